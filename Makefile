@@ -1,0 +1,40 @@
+# Two commands: `make serve` and `make test`. Both set up .venv first, from pinned and hashed packages.
+
+PYTHON ?= python3
+HOST ?= 127.0.0.1
+PORT ?= 8000
+
+PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: serve test lint lock clean
+
+.venv/.base: constraints/base.txt pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "conv-advisor needs Python 3.11 or newer; set PYTHON=")'
+	$(PYTHON) -m venv .venv
+	$(PIP) --require-hashes --no-deps -r constraints/base.txt
+	$(PIP) --no-deps --no-build-isolation -e .
+	touch $@
+
+.venv/.dev: .venv/.base constraints/dev.txt
+	$(PIP) --require-hashes --no-deps -r constraints/dev.txt
+	touch $@
+
+serve: .venv/.base
+	.venv/bin/conv-advisor serve --host $(HOST) --port $(PORT)
+
+test: .venv/.dev
+	.venv/bin/python -m pytest
+
+lint: .venv/.dev
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+
+# Resolve again and write the pins; versions and hashes only, no download addresses.
+lock: .venv/.base
+	.venv/bin/python -m pip install --quiet uv==0.13.8
+	sh constraints/lock.sh .venv/bin/uv
+
+clean:
+	rm -rf .venv

@@ -1,0 +1,13 @@
+#!/bin/sh
+# Write the pinned, hashed package lists from pyproject.toml: base (the service), cuda (base and the CUDA libraries), dev (base, tests and lint).
+set -eu
+uv=$1
+compile() {
+    out=$1
+    shift
+    "$uv" pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
+        --no-emit-index-url --no-emit-find-links "$@" --output-file "constraints/$out"
+}
+compile dev.txt --extra dev
+compile base.txt --extra build --constraint constraints/dev.txt
+compile cuda.txt --extra cuda --constraint constraints/dev.txt
