@@ -1,0 +1,1 @@
+"""The facts: problems, measurements, and where they are kept."""

@@ -1,0 +1,223 @@
+"""Everything that can go wrong, as one tree; HTTP statuses are assigned elsewhere (app/errors.py).
+
+ConvAdvisorError
+├── InvalidInput            a field has a value that is not allowed
+│   ├── InvalidProblem      the layer's parameters
+│   ├── InvalidTensor       tensors that contradict the parameters, or cannot be read
+│   └── InvalidLayerName    a malformed short form
+├── Unknown                 a name that nothing here bears
+│   ├── UnknownVariant
+│   ├── UnknownDevice
+│   ├── UnknownNetwork
+│   ├── UnknownModel
+│   └── UnknownJob
+├── NotApplicable           the variant does not compute this problem; carries the reason
+├── NoAdvice                nothing that is known applies under the given limits
+├── RunError                one attempt to run a variant failed
+│   ├── NotSupported        the library refuses this problem
+│   ├── OutOfMemory         the device has too little memory free
+│   ├── WorkspaceExceeded   the variant needs more workspace than the limit
+│   ├── CompileFailed       a kernel does not build
+│   ├── WrongResult         the output does not match the float64 reference
+│   └── LaunchFailed        the device's context is unusable; its process must end
+├── WorkerError             the process that owns the device
+│   ├── WorkerDied          it ended during the job
+│   ├── DeadlineExceeded    it overran and was killed
+│   └── QueueFull           too many jobs wait already
+├── ModelError
+│   ├── ModelRejected       a model file that fails its audit
+│   └── NotEnoughData       too few measurements to train on
+└── StoreError              the timing store cannot be read or written
+"""
+
+from __future__ import annotations
+
+
+class ConvAdvisorError(Exception):
+    """Base of every error that this project raises on purpose."""
+
+
+class InvalidInput(ConvAdvisorError):
+    """A field has a value that is not allowed.
+
+    Parameters
+    ----------
+    field : str
+        The field's name, as its user wrote it.
+    value : object
+        What was given.
+    allowed : str
+        What is allowed, in words.
+    """
+
+    def __init__(self, field: str, value: object, allowed: str) -> None:
+        shown = repr(value)
+        self.field = field
+        self.value = shown if len(shown) <= 120 else shown[:117] + "..."
+        self.allowed = allowed
+        super().__init__(field, value, allowed)
+
+    def __str__(self) -> str:
+        return f"{self.field} is {self.value}; allowed: {self.allowed}"
+
+
+class InvalidProblem(InvalidInput):
+    """The parameters describe no convolution."""
+
+
+class InvalidTensor(InvalidInput):
+    """Tensors that contradict the parameters, or that cannot be read."""
+
+
+class InvalidLayerName(InvalidInput):
+    """A short form that cannot be read."""
+
+
+class Unknown(ConvAdvisorError):
+    """A name that nothing here bears.
+
+    Parameters
+    ----------
+    name : str
+        What was asked for.
+    known : iterable of str
+        The names that exist.
+    """
+
+    kind = "name"
+
+    def __init__(self, name: str, known: list[str] | tuple[str, ...] = ()) -> None:
+        self.name = name
+        self.known = list(known)
+        super().__init__(name, self.known)
+
+    def __str__(self) -> str:
+        tail = f"; known: {', '.join(self.known)}" if self.known else ""
+        return f"unknown {self.kind} {self.name!r}{tail}"
+
+
+class UnknownVariant(Unknown):
+    """No variant has this id."""
+
+    kind = "variant"
+
+
+class UnknownDevice(Unknown):
+    """No device has this id."""
+
+    kind = "device"
+
+
+class UnknownNetwork(Unknown):
+    """No network has this name."""
+
+    kind = "network"
+
+
+class UnknownModel(Unknown):
+    """No trained model has this id."""
+
+    kind = "model"
+
+
+class UnknownJob(Unknown):
+    """No job has this id."""
+
+    kind = "job"
+
+
+class NotApplicable(ConvAdvisorError):
+    """The variant does not compute this problem.
+
+    Parameters
+    ----------
+    variant : str
+        The variant's id.
+    reason : str
+        Why it does not apply.
+    """
+
+    def __init__(self, variant: str, reason: str) -> None:
+        self.variant = variant
+        self.reason = reason
+        super().__init__(variant, reason)
+
+    def __str__(self) -> str:
+        return f"{self.variant} does not apply: {self.reason}"
+
+
+class NoAdvice(ConvAdvisorError):
+    """Nothing that is known applies under the given limits."""
+
+
+class RunError(ConvAdvisorError):
+    """One attempt to run a variant failed."""
+
+
+class NotSupported(RunError):
+    """The library refuses this problem."""
+
+
+class OutOfMemory(RunError):
+    """The device has too little memory free."""
+
+
+class WorkspaceExceeded(RunError):
+    """The variant needs more workspace than the limit.
+
+    Parameters
+    ----------
+    needed_bytes, limit_bytes : int
+    """
+
+    def __init__(self, needed_bytes: int, limit_bytes: int) -> None:
+        self.needed_bytes = needed_bytes
+        self.limit_bytes = limit_bytes
+        super().__init__(needed_bytes, limit_bytes)
+
+    def __str__(self) -> str:
+        return f"needs {self.needed_bytes} bytes of workspace, the limit is {self.limit_bytes}"
+
+
+class CompileFailed(RunError):
+    """A kernel does not build."""
+
+
+class WrongResult(RunError):
+    """The output does not match the float64 reference."""
+
+
+class LaunchFailed(RunError):
+    """The device's context is unusable; the process that owns it must end."""
+
+
+class WorkerError(ConvAdvisorError):
+    """The process that owns a device failed."""
+
+
+class WorkerDied(WorkerError):
+    """The worker process ended during the job."""
+
+
+class DeadlineExceeded(WorkerError):
+    """The job overran its deadline, and its worker was killed."""
+
+
+class QueueFull(WorkerError):
+    """Too many jobs wait already."""
+
+
+class ModelError(ConvAdvisorError):
+    """A trained model cannot be used or made."""
+
+
+class ModelRejected(ModelError):
+    """A model file fails its audit."""
+
+
+class NotEnoughData(ModelError):
+    """Too few measurements to train on."""
+
+
+class StoreError(ConvAdvisorError):
+    """The timing store cannot be read or written."""
