@@ -1,0 +1,243 @@
+"""Verify, then time: one problem and many variants in, one measurement a variant out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from data.errors import (
+    CompileFailed,
+    InvalidTensor,
+    NotApplicable,
+    NotSupported,
+    OutOfMemory,
+    RunError,
+    UnknownDevice,
+    WorkspaceExceeded,
+)
+from data.measurement import L2State, Measurement, Outcome, Pick
+from data.problem import ConvProblem
+from kernels.reference import tolerance
+from kernels.runner import FirstRun, Operands, Runner
+from kernels.stopping import StopRule
+from kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Launch, Variant
+
+LEAST_PRUNED_MS = 0.5
+"""A launch below this is timed in full however far behind it is: it costs less than what it might teach."""
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """How variants are verified and timed.
+
+    Parameters
+    ----------
+    l2 : L2State
+    workspace_limit_bytes : int
+    stop : StopRule
+    prune_factor : float
+        A variant whose first launch is this many times slower than the best so far is not timed further.
+    seed : int
+        Of the random operands.
+    """
+
+    l2: L2State = L2State.WARM
+    workspace_limit_bytes: int = DEFAULT_WORKSPACE_LIMIT_BYTES
+    stop: StopRule = field(default_factory=StopRule)
+    prune_factor: float = 8.0
+    seed: int = 0
+
+
+def open_runner(device: str) -> Runner:
+    """Take possession of a device: ``cpu``, or ``cuda:0`` and so on.
+
+    Raises
+    ------
+    UnknownDevice
+        There is no such device, or its libraries are not installed.
+    """
+    if device == "cpu":
+        from kernels.cpu.runner import CpuRunner
+
+        return CpuRunner()
+    kind, _, ordinal = device.partition(":")
+    if kind != "cuda" or not (ordinal or "0").isdigit():
+        raise UnknownDevice(device, ["cpu", "cuda:0"])
+    try:
+        from kernels.cuda.runner import CudaRunner
+    except ImportError as error:
+        raise UnknownDevice(f"{device} ({error})", ["cpu"]) from error
+    return CudaRunner(int(ordinal or "0"))
+
+
+def measure(
+    runner: Runner,
+    problem: ConvProblem,
+    variants: Iterable[Variant],
+    *,
+    options: BenchOptions | None = None,
+    run_id: str = "",
+) -> list[Measurement]:
+    """Verify and time each variant on random operands.
+
+    Parameters
+    ----------
+    runner : Runner
+    problem : ConvProblem
+    variants : iterable of Variant
+        Timed in this order; those that come first set the mark for pruning.
+    options : BenchOptions
+    run_id : str
+
+    Returns
+    -------
+    measurements : list of Measurement
+        One a variant, in order; a failure is an outcome.
+
+    Raises
+    ------
+    LaunchFailed
+        The device's context is unusable: the process must end.
+    """
+    options = options or BenchOptions()
+    variants = list(variants)
+    blank = Measurement(problem, "", runner.device, Outcome.NOT_APPLICABLE, l2=options.l2, run_id=run_id)
+    if all(variant.why_not(problem, runner.device) for variant in variants):
+        return [_attempt(runner, variant, None, blank, options, None) for variant in variants]
+    try:
+        operands = runner.make_operands(problem, options.seed)
+    except OutOfMemory as error:
+        return [
+            replace(blank, variant=variant.id, outcome=Outcome.OUT_OF_MEMORY, detail=str(error)) for variant in variants
+        ]
+    measurements: list[Measurement] = []
+    best_ms: float | None = None
+    for variant in variants:
+        measurements.append(_attempt(runner, variant, operands, blank, options, best_ms))
+        time_ms = measurements[-1].time_ms
+        if time_ms is not None:
+            best_ms = time_ms if best_ms is None else min(best_ms, time_ms)
+    runner.release()
+    return measurements
+
+
+def convolve(
+    runner: Runner,
+    problem: ConvProblem,
+    x: np.ndarray,
+    weight: np.ndarray,
+    variant: Variant,
+    *,
+    options: BenchOptions | None = None,
+    run_id: str = "",
+) -> tuple[np.ndarray, Measurement]:
+    """Compute y with one variant, and time it on these very operands.
+
+    Parameters
+    ----------
+    x, weight : array
+        In the problem's memory order and storage type.
+
+    Returns
+    -------
+    y : array of shape problem.y_shape
+    measurement : Measurement
+        Outcome ``measured``, or ``wrong_result`` where y is off: y is then returned all the same.
+
+    Raises
+    ------
+    InvalidTensor, NotApplicable, RunError
+    """
+    options = options or BenchOptions()
+    for name, array, shape in (("x", x, problem.x_shape), ("weight", weight, problem.weight_shape)):
+        if array.shape != shape:
+            raise InvalidTensor(f"{name}.shape", array.shape, f"{shape}, as the parameters say")
+    reason = variant.why_not(problem, runner.device)
+    if reason is not None:
+        raise NotApplicable(variant.id, reason)
+    blank = Measurement(
+        problem, variant.id, runner.device, Outcome.MEASURED, l2=options.l2, floor_ms=runner.floor_ms, run_id=run_id
+    )
+    launch = runner.prepare(variant, problem, options.workspace_limit_bytes)
+    operands = runner.upload(problem, x, weight)
+    measurement = _run(runner, launch, operands, blank, options, None)
+    y = runner.download(problem, operands)
+    runner.release()
+    return y, measurement
+
+
+def picks(runner: Runner, problem: ConvProblem, options: BenchOptions | None = None) -> list[Pick]:
+    """What the device's own library would choose for the problem; empty where it has no opinion."""
+    options = options or BenchOptions()
+    return list(runner.picks(problem, options.workspace_limit_bytes))
+
+
+def _attempt(
+    runner: Runner,
+    variant: Variant,
+    operands: Operands | None,
+    blank: Measurement,
+    options: BenchOptions,
+    best_ms: float | None,
+) -> Measurement:
+    problem = blank.problem
+    blank = replace(blank, variant=variant.id, measured_at=datetime.now(UTC))
+    reason = variant.why_not(problem, runner.device)
+    if reason is not None or operands is None:
+        return replace(blank, detail=reason or "", workspace_bytes=None)
+    blank = replace(blank, floor_ms=runner.floor_ms)
+    try:
+        launch = runner.prepare(variant, problem, options.workspace_limit_bytes)
+        return _run(runner, launch, operands, blank, options, best_ms)
+    except WorkspaceExceeded as error:
+        return replace(blank, outcome=Outcome.WORKSPACE_EXCEEDED, detail=str(error), workspace_bytes=error.needed_bytes)
+    except (NotSupported, OutOfMemory, CompileFailed) as error:
+        return replace(blank, outcome=_OUTCOMES[type(error)], detail=str(error))
+
+
+_OUTCOMES: dict[type[RunError], Outcome] = {
+    NotSupported: Outcome.NOT_SUPPORTED,
+    OutOfMemory: Outcome.OUT_OF_MEMORY,
+    CompileFailed: Outcome.COMPILE_FAILED,
+}
+
+
+def _run(
+    runner: Runner,
+    launch: Launch,
+    operands: Operands,
+    blank: Measurement,
+    options: BenchOptions,
+    best_ms: float | None,
+) -> Measurement:
+    problem = blank.problem
+    first = runner.first_run(problem, launch, operands)
+    found: dict[str, Any] = {
+        "workspace_bytes": launch.workspace_bytes,
+        "plan": launch.plan,
+        "max_error": first.max_error,
+    }
+    allowed = tolerance(problem)
+    if not first.max_error <= allowed:
+        detail = f"max error {first.max_error:.3g}, allowed {allowed:.3g}"
+        return replace(blank, **found, outcome=Outcome.WRONG_RESULT, detail=detail)
+    if best_ms is not None and _is_hopeless(first, best_ms, options.prune_factor):
+        detail = f"first launch took {first.launch_ms:.3g} ms, the best so far {best_ms:.3g} ms"
+        return replace(blank, **found, outcome=Outcome.PRUNED, detail=detail, samples_ms=(first.launch_ms,))
+    samples = runner.sample(problem, launch, operands, first.launch_ms, options.stop, options.l2)
+    return replace(
+        blank,
+        **found,
+        outcome=Outcome.MEASURED,
+        samples_ms=samples.samples_ms,
+        clock_start_mhz=samples.clock_start_mhz,
+        clock_end_mhz=samples.clock_end_mhz,
+    )
+
+
+def _is_hopeless(first: FirstRun, best_ms: float, prune_factor: float) -> bool:
+    return first.launch_ms > max(LEAST_PRUNED_MS, prune_factor * best_ms)

@@ -1,0 +1,31 @@
+"""Every variant there is: pure Python, importable without any CUDA library."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from data.errors import UnknownVariant
+from kernels.cpu.variants import VARIANTS as CPU_VARIANTS
+from kernels.cuda.variants import VARIANTS as CUDA_VARIANTS
+from kernels.cudnn.variants import VARIANTS as CUDNN_VARIANTS
+from kernels.variant import Variant
+
+VARIANTS: dict[str, Variant] = {variant.id: variant for variant in (*CPU_VARIANTS, *CUDA_VARIANTS, *CUDNN_VARIANTS)}
+
+
+def get(variant_id: str) -> Variant:
+    """The variant of this id.
+
+    Raises
+    ------
+    UnknownVariant
+    """
+    try:
+        return VARIANTS[variant_id]
+    except KeyError:
+        raise UnknownVariant(variant_id, list(VARIANTS)) from None
+
+
+def for_device_kind(kind: str) -> Iterable[Variant]:
+    """The variants that run on devices of this kind, ``cpu`` or ``cuda``, in catalogue order."""
+    return (variant for variant in VARIANTS.values() if variant.backend.device_kind == kind)

@@ -1,0 +1,105 @@
+"""The local CPU as a runner: the same interface as a GPU, with the host's clock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+from kernels.cpu.prepare import prepare
+
+from data.measurement import Device, L2State, Pick
+from data.problem import ConvProblem
+from kernels import reference
+from kernels.device import cpu_device
+from kernels.rotation import operand_sets
+from kernels.runner import FirstRun, Operands, Samples
+from kernels.stopping import StopRule, launches_per_region
+from kernels.variant import Launch, Variant
+
+LEAST_REGION_MS: Final = 0.2
+MOST_LAUNCHES: Final = 1024
+ASSUMED_CACHE_BYTES: Final = 2**26
+"""Last-level cache to exceed when cold; 64 MiB covers most hosts, and asking for it portably is not possible."""
+
+
+class CpuRunner:
+    """Runs and times launches on the local CPU."""
+
+    @cached_property
+    def device(self) -> Device:
+        """The fingerprint of the CPU."""
+        return cpu_device()
+
+    @cached_property
+    def floor_ms(self) -> float:
+        """Time of an empty call, ms."""
+        nothing = Launch(lambda _x, _weight, _y: None)
+        return min(_region_ms(nothing, [_NOTHING], 1000) for _ in range(5))
+
+    def make_operands(self, problem: ConvProblem, seed: int) -> Operands:
+        """Random operands, uniform in (-1, 1)."""
+        x, weight = reference.random_operands(problem, seed)
+        return self.upload(problem, x, weight)
+
+    def upload(self, problem: ConvProblem, x: np.ndarray, weight: np.ndarray) -> Operands:
+        """Operands from host arrays, which are not copied."""
+        outputs = reference.sample_outputs(problem)
+        expected = reference.convolve_at(problem, x, weight, outputs)
+        is_finite = bool(np.isfinite(x).all() and np.isfinite(weight).all())
+        return Operands(x, weight, np.empty(problem.y_shape, x.dtype), outputs, expected, is_finite)
+
+    def download(self, _problem: ConvProblem, operands: Operands) -> np.ndarray:
+        """The output."""
+        y: np.ndarray = operands.y
+        return y
+
+    def prepare(self, variant: Variant, problem: ConvProblem, workspace_limit_bytes: int) -> Launch:
+        """Compile and allocate."""
+        return prepare(variant, problem, workspace_limit_bytes)
+
+    def first_run(self, problem: ConvProblem, launch: Launch, operands: Operands) -> FirstRun:
+        """Poison y, launch, compare; the second launch, with warm caches, gives the time."""
+        operands.y.fill(np.nan)
+        launch_ms = _region_ms(launch, [operands], 1)
+        compared = reference.at(problem, operands.y, operands.outputs)
+        error = reference.max_error(compared, operands.reference)
+        if operands.is_finite and not np.isfinite(operands.y).all():
+            error = np.inf
+        if launch_ms < LEAST_REGION_MS:
+            launch_ms = _region_ms(launch, [operands], 1)
+        return FirstRun(float(error), launch_ms)
+
+    def sample(
+        self, problem: ConvProblem, launch: Launch, operands: Operands, launch_ms: float, rule: StopRule, l2: L2State
+    ) -> Samples:
+        """Time regions of launches on the host's monotonic clock."""
+        sets = [operands]
+        for index in range(1, operand_sets(problem, l2, ASSUMED_CACHE_BYTES)):
+            x, weight = reference.random_operands(problem, seed=index)
+            sets.append(Operands(x, weight, np.empty_like(operands.y), operands.outputs, operands.reference))
+        launches = max(len(sets), launches_per_region(launch_ms, LEAST_REGION_MS, MOST_LAUNCHES))
+        samples: list[float] = []
+        while not rule.is_done(samples, sum(samples) * launches):
+            samples.append(_region_ms(launch, sets, launches))
+        return Samples(tuple(samples), None, None)
+
+    def picks(self, _problem: ConvProblem, _workspace_limit_bytes: int) -> Sequence[Pick]:
+        """Nothing: no library here chooses."""
+        return ()
+
+    def release(self) -> None:
+        """Nothing is cached."""
+
+
+def _region_ms(launch: Launch, sets: Sequence[Operands], launches: int) -> float:
+    start = time.perf_counter_ns()
+    for index in range(launches):
+        operands = sets[index % len(sets)]
+        launch.run(operands.x, operands.weight, operands.y)
+    return (time.perf_counter_ns() - start) / 1e6 / launches
+
+
+_NOTHING: Final = Operands(None, None, None, np.empty((0, 4), np.int64), np.empty(0))

@@ -1,0 +1,59 @@
+"""The one border where errors of CUDA and its libraries become ours, by type and status code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import cupy
+from cupy.cuda import compiler, driver, memory, runtime
+from cupy_backends.cuda.libs import cublas, cufft, nvrtc
+
+from data.errors import CompileFailed, LaunchFailed, NotSupported, OutOfMemory
+
+_CUDA_OUT_OF_MEMORY = 2
+_CUDA_NOT_SUPPORTED = 801
+_CUBLAS_ALLOC_FAILED = 3
+_CUBLAS_NOT_SUPPORTED = 15
+_CUFFT_ALLOC_FAILED = 2
+_CUFFT_NOT_SUPPORTED = 16
+
+
+@contextmanager
+def translated() -> Iterator[None]:
+    """Turn what CUDA, cuBLAS, cuFFT and NVRTC raise inside into RunError.
+
+    Raises
+    ------
+    OutOfMemory, NotSupported, CompileFailed
+    LaunchFailed
+        Anything else: after most of these the context is unusable, and no status tells which.
+    """
+    try:
+        yield
+    except memory.OutOfMemoryError as error:
+        raise OutOfMemory(str(error)) from error
+    except (runtime.CUDARuntimeError, driver.CUDADriverError) as error:
+        raise _translation(error.status, _CUDA_OUT_OF_MEMORY, _CUDA_NOT_SUPPORTED)(str(error)) from error
+    except cublas.CUBLASError as error:
+        raise _translation(error.status, _CUBLAS_ALLOC_FAILED, _CUBLAS_NOT_SUPPORTED)(str(error)) from error
+    except cufft.CuFFTError as error:
+        raise _translation(error.result, _CUFFT_ALLOC_FAILED, _CUFFT_NOT_SUPPORTED)(str(error)) from error
+    except (compiler.CompileException, nvrtc.NVRTCError) as error:
+        raise CompileFailed(str(error)) from error
+
+
+def _translation(
+    status: int, out_of_memory: int, not_supported: int
+) -> type[OutOfMemory] | type[NotSupported] | type[LaunchFailed]:
+    if status == out_of_memory:
+        return OutOfMemory
+    return NotSupported if status == not_supported else LaunchFailed
+
+
+def is_cuda_usable() -> bool:
+    """Whether CuPy finds a driver and at least one device."""
+    try:
+        return bool(cupy.cuda.runtime.getDeviceCount() > 0)
+    except runtime.CUDARuntimeError:
+        return False

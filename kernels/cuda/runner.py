@@ -1,0 +1,222 @@
+"""One CUDA device as a runner: launches are timed by replaying a graph of them between events."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Final
+
+import cupy
+import ml_dtypes
+import numpy as np
+import pynvml
+from kernels.cuda.prepare import prepare as prepare_cuda
+from kernels.cudnn.library import version as cudnn_version
+
+from data.errors import NotSupported
+from data.measurement import Device, L2State, Pick
+from data.problem import ConvProblem, DType
+from kernels import reference
+from kernels.cuda.border import translated
+from kernels.cuda.checks import Checks, linear_offsets, storage_type
+from kernels.cudnn import graph, legacy
+from kernels.device import cuda_device
+from kernels.rotation import operand_sets
+from kernels.runner import FirstRun, Operands, Samples
+from kernels.stopping import StopRule, launches_per_region
+from kernels.variant import Backend, Launch, Variant
+
+LEAST_REGION_MS: Final = 0.25
+"""Above the 0.2 ms that a region must have, since the estimate that sizes it is rough."""
+MOST_LAUNCHES: Final = 1024
+SLOW_LAUNCH_MS: Final = 5.0
+"""Above this a launch is long enough to need no warm-up replay of its own."""
+
+
+class CudaRunner:
+    """Runs and times launches on one CUDA device, on a stream of its own."""
+
+    def __init__(self, ordinal: int) -> None:
+        with translated():
+            self._cuda = cupy.cuda.Device(ordinal)
+            self._cuda.use()
+            self._stream = cupy.cuda.Stream(non_blocking=True)
+        pynvml.nvmlInit()
+        self._nvml = pynvml.nvmlDeviceGetHandleByPciBusId(self._cuda.pci_bus_id)
+        self._checks = Checks()
+
+    @cached_property
+    def device(self) -> Device:
+        """The fingerprint of the device."""
+        properties = cupy.cuda.runtime.getDeviceProperties(self._cuda.id)
+        runtime = cupy.cuda.runtime.runtimeGetVersion()
+        versions = {
+            "cuda": f"{runtime // 1000}.{runtime % 1000 // 10}",
+            "cupy": cupy.__version__,
+            "cudnn": cudnn_version(),
+        }
+        driver = pynvml.nvmlSystemGetDriverVersion()
+        clock = pynvml.nvmlDeviceGetMaxClockInfo(self._nvml, pynvml.NVML_CLOCK_SM)
+        return cuda_device(properties, driver, clock, versions)
+
+    @cached_property
+    def floor_ms(self) -> float:
+        """Time of an empty kernel in a replayed graph, ms."""
+        launch = Launch(lambda _x, _weight, _y: self._checks.nothing())
+        with self._stream, translated():
+            self._checks.nothing()
+            samples = self._replay(launch, [_NOTHING], 0.001, StopRule(max_noise=0.001))
+        return float(np.median(samples))
+
+    def clock_mhz(self) -> int:
+        """The SM clock now."""
+        return int(pynvml.nvmlDeviceGetClockInfo(self._nvml, pynvml.NVML_CLOCK_SM))
+
+    def make_operands(self, problem: ConvProblem, seed: int) -> Operands:
+        """Random operands, uniform in (-1, 1), made on the device."""
+        with self._stream, translated():
+            x, weight = self._random(problem, seed)
+            return self._with_reference(problem, x, weight, is_finite=True)
+
+    def upload(self, problem: ConvProblem, x: np.ndarray, weight: np.ndarray) -> Operands:
+        """Operands from host arrays in the problem's memory order."""
+        is_finite = bool(np.isfinite(x).all() and np.isfinite(weight).all())
+        storage = storage_type(problem.dtype)
+        with self._stream, translated():
+            on_device = [cupy.asarray(np.ascontiguousarray(array).view(storage)) for array in (x, weight)]
+            return self._with_reference(problem, on_device[0], on_device[1], is_finite)
+
+    def download(self, problem: ConvProblem, operands: Operands) -> np.ndarray:
+        """The output as a host array; bfloat16 as ``ml_dtypes.bfloat16``."""
+        with self._stream, translated():
+            y: np.ndarray = cupy.asnumpy(operands.y)
+        return y.view(ml_dtypes.bfloat16) if problem.dtype is DType.BFLOAT16 else y
+
+    def prepare(self, variant: Variant, problem: ConvProblem, workspace_limit_bytes: int) -> Launch:
+        """Compile and allocate."""
+        with self._stream, translated():
+            if variant.backend is Backend.CUDNN_LEGACY:
+                return legacy.prepare(variant, problem, workspace_limit_bytes)
+            if variant.backend is Backend.CUDNN_GRAPH:
+                return graph.prepare(variant, problem, workspace_limit_bytes)
+            return prepare_cuda(variant, problem, self.device, workspace_limit_bytes)
+
+    def first_run(self, problem: ConvProblem, launch: Launch, operands: Operands) -> FirstRun:
+        """Poison y, launch, compare; a second launch, with its code loaded, gives the time where that matters."""
+        with self._stream, translated():
+            self._checks.poison(operands.y, problem.dtype)
+            launch_ms = self._launch_ms(launch, operands)
+            compared = self._checks.gather(problem, operands.y, cupy.asarray(linear_offsets(problem, operands.outputs)))
+            error = reference.max_error(compared, operands.reference)
+            if operands.is_finite and not self._checks.is_finite(operands.y, problem.dtype):
+                error = np.inf
+            if launch_ms < 10 * SLOW_LAUNCH_MS:
+                launch_ms = self._launch_ms(launch, operands)
+        return FirstRun(float(error), launch_ms)
+
+    def sample(
+        self, problem: ConvProblem, launch: Launch, operands: Operands, launch_ms: float, rule: StopRule, l2: L2State
+    ) -> Samples:
+        """Time replays of a graph of launches until the rule is content."""
+        with self._stream, translated():
+            sets = [operands]
+            for seed in range(1, operand_sets(problem, l2, self.device.l2_bytes)):
+                x, weight = self._random(problem, seed)
+                sets.append(Operands(x, weight, cupy.empty_like(operands.y), operands.outputs, operands.reference))
+            clock_start = self.clock_mhz()
+            samples = self._replay(launch, sets, launch_ms, rule)
+            return Samples(tuple(samples), clock_start, self.clock_mhz())
+
+    def picks(self, problem: ConvProblem, workspace_limit_bytes: int) -> Sequence[Pick]:
+        """What cuDNN's two heuristics choose."""
+        found = []
+        with self._stream, translated():
+            variant = legacy.heuristic_pick(problem, workspace_limit_bytes)
+            if variant is not None:
+                found.append(Pick(problem, self.device, "cudnn.heuristic_v7", variant))
+            choice = graph.heuristic_a_pick(problem, workspace_limit_bytes)
+            if choice is not None:
+                found.append(Pick(problem, self.device, "cudnn.graph.heuristic_a", choice[0], choice[1]))
+        return found
+
+    def release(self) -> None:
+        """Give memory back to the device once the cache holds a quarter of it."""
+        pool = cupy.get_default_memory_pool()
+        if pool.total_bytes() > self.device.memory_bytes // 4:
+            pool.free_all_blocks()
+
+    def _random(self, problem: ConvProblem, seed: int) -> tuple[Any, Any]:
+        storage = storage_type(problem.dtype)
+        arrays = []
+        for index, shape in enumerate((problem.x_shape, problem.weight_shape)):
+            array = cupy.empty(shape, storage)
+            self._checks.fill(array, problem.dtype, 2 * seed + index)
+            arrays.append(array)
+        return arrays[0], arrays[1]
+
+    def _with_reference(self, problem: ConvProblem, x: Any, weight: Any, is_finite: bool) -> Operands:
+        outputs = reference.sample_outputs(problem)
+        expected = self._checks.reference_at(problem, x, weight, outputs)
+        y = cupy.empty(problem.y_shape, storage_type(problem.dtype))
+        return Operands(x, weight, y, outputs, expected, is_finite)
+
+    def _launch_ms(self, launch: Launch, operands: Operands) -> float:
+        start, end = cupy.cuda.Event(), cupy.cuda.Event()
+        start.record()
+        launch.run(operands.x, operands.weight, operands.y)
+        end.record()
+        end.synchronize()
+        return float(cupy.cuda.get_elapsed_time(start, end))
+
+    def _replay(self, launch: Launch, sets: Sequence[Operands], launch_ms: float, rule: StopRule) -> list[float]:
+        launches = max(len(sets), launches_per_region(launch_ms, LEAST_REGION_MS, MOST_LAUNCHES))
+        captured = self._capture(launch, sets, launches)
+        if launch_ms < SLOW_LAUNCH_MS:
+            region_ms = self._regions_ms(captured, 1)[0]
+            if region_ms < 0.8 * LEAST_REGION_MS and launches < MOST_LAUNCHES:
+                launches = max(launches, launches_per_region(region_ms / launches, LEAST_REGION_MS, MOST_LAUNCHES))
+                captured = self._capture(launch, sets, launches)
+                self._regions_ms(captured, 1)
+        samples: list[float] = []
+        while not rule.is_done(samples, sum(samples) * launches):
+            samples += [region / launches for region in self._regions_ms(captured, rule.min_samples)]
+        return samples
+
+    def _capture(self, launch: Launch, sets: Sequence[Operands], launches: int) -> Any:
+        self._stream.begin_capture()
+        try:
+            for index in range(launches):
+                operands = sets[index % len(sets)]
+                launch.run(operands.x, operands.weight, operands.y)
+        except BaseException:
+            self._abandon_capture()
+            raise
+        try:
+            captured = self._stream.end_capture()
+        except cupy.cuda.runtime.CUDARuntimeError as error:
+            if error.status in _CAPTURE_ERRORS:
+                raise NotSupported(f"cannot be captured in a graph: {error}") from error
+            raise
+        captured.upload(self._stream)
+        return captured
+
+    def _abandon_capture(self) -> None:
+        try:
+            self._stream.end_capture()
+        except cupy.cuda.runtime.CUDARuntimeError:
+            return
+
+    def _regions_ms(self, captured: Any, count: int) -> list[float]:
+        events = [cupy.cuda.Event() for _ in range(count + 1)]
+        events[0].record()
+        for event in events[1:]:
+            captured.launch(self._stream)
+            event.record()
+        events[-1].synchronize()
+        return [float(cupy.cuda.get_elapsed_time(a, b)) for a, b in pairwise(events)]
+
+
+_CAPTURE_ERRORS: Final = range(900, 910)
+"""cudaErrorStreamCaptureUnsupported and its kin; none of them harms the context."""
+_NOTHING: Final = Operands(None, None, None, np.empty((0, 4), np.int64), np.empty(0))

@@ -1,0 +1,214 @@
+"""The specification: convolution in float64 NumPy, how far a result is from it, and how far it may be."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from data.problem import ConvProblem, DType, Layout
+
+Array = npt.NDArray[Any]
+Float64s = npt.NDArray[np.float64]
+
+HOST_DTYPE: Final[dict[DType, np.dtype[Any]]] = {
+    DType.FLOAT32: np.dtype(np.float32),
+    DType.TF32: np.dtype(np.float32),
+    DType.FLOAT16: np.dtype(np.float16),
+    DType.BFLOAT16: np.dtype(ml_dtypes.bfloat16),
+}
+"""What a host array of each precision is made of."""
+
+_EPS32: Final = 2.0**-23
+_BASE: Final = {DType.FLOAT32: 2.0**-17, DType.TF32: 2.0**-8, DType.FLOAT16: 2.0**-8, DType.BFLOAT16: 2.0**-5}
+_GATHER_ELEMENTS: Final = 2**22
+"""Elements that `convolve_at` gathers at a time: 32 MiB of float64."""
+
+
+def convolve(problem: ConvProblem, x: Array, weight: Array) -> Float64s:
+    """Convolve in float64, one filter tap at a time.
+
+    Parameters
+    ----------
+    problem : ConvProblem
+    x, weight : array of x_shape and of weight_shape
+        Any floating dtype; their values are taken as exact.
+
+    Returns
+    -------
+    y : float64 array of y_shape
+
+    Notes
+    -----
+    Padding is zeros that are multiplied like any other input, so an infinite weight over padding gives NaN.
+    """
+    n, c, k, p, q, groups = problem.n, problem.c, problem.k, problem.p, problem.q, problem.groups
+    padded = np.pad(_nchw(problem, x), ((0, 0), (0, 0), (problem.pad_h,) * 2, (problem.pad_w,) * 2)).astype(np.float64)
+    taps = _nchw(problem, weight).astype(np.float64).reshape(groups, k // groups, c // groups, problem.r, problem.s)
+    y = np.zeros((n, groups, k // groups, p * q))
+    with np.errstate(invalid="ignore"):
+        for row in range(problem.r):
+            for column in range(problem.s):
+                top, left = row * problem.dilation_h, column * problem.dilation_w
+                seen = padded[:, :, top :: problem.stride_h, left :: problem.stride_w][:, :, :p, :q]
+                y += taps[..., row, column] @ seen.reshape(n, groups, c // groups, p * q)
+    return np.ascontiguousarray(_ordered(problem, y.reshape(n, k, p, q)))
+
+
+def sample_outputs(problem: ConvProblem, count: int = 1024, seed: int = 0) -> npt.NDArray[np.int64]:
+    """Choose outputs to compare where comparing all of them would take too long.
+
+    Parameters
+    ----------
+    problem : ConvProblem
+    count : int
+    seed : int
+
+    Returns
+    -------
+    outputs : int64 array of shape (count, 4)
+        Distinct (n, k, p, q): the corners of y, then outputs of the border rows and columns, where padding is seen, then
+        random ones; all of y where it has no more than count.
+    """
+    shape = (problem.n, problem.k, problem.p, problem.q)
+    total = problem.n * problem.k * problem.p * problem.q
+    if total <= count:
+        return np.stack(np.unravel_index(np.arange(total), shape), axis=1).astype(np.int64)
+    random = np.random.default_rng(seed)
+    corners = np.array(np.meshgrid(*([0, size - 1] for size in shape))).reshape(4, -1)
+    edges = [random.integers(0, size, (4, count // 8)) for size in shape]
+    edges[2][0], edges[2][1], edges[3][2], edges[3][3] = 0, problem.p - 1, 0, problem.q - 1
+    flat = np.concatenate(
+        [
+            np.ravel_multi_index(tuple(corners), shape),
+            np.ravel_multi_index(tuple(edge.ravel() for edge in edges), shape),
+            random.choice(total, count, replace=False),
+        ]
+    )
+    _, first_seen = np.unique(flat, return_index=True)
+    chosen = flat[np.sort(first_seen)[:count]]
+    return np.stack(np.unravel_index(chosen, shape), axis=1).astype(np.int64)
+
+
+def convolve_at(problem: ConvProblem, x: Array, weight: Array, outputs: npt.NDArray[np.int64]) -> Float64s:
+    """Convolve in float64 at chosen outputs only, in bounded memory.
+
+    Parameters
+    ----------
+    problem : ConvProblem
+    x, weight : array of x_shape and of weight_shape
+    outputs : int64 array of shape (count, 4)
+        (n, k, p, q) of each output.
+
+    Returns
+    -------
+    y : float64 array of shape (count,)
+    """
+    step = max(1, _GATHER_ELEMENTS // problem.gemm_k)
+    x, weight = _nchw(problem, x), _nchw(problem, weight)
+    with np.errstate(invalid="ignore"):
+        parts = [_dot_products(problem, x, weight, outputs[i : i + step]) for i in range(0, len(outputs), step)]
+    return np.concatenate(parts)
+
+
+def take(problem: ConvProblem, y: Array, outputs: npt.NDArray[np.int64]) -> Array:
+    """The elements of y, an array of y_shape, at the (n, k, p, q) of `sample_outputs`."""
+    picked: Array = _nchw(problem, y)[tuple(outputs.T)]
+    return picked
+
+
+def max_error(y: Array, reference: Float64s) -> float:
+    """How far a result is from the reference: max |y − reference| / max |reference|.
+
+    Parameters
+    ----------
+    y : array
+        The result to judge, of any floating dtype.
+    reference : float64 array of the same shape
+
+    Returns
+    -------
+    error : float
+        Absolute where the reference is zero everywhere; infinite where y is NaN or infinite and the reference is not, or
+        the other way round: NaN matches only NaN, and an infinity only one of its sign.
+    """
+    is_finite = np.isfinite(reference)
+    if not np.array_equal(y[~is_finite].astype(np.float64), reference[~is_finite], equal_nan=True):
+        return float("inf")
+    if not is_finite.any():
+        return 0.0
+    expected = reference[is_finite]
+    found = y[is_finite].astype(np.float64)
+    if not np.isfinite(found).all():
+        return float("inf")
+    return float(np.abs(found - expected).max() / (np.abs(expected).max() or 1.0))
+
+
+def tolerance(problem: ConvProblem) -> float:
+    """The largest `max_error` that a right kernel may show on random operands.
+
+    Returns
+    -------
+    tolerance : float
+        base + 4 · 2⁻²³ · √gemm_k.
+
+    Notes
+    -----
+    Summing gemm_k random products one after the other in float32 errs by about 2⁻²⁴ · gemm_k · σ / 2 (each partial sum,
+    of size √j · σ, is rounded), and the largest of many results is about 4 · √gemm_k · σ: the error on this metric grows
+    as √gemm_k, and 4 · 2⁻²³ leaves room for the largest of many errors and for the transforms of FFT and Winograd.
+
+    The base is what does not shrink with gemm_k. float32: F(4,3) multiplies the rounding of its transforms by about 20.
+    Others: inputs are already rounded, so that they are exact in the reference; the result is rounded once (2⁻¹¹ for
+    float16, 2⁻⁹ for bfloat16) and Winograd on tensor cores rounds its transformed operands to the same few bits; tf32
+    rounds both inputs to 11 bits.
+
+    A kernel that loses one product of every result errs by about 1 / (4/3 · √gemm_k), far above this for the gemm_k of
+    networks.
+    """
+    return _BASE[problem.dtype] + 4 * _EPS32 * problem.gemm_k**0.5
+
+
+def random_operands(problem: ConvProblem, seed: int) -> tuple[Array, Array]:
+    """Make an input and a weight, uniform in (−1, 1), rounded to the problem's dtype.
+
+    Parameters
+    ----------
+    problem : ConvProblem
+    seed : int
+
+    Returns
+    -------
+    x, weight : array of x_shape and of weight_shape
+    """
+    random = np.random.default_rng(seed)
+    dtype = HOST_DTYPE[problem.dtype]
+    x, weight = (
+        (random.random(shape, dtype=np.float32) * 2 - 1).astype(dtype, copy=False)
+        for shape in (problem.x_shape, problem.weight_shape)
+    )
+    return x, weight
+
+
+def _dot_products(problem: ConvProblem, x: Array, weight: Array, outputs: npt.NDArray[np.int64]) -> Float64s:
+    n, k, p, q = (index[:, None, None, None] for index in outputs.T)
+    depth = problem.c // problem.groups
+    channel = k // problem.gemm_n * depth + np.arange(depth)[:, None, None]
+    row = p * problem.stride_h - problem.pad_h + np.arange(problem.r)[:, None] * problem.dilation_h
+    column = q * problem.stride_w - problem.pad_w + np.arange(problem.s) * problem.dilation_w
+    is_inside = (row >= 0) & (row < problem.h) & (column >= 0) & (column < problem.w)
+    seen = x[n, channel, np.clip(row, 0, problem.h - 1), np.clip(column, 0, problem.w - 1)].astype(np.float64)
+    taps = weight[k[:, 0, 0, 0]].astype(np.float64)
+    products: Float64s = np.where(is_inside, seen, 0.0) * taps
+    sums: Float64s = products.sum(axis=(1, 2, 3))
+    return sums
+
+
+def _nchw(problem: ConvProblem, tensor: Array) -> Array:
+    return tensor if problem.layout is Layout.NCHW else tensor.transpose(0, 3, 1, 2)
+
+
+def _ordered(problem: ConvProblem, tensor: Float64s) -> Float64s:
+    return tensor if problem.layout is Layout.NCHW else tensor.transpose(0, 2, 3, 1)

@@ -1,0 +1,20 @@
+"""How many operand sets a cold measurement rotates over."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from data.measurement import L2State
+from data.problem import ConvProblem
+
+MAX_SETS: Final = 1024
+
+
+def operand_sets(problem: ConvProblem, l2: L2State, l2_bytes: int) -> int:
+    """Sets of operands that launches take turns on: one when warm; enough to exceed twice the cache when cold.
+
+    Problems below l2_bytes / 512 stay partly in the cache even so, since the sets are at most `MAX_SETS`.
+    """
+    if l2 is L2State.WARM:
+        return 1
+    return max(2, min(MAX_SETS, -(-2 * l2_bytes // problem.bytes)))

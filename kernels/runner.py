@@ -1,0 +1,100 @@
+"""The interface of a device that runs and times launches; one implementation a kind of device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from data.measurement import Device, L2State, Pick
+from data.problem import ConvProblem
+from kernels.stopping import StopRule
+from kernels.variant import Launch, Variant
+
+
+@dataclass
+class Operands:
+    """The tensors of one problem on the device, and the float64 outputs to compare with.
+
+    Parameters
+    ----------
+    x, weight, y : array
+        In the problem's memory order, on the device.
+    outputs : int64 array of shape (n_compared, 4)
+        Indices (n, k, p, q) of the compared outputs.
+    reference : float64 array of shape (n_compared,)
+    is_finite : bool
+        Whether every output must be finite.
+    """
+
+    x: Any
+    weight: Any
+    y: Any
+    outputs: np.ndarray
+    reference: np.ndarray
+    is_finite: bool = True
+
+
+@dataclass(frozen=True)
+class FirstRun:
+    """One verified launch.
+
+    Parameters
+    ----------
+    max_error : float
+        max |y - y64| / max |y64| over the compared outputs; inf where an output was not written or not finite.
+    launch_ms : float
+        Time of one launch, host overhead included: an upper bound.
+    """
+
+    max_error: float
+    launch_ms: float
+
+
+@dataclass(frozen=True)
+class Samples:
+    """What timing one launch gave, times in ms."""
+
+    samples_ms: tuple[float, ...]
+    clock_start_mhz: int | None
+    clock_end_mhz: int | None
+
+
+class Runner(Protocol):
+    """One device, owned by this process."""
+
+    @property
+    def device(self) -> Device:
+        """The fingerprint of the device."""
+
+    @property
+    def floor_ms(self) -> float:
+        """Time of an empty launch under `sample`, ms."""
+
+    def make_operands(self, problem: ConvProblem, seed: int) -> Operands:
+        """Random operands, uniform in (-1, 1)."""
+
+    def upload(self, problem: ConvProblem, x: np.ndarray, weight: np.ndarray) -> Operands:
+        """Operands from host arrays in the problem's memory order."""
+
+    def download(self, problem: ConvProblem, operands: Operands) -> np.ndarray:
+        """The output as a host array."""
+
+    def prepare(self, variant: Variant, problem: ConvProblem, workspace_limit_bytes: int) -> Launch:
+        """Compile and allocate; raises RunError."""
+
+    def first_run(self, problem: ConvProblem, launch: Launch, operands: Operands) -> FirstRun:
+        """Poison y, launch, compare; then launch again for an estimate of the time."""
+
+    def sample(
+        self, problem: ConvProblem, launch: Launch, operands: Operands, launch_ms: float, rule: StopRule, l2: L2State
+    ) -> Samples:
+        """Time launches until the rule is content."""
+
+    def picks(self, problem: ConvProblem, workspace_limit_bytes: int) -> Sequence[Pick]:
+        """What the device's own library would choose."""
+
+    def release(self) -> None:
+        """Give back cached memory between problems."""

@@ -1,0 +1,55 @@
+"""When to stop sampling: a pure function of the samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from data.measurement import relative_noise
+
+
+@dataclass(frozen=True)
+class StopRule:
+    """Stop once the median is known well enough, or when the time is spent.
+
+    Parameters
+    ----------
+    min_samples, max_samples : int
+        Bounds on the number of samples, min_samples kept even when the budget is spent.
+    max_noise : float
+        Relative standard error of the median that is good enough.
+    budget_ms : float
+        Device time after which sampling stops.
+
+    Notes
+    -----
+    Source: NVBench's standard-relative criterion (``detail/stdrel_criterion.cxx``), on the median instead of the mean.
+    """
+
+    min_samples: int = 3
+    max_samples: int = 20
+    max_noise: float = 0.002
+    budget_ms: float = 40.0
+
+    def is_done(self, samples_ms: Sequence[float], spent_ms: float) -> bool:
+        """Whether these samples, which took spent_ms of device time, are enough."""
+        count = len(samples_ms)
+        if count < self.min_samples:
+            return False
+        return count >= self.max_samples or spent_ms >= self.budget_ms or relative_noise(samples_ms) <= self.max_noise
+
+
+def launches_per_region(launch_ms: float, least_region_ms: float, most_launches: int) -> int:
+    """How many launches a timed region holds, so that the clock's resolution and the region's own cost vanish.
+
+    Parameters
+    ----------
+    launch_ms : float
+        Estimated time of one launch, ms.
+    least_region_ms : float
+    most_launches : int
+    """
+    if launch_ms <= 0:
+        return most_launches
+    return max(1, min(most_launches, math.ceil(least_region_ms / launch_ms)))

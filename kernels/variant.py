@@ -1,0 +1,174 @@
+"""What a variant is: a stateless value with a stable id, a rule that says where it applies, and its workspace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+from data.measurement import Device
+from data.problem import ConvProblem, DType, Layout
+
+DEFAULT_WORKSPACE_LIMIT_BYTES: Final = 2**30
+
+
+class Algorithm(StrEnum):
+    """The method, whoever wrote it."""
+
+    DIRECT = "direct"
+    TWO_STAGE = "two_stage"
+    """cuConv: scalar products of filter rows, then their sum."""
+    GEMM = "gemm"
+    IMPLICIT_GEMM = "implicit_gemm"
+    WINOGRAD = "winograd"
+    FFT = "fft"
+    ENGINE = "engine"
+    """A closed cuDNN engine; its method is not published."""
+
+
+class Backend(StrEnum):
+    """Which package prepares the launch."""
+
+    CPU = "cpu"
+    CUDA = "cuda"
+    CUDNN_LEGACY = "cudnn_legacy"
+    CUDNN_GRAPH = "cudnn_graph"
+
+    @property
+    def device_kind(self) -> str:
+        """The kind of device it runs on: ``cpu`` or ``cuda``."""
+        return "cpu" if self is Backend.CPU else "cuda"
+
+
+Rule = Callable[[ConvProblem, Device], str | None]
+"""Why a variant does not apply, or None where it does: it then gives the right answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One runnable implementation.
+
+    Parameters
+    ----------
+    id : str
+        Stable: stored data, never renamed.
+    algorithm : Algorithm
+    backend : Backend
+    is_deterministic : bool
+        Equal inputs give bitwise equal outputs.
+    why_not : callable (problem, device) -> str or None
+        The reason why it does not apply; None where it applies.
+    workspace_bytes : callable (problem) -> int or None
+        Scratch memory; None where only the library knows, after it was asked.
+    source : str
+        Paper, documentation or post the method comes from.
+    """
+
+    id: str
+    algorithm: Algorithm
+    backend: Backend
+    is_deterministic: bool
+    why_not: Rule
+    workspace_bytes: Callable[[ConvProblem], int | None]
+    source: str
+
+
+@dataclass
+class Launch:
+    """One variant prepared for one problem: everything allocated and compiled, ready to be run many times.
+
+    Parameters
+    ----------
+    run : callable (x, weight, y) -> None
+        Computes y from x and weight, contiguous arrays in the problem's memory order: NumPy on a CPU (bfloat16 is
+        ``ml_dtypes.bfloat16``); CuPy on a GPU (bfloat16 as its bits in uint16), where it only enqueues work on the
+        current stream, allocates nothing and does not synchronise, so that it can be captured in a graph.
+    workspace_bytes : int
+        Scratch memory it holds.
+    plan : dict
+        What rebuilds it beside the variant's id, as in `Measurement.plan`.
+    """
+
+    run: Callable[[Any, Any, Any], None]
+    workspace_bytes: int = 0
+    plan: dict[str, Any] = field(default_factory=dict)
+
+
+def no_workspace(_problem: ConvProblem) -> int:
+    """Workspace of a variant that needs none."""
+    return 0
+
+
+def unknown_workspace(_problem: ConvProblem) -> None:
+    """Workspace that only the library knows."""
+    return
+
+
+def all_of(*rules: Rule) -> Rule:
+    """The first reason that any of the rules gives."""
+
+    def why_not(problem: ConvProblem, device: Device) -> str | None:
+        return next((reason for rule in rules if (reason := rule(problem, device))), None)
+
+    return why_not
+
+
+def dtype_in(*dtypes: DType) -> Rule:
+    """Applies to these dtypes."""
+
+    def why_not(problem: ConvProblem, _device: Device) -> str | None:
+        return None if problem.dtype in dtypes else f"dtype is {problem.dtype}, not {' or '.join(dtypes)}"
+
+    return why_not
+
+
+def layout_is(layout: Layout) -> Rule:
+    """Applies to one layout."""
+
+    def why_not(problem: ConvProblem, _device: Device) -> str | None:
+        return None if problem.layout is layout else f"layout is {problem.layout}, not {layout}"
+
+    return why_not
+
+
+def filter_is(*sizes: tuple[int, int]) -> Rule:
+    """Applies to these filter sizes (r, s)."""
+
+    def why_not(problem: ConvProblem, _device: Device) -> str | None:
+        if (problem.r, problem.s) in sizes:
+            return None
+        return f"filter is {problem.r}x{problem.s}, not {' or '.join(f'{r}x{s}' for r, s in sizes)}"
+
+    return why_not
+
+
+def stride_1(problem: ConvProblem, _device: Device) -> str | None:
+    """Applies to stride 1."""
+    if problem.stride_h == problem.stride_w == 1:
+        return None
+    return f"stride is {problem.stride_h}x{problem.stride_w}, not 1x1"
+
+
+def dilation_1(problem: ConvProblem, _device: Device) -> str | None:
+    """Applies to dilation 1."""
+    if problem.dilation_h == problem.dilation_w == 1:
+        return None
+    return f"dilation is {problem.dilation_h}x{problem.dilation_w}, not 1x1"
+
+
+def groups_1(problem: ConvProblem, _device: Device) -> str | None:
+    """Applies to one group."""
+    return None if problem.groups == 1 else f"groups is {problem.groups}, not 1"
+
+
+def at_least_capability(capability: str) -> Rule:
+    """Applies from this compute capability on."""
+    least = tuple(int(part) for part in capability.split("."))
+
+    def why_not(_problem: ConvProblem, device: Device) -> str | None:
+        if tuple(int(part) for part in (device.capability or "0.0").split(".")) >= least:
+            return None
+        return f"compute capability is {device.capability or 'unknown'}, below {capability}"
+
+    return why_not
