@@ -48,7 +48,7 @@ class BenchOptions:
     l2: L2State = L2State.WARM
     workspace_limit_bytes: int = DEFAULT_WORKSPACE_LIMIT_BYTES
     stop: StopRule = field(default_factory=StopRule)
-    prune_factor: float = 8.0
+    prune_factor: float = 5.0
     seed: int = 0
 
 

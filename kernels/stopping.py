@@ -16,18 +16,18 @@ class StopRule:
     Parameters
     ----------
     min_samples, max_samples : int
-        Bounds on the number of samples, min_samples kept even when the budget is spent.
+        Bounds on the number of samples.
     max_noise : float
         Relative standard error of the median that is good enough.
     budget_ms : float
-        Device time after which sampling stops.
+        Device time after which sampling stops, with two samples at the least.
 
     Notes
     -----
     Source: NVBench's standard-relative criterion (``detail/stdrel_criterion.cxx``), on the median instead of the mean.
     """
 
-    min_samples: int = 3
+    min_samples: int = 5
     max_samples: int = 20
     max_noise: float = 0.002
     budget_ms: float = 40.0
@@ -35,9 +35,16 @@ class StopRule:
     def is_done(self, samples_ms: Sequence[float], spent_ms: float) -> bool:
         """Whether these samples, which took spent_ms of device time, are enough."""
         count = len(samples_ms)
-        if count < self.min_samples:
+        if count < min(2, self.max_samples):
             return False
-        return count >= self.max_samples or spent_ms >= self.budget_ms or relative_noise(samples_ms) <= self.max_noise
+        if count >= self.max_samples or spent_ms >= self.budget_ms:
+            return True
+        return count >= self.min_samples and relative_noise(samples_ms) <= self.max_noise
+
+    def next_samples(self, samples_ms: Sequence[float], region_ms: float) -> int:
+        """How many regions to queue before asking again: up to min_samples, fewer where each is long."""
+        affordable = max(1, int(self.budget_ms / max(region_ms, 1e-6)))
+        return max(1, min(self.min_samples, self.max_samples - len(samples_ms), affordable))
 
 
 def launches_per_region(launch_ms: float, least_region_ms: float, most_launches: int) -> int:

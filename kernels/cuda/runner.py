@@ -14,11 +14,11 @@ import pynvml
 from kernels.cuda.prepare import prepare as prepare_cuda
 from kernels.cudnn.library import version as cudnn_version
 
-from data.errors import NotSupported
+from data.errors import NotSupported, UnknownDevice
 from data.measurement import Device, L2State, Pick
 from data.problem import ConvProblem, DType
 from kernels import reference
-from kernels.cuda.border import translated
+from kernels.cuda.border import device_count, translated
 from kernels.cuda.checks import Checks, linear_offsets, storage_type
 from kernels.cudnn import graph, legacy
 from kernels.device import cuda_device
@@ -38,6 +38,8 @@ class CudaRunner:
     """Runs and times launches on one CUDA device, on a stream of its own."""
 
     def __init__(self, ordinal: int) -> None:
+        if not 0 <= ordinal < device_count():
+            raise UnknownDevice(f"cuda:{ordinal}", [f"cuda:{index}" for index in range(device_count())])
         with translated():
             self._cuda = cupy.cuda.Device(ordinal)
             self._cuda.use()
@@ -180,7 +182,8 @@ class CudaRunner:
                 self._regions_ms(captured, 1)
         samples: list[float] = []
         while not rule.is_done(samples, sum(samples) * launches):
-            samples += [region / launches for region in self._regions_ms(captured, rule.min_samples)]
+            count = rule.next_samples(samples, (samples[-1] if samples else launch_ms) * launches)
+            samples += [region / launches for region in self._regions_ms(captured, count)]
         return samples
 
     def _capture(self, launch: Launch, sets: Sequence[Operands], launches: int) -> Any:

@@ -16,7 +16,9 @@ RULE = StopRule(min_samples=3, max_samples=6, max_noise=0.01, budget_ms=100.0)
     ("samples_ms", "spent_ms", "is_done", "why"),
     [
         ([], 0.0, False, "no samples"),
-        ([1.0, 1.0], 500.0, False, "below the least number, whatever was spent"),
+        ([1.0], 500.0, False, "one sample says nothing of its noise, whatever was spent"),
+        ([1.0, 1.0], 2.0, False, "below the least number"),
+        ([1.0, 1.2], 100.0, True, "below the least number, but the budget is spent"),
         ([1.0, 1.0, 1.0], 3.0, True, "no noise"),
         ([1.0, 1.2, 0.8], 3.0, False, "noisy and cheap"),
         ([1.0, 1.2, 0.8], 100.0, True, "noisy, but the budget is spent"),
@@ -25,6 +27,14 @@ RULE = StopRule(min_samples=3, max_samples=6, max_noise=0.01, budget_ms=100.0)
 )
 def test_stops_when(samples_ms: list[float], spent_ms: float, is_done: bool, why: str) -> None:
     assert RULE.is_done(samples_ms, spent_ms) is is_done, why
+
+
+@pytest.mark.parametrize(
+    ("samples_ms", "region_ms", "count"),
+    [([], 1.0, 3), ([], 40.0, 2), ([], 500.0, 1), ([1.0] * 5, 1.0, 1)],
+)
+def test_long_regions_are_queued_one_by_one(samples_ms: list[float], region_ms: float, count: int) -> None:
+    assert RULE.next_samples(samples_ms, region_ms) == count
 
 
 def test_noise_is_the_standard_error_of_the_median() -> None:

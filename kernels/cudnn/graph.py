@@ -1,0 +1,283 @@
+"""The engines of cuDNN's graph API, through nvidia-cudnn-frontend."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, lru_cache, partial
+from typing import Any, Final
+
+import cupy
+
+from data.errors import LaunchFailed, NotSupported, RunError, WorkspaceExceeded
+from data.problem import ConvProblem, DType, Layout
+from kernels.cudnn import library
+from kernels.cudnn.plans import KNOB_TYPES, PlanRef, group_by_engine, parse_plan_name
+from kernels.cudnn.variants import engine_of, graph_engine_variant
+from kernels.variant import Launch, Variant
+
+MOST_BUILDS: Final = 4
+"""Plans of one engine that are tried until one builds and fits; a build may compile for half a second."""
+MOST_DETAIL: Final = 300
+"""Characters kept of a message of the frontend, which can quote half of its source."""
+
+_HEURISTICS: Final = ("a", "b", "fallback")
+_X, _WEIGHT, _Y = 1, 2, 3
+
+
+@dataclass(frozen=True)
+class _Offers:
+    """The graphs of one problem, a heuristic each, and the plans that they offer."""
+
+    graphs: dict[str, Any]
+    engines: dict[int, list[PlanRef]]
+
+
+def engines(problem: ConvProblem) -> dict[int, list[PlanRef]]:
+    """The engines that heuristics A, B and FALLBACK offer, in order of appearance, with their plans.
+
+    Raises
+    ------
+    NotSupported
+        The graph API has no form for the problem, or is not installed.
+    """
+    return _offers(problem).engines
+
+
+def prepare(variant: Variant, problem: ConvProblem, workspace_limit_bytes: int) -> Launch:
+    """Build the first plan of an engine that builds and fits the workspace.
+
+    Parameters
+    ----------
+    variant : Variant
+        One engine.
+    problem : ConvProblem
+    workspace_limit_bytes : int
+
+    Returns
+    -------
+    launch : Launch
+        Its plan keeps engine, knobs, heuristic and index; its operands must be aligned to 16 bytes.
+
+    Raises
+    ------
+    NotSupported
+        No heuristic offers the engine, or none of its first plans builds.
+    WorkspaceExceeded
+        Those that build need more than the limit.
+    """
+    offers = _offers(problem)
+    refs = offers.engines.get(engine_of(variant.id))
+    if refs is None:
+        raise NotSupported("not offered by heuristics A, B or FALLBACK")
+    refusals: list[RunError] = []
+    for ref in refs[:MOST_BUILDS]:
+        try:
+            return _launch(offers.graphs[ref.heuristic], ref, workspace_limit_bytes)
+        except (NotSupported, WorkspaceExceeded) as error:
+            refusals.append(error)
+    raise next((error for error in refusals if isinstance(error, WorkspaceExceeded)), refusals[0])
+
+
+def prepare_plan(problem: ConvProblem, plan: Mapping[str, Any], workspace_limit_bytes: int) -> Launch:
+    """Rebuild a plan from what a measurement kept of it.
+
+    Parameters
+    ----------
+    problem : ConvProblem
+    plan : dict
+        As in `Launch.plan`: engine and knobs decide.
+    workspace_limit_bytes : int
+
+    Raises
+    ------
+    NotSupported
+        This version of cuDNN does not build it.
+    WorkspaceExceeded
+
+    Notes
+    -----
+    A plan is made from its engine and knobs where the frontend has a name for each of its knob types. It has none for
+    types that the header calls deprecated and that engines still use; such a plan is found among those that the
+    heuristics offer.
+    """
+    ref = PlanRef.from_json(plan)
+    graph = _graph_of_plan(problem, ref)
+    if graph is not None:
+        return _launch(graph, PlanRef(ref.engine, ref.knobs), workspace_limit_bytes)
+    offers = _offers(problem)
+    for offered in offers.engines.get(ref.engine, []):
+        if offered.is_same_plan(ref):
+            return _launch(offers.graphs[offered.heuristic], offered, workspace_limit_bytes)
+    raise NotSupported(f"plan {ref.name} is no longer offered, and has knobs that cannot be set by name")
+
+
+def heuristic_a_pick(problem: ConvProblem, workspace_limit_bytes: int) -> tuple[str, dict[str, Any]] | None:
+    """The first plan of heuristic A that builds and fits, as variant id and plan; None where there is none."""
+    try:
+        offers = _offers(problem)
+    except NotSupported:
+        return None
+    graph = offers.graphs.get("a")
+    if graph is None:
+        return None
+    for index, name in enumerate(_names(graph)):
+        ref = parse_plan_name(name, "a", index)
+        if ref is None:
+            continue
+        try:
+            _build(graph, ref, workspace_limit_bytes)
+        except (NotSupported, WorkspaceExceeded):
+            continue
+        return graph_engine_variant(ref.engine).id, ref.to_json()
+    return None
+
+
+# A sweep asks for every engine of a problem before it turns to the next, and each graph holds the plans built on it.
+@lru_cache(maxsize=1)
+def _offers(problem: ConvProblem) -> _Offers:
+    graphs = {}
+    for heuristic in _HEURISTICS:
+        graph = _new_graph(problem)
+        mode = getattr(_frontend().heur_mode, heuristic.upper())
+        try:
+            _plan(graph, problem, partial(graph.create_execution_plans, [mode]))
+        except NotSupported:
+            continue
+        graphs[heuristic] = graph
+    return _Offers(graphs, group_by_engine({heuristic: _names(graph) for heuristic, graph in graphs.items()}))
+
+
+def _graph_of_plan(problem: ConvProblem, ref: PlanRef) -> Any | None:
+    """A graph whose only plan is this one; None where the frontend cannot express its knobs."""
+    knobs = {_knob_types().get(knob): value for knob, value in ref.knobs}
+    if None in knobs:
+        return None
+    graph = _new_graph(problem)
+    _plan(graph, problem, partial(graph.create_execution_plan, ref.engine, knobs))
+    return graph
+
+
+def _plan(graph: Any, problem: ConvProblem, create: Callable[[], None]) -> None:
+    """Create plans, and bar those that round more than the dtype allows or accumulate in less than float32."""
+    notes = _frontend().numerical_note
+    barred = [notes.DOWN_CONVERT_INPUTS, notes.REDUCED_PRECISION_REDUCTION]
+    if problem.dtype is DType.FLOAT32:
+        barred.append(notes.TENSOR_CORE)
+    with _refusals():
+        create()
+        # Only plans that exist already are barred.
+        graph.deselect_numeric_notes(barred)
+
+
+def _new_graph(problem: ConvProblem) -> Any:
+    frontend = _frontend()
+    kind = _data_type(problem.dtype)
+    with _refusals():
+        graph = frontend.pygraph(
+            io_data_type=kind,
+            intermediate_data_type=frontend.data_type.FLOAT,
+            compute_data_type=frontend.data_type.FLOAT,
+            handle=library.handle(),
+        )
+        x = _tensor(graph, problem, _X, (problem.n, problem.c, problem.h, problem.w))
+        weight = _tensor(graph, problem, _WEIGHT, (problem.k, problem.c // problem.groups, problem.r, problem.s))
+        y = graph.conv_fprop(
+            image=x,
+            weight=weight,
+            padding=[problem.pad_h, problem.pad_w],
+            stride=[problem.stride_h, problem.stride_w],
+            dilation=[problem.dilation_h, problem.dilation_w],
+        )
+        sizes = (problem.n, problem.k, problem.p, problem.q)
+        y.set_output(True).set_data_type(kind).set_uid(_Y)
+        y.set_dim(list(sizes)).set_stride(_strides(problem.layout, sizes))
+        graph.validate()
+        graph.build_operation_graph()
+    return graph
+
+
+def _tensor(graph: Any, problem: ConvProblem, uid: int, sizes: tuple[int, int, int, int]) -> Any:
+    strides = _strides(problem.layout, sizes)
+    return graph.tensor(dim=list(sizes), stride=strides, data_type=_data_type(problem.dtype), uid=uid)
+
+
+def _strides(layout: Layout, sizes: tuple[int, int, int, int]) -> list[int]:
+    """Strides of a packed tensor whose sizes are given in the order n, c, h, w whatever the layout."""
+    _, channels, rows, columns = sizes
+    if layout is Layout.NCHW:
+        return [channels * rows * columns, rows * columns, columns, 1]
+    return [channels * rows * columns, 1, columns * channels, channels]
+
+
+def _names(graph: Any) -> list[str]:
+    with _refusals():
+        return [graph.get_plan_name_at_index(index) for index in range(graph.get_execution_plan_count())]
+
+
+def _build(graph: Any, ref: PlanRef, workspace_limit_bytes: int) -> int:
+    """Build a plan; its workspace in bytes."""
+    with _refusals():
+        graph.build_plan_at_index(ref.index)
+        needed_bytes = int(graph.get_workspace_size_plan_at_index(ref.index))
+    if needed_bytes > workspace_limit_bytes:
+        raise WorkspaceExceeded(needed_bytes, workspace_limit_bytes)
+    return needed_bytes
+
+
+def _launch(graph: Any, ref: PlanRef, workspace_limit_bytes: int) -> Launch:
+    needed_bytes = _build(graph, ref, workspace_limit_bytes)
+    workspace = cupy.empty(needed_bytes, cupy.uint8)
+    frontend, handle = _frontend(), library.handle()
+
+    def run(x: Any, weight: Any, y: Any) -> None:
+        pointers = {_X: x.data.ptr, _WEIGHT: weight.data.ptr, _Y: y.data.ptr}
+        try:
+            frontend.set_stream(handle=handle, stream=cupy.cuda.get_current_stream().ptr)
+            graph.execute_plan_at_index(pointers, workspace.data.ptr, ref.index, handle=handle)
+        except _frontend_errors() as error:
+            raise LaunchFailed(_short(error)) from error
+
+    return Launch(run, needed_bytes, ref.to_json())
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Before a launch, whatever the frontend raises means that it does not take the problem or the plan."""
+    try:
+        yield
+    except _frontend_errors() as error:
+        raise NotSupported(_short(error)) from error
+
+
+def _frontend_errors() -> tuple[type[Exception], ...]:
+    """The frontend's own error, and what pybind11 makes of std::runtime_error and std::invalid_argument."""
+    return (_frontend().cudnnGraphNotSupportedError, RuntimeError, ValueError)
+
+
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split())[:MOST_DETAIL]
+
+
+def _data_type(dtype: DType) -> Any:
+    types = _frontend().data_type
+    return {DType.FLOAT16: types.HALF, DType.BFLOAT16: types.BFLOAT16}.get(dtype, types.FLOAT)
+
+
+@cache
+def _frontend() -> Any:
+    """The frontend, which finds libcudnn by name once that is loaded and ends the process where it finds none."""
+    library.load()
+    try:
+        return importlib.import_module("cudnn")
+    except ImportError as error:
+        raise NotSupported(f"nvidia-cudnn-frontend cannot be imported: {error}") from error
+
+
+@cache
+def _knob_types() -> dict[int, Any]:
+    """The frontend's name for each knob type of cudnnBackendKnobType_t that it can set."""
+    names = _frontend().knob_type.__members__
+    return {number: names[name] for name, number in KNOB_TYPES.items() if name in names}

@@ -1,0 +1,180 @@
+"""The eight forward algorithms of cuDNN's legacy API, through ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from ctypes import byref, c_float, c_int, c_size_t, c_void_p
+from typing import Any, Final
+
+import cupy
+
+from data.errors import NotSupported, WorkspaceExceeded
+from data.problem import ConvProblem, DType, Layout
+from kernels.cudnn.library import ForwardPerformance, call, handle
+from kernels.cudnn.variants import LEGACY_ALGORITHMS, algorithm_of, legacy_id
+from kernels.variant import Launch, Variant
+
+_DATA_FLOAT: Final = 0
+_DATA_TYPES: Final = {DType.FLOAT32: _DATA_FLOAT, DType.TF32: _DATA_FLOAT, DType.FLOAT16: 2, DType.BFLOAT16: 9}
+_FORMATS: Final = {Layout.NCHW: 0, Layout.NHWC: 1}
+_CROSS_CORRELATION: Final = 1
+_DEFAULT_MATH, _TENSOR_OP_MATH, _FMA_MATH = 0, 1, 3
+_ONE: Final = c_float(1.0)
+_ZERO: Final = c_float(0.0)
+
+
+class _Descriptors:
+    """The four descriptors of one problem, destroyed with this object."""
+
+    def __init__(self, problem: ConvProblem, is_tensor_core: bool) -> None:
+        self.x = self._create("Tensor")
+        self.weight = self._create("Filter")
+        self.convolution = self._create("Convolution")
+        self.y = self._create("Tensor")
+        kind, layout = _DATA_TYPES[problem.dtype], _FORMATS[problem.layout]
+        # Sizes are given in the order n, c, h, w whatever the format says of memory.
+        call("cudnnSetTensor4dDescriptor", self.x, layout, kind, problem.n, problem.c, problem.h, problem.w)
+        call("cudnnSetTensor4dDescriptor", self.y, layout, kind, problem.n, problem.k, problem.p, problem.q)
+        channels = problem.c // problem.groups
+        call("cudnnSetFilter4dDescriptor", self.weight, kind, layout, problem.k, channels, problem.r, problem.s)
+        self._set_convolution(problem)
+        call("cudnnSetConvolutionMathType", self.convolution, _math_type(problem.dtype, is_tensor_core))
+
+    def workspace_bytes(self, algorithm: int) -> int:
+        """Scratch memory of one algorithm; raises NotSupported where it does not take the problem."""
+        size = c_size_t()
+        call(
+            "cudnnGetConvolutionForwardWorkspaceSize",
+            handle(),
+            self.x,
+            self.weight,
+            self.convolution,
+            self.y,
+            algorithm,
+            byref(size),
+        )
+        return size.value
+
+    def forward(self, algorithm: int, x: Any, weight: Any, y: Any, workspace: Any) -> None:
+        """Enqueue the convolution on CuPy's current stream."""
+        call("cudnnSetStream", handle(), cupy.cuda.get_current_stream().ptr)
+        call(
+            "cudnnConvolutionForward",
+            handle(),
+            byref(_ONE),
+            self.x,
+            x.data.ptr,
+            self.weight,
+            weight.data.ptr,
+            self.convolution,
+            algorithm,
+            workspace.data.ptr,
+            workspace.nbytes,
+            byref(_ZERO),
+            self.y,
+            y.data.ptr,
+        )
+
+    def _create(self, kind: str) -> c_void_p:
+        descriptor = c_void_p()
+        call(f"cudnnCreate{kind}Descriptor", byref(descriptor))
+        weakref.finalize(self, call, f"cudnnDestroy{kind}Descriptor", descriptor)
+        return descriptor
+
+    def _set_convolution(self, problem: ConvProblem) -> None:
+        call(
+            "cudnnSetConvolution2dDescriptor",
+            self.convolution,
+            problem.pad_h,
+            problem.pad_w,
+            problem.stride_h,
+            problem.stride_w,
+            problem.dilation_h,
+            problem.dilation_w,
+            _CROSS_CORRELATION,
+            _DATA_FLOAT,
+        )
+        call("cudnnSetConvolutionGroupCount", self.convolution, problem.groups)
+
+
+def prepare(variant: Variant, problem: ConvProblem, workspace_limit_bytes: int) -> Launch:
+    """Describe the problem, ask for the workspace and allocate it.
+
+    Parameters
+    ----------
+    variant : Variant
+        One of the forward algorithms.
+    problem : ConvProblem
+    workspace_limit_bytes : int
+
+    Returns
+    -------
+    launch : Launch
+        Its operands must be aligned to 16 bytes.
+
+    Raises
+    ------
+    NotSupported, WorkspaceExceeded, OutOfMemory, LaunchFailed
+    """
+    algorithm, is_tensor_core = algorithm_of(variant.id)
+    descriptors = _Descriptors(problem, is_tensor_core)
+    needed_bytes = descriptors.workspace_bytes(algorithm)
+    if needed_bytes > workspace_limit_bytes:
+        raise WorkspaceExceeded(needed_bytes, workspace_limit_bytes)
+    workspace = cupy.empty(needed_bytes, cupy.uint8)
+
+    def run(x: Any, weight: Any, y: Any) -> None:
+        descriptors.forward(algorithm, x, weight, y, workspace)
+
+    return Launch(run, needed_bytes)
+
+
+def heuristic_pick(problem: ConvProblem, workspace_limit_bytes: int) -> str | None:
+    """The variant that cudnnGetConvolutionForwardAlgorithm_v7 ranks first of those that run within the limit.
+
+    Parameters
+    ----------
+    problem : ConvProblem
+    workspace_limit_bytes : int
+
+    Returns
+    -------
+    variant_id : str or None
+        None where it offers nothing.
+    """
+    is_tensor_core_allowed = problem.dtype is not DType.FLOAT32
+    try:
+        entries = _ranking(_Descriptors(problem, is_tensor_core_allowed))
+    except NotSupported:
+        return None
+    for entry in entries:
+        if entry.status == 0 and entry.memory <= workspace_limit_bytes:
+            is_tensor_core = is_tensor_core_allowed and entry.math_type != _FMA_MATH
+            return legacy_id(entry.algorithm, is_tensor_core)
+    return None
+
+
+def _ranking(descriptors: _Descriptors) -> list[ForwardPerformance]:
+    # Each algorithm may be ranked twice, once a math type.
+    most = 2 * len(LEGACY_ALGORITHMS)
+    entries = (ForwardPerformance * most)()
+    returned = c_int()
+    call(
+        "cudnnGetConvolutionForwardAlgorithm_v7",
+        handle(),
+        descriptors.x,
+        descriptors.weight,
+        descriptors.convolution,
+        descriptors.y,
+        most,
+        byref(returned),
+        ctypes.cast(entries, ctypes.POINTER(ForwardPerformance)),
+    )
+    return list(entries[: returned.value])
+
+
+def _math_type(dtype: DType, is_tensor_core: bool) -> int:
+    if not is_tensor_core:
+        return _FMA_MATH
+    return _DEFAULT_MATH if dtype is DType.TF32 else _TENSOR_OP_MATH

@@ -1,0 +1,120 @@
+"""Execution plans of the graph API by name: an engine, its knobs, and where a heuristic offered them; pure Python."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+_NAME: Final = re.compile(r"eng(?P<engine>\d+)(?P<knobs>(?:_k\d+=-?\d+)*)")
+_KNOB: Final = re.compile(r"_k(\d+)=(-?\d+)")
+
+KNOB_TYPES: Final = {
+    "SWIZZLE": 1,
+    "TILE_SIZE": 2,
+    "EDGE": 4,
+    "MULTIPLY": 11,
+    "SPLIT_K_BUF": 12,
+    "TILEK": 13,
+    "STAGES": 14,
+    "REDUCTION_MODE": 15,
+    "SPLIT_K_SLC": 17,
+    "IDX_MODE": 18,
+    "SPECFILT": 23,
+    "KERNEL_CFG": 24,
+    "WORKSPACE": 25,
+    "TILE_CGA_M": 27,
+    "TILE_CGA_N": 28,
+    "BLOCK_SIZE": 29,
+    "OCCUPANCY": 30,
+    "ARRAY_SIZE_PER_THREAD": 31,
+    "SPLIT_COLS": 33,
+    "TILE_ROWS": 34,
+    "TILE_COLS": 35,
+    "LOAD_SIZE": 36,
+    "CTA_COUNT": 37,
+    "STREAM_K": 38,
+    "SPLIT_P_SLC": 39,
+    "TILE_M": 40,
+    "TILE_N": 41,
+    "WARP_SPEC_CFG": 42,
+    "SWAP_AB": 43,
+}
+"""The knob types of cudnnBackendKnobType_t that cuDNN 9.19 does not call deprecated: the number in a plan's name."""
+
+
+@dataclass(frozen=True)
+class PlanRef:
+    """One execution plan.
+
+    Parameters
+    ----------
+    engine : int
+    knobs : tuple of (int, int)
+        Knob types of cudnnBackendKnobType_t and their values, in the order of the plan's name.
+    heuristic : str
+        ``a``, ``b`` or ``fallback``: who offered it; empty where it was rebuilt from its knobs.
+    index : int
+        Its place among the plans of that heuristic.
+    """
+
+    engine: int
+    knobs: tuple[tuple[int, int], ...]
+    heuristic: str = ""
+    index: int = 0
+
+    @property
+    def name(self) -> str:
+        """The name that cuDNN's frontend gives the plan."""
+        return f"eng{self.engine}" + "".join(f"_k{knob}={value}" for knob, value in self.knobs)
+
+    def to_json(self) -> dict[str, Any]:
+        """What `Measurement.plan` keeps."""
+        return {
+            "engine": self.engine,
+            "knobs": {str(knob): value for knob, value in self.knobs},
+            "heuristic": self.heuristic,
+            "index": self.index,
+        }
+
+    @classmethod
+    def from_json(cls, plan: Mapping[str, Any]) -> PlanRef:
+        """Read what `to_json` wrote."""
+        knobs = tuple((int(knob), int(value)) for knob, value in plan["knobs"].items())
+        return cls(int(plan["engine"]), knobs, plan.get("heuristic", ""), plan.get("index", 0))
+
+    def is_same_plan(self, other: PlanRef) -> bool:
+        """Whether engine and knobs agree, whoever offered them and in whatever order the knobs are named."""
+        return self.engine == other.engine and dict(self.knobs) == dict(other.knobs)
+
+
+def parse_plan_name(name: str, heuristic: str = "", index: int = 0) -> PlanRef | None:
+    """Read a plan's name, such as ``eng62_k2=0_k13=1``; None where it names no engine.
+
+    The frontend gives ``INVALID_ENGINE_NAME...`` to a plan that it cannot describe.
+    """
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return None
+    knobs = tuple((int(knob), int(value)) for knob, value in _KNOB.findall(match["knobs"]))
+    return PlanRef(int(match["engine"]), knobs, heuristic, index)
+
+
+def group_by_engine(names: Mapping[str, Sequence[str]]) -> dict[int, list[PlanRef]]:
+    """Group plans by engine, engines and plans in order of appearance, each plan once.
+
+    Parameters
+    ----------
+    names : mapping of str to sequence of str
+        The plan names of each heuristic, the heuristics in the order of their precedence.
+    """
+    engines: dict[int, list[PlanRef]] = {}
+    seen: set[str] = set()
+    for heuristic, plan_names in names.items():
+        for index, name in enumerate(plan_names):
+            ref = parse_plan_name(name, heuristic, index)
+            if ref is not None and name not in seen:
+                seen.add(name)
+                engines.setdefault(ref.engine, []).append(ref)
+    return engines

@@ -1,0 +1,155 @@
+"""The cuDNN variants: where each may apply; pure Python.
+
+A rule here is a limit that cuDNN documents or reports. Whatever else it refuses, it is asked: the attempt then ends as
+not supported, with cuDNN's own status.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from data.measurement import Device
+from data.problem import ConvProblem, DType, Layout
+from kernels.variant import (
+    Algorithm,
+    Backend,
+    Rule,
+    Variant,
+    all_of,
+    dilation_1,
+    dtype_in,
+    filter_is,
+    layout_is,
+    stride_1,
+    unknown_workspace,
+)
+
+MOST_FFT_SIZE: Final = 256
+"""Rows and columns of the padded input that ``FFT`` takes."""
+MOST_FFT_TILING_FILTER: Final = 32
+"""Filter height and width that ``FFT_TILING`` takes."""
+MOST_FFT_TILING_LINE: Final = 256
+"""Length of a filter of one row or one column that ``FFT_TILING`` takes."""
+
+ENGINE_PREFIX: Final = "cudnn.graph.eng"
+
+TENSOR_CORE_ENGINES: Final = (22, 23, 27, 35, 38, 41, 45, 46, 47, 48, 58, 62, 67, 71)
+"""Engines whose numerical notes say that they use tensor cores, and not that they are non-deterministic."""
+PLAIN_ENGINES: Final = (0, 1, 3, 5, 6, 28, 57, 70)
+"""Engines whose numerical notes say neither."""
+ENGINES: Final = tuple(sorted(TENSOR_CORE_ENGINES + PLAIN_ENGINES))
+"""Engines that cuDNN 9.19 offers for forward convolutions on Hopper.
+
+Left out is 63, offered for some strided layers: its notes say that it accumulates in less than float32.
+"""
+
+_LEGACY_SOURCE: Final = "NVIDIA cuDNN API reference, cudnnConvolutionForward"
+_GRAPH_SOURCE: Final = "NVIDIA cuDNN graph API, heuristics A, B and FALLBACK"
+
+_NOT_FLOAT32: Final = dtype_in(DType.TF32, DType.FLOAT16, DType.BFLOAT16)
+
+
+def _padded_input_within_fft(problem: ConvProblem, _device: Device) -> str | None:
+    rows, columns = problem.h + 2 * problem.pad_h, problem.w + 2 * problem.pad_w
+    if max(rows, columns) <= MOST_FFT_SIZE:
+        return None
+    return f"padded input is {rows}x{columns}, above {MOST_FFT_SIZE}x{MOST_FFT_SIZE}"
+
+
+def _filter_within_fft_tiling(problem: ConvProblem, _device: Device) -> str | None:
+    is_line = min(problem.r, problem.s) == 1
+    most = MOST_FFT_TILING_LINE if is_line else MOST_FFT_TILING_FILTER
+    if max(problem.r, problem.s) <= most:
+        return None
+    return f"filter is {problem.r}x{problem.s}, longer than {most}"
+
+
+def _filter_above_padding(problem: ConvProblem, _device: Device) -> str | None:
+    if problem.r > problem.pad_h and problem.s > problem.pad_w:
+        return None
+    return f"padding is {problem.pad_h}x{problem.pad_w}, not below the filter, {problem.r}x{problem.s}"
+
+
+def _accurate_winograd(problem: ConvProblem, _device: Device) -> str | None:
+    # cuDNN runs 5x5 all the same; measured on an H200 with cuDNN 9.19, its result errs by 1.7e-3 to 6.3e-3 in float32
+    # and by up to 9.8e-3 in float16.
+    if problem.r != 5 or problem.dtype is DType.BFLOAT16:
+        return None
+    return f"filter is 5x5, where its result errs by up to 1e-2: too much for {problem.dtype}"
+
+
+_UNIT_STEPS_NCHW: Final = all_of(layout_is(Layout.NCHW), stride_1, dilation_1)
+
+_ENGINE_RULES: Final[dict[int, Rule]] = {6: _accurate_winograd}
+"""Engine 6 is a Winograd engine by its numerical notes."""
+
+_LEGACY: Final[dict[str, tuple[Algorithm, Rule]]] = {
+    "implicit_gemm": (Algorithm.IMPLICIT_GEMM, all_of()),
+    "implicit_precomp_gemm": (Algorithm.IMPLICIT_GEMM, all_of()),
+    "gemm": (Algorithm.GEMM, all_of(layout_is(Layout.NCHW), dilation_1)),
+    # Declared by the API and never implemented: no rule, so that the refusal on record is the library's.
+    "direct": (Algorithm.DIRECT, all_of()),
+    "fft": (Algorithm.FFT, all_of(_UNIT_STEPS_NCHW, _padded_input_within_fft, _filter_above_padding)),
+    "fft_tiling": (Algorithm.FFT, all_of(_UNIT_STEPS_NCHW, _filter_within_fft_tiling, _filter_above_padding)),
+    "winograd": (Algorithm.WINOGRAD, all_of(_UNIT_STEPS_NCHW, filter_is((3, 3)))),
+    "winograd_nonfused": (Algorithm.WINOGRAD, all_of(_UNIT_STEPS_NCHW, filter_is((3, 3), (5, 5)), _accurate_winograd)),
+}
+"""In the order of cudnnConvolutionFwdAlgo_t, whose values are 0 to 7."""
+
+LEGACY_ALGORITHMS: Final = tuple(_LEGACY)
+"""The names of the forward algorithms; the index of one is its value in cudnnConvolutionFwdAlgo_t."""
+
+
+def legacy_id(algorithm: int, is_tensor_core: bool) -> str:
+    """The variant id of a forward algorithm.
+
+    Parameters
+    ----------
+    algorithm : int
+        Its value in cudnnConvolutionFwdAlgo_t.
+    is_tensor_core : bool
+        Whether its math type permits tensor cores.
+    """
+    return f"cudnn.{LEGACY_ALGORITHMS[algorithm]}{'_tc' if is_tensor_core else ''}"
+
+
+def algorithm_of(variant_id: str) -> tuple[int, bool]:
+    """The forward algorithm and whether tensor cores are permitted: what `legacy_id` was given."""
+    name = variant_id.removeprefix("cudnn.")
+    return LEGACY_ALGORITHMS.index(name.removesuffix("_tc")), name.endswith("_tc")
+
+
+def engine_of(variant_id: str) -> int:
+    """The id that cuDNN gives the engine of a graph variant."""
+    return int(variant_id.removeprefix(ENGINE_PREFIX))
+
+
+def graph_engine_variant(engine_id: int) -> Variant:
+    """The variant of one engine of the graph API, known or not."""
+    return Variant(
+        id=f"{ENGINE_PREFIX}{engine_id}",
+        algorithm=Algorithm.ENGINE,
+        backend=Backend.CUDNN_GRAPH,
+        is_deterministic=engine_id in TENSOR_CORE_ENGINES + PLAIN_ENGINES,
+        why_not=_ENGINE_RULES.get(engine_id, _NOT_FLOAT32 if engine_id in TENSOR_CORE_ENGINES else all_of()),
+        workspace_bytes=unknown_workspace,
+        source=_GRAPH_SOURCE,
+    )
+
+
+def _legacy_variants() -> Iterator[Variant]:
+    for value, (algorithm, rule) in enumerate(_LEGACY.values()):
+        for is_tensor_core in (False, True):
+            yield Variant(
+                id=legacy_id(value, is_tensor_core),
+                algorithm=algorithm,
+                backend=Backend.CUDNN_LEGACY,
+                is_deterministic=True,
+                why_not=all_of(_NOT_FLOAT32, rule) if is_tensor_core else rule,
+                workspace_bytes=unknown_workspace,
+                source=_LEGACY_SOURCE,
+            )
+
+
+VARIANTS: Final[tuple[Variant, ...]] = (*_legacy_variants(), *map(graph_engine_variant, ENGINES))

@@ -1,0 +1,82 @@
+"""The CUDA runner on a real GPU: its operands, its reference, its clock, its graphs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from data.errors import UnknownDevice
+from data.measurement import L2State
+from data.problem import DType, Layout
+from kernels import reference
+from kernels.bench import open_runner
+from kernels.runner import Runner
+from kernels.stopping import StopRule
+from kernels.variant import Launch
+from tests.shapes import EDGE_SHAPES, edge_problem
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(scope="module")
+def runner() -> Runner:
+    return open_runner("cuda:0")
+
+
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("dtype", DType)
+@pytest.mark.parametrize("name", EDGE_SHAPES)
+def test_the_device_reference_is_the_host_reference(runner: Runner, name: str, dtype: DType, layout: Layout) -> None:
+    problem = edge_problem(name, dtype, layout)
+    x, weight = reference.random_operands(problem, 1)
+    operands = runner.upload(problem, x, weight)
+    expected = reference.take(problem, reference.convolve(problem, x, weight), operands.outputs)
+    np.testing.assert_allclose(operands.reference, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", DType)
+def test_random_operands_are_uniform_and_differ(runner: Runner, dtype: DType) -> None:
+    problem = edge_problem("same_3x3_deep", dtype, Layout.NCHW)
+    first, second = (runner.make_operands(problem, seed) for seed in (0, 1))
+    values = []
+    for operands in (first, second):
+        operands.y = operands.x
+        values.append(runner.download(problem, operands).astype(np.float64).ravel())
+    assert abs(values[0].mean()) < 0.02
+    assert values[0].std() == pytest.approx(3**-0.5, rel=0.02)
+    assert abs(np.corrcoef(*values)[0, 1]) < 0.02
+
+
+def test_an_output_that_is_not_written_is_an_infinite_error(runner: Runner) -> None:
+    problem = edge_problem("same_3x3", DType.FLOAT32, Layout.NCHW)
+    nothing = Launch(lambda _x, _weight, _y: None)
+    first = runner.first_run(problem, nothing, runner.make_operands(problem, 0))
+    assert not first.max_error < 1e9
+
+
+@pytest.mark.gpu_exclusive
+@pytest.mark.parametrize("l2", L2State)
+def test_samples_are_positive_bounded_in_number_and_have_clocks(runner: Runner, l2: L2State) -> None:
+    problem = edge_problem("same_3x3_aligned", DType.FLOAT32, Layout.NCHW)
+    operands = runner.make_operands(problem, 0)
+    copy = Launch(lambda x, _weight, y: y.ravel()[: x.size].__setitem__(slice(None), x.ravel()[: y.size]))
+    rule = StopRule(min_samples=4, max_samples=9, max_noise=0.0)
+    samples = runner.sample(problem, copy, operands, 0.01, rule, l2)
+    assert len(samples.samples_ms) == 9
+    assert min(samples.samples_ms) > 0
+    assert samples.clock_start_mhz > 0
+    assert samples.clock_end_mhz > 0
+
+
+def test_the_floor_is_positive(runner: Runner) -> None:
+    assert 0 < runner.floor_ms < 1
+
+
+def test_the_fingerprint_names_the_libraries(runner: Runner) -> None:
+    assert {"driver", "cuda", "cupy", "cudnn"} <= set(runner.device.versions)
+    assert runner.device.processors > 0
+
+
+def test_a_device_that_is_not_there_is_named() -> None:
+    with pytest.raises(UnknownDevice):
+        open_runner("cuda:99")

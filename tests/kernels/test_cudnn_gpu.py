@@ -1,0 +1,187 @@
+"""Every cuDNN variant on a real GPU: right where it runs, a recorded refusal where it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from data.errors import NotSupported, WorkspaceExceeded
+from data.measurement import L2State
+from data.problem import ConvProblem, DType, Layout
+from kernels import reference
+from kernels.bench import open_runner
+from kernels.cudnn.variants import VARIANTS, legacy_id
+from kernels.runner import Operands, Runner
+from kernels.stopping import StopRule
+from kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Backend, Launch, Variant
+from tests.shapes import EDGE_SHAPES, edge_problem
+
+pytestmark = pytest.mark.gpu
+
+BY_ID = {variant.id: variant for variant in VARIANTS}
+PLAIN_SHAPES = ("pointwise_aligned", "same_3x3_aligned", "same_5x5_aligned", "first_layer", "stride_2")
+IMPLICIT_PRECOMP_GEMM = 1
+
+
+@pytest.fixture(scope="module")
+def runner() -> Runner:
+    return open_runner("cuda:0")
+
+
+def operands_of(runner: Runner, problem: ConvProblem) -> tuple[Operands, np.ndarray]:
+    """Random operands on the device, and their float64 result."""
+    x, weight = reference.random_operands(problem, 0)
+    return runner.upload(problem, x, weight), reference.convolve(problem, x, weight)
+
+
+def output_of(runner: Runner, problem: ConvProblem, launch: Launch, operands: Operands) -> np.ndarray:
+    """What a launch writes to a poisoned y."""
+    runner.first_run(problem, launch, operands)
+    return runner.download(problem, operands)
+
+
+def launches(runner: Runner, problem: ConvProblem, backend: Backend | None = None) -> Iterator[tuple[Variant, Launch]]:
+    """Every variant that applies to the problem and can be prepared for it."""
+    for variant in VARIANTS:
+        if backend not in (None, variant.backend) or variant.why_not(problem, runner.device):
+            continue
+        try:
+            yield variant, runner.prepare(variant, problem, DEFAULT_WORKSPACE_LIMIT_BYTES)
+        except (NotSupported, WorkspaceExceeded):
+            continue
+
+
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("dtype", DType)
+@pytest.mark.parametrize("name", EDGE_SHAPES)
+def test_what_runs_is_right_and_repeats_where_it_says_so(
+    runner: Runner, name: str, dtype: DType, layout: Layout
+) -> None:
+    problem = edge_problem(name, dtype, layout)
+    operands, expected = operands_of(runner, problem)
+    allowed = reference.tolerance(problem)
+    wrong, ran = [], []
+    for variant, launch in launches(runner, problem):
+        try:
+            y = output_of(runner, problem, launch, operands)
+        except NotSupported:
+            continue
+        ran.append(variant.id)
+        error = reference.max_error(y, expected)
+        if not error <= allowed:
+            wrong.append(f"{variant.id} {launch.plan}: error {error:.3g}, allowed {allowed:.3g}")
+        elif variant.is_deterministic and y.tobytes() != output_of(runner, problem, launch, operands).tobytes():
+            wrong.append(f"{variant.id} {launch.plan}: two runs differ")
+    assert wrong == []
+    assert ran
+
+
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("dtype", DType)
+@pytest.mark.parametrize("name", PLAIN_SHAPES)
+def test_implicit_precomp_gemm_and_an_engine_run_on_plain_shapes(
+    runner: Runner, name: str, dtype: DType, layout: Layout
+) -> None:
+    problem = edge_problem(name, dtype, layout)
+    prepared = {variant.id for variant, _ in launches(runner, problem)}
+    assert legacy_id(IMPLICIT_PRECOMP_GEMM, dtype is not DType.FLOAT32) in prepared
+    assert any(BY_ID[found].backend is Backend.CUDNN_GRAPH for found in prepared)
+
+
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("dtype", DType)
+def test_a_stored_plan_is_rebuilt_and_gives_the_same_bits(runner: Runner, dtype: DType, layout: Layout) -> None:
+    from kernels.cudnn.graph import prepare_plan
+
+    problem = edge_problem("same_3x3_aligned", dtype, layout)
+    operands, _ = operands_of(runner, problem)
+    rebuilt = []
+    for variant, launch in launches(runner, problem, Backend.CUDNN_GRAPH):
+        again = prepare_plan(problem, launch.plan, DEFAULT_WORKSPACE_LIMIT_BYTES)
+        assert (again.plan["engine"], again.plan["knobs"]) == (launch.plan["engine"], launch.plan["knobs"])
+        assert again.workspace_bytes == launch.workspace_bytes
+        if variant.is_deterministic:
+            first = output_of(runner, problem, launch, operands)
+            assert output_of(runner, problem, again, operands).tobytes() == first.tobytes(), variant.id
+        rebuilt.append(variant.id)
+    assert rebuilt
+
+
+@pytest.mark.parametrize("plan", [{"engine": 9999, "knobs": {}}, {"engine": 0, "knobs": {"22": 99}}])
+def test_a_plan_that_does_not_exist_is_not_supported(runner: Runner, plan: dict[str, object]) -> None:
+    from kernels.cudnn.graph import prepare_plan
+
+    assert runner.device.kind == "cuda"
+    with pytest.raises(NotSupported):
+        prepare_plan(edge_problem("same_3x3", DType.FLOAT32, Layout.NCHW), plan, DEFAULT_WORKSPACE_LIMIT_BYTES)
+
+
+def test_float32_engines_use_no_tensor_cores(runner: Runner) -> None:
+    """Accurate to float32, where a product rounded to tf32 errs by 1e-4 and more."""
+    problem = ConvProblem.parse("14-4-3-64-64")
+    operands, expected = operands_of(runner, problem)
+    errors = {
+        variant.id: reference.max_error(output_of(runner, problem, launch, operands), expected)
+        for variant, launch in launches(runner, problem, Backend.CUDNN_GRAPH)
+    }
+    assert errors
+    assert max(errors.values()) < 2e-5, errors
+
+
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("dtype", DType)
+@pytest.mark.parametrize("name", EDGE_SHAPES)
+def test_heuristics_pick_variants_of_the_catalogue(runner: Runner, name: str, dtype: DType, layout: Layout) -> None:
+    problem = edge_problem(name, dtype, layout)
+    picks = runner.picks(problem, DEFAULT_WORKSPACE_LIMIT_BYTES)
+    assert {pick.source for pick in picks} <= {"cudnn.heuristic_v7", "cudnn.graph.heuristic_a"}
+    for pick in picks:
+        assert pick.variant in BY_ID
+        assert BY_ID[pick.variant].why_not(problem, runner.device) is None
+
+
+def test_the_engines_offered_are_in_the_catalogue(runner: Runner) -> None:
+    from kernels.cudnn.graph import engines
+
+    assert runner.device.kind == "cuda"
+    problems = [
+        ConvProblem.parse(layer, dtype=dtype, layout=layout)
+        for layer in ("14-1-3-256-128", "7-32-1-32-832", "28-8-5-32-16", "224-8-3-64-3", "56-256-3-192-64")
+        for dtype in DType
+        for layout in Layout
+    ]
+    offered = {f"cudnn.graph.eng{engine}" for problem in problems for engine in engines(problem)}
+    assert offered <= set(BY_ID)
+
+
+def test_too_small_a_workspace_limit_says_what_is_needed(runner: Runner) -> None:
+    problem = edge_problem("same_5x5_aligned", DType.FLOAT32, Layout.NCHW)
+    with pytest.raises(WorkspaceExceeded) as caught:
+        runner.prepare(BY_ID["cudnn.fft"], problem, 0)
+    assert caught.value.needed_bytes > caught.value.limit_bytes == 0
+
+
+def test_an_algorithm_that_was_never_implemented_is_not_supported(runner: Runner) -> None:
+    problem = edge_problem("same_3x3_aligned", DType.FLOAT32, Layout.NCHW)
+    with pytest.raises(NotSupported, match="NOT_SUPPORTED"):
+        runner.prepare(BY_ID["cudnn.direct"], problem, DEFAULT_WORKSPACE_LIMIT_BYTES)
+
+
+@pytest.mark.gpu_exclusive
+@pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.FLOAT16])
+def test_a_captured_launch_computes_when_it_is_replayed(runner: Runner, dtype: DType) -> None:
+    problem = edge_problem("same_3x3_aligned", dtype, Layout.NCHW)
+    operands, expected = operands_of(runner, problem)
+    replayed = []
+    for variant, launch in launches(runner, problem):
+        runner.first_run(problem, launch, operands)
+        operands.y.fill(0)
+        rule = StopRule(min_samples=2, max_samples=2, max_noise=0.0)
+        samples = runner.sample(problem, launch, operands, 0.01, rule, L2State.WARM)
+        assert min(samples.samples_ms) > 0
+        error = reference.max_error(runner.download(problem, operands), expected)
+        assert error <= reference.tolerance(problem), variant.id
+        replayed.append(variant.id)
+    assert replayed
