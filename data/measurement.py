@@ -22,7 +22,8 @@ class Outcome(StrEnum):
     MEASURED = "measured"
     """Verified against the reference, then timed."""
     PRUNED = "pruned"
-    """Verified, but its first launch was so far behind the best that it was not timed further."""
+    """So far behind the best that it was not timed further: its one sample is a verified launch; with no sample, it was
+    far behind at a smaller batch already, as the detail says."""
     NOT_APPLICABLE = "not_applicable"
     """The variant's own rule says no; detail has the reason."""
     NOT_SUPPORTED = "not_supported"

@@ -38,11 +38,12 @@ class Layout(StrEnum):
     NHWC = "nhwc"
 
 
-_SHORT = re.compile(r"(?P<h>\d+)-(?P<n>\d+)-(?P<r>\d+)-(?P<k>\d+)-(?P<c>\d+)")
+_SHORT = re.compile(r"(?P<h>\d+)-(?P<n>\d+)-(?P<r>\d+)-(?P<k>\d+)-(?P<c>\d+)", re.ASCII)
 _LONG = re.compile(
     r"(?P<h>\d+)x(?P<w>\d+)-(?P<n>\d+)-(?P<r>\d+)x(?P<s>\d+)-(?P<k>\d+)-(?P<c>\d+)"
     r"-stride(?P<stride_h>\d+)x(?P<stride_w>\d+)-pad(?P<pad_h>\d+)x(?P<pad_w>\d+)"
-    r"-dilation(?P<dilation_h>\d+)x(?P<dilation_w>\d+)-groups(?P<groups>\d+)"
+    r"-dilation(?P<dilation_h>\d+)x(?P<dilation_w>\d+)-groups(?P<groups>\d+)",
+    re.ASCII,
 )
 _SIZES = ("n", "c", "h", "w", "k", "r", "s", "stride_h", "stride_w", "dilation_h", "dilation_w", "groups")
 _PADS = ("pad_h", "pad_w")
@@ -231,7 +232,7 @@ FIELDS: Final = tuple(field.name for field in fields(ConvProblem))
 
 def _member(kind: type[StrEnum], field: str, value: object) -> StrEnum:
     try:
-        return kind(value)
+        return kind(str(value))
     except ValueError:
         raise InvalidProblem(field, value, ", ".join(kind)) from None
 

@@ -1,0 +1,224 @@
+"""The database: how it is opened, its tables, and Arrow columns as their rows and back."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from time import monotonic, sleep
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Dialect,
+    Engine,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Row,
+    String,
+    Table,
+    create_engine,
+    event,
+    insert,
+    make_url,
+)
+
+from data import parquet
+from data.measurement import Device, relative_noise
+from data.problem import FIELDS, ConvProblem
+
+AnyRow = Row[*tuple[Any, ...]]
+
+METADATA: Final = MetaData()
+"""Every table of the database; a module that keeps something of its own beside the timings adds its table here."""
+
+_BUSY_TIMEOUT_MS: Final = 30_000
+"""How long one writer waits for another."""
+_ID: Final = BigInteger().with_variant(Integer, "sqlite")
+
+PROBLEMS: Final = Table(
+    "problems",
+    METADATA,
+    Column("key", String, primary_key=True),
+    *(Column(name, String if name in ("dtype", "layout") else Integer, nullable=False) for name in FIELDS),
+)
+DEVICES: Final = Table(
+    "devices",
+    METADATA,
+    Column("fingerprint", String, primary_key=True),
+    Column("id", String, nullable=False),
+    Column("json", String, nullable=False),
+)
+MEASUREMENTS: Final = Table(
+    "measurements",
+    METADATA,
+    Column("id", _ID, primary_key=True, autoincrement=True),
+    Column("problem_key", ForeignKey(PROBLEMS.c.key), nullable=False),
+    Column("variant", String, nullable=False),
+    Column("device", ForeignKey(DEVICES.c.fingerprint), nullable=False),
+    Column("device_id", String, nullable=False),
+    Column("outcome", String, nullable=False),
+    Column("detail", String, nullable=False),
+    Column("samples_ms", LargeBinary, nullable=False, comment="little-endian float32"),
+    Column("time_ms", Float(53), comment="median of the samples"),
+    Column("noise", Float(53), comment="relative standard error of time_ms"),
+    Column("workspace_bytes", BigInteger),
+    Column("max_error", Float(53)),
+    Column("plan", String, nullable=False, comment="JSON"),
+    Column("l2", String, nullable=False),
+    Column("floor_ms", Float(53)),
+    Column("clock_start_mhz", Integer),
+    Column("clock_end_mhz", Integer),
+    Column("measured_at_us", BigInteger, nullable=False, comment="since 1970, UTC"),
+    Column("run_id", String, nullable=False),
+    Index("measurements_by_problem", "device_id", "problem_key"),
+    Index("measurements_by_device", "device", "measured_at_us"),
+    Index("measurements_by_run", "run_id"),
+)
+PICKS: Final = Table(
+    "picks",
+    METADATA,
+    Column("id", _ID, primary_key=True, autoincrement=True),
+    Column("problem_key", ForeignKey(PROBLEMS.c.key), nullable=False),
+    Column("device", ForeignKey(DEVICES.c.fingerprint), nullable=False),
+    Column("device_id", String, nullable=False),
+    Column("source", String, nullable=False),
+    Column("variant", String, nullable=False),
+    Column("plan", String, nullable=False, comment="JSON"),
+    Column("run_id", String, nullable=False),
+    Index("picks_by_problem", "device_id", "problem_key"),
+)
+IMPORTS: Final = Table(
+    "imports",
+    METADATA,
+    Column("sha256", String, primary_key=True, comment="of the imported file"),
+    Column("rows", Integer, nullable=False),
+)
+
+
+def open_engine(url: str) -> Engine:
+    """Open a database; a SQLite file gets its folder, and settings fit for several processes."""
+    parsed = make_url(url)
+    if parsed.get_backend_name() != "sqlite":
+        return create_engine(parsed)
+    if parsed.database and not parsed.database.startswith(("file:", ":")):
+        Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+    engine = create_engine(parsed)
+    event.listen(engine, "connect", _prepare_sqlite)
+    return engine
+
+
+def _prepare_sqlite(connection: Any, _record: object) -> None:
+    cursor = connection.cursor()
+    cursor.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
+    _use_write_ahead_log(cursor)
+    cursor.execute("PRAGMA synchronous = NORMAL")
+    cursor.execute("PRAGMA foreign_keys = ON")
+    cursor.close()
+
+
+def _use_write_ahead_log(cursor: sqlite3.Cursor) -> None:
+    """Turn on the log; of two processes that do so at once SQLite refuses one without waiting."""
+    give_up_at_s = monotonic() + _BUSY_TIMEOUT_MS / 1000
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or monotonic() > give_up_at_s:
+                raise
+            sleep(0.01)
+        else:
+            return
+
+
+def problem_row(problem: ConvProblem) -> dict[str, Any]:
+    sizes = {name: getattr(problem, name) for name in FIELDS}
+    return sizes | {"key": problem.key, "dtype": str(problem.dtype), "layout": str(problem.layout)}
+
+
+def device_row(device: Device) -> dict[str, Any]:
+    return {"fingerprint": device.fingerprint, "id": device.id, "json": device.json}
+
+
+def to_columns(table: pa.Table, keys: list[str], devices: Mapping[str, Device]) -> dict[str, list[Any]]:
+    """The database's columns, from a table of either schema."""
+    derived = {*FIELDS, "samples_ms", "measured_at"}
+    columns = {name: table[name].to_pylist() for name in table.column_names if name not in derived}
+    texts = columns["device"]
+    columns |= {
+        "problem_key": keys,
+        "device": [devices[text].fingerprint for text in texts],
+        "device_id": [devices[text].id for text in texts],
+    }
+    if "samples_ms" in table.column_names:
+        samples = table["samples_ms"].to_pylist()
+        columns |= {
+            "samples_ms": _blobs(table["samples_ms"]),
+            "time_ms": [median(row) if row else None for row in samples],
+            "noise": [relative_noise(row) if row else None for row in samples],
+            "measured_at_us": pc.cast(table["measured_at"], pa.int64()).to_pylist(),
+        }
+    return columns
+
+
+def bulk_insert(target: Table, columns: Mapping[str, list[Any]], dialect: Dialect) -> tuple[str, list[Any]]:
+    """The statement and parameters that add these columns' rows.
+
+    The driver gets them as they are: for plain values, what SQLAlchemy does with each row takes
+    longer than the database.
+    """
+    compiled = insert(target).compile(dialect=dialect, column_keys=list(columns))
+    if compiled.positiontup is None:
+        return str(compiled), [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    return str(compiled), list(zip(*(columns[name] for name in compiled.positiontup), strict=True))
+
+
+def _blobs(lists: pa.ChunkedArray) -> list[bytes]:
+    data = pc.list_flatten(lists).to_numpy().astype("<f4", copy=False).tobytes()
+    ends = np.cumsum(pc.list_value_length(lists).to_numpy() * 4).tolist()
+    return [data[start:end] for start, end in pairwise([0, *ends])]
+
+
+def to_batch(
+    columns: dict[str, Any], schema: pa.Schema, problems: Mapping[str, AnyRow], devices: Mapping[str, str]
+) -> pa.RecordBatch:
+    """One batch of either schema, from the database's columns."""
+    place = {key: code for code, key in enumerate(dict.fromkeys(columns["problem_key"]))}
+    codes = pa.array([place[key] for key in columns["problem_key"]], pa.int32())
+    fields = zip(*(problems[key] for key in place), strict=True)
+    arrays = {
+        name: pa.array(values, schema.field(name).type).take(codes)
+        for name, values in zip(PROBLEMS.c.keys(), fields, strict=True)
+        if name != "key"
+    }
+    arrays["device"] = _dictionary(columns["device"], devices)
+    if "samples_ms" in columns:
+        arrays["samples_ms"] = _lists(columns["samples_ms"])
+        arrays["measured_at"] = pa.array(columns["measured_at_us"], pa.int64()).cast(schema.field("measured_at").type)
+    return pa.record_batch(
+        [arrays[field.name] if field.name in arrays else pa.array(columns[field.name], field.type) for field in schema],
+        schema=schema,
+    )
+
+
+def _dictionary(names: Sequence[str], texts: Mapping[str, str]) -> pa.DictionaryArray:
+    place = {name: code for code, name in enumerate(texts)}
+    codes = pa.array([place[name] for name in names], parquet.DEVICE_TYPE.index_type)
+    return pa.DictionaryArray.from_arrays(codes, pa.array(texts.values(), pa.string()))
+
+
+def _lists(blobs: Sequence[bytes]) -> pa.ListArray:
+    offsets = np.zeros(len(blobs) + 1, dtype=np.int32)
+    np.cumsum([len(blob) // 4 for blob in blobs], out=offsets[1:])
+    samples = np.frombuffer(b"".join(blobs), dtype="<f4").astype(np.float32, copy=False)
+    return pa.ListArray.from_arrays(offsets, samples)

@@ -1,0 +1,104 @@
+"""The layers of published networks and experiments, one CSV each; every row names its source."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from data.errors import UnknownNetwork
+from data.problem import ConvProblem, DType, Layout
+
+SEED_BATCHES: Final = (1, 8, 16, 32, 64, 128, 256)
+"""The batches that cuConv (arXiv:2103.16234) measured."""
+
+GROUPS: Final = {
+    "seeds": ("alexnet", "googlenet", "squeezenet", "resnet50", "vgg19"),
+    "fourth-seed": ("input-layers", "feature-layers", "filter-sweep"),
+}
+"""Names that stand for several: the networks of cuConv and of Jordà et al. (IEEE Access 2019), and the experiments of
+the parallel-processing study of direct, FFT and Winograd convolution (Univ. of Oregon 2019)."""
+
+_FOLDER: Final = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One layer of a network.
+
+    Parameters
+    ----------
+    problem : ConvProblem
+        The layer at batch 1, in float32 and NCHW.
+    source : str
+        The paper, and the layer's name or place in it.
+    """
+
+    problem: ConvProblem
+    source: str
+
+
+def names() -> list[str]:
+    """Everything that has layers: the seed networks, the experiments, then the groups."""
+    return [*(name for members in GROUPS.values() for name in members), *GROUPS]
+
+
+def layers(name: str) -> list[Layer]:
+    """The distinct layers of a network, an experiment or a group, in the order of the papers.
+
+    Raises
+    ------
+    UnknownNetwork
+    """
+    if name not in names():
+        raise UnknownNetwork(name, names())
+    distinct: dict[ConvProblem, Layer] = {}
+    for member in GROUPS.get(name, (name,)):
+        for layer in _read(member):
+            distinct.setdefault(layer.problem, layer)
+    return list(distinct.values())
+
+
+def problems(
+    name: str,
+    *,
+    batches: Iterable[int] | None = None,
+    dtypes: Iterable[DType] = (DType.FLOAT32,),
+    layouts: Iterable[Layout] = (Layout.NCHW,),
+) -> list[ConvProblem]:
+    """Every layer of a network, an experiment or a group, in every batch, dtype and layout.
+
+    Parameters
+    ----------
+    name : str
+    batches : iterable of int, optional
+        By default those of the source: `SEED_BATCHES` for networks, one image for the experiments.
+
+    Raises
+    ------
+    UnknownNetwork, InvalidProblem
+    """
+    is_experiment = name == "fourth-seed" or name in GROUPS["fourth-seed"]
+    wanted = tuple(batches) if batches is not None else (1,) if is_experiment else SEED_BATCHES
+    dtypes, layouts = tuple(dtypes), tuple(layouts)
+    return [
+        replace(layer.problem, n=n, dtype=dtype, layout=layout)
+        for layer in layers(name)
+        for n in wanted
+        for dtype in dtypes
+        for layout in layouts
+    ]
+
+
+@cache
+def _read(name: str) -> tuple[Layer, ...]:
+    with (_FOLDER / f"{name}.csv").open(newline="", encoding="utf-8") as file:
+        return tuple(_layer(row) for row in csv.DictReader(file))
+
+
+def _layer(row: dict[str, str]) -> Layer:
+    sizes: dict[str, Any] = {field: int(text) for field, text in row.items() if field != "source"}
+    return Layer(ConvProblem(n=1, **sizes), row["source"])

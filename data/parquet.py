@@ -1,0 +1,283 @@
+"""Measurements and picks as Arrow tables and Parquet files: one flat schema, every sample kept."""
+
+from __future__ import annotations
+
+import json
+import math
+import uuid
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
+from functools import lru_cache
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from data.errors import InvalidInput, StoreError
+from data.measurement import Device, L2State, Measurement, Outcome, Pick
+from data.problem import FIELDS, ConvProblem, DType, Layout
+
+DEVICE_TYPE: Final = pa.dictionary(pa.int32(), pa.string())
+
+_PROBLEM_FIELDS: Final = [
+    pa.field(name, pa.string() if name in ("dtype", "layout") else pa.int32(), nullable=False) for name in FIELDS
+]
+
+SCHEMA: Final = pa.schema(
+    [
+        *_PROBLEM_FIELDS,
+        pa.field("variant", pa.string(), nullable=False),
+        pa.field("outcome", pa.string(), nullable=False),
+        pa.field("detail", pa.string(), nullable=False),
+        pa.field("samples_ms", pa.list_(pa.float32()), nullable=False),
+        pa.field("time_ms", pa.float64()),
+        pa.field("workspace_bytes", pa.int64()),
+        pa.field("max_error", pa.float64()),
+        pa.field("plan", pa.string(), nullable=False),
+        pa.field("l2", pa.string(), nullable=False),
+        pa.field("floor_ms", pa.float64()),
+        pa.field("clock_start_mhz", pa.int32()),
+        pa.field("clock_end_mhz", pa.int32()),
+        pa.field("measured_at", pa.timestamp("us", tz="UTC"), nullable=False),
+        pa.field("run_id", pa.string(), nullable=False),
+        pa.field("device", DEVICE_TYPE, nullable=False),
+    ]
+)
+"""A row is one attempt: the problem's fields, then those of `Measurement`.
+
+time_ms is the median of samples_ms, for readers who want no more; nothing here reads it back. plan and device are JSON.
+"""
+
+PICKS_SCHEMA: Final = pa.schema(
+    [
+        *_PROBLEM_FIELDS,
+        pa.field("source", pa.string(), nullable=False),
+        pa.field("variant", pa.string(), nullable=False),
+        pa.field("plan", pa.string(), nullable=False),
+        pa.field("run_id", pa.string(), nullable=False),
+        pa.field("device", DEVICE_TYPE, nullable=False),
+    ]
+)
+"""A row is one choice of somebody else's rule: the problem's fields, then those of `Pick`."""
+
+_CLOSED_LISTS: Final = {"dtype": DType, "layout": Layout, "outcome": Outcome, "l2": L2State}
+
+
+def measurements_to_table(measurements: Iterable[Measurement]) -> pa.Table:
+    """Put measurements in `SCHEMA`.
+
+    Samples become float32. A max_error that is no number becomes infinite: not every database keeps NaN.
+    """
+    rows = list(measurements)
+    samples = pa.array([row.samples_ms for row in rows], SCHEMA.field("samples_ms").type)
+    return _table(
+        SCHEMA,
+        _shared_columns(rows)
+        | {
+            "outcome": [str(row.outcome) for row in rows],
+            "detail": [row.detail for row in rows],
+            "samples_ms": samples,
+            "time_ms": [median(rounded) if rounded else None for rounded in samples.to_pylist()],
+            "workspace_bytes": [row.workspace_bytes for row in rows],
+            "max_error": [_number_or_inf(row.max_error) for row in rows],
+            "l2": [str(row.l2) for row in rows],
+            "floor_ms": [row.floor_ms for row in rows],
+            "clock_start_mhz": [row.clock_start_mhz for row in rows],
+            "clock_end_mhz": [row.clock_end_mhz for row in rows],
+            "measured_at": [_utc(row.measured_at) for row in rows],
+        },
+    )
+
+
+def picks_to_table(picks: Iterable[Pick]) -> pa.Table:
+    """Put picks in `PICKS_SCHEMA`."""
+    rows = list(picks)
+    return _table(PICKS_SCHEMA, _shared_columns(rows) | {"source": [row.source for row in rows]})
+
+
+def table_to_measurements(table: pa.Table) -> list[Measurement]:
+    """What `measurements_to_table` was given."""
+    return [
+        Measurement(
+            **_shared_values(row),
+            outcome=Outcome(row["outcome"]),
+            detail=row["detail"],
+            samples_ms=tuple(row["samples_ms"]),
+            workspace_bytes=row["workspace_bytes"],
+            max_error=row["max_error"],
+            l2=L2State(row["l2"]),
+            floor_ms=row["floor_ms"],
+            clock_start_mhz=row["clock_start_mhz"],
+            clock_end_mhz=row["clock_end_mhz"],
+            measured_at=row["measured_at"],
+        )
+        for row in table.to_pylist()
+    ]
+
+
+def table_to_picks(table: pa.Table) -> list[Pick]:
+    """What `picks_to_table` was given."""
+    return [Pick(**_shared_values(row), source=row["source"]) for row in table.to_pylist()]
+
+
+def distinct_problems(table: pa.Table) -> tuple[list[ConvProblem], np.ndarray]:
+    """The problems of a table, each once, and for each row its problem's place among them.
+
+    Raises
+    ------
+    InvalidProblem
+    """
+    codes = np.stack([_codes(table[name]) for name in FIELDS])
+    # A sweep writes the rows of one problem together, so only the first row of each run is looked at in Python.
+    is_start = np.ones(table.num_rows, dtype=bool)
+    is_start[1:] = (codes[:, 1:] != codes[:, :-1]).any(axis=0)
+    starts = table.select(FIELDS).filter(pa.array(is_start))
+    rows = list(zip(*(column.to_pylist() for column in starts.columns), strict=True))
+    place = {row: code for code, row in enumerate(dict.fromkeys(rows))}
+    run_codes = np.array([place[row] for row in rows], dtype=np.int64)
+    return [ConvProblem(*row) for row in place], run_codes[np.cumsum(is_start) - 1]
+
+
+def write(table: pa.Table, path: Path) -> None:
+    """Write a table whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    has_samples = "samples_ms" in table.column_names
+    floats = ["samples_ms.list.element", "time_ms", "max_error"] if has_samples else []
+    delta = {"measured_at": "DELTA_BINARY_PACKED"} if has_samples else {}
+    try:
+        pq.write_table(
+            table,
+            unfinished,
+            compression="zstd",
+            compression_level=9,
+            use_dictionary=[name for name in table.column_names if name not in ("samples_ms", *floats, *delta)],
+            use_byte_stream_split=floats,
+            column_encoding=delta,
+        )
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def read(path: Path, schema: pa.Schema) -> pa.Table:
+    """Read a file of exactly this schema, and check every value that has to mean something here.
+
+    Raises
+    ------
+    StoreError
+        Naming the file, the column, what it holds and what is allowed.
+    """
+    try:
+        with pq.ParquetFile(path) as file:
+            table = file.read()
+        check(table, schema)
+    except (OSError, pa.ArrowException, InvalidInput, StoreError) as error:
+        raise StoreError(f"{path}: {error}") from error
+    return table
+
+
+def check(table: pa.Table, schema: pa.Schema) -> None:
+    """Refuse a table that does not hold what the schema promises.
+
+    Raises
+    ------
+    StoreError, InvalidProblem
+        Naming the column, what it holds and what is allowed.
+    """
+    for name in table.column_names:
+        if name not in schema.names:
+            raise StoreError(f"column {name} is not in the schema; allowed: {', '.join(schema.names)}")
+    for field in schema:
+        if table.column_names.count(field.name) != 1:
+            raise StoreError(f"column {field.name} is missing or there twice; allowed: one of {field.type}")
+        column = table[field.name]
+        if column.type != field.type:
+            raise StoreError(f"column {field.name} is {column.type}; allowed: {field.type}")
+        if column.null_count and not field.nullable:
+            raise StoreError(f"column {field.name} has {column.null_count} nulls; allowed: none")
+    for name, members in _CLOSED_LISTS.items():
+        if name in schema.names:
+            _check_members(name, table[name], members)
+    for name in ("plan", "device"):
+        _check_json(name, table[name])
+    distinct_problems(table)
+    if "samples_ms" in schema.names:
+        _check_samples(table)
+
+
+def _check_members(name: str, column: pa.ChunkedArray, members: type[StrEnum]) -> None:
+    for value in column.unique().to_pylist():
+        if value not in set(members):
+            raise StoreError(f"column {name} has {value!r}; allowed: {', '.join(members)}")
+
+
+def _check_json(name: str, column: pa.ChunkedArray) -> None:
+    for text in pc.cast(column, pa.string()).unique().to_pylist():
+        try:
+            value = Device.from_json(text) if name == "device" else json.loads(text)
+        except (ValueError, TypeError) as error:
+            raise StoreError(
+                f"column {name} has {text[:80]!r} ({error}); allowed: JSON as this project writes"
+            ) from None
+        if name == "plan" and not isinstance(value, dict):
+            raise StoreError(f"column {name} has {text[:80]!r}; allowed: a JSON object")
+
+
+def _check_samples(table: pa.Table) -> None:
+    samples = pc.list_flatten(table["samples_ms"])
+    is_time = pc.and_(pc.is_finite(samples), pc.greater(samples, 0))
+    if samples.null_count or not pc.all(is_time, min_count=0).as_py():
+        raise StoreError("column samples_ms has a sample that is no time; allowed: finite, above 0")
+    counts = pc.list_value_length(table["samples_ms"])
+    if pc.any(pc.and_(pc.equal(table["outcome"], Outcome.MEASURED), pc.equal(counts, 0)), min_count=0).as_py():
+        raise StoreError("column samples_ms is empty in a row whose outcome is measured; allowed: at least one sample")
+
+
+def _codes(column: pa.ChunkedArray) -> np.ndarray:
+    chunks = pc.dictionary_encode(column).unify_dictionaries().chunks
+    return np.concatenate([np.empty(0, dtype=np.int32), *(chunk.indices.to_numpy() for chunk in chunks)])
+
+
+def _table(schema: pa.Schema, columns: dict[str, Any]) -> pa.Table:
+    return pa.table([pa.array(columns[field.name], field.type) for field in schema], schema=schema)
+
+
+def _shared_columns(rows: Sequence[Measurement] | Sequence[Pick]) -> dict[str, list[Any]]:
+    columns: dict[str, list[Any]] = {name: [getattr(row.problem, name) for row in rows] for name in FIELDS}
+    return columns | {
+        "dtype": [str(row.problem.dtype) for row in rows],
+        "layout": [str(row.problem.layout) for row in rows],
+        "variant": [row.variant for row in rows],
+        "plan": [json.dumps(row.plan, sort_keys=True, separators=(",", ":")) for row in rows],
+        "run_id": [row.run_id for row in rows],
+        "device": [row.device.json for row in rows],
+    }
+
+
+def _shared_values(row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "problem": ConvProblem(*(row[name] for name in FIELDS)),
+        "device": _device(row["device"]),
+        "variant": row["variant"],
+        "plan": json.loads(row["plan"]),
+        "run_id": row["run_id"],
+    }
+
+
+@lru_cache(maxsize=64)
+def _device(text: str) -> Device:
+    return Device.from_json(text)
+
+
+def _number_or_inf(error: float | None) -> float | None:
+    return math.inf if error is not None and math.isnan(error) else error
+
+
+def _utc(moment: datetime) -> datetime:
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

@@ -1,0 +1,372 @@
+"""The timing store: append-only measurements and picks in a SQL database, and their way in and out as Parquet."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from statistics import median
+from typing import Any, Final, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from sqlalchemy import Column, Select, Table, func, insert, select
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from data import parquet
+from data.database import (
+    DEVICES,
+    IMPORTS,
+    MEASUREMENTS,
+    METADATA,
+    PICKS,
+    PROBLEMS,
+    AnyRow,
+    bulk_insert,
+    device_row,
+    open_engine,
+    problem_row,
+    to_batch,
+    to_columns,
+)
+from data.errors import InvalidProblem, StoreError, UnknownDevice
+from data.measurement import Device, L2State, Measurement, Outcome, Pick
+from data.problem import ConvProblem
+
+__all__ = ["METADATA", "Store", "Summary"]
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_KEYS_AT_ONCE: Final = 500
+"""Values of one IN list: every database takes so many."""
+_ROWS_AT_ONCE: Final = 16_384
+_REGISTER_ATTEMPTS: Final = 5
+
+_SUMMARY_COLUMNS: Final = [
+    MEASUREMENTS.c[name]
+    for name in (
+        *("problem_key", "variant", "outcome", "time_ms", "noise", "samples_ms"),
+        *("workspace_bytes", "max_error", "plan", "detail", "measured_at_us"),
+    )
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What is known of one variant on one problem and device, all attempts taken together.
+
+    Where any attempt was measured only those count, else those that were pruned, else the newest one.
+
+    Parameters
+    ----------
+    variant : str
+    outcome : Outcome
+    time_ms : float or None
+        Median over the attempts of their medians; None where nothing was timed.
+    noise : float or None
+        Relative standard error of time_ms, as `data.measurement.relative_noise` estimates it from the median absolute
+        deviation of an attempt's samples; median over the attempts.
+    n_samples : int
+        Of all these attempts.
+    workspace_bytes, max_error, plan, detail, measured_at
+        As in `Measurement`, of the newest of these attempts.
+    """
+
+    variant: str
+    outcome: Outcome
+    time_ms: float | None
+    noise: float | None
+    n_samples: int
+    workspace_bytes: int | None
+    max_error: float | None
+    plan: dict[str, Any]
+    detail: str
+    measured_at: datetime
+
+
+class Store:
+    """Measurements and picks, kept for good.
+
+    Parameters
+    ----------
+    url : str
+        SQLAlchemy URL, e.g. ``sqlite:///var/conv-advisor.db``. A SQLite file and its folder are created; its
+        journal is a write-ahead log, so that readers never wait for a writer.
+
+    Attributes
+    ----------
+    engine : sqlalchemy.Engine
+        For the tables that others add to `METADATA`.
+
+    Raises
+    ------
+    StoreError
+        From every method, where the database cannot be opened, read or written.
+    """
+
+    def __init__(self, url: str) -> None:
+        with _border("open"):
+            self.engine = open_engine(url)
+        self.create_tables()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give up every connection."""
+        self.engine.dispose()
+
+    def create_tables(self) -> None:
+        """Create what `METADATA` holds and the database lacks."""
+        with _border("create"), self.engine.begin() as connection:
+            for table in METADATA.sorted_tables:
+                connection.execute(CreateTable(table, if_not_exists=True))
+                for index in sorted(table.indexes, key=lambda index: str(index.name)):
+                    connection.execute(CreateIndex(index, if_not_exists=True))
+
+    def append(self, measurements: Iterable[Measurement]) -> int:
+        """Add measurements, all or none.
+
+        Returns
+        -------
+        int
+            How many.
+        """
+        with _border("write"):
+            table = parquet.measurements_to_table(measurements)
+            parquet.check(table, parquet.SCHEMA)
+            return self._insert(MEASUREMENTS, table)
+
+    def append_picks(self, picks: Iterable[Pick]) -> int:
+        """Add picks, all or none, and return how many."""
+        with _border("write"):
+            table = parquet.picks_to_table(picks)
+            parquet.check(table, parquet.PICKS_SCHEMA)
+            return self._insert(PICKS, table)
+
+    def attempted(self, run_id: str) -> set[tuple[str, str]]:
+        """The problem keys and variants that a run has attempted: what a resumed run leaves out."""
+        wanted = select(MEASUREMENTS.c.problem_key, MEASUREMENTS.c.variant).where(MEASUREMENTS.c.run_id == run_id)
+        return {(row[0], row[1]) for row in self._fetch(wanted)}
+
+    def summaries(
+        self, problems: Sequence[ConvProblem], device_id: str, *, l2: L2State = L2State.WARM
+    ) -> dict[str, dict[str, Summary]]:
+        """What is known of every variant on these problems.
+
+        Parameters
+        ----------
+        problems : sequence of ConvProblem
+        device_id : str
+            Attempts under all drivers and libraries that this device has had are taken together.
+        l2 : L2State
+
+        Returns
+        -------
+        dict of problem key to dict of variant to Summary
+            Without the problems and variants of which nothing is known.
+        """
+        attempts: dict[tuple[str, str], list[AnyRow]] = {}
+        for keys in _chunks(list(dict.fromkeys(problem.key for problem in problems)), _KEYS_AT_ONCE):
+            wanted = select(*_SUMMARY_COLUMNS).where(
+                MEASUREMENTS.c.device_id == device_id,
+                MEASUREMENTS.c.problem_key.in_(keys),
+                MEASUREMENTS.c.l2 == str(l2),
+            )
+            for row in self._fetch(wanted):
+                attempts.setdefault((row[0], row[1]), []).append(row)
+        found: dict[str, dict[str, Summary]] = {}
+        for (key, variant), rows in attempts.items():
+            found.setdefault(key, {})[variant] = _summary(rows)
+        return found
+
+    def devices(self) -> list[Device]:
+        """Every device that was measured, by id; of one id the fingerprint measured last."""
+        last = (
+            select(func.max(MEASUREMENTS.c.measured_at_us))
+            .where(MEASUREMENTS.c.device == DEVICES.c.fingerprint)
+            .scalar_subquery()
+        )
+        rows = self._fetch(select(DEVICES.c.json).order_by(DEVICES.c.id, func.coalesce(last, 0)))
+        return list({device.id: device for device in (Device.from_json(row[0]) for row in rows)}.values())
+
+    def device(self, device_id: str) -> Device:
+        """The device of this id, as it was measured last.
+
+        Raises
+        ------
+        UnknownDevice
+        """
+        known = {device.id: device for device in self.devices()}
+        if device_id not in known:
+            raise UnknownDevice(device_id, list(known))
+        return known[device_id]
+
+    def table(self, device_id: str, *, run_id: str | None = None) -> pa.Table:
+        """The measurements of a device, or of one run on it, in `parquet.SCHEMA` and in the order they came."""
+        return self._table(MEASUREMENTS, parquet.SCHEMA, device_id, run_id)
+
+    def picks_table(self, device_id: str, *, run_id: str | None = None) -> pa.Table:
+        """The picks of a device in `parquet.PICKS_SCHEMA`; of several of one source on a problem the last counts."""
+        return self._table(PICKS, parquet.PICKS_SCHEMA, device_id, run_id)
+
+    def export_parquet(self, path: Path, *, device_id: str, run_id: str | None = None) -> int:
+        """Write what `table` gives to a file, whole or not at all, and return the number of rows."""
+        return _export(self.table(device_id, run_id=run_id), path)
+
+    def export_picks(self, path: Path, *, device_id: str, run_id: str | None = None) -> int:
+        """Write what `picks_table` gives to a file, whole or not at all, and return the number of rows."""
+        return _export(self.picks_table(device_id, run_id=run_id), path)
+
+    def import_parquet(self, path: Path) -> int:
+        """Add the measurements of a file, all or none; a file that was imported before adds nothing.
+
+        Returns
+        -------
+        int
+            How many rows were added.
+
+        Raises
+        ------
+        StoreError
+            Also where a column is not as `parquet.SCHEMA` says.
+        """
+        return self._import(MEASUREMENTS, parquet.SCHEMA, path)
+
+    def import_picks(self, path: Path) -> int:
+        """Add the picks of a file, as `import_parquet` does measurements."""
+        return self._import(PICKS, parquet.PICKS_SCHEMA, path)
+
+    def _import(self, target: Table, schema: pa.Schema, path: Path) -> int:
+        with _border(f"import {path} into"):
+            digest = hashlib.sha256(path.read_bytes()).hexdigest()
+            if self._is_imported(digest):
+                return 0
+            table = parquet.read(path, schema)
+            try:
+                return self._insert(target, table, digest)
+            except IntegrityError:
+                # Another process may have imported the same file in the meantime.
+                if self._is_imported(digest):
+                    return 0
+                raise
+
+    def _is_imported(self, digest: str) -> bool:
+        return bool(self._fetch(select(IMPORTS.c.rows).where(IMPORTS.c.sha256 == digest)))
+
+    def _insert(self, target: Table, table: pa.Table, digest: str | None = None) -> int:
+        problems, codes = parquet.distinct_problems(table)
+        devices = {text: Device.from_json(text) for text in pc.unique(table["device"]).to_pylist()}
+        self._register(PROBLEMS.c.key, {problem.key: problem_row(problem) for problem in problems})
+        self._register(DEVICES.c.fingerprint, {device.fingerprint: device_row(device) for device in devices.values()})
+        with self.engine.begin() as connection:
+            if digest is not None:
+                connection.execute(insert(IMPORTS), {"sha256": digest, "rows": table.num_rows})
+            for start in range(0, table.num_rows, _ROWS_AT_ONCE):
+                keys = [problems[code].key for code in codes[start : start + _ROWS_AT_ONCE]]
+                columns = to_columns(table.slice(start, _ROWS_AT_ONCE), keys, devices)
+                connection.exec_driver_sql(*bulk_insert(target, columns, self.engine.dialect))
+        return len(codes)
+
+    def _register(self, key: Column[str], rows: Mapping[str, dict[str, Any]]) -> None:
+        """Add the rows whose key is not there yet, in a transaction of their own.
+
+        Two processes may add the same row at once. The loser asks again which are missing: that works on every
+        database, and needs no lock.
+        """
+        for attempt in range(_REGISTER_ATTEMPTS):
+            known = {
+                row[0]
+                for keys in _chunks(list(rows), _KEYS_AT_ONCE)
+                for row in self._fetch(select(key).where(key.in_(keys)))
+            }
+            missing = [row for name, row in rows.items() if name not in known]
+            if not missing:
+                return
+            try:
+                with self.engine.begin() as connection:
+                    connection.execute(insert(key.table), missing)
+                    return
+            except IntegrityError:
+                if attempt == _REGISTER_ATTEMPTS - 1:
+                    raise
+
+    def _table(self, source: Table, schema: pa.Schema, device_id: str, run_id: str | None) -> pa.Table:
+        wanted = select(source).where(source.c.device_id == device_id).order_by(source.c.id)
+        if run_id is not None:
+            wanted = wanted.where(source.c.run_id == run_id)
+        devices = {row[0]: row[1] for row in self._fetch(select(DEVICES.c.fingerprint, DEVICES.c.json))}
+        problems: dict[str, AnyRow] = {}
+        batches = []
+        with _border("read"), self.engine.connect() as connection:
+            result = connection.execution_options(yield_per=_ROWS_AT_ONCE).execute(wanted)
+            for rows in result.partitions():
+                columns = dict(zip(result.keys(), zip(*rows, strict=True), strict=True))
+                new = [key for key in dict.fromkeys(columns["problem_key"]) if key not in problems]
+                for keys in _chunks(new, _KEYS_AT_ONCE):
+                    problems |= {row.key: row for row in self._fetch(select(PROBLEMS).where(PROBLEMS.c.key.in_(keys)))}
+                batches.append(to_batch(columns, schema, problems, devices))
+        return pa.Table.from_batches(batches, schema)
+
+    def _fetch(self, wanted: Select[*tuple[Any, ...]]) -> Sequence[AnyRow]:
+        with _border("read"), self.engine.connect() as connection:
+            return connection.execute(wanted).fetchall()
+
+
+@contextmanager
+def _border(verb: str) -> Iterator[None]:
+    """Where errors of the database, of files and of tables become this project's."""
+    try:
+        yield
+    except (SQLAlchemyError, OSError, ImportError, InvalidProblem, OverflowError, pa.ArrowException) as error:
+        reason = getattr(error, "orig", None) or error
+        raise StoreError(f"cannot {verb} the store: {reason}") from error
+
+
+def _chunks(items: list[str], size: int) -> Iterator[list[str]]:
+    return (items[start : start + size] for start in range(0, len(items), size))
+
+
+def _summary(rows: list[AnyRow]) -> Summary:
+    if len(rows) > 1:
+        rows = _those_that_count(rows)
+    _, variant, outcome, time_ms, noise, samples_ms, workspace_bytes, max_error, plan, detail, measured_at_us = rows[-1]
+    n_samples = len(samples_ms) // 4
+    if len(rows) > 1:
+        time_ms, noise = median(row.time_ms for row in rows), median(row.noise for row in rows)
+        n_samples = sum(len(row.samples_ms) // 4 for row in rows)
+    return Summary(
+        variant,
+        Outcome(outcome),
+        time_ms,
+        noise,
+        n_samples,
+        workspace_bytes,
+        max_error,
+        json.loads(plan),
+        detail,
+        _EPOCH + timedelta(microseconds=measured_at_us),
+    )
+
+
+def _those_that_count(rows: list[AnyRow]) -> list[AnyRow]:
+    """The attempts that make a summary, the newest last."""
+    rows = sorted(rows, key=lambda row: row.measured_at_us)
+    for outcome in (Outcome.MEASURED, Outcome.PRUNED):
+        timed = [row for row in rows if row.outcome == outcome and row.time_ms is not None]
+        if timed:
+            return timed
+    return rows[-1:]
+
+
+def _export(table: pa.Table, path: Path) -> int:
+    with _border(f"export {path} from"):
+        parquet.write(table, path)
+    return int(table.num_rows)

@@ -1,0 +1,108 @@
+"""The layers of the papers: as many as the papers count, and what they name."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from data import networks
+from data.errors import UnknownNetwork
+from data.problem import ConvProblem, DType, Layout
+
+BY_FILTER = {
+    "alexnet": {3: 3, 5: 1},
+    "googlenet": {1: 24, 3: 10, 5: 8},
+    "squeezenet": {1: 15, 3: 6},
+    "resnet50": {1: 8, 3: 4},
+    "vgg19": {3: 9},
+}
+"""Distinct layers; cuConv, table 1, gives their number for each network and the shares of the filter sizes."""
+
+
+def test_the_seeds_are_602_configurations() -> None:
+    problems = networks.problems("seeds")
+    assert len(problems) == len(set(problems)) == 602
+    assert Counter(problem.n for problem in problems) == dict.fromkeys(networks.SEED_BATCHES, 86)
+    assert {(problem.dtype, problem.layout) for problem in problems} == {(DType.FLOAT32, Layout.NCHW)}
+
+
+def test_the_seeds_in_every_dtype_and_layout() -> None:
+    problems = networks.problems("seeds", dtypes=DType, layouts=Layout)
+    assert Counter((problem.dtype, problem.layout) for problem in problems) == {
+        (dtype, layout): 602 for dtype in DType for layout in Layout
+    }
+    assert len(set(problems)) == 602 * 8
+
+
+@pytest.mark.parametrize(("name", "count"), [("googlenet", 42), ("squeezenet", 21), ("alexnet", 4), ("resnet50", 12)])
+def test_distinct_layers_as_in_table_1_of_cuconv(name: str, count: int) -> None:
+    assert len(networks.layers(name)) == count
+
+
+def test_vgg19_has_nine_distinct_layers() -> None:
+    assert len(networks.layers("vgg19")) == 9
+
+
+@pytest.mark.parametrize("name", BY_FILTER)
+def test_layers_by_network_and_filter_size(name: str) -> None:
+    assert Counter(layer.problem.r for layer in networks.layers(name)) == BY_FILTER[name]
+    assert Counter(problem.r for problem in networks.problems(name)) == {
+        taps: 7 * count for taps, count in BY_FILTER[name].items()
+    }
+
+
+def test_the_union_by_filter_size() -> None:
+    assert Counter(layer.problem.r for layer in networks.layers("seeds")) == {1: 45, 3: 32, 5: 9}
+
+
+@pytest.mark.parametrize(
+    ("name", "layer"),
+    [
+        ("googlenet", "7-1-1-32-832"),
+        ("googlenet", "7-1-1-256-832"),
+        ("googlenet", "7-1-5-128-48"),
+        ("googlenet", "14-1-3-208-96"),
+        ("alexnet", "27-1-5-256-96"),
+        ("squeezenet", "13-1-1-1000-512"),
+        ("resnet50", "7-1-1-2048-512"),
+        ("vgg19", "224-1-3-64-3"),
+    ],
+)
+def test_layers_that_the_papers_name(name: str, layer: str) -> None:
+    assert ConvProblem.parse(layer) in networks.problems(name)
+
+
+@pytest.mark.parametrize("name", networks.names())
+def test_every_layer_has_a_short_form_and_a_source(name: str) -> None:
+    layers = networks.layers(name)
+    assert len({layer.problem for layer in layers}) == len(layers)
+    for layer in layers:
+        assert layer.problem.short.count("-") == 4
+        assert ConvProblem.parse(layer.problem.short) == layer.problem
+        assert len(layer.source) > 10
+
+
+def test_the_experiments_of_the_fourth_seed() -> None:
+    assert [problem.short for problem in networks.problems("input-layers")] == [
+        f"{size}-1-{taps}-1-3" for taps in (3, 5, 7) for size in (256, 512, 1024)
+    ]
+    assert [problem.short for problem in networks.problems("feature-layers")] == [
+        f"16-1-3-1-{channels}" for channels in (128, 256, 512, 1024)
+    ]
+    assert [problem.short for problem in networks.problems("filter-sweep")] == [
+        f"512-1-{taps}-1-1" for taps in (2, 4, 8, 16, 32, 64, 128, 256, 512)
+    ]
+    assert len(networks.problems("fourth-seed")) == 9 + 4 + 9
+
+
+def test_batches_may_be_chosen() -> None:
+    assert [problem.n for problem in networks.problems("filter-sweep", batches=[2, 5])][:2] == [2, 5]
+    assert len(networks.problems("vgg19", batches=[3])) == 9
+
+
+def test_an_unknown_network_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(UnknownNetwork, match=r"^unknown network 'lenet'; known: alexnet, .*, seeds, fourth-seed$"):
+        networks.problems("lenet")
+    with pytest.raises(UnknownNetwork):
+        networks.layers("../networks/alexnet")

@@ -1,0 +1,167 @@
+"""A problem: what it computes from its sizes, how it is written and read, and what it refuses."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from data.errors import InvalidInput, InvalidLayerName, InvalidProblem
+from data.problem import FIELDS, MAX_ELEMENTS, ConvProblem, DType, Layout
+from tests.shapes import EDGE_SHAPES, edge_problem
+
+VALID = {"n": 2, "c": 4, "h": 8, "w": 8, "k": 6, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1}
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> ConvProblem:
+    """Any small problem that is valid."""
+    small = st.integers(1, 12)
+    groups = draw(st.integers(1, 4))
+    fields = {name: draw(small) for name in ("n", "h", "w", "r", "s", "stride_h", "stride_w")}
+    fields |= {name: draw(st.integers(1, 3)) for name in ("dilation_h", "dilation_w")}
+    fields |= {"c": groups * draw(small), "k": groups * draw(small), "groups": groups}
+    for pad, size, taps, dilation in (("pad_h", "h", "r", "dilation_h"), ("pad_w", "w", "s", "dilation_w")):
+        least = max(0, -(-(fields[dilation] * (fields[taps] - 1) + 1 - fields[size]) // 2))
+        fields[pad] = draw(st.integers(least, least + 3))
+    return ConvProblem(**fields, dtype=draw(st.sampled_from(DType)), layout=draw(st.sampled_from(Layout)))
+
+
+@given(problems())
+def test_what_short_prints_parse_reads(problem: ConvProblem) -> None:
+    assert ConvProblem.parse(problem.short, dtype=problem.dtype, layout=problem.layout) == problem
+
+
+@given(problems(), problems())
+def test_keys_are_equal_exactly_when_problems_are(one: ConvProblem, other: ConvProblem) -> None:
+    assert (one.key == other.key) == (one == other)
+    assert one.key == ConvProblem(**{name: getattr(one, name) for name in FIELDS}).key
+
+
+def test_the_short_form_is_a_square_layer_with_half_the_filter_as_padding() -> None:
+    assert ConvProblem.parse("14-2-3-256-128") == ConvProblem(n=2, c=128, h=14, w=14, k=256, r=3, s=3, pad_h=1, pad_w=1)
+    assert ConvProblem.parse("14-2-3-256-128").short == "14-2-3-256-128"
+    assert ConvProblem.parse("512-1-2-1-1").pad_h == 1
+
+
+def test_a_key_never_changes() -> None:
+    assert ConvProblem.parse("14-1-3-256-128").key == "14-1-3-256-128-float32-nchw"
+    assert edge_problem("stem", DType.FLOAT16, Layout.NHWC).key == (
+        "37x37-1-7x7-8-3-stride2x2-pad3x3-dilation1x1-groups1-float16-nhwc"
+    )
+
+
+def test_parse_takes_other_fields_and_they_win() -> None:
+    problem = ConvProblem.parse("14-1-3-256-128", dtype="float16", layout="nhwc", n=8)
+    assert (problem.dtype, problem.layout, problem.n) == (DType.FLOAT16, Layout.NHWC, 8)
+
+
+def test_arithmetic_of_a_strided_dilated_grouped_layer_worked_by_hand() -> None:
+    problem = ConvProblem(
+        **{"n": 2, "c": 4, "h": 9, "w": 11, "k": 6, "r": 3, "s": 2, "stride_h": 2, "stride_w": 3, "pad_h": 1},
+        **{"dilation_h": 2, "groups": 2, "dtype": "float16", "layout": "nhwc"},
+    )
+    assert (problem.p, problem.q) == (4, 4)
+    assert problem.x_shape == (2, 9, 11, 4)
+    assert problem.weight_shape == (6, 3, 2, 2)
+    assert problem.y_shape == (2, 4, 4, 6)
+    assert (problem.gemm_m, problem.gemm_n, problem.gemm_k) == (32, 3, 12)
+    assert problem.flops == 2 * 32 * 6 * 12
+    assert (problem.x_bytes, problem.weight_bytes, problem.y_bytes) == (2 * 792, 2 * 72, 2 * 192)
+    assert problem.bytes == 2 * (792 + 72 + 192)
+
+
+def test_nchw_shapes() -> None:
+    problem = ConvProblem.parse("14-2-3-256-128")
+    assert problem.x_shape == (2, 128, 14, 14)
+    assert problem.weight_shape == (256, 128, 3, 3)
+    assert problem.y_shape == (2, 256, 14, 14)
+
+
+@pytest.mark.parametrize("name", EDGE_SHAPES)
+@pytest.mark.parametrize("layout", list(Layout))
+def test_every_edge_shape_has_an_output(name: str, layout: Layout) -> None:
+    problem = edge_problem(name, DType.TF32, layout)
+    assert problem.p >= 1
+    assert problem.q >= 1
+    assert ConvProblem.parse(problem.short, dtype=DType.TF32, layout=layout) == problem
+
+
+SIZES = f"an integer from 1 to {MAX_ELEMENTS}"
+PADS = f"an integer from 0 to {MAX_ELEMENTS}"
+BAD_FIELDS = {
+    "zero": ("n", 0, SIZES),
+    "negative": ("c", -3, SIZES),
+    "beyond_32_bits": ("h", MAX_ELEMENTS + 1, SIZES),
+    "bool": ("k", True, SIZES),
+    "float": ("w", 8.0, SIZES),
+    "text": ("r", "3", SIZES),
+    "none": ("s", None, SIZES),
+    "zero_stride": ("stride_h", 0, SIZES),
+    "negative_stride": ("stride_w", -1, SIZES),
+    "zero_dilation": ("dilation_w", 0, SIZES),
+    "zero_groups": ("groups", 0, SIZES),
+    "negative_pad": ("pad_h", -1, PADS),
+    "float_pad": ("pad_w", 0.5, PADS),
+    "filter_above_input": ("r", 11, "a dilated filter no larger than the padded input, 10 here"),
+    "filter_wider_than_input": ("s", 12, "a dilated filter no larger than the padded input, 10 here"),
+    "groups_that_do_not_divide_c": ("groups", 3, "a divisor of c = 4"),
+    "groups_that_do_not_divide_k": ("groups", 4, "a divisor of k = 6"),
+    "dtype": ("dtype", "float64", "float32, tf32, float16, bfloat16"),
+    "dtype_of_another_kind": ("dtype", 32, "float32, tf32, float16, bfloat16"),
+    "layout": ("layout", "NCHW", "nchw, nhwc"),
+}
+
+
+@pytest.mark.parametrize(("field", "value", "allowed"), BAD_FIELDS.values(), ids=BAD_FIELDS)
+def test_a_bad_field_is_named_with_its_value_and_what_is_allowed(field: str, value: object, allowed: str) -> None:
+    with pytest.raises(InvalidProblem) as caught:
+        ConvProblem(**(VALID | {field: value}))
+    assert (caught.value.field, caught.value.value, caught.value.allowed) == (field, repr(value), allowed)
+    assert str(caught.value) == f"{field} is {value!r}; allowed: {allowed}"
+
+
+def test_dilation_counts_when_a_filter_is_too_large() -> None:
+    assert ConvProblem(**(VALID | {"dilation_h": 4})).p == 2
+    with pytest.raises(InvalidProblem, match=r"^r is 3; .*10 here$"):
+        ConvProblem(**(VALID | {"dilation_h": 5}))
+
+
+@pytest.mark.parametrize(
+    ("tensor", "layer"), [("x", "50000-1-1-1-1"), ("weight", "1-1-1-65536-65536"), ("y", "1000-32-1-70-1")]
+)
+def test_a_tensor_of_too_many_elements_is_refused(tensor: str, layer: str) -> None:
+    with pytest.raises(InvalidProblem, match=rf"^{tensor} is .* at most {MAX_ELEMENTS} elements$"):
+        ConvProblem.parse(layer)
+
+
+MALFORMED = ["", "14", "14-1-3-256", "14-1-3-256-128-7", "14-1-3-256-x", "14-1-3-256--128", "-14-1-3-256-128"]
+MALFORMED += ["14 - 1-3-256-128", "14-1-3-256-128 ", "14-1-3-256-128\n", "1e3-1-3-256-128", "14.0-1-3-256-128"]
+MALFORMED += ["14x14-1-3x3-256-128", "14-1-3-256-99999999999999999999", "9" * 100_000 + "-1-1-1-1"]
+
+
+@pytest.mark.parametrize("layer", MALFORMED, ids=lambda layer: layer[:24])
+def test_a_malformed_short_form_is_refused_with_the_right_form(layer: str) -> None:
+    with pytest.raises(InvalidLayerName) as caught:
+        ConvProblem.parse(layer)
+    assert caught.value.field == "layer"
+    assert len(str(caught.value)) < 300
+    assert caught.value.allowed in (
+        "size-batch-filter-filters-depth, such as 14-1-3-256-128",
+        f"numbers of at most {MAX_ELEMENTS}",
+    )
+
+
+@given(st.one_of(st.text(max_size=40), st.from_regex(r"(\d{1,11}-){4}\d{1,11}", fullmatch=True)))
+def test_no_text_breaks_parse_in_another_way(layer: str) -> None:
+    with contextlib.suppress(InvalidInput):
+        assert ConvProblem.parse(layer).n >= 1
+
+
+@pytest.mark.parametrize(("layer", "field"), [("0-1-3-256-128", "h"), ("14-0-3-256-128", "n"), ("1-1-4-2-0", "c")])
+def test_a_short_form_of_impossible_sizes_names_the_size(layer: str, field: str) -> None:
+    with pytest.raises(InvalidProblem) as caught:
+        ConvProblem.parse(layer)
+    assert caught.value.field == field

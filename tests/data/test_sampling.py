@@ -1,0 +1,68 @@
+"""Sampled layers: the same for a seed, distinct, bounded, unseen, and like those of networks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from data import networks
+from data.errors import InvalidInput
+from data.problem import DType, Layout
+from data.sampling import MAX_BYTES, MAX_FLOPS, sample_problems
+
+SAMPLE = sample_problems(2000, seed=7)
+
+
+def test_a_seed_gives_the_same_layers_and_another_seed_others() -> None:
+    assert sample_problems(50, seed=7) == SAMPLE[:50]
+    assert [problem.short for problem in sample_problems(3, seed=0)] == [
+        "27-256-5-32-224",
+        "155-2-1-128-32",
+        "55-64-3-128-496",
+    ]
+    assert not set(sample_problems(50, seed=8)) & set(SAMPLE[:50])
+
+
+def test_layers_are_distinct_and_bounded() -> None:
+    assert len(set(SAMPLE)) == len(SAMPLE) == 2000
+    assert max(problem.flops for problem in SAMPLE) <= MAX_FLOPS
+    assert max(problem.bytes for problem in SAMPLE) <= MAX_BYTES
+
+
+def test_no_layer_of_the_seed_networks_is_among_them() -> None:
+    seen = {layer.problem for layer in networks.layers("seeds")}
+    assert not {replace(problem, n=1) for problem in SAMPLE} & seen
+
+
+def test_layers_are_square_and_same_padded_with_channels_as_networks_have_them() -> None:
+    assert all(problem.h == problem.w and problem.r == problem.s for problem in SAMPLE)
+    assert all(problem.pad_h == problem.pad_w == problem.r // 2 for problem in SAMPLE)
+    assert all(7 <= problem.h <= 224 and problem.n <= 256 for problem in SAMPLE)
+    assert all(3 <= channels <= 2048 for problem in SAMPLE for channels in (problem.c, problem.k))
+    assert sum(problem.stride_h == 1 for problem in SAMPLE) >= 0.9 * len(SAMPLE)
+    assert sum(problem.c % 8 == 0 for problem in SAMPLE) >= 0.8 * len(SAMPLE)
+
+
+def test_filters_are_as_frequent_as_in_networks() -> None:
+    by_filter = Counter(problem.r for problem in SAMPLE)
+    assert set(by_filter) == {1, 3, 5, 7}
+    assert by_filter[1] > by_filter[3] > by_filter[5] > by_filter[7] > 0
+
+
+@pytest.mark.parametrize(("field", "values"), [("n", (1, 8, 16, 32, 64, 128, 256)), ("h", (7, 14, 28, 56, 112, 224))])
+def test_even_a_small_sample_reaches_every_usual_value(field: str, values: tuple[int, ...]) -> None:
+    assert set(values) <= {getattr(problem, field) for problem in SAMPLE[:200]}
+
+
+def test_every_layer_comes_in_every_dtype_and_layout() -> None:
+    crossed = sample_problems(5, seed=7, dtypes=DType, layouts=Layout)
+    assert crossed[:8] == [replace(SAMPLE[0], dtype=dtype, layout=layout) for dtype in DType for layout in Layout]
+    assert len(set(crossed)) == 5 * 8
+
+
+def test_a_negative_count_is_refused() -> None:
+    assert sample_problems(0, seed=0) == []
+    with pytest.raises(InvalidInput, match=r"^count is -1; allowed: 0 or more$"):
+        sample_problems(-1, seed=0)

@@ -1,0 +1,305 @@
+"""The store: nothing lost, nothing twice, summaries by hand, and errors of the database as errors of this project."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sqlite3
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, insert, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import IntegrityError
+
+from data import networks, parquet
+from data.database import DEVICES, METADATA, PICKS, PROBLEMS, bulk_insert
+from data.database import MEASUREMENTS as ROWS
+from data.errors import StoreError, UnknownDevice
+from data.measurement import L2State, Measurement, Outcome
+from data.problem import DType, Layout
+from data.store import Store
+from tests.data.stored import BARE, CPU, H200, LAYER, MEASURED, MEASUREMENTS, NOON, STRIDED
+from tests.data.stored import PICKS as SOME_PICKS
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store(f"sqlite:///{tmp_path / 'new' / 'folder' / 'store.db'}") as opened:
+        yield opened
+
+
+def _read(store: Store, device_id: str = "nvidia-h200") -> list[Measurement]:
+    return parquet.table_to_measurements(store.table(device_id))
+
+
+def _count(store: Store, table: str = "measurements") -> int:
+    with store.engine.connect() as connection:
+        return connection.execute(select(func.count()).select_from(METADATA.tables[table])).scalar_one()
+
+
+def test_measurements_survive_store_file_and_another_store(store: Store, tmp_path: Path) -> None:
+    assert store.append(MEASUREMENTS) == len(MEASUREMENTS)
+    assert _read(store) == MEASUREMENTS
+    assert store.export_parquet(tmp_path / "m.parquet", device_id="nvidia-h200") == len(MEASUREMENTS)
+    with Store(f"sqlite:///{tmp_path / 'other.db'}") as other:
+        assert other.import_parquet(tmp_path / "m.parquet") == len(MEASUREMENTS)
+        assert _read(other) == MEASUREMENTS
+        assert other.summaries([LAYER, STRIDED], "nvidia-h200") == store.summaries([LAYER, STRIDED], "nvidia-h200")
+
+
+def test_picks_survive_store_file_and_another_store(store: Store, tmp_path: Path) -> None:
+    assert store.append_picks(SOME_PICKS) == 2
+    assert store.export_picks(tmp_path / "p.parquet", device_id="nvidia-h200") == 2
+    with Store(f"sqlite:///{tmp_path / 'other.db'}") as other:
+        assert [other.import_picks(tmp_path / "p.parquet") for _ in range(2)] == [2, 0]
+        assert parquet.table_to_picks(other.picks_table("nvidia-h200")) == SOME_PICKS
+        assert parquet.table_to_picks(other.picks_table("nvidia-h200", run_id="sweep-1")) == SOME_PICKS[:1]
+        assert other.picks_table("cpu").num_rows == 0
+
+
+def test_measurements_survive_reopening(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    with Store(url) as store:
+        store.append(MEASUREMENTS)
+    with Store(url) as store:
+        assert _read(store) == MEASUREMENTS
+
+
+def test_tables_are_by_device_and_by_run(store: Store) -> None:
+    on_cpu = replace(MEASURED, device=CPU, variant="cpu.gemm", run_id="sweep-2")
+    again = replace(MEASURED, run_id="sweep-3")
+    store.append([MEASURED, on_cpu, again])
+    assert _read(store, "cpu") == [on_cpu]
+    assert _read(store) == [MEASURED, again]
+    assert parquet.table_to_measurements(store.table("nvidia-h200", run_id="sweep-3")) == [again]
+    assert store.table("nowhere").schema == parquet.SCHEMA
+    assert store.table("nowhere").num_rows == 0
+
+
+def test_more_rows_than_one_batch_keep_their_order(store: Store) -> None:
+    problems = networks.problems("seeds", dtypes=DType, layouts=Layout)
+    rows = [
+        replace(MEASURED, problem=problem, variant=f"v{i}", samples_ms=(float(n + 1),) * (i + 1))
+        for n, problem in enumerate(problems)
+        for i in range(4)
+    ]
+    store.append(rows)
+    assert _read(store) == rows
+    found = store.summaries(problems, "nvidia-h200")
+    assert list(map(len, found.values())) == [4] * len(problems)
+    assert found[problems[-1].key]["v3"].time_ms == float(len(problems))
+
+
+def test_samples_are_kept_as_little_endian_float32_for_any_reader_of_the_database(store: Store) -> None:
+    store.append([MEASURED])
+    with store.engine.connect() as connection:
+        row = connection.execute(select(ROWS)).one()
+    assert row.samples_ms == bytes.fromhex("0000803e 0000003f 0000003e")
+    assert (row.time_ms, row.noise, row.device_id) == (0.25, MEASURED.noise, "nvidia-h200")
+    assert row.measured_at_us == 1_795_262_400_123_456
+
+
+def test_appending_is_all_or_nothing(store: Store) -> None:
+    store.append([MEASURED])
+    with pytest.raises(StoreError, match=r"column samples_ms has a sample that is no time"):
+        store.append([MEASURED, replace(MEASURED, samples_ms=(float("nan"),))])
+    with pytest.raises(StoreError, match="write"):
+        store.append([MEASURED, replace(MEASURED, workspace_bytes=2**70)])
+    assert _count(store) == 1
+
+
+def test_appending_nothing_is_fine(store: Store) -> None:
+    assert store.append([]) == 0
+    assert store.append_picks([]) == 0
+    assert store.summaries([], "nvidia-h200") == {}
+
+
+def test_attempted_is_what_a_run_need_not_do_again(store: Store) -> None:
+    store.append([MEASURED, BARE, replace(MEASURED, run_id="sweep-2", variant="other")])
+    assert store.attempted("sweep-1") == {(LAYER.key, "cudnn.graph.eng62"), (STRIDED.key, "cuda.cuconv")}
+    assert store.attempted("sweep-2") == {(LAYER.key, "other")}
+    assert store.attempted("never") == set()
+
+
+def test_a_summary_of_one_attempt_is_that_attempt(store: Store) -> None:
+    store.append([MEASURED, BARE])
+    found = store.summaries([LAYER, STRIDED, LAYER], "nvidia-h200")
+    assert {key: list(variants) for key, variants in found.items()} == {
+        LAYER.key: ["cudnn.graph.eng62"],
+        STRIDED.key: ["cuda.cuconv"],
+    }
+    summary = found[LAYER.key]["cudnn.graph.eng62"]
+    assert (summary.variant, summary.outcome) == ("cudnn.graph.eng62", Outcome.MEASURED)
+    assert (summary.time_ms, summary.noise, summary.n_samples) == (MEASURED.time_ms, MEASURED.noise, 3)
+    assert (summary.workspace_bytes, summary.max_error, summary.plan) == (2**33, 3.1e-7, MEASURED.plan)
+    assert summary.measured_at == NOON
+    refused = found[STRIDED.key]["cuda.cuconv"]
+    assert (refused.outcome, refused.detail) == (Outcome.NOT_APPLICABLE, "stride is 2x3, not 1x1")
+    assert (refused.time_ms, refused.noise, refused.n_samples, refused.workspace_bytes) == (None, None, 0, None)
+
+
+def test_several_attempts_are_pooled_worked_by_hand(store: Store) -> None:
+    def attempt(minutes: int, *samples_ms: float, **changes: object) -> Measurement:
+        return replace(MEASURED, samples_ms=samples_ms, measured_at=NOON + timedelta(minutes=minutes), **changes)
+
+    newest = attempt(3, 4.0, 4.0, workspace_bytes=7, plan={"engine": 1}, max_error=0.5)
+    store.append([newest, attempt(1, 1.0, 2.0, 3.0), attempt(2, 100.0)])
+    store.append([attempt(4, outcome=Outcome.CRASHED, detail="died"), attempt(5, 9.0, outcome=Outcome.PRUNED)])
+    summary = store.summaries([LAYER], "nvidia-h200")[LAYER.key]["cudnn.graph.eng62"]
+    assert summary.outcome is Outcome.MEASURED
+    assert summary.time_ms == 4.0
+    assert summary.noise == attempt(1, 1.0, 2.0, 3.0).noise
+    assert summary.n_samples == 6
+    assert (summary.workspace_bytes, summary.plan, summary.max_error) == (7, {"engine": 1}, 0.5)
+    assert (summary.detail, summary.measured_at) == ("", newest.measured_at)
+
+
+def test_pruned_attempts_count_before_refusals_and_the_newest_refusal_counts(store: Store) -> None:
+    late = NOON + timedelta(hours=1)
+    store.append([replace(MEASURED, outcome=Outcome.PRUNED)])
+    store.append([replace(BARE, problem=LAYER, variant=MEASURED.variant, outcome=Outcome.CRASHED, measured_at=late)])
+    store.append([replace(BARE, detail="new", measured_at=late), replace(BARE, detail="old")])
+    found = store.summaries([LAYER, STRIDED], "nvidia-h200")
+    assert found[LAYER.key][MEASURED.variant].outcome is Outcome.PRUNED
+    assert found[LAYER.key][MEASURED.variant].time_ms == 0.25
+    assert found[STRIDED.key][BARE.variant].detail == "new"
+
+
+def test_summaries_keep_devices_and_cache_states_apart(store: Store) -> None:
+    store.append([MEASURED, replace(MEASURED, l2=L2State.COLD, samples_ms=(8.0,))])
+    store.append([replace(MEASURED, device=CPU, samples_ms=(16.0,))])
+
+    def time_ms(device_id: str, l2: L2State) -> float | None:
+        return store.summaries([LAYER], device_id, l2=l2)[LAYER.key][MEASURED.variant].time_ms
+
+    assert time_ms("nvidia-h200", L2State.WARM) == 0.25
+    assert time_ms("nvidia-h200", L2State.COLD) == 8.0
+    assert time_ms("cpu", L2State.WARM) == 16.0
+    assert store.summaries([LAYER], "cpu", l2=L2State.COLD) == {}
+    assert store.summaries([STRIDED], "cpu") == {}
+
+
+def test_attempts_under_different_drivers_are_one_device(store: Store) -> None:
+    newer = replace(H200, versions={"driver": "590"})
+    store.append([replace(MEASURED, device=newer, measured_at=NOON + timedelta(days=1)), replace(BARE, device=CPU)])
+    store.append([MEASURED])
+    assert store.devices() == [CPU, newer]
+    assert store.device("nvidia-h200") == newer
+    assert {row.device for row in _read(store)} == {H200, newer}
+    assert store.summaries([LAYER], "nvidia-h200")[LAYER.key][MEASURED.variant].n_samples == 6
+    with pytest.raises(UnknownDevice, match=r"^unknown device 'tpu'; known: cpu, nvidia-h200$"):
+        store.device("tpu")
+
+
+def test_a_file_is_imported_once(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "m.parquet"
+    parquet.write(parquet.measurements_to_table(MEASUREMENTS), path)
+    assert store.import_parquet(path) == len(MEASUREMENTS)
+    assert store.import_parquet(path.rename(tmp_path / "renamed.parquet")) == 0
+    assert _count(store) == len(MEASUREMENTS)
+    parquet.write(parquet.measurements_to_table([BARE]), path)
+    assert store.import_parquet(path) == 1
+
+
+def test_a_refused_file_leaves_nothing(store: Store, tmp_path: Path) -> None:
+    table = parquet.measurements_to_table(MEASUREMENTS)
+    parquet.write(table.drop_columns(["detail"]), tmp_path / "m.parquet")
+    with pytest.raises(StoreError, match=r"m\.parquet: column detail is missing"):
+        store.import_parquet(tmp_path / "m.parquet")
+    with pytest.raises(StoreError, match=r"gone\.parquet"):
+        store.import_parquet(tmp_path / "gone.parquet")
+    assert _count(store) == _count(store, "imports") == 0
+
+
+def _open_and_append(url: str, run: int) -> int:
+    with Store(url) as store:
+        return sum(store.append([replace(row, run_id=f"run-{run}")]) for row in MEASUREMENTS * 3)
+
+
+def _open_and_import(url: str, path: Path) -> int:
+    with Store(url) as store:
+        return store.import_parquet(path)
+
+
+def test_processes_that_open_write_and_import_at_once_lose_nothing(tmp_path: Path) -> None:
+    url, path = f"sqlite:///{tmp_path / 'store.db'}", tmp_path / "m.parquet"
+    parquet.write(parquet.measurements_to_table(MEASUREMENTS * 500), path)
+    with ProcessPoolExecutor(4, mp_context=multiprocessing.get_context("spawn")) as pool:
+        writers = [pool.submit(_open_and_append, url, run) for run in range(3)]
+        importers = [pool.submit(_open_and_import, url, path) for _ in range(3)]
+        assert [writer.result() for writer in writers] == [3 * len(MEASUREMENTS)] * 3
+        assert sorted(importer.result() for importer in importers) == [0, 0, 500 * len(MEASUREMENTS)]
+    with Store(url) as store:
+        assert _count(store) == (500 + 9) * len(MEASUREMENTS)
+        assert _count(store, "problems") == 2
+        assert all(
+            len(store.attempted(f"run-{run}")) == len({(m.problem, m.variant) for m in MEASUREMENTS})
+            for run in range(3)
+        )
+
+
+def test_sqlite_is_set_up_for_several_processes(store: Store) -> None:
+    with store.engine.connect() as connection:
+        settings = {
+            name: connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in ("journal_mode", "foreign_keys")
+        }
+        assert settings == {"journal_mode": "wal", "foreign_keys": 1}
+        assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar() == 30_000
+
+
+def test_a_measurement_of_an_unregistered_problem_cannot_be_stored(store: Store) -> None:
+    row = {"problem_key": "none", "device": "none", "device_id": "cpu", "source": "s", "variant": "v", "plan": "{}"}
+    with pytest.raises(IntegrityError), store.engine.begin() as connection:
+        connection.execute(insert(PICKS), row | {"run_id": ""})
+
+
+def test_one_problem_is_found_by_index(store: Store) -> None:
+    plan = "EXPLAIN QUERY PLAN SELECT * FROM measurements WHERE device_id = 'x' AND problem_key IN ('a', 'b')"
+    with store.engine.connect() as connection:
+        assert "measurements_by_problem" in str(connection.exec_driver_sql(plan).all())
+
+
+def test_problem_fields_are_columns_of_the_database(store: Store) -> None:
+    store.append(MEASUREMENTS)
+    joined = select(ROWS.c.variant).join(PROBLEMS).join(DEVICES).where(PROBLEMS.c.groups == 2, PROBLEMS.c.pad_w == 2)
+    with store.engine.connect() as connection:
+        variants = connection.execute(joined.where(DEVICES.c.id == "nvidia-h200")).scalars().all()
+    assert variants == [row.variant for row in MEASUREMENTS if row.problem == STRIDED]
+
+
+def test_bulk_inserts_are_in_the_style_of_the_database() -> None:
+    columns = {"sha256": ["a", "b"], "rows": [1, 2]}
+    imports = METADATA.tables["imports"]
+    assert bulk_insert(imports, columns, sqlite.dialect()) == (
+        "INSERT INTO imports (sha256, rows) VALUES (?, ?)",
+        [("a", 1), ("b", 2)],
+    )
+    statement, rows = bulk_insert(imports, columns, postgresql.dialect(paramstyle="pyformat"))
+    assert "%(sha256)s" in statement
+    assert rows == [{"sha256": "a", "rows": 1}, {"sha256": "b", "rows": 2}]
+
+
+@pytest.mark.parametrize("url", ["no url", "sqlite:////dev/null/store.db", "nosuch://host/db"])
+def test_a_store_that_cannot_be_opened_says_so(url: str) -> None:
+    with pytest.raises(StoreError, match="store"):
+        Store(url)
+
+
+def test_a_file_that_is_no_database_says_so(tmp_path: Path) -> None:
+    (tmp_path / "store.db").write_text("not a database, but long enough to be read as the header of one" * 20)
+    with pytest.raises(StoreError, match="not a database"):
+        Store(f"sqlite:///{tmp_path / 'store.db'}")
+
+
+def test_a_store_whose_tables_are_gone_says_so(store: Store, tmp_path: Path) -> None:
+    store.append([MEASURED])
+    with sqlite3.connect(tmp_path / "new" / "folder" / "store.db") as connection:
+        connection.execute("DROP TABLE measurements")
+    connection.close()
+    for read in (lambda: store.table("nvidia-h200"), lambda: store.attempted("x"), lambda: store.append([MEASURED])):
+        with pytest.raises(StoreError, match="no such table: measurements"):
+            read()
