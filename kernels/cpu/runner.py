@@ -8,11 +8,11 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
-from kernels.cpu.prepare import prepare
 
 from data.measurement import Device, L2State, Pick
 from data.problem import ConvProblem
 from kernels import reference
+from kernels.cpu.prepare import prepare
 from kernels.device import cpu_device
 from kernels.rotation import operand_sets
 from kernels.runner import FirstRun, Operands, Samples
@@ -64,7 +64,7 @@ class CpuRunner:
         """Poison y, launch, compare; the second launch, with warm caches, gives the time."""
         operands.y.fill(np.nan)
         launch_ms = _region_ms(launch, [operands], 1)
-        compared = reference.at(problem, operands.y, operands.outputs)
+        compared = reference.take(problem, operands.y, operands.outputs)
         error = reference.max_error(compared, operands.reference)
         if operands.is_finite and not np.isfinite(operands.y).all():
             error = np.inf

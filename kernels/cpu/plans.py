@@ -1,0 +1,199 @@
+"""How each CPU algorithm cuts a problem into blocks, and the scratch memory that takes; pure Python."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Final
+
+from data.problem import ConvProblem, DType, Layout
+
+BLOCK_BYTES: Final = 2**25
+"""Scratch that one block of images (or filters, rows, tiles) aims at: about a last-level cache."""
+BAND_BYTES: Final = 2**21
+"""Scratch for what a matrix product reads and writes at a time, about two L2 caches: or as much as the weights take,
+if that is more, since each band reads them all again."""
+LANES: Final = 32
+"""Vector loops run over multiples of this many floats, so that none has a scalar remainder."""
+
+_MOST_SLOTS: Final = 16
+_ITEMSIZE_BYTES: Final = {"float32": 4, "complex64": 8, "int64": 8}
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """One scratch array."""
+
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+
+    @property
+    def bytes(self) -> int:
+        """Its size."""
+        return prod(self.shape) * _ITEMSIZE_BYTES[self.dtype]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The blocks of one algorithm on one problem.
+
+    Parameters
+    ----------
+    images : int
+        Images in a block.
+    buffers : dict of str to Buffer
+        The scratch arrays that `prepare` allocates.
+    rows : int
+        Rows of outputs (GEMM) or of tiles (Winograd) in a block; all of them otherwise.
+    filters : int
+        Filters in a block (FFT); all of them otherwise.
+    library_bytes : int
+        What SciPy allocates beside the buffers while it transforms.
+    """
+
+    images: int
+    buffers: dict[str, Buffer]
+    rows: int = 0
+    filters: int = 0
+    library_bytes: int = 0
+
+    @property
+    def workspace_bytes(self) -> int:
+        """All scratch memory together."""
+        return sum(buffer.bytes for buffer in self.buffers.values()) + self.library_bytes
+
+
+def is_narrow(problem: ConvProblem) -> bool:
+    """Whether operands are stored in 16 bits: they are widened to float32, and results rounded, block by block."""
+    return problem.dtype.itemsize_bytes == 2
+
+
+def is_plain(problem: ConvProblem) -> bool:
+    """Whether operands are float32 in NCHW already."""
+    return problem.dtype in (DType.FLOAT32, DType.TF32) and problem.layout is Layout.NCHW
+
+
+def is_pointwise(problem: ConvProblem) -> bool:
+    """Whether x itself is the matrix that im2col would make."""
+    moves = (problem.stride_h, problem.stride_w, problem.pad_h + 1, problem.pad_w + 1)
+    return problem.r == problem.s == 1 and set(moves) == {1} and is_plain(problem)
+
+
+def split_planes(problem: ConvProblem) -> tuple[int, int]:
+    """Height and width of the planes, one a phase of the stride, that the direct kernel splits the padded input
+    into."""
+    return (
+        problem.p + (problem.r - 1) * problem.dilation_h // problem.stride_h,
+        problem.q + (problem.s - 1) * problem.dilation_w // problem.stride_w,
+    )
+
+
+def winograd_tiles(problem: ConvProblem) -> tuple[int, int]:
+    """Rows and columns of 2×2 output tiles; each row has one column more, which is computed and dropped."""
+    return -(-problem.p // 2), -(-problem.q // 2) + 1
+
+
+def fft_size(problem: ConvProblem) -> tuple[int, int]:
+    """Height and width of the transforms: the least fast ones where no wrapped product reaches an output."""
+    height = max(
+        problem.h + problem.pad_h,
+        problem.dilation_h * (problem.r - 1) + 1,
+        problem.h + 2 * problem.pad_h - problem.dilation_h * (problem.r - 1),
+    )
+    width = max(
+        problem.w + problem.pad_w,
+        problem.dilation_w * (problem.s - 1) + 1,
+        problem.w + 2 * problem.pad_w - problem.dilation_w * (problem.s - 1),
+    )
+    return _next_smooth(height), _next_smooth(width)
+
+
+def direct(problem: ConvProblem) -> Plan:
+    """Padded planes of a block of images, an offset into them for each product, and widened weights and outputs."""
+    height, width = split_planes(problem)
+    image = problem.c * problem.stride_h * problem.stride_w * height * width
+    images = _fit(problem.n, BLOCK_BYTES, 4 * image)
+    buffers = {"planes": Buffer((images * image + LANES,)), "offsets": Buffer((problem.gemm_k,), "int64")}
+    if not is_plain(problem):
+        buffers["weight"] = Buffer((problem.k, problem.gemm_k))
+    if is_narrow(problem):
+        buffers["y"] = Buffer((images, problem.k, problem.p, problem.q))
+    return Plan(images, buffers)
+
+
+def gemm(problem: ConvProblem) -> Plan:
+    """Columns of a band of output rows of one image, and their products where y cannot take them as they are.
+
+    Both for as many bands as threads may work on at a time.
+    """
+    if is_pointwise(problem):
+        return Plan(1, {}, rows=problem.p)
+    row = (problem.c * problem.r * problem.s + problem.k) * problem.q
+    rows = _fit(problem.p, max(BAND_BYTES, 4 * problem.k * problem.gemm_k), 4 * row)
+    slots = _fit(min(_MOST_SLOTS, -(-problem.p // rows)), BLOCK_BYTES, 4 * row * rows)
+    height, width = problem.h + 2 * problem.pad_h, problem.w + 2 * problem.pad_w
+    buffers = {
+        "padded": Buffer((problem.c, height, width)),
+        "columns": Buffer((slots, problem.c * problem.r * problem.s * rows * problem.q)),
+    }
+    if not is_plain(problem):
+        buffers["weight"] = Buffer((problem.groups, problem.gemm_n, problem.gemm_k))
+        buffers["product"] = Buffer((slots, problem.k * rows * problem.q))
+    return Plan(1, buffers, rows=rows)
+
+
+def fft(problem: ConvProblem) -> Plan:
+    """Padded planes and spectra of a block of images and of a block of filters, and the spectra of their outputs."""
+    height, width = fft_size(problem)
+    real, spectrum = 4 * height * width, 8 * height * (width // 2 + 1)
+    images = _fit(problem.n, BLOCK_BYTES, problem.c * (real + spectrum))
+    # SciPy copies the spectra that it transforms back.
+    output = images * (2 * spectrum + real)
+    filters = _fit(problem.k, BLOCK_BYTES, problem.c * (real + spectrum) + output)
+    buffers = {
+        "x": Buffer((images, problem.c, height, width)),
+        "weight": Buffer((filters, problem.c, height, width)),
+        "y": Buffer((images, filters, height, width // 2 + 1), "complex64"),
+    }
+    library_bytes = (images + filters) * problem.c * spectrum + images * filters * (spectrum + real)
+    return Plan(images, buffers, filters=filters, library_bytes=library_bytes)
+
+
+def winograd(problem: ConvProblem) -> Plan:
+    """Transformed weights, and the transformed tiles and products of a band of tile rows or of several images."""
+    rows, columns = winograd_tiles(problem)
+    row = 4 * 16 * (problem.c + problem.k) * columns
+    budget = max(BAND_BYTES, 4 * 16 * problem.k * problem.c)
+    band = _fit(rows, budget, row)
+    images = _fit(problem.n, budget, row * rows) if band == rows else 1
+    tiles = images * band * columns
+    image = problem.c * 4 * (rows + 1) * columns
+    buffers = {
+        "planes": Buffer((images * image + LANES,)),
+        "weight": Buffer((16, problem.k, problem.c)),
+        "tiles": Buffer((16, problem.c, tiles)),
+        "products": Buffer((16, problem.k, tiles)),
+    }
+    if is_narrow(problem):
+        buffers["taps"] = Buffer((problem.k, problem.c, 3, 3))
+        buffers["y"] = Buffer((images, problem.k, problem.p, problem.q))
+    return Plan(images, buffers, rows=band)
+
+
+def _fit(count: int, budget_bytes: int, each_bytes: int) -> int:
+    """How many of `count` equal things fit the budget; one at least."""
+    return max(1, min(count, budget_bytes // each_bytes))
+
+
+def _next_smooth(least: int) -> int:
+    size = least
+    while not _is_smooth(size):
+        size += 1
+    return size
+
+
+def _is_smooth(size: int) -> bool:
+    for factor in (2, 3, 5):
+        while size % factor == 0:
+            size //= factor
+    return size == 1

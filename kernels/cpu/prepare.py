@@ -1,0 +1,77 @@
+"""Makes a CPU variant runnable: compiled, and its scratch memory allocated."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from data.errors import InvalidTensor, NotApplicable, OutOfMemory, WorkspaceExceeded
+from data.measurement import Device
+from data.problem import ConvProblem
+from kernels.cpu import direct, fft, gemm, winograd
+from kernels.cpu.tensors import Array
+from kernels.cpu.threads import Threads, available_cores
+from kernels.cpu.variants import PLANS, is_parallel
+from kernels.reference import HOST_DTYPE
+from kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Algorithm, Launch, Variant
+
+_PREPARE: Final = {
+    Algorithm.DIRECT: direct.prepare,
+    Algorithm.GEMM: gemm.prepare,
+    Algorithm.FFT: fft.prepare,
+    Algorithm.WINOGRAD: winograd.prepare,
+}
+
+_ANY_CPU: Final = Device(id="cpu", name="any CPU", kind="cpu")
+
+
+def prepare(
+    variant: Variant, problem: ConvProblem, workspace_limit_bytes: int = DEFAULT_WORKSPACE_LIMIT_BYTES
+) -> Launch:
+    """Compile and allocate, so that the launch only computes.
+
+    Parameters
+    ----------
+    variant : Variant
+        One of `kernels.cpu.variants.VARIANTS`.
+    problem : ConvProblem
+    workspace_limit_bytes : int
+
+    Returns
+    -------
+    launch : Launch
+        Its run takes C-contiguous host arrays and raises InvalidTensor for any other; it is not to be called by two
+        threads at once.
+
+    Raises
+    ------
+    NotApplicable, WorkspaceExceeded, OutOfMemory
+    """
+    reason = variant.why_not(problem, _ANY_CPU)
+    if reason is not None:
+        raise NotApplicable(variant.id, reason)
+    plan = PLANS[variant.algorithm](problem)
+    if plan.workspace_bytes > workspace_limit_bytes:
+        raise WorkspaceExceeded(plan.workspace_bytes, workspace_limit_bytes)
+    threads = Threads(available_cores() if is_parallel(variant) else 1)
+    try:
+        run = _PREPARE[variant.algorithm](problem, plan, threads)
+    except MemoryError as error:
+        raise OutOfMemory(str(error)) from error
+
+    def checked_run(x: Array, weight: Array, y: Array) -> None:
+        _check("x", x, problem.x_shape, problem)
+        _check("weight", weight, problem.weight_shape, problem)
+        _check("y", y, problem.y_shape, problem)
+        # Compiled loops assume aligned floats, which a view into received bytes need not be.
+        run(np.require(x, requirements="A"), np.require(weight, requirements="A"), y)
+
+    return Launch(checked_run, plan.workspace_bytes)
+
+
+def _check(name: str, tensor: Array, shape: tuple[int, ...], problem: ConvProblem) -> None:
+    dtype = HOST_DTYPE[problem.dtype]
+    if tensor.shape != shape or tensor.dtype != dtype or not tensor.flags.c_contiguous:
+        order = "contiguous" if tensor.flags.c_contiguous else "strided"
+        raise InvalidTensor(name, f"{order} {tensor.dtype}{tensor.shape}", f"contiguous {dtype}{shape}")

@@ -1,0 +1,79 @@
+"""Moves between the caller's tensors and the scratch arrays: layout, precision, padding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from data.problem import ConvProblem, Layout
+from kernels.cpu.plans import Plan
+from kernels.cpu.threads import Threads
+
+Array = npt.NDArray[Any]
+
+_COPY_FLOPS = 10
+"""Operations that could be done in the time that one element takes to copy and convert."""
+
+
+def allocate(plan: Plan) -> dict[str, Array]:
+    """The plan's scratch arrays, zeroed: what no run writes, such as padding, stays zero."""
+    return {name: np.zeros(buffer.shape, buffer.dtype) for name, buffer in plan.buffers.items()}
+
+
+def nchw(problem: ConvProblem, tensor: Array) -> Array:
+    """The tensor seen in the order N, C, H, W, or the weight in K, C, R, S, whatever its memory order."""
+    return tensor if problem.layout is Layout.NCHW else tensor.transpose(0, 3, 1, 2)
+
+
+def flat(tensor: Array) -> tuple[Array, tuple[int, ...]]:
+    """The memory of a contiguous tensor that is seen in NCHW order, as one vector, and its strides in elements."""
+    memory = tensor if tensor.flags.c_contiguous else tensor.transpose(0, 2, 3, 1)
+    return memory.reshape(-1), tuple(stride // tensor.itemsize for stride in tensor.strides)
+
+
+def copy(source: Array, target: Array, threads: Threads) -> None:
+    """Copy and convert between views of equal shape, in pieces along the longest axis but the last."""
+    axis = int(np.argmax(source.shape[:-1]))
+
+    def copy_piece(first: int, last: int) -> None:
+        piece = (slice(None),) * axis + (slice(first, last),)
+        with np.errstate(over="ignore", invalid="ignore"):
+            np.copyto(target[piece], source[piece], casting="same_kind")
+
+    threads.over(source.shape[axis], _COPY_FLOPS * source.size, copy_piece)
+
+
+def split_phases(
+    source: Array, planes: Array, pad: tuple[int, int], phases: tuple[list[int], list[int]], threads: Threads
+) -> None:
+    """Copy planes into their zero-padded phases: ``planes[n, c, a, b, i, j] = padded[n, c, i·A + a, j·B + b]``.
+
+    Reading every A-th row and B-th column then means reading one phase without gaps.
+
+    Parameters
+    ----------
+    source : array of shape (N, C, H, W)
+    planes : float32 array of shape (N, C, A, B, rows, columns)
+        Rows and columns beyond the padded source are left as they are.
+    pad : (int, int)
+        Zeros above and to the left of the source.
+    phases : (list of int, list of int)
+        The a and the b that are needed.
+    threads : Threads
+    """
+    _, _, steps_h, steps_w, rows, columns = planes.shape
+    for a in phases[0]:
+        top, first_row = _entry(pad[0], a, steps_h)
+        for b in phases[1]:
+            left, first_column = _entry(pad[1], b, steps_w)
+            seen = source[:, :, first_row::steps_h, first_column::steps_w][:, :, : rows - top, : columns - left]
+            target = planes[:, :, a, b, top : top + seen.shape[2], left : left + seen.shape[3]]
+            copy(seen, target[:, :, : seen.shape[2], : seen.shape[3]], threads)
+
+
+def _entry(pad: int, phase: int, step: int) -> tuple[int, int]:
+    """The first place in a phase that holds data, not padding, and the row (or column) of the source that it holds."""
+    place = max(0, -(-(pad - phase) // step))
+    return place, place * step + phase - pad
