@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import cupy
-from cupy.cuda import compiler, driver, memory, runtime
-from cupy_backends.cuda.libs import cublas, cufft, nvrtc
+from cupy.cuda import compiler, cufft, driver, memory, runtime
+from cupy_backends.cuda.libs import cublas, nvrtc
 
 from data.errors import CompileFailed, LaunchFailed, NotSupported, OutOfMemory
 
@@ -51,9 +50,9 @@ def _translation(
     return NotSupported if status == not_supported else LaunchFailed
 
 
-def is_cuda_usable() -> bool:
-    """Whether CuPy finds a driver and at least one device."""
+def device_count() -> int:
+    """CUDA devices that this process can use; 0 where there is no driver."""
     try:
-        return bool(cupy.cuda.runtime.getDeviceCount() > 0)
+        return int(runtime.getDeviceCount())
     except runtime.CUDARuntimeError:
-        return False
+        return 0

@@ -11,8 +11,6 @@ import cupy
 import ml_dtypes
 import numpy as np
 import pynvml
-from kernels.cuda.prepare import prepare as prepare_cuda
-from kernels.cudnn.library import version as cudnn_version
 
 from data.errors import NotSupported, UnknownDevice
 from data.measurement import Device, L2State, Pick
@@ -20,7 +18,9 @@ from data.problem import ConvProblem, DType
 from kernels import reference
 from kernels.cuda.border import device_count, translated
 from kernels.cuda.checks import Checks, linear_offsets, storage_type
+from kernels.cuda.prepare import prepare as prepare_cuda
 from kernels.cudnn import graph, legacy
+from kernels.cudnn.library import version as cudnn_version
 from kernels.device import cuda_device
 from kernels.rotation import operand_sets
 from kernels.runner import FirstRun, Operands, Samples

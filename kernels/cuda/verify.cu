@@ -45,10 +45,11 @@ __global__ void reference_at(const T* x, const T* weight, const Index* outputs, 
     for (Index i = threadIdx.x; i < depth * R * S; i += blockDim.x) {
         const Index c = i / (R * S), r = i / S % R, s = i % S;
         const Index h = p * stride_h - pad_h + r * dilation_h, w = q * stride_w - pad_w + s * dilation_w;
-        if (h < 0 || h >= H || w < 0 || w >= W) continue;
+        // padding is zeros that are multiplied like any other input: 0 * inf is NaN, as in the host's reference
+        const bool is_inside = 0 <= h && h < H && 0 <= w && w < W;
         const Index at_x = is_nhwc ? ((n * H + h) * W + w) * C + c0 + c : ((n * C + c0 + c) * H + h) * W + w;
         const Index at_weight = is_nhwc ? ((k * R + r) * S + s) * depth + c : ((k * depth + c) * R + r) * S + s;
-        sum += (double)load(x[at_x]) * (double)load(weight[at_weight]);
+        sum += (is_inside ? (double)load(x[at_x]) : 0.0) * (double)load(weight[at_weight]);
     }
     __shared__ double partial[256];
     partial[threadIdx.x] = sum;

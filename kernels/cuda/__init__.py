@@ -1,0 +1,1 @@
+"""Our own CUDA kernels, compiled at run time, and their launchers."""

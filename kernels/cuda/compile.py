@@ -1,0 +1,136 @@
+"""Compiling our CUDA sources: through CuPy where there is a GPU, to a cubin where there is none."""
+
+from __future__ import annotations
+
+import io
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from data.problem import ConvProblem, DType
+from kernels.cuda import plans
+
+FOLDER: Final = Path(__file__).parent
+STORAGES: Final = ("FLOAT32", "FLOAT16", "BFLOAT16")
+
+_FILTERS_OF_DIRECT: Final = tuple({"FILTERS": filters} for filters in plans.DIRECT_FILTERS)
+_FILTERS_OF_CUCONV: Final = tuple({"FILTERS": filters} for filters in plans.CUCONV_FILTERS)
+_TILES_OF_FFT: Final = tuple({"TILE_N": tile_n, "TILE_K": tile_k} for tile_n, tile_k in plans.FFT_TILES)
+
+INSTANTIATIONS: Final[dict[str, tuple[dict[str, int], ...]]] = {
+    "direct": _FILTERS_OF_DIRECT,
+    "cuconv": _FILTERS_OF_CUCONV,
+    "im2col": ({},),
+    "fft": _TILES_OF_FFT,
+    "winograd": ({},),
+}
+"""Every source, and the definitions beside the storage type that a launcher may compile it with."""
+
+_STORAGE_OF: Final = {
+    DType.FLOAT32: "FLOAT32",
+    DType.TF32: "FLOAT32",
+    DType.FLOAT16: "FLOAT16",
+    DType.BFLOAT16: "BFLOAT16",
+}
+
+
+def read_source(name: str) -> str:
+    """One translation unit: the shared head, then ``<name>.cu``; line numbers are those of the .cu."""
+    head = (FOLDER / "storage.cuh").read_text()
+    return f'{head}\n#line 1 "{name}.cu"\n{(FOLDER / f"{name}.cu").read_text()}'
+
+
+def compile_cubin(name: str, storage: str, defines: dict[str, int], arch: str) -> tuple[bytes, str]:
+    """Compile without a GPU or a driver.
+
+    Parameters
+    ----------
+    name : str
+        Of the source.
+    storage : str
+        One of STORAGES.
+    defines : dict
+    arch : str
+        E.g. ``sm_90``.
+
+    Returns
+    -------
+    cubin : bytes
+    log : str
+        Warnings, and for each kernel its registers, stack and spills.
+    """
+    from cuda.core import Program, ProgramOptions
+
+    options = ProgramOptions(
+        arch=arch,
+        std="c++17",
+        include_path=_include_path(),
+        define_macro=[f"STORAGE_{storage}", *((macro, str(value)) for macro, value in defines.items())],
+        ptxas_options=["-v"],
+    )
+    log = io.StringIO()
+    compiled = Program(read_source(name), "c++", options).compile("cubin", logs=log)
+    return bytes(compiled.code), log.getvalue()
+
+
+def load_kernel(name: str, kernel: str, dtype: DType, **defines: int) -> Any:
+    """Compile a kernel for the current device and load it, so that a graph capture that uses it loads nothing.
+
+    Parameters
+    ----------
+    name : str
+        Of the source.
+    kernel : str
+        Of the ``extern "C"`` function.
+    dtype : DType
+        Whose storage type x, weight and y have.
+    **defines : int
+        One of INSTANTIATIONS.
+
+    Returns
+    -------
+    kernel : cupy.RawKernel
+    """
+    loaded = load_module(name, dtype, **defines).get_function(kernel)
+    _ = loaded.kernel
+    return loaded
+
+
+def load_module(name: str, dtype: DType, **defines: int) -> Any:
+    """The module that `load_kernel` takes kernels from: a ``cupy.RawModule``, compiled once a process."""
+    if defines not in INSTANTIATIONS[name]:
+        raise ValueError(f"{name}.cu is compiled with {INSTANTIATIONS[name]}, not {defines}")
+    return _load_module(name, _STORAGE_OF[dtype], tuple(defines.items()))
+
+
+@cache
+def _load_module(name: str, storage: str, defines: tuple[tuple[str, int], ...]) -> Any:
+    import cupy
+
+    options = (
+        "-std=c++17",
+        *(f"-I{path}" for path in _include_path()),
+        f"-DSTORAGE_{storage}",
+        *(f"-D{macro}={value}" for macro, value in defines),
+    )
+    return cupy.RawModule(code=read_source(name), options=options)
+
+
+@cache
+def _include_path() -> list[str]:
+    from cuda import pathfinder
+
+    folder = pathfinder.find_nvidia_header_directory("cudart")
+    return [str(folder)] if folder else []
+
+
+def shape_arguments(problem: ConvProblem, images: int | None = None) -> tuple[np.int32, ...]:
+    """What a kernel's SHAPE parameters take, for so many images or the whole batch."""
+    sizes = (
+        *(images or problem.n, problem.c, problem.h, problem.w, problem.k, problem.r, problem.s, problem.p, problem.q),
+        *(problem.stride_h, problem.stride_w, problem.pad_h, problem.pad_w),
+        *(problem.dilation_h, problem.dilation_w, problem.groups),
+    )
+    return tuple(np.int32(size) for size in sizes)

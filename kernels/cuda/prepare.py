@@ -1,0 +1,52 @@
+"""From a CUDA variant and a problem to a launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from data.errors import NotApplicable
+from data.measurement import Device
+from data.problem import ConvProblem
+from kernels.cuda import cuconv, direct, fft, gemm, winograd
+from kernels.variant import Launch, Variant
+
+_PREPARE: Final[dict[str, Callable[[ConvProblem, Device, int], Launch]]] = {
+    "cuda.direct_naive": direct.prepare_naive,
+    "cuda.direct_constant": direct.prepare_constant,
+    "cuda.direct_tiled_halo": direct.prepare_tiled_halo,
+    "cuda.direct_tiled_cached": direct.prepare_tiled_cached,
+    "cuda.cuconv": cuconv.prepare,
+    "cuda.gemm": gemm.prepare,
+    "cuda.fft": fft.prepare,
+    "cuda.winograd_fused": winograd.prepare_fused,
+    "cuda.winograd_nonfused": winograd.prepare_nonfused,
+}
+
+
+def prepare(variant: Variant, problem: ConvProblem, device: Device, workspace_limit_bytes: int) -> Launch:
+    """Compile the variant's kernels for the current device and allocate its workspace.
+
+    Parameters
+    ----------
+    variant : Variant
+        Of the CUDA backend.
+    problem : ConvProblem
+    device : Device
+        The current one.
+    workspace_limit_bytes : int
+
+    Returns
+    -------
+    launch : Launch
+
+    Raises
+    ------
+    NotApplicable
+    WorkspaceExceeded
+        Whatever CUDA and its libraries raise comes through as it is.
+    """
+    reason = variant.why_not(problem, device)
+    if reason is not None:
+        raise NotApplicable(variant.id, reason)
+    return _PREPARE[variant.id](problem, device, workspace_limit_bytes)

@@ -1,0 +1,148 @@
+"""Our CUDA variants: ids, rules and workspaces; pure Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from data.errors import WorkspaceExceeded
+from data.measurement import Device
+from data.problem import MAX_ELEMENTS, ConvProblem, Layout
+from kernels.cuda import plans
+from kernels.variant import (
+    DEFAULT_WORKSPACE_LIMIT_BYTES,
+    Algorithm,
+    Backend,
+    Rule,
+    Variant,
+    all_of,
+    at_least_capability,
+    dilation_1,
+    filter_is,
+    groups_1,
+    layout_is,
+    no_workspace,
+    stride_1,
+)
+
+MOST_PADDED: Final = 2**30
+"""Rows and columns of a padded input: the kernels compute positions in it with 32-bit integers."""
+
+_POST: Final = "Convolutions in CUDA (post)"
+_CUCONV: Final = "Jordà, Valero-Lara, Peña: cuConv, arXiv:2103.16234"
+_IM2COL: Final = "Chellapilla, Puri, Simard: High Performance Convolutional Neural Networks, 2006"
+_FFT: Final = "Mathieu, Henaff, LeCun: Fast Training of Convolutional Networks through FFTs, arXiv:1312.5851"
+_WINOGRAD: Final = "Lavin, Gray: Fast Algorithms for Convolutional Neural Networks, arXiv:1509.09308"
+
+
+def _fits_indices(problem: ConvProblem, _device: Device) -> str | None:
+    padded = max(problem.h + 2 * problem.pad_h, problem.w + 2 * problem.pad_w)
+    return None if padded <= MOST_PADDED else f"padded input has {padded} rows or columns, above {MOST_PADDED}"
+
+
+def _fits_constant_memory(problem: ConvProblem, _device: Device) -> str | None:
+    filters = plans.constant_filters(problem)
+    if filters == 0:
+        filter_bytes = problem.gemm_k * problem.dtype.itemsize_bytes
+        return f"one filter has {filter_bytes} bytes, above the {plans.CONSTANT_BYTES} of constant memory"
+    chunks = -(-problem.k // filters)
+    if chunks > plans.MOST_CONSTANT_CHUNKS:
+        return f"the filters take {chunks} fillings of constant memory, above {plans.MOST_CONSTANT_CHUNKS}"
+    return None
+
+
+def _fits_shared_memory(has_halo: bool) -> Rule:
+    def why_not(problem: ConvProblem, _device: Device) -> str | None:
+        if plans.plan_tiles(problem, has_halo=has_halo):
+            return None
+        return f"a tile and one {problem.r}x{problem.s} filter exceed the {plans.SHARED_BYTES} bytes of shared memory"
+
+    return why_not
+
+
+def _fits_columns(problem: ConvProblem, _device: Device) -> str | None:
+    elements = plans.column_elements(problem)
+    if plans.is_plain_gemm(problem) or elements <= MAX_ELEMENTS:
+        return None
+    return f"the im2col matrix of one image has {elements} elements, above {MAX_ELEMENTS}"
+
+
+def _under_the_default_limit(workspace_bytes: Callable[[int], int]) -> int:
+    try:
+        return workspace_bytes(DEFAULT_WORKSPACE_LIMIT_BYTES)
+    except WorkspaceExceeded as error:
+        return error.needed_bytes
+
+
+def _gemm_bytes(problem: ConvProblem) -> int:
+    return _under_the_default_limit(lambda limit: plans.plan_gemm(problem, limit).workspace_bytes)
+
+
+def _winograd_bytes(problem: ConvProblem) -> int:
+    return _under_the_default_limit(lambda limit: plans.plan_winograd(problem, limit).workspace_bytes)
+
+
+def _fft_bytes(problem: ConvProblem) -> int:
+    return _under_the_default_limit(lambda limit: plans.plan_fft(problem, limit).buffers_bytes)
+
+
+_ANY: Final = all_of(at_least_capability("8.0"), _fits_indices)
+_NCHW: Final = all_of(_ANY, layout_is(Layout.NCHW))
+_PLAIN: Final = all_of(_NCHW, stride_1, dilation_1, groups_1)
+
+_variant = partial(Variant, backend=Backend.CUDA, is_deterministic=True)
+
+VARIANTS: Final = (
+    _variant("cuda.direct_naive", Algorithm.DIRECT, why_not=_NCHW, workspace_bytes=no_workspace, source=_POST),
+    _variant(
+        "cuda.direct_constant",
+        Algorithm.DIRECT,
+        why_not=all_of(_NCHW, _fits_constant_memory),
+        workspace_bytes=no_workspace,
+        source=_POST,
+    ),
+    _variant(
+        "cuda.direct_tiled_halo",
+        Algorithm.DIRECT,
+        why_not=all_of(_PLAIN, _fits_shared_memory(has_halo=True)),
+        workspace_bytes=no_workspace,
+        source=_POST,
+    ),
+    _variant(
+        "cuda.direct_tiled_cached",
+        Algorithm.DIRECT,
+        why_not=all_of(_PLAIN, _fits_shared_memory(has_halo=False)),
+        workspace_bytes=no_workspace,
+        source=_POST,
+    ),
+    _variant(
+        "cuda.cuconv",
+        Algorithm.TWO_STAGE,
+        why_not=all_of(_NCHW, groups_1),
+        workspace_bytes=plans.planes_bytes,
+        source=_CUCONV,
+    ),
+    _variant(
+        "cuda.gemm",
+        Algorithm.GEMM,
+        why_not=all_of(_ANY, _fits_columns),
+        workspace_bytes=_gemm_bytes,
+        source=_IM2COL,
+    ),
+    _variant("cuda.fft", Algorithm.FFT, why_not=_PLAIN, workspace_bytes=_fft_bytes, source=_FFT),
+    _variant(
+        "cuda.winograd_fused",
+        Algorithm.WINOGRAD,
+        why_not=all_of(_PLAIN, filter_is((3, 3))),
+        workspace_bytes=no_workspace,
+        source=_WINOGRAD,
+    ),
+    _variant(
+        "cuda.winograd_nonfused",
+        Algorithm.WINOGRAD,
+        why_not=all_of(_PLAIN, filter_is((3, 3))),
+        workspace_bytes=_winograd_bytes,
+        source=_WINOGRAD,
+    ),
+)

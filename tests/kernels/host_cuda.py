@@ -1,0 +1,261 @@
+"""The CUDA launchers on a CPU: a stand-in for CuPy whose kernels are compiled by g++, cuBLAS and cuFFT by NumPy.
+
+It lives in a process of its own (see `install`), so that it can take CuPy's name without anybody else seeing it. An
+array ends where a page begins that nobody may touch, so that a kernel that reads or writes beyond it ends the process;
+before it lies a zone of NaN, which spoils what reads it and is looked at for writes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import re
+import subprocess
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from data.measurement import Device
+from data.problem import ConvProblem, DType
+from kernels import reference
+from kernels.catalog import get
+
+SHIM = Path(__file__).with_name("host_shim.h")
+DEVICE = Device(id="host", name="host", kind="cuda", capability="9.0", processors=1)
+"""With few processors, so that small problems already take the kernels' large tiles."""
+_C = ctypes.CDLL(None)
+_PROT_NONE = 0
+_GUARD_BYTE = 0xFF
+_R2C, _C2R = 42, 44
+
+
+class HostArray:
+    """As much of a CuPy array as the launchers use."""
+
+    def __init__(self, values: np.ndarray, owner: np.ndarray) -> None:
+        self.values, self._owner = values, owner
+        self.data = SimpleNamespace(ptr=values.ctypes.data)
+        self.size, self.nbytes = values.size, values.nbytes
+
+    def __getitem__(self, part: slice) -> HostArray:
+        return HostArray(self.values[part], self._owner)
+
+    def is_guard_intact(self) -> bool:
+        """Whether nothing was written before the array."""
+        return bool((self._owner[: self.values.ctypes.data - self._owner.ctypes.data] == _GUARD_BYTE).all())
+
+
+def empty(shape: Any, dtype: Any) -> HostArray:
+    """An array full of NaN behind a zone of NaN; 0xFFFF and 0xFFFFFFFF are NaN in every type used."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    usable = (size // mmap.PAGESIZE + 2) * mmap.PAGESIZE
+    memory = mmap.mmap(-1, usable + mmap.PAGESIZE)
+    owner = np.frombuffer(memory, np.uint8)[:usable]
+    owner[:] = _GUARD_BYTE
+    status = _C.mprotect(ctypes.c_void_p(owner.ctypes.data + usable), ctypes.c_size_t(mmap.PAGESIZE), _PROT_NONE)
+    assert status == 0
+    return HostArray(owner[usable - size :].view(dtype).reshape(shape), owner)
+
+
+class HostModule:
+    """A ``cupy.RawModule`` compiled by g++."""
+
+    def __init__(self, code: str, options: tuple[str, ...]) -> None:
+        self._library = _build(code, tuple(option for option in options if option.startswith("-D")))
+
+    def get_function(self, name: str) -> HostKernel:
+        """The kernel of this name."""
+        return HostKernel(self._library[f"launch_{name}"])
+
+    def get_global(self, name: str) -> SimpleNamespace:
+        """The address of a variable."""
+        return SimpleNamespace(ptr=ctypes.addressof(ctypes.c_char.in_dll(self._library, name)))
+
+
+class HostKernel:
+    """A ``cupy.RawKernel``."""
+
+    def __init__(self, launch: Any) -> None:
+        self._launch = launch
+        launch.argtypes = (*[ctypes.c_uint] * 3, ctypes.c_size_t, ctypes.c_void_p)
+        self.kernel = self
+
+    def __call__(
+        self, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...], shared_mem: int = 0
+    ) -> None:
+        assert len(grid) == 1
+        assert 0 < grid[0] < 2**31
+        assert np.prod(block) <= 1024
+        assert shared_mem <= 48 * 1024
+        values = [_value(argument) for argument in args]
+        pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
+        status = self._launch(grid[0], block[0], block[1] if len(block) > 1 else 1, shared_mem, pointers)
+        assert status == 0, "the kernel wrote beyond its dynamic shared memory"
+
+
+def _value(argument: Any) -> Any:
+    if isinstance(argument, HostArray):
+        return ctypes.c_void_p(argument.data.ptr)
+    if type(argument) is int:
+        return ctypes.c_longlong(argument)
+    return {np.int32: ctypes.c_int32, np.float32: ctypes.c_float}[type(argument)](argument.item())
+
+
+@cache
+def _build(code: str, defines: tuple[str, ...]) -> ctypes.CDLL:
+    dynamic = re.findall(r"extern __shared__ __align__\(16\) float (\w+)\[\]", code)
+    kernels = re.findall(r"__launch_bounds__\([^)]*\)\s*(\w+)\(", code)
+    head = f"#define DYNAMIC_SHARED {dynamic[0]}\n" if dynamic else ""
+    launchers = "\n".join(f"LAUNCHER({kernel})" for kernel in kernels)
+    code = code.replace("extern __shared__", "extern")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for header in ("cuda_fp16.h", "cuda_bf16.h"):
+            (folder / header).touch()
+        source, library = folder / "kernels.cpp", folder / "kernels.so"
+        source.write_text(f'{head}#include "{SHIM}"\n{code}\n{launchers}\n')
+        command = ["g++", "-std=c++17", "-O2", "-w", "-fPIC", "-shared", f"-I{folder}", *defines, source, "-o", library]
+        built = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert built.returncode == 0, built.stderr
+        return ctypes.CDLL(str(library))
+
+
+class HostPlan:
+    """A ``cupy.cuda.cufft.PlanNd`` of rank 2, by numpy.fft."""
+
+    def __init__(
+        self,
+        shape: tuple[int, int],
+        inembed: tuple[int, int],
+        istride: int,
+        idist: int,
+        onembed: tuple[int, int],
+        ostride: int,
+        odist: int,
+        fft_type: int,
+        batch: int,
+        order: str,
+        last_axis: int,
+        last_size: int | None,
+    ) -> None:
+        assert (istride, ostride, order) == (1, 1, "C")
+        assert fft_type in (_R2C, _C2R)
+        self._shape, self._batch, self._is_forward = shape, batch, fft_type == _R2C
+        self._source, self._target = (inembed, idist), (onembed, odist)
+        self.work_area = SimpleNamespace(mem=SimpleNamespace(size=0))
+
+    def fft(self, source: HostArray, target: HostArray, direction: int) -> None:
+        """Transform a batch in place; the transform back is not scaled, as cuFFT's is not."""
+        rows, columns = self._shape
+        kinds = (np.float32, np.complex64) if self._is_forward else (np.complex64, np.float32)
+        widths = (columns, columns // 2 + 1) if self._is_forward else (columns // 2 + 1, columns)
+        planes = self._view(source, kinds[0], *self._source)[:, :rows, : widths[0]].copy()
+        with np.errstate(invalid="ignore"):
+            found = (
+                np.fft.rfft2(planes.astype(np.float64))
+                if self._is_forward
+                else np.fft.irfft2(planes.astype(np.complex128), self._shape) * (rows * columns)
+            )
+        self._view(target, kinds[1], *self._target)[:, :rows, : widths[1]] = found
+
+    def _view(self, array: HostArray, dtype: Any, embed: tuple[int, int], distance: int) -> np.ndarray:
+        flat = array.values.view(dtype)
+        item = flat.itemsize
+        return np.lib.stride_tricks.as_strided(
+            flat, (self._batch, *embed), (distance * item, embed[1] * item, item), writeable=True
+        )
+
+
+class HostBlas:
+    """The four functions of cuBLAS that blas.py calls."""
+
+    def __init__(self) -> None:
+        self.cublasCreate_v2 = self.cublasSetStream_v2 = self.cublasSetWorkspace_v2 = lambda *_arguments: 0
+
+    def cublasGemmStridedBatchedEx(  # noqa: N802
+        self, _handle: Any, trans_a: int, trans_b: int, m: int, n: int, k: int, *rest: Any
+    ) -> int:
+        """C = op(A) · B, column-major."""
+        _alpha, a, a_type, lda, stride_a, b, b_type, ldb, stride_b, _beta, c, c_type, ldc, stride_c, batch, *_ = rest
+        assert trans_b == 0
+        assert a_type == b_type == c_type
+        shape_a = (k, m) if trans_a else (m, k)
+        for index in range(batch):
+            left = _matrix(a, a_type, *shape_a, lda, index * stride_a)
+            left = left.T if trans_a else left
+            product = _wide(left) @ _wide(_matrix(b, b_type, k, n, ldb, index * stride_b))
+            _matrix(c, c_type, m, n, ldc, index * stride_c)[...] = _narrow(product, c_type)
+        return 0
+
+
+_TYPES = {0: np.float32, 2: np.float16, 14: np.uint16}
+
+
+def _matrix(address: int, data_type: int, rows: int, columns: int, leading: int, offset: int) -> np.ndarray:
+    assert leading >= rows
+    dtype = np.dtype(_TYPES[data_type])
+    span = leading * (columns - 1) + rows
+    memory = (ctypes.c_char * (span * dtype.itemsize)).from_address(address + offset * dtype.itemsize)
+    flat = np.frombuffer(memory, dtype)
+    return np.lib.stride_tricks.as_strided(flat, (rows, columns), (dtype.itemsize, leading * dtype.itemsize))
+
+
+def _wide(matrix: np.ndarray) -> np.ndarray:
+    if matrix.dtype == np.uint16:
+        return (matrix.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    return matrix.astype(np.float64)
+
+
+def _narrow(matrix: np.ndarray, data_type: int) -> np.ndarray:
+    import ml_dtypes
+
+    return matrix.astype(ml_dtypes.bfloat16).view(np.uint16) if data_type == 14 else matrix.astype(_TYPES[data_type])
+
+
+def install() -> None:
+    """Take the names ``cupy`` and ``cupy.cuda`` in this process, before any launcher is imported."""
+    cupy, cuda, cufft = ModuleType("cupy"), ModuleType("cupy.cuda"), ModuleType("cupy.cuda.cufft")
+    cufft.__dict__.update(PlanNd=HostPlan, CUFFT_R2C=_R2C, CUFFT_C2R=_C2R, CUFFT_FORWARD=-1, CUFFT_INVERSE=1)
+    cuda.__dict__.update(
+        cufft=cufft,
+        get_current_stream=lambda: SimpleNamespace(ptr=0),
+        runtime=SimpleNamespace(
+            memcpyDeviceToDevice=3,
+            memcpyAsync=lambda target, source, size, kind, stream: ctypes.memmove(target, source, size),
+        ),
+    )
+    cupy.__dict__.update(cuda=cuda, empty=empty, RawModule=HostModule)
+    sys.modules.update({"cupy": cupy, "cupy.cuda": cuda, "cupy.cuda.cufft": cufft})
+    from kernels.cuda import blas, compile  # noqa: A004
+
+    blas._library = HostBlas
+    compile._include_path = list
+
+
+def error_of(
+    variant_id: str, problem: ConvProblem, workspace_limit_bytes: int = 2**30, *, is_finite: bool = True
+) -> float:
+    """Run a variant on random operands, from a y full of NaN, and compare with the float64 reference.
+
+    Where not `is_finite`, the first weight is infinite and the last input is NaN.
+    """
+    from kernels.cuda.prepare import prepare
+
+    x, weight = reference.random_operands(problem, 0)
+    if not is_finite:
+        weight.flat[0], x.flat[-1] = np.inf, np.nan
+    storage = np.uint16 if problem.dtype is DType.BFLOAT16 else x.dtype
+    arrays = [empty(array.shape, storage) for array in (x, weight)]
+    for array, values in zip(arrays, (x, weight), strict=True):
+        array.values[...] = values.view(storage)
+    y = empty(problem.y_shape, storage)
+    launch = prepare(get(variant_id), problem, DEVICE, workspace_limit_bytes)
+    launch.run(*arrays, y)
+    assert launch.workspace_bytes <= workspace_limit_bytes
+    assert all(array.is_guard_intact() for array in (*arrays, y))
+    return reference.max_error(y.values.view(x.dtype), reference.convolve(problem, x, weight))

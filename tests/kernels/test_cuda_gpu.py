@@ -1,0 +1,152 @@
+"""Every CUDA variant on a real GPU: launched, and replayed from a captured graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from data.errors import NotApplicable, WorkspaceExceeded
+from data.measurement import Device
+from data.problem import ConvProblem, DType, Layout
+from kernels import reference
+from kernels.cuda.variants import VARIANTS
+from kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES
+from tests.shapes import EDGE_SHAPES, edge_problem
+
+pytestmark = pytest.mark.gpu
+
+ANY_GPU = Device(id="gpu", name="GPU", kind="cuda", capability="9.0", processors=132)
+BY_ID = {variant.id: variant for variant in VARIANTS}
+EDGES = [edge_problem(name, dtype, layout) for name in EDGE_SHAPES for dtype in DType for layout in Layout]
+CASES = [(id_, p) for id_, variant in BY_ID.items() for p in EDGES if not variant.why_not(p, ANY_GPU)]
+LARGE_LAYERS = ("224-8-3-64-64", "56-32-1-64-256", "14-64-3-512-512", "27-32-5-256-96", "512-1-31-1-1", "7-1-1-32-832")
+LARGE = [ConvProblem.parse(layer, dtype=dtype) for layer in LARGE_LAYERS for dtype in DType]
+LARGE_CASES = [(id_, p) for p in LARGE for id_, variant in BY_ID.items() if not variant.why_not(p, ANY_GPU)]
+CHUNKED = ("cuda.gemm", "cuda.winograd_nonfused", "cuda.fft")
+
+
+@lru_cache(maxsize=1)
+def sampled(problem: ConvProblem) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """x, weight, which outputs to compare, and their float64 values; the cases of one problem follow each other."""
+    x, weight = reference.random_operands(problem, 0)
+    outputs = reference.sample_outputs(problem)
+    return x, weight, outputs, reference.convolve_at(problem, x, weight, outputs)
+
+
+@dataclass
+class Gpu:
+    """A stream of the first GPU."""
+
+    cupy: Any
+    device: Device
+    stream: Any
+
+    def results(
+        self, variant_id: str, problem: ConvProblem, x: np.ndarray, weight: np.ndarray, limit: int
+    ) -> tuple[np.ndarray, np.ndarray, int]:
+        """y of a plain launch, y of a replayed graph, and the workspace; y is NaN before each."""
+        from kernels.cuda.border import translated
+        from kernels.cuda.prepare import prepare
+
+        with self.stream, translated():
+            arrays = [self.cupy.asarray(array.view(storage_of(array))) for array in (x, weight)]
+            y = self.cupy.empty(problem.y_shape, arrays[0].dtype)
+            launch = prepare(BY_ID[variant_id], problem, self.device, limit)
+            poison(y)
+            launch.run(*arrays, y)
+            launched = self.cupy.asnumpy(y).view(x.dtype)
+            self.stream.begin_capture()
+            launch.run(*arrays, y)
+            graph = self.stream.end_capture()
+            poison(y)
+            graph.launch(self.stream)
+            replayed = self.cupy.asnumpy(y).view(x.dtype)
+            return launched, replayed, launch.workspace_bytes
+
+
+def storage_of(array: np.ndarray) -> Any:
+    """What CuPy holds this array as: bfloat16 as its bits."""
+    return np.uint16 if array.dtype == ml_dtypes.bfloat16 else array.dtype
+
+
+def poison(y: Any) -> None:
+    """Fill with NaN; 0x7FC0 is one in bfloat16."""
+    y.fill(0x7FC0 if y.dtype == np.uint16 else np.nan)
+
+
+@pytest.fixture(scope="module")
+def gpu() -> Iterator[Gpu]:
+    import cupy
+
+    from kernels.bench import open_runner
+
+    device = open_runner("cuda:0").device
+    yield Gpu(cupy, device, cupy.cuda.Stream(non_blocking=True))
+    cupy.get_default_memory_pool().free_all_blocks()
+
+
+@pytest.mark.parametrize(("variant_id", "problem"), CASES, ids=lambda value: getattr(value, "key", value))
+def test_a_variant_is_right_launched_and_replayed(gpu: Gpu, variant_id: str, problem: ConvProblem) -> None:
+    x, weight = reference.random_operands(problem, 0)
+    expected = reference.convolve(problem, x, weight)
+    launched, replayed, _ = gpu.results(variant_id, problem, x, weight, DEFAULT_WORKSPACE_LIMIT_BYTES)
+    assert reference.max_error(launched, expected) <= reference.tolerance(problem)
+    assert launched.tobytes() == replayed.tobytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("variant_id", "problem"), LARGE_CASES, ids=lambda value: getattr(value, "key", value))
+def test_a_large_layer_is_right_at_sampled_outputs(gpu: Gpu, variant_id: str, problem: ConvProblem) -> None:
+    x, weight, outputs, expected = sampled(problem)
+    limit = DEFAULT_WORKSPACE_LIMIT_BYTES
+    if (BY_ID[variant_id].workspace_bytes(problem) or 0) > limit:
+        with pytest.raises(WorkspaceExceeded):
+            gpu.results(variant_id, problem, x, weight, limit)
+        return
+    launched, replayed, used = gpu.results(variant_id, problem, x, weight, limit)
+    assert reference.max_error(reference.at(problem, launched, outputs), expected) <= reference.tolerance(problem)
+    assert np.isfinite(launched.astype(np.float32)).all()
+    assert launched.tobytes() == replayed.tobytes()
+    assert used <= limit
+
+
+@pytest.mark.parametrize("variant_id", CHUNKED)
+@pytest.mark.parametrize("dtype", DType)
+def test_a_small_workspace_gives_the_same_in_chunks(gpu: Gpu, variant_id: str, dtype: DType) -> None:
+    problem = ConvProblem.parse("56-64-3-32-32", dtype=dtype)
+    x, weight, outputs, expected = sampled(problem)
+    limit = 64 * 2**20
+    launched, _, used = gpu.results(variant_id, problem, x, weight, limit)
+    assert used <= limit
+    assert reference.max_error(reference.at(problem, launched, outputs), expected) <= reference.tolerance(problem)
+    assert np.isfinite(launched.astype(np.float32)).all()
+
+
+def test_float32_is_not_rounded_to_tf32(gpu: Gpu) -> None:
+    problem = ConvProblem.parse("14-8-3-64-64")
+    x, weight = reference.random_operands(problem, 0)
+    expected = reference.convolve(problem, x, weight)
+    for variant_id in BY_ID:
+        launched, _, _ = gpu.results(variant_id, problem, x, weight, DEFAULT_WORKSPACE_LIMIT_BYTES)
+        assert reference.max_error(launched, expected) < 5e-6, variant_id
+
+
+def test_the_filter_sweep_ends_where_only_naive_and_fft_apply(gpu: Gpu) -> None:
+    problem = ConvProblem.parse("512-1-512-1-1")
+    x, weight, outputs, expected = sampled(problem)
+    for variant_id in ("cuda.direct_naive", "cuda.fft"):
+        launched, _, _ = gpu.results(variant_id, problem, x, weight, DEFAULT_WORKSPACE_LIMIT_BYTES)
+        assert reference.max_error(reference.at(problem, launched, outputs), expected) <= reference.tolerance(problem)
+
+
+def test_a_variant_that_does_not_apply_is_not_prepared(gpu: Gpu) -> None:
+    problem = ConvProblem.parse("14-1-5-8-8")
+    x, weight = reference.random_operands(problem, 0)
+    with pytest.raises(NotApplicable, match="5x5"):
+        gpu.results("cuda.winograd_fused", problem, x, weight, DEFAULT_WORKSPACE_LIMIT_BYTES)

@@ -1,0 +1,78 @@
+"""Every CUDA variant on a CPU: its launcher as it is, its kernels compiled by g++; no GPU is needed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from multiprocessing import get_context
+
+import pytest
+
+from data.errors import WorkspaceExceeded
+from data.problem import ConvProblem, DType, Layout
+from kernels.cuda import plans
+from kernels.cuda.variants import VARIANTS
+from kernels.reference import tolerance
+from tests.kernels import host_cuda
+from tests.shapes import EDGE_SHAPES, edge_problem
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
+
+BY_ID = {variant.id: variant for variant in VARIANTS}
+BFLOAT16_SHAPES = ("pointwise", "same_3x3", "stride_2", "groups_2", "batch")
+CHUNKED = {"cuda.gemm": plans.plan_gemm, "cuda.winograd_nonfused": plans.plan_winograd, "cuda.fft": plans.plan_fft}
+TRANSFORMING = ("cuda.fft", "cuda.winograd_fused", "cuda.winograd_nonfused")
+"""Their sums and differences of inputs spread what is not finite to outputs that never saw it."""
+
+Case = tuple[str, ConvProblem]
+
+
+def cases() -> list[Case]:
+    """Every variant where it applies: float32 on every edge shape, bfloat16 on a few."""
+    problems = [edge_problem(name, DType.FLOAT32, layout) for name in EDGE_SHAPES for layout in Layout]
+    problems += [edge_problem(name, DType.BFLOAT16, layout) for name in BFLOAT16_SHAPES for layout in Layout]
+    return [(id_, p) for id_, variant in BY_ID.items() for p in problems if not variant.why_not(p, host_cuda.DEVICE)]
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[ProcessPoolExecutor]:
+    """Two processes in which CuPy's name is taken by its stand-in."""
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn"), initializer=host_cuda.install) as executor:
+        yield executor
+
+
+@pytest.fixture(scope="module")
+def errors(pool: ProcessPoolExecutor) -> dict[Case, Future[float]]:
+    """The error of every case, all asked for at once."""
+    return {case: pool.submit(host_cuda.error_of, *case) for case in cases()}
+
+
+@pytest.mark.parametrize("case", cases(), ids=lambda case: f"{case[0]}-{case[1].key}")
+def test_a_variant_is_right_where_it_applies(errors: dict[Case, Future[float]], case: Case) -> None:
+    assert errors[case].result() <= tolerance(case[1])
+
+
+@pytest.mark.parametrize(
+    ("variant_id", "name"),
+    [
+        *[("cuda.gemm", name) for name in ("batch", "groups_2", "stride_2")],
+        *[(variant_id, "batch") for variant_id in ("cuda.winograd_nonfused", "cuda.fft")],
+    ],
+)
+def test_the_least_workspace_is_enough_and_means_one_image_at_a_time(
+    pool: ProcessPoolExecutor, variant_id: str, name: str
+) -> None:
+    problem = edge_problem(name, DType.FLOAT32, Layout.NCHW)
+    with pytest.raises(WorkspaceExceeded) as raised:
+        CHUNKED[variant_id](problem, 64)
+    least = raised.value.needed_bytes
+    assert CHUNKED[variant_id](problem, least).images == 1
+    assert pool.submit(host_cuda.error_of, variant_id, problem, least).result() <= tolerance(problem)
+
+
+@pytest.mark.parametrize("variant_id", sorted(set(BY_ID) - set(TRANSFORMING)))
+def test_infinities_and_nan_spread_as_they_should(pool: ProcessPoolExecutor, variant_id: str) -> None:
+    problem = edge_problem("same_3x3", DType.FLOAT32, Layout.NCHW)
+    found = pool.submit(host_cuda.error_of, variant_id, problem, is_finite=False).result()
+    assert found <= tolerance(problem)

@@ -1,0 +1,225 @@
+"""The rules, workspaces and cuts of the CUDA variants; pure arithmetic."""
+
+from __future__ import annotations
+
+from math import ceil
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data import networks
+from data.errors import WorkspaceExceeded
+from data.measurement import Device
+from data.problem import MAX_ELEMENTS, ConvProblem, DType
+from kernels.cuda import plans
+from kernels.cuda.variants import VARIANTS
+from kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Backend
+
+H200 = Device(id="nvidia-h200", name="NVIDIA H200", kind="cuda", capability="9.0", processors=132)
+V100 = Device(id="tesla-v100", name="Tesla V100", kind="cuda", capability="7.0", processors=80)
+BY_ID = {variant.id: variant for variant in VARIANTS}
+MIB = 2**20
+
+
+def reason(variant_id: str, layer: str, **changes: object) -> str | None:
+    return BY_ID[variant_id].why_not(ConvProblem.parse(layer, **changes), H200)
+
+
+def workspace(variant_id: str, layer: str, **changes: object) -> int | None:
+    return BY_ID[variant_id].workspace_bytes(ConvProblem.parse(layer, **changes))
+
+
+def test_the_ids_never_change() -> None:
+    assert [variant.id for variant in VARIANTS] == [
+        "cuda.direct_naive",
+        "cuda.direct_constant",
+        "cuda.direct_tiled_halo",
+        "cuda.direct_tiled_cached",
+        "cuda.cuconv",
+        "cuda.gemm",
+        "cuda.fft",
+        "cuda.winograd_fused",
+        "cuda.winograd_nonfused",
+    ]
+    assert all(variant.backend is Backend.CUDA and variant.is_deterministic for variant in VARIANTS)
+
+
+@pytest.mark.parametrize("dtype", DType)
+@pytest.mark.parametrize("variant_id", BY_ID)
+def test_a_plain_3x3_layer_is_for_every_variant(variant_id: str, dtype: DType) -> None:
+    assert reason(variant_id, "14-8-3-32-16", dtype=dtype) is None
+
+
+@pytest.mark.parametrize(
+    ("variant_id", "layer", "changes", "expected"),
+    [
+        *[(id_, "14-1-3-8-8", {"layout": "nhwc"}, "layout is nhwc") for id_ in BY_ID if id_ != "cuda.gemm"],
+        *[
+            (id_, "14-1-3-8-8", change, expected)
+            for id_ in ("cuda.direct_tiled_halo", "cuda.direct_tiled_cached", "cuda.fft", "cuda.winograd_fused")
+            for change, expected in (
+                ({"stride_h": 2, "stride_w": 2}, "stride is 2x2"),
+                ({"dilation_h": 2, "dilation_w": 2}, "dilation is 2x2"),
+                ({"groups": 2}, "groups is 2"),
+            )
+        ],
+        ("cuda.cuconv", "14-1-3-8-8", {"groups": 2}, "groups is 2"),
+        ("cuda.winograd_fused", "14-1-5-8-8", {}, "filter is 5x5"),
+        ("cuda.winograd_nonfused", "14-1-1-8-8", {}, "filter is 1x1"),
+        ("cuda.direct_tiled_halo", "512-1-512-1-1", {}, "shared memory"),
+        ("cuda.direct_constant", "512-1-512-1-1", {}, "1048576 bytes"),
+        ("cuda.gemm", "512-1-512-1-1", {}, "im2col matrix of one image has 68988174336 elements"),
+    ],
+)
+def test_a_variant_says_why_it_does_not_apply(
+    variant_id: str, layer: str, changes: dict[str, object], expected: str
+) -> None:
+    assert expected in (reason(variant_id, layer, **changes) or "applies")
+
+
+@pytest.mark.parametrize("variant_id", ["cuda.direct_naive", "cuda.direct_constant", "cuda.gemm"])
+@pytest.mark.parametrize(
+    "change", [{"stride_h": 2}, {"dilation_w": 2}, {"groups": 4}, {"pad_h": 3}], ids=lambda change: next(iter(change))
+)
+def test_the_general_variants_take_any_geometry(variant_id: str, change: dict[str, object]) -> None:
+    assert reason(variant_id, "14-1-3-8-8", **change) is None
+
+
+@pytest.mark.parametrize("variant_id", BY_ID)
+def test_an_older_gpu_is_named(variant_id: str) -> None:
+    assert "7.0" in (BY_ID[variant_id].why_not(ConvProblem.parse("14-1-3-8-8"), V100) or "")
+
+
+@pytest.mark.parametrize("variant_id", BY_ID)
+def test_positions_in_a_padded_input_fit_32_bits(variant_id: str) -> None:
+    problem = ConvProblem(1, 1, 1, 1, 1, 3, 3, stride_h=2**29, pad_h=2**30, pad_w=1)
+    assert "2147483649" in (BY_ID[variant_id].why_not(problem, H200) or "")
+
+
+def test_a_filter_of_exactly_64_kb_fits_constant_memory() -> None:
+    assert reason("cuda.direct_constant", "128-1-128-1-1") is None
+    assert reason("cuda.direct_constant", "129-1-129-1-1") is not None
+    assert reason("cuda.direct_constant", "129-1-129-1-1", dtype="float16") is None
+
+
+def test_constant_memory_is_not_filled_too_often() -> None:
+    assert reason("cuda.direct_constant", "7-1-1-256-16384") is None
+    assert "257 fillings" in (reason("cuda.direct_constant", "7-1-1-257-16384") or "")
+
+
+@pytest.mark.parametrize("layer", ["14-1-3-256-128", "7-1-3-512-512", "13-1-1-1000-512", "28-1-5-32-16"])
+def test_constant_memory_holds_what_it_is_filled_with(layer: str) -> None:
+    problem = ConvProblem.parse(layer)
+    filters = plans.constant_filters(problem)
+    assert 1 <= filters <= problem.k
+    assert filters * problem.gemm_k * 4 <= plans.CONSTANT_BYTES
+
+
+def test_workspaces_by_hand() -> None:
+    assert workspace("cuda.direct_naive", "14-8-3-32-16") == 0
+    assert workspace("cuda.winograd_fused", "14-8-3-32-16") == 0
+    assert workspace("cuda.cuconv", "14-8-5-64-24") == 25 * 8 * 64 * 14 * 14 * 4
+    assert workspace("cuda.cuconv", "14-8-1-64-24") == 0
+    assert workspace("cuda.gemm", "14-8-1-64-24") == 32 * MIB
+    assert workspace("cuda.gemm", "14-8-3-64-24") == 32 * MIB + 8 * 24 * 9 * 14 * 14 * 4
+    assert workspace("cuda.gemm", "14-8-3-64-24", dtype="float16") == 32 * MIB + 8 * 24 * 9 * 14 * 14 * 2
+    assert workspace("cuda.winograd_nonfused", "7-8-3-64-24") == 32 * MIB + 4 * 16 * (64 * 24 + 8 * 16 * (64 + 24))
+    # 14 + 1 rounds up to 15 rows of 15 columns: 8 complex frequencies each.
+    assert workspace("cuda.fft", "14-8-3-64-24") == (8 * 24 + 64 * 24 + 8 * 64) * 15 * 8 * 8
+
+
+def seed_problems() -> list[ConvProblem]:
+    """The seed networks at their smallest and largest batch, and the filter sweep."""
+    layers = [layer.problem.short.split("-") for layer in networks.layers("seeds")]
+    batched = [f"{size}-{n}-{r}-{k}-{c}" for size, _, r, k, c in layers for n in (1, 256)]
+    sweep = [layer.problem.short for layer in networks.layers("fourth-seed")]
+    return [ConvProblem.parse(layer) for layer in (*batched, *sweep)]
+
+
+@pytest.mark.parametrize("variant_id", sorted(set(BY_ID) - {"cuda.cuconv"}))
+def test_only_cuconv_outgrows_the_default_limit_on_the_seed_layers(variant_id: str) -> None:
+    variant = BY_ID[variant_id]
+    sweep = {layer.problem for layer in networks.layers("fourth-seed")}
+    for problem in seed_problems():
+        if variant.why_not(problem, H200) is None and (variant_id != "cuda.gemm" or problem not in sweep):
+            needed = variant.workspace_bytes(problem)
+            assert needed is not None
+            assert needed <= DEFAULT_WORKSPACE_LIMIT_BYTES, problem.short
+
+
+@pytest.mark.parametrize("variant_id", ["cuda.direct_naive", "cuda.fft"])
+def test_every_experiment_has_a_direct_and_an_fft_variant(variant_id: str) -> None:
+    assert not [p.short for p in seed_problems() if BY_ID[variant_id].why_not(p, H200)]
+
+
+@pytest.mark.parametrize("plan", [plans.plan_gemm, plans.plan_winograd, plans.plan_fft])
+@pytest.mark.parametrize("layer", ["14-37-3-32-16", "28-256-3-64-48", "7-5-3-1-1"])
+def test_what_a_plan_says_it_needs_is_enough_and_less_is_not(plan: object, layer: str) -> None:
+    assert callable(plan)
+    problem = ConvProblem.parse(layer)
+    with pytest.raises(WorkspaceExceeded) as raised:
+        plan(problem, 1)
+    needed = raised.value.needed_bytes
+    assert plan(problem, needed).images == 1
+    with pytest.raises(WorkspaceExceeded):
+        plan(problem, needed - 1)
+
+
+@settings(deadline=None)
+@given(images=st.integers(1, 300), limit=st.integers(0, 200 * MIB))
+def test_chunks_fit_the_limit_and_cover_the_batch(images: int, limit: int) -> None:
+    problem = ConvProblem.parse(f"13-{images}-3-24-12")
+    for plan_images, used in ((plans.plan_gemm, "workspace_bytes"), (plans.plan_fft, "buffers_bytes")):
+        try:
+            plan = plan_images(problem, limit)
+        except WorkspaceExceeded:
+            continue
+        assert 1 <= plan.images <= images
+        assert getattr(plan, used) <= limit
+
+
+@settings(deadline=None)
+@given(least=st.integers(1, 5000))
+def test_an_fft_size_is_the_next_product_of_small_primes(least: int) -> None:
+    size = plans.fft_size(least)
+    assert size >= least
+    assert all(not is_smooth(between) for between in range(least, size))
+    assert is_smooth(size)
+
+
+def is_smooth(size: int) -> bool:
+    """Whether 2, 3, 5 and 7 are its only prime factors."""
+    return 210**13 % size == 0
+
+
+@settings(deadline=None)
+@given(h=st.integers(1, 70), w=st.integers(1, 70), r=st.integers(1, 90), s=st.integers(1, 90), c=st.integers(1, 600))
+def test_tiles_fit_shared_memory_and_blocks(h: int, w: int, r: int, s: int, c: int) -> None:
+    problem = ConvProblem(1, c, h, w, 9, r, s, pad_h=r // 2, pad_w=s // 2)
+    for has_halo in (True, False):
+        tile = plans.plan_tiles(problem, has_halo=has_halo)
+        if tile is None:
+            assert 4 * (r * s + (8 + r - 1) * (8 + s - 1) * has_halo + 64 * (not has_halo)) > plans.SHARED_BYTES
+            continue
+        assert 64 <= tile.width * tile.height <= 256
+        assert tile.shared_bytes <= plans.SHARED_BYTES
+        assert 1 <= tile.stage_channels <= c
+
+
+@pytest.mark.parametrize(("filters", "pixels", "expected"), [(64, 10**6, 8), (5, 10**6, 4), (1, 10**6, 1), (64, 49, 1)])
+def test_a_thread_computes_fewer_filters_where_threads_are_few(filters: int, pixels: int, expected: int) -> None:
+    assert plans.filters_per_thread(plans.DIRECT_FILTERS, filters, pixels, H200.processors) == expected
+
+
+@pytest.mark.parametrize(("images", "filters", "expected"), [(32, 64, (4, 4)), (1, 64, (1, 4)), (1, 1, (1, 1))])
+def test_the_tile_of_the_fft_product_fills_up(images: int, filters: int, expected: tuple[int, int]) -> None:
+    assert plans.fft_tile(images, filters, 10**5, H200.processors) == expected
+
+
+def test_a_chunk_keeps_indices_within_32_bits() -> None:
+    problem = ConvProblem.parse("224-256-3-64-64")
+    plan = plans.plan_gemm(problem, 2**40)
+    assert plan.images * plans.column_elements(problem) <= MAX_ELEMENTS
+    assert ceil(problem.n / plan.images) > 1
+    assert plans.plan_fft(problem, 2**40).buffers_bytes < 4 * 2**31
