@@ -110,7 +110,7 @@ def test_a_large_layer_is_right_at_sampled_outputs(gpu: Gpu, variant_id: str, pr
             gpu.results(variant_id, problem, x, weight, limit)
         return
     launched, replayed, used = gpu.results(variant_id, problem, x, weight, limit)
-    assert reference.max_error(reference.at(problem, launched, outputs), expected) <= reference.tolerance(problem)
+    assert reference.max_error(reference.take(problem, launched, outputs), expected) <= reference.tolerance(problem)
     assert np.isfinite(launched.astype(np.float32)).all()
     assert launched.tobytes() == replayed.tobytes()
     assert used <= limit
@@ -124,7 +124,7 @@ def test_a_small_workspace_gives_the_same_in_chunks(gpu: Gpu, variant_id: str, d
     limit = 64 * 2**20
     launched, _, used = gpu.results(variant_id, problem, x, weight, limit)
     assert used <= limit
-    assert reference.max_error(reference.at(problem, launched, outputs), expected) <= reference.tolerance(problem)
+    assert reference.max_error(reference.take(problem, launched, outputs), expected) <= reference.tolerance(problem)
     assert np.isfinite(launched.astype(np.float32)).all()
 
 
@@ -142,7 +142,7 @@ def test_the_filter_sweep_ends_where_only_naive_and_fft_apply(gpu: Gpu) -> None:
     x, weight, outputs, expected = sampled(problem)
     for variant_id in ("cuda.direct_naive", "cuda.fft"):
         launched, _, _ = gpu.results(variant_id, problem, x, weight, DEFAULT_WORKSPACE_LIMIT_BYTES)
-        assert reference.max_error(reference.at(problem, launched, outputs), expected) <= reference.tolerance(problem)
+        assert reference.max_error(reference.take(problem, launched, outputs), expected) <= reference.tolerance(problem)
 
 
 def test_a_variant_that_does_not_apply_is_not_prepared(gpu: Gpu) -> None:
