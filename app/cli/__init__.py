@@ -1,0 +1,35 @@
+"""The command line, ``conv-advisor``: each command imports what it needs when it runs, so that all start fast."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+import typer
+
+from app.cli import ask, learn, measure, serve, transfer
+from data.errors import ConvAdvisorError, InvalidInput, NotApplicable, Unknown
+
+cli = typer.Typer(
+    name="conv-advisor",
+    help="Which convolution algorithm is fastest for this layer on this GPU: measured, learned, served.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+_COMMANDS: tuple[Callable[..., None], ...] = (
+    *(ask.advise, measure.convolve, measure.sweep, learn.train, learn.evaluate, serve.serve),
+    *(ask.variants, ask.devices, ask.networks),
+)
+for _command in _COMMANDS:
+    cli.command()(_command)
+cli.add_typer(transfer.data, name="data")
+
+
+def main() -> None:
+    """Run the command line; a known error is one line on standard error and exit status 2 for bad input, else 1."""
+    try:
+        cli()
+    except ConvAdvisorError as error:
+        sys.stderr.write(f"conv-advisor: {error}\n")
+        sys.exit(2 if isinstance(error, InvalidInput | Unknown | NotApplicable) else 1)

@@ -1,0 +1,170 @@
+"""Commands that answer from what is known already; none runs a convolution."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from app.cli.output import AsJson, LayerName, OneDType, OneLayout, print_json, print_table
+from app.settings import Settings, load_settings
+from data.errors import InvalidInput, UnknownDevice
+from data.problem import FIELDS, ConvProblem, DType, Layout
+
+if TYPE_CHECKING:
+    from data.store import Store
+    from models.advisor import Advice
+
+
+def advise(
+    layer: LayerName,
+    dtype: OneDType = DType.FLOAT32,
+    layout: OneLayout = Layout.NCHW,
+    device: Annotated[str, typer.Option(help="Device that has a model or measurements.")] = "nvidia-h200",
+    max_workspace_bytes: Annotated[
+        int | None, typer.Option(min=0, help="Scratch memory a variant may use.  [default: 1 GiB]")
+    ] = None,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="Only variants whose equal inputs give equal bits.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say which variant is fastest for a layer, how fast, how sure, and why the others are out."""
+    problem = ConvProblem.parse(layer, dtype=dtype, layout=layout)
+    advice = advice_for(problem, device, load_settings(), max_workspace_bytes, deterministic)
+    if as_json:
+        print_json(_advice_json(advice))
+        return
+    rows = [
+        (each.variant, each.time_ms, each.slowdown, "tied" if each.is_tied else "", each.source, each.workspace_bytes)
+        for each in advice.ranking
+    ]
+    columns = ("variant", "ms", "slowdown", "", "time is", "workspace")
+    print_table(columns, rows, title=f"{problem.short} {dtype} {layout} on {device}, model {advice.model_id or 'none'}")
+    if advice.excluded:
+        print_table(("out", "because"), ((each.variant, each.reason) for each in advice.excluded))
+
+
+def advice_for(
+    problem: ConvProblem,
+    device_id: str,
+    settings: Settings,
+    max_workspace_bytes: int | None = None,
+    is_deterministic: bool = False,
+) -> Advice:
+    """Advice from the device's model and from what the store, if there is one, has measured.
+
+    Raises
+    ------
+    UnknownDevice
+        The device has neither a model nor measurements.
+    NoAdvice, ModelRejected, StoreError
+    """
+    from models.advisor import Advisor
+    from models.registry import Registry
+
+    registry = Registry(settings.models_home)
+    store = _store_if_any(settings)
+    model = registry.active(device_id) if device_id in registry.devices() else None
+    if store is None and model is None:
+        raise UnknownDevice(device_id, registry.devices())
+    advisor = Advisor(model, store.device(device_id) if store and not model else None)
+    return advisor.advise(
+        problem,
+        max_workspace_bytes=settings.workspace_limit_bytes if max_workspace_bytes is None else max_workspace_bytes,
+        is_deterministic=is_deterministic,
+        measured=store.summaries([problem], device_id).get(problem.key) if store else None,
+    )
+
+
+def _advice_json(advice: Advice) -> dict[str, Any]:
+    """What GET /v1/advice answers."""
+    problem = advice.problem
+    sizes = {name: getattr(problem, name) for name in FIELDS}
+    return {
+        "variant": advice.variant,
+        "time_ms": advice.best.time_ms,
+        "source": advice.best.source,
+        "ranking": [asdict(choice) for choice in advice.ranking],
+        "excluded": [asdict(each) for each in advice.excluded],
+        "path": [asdict(step) for step in advice.path],
+        "model": advice.model_id,
+        "device": advice.device_id,
+        "problem": sizes | {"layer": problem.short, "p": problem.p, "q": problem.q, "flops": problem.flops},
+    }
+
+
+def variants(
+    kind: Annotated[str, typer.Option(help="Only those of devices of this kind: cpu or cuda.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """List every variant: who made it, what it does, and whether equal inputs give equal bits."""
+    from kernels import catalog
+
+    if kind not in ("", "cpu", "cuda"):
+        raise InvalidInput("kind", kind, "cpu, cuda")
+    found = [each for each in catalog.VARIANTS.values() if kind in ("", each.backend.device_kind)]
+    if as_json:
+        print_json(
+            {
+                "variants": [
+                    {
+                        "id": each.id,
+                        "algorithm": each.algorithm,
+                        "backend": each.backend,
+                        "is_deterministic": each.is_deterministic,
+                        "source": each.source,
+                    }
+                    for each in found
+                ]
+            }
+        )
+        return
+    rows = [
+        (each.id, each.algorithm, each.backend, "yes" if each.is_deterministic else "no", each.source) for each in found
+    ]
+    print_table(("variant", "algorithm", "backend", "deterministic", "source"), rows)
+
+
+def networks(as_json: AsJson = False) -> None:
+    """List the networks and experiments whose layers are known, and the groups that a sweep takes."""
+    from data import networks as catalogue
+
+    layers = {name: [layer.problem.short for layer in catalogue.layers(name)] for name in catalogue.names()}
+    if as_json:
+        print_json({"networks": [{"name": name, "layers": shorts} for name, shorts in layers.items()]})
+        return
+    rows = [(name, len(shorts), ", ".join(catalogue.GROUPS.get(name, ()))) for name, shorts in layers.items()]
+    print_table(("network", "layers", "members"), rows)
+
+
+def devices(as_json: AsJson = False) -> None:
+    """List the devices that were measured here or that have a model."""
+    from models.registry import Registry
+
+    settings = load_settings()
+    store = _store_if_any(settings)
+    measured = {device.id: device for device in store.devices()} if store else {}
+    with_model = Registry(settings.models_home).devices()
+    ids = sorted({*measured, *with_model})
+    if as_json:
+        found = [
+            {"id": each, "has_model": each in with_model} | (asdict(measured[each]) if each in measured else {})
+            for each in ids
+        ]
+        print_json({"devices": found})
+        return
+    rows = [
+        (each, measured[each].name if each in measured else "", "yes" if each in with_model else "no") for each in ids
+    ]
+    print_table(("device", "name", "has a model"), rows)
+
+
+def _store_if_any(settings: Settings) -> Store | None:
+    """The store, if there is one: asking for advice creates none."""
+    from data.store import Store
+
+    if settings.database_url or (settings.home / "conv-advisor.db").exists():
+        return Store(settings.store_url)
+    return None

@@ -1,0 +1,212 @@
+"""Commands that run convolutions: one, or a sweep of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from app.cli.ask import advice_for
+from app.cli.output import (
+    AsJson,
+    LayerName,
+    OneDType,
+    OneLayout,
+    print_json,
+    print_table,
+    progress_bar,
+    split_counts,
+    split_enum,
+    split_words,
+)
+from app.settings import Settings, load_settings
+from data.errors import InvalidInput, NoAdvice, UnknownDevice
+from data.measurement import Device, L2State, Measurement
+from data.problem import ConvProblem, DType, Layout
+
+if TYPE_CHECKING:
+    from app.engine import Engine
+    from app.sweep import SweepReport
+    from kernels.bench import BenchOptions
+
+_RESULT: Final = ("variant", "outcome", "detail", "time_ms", "samples_ms", "workspace_bytes", "max_error", "plan")
+
+DeviceOption = Annotated[
+    str, typer.Option(help="cpu, cuda:0, cuda:1 ...; auto: cuda:0 where it can be used, else cpu.")
+]
+L2Option = Annotated[L2State, typer.Option(help="What the L2 cache holds when a timed launch starts.")]
+
+
+def convolve(
+    layer: LayerName,
+    device: DeviceOption = "auto",
+    variant: Annotated[
+        str, typer.Option(help="Variants to run, separated by commas; without it, the advised one, or all if none is.")
+    ] = "",
+    all_: Annotated[bool, typer.Option("--all", help="Run every variant of the device.")] = False,
+    dtype: OneDType = DType.FLOAT32,
+    layout: OneLayout = Layout.NCHW,
+    l2: L2Option = L2State.WARM,
+    seed: Annotated[int, typer.Option(min=0, help="Of the random operands.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Run one convolution on random operands: verified against float64, then timed."""
+    from app import worker
+    from kernels import catalog
+
+    if all_ and variant:
+        raise InvalidInput("variant", variant, "nothing beside --all")
+    problem = ConvProblem.parse(layer, dtype=dtype, layout=layout)
+    wanted = [catalog.get(name).id for name in split_words("variant", variant)] if variant else []
+    settings = load_settings()
+    with _open_engine(device, settings) as engine:
+        found = engine.run(worker.describe_device, deadline_s=settings.start_timeout_s)
+        if all_:
+            wanted = [each.id for each in catalog.for_device_kind(found.kind)]
+        if not wanted:
+            wanted = _advised(problem, found, settings)
+        options = _options(settings, l2, seed)
+        deadline_s = settings.convolution_deadline_s * len(wanted)
+        measurements = engine.run(worker.measure, problem, wanted, options, "", deadline_s=deadline_s)
+    _show_measurements(problem, measurements, as_json)
+
+
+def sweep(
+    device: DeviceOption = "auto",
+    networks: Annotated[
+        str, typer.Option(help="Networks, experiments or groups of them, separated by commas.")
+    ] = "seeds",
+    dtypes: Annotated[str, typer.Option(help="Precisions, separated by commas.")] = "float32",
+    layouts: Annotated[str, typer.Option(help="Memory orders, separated by commas.")] = "nchw",
+    variants: Annotated[str, typer.Option(help="Variants; without it, every one of the device.")] = "",
+    batches: Annotated[str, typer.Option(help="Batch sizes; without it, those of the source.")] = "",
+    sampled: Annotated[int, typer.Option(min=0, help="Sampled layers to add to the networks'.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the sampled layers and of the random operands.")] = 0,
+    l2: L2Option = L2State.WARM,
+    run_id: Annotated[
+        str, typer.Option(help="Run to continue; without it, that of this device and these options.")
+    ] = "",
+    shard: Annotated[str, typer.Option(help="INDEX/COUNT: only every COUNT-th problem, from INDEX on.")] = "0/1",
+    deadline_s: Annotated[float, typer.Option(min=0.1, help="For the variants of one problem together.")] = 120.0,
+    time_limit_s: Annotated[float | None, typer.Option(min=0.0, help="Begin no problem after this time.")] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Write the run to this Parquet file, its picks beside it.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure every variant on every layer. Run again, it goes on where it ended."""
+    from app import sweep as sweeping
+    from app import worker
+    from app.shipped import export_files
+    from data.store import Store
+    from kernels import catalog
+
+    settings = load_settings()
+    problems = sweeping.shard_of(_problems(networks, dtypes, layouts, batches, sampled, seed), *_read_shard(shard))
+    wanted = [catalog.get(name).id for name in split_words("variants", variants)] if variants else []
+    with Store(settings.store_url) as store:
+        with _open_engine(device, settings) as engine, progress_bar() as on_progress:
+            found = engine.run(worker.describe_device, deadline_s=settings.start_timeout_s)
+            report = sweeping.sweep(
+                store,
+                engine,
+                problems,
+                wanted or [each.id for each in catalog.for_device_kind(found.kind)],
+                options=_options(settings, l2, seed),
+                run_id=run_id,
+                deadline_s=deadline_s,
+                time_limit_s=time_limit_s,
+                on_progress=on_progress,
+            )
+        if output:
+            export_files(store, output, device_id=report.device.id, run_id=report.run_id)
+    _show_report(report, as_json)
+
+
+def _advised(problem: ConvProblem, device: Device, settings: Settings) -> list[str]:
+    """The advised variant; every one of the device where nothing is known of it."""
+    from kernels import catalog
+
+    try:
+        return [advice_for(problem, device.id, settings).variant]
+    except (NoAdvice, UnknownDevice):
+        return [each.id for each in catalog.for_device_kind(device.kind)]
+
+
+@contextmanager
+def _open_engine(device: str, settings: Settings) -> Iterator[Engine]:
+    from app.engine import Engine, resolve_device
+
+    device = load_settings(device=device).device
+    device = resolve_device(device, start_timeout_s=settings.start_timeout_s)
+    with Engine(device, start_timeout_s=settings.start_timeout_s, has_spare=False) as engine:
+        yield engine
+
+
+def _options(settings: Settings, l2: L2State, seed: int) -> BenchOptions:
+    from kernels.bench import BenchOptions
+
+    return BenchOptions(l2=l2, workspace_limit_bytes=settings.workspace_limit_bytes, seed=seed)
+
+
+def _problems(networks: str, dtypes: str, layouts: str, batches: str, sampled: int, seed: int) -> list[ConvProblem]:
+    from data import networks as catalogue
+    from data.sampling import sample_problems
+
+    dtype_list, layout_list = split_enum("dtypes", dtypes, DType), split_enum("layouts", layouts, Layout)
+    counts = split_counts("batches", batches) if batches else None
+    problems = [
+        problem
+        for name in (split_words("networks", networks) if networks or not sampled else ())
+        for problem in catalogue.problems(name, batches=counts, dtypes=dtype_list, layouts=layout_list)
+    ]
+    problems += [
+        replace(problem, dtype=dtype, layout=layout)
+        for problem in sample_problems(sampled, seed)
+        for dtype in dtype_list
+        for layout in layout_list
+    ]
+    return list(dict.fromkeys(problems))
+
+
+def _read_shard(text: str) -> tuple[int, int]:
+    index, _, count = text.partition("/")
+    if index.isdecimal() and count.isdecimal() and int(index) < int(count):
+        return int(index), int(count)
+    raise InvalidInput("shard", text, "INDEX/COUNT with INDEX below COUNT, such as 0/4")
+
+
+def _show_measurements(problem: ConvProblem, measurements: list[Measurement], as_json: bool) -> None:
+    ranked = sorted(measurements, key=lambda each: (each.time_ms is None, each.time_ms or 0.0))
+    if as_json:
+        print_json(
+            {"layer": problem.short, "dtype": problem.dtype, "layout": problem.layout}
+            | {"device": ranked[0].device.id, "results": [_result(each) for each in ranked]}
+        )
+        return
+    print_table(
+        ("variant", "outcome", "ms", "workspace", "error", "detail"),
+        [
+            (each.variant, each.outcome, each.time_ms, each.workspace_bytes, each.max_error, each.detail)
+            for each in ranked
+        ],
+        title=f"{problem.short} {problem.dtype} {problem.layout} on {ranked[0].device.name}",
+    )
+
+
+def _result(measurement: Measurement) -> dict[str, Any]:
+    return {name: getattr(measurement, name) for name in _RESULT}
+
+
+def _show_report(report: SweepReport, as_json: bool) -> None:
+    summary = asdict(report) | {"device": report.device.id, "outcomes": dict(report.outcomes)}
+    if as_json:
+        print_json(summary)
+        return
+    rows = [*((name, count) for name, count in sorted(report.outcomes.items())), ("already there", report.n_skipped)]
+    state = "complete" if report.is_complete else "stopped at the time limit; run it again to go on"
+    print_table(("outcome", "attempts"), rows, title=f"run {report.run_id} on {report.device.name}: {state}")

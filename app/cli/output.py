@@ -1,0 +1,122 @@
+"""What commands print: one JSON value, or a table; and how they read lists and layers."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from data.errors import InvalidInput
+from data.problem import DType, Layout
+
+Kind = TypeVar("Kind", bound=StrEnum)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
+LayerName = Annotated[str, typer.Argument(help="size-batch-filter-filters-depth, such as 14-1-3-256-128.")]
+OneDType = Annotated[DType, typer.Option(help="Precision; float32 means no tensor cores.")]
+OneLayout = Annotated[Layout, typer.Option(help="Memory order.")]
+
+
+def print_json(value: Any) -> None:
+    """One JSON value on one line."""
+    sys.stdout.write(json.dumps(value) + "\n")
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
+    """A table; columns of numbers are set flush right."""
+    from rich.console import Console
+    from rich.table import Table
+
+    cells = [list(row) for row in rows]
+    table = Table(title=title, title_justify="left")
+    for index, column in enumerate(columns):
+        is_numeric = bool(cells) and all(isinstance(row[index], int | float | None) for row in cells)
+        table.add_column(column, justify="right" if is_numeric else "left", overflow="fold", no_wrap=index == 0)
+    for row in cells:
+        table.add_row(*(_text(value) for value in row))
+    Console().print(table)
+
+
+@contextmanager
+def progress_bar() -> Iterator[Callable[[float, float, str], None]]:
+    """A bar on standard error; takes what is done, the whole, and what is being done."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        bar = progress.add_task("", total=None)
+
+        def show(done: float, total: float, doing: str) -> None:
+            progress.update(bar, completed=done, total=total, description=doing)
+
+        yield show
+
+
+def split_enum(option: str, text: str, kind: type[Kind]) -> list[Kind]:
+    """Read a comma-separated list of an enumeration's values.
+
+    Raises
+    ------
+    InvalidInput
+    """
+    found = []
+    for word in split_words(option, text):
+        try:
+            found.append(kind(word))
+        except ValueError:
+            raise InvalidInput(option, word, ", ".join(kind)) from None
+    return found
+
+
+def split_words(option: str, text: str) -> list[str]:
+    """Read a comma-separated list.
+
+    Raises
+    ------
+    InvalidInput
+        It is empty.
+    """
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words:
+        raise InvalidInput(option, text, "a comma-separated list")
+    return words
+
+
+def split_counts(option: str, text: str) -> list[int]:
+    """Read a comma-separated list of positive integers.
+
+    Raises
+    ------
+    InvalidInput
+    """
+    words = split_words(option, text)
+    if not all(word.isdecimal() and int(word) for word in words):
+        raise InvalidInput(option, text, "positive integers, separated by commas")
+    return [int(word) for word in words]
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)

@@ -1,0 +1,46 @@
+"""The command that runs the service."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.settings import load_settings
+from data.errors import InvalidInput
+
+
+def serve(
+    host: Annotated[str | None, typer.Option(help="Address to listen on.  [default: 127.0.0.1]")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on; 0: any free one.  [default: 8000]")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda:0, cuda:1 ...  [default: auto]")] = None,
+    home: Annotated[Path | None, typer.Option(help="Folder of what is written.  [default: var]")] = None,
+    allow_remote: Annotated[bool, typer.Option("--allow-remote", help="Accept a host that others can reach.")] = False,
+) -> None:
+    """Serve over HTTP. Every setting can also be given as CONV_ADVISOR_<NAME> in the environment."""
+    settings = load_settings(host=host, port=port, device=device, home=home)
+    if not allow_remote and not _is_loopback(settings.host):
+        raise InvalidInput(
+            "host", settings.host, "a loopback address, or --allow-remote: the service asks nobody who they are"
+        )
+    import uvicorn
+
+    from app.main import create_app
+
+    uvicorn.run(
+        create_app(settings),
+        host=settings.host,
+        port=settings.port,
+        log_level=settings.log_level,
+        timeout_graceful_shutdown=5,
+        server_header=False,
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

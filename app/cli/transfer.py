@@ -1,0 +1,55 @@
+"""Commands that carry measurements in and out of the store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.cli.output import AsJson, print_json, print_table
+from app.settings import load_settings
+from data.errors import InvalidInput
+
+data = typer.Typer(help="Carry measurements in and out, as Parquet.", no_args_is_help=True)
+
+
+@data.command("import")
+def import_(
+    paths: Annotated[list[Path], typer.Argument(help="Files of measurements, or of picks: *picks.parquet.")],
+    as_json: AsJson = False,
+) -> None:
+    """Add the rows of Parquet files; a file that was imported before adds nothing."""
+    from app.shipped import import_file
+    from data.store import Store
+
+    for path in paths:
+        if not path.is_file():
+            raise InvalidInput("paths", str(path), "a file that exists")
+    with Store(load_settings().store_url) as store:
+        _show({path: import_file(store, path) for path in paths}, "imported", as_json)
+
+
+@data.command("export")
+def export(
+    path: Annotated[Path, typer.Argument(help="File to write; picks go beside it, to <name>-picks.parquet.")],
+    device: Annotated[str, typer.Option(help="Device whose rows to write, e.g. nvidia-h200.")],
+    run_id: Annotated[str | None, typer.Option(help="Only the rows of this run.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a device's measurements and picks as Parquet."""
+    from app.shipped import export_files
+    from data.store import Store
+
+    if path.suffix != ".parquet":
+        raise InvalidInput("path", str(path), "a name that ends in .parquet")
+    with Store(load_settings().store_url) as store:
+        store.device(device)
+        _show(export_files(store, path, device_id=device, run_id=run_id), "written", as_json)
+
+
+def _show(rows: dict[Path, int], verb: str, as_json: bool) -> None:
+    if as_json:
+        print_json({"files": [{"path": str(path), "rows": count} for path, count in rows.items()]})
+    else:
+        print_table(("file", f"rows {verb}"), ((str(path), count) for path, count in rows.items()))

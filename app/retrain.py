@@ -1,0 +1,93 @@
+"""Train a challenger on the store's measurements, and let it replace the champion if it is no worse."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from app.shipped import import_shipped
+from data.errors import ModelRejected, UnknownDevice
+from data.store import Store
+from models.registry import Registry
+from models.tree_file import TreeModel
+
+log = logging.getLogger(__name__)
+
+OnProgress = Callable[[float, str], None]
+
+
+def retrain(
+    store_url: str, home: Path, device_id: str, *, is_forced: bool, on_progress: OnProgress | None = None
+) -> dict[str, Any]:
+    """Train, compare on layers held out from both, and change the tree in use if the new one is no worse.
+
+    Parameters
+    ----------
+    store_url : str
+    home : Path
+        Of the registry.
+    device_id : str
+        Whose measurements.
+    is_forced : bool
+        Use the new tree whatever the comparison says.
+    on_progress : callable (fraction, message)
+
+    Returns
+    -------
+    dict
+        ``device``, ``model`` and ``champion`` (ids; null where there is no champion), ``slowdown`` and
+        ``champion_slowdown`` (held-out geometric means), ``promoted``, ``forced``.
+
+    Raises
+    ------
+    NotEnoughData, UnknownDevice, StoreError
+
+    Notes
+    -----
+    Killed at any point and run again, it ends the same: the store only grows, the same measurements give the same tree,
+    a tree is added whole, and the pointer to the one in use is replaced in one step.
+    """
+    from models.evaluate import challenge  # scikit-learn, which only a process that trains may load
+
+    tell = on_progress or (lambda _fraction, _message: None)
+    registry = Registry(home)
+    champion = champion_of(registry, device_id)
+    with Store(store_url) as store:
+        tell(0.0, "reading the measurements")
+        import_shipped(store)
+        store.device(device_id)
+        table = store.table(device_id)
+    found = challenge(
+        table,
+        champion,
+        device_id=device_id,
+        on_progress=lambda share: tell(0.05 + 0.85 * share, f"training on {table.num_rows} measurements"),
+    )
+    tell(0.95, "storing the tree")
+    model_id = registry.add(found.model)
+    is_promoted = is_forced or found.is_no_worse
+    if is_promoted:
+        registry.activate(device_id, model_id)
+    return {
+        "device": device_id,
+        "model": model_id,
+        "champion": champion.id if champion else None,
+        "slowdown": found.slowdown,
+        "champion_slowdown": None if math.isnan(found.champion_slowdown) else found.champion_slowdown,
+        "promoted": is_promoted,
+        "forced": is_forced,
+    }
+
+
+def champion_of(registry: Registry, device_id: str) -> TreeModel | None:
+    """The tree in use; None where the device has none, or none that can be used: a new one is then the way out."""
+    try:
+        return registry.active(device_id)
+    except UnknownDevice:
+        return None
+    except ModelRejected as error:
+        log.warning("there is nothing to compare with: %s", error)
+        return None

@@ -1,0 +1,233 @@
+"""The command line as its user runs it: real processes, JSON on standard output, one clear line for an error."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from app.answers import advice_answer
+from data.problem import ConvProblem
+from data.store import Store
+from models.advisor import Advisor
+from models.registry import Registry
+from models.tree_file import TreeModel
+from tests.fakes import SMALL_DEVICE, small_measurements, small_tree
+from tests.processes import eventually, is_running
+
+COMMAND = Path(sys.executable).with_name("conv-advisor")
+SMALL = ("--device", "cpu", "--networks", "alexnet", "--batches", "1")
+
+
+@pytest.fixture
+def home(tmp_path) -> Path:
+    return tmp_path / "home"
+
+
+def start(home: Path, *arguments: str) -> subprocess.Popen[str]:
+    environment = os.environ | {"CONV_ADVISOR_HOME": str(home), "COLUMNS": "200"}
+    return subprocess.Popen(
+        [COMMAND, *arguments], env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def run(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    process = start(home, *arguments)
+    output, errors = process.communicate(timeout=120)
+    return subprocess.CompletedProcess(arguments, process.returncode, output, errors)
+
+
+def answer(home: Path, *arguments: str):
+    """The one JSON value that a command prints."""
+    done = run(home, *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_help_names_every_command(home):
+    done = run(home, "--help")
+    for command in (
+        "advise",
+        "convolve",
+        "sweep",
+        "train",
+        "evaluate",
+        "variants",
+        "serve",
+        "data",
+        "devices",
+        "networks",
+    ):
+        assert f" {command} " in done.stdout
+
+
+def test_variants_and_networks_are_listed(home):
+    ids = {each["id"] for each in answer(home, "variants")["variants"]}
+    assert {"cpu.direct", "cuda.cuconv", "cudnn.implicit_precomp_gemm"} <= ids
+    assert {each["id"].split(".")[0] for each in answer(home, "variants", "--kind", "cpu")["variants"]} == {"cpu"}
+    layers = {each["name"]: each["layers"] for each in answer(home, "networks")["networks"]}
+    assert len(layers["seeds"]) == 86
+    assert "cpu.direct" in run(home, "variants").stdout
+    assert not home.exists()
+
+
+@pytest.fixture(scope="module")
+def tree() -> TreeModel:
+    return small_tree(0.01)
+
+
+@pytest.fixture
+def trained(home, tree) -> Path:
+    registry = Registry(home)
+    registry.activate(SMALL_DEVICE.id, registry.add(tree))
+    return home
+
+
+def test_advice_is_what_the_service_answers(trained, tree):
+    arguments = ("advise", "8-2-3-16-16", "--device", SMALL_DEVICE.id)
+    found = answer(trained, *arguments)
+    advice = Advisor(tree).advise(ConvProblem.parse("8-2-3-16-16"))
+    assert found == json.loads(json.dumps(advice_answer(advice)))
+    assert (found["variant"], found["source"], found["model"]) == ("cpu.direct", "predicted", tree.id)
+    shown = run(trained, *arguments).stdout
+    assert "cpu.direct" in shown
+    assert "not measured on this layer" in shown
+    assert not (trained / "conv-advisor.db").exists()
+
+
+def test_advice_prefers_what_the_store_has_measured(trained):
+    with Store(f"sqlite:///{trained / 'conv-advisor.db'}") as store:
+        store.append(small_measurements(0.01))
+    found = answer(trained, "advise", "8-6-3-16-16", "--device", SMALL_DEVICE.id)
+    assert (found["variant"], found["source"]) == ("cpu.gemm", "measured")
+
+
+def test_advice_keeps_to_its_limits(trained):
+    found = answer(trained, "advise", "8-2-3-16-16", "--device", SMALL_DEVICE.id, "--max-workspace-bytes", "20000")
+    assert [each["variant"] for each in found["ranking"]] == ["cpu.direct"]
+    other = ("advise", "8-2-3-16-16", "--device", SMALL_DEVICE.id, "--dtype", "float16", "--layout", "nhwc")
+    assert answer(trained, *other, "--deterministic")["problem"]["dtype"] == "float16"
+
+
+def test_devices_with_a_model_are_listed(trained):
+    devices = {each["id"]: each["has_model"] for each in answer(trained, "devices")["devices"]}
+    assert devices[SMALL_DEVICE.id] is True
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate"])
+def test_training_and_judging_need_measurements(home, command):
+    done = run(home, command, "--device", "abacus")
+    assert done.returncode == 2
+    assert "conv-advisor: unknown device 'abacus'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_convolve_measures_the_named_variants(home):
+    found = answer(home, "convolve", "8-1-3-4-3", "--device", "cpu", "--variant", "cpu.gemm,cpu.direct")
+    assert (found["layer"], found["dtype"], found["device"]) == ("8-1-3-4-3", "float32", "cpu")
+    results = {each["variant"]: each for each in found["results"]}
+    assert set(results) == {"cpu.gemm", "cpu.direct"}
+    assert all(min(each["samples_ms"]) > 0 and each["max_error"] < 1e-5 for each in results.values())
+
+
+def test_convolve_all_runs_every_variant_of_the_device(home):
+    found = answer(home, "convolve", "6-1-1-4-3", "--device", "cpu", "--all")
+    outcomes = {each["variant"]: each["outcome"] for each in found["results"]}
+    assert set(outcomes) == {each["id"] for each in answer(home, "variants", "--kind", "cpu")["variants"]}
+    assert outcomes["cpu.winograd"] == "not_applicable"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("convolve", "14-1-3"), "layer is '14-1-3'; allowed: size-batch-filter-filters-depth, such as 14-1-3-256-128"),
+        (("convolve", "14-1-0-4-4"), "r is 0; allowed: an integer from 1"),
+        (("convolve", "8-1-3-4-3", "--variant", "cpu.magic"), "unknown variant 'cpu.magic'; known: cpu."),
+        (("convolve", "8-1-3-4-3", "--variant", "cpu.fft", "--all"), "variant is 'cpu.fft'; allowed: nothing beside"),
+        (("advise", "8-1-3-4-3", "--device", "abacus"), "unknown device 'abacus'"),
+        (("convolve", "8-1-3-4-3", "--device", "gpu"), "device is 'gpu'; allowed: auto, cpu, cuda:0"),
+        (("sweep", "--networks", "lenet"), "unknown network 'lenet'; known: alexnet"),
+        (("sweep", "--dtypes", "float32,int8"), "dtypes is 'int8'; allowed: float32, tf32, float16, bfloat16"),
+        (("sweep", "--layouts", "chwn"), "layouts is 'chwn'; allowed: nchw, nhwc"),
+        (("sweep", "--batches", "1,-1"), "batches is '1,-1'; allowed: positive integers"),
+        (("sweep", "--shard", "4/4"), "shard is '4/4'; allowed: INDEX/COUNT"),
+        (("data", "import", "nowhere.parquet"), "paths is 'nowhere.parquet'; allowed: a file that exists"),
+        (("data", "export", "x.csv", "--device", "cpu"), "path is 'x.csv'; allowed: a name that ends in .parquet"),
+        (("data", "export", "x.parquet", "--device", "abacus"), "unknown device 'abacus'"),
+        (("serve", "--host", "0.0.0.0"), "host is '0.0.0.0'; allowed: a loopback address, or --allow-remote"),  # noqa: S104
+        (("serve", "--port", "70000"), "port is 70000; allowed: "),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(home, arguments, message):
+    done = run(home, *arguments)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith(f"conv-advisor: {message}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_store_that_cannot_be_read_is_one_line_and_status_1(home):
+    home.mkdir()
+    (home / "conv-advisor.db").write_text("no database")
+    done = run(home, "devices")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("conv-advisor: cannot ")
+    assert "Traceback" not in done.stderr
+
+
+def test_a_sweep_is_resumed_and_its_rows_go_out_and_in(home, tmp_path):
+    variants = ("--variants", "cpu.gemm,cpu.fft")
+    first = answer(home, "sweep", *SMALL, *variants, "--shard", "0/2")
+    assert (first["n_problems"], first["n_attempts"], first["is_complete"]) == (2, 4, True)
+    again = answer(home, "sweep", *SMALL, *variants, "--output", str(tmp_path / "run.parquet"))
+    assert (again["n_attempts"], again["n_skipped"], again["run_id"]) == (4, 4, first["run_id"])
+    exported = answer(home, "data", "export", str(tmp_path / "all.parquet"), "--device", "cpu")
+    assert [each["rows"] for each in exported["files"]] == [8, 0]
+    for rows in (8, 0):
+        (file,) = answer(tmp_path / "other", "data", "import", str(tmp_path / "run.parquet"))["files"]
+        assert file["rows"] == rows
+    (device,) = (each for each in answer(tmp_path / "other", "devices")["devices"] if each["id"] == "cpu")
+    assert device["kind"] == "cpu"
+
+
+def test_a_sweep_stops_at_its_time_limit(home):
+    stopped = answer(home, "sweep", *SMALL, "--time-limit-s", "0")
+    assert (stopped["n_attempts"], stopped["is_complete"]) == (0, False)
+
+
+def test_a_sweep_shows_how_far_it_is_beside_its_answer(home):
+    done = run(home, "sweep", *SMALL, "--variants", "cpu.gemm")
+    assert "100%" in done.stderr
+    assert "complete" in done.stdout
+
+
+def test_an_interrupted_sweep_leaves_no_worker_and_keeps_its_rows(home):
+    sweep = start(home, "sweep", "--device", "cpu", "--networks", "seeds")
+    database = home / "conv-advisor.db"
+    assert eventually(lambda: database.exists() and children_of(sweep.pid))
+    workers = children_of(sweep.pid)
+    time.sleep(0.5)
+    sweep.send_signal(signal.SIGINT)
+    output, errors = sweep.communicate(timeout=30)
+    assert sweep.returncode not in (0, None)
+    assert output == ""
+    assert "Traceback" not in errors
+    assert not any(map(is_running, workers))
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that a process has started."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            if int(entry.read_text().rpartition(")")[2].split()[1]) == pid:
+                found.append(int(entry.parent.name))
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found

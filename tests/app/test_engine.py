@@ -1,0 +1,281 @@
+"""The engine with real worker processes: they crash, overrun, are killed, and the next job runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import CancelledError, wait
+from pathlib import Path
+
+import pytest
+
+from app.engine import NO_DEVICE, Engine, EngineState, resolve_device
+from data.errors import DeadlineExceeded, LaunchFailed, NotSupported, QueueFull, WorkerDied, WorkerError
+from tests import fakes
+from tests.processes import eventually, is_running, read_pid
+
+OPENER = "tests.fakes:open_nothing"
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Engine]:
+    """An engine whose worker outlives the tests that do it no harm."""
+    with Engine("cpu", opener=OPENER) as engine:
+        assert engine.wait_ready(30)
+        yield engine
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    with Engine("cpu", opener=OPENER, max_queue=2) as engine:
+        assert engine.wait_ready(30)
+        yield engine
+
+
+def test_runs_in_another_process(shared: Engine):
+    assert shared.run(fakes.pid, deadline_s=30) == shared.pid != os.getpid()
+
+
+def test_jobs_end_in_the_order_they_came(shared: Engine):
+    futures = [shared.submit(fakes.add, index, 1, deadline_s=30) for index in range(10)]
+    assert [future.result() for future in futures] == list(range(1, 11))
+
+
+def test_a_tasks_own_error_comes_back_and_keeps_the_worker(shared: Engine):
+    pid = shared.pid
+    with pytest.raises(NotSupported, match="no engine for it"):
+        shared.run(fakes.refuse, deadline_s=30)
+    assert shared.run(fakes.pid, deadline_s=30) == pid
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [(fakes.divide_by_zero, "ZeroDivisionError"), (fakes.unpicklable, "cannot be sent"), (lambda: 1, "cannot be sent")],
+)
+def test_the_unforeseen_is_wrapped_and_keeps_the_worker(shared: Engine, task, message):
+    pid = shared.pid
+    with pytest.raises(WorkerError, match=message):
+        shared.run(task, deadline_s=30)
+    assert shared.run(fakes.pid, deadline_s=30) == pid
+
+
+def test_progress_is_passed_on_in_order(shared: Engine):
+    seen = []
+    shared.run(fakes.count_to, 4, deadline_s=30, on_progress=lambda fraction, text: seen.append((fraction, text)))
+    assert seen == [(0.25, "step 1"), (0.5, "step 2"), (0.75, "step 3"), (1.0, "step 4")]
+
+
+def test_a_failing_progress_callback_does_not_fail_the_job(shared: Engine):
+    assert shared.run(fakes.count_to, 3, deadline_s=30, on_progress=lambda *_: 1 / 0) == 3
+
+
+def test_a_large_result_comes_through(shared: Engine):
+    assert shared.run(fakes.zeros, 10 * 2**20, deadline_s=30).nbytes == 10 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("task", "error"), [(fakes.crash, WorkerDied), (fakes.exit_early, WorkerDied), (fakes.poison, LaunchFailed)]
+)
+def test_a_worker_that_ends_is_replaced(engine: Engine, task, error):
+    pid = engine.pid
+    with pytest.raises(error):
+        engine.run(task, deadline_s=30)
+    assert engine.run(fakes.pid, deadline_s=30) != pid
+    assert engine.restarts == 1
+    assert not is_running(pid)
+
+
+def test_a_worker_killed_during_a_job_fails_it_at_once_and_the_next_job_runs(engine: Engine, tmp_path):
+    future = engine.submit(fakes.sleep, 60, tmp_path / "pid", deadline_s=60)
+    following = engine.submit(fakes.add, 1, 2, deadline_s=30)
+    pid = read_pid(tmp_path / "pid")
+    killed = time.monotonic()
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(WorkerDied, match="during the job"):
+        future.result(10)
+    assert following.result(10) == 3
+    assert time.monotonic() - killed < 5  # usually 0.05 s
+
+
+def test_a_worker_killed_while_idle_costs_no_job(engine: Engine):
+    for _ in range(3):
+        os.kill(engine.pid, signal.SIGKILL)
+        assert engine.run(fakes.add, 1, 2, deadline_s=30) == 3
+    assert engine.restarts >= 3
+
+
+def test_a_worker_killed_while_idle_is_replaced_before_the_next_job(engine: Engine):
+    pid = engine.pid
+    os.kill(pid, signal.SIGKILL)
+    assert eventually(lambda: engine.is_alive and engine.pid != pid)
+
+
+def test_an_overrun_kills_even_a_deaf_worker(engine: Engine):
+    pid = engine.pid
+    with pytest.raises(DeadlineExceeded, match=r"spin took more than 0\.2 s"):
+        engine.run(fakes.spin, 60, deadline_s=0.2)
+    assert not is_running(pid)
+    assert engine.run(fakes.add, 1, 2, deadline_s=30) == 3
+
+
+def test_a_running_job_can_be_cancelled(engine: Engine, tmp_path):
+    future = engine.submit(fakes.sleep, 60, tmp_path / "pid", deadline_s=60)
+    pid = read_pid(tmp_path / "pid")
+    assert future.cancel()
+    assert eventually(lambda: not is_running(pid))
+    assert engine.run(fakes.add, 1, 2, deadline_s=30) == 3
+
+
+def test_a_queued_job_can_be_cancelled_and_never_runs(engine: Engine, tmp_path):
+    first = engine.submit(fakes.sleep, 0.3, tmp_path / "first", deadline_s=60)
+    second = engine.submit(fakes.sleep, 0, tmp_path / "second", deadline_s=60)
+    assert second.cancel()
+    assert wait([second], timeout=1).done == {second}
+    first.result()
+    assert engine.run(fakes.add, 1, 2, deadline_s=30) == 3
+    assert not (tmp_path / "second").exists()
+    assert engine.restarts == 0
+
+
+def test_an_interrupted_wait_cancels_the_job(engine: Engine, tmp_path, monkeypatch):
+    def interrupted(*_):
+        read_pid(tmp_path / "pid")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("concurrent.futures.Future.result", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        engine.run(fakes.sleep, 60, tmp_path / "pid", deadline_s=60)
+    assert eventually(lambda: not is_running(int((tmp_path / "pid").read_text())))
+
+
+def test_too_many_waiting_jobs_are_refused(engine: Engine, tmp_path):
+    engine.submit(fakes.sleep, 60, tmp_path / "pid", deadline_s=60)
+    read_pid(tmp_path / "pid")
+    waiting = [engine.submit(fakes.add, 1, 2, deadline_s=30) for _ in range(2)]
+    assert engine.queued == 2
+    with pytest.raises(QueueFull, match="2 jobs wait for cpu"):
+        engine.submit(fakes.add, 1, 2, deadline_s=30)
+    waiting[0].cancel()
+    engine.submit(fakes.add, 1, 2, deadline_s=30)
+
+
+def test_close_cancels_everything_and_leaves_no_process(tmp_path):
+    engine = Engine("cpu", opener=OPENER)
+    running = engine.submit(fakes.sleep, 60, tmp_path / "pid", deadline_s=60)
+    queued = engine.submit(fakes.add, 1, 2, deadline_s=30)
+    pid = read_pid(tmp_path / "pid")
+    engine.close()
+    engine.close()
+    for future in (running, queued):
+        with pytest.raises(CancelledError):
+            future.result(1)
+    assert not is_running(pid)
+    assert engine.state is EngineState.CLOSED
+    with pytest.raises(WorkerError, match="closed"):
+        engine.submit(fakes.add, 1, 2, deadline_s=30)
+
+
+def test_close_during_the_start_does_not_hang():
+    engine = Engine("cpu", opener="tests.fakes:open_slowly")
+    began = time.monotonic()
+    engine.close()
+    assert time.monotonic() - began < 5
+
+
+def test_states():
+    with Engine("cpu", opener=OPENER) as engine:
+        assert engine.state in (EngineState.STARTING, EngineState.IDLE)
+        assert engine.wait_ready(30)
+        assert engine.state is EngineState.IDLE
+        future = engine.submit(fakes.sleep, 0.2, deadline_s=30)
+        assert eventually(lambda: engine.state is EngineState.BUSY)
+        future.result()
+        assert engine.state is EngineState.IDLE
+    assert not engine.is_alive
+
+
+def test_a_worker_that_cannot_start_says_so_and_is_tried_again():
+    with Engine("cpu", opener="tests.fakes:no_such_function") as engine:
+        assert not engine.wait_ready(30)
+        assert engine.state is EngineState.DOWN
+        for _ in range(2):
+            with pytest.raises(WorkerDied, match="while it started"):
+                engine.run(fakes.add, 1, 2, deadline_s=30)
+
+
+def test_a_start_that_takes_too_long_is_ended():
+    with (
+        Engine("cpu", opener="tests.fakes:open_slowly", start_timeout_s=0.3) as engine,
+        pytest.raises(DeadlineExceeded, match="to start"),
+    ):
+        engine.run(fakes.add, 1, 2, deadline_s=30)
+
+
+def test_without_a_device_the_worker_lives_for_one_job():
+    with Engine(NO_DEVICE) as engine:
+        assert engine.is_alive
+        assert engine.pid is None
+        first, second = (engine.run(fakes.pid, deadline_s=30) for _ in range(2))
+        assert first != second
+        assert eventually(lambda: not is_running(second))
+        assert engine.is_alive
+
+
+def test_children_die_with_a_killed_parent(tmp_path):
+    program = (
+        "import sys; from pathlib import Path; from app.engine import Engine; from tests import fakes\n"
+        f"engine = Engine('cpu', opener={OPENER!r})\n"
+        "engine.wait_ready(30)\n"
+        "engine.run(fakes.sleep, 60, Path(sys.argv[1]), deadline_s=60)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "pid")])
+    try:
+        pid = read_pid(tmp_path / "pid")
+        children = [int(entry.name) for entry in Path("/proc").glob("[0-9]*") if parent_of(entry) == parent.pid]
+        assert pid in children
+        assert len(children) == 2  # the spare too
+    finally:
+        parent.kill()
+        parent.wait()
+    assert eventually(lambda: not any(map(is_running, children)), within_s=5)
+
+
+def parent_of(entry: Path) -> int:
+    try:
+        return int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+
+
+def test_the_workers_output_stays_off_standard_output():
+    program = (
+        f"from app.engine import Engine\nfrom tests import fakes\nwith Engine('cpu', opener={OPENER!r}) as engine:\n"
+        "    engine.run(fakes.shout, deadline_s=30)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == ""
+    assert "HELLO" in done.stderr
+
+
+def test_many_threads_share_one_engine(shared: Engine):
+    results: dict[int, int] = {}
+
+    def ask(number: int) -> None:
+        results[number] = shared.run(fakes.add, number, number, deadline_s=30)
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {number: 2 * number for number in range(8)}
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda:3"])
+def test_a_named_device_is_taken_at_its_word(device):
+    assert resolve_device(device) == device

@@ -1,0 +1,108 @@
+"""Retraining: the new tree takes over only if it is no worse, and running it again changes nothing."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from app.retrain import retrain
+from data.errors import UnknownDevice
+from data.store import Store
+from models import evaluate
+from models.evaluate import Challenge
+from models.registry import Registry
+from tests.fakes import SMALL_DEVICE, small_measurements, small_tree
+
+DEVICE = SMALL_DEVICE
+
+
+@pytest.fixture(autouse=True)
+def nothing_shipped(monkeypatch):
+    """The shipped measurements take seconds to import, and are of another device."""
+    monkeypatch.setattr("app.retrain.import_shipped", lambda _store: 0)
+
+
+@pytest.fixture(scope="module")
+def trees():
+    """Two trees of the device that differ."""
+    return [small_tree(0.01), small_tree(0.02)]
+
+
+@pytest.fixture
+def url(tmp_path) -> str:
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    with Store(url) as store:
+        store.append(small_measurements(0.01))
+    return url
+
+
+@pytest.fixture
+def challenged(monkeypatch, trees):
+    """Trains nothing: the challenge ends as the test says."""
+
+    def outcome(tree: int, slowdown: float, champion_slowdown: float = math.nan) -> None:
+        def challenge(table, _champion, *, device_id, on_progress):
+            assert (table.num_rows, device_id) == (60, DEVICE.id)
+            on_progress(1.0)
+            return Challenge(trees[tree], slowdown, champion_slowdown)
+
+        monkeypatch.setattr(evaluate, "challenge", challenge)
+
+    return outcome
+
+
+def test_the_first_tree_is_used(url, tmp_path, challenged, trees):
+    challenged(0, 1.2)
+    progress = []
+    result = retrain(url, tmp_path, DEVICE.id, is_forced=False, on_progress=lambda *now: progress.append(now))
+    assert result == {
+        "device": DEVICE.id,
+        "model": trees[0].id,
+        "champion": None,
+        "slowdown": 1.2,
+        "champion_slowdown": None,
+        "promoted": True,
+        "forced": False,
+    }
+    assert Registry(tmp_path).active(DEVICE.id).id == trees[0].id
+    assert [fraction for fraction, _ in progress] == sorted(fraction for fraction, _ in progress)
+
+
+@pytest.mark.parametrize(
+    ("slowdown", "is_forced", "is_promoted"),
+    [(1.19, False, True), (1.2, False, True), (1.21, False, False), (1.21, True, True)],
+)
+def test_a_worse_tree_is_kept_but_not_used_unless_forced(
+    url, tmp_path, challenged, trees, slowdown, is_forced, is_promoted
+):
+    challenged(0, 1.2)
+    retrain(url, tmp_path, DEVICE.id, is_forced=False)
+    challenged(1, slowdown, 1.2)
+    result = retrain(url, tmp_path, DEVICE.id, is_forced=is_forced)
+    assert (result["promoted"], result["champion"], result["champion_slowdown"]) == (is_promoted, trees[0].id, 1.2)
+    assert Registry(tmp_path).active(DEVICE.id).id == trees[is_promoted].id
+    assert {entry.id for entry in Registry(tmp_path).list(DEVICE.id)} == {tree.id for tree in trees}
+
+
+def test_running_it_again_changes_nothing(url, tmp_path, challenged, trees):
+    for _ in range(2):
+        challenged(0, 1.2, 1.2)
+        assert retrain(url, tmp_path, DEVICE.id, is_forced=False)["promoted"]
+    assert [entry.id for entry in Registry(tmp_path).list(DEVICE.id)] == [trees[0].id]
+
+
+def test_a_damaged_champion_does_not_stand_in_the_way(url, tmp_path, challenged, trees):
+    challenged(0, 1.2)
+    retrain(url, tmp_path, DEVICE.id, is_forced=False)
+    for card in Path(tmp_path).glob("models/*/*/card.json"):
+        card.write_text("{}")
+    challenged(1, 1.3)
+    assert retrain(url, tmp_path, DEVICE.id, is_forced=False)["promoted"]
+    assert Registry(tmp_path).active(DEVICE.id).id == trees[1].id
+
+
+def test_a_device_without_measurements_is_unknown(url, tmp_path):
+    with pytest.raises(UnknownDevice):
+        retrain(url, tmp_path, "abacus", is_forced=False)

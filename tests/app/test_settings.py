@@ -1,0 +1,69 @@
+"""Settings from the environment: defaults, overrides, and what a bad one says."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from app.settings import PREFIX, load_settings
+from data.errors import InvalidInput
+
+
+@pytest.fixture(autouse=True)
+def nothing_set(monkeypatch):
+    for name in list(os.environ):
+        if name.startswith(PREFIX):
+            monkeypatch.delenv(name)
+
+
+def test_defaults_are_for_one_machine():
+    settings = load_settings()
+    assert (settings.host, settings.port, settings.device) == ("127.0.0.1", 8000, "auto")
+    assert settings.store_url == "sqlite:///var/conv-advisor.db"
+    assert settings.models_home == Path("var")
+
+
+def test_the_environment_decides_and_an_override_wins(monkeypatch):
+    monkeypatch.setenv("CONV_ADVISOR_HOME", "/srv/advice")
+    monkeypatch.setenv("CONV_ADVISOR_PORT", "9000")
+    assert load_settings().store_url == "sqlite:////srv/advice/conv-advisor.db"
+    assert (load_settings(port=None).port, load_settings(port=9001).port) == (9000, 9001)
+
+
+def test_another_database_may_be_named(monkeypatch):
+    monkeypatch.setenv("CONV_ADVISOR_DATABASE_URL", "postgresql://db/advice")
+    assert load_settings().store_url == "postgresql://db/advice"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PORT", "65536"),
+        ("PORT", "http"),
+        ("DEVICE", "gpu"),
+        ("DEVICE", "cuda"),
+        ("MAX_QUEUE", "0"),
+        ("CONVOLUTION_DEADLINE_S", "0"),
+        ("JOB_DEADLINE_S", "nan"),
+        ("START_TIMEOUT_S", "inf"),
+        ("LOG_LEVEL", "loud"),
+        ("MAX_BODY_BYTES", "1e3"),
+    ],
+)
+def test_a_bad_value_is_named(monkeypatch, name, value):
+    monkeypatch.setenv(f"CONV_ADVISOR_{name}", value)
+    with pytest.raises(InvalidInput, match=f"^CONV_ADVISOR_{name} is '{value}'; allowed: "):
+        load_settings()
+
+
+def test_a_bad_override_is_named_as_its_user_wrote_it():
+    with pytest.raises(InvalidInput, match=r"^port is -1; allowed: "):
+        load_settings(port=-1)
+
+
+def test_a_misspelt_setting_is_refused(monkeypatch):
+    monkeypatch.setenv("CONV_ADVISOR_PROT", "9000")
+    with pytest.raises(InvalidInput, match=r"CONV_ADVISOR_PROT .* CONV_ADVISOR_PORT"):
+        load_settings()

@@ -1,0 +1,30 @@
+"""What tests ask about processes, and how they wait."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+
+def eventually(is_so: Callable[[], object], within_s: float = 20.0) -> bool:
+    """Whether it becomes so within that time."""
+    until = time.monotonic() + within_s
+    while not is_so() and time.monotonic() < until:
+        time.sleep(0.01)
+    return bool(is_so())
+
+
+def is_running(pid: int) -> bool:
+    """Whether the process has not ended; one that nobody has collected yet has."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"
+
+
+def read_pid(path: Path) -> int:
+    """The process id that a task writes once it runs."""
+    assert eventually(lambda: path.exists() and path.read_text())
+    return int(path.read_text())
