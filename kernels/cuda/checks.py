@@ -17,7 +17,7 @@ _C_TYPES: Final = {
     DType.FLOAT16: "__half",
     DType.BFLOAT16: "__nv_bfloat16",
 }
-_STORAGE: Final = {
+_STORAGE: Final[dict[DType, type[np.generic]]] = {
     DType.FLOAT32: np.float32,
     DType.TF32: np.float32,
     DType.FLOAT16: np.float16,
@@ -75,10 +75,10 @@ class Checks:
         result = cupy.empty(len(outputs), np.float64)
         sizes = (problem.c, problem.h, problem.w, problem.k, problem.r, problem.s)
         steps = (problem.stride_h, problem.stride_w, problem.pad_h, problem.pad_w)
-        steps += (problem.dilation_h, problem.dilation_w)
+        dilations = (problem.dilation_h, problem.dilation_w)
         last = (problem.groups, int(problem.layout is Layout.NHWC))
         self._kernel("reference_at", problem.dtype)(
-            (len(outputs),), (_THREADS,), (x, weight, cupy.asarray(outputs), result, *sizes, *steps, *last)
+            (len(outputs),), (_THREADS,), (x, weight, cupy.asarray(outputs), result, *sizes, *steps, *dilations, *last)
         )
         host: np.ndarray = cupy.asnumpy(result)
         return host
@@ -102,7 +102,8 @@ def linear_offsets(problem: ConvProblem, outputs: np.ndarray) -> np.ndarray:
     """Offsets into y of outputs (n, k, p, q), in the problem's memory order."""
     n, k, p, q = outputs.T
     index = (n, k, p, q) if problem.layout is Layout.NCHW else (n, p, q, k)
-    return np.ravel_multi_index(index, problem.y_shape).astype(np.int64)
+    offsets: np.ndarray = np.ravel_multi_index(index, problem.y_shape).astype(np.int64)
+    return offsets
 
 
 def _grid(count: int) -> int:
