@@ -18,7 +18,6 @@ ConvAdvisorError
 │   ├── OutOfMemory         the device has too little memory free
 │   ├── WorkspaceExceeded   the variant needs more workspace than the limit
 │   ├── CompileFailed       a kernel does not build
-│   ├── WrongResult         the output does not match the float64 reference
 │   └── LaunchFailed        the device's context is unusable; its process must end
 ├── WorkerError             the process that owns the device
 │   ├── WorkerDied          it ended during the job
@@ -181,10 +180,6 @@ class WorkspaceExceeded(RunError):
 
 class CompileFailed(RunError):
     """A kernel does not build."""
-
-
-class WrongResult(RunError):
-    """The output does not match the float64 reference."""
 
 
 class LaunchFailed(RunError):

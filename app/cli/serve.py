@@ -25,15 +25,19 @@ def serve(
         raise InvalidInput(
             "host", settings.host, "a loopback address, or --allow-remote: the service asks nobody who they are"
         )
+    import logging
+
     import uvicorn
 
     from app.main import create_app
 
+    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
     uvicorn.run(
         create_app(settings),
         host=settings.host,
         port=settings.port,
-        log_level=settings.log_level,
+        log_config=None,  # uvicorn's loggers speak through the root's handler too
+        access_log=False,  # app.access has the request's id and time beside it
         timeout_graceful_shutdown=5,
         server_header=False,
     )

@@ -1,0 +1,1 @@
+"""How people reach the advisor: HTTP, command line, and the workers behind them."""

@@ -1,0 +1,133 @@
+"""What every request passes first, as pure ASGI: an id, headers of caution, the body's limit, and the access log."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import secrets
+import time
+from contextlib import suppress
+from http import HTTPStatus
+from typing import Final
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.errors import problem_response
+
+log = logging.getLogger("app.access")
+
+MAX_JSON_BYTES: Final = 8 * 2**20
+"""Longest JSON body: ten thousand layers with every field named take 3 MiB. Tensors of any size go as safetensors."""
+
+_LINGER_S: Final = 1.0
+_REQUEST_ID: Final = re.compile(r"[\w.-]{1,64}", re.ASCII)
+_CAUTION: Final = {
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+
+
+class Border:
+    """Refuses bodies that are too long or compressed before they are read, and marks every answer.
+
+    Parameters
+    ----------
+    app : ASGI application
+    max_body_bytes : int
+        Of any body; JSON is held to `MAX_JSON_BYTES` besides.
+    """
+
+    def __init__(self, app: ASGIApp, max_body_bytes: int) -> None:
+        self._app = app
+        self._max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        asked = headers.get("x-request-id", "")
+        request_id = asked if _REQUEST_ID.fullmatch(asked) else secrets.token_hex(8)
+        start, status = time.perf_counter(), 0
+
+        async def send_marked(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                marked = MutableHeaders(scope=message)
+                marked["x-request-id"] = request_id
+                for name, value in _CAUTION.items():
+                    marked.setdefault(name, value)
+            elif status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE and not message.get("more_body"):
+                await send({**message, "more_body": True})
+                await _linger(receive)
+                message = {"type": "http.response.body", "body": b""}
+            await send(message)
+
+        limit = self._max_body_bytes
+        if media_type(headers) == "application/json":
+            limit = min(limit, MAX_JSON_BYTES)
+        try:
+            refusal = _refusal(headers, limit)
+            if refusal:
+                # The unread rest of the body must not be taken for the next request.
+                response = problem_response(refusal[0], refusal[1], {"Connection": "close"})
+                await response(scope, receive, send_marked)
+            else:
+                await self._app(scope, _counted(receive, limit), send_marked)
+        finally:
+            elapsed_ms = (time.perf_counter() - start) * 1e3
+            log.info("%s %s %d %.1f ms %s", scope["method"], scope["path"], status, elapsed_ms, request_id)
+
+
+def media_type(headers: Headers) -> str:
+    """The media type of the body, without its parameters."""
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def too_long(limit: int) -> str:
+    """Why a body is refused."""
+    return f"the body is longer than {limit} bytes"
+
+
+def _refusal(headers: Headers, limit: int) -> tuple[HTTPStatus, str] | None:
+    encoding = headers.get("content-encoding", "identity").strip().lower()
+    if encoding != "identity":
+        # 100 MiB of zeros gzip to 102 KB: a compressed body says nothing of what it asks for.
+        return HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"Content-Encoding is {encoding!r}; allowed: identity"
+    length = headers.get("content-length", "0")
+    if not (length.isascii() and length.isdigit()):
+        return HTTPStatus.BAD_REQUEST, f"Content-Length is {length[:40]!r}; allowed: a number of bytes"
+    if len(length) > 18 or int(length) > limit:
+        return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, too_long(limit)
+    return None
+
+
+async def _linger(receive: Receive) -> None:
+    """Throw away what still comes, for a while: a connection closed over unread bytes takes the answer with it."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_LINGER_S):
+            while (await receive()).get("more_body"):
+                pass
+
+
+def _counted(receive: Receive, limit: int) -> Receive:
+    seen = 0
+
+    async def receive_counted() -> Message:
+        nonlocal seen
+        message = await receive()
+        if message["type"] == "http.request":
+            seen += len(message.get("body", b""))
+            if seen > limit:
+                headers = {"Connection": "close"}
+                raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, too_long(limit), headers)
+        return message
+
+    return receive_counted

@@ -1,0 +1,154 @@
+"""Every error over HTTP: one table from error class to status, and one form, RFC 9457 problem+json."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, Final
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+
+from data import errors as e
+
+log = logging.getLogger(__name__)
+
+MEDIA_TYPE: Final = "application/problem+json"
+
+STATUS: Final[dict[type[e.ConvAdvisorError], HTTPStatus]] = {
+    e.ConvAdvisorError: HTTPStatus.INTERNAL_SERVER_ERROR,
+    e.InvalidInput: HTTPStatus.BAD_REQUEST,
+    e.InvalidProblem: HTTPStatus.BAD_REQUEST,
+    e.InvalidTensor: HTTPStatus.BAD_REQUEST,
+    e.InvalidLayerName: HTTPStatus.BAD_REQUEST,
+    e.Unknown: HTTPStatus.NOT_FOUND,
+    e.UnknownVariant: HTTPStatus.NOT_FOUND,
+    e.UnknownDevice: HTTPStatus.NOT_FOUND,
+    e.UnknownNetwork: HTTPStatus.NOT_FOUND,
+    e.UnknownModel: HTTPStatus.NOT_FOUND,
+    e.UnknownJob: HTTPStatus.NOT_FOUND,
+    e.NotApplicable: HTTPStatus.CONFLICT,
+    e.NoAdvice: HTTPStatus.CONFLICT,
+    e.RunError: HTTPStatus.INTERNAL_SERVER_ERROR,
+    e.NotSupported: HTTPStatus.CONFLICT,
+    e.OutOfMemory: HTTPStatus.INSUFFICIENT_STORAGE,
+    e.WorkspaceExceeded: HTTPStatus.CONFLICT,
+    e.CompileFailed: HTTPStatus.INTERNAL_SERVER_ERROR,
+    e.LaunchFailed: HTTPStatus.SERVICE_UNAVAILABLE,
+    e.WorkerError: HTTPStatus.SERVICE_UNAVAILABLE,
+    e.WorkerDied: HTTPStatus.SERVICE_UNAVAILABLE,
+    e.DeadlineExceeded: HTTPStatus.GATEWAY_TIMEOUT,
+    e.QueueFull: HTTPStatus.SERVICE_UNAVAILABLE,
+    e.ModelError: HTTPStatus.CONFLICT,
+    e.ModelRejected: HTTPStatus.CONFLICT,
+    e.NotEnoughData: HTTPStatus.CONFLICT,
+    e.StoreError: HTTPStatus.SERVICE_UNAVAILABLE,
+}
+"""A name in a parameter that nothing bears is 404 wherever it stands; 422 is left to payloads that cannot be read."""
+
+RETRY_AFTER_S: Final = 1
+"""What 503 advises: a worker is replaced, and a short job done, within about this time."""
+
+_CLIENT_GONE: Final = 499
+"""For the access log alone; nobody receives it."""
+
+_MAX_REPORTED: Final = 20
+"""Faults of one payload that are listed."""
+
+
+class ClientGone(Exception):
+    """Whoever asked has hung up, and what ran for them was stopped."""
+
+
+def status_of(error: e.ConvAdvisorError) -> HTTPStatus:
+    """The status of an error: that of its class, or of the nearest class above it."""
+    return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
+
+
+def problem_of(error: e.ConvAdvisorError) -> dict[str, Any]:
+    """The problem document of an error, with the fields that its class has beside its text."""
+    status = status_of(error)
+    if isinstance(error, e.InvalidInput):
+        more: dict[str, Any] = {"field": error.field, "value": error.value, "allowed": error.allowed}
+    elif isinstance(error, e.Unknown):
+        more = {"name": error.name, "known": error.known}
+    elif isinstance(error, e.NotApplicable):
+        more = {"variant": error.variant, "reason": error.reason}
+    else:
+        more = {}
+    words = re.findall(r"[A-Z][a-z]*", type(error).__name__)
+    return _document("-".join(words).lower(), " ".join(words).capitalize(), status, str(error), more)
+
+
+def problem_response(status: int, detail: str, headers: Mapping[str, str] | None = None, **more: Any) -> JSONResponse:
+    """The answer to a request that HTTP itself refuses: its type is the status's name, such as ``not-found``."""
+    title = HTTPStatus(status).phrase
+    return _response(_document(re.sub(r"[^a-z]+", "-", title.lower()), title, status, detail, more), headers)
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error as a problem document."""
+    app.add_exception_handler(e.ConvAdvisorError, _on_error)
+    app.add_exception_handler(RequestValidationError, _on_malformed)
+    app.add_exception_handler(HTTPException, _on_http)
+    app.add_exception_handler(ClientGone, _on_gone)
+    app.add_exception_handler(Exception, _on_bug)
+
+
+def documented(*statuses: int, answer: Any = None, status: int = HTTPStatus.OK) -> dict[int | str, dict[str, Any]]:
+    """OpenAPI responses: the answer's type, and a problem document for these statuses and those of every route."""
+    found: dict[int | str, dict[str, Any]] = {} if answer is None else {int(status): {"model": answer}}
+    for refused in sorted({*statuses, HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.INTERNAL_SERVER_ERROR}):
+        schema = {"$ref": "#/components/schemas/Problem"}
+        found[int(refused)] = {
+            "description": HTTPStatus(refused).phrase,
+            "content": {MEDIA_TYPE: {"schema": schema}},
+        }
+    return found
+
+
+def _document(kind: str, title: str, status: int, detail: str, more: dict[str, Any]) -> dict[str, Any]:
+    return {"type": f"/problems/{kind}", "title": title, "status": int(status), "detail": detail} | more
+
+
+def _response(document: dict[str, Any], headers: Mapping[str, str] | None = None) -> JSONResponse:
+    sent = dict(headers or {})
+    if document["status"] == HTTPStatus.SERVICE_UNAVAILABLE:
+        sent.setdefault("Retry-After", str(RETRY_AFTER_S))
+    return JSONResponse(document, document["status"], headers=sent, media_type=MEDIA_TYPE)
+
+
+async def _on_error(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, e.ConvAdvisorError)  # noqa: S101 - what it is registered for
+    if status_of(error) >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        log.warning("%s: %s", type(error).__name__, error)
+    return _response(problem_of(error))
+
+
+async def _on_malformed(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)  # noqa: S101 - what it is registered for
+    found = error.errors()
+    faults = [
+        {"field": ".".join(map(str, fault["loc"])), "detail": fault["msg"], "value": repr(fault.get("input"))[:120]}
+        for fault in found[:_MAX_REPORTED]
+    ]
+    first = f"{faults[0]['field']}: {faults[0]['detail']}" if faults else "the payload cannot be read"
+    rest = f", and {len(found) - 1} more" if len(found) > 1 else ""
+    return problem_response(HTTPStatus.UNPROCESSABLE_ENTITY, first + rest, errors=faults)
+
+
+async def _on_http(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)  # noqa: S101 - what it is registered for
+    return problem_response(error.status_code, str(error.detail), error.headers)
+
+
+async def _on_gone(_request: Request, _error: Exception) -> Response:
+    return Response(status_code=_CLIENT_GONE)
+
+
+async def _on_bug(_request: Request, _error: Exception) -> JSONResponse:
+    return problem_response(HTTPStatus.INTERNAL_SERVER_ERROR, "an error that nobody foresaw; the log has it")

@@ -1,0 +1,66 @@
+"""The application: `create_app` makes it; importing this makes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from pathlib import Path
+
+from fastapi import FastAPI
+
+from app import errors, openapi
+from app.border import Border
+from app.routes import advice, catalogue, convolutions, health, jobs, models
+from app.service import OpenEngine, Service, open_engine
+from app.settings import Settings
+from app.shipped import TIMINGS
+
+_DESCRIPTION = """
+Which convolution algorithm is fastest for this layer on this GPU: measured, learned, served.
+
+A layer is written `size-batch-filter-filters-depth`, such as `14-1-3-256-128`, or by named parameters
+(`n c h w k r s stride_h stride_w pad_h pad_w dilation_h dilation_w groups dtype layout`).
+Every error is a problem document (RFC 9457): 400 a value that is not allowed, 404 a name that nothing bears, 409 what
+cannot be done to this layer on this device, 413 and 415 a body that is too long or of the wrong kind, 422 a payload
+that cannot be read, 503 and 504 a worker that is busy, gone or too slow.
+"""
+
+
+def create_app(settings: Settings, *, open_engine: OpenEngine = open_engine, timings: Path = TIMINGS) -> FastAPI:
+    """Make the application; its store and workers are opened when it starts.
+
+    Parameters
+    ----------
+    settings : Settings
+    open_engine : callable (settings) -> Engine
+        Finds the device and starts its worker; tests give one that replays a recording.
+    timings : Path
+        Measurements to import at the start: those that ship with the project.
+    """
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        service = Service(settings, open_engine, timings)
+        await asyncio.to_thread(service.start)
+        app.state.service = service
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(service.close)
+
+    app = FastAPI(
+        title="conv-advisor",
+        summary="Advice on convolution algorithms, from measurements",
+        description=_DESCRIPTION,
+        version=version("conv-advisor"),
+        license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        lifespan=lifespan,
+    )
+    for routes in (advice, convolutions, models, jobs, catalogue, health):
+        app.include_router(routes.router)
+    errors.install(app)
+    openapi.install(app)
+    app.add_middleware(Border, max_body_bytes=settings.max_body_bytes)
+    return app

@@ -1,0 +1,29 @@
+"""GET /livez and /readyz: whether the process runs, and whether it can do all it is for."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+
+from app.errors import documented, problem_response
+from app.routes.state import service_of
+
+router = APIRouter(tags=["health"])
+
+
+@router.get("/livez")
+async def is_live() -> JSONResponse:
+    """The process runs and answers."""
+    return JSONResponse({"status": "live"})
+
+
+@router.get("/readyz", responses=documented(503))
+async def is_ready(request: Request) -> JSONResponse:
+    """The worker is alive, the store can be read, and a model can advise; else 503 and what is missing."""
+    missing = await asyncio.to_thread(service_of(request).shortcomings)
+    if not missing:
+        return JSONResponse({"status": "ready"})
+    said = "; ".join(f"{part}: {reason}" for part, reason in missing.items())
+    return problem_response(503, said, missing=missing)

@@ -1,0 +1,59 @@
+"""/v1/models: the trained trees, training another, and which of them answers."""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse
+
+from app.answers import JobAnswer, ModelAnswer, ModelsAnswer, job_answer, model_answer
+from app.body import parse_json, read_json
+from app.errors import documented
+from app.jobs import JobKind
+from app.openapi import body_of
+from app.routes.state import service_of
+from app.schemas import ActivateRequest, RetrainRequest
+
+router = APIRouter(tags=["models"])
+
+
+@router.get("/v1/models", responses=documented(answer=ModelsAnswer))
+async def list_models(request: Request) -> JSONResponse:
+    """Every tree of every device, those that cannot be used too, with its card: versions, data hash, scores."""
+    entries = await asyncio.to_thread(service_of(request).registry.list)
+    return JSONResponse({"models": [model_answer(entry) for entry in entries]})
+
+
+@router.post(
+    "/v1/models",
+    status_code=HTTPStatus.ACCEPTED,
+    responses=documented(404, 413, 415, 503, answer=JobAnswer, status=HTTPStatus.ACCEPTED),
+    openapi_extra=body_of(RetrainRequest),
+)
+async def retrain(request: Request) -> JSONResponse:
+    """Train a tree from the store's measurements in a worker; 202 with the job, whose address is in Location.
+
+    The new tree takes over at once if its held-out slowdown is no worse than that of the old one, or if it is forced.
+    """
+    service = service_of(request)
+    asked = parse_json(RetrainRequest, await read_json(request, service.settings.max_body_bytes))
+    device = await asyncio.to_thread(service.find_device, asked.device or service.default_device_id())
+    order = {"device": device.id, "force": asked.force}
+    job = await asyncio.to_thread(service.submit_job, JobKind.RETRAIN, order)
+    return JSONResponse(job_answer(job), HTTPStatus.ACCEPTED, {"Location": f"/v1/jobs/{job.id}"})
+
+
+@router.put(
+    "/v1/models/active",
+    responses=documented(404, 409, 413, 415, answer=ModelAnswer),
+    openapi_extra=body_of(ActivateRequest),
+)
+async def activate(request: Request) -> JSONResponse:
+    """Put one of a device's trees in charge: an earlier one again, or one that was not good enough to take over."""
+    service = service_of(request)
+    asked = parse_json(ActivateRequest, await read_json(request, service.settings.max_body_bytes))
+    await asyncio.to_thread(service.registry.activate, asked.device, asked.model)
+    entries = await asyncio.to_thread(service.registry.list, asked.device)
+    return JSONResponse(model_answer(next(entry for entry in entries if entry.id == asked.model)))

@@ -1,0 +1,217 @@
+"""What goes over the border: parameters in, and the shape of every answer, with examples."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from data.errors import InvalidProblem
+from data.problem import ConvProblem, DType, Layout
+
+MAX_LAYERS: Final = 10_000
+"""Layers that one request may ask advice for."""
+
+LAYER: Final = "14-1-3-256-128"
+"""The layer of every example."""
+
+SIZES: Final = ("n", "c", "h", "w", "k", "r", "s")
+_PAIRS: Final = ("stride", "pad", "dilation")
+
+
+def _no_bool(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("an integer, not a truth value")  # noqa: TRY004 - what Pydantic reports as a fault of the field
+    return value
+
+
+Size = Annotated[int | None, BeforeValidator(_no_bool)]
+Name = Annotated[str | None, Field(max_length=200)]
+Id = Annotated[str, Field(max_length=200, pattern=r"^[\w.:-]+$")]
+"""Of a device or a model: it may become part of a path."""
+
+
+class LayerParameters(BaseModel):
+    """A layer: its short form, or its sizes by name; strides, padding, dilation and groups go with either."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    layer: Annotated[
+        str | None,
+        Field(
+            max_length=200,
+            description="Short form size-batch-filter-filters-depth: stride 1, padding filter // 2.",
+            examples=[LAYER],
+        ),
+    ] = None
+    n: Annotated[Size, Field(description="Batch.")] = None
+    c: Annotated[Size, Field(description="Depth: channels of x.")] = None
+    h: Annotated[Size, Field(description="Input height.")] = None
+    w: Annotated[Size, Field(description="Input width.")] = None
+    k: Annotated[Size, Field(description="Filters.")] = None
+    r: Annotated[Size, Field(description="Filter height.")] = None
+    s: Annotated[Size, Field(description="Filter width.")] = None
+    stride: Annotated[Size, Field(description="Both strides.")] = None
+    stride_h: Size = None
+    stride_w: Size = None
+    pad: Annotated[Size, Field(description="Zeros on all four sides.")] = None
+    pad_h: Annotated[Size, Field(description="Rows of zeros on each side.")] = None
+    pad_w: Annotated[Size, Field(description="Columns of zeros on each side.")] = None
+    dilation: Annotated[Size, Field(description="Both dilations.")] = None
+    dilation_h: Size = None
+    dilation_w: Size = None
+    groups: Annotated[Size, Field(description="Divides c and k; default 1.")] = None
+    dtype: Annotated[
+        Name,
+        Field(
+            description="float32 (the default) means no tensor cores; accumulation is always in float32.",
+            json_schema_extra={"enum": list(DType)},
+        ),
+    ] = None
+    layout: Annotated[
+        Name, Field(description="Memory order; default nchw.", json_schema_extra={"enum": list(Layout)})
+    ] = None
+
+    def given(self) -> dict[str, Any]:
+        """What of a layer was named; a pair (stride, pad, dilation) as its two members, where those are not named."""
+        found = {name: value for name in _LAYER_NAMES if (value := getattr(self, name)) is not None}
+        for pair in _PAIRS:
+            if pair in found:
+                value = found.pop(pair)
+                found = {f"{pair}_h": value, f"{pair}_w": value} | found
+        return found
+
+
+_LAYER_NAMES: Final = tuple(LayerParameters.model_fields)
+
+
+def problem_from(given: dict[str, Any]) -> ConvProblem:
+    """The problem that the named parameters describe.
+
+    Raises
+    ------
+    InvalidProblem, InvalidLayerName
+    """
+    if "layer" in given:
+        changes = {name: value for name, value in given.items() if name != "layer"}
+        for name in SIZES:
+            if name in changes:
+                raise InvalidProblem(name, changes[name], "nothing beside layer, which says it")
+        return ConvProblem.parse(given["layer"], **changes)
+    for name in SIZES:
+        if name not in given:
+            raise InvalidProblem(name, None, f"an integer; or layer, such as {LAYER}")
+    return ConvProblem(**given)
+
+
+class AdviceParameters(LayerParameters):
+    """What advice depends on beside the layer."""
+
+    device: Annotated[
+        Id | None, Field(description="Device id; default: the worker's GPU, else the one the project ships.")
+    ] = None
+    max_workspace_bytes: Annotated[
+        int | None, Field(ge=0, le=2**63 - 1, description="Scratch memory a variant may use; default 1 GiB.")
+    ] = None
+    deterministic: Annotated[bool, Field(description="Only variants whose equal inputs give equal bits.")] = False
+
+
+class VariantParameters(LayerParameters):
+    """A layer that variants are asked about; none is needed."""
+
+    device: Annotated[Id | None, Field(description="Device id; default as in advice.")] = None
+
+
+class BulkAdviceRequest(AdviceParameters):
+    """Layers to be advised on; parameters beside them hold for every layer that does not name its own."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [
+                {"layers": [LAYER, {"layer": "7-1-1-32-832", "dtype": "float16"}], "dtype": "float32"},
+            ]
+        },
+    )
+
+    layers: Annotated[
+        list[Annotated[str, Field(max_length=200)] | LayerParameters],
+        Field(min_length=1, max_length=MAX_LAYERS, description="Short forms, or objects of named parameters."),
+    ]
+    ranking: Annotated[bool, Field(description="Answer each layer as GET does, not its best variant alone.")] = False
+
+
+class ConvolutionParameters(LayerParameters):
+    """What shall be run beside the tensors: the metadata of a safetensors body, where all values are strings."""
+
+    variant: Annotated[
+        str, Field(max_length=200, description="advised, all, or a variant's id.", examples=["advised", "cpu.direct"])
+    ] = "advised"
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1, description="Of random operands.")] = 0
+    max_workspace_bytes: Annotated[
+        int | None, Field(ge=0, le=2**63 - 1, description="Scratch memory; never more than the service's own limit.")
+    ] = None
+    deterministic: Annotated[bool, Field(description="Only variants whose equal inputs give equal bits.")] = False
+
+
+class ConvolutionRequest(ConvolutionParameters):
+    """A convolution of small tensors in JSON; or, without them, of random ones, which is only measured."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [
+                {"layer": "14-1-3-16-8", "variant": "all", "seed": 0},
+                {"x": [[[[1.0, 2.0], [3.0, 4.0]]]], "weight": [[[[1.0]]]], "variant": "cpu.direct"},
+            ]
+        },
+    )
+
+    x: Annotated[Any, Field(description="Nested lists in memory order; sizes are taken from them.")] = None
+    weight: Annotated[Any, Field(description="Nested lists in memory order.")] = None
+
+
+class RetrainRequest(BaseModel):
+    """What to train on."""
+
+    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"device": "nvidia-h200"}]})
+
+    device: Annotated[Id | None, Field(description="Whose measurements; default as in advice.")] = None
+    force: Annotated[bool, Field(description="Put the new model in charge even if it is worse.")] = False
+
+
+class ActivateRequest(BaseModel):
+    """Which model shall answer for a device."""
+
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"device": "nvidia-h200", "model": "shipped"}]}
+    )
+
+    device: Id
+    model: Id
+
+
+class Problem(BaseModel):
+    """An error, as RFC 9457 has it; more fields say what is known of it."""
+
+    model_config = ConfigDict(
+        extra="allow",
+        json_schema_extra={
+            "examples": [
+                {
+                    "type": "/problems/invalid-problem",
+                    "title": "Invalid problem",
+                    "status": 400,
+                    "detail": "k is 0; allowed: an integer from 1 to 2147483647",
+                    "field": "k",
+                    "value": "0",
+                    "allowed": "an integer from 1 to 2147483647",
+                }
+            ]
+        },
+    )
+
+    type: Annotated[str, Field(description="The same for every error of one kind.")]
+    title: str
+    status: int
+    detail: str

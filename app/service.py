@@ -1,0 +1,275 @@
+"""What a running service holds: the store, the models, the workers; started and stopped together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from app import worker
+from app.body import Budget
+from app.engine import NO_DEVICE, Engine, resolve_device
+from app.errors import ClientGone
+from app.jobs import Job, JobKind, JobRunner, Jobs
+from app.settings import Settings
+from app.shipped import import_shipped
+from data.errors import ConvAdvisorError, QueueFull, UnknownDevice, WorkerError
+from data.measurement import Device
+from data.store import Store
+from models.advisor import Advisor
+from models.registry import Registry
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+BODIES_AT_ONCE: Final = 4
+"""Bodies of the longest length whose tensors may be worked on at once."""
+_RETRY_S: Final = 5.0
+_LISTED_JOBS: Final = 100
+
+
+OpenEngine = Callable[[Settings], Engine]
+
+
+def open_engine(settings: Settings) -> Engine:
+    """Find the device that the settings name, and start the worker that owns it.
+
+    Raises
+    ------
+    WorkerError
+    """
+    return Engine(
+        resolve_device(settings.device, start_timeout_s=settings.start_timeout_s),
+        max_queue=settings.max_queue,
+        start_timeout_s=settings.start_timeout_s,
+    )
+
+
+class Service:
+    """Everything that outlives one request.
+
+    Parameters
+    ----------
+    settings : Settings
+    open_engine : callable (settings) -> Engine
+        Finds the device and starts its worker; tests give one that replays a recording.
+    timings : Path
+        Measurements to import at the start.
+    """
+
+    def __init__(self, settings: Settings, open_engine: OpenEngine, timings: Path) -> None:
+        self.settings = settings
+        self.budget = Budget(BODIES_AT_ONCE * settings.max_body_bytes)
+        self.registry = Registry(settings.models_home)
+        self.device: Device | None = None
+        self._open = open_engine
+        self._timings = timings
+        self._advisors: dict[str, Advisor] = {}
+        self._engine: Engine | None = None
+        self._ready: Future[tuple[Engine, Device]] = Future()
+        self._failure: ConvAdvisorError | None = None
+        self._closing = threading.Event()
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Open the store and take up its jobs; what takes longer follows in the background.
+
+        Raises
+        ------
+        StoreError
+        """
+        self.store = Store(self.settings.store_url)
+        self.jobs = Jobs(self.store)
+        self.trainer = Engine(
+            NO_DEVICE, max_queue=self.settings.max_queue, start_timeout_s=self.settings.start_timeout_s
+        )
+        retrain = partial(worker.retrain, self.settings.store_url, self.settings.models_home)
+        self.runner = JobRunner(
+            self.jobs,
+            self.trainer,
+            {JobKind.RETRAIN: retrain},
+            deadline_s=self.settings.job_deadline_s,
+        )
+        store_url, deadline_s = self.settings.store_url, self.settings.job_deadline_s
+        imported = self.trainer.submit(_import_timings, store_url, self._timings, deadline_s=deadline_s)
+        imported.add_done_callback(self._note_import)
+        self.runner.start()
+        threading.Thread(target=self._keep_opening, name="open engine", daemon=True).start()
+
+    def close(self) -> None:
+        """Stop everything; a job that runs is taken up by the next start."""
+        with self._lock:
+            self._closing.set()
+        self.runner.close()
+        self.trainer.close()
+        if self._engine is not None:
+            self._engine.close()
+        self.store.close()
+
+    async def engine(self) -> tuple[Engine, Device]:
+        """The worker's engine and its device, once it has started.
+
+        Raises
+        ------
+        WorkerError
+            It does not start.
+        """
+        if self._failure is not None and not self._ready.done():
+            raise WorkerError(f"the worker does not start: {self._failure}")
+        try:
+            async with asyncio.timeout(self.settings.start_timeout_s):
+                return await asyncio.shield(asyncio.wrap_future(self._ready))
+        except TimeoutError:
+            raise WorkerError("the worker is still being started") from None
+
+    async def run(self, request: Request, task: Callable[..., T], *args: Any, deadline_s: float) -> T:
+        """Run one task in the worker; it is stopped if the client hangs up.
+
+        Raises
+        ------
+        ClientGone, QueueFull, DeadlineExceeded, WorkerDied
+        ConvAdvisorError
+            The task's own.
+        """
+        engine, _ = await self.engine()
+        future = asyncio.wrap_future(engine.submit(task, *args, deadline_s=deadline_s))
+        hung_up = asyncio.ensure_future(request.receive())
+        try:
+            both: set[asyncio.Future[Any]] = {future, hung_up}
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if not future.done():
+                raise ClientGone
+            return future.result()
+        finally:
+            hung_up.cancel()
+            future.cancel()
+
+    def devices(self) -> dict[str, Device]:
+        """Every device known: measured, modelled, or the worker's own; by id."""
+        known = {device.id: device for device in self.store.devices()}
+        for device_id in self.registry.devices():
+            known.setdefault(device_id, self.registry.active(device_id).device)
+        if self.device is not None:
+            known[self.device.id] = self.device
+        return known
+
+    def find_device(self, device_id: str) -> Device:
+        """The device of this id.
+
+        Raises
+        ------
+        UnknownDevice
+        """
+        known = self.devices()
+        if device_id not in known:
+            raise UnknownDevice(device_id, sorted(known))
+        return known[device_id]
+
+    def default_device_id(self) -> str:
+        """The worker's device if it is a GPU, else the first GPU that has a model, else whatever there is.
+
+        Raises
+        ------
+        UnknownDevice
+        """
+        own = [self.device] if self.device is not None else []
+        gpus = [device.id for device in own if device.kind == "cuda"]
+        modelled = sorted(self.registry.devices(), key=lambda device_id: device_id == "cpu")
+        known = [*gpus, *modelled, *(device.id for device in own)]
+        if not known:
+            raise UnknownDevice("", [])
+        return known[0]
+
+    def advisor(self, device_id: str) -> Advisor:
+        """The advisor of a device, on its active model; on measurements alone where it has none.
+
+        Raises
+        ------
+        UnknownDevice, ModelRejected
+        """
+        try:
+            model, device = self.registry.active(device_id), None
+        except UnknownDevice:
+            model, device = None, self.find_device(device_id)
+        found = self._advisors.get(device_id)
+        if found is None or found.model is not model:
+            found = self._advisors[device_id] = Advisor(model, device)
+        return found
+
+    def submit_job(self, kind: JobKind, request: dict[str, Any]) -> Job:
+        """Queue a background job.
+
+        Raises
+        ------
+        QueueFull
+        """
+        waiting = [job for job in self.jobs.list(_LISTED_JOBS) if not job.state.is_final]
+        if len(waiting) >= min(self.settings.max_queue, _LISTED_JOBS):
+            raise QueueFull(f"{len(waiting)} background jobs are not finished yet")
+        return self.runner.submit(kind, request)
+
+    def shortcomings(self) -> dict[str, str]:
+        """What keeps the service from doing all it is for: part to reason; empty when it is ready."""
+        found = {}
+        if self._engine is None or not self._engine.is_alive:
+            state = self._engine.state if self._engine else "starting"
+            found["worker"] = f"its state is {state}" + (f"; {self._failure}" if self._failure else "")
+        checks: dict[str, Callable[[], object]] = {
+            "store": self.store.devices,
+            "model": lambda: self.registry.active(self.default_device_id()),
+        }
+        for part, check in checks.items():
+            try:
+                check()
+            except ConvAdvisorError as error:
+                found[part] = str(error)
+        return found
+
+    def _note_import(self, imported: Future[int]) -> None:
+        if imported.cancelled() or self._closing.is_set():
+            return
+        error = imported.exception()
+        if error:
+            log.error("the shipped measurements were not imported: %s", error)
+        elif imported.result():
+            log.info("%d shipped measurements were imported", imported.result())
+
+    def _keep_opening(self) -> None:
+        while not self._closing.is_set():
+            try:
+                self._open_engine()
+            except CancelledError:  # by close()
+                return
+            except ConvAdvisorError as error:
+                log.warning("the worker does not start: %s", error)
+                self._failure = error
+                self._closing.wait(_RETRY_S)
+            else:
+                return
+
+    def _open_engine(self) -> None:
+        if self._engine is None:
+            engine = self._open(self.settings)
+            with self._lock:
+                if self._closing.is_set():
+                    engine.close()
+                    return
+                self._engine = engine
+        self.device = self._engine.run(worker.describe_device, deadline_s=self.settings.start_timeout_s)
+        self._failure = None
+        self._ready.set_result((self._engine, self.device))
+        log.info("the worker owns %s (%s)", self.device.id, self.device.name)
+
+
+def _import_timings(store_url: str, folder: Path) -> int:
+    with Store(store_url) as store:
+        return import_shipped(store, folder)

@@ -1,0 +1,240 @@
+"""A real server process and a real worker process: convolutions on this CPU, and what happens when either is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from safetensors.numpy import load, save
+
+from data.problem import ConvProblem
+from data.store import Store
+from kernels import reference
+from tests.app.serving import FAST, GPU, TIMES_MS, is_problem, keep_tree, small_tree
+from tests.fakes import SMALL_DEVICE, small_measurements
+from tests.processes import eventually, is_running
+
+COMMAND = Path(sys.executable).with_name("conv-advisor")
+SAFETENSORS = {"content-type": "application/vnd.safetensors"}
+LONG = {"layer": "56-16-7-256-256", "variant": "cpu.direct"}
+"""It takes many seconds on any CPU."""
+
+
+@dataclass
+class Server:
+    """A running server, and a client of it."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    http: httpx.Client
+
+    def workers(self) -> list[int]:
+        """The worker processes that own the device, the busiest first."""
+        found = [pid for pid in children(self.process.pid) if b"\0cpu\0" in command_of(pid)]
+        return sorted(found, key=cpu_ticks, reverse=True)
+
+
+@contextmanager
+def server(home: Path) -> Iterator[Server]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = os.environ | {"CONV_ADVISOR_HOME": str(home), "CONV_ADVISOR_MAX_BODY_BYTES": str(2**24)}
+    with (home / "server.log").open("ab") as log:
+        process = subprocess.Popen(
+            [COMMAND, "serve", "--device", "cpu", "--port", str(port)], env=environment, stdout=log, stderr=log
+        )
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as http:
+        try:
+            assert eventually(lambda: is_up(http), within_s=60), (home / "server.log").read_text()
+            yield Server(process, port, http)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def is_up(http: httpx.Client) -> bool:
+    try:
+        return http.get("/livez").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def children(pid: int) -> list[int]:
+    """Every process started by this one, by whichever of its threads."""
+    found = Path(f"/proc/{pid}/task").glob("*/children")
+    return [int(child) for file in found for child in file.read_text().split()]
+
+
+def command_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def cpu_ticks(pid: int) -> int:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return int(fields[11]) + int(fields[12])
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("home")
+    keep_tree(home, small_tree(TIMES_MS))
+    return home
+
+
+@pytest.fixture(scope="module")
+def running(home: Path) -> Iterator[Server]:
+    with server(home) as running:
+        yield running
+
+
+def test_a_layer_gets_advice(running: Server) -> None:
+    answer = running.http.get("/v1/advice", params={"layer": "14-1-3-256-128", "device": GPU.id}).json()
+    assert answer["variant"] == FAST
+    assert answer["problem"]["layer"] == "14-1-3-256-128"
+
+
+def test_tensors_are_convolved_by_every_variant_of_this_cpu(running: Server) -> None:
+    problem = ConvProblem.parse("13-2-3-6-5")
+    x, weight = reference.random_operands(problem, seed=1)
+    content = save({"x": x, "weight": weight}, {"pad": "1", "variant": "all"})
+    response = running.http.post("/v1/convolutions", content=content, headers=SAFETENSORS)
+    assert response.status_code == 200, response.text
+    expected = reference.convolve(problem, x, weight)
+    assert reference.max_error(load(response.content)["y"], expected) <= reference.tolerance(problem)
+    header = json.loads(response.content[8 : 8 + int.from_bytes(response.content[:8], "little")])["__metadata__"]
+    attempts = {attempt["variant"]: attempt for attempt in json.loads(header["attempts"])}
+    assert {"cpu.direct", "cpu.gemm_parallel", "cpu.fft", "cpu.winograd_parallel"} <= set(attempts)
+    assert {attempt["outcome"] for attempt in attempts.values()} == {"measured"}
+    assert all(attempt["max_error"] <= reference.tolerance(problem) for attempt in attempts.values())
+    assert float(header["time_ms"]) == min(attempt["time_ms"] for attempt in attempts.values())
+
+
+def test_nan_and_infinity_are_computed_as_ieee_says(running: Server) -> None:
+    x = np.array([np.nan, np.inf, -1, 0], np.float32).reshape(1, 1, 1, 4)
+    content = save({"x": x, "weight": np.full((1, 1, 1, 1), 2, np.float32)}, {"variant": "cpu.direct"})
+    response = running.http.post("/v1/convolutions", content=content, headers=SAFETENSORS)
+    np.testing.assert_array_equal(load(response.content)["y"].ravel(), [np.nan, np.inf, -2, 0])
+
+
+def test_what_was_measured_is_advised(running: Server) -> None:
+    layer = "12-1-3-8-8"
+    ran = running.http.post("/v1/convolutions", json={"layer": layer, "variant": "all"}).json()
+    advice = running.http.get("/v1/advice", params={"layer": layer, "device": "cpu"}).json()
+    assert advice["variant"] in [attempt["variant"] for attempt in ran["attempts"]]
+    assert advice["ranking"][0]["source"] == "measured"
+
+
+def test_a_worker_killed_during_a_convolution_is_told_within_a_second_and_the_next_runs(running: Server) -> None:
+    running.http.post("/v1/convolutions", json={"layer": "7-1-1-8-8", "variant": "cpu.direct"})
+    ticks = {pid: cpu_ticks(pid) for pid in running.workers()}
+    with ThreadPoolExecutor(1) as thread:
+        asked = thread.submit(running.http.post, "/v1/convolutions", json=LONG)
+
+        def busy() -> int:
+            grown = {pid: cpu_ticks(pid) - ticks.get(pid, cpu_ticks(pid)) for pid in running.workers()}
+            return next((pid for pid, more in grown.items() if more > 30), 0)
+
+        assert eventually(busy)
+        os.kill(busy(), signal.SIGKILL)
+        is_problem(asked.result(timeout=1), 503, "worker-died")
+    ran = running.http.post("/v1/convolutions", json={"layer": "7-1-1-8-8", "variant": "cpu.direct"})
+    assert ran.status_code == 200, ran.text
+
+
+def exchange(port: int, *parts: bytes) -> bytes:
+    """Send parts of a request as they are; what comes back."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        for part in parts:
+            connection.sendall(part)
+        answer = b""
+        while received := connection.recv(65536):
+            answer += received
+        return answer
+
+
+def test_a_body_beyond_the_limit_is_refused_before_it_is_sent(running: Server) -> None:
+    head = b"POST /v1/convolutions HTTP/1.1\r\nHost: x\r\nContent-Type: application/octet-stream\r\n"
+    answer = exchange(running.port, head + b"Content-Length: 99999999999\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 413")
+    assert b"application/problem+json" in answer
+    chunk = b"100000\r\n" + bytes(2**20) + b"\r\n"
+    answer = exchange(running.port, head + b"Transfer-Encoding: chunked\r\n\r\n", *[chunk] * 17)
+    assert answer.startswith(b"HTTP/1.1 413")
+
+
+def test_what_is_no_http_or_the_wrong_kind_is_refused(running: Server) -> None:
+    assert exchange(running.port, b"nonsense\r\n\r\n").startswith(b"HTTP/1.1 400")
+    plain = running.http.post("/v1/convolutions", content=b"{}", headers={"content-type": "text/plain"})
+    is_problem(plain, 415, "unsupported-media-type")
+    lying = (2**40).to_bytes(8, "little") + b"{}"
+    is_problem(running.http.post("/v1/convolutions", content=lying, headers=SAFETENSORS), 400, "invalid-tensor")
+
+
+def test_a_client_that_stops_in_the_middle_blocks_nobody(running: Server) -> None:
+    head = b"POST /v1/convolutions HTTP/1.1\r\nHost: x\r\nContent-Type: application/octet-stream\r\n"
+    with socket.create_connection(("127.0.0.1", running.port), timeout=10) as connection:
+        connection.sendall(head + b"Content-Length: 1000000\r\n\r\n" + bytes(1000))
+        assert running.http.get("/livez").status_code == 200
+    ran = running.http.post("/v1/convolutions", json={"layer": "7-1-1-8-8", "variant": "cpu.direct"})
+    assert ran.status_code == 200
+
+
+@pytest.mark.slow
+def test_a_service_killed_during_a_retrain_finishes_it_after_the_next_start(tmp_path: Path) -> None:
+    with Store(f"sqlite:///{tmp_path / 'conv-advisor.db'}") as store:
+        store.append(small_measurements(0.01))
+    with server(tmp_path) as first:
+        asked = first.http.post("/v1/models", json={"device": SMALL_DEVICE.id})
+        assert asked.status_code == 202, asked.text
+        job = f"/v1/jobs/{asked.json()['id']}"
+        assert eventually(lambda: first.http.get(job).json()["progress"] > 0.04, within_s=120), first.http.get(job).text
+        workers = children(first.process.pid)
+        first.process.kill()
+        first.process.wait()
+    assert eventually(lambda: not any(map(is_running, workers)), within_s=5), "a worker outlived the service"
+    with server(tmp_path) as second:
+        assert second.http.get(job).json()["state"] in ("queued", "running")
+        assert eventually(lambda: second.http.get(job).json()["finished_at"], within_s=200)
+        ended = second.http.get(job).json()
+        assert (ended["state"], ended["attempt"]) == ("succeeded", 2), ended
+        (model,) = (
+            each for each in second.http.get("/v1/models").json()["models"] if each["device"] == SMALL_DEVICE.id
+        )
+        assert (model["id"], model["is_active"]) == (ended["result"]["model"], True)
+        params = {"layer": "11-1-3-16-16", "device": SMALL_DEVICE.id}
+        assert second.http.get("/v1/advice", params=params).json()["variant"] == "cpu.direct"
+        ran = second.http.post("/v1/convolutions", json={"layer": "7-1-1-8-8", "variant": "cpu.direct"})
+        assert ran.status_code == 200
+
+
+def test_it_stops_when_asked_to_and_leaves_nothing_behind(home: Path) -> None:
+    with server(home) as own, ThreadPoolExecutor(1) as thread:
+        own.http.post("/v1/convolutions", json={"layer": "7-1-1-8-8", "variant": "cpu.direct"})
+        asked = thread.submit(own.http.post, "/v1/convolutions", json=LONG)
+        time.sleep(0.5)
+        workers = children(own.process.pid)
+        assert workers
+        own.process.send_signal(signal.SIGTERM)
+        own.process.wait(timeout=20)
+        assert asked.exception() or asked.result().status_code >= 500
+    assert eventually(lambda: not any(map(is_running, workers)), within_s=5)

@@ -1,0 +1,293 @@
+"""POST /v1/convolutions, through the real application and a worker process that replays a recording."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import save
+
+from app.tensors import read_safetensors
+from data.errors import UnknownDevice
+from data.problem import ConvProblem, DType, Layout
+from kernels import reference
+from tests.app.serving import (
+    CRASHING,
+    FAST,
+    HANGING,
+    LARGE,
+    LAYER,
+    LEAN,
+    REFUSED,
+    SLOW,
+    SMALL,
+    TIMES_MS,
+    Client,
+    is_problem,
+    serving,
+)
+from tests.processes import eventually
+
+VARIED = [replace(SMALL, dtype=dtype, layout=layout) for dtype in DType for layout in Layout]
+STRIDED = ConvProblem(2, 4, 8, 9, 6, 3, 2, 2, 1, 1, 0, 2, 1, 2)
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    with serving(tmp_path_factory.mktemp("home"), *VARIED, LARGE, STRIDED) as client:
+        yield client
+
+
+def convolve(client: Client, content: bytes, **headers: str):
+    kind = headers.pop("content_type", "application/vnd.safetensors")
+    return client.post("/v1/convolutions", content=content, headers={"content-type": kind} | headers)
+
+
+def packed(problem: ConvProblem, x: np.ndarray, weight: np.ndarray, **metadata: str) -> bytes:
+    names = ("stride_h", "stride_w", "pad_h", "pad_w", "dilation_h", "dilation_w", "groups", "dtype", "layout")
+    return save({"x": x, "weight": weight}, {name: str(getattr(problem, name)) for name in names} | metadata)
+
+
+def unpacked(response) -> tuple[np.ndarray, dict[str, str]]:
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"] == "application/vnd.safetensors"
+    tensors, metadata = read_safetensors(np.frombuffer(response.content, np.uint8), ("y",))
+    return tensors["y"], metadata
+
+
+@pytest.mark.parametrize("problem", [*VARIED, STRIDED], ids=lambda problem: problem.key)
+def test_tensors_come_back_convolved_in_every_dtype_and_layout(client: Client, problem: ConvProblem) -> None:
+    x, weight = reference.random_operands(problem, seed=1)
+    y, metadata = unpacked(convolve(client, packed(problem, x, weight, variant=SLOW)))
+    expected = reference.convolve(problem, x, weight).astype(x.dtype)
+    assert y.dtype == reference.HOST_DTYPE[problem.dtype]
+    np.testing.assert_array_equal(y, expected)
+    assert metadata["variant"] == SLOW
+    assert json.loads(metadata["problem"])["dtype"] == problem.dtype
+
+
+def test_metadata_says_time_samples_error_problem_and_device(client: Client) -> None:
+    x, weight = reference.random_operands(SMALL, seed=1)
+    _, metadata = unpacked(convolve(client, packed(SMALL, x, weight, variant=SLOW)))
+    assert float(metadata["time_ms"]) == pytest.approx(TIMES_MS[SLOW])
+    assert len(json.loads(metadata["samples_ms"])) == 3
+    assert float(metadata["max_error"]) == pytest.approx(1e-7)
+    assert json.loads(metadata["workspace_bytes"]) == 2**20
+    assert json.loads(metadata["problem"])["layer"] == LAYER
+    assert json.loads(metadata["device"])["id"] == "fake-gpu"
+    assert metadata["chosen_by"] == "named"
+
+
+def test_octet_stream_is_safetensors_too(client: Client) -> None:
+    x, weight = reference.random_operands(SMALL, seed=1)
+    unpacked(convolve(client, packed(SMALL, x, weight), content_type="application/octet-stream"))
+
+
+def test_the_advised_variant_runs_unless_another_is_named(client: Client) -> None:
+    answer = client.post("/v1/convolutions", json={"layer": LAYER}).json()
+    assert (answer["variant"], answer["chosen_by"]) == (FAST, "advice")
+    assert answer["y"] is None
+    assert answer["time_ms"] == pytest.approx(TIMES_MS[FAST])
+
+
+def test_small_tensors_go_as_lists_and_carry_nan_and_infinity(client: Client, tmp_path: Path) -> None:
+    problem = ConvProblem(1, 1, 1, 4, 1, 1, 1)
+    with serving(tmp_path, problem) as own:
+        body = {"x": [[[["NaN", "Infinity", -1, 0]]]], "weight": [[[[2]]]], "variant": LEAN}
+        answer = own.post("/v1/convolutions", json=body).json()
+        assert answer["y"] == [[[["NaN", "Infinity", -2.0, 0.0]]]]
+        x = np.array([np.nan, -np.inf, 1, 0], np.float32).reshape(1, 1, 1, 4)
+        y, _ = unpacked(convolve(own, packed(problem, x, np.full((1, 1, 1, 1), 2, np.float32), variant=LEAN)))
+        np.testing.assert_array_equal(y.ravel(), [np.nan, -np.inf, 2, 0])
+
+
+def test_accept_decides_the_form_of_the_answer(client: Client) -> None:
+    x, weight = reference.random_operands(SMALL, seed=1)
+    content = packed(SMALL, x, weight, variant=LEAN)
+    as_json = convolve(client, content, accept="application/json;q=0.9, application/vnd.safetensors;q=0.1").json()
+    y, _ = unpacked(convolve(client, content, accept="application/*"))
+    np.testing.assert_array_equal(np.array(as_json["y"], np.float32), y)
+    lists = {"x": x.tolist(), "weight": weight.tolist(), "pad": 1, "variant": LEAN}
+    again, _ = unpacked(client.post("/v1/convolutions", json=lists, headers={"accept": "application/vnd.safetensors"}))
+    np.testing.assert_array_equal(again, y)
+    is_problem(convolve(client, content, accept="text/html"), 406, "not-acceptable")
+
+
+def test_an_answer_too_long_for_json_is_refused_before_it_is_computed(client: Client) -> None:
+    body = {"x": [[[[1.0]]]], "weight": [[[[1.0]]]], "pad": 600}
+    assert is_problem(client.post("/v1/convolutions", json=body), 400, "invalid-problem")["field"] == "y"
+    assert is_problem(client.post("/v1/convolutions", json=body | {"pad": 10_000}), 400, "invalid-problem")
+
+
+def test_all_runs_every_applicable_variant_and_tells_what_became_of_each(client: Client, tmp_path: Path) -> None:
+    problem = ConvProblem.parse("5-1-3-2-2")
+    with serving(tmp_path, problem) as own:
+        path = tmp_path / "recording.parquet"
+        _forget(path, CRASHING, HANGING)
+        answer = own.post("/v1/convolutions", json={"layer": problem.short, "variant": "all"}).json()
+        attempts = {attempt["variant"]: attempt for attempt in answer["attempts"]}
+        assert answer["variant"] == FAST
+        assert answer["chosen_by"] == "measured_now"
+        assert {name for name, each in attempts.items() if each["outcome"] == "measured"} == set(TIMES_MS)
+        assert attempts[REFUSED]["outcome"] == "not_supported"
+        x, weight = reference.random_operands(problem, seed=1)
+        y, metadata = unpacked(convolve(own, packed(problem, x, weight, variant="all")))
+        assert metadata["variant"] == FAST
+        assert {each["variant"] for each in json.loads(metadata["attempts"])} == set(attempts)
+        np.testing.assert_array_equal(y, reference.convolve(problem, x, weight).astype(np.float32))
+
+
+def _forget(path: Path, *variants: str) -> None:
+    from data import parquet
+
+    rows = parquet.table_to_measurements(parquet.read(path, parquet.SCHEMA))
+    parquet.write(parquet.measurements_to_table([row for row in rows if row.variant not in variants]), path)
+
+
+def test_what_was_timed_joins_the_store(client: Client) -> None:
+    problem = replace(SMALL, dtype=DType.TF32)
+    store = client.app.state.service.store
+    client.post("/v1/convolutions", json={"layer": LAYER, "dtype": "tf32", "variant": SLOW})
+    assert store.summaries([problem], "fake-gpu")[problem.key][SLOW].time_ms == pytest.approx(TIMES_MS[SLOW], rel=1e-5)
+    advice = client.get(f"/v1/advice?layer={LAYER}&dtype=tf32&device=fake-gpu").json()
+    assert {each["variant"]: each["source"] for each in advice["ranking"]}[SLOW] == "measured"
+
+
+def test_a_device_without_a_model_measures_first_and_then_knows(tmp_path: Path) -> None:
+    problem = ConvProblem.parse("5-1-3-2-2")
+    with serving(tmp_path, problem, has_tree=False) as own:
+        _forget(tmp_path / "recording.parquet", CRASHING, HANGING)
+        first = own.post("/v1/convolutions", json={"layer": problem.short}).json()
+        assert (first["variant"], first["chosen_by"]) == (FAST, "measured_now")
+        x, weight = reference.random_operands(problem, seed=1)
+        y, metadata = unpacked(convolve(own, packed(problem, x, weight)))
+        assert (metadata["variant"], metadata["chosen_by"]) == (FAST, "stored_times")
+        assert y.shape == problem.y_shape
+        with pytest.raises(UnknownDevice):
+            own.app.state.service.registry.active("fake-gpu")
+
+
+@pytest.mark.parametrize("has_tensors", [False, True])
+def test_what_the_library_refuses_is_a_conflict_with_its_reason(client: Client, has_tensors: bool) -> None:
+    x, weight = reference.random_operands(SMALL, seed=1)
+    if has_tensors:
+        response = convolve(client, packed(SMALL, x, weight, variant=REFUSED))
+    else:
+        response = client.post("/v1/convolutions", json={"layer": LAYER, "variant": REFUSED})
+    assert "as recorded" in is_problem(response, 409, "not-supported")["detail"]
+
+
+def test_a_worker_that_dies_is_told_within_a_second_and_the_next_job_runs(client: Client) -> None:
+    client.post("/v1/convolutions", json={"layer": LAYER, "variant": LEAN})
+    started = time.monotonic()
+    response = client.post("/v1/convolutions", json={"layer": LAYER, "variant": CRASHING})
+    assert time.monotonic() - started < 1
+    is_problem(response, 503, "worker-died")
+    assert int(response.headers["retry-after"]) >= 1
+    assert client.post("/v1/convolutions", json={"layer": LAYER, "variant": LEAN}).status_code == 200
+
+
+def test_a_worker_killed_from_outside_is_told_within_a_second(client: Client) -> None:
+    client.post("/v1/convolutions", json={"layer": LAYER, "variant": LEAN})
+    engine = client.app.state.service._engine
+    with ThreadPoolExecutor(1) as thread:
+        running = thread.submit(client.post, "/v1/convolutions", json={"layer": LAYER, "variant": HANGING})
+        assert eventually(lambda: engine.state == "busy")
+        time.sleep(0.2)
+        os.kill(engine.pid, signal.SIGKILL)
+        is_problem(running.result(timeout=1), 503, "worker-died")
+    assert client.post("/v1/convolutions", json={"layer": LAYER, "variant": LEAN}).status_code == 200
+
+
+def test_one_that_overruns_its_deadline_is_stopped_and_the_next_runs(tmp_path: Path) -> None:
+    with serving(tmp_path, convolution_deadline_s=0.5) as own:
+        is_problem(own.post("/v1/convolutions", json={"layer": LAYER, "variant": HANGING}), 504, "deadline-exceeded")
+        assert own.post("/v1/convolutions", json={"layer": LAYER, "variant": LEAN}).status_code == 200
+
+
+def test_a_full_queue_says_when_to_come_back(tmp_path: Path) -> None:
+    with serving(tmp_path, max_queue=1, convolution_deadline_s=2.0) as own, ThreadPoolExecutor(6) as threads:
+        own.post("/v1/convolutions", json={"layer": LAYER, "variant": LEAN})
+        asked = [
+            threads.submit(own.post, "/v1/convolutions", json={"layer": LAYER, "variant": HANGING}) for _ in range(6)
+        ]
+        refused = [one for one in (each.result() for each in asked) if one.status_code == 503]
+        assert len(refused) == 4
+        for response in refused:
+            is_problem(response, 503, "queue-full")
+            assert int(response.headers["retry-after"]) >= 1
+
+
+def test_bodies_that_are_worked_on_are_bounded_together(client: Client) -> None:
+    budget = client.app.state.service.budget
+    x, weight = reference.random_operands(SMALL, seed=1)
+    with budget.hold(budget.limit_bytes):
+        is_problem(convolve(client, packed(SMALL, x, weight, variant=LEAN)), 503, "queue-full")
+    unpacked(convolve(client, packed(SMALL, x, weight, variant=LEAN)))
+
+
+def test_what_runs_for_a_client_that_hangs_up_is_stopped(client: Client) -> None:
+    client.post("/v1/convolutions", json={"layer": LAYER, "variant": LEAN})
+    engine = client.app.state.service._engine
+    pid = engine.pid
+    left, hang_up = threading.Event(), threading.Event()
+    body = json.dumps({"layer": LAYER, "variant": HANGING}).encode()
+
+    async def ask() -> None:
+        messages = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def receive() -> dict:
+            import asyncio
+
+            if messages:
+                return messages.pop()
+            while not hang_up.is_set():
+                await asyncio.sleep(0.01)
+            return {"type": "http.disconnect"}
+
+        async def send(_message: dict) -> None:
+            return
+
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": "POST",
+            "path": "/v1/convolutions",
+            "raw_path": b"/v1/convolutions",
+            "root_path": "",
+            "query_string": b"",
+            "scheme": "http",
+            "client": ("127.0.0.1", 1),
+            "server": ("testserver", 80),
+            "headers": [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())],
+        }
+        await client.app(scope, receive, send)
+        left.set()
+
+    thread = threading.Thread(target=client.await_, args=(ask(),))
+    thread.start()
+    assert eventually(lambda: engine.state == "busy")
+    hang_up.set()
+    thread.join(5)
+    assert left.is_set()
+    assert eventually(lambda: engine.pid != pid and engine.is_alive)
+    assert client.post("/v1/convolutions", json={"layer": LAYER, "variant": LEAN}).status_code == 200
+
+
+def test_bfloat16_lists_are_rounded_to_it(client: Client) -> None:
+    x, weight = reference.random_operands(replace(SMALL, dtype=DType.BFLOAT16), seed=3)
+    body = {"x": x.astype(float).tolist(), "weight": weight.astype(float).tolist(), "pad": 1, "dtype": "bfloat16"}
+    y = client.post("/v1/convolutions", json=body | {"variant": LEAN}).json()["y"]
+    expected = reference.convolve(replace(SMALL, dtype=DType.BFLOAT16), x, weight).astype(ml_dtypes.bfloat16)
+    np.testing.assert_array_equal(np.array(y).astype(ml_dtypes.bfloat16), expected)
