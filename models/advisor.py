@@ -1,0 +1,386 @@
+"""From a problem to advice: every variant that applies, ranked by its time, and why the others are out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import groupby
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final
+
+from data.errors import NoAdvice
+from data.measurement import Device, Outcome
+from data.problem import ConvProblem
+from kernels.catalog import VARIANTS
+from kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Variant
+from models.costs import is_tied, roofline_ms
+from models.features import features
+from models.tree_file import Step, TreeModel, path, walk
+
+if TYPE_CHECKING:
+    from data.store import Summary
+
+MIN_SUPPORT: Final = 0.5
+"""A variant that is less likely to run than this is not advised unless it was measured."""
+
+_NO_REFUSAL: Final = (Outcome.MEASURED, Outcome.PRUNED, Outcome.NOT_APPLICABLE, Outcome.WORKSPACE_EXCEEDED)
+"""Outcomes that leave it to the rule, the workspace and the model whether the variant can run."""
+
+_COMPARABLE_LOG_SLOWDOWN: Final = 1.0
+"""Predictions of variants further behind are too rough to scale the others by."""
+
+
+class Source(StrEnum):
+    """Where a time comes from."""
+
+    MEASURED = "measured"
+    PREDICTED = "predicted"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One variant that may be run.
+
+    Parameters
+    ----------
+    variant : str
+    time_ms : float
+    source : Source
+    slowdown : float
+        Time against that of the best choice.
+    uncertainty : float
+        Standard error of a measured time, relative; of a predicted one that of its slowdown, on layers never trained
+        on.
+    is_tied : bool
+        Closer to the best than they can be told apart.
+    workspace_bytes : int or None
+        None where unknown.
+    is_deterministic : bool
+    plan : dict or None
+        What rebuilds the plan that was measured.
+    """
+
+    variant: str
+    time_ms: float
+    source: Source
+    slowdown: float
+    uncertainty: float
+    is_tied: bool
+    workspace_bytes: int | None
+    is_deterministic: bool
+    plan: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusion:
+    """One variant that is out, and why."""
+
+    variant: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What to run for a problem.
+
+    Parameters
+    ----------
+    problem : ConvProblem
+    device_id : str
+    model_id : str or None
+        None where no model took part.
+    ranking : tuple of Choice
+        By time; of equal times the measured first, then the one with less workspace, then a deterministic one.
+    excluded : tuple of Exclusion
+        In the order of the catalogue.
+    path : tuple of Step
+        The comparisons that led to the predictions.
+    """
+
+    problem: ConvProblem
+    device_id: str
+    model_id: str | None
+    ranking: tuple[Choice, ...]
+    excluded: tuple[Exclusion, ...]
+    path: tuple[Step, ...]
+
+    @property
+    def best(self) -> Choice:
+        """The first of the ranking."""
+        return self.ranking[0]
+
+    @property
+    def variant(self) -> str:
+        """The id of the best."""
+        return self.ranking[0].variant
+
+
+@dataclass(slots=True)
+class _Candidate:
+    variant: Variant
+    workspace_bytes: int | None
+    timed: Summary | None
+    time_ms: float
+    uncertainty: float
+
+    @property
+    def order(self) -> tuple[float, bool, float, bool, str]:
+        workspace = math.inf if self.workspace_bytes is None else self.workspace_bytes
+        return self.time_ms, self.timed is None, workspace, not self.variant.is_deterministic, self.variant.id
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    """What the tree says of one problem."""
+
+    place: int
+    column: Mapping[str, int]
+    log_slowdown: list[float]
+    support: list[float]
+    workspace: list[float]
+    best_ms: float
+    spread: float
+    n_bytes: int
+
+    def time_ms(self, variant: str) -> float:
+        return self.best_ms * math.exp(self.log_slowdown[self.column[variant]])
+
+    def workspace_bytes(self, variant: str) -> int | None:
+        column = self.column.get(variant)
+        return None if column is None else round(self.workspace[column] * self.n_bytes)
+
+    def why_not(self, variant: str) -> str | None:
+        column = self.column.get(variant)
+        if column is None:
+            return "not measured on this layer, and the model does not know it"
+        if self.support[column] >= MIN_SUPPORT:
+            return None
+        return f"predicted as not supported: it is {self.support[column]:.0%} likely to run"
+
+
+class Advisor:
+    """Advice for one device, from its model, from measurements, or from both.
+
+    Parameters
+    ----------
+    model : TreeModel or None
+        Without one only measured variants are advised.
+    device : Device, optional
+        By default the one that the model was trained on; it decides which variants apply.
+    variants : mapping of str to Variant
+        The catalogue.
+
+    Raises
+    ------
+    NoAdvice
+        There is neither a model nor a device.
+    """
+
+    def __init__(
+        self, model: TreeModel | None, device: Device | None = None, *, variants: Mapping[str, Variant] = VARIANTS
+    ) -> None:
+        found = device or (model.device if model else None)
+        if found is None:
+            raise NoAdvice("neither a model nor a device is given")
+        self.model = model
+        self.device = found
+        self._pool = {variant.id: variant for variant in variants.values() if variant.backend.device_kind == found.kind}
+        self._column = {name: column for column, name in enumerate(model.variants)} if model else {}
+
+    def advise(
+        self,
+        problem: ConvProblem,
+        *,
+        max_workspace_bytes: int = DEFAULT_WORKSPACE_LIMIT_BYTES,
+        is_deterministic: bool = False,
+        measured: Mapping[str, Summary] | None = None,
+    ) -> Advice:
+        """Rank every variant that applies within the limits.
+
+        Parameters
+        ----------
+        problem : ConvProblem
+        max_workspace_bytes : int
+        is_deterministic : bool
+            Whether only deterministic variants will do.
+        measured : mapping of variant to Summary
+            What is known of this problem on this device. A measured time stands in for the predicted one, a measured
+            refusal excludes. The measured times also scale the predicted ones, and a prediction that is ahead of the
+            best measured time by less than its own uncertainty is put level with it.
+
+        Raises
+        ------
+        NoAdvice
+            Nothing is left.
+        """
+        values = features(problem)
+        leaf = self._leaf(problem, values)
+        candidates: list[_Candidate] = []
+        excluded: list[Exclusion] = []
+        for variant in self._pool.values():
+            summary = measured.get(variant.id) if measured else None
+            found = self._candidate(variant, problem, leaf, summary, max_workspace_bytes, is_deterministic)
+            if isinstance(found, str):
+                excluded.append(Exclusion(variant.id, found))
+            else:
+                candidates.append(found)
+        if not candidates:
+            raise NoAdvice(_nothing_left(problem, self.device, excluded))
+        if leaf:
+            _scale(candidates, leaf)
+        return Advice(
+            problem=problem,
+            device_id=self.device.id,
+            model_id=self.model.id if self.model else None,
+            ranking=_ranking(candidates),
+            excluded=tuple(excluded),
+            path=tuple(path(self.model, values)) if self.model else (),
+        )
+
+    def choose(
+        self,
+        problem: ConvProblem,
+        *,
+        max_workspace_bytes: int = DEFAULT_WORKSPACE_LIMIT_BYTES,
+        is_deterministic: bool = False,
+    ) -> str:
+        """The variant that `advise` would put first without measurements, and nothing else: for many problems.
+
+        Raises
+        ------
+        NoAdvice
+        """
+        wanted = self.predict_order(problem, max_workspace_bytes=max_workspace_bytes, is_deterministic=is_deterministic)
+        for variant in wanted:
+            return variant
+        raise NoAdvice(_nothing_left(problem, self.device, []))
+
+    def predict_order(
+        self,
+        problem: ConvProblem,
+        *,
+        max_workspace_bytes: int = DEFAULT_WORKSPACE_LIMIT_BYTES,
+        is_deterministic: bool = False,
+    ) -> Iterator[str]:
+        """The variants that apply, by predicted time alone, each looked at only when asked for."""
+        leaf = self._leaf(problem, features(problem))
+        if leaf is None:
+            return
+        known = sorted((leaf.log_slowdown[column], name) for name, column in self._column.items() if name in self._pool)
+        for _, tied in groupby(known, key=lambda pair: pair[0]):
+            found = (
+                self._candidate(self._pool[name], problem, leaf, None, max_workspace_bytes, is_deterministic)
+                for _, name in tied
+            )
+            candidates = [candidate for candidate in found if isinstance(candidate, _Candidate)]
+            yield from (candidate.variant.id for candidate in sorted(candidates, key=lambda each: each.order))
+
+    def _leaf(self, problem: ConvProblem, values: Sequence[float]) -> _Leaf | None:
+        if self.model is None:
+            return None
+        place = walk(self.model, values)
+        log_slowdown, support, workspace, roofline = (
+            self.model.arrays[name][place].tolist() for name in ("log_slowdown", "support", "workspace", "roofline")
+        )
+        best_ms = roofline_ms(problem, roofline) * math.exp(self.model.arrays["log_best"][place])
+        spread = float(self.model.arrays["spread"][place])
+        return _Leaf(place, self._column, log_slowdown, support, workspace, best_ms, spread, problem.bytes)
+
+    def _candidate(
+        self,
+        variant: Variant,
+        problem: ConvProblem,
+        leaf: _Leaf | None,
+        summary: Summary | None,
+        max_workspace_bytes: int,
+        is_deterministic: bool,
+    ) -> _Candidate | str:
+        """The variant with its time, or why it is out."""
+        reason = variant.why_not(problem, self.device)
+        if reason:
+            return reason
+        workspace = _workspace_bytes(variant, problem, leaf, summary)
+        reason = _over_limits(variant, workspace, max_workspace_bytes, is_deterministic)
+        if reason:
+            return reason
+        if summary and summary.time_ms is not None:
+            return _Candidate(variant, workspace, summary, summary.time_ms, summary.noise or 0.0)
+        if leaf is None:
+            return _refusal(summary) or f"not measured on this layer, and there is no model of {self.device.id}"
+        return (
+            _refusal(summary)
+            or leaf.why_not(variant.id)
+            or _Candidate(variant, workspace, None, leaf.time_ms(variant.id), leaf.spread)
+        )
+
+
+def _workspace_bytes(variant: Variant, problem: ConvProblem, leaf: _Leaf | None, summary: Summary | None) -> int | None:
+    """As measured, else as the variant computes it, else the most that the model expects."""
+    if summary and summary.workspace_bytes is not None:
+        return summary.workspace_bytes
+    exact = variant.workspace_bytes(problem)
+    return exact if exact is not None or leaf is None else leaf.workspace_bytes(variant.id)
+
+
+def _over_limits(
+    variant: Variant, workspace_bytes: int | None, max_workspace_bytes: int, is_deterministic: bool
+) -> str | None:
+    if is_deterministic and not variant.is_deterministic:
+        return "not deterministic"
+    if workspace_bytes is not None and workspace_bytes > max_workspace_bytes:
+        return f"workspace is {workspace_bytes} bytes, above the limit of {max_workspace_bytes}"
+    return None
+
+
+def _refusal(summary: Summary | None) -> str | None:
+    if summary is None or summary.outcome in _NO_REFUSAL:
+        return None
+    return f"{summary.outcome}: {summary.detail}" if summary.detail else str(summary.outcome)
+
+
+def _scale(candidates: list[_Candidate], leaf: _Leaf) -> None:
+    """Bring the predicted times to the level of the measured ones."""
+    known = [each for each in candidates if each.timed and each.variant.id in leaf.column]
+    near = [each for each in known if leaf.log_slowdown[leaf.column[each.variant.id]] < _COMPARABLE_LOG_SLOWDOWN]
+    scale = median(each.time_ms / leaf.time_ms(each.variant.id) for each in near or known) if known else 1.0
+    best_ms = min((each.time_ms for each in candidates if each.timed), default=0.0)
+    for each in candidates:
+        if each.timed is None:
+            each.time_ms *= scale
+            if each.time_ms < best_ms <= each.time_ms * math.exp(each.uncertainty):
+                each.time_ms = best_ms
+
+
+def _ranking(candidates: list[_Candidate]) -> tuple[Choice, ...]:
+    candidates.sort(key=lambda each: each.order)
+    best = candidates[0]
+    return tuple(
+        Choice(
+            variant=each.variant.id,
+            time_ms=each.time_ms,
+            source=Source.MEASURED if each.timed else Source.PREDICTED,
+            slowdown=each.time_ms / best.time_ms,
+            uncertainty=each.uncertainty,
+            is_tied=_is_tied(each, best),
+            workspace_bytes=each.workspace_bytes,
+            is_deterministic=each.variant.is_deterministic,
+            plan=each.timed.plan if each.timed else None,
+        )
+        for each in candidates
+    )
+
+
+def _is_tied(each: _Candidate, best: _Candidate) -> bool:
+    if each.timed and best.timed:
+        return is_tied(each.time_ms, each.uncertainty, best.time_ms, best.uncertainty)
+    spread = max(one.uncertainty for one in (each, best) if one.timed is None)
+    return each.time_ms <= best.time_ms * math.exp(spread)
+
+
+def _nothing_left(problem: ConvProblem, device: Device, excluded: Sequence[Exclusion]) -> str:
+    reasons = "; ".join(f"{each.variant}: {each.reason}" for each in excluded)
+    return f"no variant is known to run {problem.key} on {device.id} within the limits" + (
+        f" ({reasons})" if reasons else ""
+    )

@@ -1,0 +1,222 @@
+"""Measurements as matrices of problems by variants: what training and evaluation read."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from data.errors import NotEnoughData, UnknownDevice
+from data.measurement import Device, L2State, Outcome
+from data.parquet import distinct_problems
+from data.problem import ConvProblem, DType, Layout
+
+REFUSALS: Final = tuple(sorted(set(Outcome) - {Outcome.MEASURED, Outcome.PRUNED, Outcome.NOT_APPLICABLE}))
+"""Outcomes of an attempt that the variant's own rule allowed and the device or the library did not."""
+
+TIE_STANDARD_ERRORS: Final = 2.0
+"""Medians closer than this many standard errors of their difference are tied."""
+
+MIN_SHARE_KNOWN: Final = 0.5
+"""A problem teaches which variant is fastest only if at least this share of the variants has an outcome there."""
+
+
+def layer_of(problem: ConvProblem) -> ConvProblem:
+    """The layer a problem belongs to, whatever its batch, dtype and layout."""
+    return replace(problem, n=1, dtype=DType.FLOAT32, layout=Layout.NCHW)
+
+
+def is_tied(time_ms: float, noise: float, other_ms: float, other_noise: float) -> bool:
+    """Whether two medians are closer than their noise.
+
+    Parameters
+    ----------
+    time_ms, other_ms : float
+    noise, other_noise : float
+        Relative standard errors.
+    """
+    return abs(time_ms - other_ms) <= TIE_STANDARD_ERRORS * math.hypot(time_ms * noise, other_ms * other_noise)
+
+
+def roofline_ms(problem: ConvProblem, roofline: Sequence[float]) -> float:
+    """Least time by the flops a ms, bytes a ms and least ms that a device is known to reach."""
+    flops_per_ms, bytes_per_ms, least_ms = roofline
+    return max(problem.flops / flops_per_ms, problem.bytes / bytes_per_ms, least_ms)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What is known of P problems and V variants on one device.
+
+    Parameters
+    ----------
+    variants : tuple of str
+    problems : tuple of ConvProblem
+    time_ms : float64 array of shape (P, V)
+        Median, ms; NaN where there is none.
+    noise : float64 array of shape (P, V)
+        Relative standard error of the time; NaN where there is none.
+    is_pruned : bool array of shape (P, V)
+        Whether the time is that of a variant far behind the best, which was not timed further.
+    is_refused : bool array of shape (P, V)
+        Whether the device or library refused it.
+    is_known : bool array of shape (P, V)
+        Whether there is any outcome.
+    workspace_bytes : float64 array of shape (P, V)
+        NaN where the variant never said.
+    """
+
+    variants: tuple[str, ...]
+    problems: tuple[ConvProblem, ...]
+    time_ms: np.ndarray
+    noise: np.ndarray
+    is_pruned: np.ndarray
+    is_refused: np.ndarray
+    is_known: np.ndarray
+    workspace_bytes: np.ndarray
+
+    @property
+    def best_ms(self) -> np.ndarray:
+        """Time of the oracle of each problem, float64 array of shape (P,)."""
+        best: np.ndarray = np.nanmin(np.where(self.is_pruned, np.nan, self.time_ms), axis=1)
+        return best
+
+    def log_slowdown(self, cap: float) -> np.ndarray:
+        """log(time / oracle), at most the cap, which refusals count as; NaN where nothing is known.
+
+        Returns
+        -------
+        float64 array of shape (P, V)
+        """
+        with np.errstate(invalid="ignore"):
+            logs = np.log(self.time_ms / self.best_ms[:, None])
+        return np.where(self.is_refused, cap, np.clip(logs, 0, cap))
+
+    def where(self, is_wanted: Callable[[ConvProblem], bool]) -> Costs:
+        """Only the problems that the predicate wants."""
+        return self.take([row for row, problem in enumerate(self.problems) if is_wanted(problem)])
+
+    def take(self, rows: Sequence[int] | np.ndarray) -> Costs:
+        """Only these rows, in this order."""
+        arrays: dict[str, Any] = {
+            name: value[np.asarray(rows, dtype=np.int64)]
+            for name in (field.name for field in fields(self))
+            if isinstance(value := getattr(self, name), np.ndarray)
+        }
+        return replace(self, problems=tuple(self.problems[row] for row in rows), **arrays)
+
+
+def from_table(table: pa.Table, device_id: str) -> Costs:
+    """Gather the measurements of one device, warm ones only; of several attempts at one thing a success counts.
+
+    Parameters
+    ----------
+    table : pyarrow.Table
+        In `data.parquet.SCHEMA`.
+    device_id : str
+
+    Returns
+    -------
+    Costs
+        Problems and variants in sorted order, whatever the order of rows. Where a variant was timed several times the
+        median counts. Problems with too few outcomes to tell the best are left out.
+
+    Raises
+    ------
+    NotEnoughData
+        No problem is left.
+    """
+    table = table.filter(pc.and_(is_of(table, device_id), pc.equal(table["l2"], str(L2State.WARM))))
+    problems, rows = distinct_problems(table)
+    variants, columns = np.unique(np.array(table["variant"].to_pylist(), dtype=str), return_inverse=True)
+    shape = (len(problems), len(variants))
+    outcomes = np.array(table["outcome"].to_pylist(), dtype=str)
+    row_ms, row_noise = _medians(table["samples_ms"])
+    cells = rows * len(variants) + columns
+    is_measured = _any_by(cells[outcomes == Outcome.MEASURED], shape)
+    counts = (outcomes == Outcome.MEASURED) | ((outcomes == Outcome.PRUNED) & ~is_measured.ravel()[cells])
+    counts &= np.isfinite(row_ms)
+    time_ms = _median_by(cells[counts], row_ms[counts], shape)
+    workspace = pc.fill_null(pc.cast(table["workspace_bytes"], pa.float64()), math.nan).to_numpy()
+    said = np.isfinite(workspace)
+    costs = Costs(
+        variants=tuple(variants.tolist()),
+        problems=tuple(problems),
+        time_ms=time_ms,
+        noise=_median_by(cells[counts], row_noise[counts], shape),
+        is_pruned=np.isfinite(time_ms) & ~is_measured,
+        is_refused=_any_by(cells[np.isin(outcomes, REFUSALS)], shape) & np.isnan(time_ms),
+        is_known=_any_by(cells, shape),
+        workspace_bytes=_median_by(cells[said], workspace[said], shape),
+    )
+    return _sorted_and_usable(costs, is_measured, device_id)
+
+
+def device_of(table: pa.Table, device_id: str) -> Device:
+    """The fingerprint of this device that was measured last.
+
+    Raises
+    ------
+    UnknownDevice
+        The table has no row of it.
+    """
+    mine = table.filter(is_of(table, device_id)).sort_by("measured_at")
+    if not mine.num_rows:
+        ids = {json.loads(text)["id"] for text in _strings(table["device"]).unique().to_pylist()}
+        raise UnknownDevice(device_id, sorted(ids))
+    return Device.from_json(mine["device"][-1].as_py())
+
+
+def _sorted_and_usable(costs: Costs, is_measured: np.ndarray, device_id: str) -> Costs:
+    is_usable = is_measured.any(axis=1) & (costs.is_known.mean(axis=1) >= MIN_SHARE_KNOWN)
+    rows = sorted(np.flatnonzero(is_usable).tolist(), key=lambda row: costs.problems[row].key)
+    if not rows:
+        raise NotEnoughData(f"device {device_id}: no problem was measured with at least half of the variants")
+    return costs.take(rows)
+
+
+def is_of(table: pa.Table, device_id: str) -> pa.ChunkedArray:
+    """For each row of a table with a device column, whether it is of this device."""
+    devices = _strings(table["device"])
+    mine = [text for text in devices.unique().to_pylist() if json.loads(text)["id"] == device_id]
+    return pc.is_in(devices, value_set=pa.array(mine, pa.string()))
+
+
+def _strings(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.cast(column, pa.string())
+
+
+def _medians(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
+    """Median and relative noise of each row's samples; NaN where there are none."""
+    lengths = pc.list_value_length(column).to_numpy().astype(np.int64)
+    values = pc.list_flatten(column).to_numpy().astype(np.float64)
+    starts = np.cumsum(lengths) - lengths
+    middle, noise = np.full(len(lengths), np.nan), np.full(len(lengths), np.nan)
+    for length in np.unique(lengths[lengths > 0]).tolist():
+        rows = np.flatnonzero(lengths == length)
+        samples = values[starts[rows, None] + np.arange(length)]
+        middle[rows] = np.median(samples, axis=1)
+        deviation = 1.4826 * np.median(np.abs(samples - middle[rows, None]), axis=1)
+        noise[rows] = math.sqrt(math.pi / 2) * deviation / (middle[rows] * math.sqrt(length)) if length > 1 else 1.0
+    return middle, noise
+
+
+def _median_by(cells: np.ndarray, values: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    """Median of the values of each cell; NaN where there are none."""
+    out = np.full(math.prod(shape), np.nan)
+    ordered = values[np.lexsort((values, cells))]
+    found, starts, counts = np.unique(np.sort(cells), return_index=True, return_counts=True)
+    out[found] = (ordered[starts + (counts - 1) // 2] + ordered[starts + counts // 2]) / 2
+    return out.reshape(shape)
+
+
+def _any_by(cells: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    out = np.zeros(math.prod(shape), dtype=bool)
+    out[cells] = True
+    return out.reshape(shape)

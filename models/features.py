@@ -1,0 +1,143 @@
+"""What the tree looks at: numbers computed from a problem alone."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from math import log2
+from typing import Final
+
+import numpy as np
+
+from data.problem import ConvProblem, DType, Layout
+
+FEATURES: Final = (
+    "dtype",
+    "is_nhwc",
+    "log2_n",
+    "log2_c",
+    "log2_h",
+    "log2_w",
+    "log2_k",
+    "log2_r",
+    "log2_s",
+    "log2_groups",
+    "stride",
+    "dilation",
+    "log2_pixels",
+    "log2_gemm_m",
+    "log2_gemm_n",
+    "log2_gemm_k",
+    "log2_flops",
+    "log2_bytes",
+    "log2_x_bytes",
+    "log2_weight_bytes",
+    "log2_y_bytes",
+    "log2_intensity",
+    "log2_filters_per_depth",
+    "log2_x_per_weight",
+    "log2_tiles_64",
+    "log2_tiles_128",
+    "log2_steps",
+    "fill_m",
+    "fill_n_64",
+    "fill_n_128",
+    "fill_winograd",
+    "fill_fft",
+    "aligned_c",
+    "aligned_k",
+    "aligned_pixels",
+)
+"""Names in order; the order is part of the format of a trained tree, so a change retires every tree.
+
+dtype : position in `DTYPES`. pixels : p q. intensity : flops a byte. filters_per_depth : k / c. x_per_weight : bytes of
+x to bytes of the weight. tiles_T : output tiles of T x T of the implicit GEMM, all groups. steps : gemm_k in tiles of
+32, over the tiles of 64. fill_* : useful share of padded work, for GEMM tiles of 128 rows, of 64 and 128 columns,
+Winograd tiles of 2 x 2 outputs, and FFT tiles of 32 x 32 inputs. aligned_* : largest power of two up to 8 that
+divides, as log2.
+"""
+
+DTYPES: Final = (DType.FLOAT32, DType.TF32, DType.FLOAT16, DType.BFLOAT16)
+"""The code of a dtype is its place here."""
+
+_DTYPE_CODE: Final = {dtype: code for code, dtype in enumerate(DTYPES)}
+
+
+def features(problem: ConvProblem) -> list[float]:
+    """The values of `FEATURES`, each rounded to float32 as scikit-learn does before it compares.
+
+    Parameters
+    ----------
+    problem : ConvProblem
+
+    Returns
+    -------
+    list of float, as long as `FEATURES`
+    """
+    n, c, h, w, k, r, s = problem.n, problem.c, problem.h, problem.w, problem.k, problem.r, problem.s
+    p, q, groups = problem.p, problem.q, problem.groups
+    gemm_m, gemm_n, gemm_k = n * p * q, k // groups, c // groups * r * s
+    itemsize = problem.dtype.itemsize_bytes
+    x_bytes, weight_bytes, y_bytes = n * c * h * w * itemsize, k * gemm_k * itemsize, gemm_m * k * itemsize
+    log_flops, log_bytes = log2(2 * gemm_m * k * gemm_k), log2(x_bytes + weight_bytes + y_bytes)
+    tiles_64, tiles_128 = _tiles(gemm_m, 64) * _tiles(gemm_n, 64), _tiles(gemm_m, 128) * _tiles(gemm_n, 128)
+    values = (
+        _DTYPE_CODE[problem.dtype],
+        problem.layout is Layout.NHWC,
+        log2(n),
+        log2(c),
+        log2(h),
+        log2(w),
+        log2(k),
+        log2(r),
+        log2(s),
+        log2(groups),
+        max(problem.stride_h, problem.stride_w),
+        max(problem.dilation_h, problem.dilation_w),
+        log2(p * q),
+        log2(gemm_m),
+        log2(gemm_n),
+        log2(gemm_k),
+        log_flops,
+        log_bytes,
+        log2(x_bytes),
+        log2(weight_bytes),
+        log2(y_bytes),
+        log_flops - log_bytes,
+        log2(k / c),
+        log2(x_bytes / weight_bytes),
+        log2(tiles_64 * groups),
+        log2(tiles_128 * groups),
+        log2(_tiles(gemm_k, 32) / (tiles_64 * groups)),
+        _fill(gemm_m, 128),
+        _fill(gemm_n, 64),
+        _fill(gemm_n, 128),
+        _fill(p, 2) * _fill(q, 2),
+        _fill(p, max(33 - r, 1)) * _fill(q, max(33 - s, 1)),
+        _alignment(c),
+        _alignment(k),
+        _alignment(h * w),
+    )
+    return array("f", values).tolist()
+
+
+def feature_matrix(problems: Sequence[ConvProblem]) -> np.ndarray:
+    """`features` of many problems.
+
+    Returns
+    -------
+    float32 array of shape (n_problems, n_features)
+    """
+    return np.array([features(problem) for problem in problems], dtype=np.float32).reshape(-1, len(FEATURES))
+
+
+def _tiles(size: int, tile: int) -> int:
+    return -(-size // tile)
+
+
+def _fill(size: int, tile: int) -> float:
+    return size / (-(-size // tile) * tile)
+
+
+def _alignment(size: int) -> int:
+    return min(size & -size, 8).bit_length() - 1

@@ -1,0 +1,225 @@
+"""The ensemble that a tree learns from: smoother than one tree can be, and able to label layers never measured.
+
+A single tree trained on the measured layers alone generalises worse than boosted trees do. So boosted trees are
+trained first, and the tree is then trained on the measured problems together with many made-up ones, which the boosted
+trees label (Breiman and Shang, Born Again Trees, 1996). Only the tree is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from data.errors import InvalidProblem
+from data.problem import ConvProblem
+from models.costs import Costs, layer_of
+
+CAP: Final = 3.0
+"""Largest log slowdown told apart, about 20x; what refusals count as."""
+
+STEEPNESS: Final = 3.0
+"""How fast the cost saturates: between variants far behind the best nothing is to be learned."""
+
+CONTENDER_LOG_SLOWDOWN: Final = 0.25
+"""A variant within this of the best somewhere is worth learning precisely."""
+
+_FOLDS: Final = 5
+_TREES: Final = 60
+_MINOR: Final = 0.05
+"""Weight, in choosing a split, of what only has to be predicted along."""
+
+_TRIES: Final = 50
+_JITTER_OCTAVES: Final = 0.6
+
+
+def saturate(log_slowdown: np.ndarray) -> np.ndarray:
+    """Turn log slowdowns into costs from 0 to 1."""
+    return 1 - np.exp(-STEEPNESS * log_slowdown)
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What is believed of n problems, first the measured ones, then those made up.
+
+    Parameters
+    ----------
+    contenders : list of int
+        Columns of the variants that are the best somewhere, or nearly.
+    cost : float64 array of shape (n, n_contenders)
+        Their saturated slowdown.
+    log_slowdown : float64 array of shape (n, V)
+    support : float64 array of shape (n, V)
+        How likely the variant runs.
+    workspace : float64 array of shape (n, V)
+        log2(1 + scratch memory as a share of the problem's bytes).
+    log_best : float64 array of shape (n,)
+        log(time of the best / roofline).
+    """
+
+    contenders: list[int]
+    cost: np.ndarray
+    log_slowdown: np.ndarray
+    support: np.ndarray
+    workspace: np.ndarray
+    log_best: np.ndarray
+
+
+def teach(costs: Costs, x: np.ndarray, log_best: np.ndarray, made_up: np.ndarray, seed: int) -> Lesson:
+    """Train the ensemble on the measured problems; say what was measured of those, and what it predicts of the others.
+
+    The cost of contenders is predicted by boosted and by randomised trees, half each: neither is the better one
+    everywhere, and where one is far off the other seldom is. All else is predicted by the randomised trees.
+
+    Parameters
+    ----------
+    costs : Costs
+    x : float32 array of shape (P, n_features)
+    log_best : float64 array of shape (P,)
+    made_up : float32 array of shape (n_made_up, n_features)
+    seed : int
+    """
+    log_slowdown, runs = costs.log_slowdown(CAP), np.isfinite(costs.time_ms).astype(float)
+    contenders = _contenders(log_slowdown)
+    cost, workspace = saturate(log_slowdown[:, contenders]), _workspace(costs)
+    known = (cost, log_slowdown, runs, workspace)
+    cost, log_slowdown, runs, workspace = _randomised(x, known, np.concatenate([x, made_up]), seed)
+    boosted = np.stack([_boosted(x, column, made_up, seed) for column in known[0].T], axis=1)
+    cost[len(x) :] = (cost[len(x) :] + np.clip(boosted, 0, 1)) / 2
+    best = np.concatenate([log_best, _boosted(x, log_best, made_up, seed)])
+    return Lesson(contenders, cost, log_slowdown, runs, workspace, best)
+
+
+def unseen_error(costs: Costs, x: np.ndarray, seed: int) -> np.ndarray:
+    """How far predictions are off on layers that were not trained on, by cross-validation over layers.
+
+    Returns
+    -------
+    float64 array of shape (P,)
+        Root mean square error of the log slowdown over the variants predicted near the best.
+    """
+    from sklearn.model_selection import GroupKFold
+
+    truth = np.nan_to_num(costs.log_slowdown(CAP), nan=CAP)
+    layers = [layer_of(problem).key for problem in costs.problems]
+    off = np.zeros(len(truth))
+    for known, unseen in GroupKFold(min(_FOLDS, len(set(layers)))).split(x, groups=layers):
+        (guess,) = _predict_randomised(x[known], [truth[known]], x[unseen], seed, _TREES // _FOLDS)
+        is_near = guess <= np.maximum(guess.min(axis=1, keepdims=True), CONTENDER_LOG_SLOWDOWN)
+        squares = np.where(is_near, np.minimum(np.abs(guess - truth[unseen]), 1.0) ** 2, 0.0)
+        off[unseen] = np.sqrt(squares.sum(axis=1) / is_near.sum(axis=1))
+    return off
+
+
+def sample_like(problems: Sequence[ConvProblem], count: int, rng: np.random.Generator) -> list[ConvProblem]:
+    """Make up problems like these: their sizes recombined and jittered, no larger than the largest.
+
+    Parameters
+    ----------
+    problems : sequence of ConvProblem
+    count : int
+        How many at most; fewer where too few recombinations are valid.
+    rng : numpy.random.Generator
+    """
+    largest = {name: max(getattr(problem, name) for problem in problems) for name in ("flops", "bytes")}
+    made: list[ConvProblem] = []
+    for _ in range(_TRIES * count):
+        if len(made) == count:
+            break
+        plane, channels, batch = (problems[place] for place in rng.integers(len(problems), size=3))
+        problem = _recombined(plane, channels, batch, rng)
+        if problem and all(getattr(problem, name) <= most for name, most in largest.items()):
+            made.append(problem)
+    return made
+
+
+def _recombined(
+    plane: ConvProblem, channels: ConvProblem, batch: ConvProblem, rng: np.random.Generator
+) -> ConvProblem | None:
+    """Plane and filter of one problem, channels of another or the same, batch of a third; None if that is no layer."""
+    if rng.random() < 0.5:
+        channels = plane
+    scale = _jitter(rng)
+    try:
+        return replace(
+            plane,
+            n=batch.n,
+            h=max(1, round(plane.h * scale)),
+            w=max(1, round(plane.w * scale)),
+            c=_channels(channels.c * _jitter(rng)),
+            k=_channels(channels.k * _jitter(rng)),
+        )
+    except InvalidProblem:
+        return None
+
+
+def _jitter(rng: np.random.Generator) -> float:
+    """1 in two of five draws: sizes that networks do have stay common."""
+    return 1.0 if rng.random() < 0.4 else 2.0 ** rng.uniform(-_JITTER_OCTAVES, _JITTER_OCTAVES)
+
+
+def _channels(count: float) -> int:
+    """A whole number, and a multiple of eight above 24, as the channels of networks are."""
+    return max(1, round(count)) if count < 24 else 8 * round(count / 8)
+
+
+def _contenders(log_slowdown: np.ndarray) -> list[int]:
+    near = np.nan_to_num(log_slowdown, nan=CAP) <= CONTENDER_LOG_SLOWDOWN
+    return np.flatnonzero(near.sum(axis=0) >= max(1, len(near) // 500)).tolist()
+
+
+def _workspace(costs: Costs) -> np.ndarray:
+    n_bytes = np.array([[problem.bytes] for problem in costs.problems])
+    share: np.ndarray = costs.workspace_bytes / n_bytes
+    return np.log2(1 + share)
+
+
+def _randomised(x: np.ndarray, known: Sequence[np.ndarray], wanted: np.ndarray, seed: int) -> list[np.ndarray]:
+    """What extremely randomised trees predict of the wanted rows; the first ones are x, where the known values stay.
+
+    Unknown values count as the largest of their kind: what was never tried is not advised.
+    """
+    filled = [np.where(np.isfinite(values), values, np.nanmax(values, initial=0.0)) for values in known]
+    predicted = _predict_randomised(x, filled, wanted, seed, _TREES)
+    for values, guess in zip(known, predicted, strict=True):
+        guess[: len(x)] = np.where(np.isfinite(values), values, guess[: len(x)])
+    return predicted
+
+
+def _predict_randomised(
+    x: np.ndarray, targets: Sequence[np.ndarray], wanted: np.ndarray, seed: int, count: int
+) -> list[np.ndarray]:
+    """Extremely randomised trees, one in memory at a time; the first targets decide the splits, nearly alone."""
+    from sklearn.tree import ExtraTreeRegressor
+
+    scales = [1.0, *([_MINOR] * (len(targets) - 1))]
+    y = np.concatenate([scale * values for scale, values in zip(scales, targets, strict=True)], axis=1)
+    is_constant = np.ptp(y, axis=0) == 0
+    total = np.zeros((len(wanted), y.shape[1])) + np.where(is_constant, y[0] * count, 0.0)
+    for tree in range(count):
+        fitted = ExtraTreeRegressor(max_features=0.5, random_state=seed + tree).fit(x, y[:, ~is_constant])
+        total[:, ~is_constant] += fitted.predict(wanted).reshape(len(wanted), -1)
+    parts = np.split(total / count, np.cumsum([values.shape[1] for values in targets])[:-1], axis=1)
+    return [part / scale for part, scale in zip(parts, scales, strict=True)]
+
+
+def _boosted(x: np.ndarray, y: np.ndarray, wanted: np.ndarray, seed: int) -> np.ndarray:
+    """What gradient-boosted trees predict, trained where y is known."""
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    known = np.isfinite(y)
+    fitted = HistGradientBoostingRegressor(
+        max_iter=200,
+        learning_rate=0.1,
+        max_bins=64,
+        max_leaf_nodes=16,
+        min_samples_leaf=5,
+        l2_regularization=1.0,
+        max_features=0.5,
+        early_stopping=False,
+        random_state=seed,
+    ).fit(x[known], y[known])
+    predicted: np.ndarray = fitted.predict(wanted)
+    return predicted

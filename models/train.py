@@ -1,0 +1,262 @@
+"""Training: from measurements to one decision tree that ranks the variants and predicts their times."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from threadpoolctl import threadpool_limits
+
+from data.errors import NotEnoughData
+from data.measurement import Device
+from data.problem import ConvProblem, DType, Layout
+from models.costs import Costs, device_of, from_table, is_of, layer_of, roofline_ms
+from models.features import DTYPES, FEATURES, feature_matrix
+from models.teacher import CAP, STEEPNESS, Lesson, sample_like, teach, unseen_error
+from models.tree_file import LEAF, TreeModel, make
+
+MIN_PROBLEMS: Final = 20
+"""Fewer measured problems make no tree."""
+
+_FAR: Final = 0.5
+"""Log slowdown from which the saturated cost says less than the randomised trees."""
+
+Arrays = dict[str, np.ndarray]
+Group = tuple[DType, Layout]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to train.
+
+    Parameters
+    ----------
+    n_sampled : int
+        Made-up problems for each dtype and layout.
+    max_leaves : int
+        Of each dtype and layout.
+    min_samples_leaf : int
+    measured_weight : float
+        What a measured problem counts, against 1 for a made-up one.
+    best_weight : float
+        What the spread of the best times counts in choosing a split, against 1 for the cost of one variant.
+    """
+
+    n_sampled: int = 12_000
+    max_leaves: int = 600
+    min_samples_leaf: int = 3
+    measured_weight: float = 3.0
+    best_weight: float = 0.0
+
+
+def train(
+    table: pa.Table,
+    *,
+    device_id: str,
+    seed: int = 0,
+    options: Options | None = None,
+    created: datetime | None = None,
+) -> TreeModel:
+    """Train the tree of a device.
+
+    Parameters
+    ----------
+    table : pyarrow.Table
+        Measurements, in `data.parquet.SCHEMA`; other devices' rows are ignored.
+    device_id : str
+    seed : int
+        The same table, seed and options give the same arrays.
+    options : Options
+    created : datetime
+        Now, by default.
+
+    Returns
+    -------
+    TreeModel
+        A root that tells dtypes and layouts apart, and below it one scikit-learn tree for each pair.
+
+    Raises
+    ------
+    NotEnoughData, UnknownDevice
+    """
+    device = device_of(table, device_id)
+    until = pc.max(table.filter(is_of(table, device_id))["measured_at"]).as_py()
+    return fit(from_table(table, device_id), device, seed=seed, options=options, created=created, data_until=until)
+
+
+def fit(
+    costs: Costs,
+    device: Device,
+    *,
+    seed: int = 0,
+    options: Options | None = None,
+    created: datetime | None = None,
+    data_until: datetime | None = None,
+) -> TreeModel:
+    """Train from costs already gathered, the newest of which was measured at ``data_until``; see `train`."""
+    options, created = options or Options(), created or datetime.now(UTC)
+    if len(costs.problems) < MIN_PROBLEMS:
+        raise NotEnoughData(f"device {device.id}: {len(costs.problems)} problems; allowed: at least {MIN_PROBLEMS}")
+    # Threads of OpenMP that wait for a busy core spin: beside other work, two took ten times as long as one.
+    with threadpool_limits(1):
+        trees = _grow_all(costs, seed, options)
+    card = {"created": _iso(created), "data_until": _iso(data_until or created)} | _card(costs, seed, options)
+    return make(_graft(trees), variants=costs.variants, device=device, card=card)
+
+
+def _grow_all(costs: Costs, seed: int, options: Options) -> dict[Group, Arrays]:
+    """One tree for each dtype and layout, all from one teacher."""
+    groups = _groups(costs.problems)
+    rooflines = {group: _roofline(costs.take(rows)) for group, rows in groups.items()}
+    log_best = np.log(costs.best_ms) - np.log(
+        [roofline_ms(problem, rooflines[problem.dtype, problem.layout].tolist()) for problem in costs.problems]
+    )
+    x = feature_matrix(costs.problems)
+    off = unseen_error(costs, x, seed)
+    shapes = sample_like(costs.problems, options.n_sampled, np.random.default_rng(seed))
+    made_up = [replace(shape, dtype=dtype, layout=layout) for dtype, layout in groups for shape in shapes]
+    everything = np.concatenate([x, feature_matrix(made_up)])
+    lesson = teach(costs, x, log_best, everything[len(x) :], seed)
+    trees = {}
+    for place, (group, rows) in enumerate(groups.items()):
+        others = len(x) + len(shapes) * place + np.arange(len(shapes))
+        tree = _grow(everything, lesson, rows, others, seed, options)
+        tree["spread"] = np.hypot(tree["spread"], math.sqrt(np.mean(off[rows] ** 2))).astype(np.float32)
+        tree["roofline"] = np.tile(rooflines[group], (len(tree["log_best"]), 1))
+        trees[group] = tree
+    return trees
+
+
+def _groups(problems: Sequence[ConvProblem]) -> dict[Group, np.ndarray]:
+    found: dict[Group, list[int]] = {}
+    for row, problem in enumerate(problems):
+        found.setdefault((problem.dtype, problem.layout), []).append(row)
+    return {group: np.array(rows) for group, rows in sorted(found.items())}
+
+
+def _roofline(costs: Costs) -> np.ndarray:
+    """The most flops a ms and bytes a ms, and the least ms, that any variant reached."""
+    best_ms = costs.best_ms
+    flops, moved = (np.array([getattr(problem, name) for problem in costs.problems]) for name in ("flops", "bytes"))
+    return np.array([(flops / best_ms).max(), (moved / best_ms).max(), best_ms.min()], dtype=np.float32)
+
+
+def _grow(
+    x: np.ndarray, lesson: Lesson, measured: np.ndarray, made_up: np.ndarray, seed: int, options: Options
+) -> Arrays:
+    """One scikit-learn tree on these rows of the lesson, and what its leaves predict."""
+    from sklearn.tree import DecisionTreeRegressor
+
+    rows = np.concatenate([measured, made_up])
+    cost, log_slowdown, log_best = lesson.cost[rows], lesson.log_slowdown[rows], lesson.log_best[rows, None]
+    weight = np.repeat([options.measured_weight, 1.0], [len(measured), len(made_up)])
+    tree = DecisionTreeRegressor(
+        max_leaf_nodes=options.max_leaves, min_samples_leaf=options.min_samples_leaf, random_state=seed
+    ).fit(x[rows], np.concatenate([cost, options.best_weight * log_best], axis=1), sample_weight=weight)
+    arrays = nodes_of(tree)
+    leaf = arrays["place"][tree.apply(x[rows])]
+    near = np.minimum(-np.log1p(-np.minimum(cost, 1 - 1e-9)) / STEEPNESS, CAP)
+    far = np.maximum(_FAR, log_slowdown[:, lesson.contenders])
+    log_slowdown[:, lesson.contenders] = np.where(near < _FAR, near, far)
+    leaves = {"log_slowdown": log_slowdown, "log_best": log_best}
+    leaves |= {"support": lesson.support[rows], "workspace": lesson.workspace[rows]}
+    mean = {name: _mean_by(leaf, values, weight) for name, values in leaves.items()}
+    off = np.sqrt(_mean_by(leaf, (log_slowdown - mean["log_slowdown"][leaf]) ** 2, weight))
+    mean["spread"] = np.take_along_axis(off, mean["log_slowdown"].argmin(axis=1)[:, None], axis=1)
+    mean["workspace"] = np.exp2(mean["workspace"]) - 1
+    mean["support"] = np.clip(mean["support"], 0, 1)
+    for name in ("log_best", "spread"):
+        mean[name] = mean[name][:, 0]
+    return arrays | {name: values.astype(np.float32) for name, values in mean.items()}
+
+
+def nodes_of(tree: Any) -> Arrays:
+    """The node arrays of a fitted scikit-learn tree, its leaves numbered in order."""
+    inner = tree.tree_
+    is_leaf = inner.children_left == LEAF
+    return {
+        "feature": np.where(is_leaf, LEAF, inner.feature).astype(np.int32),
+        "threshold": np.where(is_leaf, 0.0, inner.threshold),
+        "left": inner.children_left.astype(np.int32),
+        "right": inner.children_right.astype(np.int32),
+        "place": np.where(is_leaf, np.cumsum(is_leaf) - 1, LEAF).astype(np.int32),
+    }
+
+
+def _mean_by(leaf: np.ndarray, values: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Weighted mean of the rows of each leaf."""
+    order = np.argsort(leaf, kind="stable")
+    starts = np.unique(leaf[order], return_index=True)[1]
+    total = np.add.reduceat((values * weight[:, None])[order], starts, axis=0)
+    mean: np.ndarray = total / np.add.reduceat(weight[order], starts)[:, None]
+    return mean
+
+
+def _graft(trees: dict[Group, Arrays]) -> Arrays:
+    """Join the trees under nodes that compare dtype, then layout."""
+    whole: Arrays | None = None
+    above: float | None = None
+    for code, dtype in reversed(list(enumerate(DTYPES))):
+        nchw, nhwc = (trees.get((dtype, layout)) for layout in (Layout.NCHW, Layout.NHWC))
+        both = _join("is_nhwc", 0.5, nchw, nhwc) if nchw and nhwc else nchw or nhwc
+        if both:
+            whole = _join("dtype", (code + above) / 2, both, whole) if whole and above is not None else both
+            above = code
+    if whole is None:
+        raise NotEnoughData("no dtype and layout was measured")
+    return whole
+
+
+def _join(feature: str, threshold: float, below: Arrays, above: Arrays) -> Arrays:
+    """One tree whose root sends values up to the threshold below."""
+    n_below, n_leaves = len(below["feature"]), len(below["log_best"])
+    joined = {name: np.concatenate([below[name], above[name]]) for name in below}
+    for name in ("left", "right"):
+        children = [
+            np.where(tree[name] == LEAF, LEAF, tree[name] + offset)
+            for tree, offset in ((below, 1), (above, 1 + n_below))
+        ]
+        joined[name] = np.concatenate([[1 if name == "left" else 1 + n_below], *children]).astype(np.int32)
+    places = np.where(above["place"] == LEAF, LEAF, above["place"] + n_leaves)
+    joined["place"] = np.concatenate([[LEAF], below["place"], places]).astype(np.int32)
+    joined["feature"] = np.concatenate([[FEATURES.index(feature)], joined["feature"]]).astype(np.int32)
+    joined["threshold"] = np.concatenate([[threshold], joined["threshold"]])
+    return joined
+
+
+def _iso(moment: datetime) -> str:
+    return moment.astimezone(UTC).isoformat()
+
+
+def _card(costs: Costs, seed: int, options: Options) -> dict[str, Any]:
+    import sklearn
+
+    return {
+        "data_sha256": _digest(costs),
+        "n_problems": len(costs.problems),
+        "n_layers": len({layer_of(problem) for problem in costs.problems}),
+        "n_times": int(np.isfinite(costs.time_ms).sum()),
+        "seed": seed,
+        "options": asdict(options),
+        "versions": {
+            "python": platform.python_version(),
+            "numpy": np.__version__,
+            "scikit-learn": sklearn.__version__,
+        },
+        "scores": {},
+    }
+
+
+def _digest(costs: Costs) -> str:
+    digest = hashlib.sha256("\n".join([*costs.variants, *(problem.key for problem in costs.problems)]).encode())
+    for values in (costs.time_ms, costs.is_pruned, costs.is_refused, costs.workspace_bytes):
+        digest.update(np.ascontiguousarray(values).tobytes())
+    return digest.hexdigest()

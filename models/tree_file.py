@@ -1,0 +1,259 @@
+"""A trained tree as plain arrays and a card: written whole, audited when read, walked without scikit-learn."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import uuid
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from data.errors import ModelRejected
+from data.measurement import Device
+from models.features import FEATURES
+
+PROTOCOL: Final = 1
+"""Of the format; a reader refuses any other."""
+
+TREE_FILE: Final = "tree.safetensors"
+CARD_FILE: Final = "card.json"
+
+MAX_FILE_BYTES: Final = 2**28
+MAX_CARD_BYTES: Final = 2**24
+
+LEAF: Final = -1
+"""Feature, left and right of a leaf; place of an inner node."""
+
+_NODE_ARRAYS: Final = {
+    "feature": np.int32,
+    "threshold": np.float64,
+    "left": np.int32,
+    "right": np.int32,
+    "place": np.int32,
+}
+_LEAF_ARRAYS: Final = {"log_best": 1, "spread": 1, "roofline": 2, "log_slowdown": 2, "support": 2, "workspace": 2}
+"""Dimensions of each; all are float32."""
+
+
+@dataclass(frozen=True, eq=False)
+class TreeModel:
+    """A tree of N nodes, L leaves and V variants for one device.
+
+    Parameters
+    ----------
+    card : dict
+        What it was made of; `read` and `make` see to its fields.
+    arrays : dict of str to array
+        ``feature`` int32 (N,), ``threshold`` float64 (N,), ``left`` and ``right`` int32 (N,): go left where the
+        feature, as float32, is at most the threshold. ``place`` int32 (N,): a leaf's row in the arrays that follow,
+        all float32. ``log_slowdown`` (L, V): log of a variant's time to the best's. ``support`` (L, V): how likely it
+        runs at all. ``workspace`` (L, V): scratch memory expected, as a share of the problem's bytes. ``log_best``
+        (L,): log of the best time to the roofline. ``roofline`` (L, 3): flops a ms, bytes a ms, and least ms that were
+        reached. ``spread`` (L,): standard error of the log slowdown of variants near the best, on layers never trained
+        on.
+    """
+
+    card: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+
+    @property
+    def id(self) -> str:
+        """Twelve hex digits of the hash of the arrays."""
+        return str(self.card["model_id"])
+
+    @cached_property
+    def device(self) -> Device:
+        """The device it was trained for."""
+        return Device(**self.card["device"])
+
+    @cached_property
+    def variants(self) -> tuple[str, ...]:
+        """The variants it knows, in the order of the columns."""
+        return tuple(self.card["variants"])
+
+    @cached_property
+    def nodes(self) -> tuple[list[int], list[float], list[int], list[int], list[int]]:
+        """feature, threshold, left, right and place as lists, which Python walks faster than arrays."""
+        feature, threshold, left, right, place = (self.arrays[name].tolist() for name in _NODE_ARRAYS)
+        return feature, threshold, left, right, place
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One comparison on the way to a leaf."""
+
+    feature: str
+    value: float
+    threshold: float
+    is_below: bool
+
+    def __str__(self) -> str:
+        return f"{self.feature} {'≤' if self.is_below else '>'} {self.threshold:.4g} (it is {self.value:.4g})"
+
+
+def walk(model: TreeModel, values: Sequence[float]) -> int:
+    """The leaf that the values of `FEATURES` lead to, as a row of the leaf arrays."""
+    feature, threshold, left, right, place = model.nodes
+    node = 0
+    while (tested := feature[node]) >= 0:
+        node = left[node] if values[tested] <= threshold[node] else right[node]
+    return place[node]
+
+
+def path(model: TreeModel, values: Sequence[float]) -> list[Step]:
+    """The comparisons on the way to the leaf."""
+    feature, threshold, left, right, _ = model.nodes
+    node, steps = 0, []
+    while (tested := feature[node]) >= 0:
+        is_below = values[tested] <= threshold[node]
+        steps.append(Step(FEATURES[tested], values[tested], threshold[node], is_below))
+        node = left[node] if is_below else right[node]
+    return steps
+
+
+def make(arrays: dict[str, np.ndarray], *, variants: Sequence[str], device: Device, card: dict[str, Any]) -> TreeModel:
+    """Put arrays and what is known of their origin together, and audit the result.
+
+    Parameters
+    ----------
+    card : dict
+        Further fields: library versions, data hash, options, scores, whatever JSON holds.
+
+    Raises
+    ------
+    ModelRejected
+    """
+    digest = hashlib.sha256(save(arrays)).hexdigest()
+    full = card | {
+        "protocol": PROTOCOL,
+        "model_id": digest[:12],
+        "sha256": digest,
+        "features": list(FEATURES),
+        "variants": list(variants),
+        "device": asdict(device),
+    }
+    _audit_card(full)
+    _audit_arrays(arrays, len(variants))
+    return TreeModel(full, arrays)
+
+
+def with_scores(model: TreeModel, scores: dict[str, Any]) -> TreeModel:
+    """The same tree, with these scores on its card."""
+    return replace(model, card=model.card | {"scores": model.card.get("scores", {}) | scores})
+
+
+def write(folder: Path, model: TreeModel) -> None:
+    """Write both files; a reader in between finds a hash that does not match, and refuses."""
+    folder.mkdir(parents=True, exist_ok=True)
+    card = json.dumps(model.card, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
+    _replace(folder / TREE_FILE, save(model.arrays))
+    _replace(folder / CARD_FILE, card.encode())
+
+
+def read(folder: Path) -> TreeModel:
+    """Read both files, and refuse whatever could mislead or crash.
+
+    Raises
+    ------
+    ModelRejected
+        With the reason.
+    """
+    try:
+        card = json.loads(_bounded(folder / CARD_FILE, MAX_CARD_BYTES))
+        content = _bounded(folder / TREE_FILE, MAX_FILE_BYTES)
+        _audit_card(card)
+        digest = hashlib.sha256(content).hexdigest()
+        _check(digest == card["sha256"], f"sha256 is {digest}, the card says {card['sha256']}")
+        arrays = load(content)
+        _audit_arrays(arrays, len(card["variants"]))
+    except ModelRejected as error:
+        raise ModelRejected(f"{folder}: {error}") from None
+    except (OSError, ValueError, RecursionError, SafetensorError) as error:
+        raise ModelRejected(f"{folder}: {error}") from error
+    return TreeModel(card, arrays)
+
+
+def _audit_card(card: Any) -> None:
+    _check(isinstance(card, dict), "the card is no JSON object")
+    _check(card.get("protocol") == PROTOCOL, f"protocol is {card.get('protocol')!r}; allowed: {PROTOCOL}")
+    _check(card.get("features") == list(FEATURES), "features are not those of this version, in this order")
+    variants = card.get("variants")
+    is_named = isinstance(variants, list) and all(isinstance(name, str) and name for name in variants)
+    _check(is_named and 0 < len(set(variants)) == len(variants), "variants are not a list of different names")
+    digest = card.get("sha256")
+    _check(isinstance(digest, str) and card.get("model_id") == digest[:12], "model_id is not the start of sha256")
+    try:
+        device = Device(**card.get("device", {}))
+    except TypeError as error:
+        raise ModelRejected(f"device: {error}") from None
+    _check(bool(isinstance(device.id, str) and device.id), f"device has id {device.id!r}; allowed: a name")
+    _check(device.kind in ("cpu", "cuda"), f"device has kind {device.kind!r}; allowed: cpu, cuda")
+
+
+def _audit_arrays(arrays: dict[str, np.ndarray], n_variants: int) -> None:
+    expected = sorted({*_NODE_ARRAYS, *_LEAF_ARRAYS})
+    _check(sorted(arrays) == expected, f"arrays are {sorted(arrays)}; allowed: {expected}")
+    n_nodes = arrays["feature"].size
+    for name, dtype in _NODE_ARRAYS.items():
+        _check_array(name, arrays[name], dtype, (n_nodes,))
+    _check(n_nodes > 0, "there are no nodes")
+    is_leaf = arrays["feature"] == LEAF
+    n_leaves = int(is_leaf.sum())
+    for name, dimensions in _LEAF_ARRAYS.items():
+        columns = 3 if name == "roofline" else n_variants
+        _check_array(name, arrays[name], np.float32, (n_leaves, columns)[:dimensions])
+    _audit_structure(arrays, is_leaf)
+    _check(bool((arrays["roofline"] > 0).all()), "roofline has a value that is not above 0")
+    for name in ("spread", "workspace"):
+        _check(bool((arrays[name] >= 0).all()), f"{name} has a value below 0")
+    _check(bool(((arrays["support"] >= 0) & (arrays["support"] <= 1)).all()), "support has a value outside 0 to 1")
+
+
+def _audit_structure(arrays: dict[str, np.ndarray], is_leaf: np.ndarray) -> None:
+    """Every node but the first is the child of exactly one node before it, so that every walk ends in a leaf."""
+    n_nodes = len(is_leaf)
+    feature, left, right, place = (arrays[name] for name in ("feature", "left", "right", "place"))
+    _check(bool((feature >= LEAF).all() and (feature < len(FEATURES)).all()), "feature has a value out of range")
+    _check(bool((left[is_leaf] == LEAF).all() and (right[is_leaf] == LEAF).all()), "a leaf has children")
+    inner = np.flatnonzero(~is_leaf)
+    for name, children in (("left", left[inner]), ("right", right[inner])):
+        _check(bool((children < n_nodes).all()), f"{name} has a child out of range")
+        _check(bool((children > inner).all()), f"{name} has a child that does not come after its parent")
+    children = np.sort(np.concatenate([left[inner], right[inner]]))
+    _check(np.array_equal(children, np.arange(1, n_nodes)), "a node is nobody's child, or the child of two")
+    _check(bool((place[inner] == LEAF).all()), "place has a row for an inner node")
+    _check(np.array_equal(np.sort(place[is_leaf]), np.arange(is_leaf.sum())), "place does not give each leaf its row")
+
+
+def _check_array(name: str, array: np.ndarray, dtype: Any, shape: tuple[int, ...]) -> None:
+    _check(array.dtype == dtype, f"{name} is {array.dtype}; allowed: {np.dtype(dtype)}")
+    _check(array.shape == shape, f"{name} has shape {array.shape}; allowed: {shape}")
+    _check(bool(np.isfinite(array).all()), f"{name} has a value that is not finite")
+
+
+def _check(is_right: bool, reason: str) -> None:
+    if not is_right:
+        raise ModelRejected(reason)
+
+
+def _bounded(file: Path, most: int) -> bytes:
+    size = file.stat().st_size
+    _check(size <= most, f"{file.name} has {size} bytes; allowed: at most {most}")
+    return file.read_bytes()
+
+
+def _replace(file: Path, content: bytes) -> None:
+    unfinished = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
+    try:
+        unfinished.write_bytes(content)
+        os.replace(unfinished, file)  # noqa: PTH105 - the name says that it is atomic
+    finally:
+        unfinished.unlink(missing_ok=True)
