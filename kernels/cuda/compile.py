@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from data.problem import ConvProblem, DType
-from kernels.cuda import plans
+from kernels.cuda import implicit_gemm_plan, plans
 
 FOLDER: Final = Path(__file__).parent
 STORAGES: Final = ("FLOAT32", "FLOAT16", "BFLOAT16")
@@ -18,11 +18,18 @@ STORAGES: Final = ("FLOAT32", "FLOAT16", "BFLOAT16")
 _FILTERS_OF_DIRECT: Final = tuple({"FILTERS": filters} for filters in plans.DIRECT_FILTERS)
 _FILTERS_OF_CUCONV: Final = tuple({"FILTERS": filters} for filters in plans.CUCONV_FILTERS)
 _TILES_OF_FFT: Final = tuple({"TILE_N": tile_n, "TILE_K": tile_k} for tile_n, tile_k in plans.FFT_TILES)
+_CUTS_OF_IMPLICIT_GEMM: Final = tuple(
+    {**tile.defines, "LOADING": int(loading)}
+    for menu in (implicit_gemm_plan.FMA, implicit_gemm_plan.TF32, implicit_gemm_plan.HALF)
+    for tile in menu.tiles
+    for loading in implicit_gemm_plan.Loading
+)
 
 INSTANTIATIONS: Final[dict[str, tuple[dict[str, int], ...]]] = {
     "direct": _FILTERS_OF_DIRECT,
     "cuconv": _FILTERS_OF_CUCONV,
     "im2col": ({},),
+    "implicit_gemm": _CUTS_OF_IMPLICIT_GEMM,
     "fft": _TILES_OF_FFT,
     "winograd": ({},),
 }
@@ -34,6 +41,15 @@ _STORAGE_OF: Final = {
     DType.FLOAT16: "FLOAT16",
     DType.BFLOAT16: "BFLOAT16",
 }
+
+
+def instantiations(name: str, storage: str) -> tuple[dict[str, int], ...]:
+    """What a launcher may define for a source with this storage type."""
+    if name != "implicit_gemm":
+        return INSTANTIATIONS[name]
+    dtypes = [dtype for dtype, its_storage in _STORAGE_OF.items() if its_storage == storage]
+    tiles = [tile.defines for dtype in dtypes for tile in implicit_gemm_plan.menu_for(dtype).tiles]
+    return tuple(d for d in INSTANTIATIONS[name] if {k: v for k, v in d.items() if k != "LOADING"} in tiles)
 
 
 def read_source(name: str) -> str:

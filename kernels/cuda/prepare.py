@@ -8,7 +8,7 @@ from typing import Final
 from data.errors import NotApplicable
 from data.measurement import Device
 from data.problem import ConvProblem
-from kernels.cuda import cuconv, direct, fft, gemm, winograd
+from kernels.cuda import cuconv, direct, fft, gemm, implicit_gemm, winograd
 from kernels.variant import Launch, Variant
 
 _PREPARE: Final[dict[str, Callable[[ConvProblem, Device, int], Launch]]] = {
@@ -18,6 +18,7 @@ _PREPARE: Final[dict[str, Callable[[ConvProblem, Device, int], Launch]]] = {
     "cuda.direct_tiled_cached": direct.prepare_tiled_cached,
     "cuda.cuconv": cuconv.prepare,
     "cuda.gemm": gemm.prepare,
+    "cuda.implicit_gemm": implicit_gemm.prepare,
     "cuda.fft": fft.prepare,
     "cuda.winograd_fused": winograd.prepare_fused,
     "cuda.winograd_nonfused": winograd.prepare_nonfused,

@@ -9,7 +9,7 @@ from typing import Final
 from data.errors import WorkspaceExceeded
 from data.measurement import Device
 from data.problem import MAX_ELEMENTS, ConvProblem, Layout
-from kernels.cuda import plans
+from kernels.cuda import implicit_gemm_plan, plans
 from kernels.variant import (
     DEFAULT_WORKSPACE_LIMIT_BYTES,
     Algorithm,
@@ -32,6 +32,7 @@ MOST_PADDED: Final = 2**30
 _POST: Final = "Convolutions in CUDA (post)"
 _CUCONV: Final = "Jordà, Valero-Lara, Peña: cuConv, arXiv:2103.16234"
 _IM2COL: Final = "Chellapilla, Puri, Simard: High Performance Convolutional Neural Networks, 2006"
+_CUDNN: Final = "Chetlur et al.: cuDNN: Efficient Primitives for Deep Learning, arXiv:1410.0759"
 _FFT: Final = "Mathieu, Henaff, LeCun: Fast Training of Convolutional Networks through FFTs, arXiv:1312.5851"
 _WINOGRAD: Final = "Lavin, Gray: Fast Algorithms for Convolutional Neural Networks, arXiv:1509.09308"
 
@@ -66,6 +67,11 @@ def _fits_columns(problem: ConvProblem, _device: Device) -> str | None:
     if plans.is_plain_gemm(problem) or elements <= MAX_ELEMENTS:
         return None
     return f"the im2col matrix of one image has {elements} elements, above {MAX_ELEMENTS}"
+
+
+def _fits_table_of_taps(problem: ConvProblem, _device: Device) -> str | None:
+    taps, most = problem.r * problem.s, implicit_gemm_plan.most_taps(problem)
+    return None if taps <= most else f"the filter has {taps} taps, above {most}"
 
 
 def _under_the_default_limit(workspace_bytes: Callable[[int], int]) -> int:
@@ -129,6 +135,13 @@ VARIANTS: Final = (
         why_not=all_of(_ANY, _fits_columns),
         workspace_bytes=_gemm_bytes,
         source=_IM2COL,
+    ),
+    _variant(
+        "cuda.implicit_gemm",
+        Algorithm.IMPLICIT_GEMM,
+        why_not=all_of(_NCHW, groups_1, _fits_table_of_taps),
+        workspace_bytes=no_workspace,
+        source=_CUDNN,
     ),
     _variant("cuda.fft", Algorithm.FFT, why_not=_PLAIN, workspace_bytes=_fft_bytes, source=_FFT),
     _variant(

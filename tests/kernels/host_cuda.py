@@ -26,8 +26,8 @@ from kernels import reference
 from kernels.catalog import get
 
 SHIM = Path(__file__).with_name("host_shim.h")
-DEVICE = Device(id="host", name="host", kind="cuda", capability="9.0", processors=1)
-"""With few processors, so that small problems already take the kernels' large tiles."""
+DEVICE = Device(id="host", name="host", kind="cuda", capability="8.0", processors=1)
+"""With few processors, so that small problems already take the kernels' large tiles, and without clusters."""
 _C = ctypes.CDLL(None)
 _PROT_NONE = 0
 _GUARD_BYTE = 0xFF
@@ -84,6 +84,7 @@ class HostKernel:
         self._launch = launch
         launch.argtypes = (*[ctypes.c_uint] * 3, ctypes.c_size_t, ctypes.c_void_p)
         self.kernel = self
+        self.max_dynamic_shared_size_bytes = 48 * 1024
 
     def __call__(
         self, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...], shared_mem: int = 0
@@ -91,7 +92,7 @@ class HostKernel:
         assert len(grid) == 1
         assert 0 < grid[0] < 2**31
         assert np.prod(block) <= 1024
-        assert shared_mem <= 48 * 1024
+        assert shared_mem <= self.max_dynamic_shared_size_bytes
         values = [_value(argument) for argument in args]
         pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
         status = self._launch(grid[0], block[0], block[1] if len(block) > 1 else 1, shared_mem, pointers)

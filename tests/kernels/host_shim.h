@@ -34,6 +34,7 @@ struct alignas(16) float4 {
     float x, y, z, w;
 };
 inline float2 make_float2(float x, float y) { return {x, y}; }
+inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 using std::min;
 
 struct __nv_bfloat16 {
@@ -56,7 +57,7 @@ static Index3 threadIdx, blockIdx, blockDim, gridDim;
 
 namespace host {
 
-constexpr int shared_floats = 48 * 1024 / 4, guard_floats = 1024, stack_bytes = 64 * 1024;
+constexpr int shared_floats = 96 * 1024 / 4, guard_floats = 1024, stack_bytes = 64 * 1024;
 constexpr float guard = -12345.0f;
 
 struct Fibre {

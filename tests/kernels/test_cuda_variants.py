@@ -38,6 +38,7 @@ def test_the_ids_never_change() -> None:
         "cuda.direct_tiled_cached",
         "cuda.cuconv",
         "cuda.gemm",
+        "cuda.implicit_gemm",
         "cuda.fft",
         "cuda.winograd_fused",
         "cuda.winograd_nonfused",
@@ -65,6 +66,9 @@ def test_a_plain_3x3_layer_is_for_every_variant(variant_id: str, dtype: DType) -
             )
         ],
         ("cuda.cuconv", "14-1-3-8-8", {"groups": 2}, "groups is 2"),
+        ("cuda.implicit_gemm", "14-1-3-8-8", {"groups": 2}, "groups is 2"),
+        ("cuda.implicit_gemm", "40-1-33-1-1", {}, "1089 taps, above 1024"),
+        ("cuda.implicit_gemm", "14-1-9-1-1", {"dtype": "float16"}, "81 taps, above 57"),
         ("cuda.winograd_fused", "14-1-5-8-8", {}, "filter is 5x5"),
         ("cuda.winograd_nonfused", "14-1-1-8-8", {}, "filter is 1x1"),
         ("cuda.direct_tiled_halo", "512-1-512-1-1", {}, "shared memory"),

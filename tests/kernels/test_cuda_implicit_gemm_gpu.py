@@ -1,0 +1,39 @@
+"""Every tile and cluster of the implicit GEMM on a real GPU, whatever the kernel's own rule would choose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from data.problem import ConvProblem, DType
+from kernels.cuda import implicit_gemm_plan as plans
+from kernels.reference import tolerance
+from tests.shapes import EDGE_SHAPES
+
+pytestmark = pytest.mark.gpu
+
+EDGES = [ConvProblem(**shape, dtype=dtype) for shape in EDGE_SHAPES.values() for dtype in DType]
+CLAIMED = [p for p in EDGES if p.groups == 1 and p.r * p.s <= plans.most_taps(p)]
+
+
+@pytest.fixture(scope="module")
+def runner() -> Any:
+    from kernels.bench import open_runner
+
+    return open_runner("cuda:0")
+
+
+@pytest.mark.parametrize("problem", CLAIMED, ids=lambda problem: problem.key)
+def test_every_cut_is_right_even_where_blocks_of_a_cluster_have_no_stage(runner: Any, problem: ConvProblem) -> None:
+    from kernels.cuda.border import translated
+    from kernels.cuda.implicit_gemm import prepare_cut
+
+    operands = runner.make_operands(problem, 0)
+    clusters = range(1, plans.LARGEST_CLUSTER + 1 if plans.has_clusters(runner.device) else 2)
+    for tile in plans.menu_for(problem.dtype).tiles:
+        for cluster in clusters:
+            with translated():
+                launch = prepare_cut(problem, plans.Cut(tile, cluster))
+            error = runner.first_run(problem, launch, operands).max_error
+            assert error <= tolerance(problem), (tile, cluster)
