@@ -14,7 +14,7 @@ from typing import Final
 from app import worker
 from app.engine import Engine
 from data.errors import ConvAdvisorError, DeadlineExceeded, LaunchFailed, WorkerError
-from data.measurement import Device, Measurement, Outcome, Pick
+from data.measurement import LEAST_UNLAUNCHED_SLOWDOWN, Device, Measurement, Outcome, Pick
 from data.problem import ConvProblem
 from data.store import Store
 from kernels.bench import BenchOptions
@@ -24,7 +24,6 @@ log = logging.getLogger(__name__)
 DEFAULT_DEADLINE_S: Final = 120.0
 
 LEAST_HOPELESS_MS: Final = 5.0
-HOPELESS_FACTOR: Final = 10.0
 
 OnProblem = Callable[[int, int, str], None]
 """Takes the problems done, all problems, and the one that is measured now."""
@@ -234,7 +233,7 @@ class _Hopeless:
         for m in measurements:
             if m.outcome is not Outcome.PRUNED or m.time_ms is None:
                 continue
-            if m.time_ms >= max(LEAST_HOPELESS_MS, HOPELESS_FACTOR * best_ms):
+            if m.time_ms >= max(LEAST_HOPELESS_MS, LEAST_UNLAUNCHED_SLOWDOWN * best_ms):
                 why = f"{m.time_ms / best_ms:.0f} times slower than the best at batch {m.problem.n} already"
                 self._seen.setdefault((replace(m.problem, n=1), m.variant), (m.problem.n, why))
 

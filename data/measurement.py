@@ -11,9 +11,12 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cached_property
 from statistics import median
-from typing import Any
+from typing import Any, Final
 
 from data.problem import ConvProblem
+
+LEAST_UNLAUNCHED_SLOWDOWN: Final = 10.0
+"""How far behind the best a pruned variant without a sample was at a smaller batch, at the least."""
 
 
 class Outcome(StrEnum):

@@ -28,6 +28,10 @@ MIN_SUPPORT: Final = 0.5
 _NO_REFUSAL: Final = (Outcome.MEASURED, Outcome.PRUNED, Outcome.NOT_APPLICABLE, Outcome.WORKSPACE_EXCEEDED)
 """Outcomes that leave it to the rule, the workspace and the model whether the variant can run."""
 
+_SURELY_ABOVE: Final = 1.25
+"""A workspace predicted this many times above the limit of measurements is above it; below that, whether the variant is
+likely to run decides, which was learned under that limit."""
+
 _COMPARABLE_LOG_SLOWDOWN: Final = 1.0
 """Predictions of variants further behind are too rough to scale the others by."""
 
@@ -148,8 +152,12 @@ class _Leaf:
         return self.best_ms * math.exp(self.log_slowdown[self.column[variant]])
 
     def workspace_bytes(self, variant: str) -> int | None:
+        """As predicted; a little above the limit of measurements, where the prediction may err, as that limit."""
         column = self.column.get(variant)
-        return None if column is None else round(self.workspace[column] * self.n_bytes)
+        if column is None:
+            return None
+        predicted, limit = round(self.workspace[column] * self.n_bytes), DEFAULT_WORKSPACE_LIMIT_BYTES
+        return limit if limit < predicted <= _SURELY_ABOVE * limit else predicted
 
     def why_not(self, variant: str) -> str | None:
         column = self.column.get(variant)

@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from data.errors import NotEnoughData, UnknownDevice
-from data.measurement import Device, L2State, Outcome
+from data.measurement import LEAST_UNLAUNCHED_SLOWDOWN, Device, L2State, Outcome
 from data.parquet import distinct_problems
 from data.problem import ConvProblem, DType, Layout
+from kernels.catalog import VARIANTS
 
 REFUSALS: Final = tuple(sorted(set(Outcome) - {Outcome.MEASURED, Outcome.PRUNED, Outcome.NOT_APPLICABLE}))
 """Outcomes of an attempt that the variant's own rule allowed and the device or the library did not."""
@@ -125,7 +126,8 @@ def from_table(table: pa.Table, device_id: str) -> Costs:
     -------
     Costs
         Problems and variants in sorted order, whatever the order of rows. Where a variant was timed several times the
-        median counts. Problems with too few outcomes to tell the best are left out.
+        median counts; a pruned one without a sample is as far behind as it was at a smaller batch. What a variant did
+        where its rule has come to say no does not count. Problems with too few outcomes to tell the best are left out.
 
     Raises
     ------
@@ -139,23 +141,35 @@ def from_table(table: pa.Table, device_id: str) -> Costs:
     outcomes = np.array(table["outcome"].to_pylist(), dtype=str)
     row_ms, row_noise = _medians(table["samples_ms"])
     cells = rows * len(variants) + columns
-    is_measured = _any_by(cells[outcomes == Outcome.MEASURED], shape)
+    is_ruled_out = _ruled_out(problems, variants.tolist(), device_of(table, device_id))
+    is_measured = _any_by(cells[outcomes == Outcome.MEASURED], shape) & ~is_ruled_out
     counts = (outcomes == Outcome.MEASURED) | ((outcomes == Outcome.PRUNED) & ~is_measured.ravel()[cells])
     counts &= np.isfinite(row_ms)
-    time_ms = _median_by(cells[counts], row_ms[counts], shape)
+    time_ms = np.where(is_ruled_out, np.nan, _median_by(cells[counts], row_ms[counts], shape))
+    is_pruned = _any_by(cells[outcomes == Outcome.PRUNED], shape) & ~is_measured & ~is_ruled_out
+    best_ms = np.where(is_measured, time_ms, np.inf).min(axis=1, keepdims=True)
+    time_ms = np.where(is_pruned & np.isnan(time_ms), LEAST_UNLAUNCHED_SLOWDOWN * best_ms, time_ms)
     workspace = pc.fill_null(pc.cast(table["workspace_bytes"], pa.float64()), math.nan).to_numpy()
     said = np.isfinite(workspace)
     costs = Costs(
         variants=tuple(variants.tolist()),
         problems=tuple(problems),
         time_ms=time_ms,
-        noise=_median_by(cells[counts], row_noise[counts], shape),
-        is_pruned=np.isfinite(time_ms) & ~is_measured,
-        is_refused=_any_by(cells[np.isin(outcomes, REFUSALS)], shape) & np.isnan(time_ms),
+        noise=np.where(np.isnan(time_ms), np.nan, _median_by(cells[counts], row_noise[counts], shape)),
+        is_pruned=is_pruned,
+        is_refused=_any_by(cells[np.isin(outcomes, REFUSALS)], shape) & np.isnan(time_ms) & ~is_ruled_out,
         is_known=_any_by(cells, shape),
         workspace_bytes=_median_by(cells[said], workspace[said], shape),
     )
     return _sorted_and_usable(costs, is_measured, device_id)
+
+
+def _ruled_out(problems: Sequence[ConvProblem], variants: Sequence[str], device: Device) -> np.ndarray:
+    """Where a variant's own rule says no, bool array of shape (P, V); one that is not in the catalogue has none."""
+    rules = [VARIANTS[name].why_not if name in VARIANTS else None for name in variants]
+    return np.array(
+        [[rule is not None and rule(problem, device) is not None for rule in rules] for problem in problems], dtype=bool
+    ).reshape(len(problems), len(variants))
 
 
 def device_of(table: pa.Table, device_id: str) -> Device:
@@ -174,7 +188,7 @@ def device_of(table: pa.Table, device_id: str) -> Device:
 
 
 def _sorted_and_usable(costs: Costs, is_measured: np.ndarray, device_id: str) -> Costs:
-    is_usable = is_measured.any(axis=1) & (costs.is_known.mean(axis=1) >= MIN_SHARE_KNOWN)
+    is_usable = is_measured.any(axis=1) & (costs.is_known.sum(axis=1) >= MIN_SHARE_KNOWN * len(costs.variants))
     rows = sorted(np.flatnonzero(is_usable).tolist(), key=lambda row: costs.problems[row].key)
     if not rows:
         raise NotEnoughData(f"device {device_id}: no problem was measured with at least half of the variants")

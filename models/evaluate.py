@@ -313,13 +313,13 @@ def _slowdown(model: TreeModel, costs: Costs, variants: Mapping[str, Variant]) -
 
 def _without(champion: TreeModel, table: pa.Table, unseen: Costs) -> TreeModel:
     """The champion's recipe on its data but for these layers, or the champion where its data is not there."""
-    until = pa.scalar(datetime.fromisoformat(champion.card["data_until"]), table["measured_at"].type)
     layers = {layer_of(problem) for problem in unseen.problems}
     try:
+        until = pa.scalar(datetime.fromisoformat(champion.card["data_until"]), table["measured_at"].type)
+        seed, options = champion.card["seed"], Options(**champion.card["options"])
         costs = from_table(table.filter(pc.less_equal(table["measured_at"], until)), champion.device.id)
-        known, _ = _split(costs, layers)
-        return fit(known, champion.device, seed=champion.card["seed"], options=Options(**champion.card["options"]))
-    except NotEnoughData:
+        return fit(_split(costs, layers)[0], champion.device, seed=seed, options=options)
+    except (NotEnoughData, KeyError, TypeError, ValueError):
         return champion
 
 

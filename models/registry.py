@@ -209,6 +209,8 @@ class Registry:
         return found | ({_model_id(shipped): shipped} if (shipped / CARD_FILE).exists() else {})
 
     def _pointer(self, device_id: str) -> Path:
+        if not _NAME.fullmatch(device_id):  # it may come from a request, and names a folder here
+            raise UnknownDevice(device_id, self.devices())
         return self._home / device_id / POINTER_FILE
 
 

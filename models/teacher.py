@@ -173,7 +173,8 @@ def _contenders(log_slowdown: np.ndarray) -> list[int]:
 def _workspace(costs: Costs) -> np.ndarray:
     n_bytes = np.array([[problem.bytes] for problem in costs.problems])
     share: np.ndarray = costs.workspace_bytes / n_bytes
-    return np.log2(1 + share)
+    bits: np.ndarray = np.log2(1 + share)
+    return bits
 
 
 def _randomised(x: np.ndarray, known: Sequence[np.ndarray], wanted: np.ndarray, seed: int) -> list[np.ndarray]:

@@ -54,7 +54,7 @@ class Options:
     max_leaves: int = 600
     min_samples_leaf: int = 3
     measured_weight: float = 3.0
-    best_weight: float = 0.0
+    best_weight: float = 0.05
 
 
 def train(
@@ -103,6 +103,7 @@ def fit(
 ) -> TreeModel:
     """Train from costs already gathered, the newest of which was measured at ``data_until``; see `train`."""
     options, created = options or Options(), created or datetime.now(UTC)
+    costs = costs.where(_teaches)
     if len(costs.problems) < MIN_PROBLEMS:
         raise NotEnoughData(f"device {device.id}: {len(costs.problems)} problems; allowed: at least {MIN_PROBLEMS}")
     # Threads of OpenMP that wait for a busy core spin: beside other work, two took ten times as long as one.
@@ -133,6 +134,15 @@ def _grow_all(costs: Costs, seed: int, options: Options) -> dict[Group, Arrays]:
         tree["roofline"] = np.tile(rooflines[group], (len(tree["log_best"]), 1))
         trees[group] = tree
     return trees
+
+
+def _teaches(problem: ConvProblem) -> bool:
+    """Whether a layer is of a kind that networks have.
+
+    One filter over a whole plane, as in the experiments on FFT, is not: there FFT and the plainest kernels win, and a
+    tree that learned so advised them for the first layers of networks, up to 28 times too slow.
+    """
+    return problem.gemm_n > 1 or problem.groups > 1
 
 
 def _groups(problems: Sequence[ConvProblem]) -> dict[Group, np.ndarray]:

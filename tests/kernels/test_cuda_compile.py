@@ -34,7 +34,10 @@ def kernels_of(name: str) -> list[str]:
 @pytest.mark.parametrize("storage", STORAGES)
 @pytest.mark.parametrize("name", INSTANTIATIONS)
 def test_a_source_compiles_without_warnings_or_spills(name: str, storage: str, arch: str) -> None:
-    for defines in instantiations(name, storage):
+    """Every instantiation for Hopper, which the tiles are sized for; the smallest and largest elsewhere."""
+    everything = instantiations(name, storage)
+    step = 1 if arch == "sm_90" else max(1, len(everything) - 1)
+    for defines in everything[::step]:
         cubin, log = compile_cubin(name, storage, defines, arch)
         assert cubin.startswith(ELF)
         assert "warning" not in log

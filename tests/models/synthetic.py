@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import numpy as np
@@ -155,11 +155,15 @@ def picks(attempted: Iterable[ConvProblem]) -> pa.Table:
     return picks_to_table(Pick(each, DEVICE, "cudnn.heuristic_v7", "cudnn.winograd_nonfused") for each in attempted)
 
 
-def table(attempted: Iterable[ConvProblem], quirk: float = 0.05, seed: int = 0) -> pa.Table:
+def table(
+    attempted: Iterable[ConvProblem], quirk: float = 0.05, seed: int = 0, measured_at: datetime = MEASURED_AT
+) -> pa.Table:
     """A sweep of every variant over these problems, five samples each."""
     rng = np.random.default_rng(seed)
     return measurements_to_table(
-        _measurement(variant, problem, quirk, rng.normal(1, 0.003, 5)) for problem in attempted for variant in LAWS
+        replace(_measurement(variant, problem, quirk, rng.normal(1, 0.003, 5)), measured_at=measured_at)
+        for problem in attempted
+        for variant in LAWS
     )
 
 
@@ -176,6 +180,5 @@ def _measurement(variant: str, problem: ConvProblem, quirk: float, noise: np.nda
         samples_ms=tuple((true_time_ms(variant, problem, quirk) * noise).tolist()) if is_measured else (),
         workspace_bytes=None if never_asked else workspace_bytes(variant, problem),
         max_error=1e-6 if is_measured else None,
-        measured_at=MEASURED_AT,
         run_id="made up",
     )

@@ -1,0 +1,30 @@
+"""A tree trained once on the made-up device, small enough for tests."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+
+from models.train import Options, train
+from models.tree_file import TreeModel
+from tests.models import synthetic
+
+QUICK = Options(n_sampled=400, max_leaves=60)
+CREATED = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+@pytest.fixture(scope="session")
+def table() -> pa.Table:
+    return synthetic.table(synthetic.all_problems())
+
+
+@pytest.fixture(scope="session")
+def trained(table: pa.Table) -> TreeModel:
+    return train(table, device_id=synthetic.DEVICE.id, options=QUICK, created=CREATED)
+
+
+@pytest.fixture(scope="session")
+def quick() -> Options:
+    return QUICK

@@ -1,0 +1,197 @@
+"""The advisor: what is ranked, what is out and why, and what a measurement changes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from data.errors import NoAdvice
+from data.measurement import Device, Outcome
+from data.problem import ConvProblem
+from data.store import Summary
+from kernels.catalog import VARIANTS
+from kernels.variant import Variant
+from models.advisor import Advice, Advisor, Source
+from tests.models import hand_made
+from tests.models.hand_made import CATALOGUE, LARGE, LEAST_MS, MIDDLE, POINTWISE, SMALL
+from tests.models.synthetic import MEASURED_AT
+
+
+@pytest.fixture
+def advisor() -> Advisor:
+    return Advisor(hand_made.model(), variants=CATALOGUE)
+
+
+def summary(variant: str, time_ms: float | None = None, **changes: Any) -> Summary:
+    outcome = Outcome.NOT_SUPPORTED if time_ms is None else Outcome.MEASURED
+    noise = None if time_ms is None else 0.001
+    return replace(
+        Summary(variant, outcome, time_ms, noise, 5, None, 1e-6, {"engine": 7}, "status 9", MEASURED_AT), **changes
+    )
+
+
+def measured(**times_ms: float | None) -> dict[str, Summary]:
+    return {f"cuda.{name}": summary(f"cuda.{name}", time_ms) for name, time_ms in times_ms.items()}
+
+
+def order(advice: Advice) -> list[str]:
+    return [choice.variant for choice in advice.ranking]
+
+
+def reasons(advice: Advice) -> dict[str, str]:
+    return {each.variant: each.reason for each in advice.excluded}
+
+
+def test_predictions_rank_and_tell_times(advisor: Advisor) -> None:
+    advice = advisor.advise(SMALL)
+    assert order(advice) == ["cuda.big", "cuda.only_3x3", "cuda.plain", "cuda.loose", "cuda.shy"]
+    assert advice.variant == advice.best.variant == "cuda.big"
+    assert [choice.time_ms for choice in advice.ranking] == pytest.approx([1.0, 1.5, 2.0, 4.0, 8.0], rel=1e-6)
+    assert [choice.slowdown for choice in advice.ranking] == pytest.approx([1.0, 1.5, 2.0, 4.0, 8.0], rel=1e-6)
+    assert advice.best.time_ms == pytest.approx(2 * LEAST_MS)
+    assert {choice.source for choice in advice.ranking} == {Source.PREDICTED}
+    assert (advice.model_id, advice.device_id) == (hand_made.model().id, "toy-gpu")
+    assert [str(step) for step in advice.path] == ["log2_h ≤ 4 (it is 2.807)"]
+
+
+def test_a_rule_excludes_with_its_reason(advisor: Advisor) -> None:
+    advice = advisor.advise(POINTWISE)
+    assert "cuda.only_3x3" not in order(advice)
+    assert reasons(advice) == {"cuda.only_3x3": "filter is 1x1, not 3x3"}
+
+
+def test_workspace_by_formula_and_by_prediction(advisor: Advisor) -> None:
+    advice = advisor.advise(SMALL, max_workspace_bytes=2 * SMALL.bytes)
+    assert advice.variant == "cuda.only_3x3"
+    assert advice.best.workspace_bytes == 2 * SMALL.bytes
+    assert reasons(advice)["cuda.big"] == f"workspace is {2**20} bytes, above the limit of {2 * SMALL.bytes}"
+    assert advisor.advise(SMALL, max_workspace_bytes=2 * SMALL.bytes - 1).variant == "cuda.plain"
+
+
+def test_a_measured_workspace_counts_before_the_formula(advisor: Advisor) -> None:
+    known = {"cuda.big": summary("cuda.big", 1.0, workspace_bytes=10)}
+    assert advisor.advise(SMALL, max_workspace_bytes=10, measured=known).best.workspace_bytes == 10
+
+
+def test_only_deterministic_variants_on_demand(advisor: Advisor) -> None:
+    advice = advisor.advise(SMALL, is_deterministic=True)
+    assert all(choice.is_deterministic for choice in advice.ranking)
+    assert reasons(advice) == {"cuda.loose": "not deterministic"}
+
+
+def test_predicted_refusals_are_out_unless_measured(advisor: Advisor) -> None:
+    assert reasons(advisor.advise(MIDDLE)) == {"cuda.shy": "predicted as not supported: it is 20% likely to run"}
+    assert advisor.advise(MIDDLE, measured=measured(shy=0.1, plain=1.0, only_3x3=1.0)).variant == "cuda.shy"
+
+
+def test_ties_are_within_the_spread(advisor: Advisor) -> None:
+    tied = {choice.variant: choice.is_tied for choice in advisor.advise(MIDDLE).ranking}
+    assert tied == {"cuda.plain": True, "cuda.only_3x3": True, "cuda.big": False, "cuda.loose": False}
+
+
+def test_equal_times_go_by_workspace_then_determinism_then_name(advisor: Advisor) -> None:
+    advice = advisor.advise(LARGE)
+    assert order(advice) == ["cuda.only_3x3", "cuda.plain", "cuda.shy", "cuda.loose", "cuda.big"]
+    assert all(choice.is_tied and choice.slowdown == 1 for choice in advice.ranking)
+
+
+def test_a_measured_time_stands_in_for_the_predicted_one(advisor: Advisor) -> None:
+    everything = measured(plain=0.3, big=0.4, only_3x3=0.5, loose=0.2, shy=0.9)
+    advice = advisor.advise(SMALL, measured=everything)
+    assert order(advice) == ["cuda.loose", "cuda.plain", "cuda.big", "cuda.only_3x3", "cuda.shy"]
+    assert [choice.time_ms for choice in advice.ranking] == [0.2, 0.3, 0.4, 0.5, 0.9]
+    assert {choice.source for choice in advice.ranking} == {Source.MEASURED}
+    assert advice.best.plan == {"engine": 7}
+    assert [choice.is_tied for choice in advice.ranking] == [True, False, False, False, False]
+
+
+def test_measured_medians_closer_than_their_noise_are_tied(advisor: Advisor) -> None:
+    advice = advisor.advise(SMALL, measured=measured(plain=0.3, loose=0.3005, big=0.4))
+    tied = {choice.variant for choice in advice.ranking if choice.is_tied}
+    assert tied == {"cuda.plain", "cuda.loose"}
+
+
+def test_measured_times_scale_the_predicted_ones(advisor: Advisor) -> None:
+    advice = advisor.advise(SMALL, measured=measured(plain=20.0, only_3x3=15.0))
+    times = {choice.variant: (choice.time_ms, choice.source) for choice in advice.ranking}
+    assert times["cuda.big"] == (pytest.approx(10.0), Source.PREDICTED)
+    assert advice.variant == "cuda.big"
+
+
+def test_a_prediction_barely_ahead_does_not_displace_the_measured_best(advisor: Advisor) -> None:
+    advice = advisor.advise(MIDDLE, measured=measured(only_3x3=1.0))
+    assert advice.variant == "cuda.only_3x3"
+    second = advice.ranking[1]
+    assert (second.variant, second.source, second.slowdown, second.is_tied) == (
+        "cuda.plain",
+        Source.PREDICTED,
+        1.0,
+        True,
+    )
+
+
+def test_a_measured_refusal_excludes(advisor: Advisor) -> None:
+    advice = advisor.advise(SMALL, measured=measured(big=None))
+    assert advice.variant == "cuda.only_3x3"
+    assert reasons(advice) == {"cuda.big": "not_supported: status 9"}
+
+
+def test_a_workspace_refusal_counts_only_below_what_it_needs(advisor: Advisor) -> None:
+    known = {"cuda.plain": summary("cuda.plain", outcome=Outcome.WORKSPACE_EXCEEDED, workspace_bytes=4096)}
+    assert "cuda.plain" in reasons(advisor.advise(SMALL, max_workspace_bytes=4095, measured=known))
+    assert "cuda.plain" in order(advisor.advise(SMALL, max_workspace_bytes=4096, measured=known))
+
+
+def test_a_variant_that_the_model_does_not_know_needs_a_measurement() -> None:
+    newer: dict[str, Variant] = CATALOGUE | {"cuda.new": replace(CATALOGUE["cuda.plain"], id="cuda.new")}
+    advisor = Advisor(hand_made.model(), variants=newer)
+    assert "model does not know" in reasons(advisor.advise(SMALL))["cuda.new"]
+    assert advisor.advise(SMALL, measured=measured(new=0.01)).variant == "cuda.new"
+
+
+def test_a_variant_that_the_catalogue_does_not_know_is_never_advised() -> None:
+    advisor = Advisor(hand_made.model(), variants={"cuda.plain": CATALOGUE["cuda.plain"]})
+    assert order(advisor.advise(SMALL, measured=measured(big=0.01))) == ["cuda.plain"]
+    assert advisor.choose(SMALL) == "cuda.plain"
+
+
+def test_without_a_model_only_measured_variants_are_advised() -> None:
+    advisor = Advisor(None, hand_made.DEVICE, variants=CATALOGUE)
+    advice = advisor.advise(SMALL, measured=measured(plain=2.0, loose=1.0, big=None))
+    assert order(advice) == ["cuda.loose", "cuda.plain"]
+    assert (advice.model_id, advice.path) == (None, ())
+    assert reasons(advice)["cuda.shy"] == "not measured on this layer, and there is no model of toy-gpu"
+    with pytest.raises(NoAdvice, match="there is no model of toy-gpu"):
+        advisor.advise(SMALL)
+    with pytest.raises(NoAdvice, match="toy-gpu"):
+        advisor.choose(SMALL)
+
+
+def test_nothing_left_says_why(advisor: Advisor) -> None:
+    with pytest.raises(NoAdvice, match=r"7-1-3-64-32-float32-nchw on toy-gpu.*above the limit of -1"):
+        advisor.advise(SMALL, max_workspace_bytes=-1)
+    with pytest.raises(NoAdvice):
+        advisor.choose(SMALL, max_workspace_bytes=-1)
+
+
+def test_neither_model_nor_device_is_an_error() -> None:
+    with pytest.raises(NoAdvice, match="neither"):
+        Advisor(None)
+
+
+@pytest.mark.parametrize("problem", [SMALL, MIDDLE, LARGE, POINTWISE])
+@pytest.mark.parametrize("limits", [{}, {"max_workspace_bytes": 0}, {"is_deterministic": True}])
+def test_choose_is_the_first_of_advise(advisor: Advisor, problem: ConvProblem, limits: dict[str, Any]) -> None:
+    advice = advisor.advise(problem, **limits)
+    assert advisor.choose(problem, **limits) == advice.variant
+    assert list(advisor.predict_order(problem, **limits)) == order(advice)
+
+
+def test_by_default_the_catalogue_of_the_device_kind_is_asked() -> None:
+    device = Device(id="cpu", name="Some CPU", kind="cpu")
+    advice = Advisor(None, device).advise(SMALL, measured={"cpu.gemm": summary("cpu.gemm", 1.0)})
+    assert advice.variant == "cpu.gemm"
+    ids = {*order(advice), *reasons(advice)}
+    assert ids == {name for name in VARIANTS if name.startswith("cpu.")}

@@ -1,0 +1,118 @@
+"""Costs: what attempts at one thing come to, and which problems count."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import pytest
+
+from data.errors import NotEnoughData, UnknownDevice
+from data.measurement import Device, L2State, Measurement, Outcome, relative_noise
+from data.parquet import measurements_to_table
+from data.problem import ConvProblem
+from models.costs import device_of, from_table, is_tied, layer_of, roofline_ms
+from tests.models.synthetic import DEVICE, MEASURED_AT
+
+PROBLEM = ConvProblem.parse("14-1-3-256-128")
+
+
+def attempt(variant: str, *samples_ms: float, **changes: Any) -> Measurement:
+    outcome = Outcome.MEASURED if samples_ms else Outcome.NOT_SUPPORTED
+    plain = Measurement(PROBLEM, variant, DEVICE, outcome, samples_ms=samples_ms, measured_at=MEASURED_AT)
+    return replace(plain, **changes)
+
+
+def costs_of(*attempts: Measurement) -> dict[str, Any]:
+    costs = from_table(measurements_to_table(attempts), DEVICE.id)
+    assert costs.problems == (PROBLEM,)
+    names = ("time_ms", "noise", "is_pruned", "is_refused", "is_known", "workspace_bytes")
+    return {
+        variant: {name: getattr(costs, name)[0, column] for name in names}
+        for column, variant in enumerate(costs.variants)
+    }
+
+
+def test_median_noise_and_workspace_of_one_attempt() -> None:
+    found = costs_of(attempt("a", 1.0, 2.0, 4.0, workspace_bytes=512))["a"]
+    assert found["time_ms"] == 2.0
+    assert found["noise"] == pytest.approx(relative_noise([1.0, 2.0, 4.0]))
+    assert found["workspace_bytes"] == 512
+    assert found["is_known"]
+
+
+def test_of_several_attempts_the_median_of_the_measured_counts() -> None:
+    pruned = attempt("a", 9.0, outcome=Outcome.PRUNED)
+    found = costs_of(attempt("a", 1.0), attempt("a", 2.0), attempt("a", 6.0), pruned, attempt("a"))["a"]
+    assert found["time_ms"] == 2.0
+    assert not found["is_pruned"]
+    assert not found["is_refused"]
+
+
+def test_pruned_and_refused_and_never_asked_are_told_apart() -> None:
+    found = costs_of(
+        attempt("timed", 1.0),
+        attempt("pruned", 90.0, outcome=Outcome.PRUNED),
+        attempt("refused"),
+        attempt("ruled_out", outcome=Outcome.NOT_APPLICABLE),
+    )
+    assert [found[name]["is_pruned"] for name in found] == [True, False, False, False]
+    assert [name for name in found if found[name]["is_refused"]] == ["refused"]
+    assert [name for name in found if np.isfinite(found[name]["time_ms"])] == ["pruned", "timed"]
+
+
+def test_cold_rows_and_other_devices_are_left_out() -> None:
+    other = Device(id="other", name="Other", kind="cuda")
+    found = costs_of(attempt("a", 1.0), attempt("a", 5.0, l2=L2State.COLD), attempt("b", 1.0, device=other))
+    assert list(found) == ["a"]
+    assert found["a"]["time_ms"] == 1.0
+
+
+def test_a_problem_with_few_outcomes_does_not_count() -> None:
+    lonely = ConvProblem.parse("7-1-1-8-8")
+    rows = [attempt(name, 1.0) for name in "abc"] + [attempt("a", 1.0, problem=lonely)]
+    assert from_table(measurements_to_table(rows), DEVICE.id).problems == (PROBLEM,)
+
+
+def test_order_of_rows_does_not_matter() -> None:
+    rows = [attempt(name, 1.0, problem=replace(PROBLEM, n=n)) for name in "ba" for n in (2, 1)]
+    first, second = (from_table(measurements_to_table(each), DEVICE.id) for each in (rows, rows[::-1]))
+    assert first.problems == second.problems
+    assert first.variants == second.variants == ("a", "b")
+
+
+def test_nothing_measured_is_an_error() -> None:
+    with pytest.raises(NotEnoughData, match="fake-gpu"):
+        from_table(measurements_to_table([attempt("a")]), DEVICE.id)
+
+
+def test_the_newest_fingerprint_is_the_device() -> None:
+    newer = replace(DEVICE, versions={"driver": "2"})
+    rows = [attempt("a", 1.0, device=newer, measured_at=MEASURED_AT + timedelta(days=1)), attempt("a", 1.0)]
+    assert device_of(measurements_to_table(rows), DEVICE.id) == newer
+    with pytest.raises(UnknownDevice, match="known: fake-gpu"):
+        device_of(measurements_to_table(rows), "no-such")
+
+
+def test_log_slowdown_is_capped_and_refusals_are_at_the_cap() -> None:
+    rows = [attempt("a", 1.0), attempt("b", 2.0), attempt("c", 1e6), attempt("d")]
+    costs = from_table(measurements_to_table(rows), DEVICE.id)
+    assert costs.log_slowdown(3.0)[0] == pytest.approx([0, np.log(2), 3, 3])
+
+
+def test_tied_means_closer_than_the_noise() -> None:
+    assert is_tied(1.0, 0.01, 1.02, 0.01)
+    assert not is_tied(1.0, 0.001, 1.02, 0.001)
+
+
+def test_roofline_takes_the_tightest_limit() -> None:
+    assert roofline_ms(PROBLEM, (PROBLEM.flops, PROBLEM.bytes / 3, 2)) == 3
+    assert roofline_ms(PROBLEM, (PROBLEM.flops / 5, PROBLEM.bytes, 2)) == 5
+    assert roofline_ms(PROBLEM, (PROBLEM.flops, PROBLEM.bytes, 2)) == 2
+
+
+def test_layer_ignores_batch_dtype_and_layout() -> None:
+    assert layer_of(replace(PROBLEM, n=8, dtype="float16", layout="nhwc")) == layer_of(PROBLEM)
+    assert layer_of(replace(PROBLEM, k=255)) != layer_of(PROBLEM)

@@ -1,0 +1,193 @@
+"""Evaluation: slowdowns worked by hand, layers kept apart, and the gate that a retrained tree must pass."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from data.measurement import Measurement, Outcome, Pick
+from data.parquet import measurements_to_table, picks_to_table
+from data.problem import ConvProblem
+from models import evaluate as evaluation
+from models.costs import Costs, from_table, layer_of
+from models.evaluate import Challenge, Score, challenge, evaluate, hold_out, judge, single_best_order
+from models.train import Options, train
+from models.tree_file import TreeModel
+from tests.models import synthetic
+
+DEVICE_ID = synthetic.DEVICE.id
+PROBLEMS = [ConvProblem.parse(layer) for layer in ("7-1-1-8-8", "7-1-1-8-9", "7-1-1-9-9")]
+TIMES_MS = [{"a": 1.0, "b": 2.0, "c": 4.0}, {"a": 3.0, "b": 1.0, "c": None}, {"a": 2.0, "b": 2.0, "c": 8.0}]
+
+
+def three_rows() -> Costs:
+    """Three problems, three variants; one refusal, and one tie."""
+    rows = [
+        Measurement(
+            problem,
+            variant,
+            synthetic.DEVICE,
+            Outcome.MEASURED if time_ms else Outcome.NOT_SUPPORTED,
+            samples_ms=(time_ms * 0.99, time_ms, time_ms * 1.01) if time_ms else (),
+        )
+        for problem, times in zip(PROBLEMS, TIMES_MS, strict=True)
+        for variant, time_ms in times.items()
+    ]
+    return from_table(measurements_to_table(rows), DEVICE_ID)
+
+
+def test_regret_of_a_three_row_table_worked_by_hand() -> None:
+    score = Score.of(judge(three_rows(), lambda _problem: ["c", "a", "b"]))
+    slowdowns = [4.0, 3.0, 4.0]  # row 2: c is refused, so a is run: 3 against b's 1
+    assert score.n_problems == 3
+    assert score.geometric_mean == pytest.approx(math.prod(slowdowns) ** (1 / 3))
+    assert score.p95 == pytest.approx(np.quantile(slowdowns, 0.95))
+    assert score.worst == pytest.approx(4.0)
+    assert score.share_refused == pytest.approx(1 / 3)
+    assert score.share_tied == 0
+    assert score.accuracy == 0
+
+
+def test_ties_and_accuracy() -> None:
+    score = Score.of(judge(three_rows(), lambda _problem: ["b"]))
+    assert score.geometric_mean == pytest.approx(2 ** (1 / 3))
+    assert score.share_tied == pytest.approx(2 / 3)
+    assert score.accuracy == pytest.approx(1 / 3)
+    assert score.worst_problem == PROBLEMS[0].key
+
+
+def test_the_oracle_has_no_slowdown() -> None:
+    costs = three_rows()
+    best = {
+        problem: costs.variants[int(np.nanargmin(row))]
+        for problem, row in zip(costs.problems, costs.time_ms, strict=True)
+    }
+    score = Score.of(judge(costs, lambda problem: [best[problem]]))
+    assert (score.geometric_mean, score.worst, score.accuracy, score.share_tied) == (1, 1, 1, 1)
+
+
+def test_a_rule_that_says_nothing_is_not_judged_and_one_that_fails_costs_the_slowest() -> None:
+    costs = three_rows()
+    assert judge(costs, lambda _problem: None) == []
+    results = judge(costs, lambda _problem: ["c"])
+    assert [result.slowdown for result in results] == pytest.approx([4, 3, 4])
+    assert [result.is_refused for result in results] == [False, True, False]
+    assert [result.slowdown for result in judge(costs, lambda _problem: [])] == pytest.approx([4, 3, 4])
+
+
+def test_choices_that_were_never_tried_are_passed_over() -> None:
+    results = judge(three_rows(), lambda _problem: ["never", "b"])
+    assert [result.is_refused for result in results] == [False, False, False]
+    assert [result.slowdown for result in results] == pytest.approx([2, 1, 1])
+
+
+def test_single_best_counts_refusals() -> None:
+    assert single_best_order(three_rows()) == ["b", "a", "c"]
+
+
+def test_hold_out_keeps_the_batches_of_a_layer_together_and_never_moves_a_layer(table: pa.Table) -> None:
+    costs = from_table(table, DEVICE_ID)
+    known, unseen = hold_out(costs)
+    layers = [{layer_of(problem) for problem in part.problems} for part in (known, unseen)]
+    assert all(layers)
+    assert not layers[0] & layers[1]
+    assert len(known.problems) + len(unseen.problems) == len(costs.problems)
+    fewer = costs.where(lambda problem: problem.n == 8)
+    assert {layer_of(problem) for problem in hold_out(fewer)[1].problems} == layers[1]
+
+
+def test_leave_one_network_out(table: pa.Table, quick: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained_on: list[set[ConvProblem]] = []
+    fit = evaluation.fit
+
+    def spy(costs: Costs, *args: object, **options: object) -> TreeModel:
+        trained_on.append({layer_of(problem) for problem in costs.problems})
+        return fit(costs, *args, **options)
+
+    monkeypatch.setattr(evaluation, "fit", spy)
+    chosen = {name: [ConvProblem.parse(layer, n=99) for layer in synthetic.LAYERS[name]] for name in ("small", "odd")}
+    chosen["elsewhere"] = [ConvProblem.parse("3-1-1-7-7")]
+    shares: list[float] = []
+    report = evaluate(
+        table,
+        synthetic.picks(synthetic.all_problems()),
+        device_id=DEVICE_ID,
+        network_layers=chosen,
+        options=quick,
+        variants=synthetic.CATALOGUE,
+        on_progress=shares.append,
+    )
+    assert shares == [0.5, 1.0]
+    assert list(report.by_network) == ["small", "odd"]
+    for layers, name in zip(trained_on, ("small", "odd"), strict=True):
+        assert not layers & {layer_of(problem) for problem in chosen[name]}
+        assert len(layers) == 18
+    assert set(report.by_precision) == {"float16/nchw", "float16/nhwc", "float32/nchw", "float32/nhwc"}
+    scores = report.overall
+    assert list(scores) == ["tree", "cudnn.heuristic_v7", "single best", "oracle"]
+    assert scores["tree"].n_problems == 12 * 4 * 4
+    assert scores["oracle"].geometric_mean == 1
+    assert scores["tree"].geometric_mean < scores["single best"].geometric_mean
+    assert scores["tree"].geometric_mean < 1.3
+    assert scores["cudnn.heuristic_v7"].share_refused > 0.5
+    assert json.loads(json.dumps(report.to_dict()))["overall"]["tree"]["worst"] == scores["tree"].worst
+
+
+def test_a_pick_counts_for_its_own_problem_only(table: pa.Table) -> None:
+    costs = from_table(table, DEVICE_ID)
+    problem = costs.problems[0]
+    picks = picks_to_table([Pick(problem, synthetic.DEVICE, "somebody", "cudnn.implicit_gemm")])
+    (chosen,) = evaluation._picks(picks, DEVICE_ID).values()
+    ranker = evaluation._first_then(chosen, ["cudnn.gemm"])
+    assert ranker(problem) == ["cudnn.implicit_gemm", "cudnn.gemm"]
+    assert [result.problem for result in judge(costs, ranker)] == [problem]
+
+
+def test_a_challenger_on_the_same_data_is_no_worse(table: pa.Table, trained: TreeModel, quick: Options) -> None:
+    found = challenge(table, trained, device_id=DEVICE_ID, options=quick, variants=synthetic.CATALOGUE)
+    assert found.slowdown == found.champion_slowdown
+    assert found.is_no_worse
+    assert found.model.id == trained.id
+    assert found.model.card["scores"]["held_out_slowdown"] == found.slowdown
+
+
+def test_a_challenger_with_more_data_beats_a_champion_with_little(quick: Options) -> None:
+    first = synthetic.table(synthetic.problems(synthetic.LAYERS["small"]))
+    champion = train(first, device_id=DEVICE_ID, options=quick)
+    others = [layer for name, layers in synthetic.LAYERS.items() if name != "small" for layer in layers]
+    later = synthetic.table(synthetic.problems(others), measured_at=synthetic.MEASURED_AT + timedelta(days=1))
+    both = pa.concat_tables([first, later])
+    found = challenge(both, champion, device_id=DEVICE_ID, options=quick, variants=synthetic.CATALOGUE)
+    assert found.slowdown < found.champion_slowdown
+    assert found.is_no_worse
+
+
+def test_a_champion_is_judged_without_the_layers_held_out(table: pa.Table, trained: TreeModel) -> None:
+    _, unseen = hold_out(from_table(table, DEVICE_ID))
+    rival = evaluation._without(trained, table, unseen)
+    assert rival.card["n_layers"] == 24 - len({layer_of(problem) for problem in unseen.problems})
+    assert rival.card["options"] == trained.card["options"]
+
+
+@pytest.mark.parametrize(
+    "changes", [{"data_until": "2000-01-01T00:00:00+00:00"}, {"data_until": "then"}, {"options": {"depth": 3}}]
+)
+def test_a_champion_that_cannot_be_trained_again_is_judged_as_it_is(
+    table: pa.Table, trained: TreeModel, changes: dict[str, Any]
+) -> None:
+    champion = replace(trained, card=trained.card | changes)
+    _, unseen = hold_out(from_table(table, DEVICE_ID))
+    assert evaluation._without(champion, table, unseen) is champion
+
+
+def test_without_a_champion_the_challenger_may_be_used(trained: TreeModel) -> None:
+    assert Challenge(trained, 1.5, math.nan).is_no_worse
+    assert not Challenge(trained, 1.5, 1.4).is_no_worse
+    assert Challenge(trained, 1.5, 1.5).is_no_worse

@@ -1,0 +1,161 @@
+"""Training: the same tree from the same data, scikit-learn's own answers, and advice worth having."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from threadpoolctl import threadpool_limits
+
+from data.errors import NotEnoughData, UnknownDevice
+from data.problem import DType, Layout
+from models.advisor import Advisor
+from models.costs import from_table
+from models.evaluate import Score, judge
+from models.features import FEATURES, feature_matrix, features
+from models.teacher import sample_like, saturate
+from models.train import Options, nodes_of, train
+from models.tree_file import CARD_FILE, TREE_FILE, TreeModel, read, walk, write
+from tests.models import synthetic
+from tests.models.conftest import CREATED
+
+
+def test_walking_gives_what_scikit_learn_predicts() -> None:
+    from sklearn.tree import DecisionTreeRegressor
+
+    problems = sample_like(synthetic.all_problems(), 3_000, np.random.default_rng(1))
+    x = feature_matrix(problems)
+    y = np.random.default_rng(2).normal(size=(len(x), 3))
+    tree = DecisionTreeRegressor(max_leaf_nodes=700, random_state=0).fit(x[:1500], y[:1500])
+    model = TreeModel({}, nodes_of(tree))
+    values = tree.tree_.value[model.arrays["place"] >= 0, :, 0]
+    walked = np.array([values[walk(model, row)] for row in x.tolist()])
+    assert np.array_equal(walked, tree.predict(x))
+
+
+def test_walking_agrees_on_the_thresholds_themselves() -> None:
+    from sklearn.tree import DecisionTreeRegressor
+
+    x = np.linspace(0, 1, 4_000, dtype=np.float32)[:, None]
+    tree = DecisionTreeRegressor(random_state=0).fit(x, np.sin(50 * x[:, 0]))
+    model = TreeModel({}, nodes_of(tree))
+    inner = tree.tree_.threshold[tree.tree_.feature >= 0]
+    probes = np.concatenate([inner, np.nextafter(inner, 2), np.nextafter(inner, -2)]).astype(np.float32)[:, None]
+    values = tree.tree_.value[model.arrays["place"] >= 0, 0, 0]
+    walked = np.array([values[walk(model, row)] for row in probes.tolist()])
+    assert np.array_equal(walked, tree.predict(probes))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_same_data_and_seed_give_the_same_bytes(
+    table: pa.Table, trained: TreeModel, quick: Options, tmp_path: Path, threads: int
+) -> None:
+    shuffled = table.take(np.random.default_rng(3).permutation(table.num_rows))
+    with threadpool_limits(threads):
+        again = train(shuffled, device_id=synthetic.DEVICE.id, options=quick, created=CREATED)
+    for name, model in (("first", trained), ("second", again)):
+        write(tmp_path / name, model)
+    for file in (TREE_FILE, CARD_FILE):
+        assert (tmp_path / "first" / file).read_bytes() == (tmp_path / "second" / file).read_bytes()
+
+
+def test_another_seed_gives_another_tree(table: pa.Table, trained: TreeModel, quick: Options) -> None:
+    other = train(table, device_id=synthetic.DEVICE.id, seed=1, options=quick)
+    assert other.id != trained.id
+    assert other.card["data_sha256"] == trained.card["data_sha256"]
+
+
+def test_the_card_says_what_it_was_made_of(table: pa.Table, trained: TreeModel) -> None:
+    card = trained.card
+    costs = from_table(table, synthetic.DEVICE.id)
+    assert card["n_problems"] == len(costs.problems) == len(synthetic.all_problems())
+    assert card["n_layers"] == 24
+    assert card["n_times"] == int(np.isfinite(costs.time_ms).sum())
+    assert card["options"]["max_leaves"] == 60
+    assert set(card["versions"]) == {"python", "numpy", "scikit-learn"}
+    assert card["data_until"] == synthetic.MEASURED_AT.isoformat()
+    assert trained.device == synthetic.DEVICE
+    assert list(trained.variants) == sorted(synthetic.LAWS)
+
+
+def test_it_survives_its_file(trained: TreeModel, tmp_path: Path) -> None:
+    write(tmp_path, trained)
+    again = read(tmp_path)
+    problems = synthetic.all_problems()
+    assert [walk(again, features(problem)) for problem in problems] == [
+        walk(trained, features(problem)) for problem in problems
+    ]
+
+
+def test_dtype_and_layout_are_told_apart_first(trained: TreeModel) -> None:
+    feature = trained.arrays["feature"]
+    assert FEATURES[feature[0]] == "dtype"
+    assert [FEATURES[feature[trained.arrays[side][0]]] for side in ("left", "right")] == ["is_nhwc", "is_nhwc"]
+    base = synthetic.all_problems()[0]
+    leaves = {
+        walk(trained, features(replace(base, dtype=dtype, layout=layout)))
+        for dtype in (DType.FLOAT32, DType.FLOAT16)
+        for layout in Layout
+    }
+    assert len(leaves) == 4
+
+
+def test_dtypes_never_measured_are_advised_like_their_neighbours(trained: TreeModel) -> None:
+    base = synthetic.all_problems()[0]
+    float16, bfloat16 = (replace(base, dtype=dtype) for dtype in (DType.FLOAT16, DType.BFLOAT16))
+    assert walk(trained, features(float16)) == walk(trained, features(bfloat16))
+
+
+def test_advice_on_what_was_measured_is_near_the_oracle(table: pa.Table, trained: TreeModel) -> None:
+    costs = from_table(table, synthetic.DEVICE.id)
+    score = Score.of(judge(costs, Advisor(trained, variants=synthetic.CATALOGUE).predict_order))
+    assert score.geometric_mean < 1.1
+    assert score.share_refused < 0.05
+
+
+def test_predicted_times_are_of_the_right_size(table: pa.Table, trained: TreeModel) -> None:
+    costs = from_table(table, synthetic.DEVICE.id)
+    advisor = Advisor(trained, variants=synthetic.CATALOGUE)
+    off = [
+        abs(np.log(choice.time_ms / costs.time_ms[row, costs.variants.index(choice.variant)]))
+        for row, problem in enumerate(costs.problems)
+        for choice in advisor.advise(problem).ranking[:3]
+    ]
+    assert np.nanmedian(off) < 0.4
+
+
+def test_what_the_library_refuses_is_predicted_as_such(trained: TreeModel) -> None:
+    advisor = Advisor(trained, variants=synthetic.CATALOGUE)
+    problems = [problem for problem in synthetic.all_problems() if problem.layout is Layout.NCHW]
+    for is_pointwise in (True, False):
+        listed = [
+            "cudnn.winograd_nonfused" in advisor.predict_order(problem)
+            for problem in problems
+            if (problem.r == 1) is is_pointwise
+        ]
+        assert bool(np.mean(listed) > 0.5) is not is_pointwise
+
+
+def test_too_little_data_and_unknown_devices_are_errors(table: pa.Table) -> None:
+    few = synthetic.table(synthetic.all_problems()[:19])
+    with pytest.raises(NotEnoughData, match="19 problems; allowed: at least 20"):
+        train(few, device_id=synthetic.DEVICE.id)
+    with pytest.raises(UnknownDevice, match="known: fake-gpu"):
+        train(table, device_id="no-such")
+
+
+def test_made_up_problems_are_no_larger_and_keep_precision() -> None:
+    problems = synthetic.problems(["7-1-3-64-32", "28-1-1-128-64"], dtypes=["float16"], layouts=["nhwc"])
+    made = sample_like(problems, 200, np.random.default_rng(0))
+    assert len(made) == 200
+    assert max(problem.flops for problem in made) <= max(problem.flops for problem in problems)
+    assert {(problem.dtype, problem.layout) for problem in made} == {(DType.FLOAT16, Layout.NHWC)}
+    assert {(problem.r, problem.pad_h) for problem in made} == {(3, 1), (1, 0)}
+    assert made == sample_like(problems, 200, np.random.default_rng(0))
+
+
+def test_costs_saturate() -> None:
+    assert saturate(np.array([0.0, 0.1, 3.0])) == pytest.approx([0, 1 - np.exp(-0.3), 1], abs=2e-4)

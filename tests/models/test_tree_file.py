@@ -1,0 +1,191 @@
+"""A tree's file: what was written is read, whatever was altered is refused, and walks go where they should."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save
+
+from data.errors import ModelRejected
+from models.features import features
+from models.tree_file import CARD_FILE, TREE_FILE, make, path, read, walk, with_scores, write
+from tests.models import hand_made
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write(tmp_path / "tree", hand_made.model())
+    return tmp_path / "tree"
+
+
+def rewrite(folder: Path, arrays: dict[str, np.ndarray]) -> None:
+    """Put other arrays in the file, and their hash on the card: only the structure can give it away."""
+    content = save(arrays)
+    (folder / TREE_FILE).write_bytes(content)
+    change_card(folder, sha256=hashlib.sha256(content).hexdigest(), model_id=hashlib.sha256(content).hexdigest()[:12])
+
+
+def change_card(folder: Path, **changes: Any) -> None:
+    card = json.loads((folder / CARD_FILE).read_text(encoding="utf-8")) | changes
+    (folder / CARD_FILE).write_text(json.dumps(card), encoding="utf-8")
+
+
+def test_what_was_written_is_read(folder: Path) -> None:
+    model, again = hand_made.model(), read(folder)
+    assert again.card == model.card
+    assert again.id == model.id
+    assert again.device == hand_made.DEVICE
+    assert again.variants == hand_made.VARIANTS
+    assert all(np.array_equal(again.arrays[name], values) for name, values in model.arrays.items())
+
+
+def test_writing_leaves_two_files_and_the_same_bytes(folder: Path) -> None:
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    write(folder, hand_made.model())
+    assert sorted(before) == [CARD_FILE, TREE_FILE]
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+
+
+def test_walk_and_path_go_to_the_leaf() -> None:
+    model = hand_made.model()
+    problems = (hand_made.SMALL, hand_made.MIDDLE, hand_made.LARGE)
+    assert [walk(model, features(problem)) for problem in problems] == [0, 1, 2]
+    assert [str(step) for step in path(model, features(hand_made.LARGE))] == [
+        "log2_h > 4 (it is 4.807)",
+        "log2_k > 7 (it is 9)",
+    ]
+    assert [step.is_below for step in path(model, features(hand_made.MIDDLE))] == [False, True]
+
+
+def test_a_value_on_the_threshold_goes_left() -> None:
+    model = hand_made.model()
+    on_it = [4.0 if name == "log2_h" else 9.0 for name in model.card["features"]]
+    assert walk(model, on_it) == 0
+
+
+@pytest.mark.parametrize("name", hand_made.arrays())
+def test_any_altered_array_is_refused(folder: Path, name: str) -> None:
+    arrays = load_file(folder / TREE_FILE)
+    flat = arrays[name].view(np.uint8).reshape(-1)
+    flat[len(flat) // 2] ^= 1
+    (folder / TREE_FILE).write_bytes(save(arrays))
+    with pytest.raises(ModelRejected, match="sha256"):
+        read(folder)
+
+
+def test_any_altered_byte_is_refused(folder: Path) -> None:
+    content = (folder / TREE_FILE).read_bytes()
+    for place in range(0, len(content), 7):
+        altered = bytearray(content)
+        altered[place] ^= 0x10
+        (folder / TREE_FILE).write_bytes(altered)
+        with pytest.raises(ModelRejected):
+            read(folder)
+
+
+Change = Callable[[dict[str, np.ndarray]], Any]
+
+
+def put(name: str, place: Any, value: float) -> Change:
+    return lambda arrays: arrays[name].__setitem__(place, value)
+
+
+STRUCTURE: dict[str, tuple[Change, str]] = {
+    "child out of range": (put("right", 0, 99), "right has a child out of range"),
+    "child before its parent": (put("left", 2, 0), "left has a child that does not come after"),
+    "cycle": (put("left", 2, 2), "left has a child that does not come after"),
+    "one child of two": (put("right", 2, 3), "a node is nobody's child"),
+    "negative child": (put("left", 0, -7), "left has a child that does not come after"),
+    "feature out of range": (put("feature", 0, 1000), "feature has a value out of range"),
+    "feature below a leaf's": (put("feature", 0, -2), "feature has a value out of range"),
+    "leaf with children": (put("left", 1, 3), "a leaf has children"),
+    "threshold not a number": (put("threshold", 0, np.nan), "threshold has a value that is not finite"),
+    "infinite value": (put("log_slowdown", (0, 0), np.inf), "log_slowdown has a value that is not finite"),
+    "value not a number": (put("support", (0, 0), np.nan), "support has a value that is not finite"),
+    "support above 1": (put("support", (0, 0), 1.5), "support has a value outside 0 to 1"),
+    "negative workspace": (put("workspace", (0, 0), -1), "workspace has a value below 0"),
+    "negative spread": (put("spread", 0, -1), "spread has a value below 0"),
+    "no roofline": (put("roofline", (0, 0), 0), "roofline has a value that is not above 0"),
+    "two leaves in one row": (put("place", 1, 1), "place does not give each leaf its row"),
+    "row out of range": (put("place", 1, 5), "place does not give each leaf its row"),
+    "row of an inner node": (put("place", 0, 0), "place has a row for an inner node"),
+    "array missing": (lambda arrays: arrays.pop("spread"), "arrays are"),
+    "array too many": (lambda arrays: arrays.update(more=np.zeros(1, np.float32)), "arrays are"),
+    "wrong type": (lambda arrays: arrays.update(left=arrays["left"].astype(np.int64)), "left is int64"),
+    "wrong length": (lambda arrays: arrays.update(left=arrays["left"][:-1]), "left has shape"),
+    "wrong columns": (lambda arrays: arrays.update(support=arrays["support"][:, :-1]), "support has shape"),
+    "no nodes": (lambda arrays: arrays.update({name: values[:0] for name, values in arrays.items()}), "no nodes"),
+}
+
+
+@pytest.mark.parametrize(("change", "reason"), STRUCTURE.values(), ids=STRUCTURE)
+def test_bad_structure_is_refused_even_with_its_own_hash(folder: Path, change: Change, reason: str) -> None:
+    arrays = {name: values.copy() for name, values in load_file(folder / TREE_FILE).items()}
+    change(arrays)
+    rewrite(folder, arrays)
+    with pytest.raises(ModelRejected, match=reason):
+        read(folder)
+
+
+CARDS: dict[str, tuple[dict[str, Any], str]] = {
+    "protocol": ({"protocol": 2}, "protocol is 2; allowed: 1"),
+    "features": ({"features": ["log2_h"]}, "features are not those"),
+    "variants twice": ({"variants": ["a", "a", "b", "c", "d"]}, "variants"),
+    "variants no strings": ({"variants": [1, 2, 3, 4, 5]}, "variants"),
+    "too few variants": ({"variants": ["a"]}, "log_slowdown has shape"),
+    "model id": ({"model_id": "0123456789ab"}, "model_id"),
+    "no device": ({"device": None}, "device"),
+    "device of no kind": ({"device": {"id": "a", "name": "A", "kind": "abacus"}}, "kind 'abacus'"),
+    "device with more": ({"device": {"id": "a", "name": "A", "kind": "cpu", "more": 1}}, "more"),
+    "hash": ({"sha256": "0" * 64, "model_id": "0" * 12}, "sha256"),
+    "hash no string": ({"sha256": 5}, "sha256"),
+}
+
+
+@pytest.mark.parametrize(("changes", "reason"), CARDS.values(), ids=CARDS)
+def test_a_card_that_does_not_fit_is_refused(folder: Path, changes: dict[str, Any], reason: str) -> None:
+    change_card(folder, **changes)
+    with pytest.raises(ModelRejected, match=reason):
+        read(folder)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '"card"', "[" * 100_000])
+def test_a_card_that_is_none_is_refused(folder: Path, text: str) -> None:
+    (folder / CARD_FILE).write_text(text, encoding="utf-8")
+    with pytest.raises(ModelRejected, match=str(folder)):
+        read(folder)
+
+
+@pytest.mark.parametrize("length", [0, 4, 8, 200])
+def test_a_truncated_file_is_refused(folder: Path, length: int) -> None:
+    content = (folder / TREE_FILE).read_bytes()[:length]
+    (folder / TREE_FILE).write_bytes(content)
+    digest = hashlib.sha256(content).hexdigest()
+    change_card(folder, sha256=digest, model_id=digest[:12])
+    with pytest.raises(ModelRejected, match=str(folder)):
+        read(folder)
+
+
+@pytest.mark.parametrize("name", [CARD_FILE, TREE_FILE])
+def test_a_missing_file_is_refused(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    with pytest.raises(ModelRejected, match=name):
+        read(folder)
+
+
+def test_make_audits_too() -> None:
+    broken = hand_made.arrays() | {"left": np.zeros(5, dtype=np.int32)}
+    with pytest.raises(ModelRejected, match="a leaf has children"):
+        make(broken, variants=hand_made.VARIANTS, device=hand_made.DEVICE, card={})
+
+
+def test_scores_do_not_change_the_tree() -> None:
+    model = with_scores(with_scores(hand_made.model(), {"a": 1}), {"b": 2})
+    assert model.card["scores"] == {"a": 1, "b": 2}
+    assert model.id == hand_made.model().id
