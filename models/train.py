@@ -23,6 +23,9 @@ from models.features import DTYPES, FEATURES, feature_matrix
 from models.teacher import CAP, STEEPNESS, Lesson, sample_like, teach, unseen_error
 from models.tree_file import LEAF, TreeModel, make
 
+_MOST_SAMPLED: Final = 20
+"""Made-up problems to one measured: a teacher of few layers knows no more than that."""
+
 MIN_PROBLEMS: Final = 20
 """Fewer measured problems make no tree."""
 
@@ -40,7 +43,7 @@ class Options:
     Parameters
     ----------
     n_sampled : int
-        Made-up problems for each dtype and layout.
+        Made-up problems for each dtype and layout, at the most.
     max_leaves : int
         Of each dtype and layout.
     min_samples_leaf : int
@@ -122,7 +125,8 @@ def _grow_all(costs: Costs, seed: int, options: Options) -> dict[Group, Arrays]:
     )
     x = feature_matrix(costs.problems)
     off = unseen_error(costs, x, seed)
-    shapes = sample_like(costs.problems, options.n_sampled, np.random.default_rng(seed))
+    n_sampled = min(options.n_sampled, _MOST_SAMPLED * len(costs.problems))
+    shapes = sample_like(costs.problems, n_sampled, np.random.default_rng(seed))
     made_up = [replace(shape, dtype=dtype, layout=layout) for dtype, layout in groups for shape in shapes]
     everything = np.concatenate([x, feature_matrix(made_up)])
     lesson = teach(costs, x, log_best, everything[len(x) :], seed)
