@@ -135,6 +135,8 @@ def from_table(table: pa.Table, device_id: str) -> Costs:
         No problem is left.
     """
     table = table.filter(pc.and_(is_of(table, device_id), pc.equal(table["l2"], str(L2State.WARM))))
+    if not table.num_rows:
+        raise NotEnoughData(f"device {device_id}: nothing was measured")
     problems, rows = distinct_problems(table)
     variants, columns = np.unique(np.array(table["variant"].to_pylist(), dtype=str), return_inverse=True)
     shape = (len(problems), len(variants))
