@@ -251,7 +251,7 @@ class NetworkAnswer(TypedDict):
 def problem_answer(problem: ConvProblem) -> ProblemAnswer:
     """A problem as every answer says it."""
     fields: Any = {"layer": problem.short} | {name: getattr(problem, name) for name in FIELDS}
-    return fields | {"p": problem.p, "q": problem.q, "flops": problem.flops}  # type: ignore[no-any-return]
+    return fields | {"p": problem.p, "q": problem.q, "flops": problem.flops}  # type: ignore[no-any-return]  # keys are made in a loop
 
 
 def advice_answer(advice: Advice) -> AdviceAnswer:
@@ -285,7 +285,7 @@ def best_answer(index: int, advice: Advice) -> BestAnswer:
 def device_answer(device: Device) -> DeviceAnswer:
     """A device's fingerprint."""
     fields: Any = asdict(device)
-    return fields  # type: ignore[no-any-return]
+    return fields  # type: ignore[no-any-return]  # keys are made in a loop
 
 
 def model_answer(entry: Entry) -> ModelAnswer:
@@ -334,7 +334,7 @@ def job_answer(job: Job) -> JobAnswer:
     fields: Any = {
         name: value.isoformat() if name.endswith("_at") and value else value for name, value in vars(job).items()
     }
-    return fields  # type: ignore[no-any-return]
+    return fields  # type: ignore[no-any-return]  # keys are made in a loop
 
 
 def finite(value: float | None) -> float | None:
@@ -344,12 +344,12 @@ def finite(value: float | None) -> float | None:
 
 def _choice(choice: Choice) -> ChoiceAnswer:
     fields: Any = {name: getattr(choice, name) for name in ChoiceAnswer.__annotations__}
-    return fields  # type: ignore[no-any-return]
+    return fields  # type: ignore[no-any-return]  # keys are made in a loop
 
 
 def _step(step: Step) -> StepAnswer:
     fields: Any = {name: getattr(step, name) for name in StepAnswer.__annotations__}
-    return fields  # type: ignore[no-any-return]
+    return fields  # type: ignore[no-any-return]  # keys are made in a loop
 
 
 def _convolution(done: Convolution, y: Any) -> ConvolutionAnswer:

@@ -56,5 +56,5 @@ def _answer(index: int, found: Advice | ConvAdvisorError, *, is_whole: bool) -> 
     if isinstance(found, ConvAdvisorError):
         return {"index": index, "error": problem_of(found)}
     if is_whole:
-        return {**advice_answer(found), **best_answer(index, found)}  # type: ignore[typeddict-unknown-key]
+        return {**advice_answer(found), **best_answer(index, found)}  # type: ignore[typeddict-unknown-key]  # a whole answer has more keys
     return best_answer(index, found)

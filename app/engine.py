@@ -215,7 +215,7 @@ class Engine:
             self._ready_child()
         except WorkerError as error:
             if self._state is not EngineState.CLOSED:
-                log.error("the worker of %s does not start: %s", self.device_id, error)  # noqa: TRY400
+                log.error("the worker of %s does not start: %s", self.device_id, error)  # noqa: TRY400 - expected: no traceback
 
     def _next_job(self) -> _Job | None:
         """The next job; None once in a while, so that a child that died while idle is replaced."""

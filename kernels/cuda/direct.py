@@ -67,7 +67,7 @@ def prepare_tiled_cached(problem: ConvProblem, _device: Device, _workspace_limit
 
 def _prepare_tiled(problem: ConvProblem, name: str, *, has_halo: bool) -> Launch:
     plan = plans.plan_tiles(problem, has_halo=has_halo)
-    assert plan is not None, "the variant's rule asked"  # noqa: S101
+    assert plan is not None, "the variant's rule asked"  # noqa: S101 - for mypy
     kernel = load_kernel("direct", name, problem.dtype, FILTERS=plan.filters)
     arguments = (*shape_arguments(problem), np.int32(plan.stage_channels))
     tiles = problem.n * ceil(problem.p / plan.height) * ceil(problem.q / plan.width)

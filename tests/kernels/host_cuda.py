@@ -178,7 +178,7 @@ class HostBlas:
     def __init__(self) -> None:
         self.cublasCreate_v2 = self.cublasSetStream_v2 = self.cublasSetWorkspace_v2 = lambda *_arguments: 0
 
-    def cublasGemmStridedBatchedEx(  # noqa: N802
+    def cublasGemmStridedBatchedEx(  # noqa: N802 - cuBLAS's own name
         self, _handle: Any, trans_a: int, trans_b: int, m: int, n: int, k: int, *rest: Any
     ) -> int:
         """C = op(A) · B, column-major."""
@@ -232,7 +232,7 @@ def install() -> None:
     )
     cupy.__dict__.update(cuda=cuda, empty=empty, RawModule=HostModule)
     sys.modules.update({"cupy": cupy, "cupy.cuda": cuda, "cupy.cuda.cufft": cufft})
-    from kernels.cuda import blas, compile  # noqa: A004
+    from kernels.cuda import blas, compile  # noqa: A004 - the module's name
 
     blas._library = HostBlas
     compile._include_path = list
