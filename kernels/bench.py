@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -81,6 +81,7 @@ def measure(
     *,
     options: BenchOptions | None = None,
     run_id: str = "",
+    best_ms: float | None = None,
 ) -> list[Measurement]:
     """Verify and time each variant on random operands.
 
@@ -92,6 +93,8 @@ def measure(
         Timed in this order; those that come first set the mark for pruning.
     options : BenchOptions
     run_id : str
+    best_ms : float, optional
+        Of variants measured before: the mark for pruning until one of these is faster.
 
     Returns
     -------
@@ -115,7 +118,6 @@ def measure(
             replace(blank, variant=variant.id, outcome=Outcome.OUT_OF_MEMORY, detail=str(error)) for variant in variants
         ]
     measurements: list[Measurement] = []
-    best_ms: float | None = None
     for variant in variants:
         measurements.append(_attempt(runner, variant, operands, blank, options, best_ms))
         time_ms = measurements[-1].time_ms
@@ -196,14 +198,16 @@ def _attempt(
     except WorkspaceExceeded as error:
         return replace(blank, outcome=Outcome.WORKSPACE_EXCEEDED, detail=str(error), workspace_bytes=error.needed_bytes)
     except (NotSupported, OutOfMemory, CompileFailed) as error:
-        return replace(blank, outcome=_OUTCOMES[type(error)], detail=str(error))
+        return replace(blank, outcome=OUTCOMES[type(error)], detail=str(error))
 
 
-_OUTCOMES: dict[type[RunError], Outcome] = {
+OUTCOMES: Final[dict[type[RunError], Outcome]] = {
+    WorkspaceExceeded: Outcome.WORKSPACE_EXCEEDED,
     NotSupported: Outcome.NOT_SUPPORTED,
     OutOfMemory: Outcome.OUT_OF_MEMORY,
     CompileFailed: Outcome.COMPILE_FAILED,
 }
+"""What an attempt that failed without harm to the context is recorded as."""
 
 
 def _run(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -82,8 +82,17 @@ class Runner(Protocol):
     def download(self, problem: ConvProblem, operands: Operands) -> np.ndarray:
         """The output as a host array."""
 
-    def prepare(self, variant: Variant, problem: ConvProblem, workspace_limit_bytes: int) -> Launch:
-        """Compile and allocate; raises RunError."""
+    def prepare(
+        self,
+        variant: Variant,
+        problem: ConvProblem,
+        workspace_limit_bytes: int,
+        plan: Mapping[str, Any] | None = None,
+    ) -> Launch:
+        """Compile and allocate; with a plan as a measurement kept it, exactly that one. Raises RunError."""
+
+    def plans(self, problem: ConvProblem) -> Sequence[tuple[str, dict[str, Any]]]:
+        """Every plan that the device's library offers, with the variant it belongs to; empty where it has none."""
 
     def first_run(self, problem: ConvProblem, launch: Launch, operands: Operands) -> FirstRun:
         """Poison y, launch, compare; then launch again for an estimate of the time."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -58,9 +58,19 @@ class CpuRunner:
         y: np.ndarray = operands.y
         return y
 
-    def prepare(self, variant: Variant, problem: ConvProblem, workspace_limit_bytes: int) -> Launch:
-        """Compile and allocate."""
+    def prepare(
+        self,
+        variant: Variant,
+        problem: ConvProblem,
+        workspace_limit_bytes: int,
+        _plan: Mapping[str, Any] | None = None,
+    ) -> Launch:
+        """Compile and allocate; a variant has one plan here."""
         return prepare(variant, problem, workspace_limit_bytes)
+
+    def plans(self, _problem: ConvProblem) -> Sequence[tuple[str, dict[str, Any]]]:
+        """Nothing: no library here offers plans."""
+        return ()
 
     def first_run(self, problem: ConvProblem, launch: Launch, operands: Operands) -> FirstRun:
         """Poison y, launch, compare; further launches, with warm caches and threads, give the time."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -10,7 +11,14 @@ from typing import Any, Final
 import numpy as np
 
 from data.problem import ConvProblem, DType
-from kernels.cuda import implicit_gemm_plan, plans
+from kernels.cuda import (
+    implicit_gemm_choice,
+    implicit_gemm_nhwc_plan,
+    implicit_gemm_plan,
+    plans,
+    pointwise_plan,
+    winograd_large_plan,
+)
 
 FOLDER: Final = Path(__file__).parent
 STORAGES: Final = ("FLOAT32", "FLOAT16", "BFLOAT16")
@@ -25,15 +33,35 @@ _CUTS_OF_IMPLICIT_GEMM: Final = tuple(
     for loading in implicit_gemm_plan.Loading
 )
 
+ARCHITECTURES: Final = ("sm_80", "sm_90", "sm_100")
+"""What every source is compiled for where there is no GPU, unless it is for one architecture alone."""
+ARCHITECTURE: Final = {"implicit_gemm_nhwc": "sm_90a", "pointwise": "sm_90a", "winograd_gemm": "sm_90a"}
+"""Sources for one exact architecture; the others are for any."""
+
+_FLOAT32_ALONE: Final = ("winograd_large", "winograd_gemm")
+
 INSTANTIATIONS: Final[dict[str, tuple[dict[str, int], ...]]] = {
     "direct": _FILTERS_OF_DIRECT,
     "cuconv": _FILTERS_OF_CUCONV,
     "im2col": ({},),
     "implicit_gemm": _CUTS_OF_IMPLICIT_GEMM,
+    "implicit_gemm_nhwc": implicit_gemm_nhwc_plan.DEFINES,
+    "implicit_gemm_tensor": tuple(
+        defines
+        for dtype in DType
+        if dtype is not DType.BFLOAT16
+        for defines in implicit_gemm_choice.every_define(dtype)
+    ),
+    "nhwc_pack": implicit_gemm_nhwc_plan.PACK_DEFINES,
     "fft": _TILES_OF_FFT,
+    "pointwise": pointwise_plan.DEFINES,
     "winograd": ({},),
+    "winograd_large": winograd_large_plan.TRANSFORM_DEFINES,
+    "winograd_gemm": winograd_large_plan.GEMM_DEFINES,
 }
 """Every source, and the definitions beside the storage type that a launcher may compile it with."""
+
+_INCLUDE: Final = re.compile(r'^#include "(\w+\.cuh)"$', re.MULTILINE)
 
 _STORAGE_OF: Final = {
     DType.FLOAT32: "FLOAT32",
@@ -45,17 +73,36 @@ _STORAGE_OF: Final = {
 
 def instantiations(name: str, storage: str) -> tuple[dict[str, int], ...]:
     """What a launcher may define for a source with this storage type."""
+    if name in _FLOAT32_ALONE and storage != "FLOAT32":
+        return ()
+    if name == "pointwise":
+        return pointwise_plan.instantiations_for(dtype for dtype in DType if _STORAGE_OF[dtype] == storage)
+    if name == "implicit_gemm_nhwc":
+        return implicit_gemm_nhwc_plan.defines_for(storage)
+    dtypes = [dtype for dtype, its_storage in _STORAGE_OF.items() if its_storage == storage]
+    if name == "implicit_gemm_tensor":
+        return tuple(defines for dtype in dtypes for defines in implicit_gemm_choice.every_define(dtype))
     if name != "implicit_gemm":
         return INSTANTIATIONS[name]
-    dtypes = [dtype for dtype, its_storage in _STORAGE_OF.items() if its_storage == storage]
     tiles = [tile.defines for dtype in dtypes for tile in implicit_gemm_plan.menu_for(dtype).tiles]
     return tuple(d for d in INSTANTIATIONS[name] if {k: v for k, v in d.items() if k != "LOADING"} in tiles)
 
 
+def architectures(name: str) -> tuple[str, ...]:
+    """The architectures that a source is for, among those we name."""
+    return (ARCHITECTURE[name],) if name in ARCHITECTURE else ARCHITECTURES
+
+
 def read_source(name: str) -> str:
-    """One translation unit: the shared head, then ``<name>.cu``; line numbers are those of the .cu."""
+    """One translation unit: the shared head, ``<name>.cu`` and its headers; line numbers are those of the files."""
     head = (FOLDER / "storage.cuh").read_text()
-    return f'{head}\n#line 1 "{name}.cu"\n{(FOLDER / f"{name}.cu").read_text()}'
+    body = (FOLDER / f"{name}.cu").read_text()
+
+    def included(match: re.Match[str]) -> str:
+        line = body.count("\n", 0, match.end()) + 2
+        return f'#line 1 "{match[1]}"\n{(FOLDER / match[1]).read_text()}\n#line {line} "{name}.cu"'
+
+    return f'{head}\n#line 1 "{name}.cu"\n{_INCLUDE.sub(included, body)}'
 
 
 def compile_cubin(name: str, storage: str, defines: dict[str, int], arch: str) -> tuple[bytes, str]:
@@ -131,6 +178,10 @@ def _load_module(name: str, storage: str, defines: tuple[tuple[str, int], ...]) 
         f"-DSTORAGE_{storage}",
         *(f"-D{macro}={value}" for macro, value in defines),
     )
+    if name in ARCHITECTURE:
+        from kernels.cuda.cubin import load_cubin
+
+        return load_cubin(read_source(name), name, options, ARCHITECTURE[name])
     return cupy.RawModule(code=read_source(name), options=options)
 
 

@@ -16,16 +16,19 @@
 //   source       the idea of many K parts for small batches: cuConv, arXiv:2103.16234; distributed shared memory: CUDA
 //                C++ Programming Guide, "Thread Block Clusters"
 
+#include "asynchronous.cuh"
+#if TENSOR
+#include "fragments.cuh"
+#endif
+
 #define RUNS 0
 #define POINTS 1
 #define TAPS 2
 
 #ifdef STORAGE_FLOAT32
 #define ELEMENT 4
-#define MMA_K 8
 #else
 #define ELEMENT 2
-#define MMA_K 16
 #endif
 
 #define IS_GATHER (LOADING == TAPS && ELEMENT == 2)
@@ -51,69 +54,6 @@
 
 static_assert(THREADS % (BN / X_VECTOR) == 0 && BK % (THREADS / (BN / X_VECTOR)) == 0, "whole columns of x a thread");
 static_assert(BM * BK / VECTOR % THREADS == 0 && THREADS % (BK / VECTOR) == 0, "whole rows of weight a thread");
-
-#ifdef __CUDA_ARCH__
-__device__ __forceinline__ unsigned shared_address(const void* pointer) {
-    return (unsigned)__cvta_generic_to_shared(pointer);
-}
-// Copies the first `bytes` of BYTES and fills the rest with zeros.
-template <int BYTES>
-__device__ __forceinline__ void copy_async(void* target, const void* source, int bytes) {
-    if constexpr (BYTES == 16)
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(target)), "l"(source), "r"(bytes));
-    else
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(target)), "l"(source), "r"(bytes));
-}
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;"); }
-template <int COUNT>
-__device__ __forceinline__ void wait_for_all_copies_but() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(COUNT) : "memory");
-}
-#else  // on a CPU
-template <int BYTES>
-void copy_async(void* target, const void* source, int bytes) {
-    memset(target, 0, BYTES);
-    if (bytes) memcpy(target, source, bytes);
-}
-inline void commit_copies() {}
-template <int COUNT>
-void wait_for_all_copies_but() {}
-#endif
-
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-__device__ __forceinline__ unsigned cluster_rank() {
-    unsigned rank;
-    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
-}
-__device__ __forceinline__ unsigned cluster_size() {
-    unsigned size;
-    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
-    return size;
-}
-__device__ __forceinline__ unsigned cluster_index() {
-    unsigned index;
-    asm("mov.u32 %0, %%clusterid.x;" : "=r"(index));
-    return index;
-}
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
-__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-// The same place in another block's shared memory.
-__device__ __forceinline__ void push(float* place, unsigned rank, float4 value) {
-    unsigned address;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(place)), "r"(rank));
-    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(value.x), "f"(value.y),
-                 "f"(value.z), "f"(value.w)
-                 : "memory");
-}
-#else
-__device__ __forceinline__ unsigned cluster_rank() { return 0; }
-__device__ __forceinline__ unsigned cluster_size() { return 1; }
-__device__ __forceinline__ unsigned cluster_index() { return blockIdx.x; }
-__device__ __forceinline__ void cluster_arrive() {}
-__device__ __forceinline__ void cluster_wait() {}
-__device__ __forceinline__ void push(float*, unsigned, float4) {}
-#endif
 
 // Where one tap of the filter lies: elements from the first tap's, and rows and columns for the guard.
 struct __align__(16) Tap {
@@ -225,77 +165,7 @@ __device__ __forceinline__ void fetch_x(Storage* target, const Column& column, c
     }
 }
 #else
-#define GROUP_STEP (THREADS / BN)
-#define GROUPS (BK / 8 / GROUP_STEP)
-static_assert(GROUPS * GROUP_STEP * 8 == BK, "whole groups of eight rows a thread");
-
-// Which of the taps lie inside the image, as bits; they go on periodically to the last bit.
-__device__ __forceinline__ unsigned long long taps_inside(const Column& column, int H, int W, int R, int S,
-                                                          int dilation_h, int dilation_w) {
-    unsigned long long bits = 0;
-    int shift = 0;
-    for (int r = 0; r < R; ++r) {
-        const bool has_row = is_inside(column.h0 + r * dilation_h, H);
-        for (int s = 0; s < S; ++s, ++shift)
-            bits |= (unsigned long long)(has_row && is_inside(column.w0 + s * dilation_w, W)) << shift;
-    }
-    for (; shift < 64; shift *= 2) bits |= bits << shift;
-    return bits;
-}
-
-// What a thread gathers of a stage of x: groups of eight gemm_k of its pixel, as pairs of two-byte elements.
-struct Gathered {
-    unsigned pairs[GROUPS][4];
-};
-
-// Taps from the first row of a stage to the first of each group, modulo the filter's.
-struct Phases {
-    int taps[GROUPS];
-
-    __device__ __forceinline__ void start(int filter_taps) {
-        const int step = GROUP_STEP * 8 % filter_taps;
-        taps[0] = threadIdx.x / BN * 8 % filter_taps;
-#pragma unroll
-        for (int group = 1; group < GROUPS; ++group) taps[group] = wrap(taps[group - 1] + step, filter_taps);
-    }
-    static __device__ __forceinline__ int wrap(int tap, int filter_taps) {
-        return tap >= filter_taps ? tap - filter_taps : tap;
-    }
-};
-
-// x has fewer than 2^32 bytes, so an unsigned offset from its first one reaches all of it.
-__device__ __forceinline__ void gather_x(Gathered& values, const char* __restrict__ x, unsigned first,
-                                         unsigned long long inside, const Phases& phases, const Walk& walk,
-                                         const int* offsets, int gemm_k) {
-    const int row = threadIdx.x / BN * 8;
-    offsets += walk.tap + row;
-    first += walk.offset * ELEMENT;
-#pragma unroll
-    for (int group = 0; group < GROUPS; ++group) {
-        const int left = gemm_k - walk.k - row - group * GROUP_STEP * 8;
-        unsigned bits = (unsigned)(inside >> Phases::wrap(walk.tap + phases.taps[group], walk.taps));
-        if (left < 8) bits &= left > 0 ? (1u << left) - 1 : 0;
-#pragma unroll
-        for (int pair = 0; pair < 4; ++pair) {
-            unsigned halves[2];
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                const unsigned offset = first + offsets[group * GROUP_STEP * 8 + 2 * pair + half];
-                halves[half] = bits >> (2 * pair + half) & 1 ? __ldg((const unsigned short*)(x + (size_t)offset)) : 0;
-            }
-            values.pairs[group][pair] = halves[0] | halves[1] << 16;
-        }
-    }
-}
-
-// A stage of x (BN, X_PITCH).
-__device__ __forceinline__ void store_x(Storage* target, const Gathered& values) {
-    target += threadIdx.x % BN * X_PITCH + threadIdx.x / BN * 8;
-#pragma unroll
-    for (int group = 0; group < GROUPS; ++group)
-        *(uint4*)(target + group * GROUP_STEP * 8) =
-            make_uint4(values.pairs[group][0], values.pairs[group][1], values.pairs[group][2], values.pairs[group][3]);
-}
+#include "gather.cuh"
 #endif
 
 #if !TENSOR
@@ -344,34 +214,6 @@ __device__ __forceinline__ void store_sums(float* sums, const float (&sum)[SUMS]
 #define TILES_N (BN / WARPS_N / 8)
 #define SUMS TILES_M][TILES_N][4
 static_assert(TILES_N % 2 == 0 && PART_K % MMA_K == 0, "whole fragments");
-
-__device__ __forceinline__ void load_matrices(unsigned (&to)[4], const void* row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(shared_address(row)));
-}
-__device__ __forceinline__ void load_matrices_transposed(unsigned (&to)[4], const void* row) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(shared_address(row)));
-}
-#ifdef STORAGE_FLOAT32
-__device__ __forceinline__ unsigned round_to_tf32(unsigned bits) {
-    unsigned rounded;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "r"(bits));
-    return rounded;
-}
-#define MMA "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32"
-#elif defined(STORAGE_FLOAT16)
-#define MMA "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"
-#else
-#define MMA "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"
-#endif
-__device__ __forceinline__ void multiply_fragments(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-    asm volatile(MMA " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
 
 // Warps number the filters fastest, then the pixels, then the parts of a stage.
 __device__ __forceinline__ void multiply(float (&sum)[SUMS], const Storage* weight, const Storage* x) {

@@ -1,76 +1,45 @@
-"""Launcher of implicit_gemm.cu."""
+"""Launcher of implicit_gemm.cu and of implicit_gemm_tensor.cu."""
 
 from __future__ import annotations
-
-import ctypes
-from collections.abc import Callable
-from typing import Any, Final
-
-import cupy
 
 from data.measurement import Device
 from data.problem import ConvProblem
 from kernels.cuda import implicit_gemm_plan as plans
+from kernels.cuda import implicit_gemm_tensor_plan as tensor_plans
 from kernels.cuda.compile import load_kernel, shape_arguments
-from kernels.cuda.plans import SHARED_BYTES
+from kernels.cuda.implicit_gemm_choice import choose_cut
+from kernels.cuda.launching import prepare_start
 from kernels.variant import Launch
-
-Start = Callable[[Any, int, int, int, tuple[Any, ...]], None]
-"""(kernel, blocks, threads, shared_bytes, arguments)"""
-
-_ADDRESSES: Final = 3
-"""x, weight and y: the arguments before the sizes."""
 
 
 def prepare(problem: ConvProblem, device: Device, _workspace_limit_bytes: int) -> Launch:
-    """One launch, with the tile and the cluster of the kernel's own rule."""
-    return prepare_cut(problem, plans.plan_cut(problem, device))
+    """One launch, with the kernel, the tile and the cluster that are expected to be fastest."""
+    cut = choose_cut(problem, device)
+    return prepare_tensor_cut(problem, cut) if isinstance(cut, tensor_plans.Cut) else prepare_cut(problem, cut)
 
 
 def prepare_cut(problem: ConvProblem, cut: plans.Cut) -> Launch:
-    """One launch with this tile and cluster."""
+    """One launch of implicit_gemm.cu with this tile and cluster."""
     tile, loading = cut.tile, plans.loading_for(problem)
     kernel = load_kernel("implicit_gemm", "implicit_gemm", problem.dtype, **tile.defines, LOADING=int(loading))
-    shape = shape_arguments(problem)
-    blocks = plans.blocks_for(cut, problem)
+    grid = (plans.blocks_for(cut, problem), 1, 1)
     shared_bytes = plans.shared_bytes(tile, problem, loading, cut.cluster)
-    if shared_bytes > SHARED_BYTES:
-        kernel.max_dynamic_shared_size_bytes = shared_bytes
-    start = _start_blocks if cut.cluster == 1 else _start_clusters(cut.cluster)
-
-    def run(x: Any, weight: Any, y: Any) -> None:
-        start(kernel, blocks, tile.threads, shared_bytes, (x, weight, y, *shape))
-
-    return Launch(run)
+    shape = [int(size) for size in shape_arguments(problem)]
+    start = prepare_start(kernel, grid, tile.threads, shared_bytes, shape, cluster=cut.cluster)
+    return Launch(lambda x, weight, y: start(x.data.ptr, weight.data.ptr, y.data.ptr))
 
 
-def _start_blocks(kernel: Any, blocks: int, threads: int, shared_bytes: int, arguments: tuple[Any, ...]) -> None:
-    kernel((blocks,), (threads,), arguments, shared_mem=shared_bytes)
-
-
-def _start_clusters(cluster: int) -> Start:
-    # CuPy's own launch takes no cluster size.
-    from cuda.bindings import driver
-
-    attribute = driver.CUlaunchAttribute()
-    attribute.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-    attribute.value.clusterDim.x = cluster
-    attribute.value.clusterDim.y = attribute.value.clusterDim.z = 1
-
-    def start(kernel: Any, blocks: int, threads: int, shared_bytes: int, arguments: tuple[Any, ...]) -> None:
-        config = driver.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = blocks, 1, 1
-        config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
-        config.sharedMemBytes = shared_bytes
-        config.hStream = driver.CUstream(cupy.cuda.get_current_stream().ptr)
-        config.attrs, config.numAttrs = [attribute], 1
-        addresses = [array.data.ptr for array in arguments[:_ADDRESSES]]
-        sizes = [int(size) for size in arguments[_ADDRESSES:]]
-        types = (*[ctypes.c_void_p] * len(addresses), *[ctypes.c_int] * len(sizes))
-        (status,) = driver.cuLaunchKernelEx(
-            config, driver.CUfunction(kernel.kernel.ptr), ((*addresses, *sizes), types), 0
-        )
-        if status != driver.CUresult.CUDA_SUCCESS:
-            raise cupy.cuda.driver.CUDADriverError(int(status))
-
-    return start
+def prepare_tensor_cut(problem: ConvProblem, cut: tensor_plans.Cut) -> Launch:
+    """One launch of implicit_gemm_tensor.cu with this tile and cluster."""
+    defines = tensor_plans.defines_for(cut, problem)
+    kernel = load_kernel("implicit_gemm_tensor", "implicit_gemm_tensor", problem.dtype, **defines)
+    start = prepare_start(
+        kernel,
+        tensor_plans.grid_for(cut, problem),
+        cut.tile.threads,
+        tensor_plans.shared_bytes(cut, problem),
+        tensor_plans.sizes_for(cut, problem),
+        cluster=cut.cluster,
+        is_structure=True,
+    )
+    return Launch(lambda x, weight, y: start(x.data.ptr, weight.data.ptr, y.data.ptr))

@@ -243,8 +243,7 @@ class FftPlan:
 
     def rounded(self, planes: int) -> int:
         """Planes that whole calls transform, at least as many as asked for."""
-        batch = self.batch_of(planes)
-        return batch * ceil(planes / batch)
+        return _in_whole_calls(planes, self.batch)
 
 
 def plan_fft(problem: ConvProblem, limit_bytes: int) -> FftPlan:
@@ -279,9 +278,11 @@ def plan_fft(problem: ConvProblem, limit_bytes: int) -> FftPlan:
 
 def _fft_images(problem: ConvProblem, rows: int, columns: int, filters: int, batch: int, budget_bytes: int) -> int:
     low, high = 0, problem.n
+    if _fft_buffers_bytes(problem, rows, columns, high, filters, batch) <= budget_bytes:
+        return high  # as nearly always: advice asks this of 100,000 layers a second
     while low < high:
         images = (low + high + 1) // 2
-        if _fft_plan(problem, rows, columns, images, filters, batch).buffers_bytes <= budget_bytes:
+        if _fft_buffers_bytes(problem, rows, columns, images, filters, batch) <= budget_bytes:
             low = images
         else:
             high = images - 1
@@ -289,6 +290,17 @@ def _fft_images(problem: ConvProblem, rows: int, columns: int, filters: int, bat
 
 
 def _fft_plan(problem: ConvProblem, rows: int, columns: int, images: int, filters: int, batch: int) -> FftPlan:
-    plan = FftPlan(rows, columns, images, filters, batch, 0)
-    planes = sum(plan.rounded(count) for count in (images * problem.c, filters * problem.c, images * filters))
-    return FftPlan(rows, columns, images, filters, batch, planes * plan.plane_floats * 4)
+    buffers_bytes = _fft_buffers_bytes(problem, rows, columns, images, filters, batch)
+    return FftPlan(rows, columns, images, filters, batch, buffers_bytes)
+
+
+def _fft_buffers_bytes(problem: ConvProblem, rows: int, columns: int, images: int, filters: int, batch: int) -> int:
+    planes = _in_whole_calls(images * problem.c, batch)
+    planes += _in_whole_calls(filters * problem.c, batch) + _in_whole_calls(images * filters, batch)
+    return planes * rows * 2 * (columns // 2 + 1) * 4
+
+
+def _in_whole_calls(planes: int, batch: int) -> int:
+    """Planes that calls of equal shares transform, at least as many as asked for."""
+    share = ceil(planes / ceil(planes / batch))
+    return share * ceil(planes / share)

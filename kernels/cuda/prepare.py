@@ -8,7 +8,17 @@ from typing import Final
 from data.errors import NotApplicable
 from data.measurement import Device
 from data.problem import ConvProblem
-from kernels.cuda import cuconv, direct, fft, gemm, implicit_gemm, winograd
+from kernels.cuda import (
+    cuconv,
+    direct,
+    fft,
+    gemm,
+    implicit_gemm,
+    implicit_gemm_nhwc,
+    pointwise,
+    winograd,
+    winograd_large,
+)
 from kernels.variant import Launch, Variant
 
 _PREPARE: Final[dict[str, Callable[[ConvProblem, Device, int], Launch]]] = {
@@ -19,9 +29,14 @@ _PREPARE: Final[dict[str, Callable[[ConvProblem, Device, int], Launch]]] = {
     "cuda.cuconv": cuconv.prepare,
     "cuda.gemm": gemm.prepare,
     "cuda.implicit_gemm": implicit_gemm.prepare,
+    "cuda.implicit_gemm_nhwc": implicit_gemm_nhwc.prepare,
+    "cuda.implicit_gemm_transposed": implicit_gemm_nhwc.prepare,
     "cuda.fft": fft.prepare,
     "cuda.winograd_fused": winograd.prepare_fused,
     "cuda.winograd_nonfused": winograd.prepare_nonfused,
+    "cuda.winograd_nonfused_4x4_3x3": winograd_large.prepare,
+    "cuda.winograd_nonfused_4x4_5x5": winograd_large.prepare,
+    "cuda.pointwise": pointwise.prepare,
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final
@@ -21,6 +21,7 @@ from kernels.cuda.checks import Checks, linear_offsets, storage_type
 from kernels.cuda.prepare import prepare as prepare_cuda
 from kernels.cudnn import graph, legacy
 from kernels.cudnn.library import version as cudnn_version
+from kernels.cudnn.variants import graph_engine_variant
 from kernels.device import cuda_device
 from kernels.rotation import operand_sets
 from kernels.runner import FirstRun, Operands, Samples
@@ -47,6 +48,7 @@ class CudaRunner:
         pynvml.nvmlInit()
         self._nvml = pynvml.nvmlDeviceGetHandleByPciBusId(self._cuda.pci_bus_id)
         self._checks = Checks()
+        self._turns: list[Operands] = []
 
     @cached_property
     def device(self) -> Device:
@@ -95,14 +97,28 @@ class CudaRunner:
             y: np.ndarray = cupy.asnumpy(operands.y)
         return y.view(ml_dtypes.bfloat16) if problem.dtype is DType.BFLOAT16 else y
 
-    def prepare(self, variant: Variant, problem: ConvProblem, workspace_limit_bytes: int) -> Launch:
-        """Compile and allocate."""
+    def prepare(
+        self,
+        variant: Variant,
+        problem: ConvProblem,
+        workspace_limit_bytes: int,
+        plan: Mapping[str, Any] | None = None,
+    ) -> Launch:
+        """Compile and allocate; with a plan, exactly that one of a graph engine."""
         with self._stream, translated():
             if variant.backend is Backend.CUDNN_LEGACY:
                 return legacy.prepare(variant, problem, workspace_limit_bytes)
+            if variant.backend is Backend.CUDNN_GRAPH and plan:
+                return graph.prepare_offered(problem, plan, workspace_limit_bytes)
             if variant.backend is Backend.CUDNN_GRAPH:
                 return graph.prepare(variant, problem, workspace_limit_bytes)
             return prepare_cuda(variant, problem, self.device, workspace_limit_bytes)
+
+    def plans(self, problem: ConvProblem) -> Sequence[tuple[str, dict[str, Any]]]:
+        """Every plan that heuristics A, B and FALLBACK of cuDNN's graph API offer."""
+        with self._stream, translated():
+            engines = graph.engines(problem)
+        return [(graph_engine_variant(ref.engine).id, ref.to_json()) for refs in engines.values() for ref in refs]
 
     def first_run(self, problem: ConvProblem, launch: Launch, operands: Operands) -> FirstRun:
         """Poison y, launch, compare; a second launch, with its code loaded, gives the time where that matters."""
@@ -122,10 +138,7 @@ class CudaRunner:
     ) -> Samples:
         """Time replays of a graph of launches until the rule is content."""
         with self._stream, translated():
-            sets = [operands]
-            for seed in range(1, operand_sets(problem, l2, self.device.l2_bytes)):
-                x, weight = self._random(problem, seed)
-                sets.append(Operands(x, weight, cupy.empty_like(operands.y), operands.outputs, operands.reference))
+            sets = self._operand_sets(problem, operands, l2)
             clock_start = self.clock_mhz()
             samples = self._replay(launch, sets, launch_ms, rule)
             return Samples(tuple(samples), clock_start, self.clock_mhz())
@@ -144,9 +157,23 @@ class CudaRunner:
 
     def release(self) -> None:
         """Give memory back to the device once the cache holds a quarter of it."""
+        self._turns = []
         pool = cupy.get_default_memory_pool()
         if pool.total_bytes() > self.device.memory_bytes // 4:
             pool.free_all_blocks()
+
+    def _operand_sets(self, problem: ConvProblem, operands: Operands, l2: L2State) -> list[Operands]:
+        """What launches take turns on; kept until `release`, since up to a thousand sets take long to make."""
+        count = operand_sets(problem, l2, self.device.l2_bytes)
+        if count == 1:
+            return [operands]
+        if len(self._turns) != count or self._turns[0] is not operands:
+            self._turns = [operands]
+            for seed in range(1, count):
+                x, weight = self._random(problem, seed)
+                turn = Operands(x, weight, cupy.empty_like(operands.y), operands.outputs, operands.reference)
+                self._turns.append(turn)
+        return self._turns
 
     def _random(self, problem: ConvProblem, seed: int) -> tuple[Any, Any]:
         storage = storage_type(problem.dtype)

@@ -8,8 +8,8 @@ from typing import Final
 
 from data.errors import WorkspaceExceeded
 from data.measurement import Device
-from data.problem import MAX_ELEMENTS, ConvProblem, Layout
-from kernels.cuda import implicit_gemm_plan, plans
+from data.problem import MAX_ELEMENTS, ConvProblem, DType, Layout
+from kernels.cuda import implicit_gemm_nhwc_plan, implicit_gemm_plan, plans, winograd_large_plan
 from kernels.variant import (
     DEFAULT_WORKSPACE_LIMIT_BYTES,
     Algorithm,
@@ -19,6 +19,7 @@ from kernels.variant import (
     all_of,
     at_least_capability,
     dilation_1,
+    dtype_in,
     filter_is,
     groups_1,
     layout_is,
@@ -34,6 +35,7 @@ _CUCONV: Final = "Jordà, Valero-Lara, Peña: cuConv, arXiv:2103.16234"
 _IM2COL: Final = "Chellapilla, Puri, Simard: High Performance Convolutional Neural Networks, 2006"
 _CUDNN: Final = "Chetlur et al.: cuDNN: Efficient Primitives for Deep Learning, arXiv:1410.0759"
 _FFT: Final = "Mathieu, Henaff, LeCun: Fast Training of Convolutional Networks through FFTs, arXiv:1312.5851"
+_SPLIT_TF32: Final = "Ootomo, Yokota: Recovering single precision accuracy from Tensor Cores, arXiv:2203.03341"
 _WINOGRAD: Final = "Lavin, Gray: Fast Algorithms for Convolutional Neural Networks, arXiv:1509.09308"
 
 
@@ -89,6 +91,32 @@ def _winograd_bytes(problem: ConvProblem) -> int:
     return _under_the_default_limit(lambda limit: plans.plan_winograd(problem, limit).workspace_bytes)
 
 
+def _is_float32(problem: ConvProblem, _device: Device) -> str | None:
+    return None if problem.dtype is DType.FLOAT32 else f"dtype is {problem.dtype}, not float32"
+
+
+def _has_wgmma(_problem: ConvProblem, device: Device) -> str | None:
+    if device.capability == "9.0":
+        return None
+    return f"compute capability is {device.capability or 'unknown'}, and only 9.0 has wgmma"
+
+
+def _is_unpadded(problem: ConvProblem, _device: Device) -> str | None:
+    if problem.pad_h == problem.pad_w == 0:
+        return None
+    return f"padding is {problem.pad_h}x{problem.pad_w}, not 0x0"
+
+
+def _packed_bytes(problem: ConvProblem) -> int:
+    return _under_the_default_limit(lambda limit: implicit_gemm_nhwc_plan.workspace_bytes(problem, limit))
+
+
+def _winograd_large_bytes(problem: ConvProblem) -> int:
+    return _under_the_default_limit(
+        lambda limit: winograd_large_plan.workspace_bytes(problem, winograd_large_plan.plan_cut(problem, limit))
+    )
+
+
 def _fft_bytes(problem: ConvProblem) -> int:
     return _under_the_default_limit(lambda limit: plans.plan_fft(problem, limit).buffers_bytes)
 
@@ -96,6 +124,8 @@ def _fft_bytes(problem: ConvProblem) -> int:
 _ANY: Final = all_of(at_least_capability("8.0"), _fits_indices)
 _NCHW: Final = all_of(_ANY, layout_is(Layout.NCHW))
 _PLAIN: Final = all_of(_NCHW, stride_1, dilation_1, groups_1)
+
+_PACKED: Final = all_of(groups_1, dtype_in(DType.TF32, DType.FLOAT16, DType.BFLOAT16), _has_wgmma)
 
 _variant = partial(Variant, backend=Backend.CUDA, is_deterministic=True)
 
@@ -143,6 +173,20 @@ VARIANTS: Final = (
         workspace_bytes=no_workspace,
         source=_CUDNN,
     ),
+    _variant(
+        "cuda.implicit_gemm_nhwc",
+        Algorithm.IMPLICIT_GEMM,
+        why_not=all_of(_ANY, layout_is(Layout.NHWC), _PACKED),
+        workspace_bytes=_packed_bytes,
+        source=_CUDNN,
+    ),
+    _variant(
+        "cuda.implicit_gemm_transposed",
+        Algorithm.IMPLICIT_GEMM,
+        why_not=all_of(_NCHW, _PACKED),
+        workspace_bytes=_packed_bytes,
+        source=_CUDNN,
+    ),
     _variant("cuda.fft", Algorithm.FFT, why_not=_PLAIN, workspace_bytes=_fft_bytes, source=_FFT),
     _variant(
         "cuda.winograd_fused",
@@ -157,5 +201,26 @@ VARIANTS: Final = (
         why_not=all_of(_PLAIN, filter_is((3, 3))),
         workspace_bytes=_winograd_bytes,
         source=_WINOGRAD,
+    ),
+    _variant(
+        "cuda.winograd_nonfused_4x4_3x3",
+        Algorithm.WINOGRAD,
+        why_not=all_of(_PLAIN, filter_is((3, 3)), _is_float32, _has_wgmma),
+        workspace_bytes=_winograd_large_bytes,
+        source=_WINOGRAD,
+    ),
+    _variant(
+        "cuda.winograd_nonfused_4x4_5x5",
+        Algorithm.WINOGRAD,
+        why_not=all_of(_PLAIN, filter_is((5, 5)), _is_float32, _has_wgmma),
+        workspace_bytes=_winograd_large_bytes,
+        source=_WINOGRAD,
+    ),
+    _variant(
+        "cuda.pointwise",
+        Algorithm.IMPLICIT_GEMM,
+        why_not=all_of(_NCHW, stride_1, groups_1, filter_is((1, 1)), _is_unpadded, _has_wgmma),
+        workspace_bytes=no_workspace,
+        source=_SPLIT_TF32,
     ),
 )

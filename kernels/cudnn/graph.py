@@ -107,11 +107,18 @@ def prepare_plan(problem: ConvProblem, plan: Mapping[str, Any], workspace_limit_
     graph = _graph_of_plan(problem, ref)
     if graph is not None:
         return _launch(graph, PlanRef(ref.engine, ref.knobs), workspace_limit_bytes)
-    offers = _offers(problem)
-    for offered in offers.engines.get(ref.engine, []):
-        if offered.is_same_plan(ref):
-            return _launch(offers.graphs[offered.heuristic], offered, workspace_limit_bytes)
-    raise NotSupported(f"plan {ref.name} is no longer offered, and has knobs that cannot be set by name")
+    found = _offered(problem, ref)
+    if found is None:
+        raise NotSupported(f"plan {ref.name} is no longer offered, and has knobs that cannot be set by name")
+    return _launch(*found, workspace_limit_bytes)
+
+
+def prepare_offered(problem: ConvProblem, plan: Mapping[str, Any], workspace_limit_bytes: int) -> Launch:
+    """Build a plan that the heuristics offer, who are asked once for all plans of a problem; else as `prepare_plan`."""
+    found = _offered(problem, PlanRef.from_json(plan))
+    if found is None:
+        return prepare_plan(problem, plan, workspace_limit_bytes)
+    return _launch(*found, workspace_limit_bytes)
 
 
 def heuristic_a_pick(problem: ConvProblem, workspace_limit_bytes: int) -> tuple[str, dict[str, Any]] | None:
@@ -148,6 +155,13 @@ def _offers(problem: ConvProblem) -> _Offers:
             continue
         graphs[heuristic] = graph
     return _Offers(graphs, group_by_engine({heuristic: _names(graph) for heuristic, graph in graphs.items()}))
+
+
+def _offered(problem: ConvProblem, ref: PlanRef) -> tuple[Any, PlanRef] | None:
+    """The graph on which a heuristic offers this plan, and its place there; None where none does."""
+    offers = _offers(problem)
+    same = (offered for offered in offers.engines.get(ref.engine, []) if offered.is_same_plan(ref))
+    return next(((offers.graphs[offered.heuristic], offered) for offered in same), None)
 
 
 def _graph_of_plan(problem: ConvProblem, ref: PlanRef) -> Any | None:

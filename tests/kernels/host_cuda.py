@@ -104,7 +104,8 @@ def _value(argument: Any) -> Any:
         return ctypes.c_void_p(argument.data.ptr)
     if type(argument) is int:
         return ctypes.c_longlong(argument)
-    return {np.int32: ctypes.c_int32, np.float32: ctypes.c_float}[type(argument)](argument.item())
+    types = {np.int32: ctypes.c_int32, np.uint32: ctypes.c_uint32, np.float32: ctypes.c_float}
+    return types[type(argument)](argument.item())
 
 
 @cache
@@ -218,6 +219,46 @@ def _narrow(matrix: np.ndarray, data_type: int) -> np.ndarray:
     return matrix.astype(ml_dtypes.bfloat16).view(np.uint16) if data_type == 14 else matrix.astype(_TYPES[data_type])
 
 
+class HostProducts:
+    """winograd_gemm.cu, whose instructions no CPU has: its operands as the kernel reads them, multiplied by NumPy."""
+
+    def __init__(self, options: tuple[str, ...]) -> None:
+        self._defines = dict(re.findall(r"-D(\w+)=(\d+)", " ".join(options)))
+        self.kernel, self.max_dynamic_shared_size_bytes = self, 0
+
+    def get_function(self, _name: str) -> HostProducts:
+        """The only kernel."""
+        return self
+
+    def __call__(
+        self, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...], shared_mem: int = 0
+    ) -> None:
+        bm, bn = int(self._defines["BM"]), int(self._defines["BN"])
+        u, v, m = (array.data.ptr for array in args[:3])
+        filters, slices, positions, rows_v = map(int, args[3:])
+        assert shared_mem <= self.max_dynamic_shared_size_bytes
+        assert block == (2 * bm + 32,)
+        assert rows_v % bn == 0
+        assert grid == (positions * -(-filters // bm) * (rows_v // bn),)
+        rows_u = -(-filters // bm) * bm
+        left, right = (
+            _parts(address, (rows // 64, slices, positions, 2, 8, 2, 8, 8))
+            for address, rows in ((u, rows_u), (v, rows_v))
+        )
+        with np.errstate(invalid="ignore"):
+            products = np.einsum("pkc,ptc->tkp", left[:, :filters], right, optimize=True)
+        products = products.reshape(-1, 64, filters, positions).transpose(0, 2, 3, 1)
+        memory = (ctypes.c_char * (4 * products.size)).from_address(m)
+        np.frombuffer(memory, np.float32)[...] = products.astype(np.float32).reshape(-1)
+
+
+def _parts(address: int, shape: tuple[int, ...]) -> np.ndarray:
+    """float64 (positions, rows, channels) from core matrices of float16 parts."""
+    memory = (ctypes.c_char * (2 * int(np.prod(shape)))).from_address(address)
+    parts = np.frombuffer(memory, np.float16).reshape(shape).astype(np.float64)
+    return parts.sum(3).transpose(2, 0, 3, 5, 1, 4, 6).reshape(shape[2], shape[0] * 64, shape[1] * 16)
+
+
 def install() -> None:
     """Take the names ``cupy`` and ``cupy.cuda`` in this process, before any launcher is imported."""
     cupy, cuda, cufft = ModuleType("cupy"), ModuleType("cupy.cuda"), ModuleType("cupy.cuda.cufft")
@@ -232,31 +273,54 @@ def install() -> None:
     )
     cupy.__dict__.update(cuda=cuda, empty=empty, RawModule=HostModule)
     sys.modules.update({"cupy": cupy, "cupy.cuda": cuda, "cupy.cuda.cufft": cufft})
-    from kernels.cuda import blas, compile  # noqa: A004 - the module's name
+    from kernels.cuda import blas, compile, cubin  # noqa: A004 - the module's name
 
+    cubin.load_cubin = lambda source, name, options, _arch: (
+        HostModule(source, options) if name == "pointwise" else HostProducts(options)
+    )
     blas._library = HostBlas
     compile._include_path = list
 
 
 def error_of(
-    variant_id: str, problem: ConvProblem, workspace_limit_bytes: int = 2**30, *, is_finite: bool = True
+    variant_id: str,
+    problem: ConvProblem,
+    workspace_limit_bytes: int = 2**30,
+    *,
+    is_finite: bool = True,
+    device: Device = DEVICE,
 ) -> float:
     """Run a variant on random operands, from a y full of NaN, and compare with the float64 reference.
 
     Where not `is_finite`, the first weight is infinite and the last input is NaN.
     """
-    from kernels.cuda.prepare import prepare
-
     x, weight = reference.random_operands(problem, 0)
     if not is_finite:
         weight.flat[0], x.flat[-1] = np.inf, np.nan
+    y = result_of(variant_id, problem, x, weight, workspace_limit_bytes, device=device)
+    return reference.max_error(y, reference.convolve(problem, x, weight))
+
+
+def result_of(
+    variant_id: str,
+    problem: ConvProblem,
+    x: np.ndarray,
+    weight: np.ndarray,
+    workspace_limit_bytes: int = 2**30,
+    *,
+    device: Device = DEVICE,
+) -> np.ndarray:
+    """Run a variant on these operands, from a y full of NaN."""
+    from kernels.cuda.prepare import prepare
+
     storage = np.uint16 if problem.dtype is DType.BFLOAT16 else x.dtype
     arrays = [empty(array.shape, storage) for array in (x, weight)]
     for array, values in zip(arrays, (x, weight), strict=True):
         array.values[...] = values.view(storage)
     y = empty(problem.y_shape, storage)
-    launch = prepare(get(variant_id), problem, DEVICE, workspace_limit_bytes)
+    launch = prepare(get(variant_id), problem, device, workspace_limit_bytes)
     launch.run(*arrays, y)
     assert launch.workspace_bytes <= workspace_limit_bytes
     assert all(array.is_guard_intact() for array in (*arrays, y))
-    return reference.max_error(y.values.view(x.dtype), reference.convolve(problem, x, weight))
+    result: np.ndarray = y.values.view(x.dtype).copy()
+    return result

@@ -1,4 +1,5 @@
-// CUDA C++ on a CPU, for tests: blocks run one after the other, the threads of a block as fibres that change at barriers.
+// CUDA C++ on a CPU, for tests: blocks run one after the other, the threads of a block as fibres that change at barriers
+// and where a warp exchanges values; every thread of a warp must come to each exchange.
 //
 // Put before a .cu; LAUNCHER(kernel) after it then exports launch_<kernel>, which takes what a CUDA launch takes. Dynamic
 // shared memory is a global array, named by DYNAMIC_SHARED, and its declarations lose their __shared__. It starts as
@@ -22,7 +23,8 @@
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))
-#define __syncthreads() host::yield()
+#define __syncthreads() host::sync_block()
+#define __syncwarp() host::yield()
 
 struct Index3 {
     unsigned x = 0, y = 0, z = 0;
@@ -35,7 +37,34 @@ struct alignas(16) float4 {
 };
 inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+struct uint2 {
+    unsigned x, y;
+};
+struct alignas(16) uint4 {
+    unsigned x, y, z, w;
+};
+using std::max;
 using std::min;
+inline float __int_as_float(int bits) {
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+inline unsigned __float_as_uint(float value) {
+    unsigned bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+struct __half {
+    _Float16 value;
+    operator float() const { return value; }
+};
+struct __half2 {
+    __half x, y;
+};
+inline __half2 __float22half2_rn(float2 pair) { return {{(_Float16)pair.x}, {(_Float16)pair.y}}; }
+inline float2 __half22float2(__half2 pair) { return {pair.x, pair.y}; }
 
 struct __nv_bfloat16 {
     uint16_t bits;
@@ -57,7 +86,7 @@ static Index3 threadIdx, blockIdx, blockDim, gridDim;
 
 namespace host {
 
-constexpr int shared_floats = 96 * 1024 / 4, guard_floats = 1024, stack_bytes = 64 * 1024;
+constexpr int shared_floats = 228 * 1024 / 4, guard_floats = 1024, stack_bytes = 64 * 1024;
 constexpr float guard = -12345.0f;
 
 struct Fibre {
@@ -78,8 +107,31 @@ static void fail(const char* reason) {
 }
 
 static void yield() {
-    if (!running) fail("only some threads of a block meet a barrier");
+    if (!running) fail("only some threads of a block meet a barrier or exchange values");
     swapcontext(&running->context, &scheduler);
+}
+
+// Threads that wait at a barrier, and how often all of them have met at one.
+static unsigned waiting, meetings;
+
+static void sync_block() {
+    const unsigned before = meetings;
+    ++waiting;
+    while (meetings == before) yield();
+}
+
+static unsigned exchanged[1024];
+
+template <class Value, class Choose>
+static Value exchange(Value value, Choose choose) {
+    static_assert(sizeof value == sizeof *exchanged, "32 bits");
+    const unsigned thread = threadIdx.y * blockDim.x + threadIdx.x;
+    memcpy(exchanged + thread, &value, sizeof value);
+    yield();
+    const unsigned bits = choose(exchanged + thread / 32 * 32, thread % 32);
+    yield();
+    memcpy(&value, &bits, sizeof value);
+    return value;
 }
 
 static void enter() {
@@ -104,9 +156,10 @@ static void resume(Fibre& fibre) {
     running = nullptr;
 }
 
-// Every thread runs to its next barrier or its end before any runs on: that is what a barrier means. All must meet it.
+// In each round every thread runs to its next barrier or exchange or its end. A barrier lets go once all threads wait.
 // Where the first thread meets none, the others need no fibre.
 static void run_block(std::vector<Fibre>& fibres) {
+    waiting = 0;
     start(fibres[0]);
     resume(fibres[0]);
     if (fibres[0].is_done) {
@@ -120,14 +173,17 @@ static void run_block(std::vector<Fibre>& fibres) {
         start(fibres[index]);
         resume(fibres[index]);
     }
-    while (!fibres[0].is_done) {
-        for (Fibre& fibre : fibres) {
-            if (fibre.is_done) fail("only some threads of a block meet a barrier");
-            resume(fibre);
+    const auto is_done = [](const Fibre& fibre) { return fibre.is_done; };
+    for (size_t done = 0; done < fibres.size();) {
+        done = std::count_if(fibres.begin(), fibres.end(), is_done);
+        if (waiting > 0 && waiting + done == fibres.size()) {
+            if (done > 0) fail("only some threads of a block meet a barrier");
+            waiting = 0;
+            ++meetings;
         }
+        for (Fibre& fibre : fibres)
+            if (!fibre.is_done) resume(fibre);
     }
-    for (const Fibre& fibre : fibres)
-        if (!fibre.is_done) fail("only some threads of a block meet a barrier");
 }
 
 template <class... Arguments>
@@ -145,6 +201,18 @@ template <class... Arguments>
 Caller<Arguments...> caller_of(void (*)(Arguments...));
 
 }  // namespace host
+
+template <class Value>
+Value __shfl_sync(unsigned, Value value, int lane) {
+    return host::exchange(value, [lane](const unsigned* warp, unsigned) { return warp[lane % 32]; });
+}
+template <class Value>
+Value __shfl_xor_sync(unsigned, Value value, int mask) {
+    return host::exchange(value, [mask](const unsigned* warp, unsigned lane) { return warp[lane ^ mask]; });
+}
+inline unsigned __reduce_max_sync(unsigned, unsigned value) {
+    return host::exchange(value, [](const unsigned* warp, unsigned) { return *std::max_element(warp, warp + 32); });
+}
 
 #ifdef DYNAMIC_SHARED
 alignas(16) float DYNAMIC_SHARED[host::shared_floats + host::guard_floats];

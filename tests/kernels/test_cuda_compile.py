@@ -1,4 +1,4 @@
-"""Every CUDA source compiles, with everything a launcher may define, for every architecture we name; no GPU needed."""
+"""Every CUDA source compiles, with much of what a launcher may define, for every architecture it is for; no GPU."""
 
 from __future__ import annotations
 
@@ -10,41 +10,59 @@ pytest.importorskip("cuda.core", reason="cuda-core compiles without a GPU", exc_
 
 from data.problem import ConvProblem, DType
 from kernels.cuda.compile import (
+    ARCHITECTURE,
+    ARCHITECTURES,
     INSTANTIATIONS,
     STORAGES,
-    compile_cubin,
+    architectures,
     instantiations,
     load_module,
     read_source,
     shape_arguments,
 )
+from kernels.cuda.resources import MOST_CUTS, TUNED, compilations, describe, unlisted_spills
 
-ARCHITECTURES = ("sm_80", "sm_90", "sm_100")
-MOST_SPILLED_BYTES = {"sm_80": 32, "sm_90": 0, "sm_100": 32}
-"""The tiles are sized for Hopper; elsewhere a few spilled registers are borne."""
+CASES = [(source, arch, storage) for source in INSTANTIATIONS for arch in architectures(source) for storage in STORAGES]
 ELF = b"\x7fELF"
 
 
-def kernels_of(name: str) -> list[str]:
+def kernels_of(source: str) -> list[str]:
     """The kernels a source defines."""
-    return re.findall(r"__launch_bounds__\([^)]*\)\s*(\w+)\(", read_source(name))
+    return re.findall(r"__launch_bounds__\([^)]*\)\s*(\w+)\(", read_source(source))
 
 
-@pytest.mark.parametrize("arch", ARCHITECTURES)
-@pytest.mark.parametrize("storage", STORAGES)
-@pytest.mark.parametrize("name", INSTANTIATIONS)
-def test_a_source_compiles_without_warnings_or_spills(name: str, storage: str, arch: str) -> None:
-    """Every instantiation for Hopper, which the tiles are sized for; the smallest and largest elsewhere."""
-    everything = instantiations(name, storage)
-    step = 1 if arch == "sm_90" else max(1, len(everything) - 1)
-    for defines in everything[::step]:
-        cubin, log = compile_cubin(name, storage, defines, arch)
+@pytest.mark.parametrize(("source", "arch", "storage"), CASES)
+def test_a_source_compiles_without_warnings_or_unlisted_spills(source, arch, storage, compiled) -> None:
+    mine = {
+        compilation: future
+        for compilation, future in compiled.items()
+        if (compilation.source, compilation.arch, compilation.storage) == (source, arch, storage)
+    }
+    assert mine or not instantiations(source, storage)
+    for future in mine.values():
+        cubin, log, found = future.result()
         assert cubin.startswith(ELF)
         assert "warning" not in log
-        assert all(kernel.encode() in cubin for kernel in kernels_of(name))
-        spilled = [int(count) for count in re.findall(r"(\d+) bytes spill stores", log)]
-        assert len(spilled) == len(kernels_of(name))
-        assert max(spilled) <= MOST_SPILLED_BYTES[arch]
+        assert sorted(each.kernel for each in found) == sorted(kernels_of(source))
+        assert all(each.kernel.encode() in cubin for each in found)
+        assert [describe(each) for each in unlisted_spills(found)] == []
+
+
+def test_many_cuts_are_compiled_for_hopper_and_the_first_and_last_elsewhere() -> None:
+    chosen = compilations()
+    assert len(set(chosen)) == len(chosen)
+    for source, arch, storage in CASES:
+        everything = instantiations(source, storage)
+        mine = [dict(c.defines) for c in chosen if (c.source, c.storage, c.arch) == (source, storage, arch)]
+        assert len(mine) == min(len(everything), MOST_CUTS if arch.startswith(TUNED) else 2)
+        assert all(end in mine for end in (*everything[:1], *everything[-1:]))
+        whole = [dict(c.defines) for c in compilations([source], is_everything=True) if c.storage == storage]
+        assert whole == list(everything) * len(architectures(source))
+
+
+def test_a_source_is_for_every_architecture_or_for_one_of_a_family_that_we_name() -> None:
+    assert {arch.removesuffix("a") for arch in ARCHITECTURE.values()} <= set(ARCHITECTURES)
+    assert set(ARCHITECTURE) <= set(INSTANTIATIONS)
 
 
 def test_no_source_asks_for_fast_math() -> None:

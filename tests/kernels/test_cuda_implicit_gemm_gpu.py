@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from data.problem import ConvProblem, DType
+from kernels.cuda import implicit_gemm_choice as choice
 from kernels.cuda import implicit_gemm_plan as plans
+from kernels.cuda import implicit_gemm_tensor_plan as tensor_plans
 from kernels.reference import tolerance
 from tests.shapes import EDGE_SHAPES
 
@@ -37,3 +39,18 @@ def test_every_cut_is_right_even_where_blocks_of_a_cluster_have_no_stage(runner:
                 launch = prepare_cut(problem, plans.Cut(tile, cluster))
             error = runner.first_run(problem, launch, operands).max_error
             assert error <= tolerance(problem), (tile, cluster)
+
+
+@pytest.mark.parametrize("problem", CLAIMED, ids=lambda problem: problem.key)
+def test_every_cut_on_tensor_cores_is_right(runner: Any, problem: ConvProblem) -> None:
+    from kernels.cuda.border import translated
+    from kernels.cuda.implicit_gemm import prepare_tensor_cut
+
+    if not plans.has_clusters(runner.device):
+        pytest.skip("the device has no clusters")
+    operands = runner.make_operands(problem, 0)
+    for cut in tensor_plans.cuts(choice.tiles_for(problem), problem, choice.LARGEST_CLUSTER):
+        with translated():
+            launch = prepare_tensor_cut(problem, cut)
+        error = runner.first_run(problem, launch, operands).max_error
+        assert error <= tolerance(problem), cut

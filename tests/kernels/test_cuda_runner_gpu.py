@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
-from data.errors import UnknownDevice
+from data.errors import NotSupported, UnknownDevice, WorkspaceExceeded
 from data.measurement import L2State
 from data.problem import DType, Layout
 from kernels import reference
 from kernels.bench import open_runner
+from kernels.catalog import VARIANTS
 from kernels.runner import Runner
 from kernels.stopping import StopRule
-from kernels.variant import Launch
+from kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Launch
 from tests.shapes import EDGE_SHAPES, edge_problem
 
 pytestmark = pytest.mark.gpu
@@ -66,6 +69,45 @@ def test_samples_are_positive_bounded_in_number_and_have_clocks(runner: Runner, 
     assert min(samples.samples_ms) > 0
     assert samples.clock_start_mhz > 0
     assert samples.clock_end_mhz > 0
+
+
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("dtype", DType)
+def test_a_plan_that_the_library_offers_is_prepared_as_it_is_named(
+    runner: Runner, dtype: DType, layout: Layout
+) -> None:
+    problem = edge_problem("same_3x3_aligned", dtype, layout)
+    prepared = 0
+    for variant_id, plan in runner.plans(problem):
+        variant = VARIANTS.get(variant_id)
+        if variant is None or variant.why_not(problem, runner.device):
+            continue
+        try:
+            launch = runner.prepare(variant, problem, DEFAULT_WORKSPACE_LIMIT_BYTES, plan)
+        except (NotSupported, WorkspaceExceeded):
+            continue
+        assert (launch.plan["engine"], launch.plan["knobs"]) == (plan["engine"], plan["knobs"])
+        prepared += 1
+    assert prepared
+
+
+@pytest.mark.gpu_exclusive
+def test_cold_operands_are_made_once_and_given_back(runner: Runner) -> None:
+    problem = edge_problem("same_3x3_aligned", DType.FLOAT32, Layout.NCHW)
+    operands = runner.make_operands(problem, 0)
+    seen: list[set[int]] = []
+
+    def note(x: Any, _weight: Any, y: Any) -> None:
+        seen[-1].add(x.data.ptr)
+        y.fill(0)
+
+    for _ in range(2):
+        seen.append(set())
+        runner.sample(problem, Launch(note), operands, 0.01, StopRule(max_samples=2), L2State.COLD)
+    assert len(seen[0]) > 100
+    assert seen[0] == seen[1]
+    runner.release()
+    assert not runner._turns
 
 
 def test_the_floor_is_positive(runner: Runner) -> None:

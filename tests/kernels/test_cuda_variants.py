@@ -20,6 +20,9 @@ H200 = Device(id="nvidia-h200", name="NVIDIA H200", kind="cuda", capability="9.0
 V100 = Device(id="tesla-v100", name="Tesla V100", kind="cuda", capability="7.0", processors=80)
 BY_ID = {variant.id: variant for variant in VARIANTS}
 MIB = 2**20
+NHWC = ("cuda.gemm", "cuda.implicit_gemm_nhwc")
+LARGE_TILES = ("cuda.winograd_nonfused_4x4_3x3", "cuda.winograd_nonfused_4x4_5x5")
+PACKED = ("cuda.implicit_gemm_nhwc", "cuda.implicit_gemm_transposed")
 
 
 def reason(variant_id: str, layer: str, **changes: object) -> str | None:
@@ -39,23 +42,35 @@ def test_the_ids_never_change() -> None:
         "cuda.cuconv",
         "cuda.gemm",
         "cuda.implicit_gemm",
+        "cuda.implicit_gemm_nhwc",
+        "cuda.implicit_gemm_transposed",
         "cuda.fft",
         "cuda.winograd_fused",
         "cuda.winograd_nonfused",
+        "cuda.winograd_nonfused_4x4_3x3",
+        "cuda.winograd_nonfused_4x4_5x5",
+        "cuda.pointwise",
     ]
     assert all(variant.backend is Backend.CUDA and variant.is_deterministic for variant in VARIANTS)
 
 
 @pytest.mark.parametrize("dtype", DType)
 @pytest.mark.parametrize("variant_id", BY_ID)
-def test_a_plain_3x3_layer_is_for_every_variant(variant_id: str, dtype: DType) -> None:
-    assert reason(variant_id, "14-8-3-32-16", dtype=dtype) is None
+def test_a_plain_3x3_layer_is_for_every_variant_but_one(variant_id: str, dtype: DType) -> None:
+    size = 5 if variant_id.endswith("5x5") else 1 if variant_id == "cuda.pointwise" else 3
+    layout = "nhwc" if variant_id == "cuda.implicit_gemm_nhwc" else "nchw"
+    expected = "dtype is float32" if variant_id in PACKED and dtype is DType.FLOAT32 else "applies"
+    if variant_id in LARGE_TILES and dtype is not DType.FLOAT32:
+        expected = f"dtype is {dtype}, not float32"
+    assert expected in (reason(variant_id, f"14-8-{size}-32-16", dtype=dtype, layout=layout) or "applies")
 
 
 @pytest.mark.parametrize(
     ("variant_id", "layer", "changes", "expected"),
     [
-        *[(id_, "14-1-3-8-8", {"layout": "nhwc"}, "layout is nhwc") for id_ in BY_ID if id_ != "cuda.gemm"],
+        *[(id_, "14-1-3-8-8", {"layout": "nhwc"}, "layout is nhwc") for id_ in BY_ID if id_ not in NHWC],
+        ("cuda.implicit_gemm_nhwc", "14-1-3-8-8", {"dtype": "float16"}, "layout is nchw"),
+        ("cuda.implicit_gemm_transposed", "14-1-3-8-8", {"dtype": "float16", "groups": 2}, "groups is 2"),
         *[
             (id_, "14-1-3-8-8", change, expected)
             for id_ in ("cuda.direct_tiled_halo", "cuda.direct_tiled_cached", "cuda.fft", "cuda.winograd_fused")
@@ -71,6 +86,11 @@ def test_a_plain_3x3_layer_is_for_every_variant(variant_id: str, dtype: DType) -
         ("cuda.implicit_gemm", "14-1-9-1-1", {"dtype": "float16"}, "81 taps, above 57"),
         ("cuda.winograd_fused", "14-1-5-8-8", {}, "filter is 5x5"),
         ("cuda.winograd_nonfused", "14-1-1-8-8", {}, "filter is 1x1"),
+        ("cuda.winograd_nonfused_4x4_3x3", "14-1-5-8-8", {}, "filter is 5x5"),
+        ("cuda.winograd_nonfused_4x4_5x5", "14-1-3-8-8", {}, "filter is 3x3"),
+        ("cuda.pointwise", "14-1-3-8-8", {}, "filter is 3x3, not 1x1"),
+        ("cuda.pointwise", "14-1-1-8-8", {"stride_w": 2}, "stride is 1x2"),
+        ("cuda.pointwise", "14-1-1-8-8", {"pad_h": 1}, "padding is 1x0, not 0x0"),
         ("cuda.direct_tiled_halo", "512-1-512-1-1", {}, "shared memory"),
         ("cuda.direct_constant", "512-1-512-1-1", {}, "1048576 bytes"),
         ("cuda.gemm", "512-1-512-1-1", {}, "im2col matrix of one image has 68988174336 elements"),
@@ -99,6 +119,22 @@ def test_an_older_gpu_is_named(variant_id: str) -> None:
 def test_positions_in_a_padded_input_fit_32_bits(variant_id: str) -> None:
     problem = ConvProblem(1, 1, 1, 1, 1, 3, 3, stride_h=2**29, pad_h=2**30, pad_w=1)
     assert "2147483649" in (BY_ID[variant_id].why_not(problem, H200) or "")
+
+
+@pytest.mark.parametrize(("filter_size", "capability"), [(3, "8.0"), (5, "10.0")])
+def test_the_large_tiles_are_for_hopper_alone(filter_size: int, capability: str) -> None:
+    variant = BY_ID[f"cuda.winograd_nonfused_4x4_{filter_size}x{filter_size}"]
+    device = Device(id="other", name="other", kind="cuda", capability=capability, processors=132)
+    reason = variant.why_not(ConvProblem.parse(f"14-1-{filter_size}-8-8"), device)
+    assert reason == f"compute capability is {capability}, and only 9.0 has wgmma"
+
+
+@pytest.mark.parametrize(("variant_id", "layout"), list(zip(PACKED, ("nhwc", "nchw"), strict=True)))
+def test_the_channels_innermost_gemm_takes_any_geometry_on_hopper(variant_id: str, layout: str) -> None:
+    changes = {"dtype": "tf32", "layout": layout, "stride_h": 2, "dilation_w": 3, "pad_h": 4}
+    assert reason(variant_id, "14-1-5-8-7", **changes) is None
+    device = Device(id="other", name="other", kind="cuda", capability="8.0", processors=108)
+    assert "only 9.0" in (BY_ID[variant_id].why_not(ConvProblem.parse("14-1-5-8-7", **changes), device) or "")
 
 
 def test_a_filter_of_exactly_64_kb_fits_constant_memory() -> None:

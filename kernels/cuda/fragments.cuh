@@ -1,0 +1,104 @@
+// Fragments of matrices in a warp's registers, and their products on tensor cores with float32 sums.
+//
+//   shapes       m16n8k16 for the two-byte types; m16n8k8 on float32 cut to tf32
+//   SPLIT        float32 that keeps its accuracy: a value is the sum of two of tf32, its first 11 bits and the next 11, and
+//                a product that of three (the lows' own is below the last bit); what is infinite becomes NaN
+
+#ifdef STORAGE_FLOAT32
+#define MMA_K 8
+#define MMA "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32"
+#elif defined(STORAGE_FLOAT16)
+#define MMA_K 16
+#define MMA "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"
+#else
+#define MMA_K 16
+#define MMA "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"
+#endif
+
+__device__ __forceinline__ void load_matrices(unsigned (&to)[4], const void* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(shared_address(row)));
+}
+__device__ __forceinline__ void load_matrices_transposed(unsigned (&to)[2], const void* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(to[0]), "=r"(to[1])
+                 : "r"(shared_address(row)));
+}
+__device__ __forceinline__ void load_matrices_transposed(unsigned (&to)[4], const void* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(shared_address(row)));
+}
+__device__ __forceinline__ void multiply_fragments(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    asm(MMA " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+template <int ROWS_A, int COLUMNS_B>
+__device__ __forceinline__ void multiply_all(float (&sum)[ROWS_A][COLUMNS_B][4], const unsigned (&a)[ROWS_A][4],
+                                             const unsigned (&b)[COLUMNS_B][2]) {
+#pragma unroll
+    for (int i = 0; i < ROWS_A; ++i) {
+#pragma unroll
+        for (int j = 0; j < COLUMNS_B; ++j) multiply_fragments(sum[i][j], a[i], b[j][0], b[j][1]);
+    }
+}
+
+template <int ROWS_A, int COLUMNS_B>
+__device__ __forceinline__ void add_all(float (&sum)[ROWS_A][COLUMNS_B][4], const float (&part)[ROWS_A][COLUMNS_B][4]) {
+#pragma unroll
+    for (int i = 0; i < ROWS_A; ++i) {
+#pragma unroll
+        for (int j = 0; j < COLUMNS_B; ++j) {
+#pragma unroll
+            for (int e = 0; e < 4; ++e) sum[i][j][e] += part[i][j][e];
+        }
+    }
+}
+
+#ifdef STORAGE_FLOAT32
+__device__ __forceinline__ unsigned round_to_tf32(unsigned bits) {
+    unsigned rounded;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "r"(bits));
+    return rounded;
+}
+template <int FRAGMENTS, int COUNT>
+__device__ __forceinline__ void round_all_to_tf32(unsigned (&bits)[FRAGMENTS][COUNT]) {
+#pragma unroll
+    for (int i = 0; i < FRAGMENTS; ++i) {
+#pragma unroll
+        for (int e = 0; e < COUNT; ++e) bits[i][e] = round_to_tf32(bits[i][e]);
+    }
+}
+// Leaves the first 11 bits of each value, and gives the rest of it, of which the tensor cores read the first 11.
+template <int FRAGMENTS, int COUNT>
+__device__ __forceinline__ void split(unsigned (&value)[FRAGMENTS][COUNT], unsigned (&low)[FRAGMENTS][COUNT]) {
+#pragma unroll
+    for (int i = 0; i < FRAGMENTS; ++i) {
+#pragma unroll
+        for (int e = 0; e < COUNT; ++e) {
+            const unsigned high = value[i][e] & 0xffffe000u;
+            low[i][e] = __float_as_uint(__uint_as_float(value[i][e]) - __uint_as_float(high));
+            value[i][e] = high;
+        }
+    }
+}
+#endif
+
+// sum += a . b, of which nothing is needed afterwards.
+template <int ROWS_A, int COLUMNS_B>
+__device__ __forceinline__ void add_product(float (&sum)[ROWS_A][COLUMNS_B][4], unsigned (&a)[ROWS_A][4],
+                                            unsigned (&b)[COLUMNS_B][2]) {
+#if SPLIT
+    unsigned a_low[ROWS_A][4], b_low[COLUMNS_B][2];
+    split(a, a_low);
+    split(b, b_low);
+    multiply_all(sum, a_low, b);
+    multiply_all(sum, a, b_low);
+#elif defined(STORAGE_FLOAT32)
+    round_all_to_tf32(a);
+    round_all_to_tf32(b);
+#endif
+    multiply_all(sum, a, b);
+}

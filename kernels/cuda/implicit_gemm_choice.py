@@ -1,0 +1,252 @@
+"""Which kernel, tile and cluster an implicit GEMM takes: a model of the time, fitted on an H200."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Final
+
+from data.measurement import Device
+from data.problem import ConvProblem, DType
+from kernels.cuda import implicit_gemm_plan as plans
+from kernels.cuda.implicit_gemm_tensor_plan import (
+    Cut,
+    Loading,
+    Tile,
+    cuts,
+    grid_for,
+    is_gathered,
+    loading_for,
+    shared_bytes,
+    stage_k,
+    stages_of,
+    step_of,
+    tile_defines,
+    vector_of,
+    window_of,
+)
+
+LARGEST_CLUSTER: Final = 16
+"""Blocks of a cluster; above 8 a kernel has to be allowed it."""
+CLUSTER_PROCESSORS: Final = 18
+"""A cluster lies within a group of so many multiprocessors (Hopper's GPC), some of which are smaller."""
+
+
+@dataclass(frozen=True)
+class Menu:
+    """The tiles of one precision, and what takes how long; microseconds, fitted on an H200.
+
+    Parameters
+    ----------
+    tiles : tuple of Tile
+    launch, window : float
+        Of a launch, and what one with windows takes more.
+    wave, output : float
+        Of each generation of blocks on a multiprocessor, and of 1024 outputs of a block.
+    stage, fragment, step : float
+        Latency of a stage, of 8 products of fragments of a warp one after the other, and of a step.
+    busy_fragment, busy_step, weight, copy, gather, row : float
+        What a block's stage keeps its multiprocessor busy: 64 products of fragments, 64 steps of a warp, 512 vectors of
+        weight, 512 copies of x, 512 elements that pass through registers, and 64 fragments of rows that start anywhere.
+    cluster, rank, push : float
+        Of a cluster, of each of its blocks, and of 1024 outputs of a block that are pushed.
+    """
+
+    tiles: tuple[Tile, ...]
+    launch: float
+    window: float
+    wave: float
+    output: float
+    stage: float
+    fragment: float
+    step: float
+    busy_fragment: float
+    busy_step: float
+    weight: float
+    copy: float
+    gather: float
+    row: float
+    cluster: float
+    rank: float
+    push: float
+
+
+SPLIT: Final = Menu(
+    tiles=(
+        Tile(32, 32, 64, 8, 1, 1, 4, 3, 3, 0.80, 1.01),
+        Tile(16, 32, 64, 8, 1, 1, 4, 3, 5, 0.90, 1.10),
+        Tile(16, 64, 32, 8, 1, 2, 2, 3, 5, 1.03, 0.94),
+        Tile(32, 64, 64, 8, 1, 2, 4, 2, 2, 1.16, 0.99),
+        Tile(64, 64, 32, 8, 2, 2, 1, 3, 3, 0.72, 0.86),
+        Tile(64, 64, 32, 8, 2, 2, 2, 3, 2, 1.11, 0.89),
+    ),
+    launch=1.061,
+    window=0.731,
+    wave=0.656,
+    output=0.162,
+    stage=0.239,
+    fragment=0.234,
+    step=0.004,
+    busy_fragment=0.242,
+    busy_step=0.47,
+    weight=0.056,
+    copy=0.096,
+    gather=0.1,
+    row=0.102,
+    cluster=0.609,
+    rank=0.0,
+    push=0.0,
+)
+TF32: Final = Menu(
+    tiles=(
+        Tile(32, 32, 64, 8, 1, 1, 4, 3, 3, 0.83, 1.17),
+        Tile(16, 32, 64, 8, 1, 1, 4, 3, 5, 0.92, 1.06),
+        Tile(16, 64, 64, 8, 1, 2, 4, 2, 2, 1.23, 0.91),
+        Tile(32, 64, 64, 8, 1, 2, 4, 2, 2, 1.11, 1.02),
+        Tile(64, 64, 32, 8, 2, 2, 1, 3, 3, 0.70, 0.99),
+        Tile(64, 64, 32, 8, 2, 2, 2, 3, 2, 1.16, 0.91),
+    ),
+    launch=0.97,
+    window=0.805,
+    wave=0.82,
+    output=0.117,
+    stage=0.156,
+    fragment=0.075,
+    step=0.08,
+    busy_fragment=0.068,
+    busy_step=1.043,
+    weight=0.0,
+    copy=0.099,
+    gather=0.1,
+    row=0.158,
+    cluster=0.594,
+    rank=0.0,
+    push=0.0,
+)
+HALF: Final = Menu(
+    tiles=(
+        Tile(32, 32, 64, 16, 1, 1, 4, 3, 4, 1.25, 0.86),
+        Tile(16, 16, 128, 16, 1, 1, 8, 2, 3, 0.88, 1.52),
+        Tile(16, 64, 64, 16, 1, 2, 2, 3, 4, 0.56, 0.94),
+        Tile(32, 64, 64, 16, 1, 2, 4, 2, 2, 1.19, 0.86),
+        Tile(64, 64, 64, 16, 2, 1, 2, 3, 3, 1.17, 0.70),
+        Tile(64, 64, 64, 16, 2, 2, 2, 2, 2, 1.08, 0.70),
+    ),
+    launch=0.981,
+    window=0.865,
+    wave=1.008,
+    output=0.097,
+    stage=0.0,
+    fragment=0.044,
+    step=0.207,
+    busy_fragment=0.273,
+    busy_step=0.083,
+    weight=0.124,
+    copy=0.069,
+    gather=0.134,
+    row=0.233,
+    cluster=0.426,
+    rank=0.0,
+    push=0.032,
+)
+
+
+def menu_for(dtype: DType) -> Menu:
+    """The tiles that multiply this precision."""
+    return {DType.FLOAT32: SPLIT, DType.TF32: TF32}.get(dtype, HALF)
+
+
+def tiles_for(problem: ConvProblem) -> tuple[Tile, ...]:
+    """The tiles to choose from; one alone is compiled for rows of weight that are no whole vectors."""
+    tiles = menu_for(problem.dtype).tiles
+    return tiles if problem.gemm_k % vector_of(problem) == 0 else tiles[:1]
+
+
+def _stage_us(cut: Cut, problem: ConvProblem) -> tuple[float, float]:
+    """Latency of a stage, and for how long it keeps the multiprocessor busy."""
+    tile, menu, loading = cut.tile, menu_for(problem.dtype), loading_for(problem)
+    k, vector = stage_k(tile, problem), vector_of(problem)
+    steps, warps = k // step_of(problem), tile.warps_m * tile.warps_n
+    rows, columns = tile.bm // tile.warps_m // 16, tile.bn // tile.warps_n // 8
+    steps_of_a_warp = ceil(steps / tile.warps_k)
+    latency = menu.stage + menu.step * steps_of_a_warp + menu.fragment * steps_of_a_warp * rows * columns / 8
+    multiplied = (menu.busy_fragment * rows * columns + menu.busy_step) * steps * warps / 64
+    fetched = menu.weight * tile.bm * k / vector / 512
+    if loading is Loading.WINDOWS:
+        window = window_of(problem, tile.bn)
+        copies = window.positions * tile.channels if window else 0
+        fetched += (menu.gather if is_gathered(problem) else menu.copy) * copies / 512
+    else:
+        is_anywhere = loading is Loading.ROWS
+        fetched += menu.copy * tile.bk * (tile.bn // vector + is_anywhere) / 512
+        multiplied += menu.row * is_anywhere * steps * warps * columns / 64
+    return tile.latency * latency, tile.busy * (multiplied + fetched)
+
+
+def expected_us(cut: Cut, problem: ConvProblem, device: Device) -> float:
+    """A model of the time of a launch, good for choosing among cuts.
+
+    Blocks come to a multiprocessor in waves of as many as fit. A stage of a wave takes its latency, or the time for
+    which the stages of all its blocks keep the multiprocessor busy, whichever is longer.
+    """
+    tile, menu = cut.tile, menu_for(problem.dtype)
+    latency, busy = _stage_us(cut, problem)
+    stages = ceil(stages_of(tile, problem) / cut.cluster)
+    outputs = tile.bm * tile.bn / 1024
+
+    def wave_us(blocks: int) -> float:
+        return menu.wave + stages * max(latency, blocks * busy) + blocks * outputs * menu.output
+
+    in_x, in_y, in_z = grid_for(cut, problem)
+    resident = resident_blocks(cut, problem, device)
+    places = resident * device.processors
+    if cut.cluster > 1:
+        groups = divmod(device.processors, CLUSTER_PROCESSORS)
+        sizes = (*[CLUSTER_PROCESSORS] * groups[0], groups[1])
+        places = max(cut.cluster, sum(size * resident // cut.cluster * cut.cluster for size in sizes))
+    waves, rest = divmod(in_x * in_y * in_z, places)
+    fixed = menu.launch + menu.window * (loading_for(problem) is Loading.WINDOWS)
+    if cut.cluster > 1:
+        fixed += menu.cluster + menu.rank * cut.cluster + menu.push * outputs
+    return fixed + waves * wave_us(resident) + (wave_us(ceil(rest * resident / places)) if rest else 0.0)
+
+
+def plan_cut(problem: ConvProblem, device: Device) -> Cut | None:
+    """The cut that the model expects to be fastest; None where the kernel cannot run: only devices with clusters do."""
+    if not plans.has_clusters(device):
+        return None
+    possible = cuts(tiles_for(problem), problem, LARGEST_CLUSTER)
+    return min(possible, key=lambda cut: expected_us(cut, problem, device), default=None)
+
+
+def choose_cut(problem: ConvProblem, device: Device) -> Cut | plans.Cut:
+    """Of this kernel or of implicit_gemm.cu, whichever is expected to be faster."""
+    other = plans.plan_cut(problem, device)
+    mine = plan_cut(problem, device)
+    if mine is None:
+        return other
+    is_faster = expected_us(mine, problem, device) <= plans.expected_us(other, problem, device)
+    return mine if is_faster else other
+
+
+def every_define(dtype: DType) -> tuple[dict[str, int], ...]:
+    """What `defines_for` may give: for each tile every loading, with and without clusters and whole rows of weight."""
+    units = (1, 2, 4) if dtype.itemsize_bytes == 4 else (1, 2, 4, 8)
+    loadings = ((Loading.RUNS, 1), (Loading.ROWS, 1), *((Loading.WINDOWS, unit) for unit in units))
+    return tuple(
+        {
+            **tile_defines(tile, loading, unit, is_split=dtype is DType.FLOAT32),
+            "CLUSTERED": clustered,
+            "WIDE_WEIGHT": wide,
+        }
+        for tile in menu_for(dtype).tiles
+        for loading, unit in loadings
+        for clustered in (0, 1)
+        for wide in ((0, 1) if tile is menu_for(dtype).tiles[0] else (1,))
+    )
+
+
+def resident_blocks(cut: Cut, problem: ConvProblem, device: Device) -> int:
+    """Blocks that a multiprocessor holds."""
+    fitting = plans.shared_memory_of(device) // (shared_bytes(cut, problem) + 1024)
+    return max(1, min(cut.tile.blocks, fitting))

@@ -1,0 +1,121 @@
+// The 1x1 convolution's outputs: from a warpgroup's sums to y, through shared memory or from registers.
+
+#if SPLIT_C
+typedef float Sum;
+__device__ __forceinline__ Sum to_sum(float value) { return value; }
+#else
+typedef Storage Sum;
+__device__ __forceinline__ Sum to_sum(float value) { return narrow(value); }
+#endif
+// tile (BN, SUM_PITCH)
+__device__ __forceinline__ void store_sums(Sum* tile, const float (&sum)[SUMS]) {
+#if ELEMENT == 2 && !SPLIT_C && defined(__CUDA_ARCH__)
+    // Four matrices of 8 filters x 8 pixels at a time: two halves of the rows, two groups of filters.
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < TILES_P; ++i) {
+        const int column = (warp / 4 * TILES_P + i) * 64 + warp % 4 * 16 + lane / 8 % 2 * 8;
+#pragma unroll
+        for (int n = 0; n < BN / 8; n += 2) {
+            unsigned packed[4];
+#pragma unroll
+            for (int e = 0; e < 4; ++e) {
+                const int j = n + e / 2, at = j % (INST_N / 8) * 4 + e % 2 * 2;
+                const Storage low = narrow(sum[i][j / (INST_N / 8)][at]), high = narrow(sum[i][j / (INST_N / 8)][at + 1]);
+                packed[e] = *(const unsigned short*)&low | (unsigned)*(const unsigned short*)&high << 16;
+            }
+            asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                             shared_address(tile + (n * 8 + lane % 8 + lane / 16 * 8) * SUM_PITCH + column)),
+                         "r"(packed[0]), "r"(packed[1]), "r"(packed[2]), "r"(packed[3])
+                         : "memory");
+        }
+    }
+#else
+#pragma unroll
+    for (int i = 0; i < TILES_P; ++i) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            Sum* const to = tile + threadIdx.x % 4 * 2 * SUM_PITCH + column_in_tile(i, half);
+#pragma unroll
+            for (int n = 0; n < TILES_N; ++n) {
+#pragma unroll
+                for (int j = 0; j < INST_N / 8; ++j) {
+#pragma unroll
+                    for (int e = 0; e < 2; ++e)
+                        to[(n * INST_N + j * 8 + e) * SUM_PITCH] = to_sum(sum[i][n][j * 4 + half * 2 + e]);
+                }
+            }
+        }
+    }
+#endif
+}
+
+template <int COUNT>
+__device__ __forceinline__ void store_y(Storage* __restrict__ y, const Sum* tile, int begin, int end, unsigned first,
+                                        unsigned pixels, int first_k, int K, unsigned plane, unsigned blocks) {
+    constexpr int columns = BP / COUNT, step = THREADS / columns;
+    static_assert(THREADS % columns == 0, "whole rows");
+    const int column = threadIdx.x % columns * COUNT;
+    const unsigned pixel = first + column;
+    end = min(end, K - first_k);
+    if (pixel >= pixels) return;
+    const unsigned image = pixel / plane;
+    int row = begin + threadIdx.x / columns;
+    Storage* target = y + ((size_t)image * K + first_k + row) * plane + (pixel - image * plane);
+#pragma unroll 4
+    for (; row < end; row += step) {
+        __align__(16) Storage values[COUNT];
+        const Sum* const from = tile + row * SUM_PITCH + column;
+#if SPLIT_C
+#pragma unroll
+        for (int e = 0; e < COUNT; ++e) {
+            float total = 0.0f;
+            for (unsigned rank = 0; rank < blocks; ++rank) total += read_of(shared_address(from + e), rank);
+            values[e] = narrow(total);
+        }
+#else
+        if constexpr (COUNT * ELEMENT == 16) {
+            *(float4*)values = *(const float4*)from;
+        } else {
+#pragma unroll
+            for (int e = 0; e < COUNT; ++e) values[e] = from[e];
+        }
+#endif
+        if constexpr (COUNT * ELEMENT == 16) {
+            __stcs((float4*)target, *(const float4*)values);
+        } else if constexpr (COUNT * ELEMENT == 8) {
+            __stcs((float2*)target, *(const float2*)values);
+        } else if constexpr (COUNT * ELEMENT == 4) {
+            __stcs((float*)target, *(const float*)values);
+        } else {
+            __stcs((unsigned short*)target, *(const unsigned short*)values);
+        }
+        target += (size_t)step * plane;
+    }
+}
+
+#if DIRECT
+// From registers to y, each thread its own neighbouring pixels.
+__device__ __forceinline__ void store_directly(Storage* __restrict__ y, const float (&sum)[SUMS], unsigned first,
+                                               unsigned pixels, int first_k, int K, unsigned plane) {
+    const int t2 = threadIdx.x % 4 * 2;
+    const unsigned pixel = first + column_in_tile(0, 0), image = pixel / plane;
+    if (pixel >= pixels) return;
+    float* target = (float*)y + ((size_t)image * K + first_k + t2) * plane + (pixel - image * plane);
+#pragma unroll
+    for (int n = 0; n < BN / 8; ++n) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+            const int at = n % (INST_N / 8) * 4 + e, tile_n = n / (INST_N / 8);
+            if (first_k + n * 8 + t2 + e >= K) continue;
+            if constexpr (TILES_P == 1)
+                __stcs((float2*)(target + e * plane), make_float2(sum[0][tile_n][at], sum[0][tile_n][at + 2]));
+            else
+                __stcs((float4*)(target + e * plane),
+                       make_float4(sum[0][tile_n][at], sum[0][tile_n][at + 2], sum[TILES_P - 1][tile_n][at],
+                                   sum[TILES_P - 1][tile_n][at + 2]));
+        }
+        target += 8 * (size_t)plane;
+    }
+}
+#endif

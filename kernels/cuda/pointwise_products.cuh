@@ -1,0 +1,219 @@
+// The 1x1 convolution's products: sums (64 x INST_N) += a (64 x STEP_K, registers) . b (STEP_K x INST_N, shared memory).
+//
+//   a            64 pixels of x, read from a stage by each thread; two-byte elements are paired by channel
+//   b            weight, by a descriptor
+//   on a CPU     the fragments pass through memory, so what a GPU would multiply is multiplied
+
+#define LIST_16 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define LIST_32 LIST_16 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define LIST_48 LIST_32 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define LIST_64 LIST_48 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define LIST_80 LIST_64 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define LIST_96 LIST_80 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define LIST_112 LIST_96 ", %48, %49, %50, %51, %52, %53, %54, %55"
+#define LIST_128 LIST_112 ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define EIGHT(d, i) \
+    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+#define SUMS_16(d) EIGHT(d, 0)
+#define SUMS_32(d) SUMS_16(d), EIGHT(d, 8)
+#define SUMS_48(d) SUMS_32(d), EIGHT(d, 16)
+#define SUMS_64(d) SUMS_48(d), EIGHT(d, 24)
+#define SUMS_80(d) SUMS_64(d), EIGHT(d, 32)
+#define SUMS_96(d) SUMS_80(d), EIGHT(d, 40)
+#define SUMS_112(d) SUMS_96(d), EIGHT(d, 48)
+#define SUMS_128(d) SUMS_112(d), EIGHT(d, 56)
+#define TAIL_16 "{%8, %9, %10, %11}, %12"
+#define TAIL_32 "{%16, %17, %18, %19}, %20"
+#define TAIL_48 "{%24, %25, %26, %27}, %28"
+#define TAIL_64 "{%32, %33, %34, %35}, %36"
+#define TAIL_80 "{%40, %41, %42, %43}, %44"
+#define TAIL_96 "{%48, %49, %50, %51}, %52"
+#define TAIL_112 "{%56, %57, %58, %59}, %60"
+#define TAIL_128 "{%64, %65, %66, %67}, %68"
+#define JOIN_(a, b) a##b
+#define JOIN(a, b) JOIN_(a, b)
+#define TEXT_(a) #a
+#define TEXT(a) TEXT_(a)
+#ifdef STORAGE_FLOAT32
+#define WGMMA "wgmma.mma_async.sync.aligned.m64n" TEXT(INST_N) "k8.f32.tf32.tf32 {"
+#define WGMMA_END ", 1, 1, 1;"
+#elif defined(STORAGE_FLOAT16)
+#define WGMMA "wgmma.mma_async.sync.aligned.m64n" TEXT(INST_N) "k16.f32.f16.f16 {"
+#define WGMMA_END ", 1, 1, 1, 0;"
+#else
+#define WGMMA "wgmma.mma_async.sync.aligned.m64n" TEXT(INST_N) "k16.f32.bf16.bf16 {"
+#define WGMMA_END ", 1, 1, 1, 0;"
+#endif
+#ifdef __CUDA_ARCH__
+__device__ __forceinline__ void multiply(float (&sum)[INST_N / 2], const unsigned (&a)[4], unsigned long long b) {
+    asm volatile(WGMMA JOIN(LIST_, INST_N) "}, " JOIN(TAIL_, INST_N) WGMMA_END
+                 : JOIN(SUMS_, INST_N)(sum)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+// Rows of 128 swizzled bytes, k contiguous; eight rows are 1024 bytes apart.
+__device__ __forceinline__ unsigned long long descriptor(unsigned address) {
+    return (unsigned long long)((address & 0x3FFFF) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
+}
+#endif
+
+// Where a thread finds the two pixels of its rows of a 64-pixel tile: elements from a stage's first, for its channels of
+// a fragment.
+struct Places {
+#if ELEMENT == 4
+    int at[TILES_P][2];  // channel lane % 4
+#else
+    int at[TILES_P][2][2];  // channels lane % 4 * 2 and the next
+#endif
+};
+// Column of a thread's pixel. DIRECT: a thread's pixels are neighbours, read and written as one vector.
+__device__ __forceinline__ int column_in_tile(int tile, int half) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (DIRECT) return warp * 16 * TILES_P + lane / 4 * 2 * TILES_P + tile * 2 + half;
+    return (warp / 4 * TILES_P + tile) * 64 + warp % 4 * 16 + half * 8 + lane / 4;
+}
+__device__ __forceinline__ Places places_of(unsigned first, unsigned pixels, unsigned plane) {
+    const int t = threadIdx.x % 4;
+    Places places;
+#pragma unroll
+    for (int tile = 0; tile < TILES_P; ++tile) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const int column = column_in_tile(tile, half);
+            int place = column, p = 0;
+            if (LOADING == CHUNKS) {
+                place = 0;
+                if (first + column < pixels) {
+                    const Segment segment = segment_at((first + column) / plane, first, pixels, plane);
+                    place = segment.slot * VECTOR + column - segment.column;
+                    p = segment.p;
+                }
+            }
+#if ELEMENT == 4
+            const int shift = LOADING == CHUNKS ? (t * plane + p) % VECTOR : 0;
+            places.at[tile][half] = t * X_PITCH + place + shift;
+#else
+#pragma unroll
+            for (int odd = 0; odd < 2; ++odd) {
+                const int shift = LOADING == CHUNKS ? ((2 * t + odd) * plane + p) % VECTOR : 0;
+                places.at[tile][half][odd] = (2 * t + odd) * X_PITCH + place + shift;
+            }
+#endif
+        }
+    }
+    return places;
+}
+
+// The fragments of one step.
+__device__ __forceinline__ void load_fragments(unsigned (&a)[TILES_P][4], const Storage* x, const Places& places) {
+#if DIRECT
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+        __align__(16) unsigned values[2 * TILES_P];
+        const Storage* const from = x + places.at[0][0] + e * 4 * X_PITCH;
+        if constexpr (TILES_P == 1)
+            *(float2*)values = *(const float2*)from;
+        else
+            *(float4*)values = *(const float4*)from;
+#pragma unroll
+        for (int i = 0; i < 2 * TILES_P; ++i) a[i / 2][e * 2 + i % 2] = values[i];
+    }
+#else
+#pragma unroll
+    for (int tile = 0; tile < TILES_P; ++tile) {
+#if ELEMENT == 4
+#pragma unroll
+        for (int e = 0; e < 4; ++e) a[tile][e] = __float_as_uint(x[places.at[tile][e % 2] + e / 2 * 4 * X_PITCH]);
+#else
+#if LOADING == VECTORS && defined(__CUDA_ARCH__)
+        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        const int column = (warp / 4 * TILES_P + tile) * 64 + warp % 4 * 16 + lane / 8 % 2 * 8;
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(a[tile][0]), "=r"(a[tile][1]), "=r"(a[tile][2]), "=r"(a[tile][3])
+                     : "r"(shared_address(x + (lane % 8 + lane / 16 * 8) * X_PITCH + column)));
+#else
+        const unsigned short* const halves = (const unsigned short*)x;
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+            const unsigned low = halves[places.at[tile][e % 2][0] + e / 2 * 8 * X_PITCH];
+            const unsigned high = halves[places.at[tile][e % 2][1] + e / 2 * 8 * X_PITCH];
+            a[tile][e] = low | high << 16;
+        }
+#endif
+#endif
+    }
+#endif
+}
+
+#define SUMS TILES_P][TILES_N][INST_N / 2
+
+#ifdef __CUDA_ARCH__
+typedef unsigned Address;
+// sums += a stage's products; `steps` of them.
+__device__ __forceinline__ void multiply_stage(float (&sum)[SUMS], const Storage* x, Address weight, Address low,
+                                               const Places& places, int steps) {
+#pragma unroll
+    for (int step = 0; step < STEPS; ++step) {
+        if (step >= steps) break;
+        unsigned a[TILES_P][4];
+        load_fragments(a, x + step * STEP_K * X_PITCH, places);
+#if SPLIT
+        unsigned small[TILES_P][4];
+#pragma unroll
+        for (int tile = 0; tile < TILES_P; ++tile) {
+#pragma unroll
+            for (int e = 0; e < 4; ++e) {
+                const float value = __uint_as_float(a[tile][e]), high = round_to_tf32(value);
+                a[tile][e] = __float_as_uint(high);
+                small[tile][e] = __float_as_uint(round_to_tf32(value - high));
+            }
+        }
+#endif
+        asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+        for (int tile = 0; tile < TILES_P; ++tile) {
+#pragma unroll
+            for (int n = 0; n < TILES_N; ++n) {
+                const unsigned offset = n * INST_N * 128 + step * STEP_K * ELEMENT;
+#if SPLIT
+                multiply(sum[tile][n], small[tile], descriptor(weight + offset));
+                multiply(sum[tile][n], a[tile], descriptor(low + offset));
+#endif
+                multiply(sum[tile][n], a[tile], descriptor(weight + offset));
+            }
+        }
+        asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+    }
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+}
+#else  // the fragments of a block pass through memory
+typedef uintptr_t Address;
+static unsigned fragments[THREADS][TILES_P][4];
+inline float fragment_at(int warp, int tile, int row, int k) {
+#if ELEMENT == 4
+    const unsigned bits = fragments[warp * 32 + row % 8 * 4 + k % 4][tile][row / 8 + k / 4 * 2];
+#else
+    const unsigned pair = fragments[warp * 32 + row % 8 * 4 + k % 8 / 2][tile][row / 8 + k / 8 * 2];
+    const unsigned bits = k % 2 ? pair & 0xFFFF0000u : pair << 16;
+#endif
+    float value;
+    memcpy(&value, &bits, 4);
+    return value;
+}
+inline void multiply_stage(float (&sum)[SUMS], const Storage* x, Address weight, Address, const Places& places, int steps) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    for (int step = 0; step < min(steps, STEPS); ++step) {
+        load_fragments(fragments[threadIdx.x], x + step * STEP_K * X_PITCH, places);
+        __syncthreads();
+        for (int tile = 0; tile < TILES_P; ++tile)
+            for (int filter = lane % 4 * 2; filter < BN; filter += filter % 2 ? 7 : 1)
+                for (int half = 0; half < 2; ++half)
+                    for (int k = 0; k < STEP_K; ++k) {
+                        const int byte = (step * STEP_K + k) * ELEMENT;
+                        const Storage* const chunk = (const Storage*)(weight + filter * 128 + ((byte / 16 ^ filter % 8) << 4));
+                        sum[tile][filter / INST_N][filter % INST_N / 8 * 4 + half * 2 + filter % 2] +=
+                            fragment_at(warp, tile, lane / 4 + half * 8, k) * widen(chunk[byte % 16 / ELEMENT]);
+                    }
+        __syncthreads();
+    }
+}
+#endif

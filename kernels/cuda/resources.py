@@ -1,0 +1,279 @@
+"""What a compiled kernel takes of a multiprocessor, as ptxas says; no GPU: `python -m kernels.cuda.resources`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final
+
+from kernels.cuda.compile import ARCHITECTURES, INSTANTIATIONS, STORAGES, architectures, compile_cubin, instantiations
+
+TUNED: Final = "sm_90"
+"""The tiles are sized for Hopper: many instantiations are compiled for it, the first and last for the others."""
+MOST_CUTS: Final = 10
+"""Instantiations of a source with one storage type that are compiled for `TUNED`: all of them take minutes."""
+
+_KERNEL: Final = re.compile(r"Compiling entry function '(?P<kernel>\w+)' for '(?P<arch>\w+)'")
+_MEMORY: Final = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_REGISTERS: Final = re.compile(r"Used (\d+) registers")
+_SHARED: Final = re.compile(r"(\d+) bytes smem")
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """One source with one set of definitions for one architecture.
+
+    Parameters
+    ----------
+    source, storage, arch : str
+    defines : tuple of (str, int)
+    """
+
+    source: str
+    storage: str
+    arch: str
+    defines: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one kernel of a compilation takes.
+
+    Parameters
+    ----------
+    compilation : Compilation
+    kernel : str
+    registers : int
+        Of one thread.
+    shared_bytes : int
+        Of one block, without what a launch adds.
+    stack_bytes, spill_store_bytes, spill_load_bytes : int
+        Of one thread, in local memory.
+    """
+
+    compilation: Compilation
+    kernel: str
+    registers: int
+    shared_bytes: int
+    stack_bytes: int
+    spill_store_bytes: int
+    spill_load_bytes: int
+
+    @property
+    def spilled_bytes(self) -> int:
+        """The larger of what is stored and what is loaded."""
+        return max(self.spill_store_bytes, self.spill_load_bytes)
+
+
+@dataclass(frozen=True)
+class BorneSpill:
+    """A spill that is known and borne.
+
+    Parameters
+    ----------
+    source, kernel, arch : str
+    most_bytes : int
+        Stores or loads of a thread, whichever are more.
+    reason : str
+        Why it is borne.
+    storage : str, optional
+        Only there; empty: with every storage type.
+    defines : tuple of (str, int)
+        Only where these are defined so, among others.
+    """
+
+    source: str
+    kernel: str
+    arch: str
+    most_bytes: int
+    reason: str
+    storage: str = ""
+    defines: tuple[tuple[str, int], ...] = ()
+
+    def covers(self, found: Resources) -> bool:
+        """Whether this is the spill that was found, and no more than it."""
+        at = found.compilation
+        return (
+            (self.source, self.kernel, self.arch) == (at.source, found.kernel, at.arch)
+            and self.storage in ("", at.storage)
+            and set(self.defines) <= set(at.defines)
+            and found.spilled_bytes <= self.most_bytes
+        )
+
+
+_NOT_TUNED: Final = "the tiles are sized for Hopper, where nothing spills; no such device has been measured"
+_CUCONV_16: Final = "ptxas itself keeps to 40 of the 255 registers a thread may have; " + _NOT_TUNED
+_FUSED: Final = "the bound of two blocks leaves 128 registers, of which Hopper's code needs every one; " + _NOT_TUNED
+_ELEMENTS: Final = (
+    "a copy of single elements, for channels that are no multiple of 16 bytes: it waits for memory, not for these"
+)
+
+BORNE_SPILLS: Final = (
+    BorneSpill("pointwise", "pointwise", "sm_90a", 12, _ELEMENTS, defines=(("BN", 256), ("LOADING", 3))),
+    BorneSpill("cuconv", "cuconv_pointwise", "sm_80", 40, _CUCONV_16, defines=(("FILTERS", 16),)),
+    BorneSpill("cuconv", "cuconv_scalar_products", "sm_80", 40, _CUCONV_16, defines=(("FILTERS", 16),)),
+    BorneSpill("winograd", "winograd_fused", "sm_80", 40, _FUSED),
+    BorneSpill("winograd", "winograd_fused", "sm_100", 28, _FUSED),
+)
+"""Every kernel that may spill, and why."""
+
+
+def compilations(
+    sources: Iterable[str] = tuple(INSTANTIATIONS), archs: Sequence[str] = ARCHITECTURES, *, is_everything: bool = False
+) -> list[Compilation]:
+    """What is compiled to check the sources for these architectures.
+
+    Parameters
+    ----------
+    sources : iterable of str
+    archs : sequence of str
+        A source for one exact architecture, such as sm_90a, counts under the plain one.
+    is_everything : bool
+        Every instantiation for every architecture. Else two of them, for `TUNED` up to `MOST_CUTS`: the first and last,
+        and in between others for each storage type.
+    """
+    return [
+        Compilation(source, storage, arch, tuple(defines.items()))
+        for source in sources
+        for arch in architectures(source)
+        if arch.removesuffix("a") in archs or arch in archs
+        for shift, storage in enumerate(STORAGES)
+        for defines in _some(
+            instantiations(source, storage),
+            None if is_everything else MOST_CUTS if arch.startswith(TUNED) else 2,
+            shift / len(STORAGES),
+        )
+    ]
+
+
+def _some(everything: Sequence[dict[str, int]], most: int | None, shift: float) -> list[dict[str, int]]:
+    """The first, the last, and others between them at even distances, moved by a part of the distance."""
+    if most is None or len(everything) <= most:
+        return list(everything)
+    step = (len(everything) - 1) / (most - 1)
+    places = {0, len(everything) - 1} | {int((place + shift) * step) for place in range(1, most - 1)}
+    return [everything[place] for place in sorted(places)]
+
+
+def compile_one(compilation: Compilation) -> tuple[bytes, str, list[Resources]]:
+    """Compile; the cubin, the compiler's log and what each kernel takes."""
+    cubin, log = compile_cubin(compilation.source, compilation.storage, dict(compilation.defines), compilation.arch)
+    return cubin, log, list(parse(compilation, log))
+
+
+def parse(compilation: Compilation, log: str) -> Iterator[Resources]:
+    """Read what ``ptxas -v`` says of each kernel."""
+    starts = [match.start() for match in _KERNEL.finditer(log)]
+    for start, end in zip(starts, [*starts[1:], len(log)], strict=True):
+        text = log[start:end]
+        kernel, memory = _KERNEL.search(text), _MEMORY.search(text)
+        registers, shared = _REGISTERS.search(text), _SHARED.search(text)
+        if kernel is None or memory is None or registers is None:
+            raise ValueError(f"ptxas says of {compilation} what is not understood: {text!r}")
+        stack, stores, loads = map(int, memory.groups())
+        shared_bytes = int(shared[1]) if shared else 0
+        yield Resources(compilation, kernel["kernel"], int(registers[1]), shared_bytes, stack, stores, loads)
+
+
+def unlisted_spills(found: Iterable[Resources], borne: Sequence[BorneSpill] = BORNE_SPILLS) -> list[Resources]:
+    """The kernels that spill and are not listed with a reason, or spill more than is listed."""
+    return [each for each in found if each.spilled_bytes and not any(spill.covers(each) for spill in borne)]
+
+
+def start(
+    todo: Iterable[Compilation], pool: ThreadPoolExecutor
+) -> dict[Compilation, Future[tuple[bytes, str, list[Resources]]]]:
+    """Compile on a pool's threads: the compiler lets other threads run."""
+    return {compilation: pool.submit(compile_one, compilation) for compilation in todo}
+
+
+def new_pool() -> ThreadPoolExecutor:
+    """As many threads as there are cores for this process."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return ThreadPoolExecutor(cores, "nvrtc")
+
+
+def table(found: Iterable[Resources]) -> str:
+    """One line a kernel and architecture: the range over storage types and definitions, and who spills, and why."""
+
+    def group(each: Resources) -> tuple[str, str, str]:
+        return each.compilation.source, each.kernel, each.compilation.arch
+
+    def order(each: Resources) -> tuple[int, str, int, str]:
+        source, kernel, arch = group(each)
+        return list(INSTANTIATIONS).index(source), kernel, len(arch), arch
+
+    lines = [_LINE.format("source", "kernel", "arch", "cuts", "registers", "static shared", "stack", "spilled")]
+    for (source, kernel, arch), same in groupby(sorted(found, key=order), key=group):
+        each = list(same)
+        lines.append(
+            _LINE.format(
+                source,
+                kernel,
+                arch,
+                len(each),
+                _range(one.registers for one in each),
+                _range(one.shared_bytes for one in each),
+                _range(one.stack_bytes for one in each),
+                _range(one.spilled_bytes for one in each),
+            )
+        )
+    return "\n".join(line.rstrip() for line in lines)
+
+
+_LINE: Final = "{:21} {:27} {:7} {:>4} {:>10} {:>14} {:>8} {:>8}"
+
+
+def _range(values: Iterable[int]) -> str:
+    every = sorted(values)
+    return f"{every[0]}" if every[0] == every[-1] else f"{every[0]}-{every[-1]}"
+
+
+def report(found: Sequence[Resources]) -> str:
+    """The table, then the spills that are borne with their reasons, then those that are not."""
+    lines = [table(found), "Bytes of a thread, shared memory of a block; a launch may add shared memory of its own."]
+    for spill in BORNE_SPILLS:
+        where = ", ".join(filter(None, (spill.arch, spill.storage, _defined(spill.defines))))
+        lines.append(f"borne: {spill.kernel} ({where}) spills up to {spill.most_bytes} bytes: {spill.reason}")
+    lines += [f"UNLISTED SPILL: {describe(each)}" for each in unlisted_spills(found)]
+    return "\n".join(lines)
+
+
+def describe(each: Resources) -> str:
+    """One kernel that spills, in words."""
+    at = each.compilation
+    where = " ".join(filter(None, (at.arch, at.storage, _defined(at.defines))))
+    return (
+        f"{at.source}.cu {each.kernel}, {where}: {each.spill_store_bytes} bytes stored, {each.spill_load_bytes} loaded"
+    )
+
+
+def _defined(defines: tuple[tuple[str, int], ...]) -> str:
+    return " ".join(f"{macro}={value}" for macro, value in defines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Compile, print the table, and fail where a kernel spills that is not listed; the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m kernels.cuda.resources", description=__doc__)
+    parser.add_argument("sources", nargs="*", metavar="SOURCE", help=f"of {', '.join(INSTANTIATIONS)}; default all")
+    parser.add_argument("--arch", action="append", choices=ARCHITECTURES, help="default all; may be repeated")
+    parser.add_argument("--everything", action="store_true", help=f"every cut, not at most {MOST_CUTS}; takes minutes")
+    chosen = parser.parse_args(arguments)
+    unknown = set(chosen.sources) - set(INSTANTIATIONS)
+    if unknown:
+        parser.error(f"no source is called {', '.join(sorted(unknown))}")
+    todo = compilations(chosen.sources or INSTANTIATIONS, chosen.arch or ARCHITECTURES, is_everything=chosen.everything)
+    with new_pool() as pool:
+        found = [each for future in start(todo, pool).values() for each in future.result()[2]]
+    sys.stdout.write(report(found) + "\n")
+    return 1 if unlisted_spills(found) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

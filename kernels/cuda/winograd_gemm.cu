@@ -1,0 +1,219 @@
+// The products of Winograd on Hopper's tensor cores: M (K,T) = U (K,C) . V (T,C)^T at each position, in float32 accuracy.
+//
+//   operands     u, v as winograd_large.cu writes them: float16 parts high and low of a float32 (22 bits together), in
+//                core matrices of 8 rows x 16 bytes: (rows/64, ceil(C/16), positions, PARTS, 8, 2, 8, 8); rows padded
+//                to whole blocks, channels of the last 16 beyond C are zero
+//   product      high.high + high.low + low.high; what is left out is 2^-22 of it
+//   m            (tiles/64, K, positions, 64) float32, tiles padded to whole blocks
+//   method       one warp copies stages of 32 channels by bulk copies into a ring; each further group of four warps
+//                multiplies 64 filters by BN tiles with wgmma, both operands from shared memory, no swizzle
+//   grid, block  filter blocks fastest, then tile blocks, then positions; 128 threads for every 64 filters of BM, and 32
+//   limits       compute capability 9.0 alone (sm_90a)
+//   source       Markidis et al.: NVIDIA Tensor Core Programmability, arXiv:1803.04014 (splitting); PTX ISA 8.0, wgmma
+#include <cuda_fp16.h>
+
+#ifndef BM
+#define BM 128
+#define BN 128
+#define STAGES 3
+#define BLOCKS 2
+#endif
+#define PARTS 2
+
+#define GROUPS (BM / 64)
+#define THREADS (128 * GROUPS + 32)
+#define DEPTH 2  // blocks of 16 channels in a stage
+#define ROW_BYTES 32
+#define BLOCK_BYTES (64 * ROW_BYTES)
+#define U_BYTES (BM * ROW_BYTES)  // one part of 16 channels
+#define V_BYTES (BN * ROW_BYTES)
+#define SLICE_BYTES ((U_BYTES + V_BYTES) * PARTS)
+#define STAGE_BYTES (DEPTH * SLICE_BYTES)
+#if BN == 64
+#define STEP_N 64
+#else
+#define STEP_N 128
+#endif
+#define STEPS_N (BN / STEP_N)
+#define STAGED_PITCH (BN + 8)  // elements: the 8 rows that a warp stores at a time meet in no bank
+#define ACCUMULATORS (STEP_N / 2)
+static_assert(BN % STEP_N == 0 && BM % 64 == 0, "whole instructions");
+
+__device__ __forceinline__ unsigned shared_address(const void* pointer) {
+    return (unsigned)__cvta_generic_to_shared(pointer);
+}
+__device__ __forceinline__ void barrier_init(unsigned barrier, unsigned count) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
+}
+__device__ __forceinline__ void barrier_expect(unsigned barrier, unsigned bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+// A predicated instruction: a branch between products would serialize them.
+__device__ __forceinline__ void barrier_arrive(unsigned barrier, bool is_done) {
+    asm volatile(
+        "{\n.reg .pred done;\n"
+        "setp.ne.u32 done, %1, 0;\n"
+        "@done mbarrier.arrive.shared::cta.b64 _, [%0];\n}" ::"r"(barrier),
+        "r"((unsigned)is_done)
+        : "memory");
+}
+__device__ __forceinline__ void barrier_wait(unsigned barrier, unsigned parity) {
+    asm volatile(
+        "{\n.reg .pred done;\n"
+        "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        "@!done bra again;\n}" ::"r"(barrier),
+        "r"(parity)
+        : "memory");
+}
+__device__ __forceinline__ void copy_bulk(unsigned target, const void* source, unsigned bytes, unsigned barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(target),
+                 "l"(source), "r"(bytes), "r"(barrier)
+                 : "memory");
+}
+
+// K-major without swizzle: core matrices of 128 bytes, 128 apart along channels, 256 along rows.
+__device__ __forceinline__ unsigned long long descriptor(unsigned address) {
+    return (unsigned long long)((address & 0x3FFFF) >> 4) | (128ull >> 4) << 16 | (256ull >> 4) << 32;
+}
+
+#define EIGHT(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
+    "+f"(d[i + 6]), "+f"(d[i + 7])
+#define THIRTY_TWO(d, i) EIGHT(d, i), EIGHT(d, i + 8), EIGHT(d, i + 16), EIGHT(d, i + 24)
+__device__ __forceinline__ void multiply_add(float (&d)[ACCUMULATORS], unsigned long long a, unsigned long long b) {
+#if STEP_N == 64
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "
+        "%24, %25, %26, %27, %28, %29, %30, %31}, %32, %33, 1, 1, 1, 0, 0;"
+        : THIRTY_TWO(d, 0)
+        : "l"(a), "l"(b));
+#else
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 "
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "
+        "%24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, "
+        "%46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, %64, %65, 1, 1, 1, 0, "
+        "0;"
+        : THIRTY_TWO(d, 0), THIRTY_TWO(d, 32)
+        : "l"(a), "l"(b));
+#endif
+}
+__device__ __forceinline__ void keep(float (&d)[STEPS_N][ACCUMULATORS]) {
+#pragma unroll
+    for (int step = 0; step < STEPS_N; ++step) {
+#pragma unroll
+        for (int i = 0; i < ACCUMULATORS; ++i) asm volatile("" : "+f"(d[step][i])::"memory");
+    }
+}
+
+// One slice of 16 channels: the small products first.
+__device__ __forceinline__ void multiply_slice(float (&d)[STEPS_N][ACCUMULATORS], unsigned u, unsigned v) {
+    const unsigned long long high_u = descriptor(u), low_u = descriptor(u + U_BYTES);
+#pragma unroll
+    for (int step = 0; step < STEPS_N; ++step) {
+        const unsigned rows = v + step * STEP_N * ROW_BYTES;
+        const unsigned long long high_v = descriptor(rows), low_v = descriptor(rows + V_BYTES);
+        multiply_add(d[step], low_u, high_v);
+        multiply_add(d[step], high_u, low_v);
+        multiply_add(d[step], high_u, high_v);
+    }
+}
+
+// A warp's 16 filters from registers to shared memory, then row by row to m: whole lines, and no thread waits for them.
+__device__ __forceinline__ void store_sums(float* staged, float* target, const float (&d)[STEPS_N][ACCUMULATORS],
+                                           int lane, int valid_rows, size_t row_step, size_t block_step) {
+    float* const own = staged + lane / 4 * STAGED_PITCH + lane % 4 * 2;
+#pragma unroll
+    for (int step = 0; step < STEPS_N; ++step) {
+#pragma unroll
+        for (int j = 0; j < ACCUMULATORS / 2; ++j) {
+            const float2 pair = make_float2(d[step][2 * j], d[step][2 * j + 1]);
+            float* const to = own + j % 2 * 8 * STAGED_PITCH + step * STEP_N + j / 2 * 8;
+            *(float2*)to = pair;
+        }
+    }
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    __syncwarp();
+    for (int index = lane; index < 16 * (BN / 64); index += 32) {
+        const int row = index % 16, block = index / 16;
+        if (row >= valid_rows) continue;
+        asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(target + row * row_step +
+                                                                                        block * block_step),
+                     "r"(shared_address(staged + row * STAGED_PITCH + block * 64)),
+                     "r"((unsigned)(64 * sizeof(float)))
+                     : "memory");
+    }
+    asm volatile("cp.async.bulk.commit_group;\ncp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+    winograd_gemm(const __half* __restrict__ u, const __half* __restrict__ v, float* __restrict__ m, int K, int slices,
+                  int positions, int rows_v) {
+    extern __shared__ __align__(128) unsigned char shared[];
+    __shared__ __align__(8) unsigned long long barriers[2 * STAGES];
+    const unsigned ring = (shared_address(shared) + 127) & ~127u;
+    const unsigned full = shared_address(barriers), empty = full + 8 * STAGES;
+    const int warp = __shfl_sync(0xFFFFFFFF, threadIdx.x / 32, 0), lane = threadIdx.x % 32;
+    if (threadIdx.x == 0) {
+        for (int stage = 0; stage < STAGES; ++stage) {
+            barrier_init(full + 8 * stage, 1);
+            barrier_init(empty + 8 * stage, GROUPS);
+        }
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+    const unsigned blocks_m = (K + BM - 1) / BM, blocks_n = rows_v / BN;
+    const int first_k = blockIdx.x % blocks_m * BM, first_t = blockIdx.x / blocks_m % blocks_n * BN;
+    const int position = blockIdx.x / blocks_m / blocks_n;
+    const int stages = (slices + DEPTH - 1) / DEPTH;
+    if (warp == 4 * GROUPS) {
+        // Lanes: 64 rows of a part of u, then of v, for each slice of a stage.
+        constexpr int copies_u = GROUPS * PARTS, copies = copies_u + BN / 64 * PARTS;
+        static_assert(DEPTH * copies <= 32, "a lane for every copy");
+        const int slice = lane / copies, copy = lane % copies;
+        const bool is_u = copy < copies_u;
+        const int block = (is_u ? copy : copy - copies_u) / PARTS, part = copy % PARTS;
+        const size_t row64 = (is_u ? first_k : first_t) / 64 + block;
+        const unsigned offset = slice * SLICE_BYTES + block * BLOCK_BYTES +
+                                (is_u ? part * U_BYTES : PARTS * U_BYTES + part * V_BYTES);
+        const char* source = (const char*)(is_u ? u : v) +
+                             (((row64 * slices + slice) * positions + position) * PARTS + part) * BLOCK_BYTES;
+        const size_t step = (size_t)DEPTH * positions * PARTS * BLOCK_BYTES;
+        for (int stage = 0; stage < stages; ++stage) {
+            const int slot = stage % STAGES, round = stage / STAGES;
+            const int depth = min(DEPTH, slices - stage * DEPTH);
+            barrier_wait(empty + 8 * slot, (round & 1) ^ 1);
+            if (lane == 0) barrier_expect(full + 8 * slot, depth * SLICE_BYTES);
+            __syncwarp();
+            if (slice < depth) copy_bulk(ring + slot * STAGE_BYTES + offset, source, BLOCK_BYTES, full + 8 * slot);
+            source += step;
+        }
+        return;
+    }
+    const int group = warp / 4;
+    float d[STEPS_N][ACCUMULATORS] = {};
+    for (int stage = 0; stage < stages; ++stage) {
+        const int slot = stage % STAGES;
+        barrier_wait(full + 8 * slot, stage / STAGES & 1);
+        const unsigned from = ring + slot * STAGE_BYTES;
+        keep(d);
+        asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+        multiply_slice(d, from + group * 64 * ROW_BYTES, from + PARTS * U_BYTES);
+        if (stage * DEPTH + 1 < slices)
+            multiply_slice(d, from + SLICE_BYTES + group * 64 * ROW_BYTES, from + SLICE_BYTES + PARTS * U_BYTES);
+        asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+        // The products of the stage before are done: its slot is free.
+        asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+        keep(d);
+        barrier_arrive(empty + 8 * ((stage + STAGES - 1) % STAGES), stage > 0 && threadIdx.x % 128 == 0);
+    }
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+    keep(d);
+    // The ring is free once both groups have multiplied.
+    asm volatile("bar.sync 1, %0;" ::"n"(128 * GROUPS) : "memory");
+    const int row = group * 64 + warp % 4 * 16, k = first_k + row;
+    float* const staged = (float*)(shared + (ring - shared_address(shared))) + row * STAGED_PITCH;
+    const size_t row_step = (size_t)positions * 64, block_step = K * row_step;
+    store_sums(staged, m + first_t / 64 * block_step + k * row_step + position * 64, d, lane, min(16, K - k), row_step,
+               block_step);
+}

@@ -1,0 +1,242 @@
+"""How Winograd with tiles of 4x4 outputs cuts a problem: the tile of its GEMM, the images of a chunk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Final
+
+from data.errors import WorkspaceExceeded
+from data.problem import ConvProblem
+
+OUT: Final = 4
+"""Rows and columns of an output tile."""
+TILES_OF: Final = {(3, 3): 6, (5, 5): 8}
+"""Rows and columns of an input tile, for each filter."""
+SLICE: Final = 16
+"""Channels that an instruction multiplies at a time."""
+DEPTH: Final = 2
+"""Slices of a stage."""
+BLOCK_TILES: Final = 32
+"""That a block of the transform takes."""
+RUN_TILES: Final = 32
+"""That a warp transforms back."""
+PARTS: Final = 2
+"""float16 numbers that hold a float32, to 22 bits."""
+ROW_BYTES: Final = 32
+"""Of a row of a part of a slice."""
+LAUNCH_US: Final = 1.0
+"""Of the GEMM of a chunk."""
+PROCESSORS: Final = 132
+"""Of the devices of capability 9.0, all but the smallest."""
+MOST_PARTS: Final = 32
+"""Blocks that look for the largest magnitude of an image."""
+LEAST_PART: Final = 4096
+"""Elements that are worth a block."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What a block of the GEMM computes: `bm` filters of `bn` tiles.
+
+    Parameters
+    ----------
+    bm, bn : int
+    stages : int
+        In shared memory at a time.
+    blocks : int
+        That a multiprocessor has room for.
+    """
+
+    bm: int
+    bn: int
+    stages: int
+    blocks: int
+
+    @property
+    def threads(self) -> int:
+        """Of a block: a group of 128 for every 64 filters, and a warp that copies."""
+        return self.bm * 2 + 32
+
+    @property
+    def shared_bytes(self) -> int:
+        """The ring, or the products that take its place, and what aligns it."""
+        ring = self.stages * DEPTH * PARTS * ROW_BYTES * (self.bm + self.bn)
+        return max(ring, self.bm * (self.bn + 8) * 4) + 128
+
+    @property
+    def defines(self) -> dict[str, int]:
+        """What the GEMM is compiled with."""
+        return {"BM": self.bm, "BN": self.bn, "STAGES": self.stages, "BLOCKS": self.blocks}
+
+
+@dataclass(frozen=True)
+class TimedTile:
+    """A tile, and what a generation of its blocks takes on a multiprocessor, fitted on an H200.
+
+    Parameters
+    ----------
+    tile : Tile
+    latency_us, stage_latency_us : float
+        Of a block that is alone, and of each of its stages.
+    busy_us, stage_busy_us : float
+        Of each block where the multiprocessor is busy, and of each of its stages.
+    """
+
+    tile: Tile
+    latency_us: float
+    stage_latency_us: float
+    busy_us: float
+    stage_busy_us: float
+
+
+MENU: Final = (
+    TimedTile(Tile(64, 64, 4, 3), 1.372, 0.504, 0.871, 0.167),
+    TimedTile(Tile(64, 128, 4, 2), 1.716, 0.555, 1.63, 0.264),
+    TimedTile(Tile(128, 64, 4, 2), 1.784, 0.486, 1.586, 0.281),
+    TimedTile(Tile(128, 128, 3, 2), 2.803, 0.685, 2.622, 0.512),
+    TimedTile(Tile(64, 256, 2, 2), 0.608, 1.743, 2.449, 0.706),
+    TimedTile(Tile(128, 256, 4, 1), 5.731, 0.943, 1.0, 0.223),
+)
+GEMM_DEFINES: Final = tuple(timed.tile.defines for timed in MENU)
+"""What winograd_gemm.cu may be compiled with."""
+TRANSFORM_DEFINES: Final = tuple({"TILE": tile} for tile in TILES_OF.values())
+"""What winograd_large.cu may be compiled with."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A tile of the GEMM, and the images of a chunk.
+
+    Parameters
+    ----------
+    tile : Tile
+    images : int
+    """
+
+    tile: Tile
+    images: int
+
+
+def tile_of(problem: ConvProblem) -> int:
+    """Rows and columns of an input tile."""
+    return TILES_OF[problem.r, problem.s]
+
+
+def positions_of(problem: ConvProblem) -> int:
+    """Of an input tile: GEMMs."""
+    return tile_of(problem) ** 2
+
+
+def tiles_of(problem: ConvProblem) -> int:
+    """Of an image."""
+    return ceil(problem.p / OUT) * ceil(problem.q / OUT)
+
+
+def slices_of(problem: ConvProblem) -> int:
+    """Of the channels."""
+    return ceil(problem.c / SLICE)
+
+
+def image_parts(problem: ConvProblem) -> int:
+    """Blocks that look for the largest magnitude of an image."""
+    wanted = min(ceil(8 * PROCESSORS / problem.n), problem.c * problem.h * problem.w // LEAST_PART)
+    return max(1, min(MOST_PARTS, wanted))
+
+
+def rows_u(problem: ConvProblem, cut: Cut) -> int:
+    """Rows of U: the filters, in whole blocks."""
+    return ceil(problem.k / cut.tile.bm) * cut.tile.bm
+
+
+def rows_v(problem: ConvProblem, cut: Cut, images: int) -> int:
+    """Rows of V and columns of M: the tiles of so many images, in whole blocks."""
+    return ceil(images * tiles_of(problem) / cut.tile.bn) * cut.tile.bn
+
+
+def staged_bytes(problem: ConvProblem) -> int:
+    """Shared memory of a block that transforms x: the rows that 32 tiles see, of 16 channels."""
+    tile = tile_of(problem)
+    strips = min(BLOCK_TILES, (BLOCK_TILES - 2) // ceil(problem.q / OUT) + 2)
+    pairs = OUT // 2 * BLOCK_TILES + ((tile - OUT) // 2 + 1) * strips
+    pitch = ceil(4 * tile * pairs / 32) * 32 + 2
+    return SLICE // 2 * pitch * 4
+
+
+def u_bytes(problem: ConvProblem, cut: Cut) -> int:
+    """Bytes of U."""
+    return positions_of(problem) * slices_of(problem) * PARTS * rows_u(problem, cut) * ROW_BYTES
+
+
+def v_bytes(problem: ConvProblem, cut: Cut) -> int:
+    """Bytes of V of a chunk."""
+    return positions_of(problem) * slices_of(problem) * PARTS * rows_v(problem, cut, cut.images) * ROW_BYTES
+
+
+def m_bytes(problem: ConvProblem, cut: Cut) -> int:
+    """Bytes of M of a chunk."""
+    return positions_of(problem) * problem.k * rows_v(problem, cut, cut.images) * 4
+
+
+def workspace_bytes(problem: ConvProblem, cut: Cut) -> int:
+    """U, V, M, and the scales with what they are made from."""
+    scales = 4 * (problem.n * (MOST_PARTS + 1) + 2 * problem.k)
+    return u_bytes(problem, cut) + v_bytes(problem, cut) + m_bytes(problem, cut) + scales
+
+
+def run_tiles(problem: ConvProblem) -> int:
+    """Tiles that a warp transforms back at a time: whole rows of them where their outputs are stored together."""
+    tiles_q = ceil(problem.q / OUT)
+    return RUN_TILES if problem.q % 4 == 0 or tiles_q > RUN_TILES else RUN_TILES // tiles_q * tiles_q
+
+
+def filters_of_run(problem: ConvProblem, images: int) -> int:
+    """Filters that a warp transforms back one after the other: several where the device is busy all the same."""
+    runs = ceil(images * tiles_of(problem) / run_tiles(problem)) * problem.k
+    return max(1, min(4, runs // (PROCESSORS * 64)))
+
+
+def gemm_blocks(problem: ConvProblem, cut: Cut, images: int) -> int:
+    """The grid of the GEMM."""
+    return positions_of(problem) * (rows_u(problem, cut) // cut.tile.bm) * (rows_v(problem, cut, images) // cut.tile.bn)
+
+
+def most_images(problem: ConvProblem, tile: Tile, limit_bytes: int) -> int:
+    """Images whose workspace keeps the limit."""
+    low, high = 0, problem.n
+    while low < high:
+        images = (low + high + 1) // 2
+        if workspace_bytes(problem, Cut(tile, images)) <= limit_bytes:
+            low = images
+        else:
+            high = images - 1
+    return low
+
+
+def expected_us(problem: ConvProblem, timed: TimedTile, cut: Cut) -> float:
+    """A model of the time of the GEMMs, good for choosing among tiles.
+
+    Blocks come to a multiprocessor in generations of as many as fit; one takes its latency, or the time in which the
+    multiprocessor is busy with all its blocks, whichever is longer.
+    """
+    stages = ceil(slices_of(problem) / DEPTH)
+    latency = timed.latency_us + timed.stage_latency_us * stages
+    busy = timed.busy_us + timed.stage_busy_us * stages
+    generations, rest = divmod(ceil(gemm_blocks(problem, cut, cut.images) / PROCESSORS), cut.tile.blocks)
+    last = max(latency, rest * busy) if rest else 0.0
+    return ceil(problem.n / cut.images) * (LAUNCH_US + generations * max(latency, cut.tile.blocks * busy) + last)
+
+
+def plan_cut(problem: ConvProblem, limit_bytes: int) -> Cut:
+    """The cut that the model expects to be fastest, of those whose blocks are not mostly empty."""
+    timed_cuts = []
+    for timed in MENU:
+        images = most_images(problem, timed.tile, limit_bytes)
+        is_filled = timed.tile.bm <= max(64, problem.k) and timed.tile.bn < 2 * max(64, problem.n * tiles_of(problem))
+        if images and is_filled:
+            cut = Cut(timed.tile, ceil(problem.n / ceil(problem.n / images)))
+            timed_cuts.append((expected_us(problem, timed, cut), cut))
+    if not timed_cuts:
+        least = min(workspace_bytes(problem, Cut(timed.tile, 1)) for timed in MENU)
+        raise WorkspaceExceeded(least, limit_bytes)
+    return min(timed_cuts, key=lambda timed_cut: timed_cut[0])[1]

@@ -1,0 +1,90 @@
+"""Every tile and cluster of the channels-innermost implicit GEMM on a real GPU, whatever the rule would choose."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from data.errors import WorkspaceExceeded
+from data.problem import ConvProblem, DType, Layout
+from kernels.cuda import implicit_gemm_nhwc_plan as plans
+from kernels.reference import tolerance
+from tests.shapes import EDGE_SHAPES
+
+pytestmark = pytest.mark.gpu
+
+CLAIMED = [
+    ConvProblem(**shape, dtype=dtype, layout=layout)
+    for shape in EDGE_SHAPES.values()
+    if shape.get("groups", 1) == 1
+    for dtype in (DType.TF32, DType.FLOAT16, DType.BFLOAT16)
+    for layout in Layout
+]
+CLUSTERS = (1, 2, 5, 7, plans.LARGEST_CLUSTER)
+"""Alone, even, and such that the last blocks own few rows of a tile or none."""
+
+
+@pytest.fixture(scope="module")
+def runner() -> Any:
+    from kernels.bench import open_runner
+
+    opened = open_runner("cuda:0")
+    if opened.device.capability != "9.0":
+        pytest.skip(f"compute capability is {opened.device.capability}, not 9.0")
+    compile_everything()
+    return opened
+
+
+def compile_everything() -> None:
+    """On all cores: one after the other the cuts would take minutes to compile."""
+    from kernels.cuda.compile import load_module
+
+    todo = [
+        (dtype, defines)
+        for dtype, storage in {DType.TF32: "FLOAT32", DType.FLOAT16: "FLOAT16", DType.BFLOAT16: "BFLOAT16"}.items()
+        for defines in plans.defines_for(storage)
+    ]
+    load_module("implicit_gemm_nhwc", todo[0][0], **todo[0][1])  # what it imports is imported by one thread
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda each: load_module("implicit_gemm_nhwc", each[0], **each[1]), todo))
+
+
+@pytest.mark.parametrize("problem", CLAIMED, ids=lambda problem: problem.key)
+def test_every_cut_is_right_even_where_blocks_of_a_cluster_have_no_stage(runner: Any, problem: ConvProblem) -> None:
+    from kernels.cuda.border import translated
+    from kernels.cuda.implicit_gemm_nhwc import prepare_cut
+
+    operands = runner.make_operands(problem, 0)
+    for tile in plans.menu_for(problem.dtype).tiles:
+        for cluster in CLUSTERS:
+            if tile.shared_bytes(problem.layout, cluster) > plans.MOST_SHARED_BYTES:
+                continue
+            with translated():
+                launch = prepare_cut(problem, problem.n, plans.Cut(tile, cluster))
+            error = runner.first_run(problem, launch, operands).max_error
+            assert error <= tolerance(problem), (tile, cluster)
+
+
+@pytest.mark.parametrize("layout", Layout)
+def test_the_least_workspace_is_enough_and_means_one_image_at_a_time(runner: Any, layout: Layout) -> None:
+    from kernels.cuda.implicit_gemm_nhwc import prepare
+
+    problem = ConvProblem(**EDGE_SHAPES["batch"], dtype=DType.FLOAT16, layout=layout)
+    with pytest.raises(WorkspaceExceeded) as raised:
+        prepare(problem, runner.device, 64)
+    launch = prepare(problem, runner.device, raised.value.needed_bytes)
+    assert launch.workspace_bytes == raised.value.needed_bytes
+    assert runner.first_run(problem, launch, runner.make_operands(problem, 0)).max_error <= tolerance(problem)
+
+
+@pytest.mark.parametrize("dtype", [DType.TF32, DType.FLOAT16, DType.BFLOAT16])
+@pytest.mark.parametrize("layout", Layout)
+def test_nothing_is_read_before_it_is_packed(runner: Any, layout: Layout, dtype: DType) -> None:
+    """Packing takes long enough here that a multiplication that did not wait for it would be seen to be wrong."""
+    from kernels.cuda.implicit_gemm_nhwc import prepare
+
+    problem = ConvProblem(32, 3, 224, 224, 64, 3, 3, 1, 1, 1, 1, dtype=dtype, layout=layout)
+    launch = prepare(problem, runner.device, 2**30)
+    assert runner.first_run(problem, launch, runner.make_operands(problem, 0)).max_error <= tolerance(problem)

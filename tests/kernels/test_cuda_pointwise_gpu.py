@@ -1,0 +1,42 @@
+"""Every tile and cluster of the 1x1 convolution on a real GPU, whatever the kernel's own rule would choose."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from data.problem import ConvProblem, DType
+from kernels.cuda import pointwise_plan as plans
+from kernels.reference import tolerance
+
+pytestmark = pytest.mark.gpu
+
+LAYERS = (
+    *("1-2-1-8-64", "3-7-1-17-24", "7-9-1-300-40", "7-130-1-64-64", "7-1-1-33-832", "7-2-1-6-5", "8-2-1-32-64"),
+    *("13-5-1-100-96", "14-3-1-130-520", "27-3-1-64-48", "28-3-1-256-32", "55-2-1-70-16", "56-16-1-64-64"),
+)
+PROBLEMS = [ConvProblem.parse(layer, dtype=dtype) for layer in LAYERS for dtype in DType]
+
+
+@pytest.fixture(scope="module")
+def runner() -> Any:
+    from kernels.bench import open_runner
+
+    opened = open_runner("cuda:0")
+    if opened.device.capability != "9.0":
+        pytest.skip("wgmma is Hopper's")
+    return opened
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.key)
+def test_every_cut_is_right(runner: Any, problem: ConvProblem) -> None:
+    from kernels.cuda.border import translated
+    from kernels.cuda.pointwise import prepare_cut
+
+    operands = runner.make_operands(problem, 0)
+    for cut in plans.cuts_for(problem):
+        with translated():
+            launch = prepare_cut(problem, cut, runner.device.processors)
+        error = runner.first_run(problem, launch, operands).max_error
+        assert error <= tolerance(problem), cut

@@ -1,0 +1,103 @@
+"""Winograd with tiles of 4x4 outputs on a CPU: launcher and transforms as they are, the products by NumPy."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from multiprocessing import get_context
+
+import numpy as np
+import pytest
+
+from data.errors import WorkspaceExceeded
+from data.measurement import Device
+from data.problem import ConvProblem, DType, Layout
+from kernels import reference
+from kernels.cuda import winograd_large_plan as plans
+from kernels.cuda.variants import VARIANTS
+from kernels.reference import tolerance
+from tests.kernels import host_cuda
+from tests.shapes import EDGE_SHAPES, edge_problem
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
+
+HOPPER = Device(id="host", name="host", kind="cuda", capability="9.0", processors=1)
+LARGE = [variant for variant in VARIANTS if variant.id.startswith("cuda.winograd_nonfused_4x4")]
+WIDTHS = ("27-1-3-4-16", "28-2-3-4-16", "56-1-3-4-5", "150-1-3-4-3", "131-1-3-2-3", "27-1-5-4-20", "7-3-5-4-16")
+
+Case = tuple[str, ConvProblem]
+
+
+def cases() -> list[Case]:
+    """Both filters on every edge shape, and on rows of many lengths."""
+    problems = [edge_problem(name, DType.FLOAT32, Layout.NCHW) for name in EDGE_SHAPES]
+    problems += [ConvProblem.parse(layer) for layer in WIDTHS]
+    return [(variant.id, p) for variant in LARGE for p in problems if not variant.why_not(p, HOPPER)]
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[ProcessPoolExecutor]:
+    """Two processes in which CuPy's name is taken by its stand-in."""
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn"), initializer=host_cuda.install) as executor:
+        yield executor
+
+
+@pytest.fixture(scope="module")
+def errors(pool: ProcessPoolExecutor) -> dict[Case, Future[float]]:
+    """The error of every case, all asked for at once."""
+    return {case: pool.submit(host_cuda.error_of, *case, device=HOPPER) for case in cases()}
+
+
+@pytest.mark.parametrize("case", cases(), ids=lambda case: f"{case[0]}-{case[1].key}")
+def test_the_large_tiles_are_right(errors: dict[Case, Future[float]], case: Case) -> None:
+    assert errors[case].result() <= tolerance(case[1])
+
+
+def test_the_least_workspace_is_enough_and_means_many_chunks(pool: ProcessPoolExecutor) -> None:
+    problem = edge_problem("batch", DType.FLOAT32, Layout.NCHW)
+    with pytest.raises(WorkspaceExceeded) as raised:
+        plans.plan_cut(problem, 64)
+    least = raised.value.needed_bytes
+    assert plans.plan_cut(problem, least).images < problem.n
+    found = pool.submit(host_cuda.error_of, LARGE[0].id, problem, least, device=HOPPER).result()
+    assert found <= tolerance(problem)
+
+
+@pytest.mark.parametrize("layer", ["14-3-3-8-20", "15-2-5-8-20"])
+def test_magnitudes_may_differ_widely(pool: ProcessPoolExecutor, layer: str) -> None:
+    """By any factor between images and filters; within them as far as float32 itself would tell."""
+    problem = ConvProblem.parse(layer)
+    variant = next(each for each in LARGE if not each.why_not(problem, HOPPER))
+    found = pool.submit(error_of_mixed_magnitudes, variant.id, problem).result()
+    assert found <= tolerance(problem)
+
+
+def test_what_is_not_finite_makes_its_image_and_its_filter_nan(pool: ProcessPoolExecutor) -> None:
+    problem = ConvProblem.parse("13-3-3-6-20")
+    y = pool.submit(result_where_not_finite, LARGE[0].id, problem).result()
+    is_nan = np.isnan(y).all((2, 3))
+    assert is_nan[1].all()
+    assert is_nan[:, 4].all()
+    assert np.isfinite(y[[0, 2]][:, [0, 1, 2, 3, 5]]).all()
+
+
+def result_where_not_finite(variant_id: str, problem: ConvProblem) -> np.ndarray:
+    """y where an element of image 1 is infinite and one of filter 4 is NaN."""
+    x, weight = reference.random_operands(problem, 0)
+    x[1, 3, 5, 7], weight[4, 19, 0, 0] = np.inf, np.nan
+    return host_cuda.result_of(variant_id, problem, x, weight, device=HOPPER)
+
+
+def error_of_mixed_magnitudes(variant_id: str, problem: ConvProblem) -> float:
+    """The largest error of an output plane, relative to the largest output of that plane."""
+    random = np.random.default_rng(0)
+    x, weight = reference.random_operands(problem, 0)
+    ten, two = np.float32(10), np.float32(2)
+    x = x * ten ** random.integers(-15, 15, (problem.n, 1, 1, 1)) * two ** random.integers(-12, 1, (1, problem.c, 1, 1))
+    x = (x * two ** random.integers(-12, 1, (1, 1, problem.h, problem.w))).astype(np.float32)
+    weight = (weight * ten ** random.integers(-10, 10, (problem.k, 1, 1, 1))).astype(np.float32)
+    y = host_cuda.result_of(variant_id, problem, x, weight, device=HOPPER)
+    expected = reference.convolve(problem, x, weight)
+    errors = np.abs(y - expected).max((2, 3)) / np.abs(expected).max((2, 3))
+    return float(errors.max())
