@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
 
 from app.schemas import AdviceParameters
 from app.service import Service
 from data.errors import ConvAdvisorError
 from data.problem import ConvProblem
-from models.advisor import Advice
+from models.advisor import Advice, Advisor, Source
+from models.batch import predict_many
+
+if TYPE_CHECKING:
+    from app.asked import AskedAdvice
+    from data.store import Summary
 
 
 @dataclass(frozen=True)
@@ -21,7 +30,7 @@ class Limits:
     is_deterministic: bool
 
     @classmethod
-    def of(cls, asked: AdviceParameters, service: Service) -> Limits:
+    def of(cls, asked: AdviceParameters | AskedAdvice, service: Service) -> Limits:
         """The limits that were asked for, else the service's own."""
         workspace = asked.max_workspace_bytes
         return cls(
@@ -31,38 +40,86 @@ class Limits:
         )
 
 
-def advise(service: Service, problems: Sequence[ConvProblem], limits: Limits) -> list[Advice | ConvAdvisorError]:
-    """Advice on each problem, or why there is none; a measured time counts before a predicted one.
+class Best(msgspec.Struct, frozen=True, gc=False):
+    """The best variant for a layer alone; as JSON a `BestAnswer` but for its index."""
 
-    Raises
-    ------
-    UnknownDevice, ModelRejected, StoreError
-    """
-    advisor = service.advisor(limits.device_id)
-    measured = service.store.summaries(problems, limits.device_id)
-    found: list[Advice | ConvAdvisorError] = []
-    for problem in problems:
-        try:
-            advice = advisor.advise(
-                problem,
-                max_workspace_bytes=limits.max_workspace_bytes,
-                is_deterministic=limits.is_deterministic,
-                measured=measured.get(problem.key),
-            )
-            found.append(advice)
-        except ConvAdvisorError as error:
-            found.append(error)
-    return found
+    layer: str
+    variant: str
+    time_ms: float
+    source: Source
 
 
 def advise_one(service: Service, problem: ConvProblem, limits: Limits) -> Advice:
-    """Advice on one problem.
+    """Advice on one problem; a measured time counts before a predicted one.
 
     Raises
     ------
     NoAdvice, UnknownDevice, ModelRejected, StoreError
     """
-    (found,) = advise(service, [problem], limits)
-    if isinstance(found, ConvAdvisorError):
-        raise found
-    return found
+    advisor = service.advisor(limits.device_id)
+    return _advise(advisor, problem, limits, service.recall.summaries([problem], limits.device_id))
+
+
+def advise(
+    service: Service, advisor: Advisor, problems: Sequence[ConvProblem], limits: Limits
+) -> Iterator[Advice | ConvAdvisorError]:
+    """Advice on each problem, or why there is none.
+
+    Raises
+    ------
+    StoreError
+    """
+    measured = service.recall.summaries(problems, limits.device_id)
+    for problem in problems:
+        try:
+            yield _advise(advisor, problem, limits, measured)
+        except ConvAdvisorError as error:
+            yield error
+
+
+def advise_best(
+    service: Service, advisor: Advisor, problems: Sequence[ConvProblem], sizes: np.ndarray, limits: Limits
+) -> Iterator[Best | ConvAdvisorError]:
+    """The best variant for each problem, as `advise` has it, or why there is none.
+
+    Parameters
+    ----------
+    service : Service
+    advisor : Advisor
+    problems : sequence of ConvProblem
+    sizes : int64 array of shape (N, 14)
+        Of the same problems, as in `data.table`.
+    limits : Limits
+
+    Raises
+    ------
+    StoreError
+    """
+    measured = service.recall.summaries(problems, limits.device_id)
+    predicted = predict_many(
+        advisor,
+        problems,
+        sizes,
+        max_workspace_bytes=limits.max_workspace_bytes,
+        is_deterministic=limits.is_deterministic,
+    )
+    for problem, found in zip(problems, predicted, strict=True):
+        if found is not None and problem.key not in measured:
+            yield Best(problem.short, *found, Source.PREDICTED)
+            continue
+        try:
+            best = _advise(advisor, problem, limits, measured).best
+            yield Best(problem.short, best.variant, best.time_ms, best.source)
+        except ConvAdvisorError as error:
+            yield error
+
+
+def _advise(
+    advisor: Advisor, problem: ConvProblem, limits: Limits, measured: Mapping[str, Mapping[str, Summary]]
+) -> Advice:
+    return advisor.advise(
+        problem,
+        max_workspace_bytes=limits.max_workspace_bytes,
+        is_deterministic=limits.is_deterministic,
+        measured=measured.get(problem.key),
+    )

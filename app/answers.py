@@ -7,6 +7,7 @@ import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, NotRequired
 
+import msgspec
 from typing_extensions import TypedDict
 
 from app.tensors import to_lists
@@ -17,9 +18,8 @@ if TYPE_CHECKING:
     from app.jobs import Job
     from data.measurement import Device
     from kernels.variant import Variant
-    from models.advisor import Advice, Choice
+    from models.advisor import Advice
     from models.registry import Entry
-    from models.tree_file import Step
 
 
 class ProblemAnswer(TypedDict):
@@ -256,30 +256,12 @@ def problem_answer(problem: ConvProblem) -> ProblemAnswer:
 
 def advice_answer(advice: Advice) -> AdviceAnswer:
     """Advice with everything that led to it."""
-    best = advice.best
-    return {
-        "variant": best.variant,
-        "time_ms": best.time_ms,
-        "source": best.source,
-        "ranking": [_choice(choice) for choice in advice.ranking],
-        "excluded": [{"variant": each.variant, "reason": each.reason} for each in advice.excluded],
-        "path": [_step(step) for step in advice.path],
-        "model": advice.model_id,
-        "device": advice.device_id,
-        "problem": problem_answer(advice.problem),
-    }
+    return msgspec.to_builtins(_advice(advice))  # type: ignore[no-any-return]  # of dictionaries and lists
 
 
-def best_answer(index: int, advice: Advice) -> BestAnswer:
-    """The best of the advice on one layer of a list."""
-    best = advice.best
-    return {
-        "index": index,
-        "layer": advice.problem.short,
-        "variant": best.variant,
-        "time_ms": best.time_ms,
-        "source": best.source,
-    }
+def advice_json(advice: Advice) -> bytes:
+    """`advice_answer` as JSON."""
+    return msgspec.json.encode(_advice(advice))
 
 
 def device_answer(device: Device) -> DeviceAnswer:
@@ -329,6 +311,13 @@ def convolution_metadata(done: Convolution) -> dict[str, str]:
     return {name: value if isinstance(value, str) else json.dumps(value) for name, value in answer.items()}
 
 
+def convolution_summary(done: Convolution) -> dict[str, str | float]:
+    """What fits beside a y that has no place for more: the numbers and names, without what is unknown."""
+    answer = _convolution(done, None)
+    names = ("variant", "chosen_by", "outcome", "detail", "time_ms", "max_error", "workspace_bytes")
+    return {name: value for name, value in answer.items() if name in names and isinstance(value, str | float | int)}
+
+
 def job_answer(job: Job) -> JobAnswer:
     """A job as the database has it."""
     fields: Any = {
@@ -342,14 +331,19 @@ def finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _choice(choice: Choice) -> ChoiceAnswer:
-    fields: Any = {name: getattr(choice, name) for name in ChoiceAnswer.__annotations__}
-    return fields  # type: ignore[no-any-return]  # keys are made in a loop
-
-
-def _step(step: Step) -> StepAnswer:
-    fields: Any = {name: getattr(step, name) for name in StepAnswer.__annotations__}
-    return fields  # type: ignore[no-any-return]  # keys are made in a loop
+def _advice(advice: Advice) -> dict[str, Any]:
+    best = advice.best
+    return {
+        "variant": best.variant,
+        "time_ms": best.time_ms,
+        "source": best.source,
+        "ranking": advice.ranking,
+        "excluded": advice.excluded,
+        "path": advice.path,
+        "model": advice.model_id,
+        "device": advice.device_id,
+        "problem": problem_answer(advice.problem),
+    }
 
 
 def _convolution(done: Convolution, y: Any) -> ConvolutionAnswer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from fastapi.exceptions import RequestValidationError
@@ -111,7 +111,7 @@ def parse_json(model: type[Model], text: bytes) -> Model:
 
 
 def parse_strings(model: type[Model], values: Mapping[str, str]) -> Model:
-    """A model from strings, as query parameters and metadata are.
+    """A model from strings, as metadata are.
 
     Raises
     ------
@@ -120,9 +120,20 @@ def parse_strings(model: type[Model], values: Mapping[str, str]) -> Model:
     return _reported(lambda: model.model_validate_strings(values))
 
 
-def _reported(validate: Callable[[], Model]) -> Model:
+def parse_values(model: type[Model], values: Mapping[str, Any], where: str) -> Model:
+    """A model from values of whatever type, which are converted where that loses nothing.
+
+    Raises
+    ------
+    RequestValidationError
+        Whose faults lie ``where`` it says.
+    """
+    return _reported(lambda: model.model_validate(values), where)
+
+
+def _reported(validate: Callable[[], Model], where: str = "body") -> Model:
     try:
         return validate()
     except ValidationError as error:
         faults = error.errors(include_url=False, include_context=False)
-        raise RequestValidationError([fault | {"loc": ("body", *fault["loc"])} for fault in faults]) from None
+        raise RequestValidationError([fault | {"loc": (where, *fault["loc"])} for fault in faults]) from None

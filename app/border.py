@@ -9,9 +9,10 @@ import secrets
 import time
 from contextlib import suppress
 from http import HTTPStatus
+from itertools import count
 from typing import Final
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -23,14 +24,18 @@ MAX_JSON_BYTES: Final = 8 * 2**20
 """Longest JSON body: ten thousand layers with every field named take 3 MiB. Tensors of any size go as safetensors."""
 
 _LINGER_S: Final = 1.0
-_REQUEST_ID: Final = re.compile(r"[\w.-]{1,64}", re.ASCII)
-_CAUTION: Final = {
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
-    "cross-origin-resource-policy": "same-origin",
-    "cache-control": "no-store",
-}
+_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9_.-]{1,64}")
+_PROCESS: Final = secrets.token_hex(4).encode()
+_NUMBERS: Final = count()
+_READ: Final = frozenset((b"x-request-id", b"content-type", b"content-encoding", b"content-length"))
+_CAUTION: Final[tuple[tuple[bytes, bytes], ...]] = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cache-control", b"no-store"),
+)
+_CAUTION_NAMES: Final = frozenset(name for name, _ in _CAUTION)
 
 
 class Border:
@@ -51,30 +56,29 @@ class Border:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
-        asked = headers.get("x-request-id", "")
-        request_id = asked if _REQUEST_ID.fullmatch(asked) else secrets.token_hex(8)
+        headers = {name: value for name, value in reversed(scope["headers"]) if name in _READ}
+        request_id = _request_id(headers.get(b"x-request-id", b""))
         start, status = time.perf_counter(), 0
 
         async def send_marked(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                marked = MutableHeaders(scope=message)
-                marked["x-request-id"] = request_id
-                for name, value in _CAUTION.items():
-                    marked.setdefault(name, value)
+                given = message.get("headers", ())
+                names = [name for name, _ in given]
+                caution = _CAUTION
+                if not _CAUTION_NAMES.isdisjoint(names):
+                    caution = tuple(each for each in _CAUTION if each[0] not in names)
+                message["headers"] = [*given, (b"x-request-id", request_id), *caution]
             elif status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE and not message.get("more_body"):
                 await send({**message, "more_body": True})
                 await _linger(receive)
                 message = {"type": "http.response.body", "body": b""}
             await send(message)
 
-        limit = self._max_body_bytes
-        if media_type(headers) == "application/json":
-            limit = min(limit, MAX_JSON_BYTES)
         try:
-            refusal = _refusal(headers, limit)
+            limit = self._limit(headers)
+            refusal = _refusal(headers, limit) if headers else None
             if refusal:
                 # The unread rest of the body must not be taken for the next request.
                 response = problem_response(refusal[0], refusal[1], {"Connection": "close"})
@@ -82,8 +86,21 @@ class Border:
             else:
                 await self._app(scope, _counted(receive, limit), send_marked)
         finally:
-            elapsed_ms = (time.perf_counter() - start) * 1e3
-            log.info("%s %s %d %.1f ms %s", scope["method"], scope["path"], status, elapsed_ms, request_id)
+            if log.isEnabledFor(logging.INFO):
+                elapsed_ms = (time.perf_counter() - start) * 1e3
+                said = scope["method"], scope["path"], status, elapsed_ms, request_id.decode()
+                log.info("%s %s %d %.1f ms %s", *said)
+
+    def _limit(self, headers: dict[bytes, bytes]) -> int:
+        kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+        return min(self._max_body_bytes, MAX_JSON_BYTES) if kind == b"application/json" else self._max_body_bytes
+
+
+def _request_id(asked: bytes) -> bytes:
+    """The id that the client gave, if it may be one; else one that no other process gives."""
+    if asked and _REQUEST_ID.fullmatch(asked):
+        return asked
+    return b"%b%08x" % (_PROCESS, next(_NUMBERS))
 
 
 def media_type(headers: Headers) -> str:
@@ -96,12 +113,12 @@ def too_long(limit: int) -> str:
     return f"the body is longer than {limit} bytes"
 
 
-def _refusal(headers: Headers, limit: int) -> tuple[HTTPStatus, str] | None:
-    encoding = headers.get("content-encoding", "identity").strip().lower()
+def _refusal(headers: dict[bytes, bytes], limit: int) -> tuple[HTTPStatus, str] | None:
+    encoding = headers.get(b"content-encoding", b"identity").decode("latin-1").strip().lower()
     if encoding != "identity":
         # 100 MiB of zeros gzip to 102 KB: a compressed body says nothing of what it asks for.
         return HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"Content-Encoding is {encoding!r}; allowed: identity"
-    length = headers.get("content-length", "0")
+    length = headers.get(b"content-length", b"0").decode("latin-1")
     if not (length.isascii() and length.isdigit()):
         return HTTPStatus.BAD_REQUEST, f"Content-Length is {length[:40]!r}; allowed: a number of bytes"
     if len(length) > 18 or int(length) > limit:

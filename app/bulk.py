@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
-from app.advice import Limits, advise
-from app.answers import BestAnswer, BulkAdviceAnswer, advice_answer, best_answer
+import msgspec
+import numpy as np
+
+from app.advice import Limits, advise, advise_best
+from app.answers import advice_json
+from app.asked import AskedLayer, AskedList
 from app.errors import problem_of
-from app.schemas import BulkAdviceRequest, LayerParameters, problem_from
-from app.service import Service
+from app.kept import Parts
+from app.layers import Layer, Reader
+from app.schemas import BulkAdviceRequest, named
+from app.service import Basis, Service
 from data.errors import ConvAdvisorError, InvalidInput
 from data.problem import ConvProblem
-from models.advisor import Advice
+from models.advisor import Advisor
 
 MAX_RANKINGS: Final = 1000
 """Layers of one request whose whole rankings are answered: some 5 KB each."""
 
-_AT_ONCE: Final = 500
+_AT_ONCE: Final = 1000
 """Layers whose measurements are held at a time."""
 
 
-def advise_all(service: Service, asked: BulkAdviceRequest) -> BulkAdviceAnswer:
-    """Advice on a list of layers; one that has none says why in its place.
+def advise_all(service: Service, asked: AskedList | BulkAdviceRequest) -> bytes:
+    """Advice on a list of layers, as the JSON of a `BulkAdviceAnswer`; one that has none says why in its place.
+
+    One tree answers the whole list.
 
     Raises
     ------
@@ -30,31 +39,74 @@ def advise_all(service: Service, asked: BulkAdviceRequest) -> BulkAdviceAnswer:
     """
     if asked.ranking and len(asked.layers) > MAX_RANKINGS:
         raise InvalidInput("layers", f"a list of {len(asked.layers)}", f"at most {MAX_RANKINGS} with ranking")
-    limits = Limits.of(asked, service)
-    problems = list(_problems(asked))
-    answers: list[BestAnswer] = []
-    for start in range(0, len(problems), _AT_ONCE):
-        part = problems[start : start + _AT_ONCE]
-        advised = iter(advise(service, [each for each in part if isinstance(each, ConvProblem)], limits))
-        found = [next(advised) if isinstance(each, ConvProblem) else each for each in part]
-        answers += [_answer(start + place, each, is_whole=asked.ranking) for place, each in enumerate(found)]
-    model = service.advisor(limits.device_id).model
-    return {"device": limits.device_id, "model": model.id if model else None, "advice": answers}
+    limits, common = Limits.of(asked, service), named(asked)
+    basis = service.basis(limits.device_id)
+    oracle = _Oracle(service, basis.advisor, limits, common)
+    if asked.ranking:
+        parts = list(oracle.whole(asked.layers))
+    elif isinstance(asked, AskedList):
+        parts = _remembered(asked.layers, oracle.best, service.parts, ((limits, *common.items()), basis))
+    else:
+        parts = list(oracle.best(asked.layers))
+    model = basis.advisor.model
+    head = msgspec.json.encode({"device": limits.device_id, "model": model.id if model else None})
+    entries = b",".join([b'{"index":%d,%b' % (index, part[1:]) for index, part in enumerate(parts)])
+    return b'%b,"advice":[%b]}' % (head[:-1], entries)
 
 
-def _problems(asked: BulkAdviceRequest) -> Iterator[ConvProblem | ConvAdvisorError]:
-    common = asked.given()
-    for layer in asked.layers:
-        own: dict[str, Any] = layer.given() if isinstance(layer, LayerParameters) else {"layer": layer}
-        try:
-            yield problem_from(common | own)
-        except InvalidInput as error:
-            yield error
+@dataclass(frozen=True)
+class _Oracle:
+    """Answers layers one by one, each with a JSON object of its own."""
+
+    service: Service
+    advisor: Advisor
+    limits: Limits
+    common: dict[str, Any]
+
+    def best(self, layers: Sequence[Layer]) -> Iterator[bytes]:
+        """The best variant for each layer."""
+        encode = msgspec.json.Encoder().encode
+        for problems, sizes in self._read(layers):
+            valid = [each for each in problems if isinstance(each, ConvProblem)]
+            found = advise_best(self.service, self.advisor, valid, sizes, self.limits)
+            for problem in problems:
+                each = next(found) if isinstance(problem, ConvProblem) else problem
+                yield _error(each) if isinstance(each, ConvAdvisorError) else encode(each)
+
+    def whole(self, layers: Sequence[Layer]) -> Iterator[bytes]:
+        """The whole advice on each layer."""
+        for problems, _ in self._read(layers):
+            valid = [each for each in problems if isinstance(each, ConvProblem)]
+            found = advise(self.service, self.advisor, valid, self.limits)
+            for problem in problems:
+                each = next(found) if isinstance(problem, ConvProblem) else problem
+                if isinstance(each, ConvAdvisorError):
+                    yield _error(each)
+                else:
+                    yield b'{"layer":%b,%b' % (msgspec.json.encode(each.problem.short), advice_json(each)[1:])
+
+    def _read(self, layers: Sequence[Layer]) -> Iterator[tuple[list[ConvProblem | InvalidInput], np.ndarray]]:
+        """What each layer means, or why it means nothing; so many at a time."""
+        reader = Reader(self.common)
+        return (reader.read(layers[start : start + _AT_ONCE]) for start in range(0, len(layers), _AT_ONCE))
 
 
-def _answer(index: int, found: Advice | ConvAdvisorError, *, is_whole: bool) -> BestAnswer:
-    if isinstance(found, ConvAdvisorError):
-        return {"index": index, "error": problem_of(found)}
-    if is_whole:
-        return {**advice_answer(found), **best_answer(index, found)}  # type: ignore[typeddict-unknown-key]  # a whole answer has more keys
-    return best_answer(index, found)
+def _remembered(
+    layers: Sequence[str | AskedLayer],
+    answer: Callable[[Sequence[str | AskedLayer]], Iterator[bytes]],
+    parts: Parts,
+    asked: tuple[Hashable, Basis],
+) -> list[bytes]:
+    """The answer to each layer, made for those alone whose answer is not kept."""
+    kept = parts.of(*asked)
+    found = list(map(kept.get, layers))
+    missing = [place for place, each in enumerate(found) if each is None]
+    for place, each in zip(missing, answer([layers[place] for place in missing]), strict=True):
+        found[place] = kept[layers[place]] = each
+    parts.hits += len(layers) - len(missing)
+    parts.misses += len(missing)
+    return [each for each in found if each is not None]
+
+
+def _error(error: ConvAdvisorError) -> bytes:
+    return msgspec.json.encode({"error": problem_of(error)})

@@ -121,7 +121,7 @@ async def convolve(service: Service, run: Run, order: Order) -> Convolution:
     UnknownVariant, NotApplicable, NoAdvice, RunError, WorkerError
     """
     _, device = await service.engine()
-    _check_fits(order.problem, device)
+    check_fits(order.problem, device)
     trial = _Trial(run, order, device)
     if order.variant == ALL:
         attempts, chosen_by = await trial.all_of(trial.applicable()), ChosenBy.MEASURED_NOW
@@ -236,7 +236,7 @@ def _ranking(service: Service, order: Order, device: Device, applicable: set[str
     return [choice.variant for choice in advice.ranking], ChosenBy.ADVICE if has_model else ChosenBy.STORED_TIMES
 
 
-def _check_fits(problem: ConvProblem, device: Device) -> None:
+def check_fits(problem: ConvProblem, device: Device) -> None:
     """Refuse a problem whose tensors alone would fill the device, or the host."""
     allowed = int(device.memory_bytes * _SHARE_OF_MEMORY)
     if device.memory_bytes and problem.bytes > allowed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -92,11 +92,15 @@ def problem_response(status: int, detail: str, headers: Mapping[str, str] | None
 
 def install(app: FastAPI) -> None:
     """Answer every error as a problem document."""
-    app.add_exception_handler(e.ConvAdvisorError, _on_error)
-    app.add_exception_handler(RequestValidationError, _on_malformed)
-    app.add_exception_handler(HTTPException, _on_http)
-    app.add_exception_handler(ClientGone, _on_gone)
+    for kind, handler in _HANDLERS.items():
+        app.add_exception_handler(kind, handler)
     app.add_exception_handler(Exception, _on_bug)
+
+
+async def response_of(request: Request, error: Exception) -> Response | None:
+    """The answer to an error, for what FastAPI's own handling is not around; None where nobody foresaw it."""
+    handler = next((handler for kind, handler in _HANDLERS.items() if isinstance(error, kind)), None)
+    return None if handler is None else await handler(request, error)
 
 
 def documented(*statuses: int, answer: Any = None, status: int = HTTPStatus.OK) -> dict[int | str, dict[str, Any]]:
@@ -122,14 +126,14 @@ def _response(document: dict[str, Any], headers: Mapping[str, str] | None = None
     return JSONResponse(document, document["status"], headers=sent, media_type=MEDIA_TYPE)
 
 
-async def _on_error(_request: Request, error: Exception) -> JSONResponse:
+async def _on_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, e.ConvAdvisorError)  # noqa: S101 - what it is registered for
     if status_of(error) >= HTTPStatus.INTERNAL_SERVER_ERROR:
         log.warning("%s: %s", type(error).__name__, error)
-    return _response(problem_of(error))
+    return _response(problem_of(error) | _protocol(request, str(error)))
 
 
-async def _on_malformed(_request: Request, error: Exception) -> JSONResponse:
+async def _on_malformed(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)  # noqa: S101 - what it is registered for
     found = error.errors()
     faults = [
@@ -138,12 +142,19 @@ async def _on_malformed(_request: Request, error: Exception) -> JSONResponse:
     ]
     first = f"{faults[0]['field']}: {faults[0]['detail']}" if faults else "the payload cannot be read"
     rest = f", and {len(found) - 1} more" if len(found) > 1 else ""
-    return problem_response(HTTPStatus.UNPROCESSABLE_ENTITY, first + rest, errors=faults)
+    more = _protocol(request, first + rest)
+    return problem_response(HTTPStatus.UNPROCESSABLE_ENTITY, first + rest, errors=faults, **more)
 
 
-async def _on_http(_request: Request, error: Exception) -> JSONResponse:
+async def _on_http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)  # noqa: S101 - what it is registered for
-    return problem_response(error.status_code, str(error.detail), error.headers)
+    detail = str(error.detail)
+    return problem_response(error.status_code, detail, error.headers, **_protocol(request, detail))
+
+
+def _protocol(request: Request, detail: str) -> dict[str, Any]:
+    """What a problem document has besides where the Open Inference Protocol asks for it."""
+    return {"error": detail} if request.scope.get("path", "").startswith("/v2") else {}
 
 
 async def _on_gone(_request: Request, _error: Exception) -> Response:
@@ -152,3 +163,11 @@ async def _on_gone(_request: Request, _error: Exception) -> Response:
 
 async def _on_bug(_request: Request, _error: Exception) -> JSONResponse:
     return problem_response(HTTPStatus.INTERNAL_SERVER_ERROR, "an error that nobody foresaw; the log has it")
+
+
+_HANDLERS: Final[dict[type[Exception], Callable[[Request, Exception], Awaitable[Response]]]] = {
+    e.ConvAdvisorError: _on_error,
+    RequestValidationError: _on_malformed,
+    HTTPException: _on_http,
+    ClientGone: _on_gone,
+}

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 
 from app import errors, openapi
 from app.border import Border
-from app.routes import advice, catalogue, convolutions, health, jobs, models
+from app.routes import advice, catalogue, convolutions, health, inference, insight, jobs, models, pages
 from app.service import OpenEngine, Service, open_engine
 from app.settings import Settings
 from app.shipped import TIMINGS
@@ -46,7 +46,8 @@ def create_app(settings: Settings, *, open_engine: OpenEngine = open_engine, tim
         await asyncio.to_thread(service.start)
         app.state.service = service
         try:
-            yield
+            async with pages.measuring(app):
+                yield
         finally:
             await asyncio.to_thread(service.close)
 
@@ -58,9 +59,11 @@ def create_app(settings: Settings, *, open_engine: OpenEngine = open_engine, tim
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         lifespan=lifespan,
     )
-    for routes in (advice, convolutions, models, jobs, catalogue, health):
+    for routes in (advice, convolutions, inference, models, jobs, catalogue, insight, health):
         app.include_router(routes.router)
+    pages.install(app)
     errors.install(app)
     openapi.install(app)
+    app.add_middleware(advice.Advice)
     app.add_middleware(Border, max_body_bytes=settings.max_body_bytes)
     return app

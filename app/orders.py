@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
 
-from app.body import Bytes, parse_strings
+from app.body import Bytes, parse_strings, parse_values
 from app.convolution import Order
+from app.npy import read_npy
+from app.oip import Inference
 from app.schemas import ConvolutionParameters, ConvolutionRequest, problem_from
 from app.settings import Settings
 from app.tensors import from_lists, read_safetensors
@@ -53,6 +56,29 @@ def order_from_json(asked: ConvolutionRequest, settings: Settings) -> Order:
         return _order(asked, None, settings)
     dtype = HOST_DTYPE[_member(asked.dtype)]
     return _order(asked, (from_lists("x", asked.x, dtype), from_lists("weight", asked.weight, dtype)), settings)
+
+
+def order_from_npy(body: Bytes, query: Mapping[str, str], settings: Settings) -> Order:
+    """What x and weight as .npy, one after the other, ask for: parameters are those of the URL.
+
+    Raises
+    ------
+    InvalidInput, RequestValidationError
+    """
+    asked = parse_values(ConvolutionParameters, query, "query")
+    tensors = read_npy(body, ("x", "weight"))
+    return _order(asked, (tensors["x"], tensors["weight"]), settings)
+
+
+def order_from_inference(asked: Inference, settings: Settings) -> Order:
+    """What an inference request asks for: parameters are those of the request.
+
+    Raises
+    ------
+    InvalidInput, RequestValidationError
+    """
+    parameters = parse_values(ConvolutionParameters, asked.parameters, "parameters")
+    return _order(parameters, (asked.tensors["x"], asked.tensors["weight"]), settings)
 
 
 def check_answer(order: Order, settings: Settings, *, is_json: bool) -> None:

@@ -73,16 +73,26 @@ class LayerParameters(BaseModel):
     ] = None
 
     def given(self) -> dict[str, Any]:
-        """What of a layer was named; a pair (stride, pad, dilation) as its two members, where those are not named."""
-        found = {name: value for name in _LAYER_NAMES if (value := getattr(self, name)) is not None}
-        for pair in _PAIRS:
-            if pair in found:
-                value = found.pop(pair)
-                found = {f"{pair}_h": value, f"{pair}_w": value} | found
-        return found
+        """What of a layer was named; see `named`."""
+        return named(self)
 
 
 _LAYER_NAMES: Final = tuple(LayerParameters.model_fields)
+
+
+def named(asked: object) -> dict[str, Any]:
+    """What of a layer was named; a pair (stride, pad, dilation) as its two members, where those are not named.
+
+    Parameters
+    ----------
+    asked : LayerParameters, or what has the same attributes
+    """
+    found = {name: value for name in _LAYER_NAMES if (value := getattr(asked, name)) is not None}
+    for pair in _PAIRS:
+        if pair in found:
+            value = found.pop(pair)
+            found = {f"{pair}_h": value, f"{pair}_w": value} | found
+    return found
 
 
 def problem_from(given: dict[str, Any]) -> ConvProblem:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -16,6 +18,8 @@ from app.body import Budget
 from app.engine import NO_DEVICE, Engine, resolve_device
 from app.errors import ClientGone
 from app.jobs import Job, JobKind, JobRunner, Jobs
+from app.kept import Answers, Parts
+from app.recall import Recall
 from app.settings import Settings
 from app.shipped import import_shipped
 from data.errors import ConvAdvisorError, QueueFull, UnknownDevice, WorkerError
@@ -34,6 +38,15 @@ T = TypeVar("T")
 BODIES_AT_ONCE: Final = 4
 """Bodies of the longest length whose tensors may be worked on at once."""
 _RETRY_S: Final = 5.0
+_ANSWERS_BYTES: Final = 32 * 2**20
+"""Some 4,000 answers with their whole rankings."""
+KEPT_PARTS: Final = 100_000
+"""Answers of lists, some 300 bytes each with their keys."""
+_LOOK_AGAIN_S: Final = 0.1
+"""How old the list of devices that have a tree may be."""
+PROMOTED_S: Final = 0.002
+"""For how long an answer that is kept may be given after another process has put another tree in charge: looking takes
+longer than giving ten such answers."""
 _LISTED_JOBS: Final = 100
 
 
@@ -54,6 +67,21 @@ def open_engine(settings: Settings) -> Engine:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """What advice on a device is made from; equal if and only if neither the tree nor the measurements have changed."""
+
+    advisor: Advisor
+    store_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    basis: Basis
+    changes: tuple[int, int]
+    until: float
+
+
 class Service:
     """Everything that outlives one request.
 
@@ -71,6 +99,10 @@ class Service:
         self.budget = Budget(BODIES_AT_ONCE * settings.max_body_bytes)
         self.registry = Registry(settings.models_home)
         self.device: Device | None = None
+        self.answers = Answers(_ANSWERS_BYTES)
+        self.parts = Parts(KEPT_PARTS)
+        self._seen: dict[str | None, _Seen] = {}
+        self._modelled: tuple[float, list[str]] = (0.0, [])
         self._open = open_engine
         self._timings = timings
         self._advisors: dict[str, Advisor] = {}
@@ -88,6 +120,7 @@ class Service:
         StoreError
         """
         self.store = Store(self.settings.store_url)
+        self.recall = Recall(self.store)
         self.jobs = Jobs(self.store)
         self.trainer = Engine(
             NO_DEVICE, max_queue=self.settings.max_queue, start_timeout_s=self.settings.start_timeout_s
@@ -181,13 +214,17 @@ class Service:
         ------
         UnknownDevice
         """
-        own = [self.device] if self.device is not None else []
-        gpus = [device.id for device in own if device.kind == "cuda"]
-        modelled = sorted(self.registry.devices(), key=lambda device_id: device_id == "cpu")
-        known = [*gpus, *modelled, *(device.id for device in own)]
-        if not known:
+        if self.device is not None and self.device.kind == "cuda":
+            return self.device.id
+        looked_at, modelled = self._modelled
+        if time.monotonic() >= looked_at + _LOOK_AGAIN_S or not modelled:
+            modelled = sorted(self.registry.devices(), key=lambda device_id: device_id == "cpu")
+            self._modelled = (time.monotonic(), modelled)
+        if modelled:
+            return modelled[0]
+        if self.device is None:
             raise UnknownDevice("", [])
-        return known[0]
+        return self.device.id
 
     def advisor(self, device_id: str) -> Advisor:
         """The advisor of a device, on its active model; on measurements alone where it has none.
@@ -204,6 +241,30 @@ class Service:
         if found is None or found.model is not model:
             found = self._advisors[device_id] = Advisor(model, device)
         return found
+
+    def basis(self, device_id: str) -> Basis:
+        """What advice on a device is made from now.
+
+        Raises
+        ------
+        UnknownDevice, ModelRejected, StoreError
+        """
+        return Basis(self.advisor(device_id), self.recall.version(device_id))
+
+    def recent_basis(self, device_id: str | None) -> Basis:
+        """What advice on a device, by default the default one, was made from `PROMOTED_S` ago.
+
+        What this process itself has changed since then counts at once.
+
+        Raises
+        ------
+        UnknownDevice, ModelRejected, StoreError
+        """
+        now, changes, seen = time.monotonic(), (self.store.writes, self.registry.activations), self._seen.get(device_id)
+        if seen is None or now >= seen.until or seen.changes != changes:
+            basis = self.basis(device_id or self.default_device_id())
+            seen = self._seen[device_id] = _Seen(basis, changes, now + PROMOTED_S)
+        return seen.basis
 
     def submit_job(self, kind: JobKind, request: dict[str, Any]) -> Job:
         """Queue a background job.

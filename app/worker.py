@@ -67,7 +67,11 @@ def describe_device() -> Device:
 
 
 def measure(
-    problem: ConvProblem, variant_ids: list[str], options: BenchOptions | None = None, run_id: str = ""
+    problem: ConvProblem,
+    variant_ids: list[str],
+    options: BenchOptions | None = None,
+    run_id: str = "",
+    best_ms: float | None = None,
 ) -> list[Measurement]:
     """Verify and time variants on random operands; one measurement each, in order.
 
@@ -78,7 +82,7 @@ def measure(
     from kernels import bench, catalog
 
     variants = [catalog.get(variant_id) for variant_id in variant_ids]
-    return bench.measure(_runner(), problem, variants, options=options, run_id=run_id)
+    return bench.measure(_runner(), problem, variants, options=options, run_id=run_id, best_ms=best_ms)
 
 
 def convolve(

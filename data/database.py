@@ -104,6 +104,12 @@ IMPORTS: Final = Table(
     Column("sha256", String, primary_key=True, comment="of the imported file"),
     Column("rows", Integer, nullable=False),
 )
+VERSIONS: Final = Table(
+    "versions",
+    METADATA,
+    Column("device_id", String, primary_key=True),
+    Column("version", BigInteger, nullable=False, comment="how often measurements of the device were added"),
+)
 
 
 def open_engine(url: str) -> Engine:

@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from sqlalchemy import Column, Select, Table, func, insert, select
+from sqlalchemy import Column, Select, Table, func, insert, select, update
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.schema import CreateIndex, CreateTable
 
@@ -26,6 +26,7 @@ from data.database import (
     METADATA,
     PICKS,
     PROBLEMS,
+    VERSIONS,
     AnyRow,
     bulk_insert,
     device_row,
@@ -101,6 +102,8 @@ class Store:
     ----------
     engine : sqlalchemy.Engine
         For the tables that others add to `METADATA`.
+    writes : int
+        How often this object has added measurements.
 
     Raises
     ------
@@ -111,6 +114,7 @@ class Store:
     def __init__(self, url: str) -> None:
         with _border("open"):
             self.engine = open_engine(url)
+        self.writes = 0
         self.create_tables()
 
     def __enter__(self) -> Self:
@@ -186,6 +190,15 @@ class Store:
         for (key, variant), rows in attempts.items():
             found.setdefault(key, {})[variant] = _summary(rows)
         return found
+
+    def version(self, device_id: str) -> int:
+        """A number that grows with every addition of measurements of this device, whichever process adds them."""
+        rows = self._fetch(select(VERSIONS.c.version).where(VERSIONS.c.device_id == device_id))
+        return int(rows[0][0]) if rows else 0
+
+    def problem_keys(self) -> set[str]:
+        """The keys of all problems that were ever measured, on whatever device."""
+        return {row[0] for row in self._fetch(select(PROBLEMS.c.key))}
 
     def devices(self) -> list[Device]:
         """Every device that was measured, by id; of one id the fingerprint measured last."""
@@ -266,6 +279,8 @@ class Store:
         devices = {text: Device.from_json(text) for text in pc.unique(table["device"]).to_pylist()}
         self._register(PROBLEMS.c.key, {problem.key: problem_row(problem) for problem in problems})
         self._register(DEVICES.c.fingerprint, {device.fingerprint: device_row(device) for device in devices.values()})
+        changed = sorted({device.id for device in devices.values()}) if target is MEASUREMENTS else []
+        self._register(VERSIONS.c.device_id, {each: {"device_id": each, "version": 0} for each in changed})
         with self.engine.begin() as connection:
             if digest is not None:
                 connection.execute(insert(IMPORTS), {"sha256": digest, "rows": table.num_rows})
@@ -273,6 +288,12 @@ class Store:
                 keys = [problems[code].key for code in codes[start : start + _ROWS_AT_ONCE]]
                 columns = to_columns(table.slice(start, _ROWS_AT_ONCE), keys, devices)
                 connection.exec_driver_sql(*bulk_insert(target, columns, self.engine.dialect))
+            # Last, since the row is locked until the end: so versions grow in the order in which additions are seen.
+            for device_id in changed:
+                version = VERSIONS.c.version
+                wanted = VERSIONS.c.device_id == device_id
+                connection.execute(update(VERSIONS).where(wanted).values(version=version + 1))
+        self.writes += bool(changed)
         return len(codes)
 
     def _register(self, key: Column[str], rows: Mapping[str, dict[str, Any]]) -> None:

@@ -10,6 +10,8 @@ from itertools import groupby
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from data.errors import NoAdvice
 from data.measurement import Device, Outcome
 from data.problem import ConvProblem
@@ -36,6 +38,10 @@ _COMPARABLE_LOG_SLOWDOWN: Final = 1.0
 """Predictions of variants further behind are too rough to scale the others by."""
 
 
+Prediction = tuple[str, float]
+"""A variant, and its time in ms."""
+
+
 class Source(StrEnum):
     """Where a time comes from."""
 
@@ -43,8 +49,7 @@ class Source(StrEnum):
     PREDICTED = "predicted"
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True):
     """One variant that may be run.
 
     Parameters
@@ -77,8 +82,7 @@ class Choice:
     plan: dict[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Exclusion:
+class Exclusion(msgspec.Struct, frozen=True):
     """One variant that is out, and why."""
 
     variant: str
@@ -136,36 +140,47 @@ class _Candidate:
 
 
 @dataclass(frozen=True, slots=True)
+class _Row:
+    """A leaf of the tree, whatever the problem: what the advisor reads of its arrays, once."""
+
+    column: Mapping[str, int]
+    order: tuple[tuple[str, ...], ...]  # of the variants that are likely to run; of one predicted time together
+    log_slowdown: list[float]
+    slowdown: list[float]
+    support: list[float]
+    workspace: list[float]
+    roofline: tuple[float, float, float]
+    best: float
+    spread: float
+
+
+@dataclass(slots=True)  # not frozen, which takes twice as long to make
 class _Leaf:
     """What the tree says of one problem."""
 
-    place: int
-    column: Mapping[str, int]
-    log_slowdown: list[float]
-    support: list[float]
-    workspace: list[float]
+    row: _Row
     best_ms: float
-    spread: float
     n_bytes: int
 
     def time_ms(self, variant: str) -> float:
-        return self.best_ms * math.exp(self.log_slowdown[self.column[variant]])
+        return self.best_ms * self.row.slowdown[self.row.column[variant]]
 
     def workspace_bytes(self, variant: str) -> int | None:
         """As predicted; a little above the limit of measurements, where the prediction may err, as that limit."""
-        column = self.column.get(variant)
+        column = self.row.column.get(variant)
         if column is None:
             return None
-        predicted, limit = round(self.workspace[column] * self.n_bytes), DEFAULT_WORKSPACE_LIMIT_BYTES
+        predicted, limit = round(self.row.workspace[column] * self.n_bytes), DEFAULT_WORKSPACE_LIMIT_BYTES
         return limit if limit < predicted <= _SURELY_ABOVE * limit else predicted
 
     def why_not(self, variant: str) -> str | None:
-        column = self.column.get(variant)
+        column = self.row.column.get(variant)
         if column is None:
             return "not measured on this layer, and the model does not know it"
-        if self.support[column] >= MIN_SUPPORT:
+        support = self.row.support[column]
+        if support >= MIN_SUPPORT:
             return None
-        return f"predicted as not supported: it is {self.support[column]:.0%} likely to run"
+        return f"predicted as not supported: it is {support:.0%} likely to run"
 
 
 class Advisor:
@@ -196,6 +211,7 @@ class Advisor:
         self.device = found
         self._pool = {variant.id: variant for variant in variants.values() if variant.backend.device_kind == found.kind}
         self._column = {name: column for column, name in enumerate(model.variants)} if model else {}
+        self._rows: dict[int, _Row] = {}
 
     def advise(
         self,
@@ -260,10 +276,10 @@ class Advisor:
         ------
         NoAdvice
         """
-        wanted = self.predict_order(problem, max_workspace_bytes=max_workspace_bytes, is_deterministic=is_deterministic)
-        for variant in wanted:
-            return variant
-        raise NoAdvice(_nothing_left(problem, self.device, []))
+        found = self.predict(problem, max_workspace_bytes=max_workspace_bytes, is_deterministic=is_deterministic)
+        if found is None:
+            raise NoAdvice(_nothing_left(problem, self.device, []))
+        return found[0]
 
     def predict_order(
         self,
@@ -276,25 +292,118 @@ class Advisor:
         leaf = self._leaf(problem, features(problem))
         if leaf is None:
             return
-        known = sorted((leaf.log_slowdown[column], name) for name, column in self._column.items() if name in self._pool)
-        for _, tied in groupby(known, key=lambda pair: pair[0]):
-            found = (
-                self._candidate(self._pool[name], problem, leaf, None, max_workspace_bytes, is_deterministic)
-                for _, name in tied
-            )
-            candidates = [candidate for candidate in found if isinstance(candidate, _Candidate)]
-            yield from (candidate.variant.id for candidate in sorted(candidates, key=lambda each: each.order))
+        for names in leaf.row.order:
+            tied = self._tied(names, problem, leaf, max_workspace_bytes, is_deterministic)
+            yield from (candidate.variant.id for candidate in tied)
+
+    def predict(
+        self,
+        problem: ConvProblem,
+        *,
+        max_workspace_bytes: int = DEFAULT_WORKSPACE_LIMIT_BYTES,
+        is_deterministic: bool = False,
+    ) -> Prediction | None:
+        """What `advise` would put first without measurements, and its time; None where that is nothing.
+
+        Many times as fast as `advise`, since variants behind the first one that applies are not looked at.
+        """
+        if self.model is None:
+            return None
+        place = walk(self.model, features(problem))
+        row = self._rows.get(place) or self._row(place)
+        least_ms = roofline_ms(problem, row.roofline)
+        return self.first(problem, place, least_ms, problem.bytes, max_workspace_bytes, is_deterministic)
+
+    def first(
+        self,
+        problem: ConvProblem,
+        place: int,
+        roofline_ms: float,
+        n_bytes: int,
+        max_workspace_bytes: int,
+        is_deterministic: bool,
+    ) -> Prediction | None:
+        """What `predict` gives, where the leaf is known already.
+
+        Parameters
+        ----------
+        problem : ConvProblem
+        place : int
+            Of the leaf that the problem leads to.
+        roofline_ms : float
+            Of the problem, by that leaf.
+        n_bytes : int
+            Of the problem.
+        max_workspace_bytes : int
+        is_deterministic : bool
+        """
+        row = self._rows.get(place) or self._row(place)
+        leaf = _Leaf(row, roofline_ms * row.best, n_bytes)
+        for names in row.order:
+            if len(names) == 1:
+                time_ms = self._time_ms(self._pool[names[0]], problem, leaf, max_workspace_bytes, is_deterministic)
+                if time_ms is not None:
+                    return names[0], time_ms
+            elif tied := self._tied(names, problem, leaf, max_workspace_bytes, is_deterministic):
+                return tied[0].variant.id, tied[0].time_ms
+        return None
+
+    def _time_ms(
+        self, variant: Variant, problem: ConvProblem, leaf: _Leaf, max_workspace_bytes: int, is_deterministic: bool
+    ) -> float | None:
+        """Predicted time of a variant that is likely to run; None where `_candidate` says why it is out."""
+        if variant.why_not(problem, self.device) or (is_deterministic and not variant.is_deterministic):
+            return None
+        workspace = variant.workspace_bytes(problem)
+        if workspace is None:
+            workspace = leaf.workspace_bytes(variant.id)
+        if workspace is not None and workspace > max_workspace_bytes:
+            return None
+        return leaf.time_ms(variant.id)
+
+    def _tied(
+        self,
+        names: Sequence[str],
+        problem: ConvProblem,
+        leaf: _Leaf,
+        max_workspace_bytes: int,
+        is_deterministic: bool,
+    ) -> list[_Candidate]:
+        """Of variants of one predicted time those that apply, in the order of a ranking."""
+        limits = max_workspace_bytes, is_deterministic
+        found = [self._candidate(self._pool[name], problem, leaf, None, *limits) for name in names]
+        return sorted((each for each in found if not isinstance(each, str)), key=lambda each: each.order)
 
     def _leaf(self, problem: ConvProblem, values: Sequence[float]) -> _Leaf | None:
         if self.model is None:
             return None
         place = walk(self.model, values)
+        row = self._rows.get(place) or self._row(place)
+        return _Leaf(row, roofline_ms(problem, row.roofline) * row.best, problem.bytes)
+
+    def _row(self, place: int) -> _Row:
+        model = self.model
+        assert model is not None  # noqa: S101 - or there is no leaf
         log_slowdown, support, workspace, roofline = (
-            self.model.arrays[name][place].tolist() for name in ("log_slowdown", "support", "workspace", "roofline")
+            model.arrays[name][place].tolist() for name in ("log_slowdown", "support", "workspace", "roofline")
         )
-        best_ms = roofline_ms(problem, roofline) * math.exp(self.model.arrays["log_best"][place])
-        spread = float(self.model.arrays["spread"][place])
-        return _Leaf(place, self._column, log_slowdown, support, workspace, best_ms, spread, problem.bytes)
+        known = sorted(
+            (log_slowdown[column], name)
+            for name, column in self._column.items()
+            if name in self._pool and support[column] >= MIN_SUPPORT
+        )
+        row = self._rows[place] = _Row(
+            column=self._column,
+            order=tuple(tuple(name for _, name in tied) for _, tied in groupby(known, key=lambda pair: pair[0])),
+            log_slowdown=log_slowdown,
+            slowdown=[math.exp(each) for each in log_slowdown],
+            support=support,
+            workspace=workspace,
+            roofline=tuple(roofline),
+            best=math.exp(model.arrays["log_best"][place]),
+            spread=float(model.arrays["spread"][place]),
+        )
+        return row
 
     def _candidate(
         self,
@@ -320,7 +429,7 @@ class Advisor:
         return (
             _refusal(summary)
             or leaf.why_not(variant.id)
-            or _Candidate(variant, workspace, None, leaf.time_ms(variant.id), leaf.spread)
+            or _Candidate(variant, workspace, None, leaf.time_ms(variant.id), leaf.row.spread)
         )
 
 
@@ -350,9 +459,12 @@ def _refusal(summary: Summary | None) -> str | None:
 
 def _scale(candidates: list[_Candidate], leaf: _Leaf) -> None:
     """Bring the predicted times to the level of the measured ones."""
-    known = [each for each in candidates if each.timed and each.variant.id in leaf.column]
-    near = [each for each in known if leaf.log_slowdown[leaf.column[each.variant.id]] < _COMPARABLE_LOG_SLOWDOWN]
-    scale = median(each.time_ms / leaf.time_ms(each.variant.id) for each in near or known) if known else 1.0
+    row = leaf.row
+    known = [each for each in candidates if each.timed and each.variant.id in row.column]
+    if not known:
+        return
+    near = [each for each in known if row.log_slowdown[row.column[each.variant.id]] < _COMPARABLE_LOG_SLOWDOWN]
+    scale = median(each.time_ms / leaf.time_ms(each.variant.id) for each in near or known)
     best_ms = min((each.time_ms for each in candidates if each.timed), default=0.0)
     for each in candidates:
         if each.timed is None:
@@ -382,6 +494,8 @@ def _ranking(candidates: list[_Candidate]) -> tuple[Choice, ...]:
 
 def _is_tied(each: _Candidate, best: _Candidate) -> bool:
     if each.timed and best.timed:
+        if each is not best and each.timed.outcome is Outcome.PRUNED:  # its one sample says only that it is far behind
+            return False
         return is_tied(each.time_ms, each.uncertainty, best.time_ms, best.uncertainty)
     spread = max(one.uncertainty for one in (each, best) if one.timed is None)
     return each.time_ms <= best.time_ms * math.exp(spread)

@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
@@ -86,8 +87,7 @@ class TreeModel:
         return feature, threshold, left, right, place
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(msgspec.Struct, frozen=True):
     """One comparison on the way to a leaf."""
 
     feature: str
@@ -110,13 +110,22 @@ def walk(model: TreeModel, values: Sequence[float]) -> int:
 
 def path(model: TreeModel, values: Sequence[float]) -> list[Step]:
     """The comparisons on the way to the leaf."""
-    feature, threshold, left, right, _ = model.nodes
-    node, steps = 0, []
-    while (tested := feature[node]) >= 0:
-        is_below = values[tested] <= threshold[node]
-        steps.append(Step(FEATURES[tested], values[tested], threshold[node], is_below))
-        node = left[node] if is_below else right[node]
+    feature, threshold, _, _, _ = model.nodes
+    steps = []
+    for node in path_nodes(model, values)[:-1]:
+        tested, limit = feature[node], threshold[node]
+        steps.append(Step(FEATURES[tested], values[tested], limit, values[tested] <= limit))
     return steps
+
+
+def path_nodes(model: TreeModel, values: Sequence[float]) -> list[int]:
+    """The nodes on the way to the leaf, which is the last."""
+    feature, threshold, left, right, _ = model.nodes
+    nodes = [0]
+    while (tested := feature[nodes[-1]]) >= 0:
+        node = nodes[-1]
+        nodes.append(left[node] if values[tested] <= threshold[node] else right[node])
+    return nodes
 
 
 def make(arrays: dict[str, np.ndarray], *, variants: Sequence[str], device: Device, card: dict[str, Any]) -> TreeModel:

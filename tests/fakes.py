@@ -175,7 +175,9 @@ class ReplayRunner:
     def download(self, _problem: ConvProblem, operands: Operands) -> np.ndarray:
         return operands.y
 
-    def prepare(self, variant: Variant, problem: ConvProblem, workspace_limit_bytes: int) -> Launch:
+    def prepare(
+        self, variant: Variant, problem: ConvProblem, workspace_limit_bytes: int, _plan: dict[str, Any] | None = None
+    ) -> Launch:
         row = self._recorded.get((problem, variant.id))
         if row is None:
             raise NotSupported("not in the recording")
@@ -185,6 +187,9 @@ class ReplayRunner:
             y[...] = reference.convolve(problem, x, weight)
 
         return Launch(run, row.workspace_bytes or 0, row.plan | {"replayed": variant.id})
+
+    def plans(self, problem: ConvProblem) -> list[tuple[str, dict[str, Any]]]:
+        return [(row.variant, row.plan) for (of, _), row in self._recorded.items() if of == problem and row.plan]
 
     def first_run(self, problem: ConvProblem, launch: Launch, operands: Operands) -> FirstRun:
         launch.run(operands.x, operands.weight, operands.y)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from app.cli.output import AsJson, LayerName, OneDType, OneLayout, print_json, print_table
 from app.settings import Settings, load_settings
 from data.errors import InvalidInput, UnknownDevice
-from data.problem import FIELDS, ConvProblem, DType, Layout
+from data.problem import ConvProblem, DType, Layout
 
 if TYPE_CHECKING:
     from data.store import Store
@@ -34,7 +34,9 @@ def advise(
     problem = ConvProblem.parse(layer, dtype=dtype, layout=layout)
     advice = advice_for(problem, device, load_settings(), max_workspace_bytes, deterministic)
     if as_json:
-        print_json(_advice_json(advice))
+        from app.answers import advice_answer
+
+        print_json(advice_answer(advice))
         return
     rows = [
         (each.variant, each.time_ms, each.slowdown, "tied" if each.is_tied else "", each.source, each.workspace_bytes)
@@ -76,23 +78,6 @@ def advice_for(
         is_deterministic=is_deterministic,
         measured=store.summaries([problem], device_id).get(problem.key) if store else None,
     )
-
-
-def _advice_json(advice: Advice) -> dict[str, Any]:
-    """What GET /v1/advice answers."""
-    problem = advice.problem
-    sizes = {name: getattr(problem, name) for name in FIELDS}
-    return {
-        "variant": advice.variant,
-        "time_ms": advice.best.time_ms,
-        "source": advice.best.source,
-        "ranking": [asdict(choice) for choice in advice.ranking],
-        "excluded": [asdict(each) for each in advice.excluded],
-        "path": [asdict(step) for step in advice.path],
-        "model": advice.model_id,
-        "device": advice.device_id,
-        "problem": sizes | {"layer": problem.short, "p": problem.p, "q": problem.q, "flops": problem.flops},
-    }
 
 
 def variants(

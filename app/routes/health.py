@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
@@ -22,8 +23,13 @@ async def is_live() -> JSONResponse:
 @router.get("/readyz", responses=documented(503))
 async def is_ready(request: Request) -> JSONResponse:
     """The worker is alive, the store can be read, and a model can advise; else 503 and what is missing."""
+    return await readiness(request, {"status": "ready"})
+
+
+async def readiness(request: Request, answer: dict[str, Any]) -> JSONResponse:
+    """This answer, or 503 and what is missing."""
     missing = await asyncio.to_thread(service_of(request).shortcomings)
     if not missing:
-        return JSONResponse({"status": "ready"})
+        return JSONResponse(answer)
     said = "; ".join(f"{part}: {reason}" for part, reason in missing.items())
     return problem_response(503, said, missing=missing)

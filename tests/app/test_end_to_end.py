@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -127,6 +128,61 @@ def test_tensors_are_convolved_by_every_variant_of_this_cpu(running: Server) -> 
     assert {attempt["outcome"] for attempt in attempts.values()} == {"measured"}
     assert all(attempt["max_error"] <= reference.tolerance(problem) for attempt in attempts.values())
     assert float(header["time_ms"]) == min(attempt["time_ms"] for attempt in attempts.values())
+
+
+def test_tritons_own_client_finds_the_model_and_convolves(running: Server) -> None:
+    from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
+    from tritonclient.utils import InferenceServerException
+
+    problem = ConvProblem.parse("13-2-3-6-5")
+    x, weight = reference.random_operands(problem, seed=1)
+    inputs = [InferInput(name, list(each.shape), "FP32") for name, each in (("x", x), ("weight", weight))]
+    for given, each in zip(inputs, (x, weight), strict=True):
+        given.set_data_from_numpy(each)
+    asked = {"layer": problem.short, "variant": "cpu.direct"}
+    with InferenceServerClient(f"127.0.0.1:{running.port}") as triton:
+        assert triton.is_server_live()
+        assert eventually(triton.is_server_ready, within_s=60)
+        assert triton.is_model_ready("conv")
+        assert not triton.is_model_ready("resnet")
+        assert triton.get_server_metadata()["name"] == "conv-advisor"
+        assert [each["name"] for each in triton.get_model_metadata("conv")["inputs"]] == ["x", "weight"]
+        for outputs in (None, [InferRequestedOutput("y", binary_data=False)], [InferRequestedOutput("y")]):
+            result = triton.infer("conv", inputs, outputs=outputs, request_id="7", parameters=asked)
+            y = result.as_numpy("y")
+            assert y.shape == problem.y_shape
+            assert reference.max_error(y, reference.convolve(problem, x, weight)) <= reference.tolerance(problem)
+            answer = result.get_response()
+            assert (answer["id"], answer["parameters"]["variant"]) == ("7", "cpu.direct")
+        with pytest.raises(InferenceServerException, match="unknown variant"):
+            triton.infer("conv", inputs, parameters=asked | {"variant": "nobody"})
+        with pytest.raises(InferenceServerException, match="Content-Encoding"):
+            triton.infer("conv", inputs, parameters=asked, request_compression_algorithm="gzip")
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+def test_curl_sends_and_receives_npy(running: Server, tmp_path: Path) -> None:
+    problem = ConvProblem.parse("13-2-3-6-5")
+    operands = reference.random_operands(problem, seed=1)
+    for name, each in zip(("x", "weight"), operands, strict=True):
+        np.save(tmp_path / f"{name}.npy", each)
+    url = f"http://127.0.0.1:{running.port}/v1/convolutions?layer={problem.short}&variant=cpu.gemm"
+    send = "cat x.npy weight.npy | curl -sf --data-binary @- -H 'content-type: application/x-npy' -o y.npy"
+    subprocess.run(["/bin/sh", "-c", f"{send} '{url}'"], cwd=tmp_path, check=True)
+    expected = reference.convolve(problem, *operands)
+    assert reference.max_error(np.load(tmp_path / "y.npy"), expected) <= reference.tolerance(problem)
+
+
+def test_the_server_has_loaded_neither_scikit_learn_nor_numba_whatever_it_did(running: Server) -> None:
+    layers = {"layers": ["14-1-3-256-128", {"layer": "7-1-1-8-8", "dtype": "float16"}], "device": GPU.id}
+    assert running.http.get("/v1/advice?layer=14-1-3-256-128").status_code == 200
+    assert running.http.post("/v1/advice", json=layers).status_code == 200
+    assert running.http.post("/v1/advice", json=layers | {"ranking": True}).status_code == 200
+    convolved = running.http.post("/v1/convolutions", json={"layer": "7-1-1-8-8", "variant": "cpu.direct"})
+    assert convolved.status_code == 200
+    maps = Path(f"/proc/{running.process.pid}/maps").read_text()
+    assert "numpy" in maps
+    assert [name for name in ("sklearn", "llvmlite", "numba", "cupy") if name in maps] == []
 
 
 def test_nan_and_infinity_are_computed_as_ieee_says(running: Server) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
-from app import answers
+from app import answers, insight
 from app.engine import Engine
 from app.main import create_app
 from app.settings import Settings
@@ -126,6 +126,8 @@ def test_every_answer_carries_an_id_and_headers_of_caution(client: Client) -> No
         (answers.NetworkAnswer, "/v1/networks/vgg19"),
         (answers.ModelsAnswer, "/v1/models"),
         (answers.JobsAnswer, "/v1/jobs"),
+        (insight.ExplanationAnswer, f"/v1/explanations?layer={LAYER}"),
+        (insight.LandscapeAnswer, f"/v1/landscapes?layer={LAYER}"),
     ],
 )
 def test_answers_are_what_their_schema_says(client: Client, answer: type, path: str) -> None:
@@ -145,6 +147,9 @@ def test_the_openapi_document_has_every_route_with_its_errors_and_examples(clien
     document = client.get("/openapi.json").json()
     expected = {"/v1/advice", "/v1/convolutions", "/v1/models", "/v1/models/active", "/v1/jobs", "/v1/jobs/{job_id}"}
     expected |= {"/v1/variants", "/v1/devices", "/v1/networks", "/v1/networks/{name}", "/livez", "/readyz"}
+    expected |= {"/v1/explanations", "/v1/landscapes"}
+    expected |= {f"/v2{path}" for path in ("", "/health/live", "/health/ready")}
+    expected |= {f"/v2/models/{{model}}{path}" for path in ("", "/ready", "/infer")}
     assert set(document["paths"]) == expected
     text = json.dumps(document)
     for reference in {part.split('"')[0] for part in text.split('"#/components/schemas/')[1:]}:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from app.answers import JobAnswer
+from app.service import PROMOTED_S
 from models.registry import Registry
 from models.tree_file import TREE_FILE
 from tests.app.serving import FAST, GPU, LAYER, LEAN, SLOW, Client, is_problem, keep_tree, serving, small_tree
@@ -54,8 +56,10 @@ def test_another_model_answers_from_the_next_request_on_and_the_first_again(clie
 def test_a_model_that_another_process_activates_answers_too(client: Client, home: Path) -> None:
     first = client.app.state.service.registry.active("fake-gpu").id
     keep_tree(home, OTHER_TREE)
+    time.sleep(2 * PROMOTED_S)
     assert best(client) == LEAN
     Registry(home).activate("fake-gpu", first)
+    time.sleep(2 * PROMOTED_S)
     assert best(client) == FAST
 
 

@@ -113,6 +113,13 @@ def test_measured_medians_closer_than_their_noise_are_tied(advisor: Advisor) -> 
     assert tied == {"cuda.plain", "cuda.loose"}
 
 
+def test_a_pruned_variant_is_never_tied_though_its_one_sample_says_nothing_of_its_noise(advisor: Advisor) -> None:
+    pruned = summary("cuda.big", 3.0, outcome=Outcome.PRUNED, noise=1.0)
+    advice = advisor.advise(SMALL, measured=measured(plain=0.3, loose=0.3005) | {"cuda.big": pruned})
+    tied = {choice.variant: choice.is_tied for choice in advice.ranking}
+    assert (tied["cuda.plain"], tied["cuda.loose"], tied["cuda.big"]) == (True, True, False)
+
+
 def test_measured_times_scale_the_predicted_ones(advisor: Advisor) -> None:
     advice = advisor.advise(SMALL, measured=measured(plain=20.0, only_3x3=15.0))
     times = {choice.variant: (choice.time_ms, choice.source) for choice in advice.ranking}

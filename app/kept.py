@@ -1,0 +1,102 @@
+"""Encoded answers, kept for as long as they are what would be answered."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    device_id: str | None
+    basis: object
+    answer: bytes
+
+
+class Answers:
+    """Answers by what was asked, the one asked for longest ago out first.
+
+    Parameters
+    ----------
+    most_bytes : int
+        Of all answers together.
+
+    Attributes
+    ----------
+    hits, misses : int
+        How often `get` had an answer, and had none.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self.hits = self.misses = 0
+        self._most_bytes = most_bytes
+        self._bytes = 0
+        self._kept: OrderedDict[Hashable, _Kept] = OrderedDict()
+
+    def get(self, asked: Hashable, basis_of: Callable[[str | None], object]) -> bytes | None:
+        """The answer, if it would be made from the same today.
+
+        Parameters
+        ----------
+        asked : hashable
+        basis_of : callable (device_id) -> object
+            What an answer on the device that was asked for (None: whichever is the default) depends on beside what is
+            asked; equal to the kept answer's own if and only if nothing has changed.
+        """
+        kept = self._kept.get(asked)
+        if kept is None or kept.basis != basis_of(kept.device_id):
+            self.misses += 1
+            return None
+        self.hits += 1
+        self._kept.move_to_end(asked)
+        return kept.answer
+
+    def put(self, asked: Hashable, device_id: str | None, basis: object, answer: bytes) -> None:
+        """Keep an answer."""
+        before = self._kept.pop(asked, None)
+        self._kept[asked] = _Kept(device_id, basis, answer)
+        self._bytes += len(answer) - (len(before.answer) if before else 0)
+        while self._bytes > self._most_bytes:
+            _, oldest = self._kept.popitem(last=False)
+            self._bytes -= len(oldest.answer)
+
+
+class Parts:
+    """Encoded parts of answers to lists; made in threads, several at once.
+
+    Parameters
+    ----------
+    most : int
+        Parts that are kept; where there are more, all are given up, since most of them serve one list alone.
+
+    Attributes
+    ----------
+    hits, misses : int
+        How many parts of answers were kept, and had to be made; whoever makes them counts.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.hits = self.misses = 0
+        self._most = most
+        self._kept: dict[Hashable, tuple[object, dict[Hashable, bytes]]] = {}
+
+    def of(self, asked: Hashable, basis: object) -> dict[Hashable, bytes]:
+        """The parts that answer this, each by what of a list it is for: to be read, and to be added to.
+
+        Parameters
+        ----------
+        asked : hashable
+            What is asked for the whole list.
+        basis : object
+            What the parts depend on beside that; equal if and only if nothing has changed.
+        """
+        kept = self._kept
+        found = kept.get(asked)
+        if found is not None and found[0] == basis and len(found[1]) < self._most:
+            return found[1]
+        if sum(len(parts) for _, parts in list(kept.values())) + len(kept) >= self._most:
+            kept.clear()
+        parts: dict[Hashable, bytes] = {}
+        kept[asked] = (basis, parts)
+        return parts

@@ -1,0 +1,72 @@
+"""What the store knows of layers, asked no more often than it changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import monotonic
+from typing import Final
+
+from data.problem import ConvProblem
+from data.store import Store, Summary
+
+ASK_AGAIN_S: Final = 0.5
+"""How old what another process has added to the store may be before it counts; what this one adds counts at once."""
+
+_LOAD_AGAIN_S: Final = 1.0
+"""Between two looks at which layers were measured at all: while a sweep adds some, each one is looked up instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    number: int
+    writes: int
+    until: float
+
+
+class Recall:
+    """The store's summaries, without asking the database for layers that were never measured.
+
+    Parameters
+    ----------
+    store : Store
+
+    Raises
+    ------
+    StoreError
+        From every method.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._versions: dict[str, _Version] = {}
+        self._keys: set[str] = set()
+        self._keys_at: dict[str, int] = {}
+        self._load_from = 0.0
+
+    def version(self, device_id: str) -> int:
+        """The store's version for a device, at most `ASK_AGAIN_S` old."""
+        seen, writes, now = self._versions.get(device_id), self._store.writes, monotonic()
+        if seen is None or seen.writes != writes or now >= seen.until:
+            seen = _Version(self._store.version(device_id), writes, now + ASK_AGAIN_S)
+            self._versions[device_id] = seen
+        return seen.number
+
+    def summaries(self, problems: Sequence[ConvProblem], device_id: str) -> dict[str, dict[str, Summary]]:
+        """What `Store.summaries` gives."""
+        known = self._known(device_id)
+        wanted = problems if known is None else [problem for problem in problems if problem.key in known]
+        return self._store.summaries(wanted, device_id) if wanted else {}
+
+    def _known(self, device_id: str) -> set[str] | None:
+        """The keys of all problems that were ever measured; None where that would have to be asked too often."""
+        version = self.version(device_id)
+        if self._keys_at.get(device_id) != version:
+            now = monotonic()
+            if now < self._load_from:
+                return None
+            self._load_from = now + _LOAD_AGAIN_S
+            # In this order: keys are never taken away, so these hold all that this version has.
+            self._keys = self._store.problem_keys()
+            self._keys_at[device_id] = version
+        return self._keys

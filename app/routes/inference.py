@@ -1,0 +1,119 @@
+"""/v2: the same convolutions by the Open Inference Protocol, for clients of KServe and Triton."""
+
+from __future__ import annotations
+
+import asyncio
+from importlib.metadata import version
+from typing import Any, Final
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from app.answers import convolution_summary
+from app.body import announced_bytes, read, require_media_type
+from app.border import MAX_JSON_BYTES, too_long
+from app.convolution import Convolution
+from app.errors import documented
+from app.oip import LENGTH_HEADER, Inference, read_inference, write_inference
+from app.orders import check_answer, order_from_inference
+from app.routes.convolutions import carry_out
+from app.routes.health import readiness
+from app.routes.state import service_of
+from data.errors import UnknownModel
+
+MODEL: Final = "conv"
+_JSON: Final = "application/json"
+_OCTETS: Final = "application/octet-stream"
+_ANY_SIZES: Final = [-1, -1, -1, -1]
+_BODY: Final = {
+    "requestBody": {
+        "required": True,
+        "content": {_JSON: {"schema": {"type": "object"}}, _OCTETS: {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
+
+router = APIRouter(prefix="/v2", tags=["inference"])
+
+
+@router.get("", responses=documented())
+async def describe_server() -> JSONResponse:
+    """Name, version, and the extensions of the protocol that are spoken."""
+    known = {"name": "conv-advisor", "version": version("conv-advisor"), "extensions": ["binary_tensor_data"]}
+    return JSONResponse(known)
+
+
+@router.get("/health/live", responses=documented())
+async def is_live() -> JSONResponse:
+    """The process runs and answers."""
+    return JSONResponse({"live": True})
+
+
+@router.get("/health/ready", responses=documented(503))
+async def is_ready(request: Request) -> Response:
+    """As /readyz."""
+    return await readiness(request, {"ready": True})
+
+
+@router.get("/models/{model}", responses=documented(404))
+async def describe_model(model: str) -> JSONResponse:
+    """The tensors that go in and come out; FP16 and BF16 are taken too, and y has the type of x."""
+    _check_name(model)
+    x, weight, y = ({"name": name, "datatype": "FP32", "shape": _ANY_SIZES} for name in ("x", "weight", "y"))
+    known = {"name": MODEL, "versions": [], "platform": "conv-advisor", "inputs": [x, weight], "outputs": [y]}
+    return JSONResponse(known)
+
+
+@router.get("/models/{model}/ready", responses=documented(404, 503))
+async def is_model_ready(request: Request, model: str) -> Response:
+    """As /readyz."""
+    _check_name(model)
+    return await readiness(request, {"ready": True})
+
+
+@router.post(
+    "/models/{model}/infer",
+    responses=documented(400, 404, 409, 413, 415, 503, 504, 507),
+    openapi_extra=_BODY,
+)
+async def infer(request: Request, model: str) -> Response:
+    """Convolve the inputs x and weight; the parameters of the request are those of POST /v1/convolutions.
+
+    Tensors are JSON, or bytes after it (the extension binary_tensor_data); y comes back as outputs, or the parameter
+    binary_data_output, ask for it. The answer's parameters have the variant, its time in ms and its error.
+    """
+    _check_name(model)
+    service = service_of(request)
+    if "content-type" in request.headers:  # Triton's client sends none
+        require_media_type(request, _JSON, _OCTETS)
+    with service.budget.hold(announced_bytes(request, service.settings.max_body_bytes)):
+        body = await read(request, service.settings.max_body_bytes)
+        json_bytes = _json_bytes(request, len(body))
+        asked = await asyncio.to_thread(read_inference, body, json_bytes, ("x", "weight"), "y")
+        order = order_from_inference(asked, service.settings)
+        check_answer(order, service.settings, is_json=not asked.is_binary)
+        return await asyncio.to_thread(_answer, await carry_out(request, order), asked)
+
+
+def _check_name(model: str) -> None:
+    if model != MODEL:
+        raise UnknownModel(model, [MODEL])
+
+
+def _json_bytes(request: Request, body_bytes: int) -> int:
+    given = request.headers.get(LENGTH_HEADER, str(body_bytes))
+    if not (given.isascii() and given.isdigit() and len(given) <= 18 and int(given) <= body_bytes):
+        raise HTTPException(400, f"{LENGTH_HEADER} is {given[:40]!r}; allowed: a number up to {body_bytes}")
+    if int(given) > MAX_JSON_BYTES:
+        raise HTTPException(413, too_long(MAX_JSON_BYTES))
+    return int(given)
+
+
+def _answer(done: Convolution, asked: Inference) -> Response:
+    assert done.best.y is not None  # noqa: S101 - tensors were given
+    head: dict[str, Any] = {"model_name": MODEL, "parameters": convolution_summary(done)}
+    head |= {"id": asked.id} if asked.id else {}
+    content, json_bytes = write_inference(head, "y", done.best.y, is_binary=asked.is_binary)
+    if not asked.is_binary:
+        return Response(content, media_type=_JSON)
+    return Response(content, media_type=_OCTETS, headers={LENGTH_HEADER: str(json_bytes)})

@@ -1,0 +1,267 @@
+"""The page: GET answers whole pages, of which htmx takes the part it wants; POST answers that part alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.responses import RedirectResponse
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+
+from app.errors import problem_of
+from app.jobs import JobKind
+from app.measuring import Measuring, Run
+from app.routes.state import service_of
+from app.web import overview
+from app.web.forms import layer_form, read_form
+from app.web.measured import run_view
+from app.web.render import STATIC, Assets, is_fragment, page
+from app.web.views import AdviceView, advice_view
+from data import networks
+from data.errors import ConvAdvisorError
+from kernels.bench import BenchOptions
+from models.landscape import Axis
+
+BEST: Final = 5
+"""Variants that are measured where only the best are asked for."""
+
+
+class PageRoute(APIRoute):
+    """A route whose errors are pages too, and whose forms are taken from its own pages only."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """The handler, with its errors shown."""
+        handle = super().get_route_handler()
+
+        async def handle_shown(request: Request) -> Response:
+            try:
+                _check_origin(request)
+                return await handle(request)
+            except ConvAdvisorError as error:
+                return _error_page(request, problem_of(error))
+            except HTTPException as error:
+                document = {"status": error.status_code, "title": "Refused", "detail": str(error.detail)}
+                return _error_page(request, document)
+
+        return handle_shown
+
+
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+
+
+def install(app: FastAPI) -> None:
+    """Add the pages and what they are made of."""
+    app.include_router(router)
+    app.mount("/static", Assets(directory=STATIC), name="static")
+
+
+@asynccontextmanager
+async def measuring(app: FastAPI) -> AsyncIterator[None]:
+    """Hold the measurements that people look on at, for as long as the application runs."""
+    app.state.measuring = Measuring()
+    try:
+        yield
+    finally:
+        await app.state.measuring.close()
+
+
+@router.get("/")
+async def show_advice(request: Request) -> Response:
+    """Advice on one layer, as it is typed."""
+    service = service_of(request)
+    form = layer_form(request.query_params)
+    view: AdviceView | None = None
+    problem: dict[str, Any] | None = None
+    try:
+        view = await asyncio.to_thread(advice_view, service, form)
+        form = form.filled(view.problem, view.advice.device_id)
+    except ConvAdvisorError as error:
+        problem = problem_of(error)
+    devices, status = await asyncio.to_thread(lambda: (overview.device_ids(service), overview.status_view(service)))
+    values = {"form": form, "view": view, "problem": problem, "devices": devices, "status": status}
+    values |= {"networks": _networks(), "titles": overview.TITLES}
+    response = page(request, "advice.html", values, problem["status"] if problem else 200)
+    if view:
+        response.headers["HX-Push-Url"] = form.address("/", network=form["network"])
+    return response
+
+
+@router.get("/networks")
+@router.get("/networks/{name}")
+async def show_network(request: Request, name: str = "resnet50") -> Response:
+    """Every layer of a network with the variant that is advised for it."""
+    service = service_of(request)
+    asked = {key: value.strip() for key, value in request.query_params.items()}
+    view = await asyncio.to_thread(overview.network_view, service, name, asked)
+    devices = await asyncio.to_thread(overview.device_ids, service)
+    chosen = {"batch": "1", "dtype": "float32", "layout": "nchw"} | asked
+    values = {"view": view, "chosen": chosen, "devices": devices, "batches": overview.BATCHES}
+    return page(request, "network.html", values | {"networks": _networks(), "titles": overview.TITLES})
+
+
+@router.get("/map")
+async def show_map(request: Request) -> Response:
+    """Which variant wins over two sizes of a layer."""
+    service = service_of(request)
+    form = layer_form(request.query_params)
+    x, y = request.query_params.get("x", Axis.SIZE), request.query_params.get("y", Axis.BATCH)
+    view: overview.MapView | None = None
+    problem: dict[str, Any] | None = None
+    try:
+        view = await asyncio.to_thread(overview.map_view, service, form, x, y)
+        device_id = form["device"] or service.default_device_id()
+        form = form.filled(view.landscape.problem, device_id)
+    except ConvAdvisorError as error:
+        problem = problem_of(error)
+    devices = await asyncio.to_thread(overview.device_ids, service)
+    values = {"form": form, "view": view, "problem": problem, "devices": devices, "axes": list(Axis), "x": x, "y": y}
+    response = page(request, "map.html", values, problem["status"] if problem else 200)
+    if view:
+        response.headers["HX-Push-Url"] = form.address("/map", x=x, y=y)
+    return response
+
+
+@router.get("/models")
+async def show_models(request: Request) -> Response:
+    """The trees of every device, with their scores on layers held out."""
+    service = service_of(request)
+    models = await asyncio.to_thread(overview.model_rows, service)
+    devices = await asyncio.to_thread(overview.device_ids, service)
+    return page(request, "models.html", {"models": models, "devices": devices})
+
+
+@router.post("/models/retrain")
+async def retrain(request: Request) -> Response:
+    """Train a tree; the job that does it."""
+    service = service_of(request)
+    form = await read_form(request)
+    device = await asyncio.to_thread(service.find_device, form.get("device", ""))
+    order = {"device": device.id, "force": form.get("force") == "true"}
+    job = await asyncio.to_thread(service.submit_job, JobKind.RETRAIN, order)
+    if not is_fragment(request):
+        return RedirectResponse("/jobs", 303)
+    (row,) = overview.job_rows([job])
+    return page(request, "job.html", {"row": row})
+
+
+@router.post("/models/activate")
+async def activate(request: Request) -> Response:
+    """Put one of a device's trees in charge; the list as it then is."""
+    service = service_of(request)
+    form = await read_form(request)
+    await asyncio.to_thread(service.registry.activate, form.get("device", ""), form.get("model", ""))
+    if not is_fragment(request):
+        return RedirectResponse("/models", 303)
+    models = await asyncio.to_thread(overview.model_rows, service)
+    return page(request, "models-list.html", {"models": models, "changed": form["model"]})
+
+
+@router.get("/jobs")
+async def show_jobs(request: Request) -> Response:
+    """The newest jobs, and the measurements of this service."""
+    jobs = await asyncio.to_thread(service_of(request).jobs.list)
+    runs = [run_view(run) for run in _measuring(request).list()]
+    return page(request, "jobs.html", {"rows": overview.job_rows(jobs), "runs": runs})
+
+
+@router.get("/jobs/{job_id}")
+async def show_job(request: Request, job_id: str) -> Response:
+    """One job."""
+    job = await asyncio.to_thread(service_of(request).jobs.get, job_id)
+    (row,) = overview.job_rows([job])
+    response = page(request, "job.html" if is_fragment(request) else "job-page.html", {"row": row})
+    if job.state.is_final:
+        response.headers["HX-Trigger"] = "job-ended"  # a list of models on the same page is read again
+    return response
+
+
+@router.post("/jobs/{job_id}/cancel")
+async def cancel_job(request: Request, job_id: str) -> Response:
+    """Cancel a job; the job as it then is."""
+    job = await asyncio.to_thread(service_of(request).runner.cancel, job_id)
+    if not is_fragment(request):
+        return RedirectResponse("/jobs", 303)
+    (row,) = overview.job_rows([job])
+    return page(request, "job.html", {"row": row})
+
+
+@router.post("/measurements")
+async def measure(request: Request) -> Response:
+    """Measure the variants of a layer on the worker's device; what is known so far, which asks for more by itself."""
+    service = service_of(request)
+    given = await read_form(request)
+    form = layer_form(given)
+    problem = await asyncio.to_thread(form.problem)
+    options = BenchOptions(workspace_limit_bytes=service.settings.workspace_limit_bytes)
+    most = BEST if given.get("which") == "best" else None
+    run = await _measuring(request).begin(service, problem, options, most)
+    if not is_fragment(request):
+        return RedirectResponse(f"/measurements/{run.id}", 303)
+    return _run_page(request, run)
+
+
+@router.get("/measurements/{run_id}")
+async def show_measurement(request: Request, run_id: str) -> Response:
+    """How far a measurement is."""
+    return _run_page(request, _measuring(request).get(run_id))
+
+
+@router.post("/measurements/{run_id}/cancel")
+async def cancel_measurement(request: Request, run_id: str) -> Response:
+    """Stop a measurement; what is known so far."""
+    run = await _measuring(request).cancel(run_id)
+    if not is_fragment(request):
+        return RedirectResponse(f"/measurements/{run.id}", 303)
+    return _run_page(request, run)
+
+
+@router.get("/status")
+async def show_status(request: Request) -> Response:
+    """What the header says of the worker."""
+    status = await asyncio.to_thread(overview.status_view, service_of(request))
+    return page(request, "status.html", {"status": status})
+
+
+def _run_page(request: Request, run: Run) -> Response:
+    template = "measurement.html" if is_fragment(request) else "measurement-page.html"
+    view = run_view(run)
+    response = page(request, template, {"run": view})
+    if not view.is_running:
+        response.headers["HX-Trigger"] = "measured"  # what shows these times elsewhere on the page takes them up
+    return response
+
+
+def _measuring(request: Request) -> Measuring:
+    found: Measuring = request.app.state.measuring
+    return found
+
+
+def _networks() -> dict[str, int]:
+    return {name: len(networks.layers(name)) for name in networks.names()}
+
+
+def _error_page(request: Request, problem: dict[str, Any]) -> Response:
+    template = "error.html" if is_fragment(request) and request.method == "POST" else "error-page.html"
+    return page(request, template, {"problem": problem}, problem["status"])
+
+
+def _check_origin(request: Request) -> None:
+    """Take no form from another site's page: a browser says where a form comes from.
+
+    Raises
+    ------
+    HTTPException
+        403
+    """
+    if request.method != "POST":
+        return
+    origin, host = request.headers.get("origin"), request.headers.get("host", "")
+    if origin is not None and urlsplit(origin).netloc != host:
+        raise HTTPException(403, f"the form comes from {origin[:120]}, not from this page")
+    if origin is None and request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
+        raise HTTPException(403, "the form comes from another site")

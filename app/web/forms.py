@@ -1,0 +1,138 @@
+"""What was typed: kept as it was, so that it can be shown again, and read into a layer and its limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeVar
+from urllib.parse import parse_qsl, urlencode
+
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from app.border import too_long
+from app.schemas import LAYER, AdviceParameters, problem_from
+from data.errors import InvalidInput
+from data.problem import ConvProblem, DType, Layout
+
+Parameters = TypeVar("Parameters", bound=AdviceParameters)
+
+MAX_FORM_BYTES: Final = 16_384
+
+SIZES: Final = ("n", "c", "h", "w", "k", "r", "s")
+DETAILS: Final = ("stride_h", "stride_w", "pad_h", "pad_w", "dilation_h", "dilation_w", "groups")
+_FIELDS: Final = (*SIZES, *DETAILS)
+_MIB: Final = 2**20
+_MOST_MIB: Final = 2**40
+
+
+@dataclass(frozen=True)
+class LayerForm:
+    """A layer and what advice on it depends on, as typed.
+
+    Parameters
+    ----------
+    values : mapping of str to str
+        By name; what is missing is empty. ``by`` is ``short`` or ``fields``: which way of writing the layer counts.
+    """
+
+    values: Mapping[str, str]
+
+    def __getitem__(self, name: str) -> str:
+        return self.values.get(name, "")
+
+    @property
+    def is_by_fields(self) -> bool:
+        """Whether the sizes by name count, and not the short form."""
+        return self["by"] == "fields"
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no layer was typed at all."""
+        return not any(self[name] for name in ("layer", *SIZES))
+
+    def parameters(self, kind: type[Parameters], **more: str) -> Parameters:
+        """What the form asks for.
+
+        Raises
+        ------
+        InvalidInput
+        """
+        wanted = _FIELDS if self.is_by_fields else ("layer",)
+        given = {name: self[name] for name in (*wanted, "dtype", "layout", "device", "deterministic")} | more
+        if self["workspace_mib"]:
+            given["max_workspace_bytes"] = str(_workspace_bytes(self["workspace_mib"]))
+        try:
+            return kind.model_validate_strings({name: value for name, value in given.items() if value})
+        except ValidationError as error:
+            fault = error.errors()[0]
+            field = str(fault["loc"][0])
+            raise InvalidInput(field, fault["input"], fault["msg"].removeprefix("Value error, ")) from None
+
+    def problem(self) -> ConvProblem:
+        """The layer.
+
+        Raises
+        ------
+        InvalidInput
+        """
+        return problem_from(self.parameters(AdviceParameters).given())
+
+    def filled(self, problem: ConvProblem, device_id: str) -> LayerForm:
+        """The same form with both ways of writing this layer."""
+        written = {name: str(getattr(problem, name)) for name in _FIELDS}
+        known = {"layer": problem.short, "dtype": problem.dtype, "layout": problem.layout, "device": device_id}
+        return replace(self, values={**self.values, **written, **known})
+
+    def address(self, path: str, **changes: Any) -> str:
+        """Where the page for this form is, with some values changed; an empty one is left out."""
+        wanted = ("layer", "dtype", "layout", "device", "workspace_mib", "deterministic")
+        return address(path, **({name: self[name] for name in wanted} | changes))
+
+
+def address(path: str, **values: Any) -> str:
+    """A path with a query of those values that are not empty."""
+    query = urlencode({name: value for name, value in values.items() if value not in ("", None)})
+    return f"{path}?{query}" if query else path
+
+
+def layer_form(given: Mapping[str, str]) -> LayerForm:
+    """The form as it was sent; without a layer, an example's.
+
+    Numbers are taken as people paste them, with spaces around.
+    """
+    known = ("by", "layer", *_FIELDS, "dtype", "layout", "device", "workspace_mib", "deterministic", "network")
+    values = {name: given[name].strip()[:400] for name in known if given.get(name, "").strip()}
+    form = LayerForm({"by": "short", "dtype": DType.FLOAT32, "layout": Layout.NCHW, **values})
+    return replace(form, values={**form.values, "layer": LAYER}) if form.is_empty else form
+
+
+async def read_form(request: Request) -> dict[str, str]:
+    """A form that was posted; of values of the same name the last.
+
+    Raises
+    ------
+    InvalidInput
+    HTTPException
+        413
+    """
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_FORM_BYTES:
+            raise HTTPException(413, too_long(MAX_FORM_BYTES))
+    try:
+        return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=100))
+    except ValueError as error:
+        raise InvalidInput("form", bytes(body[:80]), f"application/x-www-form-urlencoded ({error})") from None
+
+
+def _workspace_bytes(text: str) -> int:
+    try:
+        mib = float(text)
+    except ValueError:
+        mib = -1.0
+    if not 0 <= mib <= _MOST_MIB:
+        raise InvalidInput("workspace_mib", text, f"a number of MiB from 0 to {_MOST_MIB}")
+    return round(mib * _MIB)

@@ -1,0 +1,322 @@
+"""What the page shows of networks, models, jobs and the map, as values that a template only has to place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from app.insight import LandscapeParameters, survey_of
+from app.jobs import Job, JobState
+from app.service import Service
+from app.web import text
+from app.web.forms import LayerForm, address
+from data import networks
+from data.errors import InvalidInput, NoAdvice
+from data.problem import ConvProblem, DType, Layout
+from models.advisor import Advice
+from models.explain import favourites
+from models.landscape import Axis, Landscape
+from models.registry import Entry
+
+BATCHES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+COLOURS: Final = 10
+"""Variants that have a colour of their own; the others share one."""
+
+TITLES: Final = {
+    "alexnet": "AlexNet",
+    "googlenet": "GoogLeNet",
+    "squeezenet": "SqueezeNet 1.0",
+    "resnet50": "ResNet-50",
+    "vgg19": "VGG19",
+    "input-layers": "Input layers",
+    "feature-layers": "Feature layers",
+    "filter-sweep": "Filter sweep",
+    "seeds": "All five networks",
+    "fourth-seed": "All experiments",
+}
+
+
+@dataclass(frozen=True)
+class Status:
+    """What can be done now."""
+
+    device_name: str
+    device_id: str
+    missing: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class NetworkRow:
+    """One layer of a network; without advice where nothing is known to run it."""
+
+    problem: ConvProblem
+    source: str
+    advice: Advice | None
+    share: float
+    href: str
+
+
+@dataclass(frozen=True)
+class NetworkView:
+    """A network at one batch, precision and layout."""
+
+    name: str
+    title: str
+    rows: Sequence[NetworkRow]
+    total_ms: float
+    n_measured: int
+    device_id: str
+
+
+@dataclass(frozen=True)
+class LegendEntry:
+    """One variant that wins somewhere."""
+
+    variant: str
+    colour: int
+    letter: str
+    share: float
+
+
+@dataclass(frozen=True)
+class MapView:
+    """A landscape with its legend, a table for those who do not see colours, and the values that are drawn."""
+
+    landscape: Landscape
+    legend: Sequence[LegendEntry]
+    own: str | None
+    n_empty: int
+    data: str
+
+    def letter(self, place: int | None) -> str:
+        """How the legend calls the winner of a cell."""
+        return text.NONE if place is None else self.legend[place].letter
+
+
+@dataclass(frozen=True)
+class Score:
+    """How one tree did on layers held out from it, for one precision and layout, or for all of them."""
+
+    name: str
+    geometric_mean: float
+    p95: float | None
+    worst: float | None
+    share_tied: float | None
+
+
+@dataclass(frozen=True)
+class ModelRow:
+    """One tree."""
+
+    entry: Entry
+    scores: Sequence[Score]
+    n_layers: int | None
+    n_times: int | None
+    created: str
+
+    @property
+    def overall(self) -> Score | None:
+        """The score over everything."""
+        return self.scores[0] if self.scores else None
+
+
+@dataclass(frozen=True)
+class JobRow:
+    """One job of the database."""
+
+    job: Job
+    title: str
+    outcome: str
+    elapsed_s: float | None
+
+
+def status_view(service: Service) -> Status:
+    """What the header says of the worker, and what keeps the service from doing all it is for."""
+    device = service.device
+    return Status(device.name if device else "", device.id if device else "", service.shortcomings())
+
+
+def device_ids(service: Service) -> list[str]:
+    """The devices that can be asked about, that which is asked by default first."""
+    known = list(service.devices())
+    try:
+        default = service.default_device_id()
+    except NoAdvice:
+        return known
+    return sorted(known, key=lambda device_id: device_id != default)
+
+
+def network_view(service: Service, name: str, values: Mapping[str, str]) -> NetworkView:
+    """Advice on every layer of a network.
+
+    Raises
+    ------
+    UnknownNetwork, InvalidInput, UnknownDevice, ModelRejected, StoreError
+    """
+    dtype = _member(DType, "dtype", values.get("dtype") or DType.FLOAT32)
+    layout = _member(Layout, "layout", values.get("layout") or Layout.NCHW)
+    batch = _batch(values.get("batch") or "1")
+    device_id = values.get("device") or service.default_device_id()
+    advisor = service.advisor(device_id)
+    problems = networks.problems(name, batches=(batch,), dtypes=(dtype,), layouts=(layout,))
+    known = service.store.summaries(problems, device_id)
+    found: list[Advice | None] = []
+    for problem in problems:
+        try:
+            limit = service.settings.workspace_limit_bytes
+            found.append(advisor.advise(problem, max_workspace_bytes=limit, measured=known.get(problem.key)))
+        except NoAdvice:
+            found.append(None)
+    total_ms = sum(advice.best.time_ms for advice in found if advice)
+    slowest_ms = max((advice.best.time_ms for advice in found if advice), default=1.0)
+    rows = [
+        NetworkRow(
+            problem,
+            layer.source,
+            advice,
+            100 * advice.best.time_ms / slowest_ms if advice else 0.0,
+            address("/", layer=problem.short, dtype=dtype, layout=layout, device=device_id, network=name),
+        )
+        for problem, layer, advice in zip(problems, networks.layers(name), found, strict=True)
+    ]
+    n_measured = sum(advice is not None and advice.best.source == "measured" for advice in found)
+    return NetworkView(name, TITLES.get(name, name), rows, total_ms, n_measured, device_id)
+
+
+def map_view(service: Service, form: LayerForm, x: str, y: str) -> MapView:
+    """Which variant wins over two axes, around the layer of a form.
+
+    Raises
+    ------
+    InvalidInput, NoAdvice, UnknownDevice, ModelRejected
+    """
+    asked = form.parameters(LandscapeParameters, x=_member(Axis, "x", x), y=_member(Axis, "y", y))
+    landscape, model = survey_of(service, asked)
+    problem = landscape.problem
+    ranked = favourites(model, problem.dtype, problem.layout)[:COLOURS]
+    cells = [place for row in landscape.winners for place in row if place is not None]
+    legend = [
+        LegendEntry(name, _colour(name, ranked), _letter(place), cells.count(place) / max(len(cells), 1))
+        for place, name in enumerate(landscape.variants)
+    ]
+    row = landscape.winners[landscape.y_values.index(landscape.y.of(problem))]
+    own = row[landscape.x_values.index(landscape.x.of(problem))]
+    n_empty = sum(place is None for row in landscape.winners for place in row)
+    own_name = None if own is None else landscape.variants[own]
+    return MapView(landscape, legend, own_name, n_empty, _map_data(landscape, legend, model.device.id))
+
+
+def model_rows(service: Service) -> dict[str, list[ModelRow]]:
+    """Every tree, by device; the one in use first, then the newest."""
+    found: dict[str, list[ModelRow]] = {}
+    for entry in service.registry.list():
+        found.setdefault(entry.device_id, []).append(_model_row(entry))
+    for rows in found.values():
+        rows.sort(key=lambda row: row.created, reverse=True)
+        rows.sort(key=lambda row: not row.entry.is_active)
+    return found
+
+
+def job_rows(jobs: Iterable[Job]) -> list[JobRow]:
+    """Jobs with what they are and how they ended, in words."""
+    return [JobRow(job, _title(job), _outcome(job), _elapsed_s(job)) for job in jobs]
+
+
+def _map_data(landscape: Landscape, legend: Sequence[LegendEntry], device_id: str) -> str:
+    """What the drawing needs, as JSON."""
+    problem = landscape.problem
+    return json.dumps(
+        {
+            "x": {"name": landscape.x, "values": landscape.x_values, "at": landscape.x.of(problem)},
+            "y": {"name": landscape.y, "values": landscape.y_values, "at": landscape.y.of(problem)},
+            "variants": [{"name": each.variant, "colour": each.colour, "letter": each.letter} for each in legend],
+            "winners": landscape.winners,
+            "layer": {
+                "size": problem.h,
+                "batch": problem.n,
+                "filter": problem.r,
+                "filters": problem.k,
+                "depth": problem.c,
+                "short": problem.short,
+            },
+            "query": {"dtype": problem.dtype, "layout": problem.layout, "device": device_id},
+        }
+    )
+
+
+def _colour(variant: str, ranked: Sequence[str]) -> int:
+    return ranked.index(variant) + 1 if variant in ranked else 0
+
+
+def _letter(place: int) -> str:
+    """A, B, ..., Z, A1, B1, ..."""
+    round_, letter = divmod(place, 26)
+    return chr(ord("A") + letter) + (str(round_) if round_ else "")
+
+
+def _model_row(entry: Entry) -> ModelRow:
+    card = entry.card
+    return ModelRow(
+        entry,
+        _scores(card.get("scores") or {}),
+        card.get("n_layers"),
+        card.get("n_times"),
+        str(card.get("created", "")),
+    )
+
+
+def _scores(scores: Mapping[str, Any]) -> list[Score]:
+    """The scores on a card, the one over everything first: of networks held out, else of the layers held out."""
+    by_precision = scores.get("leave_one_network_out")
+    if isinstance(by_precision, Mapping) and "overall" in by_precision:
+        names = ["overall", *sorted(name for name in by_precision if name != "overall")]
+        return [_score(name, by_precision[name]) for name in names]
+    held_out = scores.get("held_out_slowdown", scores.get("geometric_mean"))
+    return [] if held_out is None else [Score("overall", float(held_out), None, None, None)]
+
+
+def _score(name: str, found: Mapping[str, float]) -> Score:
+    return Score(name, found["geometric_mean"], found.get("p95"), found.get("worst"), found.get("share_tied"))
+
+
+def _title(job: Job) -> str:
+    return f"{str(job.kind).capitalize()} {job.request.get('device', '')}".strip()
+
+
+def _outcome(job: Job) -> str:
+    """How a job ended, or what it does."""
+    if job.state is JobState.FAILED and job.error:
+        return str(job.error.get("detail", ""))
+    result = job.result
+    if job.state is not JobState.SUCCEEDED or not result or "model" not in result:
+        return job.message
+    verdict = "in use" if result.get("promoted") else "kept, not in use: it was not better"
+    held_out = result.get("slowdown")
+    before = result.get("champion_slowdown")
+    said = f"tree {result['model']} is {verdict}"
+    if held_out is not None:
+        said += f"; {held_out:.3f}× the fastest on layers held out"
+    return said + (f", the one before {before:.3f}×" if before is not None else "")
+
+
+def _elapsed_s(job: Job) -> float | None:
+    if job.started_at is None:
+        return None
+    return ((job.finished_at or datetime.now(UTC)) - job.started_at).total_seconds()
+
+
+def _batch(text_: str) -> int:
+    if not (text_.isascii() and text_.isdigit() and 0 < int(text_) <= 2**31 - 1):
+        raise InvalidInput("batch", text_, "an integer from 1 to 2147483647")
+    return int(text_)
+
+
+def _member(kind: Any, field: str, value: str) -> Any:
+    try:
+        return kind(value)
+    except ValueError:
+        raise InvalidInput(field, value, ", ".join(kind)) from None

@@ -1,0 +1,128 @@
+"""From values to HTML: the templates, the addresses of their assets, and the headers that every page carries."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+from app.web import text
+from data.problem import DType, Layout
+
+_HERE: Final = Path(__file__).parent
+STATIC: Final = _HERE / "static"
+
+CHART_CLASS: Final = "chart"
+"""Class of the SVG that Observable Plot makes."""
+
+PLOT_STYLE: Final = """:where(.chart) {
+  --plot-background: white;
+  display: block;
+  height: auto;
+  height: intrinsic;
+  max-width: 100%;
+}
+:where(.chart text),
+:where(.chart tspan) {
+  white-space: pre;
+}"""
+"""The one style element there is: Observable Plot puts it into its SVG, and the policy allows it by its hash."""
+
+_STYLE_HASH: Final = base64.b64encode(hashlib.sha256(PLOT_STYLE.encode()).digest()).decode()
+
+POLICY: Final = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        f"style-src 'self' 'sha256-{_STYLE_HASH}'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+"""Content-Security-Policy of every page."""
+
+_HEADERS: Final = {
+    "content-security-policy": POLICY,
+    "referrer-policy": "same-origin",  # under no-referrer a browser does not say where a form comes from
+    "vary": "HX-Request, Cookie",
+}
+
+THEMES: Final = ("light", "dark")
+
+
+class Assets(StaticFiles):
+    """Static files; one that is asked for by the hash of its content never changes."""
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        """The file, with how long it may be kept."""
+        response = await super().get_response(path, scope)
+        is_pinned = b"v=" in scope.get("query_string", b"")
+        response.headers["cache-control"] = "public, max-age=31536000, immutable" if is_pinned else "no-cache"
+        return response
+
+
+def page(request: Request, template: str, values: Mapping[str, Any], status: int = 200) -> HTMLResponse:
+    """Render one template.
+
+    Parameters
+    ----------
+    request : Request
+        Its cookie says which theme was chosen.
+    template : str
+    values : mapping of str to object
+    status : int
+    """
+    theme = request.cookies.get("theme", "")
+    common = {"theme": theme if theme in THEMES else "", "path": request.url.path}
+    content = _environment().get_template(template).render(common | dict(values))
+    return HTMLResponse(content, status, headers=_HEADERS)
+
+
+def is_fragment(request: Request) -> bool:
+    """Whether htmx asks, for a part of a page."""
+    return request.headers.get("hx-request") == "true"
+
+
+@cache
+def asset(name: str) -> str:
+    """The address of a static file, with the hash of its content."""
+    digest = hashlib.sha256((STATIC / name).read_bytes()).hexdigest()[:12]
+    return f"/static/{name}?v={digest}"
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(_HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    environment.globals.update(
+        asset=asset, version=version("conv-advisor"), dtypes=list(DType), layouts=list(Layout), plural=text.plural
+    )
+    for name in ("time", "size", "quantity", "digits", "slowdown", "error", "percent", "moment", "duration"):
+        environment.filters[name] = getattr(text, name)
+    environment.filters["breakable"] = _breakable
+    return environment
+
+
+def _breakable(variant: str) -> Markup:
+    """A variant's id, which may be broken after its points and underscores."""
+    return escape(variant).replace(".", Markup(".<wbr>")).replace("_", Markup("_<wbr>"))

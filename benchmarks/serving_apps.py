@@ -1,0 +1,145 @@
+"""What `benchmarks.serving` loads: a raw ASGI application, the service, and the forms of tensors without a convolution.
+
+Run as ``python -m benchmarks.serving_apps raw|service|forms PORT``; it serves on loopback until it is killed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import uvicorn
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from app.answers import convolution_metadata, convolution_summary
+from app.body import Bytes, read
+from app.convolution import Attempt, ChosenBy, Convolution
+from app.main import create_app
+from app.npy import write_npy
+from app.oip import LENGTH_HEADER, read_inference, write_inference
+from app.orders import order_from_inference, order_from_npy, order_from_safetensors
+from app.settings import load_settings
+from app.tensors import write_safetensors
+from data.measurement import Device, Measurement, Outcome
+from data.problem import ConvProblem
+
+KEPT_PATH: Final = "/benchmark/kept"
+"""Where the service says how often an answer was kept."""
+LONG_ANSWER_BYTES: Final = 8192
+MAX_BODY_BYTES: Final = 64 * 2**20
+
+Made = tuple[bytes, list[tuple[bytes, bytes]]]
+
+
+async def raw(scope: Scope, receive: Receive, send: Send) -> None:
+    """The least that answers; at /long with as many bytes as advice has."""
+    if scope["type"] == "lifespan":
+        await _live(receive, send)
+        return
+    await _answer(send, bytes(LONG_ANSWER_BYTES) if scope["path"] == "/long" else b'{"status":"live"}', [])
+
+
+async def forms(scope: Scope, receive: Receive, send: Send) -> None:
+    """Reads tensors as the service does, and writes x back as y; at /bytes only what came."""
+    if scope["type"] == "lifespan":
+        await _live(receive, send)
+        return
+    if scope["path"] == "/readyz":
+        await _answer(send, b"", [])
+        return
+    request = Request(scope, receive)
+    body = await read(request, MAX_BODY_BYTES)
+    made, headers = _FORMS[scope["path"]](request, body)
+    await _answer(send, made, headers)
+
+
+def service() -> ASGIApp:
+    """The service by the environment's settings, and what it kept at `KEPT_PATH`."""
+    app = create_app(load_settings(), timings=Path("nothing"))
+
+    async def with_counts(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] == KEPT_PATH:
+            kept = app.state.service.answers, app.state.service.parts
+            counts = {"hits": sum(each.hits for each in kept), "misses": sum(each.misses for each in kept)}
+            await _answer(send, json.dumps(counts).encode(), [])
+        else:
+            await app(scope, receive, send)
+
+    return with_counts
+
+
+def main() -> None:
+    """Serve one of them."""
+    name, port = sys.argv[1:]
+    made: dict[str, Callable[[], ASGIApp]] = {"raw": lambda: raw, "forms": lambda: forms, "service": service}
+    uvicorn.run(
+        made[name](), host="127.0.0.1", port=int(port), log_level="warning", access_log=False, server_header=False
+    )
+
+
+def _bytes(_request: Request, body: Bytes) -> Made:
+    return body.tobytes(), []
+
+
+def _safetensors(_request: Request, body: Bytes) -> Made:
+    order = order_from_safetensors(body, load_settings())
+    assert order.tensors is not None  # noqa: S101 - the benchmark sends some
+    done = _done(order.problem, order.tensors[0])
+    return write_safetensors(order.tensors[0], convolution_metadata(done)), []
+
+
+def _npy(request: Request, body: Bytes) -> Made:
+    order = order_from_npy(body, request.query_params, load_settings())
+    assert order.tensors is not None  # noqa: S101 - the benchmark sends some
+    return write_npy(order.tensors[0]), []
+
+
+def _inference(request: Request, body: Bytes) -> Made:
+    asked = read_inference(body, int(request.headers[LENGTH_HEADER]), ("x", "weight"), "y")
+    order = order_from_inference(asked, load_settings())
+    assert order.tensors is not None  # noqa: S101 - the benchmark sends some
+    y = order.tensors[0]
+    head = {"model_name": "conv", "parameters": convolution_summary(_done(order.problem, y))}
+    content, json_bytes = write_inference(head, "y", y, is_binary=True)
+    return content, [(LENGTH_HEADER.lower().encode(), b"%d" % json_bytes)]
+
+
+_FORMS: Final[dict[str, Callable[[Request, Bytes], Made]]] = {
+    "/bytes": _bytes,
+    "/safetensors": _safetensors,
+    "/npy": _npy,
+    "/inference": _inference,
+}
+
+
+def _done(problem: ConvProblem, y: np.ndarray) -> Convolution:
+    """What the service answers of a convolution that it has run."""
+    measurement = Measurement(problem, "cpu.gemm", _DEVICE, Outcome.MEASURED, "", (1.0,) * 20, 0, 1e-7)
+    attempt = Attempt(measurement, y)
+    return Convolution(attempt, [attempt], ChosenBy.NAMED)
+
+
+_DEVICE: Final = Device(id="none", name="None", kind="cpu")
+
+
+async def _answer(send: Callable[[Any], Awaitable[None]], body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+    start = [(b"content-type", b"application/octet-stream"), (b"content-length", b"%d" % len(body)), *headers]
+    await send({"type": "http.response.start", "status": 200, "headers": start})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _live(receive: Receive, send: Send) -> None:
+    while True:
+        stage = (await receive())["type"].removeprefix("lifespan.")
+        await send({"type": f"lifespan.{stage}.complete"})
+        if stage == "shutdown":
+            return
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""Many problems at once: their sizes as one array, checked and turned into problems together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Final
+
+import numpy as np
+
+from data.problem import FIELDS, KEY_ENDS, MAX_ELEMENTS, ConvProblem, DType, Layout
+
+SIZES: Final = FIELDS[:14]
+"""The columns: every field of a problem but dtype and layout."""
+
+_PADS: Final = (SIZES.index("pad_h"), SIZES.index("pad_w"))
+
+Row = tuple[int, ...]
+"""The sizes of one problem."""
+
+_SIZES_OF: Final = attrgetter(*SIZES)
+_SHORT: Final = re.compile("-".join([r"([1-9][0-9]{0,9})"] * 5))
+
+
+def is_sound(sizes: np.ndarray) -> np.ndarray:
+    """Which rows `ConvProblem` would accept.
+
+    Parameters
+    ----------
+    sizes : int64 array of shape (N, 14)
+
+    Returns
+    -------
+    bool array of shape (N,)
+    """
+    least = np.ones(len(SIZES), np.int64)
+    least[list(_PADS)] = 0
+    sound = np.asarray(((sizes >= least) & (sizes <= MAX_ELEMENTS)).all(axis=1))
+    n, c, h, w, k, r, s, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, groups = np.maximum(sizes, least).T
+    rows = h + 2 * pad_h - dilation_h * (r - 1) - 1
+    columns = w + 2 * pad_w - dilation_w * (s - 1) - 1
+    sound = sound & (rows >= 0) & (columns >= 0) & (c % groups == 0) & (k % groups == 0)
+    # As floats, which do not overflow: below the limit, and so wherever it matters, they are exact.
+    x_elements = 1.0 * n * c * h * w
+    weight_elements = 1.0 * k * (c // groups) * r * s
+    y_elements = 1.0 * n * k * (rows // stride_h + 1) * (columns // stride_w + 1)
+    most = np.maximum(np.maximum(x_elements, weight_elements), y_elements)
+    return np.asarray(sound & (most <= MAX_ELEMENTS))
+
+
+def row_of_short(layer: str) -> Row | None:
+    """The sizes that a short form means, ``size-batch-filter-filters-depth``; None where it is none that is plain."""
+    match = _SHORT.fullmatch(layer)
+    if match is None:
+        return None
+    size, batch, taps, filters, depth = map(int, match.groups())
+    pad = taps // 2
+    return batch, depth, size, size, filters, taps, taps, 1, 1, pad, pad, 1, 1, 1
+
+
+def row_of(problem: ConvProblem) -> Row:
+    """The sizes of a problem."""
+    return _SIZES_OF(problem)
+
+
+def problem_of(row: Row, dtype: DType, layout: Layout, short: str | None = None) -> ConvProblem:
+    """The problem of a row that `is_sound`, without a second check.
+
+    Parameters
+    ----------
+    row : tuple of int
+    dtype : DType
+    layout : Layout
+    short : str, optional
+        Its short form, where that is known already.
+    """
+    problem = object.__new__(ConvProblem)
+    known = problem.__dict__
+    known.update(zip(FIELDS, (*row, dtype, layout), strict=True))
+    if short is not None:
+        known["short"], known["key"] = short, short + KEY_ENDS[dtype, layout]
+    return problem
+
+
+def table(rows: Sequence[Row]) -> np.ndarray:
+    """Rows as an array, int64 of shape (N, 14)."""
+    return np.array(rows, np.int64).reshape(-1, len(SIZES))

@@ -1,0 +1,236 @@
+"""Why a tree predicts what it predicts: each decision in words, and what lies beyond it on either side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from math import floor
+from typing import Final
+
+import numpy as np
+
+from data.problem import ConvProblem, DType, Layout
+from models.features import DTYPES, FEATURES, features
+from models.tree_file import TreeModel, path_nodes
+
+LEAST_SUPPORT: Final = 0.5
+"""A variant less likely to run than this is no leaf's favourite."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """What a feature means to people.
+
+    Parameters
+    ----------
+    label : str
+    unit : str
+        ``bytes``, ``flop`` or empty.
+    is_log2 : bool
+        Whether the feature is the logarithm of the quantity.
+    is_whole : bool
+        Whether the quantity is always an integer.
+    """
+
+    label: str
+    unit: str = ""
+    is_log2: bool = True
+    is_whole: bool = True
+
+
+QUANTITIES: Final[dict[str, Quantity]] = {
+    "dtype": Quantity("precision", is_log2=False),
+    "is_nhwc": Quantity("layout", is_log2=False),
+    "log2_n": Quantity("batch"),
+    "log2_c": Quantity("depth"),
+    "log2_h": Quantity("input height"),
+    "log2_w": Quantity("input width"),
+    "log2_k": Quantity("filters"),
+    "log2_r": Quantity("filter height"),
+    "log2_s": Quantity("filter width"),
+    "log2_groups": Quantity("groups"),
+    "stride": Quantity("stride", is_log2=False),
+    "dilation": Quantity("dilation", is_log2=False),
+    "log2_pixels": Quantity("output pixels of one image"),
+    "log2_gemm_m": Quantity("output pixels of the batch"),
+    "log2_gemm_n": Quantity("filters of one group"),
+    "log2_gemm_k": Quantity("length of a dot product"),
+    "log2_flops": Quantity("operations", "flop"),
+    "log2_bytes": Quantity("bytes of x, weight and y", "bytes"),
+    "log2_x_bytes": Quantity("bytes of x", "bytes"),
+    "log2_weight_bytes": Quantity("bytes of the weight", "bytes"),
+    "log2_y_bytes": Quantity("bytes of y", "bytes"),
+    "log2_intensity": Quantity("operations a byte", is_whole=False),
+    "log2_filters_per_depth": Quantity("filters over depth", is_whole=False),
+    "log2_x_per_weight": Quantity("bytes of x over those of the weight", is_whole=False),
+    "log2_tiles_64": Quantity("output tiles of 64 × 64"),
+    "log2_tiles_128": Quantity("output tiles of 128 × 128"),
+    "log2_steps": Quantity("steps of 32 along the dot product, a tile", is_whole=False),
+    "fill_m": Quantity("useful share of 128-row tiles", is_log2=False, is_whole=False),
+    "fill_n_64": Quantity("useful share of 64-column tiles", is_log2=False, is_whole=False),
+    "fill_n_128": Quantity("useful share of 128-column tiles", is_log2=False, is_whole=False),
+    "fill_winograd": Quantity("useful share of 2 × 2 Winograd tiles", is_log2=False, is_whole=False),
+    "fill_fft": Quantity("useful share of 32 × 32 FFT tiles", is_log2=False, is_whole=False),
+    "aligned_c": Quantity("power of two that divides the depth, up to 8"),
+    "aligned_k": Quantity("power of two that divides the filters, up to 8"),
+    "aligned_pixels": Quantity("power of two that divides the input's pixels, up to 8"),
+}
+"""By feature."""
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """One side of a decision.
+
+    Parameters
+    ----------
+    n_leaves : int
+        Leaves below it.
+    favourite : str or None
+        The variant that most of them predict as the fastest; None where none of them predicts any to run.
+    share : float
+        Of the leaves, those whose favourite it is.
+    """
+
+    n_leaves: int
+    favourite: str | None
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One comparison on the way to a leaf, in words.
+
+    Parameters
+    ----------
+    feature : str
+    value, threshold : float
+        As the tree compares them: it goes below where the value is at most the threshold.
+    is_below : bool
+    label, unit : str
+        What the feature means: see `Quantity`.
+    actual, limit : str or float
+        Value and threshold as people say them: a number in that unit, or the names of precisions or layouts.
+    taken, other : Branch
+        What lies below the side that is taken, and below the other.
+    """
+
+    feature: str
+    value: float
+    threshold: float
+    is_below: bool
+    label: str
+    unit: str
+    actual: str | float
+    limit: str | float
+    taken: Branch
+    other: Branch
+
+
+def explain(model: TreeModel, problem: ConvProblem) -> list[Decision]:
+    """The decisions that lead to a problem's leaf, first to last.
+
+    Parameters
+    ----------
+    model : TreeModel
+    problem : ConvProblem
+    """
+    values = features(problem)
+    tested, thresholds, left, right, _ = model.nodes
+    counts = _winners(model)
+    found = []
+    for node in path_nodes(model, values)[:-1]:
+        name, value, threshold = FEATURES[tested[node]], values[tested[node]], thresholds[node]
+        is_below = value <= threshold
+        low, high = (_branch(counts[child], model.variants) for child in (left[node], right[node]))
+        quantity = QUANTITIES[name]
+        found.append(
+            Decision(
+                name,
+                value,
+                threshold,
+                is_below,
+                quantity.label,
+                quantity.unit,
+                _said(name, value),
+                _limit(name, threshold, is_below),
+                *((low, high) if is_below else (high, low)),
+            )
+        )
+    return found
+
+
+def favourites(model: TreeModel, dtype: DType, layout: Layout) -> list[str]:
+    """The variants that some leaf for this precision and layout predicts as the fastest, those of most leaves first.
+
+    Parameters
+    ----------
+    model : TreeModel
+    dtype : DType
+    layout : Layout
+    """
+    fixed = {FEATURES.index("dtype"): DTYPES.index(dtype), FEATURES.index("is_nhwc"): layout is Layout.NHWC}
+    tested, thresholds, left, right, _ = model.nodes
+    counts = _winners(model)
+    total = np.zeros(counts.shape[1], np.int64)
+    nodes = [0]
+    while nodes:
+        node = nodes.pop()
+        feature = tested[node]
+        if feature < 0:
+            total += counts[node]
+        elif feature in fixed:
+            nodes.append(left[node] if fixed[feature] <= thresholds[node] else right[node])
+        else:
+            nodes += (left[node], right[node])
+    ranked = np.argsort(-total[:-1], kind="stable")
+    return [model.variants[column] for column in ranked.tolist() if total[column]]
+
+
+def _branch(counts: np.ndarray, variants: tuple[str, ...]) -> Branch:
+    n_leaves, best = int(counts.sum()), int(counts[:-1].argmax())
+    favourite = variants[best] if counts[best] else None
+    return Branch(n_leaves, favourite, float(counts[best] / n_leaves))
+
+
+@lru_cache(maxsize=8)
+def _winners(model: TreeModel) -> np.ndarray:
+    """How many leaves below each node predict each variant as the fastest, or none (the last): int64, (N, V + 1)."""
+    arrays = model.arrays
+    slowdown = np.where(arrays["support"] >= LEAST_SUPPORT, arrays["log_slowdown"], np.inf)
+    winner = np.where(np.isfinite(slowdown).any(axis=1), slowdown.argmin(axis=1), len(model.variants))
+    counts = np.zeros((arrays["feature"].size, len(model.variants) + 1), np.int64)
+    leaves = np.flatnonzero(arrays["feature"] < 0)
+    counts[leaves, winner[arrays["place"][leaves]]] = 1
+    _, _, left, right, _ = model.nodes
+    for node in np.flatnonzero(arrays["feature"] >= 0)[::-1].tolist():  # children come after their parents
+        counts[node] = counts[left[node]] + counts[right[node]]
+    return counts
+
+
+def _said(name: str, value: float) -> str | float:
+    if name in _NAMES:
+        return _NAMES[name](lambda code: code == value)
+    quantity = QUANTITIES[name]
+    said = 2.0**value if quantity.is_log2 else value
+    return float(round(said)) if quantity.is_whole else said
+
+
+def _limit(name: str, threshold: float, is_below: bool) -> str | float:
+    """The threshold; of precisions and layouts, those on the side that is taken."""
+    if name in _NAMES:
+        return _NAMES[name](lambda code: (code <= threshold) == is_below)
+    quantity = QUANTITIES[name]
+    if name.startswith("aligned_"):
+        return 2.0 ** floor(threshold)
+    said = 2.0**threshold if quantity.is_log2 else threshold
+    return float(floor(said)) if quantity.is_whole else said
+
+
+def _named(names: tuple[str, ...]) -> Callable[[Callable[[int], bool]], str]:
+    return lambda is_meant: " or ".join(name for code, name in enumerate(names) if is_meant(code))
+
+
+_NAMES: Final = {"dtype": _named(DTYPES), "is_nhwc": _named((Layout.NCHW, Layout.NHWC))}
+"""Features that are codes: the names of the codes that a predicate wants."""

@@ -1,0 +1,386 @@
+"""The page in a real browser: everything a person does there, by pointer, by keyboard, on a phone, in the dark."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+
+from data.store import Store
+from models.registry import Registry
+from tests.app.browser import DESKTOP, PHONE, Visitor, chromium
+from tests.app.serving import FAST, LEAN, SLOW, TIMES_MS, keep_tree, small_tree
+from tests.app.test_end_to_end import Server, server
+from tests.fakes import SMALL_DEVICE, small_measurements
+from tests.processes import eventually
+
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # of Playwright's pipes, when it ends
+
+PAGES = (
+    "/",
+    "/?by=fields&n=1&c=3&h=8&w=8&k=4&r=3&s=3",
+    "/?layer=nonsense",
+    "/?layer=12-1-3-8-8&device=cpu",
+    "/networks/squeezenet",
+    "/map",
+    "/models",
+    "/jobs",
+    "/jobs/none",
+)
+LAYER = "14-1-3-256-128"
+MEASURED = "20-1-3-24-16"
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("home")
+    with Store(f"sqlite:///{home / 'conv-advisor.db'}") as store:
+        store.append(small_measurements(0.01))
+    Registry(home).add(small_tree({FAST: 0.03, SLOW: 0.02, LEAN: 0.01}))
+    keep_tree(home, small_tree(TIMES_MS))
+    return home
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture(scope="module")
+def running(browser: Browser, home: Path) -> Iterator[Server]:
+    with pytest.MonkeyPatch.context() as patch:
+        # Where the CPU kernels were never compiled, the first launch of each compiles it: on a busy machine slowly.
+        patch.setenv("CONV_ADVISOR_CONVOLUTION_DEADLINE_S", "250")
+        yield from _running(home)
+
+
+def _running(home: Path) -> Iterator[Server]:
+    with server(home) as running:
+        assert eventually(lambda: running.http.get("/readyz").status_code == 200, within_s=60)
+        yield running
+
+
+@pytest.fixture
+def visitor(browser: Browser, running: Server) -> Iterator[Visitor]:
+    visitor = Visitor(browser, f"http://127.0.0.1:{running.port}")
+    yield visitor
+    visitor.check()
+    visitor.close()
+
+
+@pytest.fixture
+def on_phone(browser: Browser, running: Server) -> Iterator[Visitor]:
+    address = f"http://127.0.0.1:{running.port}"
+    visitor = Visitor(browser, address, viewport=PHONE, has_touch=True, is_mobile=True, device_scale_factor=2)
+    yield visitor
+    visitor.check()
+    visitor.close()
+
+
+def announced(page: Page) -> str:
+    return page.locator("#announce").inner_text()
+
+
+def test_a_layer_is_typed_and_advised_on_without_a_reload(visitor: Visitor) -> None:
+    page = visitor.open(f"/?device=nvidia-h200&layer={LAYER}")
+    page.evaluate("window.isSame = true")
+    page.get_by_label("Layer", exact=True).fill("7-1-1-32-832")
+    page.get_by_role("button", name="Advise").click()
+    expect(page).to_have_title(re.compile("."))
+    expect(page.locator("#announce")).to_contain_text("7-1-1-32-832")
+    expect(page).to_have_url(re.compile("layer=7-1-1-32-832"))
+    assert page.evaluate("window.isSame"), "the page was not loaded anew"
+    page.get_by_label("float16", exact=True).check()
+    expect(page).to_have_url(re.compile("dtype=float16"))
+    page.get_by_label("nhwc", exact=True).check()
+    expect(page.locator("#verdict")).to_contain_text("float16 nhwc")
+    page.get_by_label("Device").select_option("fake-gpu")
+    expect(page.locator("#verdict")).to_contain_text("fake-gpu")
+    page.go_back()
+    expect(page.locator("#verdict")).to_contain_text("nvidia-h200")
+
+
+def test_fields_follow_the_short_form_and_make_another_layer(visitor: Visitor) -> None:
+    page = visitor.open("/?device=nvidia-h200")
+    page.get_by_label("Layer", exact=True).fill("28-8-5-96-16")
+    page.keyboard.press("Enter")
+    expect(page.locator("#announce")).to_contain_text("28-8-5-96-16")
+    page.get_by_label("By fields").check()
+    expect(page.get_by_label("filters", exact=True)).to_have_value("96")
+    page.get_by_label("stride down").fill("2")
+    page.get_by_label("stride across").fill("2")
+    page.keyboard.press("Enter")
+    expect(page.locator("#verdict")).to_contain_text("stride2x2")
+
+
+def test_a_refused_value_is_marked_where_it_was_typed_and_the_mark_goes(visitor: Visitor) -> None:
+    page = visitor.open("/?device=nvidia-h200")
+    field = page.get_by_label("Layer", exact=True)
+    field.fill("fourteen")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("alert")).to_contain_text("size-batch-filter-filters-depth")
+    expect(field).to_have_attribute("aria-invalid", "true")
+    expect(field).to_have_value("fourteen")
+    expect(field).to_be_focused()
+    field.fill(LAYER)
+    page.keyboard.press("Enter")
+    expect(page.locator("#verdict")).to_be_visible()
+    expect(field).not_to_have_attribute("aria-invalid", "true")
+
+
+def test_a_network_is_clicked_through(visitor: Visitor) -> None:
+    page = visitor.open("/?device=nvidia-h200")
+    page.get_by_role("link", name="ResNet-50").click()
+    page.get_by_label("Batch").select_option("32")
+    expect(page.locator("tbody th").first).to_have_text("56-32-1-64-64")
+    page.get_by_role("link", name="56-32-1-64-64").click()
+    expect(page.locator("#verdict")).to_contain_text("layer 1 of 12")
+    page.locator("a[rel=next]").click()
+    expect(page.locator("#verdict")).to_contain_text("layer 2 of 12")
+    page.get_by_label("bfloat16", exact=True).check()
+    expect(page.locator("#verdict")).to_contain_text("bfloat16")
+    expect(page.locator("#verdict")).to_contain_text("layer 2 of 12")
+    page.locator("a[rel=prev]").click()
+    expect(page.locator("#verdict")).to_contain_text("layer 1 of 12")
+
+
+def test_the_bars_are_as_long_as_the_times(visitor: Visitor) -> None:
+    page = visitor.open("/?device=fake-gpu&layer=8-2-3-6-4")
+    rows = page.locator(".ranking li.row")
+    widths = rows.locator("rect.fill").evaluate_all("bars => bars.map(bar => bar.getBoundingClientRect().width)")
+    assert len(widths) == len(TIMES_MS)
+    assert [round(width / widths[0], 1) for width in widths] == [1.0, 2.0, 3.0]
+
+
+def test_measuring_shows_its_progress_and_ends_with_a_ranking(visitor: Visitor) -> None:
+    page = visitor.open(f"/?device=cpu&layer={MEASURED}")
+    expect(page.get_by_role("heading", name="No advice yet")).to_be_visible()
+    page.get_by_role("button", name="Measure").click()
+    expect(page.get_by_role("progressbar")).to_be_visible()
+    expect(page.get_by_text(re.compile("Done: 8 of 8"))).to_be_visible(timeout=250_000)
+    rows = page.locator("#measurement tbody tr")
+    assert rows.count() == 8
+    times = [row.locator("td").nth(1).inner_text() for row in rows.all()]
+    assert all(re.search(r"\d (ns|µs|ms|s)$", found) for found in times), times
+    expect(page.locator("#verdict h2")).to_contain_text("cpu.")
+    expect(page.locator("#ranking")).to_contain_text("measured")
+
+
+def test_a_long_measurement_is_cancelled(visitor: Visitor) -> None:
+    page = visitor.open("/?device=nvidia-h200&layer=56-16-7-256-256")
+    page.get_by_role("button", name="Measure").click()
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.locator("#measurement")).to_contain_text("Cancelled")
+    page.get_by_role("link", name="Jobs").click()
+    expect(page.locator("main")).to_contain_text("cancelled")
+
+
+def test_the_map_is_drawn_and_read_by_keyboard_and_pointer(visitor: Visitor) -> None:
+    page = visitor.open(f"/map?device=nvidia-h200&layer={LAYER}")
+    cells = page.locator("#map g[aria-label=cell] rect")
+    assert cells.count() > 500
+    colours = cells.evaluate_all("cells => [...new Set(cells.map(cell => getComputedStyle(cell).fill))]")
+    assert len(colours) == page.locator(".legend .swatch:not(.none)").count()
+    page.locator("#map").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowUp")
+    said = page.locator("#map-cell").inner_text()
+    assert re.fullmatch(r"16-2-3-256-128: \S+", said)
+    box = page.locator("#map").bounding_box()
+    assert box
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    assert page.locator("#map-cell").inner_text() != said
+    page.locator("#map").focus()
+    layer, variant = page.locator("#map-cell").inner_text().split(": ")
+    page.keyboard.press("Enter")
+    expect(page.locator("#verdict")).to_be_visible()
+    assert announced(page).startswith(layer)
+    page.go_back()
+    page.get_by_label("Across").select_option("filters")
+    expect(page.get_by_role("heading", name="Fastest over filters and batch")).to_be_visible()
+    expect(page.locator("#map svg")).to_be_visible()
+    assert page.locator("#map g[aria-label=cell] rect").count() > 500
+    page.get_by_text("The map as a table").click()
+    assert page.locator("table.cells td").count() > 500
+    assert variant
+
+
+def test_the_map_says_what_the_advice_says(visitor: Visitor, running: Server) -> None:
+    page = visitor.open(f"/map?device=fake-gpu&layer={LAYER}")
+    page.locator("#map").focus()
+    page.keyboard.press("ArrowLeft")
+    layer, variant = page.locator("#map-cell").inner_text().split(": ")
+    assert running.http.get("/v1/advice", params={"layer": layer, "device": "fake-gpu"}).json()["variant"] == variant
+
+
+def test_models_are_rolled_back_and_promoted(visitor: Visitor, home: Path) -> None:
+    before = Registry(home).active("fake-gpu").id
+    page = visitor.open("/models")
+    section = page.get_by_role("region", name="fake-gpu")
+    section.get_by_role("button").first.click()
+    expect(page.get_by_text(re.compile("answers now"))).to_be_visible()
+    assert Registry(home).active("fake-gpu").id != before
+    expect(page.get_by_role("region", name="fake-gpu").locator(".tree").first).to_contain_text("in use")
+    page.get_by_role("region", name="fake-gpu").get_by_role("button").first.click()
+    expect(page.get_by_text(f"Tree {before} answers now")).to_be_visible()
+    assert Registry(home).active("fake-gpu").id == before
+
+
+def test_a_retrain_that_fails_says_why(visitor: Visitor) -> None:
+    page = visitor.open("/models")
+    page.get_by_label("Device").select_option("fake-gpu")
+    page.get_by_role("button", name="Retrain").click()
+    expect(page.locator("#job")).to_contain_text("failed", timeout=60_000)
+    expect(page.locator("#job")).to_contain_text("fake-gpu")
+
+
+@pytest.mark.slow
+def test_a_retrain_shows_its_progress_and_its_tree(visitor: Visitor) -> None:
+    page = visitor.open("/models")
+    page.get_by_label("Device").select_option(SMALL_DEVICE.id)
+    page.get_by_role("button", name="Retrain").click()
+    expect(page.locator("#job progress")).to_be_visible()
+    expect(page.locator("#job")).to_contain_text("succeeded", timeout=200_000)
+    expect(page.get_by_role("region", name=SMALL_DEVICE.id)).to_contain_text("in use")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_no_page_is_inaccessible(browser: Browser, running: Server, scheme: Any, viewport: Any, tmp_path: Path) -> None:
+    visitor = Visitor(browser, f"http://127.0.0.1:{running.port}", viewport=viewport, color_scheme=scheme)
+    for path in PAGES:
+        page = visitor.open(path)
+        for summary in page.locator("main summary").all():
+            summary.click()
+        results = Axe().run(page, options={"resultTypes": ["violations"]})
+        found = [
+            f"{path}: {violation['id']}: {[node['html'][:120] for node in violation['nodes'][:3]]}"
+            for violation in results.response["violations"]
+        ]
+        assert found == []
+        overflow = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert overflow <= 0, f"{path} is wider than the window"
+        picture = tmp_path / "page.png"
+        visitor.picture(picture)
+        assert picture.stat().st_size > 10_000
+    visitor.check()
+    visitor.close()
+
+
+def test_a_measurement_is_accessible_while_it_runs_and_when_it_is_done(visitor: Visitor) -> None:
+    page = visitor.open("/?device=nvidia-h200&layer=28-4-3-64-64")
+    page.get_by_role("button", name="Measure").click()
+    expect(page.get_by_role("progressbar")).to_be_visible()
+    for _ in range(2):
+        assert Axe().run(page).response["violations"] == []
+        expect(page.get_by_text(re.compile("Done:"))).to_be_visible(timeout=120_000)
+
+
+_FOCUS = """() => {
+    const at = document.activeElement, shown = at.type === "radio" ? at.nextElementSibling : at;
+    const style = getComputedStyle(shown), box = shown.getBoundingClientRect();
+    return {
+        name: at.id || at.name || at.getAttribute("aria-label") || at.textContent.trim(),
+        tag: at.tagName, outline: style.outlineStyle, width: parseFloat(style.outlineWidth),
+        isSeen: box.width > 1 && box.height > 1 && box.right > 0, top: box.top + scrollY, left: box.left,
+    };
+}"""
+
+
+def test_the_keyboard_reaches_everything_in_the_order_it_is_read(visitor: Visitor) -> None:
+    page = visitor.open(f"/?device=nvidia-h200&layer={LAYER}&network=resnet50")
+    reached: list[dict[str, Any]] = []
+    while len(reached) < 80:
+        page.keyboard.press("Tab")
+        found = page.evaluate(_FOCUS)
+        if found["tag"] == "BODY" or (reached and found["name"] == reached[0]["name"] and found["tag"] == "A"):
+            break
+        reached.append(found)
+    names = [str(found["name"]) for found in reached]
+    assert names[0] == "Skip to the content"
+    wanted = ["conv-advisor", "Advice", "Map", "theme", "by", "layer", "dtype", "layout", "device", "Limits", "Advise"]
+    wanted += ["ResNet-50", "which", "Measure", "API"]
+    places = [next((place for place, name in enumerate(names) if name == want), -1) for want in wanted]
+    assert -1 not in places, dict(zip(wanted, places, strict=True))
+    assert places == sorted(places), "focus goes as one reads"
+    for found in reached:
+        assert found["isSeen"], f"{found['name']} has the focus and is not seen"
+        assert found["outline"] != "none", f"{found['name']} does not show that it has the focus"
+        assert found["width"] >= 2
+
+
+def test_the_skip_link_skips(visitor: Visitor) -> None:
+    page = visitor.open("/?device=nvidia-h200")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+
+
+def test_the_theme_changes_and_stays(visitor: Visitor) -> None:
+    page = visitor.open("/?device=nvidia-h200")
+    background = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(background)
+    page.get_by_role("button", name="Change between light and dark").click()
+    dark = page.evaluate(background)
+    assert dark != light
+    page.reload()
+    assert page.evaluate(background) == dark
+    visitor.open("/models")
+    assert page.evaluate(background) == dark
+
+
+def test_a_finger_can_hit_everything_on_a_phone(on_phone: Visitor) -> None:
+    page = on_phone.open("/?device=nvidia-h200")
+    boxes = page.locator("main button, main input:visible, main select, main summary, nav a").evaluate_all(
+        "elements => elements.map(element => {"
+        " const box = (element.type === 'checkbox' ? element.closest('label') : element).getBoundingClientRect();"
+        " return [element.name || element.textContent.trim(), box.width, box.height]; })"
+    )
+    assert len(boxes) > 20
+    small = [box for box in boxes if box[2] and min(box[1], box[2]) < 24]
+    assert small == []
+    page.get_by_label("Layer", exact=True).fill("7-1-1-32-832")
+    page.get_by_role("button", name="Advise").tap()
+    expect(page.locator("#announce")).to_contain_text("7-1-1-32-832")
+
+
+@pytest.mark.parametrize("width", [320, 390, 768, 1024, 1920])
+def test_nothing_is_cut_off_at_any_width(browser: Browser, running: Server, width: int) -> None:
+    visitor = Visitor(browser, f"http://127.0.0.1:{running.port}", viewport={"width": width, "height": 800})
+    for path in PAGES:
+        page = visitor.open(path)
+        overflow = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert overflow <= 0, f"{path} is {overflow} pixels wider than {width}"
+    visitor.check()
+    visitor.close()
+
+
+def test_without_scripts_it_advises_and_measures(browser: Browser, running: Server) -> None:
+    visitor = Visitor(browser, f"http://127.0.0.1:{running.port}", java_script_enabled=False)
+    page = visitor.page
+    page.goto(f"{visitor.address}/?device=nvidia-h200")
+    page.get_by_label("Layer", exact=True).fill("7-1-1-32-832")
+    page.get_by_role("button", name="Advise").click()
+    expect(page.locator("#verdict")).to_contain_text("nvidia-h200")
+    assert "7-1-1-32-832" in page.title()
+    page.get_by_role("button", name="Measure").click()
+    expect(page.locator("#measurement")).to_contain_text("Done:", timeout=120_000)
+    visitor.close()
+
+
+def test_what_goes_wrong_on_the_way_leaves_the_page_usable(visitor: Visitor, running: Server) -> None:
+    page = visitor.open("/?device=nvidia-h200")
+    page.context.set_offline(True)
+    page.get_by_role("button", name="Advise").click()
+    expect(page.locator("#offline")).to_be_visible()
+    page.context.set_offline(False)
+    page.get_by_role("button", name="Advise").click()
+    expect(page.locator("#offline")).to_be_hidden()
+    expected = ("htmx:", "Failed to load resource: net::ERR_INTERNET_DISCONNECTED")
+    visitor.faults = [fault for fault in visitor.faults if not fault.startswith(expected)]

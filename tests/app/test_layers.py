@@ -1,0 +1,66 @@
+"""Layers of a list, read together: what each means alone."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.asked import AskedList, parse_list
+from app.layers import Reader
+from app.schemas import named, problem_from
+from data.errors import InvalidInput
+from data.problem import ConvProblem
+from data.table import row_of
+
+NUMBERS = st.one_of(st.integers(0, 5), st.sampled_from([-1, 2**31 - 1, 2**31, 2**62]))
+SIZES = st.fixed_dictionaries(dict.fromkeys("nchwkrs", NUMBERS))
+MORE = st.dictionaries(
+    st.sampled_from(["stride", "stride_h", "stride_w", "pad", "pad_h", "pad_w", "dilation", "dilation_w", "groups"]),
+    NUMBERS,
+)
+KIND = st.fixed_dictionaries(
+    {},
+    optional={
+        "dtype": st.sampled_from(["float32", "float16", "tf32", "float64", ""]),
+        "layout": st.sampled_from(["nchw", "nhwc", "NCHW"]),
+    },
+)
+SHORT = st.sampled_from(["14-1-3-256-128", "7-1-1-32-832", "007-1-1-32-832", "0-1-1-1-1", "14-1-3", "8-1-2-3-4", ""])
+NAMED = st.tuples(SIZES, MORE, KIND).map(lambda parts: parts[0] | parts[1] | parts[2])
+OBJECT = st.tuples(SHORT, MORE, KIND).map(lambda parts: {"layer": parts[0]} | parts[1] | parts[2])
+LAYERS = st.lists(st.one_of(SHORT, NAMED, OBJECT, SIZES, MORE), min_size=1, max_size=6)
+
+
+def alone(common: dict[str, Any], layer: Any) -> ConvProblem | str:
+    try:
+        return problem_from(common | ({"layer": layer} if isinstance(layer, str) else named(layer)))
+    except InvalidInput as error:
+        return str(error)
+
+
+@settings(max_examples=500, deadline=None)
+@given(LAYERS, KIND, st.one_of(st.just({}), MORE))
+def test_each_layer_means_what_it_means_alone(layers: list[Any], kind: dict[str, Any], more: dict[str, Any]) -> None:
+    asked = parse_list(json.dumps({"layers": layers} | kind | more).encode())
+    common = named(asked)
+    problems, sizes = Reader(common).read(asked.layers)
+    expected = [alone(common, layer) for layer in asked.layers]
+    assert [each if isinstance(each, ConvProblem) else str(each) for each in problems] == expected
+    valid = [each for each in expected if isinstance(each, ConvProblem)]
+    assert sizes.tolist() == [list(row_of(each)) for each in valid]
+    found = [each for each in problems if isinstance(each, ConvProblem)]
+    assert [each.key for each in found] == [each.key for each in valid]
+
+
+@pytest.mark.parametrize("layer", ["14-1-3-256-128", {"layer": "14-1-3-256-128", "dtype": "tf32"}])
+def test_a_problem_that_was_made_from_a_row_is_a_problem(layer: Any) -> None:
+    asked = parse_list(json.dumps({"layers": [layer]}).encode())
+    assert isinstance(asked, AskedList)
+    ((problem,), _) = Reader({}).read(asked.layers)
+    assert isinstance(problem, ConvProblem)
+    assert problem == ConvProblem.parse("14-1-3-256-128", dtype=problem.dtype)
+    assert problem.short == "14-1-3-256-128"

@@ -1,0 +1,221 @@
+"""The forms in which tensors come and go: .npy and the Open Inference Protocol, through the real application."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from safetensors.numpy import save
+
+from app.border import MAX_JSON_BYTES
+from app.npy import read_npy, write_npy
+from app.tensors import read_safetensors
+from data.problem import ConvProblem, DType, Layout
+from kernels import reference
+from tests.app.serving import FAST, LAYER, LEAN, SLOW, SMALL, TIMES_MS, Client, is_problem, serving
+
+VARIED = [replace(SMALL, dtype=dtype, layout=layout) for dtype in DType for layout in Layout]
+NPY = {"content-type": "application/x-npy"}
+DATATYPES = {"float32": "FP32", "tf32": "FP32", "float16": "FP16", "bfloat16": "BF16"}
+INFER = "/v2/models/conv/infer"
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    with serving(tmp_path_factory.mktemp("home"), *VARIED, max_body_bytes=2**20 * 16) as client:
+        yield client
+
+
+def npy(*arrays: np.ndarray) -> bytes:
+    return b"".join(map(write_npy, arrays))
+
+
+def inference(problem: ConvProblem, *tensors: np.ndarray, **more: Any) -> tuple[bytes, dict[str, str]]:
+    """A binary request, and its headers."""
+    inputs = [
+        {
+            "name": name,
+            "datatype": DATATYPES[problem.dtype],
+            "shape": tensor.shape,
+            "parameters": {"binary_data_size": tensor.nbytes},
+        }
+        for name, tensor in zip(("x", "weight"), tensors, strict=True)
+    ]
+    head = json.dumps({"inputs": inputs} | more).encode()
+    return head + b"".join(each.tobytes() for each in tensors), {"Inference-Header-Content-Length": str(len(head))}
+
+
+def opened(response: httpx.Response) -> tuple[dict[str, Any], bytes]:
+    """The JSON of a binary answer, and what follows it."""
+    assert response.status_code == 200, response.text
+    length = int(response.headers["inference-header-content-length"])
+    return json.loads(response.content[:length]), response.content[length:]
+
+
+@pytest.mark.parametrize("problem", VARIED, ids=lambda problem: problem.key)
+def test_npy_and_inference_give_the_y_that_safetensors_gives(client: Client, problem: ConvProblem) -> None:
+    x, weight = reference.random_operands(problem, seed=1)
+    asked = {"pad": "1", "dtype": str(problem.dtype), "layout": str(problem.layout), "variant": SLOW}
+    headers = {"content-type": "application/vnd.safetensors"}
+    content = save({"x": x, "weight": weight}, asked)
+    response = client.post("/v1/convolutions", content=content, headers=headers)
+    y = read_safetensors(np.frombuffer(response.content, np.uint8), ("y",))[0]["y"]
+
+    by_npy = client.post("/v1/convolutions", params=asked, content=npy(x, weight), headers=NPY)
+    assert by_npy.headers["content-type"] == "application/x-npy"
+    assert read_npy(np.frombuffer(by_npy.content, np.uint8), ("y",))["y"].tobytes() == y.tobytes()
+
+    content, headers = inference(problem, x, weight, parameters=asked | {"binary_data_output": True})
+    head, data = opened(client.post(INFER, content=content, headers=headers))
+    (output,) = head["outputs"]
+    assert (output["name"], output["datatype"]) == ("y", DATATYPES[problem.dtype])
+    assert tuple(output["shape"]) == problem.y_shape
+    assert data == y.tobytes()
+
+
+def test_npy_takes_the_layer_from_the_url_and_says_the_rest_in_a_header(client: Client) -> None:
+    x, weight = reference.random_operands(SMALL, seed=1)
+    response = client.post(f"/v1/convolutions?layer={LAYER}", content=npy(x, weight), headers=NPY)
+    summary = json.loads(response.headers["convolution"])
+    assert (summary["variant"], summary["chosen_by"], summary["outcome"]) == (FAST, "advice", "measured")
+    assert summary["time_ms"] == pytest.approx(TIMES_MS[FAST])
+    y = np.load(io.BytesIO(response.content), allow_pickle=False)
+    np.testing.assert_array_equal(y, reference.convolve(SMALL, x, weight).astype(np.float32))
+
+
+def test_accept_gives_npy_to_whoever_asks(client: Client) -> None:
+    x, weight = reference.random_operands(SMALL, seed=1)
+    lists = {"x": x.tolist(), "weight": weight.tolist(), "pad": 1, "variant": LEAN}
+    response = client.post("/v1/convolutions", json=lists, headers={"accept": "application/x-npy"})
+    assert np.load(io.BytesIO(response.content)).shape == SMALL.y_shape
+    as_json = client.post(
+        "/v1/convolutions?pad=1", content=npy(x, weight), headers=NPY | {"accept": "application/json"}
+    ).json()
+    assert np.array(as_json["y"]).shape == SMALL.y_shape
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "kind"),
+    [
+        ("layer=9-2-3-6-4", 400, "invalid-tensor"),
+        ("pad=1&dtype=float16", 400, "invalid-tensor"),
+        ("pad=1&variant=nobody", 404, "unknown-variant"),
+        ("pad=much", 422, "unprocessable-entity"),
+        ("padding=1", 422, "unprocessable-entity"),
+        ("x=1", 422, "unprocessable-entity"),
+    ],
+)
+def test_parameters_in_the_url_that_are_wrong_are_told(client: Client, query: str, status: int, kind: str) -> None:
+    x, weight = reference.random_operands(SMALL, seed=1)
+    is_problem(client.post(f"/v1/convolutions?{query}", content=npy(x, weight), headers=NPY), status, kind)
+
+
+def test_one_array_is_not_enough(client: Client) -> None:
+    x, _ = reference.random_operands(SMALL, seed=1)
+    response = client.post("/v1/convolutions?pad=1", content=npy(x), headers=NPY)
+    assert is_problem(response, 400, "invalid-tensor")["field"] == "weight"
+
+
+@pytest.mark.parametrize("path", ["/v1/convolutions", INFER])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("application/x-npz", "application/zip", "application/x-pickle", "application/python-pickle", "text/plain"),
+        *("multipart/form-data; boundary=x", "application/x-www-form-urlencoded", "application/gzip"),
+    ],
+)
+def test_other_forms_are_refused_and_the_right_ones_named(client: Client, path: str, kind: str) -> None:
+    response = client.post(path, content=b"PK\x03\x04", headers={"content-type": kind})
+    assert "application/json" in is_problem(response, 415, "unsupported-media-type")["detail"]
+
+
+@pytest.mark.parametrize("path", ["/v1/convolutions", INFER])
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd"])
+def test_compressed_tensors_are_refused(client: Client, path: str, encoding: str) -> None:
+    response = client.post(path, content=b"x", headers=NPY | {"content-encoding": encoding})
+    assert "identity" in is_problem(response, 415, "unsupported-media-type")["detail"]
+
+
+def test_the_protocols_metadata_and_health(client: Client) -> None:
+    client.post("/v1/convolutions", json={"layer": LAYER, "variant": LEAN})  # waits for the worker
+    server = client.get("/v2").json()
+    assert server["extensions"] == ["binary_tensor_data"]
+    assert server["name"]
+    assert server["version"]
+    model = client.get("/v2/models/conv").json()
+    assert [each["name"] for each in model["inputs"]] == ["x", "weight"]
+    assert [each["name"] for each in model["outputs"]] == ["y"]
+    for path in ("/v2/health/live", "/v2/health/ready", "/v2/models/conv/ready"):
+        assert client.get(path).status_code == 200
+    for path in ("/v2/models/resnet", "/v2/models/resnet/ready"):
+        assert "resnet" in is_problem(client.get(path), 404, "unknown-model")["error"]
+
+
+def test_it_lives_but_is_not_ready_without_a_worker(tmp_path: Path) -> None:
+    from app.main import create_app
+    from app.settings import Settings
+    from data.errors import WorkerError
+
+    def refuse(_settings: Settings) -> Any:
+        raise WorkerError("no device")
+
+    own = Client(create_app(Settings(home=tmp_path, start_timeout_s=1), open_engine=refuse, timings=tmp_path))
+    try:
+        assert own.get("/v2/health/live").status_code == 200
+        for path in ("/v2/health/ready", "/v2/models/conv/ready"):
+            assert "worker" in is_problem(own.get(path), 503, "service-unavailable")["missing"]
+    finally:
+        own.close()
+
+
+def test_a_request_of_numbers_is_answered_with_numbers(client: Client) -> None:
+    x, weight = reference.random_operands(SMALL, seed=1)
+    inputs = [
+        {"name": name, "datatype": "FP32", "shape": tensor.shape, "data": tensor.ravel().tolist()}
+        for name, tensor in (("weight", weight), ("x", x))
+    ]
+    response = client.post(INFER, json={"id": "7", "inputs": inputs, "parameters": {"layer": LAYER, "variant": LEAN}})
+    assert response.headers["content-type"] == "application/json"
+    answer = response.json()
+    assert (answer["model_name"], answer["id"]) == ("conv", "7")
+    assert answer["parameters"]["variant"] == LEAN
+    assert answer["parameters"]["time_ms"] == pytest.approx(TIMES_MS[LEAN])
+    (output,) = answer["outputs"]
+    expected = reference.convolve(SMALL, x, weight).astype(np.float32)
+    np.testing.assert_array_equal(np.array(output["data"], np.float32).reshape(output["shape"]), expected)
+
+
+@pytest.mark.parametrize(
+    ("more", "status", "kind"),
+    [
+        ({"parameters": {"layer": "9-2-3-6-4"}}, 400, "invalid-tensor"),
+        ({"parameters": {"variant": "nobody", "pad": 1}}, 404, "unknown-variant"),
+        ({"parameters": {"sequence_id": 1}}, 422, "unprocessable-entity"),
+        ({"outputs": [{"name": "z"}]}, 400, "invalid-tensor"),
+    ],
+)
+def test_an_error_says_what_the_protocol_wants_said(client: Client, more: Any, status: int, kind: str) -> None:
+    content, headers = inference(SMALL, *reference.random_operands(SMALL, seed=1), **more)
+    document = is_problem(client.post(INFER, content=content, headers=headers), status, kind)
+    assert document["error"] == document["detail"]
+
+
+@pytest.mark.parametrize("length", ["-1", "x", "1.5", "99999999", "9" * 30])
+def test_a_length_of_the_json_that_is_none_is_refused(client: Client, length: str) -> None:
+    content, headers = inference(SMALL, *reference.random_operands(SMALL, seed=1))
+    headers = dict.fromkeys(headers, length)
+    is_problem(client.post(INFER, content=content, headers=headers), 400, "bad-request")
+
+
+def test_json_is_bounded_whatever_the_body_is_called(client: Client) -> None:
+    content = b'{"inputs": [' + b" " * MAX_JSON_BYTES + b"]}"
+    for kind in ("application/json", "application/octet-stream"):
+        response = client.post(INFER, content=content, headers={"content-type": kind})
+        is_problem(response, 413, "request-entity-too-large")
