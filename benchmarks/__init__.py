@@ -1,0 +1,1 @@
+"""Comparisons, each printing one table; see README.md."""

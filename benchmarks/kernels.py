@@ -1,0 +1,321 @@
+"""Our own kernels against the best of cuDNN's two APIs, over the 602 configurations of the seed papers.
+
+Chosen on one run, reported on another: which variant stands for each side comes from the measurements that ship with
+the project, or with --choose-now from a first pass of this run over all variants and plans; its time from samples taken
+afterwards, the two sides in turns. Run it on a GPU as ``python -m benchmarks.kernels``; --report prints what several
+runs wrote, without a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import FrameType
+from typing import Final, TypeVar
+
+from app.engine import DEFAULT_OPENER, Engine
+from app.shipped import TIMINGS
+from app.sweep import shard_of
+from benchmarks.contest.choice import CUDNN, OURS, Candidate, from_timings
+from benchmarks.contest.layer import OPERANDS, Order, describe, measure_layer
+from benchmarks.contest.rows import Row, merge, read, write
+from benchmarks.contest.scores import COLUMNS, H200, Peaks, missing
+from benchmarks.contest.tables import N_LAYERS, missing_text, report
+from data.errors import ConvAdvisorError, DeadlineExceeded, LaunchFailed, WorkerDied
+from data.measurement import Device, L2State, Outcome
+from data.networks import SEED_BATCHES, problems
+from data.problem import ConvProblem, DType, Layout
+from kernels.stopping import StopRule
+
+T = TypeVar("T")
+
+CHECKPOINT_S: Final = 60.0
+PROGRESS_S: Final = 10.0
+MOST_RESTARTS: Final = 4
+"""Of the worker, for one layer."""
+MOST_STRIKES: Final = 3
+"""Workers that a variant may bring down before it is left out of the rest."""
+
+
+def main(arguments: Sequence[str] | None = None, *, opener: str = DEFAULT_OPENER) -> int:
+    """Measure or read, write, and print the tables; the exit status.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        By default those of the command line.
+    opener : str
+        What opens the device in the worker; tests name a fake.
+    """
+    chosen = _parser().parse_args(arguments)
+    wanted = _wanted(chosen)
+    if chosen.report:
+        rows, is_whole = merge(read(path) for path in chosen.report), True
+        if chosen.output:
+            write(rows, chosen.output)
+        wanted = [problem for problem in wanted if (problem.dtype, problem.layout) in {row.column for row in rows}]
+    else:
+        contest = Contest(chosen, opener)
+        is_whole = contest.run(wanted)
+        rows = contest.rows
+    peaks = replace(H200, flops={**H200.flops, **dict(chosen.peak)}, bytes_per_s=chosen.bandwidth)
+    print(_heading(rows))
+    for l2 in sorted({row.l2 for row in rows}, reverse=True):
+        print(report(rows, l2, peaks=peaks, n_layers=chosen.layers), end="\n\n")
+    print(missing_text(missing(rows, wanted)))
+    return 0 if is_whole else 1
+
+
+@dataclass
+class Contest:
+    """A run on one device.
+
+    Parameters
+    ----------
+    chosen : argparse.Namespace
+        The options.
+    opener : str
+    rows : list of Row
+        What is measured so far.
+    """
+
+    chosen: argparse.Namespace
+    opener: str
+    rows: list[Row] = field(default_factory=list)
+    strikes: Counter[str] = field(default_factory=Counter)
+    """How many workers each variant brought down."""
+
+    def run(self, wanted: Sequence[ConvProblem]) -> bool:
+        """Measure layer after layer; False where the device was lost. The time limit and Ctrl-C end it early."""
+        started = told = saved = time.monotonic()
+        orders: list[Order] = []
+        with Engine(self.chosen.device, has_spare=False, opener=self.opener) as engine, _interruptible():
+            try:
+                device = engine.run(describe, self.opener, self.chosen.device, deadline_s=120)
+                orders = list(self._orders(wanted, device))
+                for done, order in enumerate(orders):
+                    now = time.monotonic()
+                    if now - started >= self.chosen.time_limit:
+                        _say(f"the time limit of {self.chosen.time_limit:g} s ends the run after {done} layers")
+                        break
+                    if now - told >= PROGRESS_S:
+                        told = now
+                        _say(_progress(done, len(orders), now - started))
+                    if now - saved >= CHECKPOINT_S:
+                        saved = now
+                        self._save()
+                    self.rows += self.layer(engine, order)
+            except KeyboardInterrupt:
+                _say("interrupted: what follows is what was measured until now")
+            except ConvAdvisorError as error:
+                _say(f"the device is lost: {error}")
+                return False
+            finally:
+                self._save()
+        _say(_progress(len(self.rows) // len(self.chosen.l2), len(orders), time.monotonic() - started))
+        return True
+
+    def layer(self, engine: Engine, order: Order) -> list[Row]:
+        """The rows of one layer; a candidate that brings the worker down is noted, and the rest tried again.
+
+        Raises
+        ------
+        ConvAdvisorError
+            The worker does not start, or not even the operands can be made.
+        """
+        failures: dict[str, str] = {}
+        in_hand: list[str] = []
+
+        def note(_fraction: float, name: str) -> None:
+            in_hand.append(name)
+
+        for _ in range(MOST_RESTARTS):
+            in_hand.clear()
+            banned = {variant for variant, count in self.strikes.items() if count >= MOST_STRIKES}
+            excluded = frozenset(banned | set(failures))
+            try:
+                rows = engine.run(
+                    measure_layer,
+                    *(self.opener, self.chosen.device, replace(order, excluded=excluded)),
+                    deadline_s=self.chosen.deadline,
+                    on_progress=note,
+                )
+            except (LaunchFailed, DeadlineExceeded, WorkerDied) as error:
+                if not in_hand or in_hand[-1] == OPERANDS:
+                    raise
+                failures[in_hand[-1]] = f"{_outcome(error)}: {error}"
+                self.strikes[in_hand[-1].split()[0]] += 1
+                _say(f"{order.problem.key}: {in_hand[-1]}: {error}")
+            except ConvAdvisorError as error:
+                failures[OPERANDS] = f"{Outcome.CRASHED}: {error}"
+                break
+            else:
+                left_out = dict.fromkeys(banned, f"{Outcome.CRASHED}: left out after {MOST_STRIKES} workers")
+                return [replace(row, failures=left_out | failures | row.failures) for row in rows]
+        return [Row(order.problem, l2, None, None, order.choosing, failures) for l2 in order.states]
+
+    def _save(self) -> None:
+        if self.chosen.output:
+            write(self.rows, self.chosen.output)
+
+    def _orders(self, wanted: Sequence[ConvProblem], device: Device) -> Iterator[Order]:
+        chosen = self.chosen
+        ours = tuple(reversed(chosen.variants))  # the catalogue has the plain ones first: the fast ones set the mark
+        fresh = {"all": (*CUDNN, *ours), "ours": ours, None: ()}[chosen.choose_now]
+        known = () if chosen.choose_now == "all" else tuple(v for v in (*CUDNN, *chosen.variants) if v not in fresh)
+        folder = chosen.timings or TIMINGS / device.id
+        paths = sorted(path for path in folder.glob("*.parquet") if not path.name.endswith("picks.parquet"))
+        candidates = from_timings(paths, wanted, known) if known else {}
+        _say_unknown(known, candidates.values())
+        choosing = " and ".join(
+            ([f"the measurements in {folder.name}"] if known else []) + (["a first pass of this run"] if fresh else [])
+        )
+        for problem in wanted:
+            yield Order(
+                problem,
+                tuple(candidates.get(problem, ())),
+                fresh,
+                not chosen.first_plans,
+                chosen.candidates,
+                chosen.l2,
+                StopRule(max_samples=chosen.max_samples, budget_ms=chosen.budget_ms),
+                choosing=choosing,
+            )
+
+
+def _wanted(chosen: argparse.Namespace) -> list[ConvProblem]:
+    """The layers of a run, in an order that leaves a fair sample of all wherever it ends."""
+    columns = [column for column in COLUMNS if column[0] in chosen.dtypes and column[1] in chosen.layouts]
+    every = [
+        problem
+        for dtype, layout in columns
+        for problem in problems("seeds", batches=chosen.batches, dtypes=[DType(dtype)], layouts=[Layout(layout)])
+    ]
+    random.Random(0).shuffle(every)  # noqa: S311 - an order, no secret
+    index, count = chosen.shard
+    return shard_of(every, index, count)
+
+
+def _outcome(error: ConvAdvisorError) -> Outcome:
+    match error:
+        case LaunchFailed():
+            return Outcome.LAUNCH_FAILED
+        case DeadlineExceeded():
+            return Outcome.TIMED_OUT
+        case _:
+            return Outcome.CRASHED
+
+
+def _heading(rows: Sequence[Row]) -> str:
+    devices = ", ".join(sorted({row.device for row in rows if row.device})) or "no device"
+    choosing = "; ".join(sorted({f"{row.l2}: {row.choosing}" for row in rows}, reverse=True))
+    return f"# Ours against the best of cuDNN's two APIs, on {devices}\n\nChosen on {choosing}.\n"
+
+
+def _progress(done: int, total: int, elapsed_s: float) -> str:
+    each_s = elapsed_s / max(1, done)
+    return f"{done} of {total} layers in {elapsed_s:.0f} s: {each_s:.3f} s each, {each_s * (total - done):.0f} s to go"
+
+
+def _say_unknown(known: Collection[str], candidates: Iterable[Sequence[Candidate]]) -> None:
+    there = {each.variant for of_layer in candidates for each in of_layer}
+    unknown = [variant for variant in known if variant in OURS and variant not in there]
+    if unknown:
+        _say(f"not in the measurements, so never chosen (see --choose-now): {', '.join(unknown)}")
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Treat a polite end as Ctrl-C, so that what was measured is written."""
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.kernels", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    states = tuple(L2State)
+    add("--report", nargs="+", type=Path, metavar="FILE", help="merge what runs wrote and print it; needs no GPU")
+    add("--output", type=Path, help="write every row there: .parquet, or .csv")
+    add("--device", default="cuda:0", help="cuda:0 (default), cuda:1 ...")
+    add("--dtypes", type=_list_of({dtype for dtype, _ in COLUMNS}), default=[dtype for dtype, _ in COLUMNS])
+    add("--layouts", type=_list_of({layout for _, layout in COLUMNS}), default=[layout for _, layout in COLUMNS])
+    add("--batches", type=_list_of(SEED_BATCHES, int), default=SEED_BATCHES, help="default 1,8,16,32,64,128,256")
+    add("--variants", type=_list_of(OURS), default=OURS, help="which of ours; default all that use no library")
+    add("--l2", type=_list_of(states, L2State), default=states, help="warm,cold (default)")
+    add("--shard", type=_shard, default=(0, 1), metavar="I/N", help="every Nth layer from the Ith on, I from 0")
+    add(
+        "--choose-now",
+        nargs="?",
+        const="all",
+        choices=("all", "ours"),
+        help="choose by a first pass of this run, for both sides or for ours alone, not from the shipped measurements",
+    )
+    add("--first-plans", action="store_true", help="with --choose-now: of cuDNN's engines only the first plan")
+    add("--timings", type=Path, help="folder of the measurements to choose from; default those of the device")
+    add("--candidates", type=_pair, default=(3, 2), metavar="C,O", help="timed of each side (default 3,2)")
+    add("--time-limit", type=float, default=float("inf"), metavar="SECONDS", help="no layer is begun after it")
+    add("--deadline", type=float, default=30, metavar="SECONDS", help="of one layer (default 30)")
+    add("--max-samples", type=int, default=StopRule().max_samples, help="of one candidate and L2 state (default 20)")
+    add("--budget-ms", type=float, default=StopRule().budget_ms, help="device time of the same (default 40)")
+    add("--layers", type=int, default=N_LAYERS, help="best and worst layers that are shown (default 10)")
+    add("--peak", type=_peak, action="append", default=[], metavar="DTYPE=FLOPS", help=f"default {_peaks_text(H200)}")
+    add("--bandwidth", type=float, default=H200.bytes_per_s, help=f"bytes a second (default {H200.bytes_per_s:g})")
+    return parser
+
+
+def _list_of(allowed: Collection[T], kind: Callable[[str], T] = str) -> Callable[[str], list[T]]:  # type: ignore[assignment]
+    def parse(text: str) -> list[T]:
+        found = [kind(part) for part in text.split(",")]
+        unknown = [part for part in found if part not in allowed]
+        if unknown:
+            raise argparse.ArgumentTypeError(f"{unknown[0]} is none of {', '.join(map(str, allowed))}")
+        return found
+
+    return parse
+
+
+def _shard(text: str) -> tuple[int, int]:
+    index, count = (int(part) for part in text.split("/"))
+    if not 0 <= index < count:
+        raise argparse.ArgumentTypeError(f"{text}: I counts from 0 to N - 1")
+    return index, count
+
+
+def _pair(text: str) -> tuple[int, int]:
+    cudnn, ours = (int(part) for part in text.split(","))
+    return cudnn, ours
+
+
+def _peak(text: str) -> tuple[str, float]:
+    dtype, _, flops = text.partition("=")
+    return str(DType(dtype)), float(flops)
+
+
+def _peaks_text(peaks: Peaks) -> str:
+    return " ".join(f"{dtype}={flops:g}" for dtype, flops in peaks.flops.items())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,35 @@
+"""One layer of the contest on a real GPU, chosen by a first pass over everything there is."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.contest.choice import CUDNN, OURS
+from benchmarks.contest.layer import Order, describe, measure_layer
+from data.measurement import L2State
+from data.problem import ConvProblem, DType, Layout
+from kernels.stopping import StopRule
+
+pytestmark = [pytest.mark.gpu, pytest.mark.gpu_exclusive]
+
+OPENER = "kernels.bench:open_runner"
+
+
+@pytest.mark.parametrize("has_every_plan", [False, True])
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("dtype", DType)
+def test_both_sides_are_timed_warm_and_cold(dtype: DType, layout: Layout, has_every_plan: bool) -> None:
+    problem = ConvProblem.parse("14-1-3-24-16", dtype=dtype, layout=layout)
+    rule = StopRule(max_samples=6, budget_ms=10)
+    fresh = (*CUDNN, *OURS)
+    rows = measure_layer(OPENER, "cuda:0", Order(problem, fresh=fresh, has_every_plan=has_every_plan, rule=rule))
+    assert [row.l2 for row in rows] == [L2State.WARM, L2State.COLD]
+    for row in rows:
+        assert row.device == describe(OPENER, "cuda:0").id
+        assert row.cudnn is not None
+        assert row.cudnn.variant in CUDNN
+        assert min(row.cudnn.samples_ms) > 0
+        if layout is Layout.NCHW:
+            assert row.ours is not None
+            assert row.ours.variant in OURS
+        assert not [why for why in row.failures.values() if why.startswith(("wrong_result", "crashed"))]
