@@ -198,10 +198,12 @@ def _predict_randomised(
     scales = [1.0, *([_MINOR] * (len(targets) - 1))]
     y = np.concatenate([scale * values for scale, values in zip(scales, targets, strict=True)], axis=1)
     is_constant = np.ptp(y, axis=0) == 0
-    total = np.zeros((len(wanted), y.shape[1])) + np.where(is_constant, y[0] * count, 0.0)
+    varying = np.zeros((len(wanted), np.count_nonzero(~is_constant)))
     for tree in range(count):
         fitted = ExtraTreeRegressor(max_features=0.5, random_state=seed + tree).fit(x, y[:, ~is_constant])
-        total[:, ~is_constant] += fitted.predict(wanted).reshape(len(wanted), -1)
+        varying += fitted.predict(wanted).reshape(len(wanted), -1)
+    total = np.zeros((len(wanted), y.shape[1])) + y[0] * count
+    total[:, ~is_constant] = varying
     parts = np.split(total / count, np.cumsum([values.shape[1] for values in targets])[:-1], axis=1)
     return [part / scale for part, scale in zip(parts, scales, strict=True)]
 
