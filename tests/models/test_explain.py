@@ -73,6 +73,6 @@ def test_favourites_are_those_of_one_precision_and_layout(shipped: TreeModel) ->
     tensor_cores = favourites(shipped, DType.FLOAT16, Layout.NHWC)
     plain = favourites(shipped, DType.FLOAT32, Layout.NCHW)
     assert set(tensor_cores) <= set(shipped.variants)
-    assert "cudnn.winograd_nonfused" in plain
-    assert "cudnn.winograd_nonfused" not in tensor_cores
+    assert "cuda.winograd_nonfused_4x4_3x3" in plain
+    assert "cuda.winograd_nonfused_4x4_3x3" not in tensor_cores
     assert len(set(plain)) == len(plain) > 3

@@ -76,8 +76,8 @@ def test_where_there_is_no_layer_or_nothing_runs_nobody_wins(shipped: Advisor) -
 def test_limits_hold_in_every_cell(shipped: Advisor) -> None:
     free = survey(shipped, LAYER, Axis.SIZE, Axis.BATCH)
     tight = survey(shipped, LAYER, Axis.SIZE, Axis.BATCH, max_workspace_bytes=0)
-    assert "cudnn.winograd_nonfused" in free.variants
-    assert "cudnn.winograd_nonfused" not in tight.variants
+    assert "cuda.winograd_nonfused_4x4_3x3" in free.variants
+    assert "cuda.winograd_nonfused_4x4_3x3" not in tight.variants
 
 
 def test_one_axis_alone_is_refused(shipped: Advisor) -> None:
