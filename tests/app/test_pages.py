@@ -404,9 +404,11 @@ def test_models_are_promoted_and_rolled_back(client: Client, home: Path) -> None
     )
 
 
-def test_the_shipped_score_is_told(client: Client) -> None:
+def test_shipped_scores_are_told_by_precision(client: Client) -> None:
     card = json.loads((SHIPPED / "nvidia-h200" / "card.json").read_text())
-    assert f"{card['scores']['held_out_slowdown']:.3f}×" in shown(client.get("/models")).text
+    found = shown(client.get("/models"))
+    assert f"{card['scores']['leave_one_network_out']['overall']['geometric_mean']:.3f}×" in found.text
+    assert "bfloat16 nhwc" in found.text
 
 
 def test_a_retrain_is_a_job_that_shows_how_it_ends(client: Client) -> None:
