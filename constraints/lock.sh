@@ -1,5 +1,6 @@
 #!/bin/sh
-# Write the pinned, hashed package lists from pyproject.toml: base (the service), cuda (base and the CUDA libraries), dev (base, tests and lint).
+# Write the pinned, hashed package lists from pyproject.toml: base (the service), cluster (base, PostgreSQL, Dask,
+# traces), cuda (cluster and the CUDA libraries), dev (cluster, tests and lint).
 set -eu
 uv=$1
 compile() {
@@ -10,4 +11,5 @@ compile() {
 }
 compile dev.txt --extra dev
 compile base.txt --extra build --constraint constraints/dev.txt
-compile cuda.txt --extra cuda --constraint constraints/dev.txt
+compile cluster.txt --extra cluster --extra build --constraint constraints/dev.txt
+compile cuda.txt --extra cuda --extra cluster --constraint constraints/dev.txt
