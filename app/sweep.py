@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -64,6 +65,13 @@ def default_run_id(device: Device, options: BenchOptions) -> str:
     """The run that a sweep continues unless told otherwise: one a device, its libraries, and the options."""
     digest = hashlib.sha256(repr(options).encode()).hexdigest()[:8]
     return f"{device.id}-{device.fingerprint}-{digest}"
+
+
+def drawn(problems: Sequence[ConvProblem], at_most: int | None, seed: int) -> list[ConvProblem]:
+    """So many of the problems at random, in the order in which they are drawn; all, as they are, without a limit."""
+    if at_most is None:
+        return list(problems)
+    return random.Random(seed).sample(problems, min(at_most, len(problems)))  # noqa: S311 - no secret
 
 
 def shard_of(problems: Sequence[ConvProblem], index: int, count: int) -> list[ConvProblem]:

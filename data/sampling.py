@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from data import networks
-from data.errors import InvalidInput
+from data.errors import InvalidInput, InvalidProblem
 from data.problem import ConvProblem, DType, Layout
 
 MAX_FLOPS: Final = 2e12
@@ -18,14 +19,24 @@ MAX_BYTES: Final = 1.5e9
 
 FIRST_LAYER_SHARE: Final = 0.03
 """Layers that read an RGB image."""
-STRIDE_2_SHARE: Final = 1 / 16
+STRIDE_2_SHARE: Final = 1 / 8
+DILATED_SHARE: Final = 0.02
+DEPTHWISE_SHARE: Final = 0.07
+GROUPED_SHARE: Final = 0.03
+RECTANGULAR_SHARE: Final = 0.15
+"""Planes that are not square: frames of a camera, and what is cut from them."""
 
 _MAX_SIZE_TIMES_CHANNELS: Final = 28_672
 """Networks trade resolution for channels: at 14 pixels a side up to 2048 of them, at 56 up to 512, at 224 up to 128."""
 _LEAST_CHANNELS: Final = 8
 _SIZES: Final = (7, 8, 13, 14, 16, 27, 28, 32, 55, 56, 64, 112, 128, 224)
+_LARGEST_SIZE: Final = 1024
 _BATCHES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-_FILTERS: Final[dict[int, float]] = {1: 0.48, 3: 0.36, 5: 0.13, 7: 0.03}
+_FILTERS: Final = {(1, 1): 0.46, (3, 3): 0.36, (5, 5): 0.11, (7, 7): 0.03}
+_FLAT_FILTERS: Final = dict.fromkeys(((1, 3), (3, 1), (1, 7), (7, 1)), 0.01)
+_ASPECTS: Final = (1 / 2, 9 / 16, 3 / 4, 4 / 3, 16 / 9, 2)
+_GROUP_SIZES: Final = (4, 8, 16, 24, 32)
+"""Channels of a group."""
 _POINTS_AT_ONCE: Final = 1024
 """A power of two keeps the sequence balanced."""
 
@@ -33,7 +44,9 @@ _POINTS_AT_ONCE: Final = 1024
 def sample_problems(
     count: int, seed: int, *, dtypes: Iterable[DType] = (DType.FLOAT32,), layouts: Iterable[Layout] = (Layout.NCHW,)
 ) -> list[ConvProblem]:
-    """Draw distinct square, same-padded layers, most of them of stride 1, none of them a layer of the seed networks.
+    """Draw distinct same-padded layers, most of them square, of stride 1 and ungrouped.
+
+    None of them is a layer of the seed networks, nor of the networks that advice is judged by.
 
     Parameters
     ----------
@@ -59,14 +72,28 @@ def sample_problems(
     if count < 0:
         raise InvalidInput("count", count, "0 or more")
     dtypes, layouts = tuple(dtypes), tuple(layouts)
-    seen = {layer.problem for layer in networks.layers("seeds")}
+    seen = {layer.problem for name in ("seeds", "held-out") for layer in networks.layers(name)}
     drawn: dict[ConvProblem, None] = {}
     points = _sequence(seed)
     while len(drawn) < count:
-        problem = _problem(*next(points))
-        if replace(problem, n=1) not in seen and problem.flops <= MAX_FLOPS and problem.bytes <= MAX_BYTES:
-            drawn[problem] = None
+        with suppress(InvalidProblem):  # too large for a tensor
+            problem = _problem(next(points))
+            if replace(problem, n=1) not in seen and problem.flops <= MAX_FLOPS and problem.bytes <= MAX_BYTES:
+                drawn[problem] = None
     return [replace(problem, dtype=dtype, layout=layout) for problem in drawn for dtype in dtypes for layout in layouts]
+
+
+class _Point(NamedTuple):
+    """One point of the unit cube: where in its distribution each choice lies."""
+
+    size: float
+    batch: float
+    filter: float
+    c: float
+    k: float
+    kind: float
+    aspect: float
+    groups: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,39 +128,67 @@ def _log_uniform(values: Iterable[int]) -> dict[int, float]:
     return {value: 1 / value for value in values}
 
 
-_SIZE: Final = _Scale.mixed((0.7, _evenly(_SIZES)), (0.3, _log_uniform(range(7, 225))))
+_SIZE: Final = _Scale.mixed(
+    (0.65, _evenly(_SIZES)), (0.25, _log_uniform(range(7, 225))), (0.10, _log_uniform(range(225, _LARGEST_SIZE + 1)))
+)
 _BATCH: Final = _Scale.mixed((0.85, _evenly(_BATCHES)), (0.15, _log_uniform(range(1, 257))))
-_FILTER: Final = _Scale.mixed((1.0, _FILTERS))
 _CHANNELS: Final = _Scale.mixed(
     (0.10, _log_uniform(range(_LEAST_CHANNELS, 2049))),
     (0.25, _log_uniform(range(8, 2049, 8))),
     (0.40, _log_uniform(range(16, 2049, 16))),
     (0.25, _evenly(2**power for power in range(4, 12))),
 )
+_TAPS: Final = tuple(_FILTERS | _FLAT_FILTERS)
+_TAPS_BELOW: Final = np.cumsum([*_FILTERS.values(), *_FLAT_FILTERS.values()])
 
 
-def _sequence(seed: int) -> Iterator[list[float]]:
+def _sequence(seed: int) -> Iterator[_Point]:
     from scipy.stats import qmc
 
-    sobol = qmc.Sobol(6, rng=np.random.default_rng(seed))
+    sobol = qmc.Sobol(len(_Point._fields), rng=np.random.default_rng(seed))
     while True:
-        yield from sobol.random(_POINTS_AT_ONCE).tolist()
+        yield from map(_Point._make, sobol.random(_POINTS_AT_ONCE).tolist())
 
 
-def _problem(size_at: float, batch_at: float, filter_at: float, c_at: float, k_at: float, kind: float) -> ConvProblem:
-    size, taps = _SIZE.at(size_at), _FILTER.at(filter_at)
+def _problem(at: _Point) -> ConvProblem:
+    size = _SIZE.at(at.size)
+    r, s = _TAPS[int(np.searchsorted(_TAPS_BELOW[:-1], at.filter, side="right"))]
     most = max(_MAX_SIZE_TIMES_CHANNELS / size, _LEAST_CHANNELS)
-    stride = 2 if kind >= 1 - STRIDE_2_SHARE else 1
+    c = 3 if at.kind < FIRST_LAYER_SHARE else _CHANNELS.at(at.c, most)
+    c, k, groups = _grouped(c, _CHANNELS.at(at.k, most), at.groups)
+    stride = 2 if at.kind >= 1 - STRIDE_2_SHARE else 1
+    dilation = 2 if stride == 1 and at.kind >= 1 - STRIDE_2_SHARE - DILATED_SHARE else 1
     return ConvProblem(
-        n=_BATCH.at(batch_at),
-        c=3 if kind < FIRST_LAYER_SHARE else _CHANNELS.at(c_at, most),
+        n=_BATCH.at(at.batch),
+        c=c,
         h=size,
-        w=size,
-        k=_CHANNELS.at(k_at, most),
-        r=taps,
-        s=taps,
+        w=_width(size, at.aspect),
+        k=k,
+        r=r,
+        s=s,
         stride_h=stride,
         stride_w=stride,
-        pad_h=taps // 2,
-        pad_w=taps // 2,
+        pad_h=dilation * (r // 2),
+        pad_w=dilation * (s // 2),
+        dilation_h=dilation if r > 1 else 1,
+        dilation_w=dilation if s > 1 else 1,
+        groups=groups,
     )
+
+
+def _width(height: int, share: float) -> int:
+    """The height in most draws, else another size by one of the usual aspects."""
+    if share >= RECTANGULAR_SHARE:
+        return height
+    return round(height * _ASPECTS[int(share / RECTANGULAR_SHARE * len(_ASPECTS))])
+
+
+def _grouped(c: int, k: int, share: float) -> tuple[int, int, int]:
+    """Channels, filters and groups: one group in most draws; the first layer of a network is never grouped."""
+    if c < _LEAST_CHANNELS or share >= DEPTHWISE_SHARE + GROUPED_SHARE:
+        return c, k, 1
+    if share < DEPTHWISE_SHARE:
+        return c, c, c
+    width = _GROUP_SIZES[int((share - DEPTHWISE_SHARE) / GROUPED_SHARE * len(_GROUP_SIZES))]
+    groups = max(1, c // width)
+    return groups * width, max(1, k // groups) * groups, groups

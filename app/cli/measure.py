@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -84,6 +84,10 @@ def sweep(
     layouts: Annotated[str, typer.Option(help="Memory orders, separated by commas.")] = "nchw",
     variants: Annotated[str, typer.Option(help="Variants; without it, every one of the device.")] = "",
     batches: Annotated[str, typer.Option(help="Batch sizes; without it, those of the source.")] = "",
+    without: Annotated[str, typer.Option(help="Networks whose layers are left out, separated by commas.")] = "",
+    at_most: Annotated[
+        int | None, typer.Option(min=1, help="So many of the networks' problems, drawn by the seed; else all.")
+    ] = None,
     sampled: Annotated[int, typer.Option(min=0, help="Sampled layers to add to the networks'.")] = 0,
     seed: Annotated[int, typer.Option(min=0, help="Of the sampled layers and of the random operands.")] = 0,
     l2: L2Option = L2State.WARM,
@@ -106,7 +110,9 @@ def sweep(
     from kernels import catalog
 
     settings = load_settings()
-    problems = sweeping.shard_of(_problems(networks, dtypes, layouts, batches, sampled, seed), *_read_shard(shard))
+    problems = _network_problems(networks if networks or not sampled else "", dtypes, layouts, batches, without)
+    problems = sweeping.drawn(problems, at_most, seed) + _sampled_problems(sampled, seed, dtypes, layouts)
+    problems = sweeping.shard_of(list(dict.fromkeys(problems)), *_read_shard(shard))
     wanted = [catalog.get(name).id for name in split_words("variants", variants)] if variants else []
     with Store(settings.store_url) as store:
         with _open_engine(device, settings) as engine, progress_bar() as on_progress:
@@ -153,24 +159,31 @@ def _options(settings: Settings, l2: L2State, seed: int) -> BenchOptions:
     return BenchOptions(l2=l2, workspace_limit_bytes=settings.workspace_limit_bytes, seed=seed)
 
 
-def _problems(networks: str, dtypes: str, layouts: str, batches: str, sampled: int, seed: int) -> list[ConvProblem]:
+def _network_problems(networks: str, dtypes: str, layouts: str, batches: str, without: str) -> list[ConvProblem]:
     from data import networks as catalogue
-    from data.sampling import sample_problems
+    from models.costs import layer_of
 
     dtype_list, layout_list = split_enum("dtypes", dtypes, DType), split_enum("layouts", layouts, Layout)
     counts = split_counts("batches", batches) if batches else None
-    problems = [
+    left_out = {layer.problem for name in _names("without", without) for layer in catalogue.layers(name)}
+    return [
         problem
-        for name in (split_words("networks", networks) if networks or not sampled else ())
+        for name in _names("networks", networks)
         for problem in catalogue.problems(name, batches=counts, dtypes=dtype_list, layouts=layout_list)
+        if layer_of(problem) not in left_out
     ]
-    problems += [
-        replace(problem, dtype=dtype, layout=layout)
-        for problem in sample_problems(sampled, seed)
-        for dtype in dtype_list
-        for layout in layout_list
-    ]
-    return list(dict.fromkeys(problems))
+
+
+def _names(option: str, text: str) -> list[str]:
+    return split_words(option, text) if text else []
+
+
+def _sampled_problems(count: int, seed: int, dtypes: str, layouts: str) -> list[ConvProblem]:
+    from data.sampling import sample_problems
+
+    return sample_problems(
+        count, seed, dtypes=split_enum("dtypes", dtypes, DType), layouts=split_enum("layouts", layouts, Layout)
+    )
 
 
 def _read_shard(text: str) -> tuple[int, int]:

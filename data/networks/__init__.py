@@ -18,9 +18,18 @@ SEED_BATCHES: Final = (1, 8, 16, 32, 64, 128, 256)
 GROUPS: Final = {
     "seeds": ("alexnet", "googlenet", "squeezenet", "resnet50", "vgg19"),
     "fourth-seed": ("input-layers", "feature-layers", "filter-sweep"),
+    "more-networks": (
+        *("cspresnet50", "darknet53", "ese_vovnet39b", "ghostnet_100", "hardcorenas_a", "hrnet_w18", "mnasnet1_0"),
+        *("mobilenet_v2", "nf_resnet50", "regnetx_032", "res2net50_26w_4s", "resnetv2_50", "selecsls42", "vovnet39a"),
+    ),
+    "held-out": (
+        *("convnext_tiny", "densenet121", "dla34", "efficientnet_b0", "inception_v3", "mobilenet_v3_large"),
+        *("regnet_y_400mf", "repvgg_a2", "resnext50_32x4d", "shufflenet_v2_x1_0", "wide_resnet50_2", "xception41"),
+    ),
 }
-"""Names that stand for several: the networks of cuConv and of Jordà et al. (IEEE Access 2019), and the experiments of
-the parallel-processing study of direct, FFT and Winograd convolution (Univ. of Oregon 2019)."""
+"""Names that stand for several: the networks of cuConv and of Jordà et al. (IEEE Access 2019), the experiments of the
+parallel-processing study of direct, FFT and Winograd convolution (Univ. of Oregon 2019), networks of torchvision and
+timm to train on, and others of those that advice is judged by and nothing is ever trained on."""
 
 _FOLDER: Final = Path(__file__).parent
 

@@ -153,6 +153,7 @@ def test_convolve_all_runs_every_variant_of_the_device(home):
         (("advise", "8-1-3-4-3", "--device", "abacus"), "unknown device 'abacus'"),
         (("convolve", "8-1-3-4-3", "--device", "gpu"), "device is 'gpu'; allowed: auto, cpu, cuda:0"),
         (("sweep", "--networks", "lenet"), "unknown network 'lenet'; known: alexnet"),
+        (("sweep", "--without", "lenet"), "unknown network 'lenet'; known: alexnet"),
         (("sweep", "--dtypes", "float32,int8"), "dtypes is 'int8'; allowed: float32, tf32, float16, bfloat16"),
         (("sweep", "--layouts", "chwn"), "layouts is 'chwn'; allowed: nchw, nhwc"),
         (("sweep", "--batches", "1,-1"), "batches is '1,-1'; allowed: positive integers"),

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from app.engine import Engine
-from app.sweep import default_run_id, shard_of, sweep
-from data import parquet
+from app.sweep import default_run_id, drawn, shard_of, sweep
+from data import networks, parquet
 from data.errors import WorkerError
 from data.measurement import Device, L2State, Measurement, Outcome
 from data.problem import ConvProblem
@@ -133,6 +133,14 @@ def test_other_options_or_another_run_are_measured_anew(store, replay):
         {"options": OPTIONS, "run_id": "again"},
     ):
         assert sweep(store, engine, PROBLEMS, VARIANTS, **run).n_attempts == 12
+
+
+def test_some_of_the_problems_are_drawn_by_a_seed_without_repetition():
+    problems = networks.problems("alexnet")
+    assert drawn(problems, None, seed=0) == problems
+    assert drawn(problems, 5, seed=0) == drawn(problems, 5, seed=0) != drawn(problems, 5, seed=1)
+    assert len(set(drawn(problems, 5, seed=0)) & set(problems)) == 5
+    assert sorted(drawn(problems, 1000, seed=0), key=problems.index) == problems
 
 
 def test_the_time_limit_stops_between_problems(store, replay):

@@ -74,13 +74,24 @@ def test_layers_that_the_papers_name(name: str, layer: str) -> None:
 
 
 @pytest.mark.parametrize("name", networks.names())
-def test_every_layer_has_a_short_form_and_a_source(name: str) -> None:
+def test_every_layer_is_there_once_and_has_a_source(name: str) -> None:
     layers = networks.layers(name)
     assert len({layer.problem for layer in layers}) == len(layers)
-    for layer in layers:
+    assert all(len(layer.source) > 10 for layer in layers)
+
+
+@pytest.mark.parametrize("name", ["seeds", "fourth-seed"])
+def test_every_layer_of_the_papers_has_a_short_form(name: str) -> None:
+    for layer in networks.layers(name):
         assert layer.problem.short.count("-") == 4
         assert ConvProblem.parse(layer.problem.short) == layer.problem
-        assert len(layer.source) > 10
+
+
+def test_advice_is_judged_by_twelve_networks_with_layers_that_nothing_else_has() -> None:
+    assert len(networks.GROUPS["held-out"]) == 12
+    assert not set(networks.GROUPS["held-out"]) & set(networks.GROUPS["more-networks"])
+    known = {layer.problem for name in ("seeds", "more-networks") for layer in networks.layers(name)}
+    assert sum(layer.problem not in known for layer in networks.layers("held-out")) > 200
 
 
 def test_the_experiments_of_the_fourth_seed() -> None:
@@ -102,7 +113,10 @@ def test_batches_may_be_chosen() -> None:
 
 
 def test_an_unknown_network_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(UnknownNetwork, match=r"^unknown network 'lenet'; known: alexnet, .*, seeds, fourth-seed$"):
+    with pytest.raises(
+        UnknownNetwork,
+        match=r"^unknown network 'lenet'; known: alexnet, .*, seeds, fourth-seed, more-networks, held-out$",
+    ):
         networks.problems("lenet")
     with pytest.raises(UnknownNetwork):
         networks.layers("../networks/alexnet")
