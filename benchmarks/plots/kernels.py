@@ -1,21 +1,13 @@
-"""The figures and the table of docs/kernels.md, from measurements: ``python -m benchmarks.plots``; needs no GPU.
-
-Run it again after a sweep: it draws every figure and rewrites the part of the page between the marks.
-"""
+"""The figures and the table of docs/kernels.md: where each of our kernels wins."""
 
 from __future__ import annotations
 
-import argparse
-import re
-import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import matplotlib as mpl
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
@@ -23,132 +15,17 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from benchmarks.contest.choice import CUDNN, LIBRARIES, OURS
-from benchmarks.contest.rows import LEAST_GAIN, STANDARD_ERRORS
 from benchmarks.contest.scores import COLUMNS, geometric_mean
-from data import parquet
-from data.errors import NotEnoughData
-from data.networks import problems
-from data.problem import ConvProblem, DType, Layout
-from kernels.catalog import VARIANTS
-from kernels.variant import Algorithm
-from models.costs import Costs, from_table
+from benchmarks.measured import FILTERS, Column, Known, best_of, is_win, layer_of
+from benchmarks.plots.pages import number, rewritten
+from benchmarks.plots.style import STYLE, colour_of, save
+from models.costs import Costs
 
-ROOT: Final = Path(__file__).parent.parent
-PAGE: Final = ROOT / "docs" / "kernels.md"
-MARKS: Final = ("<!-- figures: written by python -m benchmarks.plots -->", "<!-- end of figures -->")
-FILTERS: Final = (1, 3, 5)
 MOST_SLOWDOWN: Final = 10.0
 """Where the axis of slowdowns ends."""
 
-_OURS_COLOURS: Final = (
-    *("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#882255", "#6a3d9a", "#117733", "#b2182b"),
-    *("#1b9e77", "#7570b3", "#a6761d", "#e7298a", "#66a61e", "#8c510a", "#01665e", "#5e3c99", "#c51b7d", "#35978f"),
-)
-"""Of our variants, in the order of the catalogue: a variant keeps its colour over all figures."""
-_CUDNN_GROUPS: Final = {
-    "cuDNN, graph engine": "#4d4d4d",
-    "cuDNN, GEMM": "#8c8c8c",
-    "cuDNN, Winograd": "#b5b5b5",
-    "cuDNN, FFT": "#d9d9d9",
-}
-_LIBRARY_COLOUR: Final = "#d8cfa0"
-_STYLE: Final[dict[Any, Any]] = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "conv-advisor",
-    "font.family": "sans-serif",
-    "font.size": 8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "figure.facecolor": "white",
-    "savefig.facecolor": "white",
-}
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Draw, rewrite the page, and say what was written; the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.plots", description=__doc__)
-    parser.add_argument("--device", default="nvidia-h200")
-    parser.add_argument("--timings", type=Path, default=ROOT / "data" / "timings", help="holds <device>/*.parquet")
-    parser.add_argument("--page", type=Path, default=PAGE, help="figures go to the folder figures/ beside it")
-    chosen = parser.parse_args(arguments)
-    known = {}
-    for column in COLUMNS:
-        try:
-            known[column] = load(chosen.timings / chosen.device, chosen.device, column)
-        except NotEnoughData as error:
-            print(f"no figure of {' '.join(column)}: {error}", file=sys.stderr)
-    if not known:
-        return 1
-    folder = chosen.page.parent / "figures"
-    folder.mkdir(parents=True, exist_ok=True)
-    with mpl.rc_context(_STYLE):
-        for column, costs in known.items():
-            for name in figures_of(costs):
-                FIGURES[name](costs, column).savefig(folder / file_name(name, column), metadata={"Date": None})
-    page = rewritten(chosen.page.read_text(encoding="utf-8"), known, chosen.device)
-    chosen.page.write_text(page, encoding="utf-8")
-    print(f"the figures of {len(known)} dtypes and layouts in {folder}, and their part of {chosen.page}")
-    return 0
-
-
-def load(folder: Path, device_id: str, column: tuple[str, str]) -> Costs:
-    """What is known of the 602 configurations in one dtype and layout.
-
-    Raises
-    ------
-    NotEnoughData
-    """
-    wanted = set(problems("seeds", dtypes=[DType(column[0])], layouts=[Layout(column[1])]))
-    paths = [path for path in sorted(folder.glob("*.parquet")) if not path.name.endswith("picks.parquet")]
-    which = [("dtype", "=", column[0]), ("layout", "=", column[1])]
-    tables = [pq.read_table(path, columns=parquet.SCHEMA.names, filters=which) for path in paths]
-    if not any(table.num_rows for table in tables):
-        raise NotEnoughData(f"nothing in {folder}")
-    costs = from_table(pa.concat_tables(tables), device_id).where(lambda problem: problem in wanted)
-    if not costs.problems:
-        raise NotEnoughData("none of the 602 configurations")
-    return costs
-
-
-def best_of(costs: Costs, variants: Iterable[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The fastest among some variants on each problem.
-
-    Returns
-    -------
-    place : int64 array of shape (P,)
-        In ``costs.variants``.
-    time_ms, noise : float64 array of shape (P,)
-        Infinite and 0 where none of them was timed.
-    """
-    wanted = np.isin(costs.variants, list(variants))
-    times = np.where(np.isnan(costs.time_ms) | costs.is_pruned | ~wanted, np.inf, costs.time_ms)
-    place = times.argmin(axis=1)
-    rows = np.arange(len(costs.problems))
-    return place, times[rows, place], np.nan_to_num(costs.noise[rows, place])
-
-
-def is_win(costs: Costs) -> np.ndarray:
-    """Whether ours is more than 3 % faster than cuDNN beyond noise, as `benchmarks.contest.rows` has it; shape (P,)."""
-    _, ours_ms, ours_noise = best_of(costs, OURS)
-    _, cudnn_ms, cudnn_noise = best_of(costs, CUDNN)
-    bar_ms = np.where(np.isfinite(ours_ms), ours_ms, 0) * (1 + LEAST_GAIN)
-    won: np.ndarray = cudnn_ms - bar_ms > STANDARD_ERRORS * np.hypot(cudnn_ms * cudnn_noise, bar_ms * ours_noise)
-    won &= np.isfinite(ours_ms)
-    return won
-
-
-def colour_of(variant: str) -> tuple[str, str]:
-    """The colour of a variant, and what its legend says: cuDNN's go together by method."""
-    if variant in LIBRARIES:
-        return _LIBRARY_COLOUR, f"{variant} ({LIBRARIES[variant]})"
-    if variant in OURS:
-        return _OURS_COLOURS[OURS.index(variant) % len(_OURS_COLOURS)], variant
-    method = {Algorithm.ENGINE: "graph engine", Algorithm.WINOGRAD: "Winograd", Algorithm.FFT: "FFT"}
-    label = f"cuDNN, {method.get(VARIANTS[variant].algorithm, 'GEMM')}"
-    return _CUDNN_GROUPS[label], label
-
-
-def winners(costs: Costs, column: tuple[str, str]) -> Figure:
+def winners(costs: Costs, column: Column) -> Figure:
     """The fastest variant of every layer at every batch; a panel a filter size."""
     place, _, _ = best_of(costs, [*OURS, *CUDNN, *LIBRARIES])
     colours = list(dict.fromkeys(colour_of(variant) for variant in (*OURS, *LIBRARIES, *CUDNN)))
@@ -158,11 +35,11 @@ def winners(costs: Costs, column: tuple[str, str]) -> Figure:
     grid = figure.add_gridspec(2, 2, height_ratios=(32, 10))
     panels = {1: grid[:, 0], 3: grid[0, 1], 5: grid[1, 1]}
     for filter_size in FILTERS:
-        layers = sorted({_layer(p) for p in costs.problems if p.r == filter_size}, reverse=True)
+        layers = sorted({layer_of(p) for p in costs.problems if p.r == filter_size}, reverse=True)
         cells = np.full((len(layers), len(batches)), np.nan)
         for problem, each in zip(costs.problems, place, strict=True):
             if problem.r == filter_size:
-                cell = layers.index(_layer(problem)), batches.index(problem.n)
+                cell = layers.index(layer_of(problem)), batches.index(problem.n)
                 cells[cell] = colours.index(colour_of(costs.variants[each]))
         panel = figure.add_subplot(panels[filter_size])
         if layers:
@@ -184,7 +61,7 @@ def winners(costs: Costs, column: tuple[str, str]) -> Figure:
     return figure
 
 
-def speedups(costs: Costs, column: tuple[str, str]) -> Figure:
+def speedups(costs: Costs, column: Column) -> Figure:
     """Time of the best of cuDNN over the best of ours, layer by layer; a panel a filter size."""
     place, ours_ms, _ = best_of(costs, OURS)
     _, cudnn_ms, _ = best_of(costs, CUDNN)
@@ -193,11 +70,11 @@ def speedups(costs: Costs, column: tuple[str, str]) -> Figure:
     panels = figure.subplots(len(FILTERS), sharex=True, sharey=True, squeeze=False)[:, 0]
     drawn: dict[str, str] = {}
     for panel, filter_size in zip(panels, FILTERS, strict=True):
-        layers = sorted({_layer(problem) for problem in costs.problems if problem.r == filter_size})
+        layers = sorted({layer_of(problem) for problem in costs.problems if problem.r == filter_size})
         for row, problem in enumerate(costs.problems):
             if problem.r != filter_size or not np.isfinite(ours_ms[row]) or not np.isfinite(cudnn_ms[row]):
                 continue
-            x = batches.index(problem.n) + 0.06 + 0.88 * layers.index(_layer(problem)) / max(1, len(layers) - 1)
+            x = batches.index(problem.n) + 0.06 + 0.88 * layers.index(layer_of(problem)) / max(1, len(layers) - 1)
             colour, label = colour_of(costs.variants[place[row]])
             drawn[label] = colour
             panel.plot(x, cudnn_ms[row] / ours_ms[row], ".", color=colour, markersize=4, markeredgewidth=0)
@@ -225,7 +102,7 @@ def _speedup_axes(panel: Axes, filter_size: int, n_layers: int, batches: Sequenc
     panel.tick_params(axis="x", length=0)
 
 
-def slowdowns(costs: Costs, column: tuple[str, str]) -> Figure:
+def slowdowns(costs: Costs, column: Column) -> Figure:
     """How far each of our variants is behind the fastest of all, by batch; a panel a filter size."""
     slowdown = np.exp(costs.log_slowdown(np.log(MOST_SLOWDOWN)))
     best_ms = costs.best_ms
@@ -272,22 +149,31 @@ def figures_of(costs: Costs) -> list[str]:
     return [name for name in FIGURES if name != "speedups" or np.isfinite(best_of(costs, OURS)[1]).any()]
 
 
-def file_name(figure: str, column: tuple[str, str]) -> str:
+def file_name(figure: str, column: Column) -> str:
     """Where a figure is, in the folder of figures."""
     return f"{figure}-{'-'.join(column)}.svg"
 
 
-def rewritten(page: str, known: dict[tuple[str, str], Costs], device: str) -> str:
-    """The page with its part between the marks written anew."""
-    begin, end = MARKS
-    if page.count(begin) != 1 or page.count(end) != 1:
-        raise ValueError(f"the page needs one line {begin!r} and one {end!r}")
-    parts = [begin, f"Over the 602 configurations on {device}, as the shipped sweep measured them:", table(known)]
+def write(known: Known, docs: Path, device_id: str) -> None:
+    """Draw every figure and rewrite the page."""
+    shown = {column: known[column] for column in COLUMNS if column in known}
+    with mpl.rc_context(STYLE):
+        for column, costs in shown.items():
+            for name in figures_of(costs):
+                save(FIGURES[name](costs, column), docs / "figures" / file_name(name, column))
+    page = docs / "kernels.md"
+    parts = {"figures": part(shown, device_id)}
+    page.write_text(rewritten(page.read_text(encoding="utf-8"), parts), encoding="utf-8")
+
+
+def part(known: Known, device_id: str) -> str:
+    """The part of the page between its marks."""
+    parts = [f"Over the 602 configurations on {device_id}, as the shipped sweep measured them:", table(known)]
     for column, costs in known.items():
         title = " ".join(column)
         parts += [f"### {title}", class_table(costs)]
         parts += [f"![{CAPTIONS[name]}: {title}](figures/{file_name(name, column)})" for name in figures_of(costs)]
-    return re.sub(f"{re.escape(begin)}.*{re.escape(end)}", lambda _: "\n\n".join([*parts, end]), page, flags=re.DOTALL)
+    return "\n\n".join(parts)
 
 
 CAPTIONS: Final = {
@@ -297,7 +183,7 @@ CAPTIONS: Final = {
 }
 
 
-def table(known: dict[tuple[str, str], Costs]) -> str:
+def table(known: Known) -> str:
     """A line a dtype and layout: how often ours wins, by how much, and with which variants."""
     lines = [
         "| | layers | ours wins | geometric mean | batch 1 | wins by variant |",
@@ -314,7 +200,7 @@ def table(known: dict[tuple[str, str], Costs]) -> str:
         better = geometric_mean([max(1.0, each) for each in ratio if each < np.inf])
         lines.append(
             f"| {' '.join(column)} | {len(costs.problems)} | {100 * won.mean():.0f} % | {better:.2f} "
-            f"| {_number(geometric_mean(one_image))} | {by_variant or '-'} |"
+            f"| {number(geometric_mean(one_image))} | {by_variant or '-'} |"
         )
     return "\n".join(lines)
 
@@ -330,24 +216,12 @@ def class_table(costs: Costs) -> str:
             mine = np.array([p.r == filter_size and p.n == n for p in costs.problems], dtype=bool)
             there = [each for each in ratio[mine] if 0 < each < np.inf]
             share = f" ({100 * won[mine].mean():.0f} %)" if there else ""
-            cells.append(_number(geometric_mean(there)) + share)
+            cells.append(number(geometric_mean(there)) + share)
         lines.append(f"| {filter_size}x{filter_size} | {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def _number(value: float) -> str:
-    return "-" if np.isnan(value) else f"{value:.2f}"
-
-
-def _layer(problem: ConvProblem) -> tuple[int, int, int]:
-    return problem.h, problem.k, problem.c
 
 
 def _mean(values: np.ndarray) -> float:
     """Geometric mean of those that are known, where that is at least half of them."""
     there = values[~np.isnan(values)]
     return geometric_mean(list(there)) if 2 * len(there) >= len(values) else float("nan")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,272 @@
+"""Our own guidelines: the few rules that cost least on what was measured, found as a small tree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from benchmarks.guidelines.following import CLOSE
+from benchmarks.measured import Known
+from data.networks import GROUPS, layers
+from data.problem import ConvProblem, DType, Layout
+from models.costs import Costs, layer_of
+from models.evaluate import Result, judge
+from models.teacher import CAP
+
+N_RULES: Final = 8
+"""As many as a person remembers."""
+LEAST_PROBLEMS: Final = 20
+"""A rule speaks of at least so many configurations."""
+
+_LEAST_SAVED: Final = 1e-9
+"""Of summed log slowdown: below it two choices differ by rounding."""
+_HALVES: Final = (DType.FLOAT16, DType.BFLOAT16)
+
+
+@dataclass(frozen=True)
+class Question:
+    """Something that a person sees in a layer: yes, or no.
+
+    Parameters
+    ----------
+    yes, no : str
+        In words.
+    ask : callable
+    subject : str
+        What it looks at.
+    bound : int
+        Of sizes: yes is at most this; 0 where it is not of a size.
+    """
+
+    yes: str
+    no: str
+    ask: Callable[[ConvProblem], bool]
+    subject: str
+    bound: int = 0
+
+
+def _at_most(subject: str, bound: int, value: Callable[[ConvProblem], int]) -> Question:
+    yes = f"{subject} 1" if bound == 1 else f"{subject} ≤ {bound}"
+    return Question(yes, f"{subject} > {bound}", lambda p: value(p) <= bound, subject, bound)
+
+
+_ABOVE_1X1: Final = "above 1×1"
+_UP_TO_3X3: Final = "up to 3×3"
+
+QUESTIONS: Final = (
+    Question("NHWC", "NCHW", lambda p: p.layout is Layout.NHWC, "layout"),
+    Question("16 bit", "32 bit", lambda p: p.dtype in _HALVES, "bits"),
+    Question("float32", "tensor cores", lambda p: p.dtype is DType.FLOAT32, "precision"),
+    Question("1×1", _ABOVE_1X1, lambda p: p.r == 1, "filter"),
+    Question(_UP_TO_3X3, "above 3×3", lambda p: p.r <= 3, "filter"),
+    *(_at_most("batch", n, lambda p: p.n) for n in (1, 8, 16, 32, 64, 128)),
+    *(_at_most("size", h, lambda p: p.h) for h in (7, 14, 28, 56)),
+    *(_at_most("filters", k, lambda p: p.k) for k in (16, 32, 64, 128, 256, 512)),
+    *(_at_most("depth", c, lambda p: p.c) for c in (3, 16, 32, 64, 128, 256, 512)),
+)
+"""What rules are made of."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Slowdowns of every dtype and layout together.
+
+    Parameters
+    ----------
+    problems : tuple of ConvProblem
+    variants : tuple of str
+    log_slowdown : float64 array of shape (P, V)
+        What was not measured or refused counts as far behind.
+    answers : bool array of shape (P, Q)
+        To `QUESTIONS`.
+    """
+
+    problems: tuple[ConvProblem, ...]
+    variants: tuple[str, ...]
+    log_slowdown: np.ndarray
+    answers: np.ndarray
+
+    def take(self, rows: np.ndarray) -> Table:
+        """Only these rows, in this order."""
+        problems = tuple(self.problems[row] for row in rows.tolist())
+        return replace(self, problems=problems, log_slowdown=self.log_slowdown[rows], answers=self.answers[rows])
+
+
+def gather(known: Known) -> Table:
+    """The slowdowns of all that is known."""
+    variants = tuple(sorted({variant for costs in known.values() for variant in costs.variants}))
+    parts = []
+    for costs in known.values():
+        part = np.full((len(costs.problems), len(variants)), CAP)
+        part[:, [variants.index(v) for v in costs.variants]] = np.nan_to_num(costs.log_slowdown(CAP), nan=CAP)
+        parts.append(part)
+    problems = tuple(problem for costs in known.values() for problem in costs.problems)
+    answers = np.array([[question.ask(p) for question in QUESTIONS] for p in problems], dtype=bool)
+    return Table(problems, variants, np.concatenate(parts), answers)
+
+
+Condition = tuple[Question, bool]
+"""A question, and the answer that a rule is for."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Where all conditions hold, run the first of these variants that runs.
+
+    Parameters
+    ----------
+    conditions : tuple of Condition
+    order : tuple of str
+        By geometric-mean slowdown where the rule was found.
+    """
+
+    conditions: tuple[Condition, ...]
+    order: tuple[str, ...]
+
+    def speaks_of(self, problem: ConvProblem) -> bool:
+        """Whether it is the rule for this problem; of one list of rules it is so for exactly one."""
+        return all(question.ask(problem) is answer for question, answer in self.conditions)
+
+    @property
+    def words(self) -> str:
+        """The conditions in words, those that others imply left out."""
+        tightest = [
+            each for each in self.conditions if not any(_implies(o, each) for o in self.conditions if o != each)
+        ]
+        parts = [question.yes if answer else question.no for question, answer in tightest]
+        if _ABOVE_1X1 in parts and _UP_TO_3X3 in parts:
+            parts = ["3×3" if part == _ABOVE_1X1 else part for part in parts if part != _UP_TO_3X3]
+        return ", ".join(parts) or "always"
+
+
+def _implies(one: Condition, other: Condition) -> bool:
+    """Whether the first condition makes the second superfluous."""
+    (question, answer), (known, known_answer) = one, other
+    if known.subject == "bits" and question.subject == "precision":
+        return answer and not known_answer
+    if known.subject == "precision" and question.subject == "bits":
+        return answer and not known_answer
+    if question.subject != known.subject or answer is not known_answer:
+        return False
+    if question.subject == "filter":
+        return answer is (question.yes == "1×1")
+    return question.bound < known.bound if answer else question.bound > known.bound
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    rows: np.ndarray
+    conditions: tuple[Condition, ...]
+    cost: float
+
+
+def grow(table: Table, n_rules: int) -> list[Rule]:
+    """The rules that cost least, each split of one into two chosen for what it saves: the biggest saving first.
+
+    The first rules of a longer list are not those of a shorter one, but the splits are: the lists are nested.
+    """
+    leaves = [_Leaf(np.arange(len(table.problems)), (), _cost(table.log_slowdown))]
+    while len(leaves) < n_rules:
+        splits = [(split.saved, -place, split) for place, leaf in enumerate(leaves) if (split := _split(table, leaf))]
+        if not splits:
+            break
+        _, place, best = max(splits, key=lambda each: each[:2])
+        leaves[-place : -place + 1] = [best.yes, best.no]
+    return [Rule(leaf.conditions, _order(table, leaf.rows)) for leaf in leaves]
+
+
+@dataclass(frozen=True)
+class _Split:
+    yes: _Leaf
+    no: _Leaf
+    saved: float
+
+
+def _split(table: Table, leaf: _Leaf) -> _Split | None:
+    """The question that saves most in a leaf; None where none saves anything."""
+    logs, answers = table.log_slowdown[leaf.rows], table.answers[leaf.rows]
+    yes = answers.T.astype(np.float64) @ logs
+    no = logs.sum(axis=0) - yes
+    counts = answers.sum(axis=0)
+    saved = leaf.cost - yes.min(axis=1) - no.min(axis=1)
+    saved[np.minimum(counts, len(answers) - counts) < LEAST_PROBLEMS] = -np.inf
+    place = int(saved.argmax())
+    if not saved[place] > _LEAST_SAVED:
+        return None
+    question, is_yes = QUESTIONS[place], answers[:, place]
+    return _Split(
+        _Leaf(leaf.rows[is_yes], (*leaf.conditions, (question, True)), float(yes[place].min())),
+        _Leaf(leaf.rows[~is_yes], (*leaf.conditions, (question, False)), float(no[place].min())),
+        float(saved[place]),
+    )
+
+
+def _cost(logs: np.ndarray) -> float:
+    return float(logs.sum(axis=0).min())
+
+
+def _order(table: Table, rows: np.ndarray) -> tuple[str, ...]:
+    means = table.log_slowdown[rows].mean(axis=0)
+    return tuple(table.variants[place] for place in np.argsort(means, kind="stable"))
+
+
+def order_of(rules: Sequence[Rule], problem: ConvProblem) -> tuple[str, ...]:
+    """What the rules would run on a problem, best first."""
+    return next(rule.order for rule in rules if rule.speaks_of(problem))
+
+
+@dataclass(frozen=True)
+class Fared:
+    """How choices fared: geometric mean and 95th percentile of the slowdown, and the share close to the best."""
+
+    n_problems: int
+    slowdown: float
+    p95: float
+    share_close: float
+
+    @classmethod
+    def of(cls, results: Sequence[Result]) -> Fared:
+        """Summarise; at least one result."""
+        slowdowns = np.array([result.slowdown for result in results])
+        mean, p95 = float(np.exp(np.log(slowdowns).mean())), float(np.quantile(slowdowns, 0.95))
+        return cls(len(results), mean, p95, float((slowdowns <= CLOSE).mean()))
+
+
+def followed(known: Known, rules: Sequence[Rule]) -> dict[Rule, list[Result]]:
+    """What each rule's choices cost where it speaks."""
+    found: dict[Rule, list[Result]] = {rule: [] for rule in rules}
+    for costs in known.values():
+        for rule in rules:
+            mine = [row for row, problem in enumerate(costs.problems) if rule.speaks_of(problem)]
+            found[rule] += judged(costs.take(mine), [rule])
+    return found
+
+
+def held_out(known: Known, n_rules: Sequence[int]) -> dict[int, list[tuple[str, Result]]]:
+    """Rules found without a network and asked for its layers, for each of the seeds' networks in turn.
+
+    As `models.evaluate.evaluate` does for the tree, so that the two compare.
+
+    Returns
+    -------
+    dict of number of rules to list of (``dtype/layout``, Result)
+    """
+    table = gather(known)
+    found: dict[int, list[tuple[str, Result]]] = {count: [] for count in n_rules}
+    for network in GROUPS["seeds"]:
+        unseen = {layer_of(layer.problem) for layer in layers(network)}
+        rest = np.array([row for row, p in enumerate(table.problems) if layer_of(p) not in unseen], dtype=np.int64)
+        for count in n_rules:
+            rules = grow(table.take(rest), count)
+            for column, costs in known.items():
+                mine = costs.take([row for row, p in enumerate(costs.problems) if layer_of(p) in unseen])
+                found[count] += [("/".join(column), result) for result in judged(mine, rules)]
+    return found
+
+
+def judged(costs: Costs, rules: Sequence[Rule]) -> list[Result]:
+    """What the choices of a list of rules cost."""
+    return judge(costs, lambda problem: order_of(rules, problem))

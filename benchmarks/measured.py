@@ -1,0 +1,130 @@
+"""What was measured, as the figures and guidelines need it: times of some variants, and the fastest among them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.contest.choice import CUDNN, OURS
+from benchmarks.contest.rows import LEAST_GAIN, STANDARD_ERRORS
+from benchmarks.contest.scores import geometric_mean
+from data import parquet
+from data.errors import NotEnoughData
+from data.networks import problems
+from data.problem import ConvProblem, DType, Layout
+from kernels.catalog import VARIANTS
+from kernels.variant import Backend
+from models.costs import Costs, from_table
+
+Column = tuple[str, str]
+"""Dtype and layout."""
+
+Known = Mapping[Column, Costs]
+"""What is known of each dtype and layout that was measured."""
+
+ALL_COLUMNS: Final[tuple[Column, ...]] = tuple((str(dtype), str(layout)) for layout in Layout for dtype in DType)
+FILTERS: Final = (1, 3, 5)
+"""The filter sizes of the 602 configurations."""
+LEGACY: Final = tuple(v.id for v in VARIANTS.values() if v.backend is Backend.CUDNN_LEGACY)
+"""The forward algorithms that the seed papers compared."""
+
+
+def load(folder: Path, device_id: str, column: Column, group: str = "seeds") -> Costs:
+    """What is known of the layers of one group of networks in one dtype and layout.
+
+    Raises
+    ------
+    NotEnoughData
+    """
+    wanted = set(problems(group, dtypes=[DType(column[0])], layouts=[Layout(column[1])]))
+    paths = [path for path in sorted(folder.glob("*.parquet")) if not path.name.endswith("picks.parquet")]
+    which = [("dtype", "=", column[0]), ("layout", "=", column[1])]
+    tables = [pq.read_table(path, columns=parquet.SCHEMA.names, filters=which) for path in paths]
+    if not any(table.num_rows for table in tables):
+        raise NotEnoughData(f"nothing in {folder}")
+    costs = from_table(pa.concat_tables(tables), device_id).where(lambda problem: problem in wanted)
+    if not costs.problems:
+        raise NotEnoughData(f"none of the {len(wanted)} configurations of {group}")
+    return costs
+
+
+def times_of(costs: Costs, variants: Sequence[str]) -> np.ndarray:
+    """The times of some variants, those of pruned ones among them.
+
+    Returns
+    -------
+    float64 array of shape (P, len(variants))
+        ms; infinite where a variant did not run.
+    """
+    times = np.full((len(costs.problems), len(variants)), np.inf)
+    for column, variant in enumerate(variants):
+        if variant in costs.variants:
+            measured = costs.time_ms[:, costs.variants.index(variant)]
+            times[:, column] = np.where(np.isnan(measured), np.inf, measured)
+    return times
+
+
+def fastest_ms(costs: Costs, variants: Sequence[str]) -> np.ndarray:
+    """Time of the fastest of some variants, ms, float64 array of shape (P,); infinite where none of them runs."""
+    fastest: np.ndarray = times_of(costs, variants).min(axis=1, initial=np.inf)
+    return fastest
+
+
+def only(costs: Costs, variants: Iterable[str]) -> Costs:
+    """What is known of some variants alone, where one of them was timed to the end; their best is then the oracle."""
+    columns = np.flatnonzero(np.isin(costs.variants, list(variants)))
+    arrays = {
+        name: getattr(costs, name)[:, columns]
+        for name in ("time_ms", "noise", "is_pruned", "is_refused", "is_known", "workspace_bytes")
+    }
+    part = replace(costs, variants=tuple(costs.variants[column] for column in columns), **arrays)
+    return part.take(np.flatnonzero((np.isfinite(part.time_ms) & ~part.is_pruned).any(axis=1)))
+
+
+def best_of(costs: Costs, variants: Iterable[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The fastest among some variants on each problem.
+
+    Returns
+    -------
+    place : int64 array of shape (P,)
+        In ``costs.variants``.
+    time_ms, noise : float64 array of shape (P,)
+        Infinite and 0 where none of them was timed.
+    """
+    wanted = np.isin(costs.variants, list(variants))
+    times = np.where(np.isnan(costs.time_ms) | costs.is_pruned | ~wanted, np.inf, costs.time_ms)
+    place = times.argmin(axis=1)
+    rows = np.arange(len(costs.problems))
+    return place, times[rows, place], np.nan_to_num(costs.noise[rows, place])
+
+
+def is_win(costs: Costs) -> np.ndarray:
+    """Whether ours is more than 3 % faster than cuDNN beyond noise, as `benchmarks.contest.rows` has it; shape (P,)."""
+    _, ours_ms, ours_noise = best_of(costs, OURS)
+    _, cudnn_ms, cudnn_noise = best_of(costs, CUDNN)
+    bar_ms = np.where(np.isfinite(ours_ms), ours_ms, 0) * (1 + LEAST_GAIN)
+    won: np.ndarray = cudnn_ms - bar_ms > STANDARD_ERRORS * np.hypot(cudnn_ms * cudnn_noise, bar_ms * ours_noise)
+    won &= np.isfinite(ours_ms)
+    return won
+
+
+def mean_ratio(above_ms: np.ndarray, below_ms: np.ndarray) -> float:
+    """Geometric mean of a ratio of times where both are known; not a number where they never are."""
+    both = np.isfinite(above_ms) & np.isfinite(below_ms)
+    return geometric_mean(list(above_ms[both] / below_ms[both]))
+
+
+def is_where(costs: Costs, *, filters: Sequence[int] = FILTERS, batches: Sequence[int] = ()) -> np.ndarray:
+    """Which problems have one of these filter sizes and, if any are given, batches; bool array of shape (P,)."""
+    return np.array([p.r in filters and (not batches or p.n in batches) for p in costs.problems], dtype=bool)
+
+
+def layer_of(problem: ConvProblem) -> tuple[int, int, int]:
+    """What orders the layers of a filter size in the figures: size, filters, depth."""
+    return problem.h, problem.k, problem.c

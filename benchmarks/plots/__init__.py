@@ -1,0 +1,4 @@
+"""The figures and tables of docs/kernels.md and docs/guidelines.md: ``python -m benchmarks.plots``; needs no GPU.
+
+Run it again after a sweep: it draws every figure and rewrites the parts of the pages between their marks.
+"""

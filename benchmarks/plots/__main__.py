@@ -1,0 +1,52 @@
+"""Draw the figures and rewrite the pages, from measurements."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from benchmarks import plots
+from benchmarks.guidelines.findings import Book
+from benchmarks.measured import ALL_COLUMNS, Column, load
+from benchmarks.plots import guidelines, kernels
+from data.errors import NotEnoughData
+from models.costs import Costs
+
+ROOT: Final = Path(__file__).parent.parent.parent
+DOCS: Final = ROOT / "docs"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Draw, rewrite the pages, and say what was written; the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.plots", description=plots.__doc__)
+    parser.add_argument("--device", default="nvidia-h200")
+    parser.add_argument("--timings", type=Path, default=ROOT / "data" / "timings", help="holds <device>/*.parquet")
+    parser.add_argument("--trained", type=Path, default=ROOT / "models" / "trained", help="holds <device>/card.json")
+    parser.add_argument("--docs", type=Path, default=DOCS, help="holds the pages; figures go to figures/ in it")
+    chosen = parser.parse_args(arguments)
+    folder = chosen.timings / chosen.device
+    found = {column: _known(folder, chosen.device, column) for column in ALL_COLUMNS}
+    known = {column: costs for column, costs in found.items() if costs is not None}
+    if not known:
+        return 1
+    (chosen.docs / "figures").mkdir(parents=True, exist_ok=True)
+    kernels.write(known, chosen.docs, chosen.device)
+    book = Book(known, _known(folder, chosen.device, guidelines.FULL, "fourth-seed"))
+    guidelines.write(book, chosen.docs, chosen.device, chosen.trained / chosen.device / "card.json")
+    print(f"the figures of {len(known)} dtypes and layouts, and their parts of the pages in {chosen.docs}")
+    return 0
+
+
+def _known(folder: Path, device_id: str, column: Column, group: str = "seeds") -> Costs | None:
+    try:
+        return load(folder, device_id, column, group)
+    except NotEnoughData as error:
+        print(f"no figure of {' '.join(column)}, {group}: {error}", file=sys.stderr)
+        return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

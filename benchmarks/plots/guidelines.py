@@ -1,0 +1,131 @@
+"""docs/guidelines.md: the seed papers' figures redrawn, and the parts of the page that measurements write."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from benchmarks.contest.choice import CUDNN
+from benchmarks.guidelines.findings import Book
+from benchmarks.guidelines.rules import N_RULES, Fared, held_out
+from benchmarks.measured import Column, Known
+from benchmarks.plots import algorithms
+from benchmarks.plots.course import course
+from benchmarks.plots.guideline_tables import (
+    CLOSE_PERCENT,
+    guideline_table,
+    of_some,
+    rules_table,
+    statement_table,
+    summary,
+    together_table,
+    workspace_table,
+)
+from benchmarks.plots.pages import number, percent, rewritten
+from benchmarks.plots.shares import shares
+from benchmarks.plots.style import STYLE, save
+from models.costs import Costs
+
+FOLDER: Final = "guidelines"
+"""Of the figures, in that of all figures."""
+FULL: Final = ("float32", "nchw")
+MORE_RULES: Final = 16
+
+OF_COLUMN: Final[dict[str, tuple[str, Callable[[Costs, Column], Figure | None]]]] = {
+    "algorithms": ("Each of cuDNN's legacy algorithms over the fastest of them", algorithms.algorithms),
+    "methods": ("Our kernels by method, and the best of cuDNN, over the fastest of all", algorithms.methods),
+    "cuconv": ("The best of cuDNN's legacy algorithms over cuConv and over the best of ours", algorithms.cuconv),
+    "workspaces": ("The workspace of each of cuDNN's legacy algorithms", algorithms.workspaces),
+}
+"""Figures that there is one of for each dtype and layout, with what they show."""
+_ALONE: Final = {"shares": "How often each method is the fastest", "course": "The course's experiments"}
+"""Figures that there is one of."""
+_ONCE: Final = {"workspaces": FULL}
+"""Those that are drawn of one dtype and layout alone."""
+
+
+def write(book: Book, docs: Path, device_id: str, card: Path) -> None:
+    """Draw every figure and rewrite the page.
+
+    Parameters
+    ----------
+    book : Book
+    docs : Path
+        Holds guidelines.md and figures/.
+    device_id : str
+    card : Path
+        Of the shipped tree, whose held-out scores stand beside our rules; there may be none.
+    """
+    folder = docs / "figures" / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    with mpl.rc_context(STYLE):
+        drawn = draw(book)
+        for name, figure in drawn.items():
+            save(figure, folder / f"{name}.svg")
+    page = docs / "guidelines.md"
+    text = rewritten(page.read_text(encoding="utf-8"), parts(book, list(drawn), device_id, tree_scores(card)))
+    page.write_text(text, encoding="utf-8")
+
+
+def draw(book: Book) -> dict[str, Figure]:
+    """Every figure that there is something to draw in, by name."""
+    figures = {"shares": shares(book.known)}
+    for name, (_, of_column) in OF_COLUMN.items():
+        for column, costs in book.known.items():
+            if _ONCE.get(name, column) == column and (figure := of_column(costs, column)) is not None:
+                figures[f"{name}-{'-'.join(column)}"] = figure
+    if book.course is not None:
+        figures["course"] = course(book.course)
+    return figures
+
+
+def parts(book: Book, drawn: list[str], device_id: str, tree: Mapping[str, float]) -> dict[str, str]:
+    """The parts of the page, by the name of their marks."""
+    found = held_out(book.known, (N_RULES, MORE_RULES))
+    return {
+        "summary": f"On {device_id}: {summary(book)}",
+        "guidelines": guideline_table(book.known),
+        "together": together_table(book.known, found, tree),
+        "statements": statement_table(book),
+        "rules": rules_table(book.known, N_RULES),
+        "rules for cuDNN": _cudnn_rules(book.known),
+        "workspaces": workspace_table(book.known[FULL]) if FULL in book.known else "Not measured.",
+        **{f"figures of {name}": _shown(name, drawn) for name in (*OF_COLUMN, *_ALONE)},
+    }
+
+
+def _cudnn_rules(known: Known) -> str:
+    alone = of_some(known, CUDNN)
+    fared = Fared.of([result for _, result in held_out(alone, (N_RULES,))[N_RULES]])
+    text = (
+        f"On the layers of networks held out, such rules are {number(fared.slowdown)}× slower than the best of cuDNN"
+        f" (geometric mean; 95th percentile {number(fared.p95)}×), and within {CLOSE_PERCENT} of it in"
+        f" {percent(fared.share_close)}."
+    )
+    return f"{rules_table(alone, N_RULES)}\n\n{text}"
+
+
+def _shown(name: str, drawn: list[str]) -> str:
+    """The figures of one kind, as Markdown shows them."""
+    if name in _ALONE:
+        return _image(_ALONE[name], name) if name in drawn else "Not measured."
+    files = [file for file in drawn if file.startswith(f"{name}-")]
+    shown = [_image(f"{OF_COLUMN[name][0]}: {file.removeprefix(f'{name}-')}", file) for file in files]
+    return "\n\n".join(shown) or "Not measured."
+
+
+def _image(caption: str, file: str) -> str:
+    return f"![{caption}](figures/{FOLDER}/{file}.svg)"
+
+
+def tree_scores(card: Path) -> dict[str, float]:
+    """The geometric-mean slowdown of the shipped tree with each network held out, by ``dtype/layout`` and overall."""
+    if not card.exists():
+        return {}
+    scores = json.loads(card.read_text(encoding="utf-8")).get("scores", {}).get("leave_one_network_out", {})
+    return {column: float(score["geometric_mean"]) for column, score in scores.items()}
