@@ -124,7 +124,11 @@ def _workspace(costs: Costs, variant: str, filter_size: int) -> str:
         return f"does not run{said}"
     mib = costs.workspace_bytes[rows, costs.variants.index(variant)] / MIB
     known = mib[np.isfinite(mib)]
-    return f"{known.mean():.3g}, {known.max():.3g}{said}" if len(known) else f"unknown{said}"
+    return f"{_mib(known.mean())}, {_mib(known.max())}{said}" if len(known) else f"unknown{said}"
+
+
+def _mib(value: float) -> str:
+    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def together_table(known: Known, found: Mapping[int, Sequence[tuple[str, Result]]], tree: Mapping[str, float]) -> str:
