@@ -1,4 +1,4 @@
-"""The figures of the page are drawn from measurements, and the page names every kernel of ours."""
+"""The figures of the pages are drawn from measurements, and the page of our kernels names every one of them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,13 @@ import pytest
 
 pytest.importorskip("matplotlib", reason="only the figures need matplotlib")
 
-from benchmarks import plots
+from benchmarks import measured as book
 from benchmarks.contest.choice import CUDNN, OURS
+from benchmarks.guidelines.study import GUIDELINES
+from benchmarks.plots import algorithms, guidelines, kernels, pages, shares
+from benchmarks.plots.__main__ import DOCS, main
+from benchmarks.plots.configurations import MOST_NORMALISED
+from benchmarks.plots.style import colour_of
 from data import parquet
 from data.measurement import Measurement, Outcome
 from data.networks import problems
@@ -20,7 +25,15 @@ from kernels.cuda.variants import VARIANTS
 from tests.benchmarks.made_up import GPU
 
 COLUMN = ("float32", "nchw")
-PAGE = "# A page\n\n" + "\n".join(plots.MARKS) + "\n\nThe end.\n"
+PARTS = [
+    *("summary", "guidelines", "together", "statements", "rules", "rules for cuDNN", "workspaces"),
+    *(f"figures of {name}" for name in (*guidelines.OF_COLUMN, "shares", "course")),
+]
+
+
+def page_of(*names: str) -> str:
+    """A page with nothing but the marks of these parts."""
+    return "# A page\n\n" + "\n".join("\n".join(pages.marks(name)) for name in names) + "\n\nThe end.\n"
 
 
 def measured() -> list[Measurement]:
@@ -41,56 +54,111 @@ def timings(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_every_figure_is_drawn_and_the_page_shows_it(timings, capsys) -> None:
-    page = timings / "docs" / "kernels.md"
-    page.parent.mkdir()
-    page.write_text(PAGE)
-    options = ["--device", GPU.id, "--timings", str(timings), "--page", str(page)]
-    assert plots.main(options) == 0
-    drawn = {path.name: path.read_bytes() for path in (page.parent / "figures").iterdir()}
-    assert set(drawn) == {f"{name}-float32-nchw.svg" for name in plots.FIGURES}
-    assert all(b"cuda.implicit_gemm" in svg and b"cuda.winograd" not in svg for svg in drawn.values())
-    written = page.read_text()
-    assert set(re.findall(r"\(figures/(.*?)\)", written)) == set(drawn)
-    assert written.startswith("# A page")
-    assert written.endswith("The end.\n")
-    assert "| float32 nchw | 172 | 50 % | 1.41 | 2.00 | `cuda.implicit_gemm` 86 |" in written
-    assert "| 5x5 | 2.00 (100 %) | 0.50 (0 %) |" in written
-    assert plots.main(options) == 0
-    assert page.read_text() == written, "drawn again, nothing changes"
-    assert {path.name: path.read_bytes() for path in (page.parent / "figures").iterdir()} == drawn
-    assert "no figure of tf32 nchw: nothing in" in capsys.readouterr().err
+@pytest.fixture
+def docs(tmp_path: Path) -> Path:
+    """A folder as docs, with the two pages."""
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    (folder / "kernels.md").write_text(page_of("figures"))
+    (folder / "guidelines.md").write_text(page_of(*PARTS))
+    return folder
+
+
+def files_of(docs: Path) -> dict[str, bytes]:
+    """Everything that was written, by its path in the folder."""
+    return {str(path.relative_to(docs)): path.read_bytes() for path in sorted(docs.rglob("*.*"))}
+
+
+def shown(page: str) -> set[str]:
+    """The figures that a page shows."""
+    return {f"figures/{name}" for name in re.findall(r"\(figures/(.*?)\)", page)}
+
+
+def test_every_figure_is_drawn_and_the_pages_show_them(timings, docs, capsys) -> None:
+    options = ["--device", GPU.id, "--timings", str(timings), "--docs", str(docs), "--trained", str(timings)]
+    assert main(options) == 0
+    written = files_of(docs)
+    ours, guides = (written.pop(name).decode() for name in ("kernels.md", "guidelines.md"))
+    assert shown(ours) == {f"figures/{name}-float32-nchw.svg" for name in kernels.FIGURES}
+    names = ("shares", "algorithms-float32-nchw", "methods-float32-nchw")
+    assert shown(guides) == {f"figures/guidelines/{name}.svg" for name in names}
+    assert shown(ours) | shown(guides) == set(written)
+    assert all(b"cuda.implicit_gemm" in written[name] and b"cuda.winograd" not in written[name] for name in shown(ours))
+    for page in (ours, guides):
+        assert page.startswith("# A page")
+        assert page.endswith("The end.\n")
+    assert "| float32 nchw | 172 | 50 % | 1.41 | 2.00 | `cuda.implicit_gemm` 86 |" in ours
+    assert "| 5x5 | 2.00 (100 %) | 0.50 (0 %) |" in ours
+    assert f"of {len(GUIDELINES)} guidelines 1 hold, " in guides
+    assert (
+        "| 1×1, batch 1 | 45 | 100 % | 100 % | 100 % | 1.00 | 2.00 | `cudnn.implicit_gemm` 100 % | **holds** |"
+        in guides
+    )
+    assert "| batch 1 | `cuda.implicit_gemm` | `cudnn.implicit_gemm` | 86 | 100 % | 1.00 | 1.00 |" in guides
+    assert "| float32 nchw | 1.00 · 1.00 | 1.41 · 2.00 | 1.00 · 1.00 | 1.00 · 1.00 | - |" in guides
+    assert main(options) == 0
+    again = files_of(docs)
+    assert (again.pop("kernels.md").decode(), again.pop("guidelines.md").decode()) == (ours, guides)
+    assert again == written, "drawn again, nothing changes"
+    assert "no figure of tf32 nchw, seeds: nothing in" in capsys.readouterr().err
 
 
 def test_the_best_of_each_side_and_who_wins(timings) -> None:
-    costs = plots.load(timings / GPU.id, GPU.id, COLUMN)
+    costs = book.load(timings / GPU.id, GPU.id, COLUMN)
     is_one_image = np.array([problem.n == 1 for problem in costs.problems])
-    _, ours_ms, _ = plots.best_of(costs, OURS)
-    _, cudnn_ms, _ = plots.best_of(costs, CUDNN)
+    _, ours_ms, _ = book.best_of(costs, OURS)
+    _, cudnn_ms, _ = book.best_of(costs, CUDNN)
     np.testing.assert_allclose(ours_ms, np.where(is_one_image, 1.0, 4.0))
     np.testing.assert_allclose(cudnn_ms, 2.0)
-    assert (plots.is_win(costs) == is_one_image).all()
-    assert np.isinf(plots.best_of(costs, ["cuda.fft"])[1]).all()
+    assert (book.is_win(costs) == is_one_image).all()
+    assert np.isinf(book.best_of(costs, ["cuda.fft"])[1]).all()
 
 
 def test_without_measurements_there_is_no_figure(tmp_path, capsys) -> None:
-    assert plots.main(["--device", "nobody", "--timings", str(tmp_path)]) == 1
+    assert main(["--device", "nobody", "--timings", str(tmp_path), "--docs", str(tmp_path)]) == 1
     assert "no figure of float32 nchw" in capsys.readouterr().err
 
 
 def test_a_page_without_marks_is_refused() -> None:
     with pytest.raises(ValueError, match="one line"):
-        plots.rewritten("# A page\n", {}, GPU.id)
+        pages.rewritten(page_of("figures", "figures"), {"figures": "new"})
+    with pytest.raises(ValueError, match="one line"):
+        pages.rewritten("# A page\n", {"figures": "new"})
 
 
 def test_ours_have_colours_of_their_own() -> None:
-    colours = [plots.colour_of(variant)[0] for variant in OURS]
+    colours = [colour_of(variant)[0] for variant in OURS]
     assert len(set(colours)) == len(OURS)
-    assert not set(colours) & {plots.colour_of(variant)[0] for variant in CUDNN}
+    assert not set(colours) & {colour_of(variant)[0] for variant in CUDNN}
 
 
-def test_the_page_names_every_variant_and_shows_every_figure_there_is() -> None:
-    text = plots.PAGE.read_text()
-    assert [variant.id for variant in VARIANTS if f"`{variant.id}`" not in text] == []
-    shown = set(re.findall(r"\(figures/(.*?)\)", text))
-    assert shown == {path.name for path in (plots.PAGE.parent / "figures").iterdir()}
+def test_a_line_goes_over_the_layers_in_order_with_a_gap_between_batches(timings) -> None:
+    costs = book.load(timings / GPU.id, GPU.id, COLUMN)
+    figure = algorithms.algorithms(costs, COLUMN)
+    assert figure is not None
+    panels = figure.axes
+    assert [panel.get_title(loc="left") for panel in panels] == ["1x1, 45 layers", "3x3, 32 layers", "5x5, 9 layers"]
+    (line,) = [line for line in panels[2].lines if len(line.get_xdata()) > 2]
+    x, y = np.asarray(line.get_xdata()), np.asarray(line.get_ydata())
+    np.testing.assert_array_equal(np.isnan(y), [place % 10 == 9 for place in range(20)])
+    np.testing.assert_array_equal(y[~np.isnan(y)], 1.0)
+    drawn = x[~np.isnan(y)]
+    assert (np.diff(drawn) > 0).all()
+    assert ((drawn[:9] > 0) & (drawn[:9] < 1) & (drawn[9:] > 1) & (drawn[9:] < 2)).all()
+    assert panels[0].get_ylim()[1] == MOST_NORMALISED
+
+
+def test_shares_of_wins_are_of_the_configurations_of_a_filter(timings) -> None:
+    costs = book.load(timings / GPU.id, GPU.id, COLUMN)
+    everything = shares.POOLS["of everything"]
+    assert shares.wins(costs, 3, everything) == {("cuDNN", "implicit GEMM"): 0.5, ("ours", "implicit GEMM"): 0.5}
+    assert shares.wins(costs, 3, book.LEGACY) == {("cuDNN", "implicit GEMM"): 1.0}
+    assert shares.wins(costs, 7, everything) == {}
+
+
+def test_the_pages_name_every_variant_and_show_every_figure_there_is() -> None:
+    ours, guides = ((DOCS / name).read_text() for name in ("kernels.md", "guidelines.md"))
+    assert [variant.id for variant in VARIANTS if f"`{variant.id}`" not in ours] == []
+    there = {str(path.relative_to(DOCS)) for path in (DOCS / "figures").rglob("*.svg")}
+    assert shown(ours) | shown(guides) == there
+    assert [guideline.quote for guideline in GUIDELINES if guideline.quote not in guides] == []
