@@ -17,7 +17,7 @@ from models.costs import from_table
 from models.evaluate import Score, judge
 from models.features import FEATURES, feature_matrix, features
 from models.teacher import sample_like, saturate
-from models.train import Options, nodes_of, train
+from models.train import Options, _split_for_time, nodes_of, train
 from models.tree_file import CARD_FILE, TREE_FILE, TreeModel, read, walk, write
 from tests.models import synthetic
 from tests.models.conftest import CREATED
@@ -88,6 +88,25 @@ def test_it_survives_its_file(trained: TreeModel, tmp_path: Path) -> None:
     assert [walk(again, features(problem)) for problem in problems] == [
         walk(trained, features(problem)) for problem in problems
     ]
+
+
+def test_leaves_are_split_further_for_the_time_alone() -> None:
+    x = np.linspace(0, 1, 400, dtype=np.float32)[:, None]
+    leaf = (x[:, 0] > 0.5).astype(int)
+    nodes = {
+        "feature": np.array([0, -1, -1], np.int32),
+        "threshold": np.array([0.5, 0.0, 0.0]),
+        "left": np.array([1, -1, -1], np.int32),
+        "right": np.array([2, -1, -1], np.int32),
+        "place": np.array([-1, 0, 1], np.int32),
+    }
+    log_best = np.where(x[:, 0] < 0.25, 1.0, 2.0)  # one step, in the first leaf
+    grown, origin, moved = _split_for_time(nodes, leaf, x, log_best, np.ones(len(x)), 0, Options())
+    assert origin.tolist() == [0, 0, 1]
+    model = TreeModel({}, grown)
+    assert [walk(model, row) for row in x.tolist()] == moved.tolist()
+    assert np.array_equal(origin[moved], leaf)
+    assert {place: set(log_best[moved == place]) for place in range(3)} == {0: {1.0}, 1: {2.0}, 2: {2.0}}
 
 
 def test_dtype_and_layout_are_told_apart_first(trained: TreeModel) -> None:
