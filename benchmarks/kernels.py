@@ -10,16 +10,13 @@ from __future__ import annotations
 
 import argparse
 import random
-import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import FrameType
-from typing import Final, TypeVar
+from typing import Final
 
 from app.engine import DEFAULT_OPENER, Engine
 from app.shipped import TIMINGS
@@ -29,13 +26,12 @@ from benchmarks.contest.layer import OPERANDS, Order, describe, measure_layer
 from benchmarks.contest.rows import Row, merge, read, write
 from benchmarks.contest.scores import COLUMNS, H200, Peaks, missing
 from benchmarks.contest.tables import N_LAYERS, missing_text, report
+from benchmarks.options import interruptible, list_of, say, shard
 from data.errors import ConvAdvisorError, DeadlineExceeded, LaunchFailed, WorkerDied
 from data.measurement import Device, L2State, Outcome
 from data.networks import SEED_BATCHES, problems
 from data.problem import ConvProblem, DType, Layout
 from kernels.stopping import StopRule
-
-T = TypeVar("T")
 
 CHECKPOINT_S: Final = 60.0
 PROGRESS_S: Final = 10.0
@@ -97,30 +93,30 @@ class Contest:
         """Measure layer after layer; False where the device was lost. The time limit and Ctrl-C end it early."""
         started = told = saved = time.monotonic()
         orders: list[Order] = []
-        with Engine(self.chosen.device, has_spare=False, opener=self.opener) as engine, _interruptible():
+        with Engine(self.chosen.device, has_spare=False, opener=self.opener) as engine, interruptible():
             try:
                 device = engine.run(describe, self.opener, self.chosen.device, deadline_s=120)
                 orders = list(self._orders(wanted, device))
                 for done, order in enumerate(orders):
                     now = time.monotonic()
                     if now - started >= self.chosen.time_limit:
-                        _say(f"the time limit of {self.chosen.time_limit:g} s ends the run after {done} layers")
+                        say(f"the time limit of {self.chosen.time_limit:g} s ends the run after {done} layers")
                         break
                     if now - told >= PROGRESS_S:
                         told = now
-                        _say(_progress(done, len(orders), now - started))
+                        say(_progress(done, len(orders), now - started))
                     if now - saved >= CHECKPOINT_S:
                         saved = now
                         self._save()
                     self.rows += self.layer(engine, order)
             except KeyboardInterrupt:
-                _say("interrupted: what follows is what was measured until now")
+                say("interrupted: what follows is what was measured until now")
             except ConvAdvisorError as error:
-                _say(f"the device is lost: {error}")
+                say(f"the device is lost: {error}")
                 return False
             finally:
                 self._save()
-        _say(_progress(len(self.rows) // len(self.chosen.l2), len(orders), time.monotonic() - started))
+        say(_progress(len(self.rows) // len(self.chosen.l2), len(orders), time.monotonic() - started))
         return True
 
     def layer(self, engine: Engine, order: Order) -> list[Row]:
@@ -153,7 +149,7 @@ class Contest:
                     raise
                 failures[in_hand[-1]] = f"{_outcome(error)}: {error}"
                 self.strikes[in_hand[-1].split()[0]] += 1
-                _say(f"{order.problem.key}: {in_hand[-1]}: {error}")
+                say(f"{order.problem.key}: {in_hand[-1]}: {error}")
             except ConvAdvisorError as error:
                 failures[OPERANDS] = f"{Outcome.CRASHED}: {error}"
                 break
@@ -229,25 +225,7 @@ def _say_unknown(known: Collection[str], candidates: Iterable[Sequence[Candidate
     there = {each.variant for of_layer in candidates for each in of_layer}
     unknown = [variant for variant in known if variant in OURS and variant not in there]
     if unknown:
-        _say(f"not in the measurements, so never chosen (see --choose-now): {', '.join(unknown)}")
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Treat a polite end as Ctrl-C, so that what was measured is written."""
-
-    def interrupt(_signal: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+        say(f"not in the measurements, so never chosen (see --choose-now): {', '.join(unknown)}")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -259,12 +237,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--report", nargs="+", type=Path, metavar="FILE", help="merge what runs wrote and print it; needs no GPU")
     add("--output", type=Path, help="write every row there: .parquet, or .csv")
     add("--device", default="cuda:0", help="cuda:0 (default), cuda:1 ...")
-    add("--dtypes", type=_list_of({dtype for dtype, _ in COLUMNS}), default=[dtype for dtype, _ in COLUMNS])
-    add("--layouts", type=_list_of({layout for _, layout in COLUMNS}), default=[layout for _, layout in COLUMNS])
-    add("--batches", type=_list_of(SEED_BATCHES, int), default=SEED_BATCHES, help="default 1,8,16,32,64,128,256")
-    add("--variants", type=_list_of(OURS), default=OURS, help="which of ours; default all that use no library")
-    add("--l2", type=_list_of(states, L2State), default=states, help="warm,cold (default)")
-    add("--shard", type=_shard, default=(0, 1), metavar="I/N", help="every Nth layer from the Ith on, I from 0")
+    add("--dtypes", type=list_of({dtype for dtype, _ in COLUMNS}), default=[dtype for dtype, _ in COLUMNS])
+    add("--layouts", type=list_of({layout for _, layout in COLUMNS}), default=[layout for _, layout in COLUMNS])
+    add("--batches", type=list_of(SEED_BATCHES, int), default=SEED_BATCHES, help="default 1,8,16,32,64,128,256")
+    add("--variants", type=list_of(OURS), default=OURS, help="which of ours; default all that use no library")
+    add("--l2", type=list_of(states, L2State), default=states, help="warm,cold (default)")
+    add("--shard", type=shard, default=(0, 1), metavar="I/N", help="every Nth layer from the Ith on, I from 0")
     add(
         "--choose-now",
         nargs="?",
@@ -283,24 +261,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--peak", type=_peak, action="append", default=[], metavar="DTYPE=FLOPS", help=f"default {_peaks_text(H200)}")
     add("--bandwidth", type=float, default=H200.bytes_per_s, help=f"bytes a second (default {H200.bytes_per_s:g})")
     return parser
-
-
-def _list_of(allowed: Collection[T], kind: Callable[[str], T] = str) -> Callable[[str], list[T]]:  # type: ignore[assignment]
-    def parse(text: str) -> list[T]:
-        found = [kind(part) for part in text.split(",")]
-        unknown = [part for part in found if part not in allowed]
-        if unknown:
-            raise argparse.ArgumentTypeError(f"{unknown[0]} is none of {', '.join(map(str, allowed))}")
-        return found
-
-    return parse
-
-
-def _shard(text: str) -> tuple[int, int]:
-    index, count = (int(part) for part in text.split("/"))
-    if not 0 <= index < count:
-        raise argparse.ArgumentTypeError(f"{text}: I counts from 0 to N - 1")
-    return index, count
 
 
 def _pair(text: str) -> tuple[int, int]:

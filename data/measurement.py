@@ -193,7 +193,7 @@ class Pick:
     problem : ConvProblem
     device : Device
     source : str
-        ``cudnn.heuristic_v7`` or ``cudnn.graph.heuristic_a``.
+        ``cudnn.heuristic_v7``, ``cudnn.graph.heuristic_a`` or ``cudnn.graph.heuristic_b``.
     variant : str
         The id of the variant it chose.
     plan : dict

@@ -56,14 +56,14 @@ def target_table(rows: Sequence[Row]) -> str:
             (
                 " ".join(column),
                 layers,
-                _reached(found.wins, target.wins, _percent),
-                _reached(found.gain, target.gain, _times),
-                _reached(found.one_image, target.one_image, _times),
-                _reached(found.one_image_best, target.one_image_best, _times),
-                _reached(found.one_image_wins, target.one_image_wins, _percent),
+                reached(found.wins, target.wins, percent),
+                reached(found.gain, target.gain, times),
+                reached(found.one_image, target.one_image, times),
+                reached(found.one_image_best, target.one_image_best, times),
+                reached(found.one_image_wins, target.one_image_wins, percent),
             )
         )
-    return _markdown(head, lines)
+    return markdown(head, lines)
 
 
 def breakdown_table(rows: Sequence[Row]) -> str:
@@ -79,10 +79,10 @@ def breakdown_table(rows: Sequence[Row]) -> str:
                 lines.append(
                     (
                         *(" ".join(column), f"{filter_size}x{filter_size}", batches, str(found.rows)),
-                        *(_percent(found.wins), _times(found.gain), _times(geometric_mean(ratios)), _times(worst)),
+                        *(percent(found.wins), times(found.gain), times(geometric_mean(ratios)), times(worst)),
                     )
                 )
-    return _markdown(head, lines)
+    return markdown(head, lines)
 
 
 def variant_table(rows: Sequence[Row]) -> str:
@@ -97,11 +97,11 @@ def variant_table(rows: Sequence[Row]) -> str:
         for column in COLUMNS
         for variant in sorted({each for of, each in chosen if of == column}, key=lambda v: -chosen[column, v])
     ]
-    text = _markdown(("", "variant", "our fastest", "wins"), lines)
+    text = markdown(("", "variant", "our fastest", "wins"), lines)
     if not failed:
         return text
     failures = [(" ".join(column), name, outcome, str(count)) for (column, name, outcome), count in failed.items()]
-    return f"{text}\n\n{_markdown(('', 'failed', 'outcome', 'layers'), sorted(failures))}"
+    return f"{text}\n\n{markdown(('', 'failed', 'outcome', 'layers'), sorted(failures))}"
 
 
 def layer_table(rows: Sequence[Row], peaks: Peaks, n_layers: int) -> str:
@@ -122,7 +122,7 @@ def layer_table(rows: Sequence[Row], peaks: Peaks, n_layers: int) -> str:
     n_best = min(n_layers, len(ranked))
     n_worst = min(n_layers, len(ranked) - n_best)
     lines = [_layer_line(row, peaks) for row in (*ranked[:n_best], *ranked[len(ranked) - n_worst :])]
-    return _markdown(head, lines)
+    return markdown(head, lines)
 
 
 def missing_text(gaps: Mapping[tuple[str, str], Sequence[ConvProblem]]) -> str:
@@ -156,21 +156,25 @@ def _layer_line(row: Row, peaks: Peaks) -> tuple[str, ...]:
     )
 
 
-def _reached(value: float, target: float | None, text: Callable[[float], str]) -> str:
+def reached(value: float, target: float | None, text: Callable[[float], str]) -> str:
+    """A value, and whether it is at least its target, if it has one."""
     if target is None or math.isnan(value):
         return text(value)
     return f"{text(value)} ({'reached' if value >= target else 'missed'}: {text(target)})"
 
 
-def _percent(value: float) -> str:
+def percent(value: float) -> str:
+    """A share as a cell."""
     return "-" if math.isnan(value) else f"{100 * value:.1f} %"
 
 
-def _times(value: float) -> str:
+def times(value: float) -> str:
+    """A ratio as a cell."""
     return "-" if math.isnan(value) else f"{value:.2f}"
 
 
-def _markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+def markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """A table whose first column is set flush left, the others right; nothing where there are no lines."""
     cells = [head, *lines]
     if len(cells) == 1:
         return ""

@@ -144,15 +144,16 @@ class CudaRunner:
             return Samples(tuple(samples), clock_start, self.clock_mhz())
 
     def picks(self, problem: ConvProblem, workspace_limit_bytes: int) -> Sequence[Pick]:
-        """What cuDNN's two heuristics choose."""
+        """What cuDNN's heuristics choose: that of the legacy API, and A and B of the graph API."""
         found = []
         with self._stream, translated():
             variant = legacy.heuristic_pick(problem, workspace_limit_bytes)
             if variant is not None:
                 found.append(Pick(problem, self.device, "cudnn.heuristic_v7", variant))
-            choice = graph.heuristic_a_pick(problem, workspace_limit_bytes)
-            if choice is not None:
-                found.append(Pick(problem, self.device, "cudnn.graph.heuristic_a", choice[0], choice[1]))
+            for heuristic in ("a", "b"):
+                choice = graph.heuristic_pick(problem, heuristic, workspace_limit_bytes)
+                if choice is not None:
+                    found.append(Pick(problem, self.device, f"cudnn.graph.heuristic_{heuristic}", *choice))
         return found
 
     def release(self) -> None:

@@ -121,17 +121,19 @@ def prepare_offered(problem: ConvProblem, plan: Mapping[str, Any], workspace_lim
     return _launch(*found, workspace_limit_bytes)
 
 
-def heuristic_a_pick(problem: ConvProblem, workspace_limit_bytes: int) -> tuple[str, dict[str, Any]] | None:
-    """The first plan of heuristic A that builds and fits, as variant id and plan; None where there is none."""
+def heuristic_pick(
+    problem: ConvProblem, heuristic: str, workspace_limit_bytes: int
+) -> tuple[str, dict[str, Any]] | None:
+    """The first plan of a heuristic, ``a`` or ``b``, that builds and fits, as variant id and plan; None without one."""
     try:
         offers = _offers(problem)
     except NotSupported:
         return None
-    graph = offers.graphs.get("a")
+    graph = offers.graphs.get(heuristic)
     if graph is None:
         return None
     for index, name in enumerate(_names(graph)):
-        ref = parse_plan_name(name, "a", index)
+        ref = parse_plan_name(name, heuristic, index)
         if ref is None:
             continue
         try:

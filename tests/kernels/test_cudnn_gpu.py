@@ -136,7 +136,11 @@ def test_float32_engines_use_no_tensor_cores(runner: Runner) -> None:
 def test_heuristics_pick_variants_of_the_catalogue(runner: Runner, name: str, dtype: DType, layout: Layout) -> None:
     problem = edge_problem(name, dtype, layout)
     picks = runner.picks(problem, DEFAULT_WORKSPACE_LIMIT_BYTES)
-    assert {pick.source for pick in picks} <= {"cudnn.heuristic_v7", "cudnn.graph.heuristic_a"}
+    assert {pick.source for pick in picks} <= {
+        "cudnn.heuristic_v7",
+        "cudnn.graph.heuristic_a",
+        "cudnn.graph.heuristic_b",
+    }
     for pick in picks:
         assert pick.variant in BY_ID
         assert BY_ID[pick.variant].why_not(problem, runner.device) is None

@@ -1,0 +1,170 @@
+"""Which layers are measured, and what each rule that needs no device would run for them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+import data
+from benchmarks.contest.choice import Candidate, from_timings
+from benchmarks.rivals.layer import POOL, Choice, Order
+from benchmarks.rivals.rows import ADVICE, SINGLE_BEST
+from data import networks, parquet
+from data.errors import InvalidInput, NoAdvice
+from data.problem import ConvProblem, DType, Layout
+from kernels.stopping import StopRule
+from models.advisor import Advisor
+from models.costs import from_table, layer_of
+from models.evaluate import single_best_order
+from models.tree_file import TreeModel
+
+TIMINGS: Final = Path(data.__file__).parent / "timings"
+MOST_STAND_INS: Final = 5
+"""Choices of advice that are tried where the first does not run."""
+
+Column = tuple[DType, Layout]
+Named = dict[ConvProblem, str]
+"""Problems, each with the names of the networks that have its layer."""
+
+
+@dataclass(frozen=True)
+class Near:
+    """What else the oracle is chosen among: variants within a factor of the best measured, at most so many."""
+
+    factor: float = 1.3
+    most: int = 6
+
+
+def of_networks(
+    names: Iterable[str], batches: Sequence[int] | None, dtypes: Sequence[DType], layouts: Sequence[Layout]
+) -> Named:
+    """The layers of these networks and groups.
+
+    Raises
+    ------
+    UnknownNetwork
+    """
+    found: dict[ConvProblem, list[str]] = {}
+    for name in names:
+        for member in networks.GROUPS.get(name, (name,)):
+            for problem in networks.problems(member, batches=batches, dtypes=dtypes, layouts=layouts):
+                found.setdefault(problem, []).append(member)
+    return {problem: " ".join(dict.fromkeys(members)) for problem, members in found.items()}
+
+
+def of_file(path: Path, dtypes: Sequence[DType], layouts: Sequence[Layout]) -> Named:
+    """The layers of a text file: a line is a layer in short or long form, and may go on with dtype and layout.
+
+    Raises
+    ------
+    InvalidInput
+        Naming the line.
+    """
+    found: Named = {}
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        try:
+            for dtype in [DType(words[1])] if len(words) > 1 else dtypes:
+                for layout in [Layout(words[2])] if len(words) > 2 else layouts:
+                    found[ConvProblem.parse(words[0], dtype=dtype, layout=layout)] = path.stem
+        except (InvalidInput, ValueError) as error:
+            raise InvalidInput(f"{path.name} line {number}", line, f"a layer, a dtype, a layout ({error})") from None
+    return found
+
+
+def shuffled(problems: Iterable[ConvProblem], seed: int) -> list[ConvProblem]:
+    """In an order that has dtypes and layouts in turns, and leaves a fair sample of all wherever it ends."""
+    columns: dict[Column, list[ConvProblem]] = {}
+    for problem in sorted(problems, key=lambda problem: problem.key):
+        columns.setdefault((problem.dtype, problem.layout), []).append(problem)
+    for each in columns.values():
+        random.Random(seed).shuffle(each)  # noqa: S311 - an order, no secret
+    return [problem for row in zip_longest(*columns.values()) for problem in row if problem is not None]
+
+
+def timing_files(folder: Path) -> list[Path]:
+    """The measurements in a folder, without the picks."""
+    return sorted(path for path in folder.glob("*.parquet") if not path.name.endswith("picks.parquet"))
+
+
+def orders(
+    wanted: Mapping[ConvProblem, str],
+    model: TreeModel,
+    timings: Sequence[Path],
+    *,
+    near: Near | None = None,
+    is_fresh: bool = False,
+    rule: StopRule | None = None,
+) -> Iterator[Order]:
+    """What is to be done for each of these problems, in their order.
+
+    Parameters
+    ----------
+    wanted : mapping of ConvProblem to str
+        With the names of the networks that have its layer.
+    model : TreeModel
+        Whose advice is asked. It answers by the tree alone: what the timings know is not told to it.
+    timings : sequence of Path
+        What is known of the problems.
+    near : Near
+    is_fresh : bool
+        Whether every variant is tried on every layer; else only on those that the timings do not know.
+    rule : StopRule
+    """
+    near = near or Near()
+    advisor = Advisor(model)
+    known = from_timings(timings, wanted, POOL) if timings and not is_fresh else {}
+    singles = single_best([parquet.read(path, parquet.SCHEMA) for path in timings], model.device.id, wanted)
+    for problem, names in wanted.items():
+        advised, predicted_ms = _advised(advisor, problem)
+        single = singles.get((problem.dtype, problem.layout), ())
+        yield Order(
+            problem,
+            {ADVICE: advised, SINGLE_BEST: tuple(map(Choice, single))},
+            predicted_ms,
+            _near(known.get(problem, ()), near),
+            problem not in known,
+            rule or StopRule(),
+            networks=names,
+            tree=model.id,
+        )
+
+
+def single_best(
+    tables: Sequence[pa.Table], device_id: str, left_out: Collection[ConvProblem]
+) -> dict[Column, list[str]]:
+    """For each dtype and layout the variants by geometric-mean slowdown, over layers that are not measured here."""
+    if not tables:
+        return {}
+    costs = from_table(pa.concat_tables(tables), device_id)
+    layers = {layer_of(problem) for problem in left_out}
+    others = [row for row, problem in enumerate(costs.problems) if layer_of(problem) not in layers]
+    columns: dict[Column, list[int]] = {}
+    for row in others or range(len(costs.problems)):
+        problem = costs.problems[row]
+        columns.setdefault((problem.dtype, problem.layout), []).append(row)
+    return {
+        column: [variant for variant in single_best_order(costs.take(rows)) if variant in POOL]
+        for column, rows in columns.items()
+    }
+
+
+def _advised(advisor: Advisor, problem: ConvProblem) -> tuple[tuple[Choice, ...], float | None]:
+    try:
+        ranking = advisor.advise(problem).ranking[:MOST_STAND_INS]
+    except NoAdvice:
+        return (), None
+    return tuple(Choice(choice.variant) for choice in ranking), ranking[0].time_ms
+
+
+def _near(known: Iterable[Candidate], near: Near) -> tuple[Choice, ...]:
+    ranked = sorted(known, key=lambda each: each.chosen_ms)[: near.most]
+    return tuple(Choice(each.variant) for each in ranked if each.chosen_ms <= near.factor * ranked[0].chosen_ms)

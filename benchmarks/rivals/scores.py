@@ -1,0 +1,216 @@
+"""What the rows say of each rule: slowdown, speed-up, how far predictions are off, and when tuning pays; arithmetic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+import numpy as np
+
+from benchmarks.contest.scores import geometric_mean
+from benchmarks.rivals.rows import ADVICE, DEFAULT, ORACLE, TUNED, Row
+from data.problem import ConvProblem
+
+MUCH_SLOWER: Final = 1.05
+"""Layers so many times slower than PyTorch's default are counted."""
+
+Layer = Mapping[str, Row]
+"""The rows of one layer by rule, those alone that have a time; that of the oracle is among them."""
+
+Column = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Target:
+    """What advice is to reach in one dtype and layout.
+
+    Parameters
+    ----------
+    geometric_mean, p95, worst : float
+        Slowdown against the oracle, at most.
+    speedup : float
+        Over PyTorch's default, geometric mean, at least.
+    """
+
+    geometric_mean: float
+    p95: float
+    worst: float
+    speedup: float
+
+
+_OTHERS: Final = Target(1.02, 1.08, 1.4, 1.15)
+TARGETS: Final[Mapping[Column, Target]] = {
+    ("float32", "nchw"): Target(1.03, 1.12, 1.5, 1.3),
+    ("tf32", "nchw"): _OTHERS,
+    ("float16", "nchw"): _OTHERS,
+    ("bfloat16", "nchw"): _OTHERS,
+    ("float16", "nhwc"): _OTHERS,
+    ("bfloat16", "nhwc"): _OTHERS,
+}
+PREDICTION_TARGET: Final = 0.10
+"""Median error of the predicted time, at most."""
+
+
+@dataclass(frozen=True)
+class Slowdown:
+    """Time of a rule's choice against the oracle's."""
+
+    n_layers: int
+    geometric_mean: float
+    p95: float
+    worst: float
+    worst_layer: str
+
+
+@dataclass(frozen=True)
+class Speedup:
+    """Time of another rule's choice over that of advice.
+
+    Parameters
+    ----------
+    n_layers : int
+    geometric_mean : float
+    share_faster : float
+        Layers on which advice is the faster, by however little.
+    share_much_slower : float
+        Layers on which advice takes more than `MUCH_SLOWER` times the other's time.
+    worst : float
+        The least speed-up.
+    worst_layer : str
+    """
+
+    n_layers: int
+    geometric_mean: float
+    share_faster: float
+    share_much_slower: float
+    worst: float
+    worst_layer: str
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """|predicted / measured - 1| of the time of what was advised."""
+
+    n_layers: int
+    median: float
+    p90: float
+
+
+@dataclass(frozen=True)
+class Worth:
+    """When PyTorch's tuning pays against advice, which costs none.
+
+    Parameters
+    ----------
+    n_layers : int
+    share_never : float
+        Layers on which what was tuned is no faster than what was advised.
+    calls : float
+        Calls after which tuning has paid, median over the other layers; not a number where there are none.
+    tuning_s : float
+        Median of the tuning of one layer: the first call of one whose plan is tuned, less one later call.
+    total_s : float
+        Of all layers.
+    untuned_s : float
+        Median of the first call where nothing is tuned, less one later call: what tuning_s holds beside the tuning.
+    """
+
+    n_layers: int
+    share_never: float
+    calls: float
+    tuning_s: float
+    total_s: float
+    untuned_s: float
+
+
+def layers_of(rows: Iterable[Row]) -> list[Layer]:
+    """The rows of each layer that has a time of the oracle."""
+    by_problem: dict[ConvProblem, dict[str, Row]] = {}
+    for row in rows:
+        if row.samples_ms:
+            by_problem.setdefault(row.problem, {})[row.rule] = row
+    return [layer for layer in by_problem.values() if ORACLE in layer]
+
+
+def of_column(layers: Iterable[Layer], column: Column) -> list[Layer]:
+    """Those of one dtype and layout."""
+    return [layer for layer in layers if layer[ORACLE].column == column]
+
+
+def slowdown(layers: Iterable[Layer], rule: str) -> Slowdown | None:
+    """Of a rule against the oracle, over the layers where both have a time; None where there are none."""
+    found = [
+        (layer[rule].time_ms / layer[ORACLE].time_ms, layer[rule].problem.key) for layer in layers if rule in layer
+    ]
+    if not found:
+        return None
+    values = [value for value, _ in found]
+    return Slowdown(len(found), geometric_mean(values), float(np.quantile(values, 0.95)), *max(found))
+
+
+def speedup(layers: Iterable[Layer], rule: str) -> Speedup | None:
+    """Of advice over another rule; None where no layer has both."""
+    both = [layer for layer in layers if rule in layer and ADVICE in layer]
+    found = [(layer[rule].time_ms / layer[ADVICE].time_ms, layer[rule].problem.key) for layer in both]
+    if not found:
+        return None
+    values = [value for value, _ in found]
+    return Speedup(
+        len(found),
+        geometric_mean(values),
+        sum(value > 1 for value in values) / len(values),
+        sum(value * MUCH_SLOWER < 1 for value in values) / len(values),
+        *min(found),
+    )
+
+
+def prediction(layers: Iterable[Layer]) -> Prediction | None:
+    """How far off the predicted times are; None where none was predicted."""
+    errors = [
+        abs(row.predicted_ms / row.time_ms - 1)
+        for layer in layers
+        if (row := layer.get(ADVICE)) and row.predicted_ms is not None
+    ]
+    return Prediction(len(errors), median(errors), float(np.quantile(errors, 0.9))) if errors else None
+
+
+def worth(layers: Iterable[Layer]) -> Worth | None:
+    """When tuning pays; None where no layer was both tuned and advised."""
+    both = [layer for layer in layers if {ADVICE, DEFAULT, TUNED} <= layer.keys() and layer[TUNED].first_call_s]
+    if not both:
+        return None
+    calls = [_calls_to_pay(layer) for layer in both]
+    finite = [each for each in calls if math.isfinite(each)]
+    tuning_s = [_extra_s(layer[TUNED]) for layer in both]
+    return Worth(
+        n_layers=len(both),
+        share_never=1 - len(finite) / len(both),
+        calls=median(finite) if finite else math.nan,
+        tuning_s=median(tuning_s),
+        total_s=math.fsum(tuning_s),
+        untuned_s=median(_extra_s(layer[DEFAULT]) for layer in both),
+    )
+
+
+def _calls_to_pay(layer: Layer) -> float:
+    """Calls after which the tuning of a layer has paid against advice; infinite where it never does."""
+    gain_s = (layer[ADVICE].time_ms - layer[TUNED].time_ms) / 1e3
+    return math.ceil(_extra_s(layer[TUNED]) / gain_s) if gain_s > 0 else math.inf
+
+
+def _extra_s(row: Row) -> float:
+    """What the first call took beyond a later one."""
+    return max(0.0, (row.first_call_s or 0.0) - row.time_ms / 1e3)
+
+
+def failures(rows: Sequence[Row]) -> dict[tuple[str, str], int]:
+    """How often each rule failed in which way: rows by rule and outcome."""
+    found: dict[tuple[str, str], int] = {}
+    for row in rows:
+        if row.failure and not row.samples_ms:
+            key = (row.rule, row.failure.partition(":")[0])
+            found[key] = found.get(key, 0) + 1
+    return found

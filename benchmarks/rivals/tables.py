@@ -1,0 +1,180 @@
+"""The tables that `benchmarks.advice` prints, as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from benchmarks.contest.tables import markdown, percent, reached, times
+from benchmarks.rivals.rows import ADVICE, DEFAULT, LAYER, RULES, TUNED, Row
+from benchmarks.rivals.scores import (
+    MUCH_SLOWER,
+    PREDICTION_TARGET,
+    TARGETS,
+    Column,
+    Layer,
+    failures,
+    layers_of,
+    of_column,
+    prediction,
+    slowdown,
+    speedup,
+    worth,
+)
+from data.problem import DType, Layout
+
+COLUMNS = tuple((str(dtype), str(layout)) for layout in Layout for dtype in DType)
+
+
+def report(rows: Sequence[Row]) -> str:
+    """Everything there is to say of a run."""
+    layers = layers_of(rows)
+    return "\n\n".join(
+        text
+        for text in (
+            heading(rows, layers),
+            "## Slowdown against the oracle, re-measured: geometric mean · 95th percentile · worst",
+            slowdown_table(layers),
+            "## Advice against PyTorch",
+            speedup_table(layers),
+            "## The predicted time of what was advised",
+            prediction_table(layers),
+            "## Is tuning worth it",
+            worth_table(layers),
+            "## By network",
+            network_table(layers),
+            failure_table(rows),
+        )
+        if text
+    )
+
+
+def heading(rows: Sequence[Row], layers: Sequence[Layer]) -> str:
+    """What ran, on what."""
+    devices, trees, software = (
+        "; ".join(sorted({getattr(row, name) for row in rows} - {""})) or "none"
+        for name in ("device", "tree", "software")
+    )
+    in_graphs = all(row.is_captured for layer in layers for row in layer.values())
+    how = "All times are those of replayed CUDA graphs." if in_graphs else "Some calls could not be captured in graphs."
+    return (
+        f"# Advice on {devices}: {len(layers)} layers\n\nTrees: {trees}. Software:"
+        f" {software}. Warm L2. {how} The oracle was chosen on a pass of its own, and everything is told"
+        " from a later one."
+    )
+
+
+def slowdown_table(layers: Sequence[Layer]) -> str:
+    """A line a dtype and layout, a column a rule; what advice is to reach stands beneath."""
+    lines = [
+        (_named(column), str(len(of_column(layers, column))), *(_slowdown(of_column(layers, column), r) for r in RULES))
+        for column in COLUMNS
+    ]
+    whole = ("all", str(len(layers)), *(_slowdown(layers, rule) for rule in RULES))
+    table = markdown(("", "layers", *RULES), [line for line in (*lines, whole) if line[1] != "0"])
+    return "\n\n".join(part for part in (table, _targets(layers)) if part)
+
+
+def speedup_table(layers: Sequence[Layer]) -> str:
+    """Advice over PyTorch's default, and over what cudnn.benchmark = True has chosen."""
+    head = (
+        "",
+        "over",
+        "layers",
+        "geometric mean",
+        "faster",
+        f"over {100 * MUCH_SLOWER - 100:.0f} % slower",
+        "worst",
+        "at",
+    )
+    lines = []
+    for column in (*COLUMNS, None):
+        part = layers if column is None else of_column(layers, column)
+        for rule in (DEFAULT, TUNED):
+            found = speedup(part, rule)
+            if found:
+                target = None if column is None or column not in TARGETS else TARGETS[column].speedup
+                mean = reached(found.geometric_mean, target if rule == DEFAULT else 1.0, times)
+                shares = (percent(found.share_faster), percent(found.share_much_slower))
+                name = "all" if column is None else _named(column)
+                lines.append((name, rule, str(found.n_layers), mean, *shares, times(found.worst), found.worst_layer))
+    return markdown(head, lines)
+
+
+def prediction_table(layers: Sequence[Layer]) -> str:
+    """How far off the times are; a line a dtype and layout."""
+    lines = []
+    for name, part in _parts(layers):
+        found = prediction(part)
+        if found:
+            is_reached = "reached" if found.median <= PREDICTION_TARGET else "missed"
+            middle = f"{percent(found.median)} ({is_reached}: {percent(PREDICTION_TARGET)})"
+            lines.append((name, str(found.n_layers), middle, percent(found.p90)))
+    return markdown(("", "layers", "median error", "90th percentile"), lines)
+
+
+def worth_table(layers: Sequence[Layer]) -> str:
+    """After how many calls tuning pays against advice."""
+    head = ("", "layers", "never pays", "else after", "tuning of a layer", "of all layers", "first call untuned")
+    lines = []
+    for name, part in _parts(layers):
+        found = worth(part)
+        if found:
+            calls = f"{found.calls:,.0f} calls" if found.share_never < 1 else "-"
+            seconds = (f"{found.tuning_s:.3f} s", f"{found.total_s:.0f} s", f"{found.untuned_s:.3f} s")
+            lines.append((name, str(found.n_layers), percent(found.share_never), calls, *seconds))
+    return markdown(head, lines)
+
+
+def network_table(layers: Sequence[Layer]) -> str:
+    """Advice on the layers of each network, all dtypes and layouts together."""
+    names = sorted({name for layer in layers for name in next(iter(layer.values())).networks.split()})
+    lines = []
+    for name in names:
+        part = [layer for layer in layers if name in next(iter(layer.values())).networks.split()]
+        over = (speedup(part, rule) for rule in (DEFAULT, TUNED))
+        means = (times(found.geometric_mean) if found else "-" for found in over)
+        lines.append((name, str(len(part)), _slowdown(part, ADVICE), *means))
+    return markdown(("", "layers", "slowdown of advice", f"over {DEFAULT}", f"over {TUNED}"), lines)
+
+
+def failure_table(rows: Sequence[Row]) -> str:
+    """What has no time, and why; with the first reason of each kind."""
+    reasons: dict[tuple[str, str], str] = {}
+    for row in rows:
+        if row.failure and not row.samples_ms:
+            reasons.setdefault((row.rule, row.failure.partition(":")[0]), f"{row.problem.key}: {row.failure[:120]}")
+    lines = [(rule, outcome, str(count), reasons[rule, outcome]) for (rule, outcome), count in failures(rows).items()]
+    n_lost = sum(row.rule == LAYER for row in rows)
+    table = markdown(("no time", "outcome", "layers", "first"), sorted(lines))
+    return f"{n_lost} layers could not be measured at all.\n\n{table}" if n_lost else table
+
+
+def _parts(layers: Sequence[Layer]) -> list[tuple[str, Sequence[Layer]]]:
+    return [*((_named(column), of_column(layers, column)) for column in COLUMNS), ("all", layers)]
+
+
+def _named(column: Column) -> str:
+    return " ".join(column)
+
+
+def _slowdown(layers: Sequence[Layer], rule: str) -> str:
+    found = slowdown(layers, rule)
+    return f"{found.geometric_mean:.3f} · {found.p95:.2f} · {found.worst:.2f}" if found else "-"
+
+
+def _targets(layers: Sequence[Layer]) -> str:
+    """Whether advice reaches what it is to reach; a line a dtype and layout that has a target."""
+    lines = []
+    for column, target in TARGETS.items():
+        found = slowdown(of_column(layers, column), ADVICE)
+        if found:
+            pairs = (
+                (found.geometric_mean, target.geometric_mean, ".3f"),
+                (found.p95, target.p95, ".2f"),
+                (found.worst, target.worst, ".2f"),
+            )
+            cells = [
+                f"{value:{form}} ({'reached' if value <= most else 'missed'}: {most:g})" for value, most, form in pairs
+            ]
+            lines.append((_named(column), *cells, found.worst_layer))
+    return markdown(("advice", "geometric mean", "p95", "worst", "at"), lines)
