@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from functools import partial
 from typing import Any, Final
@@ -22,99 +22,107 @@ from data.problem import ConvProblem
 from kernels.catalog import VARIANTS
 from kernels.variant import Variant
 from models.advisor import Advisor
-from models.costs import Costs, device_of, from_table, is_of, is_tied, layer_of
-from models.teacher import CAP
-from models.train import Options, fit, train
+from models.costs import Costs, device_of, from_table, is_of, layer_of
+from models.fits import fit_each
+from models.judging import (
+    ORACLE,
+    SINGLE_BEST,
+    TREE,
+    Ranker,
+    Result,
+    Score,
+    TimeError,
+    always,
+    first_then,
+    judge,
+    oracle,
+    single_best_order,
+    time_errors,
+)
+from models.peers import Peers
+from models.train import Options, fit, train, trainable
 from models.tree_file import TreeModel, with_scores
 
 HOLD_OUT_PARTS: Final = 5
 """One of so many parts of the layers is held out to judge a retrained tree."""
 
-TREE: Final = "tree"
-SINGLE_BEST: Final = "single best"
-ORACLE: Final = "oracle"
-
-Ranker = Callable[[ConvProblem], Iterable[str] | None]
-"""The variants that a rule would run on a problem, best first; None where it says nothing."""
-
 Progress = Callable[[float], None]
 """Told the share that is done, from 0 to 1."""
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What one rule's choice cost on one problem.
+@dataclass(frozen=True)
+class Part:
+    """Scores of every rule: over all problems, by dtype and layout, and by network.
 
     Parameters
     ----------
-    problem : ConvProblem
-    slowdown : float
-        Time of the choice against the oracle's; of a refused choice, that of the next one.
-    is_tied : bool
-        Whether choice and oracle are closer than the noise.
-    is_refused : bool
-        Whether the device refused the first choice.
-    is_oracle : bool
-        Whether the choice is the very variant that was fastest.
+    overall : dict of rule to Score
+        The tree, each source of picks, the single best of the dtype and layout, other libraries, and the oracle.
+    by_precision : dict of ``dtype/layout`` to dict of rule to Score
+    by_network : dict of network to dict of rule to Score
+    time_error : dict of ``overall`` or ``dtype/layout`` to TimeError
+        Of the time that the tree predicts of its choice.
     """
 
-    problem: ConvProblem
-    slowdown: float
-    is_tied: bool
-    is_refused: bool
-    is_oracle: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Score:
-    """What the choices of one rule cost: slowdown against the oracle over so many problems."""
-
-    n_problems: int
-    geometric_mean: float
-    p95: float
-    worst: float
-    share_tied: float
-    share_refused: float
-    accuracy: float
-    worst_problem: str
-
-    @classmethod
-    def of(cls, results: Sequence[Result]) -> Score:
-        """Summarise; at least one result."""
-        slowdowns = np.array([result.slowdown for result in results])
-        return cls(
-            n_problems=len(results),
-            geometric_mean=float(np.exp(np.log(slowdowns).mean())),
-            p95=float(np.quantile(slowdowns, 0.95)),
-            worst=float(slowdowns.max()),
-            share_tied=float(np.mean([result.is_tied for result in results])),
-            share_refused=float(np.mean([result.is_refused for result in results])),
-            accuracy=float(np.mean([result.is_oracle for result in results])),
-            worst_problem=results[int(slowdowns.argmax())].problem.key,
-        )
+    overall: dict[str, Score]
+    by_precision: dict[str, dict[str, Score]]
+    by_network: dict[str, dict[str, Score]]
+    time_error: dict[str, TimeError]
 
 
 @dataclass(frozen=True)
-class Report:
-    """Scores of every rule: over all problems, by dtype and layout, and by the network held out.
+class Report(Part):
+    """Scores over networks left out one at a time, and over networks that nothing was ever trained on.
 
     Parameters
     ----------
     device_id : str
-    overall : dict of rule to Score
-        The tree, each source of picks, the single best of the dtype and layout, and the oracle.
-    by_precision : dict of ``dtype/layout`` to dict of rule to Score
-    by_network : dict of network to dict of rule to Score
+    never_trained : Part or None
+        None where no layer of these was measured.
     """
 
     device_id: str
-    overall: dict[str, Score]
-    by_precision: dict[str, dict[str, Score]]
-    by_network: dict[str, dict[str, Score]]
+    never_trained: Part | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON takes it."""
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class _Fold:
+    """Layers that one tree is judged on and not trained on, by the names of the networks that have them."""
+
+    networks: Mapping[str, Collection[ConvProblem]]
+    is_never_trained: bool = False
+
+    @property
+    def layers(self) -> set[ConvProblem]:
+        return set().union(*self.networks.values())
+
+    def names(self, problem: ConvProblem) -> list[str]:
+        return [name for name, layers in self.networks.items() if layer_of(problem) in layers]
+
+
+@dataclass
+class _Found:
+    """Results and errors of predicted times, each with the names of the networks that count it."""
+
+    results: list[tuple[Sequence[str], str, Result]] = field(default_factory=list)
+    errors: list[tuple[str, float]] = field(default_factory=list)
+
+    def part(self, names: Iterable[str]) -> Part:
+        precisions = sorted({_precision(result.problem) for _, _, result in self.results})
+        by_precision = [(key, [row for row in self.results if _precision(row[2].problem) == key]) for key in precisions]
+        by_name = [(name, [row for row in self.results if name in row[0]]) for name in names]
+        errors = {key: [error for of, error in self.errors if of == key] for key in precisions}
+        errors = {"overall": [error for _, error in self.errors]} | errors
+        return Part(
+            overall=_scores(self.results),
+            by_precision={key: _scores(rows) for key, rows in by_precision},
+            by_network={name: _scores(rows) for name, rows in by_name if rows},
+            time_error={key: TimeError.of(each) for key, each in errors.items() if each},
+        )
 
 
 @dataclass(frozen=True)
@@ -148,9 +156,12 @@ def evaluate(
     *,
     device_id: str,
     network_layers: Mapping[str, Iterable[ConvProblem]] | None = None,
+    never_trained: Mapping[str, Iterable[ConvProblem]] | None = None,
+    peers: Peers | None = None,
     seed: int = 0,
     options: Options | None = None,
     variants: Mapping[str, Variant] = VARIANTS,
+    jobs: int | None = None,
     on_progress: Progress | None = None,
 ) -> Report:
     """Hold out each network in turn: train on every layer that it does not have, choose for those it has.
@@ -161,11 +172,17 @@ def evaluate(
         In `data.parquet.SCHEMA` and `PICKS_SCHEMA`.
     device_id : str
     network_layers : mapping of name to layers
-        By default the seed networks. Batch, dtype and layout of a layer do not matter.
+        Left out one network at a time; by default the seed networks. Batch, dtype and layout of a layer do not matter.
+    never_trained : mapping of name to layers
+        Judged all together by one tree that has none of them; by default `data.networks.HELD_OUT`, which no tree has.
+    peers : Peers
+        What other libraries cost, as `models.peers.read_peers` gives it.
     seed, options
         As in `train`.
     variants : mapping of str to Variant
         The catalogue, whose rules mask the choices.
+    jobs : int, optional
+        As in `models.fits.fit_each`; what comes out does not depend on it.
     on_progress : callable
 
     Raises
@@ -173,33 +190,73 @@ def evaluate(
     NotEnoughData, UnknownDevice
     """
     device, costs = device_of(table, device_id), from_table(table, device_id)
-    measured = {layer_of(problem) for problem in costs.problems}
-    named = network_layers or _seed_networks()
-    held_out = {name: {layer_of(problem) for problem in layers} & measured for name, layers in named.items()}
-    held_out = {name: layers for name, layers in held_out.items() if layers}
-    chosen = _picks(picks, device_id)
-    found: list[tuple[str, str, str, list[Result]]] = []
-    for done, (name, layers) in enumerate(held_out.items()):
-        known, unseen = _split(costs, layers)
-        advisor = Advisor(fit(known, device, seed=seed, options=options), device, variants=variants)
-        for precision, part in _by_precision(unseen).items():
-            order = single_best_order(_by_precision(known).get(precision, known))
-            rankers: dict[str, Ranker] = {
-                TREE: advisor.predict_order,
-                **{source: _first_then(first, order) for source, first in chosen.items()},
-                SINGLE_BEST: partial(_always, order),
-                ORACLE: _oracle(part),
-            }
-            found += [(name, precision, rule, judge(part, ranker)) for rule, ranker in rankers.items()]
-        if on_progress:
-            on_progress((done + 1) / len(held_out))
-    precisions = sorted({precision for _, precision, _, _ in found})
-    return Report(
-        device_id=device_id,
-        overall=_scores(found),
-        by_precision={key: _scores([row for row in found if row[1] == key]) for key in precisions},
-        by_network={key: _scores([row for row in found if row[0] == key]) for key in held_out},
+    folds = _folds(
+        {layer_of(problem) for problem in costs.problems},
+        _layers_of(networks.GROUPS["seeds"]) if network_layers is None else network_layers,
+        _layers_of(networks.GROUPS[networks.HELD_OUT]) if never_trained is None else never_trained,
     )
+    splits = [_split(costs, fold.layers) for fold in folds]
+    known = [trainable(part) for part, _ in splits]
+    chosen = _picks(picks, device_id)
+    left_out, never = _Found(), _Found()
+    trees = fit_each(known, device, seed=seed, options=options, jobs=jobs)
+    for done, (fold, tree) in enumerate(zip(folds, trees, strict=True)):
+        found = never if fold.is_never_trained else left_out
+        advisor = Advisor(tree, device, variants=variants)
+        _judge_fold(found, fold, known[done], splits[done][1], advisor, chosen, peers or {})
+        if on_progress:
+            on_progress((done + 1) / len(folds))
+    parts = [found.part(_names(folds, is_never)) for found, is_never in ((left_out, False), (never, True))]
+    return Report(
+        **{each.name: getattr(parts[0], each.name) for each in fields(Part)},
+        device_id=device_id,
+        never_trained=parts[1] if never.results else None,
+    )
+
+
+def _folds(
+    measured: Collection[ConvProblem],
+    left_out: Mapping[str, Iterable[ConvProblem]],
+    never_trained: Mapping[str, Iterable[ConvProblem]],
+) -> list[_Fold]:
+    """One fold a network that is left out, and one of all that are never trained on; those alone that were measured."""
+    each, together = (
+        {name: {layer_of(problem) for problem in layers} & set(measured) for name, layers in named.items()}
+        for named in (left_out, never_trained)
+    )
+    folds = [_Fold({name: layers}) for name, layers in each.items() if layers]
+    return [*folds, _Fold(together, is_never_trained=True)] if any(together.values()) else folds
+
+
+def _judge_fold(
+    found: _Found,
+    fold: _Fold,
+    known: Costs,
+    unseen: Costs,
+    advisor: Advisor,
+    picks: Mapping[str, Mapping[ConvProblem, str]],
+    peers: Peers,
+) -> None:
+    """Add what every rule makes of the layers that a tree has not seen."""
+    known_parts = _by_precision(known)
+    for precision, part in _by_precision(unseen).items():
+        order = single_best_order(known_parts.get(precision, known))
+        rankers: dict[str, Ranker] = {
+            TREE: advisor.predict_order,
+            **{source: first_then(first, order) for source, first in picks.items()},
+            SINGLE_BEST: partial(always, order),
+            ORACLE: oracle(part),
+        }
+        judged = {rule: judge(part, ranker) for rule, ranker in rankers.items()}
+        judged |= {rule: [of[each] for each in part.problems if each in of] for rule, of in peers.items()}
+        found.results += [
+            (fold.names(result.problem), rule, result) for rule, results in judged.items() for result in results
+        ]
+        found.errors += [(precision, error) for error in time_errors(part, advisor)]
+
+
+def _names(folds: Iterable[_Fold], is_never_trained: bool) -> list[str]:
+    return [name for fold in folds if fold.is_never_trained is is_never_trained for name in fold.networks]
 
 
 def challenge(
@@ -266,45 +323,19 @@ def held_out_slowdown(
 def hold_out(costs: Costs) -> tuple[Costs, Costs]:
     """The rows to train on and the rows to judge by: the layers whose hash says so, one of `HOLD_OUT_PARTS`.
 
-    A layer is on the same side in every table, and with it all its batches, dtypes and layouts.
+    A layer is on the same side in every table, and with it all its batches, dtypes and layouts. Layers that nothing is
+    trained on judge no retrained tree either, since what is chosen by them is tuned on them: they are on neither side.
+
+    Raises
+    ------
+    NotEnoughData
     """
+    costs = trainable(costs)
     digests = {layer: _digest(layer) for layer in {layer_of(problem) for problem in costs.problems}}
+    if not digests:
+        raise NotEnoughData("every layer that was measured is one of those that judge trees and teach none")
     chosen = {layer for layer, digest in digests.items() if digest % HOLD_OUT_PARTS == 0}
     return _split(costs, chosen or {min(digests, key=digests.__getitem__)})
-
-
-def judge(costs: Costs, ranker: Ranker) -> list[Result]:
-    """What a rule's choices cost where it makes any.
-
-    A choice that was never tried is passed over. Where the device refuses every choice, the slowest variant counts.
-    """
-    column = {name: place for place, name in enumerate(costs.variants)}
-    return [
-        _judge_row(costs, row, [column[name] for name in ranked if name in column])
-        for row, problem in enumerate(costs.problems)
-        if (ranked := ranker(problem)) is not None
-    ]
-
-
-def single_best_order(costs: Costs) -> list[str]:
-    """The variants by geometric-mean slowdown, refusals and gaps counting as far behind."""
-    means = np.nan_to_num(costs.log_slowdown(CAP), nan=CAP).mean(axis=0)
-    return [costs.variants[place] for place in np.argsort(means, kind="stable")]
-
-
-def _judge_row(costs: Costs, row: int, ranked: Sequence[int]) -> Result:
-    times = costs.time_ms[row]
-    tried = [place for place in ranked if costs.is_known[row, place]]
-    chosen = next((place for place in tried if np.isfinite(times[place])), int(np.nanargmax(times)))
-    fastest = int(np.nanargmin(np.where(costs.is_pruned[row], np.nan, times)))
-    noise = costs.noise[row]
-    return Result(
-        problem=costs.problems[row],
-        slowdown=float(times[chosen] / times[fastest]),
-        is_tied=is_tied(times[chosen], noise[chosen], times[fastest], noise[fastest]),
-        is_refused=not tried or tried[0] != chosen,
-        is_oracle=chosen == fastest,
-    )
 
 
 def _slowdown(model: TreeModel, costs: Costs, variants: Mapping[str, Variant]) -> float:
@@ -323,8 +354,8 @@ def _without(champion: TreeModel, table: pa.Table, unseen: Costs) -> TreeModel:
         return champion
 
 
-def _seed_networks() -> dict[str, list[ConvProblem]]:
-    return {name: [layer.problem for layer in networks.layers(name)] for name in networks.GROUPS["seeds"]}
+def _layers_of(names: Iterable[str]) -> dict[str, list[ConvProblem]]:
+    return {name: [layer.problem for layer in networks.layers(name)] for name in names}
 
 
 def _split(costs: Costs, layers: Collection[ConvProblem]) -> tuple[Costs, Costs]:
@@ -333,8 +364,12 @@ def _split(costs: Costs, layers: Collection[ConvProblem]) -> tuple[Costs, Costs]
     return costs.take(np.flatnonzero(~np.array(is_held))), costs.take(np.flatnonzero(is_held))
 
 
+def _precision(problem: ConvProblem) -> str:
+    return f"{problem.dtype}/{problem.layout}"
+
+
 def _by_precision(costs: Costs) -> dict[str, Costs]:
-    names = np.array([f"{problem.dtype}/{problem.layout}" for problem in costs.problems])
+    names = np.array([_precision(problem) for problem in costs.problems])
     return {str(name): costs.take(np.flatnonzero(names == name)) for name in np.unique(names)}
 
 
@@ -350,26 +385,11 @@ def _picks(picks: pa.Table | None, device_id: str) -> dict[str, dict[ConvProblem
     return chosen
 
 
-def _always(order: Sequence[str], _problem: ConvProblem) -> Sequence[str]:
-    return order
-
-
-def _first_then(chosen: Mapping[ConvProblem, str], order: Sequence[str]) -> Ranker:
-    """A rule that gives one choice; where that is refused, the single best stands in."""
-    return lambda problem: [chosen[problem], *order] if problem in chosen else None
-
-
-def _oracle(costs: Costs) -> Ranker:
-    times = np.where(costs.is_pruned | np.isnan(costs.time_ms), np.inf, costs.time_ms)
-    fastest = dict(zip(costs.problems, (costs.variants[place] for place in times.argmin(axis=1)), strict=True))
-    return lambda problem: [fastest[problem]]
-
-
-def _scores(found: Sequence[tuple[str, str, str, list[Result]]]) -> dict[str, Score]:
+def _scores(found: Iterable[tuple[Sequence[str], str, Result]]) -> dict[str, Score]:
     by_rule: dict[str, list[Result]] = {}
-    for _, _, rule, results in found:
-        by_rule.setdefault(rule, []).extend(results)
-    return {rule: Score.of(results) for rule, results in by_rule.items() if results}
+    for _, rule, result in found:
+        by_rule.setdefault(rule, []).append(result)
+    return {rule: Score.of(results) for rule, results in by_rule.items()}
 
 
 def _digest(layer: ConvProblem) -> int:

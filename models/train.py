@@ -17,6 +17,7 @@ from threadpoolctl import threadpool_limits
 
 from data.errors import NotEnoughData
 from data.measurement import Device
+from data.networks import held_out_layers
 from data.problem import ConvProblem, DType, Layout
 from models.costs import Costs, device_of, from_table, is_of, layer_of, roofline_ms
 from models.features import DTYPES, FEATURES, feature_matrix
@@ -83,7 +84,7 @@ def train(
         The same table, seed and options give the same arrays.
     options : Options
     created : datetime
-        Now, by default.
+        By default that of the newest measurement, so that the same data give the same card.
 
     Returns
     -------
@@ -109,8 +110,8 @@ def fit(
     data_until: datetime | None = None,
 ) -> TreeModel:
     """Train from costs already gathered, the newest of which was measured at ``data_until``; see `train`."""
-    options, created = options or Options(), created or datetime.now(UTC)
-    costs = costs.where(_teaches)
+    options, created = options or Options(), created or data_until or datetime.now(UTC)
+    costs = trainable(costs).where(_teaches)
     if len(costs.problems) < MIN_PROBLEMS:
         raise NotEnoughData(f"device {device.id}: {len(costs.problems)} problems; allowed: at least {MIN_PROBLEMS}")
     # Threads of OpenMP that wait for a busy core spin: beside other work, two took ten times as long as one.
@@ -118,6 +119,12 @@ def fit(
         trees = _grow_all(costs, seed, options)
     card = {"created": _iso(created), "data_until": _iso(data_until or created)} | _card(costs, seed, options)
     return make(_graft(trees), variants=costs.variants, device=device, card=card)
+
+
+def trainable(costs: Costs) -> Costs:
+    """Without the layers of `data.networks.HELD_OUT`, which judge every tree and therefore teach none."""
+    never = held_out_layers()
+    return costs.where(lambda problem: layer_of(problem) not in never)
 
 
 def _grow_all(costs: Costs, seed: int, options: Options) -> dict[Group, Arrays]:

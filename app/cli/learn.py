@@ -15,7 +15,7 @@ from data.errors import InvalidInput
 
 if TYPE_CHECKING:
     from data.store import Store
-    from models.evaluate import Score
+    from models.judging import Score
 
 TrainedDevice = Annotated[str, typer.Option(help="Device whose measurements to use.")]
 

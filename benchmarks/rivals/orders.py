@@ -21,7 +21,7 @@ from data.problem import ConvProblem, DType, Layout
 from kernels.stopping import StopRule
 from models.advisor import Advisor
 from models.costs import from_table, layer_of
-from models.evaluate import single_best_order
+from models.judging import single_best_order
 from models.tree_file import TreeModel
 
 TIMINGS: Final = Path(data.__file__).parent / "timings"

@@ -31,6 +31,9 @@ GROUPS: Final = {
 parallel-processing study of direct, FFT and Winograd convolution (Univ. of Oregon 2019), networks of torchvision and
 timm to train on, and others of those that advice is judged by and nothing is ever trained on."""
 
+HELD_OUT: Final = "held-out"
+"""The group whose layers judge advice: `models.train` refuses to learn from them, whoever measured them."""
+
 _FOLDER: Final = Path(__file__).parent
 
 
@@ -69,6 +72,12 @@ def layers(name: str) -> list[Layer]:
         for layer in _read(member):
             distinct.setdefault(layer.problem, layer)
     return list(distinct.values())
+
+
+@cache
+def held_out_layers() -> frozenset[ConvProblem]:
+    """The layers of `HELD_OUT`, at batch 1, in float32 and NCHW: also those that other networks have too."""
+    return frozenset(layer.problem for layer in layers(HELD_OUT))
 
 
 def problems(

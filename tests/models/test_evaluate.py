@@ -12,12 +12,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from data import networks
+from data.errors import InvalidInput, NotEnoughData
 from data.measurement import Measurement, Outcome, Pick
 from data.parquet import measurements_to_table, picks_to_table
 from data.problem import ConvProblem
 from models import evaluate as evaluation
+from models import fits
 from models.costs import Costs, from_table, layer_of
-from models.evaluate import Challenge, Score, challenge, evaluate, hold_out, judge, single_best_order
+from models.evaluate import Challenge, challenge, evaluate, hold_out
+from models.judging import Result, Score, TimeError, first_then, judge, single_best_order, time_errors
 from models.train import Options, train
 from models.tree_file import TreeModel
 from tests.models import synthetic
@@ -105,13 +109,13 @@ def test_hold_out_keeps_the_batches_of_a_layer_together_and_never_moves_a_layer(
 
 def test_leave_one_network_out(table: pa.Table, quick: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     trained_on: list[set[ConvProblem]] = []
-    fit = evaluation.fit
+    fit = fits.fit
 
     def spy(costs: Costs, *args: object, **options: object) -> TreeModel:
         trained_on.append({layer_of(problem) for problem in costs.problems})
         return fit(costs, *args, **options)
 
-    monkeypatch.setattr(evaluation, "fit", spy)
+    monkeypatch.setattr(fits, "fit", spy)
     chosen = {name: [ConvProblem.parse(layer, n=99) for layer in synthetic.LAYERS[name]] for name in ("small", "odd")}
     chosen["elsewhere"] = [ConvProblem.parse("3-1-1-7-7")]
     shares: list[float] = []
@@ -122,9 +126,11 @@ def test_leave_one_network_out(table: pa.Table, quick: Options, monkeypatch: pyt
         network_layers=chosen,
         options=quick,
         variants=synthetic.CATALOGUE,
+        jobs=1,
         on_progress=shares.append,
     )
     assert shares == [0.5, 1.0]
+    assert report.never_trained is None
     assert list(report.by_network) == ["small", "odd"]
     for layers, name in zip(trained_on, ("small", "odd"), strict=True):
         assert not layers & {layer_of(problem) for problem in chosen[name]}
@@ -140,12 +146,77 @@ def test_leave_one_network_out(table: pa.Table, quick: Options, monkeypatch: pyt
     assert json.loads(json.dumps(report.to_dict()))["overall"]["tree"]["worst"] == scores["tree"].worst
 
 
+def never_trained_report(table: pa.Table, quick: Options, jobs: int) -> evaluation.Report:
+    """Judges networks left out and networks never trained on, the latter with two layers that both have."""
+    named = {name: [ConvProblem.parse(layer) for layer in layers] for name, layers in synthetic.LAYERS.items()}
+    problem = ConvProblem.parse("7-1-1-256-832", dtype="float16")
+    peers = {"pytorch.default": {problem: Result(problem, 1.5, False, False, False)}}
+    return evaluate(
+        table,
+        device_id=DEVICE_ID,
+        network_layers={"small": named["small"]},
+        never_trained={"odd": named["odd"], "odd and large": [*named["odd"][:2], *named["large"]]},
+        peers=peers,
+        options=quick,
+        variants=synthetic.CATALOGUE,
+        jobs=jobs,
+    )
+
+
+def test_networks_never_trained_on_are_judged_by_one_tree_and_each_layer_once(table: pa.Table, quick: Options) -> None:
+    report = never_trained_report(table, quick, jobs=1)
+    never = report.never_trained
+    assert never is not None
+    assert list(never.by_network) == ["odd", "odd and large"]
+    counts = [never.by_network[name]["tree"].n_problems for name in never.by_network]
+    assert counts == [6 * 16, 8 * 16]
+    assert never.overall["tree"].n_problems == 12 * 16
+    assert set(never.time_error) == {"overall", *never.by_precision}
+    assert 0 < never.time_error["overall"].median < never.time_error["overall"].p90
+    assert report.overall["pytorch.default"].geometric_mean == 1.5
+    assert "pytorch.default" not in never.overall
+
+
+def test_trees_trained_side_by_side_are_those_trained_one_by_one(table: pa.Table, quick: Options) -> None:
+    alone, beside = (never_trained_report(table, quick, jobs=jobs) for jobs in (1, 2))
+    assert alone == beside
+
+
+def test_nothing_is_trained_on_layers_that_judge_every_tree(table: pa.Table, quick: Options) -> None:
+    layer = networks.layers("held-out")[0].problem
+    judging = synthetic.table(synthetic.problems([replace(layer, n=1).short]))
+    both = pa.concat_tables([table, judging])
+    model = train(both, device_id=DEVICE_ID, options=quick)
+    assert model.id == train(table, device_id=DEVICE_ID, options=quick).id
+    assert layer in {layer_of(each) for each in from_table(both, DEVICE_ID).problems}
+    assert layer not in {layer_of(each) for part in hold_out(from_table(both, DEVICE_ID)) for each in part.problems}
+    with pytest.raises(NotEnoughData):
+        hold_out(from_table(judging, DEVICE_ID))
+
+
+def test_fewer_than_one_job_is_refused(table: pa.Table) -> None:
+    with pytest.raises(InvalidInput, match="jobs is 0; allowed: an integer of at least 1"):
+        list(fits.fit_each([from_table(table, DEVICE_ID)], synthetic.DEVICE, jobs=0))
+
+
+def test_errors_of_predicted_times_by_hand() -> None:
+    costs = three_rows()
+
+    class Says:
+        def predict(self, problem: ConvProblem) -> tuple[str, float] | None:
+            return {PROBLEMS[0]: ("a", 1.1), PROBLEMS[1]: ("c", 1.0), PROBLEMS[2]: ("b", 1.0)}[problem]
+
+    errors = time_errors(costs, Says())  # the second is refused there
+    assert errors == pytest.approx([0.1, 0.5])
+    assert TimeError.of(errors) == TimeError(2, pytest.approx(0.3), pytest.approx(0.46))
+
+
 def test_a_pick_counts_for_its_own_problem_only(table: pa.Table) -> None:
     costs = from_table(table, DEVICE_ID)
     problem = costs.problems[0]
     picks = picks_to_table([Pick(problem, synthetic.DEVICE, "somebody", "cudnn.implicit_gemm")])
     (chosen,) = evaluation._picks(picks, DEVICE_ID).values()
-    ranker = evaluation._first_then(chosen, ["cudnn.gemm"])
+    ranker = first_then(chosen, ["cudnn.gemm"])
     assert ranker(problem) == ["cudnn.implicit_gemm", "cudnn.gemm"]
     assert [result.problem for result in judge(costs, ranker)] == [problem]
 

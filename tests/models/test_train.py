@@ -14,8 +14,8 @@ from data.errors import NotEnoughData, UnknownDevice
 from data.problem import DType, Layout
 from models.advisor import Advisor
 from models.costs import from_table
-from models.evaluate import Score, judge
 from models.features import FEATURES, feature_matrix, features
+from models.judging import Score, judge
 from models.teacher import sample_like, saturate
 from models.train import Options, _split_for_time, nodes_of, train
 from models.tree_file import CARD_FILE, TREE_FILE, TreeModel, read, walk, write

@@ -1,0 +1,56 @@
+"""Several trees trained at once, each in a process of its own; what comes out does not depend on how many there are."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+
+from data.errors import InvalidInput
+from data.measurement import Device
+from models.costs import Costs
+from models.train import Options, fit
+from models.tree_file import TreeModel
+
+
+def fit_each(
+    parts: Sequence[Costs],
+    device: Device,
+    *,
+    seed: int = 0,
+    options: Options | None = None,
+    jobs: int | None = None,
+) -> Iterator[TreeModel]:
+    """A tree of each part, in their order, each as soon as it and those before it are there.
+
+    Parameters
+    ----------
+    parts : sequence of Costs
+    device, seed, options
+        As in `models.train.fit`.
+    jobs : int, optional
+        Processes at once; by default one a processor that this process may use.
+
+    Raises
+    ------
+    InvalidInput
+        Fewer than one job.
+    NotEnoughData
+    """
+    jobs = _processors() if jobs is None else jobs
+    if jobs < 1:
+        raise InvalidInput("jobs", jobs, "an integer of at least 1")
+    if min(jobs, len(parts)) <= 1:
+        yield from (fit(part, device, seed=seed, options=options) for part in parts)
+        return
+    # Not forked: a child of a process whose threads hold locks may wait for them for ever.
+    with ProcessPoolExecutor(min(jobs, len(parts)), multiprocessing.get_context("spawn")) as pool:
+        yield from (
+            future.result() for future in [pool.submit(fit, part, device, seed=seed, options=options) for part in parts]
+        )
+
+
+def _processors() -> int:
+    has_affinity = hasattr(os, "sched_getaffinity")
+    return len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
