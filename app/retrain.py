@@ -39,7 +39,8 @@ def retrain(
     -------
     dict
         ``device``, ``model`` and ``champion`` (ids; null where there is no champion), ``slowdown`` and
-        ``champion_slowdown`` (held-out geometric means), ``promoted``, ``forced``.
+        ``champion_slowdown`` (held-out geometric means), ``promoted``, ``forced``, ``changes`` (as
+        `models.changes.Changes`; null where there is no champion).
 
     Raises
     ------
@@ -79,6 +80,7 @@ def retrain(
         "champion_slowdown": None if math.isnan(found.champion_slowdown) else found.champion_slowdown,
         "promoted": is_promoted,
         "forced": is_forced,
+        "changes": found.changes.to_dict() if found.changes else None,
     }
 
 

@@ -27,6 +27,9 @@ class Outcome(StrEnum):
     PRUNED = "pruned"
     """So far behind the best that it was not timed further: its one sample is a verified launch; with no sample, it was
     far behind at a smaller batch already, as the detail says."""
+    UNSTEADY = "unsteady"
+    """Timed while the device was throttled or shared: its samples are kept, but its time does not count. The detail
+    says what was seen; `data.steadiness` has the bounds."""
     NOT_APPLICABLE = "not_applicable"
     """The variant's own rule says no; detail has the reason."""
     NOT_SUPPORTED = "not_supported"
@@ -119,7 +122,7 @@ class Measurement:
     detail : str
         Why, in words, where the outcome is not ``measured``.
     samples_ms : tuple of float
-        Device time of one launch, one value a timed region, ms; empty unless measured or pruned.
+        Device time of one launch, one value a timed region, ms; empty unless measured, pruned or unsteady.
     workspace_bytes : int or None
         Scratch memory the variant used or asked for; None where it never said.
     max_error : float or None

@@ -38,6 +38,7 @@ from data.database import (
 from data.errors import InvalidProblem, StoreError, UnknownDevice
 from data.measurement import Device, L2State, Measurement, Outcome, Pick
 from data.problem import ConvProblem
+from data.steadiness import LEAST_ROWS, refuse_unsteady
 
 __all__ = ["METADATA", "Store", "Summary"]
 
@@ -60,7 +61,8 @@ _SUMMARY_COLUMNS: Final = [
 class Summary:
     """What is known of one variant on one problem and device, all attempts taken together.
 
-    Where any attempt was measured only those count, else those that were pruned, else the newest one.
+    Where any attempt was measured only those count, else those that were pruned, else the newest one; an unsteady one
+    has no time.
 
     Parameters
     ----------
@@ -115,6 +117,7 @@ class Store:
         with _border("open"):
             self.engine = open_engine(url)
         self.writes = 0
+        self._usual_mhz: dict[str, float] = {}
         self.create_tables()
 
     def __enter__(self) -> Self:
@@ -136,15 +139,20 @@ class Store:
                     connection.execute(CreateIndex(index, if_not_exists=True))
 
     def append(self, measurements: Iterable[Measurement]) -> int:
-        """Add measurements, all or none.
+        """Add measurements, all or none; times that were taken on an unsteady device with that outcome.
 
         Returns
         -------
         int
             How many.
         """
+        rows = list(measurements)
+        gpus = {row.device.id for row in rows if row.device.kind != "cpu"}
+        usual_mhz = {device_id: self.usual_clock_mhz(device_id) for device_id in gpus}
         with _border("write"):
-            table = parquet.measurements_to_table(measurements)
+            table = parquet.measurements_to_table(
+                steady for row in rows for steady in refuse_unsteady([row], usual_mhz.get(row.device.id))
+            )
             parquet.check(table, parquet.SCHEMA)
             return self._insert(MEASUREMENTS, table)
 
@@ -195,6 +203,25 @@ class Store:
         """A number that grows with every addition of measurements of this device, whichever process adds them."""
         rows = self._fetch(select(VERSIONS.c.version).where(VERSIONS.c.device_id == device_id))
         return int(rows[0][0]) if rows else 0
+
+    def usual_clock_mhz(self, device_id: str) -> float | None:
+        """The SM clock that most times of a device were taken at; None where too few are known to say.
+
+        Asked of the database until there is an answer, then kept: what is usual does not change with a sweep.
+        """
+        if device_id not in self._usual_mhz:
+            clock, count = MEASUREMENTS.c.clock_end_mhz, func.count()
+            wanted = (
+                select(clock, count)
+                .where(MEASUREMENTS.c.device_id == device_id, clock.is_not(None))
+                .where(MEASUREMENTS.c.outcome == str(Outcome.MEASURED))
+                .group_by(clock)
+            )
+            counts = {int(row[0]): int(row[1]) for row in self._fetch(wanted)}
+            if sum(counts.values()) < LEAST_ROWS:
+                return None
+            self._usual_mhz[device_id] = float(max(counts, key=counts.__getitem__))
+        return self._usual_mhz[device_id]
 
     def problem_keys(self) -> set[str]:
         """The keys of all problems that were ever measured, on whatever device."""
@@ -363,6 +390,8 @@ def _summary(rows: list[AnyRow]) -> Summary:
     if len(rows) > 1:
         time_ms, noise = median(row.time_ms for row in rows), median(row.noise for row in rows)
         n_samples = sum(len(row.samples_ms) // 4 for row in rows)
+    if outcome == Outcome.UNSTEADY:
+        time_ms = noise = None
     return Summary(
         variant,
         Outcome(outcome),

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
 MIN_SUPPORT: Final = 0.5
 """A variant that is less likely to run than this is not advised unless it was measured."""
 
-_NO_REFUSAL: Final = (Outcome.MEASURED, Outcome.PRUNED, Outcome.NOT_APPLICABLE, Outcome.WORKSPACE_EXCEEDED)
+_NO_REFUSAL: Final = (
+    *(Outcome.MEASURED, Outcome.PRUNED, Outcome.UNSTEADY, Outcome.NOT_APPLICABLE, Outcome.WORKSPACE_EXCEEDED),
+)
 """Outcomes that leave it to the rule, the workspace and the model whether the variant can run."""
 
 _SURELY_ABOVE: Final = 1.25

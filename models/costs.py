@@ -16,9 +16,12 @@ from data.errors import NotEnoughData, UnknownDevice
 from data.measurement import LEAST_UNLAUNCHED_SLOWDOWN, Device, L2State, Outcome
 from data.parquet import distinct_problems
 from data.problem import ConvProblem, DType, Layout
+from data.steadiness import LEAST_CLOCK, LEAST_ROWS, MOST_CLOCK_CHANGE, MOST_NOISE
 from kernels.catalog import VARIANTS
 
-REFUSALS: Final = tuple(sorted(set(Outcome) - {Outcome.MEASURED, Outcome.PRUNED, Outcome.NOT_APPLICABLE}))
+REFUSALS: Final = tuple(
+    sorted(set(Outcome) - {Outcome.MEASURED, Outcome.PRUNED, Outcome.UNSTEADY, Outcome.NOT_APPLICABLE})
+)
 """Outcomes of an attempt that the variant's own rule allowed and the device or the library did not."""
 
 TIE_STANDARD_ERRORS: Final = 2.0
@@ -71,6 +74,8 @@ class Costs:
         Whether there is any outcome.
     workspace_bytes : float64 array of shape (P, V)
         NaN where the variant never said.
+    n_unsteady : int
+        Times that did not count, since the device was throttled or shared when they were taken.
     """
 
     variants: tuple[str, ...]
@@ -81,6 +86,7 @@ class Costs:
     is_refused: np.ndarray
     is_known: np.ndarray
     workspace_bytes: np.ndarray
+    n_unsteady: int = 0
 
     @property
     def best_ms(self) -> np.ndarray:
@@ -135,6 +141,9 @@ def from_table(table: pa.Table, device_id: str) -> Costs:
         No problem is left.
     """
     table = table.filter(pc.and_(is_of(table, device_id), pc.equal(table["l2"], str(L2State.WARM))))
+    is_steady = _is_steady(table)
+    n_unsteady = int(np.count_nonzero(~is_steady))
+    table = table.filter(pa.array(is_steady))
     if not table.num_rows:
         raise NotEnoughData(f"device {device_id}: nothing was measured")
     problems, rows = distinct_problems(table)
@@ -162,8 +171,35 @@ def from_table(table: pa.Table, device_id: str) -> Costs:
         is_refused=_any_by(cells[np.isin(outcomes, REFUSALS)], shape) & np.isnan(time_ms) & ~is_ruled_out,
         is_known=_any_by(cells, shape),
         workspace_bytes=_median_by(cells[said], workspace[said], shape),
+        n_unsteady=n_unsteady,
     )
     return _sorted_and_usable(costs, is_measured, device_id)
+
+
+def _is_steady(table: pa.Table) -> np.ndarray:
+    """Which rows were taken on an undisturbed device, by the bounds of `data.steadiness`; the others are left out."""
+    outcomes = np.array(table["outcome"].to_pylist(), dtype=str)
+    is_gpu = ~_is_of_kind(table, "cpu")
+    start, end = (
+        pc.fill_null(pc.cast(table[name], pa.float64()), math.nan).to_numpy()
+        for name in ("clock_start_mhz", "clock_end_mhz")
+    )
+    is_timed = (outcomes == Outcome.MEASURED) & is_gpu
+    known = end[is_timed & np.isfinite(end)]
+    clocks, counts = np.unique(known, return_counts=True)
+    usual_mhz = clocks[counts.argmax()] if len(known) >= LEAST_ROWS else 0.0
+    _, noise = _medians(table["samples_ms"])
+    is_wide = (pc.list_value_length(table["samples_ms"]).to_numpy() > 1) & (noise > MOST_NOISE)
+    has_changed = np.abs(start - end) > MOST_CLOCK_CHANGE * np.maximum(start, end)
+    is_slow = np.minimum(start, end) < LEAST_CLOCK * usual_mhz
+    is_unsteady = is_timed & (is_wide | has_changed | is_slow)
+    return np.asarray(~(is_unsteady | (outcomes == Outcome.UNSTEADY)))
+
+
+def _is_of_kind(table: pa.Table, kind: str) -> np.ndarray:
+    devices = _strings(table["device"])
+    mine = [text for text in devices.unique().to_pylist() if json.loads(text)["kind"] == kind]
+    return np.asarray(pc.is_in(devices, value_set=pa.array(mine, pa.string())).to_numpy())
 
 
 def _ruled_out(problems: Sequence[ConvProblem], variants: Sequence[str], device: Device) -> np.ndarray:

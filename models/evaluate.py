@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime
 from functools import partial
 from typing import Any, Final
@@ -22,6 +22,7 @@ from data.problem import ConvProblem
 from kernels.catalog import VARIANTS
 from kernels.variant import Variant
 from models.advisor import Advisor
+from models.changes import Changes, changes_between
 from models.costs import Costs, device_of, from_table, is_of, layer_of
 from models.fits import fit_each
 from models.judging import (
@@ -98,9 +99,11 @@ class _Fold:
 
     @property
     def layers(self) -> set[ConvProblem]:
+        """Of all its networks."""
         return set().union(*self.networks.values())
 
     def names(self, problem: ConvProblem) -> list[str]:
+        """The networks that have the layer of a problem."""
         return [name for name, layers in self.networks.items() if layer_of(problem) in layers]
 
 
@@ -112,6 +115,7 @@ class _Found:
     errors: list[tuple[str, float]] = field(default_factory=list)
 
     def part(self, names: Iterable[str]) -> Part:
+        """The scores of it all, in the order of these networks."""
         precisions = sorted({_precision(result.problem) for _, _, result in self.results})
         by_precision = [(key, [row for row in self.results if _precision(row[2].problem) == key]) for key in precisions]
         by_name = [(name, [row for row in self.results if name in row[0]]) for name in names]
@@ -138,11 +142,14 @@ class Challenge:
     champion_slowdown : float
         The same of a tree trained like the champion, on what was measured when the champion was made; NaN where there
         is no champion.
+    changes : Changes or None
+        What the one does otherwise than the other on these layers; None where there is no champion.
     """
 
     model: TreeModel
     slowdown: float
     champion_slowdown: float
+    changes: Changes | None = None
 
     @property
     def is_no_worse(self) -> bool:
@@ -294,17 +301,23 @@ def challenge(
     costs = from_table(table, device_id)
     known, unseen = hold_out(costs)
     device = device_of(table, device_id)
-    slowdown = _slowdown(fit(known, device, seed=seed, options=options), unseen, variants)
+    rehearsal = fit(known, device, seed=seed, options=options)
+    results = _results(rehearsal, unseen, variants)
+    slowdown = Score.of(results).geometric_mean
     report(0.35)
-    champion_slowdown = math.nan
+    champion_slowdown, changes = math.nan, None
     if champion:
-        rival = _without(champion, table, unseen)
-        champion_slowdown = _slowdown(rival, unseen, variants)
+        earlier = _results(_without(champion, table, unseen), unseen, variants)
+        champion_slowdown = Score.of(earlier).geometric_mean
+        changes = changes_between(earlier, results)
     report(0.65)
     model = train(table, device_id=device_id, seed=seed, options=options)
     scores = {"held_out_slowdown": slowdown, "held_out_layers": len({layer_of(each) for each in unseen.problems})}
     report(1.0)
-    return Challenge(with_scores(model, scores), slowdown, champion_slowdown)
+    model = with_scores(model, scores)
+    if changes and champion:
+        model = replace(model, card=model.card | {"changes": {"champion": champion.id, **changes.to_dict()}})
+    return Challenge(model, slowdown, champion_slowdown, changes)
 
 
 def held_out_slowdown(
@@ -317,7 +330,24 @@ def held_out_slowdown(
 ) -> float:
     """Geometric-mean slowdown on the held-out layers of a tree trained on the others."""
     known, unseen = hold_out(costs)
-    return _slowdown(fit(known, device, seed=seed, options=options), unseen, variants)
+    return Score.of(_results(fit(known, device, seed=seed, options=options), unseen, variants)).geometric_mean
+
+
+def scores_of(report: Report) -> dict[str, Any]:
+    """What a card says of a report: the tree's scores over all and by dtype and layout, of both parts."""
+    parts: dict[str, Part | None] = {"leave_one_network_out": report, "never_trained": report.never_trained}
+    return {name: _tree_scores(part) for name, part in parts.items() if part and TREE in part.overall}
+
+
+def _tree_scores(part: Part) -> dict[str, dict[str, float]]:
+    shown = ("geometric_mean", "p95", "worst", "share_tied", "share_refused")
+    by_name = {"overall": part.overall} | part.by_precision
+    return {
+        name: {each: round(getattr(scores[TREE], each), 4) for each in shown}
+        | ({"median_time_error": round(part.time_error[name].median, 4)} if name in part.time_error else {})
+        for name, scores in by_name.items()
+        if TREE in scores
+    }
 
 
 def hold_out(costs: Costs) -> tuple[Costs, Costs]:
@@ -338,8 +368,8 @@ def hold_out(costs: Costs) -> tuple[Costs, Costs]:
     return _split(costs, chosen or {min(digests, key=digests.__getitem__)})
 
 
-def _slowdown(model: TreeModel, costs: Costs, variants: Mapping[str, Variant]) -> float:
-    return Score.of(judge(costs, Advisor(model, variants=variants).predict_order)).geometric_mean
+def _results(model: TreeModel, costs: Costs, variants: Mapping[str, Variant]) -> list[Result]:
+    return judge(costs, Advisor(model, variants=variants).predict_order)
 
 
 def _without(champion: TreeModel, table: pa.Table, unseen: Costs) -> TreeModel:

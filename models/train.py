@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import math
 import platform
 from collections.abc import Sequence
@@ -114,7 +115,9 @@ def fit(
     costs = trainable(costs).where(_teaches)
     if len(costs.problems) < MIN_PROBLEMS:
         raise NotEnoughData(f"device {device.id}: {len(costs.problems)} problems; allowed: at least {MIN_PROBLEMS}")
-    # Threads of OpenMP that wait for a busy core spin: beside other work, two took ten times as long as one.
+    # Threads of OpenMP that wait for a busy core spin: beside other work, two took ten times as long as one. Only the
+    # libraries that are loaded already are limited.
+    importlib.import_module("sklearn.ensemble")
     with threadpool_limits(1):
         trees = _grow_all(costs, seed, options)
     card = {"created": _iso(created), "data_until": _iso(data_until or created)} | _card(costs, seed, options)
@@ -323,6 +326,7 @@ def _card(costs: Costs, seed: int, options: Options) -> dict[str, Any]:
         "n_problems": len(costs.problems),
         "n_layers": len({layer_of(problem) for problem in costs.problems}),
         "n_times": int(np.isfinite(costs.time_ms).sum()),
+        "n_unsteady": costs.n_unsteady,
         "seed": seed,
         "options": asdict(options),
         "versions": {

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import typer
 
-from app.cli import ask, learn, measure, serve, transfer
+from app.cli import ask, learn, measure, serve, transfer, upgrade
 from data.errors import ConvAdvisorError, InvalidInput, NotApplicable, Unknown
 
 cli = typer.Typer(
@@ -18,8 +18,8 @@ cli = typer.Typer(
     pretty_exceptions_enable=False,
 )
 _COMMANDS: tuple[Callable[..., None], ...] = (
-    *(ask.advise, measure.convolve, measure.sweep, learn.train, learn.evaluate, serve.serve),
-    *(ask.variants, ask.devices, ask.networks),
+    *(ask.advise, measure.convolve, measure.sweep, learn.train, learn.evaluate, upgrade.compare),
+    *(serve.serve, ask.variants, ask.devices, ask.networks),
 )
 for _command in _COMMANDS:
     cli.command()(_command)

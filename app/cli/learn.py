@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+import math
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.output import AsJson, print_json, print_table, progress_bar
+from app.cli.output import AsJson, print_json, print_table, progress_bar, split_words
 from app.settings import load_settings
-from data.errors import InvalidInput
+from data.errors import InvalidInput, ModelRejected
+from data.networks import HELD_OUT
 
 if TYPE_CHECKING:
     from data.store import Store
+    from models.evaluate import Part, Report
     from models.judging import Score
+    from models.tree_file import TreeModel
+
+log = logging.getLogger(__name__)
 
 TrainedDevice = Annotated[str, typer.Option(help="Device whose measurements to use.")]
 
@@ -41,7 +48,7 @@ def train(
         )
     with progress_bar() as show:
         if folder:
-            result = _train_into(folder, device, lambda share: show(share, 1, "training"))
+            result = _train_into(folder, device, lambda share: show(share, 1, "training"), ship=ship)
         else:
             result = retrain(
                 settings.store_url,
@@ -53,38 +60,107 @@ def train(
     if as_json:
         print_json(result)
     else:
-        print_table(("", ""), ((name, "" if value is None else str(value)) for name, value in result.items()))
+        _show_result(result)
 
 
-def evaluate(device: TrainedDevice = "nvidia-h200", as_json: AsJson = False) -> None:
-    """Judge a tree on networks it was not trained on, beside the single best variant and cuDNN's own choices."""
-    from models.evaluate import evaluate as judge
-
+def evaluate(
+    device: TrainedDevice = "nvidia-h200",
+    networks: Annotated[
+        str, typer.Option(help="Networks or groups judged all together by a tree that has none of their layers.")
+    ] = HELD_OUT,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes; without it, one a processor.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Judge trees on networks they were not trained on, beside the single best variant, cuDNN and PyTorch."""
     with _filled_store() as store, progress_bar() as show:
-        report = judge(
-            store.table(device),
-            store.picks_table(device),
-            device_id=device,
-            on_progress=lambda share: show(share, 1, "leaving out one network at a time"),
-        )
+        report = _judge(store, device, jobs, lambda share: show(share, 1, "leaving out networks"), networks)
     if as_json:
         print_json(report.to_dict())
         return
-    _show_scores("all networks", report.overall)
-    for part in (report.by_precision, report.by_network):
-        for name, scores in part.items():
-            _show_scores(name, scores)
+    _show_part("networks left out one at a time", report)
+    if report.never_trained:
+        _show_part("networks never trained on", report.never_trained)
 
 
-def _train_into(folder: Path, device: str, on_progress: Any) -> dict[str, Any]:
-    from models.evaluate import challenge
-    from models.tree_file import write
+def _judge(
+    store: Store, device: str, jobs: int | None, on_progress: Callable[[float], None], names: str = HELD_OUT
+) -> Report:
+    from data import networks
+    from models.evaluate import evaluate as judge
+    from models.peers import PEERS, read_peers
+
+    members = [each for name in split_words("networks", names) for each in networks.GROUPS.get(name, (name,))]
+    peers = PEERS / f"{device}.parquet"
+    return judge(
+        store.table(device),
+        store.picks_table(device),
+        device_id=device,
+        never_trained={name: [layer.problem for layer in networks.layers(name)] for name in members},
+        peers=read_peers(peers) if peers.exists() else None,
+        jobs=jobs,
+        on_progress=on_progress,
+    )
+
+
+def _show_part(title: str, part: Part) -> None:
+    _show_scores(f"{title}, all", part.overall)
+    for scores in (part.by_precision, part.by_network):
+        for name, found in scores.items():
+            _show_scores(f"{title}: {name}", found)
+    rows = [(name, error.n_problems, error.median, error.p90) for name, error in part.time_error.items()]
+    columns = ("", "problems", "median", "90th percentile")
+    print_table(columns, rows, title=f"{title}: error of the predicted time of what is chosen")
+
+
+def _train_into(folder: Path, device: str, on_progress: Callable[[float], None], *, ship: bool) -> dict[str, Any]:
+    """Train, and write the tree to a folder; what ships says on its card what it is worth on networks left out."""
+    from models.evaluate import challenge, scores_of
+    from models.tree_file import with_scores, write
 
     with _filled_store() as store:
-        table = store.table(device)
-    found = challenge(table, None, device_id=device, on_progress=on_progress)
-    write(folder, found.model)
-    return {"device": device, "model": found.model.id, "slowdown": found.slowdown, "folder": str(folder)}
+        champion = _shipped_tree(folder) if ship else None
+        found = challenge(
+            store.table(device), champion, device_id=device, on_progress=lambda share: on_progress(share / 2)
+        )
+        model = found.model
+        if ship:
+            report = _judge(store, device, None, lambda share: on_progress(0.5 + share / 2))
+            model = with_scores(model, scores_of(report))
+    write(folder, model)
+    changes = found.changes.to_dict() if found.changes else None
+    return {
+        "device": device,
+        "model": model.id,
+        "slowdown": found.slowdown,
+        "champion_slowdown": None if math.isnan(found.champion_slowdown) else found.champion_slowdown,
+        "folder": str(folder),
+        "changes": changes,
+    }
+
+
+def _shipped_tree(folder: Path) -> TreeModel | None:
+    """The tree that ships now; None where there is none, or none that can be read: a new one is then the way out."""
+    from models.tree_file import read
+
+    try:
+        return read(folder)
+    except ModelRejected as error:
+        log.warning("there is nothing to compare with: %s", error)
+        return None
+
+
+def _show_result(result: dict[str, Any]) -> None:
+    """What came of training, and the layers that got better and worse."""
+    changes = result.pop("changes") or {}
+    facts = [(name, "" if value is None else str(value)) for name, value in result.items()]
+    facts += [(name.removeprefix("n_"), str(count)) for name, count in changes.items() if name.startswith("n_")]
+    print_table(("", ""), facts)
+    columns = ("problem", "before", "slowdown", "now", "slowdown")
+    names = ("problem", "before", "slowdown_before", "after", "slowdown_after")
+    for title in ("better", "worse"):
+        rows = [[each[name] for name in names] for each in changes.get(title, ())]
+        if rows:
+            print_table(columns, rows, title=f"{title} than with the tree before, on layers neither was trained on")
 
 
 @contextmanager

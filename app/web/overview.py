@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+import msgspec
+
 from app.insight import LandscapeParameters, survey_of
 from app.jobs import Job, JobState
 from app.service import Service
@@ -17,6 +19,7 @@ from data import networks
 from data.errors import InvalidInput, NoAdvice
 from data.problem import ConvProblem, DType, Layout
 from models.advisor import Advice
+from models.changes import Changes
 from models.explain import favourites
 from models.landscape import Axis, Landscape
 from models.registry import Entry
@@ -117,6 +120,8 @@ class ModelRow:
     n_layers: int | None
     n_times: int | None
     created: str
+    changes: Changes | None = None
+    """Against the tree before it."""
 
     @property
     def overall(self) -> Score | None:
@@ -266,7 +271,16 @@ def _model_row(entry: Entry) -> ModelRow:
         card.get("n_layers"),
         card.get("n_times"),
         str(card.get("created", "")),
+        _changes(card.get("changes")),
     )
+
+
+def _changes(said: object) -> Changes | None:
+    """What a card says of the tree before; None where it says nothing that can be read."""
+    try:
+        return msgspec.convert(said, Changes) if said else None
+    except msgspec.ValidationError:
+        return None
 
 
 def _scores(scores: Mapping[str, Any]) -> list[Score]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from data.errors import NotEnoughData, UnknownDevice
+from data.parquet import measurements_to_table, table_to_measurements
 from data.problem import DType, Layout
 from models.advisor import Advisor
 from models.costs import from_table
@@ -60,6 +62,28 @@ def test_same_data_and_seed_give_the_same_bytes(
         write(tmp_path / name, model)
     for file in (TREE_FILE, CARD_FILE):
         assert (tmp_path / "first" / file).read_bytes() == (tmp_path / "second" / file).read_bytes()
+
+
+def test_the_id_is_made_of_the_tree_and_the_card_of_the_data_whenever_it_was_trained(
+    table: pa.Table, trained: TreeModel, quick: Options, tmp_path: Path
+) -> None:
+    again = train(table, device_id=synthetic.DEVICE.id, options=quick)
+    assert again.card["created"] == again.card["data_until"] == synthetic.MEASURED_AT.isoformat()
+    assert trained.card["created"] != again.card["created"]
+    write(tmp_path, again)
+    digest = hashlib.sha256((tmp_path / TREE_FILE).read_bytes()).hexdigest()
+    assert again.id == trained.id == digest[:12]
+
+
+def test_times_of_an_unsteady_device_teach_nothing(table: pa.Table, trained: TreeModel, quick: Options) -> None:
+    slow = [
+        replace(row, samples_ms=(0.1 * row.time_ms,) * 5, clock_start_mhz=1980, clock_end_mhz=1500)
+        for row in table_to_measurements(table.slice(0, 40))
+        if row.time_ms
+    ]
+    model = train(pa.concat_tables([table, measurements_to_table(slow)]), device_id=synthetic.DEVICE.id, options=quick)
+    assert model.id == trained.id
+    assert (model.card["n_unsteady"], trained.card["n_unsteady"]) == (len(slow), 0)
 
 
 def test_another_seed_gives_another_tree(table: pa.Table, trained: TreeModel, quick: Options) -> None:

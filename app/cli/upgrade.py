@@ -1,0 +1,115 @@
+"""The command that compares two data sets: before and after an upgrade, or two devices."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from app.cli.output import AsJson, print_json, print_table
+from app.settings import load_settings
+from data.errors import InvalidInput, NotEnoughData, UnknownDevice
+from data.measurement import Device
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from data.store import Store
+    from models.upgrade import Line
+
+_FINGERPRINT = re.compile(r"[0-9a-f]{16}")
+
+DataSet = Annotated[str, typer.Argument(help="Parquet file, folder of them, id of a device, or its fingerprint.")]
+
+
+def compare(
+    before: DataSet,
+    after: DataSet,
+    most: Annotated[int, typer.Option(min=1, help="Layers of each kind that are shown.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Show which layers and variants became slower or faster from one data set to another, beyond noise."""
+    from models.upgrade import compare as compare_costs
+
+    (costs, a), (later, b) = (_costs(name, option) for name, option in ((before, "BEFORE"), (after, "AFTER")))
+    found = compare_costs(costs, later, most=most)
+    if not found.n_problems:
+        raise NotEnoughData(f"{before} and {after} have no problem in common")
+    if as_json:
+        print_json({"before": a, "after": b, **found.to_dict()})
+        return
+    versions = sorted({*a["versions"], *b["versions"]})
+    rows = [(name, a[name], b[name]) for name in ("id", "name")]
+    rows += [(name, a["versions"].get(name, ""), b["versions"].get(name, "")) for name in versions]
+    print_table(("", "before", "after"), rows, title=f"{found.n_problems} problems in both")
+    _show_lines([found.best, *found.variants])
+    for title, shifts in (("slower", found.best.regressed), ("faster", found.best.improved)):
+        cells = [(each.problem, each.before_ms, each.before, each.after_ms, each.after, each.ratio) for each in shifts]
+        columns = ("problem", "before, ms", "by", "after, ms", "by", "after / before")
+        print_table(columns, cells, title=f"Best of all: {title}, those that changed most")
+
+
+def _show_lines(lines: Iterable[Line]) -> None:
+    names = ("name", "n_problems", "geometric_mean", "n_regressed", "n_improved", "n_lost", "n_gained")
+    columns = ("variant", "problems", "after / before", "slower", "faster", "lost", "gained")
+    print_table(columns, [[getattr(line, name) for name in names] for line in lines], title="By variant")
+
+
+def _costs(name: str, option: str) -> tuple[Any, dict[str, Any]]:
+    """What a data set knows, and what it was measured on."""
+    from models.costs import device_of, from_table
+
+    table = _table(name, option)
+    ids = {Device.from_json(text).id for text in table["device"].unique().to_pylist()}
+    if len(ids) != 1:
+        raise InvalidInput(option, name, f"measurements of one device, not of {', '.join(sorted(ids)) or 'none'}")
+    device = device_of(table, ids.pop())
+    said = {"id": device.id, "name": device.name, "fingerprint": device.fingerprint, "versions": device.versions}
+    return from_table(table, device.id), said
+
+
+def _table(name: str, option: str) -> pa.Table:
+    import pyarrow as pa
+
+    from data import parquet
+
+    path = Path(name)
+    if path.is_dir():
+        files = sorted(file for file in path.glob("*.parquet") if not file.name.endswith("picks.parquet"))
+        if not files:
+            raise InvalidInput(option, name, "a folder with Parquet files of measurements")
+        return pa.concat_tables([parquet.read(file, parquet.SCHEMA) for file in files])
+    if path.is_file():
+        return parquet.read(path, parquet.SCHEMA)
+    return _stored(name)
+
+
+def _stored(name: str) -> pa.Table:
+    """The measurements of a device in the store; of a fingerprint, those alone that were taken under it."""
+    from app.shipped import import_shipped
+    from data.store import Store
+
+    with Store(load_settings().store_url) as store:
+        import_shipped(store)
+        if not _FINGERPRINT.fullmatch(name):
+            store.device(name)
+            return store.table(name)
+        for device in store.devices():
+            found = _under(store, device.id, name)
+            if found is not None:
+                return found
+        raise UnknownDevice(name, [device.id for device in store.devices()])
+
+
+def _under(store: Store, device_id: str, fingerprint: str) -> pa.Table | None:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    table = store.table(device_id)
+    texts = pc.cast(table["device"], pa.string())
+    mine = [text for text in texts.unique().to_pylist() if Device(**json.loads(text)).fingerprint == fingerprint]
+    return table.filter(pc.is_in(texts, value_set=pa.array(mine, pa.string()))) if mine else None

@@ -1,0 +1,81 @@
+"""Bounds of what an undisturbed device does, each from both sides."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from data.measurement import Device, Measurement, Outcome
+from data.problem import ConvProblem
+from data.steadiness import LEAST_ROWS, refuse_unsteady, why_unsteady
+from data.store import Store
+
+GPU = Device("test-gpu", "A GPU for tests", "cuda", max_clock_mhz=1980)
+PROBLEM = ConvProblem.parse("7-1-1-8-8")
+
+
+def timed(
+    samples_ms: tuple[float, ...] = (1.0, 1.0, 1.0), start: int | None = 1980, end: int | None = 1980
+) -> Measurement:
+    """A time at these clocks."""
+    return Measurement(
+        *(PROBLEM, "cudnn.gemm", GPU, Outcome.MEASURED),
+        samples_ms=samples_ms,
+        clock_start_mhz=start,
+        clock_end_mhz=end,
+    )
+
+
+@pytest.mark.parametrize(
+    ("measurement", "usual_mhz", "reason"),
+    [
+        (timed(), 1980, None),
+        (timed(start=1980, end=1935), None, None),
+        (timed(start=1980, end=1905), None, "the clock went from 1980 to 1905 MHz, by more than 3%"),
+        (timed(start=1905, end=1980), None, "the clock went from 1905 to 1980 MHz, by more than 3%"),
+        (timed(start=1890, end=1890), 1980, None),
+        (timed(start=1875, end=1875), 1980, "the clock was 1875 MHz, below 95% of the usual 1980 MHz"),
+        (timed(start=1500, end=1500), 1500, None),
+        (timed(start=1500, end=1500), None, None),
+        (timed(start=None, end=None), 1980, None),
+        (timed((1.0, 1.01, 0.99, 1.0, 1.0)), 1980, None),
+        (timed((1.0, 1.2, 0.8, 1.0, 1.1)), 1980, "samples are wide: the median errs by 8.3%, above 2%"),
+        (timed((1.0,)), 1980, None),
+        (replace(timed((1.0,), 1980, 1000), outcome=Outcome.PRUNED), 1980, None),
+        (replace(timed((1.0, 2.0, 3.0)), device=Device("cpu", "A CPU", "cpu")), None, None),
+    ],
+)
+def test_what_speaks_against_a_time(measurement: Measurement, usual_mhz: float | None, reason: str | None) -> None:
+    assert why_unsteady(measurement, usual_mhz) == reason
+
+
+def test_a_refused_time_keeps_its_samples_and_says_why() -> None:
+    good, bad = timed(), timed(end=1500)
+    kept = refuse_unsteady([good, bad])
+    assert kept[0] is good
+    assert (kept[1].outcome, kept[1].samples_ms) == (Outcome.UNSTEADY, bad.samples_ms)
+    assert kept[1].detail == "the clock went from 1980 to 1500 MHz, by more than 3%"
+
+
+def test_the_store_refuses_on_entry_and_a_later_time_counts(tmp_path) -> None:
+    with Store(f"sqlite:///{tmp_path / 'store.db'}") as store:
+        store.append([timed((5.0, 5.0, 5.0), end=1500)])
+        (summary,) = store.summaries([PROBLEM], GPU.id)[PROBLEM.key].values()
+        assert (summary.outcome, summary.time_ms, summary.noise) == (Outcome.UNSTEADY, None, None)
+        assert "from 1980 to 1500 MHz" in summary.detail
+        store.append([timed()])
+        (summary,) = store.summaries([PROBLEM], GPU.id)[PROBLEM.key].values()
+        assert (summary.outcome, summary.time_ms) == (Outcome.MEASURED, 1.0)
+        assert store.table(GPU.id)["outcome"].to_pylist() == ["unsteady", "measured"]
+
+
+def test_the_usual_clock_is_the_store_s_once_it_has_times_enough(tmp_path) -> None:
+    with Store(f"sqlite:///{tmp_path / 'store.db'}") as store:
+        store.append([timed(start=1410, end=1410)] * (LEAST_ROWS - 1))
+        assert store.usual_clock_mhz(GPU.id) is None
+        store.append([timed()])
+        assert store.usual_clock_mhz(GPU.id) == 1410
+        store.append([timed(start=1200, end=1200)])
+        assert store.table(GPU.id)["outcome"].to_pylist()[-1] == "unsteady"
+        assert store.usual_clock_mhz("elsewhere") is None
