@@ -58,6 +58,7 @@ def test_help_names_every_command(home):
         "sweep",
         "train",
         "evaluate",
+        "compare",
         "variants",
         "serve",
         "data",
@@ -244,3 +245,23 @@ def children_of(pid: int) -> list[int]:
         except (FileNotFoundError, ProcessLookupError):
             continue
     return found
+
+
+def test_compare_shows_what_became_slower_between_two_data_sets(home, tmp_path):
+    for name, scale_ms in (("before", 0.01), ("after", 0.02)):
+        with Store(f"sqlite:///{tmp_path / name}.db") as store:
+            store.append(small_measurements(scale_ms))
+            store.export_parquet(tmp_path / name / "rows.parquet", device_id=SMALL_DEVICE.id)
+    before, after = str(tmp_path / "before"), str(tmp_path / "after" / "rows.parquet")
+    found = answer(home, "compare", before, after, "--most", "3")
+    assert (found["before"]["id"], found["n_problems"]) == (SMALL_DEVICE.id, 30)
+    assert found["best"]["geometric_mean"] == pytest.approx(2)
+    assert (found["best"]["n_regressed"], len(found["best"]["regressed"])) == (30, 3)
+    assert {line["name"]: line["n_regressed"] for line in found["variants"]} == {"cpu.direct": 30, "cpu.gemm": 30}
+    table = run(home, "compare", before, after)
+    assert table.returncode == 0
+    assert "30 problems in both" in table.stdout
+    (tmp_path / "empty").mkdir()
+    refused = run(home, "compare", before, str(tmp_path / "empty"))
+    assert refused.returncode == 2
+    assert "a folder with Parquet files of measurements" in refused.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -9,9 +10,12 @@ import pytest
 
 from app.retrain import retrain
 from data.errors import UnknownDevice
+from data.problem import ConvProblem
 from data.store import Store
 from models import evaluate
+from models.changes import changes_between
 from models.evaluate import Challenge
+from models.judging import Result
 from models.registry import Registry
 from tests.fakes import SMALL_DEVICE, small_measurements, small_tree
 
@@ -65,6 +69,7 @@ def test_the_first_tree_is_used(url, tmp_path, challenged, trees):
         "champion_slowdown": None,
         "promoted": True,
         "forced": False,
+        "changes": None,
     }
     assert Registry(tmp_path).active(DEVICE.id).id == trees[0].id
     assert [fraction for fraction, _ in progress] == sorted(fraction for fraction, _ in progress)
@@ -101,6 +106,22 @@ def test_a_damaged_champion_does_not_stand_in_the_way(url, tmp_path, challenged,
     challenged(1, 1.3)
     assert retrain(url, tmp_path, DEVICE.id, is_forced=False)["promoted"]
     assert Registry(tmp_path).active(DEVICE.id).id == trees[1].id
+
+
+def test_what_the_new_tree_changes_is_in_the_result(url, tmp_path, trees, monkeypatch):
+    layer = ConvProblem.parse("7-1-1-8-8")
+    before, after = (
+        [Result(layer, slowdown, False, False, False, name)] for name, slowdown in (("a", 2.0), ("b", 1.0))
+    )
+
+    def challenge(_table, _champion, *, device_id, on_progress):
+        return Challenge(trees[0], 1.0, 2.0, changes_between(before, after))
+
+    monkeypatch.setattr(evaluate, "challenge", challenge)
+    result = retrain(url, tmp_path, DEVICE.id, is_forced=False)
+    assert result["changes"]["n_better"] == 1
+    assert result["changes"]["better"][0]["after"] == "b"
+    assert json.loads(json.dumps(result)) == result
 
 
 def test_a_device_without_measurements_is_unknown(url, tmp_path):

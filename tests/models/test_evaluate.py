@@ -20,7 +20,7 @@ from data.problem import ConvProblem
 from models import evaluate as evaluation
 from models import fits
 from models.costs import Costs, from_table, layer_of
-from models.evaluate import Challenge, challenge, evaluate, hold_out
+from models.evaluate import Challenge, challenge, evaluate, hold_out, scores_of
 from models.judging import Result, Score, TimeError, first_then, judge, single_best_order, time_errors
 from models.train import Options, train
 from models.tree_file import TreeModel
@@ -163,8 +163,12 @@ def never_trained_report(table: pa.Table, quick: Options, jobs: int) -> evaluati
     )
 
 
-def test_networks_never_trained_on_are_judged_by_one_tree_and_each_layer_once(table: pa.Table, quick: Options) -> None:
-    report = never_trained_report(table, quick, jobs=1)
+@pytest.fixture(scope="module")
+def report(table: pa.Table, quick: Options) -> evaluation.Report:
+    return never_trained_report(table, quick, jobs=1)
+
+
+def test_networks_never_trained_on_are_judged_by_one_tree_and_each_layer_once(report: evaluation.Report) -> None:
     never = report.never_trained
     assert never is not None
     assert list(never.by_network) == ["odd", "odd and large"]
@@ -177,14 +181,16 @@ def test_networks_never_trained_on_are_judged_by_one_tree_and_each_layer_once(ta
     assert "pytorch.default" not in never.overall
 
 
-def test_trees_trained_side_by_side_are_those_trained_one_by_one(table: pa.Table, quick: Options) -> None:
-    alone, beside = (never_trained_report(table, quick, jobs=jobs) for jobs in (1, 2))
-    assert alone == beside
+def test_trees_trained_side_by_side_are_those_trained_one_by_one(
+    table: pa.Table, quick: Options, report: evaluation.Report
+) -> None:
+    assert never_trained_report(table, quick, jobs=2) == report
 
 
 def test_nothing_is_trained_on_layers_that_judge_every_tree(table: pa.Table, quick: Options) -> None:
-    layer = networks.layers("held-out")[0].problem
-    judging = synthetic.table(synthetic.problems([replace(layer, n=1).short]))
+    layer = ConvProblem.parse("56-1-3-64-64")
+    assert layer in {each.problem for each in networks.layers("held-out")}
+    judging = synthetic.table(synthetic.problems([layer.short]))
     both = pa.concat_tables([table, judging])
     model = train(both, device_id=DEVICE_ID, options=quick)
     assert model.id == train(table, device_id=DEVICE_ID, options=quick).id
@@ -229,7 +235,7 @@ def test_a_challenger_on_the_same_data_is_no_worse(table: pa.Table, trained: Tre
     assert found.model.card["scores"]["held_out_slowdown"] == found.slowdown
 
 
-def test_a_challenger_with_more_data_beats_a_champion_with_little(quick: Options) -> None:
+def test_a_challenger_with_more_data_beats_a_champion_with_little_and_says_how(quick: Options) -> None:
     first = synthetic.table(synthetic.problems(synthetic.LAYERS["small"]))
     champion = train(first, device_id=DEVICE_ID, options=quick)
     others = [layer for name, layers in synthetic.LAYERS.items() if name != "small" for layer in layers]
@@ -238,6 +244,20 @@ def test_a_challenger_with_more_data_beats_a_champion_with_little(quick: Options
     found = challenge(both, champion, device_id=DEVICE_ID, options=quick, variants=synthetic.CATALOGUE)
     assert found.slowdown < found.champion_slowdown
     assert found.is_no_worse
+    assert found.changes is not None
+    assert found.changes.n_better > found.changes.n_worse
+    assert found.model.card["changes"]["champion"] == champion.id
+    assert found.model.card["changes"]["better"][0]["before"] != found.model.card["changes"]["better"][0]["after"]
+    assert found.model.id == train(both, device_id=DEVICE_ID, options=quick).id
+
+
+def test_scores_for_the_card_are_the_tree_s_of_both_parts(report: evaluation.Report) -> None:
+    scores = scores_of(report)
+    assert set(scores) == {"leave_one_network_out", "never_trained"}
+    assert set(scores["never_trained"]) == {"overall", *report.by_precision}
+    overall = scores["leave_one_network_out"]["overall"]
+    assert overall["geometric_mean"] == pytest.approx(report.overall["tree"].geometric_mean, abs=1e-4)
+    assert overall["median_time_error"] == pytest.approx(report.time_error["overall"].median, abs=1e-4)
 
 
 def test_a_champion_is_judged_without_the_layers_held_out(table: pa.Table, trained: TreeModel) -> None:
