@@ -22,10 +22,11 @@ from data.problem import ConvProblem
 from kernels.catalog import VARIANTS
 from kernels.variant import Variant
 from models.advisor import Advisor
+from models.calibration import calibrate
 from models.costs import Costs, device_of, from_table, is_of, is_tied, layer_of
 from models.teacher import CAP
 from models.train import Options, fit, train
-from models.tree_file import TreeModel, with_scores
+from models.tree_file import TreeModel, with_card, with_scores
 
 HOLD_OUT_PARTS: Final = 5
 """One of so many parts of the layers is held out to judge a retrained tree."""
@@ -237,7 +238,9 @@ def challenge(
     costs = from_table(table, device_id)
     known, unseen = hold_out(costs)
     device = device_of(table, device_id)
-    slowdown = _slowdown(fit(known, device, seed=seed, options=options), unseen, variants)
+    rehearsal = fit(known, device, seed=seed, options=options)
+    slowdown = _slowdown(rehearsal, unseen, variants)
+    confidence = calibrate(Advisor(rehearsal, variants=variants), unseen)
     report(0.35)
     champion_slowdown = math.nan
     if champion:
@@ -247,7 +250,7 @@ def challenge(
     model = train(table, device_id=device_id, seed=seed, options=options)
     scores = {"held_out_slowdown": slowdown, "held_out_layers": len({layer_of(each) for each in unseen.problems})}
     report(1.0)
-    return Challenge(with_scores(model, scores), slowdown, champion_slowdown)
+    return Challenge(with_card(with_scores(model, scores), confidence=confidence), slowdown, champion_slowdown)
 
 
 def held_out_slowdown(
