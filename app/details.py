@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import msgspec
@@ -19,8 +21,14 @@ from models.neighbours import MOST
 from models.pareto import OtherLayout, Pareto, in_other_layout, other_layout, weigh
 
 if TYPE_CHECKING:
-    from models.advisor import Advice
+    from data.problem import ConvProblem
+    from data.store import Summary
+    from models.advisor import Advice, Advisor
     from models.neighbours import Neighbour
+
+
+Summaries = Callable[[Sequence["ConvProblem"]], Mapping[str, Mapping[str, "Summary"]]]
+"""What was measured of problems."""
 
 
 class PointAnswer(TypedDict):
@@ -147,31 +155,29 @@ def weigh_layer(service: Service, asked: ParetoParameters) -> ParetoAnswer:
     InvalidProblem, NoAdvice, UnknownDevice, ModelRejected, StoreError
     """
     problem, limits = problem_from(asked.given()), Limits.of(asked, service)
-    found, other = weighed(service, advise_one(service, problem, limits), limits, asked.max_error)
-    advice = found.advice
-    return {
-        "device": advice.device_id,
-        "model": advice.model_id,
-        "problem": problem_answer(problem),
-        "points": msgspec.to_builtins(found.points),
-        "front": [point.variant for point in found.front],
-        "excluded": msgspec.to_builtins(found.excluded),
-        "other_layout": msgspec.to_builtins(other),
-        "trust": msgspec.to_builtins(advice.trust),
-    }
+    return pareto_answer(*weighed_by(service, advise_one(service, problem, limits), limits, asked.max_error))
 
 
 def weighed(
-    service: Service, advice: Advice, limits: Limits, max_error: float | None
+    advisor: Advisor, known: Summaries, advice: Advice, limits: Limits, max_error: float | None
 ) -> tuple[Pareto, OtherLayout | None]:
     """What to weigh for an advice that was made within these limits, and the other layout's best.
 
+    Parameters
+    ----------
+    advisor : Advisor
+    known : callable (problems) -> dict of problem key to dict of variant to Summary
+        What was measured.
+    advice : Advice
+    limits : Limits
+    max_error : float or None
+
     Raises
     ------
-    NoAdvice, UnknownDevice, ModelRejected, StoreError
+    NoAdvice, StoreError
     """
-    advisor, there = service.advisor(limits.device_id), in_other_layout(advice.problem)
-    measured = service.recall.summaries([advice.problem, there], limits.device_id)
+    there = in_other_layout(advice.problem)
+    measured = known([advice.problem, there])
     found = weigh(advisor, advice, measured=measured.get(advice.problem.key), max_error=max_error)
     other = other_layout(
         advisor,
@@ -183,6 +189,34 @@ def weighed(
     return found, other
 
 
+def weighed_by(
+    service: Service, advice: Advice, limits: Limits, max_error: float | None
+) -> tuple[Pareto, OtherLayout | None]:
+    """`weighed` with a service's model and measurements.
+
+    Raises
+    ------
+    NoAdvice, UnknownDevice, ModelRejected, StoreError
+    """
+    known = partial(service.recall.summaries, device_id=limits.device_id)
+    return weighed(service.advisor(limits.device_id), known, advice, limits, max_error)
+
+
+def pareto_answer(found: Pareto, other: OtherLayout | None) -> ParetoAnswer:
+    """What to weigh, as every answer says it."""
+    advice = found.advice
+    return {
+        "device": advice.device_id,
+        "model": advice.model_id,
+        "problem": problem_answer(advice.problem),
+        "points": msgspec.to_builtins(found.points),
+        "front": [point.variant for point in found.front],
+        "excluded": msgspec.to_builtins(found.excluded),
+        "other_layout": msgspec.to_builtins(other),
+        "trust": msgspec.to_builtins(advice.trust),
+    }
+
+
 def neighbours_of_layer(service: Service, asked: NeighbourParameters) -> NeighboursAnswer:
     """The nearest measured layers beside what is advised.
 
@@ -192,14 +226,19 @@ def neighbours_of_layer(service: Service, asked: NeighbourParameters) -> Neighbo
     """
     problem, limits = problem_from(asked.given()), Limits.of(asked, service)
     advice = advise_one(service, problem, limits)
+    return neighbours_answer(advice, neighbours_of(service, advice, asked.count))
+
+
+def neighbours_answer(advice: Advice, neighbours: Sequence[Neighbour]) -> NeighboursAnswer:
+    """Neighbours, as every answer says them."""
     return {
         "device": advice.device_id,
         "model": advice.model_id,
-        "problem": problem_answer(problem),
+        "problem": problem_answer(advice.problem),
         "variant": advice.variant,
         "time_ms": advice.best.time_ms,
         "source": advice.best.source,
-        "neighbours": msgspec.to_builtins(neighbours_of(service, advice, asked.count)),
+        "neighbours": msgspec.to_builtins(neighbours),
     }
 
 
@@ -225,9 +264,14 @@ def snippet_of_layer(service: Service, asked: SnippetParameters) -> SnippetAnswe
         catalog.get(asked.variant)
     advice = advise_one(service, problem, limits)
     snippet = snippet_for(advice, asked.variant, limits.max_workspace_bytes, asked.language)
+    return snippet_answer(advice, snippet)
+
+
+def snippet_answer(advice: Advice, snippet: Snippet) -> SnippetAnswer:
+    """A program, as every answer says it."""
     answer: dict[str, Any] = msgspec.to_builtins(snippet)
     code = answer.pop("code")
-    more = {"device": advice.device_id, "problem": problem_answer(problem), "snippet": code}
+    more = {"device": advice.device_id, "problem": problem_answer(advice.problem), "snippet": code}
     return cast(SnippetAnswer, answer | more)
 
 
