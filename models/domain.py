@@ -208,17 +208,23 @@ def _own_distance(problems: Sequence[ConvProblem]) -> float:
 def _reason(
     problem: ConvProblem, known: _Known, nearest: int, own: np.ndarray, distance_and_limit: tuple[float, float]
 ) -> str:
-    """The size that is furthest off: beyond all that was trained on, or unlike the nearest layer's."""
+    """The size that is furthest beyond all that was trained on; if none is, the one least like the nearest layer's."""
+    beyond = np.maximum(own - known.points.max(axis=0), known.points.min(axis=0) - own)
+    if beyond.max() > 0:
+        place = int(beyond.argmax())
+        low, high = int(known.sizes[:, place].min()), int(known.sizes[:, place].max())
+        trained = f"{low} to {high}" if high > low else f"{low} alone"
+        return f"{_said(problem, place)}; trained on {trained}"
     place = int(np.abs(known.points[nearest] - own).argmax())
-    name, trained = COLUMNS[place], known.sizes[:, place]
-    value, low, high = getattr(problem, name), int(trained.min()), int(trained.max())
-    said = f"{_LABELS[name]} is {value}"
-    if not low <= value <= high:
-        return f"{said}; trained on {low}" + (f" to {high}" if high > low else " alone")
     near = dict(zip(COLUMNS, known.sizes[nearest].tolist(), strict=True))
     layer = "{h}x{w}-{n}-{r}x{s}-{k}-{c}".format_map(near)
     distance, limit = distance_and_limit
     return (
-        f"{said}, and the nearest layer trained on, {layer}, has {near[name]}: "
+        f"{_said(problem, place)}, and the nearest layer trained on, {layer}, has {near[COLUMNS[place]]}: "
         f"{distance:.1f} octaves away, the limit is {limit:.1f}"
     )
+
+
+def _said(problem: ConvProblem, place: int) -> str:
+    name = COLUMNS[place]
+    return f"{_LABELS[name]} is {getattr(problem, name)}"
