@@ -88,6 +88,22 @@ class BestAnswer(TypedDict):
     error: NotRequired[dict[str, Any]]
 
 
+class TrustAnswer(TypedDict):
+    """How likely the advised variant takes at most the share `within` longer than the fastest, or why that is unknown.
+
+    A model abstains outside the domain it was trained on: the ranking is a guess, confidence is null, and reason says
+    which size is unlike all that was trained on. distance and limit are in octaves, factors of two.
+    """
+
+    confidence: float | None
+    within: float
+    is_calibrated: bool
+    abstains: bool
+    reason: str | None
+    distance: float | None
+    limit: float | None
+
+
 class AdviceAnswer(TypedDict):
     """The best variant, the whole ranking, and why the others are out; model is null where only measurements spoke."""
 
@@ -97,6 +113,7 @@ class AdviceAnswer(TypedDict):
     ranking: list[ChoiceAnswer]
     excluded: list[ExclusionAnswer]
     path: list[StepAnswer]
+    trust: TrustAnswer
     model: str | None
     device: str
     problem: ProblemAnswer
@@ -340,6 +357,7 @@ def _advice(advice: Advice) -> dict[str, Any]:
         "ranking": advice.ranking,
         "excluded": advice.excluded,
         "path": advice.path,
+        "trust": advice.trust,
         "model": advice.model_id,
         "device": advice.device_id,
         "problem": problem_answer(advice.problem),

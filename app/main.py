@@ -12,7 +12,7 @@ from fastapi import FastAPI
 
 from app import errors, openapi
 from app.border import Border
-from app.routes import advice, catalogue, convolutions, health, inference, insight, jobs, models, pages
+from app.routes import advice, catalogue, convolutions, details, health, inference, insight, jobs, models, pages
 from app.service import OpenEngine, Service, open_engine
 from app.settings import Settings
 from app.shipped import TIMINGS
@@ -59,7 +59,7 @@ def create_app(settings: Settings, *, open_engine: OpenEngine = open_engine, tim
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         lifespan=lifespan,
     )
-    for routes in (advice, convolutions, inference, models, jobs, catalogue, insight, health):
+    for routes in (advice, details, convolutions, inference, models, jobs, catalogue, insight, health):
         app.include_router(routes.router)
     pages.install(app)
     errors.install(app)

@@ -19,6 +19,7 @@ from app.engine import NO_DEVICE, Engine, resolve_device
 from app.errors import ClientGone
 from app.jobs import Job, JobKind, JobRunner, Jobs
 from app.kept import Answers, Parts
+from app.neighbours import Neighbourhoods
 from app.recall import Recall
 from app.settings import Settings
 from app.shipped import import_shipped
@@ -121,6 +122,7 @@ class Service:
         """
         self.store = Store(self.settings.store_url)
         self.recall = Recall(self.store)
+        self.neighbours = Neighbourhoods(self.store)
         self.jobs = Jobs(self.store)
         self.trainer = Engine(
             NO_DEVICE, max_queue=self.settings.max_queue, start_timeout_s=self.settings.start_timeout_s

@@ -37,7 +37,7 @@ from data.database import (
 )
 from data.errors import InvalidProblem, StoreError, UnknownDevice
 from data.measurement import Device, L2State, Measurement, Outcome, Pick
-from data.problem import ConvProblem
+from data.problem import FIELDS, ConvProblem
 from data.steadiness import LEAST_ROWS, refuse_unsteady
 
 __all__ = ["METADATA", "Store", "Summary"]
@@ -226,6 +226,21 @@ class Store:
     def problem_keys(self) -> set[str]:
         """The keys of all problems that were ever measured, on whatever device."""
         return {row[0] for row in self._fetch(select(PROBLEMS.c.key))}
+
+    def measured_problems(self, device_id: str, *, l2: L2State = L2State.WARM) -> list[ConvProblem]:
+        """The problems on which some variant was timed in full on a device, by key."""
+        measured = (
+            select(MEASUREMENTS.c.problem_key)
+            .where(
+                MEASUREMENTS.c.device_id == device_id,
+                MEASUREMENTS.c.outcome == str(Outcome.MEASURED),
+                MEASUREMENTS.c.l2 == str(l2),
+            )
+            .distinct()
+        )
+        columns = [PROBLEMS.c[name] for name in FIELDS]
+        rows = self._fetch(select(*columns).where(PROBLEMS.c.key.in_(measured)).order_by(PROBLEMS.c.key))
+        return [ConvProblem(*row) for row in rows]
 
     def devices(self) -> list[Device]:
         """Every device that was measured, by id; of one id the fingerprint measured last."""

@@ -19,7 +19,9 @@ from kernels.catalog import VARIANTS
 from kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Variant
 from models.costs import is_tied, roofline_ms
 from models.features import features
+from models.ties import level
 from models.tree_file import Step, TreeModel, path, walk
+from models.trust import Trust, trust_in
 
 if TYPE_CHECKING:
     from data.store import Summary
@@ -103,10 +105,12 @@ class Advice:
         None where no model took part.
     ranking : tuple of Choice
         By time; of equal times the measured first, then the one with less workspace, then a deterministic one.
+        Predicted times that cannot be told apart are equal (`models.ties`).
     excluded : tuple of Exclusion
         In the order of the catalogue.
     path : tuple of Step
         The comparisons that led to the predictions.
+    trust : Trust
     """
 
     problem: ConvProblem
@@ -115,6 +119,7 @@ class Advice:
     ranking: tuple[Choice, ...]
     excluded: tuple[Exclusion, ...]
     path: tuple[Step, ...]
+    trust: Trust
 
     @property
     def best(self) -> Choice:
@@ -256,13 +261,15 @@ class Advisor:
             raise NoAdvice(_nothing_left(problem, self.device, excluded))
         if leaf:
             _scale(candidates, leaf)
+        ranking = _ranking(candidates)
         return Advice(
             problem=problem,
             device_id=self.device.id,
             model_id=self.model.id if self.model else None,
-            ranking=_ranking(candidates),
+            ranking=ranking,
             excluded=tuple(excluded),
             path=tuple(path(self.model, values)) if self.model else (),
+            trust=trust_in(self.model, problem, ranking),
         )
 
     def choose(
@@ -389,6 +396,8 @@ class Advisor:
         log_slowdown, support, workspace, roofline = (
             model.arrays[name][place].tolist() for name in ("log_slowdown", "support", "workspace", "roofline")
         )
+        spread = float(model.arrays["spread"][place])
+        log_slowdown = level(log_slowdown, spread)
         known = sorted(
             (log_slowdown[column], name)
             for name, column in self._column.items()
@@ -403,7 +412,7 @@ class Advisor:
             workspace=workspace,
             roofline=tuple(roofline),
             best=math.exp(model.arrays["log_best"][place]),
-            spread=float(model.arrays["spread"][place]),
+            spread=spread,
         )
         return row
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from functools import partial
 from typing import Any, Final
@@ -22,6 +22,7 @@ from data.problem import ConvProblem
 from kernels.catalog import VARIANTS
 from kernels.variant import Variant
 from models.advisor import Advisor
+from models.calibration import calibrate
 from models.changes import Changes, changes_between
 from models.costs import Costs, device_of, from_table, is_of, layer_of
 from models.fits import fit_each
@@ -42,7 +43,7 @@ from models.judging import (
 )
 from models.peers import Peers
 from models.train import Options, fit, train, trainable
-from models.tree_file import TreeModel, with_scores
+from models.tree_file import TreeModel, with_card, with_scores
 
 HOLD_OUT_PARTS: Final = 5
 """One of so many parts of the layers is held out to judge a retrained tree."""
@@ -304,6 +305,7 @@ def challenge(
     rehearsal = fit(known, device, seed=seed, options=options)
     results = _results(rehearsal, unseen, variants)
     slowdown = Score.of(results).geometric_mean
+    confidence = calibrate(Advisor(rehearsal, variants=variants), unseen)
     report(0.35)
     champion_slowdown, changes = math.nan, None
     if champion:
@@ -314,9 +316,9 @@ def challenge(
     model = train(table, device_id=device_id, seed=seed, options=options)
     scores = {"held_out_slowdown": slowdown, "held_out_layers": len({layer_of(each) for each in unseen.problems})}
     report(1.0)
-    model = with_scores(model, scores)
+    model = with_card(with_scores(model, scores), confidence=confidence)
     if changes and champion:
-        model = replace(model, card=model.card | {"changes": {"champion": champion.id, **changes.to_dict()}})
+        model = with_card(model, changes={"champion": champion.id, **changes.to_dict()})
     return Challenge(model, slowdown, champion_slowdown, changes)
 
 

@@ -20,10 +20,12 @@ from data.errors import NotEnoughData
 from data.measurement import Device
 from data.networks import held_out_layers
 from data.problem import ConvProblem, DType, Layout
+from models.accuracy import learn_laws
 from models.costs import Costs, device_of, from_table, is_of, layer_of, roofline_ms
+from models.domain import learn_domain
 from models.features import DTYPES, FEATURES, feature_matrix
 from models.teacher import CAP, STEEPNESS, Lesson, sample_like, teach, unseen_error
-from models.tree_file import LEAF, TreeModel, make
+from models.tree_file import DOMAIN, LEAF, TreeModel, make, with_card
 
 _MOST_SAMPLED: Final = 20
 """Made-up problems to one measured: a teacher of few layers knows no more than that."""
@@ -98,7 +100,8 @@ def train(
     """
     device = device_of(table, device_id)
     until = pc.max(table.filter(is_of(table, device_id))["measured_at"]).as_py()
-    return fit(from_table(table, device_id), device, seed=seed, options=options, created=created, data_until=until)
+    model = fit(from_table(table, device_id), device, seed=seed, options=options, created=created, data_until=until)
+    return with_card(model, errors=learn_laws(table, device_id))
 
 
 def fit(
@@ -121,7 +124,9 @@ def fit(
     with threadpool_limits(1):
         trees = _grow_all(costs, seed, options)
     card = {"created": _iso(created), "data_until": _iso(data_until or created)} | _card(costs, seed, options)
-    return make(_graft(trees), variants=costs.variants, device=device, card=card)
+    sizes, domain = learn_domain(costs.problems)
+    arrays = _graft(trees) | {DOMAIN: sizes}
+    return make(arrays, variants=costs.variants, device=device, card=card | {"domain": domain})
 
 
 def trainable(costs: Costs) -> Costs:

@@ -43,6 +43,9 @@ _NODE_ARRAYS: Final = {
 _LEAF_ARRAYS: Final = {"log_best": 1, "spread": 1, "roofline": 2, "log_slowdown": 2, "support": 2, "workspace": 2}
 """Dimensions of each; all are float32."""
 
+DOMAIN: Final = "domain"
+"""An array that a tree may lack: those trained before it was kept still load."""
+
 
 @dataclass(frozen=True, eq=False)
 class TreeModel:
@@ -59,7 +62,7 @@ class TreeModel:
         runs at all. ``workspace`` (L, V): scratch memory expected, as a share of the problem's bytes. ``log_best``
         (L,): log of the best time to the roofline. ``roofline`` (L, 3): flops a ms, bytes a ms, and least ms that were
         reached. ``spread`` (L,): standard error of the log slowdown of variants near the best, on layers never trained
-        on.
+        on. ``domain`` int32 (P, columns), where there is one: the layers it was trained on (`models.domain`).
     """
 
     card: dict[str, Any]
@@ -159,6 +162,11 @@ def with_scores(model: TreeModel, scores: dict[str, Any]) -> TreeModel:
     return replace(model, card=model.card | {"scores": model.card.get("scores", {}) | scores})
 
 
+def with_card(model: TreeModel, **fields: Any) -> TreeModel:
+    """The same tree, with these fields on its card."""
+    return replace(model, card=model.card | fields)
+
+
 def write(folder: Path, model: TreeModel) -> None:
     """Write both files; a reader in between finds a hash that does not match, and refuses."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -209,7 +217,9 @@ def _audit_card(card: Any) -> None:
 
 def _audit_arrays(arrays: dict[str, np.ndarray], n_variants: int) -> None:
     expected = sorted({*_NODE_ARRAYS, *_LEAF_ARRAYS})
-    _check(sorted(arrays) == expected, f"arrays are {sorted(arrays)}; allowed: {expected}")
+    named = sorted(arrays.keys() - {DOMAIN})
+    _check(named == expected, f"arrays are {named}; allowed: {expected}, and {DOMAIN}")
+    _audit_domain(arrays.get(DOMAIN))
     n_nodes = arrays["feature"].size
     for name, dtype in _NODE_ARRAYS.items():
         _check_array(name, arrays[name], dtype, (n_nodes,))
@@ -224,6 +234,13 @@ def _audit_arrays(arrays: dict[str, np.ndarray], n_variants: int) -> None:
     for name in ("spread", "workspace"):
         _check(bool((arrays[name] >= 0).all()), f"{name} has a value below 0")
     _check(bool(((arrays["support"] >= 0) & (arrays["support"] <= 1)).all()), "support has a value outside 0 to 1")
+
+
+def _audit_domain(sizes: np.ndarray | None) -> None:
+    if sizes is not None:
+        _check(sizes.ndim == 2, f"{DOMAIN} has {sizes.ndim} dimensions; allowed: 2")
+        _check_array(DOMAIN, sizes, np.int32, sizes.shape)
+        _check(sizes.size > 0 and bool((sizes > 0).all()), f"{DOMAIN} has a value that is not above 0, or none at all")
 
 
 def _audit_structure(arrays: dict[str, np.ndarray], is_leaf: np.ndarray) -> None:

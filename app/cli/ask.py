@@ -9,12 +9,14 @@ import typer
 
 from app.cli.output import AsJson, LayerName, OneDType, OneLayout, print_json, print_table
 from app.settings import Settings, load_settings
+from app.snippets.writer import Language
 from data.errors import InvalidInput, UnknownDevice
 from data.problem import ConvProblem, DType, Layout
 
 if TYPE_CHECKING:
+    from app.advice import Limits
     from data.store import Store
-    from models.advisor import Advice
+    from models.advisor import Advice, Advisor
 
 
 def advise(
@@ -28,33 +30,46 @@ def advise(
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="Only variants whose equal inputs give equal bits.")
     ] = False,
+    pareto: Annotated[
+        bool, typer.Option("--pareto", help="Weigh time, workspace, error and determinism; and the other layout.")
+    ] = False,
+    max_error: Annotated[
+        float | None, typer.Option(min=0.0, max=1.0, help="With --pareto: largest error allowed.")
+    ] = None,
+    neighbours: Annotated[int, typer.Option(min=0, max=50, help="Show so many of the nearest measured layers.")] = 0,
+    snippet: Annotated[
+        bool, typer.Option("--snippet", help="Print a program that runs the advised variant, and nothing else.")
+    ] = False,
+    variant: Annotated[str | None, typer.Option(help="With --snippet: run this variant instead.")] = None,
+    language: Annotated[
+        Language | None, typer.Option(help="With --snippet: what it is written in.  [default: what fits the variant]")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Say which variant is fastest for a layer, how fast, how sure, and why the others are out."""
+    from app.advice import Limits
+    from app.cli import details
+
+    _check_options(pareto=pareto, neighbours=neighbours, snippet=snippet, max_error=max_error, variant=variant)
+    if language and not snippet:
+        raise InvalidInput("--language", str(language), "nothing without --snippet")
     problem = ConvProblem.parse(layer, dtype=dtype, layout=layout)
-    advice = advice_for(problem, device, load_settings(), max_workspace_bytes, deterministic)
-    if as_json:
-        from app.answers import advice_answer
+    settings = load_settings()
+    advisor, store = _advisor_for(device, settings)
+    limit = settings.workspace_limit_bytes if max_workspace_bytes is None else max_workspace_bytes
+    limits = Limits(device, limit, deterministic)
+    advice = _advise(advisor, store, problem, limits)
+    if pareto:
+        details.show_pareto(advisor, store, advice, limits, max_error, as_json)
+    elif neighbours:
+        details.show_neighbours(store, advice, neighbours, as_json)
+    elif snippet:
+        details.show_snippet(advice, variant, limits, language, as_json)
+    else:
+        _show(advice, as_json)
 
-        print_json(advice_answer(advice))
-        return
-    rows = [
-        (each.variant, each.time_ms, each.slowdown, "tied" if each.is_tied else "", each.source, each.workspace_bytes)
-        for each in advice.ranking
-    ]
-    columns = ("variant", "ms", "slowdown", "", "time is", "workspace")
-    print_table(columns, rows, title=f"{problem.short} {dtype} {layout} on {device}, model {advice.model_id or 'none'}")
-    if advice.excluded:
-        print_table(("out", "because"), ((each.variant, each.reason) for each in advice.excluded))
 
-
-def advice_for(
-    problem: ConvProblem,
-    device_id: str,
-    settings: Settings,
-    max_workspace_bytes: int | None = None,
-    is_deterministic: bool = False,
-) -> Advice:
+def advice_for(problem: ConvProblem, device_id: str, settings: Settings) -> Advice:
     """Advice from the device's model and from what the store, if there is one, has measured.
 
     Raises
@@ -63,6 +78,25 @@ def advice_for(
         The device has neither a model nor measurements.
     NoAdvice, ModelRejected, StoreError
     """
+    from app.advice import Limits
+
+    advisor, store = _advisor_for(device_id, settings)
+    return _advise(advisor, store, problem, Limits(device_id, settings.workspace_limit_bytes, False))
+
+
+def _check_options(
+    *, pareto: bool, neighbours: int, snippet: bool, max_error: float | None, variant: str | None
+) -> None:
+    """One thing is shown at a time, and its options go with it."""
+    if pareto + bool(neighbours) + snippet > 1:
+        raise InvalidInput("--pareto", "--neighbours, --snippet", "one of the three at a time")
+    if max_error is not None and not (pareto and max_error > 0):
+        raise InvalidInput("--max-error", max_error, "a number above 0, with --pareto")
+    if variant and not snippet:
+        raise InvalidInput("--variant", variant, "nothing without --snippet")
+
+
+def _advisor_for(device_id: str, settings: Settings) -> tuple[Advisor, Store | None]:
     from models.advisor import Advisor
     from models.registry import Registry
 
@@ -71,13 +105,37 @@ def advice_for(
     model = registry.active(device_id) if device_id in registry.devices() else None
     if store is None and model is None:
         raise UnknownDevice(device_id, registry.devices())
-    advisor = Advisor(model, store.device(device_id) if store and not model else None)
+    return Advisor(model, store.device(device_id) if store and not model else None), store
+
+
+def _advise(advisor: Advisor, store: Store | None, problem: ConvProblem, limits: Limits) -> Advice:
     return advisor.advise(
         problem,
-        max_workspace_bytes=settings.workspace_limit_bytes if max_workspace_bytes is None else max_workspace_bytes,
-        is_deterministic=is_deterministic,
-        measured=store.summaries([problem], device_id).get(problem.key) if store else None,
+        max_workspace_bytes=limits.max_workspace_bytes,
+        is_deterministic=limits.is_deterministic,
+        measured=store.summaries([problem], limits.device_id).get(problem.key) if store else None,
     )
+
+
+def _show(advice: Advice, as_json: bool) -> None:
+    if as_json:
+        from app.answers import advice_answer
+
+        print_json(advice_answer(advice))
+        return
+    from app.cli.details import show_trust
+
+    problem, model = advice.problem, advice.model_id or "none"
+    rows = [
+        (each.variant, each.time_ms, each.slowdown, "tied" if each.is_tied else "", each.source, each.workspace_bytes)
+        for each in advice.ranking
+    ]
+    columns = ("variant", "ms", "slowdown", "", "time is", "workspace")
+    title = f"{problem.short} {problem.dtype} {problem.layout} on {advice.device_id}, model {model}"
+    print_table(columns, rows, title=title)
+    show_trust(advice)
+    if advice.excluded:
+        print_table(("out", "because"), ((each.variant, each.reason) for each in advice.excluded))
 
 
 def variants(

@@ -21,6 +21,7 @@ from app.web import overview
 from app.web.forms import layer_form, read_form
 from app.web.measured import run_view
 from app.web.render import STATIC, Assets, is_fragment, page
+from app.web.tradeoffs import DetailsView, details_view
 from app.web.views import AdviceView, advice_view
 from data import networks
 from data.errors import ConvAdvisorError
@@ -76,18 +77,21 @@ async def show_advice(request: Request) -> Response:
     service = service_of(request)
     form = layer_form(request.query_params)
     view: AdviceView | None = None
+    details: DetailsView | None = None
     problem: dict[str, Any] | None = None
     try:
         view = await asyncio.to_thread(advice_view, service, form)
+        details = await asyncio.to_thread(details_view, service, form, view.advice)
         form = form.filled(view.problem, view.advice.device_id)
     except ConvAdvisorError as error:
-        problem = problem_of(error)
+        view, problem = None, problem_of(error)
     devices, status = await asyncio.to_thread(lambda: (overview.device_ids(service), overview.status_view(service)))
-    values = {"form": form, "view": view, "problem": problem, "devices": devices, "status": status}
+    values: dict[str, Any] = {"form": form, "view": view, "details": details, "problem": problem}
+    values |= {"devices": devices, "status": status}
     values |= {"networks": _networks(), "titles": overview.TITLES}
     response = page(request, "advice.html", values, problem["status"] if problem else 200)
     if view:
-        response.headers["HX-Push-Url"] = form.address("/", network=form["network"])
+        response.headers["HX-Push-Url"] = form.address("/", network=form["network"], language=form["language"])
     return response
 
 

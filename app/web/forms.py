@@ -70,6 +70,10 @@ class LayerForm:
             field = str(fault["loc"][0])
             raise InvalidInput(field, fault["input"], fault["msg"].removeprefix("Value error, ")) from None
 
+    def kept(self, *names: str) -> dict[str, str]:
+        """What was typed of these, without what is empty."""
+        return {name: self[name] for name in names if self[name]}
+
     def problem(self) -> ConvProblem:
         """The layer.
 
@@ -87,7 +91,7 @@ class LayerForm:
 
     def address(self, path: str, **changes: Any) -> str:
         """Where the page for this form is, with some values changed; an empty one is left out."""
-        wanted = ("layer", "dtype", "layout", "device", "workspace_mib", "deterministic")
+        wanted = ("layer", "dtype", "layout", "device", "workspace_mib", "deterministic", "max_error")
         return address(path, **({name: self[name] for name in wanted} | changes))
 
 
@@ -102,7 +106,8 @@ def layer_form(given: Mapping[str, str]) -> LayerForm:
 
     Numbers are taken as people paste them, with spaces around.
     """
-    known = ("by", "layer", *_FIELDS, "dtype", "layout", "device", "workspace_mib", "deterministic", "network")
+    limits = ("workspace_mib", "deterministic", "max_error")
+    known = ("by", "layer", *_FIELDS, "dtype", "layout", "device", *limits, "network", "variant", "language")
     values = {name: given[name].strip()[:400] for name in known if given.get(name, "").strip()}
     form = LayerForm({"by": "short", "dtype": DType.FLOAT32, "layout": Layout.NCHW, **values})
     return replace(form, values={**form.values, "layer": LAYER}) if form.is_empty else form

@@ -120,6 +120,7 @@ def _environment() -> Environment:
     for name in ("time", "size", "quantity", "digits", "slowdown", "error", "percent", "moment", "duration"):
         environment.filters[name] = getattr(text, name)
     environment.filters["breakable"] = _breakable
+    environment.filters["capfirst"] = lambda said: said[:1].upper() + said[1:]
     return environment
 
 

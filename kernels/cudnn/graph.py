@@ -12,14 +12,20 @@ from typing import Any, Final
 import cupy
 
 from data.errors import LaunchFailed, NotSupported, RunError, WorkspaceExceeded
-from data.problem import ConvProblem, DType, Layout
+from data.problem import ConvProblem, DType
 from kernels.cudnn import library
-from kernels.cudnn.plans import KNOB_TYPES, PlanRef, group_by_engine, parse_plan_name
+from kernels.cudnn.plans import (
+    BARRED_NOTES,
+    KNOB_TYPES,
+    MOST_BUILDS,
+    PlanRef,
+    group_by_engine,
+    packed_strides,
+    parse_plan_name,
+)
 from kernels.cudnn.variants import engine_of, graph_engine_variant
 from kernels.variant import Launch, Variant
 
-MOST_BUILDS: Final = 4
-"""Plans of one engine that are tried until one builds and fits; a build may compile for half a second."""
 MOST_DETAIL: Final = 300
 """Characters kept of a message of the frontend, which can quote half of its source."""
 
@@ -179,7 +185,7 @@ def _graph_of_plan(problem: ConvProblem, ref: PlanRef) -> Any | None:
 def _plan(graph: Any, problem: ConvProblem, create: Callable[[], None]) -> None:
     """Create plans, and bar those that round more than the dtype allows or accumulate in less than float32."""
     notes = _frontend().numerical_note
-    barred = [notes.DOWN_CONVERT_INPUTS, notes.REDUCED_PRECISION_REDUCTION]
+    barred = [getattr(notes, name) for name in BARRED_NOTES]
     if problem.dtype is DType.FLOAT32:
         barred.append(notes.TENSOR_CORE)
     with _refusals():
@@ -209,23 +215,15 @@ def _new_graph(problem: ConvProblem) -> Any:
         )
         sizes = (problem.n, problem.k, problem.p, problem.q)
         y.set_output(True).set_data_type(kind).set_uid(_Y)
-        y.set_dim(list(sizes)).set_stride(_strides(problem.layout, sizes))
+        y.set_dim(list(sizes)).set_stride(packed_strides(problem.layout, sizes))
         graph.validate()
         graph.build_operation_graph()
     return graph
 
 
 def _tensor(graph: Any, problem: ConvProblem, uid: int, sizes: tuple[int, int, int, int]) -> Any:
-    strides = _strides(problem.layout, sizes)
+    strides = packed_strides(problem.layout, sizes)
     return graph.tensor(dim=list(sizes), stride=strides, data_type=_data_type(problem.dtype), uid=uid)
-
-
-def _strides(layout: Layout, sizes: tuple[int, int, int, int]) -> list[int]:
-    """Strides of a packed tensor whose sizes are given in the order n, c, h, w whatever the layout."""
-    _, channels, rows, columns = sizes
-    if layout is Layout.NCHW:
-        return [channels * rows * columns, rows * columns, columns, 1]
-    return [channels * rows * columns, 1, columns * channels, channels]
 
 
 def _names(graph: Any) -> list[str]:

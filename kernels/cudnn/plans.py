@@ -7,8 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from data.problem import Layout
+
 _NAME: Final = re.compile(r"eng(?P<engine>\d+)(?P<knobs>(?:_k\d+=-?\d+)*)")
 _KNOB: Final = re.compile(r"_k(\d+)=(-?\d+)")
+
+MOST_BUILDS: Final = 4
+"""Plans of one engine that are tried until one builds and fits; a build may compile for half a second."""
+
+BARRED_NOTES: Final = ("DOWN_CONVERT_INPUTS", "REDUCED_PRECISION_REDUCTION")
+"""Numerical notes of plans that round more than the dtype allows or accumulate in less than float32."""
 
 KNOB_TYPES: Final = {
     "SWIZZLE": 1,
@@ -118,3 +126,11 @@ def group_by_engine(names: Mapping[str, Sequence[str]]) -> dict[int, list[PlanRe
                 seen.add(name)
                 engines.setdefault(ref.engine, []).append(ref)
     return engines
+
+
+def packed_strides(layout: Layout, sizes: tuple[int, int, int, int]) -> list[int]:
+    """Strides of a packed tensor whose sizes are given in the order n, c, h, w whatever the layout."""
+    _, channels, rows, columns = sizes
+    if layout is Layout.NCHW:
+        return [channels * rows * columns, rows * columns, columns, 1]
+    return [channels * rows * columns, 1, columns * channels, channels]

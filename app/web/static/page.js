@@ -144,6 +144,27 @@ function markRefused() {
   }
 }
 
+// Where the browser lets a page write there, a program can be copied.
+
+function offerCopies() {
+  if (!navigator.clipboard) return;
+  for (const button of document.querySelectorAll("button[data-copy]")) button.hidden = false;
+}
+document.body.addEventListener("click", async (event) => {
+  const button = event.target.closest("button[data-copy]");
+  if (!button) return;
+  const announce = document.getElementById("announce");
+  try {
+    await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).textContent);
+    button.textContent = "Copied";
+    announce.textContent = "The program was copied";
+  } catch {
+    button.textContent = "Not copied";
+    announce.textContent = "The browser did not let the page copy it";
+  }
+  setTimeout(() => { button.textContent = "Copy"; }, 2000);
+});
+
 // A service that does not answer is said so, until it does.
 
 function noteAnswer(isAnswered) {
@@ -155,6 +176,6 @@ document.body.addEventListener("htmx:afterRequest", (event) => { if (event.detai
 
 // htmx loads the whole page first, then every part that it puts in.
 
-document.body.addEventListener("htmx:load", () => { drawMap(false); markRefused(); });
+document.body.addEventListener("htmx:load", () => { drawMap(false); markRefused(); offerCopies(); });
 let width = innerWidth;
 addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; drawMap(true); } });

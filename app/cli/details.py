@@ -1,0 +1,117 @@
+"""What `advise` prints on demand: what to weigh, the nearest measured layers, a program."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from app.cli.output import print_json, print_table
+from app.snippets.writer import Language
+
+if TYPE_CHECKING:
+    from app.advice import Limits
+    from data.problem import ConvProblem
+    from data.store import Store, Summary
+    from models.advisor import Advice, Advisor
+    from models.pareto import OtherLayout
+
+
+def show_trust(advice: Advice) -> None:
+    """How far the advice can be trusted, on one line."""
+    trust = advice.trust
+    if trust.abstains:
+        sys.stdout.write(f"The model abstains, and the ranking is a guess: {trust.reason}. Measure the layer.\n")
+    elif trust.confidence is not None:
+        sys.stdout.write(f"{trust.confidence:.0%} likely to be within {trust.within:.0%} of the fastest.\n")
+
+
+def show_pareto(
+    advisor: Advisor, store: Store | None, advice: Advice, limits: Limits, max_error: float | None, as_json: bool
+) -> None:
+    """Time against workspace, error and determinism, and the other layout.
+
+    Raises
+    ------
+    NoAdvice, StoreError
+    """
+    from app.details import pareto_answer, weighed
+
+    def known(problems: Sequence[ConvProblem]) -> Mapping[str, Mapping[str, Summary]]:
+        return store.summaries(problems, limits.device_id) if store else {}
+
+    found, other = weighed(advisor, known, advice, limits, max_error)
+    if as_json:
+        print_json(pareto_answer(found, other))
+        return
+    columns = ("variant", "ms", "slowdown", "time is", "workspace", "error", "error is", "deterministic", "front")
+    rows = [
+        (
+            *(each.variant, each.time_ms, each.slowdown, each.source, each.workspace_bytes),
+            *(each.max_error, each.error_source),
+            *("yes" if each.is_deterministic else "no", "front" if each.is_on_front else ""),
+        )
+        for each in found.points
+    ]
+    print_table(columns, rows, title=_title(advice))
+    if other:
+        sys.stdout.write(_said_of(other) + "\n")
+    show_trust(advice)
+
+
+def show_neighbours(store: Store | None, advice: Advice, count: int, as_json: bool) -> None:
+    """The nearest measured layers; none without a store.
+
+    Raises
+    ------
+    StoreError
+    """
+    from app.details import neighbours_answer
+    from app.neighbours import Neighbourhoods
+
+    found = (
+        Neighbourhoods(store).of(advice.problem, advice.device_id, count=count, advised=advice.variant) if store else []
+    )
+    if as_json:
+        print_json(neighbours_answer(advice, found))
+        return
+    columns = ("layer", "octaves away", "fastest there", "ms there", f"{advice.variant} there")
+    rows = [(each.layer, each.distance, each.variant, each.time_ms, _or_none(each.advised_slowdown)) for each in found]
+    print_table(columns, rows, title=f"{_title(advice)}: {advice.variant}, {advice.best.time_ms:.4g} ms")
+
+
+def show_snippet(advice: Advice, variant: str | None, limits: Limits, language: Language | None, as_json: bool) -> None:
+    """A program, and nothing else, so that it can be put into a file.
+
+    Raises
+    ------
+    InvalidInput, NotApplicable, UnknownVariant
+    """
+    from app.details import snippet_answer, snippet_for
+
+    snippet = snippet_for(advice, variant, limits.max_workspace_bytes, language)
+    if as_json:
+        print_json(snippet_answer(advice, snippet))
+    else:
+        sys.stdout.write(snippet.code)
+
+
+def _title(advice: Advice) -> str:
+    problem = advice.problem
+    return f"{problem.short} {problem.dtype} {problem.layout} on {advice.device_id}"
+
+
+def _said_of(other: OtherLayout) -> str:
+    if other.speedup >= 1:
+        said = f"{other.layout.upper()} would be {other.speedup:.2f}x faster"
+    else:
+        said = f"{other.layout.upper()} would take {1 / other.speedup:.2f}x as long"
+    said += f" with x and y in it already: {other.variant}, {other.time_ms:.4g} ms, {other.source}"
+    if other.least_conversion_ms is None or other.speedup_converted is None:
+        return f"{said}."
+    converted = f"at most {other.speedup_converted:.2f}x" if other.speedup_converted >= 1 else "slower"
+    return f"{said}; converting them takes at least {other.least_conversion_ms:.4g} ms, with that {converted}."
+
+
+def _or_none(slowdown: float | None) -> Any:
+    return "not timed" if slowdown is None else f"{slowdown:.2f}x"

@@ -1,0 +1,71 @@
+"""The measured layers of each device, kept for looking up those that are most like another."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+from models.neighbours import Neighbour, Neighbourhood, describe
+
+if TYPE_CHECKING:
+    from data.problem import ConvProblem
+    from data.store import Store
+
+LOOK_AGAIN_S: Final = 10.0
+"""How old a neighbourhood may be: while a sweep adds layers, looking at all of them takes about a second each time."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    version: int
+    looked_at: float
+    neighbourhood: Neighbourhood
+
+
+class Neighbourhoods:
+    """Neighbours from the store.
+
+    Parameters
+    ----------
+    store : Store
+
+    Raises
+    ------
+    StoreError
+        From every method.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._kept: dict[str, _Kept] = {}
+        self._lock = threading.Lock()
+
+    def of(self, problem: ConvProblem, device_id: str, *, count: int, advised: str) -> list[Neighbour]:
+        """The nearest measured layers in the same dtype and layout but for the layer itself, nearest first.
+
+        Parameters
+        ----------
+        problem : ConvProblem
+        device_id : str
+        count : int
+            At most.
+        advised : str
+            The variant that is advised on the layer.
+        """
+        nearest = self._neighbourhood(device_id).nearest(problem, count)
+        return describe(nearest, self._store.summaries([each for each, _ in nearest], device_id), advised)
+
+    def _neighbourhood(self, device_id: str) -> Neighbourhood:
+        with self._lock:  # several requests would all look at every layer
+            kept, now = self._kept.get(device_id), monotonic()
+            if kept is not None and now < kept.looked_at + LOOK_AGAIN_S:
+                return kept.neighbourhood
+            version = self._store.version(device_id)
+            if kept is not None and kept.version == version:
+                found = kept.neighbourhood
+            else:
+                found = Neighbourhood(self._store.measured_problems(device_id))
+            self._kept[device_id] = _Kept(version, now, found)
+            return found

@@ -1,0 +1,1 @@
+"""Programs that run one variant on one layer, outside the service."""

@@ -1,0 +1,224 @@
+"""From a layer and a variant to a program that runs exactly that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from data.errors import InvalidInput
+from data.problem import FIELDS, ConvProblem, DType, Layout
+from kernels.cudnn.plans import BARRED_NOTES, KNOB_TYPES, MOST_BUILDS, PlanRef, packed_strides
+from kernels.cudnn.variants import LEGACY_ALGORITHMS, algorithm_of, engine_of
+from kernels.variant import Backend, Variant
+
+_TEMPLATES: Final = Path(__file__).parent / "templates"
+_KNOB_NAMES: Final = {number: name for name, number in KNOB_TYPES.items()}
+_STORED: Final = {DType.FLOAT16: "float16", DType.BFLOAT16: "bfloat16"}
+_GRAPH_TYPES: Final = {DType.FLOAT16: "HALF", DType.BFLOAT16: "BFLOAT16"}
+_LEGACY_TYPES: Final = {DType.FLOAT16: "CUDNN_DATA_HALF", DType.BFLOAT16: "CUDNN_DATA_BFLOAT16"}
+
+RULE: Final = (
+    "the first plan that cuDNN's heuristics A, B and FALLBACK, in this order, offer for this engine and that builds "
+    f"within the workspace, of at most {MOST_BUILDS} that are tried"
+)
+"""What gives the knobs of an engine that was not measured on the layer, as in `kernels.cudnn.graph.prepare`."""
+
+
+class Language(StrEnum):
+    """What a program is written in and for."""
+
+    PYTHON = "python"
+    """NumPy arrays on a CPU, CuPy arrays on a GPU."""
+    TORCH = "torch"
+    """Python, on PyTorch's tensors and stream."""
+    C = "c"
+    """cuDNN's legacy API alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snippet:
+    """A program, and what it takes.
+
+    Parameters
+    ----------
+    variant : str
+    language : Language
+    languages : tuple of Language
+        Those that this variant has a program in.
+    code : str
+    requires : tuple of str
+        Packages or libraries that it needs.
+    plan : dict
+        What it rebuilds: legacy, the algorithm and math type; graph, engine and knobs where they were measured; ours,
+        the id and the version of this project.
+    rule : str or None
+        What gives the rest of the plan where nothing was measured.
+    """
+
+    variant: str
+    language: Language
+    languages: tuple[Language, ...]
+    code: str
+    requires: tuple[str, ...]
+    plan: dict[str, Any]
+    rule: str | None
+
+
+def languages_of(variant: Variant) -> tuple[Language, ...]:
+    """What a program for this variant can be written in, the plainest first."""
+    if variant.backend is Backend.CPU:
+        return (Language.PYTHON,)
+    if variant.backend is Backend.CUDNN_LEGACY:
+        return (Language.C, Language.PYTHON, Language.TORCH)
+    return (Language.PYTHON, Language.TORCH)
+
+
+def write_snippet(
+    problem: ConvProblem,
+    variant: Variant,
+    *,
+    plan: Mapping[str, Any] | None = None,
+    workspace_limit_bytes: int,
+    language: Language | None = None,
+) -> Snippet:
+    """A program that prepares the variant for the layer and runs it once on random operands.
+
+    Parameters
+    ----------
+    problem : ConvProblem
+    variant : Variant
+    plan : dict, optional
+        As a measurement kept it; without it a graph engine's knobs come from `RULE`.
+    workspace_limit_bytes : int
+        What the plan may take.
+    language : Language, optional
+        By default the first of `languages_of`.
+
+    Raises
+    ------
+    InvalidInput
+        The variant has no program in this language.
+    """
+    languages = languages_of(variant)
+    chosen = language or languages[0]
+    if chosen not in languages:
+        raise InvalidInput("language", str(chosen), f"{', '.join(languages)} for {variant.id}")
+    ref = PlanRef.from_json(plan) if plan and variant.backend is Backend.CUDNN_GRAPH else None
+    kind = "c" if chosen is Language.C else "graph" if variant.backend is Backend.CUDNN_GRAPH else "own"
+    values = _common(problem, variant, workspace_limit_bytes) | {"is_torch": chosen is Language.TORCH}
+    values |= _MORE[kind](problem, variant, ref)
+    code = _environment().get_template(_FILES[kind]).render(values)
+    is_by_rule = variant.backend is Backend.CUDNN_GRAPH and ref is None
+    return Snippet(
+        variant=variant.id,
+        language=chosen,
+        languages=languages,
+        code=code,
+        requires=_requires(kind, variant, chosen),
+        plan=_plan(problem, variant, ref),
+        rule=RULE if is_by_rule else None,
+    )
+
+
+def _common(problem: ConvProblem, variant: Variant, workspace_limit_bytes: int) -> dict[str, Any]:
+    fields = {name: getattr(problem, name) for name in FIELDS}
+    return fields | {
+        "p": problem.p,
+        "q": problem.q,
+        "short": problem.short,
+        "problem": problem,
+        "fields": {name: value if isinstance(value, int) else str(value) for name, value in fields.items()},
+        "is_nhwc": problem.layout is Layout.NHWC,
+        "stored": _STORED.get(problem.dtype, "float32"),
+        "variant": variant.id,
+        "is_cpu": variant.backend is Backend.CPU,
+        "limit_bytes": workspace_limit_bytes,
+        "version": version("conv-advisor"),
+    }
+
+
+def _own(_problem: ConvProblem, _variant: Variant, _ref: PlanRef | None) -> dict[str, Any]:
+    return {}
+
+
+def _graph(problem: ConvProblem, variant: Variant, ref: PlanRef | None) -> dict[str, Any]:
+    knobs = [(_KNOB_NAMES.get(knob), value) for knob, value in ref.knobs] if ref else []
+    channels = problem.c // problem.groups
+    return {
+        "engine": engine_of(variant.id),
+        "kind": _GRAPH_TYPES.get(problem.dtype, "FLOAT"),
+        "knobs": {f"k{knob}": str(value) for knob, value in ref.knobs} if ref else None,
+        "named_knobs": dict(knobs) if ref and all(name for name, _ in knobs) else None,
+        "barred": [*BARRED_NOTES, *(["TENSOR_CORE"] if problem.dtype is DType.FLOAT32 else [])],
+        "most_builds": MOST_BUILDS,
+        "strides": {
+            "x": packed_strides(problem.layout, (problem.n, problem.c, problem.h, problem.w)),
+            "weight": packed_strides(problem.layout, (problem.k, channels, problem.r, problem.s)),
+            "y": packed_strides(problem.layout, (problem.n, problem.k, problem.p, problem.q)),
+        },
+    }
+
+
+def _legacy(problem: ConvProblem, variant: Variant, _ref: PlanRef | None) -> dict[str, Any]:
+    algorithm, math_type = _legacy_plan(problem, variant)
+    return {
+        "algorithm": algorithm,
+        "math_type": math_type,
+        "c_type": _LEGACY_TYPES.get(problem.dtype, "CUDNN_DATA_FLOAT"),
+        "format": "CUDNN_TENSOR_NHWC" if problem.layout is Layout.NHWC else "CUDNN_TENSOR_NCHW",
+        "itemsize": problem.dtype.itemsize_bytes,
+    }
+
+
+def _legacy_plan(problem: ConvProblem, variant: Variant) -> tuple[str, str]:
+    """The names that cuDNN's header has for algorithm and math type."""
+    algorithm, is_tensor_core = algorithm_of(variant.id)
+    math_type = "CUDNN_FMA_MATH"
+    if is_tensor_core:
+        math_type = "CUDNN_DEFAULT_MATH" if problem.dtype is DType.TF32 else "CUDNN_TENSOR_OP_MATH"
+    return f"CUDNN_CONVOLUTION_FWD_ALGO_{LEGACY_ALGORITHMS[algorithm].upper()}", math_type
+
+
+def _plan(problem: ConvProblem, variant: Variant, ref: PlanRef | None) -> dict[str, Any]:
+    if variant.backend is Backend.CUDNN_LEGACY:
+        algorithm, math_type = _legacy_plan(problem, variant)
+        return {"algorithm": algorithm, "math_type": math_type}
+    if variant.backend is Backend.CUDNN_GRAPH:
+        knobs = {str(knob): value for knob, value in ref.knobs} if ref else None
+        return {"engine": engine_of(variant.id), "knobs": knobs}
+    return {"id": variant.id, "version": version("conv-advisor")}
+
+
+def _requires(kind: str, variant: Variant, language: Language) -> tuple[str, ...]:
+    if kind == "c":
+        return ("libcudnn 9", "libcudart")
+    arrays = ("torch",) if language is Language.TORCH else ()
+    if kind == "graph":
+        return ("nvidia-cudnn-frontend", "cuDNN 9", *(arrays or ("cupy",)))
+    extra = "conv-advisor" if variant.backend is Backend.CPU else "conv-advisor[cuda]"
+    return (extra, *arrays)
+
+
+_FILES: Final = {"c": "legacy.c.jinja", "graph": "graph.py.jinja", "own": "own.py.jinja"}
+_MORE: Final = {"c": _legacy, "graph": _graph, "own": _own}
+
+
+@cache
+def _environment() -> Environment:
+    # Code, not HTML; every value in it is a number or a name from a closed list.
+    return Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=False,  # noqa: S701
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        auto_reload=False,
+    )

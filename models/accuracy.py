@@ -1,0 +1,106 @@
+"""How far each variant's result is from float64: laws learned from every error that was measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from data.problem import ConvProblem, DType
+from kernels.reference import tolerance
+from models.costs import is_of
+from models.tree_file import TreeModel
+
+SLOPES: Final = (0.0, 0.25, 0.5)
+"""Powers of gemm_k that an error may grow with: none where rounding operands or the result decides, a half where sums
+in float32 do, and one between them for mixtures."""
+
+COVERED: Final = 0.99
+"""Share of the measured errors of a variant that are below its law."""
+
+LEAST_ERRORS: Final = 40
+"""Fewer measured errors make no law."""
+
+Laws = dict[str, dict[str, list[float]]]
+"""By variant and dtype: log2 of the error at a gemm_k of 1, and the power of gemm_k."""
+
+
+class ErrorSource(StrEnum):
+    """Where an error comes from."""
+
+    MEASURED = "measured"
+    """Of this variant on this very layer, with random operands."""
+    PREDICTED = "predicted"
+    """By the variant's law: what `COVERED` of its measured errors stay below."""
+    ALLOWED = "allowed"
+    """Nothing was measured: the tolerance that every variant is verified against."""
+
+
+def learn_laws(table: pa.Table, device_id: str) -> Laws:
+    """The error of each variant in each dtype as a power of gemm_k.
+
+    Parameters
+    ----------
+    table : pyarrow.Table
+        Measurements, in `data.parquet.SCHEMA`.
+    device_id : str
+
+    Returns
+    -------
+    dict of variant to dict of dtype to [intercept, slope]
+        error = 2 ** (intercept + slope * log2(gemm_k)), below which `COVERED` of the measured errors are.
+
+    Notes
+    -----
+    Of `SLOPES` the one whose residuals have the least median size counts: some variants round on some layers what they
+    do not on others, and least squares follows those few.
+    """
+    table = table.filter(pc.and_(is_of(table, device_id), pc.is_finite(pc.fill_null(table["max_error"], math.nan))))
+    table = table.filter(pc.and_(pc.greater(table["max_error"], 0.0), pc.less(table["max_error"], 1.0)))
+    error = np.log2(table["max_error"].to_numpy())
+    c, groups, r, s = (table[name].to_numpy().astype(np.int64) for name in ("c", "groups", "r", "s"))
+    length = np.log2(c // groups * r * s)
+    keys = np.array([table[name].to_pylist() for name in ("variant", "dtype")], dtype=str).T
+    laws: Laws = {}
+    if not len(keys):
+        return laws
+    kinds, rows = np.unique(keys, axis=0, return_inverse=True)
+    for place, (variant, dtype) in enumerate(kinds.tolist()):
+        mine = rows.ravel() == place
+        if np.count_nonzero(mine) >= LEAST_ERRORS:
+            laws.setdefault(variant, {})[dtype] = _law(length[mine], error[mine])
+    return laws
+
+
+def laws_of(model: TreeModel | None) -> Mapping[str, Mapping[str, Any]]:
+    """The laws on a tree's card; none where it was trained before there were any."""
+    found: Mapping[str, Mapping[str, Any]] = model.card.get("errors", {}) if model else {}
+    return found
+
+
+def expected_error(
+    laws: Mapping[str, Mapping[str, Any]], variant: str, problem: ConvProblem
+) -> tuple[float, ErrorSource]:
+    """What a variant's max |y - y64| / max |y64| stays below on random operands, never above the tolerance."""
+    allowed = tolerance(problem)
+    law = laws.get(variant, {}).get(DType(problem.dtype).value)
+    if law is None:
+        return allowed, ErrorSource.ALLOWED
+    intercept, slope = law
+    predicted = 2.0 ** (intercept + slope * math.log2(problem.gemm_k))
+    return min(predicted, allowed), ErrorSource.PREDICTED
+
+
+def _law(length: np.ndarray, error: np.ndarray) -> list[float]:
+    candidates = []
+    for slope in SLOPES:
+        rest = error - slope * length
+        off = float(np.median(np.abs(rest - np.median(rest))))
+        candidates.append((off, slope, float(np.quantile(rest, COVERED))))
+    _, slope, intercept = min(candidates)
+    return [round(intercept, 3), slope]

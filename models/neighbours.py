@@ -1,0 +1,121 @@
+"""The measured layers that are most like one that was not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import numpy as np
+
+from data.measurement import Outcome
+from data.problem import ConvProblem
+from models.domain import coordinates
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from data.store import Summary
+
+MOST: Final = 50
+"""Neighbours that may be asked for."""
+
+
+class Neighbour(msgspec.Struct, frozen=True):
+    """One measured layer in the same dtype and layout.
+
+    Parameters
+    ----------
+    layer : str
+        Its short form.
+    distance : float
+        In octaves, as `models.domain` weighs them: 0 is the layer itself.
+    variant : str
+        The fastest of those measured on it.
+    time_ms : float
+        Its measured time.
+    n_measured : int
+        Variants that were timed on it.
+    advised_slowdown : float or None
+        Time there, against the fastest, of the variant that is advised here; None where it was not timed there.
+    """
+
+    layer: str
+    distance: float
+    variant: str
+    time_ms: float
+    n_measured: int
+    advised_slowdown: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    problems: tuple[ConvProblem, ...]
+    points: np.ndarray
+    squares: np.ndarray
+
+
+class Neighbourhood:
+    """The layers that were measured on one device.
+
+    Parameters
+    ----------
+    problems : sequence of ConvProblem
+    """
+
+    def __init__(self, problems: Sequence[ConvProblem]) -> None:
+        groups: dict[tuple[str, str], list[ConvProblem]] = {}
+        for problem in problems:
+            groups.setdefault((problem.dtype, problem.layout), []).append(problem)
+        self._groups = {kind: _group(members) for kind, members in groups.items()}
+
+    def nearest(self, problem: ConvProblem, count: int) -> list[tuple[ConvProblem, float]]:
+        """The nearest layers in the same dtype and layout but for the layer itself, and their distances in octaves."""
+        group = self._groups.get((problem.dtype, problem.layout))
+        if group is None:
+            return []
+        own = coordinates([problem])[0]
+        squares = group.squares - 2 * (group.points @ own)  # less own @ own, which is the same for all
+        some = min(count + 1, len(squares))
+        chosen = np.argpartition(squares, some - 1)[:some]
+        found = [(group.problems[row], float(np.linalg.norm(group.points[row] - own))) for row in chosen.tolist()]
+        others = sorted((pair for pair in found if pair[0] != problem), key=lambda pair: (pair[1], pair[0].key))
+        return others[:count]
+
+
+def describe(
+    nearest: Sequence[tuple[ConvProblem, float]], measured: Mapping[str, Mapping[str, Summary]], advised: str
+) -> list[Neighbour]:
+    """What was measured on the nearest layers.
+
+    Parameters
+    ----------
+    nearest : sequence of (ConvProblem, float)
+        As `Neighbourhood.nearest` gives them.
+    measured : mapping of problem key to mapping of variant to Summary
+    advised : str
+        The variant that is advised on the layer whose neighbours these are.
+
+    Returns
+    -------
+    list of Neighbour
+        Without layers on which nothing was timed in full.
+    """
+    found = []
+    for problem, distance in nearest:
+        timed = {
+            name: summary.time_ms
+            for name, summary in measured.get(problem.key, {}).items()
+            if summary.outcome is Outcome.MEASURED and summary.time_ms is not None
+        }
+        if timed:
+            best = min(timed, key=lambda name: (timed[name], name))
+            slowdown = timed[advised] / timed[best] if advised in timed else None
+            found.append(Neighbour(problem.short, distance, best, timed[best], len(timed), slowdown))
+    return found
+
+
+def _group(problems: Sequence[ConvProblem]) -> _Group:
+    points = coordinates(problems)
+    return _Group(tuple(problems), points, (points**2).sum(axis=1))

@@ -1,0 +1,257 @@
+"""What a faster variant costs: time against workspace, error and determinism, and what the other layout would give."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import exp, hypot, inf
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from data.errors import ConvAdvisorError, NoAdvice
+from data.problem import ConvProblem, Layout
+from models.accuracy import ErrorSource, expected_error, laws_of
+from models.advisor import Advice, Advisor, Choice, Exclusion, Source
+from models.costs import TIE_STANDARD_ERRORS
+from models.features import features
+from models.tree_file import walk
+
+if TYPE_CHECKING:
+    from data.store import Summary
+
+SAME_ERROR: Final = 2.0
+"""Errors closer than this factor are level: one variant's own errors scatter about its law by a factor of 1.2 (standard
+deviation of log2: 0.3), so that two of equal accuracy differ by up to 1.8."""
+
+
+class Point(msgspec.Struct, frozen=True):
+    """One variant that may be run, with all that it costs.
+
+    Parameters
+    ----------
+    variant : str
+    time_ms : float
+    source : Source
+        Of the time.
+    slowdown : float
+        Against the fastest within the limits.
+    uncertainty : float
+        As in `Choice`.
+    workspace_bytes : int or None
+        None where unknown.
+    max_error : float
+        max |y - y64| / max |y64|.
+    error_source : ErrorSource
+    is_deterministic : bool
+    is_on_front : bool
+        No other variant is at least as good in everything and better in something, beyond what can be told apart.
+    """
+
+    variant: str
+    time_ms: float
+    source: Source
+    slowdown: float
+    uncertainty: float
+    workspace_bytes: int | None
+    max_error: float
+    error_source: ErrorSource
+    is_deterministic: bool
+    is_on_front: bool = False
+
+
+class OtherLayout(msgspec.Struct, frozen=True):
+    """The best variant on the same layer in the other layout.
+
+    Parameters
+    ----------
+    layout : Layout
+    variant : str
+    time_ms : float
+    source : Source
+    speedup : float
+        Time in the layout that was asked for over this one, operands already there; above 1 this one is faster.
+    least_conversion_ms : float or None
+        What converting x before and y after takes at the least: each read and written once, at the most bytes a ms that
+        any variant reached on the device. The weight counts as converted beforehand. None without a model.
+    speedup_converted : float or None
+        As speedup, with that conversion added to this layout's time: at the most.
+    """
+
+    layout: Layout
+    variant: str
+    time_ms: float
+    source: Source
+    speedup: float
+    least_conversion_ms: float | None
+    speedup_converted: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Pareto:
+    """What to weigh for one problem.
+
+    Parameters
+    ----------
+    advice : Advice
+    points : tuple of Point
+        Fastest first.
+    excluded : tuple of Exclusion
+        As in the advice, then those whose error is above the limit.
+    """
+
+    advice: Advice
+    points: tuple[Point, ...]
+    excluded: tuple[Exclusion, ...]
+
+    @property
+    def front(self) -> tuple[Point, ...]:
+        """The points on the front."""
+        return tuple(point for point in self.points if point.is_on_front)
+
+
+def weigh(
+    advisor: Advisor,
+    advice: Advice,
+    *,
+    measured: Mapping[str, Summary] | None = None,
+    max_error: float | None = None,
+) -> Pareto:
+    """Put everything that the variants of an advice cost beside their times.
+
+    Parameters
+    ----------
+    advisor : Advisor
+    advice : Advice
+        Its limits of workspace and determinism hold here too.
+    measured : mapping of variant to Summary
+        What the advice was made from.
+    max_error : float, optional
+        Variants that may err more are out.
+
+    Raises
+    ------
+    NoAdvice
+        Nothing is left.
+    """
+    laws = laws_of(advisor.model)
+    points, excluded = [], list(advice.excluded)
+    for choice in advice.ranking:
+        summary = measured.get(choice.variant) if measured else None
+        if summary and summary.max_error is not None:
+            error, source = summary.max_error, ErrorSource.MEASURED
+        else:
+            error, source = expected_error(laws, choice.variant, advice.problem)
+        if max_error is not None and error > max_error:
+            reason = f"error is up to {error:.2g} ({source}), above the limit of {max_error:.2g}"
+            excluded.append(Exclusion(choice.variant, reason))
+        else:
+            points.append(_point(choice, error, source))
+    if not points:
+        raise NoAdvice(f"no variant of {advice.problem.key} on {advice.device_id} has an error of at most {max_error}")
+    return Pareto(advice, _marked(points), tuple(excluded))
+
+
+def dominates(one: Point, other: Point) -> bool:
+    """Whether one is at least as good in everything and better in something, beyond what can be told apart."""
+    workspace, others = (inf if each.workspace_bytes is None else each.workspace_bytes for each in (one, other))
+    if workspace > others or one.is_deterministic < other.is_deterministic:
+        return False
+    if one.max_error > SAME_ERROR * other.max_error or _is_faster(other, one):
+        return False
+    is_better = workspace < others or one.is_deterministic > other.is_deterministic
+    return is_better or other.max_error > SAME_ERROR * one.max_error or _is_faster(one, other)
+
+
+def other_layout(
+    advisor: Advisor,
+    advice: Advice,
+    *,
+    max_workspace_bytes: int,
+    is_deterministic: bool,
+    measured: Mapping[str, Summary] | None = None,
+) -> OtherLayout | None:
+    """The best on the same layer in the other layout within the same limits; None where nothing is known of it.
+
+    Parameters
+    ----------
+    advisor : Advisor
+    advice : Advice
+        On the layout that was asked for.
+    max_workspace_bytes : int
+    is_deterministic : bool
+    measured : mapping of variant to Summary
+        Of the layer in the other layout.
+    """
+    problem = in_other_layout(advice.problem)
+    try:
+        best = advisor.advise(
+            problem, max_workspace_bytes=max_workspace_bytes, is_deterministic=is_deterministic, measured=measured
+        ).best
+    except ConvAdvisorError:
+        return None
+    conversion_ms = _least_conversion_ms(advisor, advice.problem)
+    here_ms = advice.best.time_ms
+    return OtherLayout(
+        layout=problem.layout,
+        variant=best.variant,
+        time_ms=best.time_ms,
+        source=best.source,
+        speedup=here_ms / best.time_ms,
+        least_conversion_ms=conversion_ms,
+        speedup_converted=None if conversion_ms is None else here_ms / (best.time_ms + conversion_ms),
+    )
+
+
+def in_other_layout(problem: ConvProblem) -> ConvProblem:
+    """The same layer in the other layout."""
+    return replace(problem, layout=Layout.NHWC if problem.layout is Layout.NCHW else Layout.NCHW)
+
+
+def _least_conversion_ms(advisor: Advisor, problem: ConvProblem) -> float | None:
+    if advisor.model is None:
+        return None
+    _, bytes_per_ms, least_ms = advisor.model.arrays["roofline"][walk(advisor.model, features(problem))].tolist()
+    return float(sum(max(2 * moved / bytes_per_ms, least_ms) for moved in (problem.x_bytes, problem.y_bytes)))
+
+
+def _point(choice: Choice, error: float, source: ErrorSource) -> Point:
+    return Point(
+        variant=choice.variant,
+        time_ms=choice.time_ms,
+        source=choice.source,
+        slowdown=choice.slowdown,
+        uncertainty=choice.uncertainty,
+        workspace_bytes=choice.workspace_bytes,
+        max_error=error,
+        error_source=source,
+        is_deterministic=choice.is_deterministic,
+    )
+
+
+def _marked(points: Sequence[Point]) -> tuple[Point, ...]:
+    """The points by time, with those on the front marked, and slowdowns against the fastest of them."""
+    best_ms = min(point.time_ms for point in points)
+    return tuple(
+        msgspec.structs.replace(
+            point,
+            slowdown=point.time_ms / best_ms,
+            is_on_front=not any(dominates(other, point) for other in points),
+        )
+        for point in sorted(points, key=lambda point: point.time_ms)
+    )
+
+
+def _is_faster(one: Point, other: Point) -> bool:
+    """Whether one is faster by more than the noise of measurements, or than a prediction errs."""
+    spreads = [_spread(point) for point in (one, other)]
+    predicted = [
+        spread for spread, point in zip(spreads, (one, other), strict=True) if point.source is Source.PREDICTED
+    ]
+    reach = max(predicted) if predicted else TIE_STANDARD_ERRORS * hypot(*spreads)
+    return one.time_ms * exp(reach) < other.time_ms
+
+
+def _spread(point: Point) -> float:
+    """The relative standard error; none for a single launch, which was not repeated because it was far behind."""
+    return 0.0 if point.source is Source.MEASURED and point.uncertainty >= 1 else point.uncertainty

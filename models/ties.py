@@ -1,0 +1,38 @@
+"""Predicted times that cannot be told apart, put level, so that workspace and determinism decide between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+SHARE_OF_SPREAD: Final = 0.25
+"""Predictions closer than this share of their spread are level.
+
+On 2,488 problems of layers held out from training, choosing by workspace among those within a quarter of the spread was
+no slower than choosing by time alone (geometric mean 1.031 against 1.032, 95th percentile 1.21 against 1.23), and the
+advised variant took no workspace in 56 % of them instead of 52 %. Within the whole spread it was slower: 1.039.
+"""
+
+
+def level(log_slowdown: Sequence[float], spread: float) -> list[float]:
+    """Put predictions level with the fastest that they cannot be told apart from.
+
+    Parameters
+    ----------
+    log_slowdown : sequence of float
+        Of each variant at one leaf.
+    spread : float
+        Their standard error.
+
+    Returns
+    -------
+    list of float
+        In the same order. Groups begin with the fastest, so that no prediction moves by more than the band.
+    """
+    levelled = list(log_slowdown)
+    leader = float("-inf")
+    for place in sorted(range(len(levelled)), key=levelled.__getitem__):
+        if levelled[place] - leader > SHARE_OF_SPREAD * spread:
+            leader = levelled[place]
+        levelled[place] = leader
+    return levelled

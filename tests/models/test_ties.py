@@ -1,0 +1,70 @@
+"""Predictions that cannot be told apart are level, and what they cost otherwise decides."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.advisor import Advisor
+from models.ties import SHARE_OF_SPREAD, level
+from tests.models import hand_made
+from tests.models.hand_made import CATALOGUE, SMALL
+
+BAND = SHARE_OF_SPREAD * 0.1
+
+
+def test_what_is_closer_than_the_band_is_put_level_with_the_fastest_of_its_group() -> None:
+    assert level([0.0, 0.9 * BAND, 1.1 * BAND, 1.9 * BAND, 5.0], 0.1) == [0.0, 0.0, 1.1 * BAND, 1.1 * BAND, 5.0]
+    lowest = 0.3 - 0.4 * BAND
+    assert level([0.3, 0.3 + 0.5 * BAND, lowest], 0.1) == [lowest] * 3
+    assert level([0.2, 0.1, 0.1000001], 0.0) == [0.2, 0.1, 0.1000001]
+
+
+@given(st.lists(st.floats(0, 3), min_size=1, max_size=30), st.floats(0, 1, exclude_min=True))
+def test_order_is_kept_and_nothing_moves_by_more_than_the_band(values: list[float], spread: float) -> None:
+    found = level(values, spread)
+    assert all(0 <= before - after <= SHARE_OF_SPREAD * spread for before, after in zip(values, found, strict=True))
+    order = np.argsort(values, kind="stable")
+    assert (np.diff(np.array(found)[order]) >= 0).all()
+    assert level(found, spread) == found
+
+
+def advisor(slowdowns: list[float]) -> Advisor:
+    """The advisor of the hand-made tree, whose first leaf predicts these."""
+    logs = hand_made.arrays()["log_slowdown"]
+    logs[0] = np.log(slowdowns)
+    return Advisor(hand_made.model(log_slowdown=logs), variants=CATALOGUE)
+
+
+def test_of_near_ties_the_one_with_less_workspace_is_advised() -> None:
+    # plain, big (1 MiB), only_3x3 (its workspace is predicted: twice the problem), loose (not deterministic), shy
+    close = math.exp(0.8 * BAND)
+    found = advisor([close, 1.0, close, 4.0, 8.0]).advise(SMALL)
+    assert [choice.variant for choice in found.ranking[:3]] == ["cuda.plain", "cuda.only_3x3", "cuda.big"]
+    assert found.ranking[0].time_ms == found.ranking[2].time_ms
+    assert all(choice.is_tied for choice in found.ranking[:3])
+
+
+def test_what_is_told_apart_is_ranked_by_time() -> None:
+    found = advisor([math.exp(1.2 * BAND), 1.0, 4.0, 4.0, 8.0]).advise(SMALL)
+    assert [choice.variant for choice in found.ranking[:2]] == ["cuda.big", "cuda.plain"]
+    assert found.ranking[1].is_tied, "it is within the spread all the same"
+
+
+def test_of_near_ties_without_workspace_the_deterministic_one_is_advised() -> None:
+    close = math.exp(0.8 * BAND)
+    found = advisor([close, 9.0, 9.0, 1.0, 8.0])
+    assert [choice.variant for choice in found.advise(SMALL).ranking[:2]] == ["cuda.plain", "cuda.loose"]
+    assert found.choose(SMALL) == "cuda.plain"
+    assert next(found.predict_order(SMALL)) == "cuda.plain"
+
+
+@pytest.mark.parametrize("limit", [0, 2**20])
+def test_what_is_masked_breaks_no_tie(limit: int) -> None:
+    found = advisor([math.exp(0.8 * BAND), 1.0, 9.0, 9.0, 9.0]).advise(SMALL, max_workspace_bytes=limit)
+    assert found.variant == "cuda.plain"
+    assert ("cuda.big" in [choice.variant for choice in found.ranking]) == (limit > 0)
