@@ -57,7 +57,7 @@ def _fits_constant_memory(problem: ConvProblem, _device: Device) -> str | None:
 
 def _fits_shared_memory(has_halo: bool) -> Rule:
     def why_not(problem: ConvProblem, _device: Device) -> str | None:
-        if plans.plan_tiles(problem, has_halo=has_halo):
+        if plans.has_tiles(problem, has_halo=has_halo):
             return None
         return f"a tile and one {problem.r}x{problem.s} filter exceed the {plans.SHARED_BYTES} bytes of shared memory"
 
@@ -89,10 +89,6 @@ def _gemm_bytes(problem: ConvProblem) -> int:
 
 def _winograd_bytes(problem: ConvProblem) -> int:
     return _under_the_default_limit(lambda limit: plans.plan_winograd(problem, limit).workspace_bytes)
-
-
-def _is_float32(problem: ConvProblem, _device: Device) -> str | None:
-    return None if problem.dtype is DType.FLOAT32 else f"dtype is {problem.dtype}, not float32"
 
 
 def _has_wgmma(_problem: ConvProblem, device: Device) -> str | None:
@@ -205,14 +201,14 @@ VARIANTS: Final = (
     _variant(
         "cuda.winograd_nonfused_4x4_3x3",
         Algorithm.WINOGRAD,
-        why_not=all_of(_PLAIN, filter_is((3, 3)), _is_float32, _has_wgmma),
+        why_not=all_of(_PLAIN, filter_is((3, 3)), dtype_in(DType.FLOAT32), _has_wgmma),
         workspace_bytes=_winograd_large_bytes,
         source=_WINOGRAD,
     ),
     _variant(
         "cuda.winograd_nonfused_4x4_5x5",
         Algorithm.WINOGRAD,
-        why_not=all_of(_PLAIN, filter_is((5, 5)), _is_float32, _has_wgmma),
+        why_not=all_of(_PLAIN, filter_is((5, 5)), dtype_in(DType.FLOAT32), _has_wgmma),
         workspace_bytes=_winograd_large_bytes,
         source=_WINOGRAD,
     ),
