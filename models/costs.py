@@ -16,7 +16,7 @@ from data.errors import NotEnoughData, UnknownDevice
 from data.measurement import LEAST_UNLAUNCHED_SLOWDOWN, Device, L2State, Outcome
 from data.parquet import distinct_problems
 from data.problem import ConvProblem, DType, Layout
-from data.steadiness import LEAST_CLOCK, LEAST_ROWS, MOST_CLOCK_CHANGE, MOST_NOISE
+from data.steadiness import LEAST_CLOCK, LEAST_ROWS, LEAST_SAMPLES, MOST_CLOCK_CHANGE, MOST_NOISE
 from kernels.catalog import VARIANTS
 
 REFUSALS: Final = tuple(
@@ -189,7 +189,7 @@ def _is_steady(table: pa.Table) -> np.ndarray:
     clocks, counts = np.unique(known, return_counts=True)
     usual_mhz = clocks[counts.argmax()] if len(known) >= LEAST_ROWS else 0.0
     _, noise = _medians(table["samples_ms"])
-    is_wide = (pc.list_value_length(table["samples_ms"]).to_numpy() > 1) & (noise > MOST_NOISE)
+    is_wide = (pc.list_value_length(table["samples_ms"]).to_numpy() >= LEAST_SAMPLES) & (noise > MOST_NOISE)
     has_changed = np.abs(start - end) > MOST_CLOCK_CHANGE * np.maximum(start, end)
     is_slow = np.minimum(start, end) < LEAST_CLOCK * usual_mhz
     is_unsteady = is_timed & (is_wide | has_changed | is_slow)

@@ -13,7 +13,7 @@ from benchmarks.measured import Known
 from data.networks import GROUPS, layers
 from data.problem import ConvProblem, DType, Layout
 from models.costs import Costs, layer_of
-from models.evaluate import Result, judge
+from models.judging import Result, judge
 from models.teacher import CAP
 
 N_RULES: Final = 8

@@ -8,6 +8,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -402,6 +403,29 @@ def test_models_are_promoted_and_rolled_back(client: Client, home: Path) -> None
     assert (
         client.post("/models/activate", data={"device": "fake-gpu", "model": "none"}, headers=HTMX).status_code == 404
     )
+
+
+def test_what_a_retrained_tree_changes_is_shown_and_a_card_that_cannot_be_read_is_passed_over(client: Client) -> None:
+    registry = client.app.state.service.registry
+    one = {"problem": "7-1-3-8-8-float32-nchw", "before": SLOW, "after": FAST}
+    one |= {"slowdown_before": 1.5, "slowdown_after": 1.0}
+    said = {
+        "champion": "before",
+        "n_problems": 9,
+        "n_other": 2,
+        "n_better": 1,
+        "n_worse": 0,
+        "better": [one],
+        "worse": [],
+    }
+    for best_ms, changes in ((0.031, said), (0.032, {"n_problems": "many"})):
+        tree = small_tree({FAST: best_ms, SLOW: 0.02, LEAN: 0.01})
+        registry.add(replace(tree, card=tree.card | {"changes": changes}))
+    found = shown(client.get("/models"))
+    assert found.text.count("Against the tree before") == 1
+    assert "1 better, 0 worse of 9" in found.text
+    assert "7-1-3-8-8-float32-nchw" in found.text
+    assert "1.50×" in found.text
 
 
 def test_shipped_scores_are_told_by_precision(client: Client) -> None:

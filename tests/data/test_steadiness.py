@@ -41,6 +41,7 @@ def timed(
         (timed(start=None, end=None), 1980, None),
         (timed((1.0, 1.01, 0.99, 1.0, 1.0)), 1980, None),
         (timed((1.0, 1.2, 0.8, 1.0, 1.1)), 1980, "samples are wide: the median errs by 8.3%, above 2%"),
+        (timed((1.0, 1.2, 0.8, 1.1)), 1980, None),
         (timed((1.0,)), 1980, None),
         (replace(timed((1.0,), 1980, 1000), outcome=Outcome.PRUNED), 1980, None),
         (replace(timed((1.0, 2.0, 3.0)), device=Device("cpu", "A CPU", "cpu")), None, None),
