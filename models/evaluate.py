@@ -182,7 +182,8 @@ def evaluate(
     network_layers : mapping of name to layers
         Left out one network at a time; by default the seed networks. Batch, dtype and layout of a layer do not matter.
     never_trained : mapping of name to layers
-        Judged all together by one tree that has none of them; by default `data.networks.HELD_OUT`, which no tree has.
+        Judged all together by one tree that has none of them; by default what no tree has: `held_out_layers`, by the
+        networks of `data.networks.HELD_OUT`.
     peers : Peers
         What other libraries cost, as `models.peers.read_peers` gives it.
     seed, options
@@ -201,7 +202,7 @@ def evaluate(
     folds = _folds(
         {layer_of(problem) for problem in costs.problems},
         _layers_of(networks.GROUPS["seeds"]) if network_layers is None else network_layers,
-        _layers_of(networks.GROUPS[networks.HELD_OUT]) if never_trained is None else never_trained,
+        _never_trained() if never_trained is None else never_trained,
     )
     splits = [_split(costs, fold.layers) for fold in folds]
     known = [trainable(part) for part, _ in splits]
@@ -388,6 +389,11 @@ def _without(champion: TreeModel, table: pa.Table, unseen: Costs) -> TreeModel:
 
 def _layers_of(names: Iterable[str]) -> dict[str, list[ConvProblem]]:
     return {name: [layer.problem for layer in networks.layers(name)] for name in names}
+
+
+def _never_trained() -> dict[str, Collection[ConvProblem]]:
+    named, never = _layers_of(networks.GROUPS[networks.HELD_OUT]), networks.held_out_layers()
+    return {name: never.intersection(layers) for name, layers in named.items()}
 
 
 def _split(costs: Costs, layers: Collection[ConvProblem]) -> tuple[Costs, Costs]:

@@ -130,7 +130,7 @@ def fit(
 
 
 def trainable(costs: Costs) -> Costs:
-    """Without the layers of `data.networks.HELD_OUT`, which judge every tree and therefore teach none."""
+    """Without `data.networks.held_out_layers`, which judge every tree and therefore teach none."""
     never = held_out_layers()
     return costs.where(lambda problem: layer_of(problem) not in never)
 

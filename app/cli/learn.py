@@ -90,12 +90,13 @@ def _judge(
     from models.peers import PEERS, read_peers
 
     members = [each for name in split_words("networks", names) for each in networks.GROUPS.get(name, (name,))]
+    never_trained = {name: [layer.problem for layer in networks.layers(name)] for name in members}
     peers = PEERS / f"{device}.parquet"
     return judge(
         store.table(device),
         store.picks_table(device),
         device_id=device,
-        never_trained={name: [layer.problem for layer in networks.layers(name)] for name in members},
+        never_trained=None if names == HELD_OUT else never_trained,
         peers=read_peers(peers) if peers.exists() else None,
         jobs=jobs,
         on_progress=on_progress,
