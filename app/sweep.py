@@ -257,9 +257,10 @@ class _Losses:
     def note(self, layer: Layer, error: WorkerError) -> None:
         """A layer has lost its worker; where the layer may be the reason it is not tried for ever."""
         log.warning("%s: its worker was lost: %s", layer[0].problem.key, error)
-        self._last = error
         if isinstance(error, JobNotTaken):
+            self._last = self._last or error
             return
+        self._last = error
         first = replace(layer[0].problem, n=1)
         self._by_layer[first] += 1
         if self._by_layer[first] >= MAX_LOST:

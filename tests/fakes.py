@@ -180,12 +180,12 @@ def open_replay(path: str) -> ReplayRunner:
 
 
 SLOW_REPLAY = "tests.fakes:open_slow_replay"
-"""Opener of one that takes its time, and leaves a file beside the recording that names its worker's parent."""
+"""Opener of one that takes its time, and notes beside the recording which process measures, and the parent of it."""
 
 
 def open_slow_replay(path: str) -> ReplayRunner:
     """A runner that takes a fifth of a second for each problem."""
-    Path(path).with_name(f"worked-{os.getppid()}").touch()
+    SlowRunner.note = Path(path).with_name(f"measured-{os.getppid()}-{os.getpid()}")
     return SlowRunner(parquet.table_to_measurements(parquet.read(Path(path), parquet.SCHEMA)))
 
 
@@ -252,7 +252,10 @@ class ReplayRunner:
 class SlowRunner(ReplayRunner):
     """One that takes its time."""
 
+    note: Path
+
     def make_operands(self, problem: ConvProblem, seed: int) -> Operands:
+        self.note.touch()
         time.sleep(0.2)
         return super().make_operands(problem, seed)
 

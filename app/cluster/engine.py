@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import socket
 import threading
 import time
 from collections import deque
@@ -30,6 +31,8 @@ T = TypeVar("T")
 _POLL_S: Final = 0.5
 _ANSWER_S: Final = 5.0
 """Longest wait for an answer of the scheduler."""
+_KNOCK_S: Final = 2.0
+"""Longest wait for it to take a connection."""
 _CLOSE_TIMEOUT_S: Final = 10.0
 _MAX_TRIES: Final = 2
 """Of a job whose worker ended before it took it."""
@@ -147,8 +150,10 @@ class ClusterEngine:
         for job in jobs:
             job.future.cancel()
         until = time.monotonic() + _CLOSE_TIMEOUT_S
-        for lane in lanes:
-            lane.end()
+        with self._changed:
+            for lane in lanes:
+                lane.end()
+            self._changed.notify_all()
         self._watcher.join(_CLOSE_TIMEOUT_S)
         for lane in lanes:
             lane.join(max(until - time.monotonic(), 0.1))
@@ -262,7 +267,7 @@ class ClusterEngine:
         with self._changed:
             for address in set(self._lanes) - addresses:
                 self._lanes.pop(address).end()
-                self._n_lost += 1
+                self._n_lost += not self._closing.is_set()
             for address in addresses - set(self._lanes):
                 if self._client and not self._closing.is_set():
                     self._lanes[address] = Lane(self._client, address, self._resource, self)
@@ -284,6 +289,9 @@ class ClusterEngine:
         import dask
         from distributed import Client
 
+        socket.create_connection(
+            (self._link.host, self._link.port), _KNOCK_S
+        ).close()  # Dask itself would insist for long
         dask.config.set({"distributed.admin.large-graph-warning-threshold": _LARGE_BYTES})
         client = Client(self._link.address, security=self._link.security(), timeout=_ANSWER_S, set_as_default=False)
         client.subscribe_topic(self.topic, self._on_event)

@@ -71,6 +71,14 @@ class Process:
         assert self._process.stdout
         self._process.stdout.close()
 
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
 
 class Cluster:
     """A scheduler, and workers that come and go.

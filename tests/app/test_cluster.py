@@ -13,8 +13,8 @@ from concurrent.futures import CancelledError, wait
 import numpy as np
 import pytest
 
-from app.cluster.engine import ClusterEngine, open_cluster
-from app.cluster.link import Link
+from app.cluster.engine import ClusterEngine
+from app.cluster.link import Link, link_from
 from app.engine import EngineState
 from app.settings import Settings
 from data.errors import DeadlineExceeded, InvalidInput, LaunchFailed, NotSupported, QueueFull, WorkerDied, WorkerError
@@ -99,7 +99,9 @@ def test_dask_does_not_limit_the_threads_of_what_is_measured(shared: ClusterEngi
 @pytest.mark.parametrize(
     ("task", "error"), [(fakes.crash, WorkerDied), (fakes.exit_early, WorkerDied), (fakes.poison, LaunchFailed)]
 )
-def test_a_child_that_ends_is_replaced_within_the_same_dask_worker(cluster: Cluster, engine: ClusterEngine, task, error):
+def test_a_child_that_ends_is_replaced_within_the_same_dask_worker(
+    cluster: Cluster, engine: ClusterEngine, task, error
+):
     workers = cluster.pids()
     with pytest.raises(error):
         engine.run(task, deadline_s=30)
@@ -176,10 +178,11 @@ def test_nobody_waits_for_a_scheduler_that_is_not_there():
         assert engine.state is EngineState.DOWN
 
 
+@pytest.mark.slow
 def test_workers_come_and_go():
-    with Cluster() as cluster, cluster.engine(start_timeout_s=1.0) as engine:
+    with Cluster() as cluster, cluster.engine(start_timeout_s=2.0) as engine:
         assert engine.state is EngineState.STARTING
-        with pytest.raises(WorkerError, match=r"in 1 s: no worker has joined"):
+        with pytest.raises(WorkerError, match=r"in 2 s: no worker has joined"):
             engine.run(fakes.add, 1, 2, deadline_s=30)
         assert engine.state is EngineState.DOWN
 
@@ -196,10 +199,11 @@ def test_workers_come_and_go():
         assert engine.restarts == 2
 
 
-def test_a_dask_worker_killed_during_a_job_fails_it_and_comes_back(tmp_path):
+@pytest.mark.slow
+def test_a_killed_dask_worker_fails_its_job_and_comes_back_and_ends_with_its_scheduler(tmp_path):
     with Cluster() as cluster:
-        cluster.add("cpu", BARE)
-        with cluster.engine(1) as engine:
+        (nanny,) = cluster.add("cpu", BARE)
+        with cluster.engine(1, start_timeout_s=4.0) as engine:
             future = engine.submit(fakes.sleep, 60, tmp_path / "pid", deadline_s=60)
             child = read_pid(tmp_path / "pid")
             following = engine.submit(fakes.add, 1, 2, deadline_s=30)
@@ -213,68 +217,56 @@ def test_a_dask_worker_killed_during_a_job_fails_it_and_comes_back(tmp_path):
             assert following.result(30) == 3
             assert worker not in cluster.pids().values()
 
-
-def test_workers_end_with_their_scheduler_and_say_so(tmp_path):
-    with Cluster() as cluster:
-        (worker,) = cluster.add("cpu", BARE)
-        with cluster.engine(1, start_timeout_s=1.0) as engine:
-            running = engine.submit(fakes.sleep, 60, tmp_path / "pid", deadline_s=60)
-            child = read_pid(tmp_path / "pid")
+            running = engine.submit(fakes.sleep, 60, tmp_path / "second", deadline_s=60)
+            child = read_pid(tmp_path / "second")
             cluster.scheduler.end()
             with pytest.raises(WorkerDied):
                 running.result(20)
-            assert worker.wait(60) == 1
+            assert nanny.wait(60) == 1
             assert eventually(lambda: not is_running(child))
-            assert eventually(lambda: engine.state is EngineState.DOWN)
             with pytest.raises(WorkerError, match="no scheduler answers"):
                 engine.run(fakes.add, 1, 2, deadline_s=30)
+            assert engine.state is EngineState.DOWN
 
 
-def test_with_tls_who_has_no_certificate_of_the_authority_is_refused(tmp_path):
+@pytest.mark.slow
+def test_the_commands_make_a_cluster_with_tls_that_lets_in_nobody_else(tmp_path):
     (tmp_path / "strange").mkdir()
     files, strange = certificates(tmp_path), certificates(tmp_path / "strange")
-    with Cluster(files) as cluster:
-        assert cluster.link.address.startswith("tls://")
-        cluster.add("cpu", BARE)
-        with cluster.engine(1) as engine:
-            assert engine.run(fakes.add, 1, 2, deadline_s=30) == 3
-        plain = Link(cluster.link.address.replace("tls://", "tcp://"))
-        for link in (plain, Link(cluster.link.address, *strange), Link(cluster.link.address, files[0], *strange[1:])):
-            with (
-                ClusterEngine(link, start_timeout_s=1.0) as engine,
-                pytest.raises(WorkerError, match="no scheduler answers"),
-            ):
-                engine.run(fakes.add, 1, 2, deadline_s=30)
-
-
-def test_the_commands_make_a_cluster_and_use_it(tmp_path):
-    files = dict(zip(("CA", "CERT", "KEY"), map(str, certificates(tmp_path)), strict=True))
-    environment = {f"CONV_ADVISOR_SCHEDULER_{name}_FILE": path for name, path in files.items()}
-    environment["CONV_ADVISOR_HOME"] = str(tmp_path / "home")
-    scheduler = Process(*COMMAND, "scheduler", "--port", "0", **environment)
-    try:
-        environment["CONV_ADVISOR_SCHEDULER"] = scheduler.await_address()
-        worker = Process(*COMMAND, "worker", "--device", "cpu", **environment)
-        try:
+    environment = {"CONV_ADVISOR_HOME": str(tmp_path / "home")}
+    for name, path in zip(("CA", "CERT", "KEY"), files, strict=True):
+        environment[f"CONV_ADVISOR_SCHEDULER_{name}_FILE"] = str(path)
+    with Process(*COMMAND, "scheduler", "--port", "0", **environment) as scheduler:
+        address = environment["CONV_ADVISOR_SCHEDULER"] = scheduler.await_address()
+        assert address.startswith("tls://")
+        with Process(*COMMAND, "worker", "--device", "cpu", **environment) as worker:
             worker.await_address()
-            done = subprocess.run(
-                [sys.executable, *COMMAND, "convolve", "5-1-3-4-2", "--variant", "cpu.gemm", "--json"],
-                env=os.environ | environment,
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=120,
-            )
+            done = run_command("convolve", "5-1-3-4-2", "--variant", "cpu.gemm", "--json", **environment)
             assert done.returncode == 0, done.stderr
             assert '"variant": "cpu.gemm", "outcome": "measured"' in done.stdout
-        finally:
+            plain = Link(address.replace("tls://", "tcp://"))
+            for link in (plain, Link(address, *strange), Link(address, files[0], *strange[1:])):
+                with (
+                    ClusterEngine(link, start_timeout_s=1.0) as engine,
+                    pytest.raises(WorkerError, match="no scheduler answers"),
+                ):
+                    engine.run(fakes.add, 1, 2, deadline_s=30)
             worker.signal(signal.SIGTERM)
             assert worker.wait() == 0
-            worker.end()
-    finally:
         scheduler.signal(signal.SIGTERM)
         assert scheduler.wait() == 0
-        scheduler.end()
+
+
+def run_command(*arguments: str, before: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run the command line to its end."""
+    return subprocess.run(
+        [sys.executable, "-c", before + COMMAND[1], *arguments],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
 
 
 @pytest.mark.parametrize(
@@ -289,29 +281,22 @@ def test_the_commands_make_a_cluster_and_use_it(tmp_path):
 )
 def test_what_is_unsafe_or_incomplete_is_refused(given, message):
     with pytest.raises(InvalidInput, match=message):
-        open_cluster(Settings(**given))
+        link_from(Settings(**given))
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:1", "tcp://[::1]:1", "tcp://localhost:1"])
 def test_plain_connections_stay_on_this_machine(address):
-    with open_cluster(Settings(scheduler=address)) as engine:
-        assert engine.device_id == address
+    link = link_from(Settings(scheduler=address))
+    assert (link.protocol, link.port, link.address) == ("tcp", 1, address)
 
 
 def test_plain_connections_beyond_it_have_to_be_allowed():
-    with open_cluster(Settings(scheduler="tcp://192.0.2.1:1", scheduler_plain=True)) as engine:
-        assert engine.device_id == "tcp://192.0.2.1:1"
+    assert link_from(Settings(scheduler="tcp://192.0.2.1:1", scheduler_plain=True)).host == "192.0.2.1"
 
 
 @pytest.mark.parametrize("command", [("scheduler",), ("worker",), ("convolve", "5-1-3-4-2"), ("sweep",), ("serve",)])
 def test_without_dask_the_commands_say_what_to_install(command, tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.modules['distributed'] = None; {COMMAND[1]}", *command],
-        env=os.environ | {"CONV_ADVISOR_SCHEDULER": "tcp://127.0.0.1:9", "CONV_ADVISOR_HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    environment = {"CONV_ADVISOR_SCHEDULER": "tcp://127.0.0.1:9", "CONV_ADVISOR_HOME": str(tmp_path)}
+    done = run_command(*command, before="import sys; sys.modules['distributed'] = None; ", **environment)
     assert done.returncode == 2, done.stderr
     assert "pip install 'conv-advisor[cluster]'" in done.stderr
