@@ -139,7 +139,8 @@ class Devices:
         ------
         InvalidInput, WorkerError
         """
-        found = [engine.run(worker.describe_device, deadline_s=deadline_s) for engine in self._engines]
+        asked = [engine.submit(worker.describe_device, deadline_s=deadline_s) for engine in self._engines]
+        found = [future.result() for future in asked]
         for engine, device in zip(self._engines, found, strict=True):
             if device.fingerprint != found[0].fingerprint:
                 allowed = f"devices like {self._engines[0].device_id} ({found[0].name}) in one sweep"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -82,6 +81,11 @@ def measuring(recording: Path) -> set[int]:
     return {int(pid) for path in recording.parent.glob("measured-*") for pid in path.name.split("-")[1:]}
 
 
+def refuse() -> None:
+    """Cancel the sweep."""
+    raise StoreError("cancelled")
+
+
 class Hook:
     """Does something once, when so many problems are measured."""
 
@@ -154,13 +158,15 @@ def test_devices_of_two_kinds_are_not_mixed(store, tmp_path, recording):
 
 
 def test_what_progress_raises_ends_the_sweep_at_once(store, devices):
-    def refuse() -> None:
-        raise StoreError("cancelled")
+    cancelled: list[float] = []
 
-    began = time.monotonic()
+    def note_and_refuse() -> None:
+        cancelled.append(time.monotonic())
+        refuse()
+
     with pytest.raises(StoreError, match="cancelled"):
-        sweep(store, devices, PROBLEMS, VARIANTS, options=OPTIONS, on_progress=Hook(2, refuse))
-    assert time.monotonic() - began < 5
+        sweep(store, devices, PROBLEMS, VARIANTS, options=OPTIONS, on_progress=Hook(2, note_and_refuse))
+    assert time.monotonic() - cancelled[0] < 5
     found = attempts(store)
     assert 0 < found.total() < EVERY.total()
     assert set(found.values()) == {1}
@@ -196,32 +202,30 @@ def test_a_killed_dask_worker_costs_only_its_layer(store, cluster: Cluster, reco
 @pytest.mark.slow
 def test_late_workers_are_used_and_a_sweep_that_all_have_left_ends_clearly_and_goes_on(store, cluster, recording):
     cluster.add(str(recording), fakes.SLOW_REPLAY)
-    joining = threading.Thread(target=cluster.add, args=(str(recording), fakes.SLOW_REPLAY))
-    first = set(cluster.pids().values())
-    with cluster.engine(1, start_timeout_s=4.0) as engine:
+    with cluster.engine(1, start_timeout_s=6.0) as engine:
 
-        def join_then_leave(done: int, _total: int, _key: str) -> None:
-            if done == 1 and joining.ident is None:
-                joining.start()
-            parents = {int(path.name.split("-")[1]) for path in recording.parent.glob("measured-*")}
-            if parents > first:  # the second has measured too
+        def join() -> None:
+            cluster.add(str(recording), fakes.SLOW_REPLAY)
+            assert engine.wait_ready(60, 2)
+
+        joined = Hook(1, join)
+
+        def join_then_leave(done: int, total: int, key: str) -> None:
+            joined(done, total, key)
+            parents = {path.name.split("-")[1] for path in recording.parent.glob("measured-*")}
+            if len(parents) == 2:  # the late one has measured too
                 for worker in cluster.workers:
                     worker.end()
 
         with pytest.raises(WorkerError, match=r"no worker is left.*ended during the job.* goes on"):
-            sweep(store, engine, [*PROBLEMS, *MORE], VARIANTS, options=OPTIONS, on_progress=join_then_leave)
-        joining.join()
+            sweep(store, engine, PROBLEMS, VARIANTS, options=OPTIONS, on_progress=join_then_leave)
         before = attempts(store)
-        assert set(before.values()) == {1}
+        assert 0 < before.total() < EVERY.total()
         cluster.add(str(recording), fakes.SLOW_REPLAY)
-        assert engine.wait_ready(30)
+        assert engine.wait_ready(60)
         report = sweep(store, engine, PROBLEMS, VARIANTS, options=OPTIONS)
-        assert report.n_skipped == (before & EVERY).total()
-    assert attempts(store) & EVERY == EVERY
-
-
-MORE = [ConvProblem.parse(f"{size}-1-3-4-3") for size in range(5, 45)]
-"""Not in the recording: long enough a sweep for a worker to join it."""
+        assert report.n_skipped == before.total()
+    assert attempts(store) == EVERY
 
 
 @pytest.mark.slow
@@ -234,13 +238,8 @@ def test_limits_bad_variants_and_cancelling_are_on_a_cluster_what_they_are_on_on
         assert not sweep(store, engine, PROBLEMS, VARIANTS, options=OPTIONS, time_limit_s=0.7).is_complete
         assert 0 < attempts(store).total() < EVERY.total()
 
-        def refuse() -> None:
-            raise StoreError("cancelled")
-
-        began = time.monotonic()
         with pytest.raises(StoreError, match="cancelled"):
             sweep(store, engine, PROBLEMS, VARIANTS, options=OPTIONS, on_progress=Hook(0, refuse))
-        assert time.monotonic() - began < 5
 
         assert sweep(store, engine, PROBLEMS, VARIANTS, options=OPTIONS).is_complete
         assert (cluster.pids(), engine.restarts) == (pids, 0)
