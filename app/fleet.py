@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from app import worker
 from app.attempt import Layer, Result, Terms, measure_layer
 from app.child import OnProgress
 from app.engine import Engine
-from data.errors import InvalidInput, WorkerError
+from data.errors import InvalidInput, QueueFull, WorkerError
 from data.measurement import Device
 
 if TYPE_CHECKING:
     from app.cluster.engine import AnyEngine
+
+_TICK_S: Final = 0.1
 
 OnBegin = Callable[[str], None]
 OnResult = Callable[[Result], None]
@@ -67,7 +70,7 @@ class Fleet(Protocol):
 class Lent:
     """An engine lent to one piece of work, so that the work can be stopped and the engine goes on."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: AnyEngine) -> None:
         self._engine = engine
         self._lock = threading.Lock()
         self._running: Future[Any] | None = None
@@ -81,12 +84,9 @@ class Lent:
     def run(
         self, task: Callable[..., Any], *args: Any, deadline_s: float, on_progress: OnProgress | None = None
     ) -> Any:
-        """Run one task and wait for it; raises CancelledError once it is stopped."""
-        with self._lock:
-            if self._is_stopped:
-                raise CancelledError
-            future = self._engine.submit(task, *args, deadline_s=deadline_s, on_progress=on_progress)
-            self._running = future
+        """Run one task and wait for it, for a place in the queue too; raises CancelledError once it is stopped."""
+        while (future := self._submit(task, *args, deadline_s=deadline_s, on_progress=on_progress)) is None:
+            time.sleep(_TICK_S)
         try:
             return future.result()
         finally:
@@ -98,6 +98,16 @@ class Lent:
             self._is_stopped = True
             if self._running:
                 self._running.cancel()
+
+    def _submit(self, task: Callable[..., Any], *args: Any, **how: Any) -> Future[Any] | None:
+        with self._lock:
+            if self._is_stopped:
+                raise CancelledError
+            try:
+                self._running = self._engine.submit(task, *args, **how)
+            except QueueFull:  # others use the engine too: it says nothing about the work
+                return None
+            return self._running
 
 
 class Devices:
@@ -139,8 +149,11 @@ class Devices:
         ------
         InvalidInput, WorkerError
         """
-        asked = [engine.submit(worker.describe_device, deadline_s=deadline_s) for engine in self._engines]
-        found = [future.result() for future in asked]
+        found: list[Device] = list(
+            self._threads.map(
+                lambda engine: Lent(engine).run(worker.describe_device, deadline_s=deadline_s), self._engines
+            )
+        )
         for engine, device in zip(self._engines, found, strict=True):
             if device.fingerprint != found[0].fingerprint:
                 allowed = f"devices like {self._engines[0].device_id} ({found[0].name}) in one sweep"

@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
@@ -97,6 +97,7 @@ def sweep(
     deadline_s: float = DEFAULT_DEADLINE_S,
     time_limit_s: float | None = None,
     on_progress: OnProblem | None = None,
+    stopping: threading.Event | None = None,
 ) -> SweepReport:
     """Measure what the run has not attempted yet.
 
@@ -118,9 +119,13 @@ def sweep(
         No problem is begun after this time.
     on_progress : callable, optional
         Called by one thread at a time; what it raises ends the sweep.
+    stopping : threading.Event, optional
+        Once it is set, what runs is stopped.
 
     Raises
     ------
+    CancelledError
+        It was stopped.
     InvalidInput
         The engines have different devices.
     WorkerError
@@ -141,7 +146,7 @@ def sweep(
         if fleet.n_workers > 1:
             layers.sort(key=_size, reverse=True)
         with _Book(store, report, len(missing), on_progress) as book:
-            _spread(layers, fleet, terms, book)
+            _spread(layers, fleet, terms, book, stopping or threading.Event())
         report.is_complete = len(book.measured) == len(missing)
     finally:
         fleet.stop()
@@ -220,16 +225,18 @@ def _size(layer: Layer) -> int:
     return sum(trial.problem.flops for trial in layer)
 
 
-def _spread(layers: list[Layer], fleet: Fleet, terms: Terms, book: _Book) -> None:
+def _spread(layers: list[Layer], fleet: Fleet, terms: Terms, book: _Book, stopping: threading.Event) -> None:
     """Hand layers to whoever is free until all are measured; one whose worker was lost goes to another.
 
     Raises
     ------
-    WorkerError
+    CancelledError, WorkerError
     """
     waiting, losses = deque(layers), _Losses(fleet.patience_s)
     running: dict[Future[None], Layer] = {}
     while running or (waiting and not terms.is_over):
+        if stopping.is_set():
+            raise CancelledError
         while waiting and not terms.is_over and len(running) < fleet.n_places:
             layer = waiting.popleft()
             running[fleet.delegate(layer, terms, book.begin, book.take)] = layer

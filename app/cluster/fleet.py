@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from app import worker
 from app.attempt import Layer, Result, Terms
 from app.engine import settle
-from app.fleet import OnBegin, OnResult
+from app.fleet import Lent, OnBegin, OnResult
 
 if TYPE_CHECKING:
     from app.cluster.engine import ClusterEngine
@@ -48,7 +48,8 @@ class ClusterFleet:
         ------
         WorkerError
         """
-        return self._engine.run(worker.describe_device, deadline_s=deadline_s)
+        found: Device = Lent(self._engine).run(worker.describe_device, deadline_s=deadline_s)
+        return found
 
     def delegate(self, layer: Layer, terms: Terms, on_begin: OnBegin, on_result: OnResult) -> Future[None]:
         """Measure a layer on whichever worker is free."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import CancelledError
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,7 +24,7 @@ from data.store import Store
 from kernels.bench import BenchOptions
 from tests import fakes
 from tests.app.clusters import Cluster
-from tests.processes import eventually
+from tests.processes import eventually, read_pid
 
 CPU = Device("cpu", "A recorded CPU", "cpu", processors=2)
 SIZES, BATCHES = range(5, 11), (1, 2)
@@ -171,6 +173,24 @@ def test_what_progress_raises_ends_the_sweep_at_once(store, devices):
     assert 0 < found.total() < EVERY.total()
     assert set(found.values()) == {1}
     sweep(store, devices, PROBLEMS, VARIANTS, options=OPTIONS)
+    assert attempts(store) == EVERY
+
+
+def test_a_sweep_can_be_stopped_from_outside(store, devices):
+    stopping = threading.Event()
+    with pytest.raises(CancelledError):
+        sweep(store, devices, PROBLEMS, VARIANTS, options=OPTIONS, on_progress=Hook(2, stopping.set), stopping=stopping)
+    assert 0 < attempts(store).total() < EVERY.total()
+    assert eventually(lambda: all(engine.is_alive for engine in devices))
+
+
+def test_a_queue_that_is_full_of_others_work_is_waited_for(store, recording, tmp_path):
+    with Engine(str(recording), opener=fakes.REPLAY, has_spare=False, max_queue=1) as engine:
+        engine.submit(fakes.sleep, 0.5, tmp_path / "pid", deadline_s=60)
+        read_pid(tmp_path / "pid")
+        other = engine.submit(fakes.add, 1, 2, deadline_s=60)
+        assert sweep(store, engine, PROBLEMS, VARIANTS, options=OPTIONS).is_complete
+        assert other.result() == 3
     assert attempts(store) == EVERY
 
 
