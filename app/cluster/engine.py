@@ -69,6 +69,7 @@ class ClusterEngine:
         self._device: Device | None = None
         self._client: Client | None = None
         self._problem = "no worker has joined"
+        self._is_unanswered = False
         self._nobody_since = time.monotonic()
         self._n_lost = 0
         self._closing = threading.Event()
@@ -256,7 +257,9 @@ class ClusterEngine:
             found = self._client.sync(identity, n_workers=-1, callback_timeout=_ANSWER_S)["workers"]
         except Exception as error:  # of Dask, of TLS, of the network: whatever it is, the next look may find it gone
             self._problem = f"no scheduler answers: {error or type(error).__name__}"
+            self._is_unanswered = True
             return set()
+        self._is_unanswered = False
         kinds = [kind for kind in ("GPU", "CPU") if any(kind in each["resources"] for each in found.values())]
         self._resource = self._resource or (kinds[0] if kinds else "")
         self._problem = f"no worker with a {self._resource} has joined" if self._resource else "no worker has joined"
@@ -281,9 +284,11 @@ class ClusterEngine:
             return
         with self._changed:
             waiting, self._waiting = list(self._waiting), deque()
+            problem = f"of {len(self._lanes)} none has opened its device" if self._lanes else self._problem
         for job in waiting:
-            error = f"no worker of {self.device_id} in {self.start_timeout_s:g} s: {self._problem}"
-            settle(job.future, None, JobNotTaken(error))
+            error = f"no worker of {self.device_id} in {self.start_timeout_s:g} s: {problem}"
+            is_layer = job.deadline_s is None  # which a sweep takes back, and blames for nothing
+            settle(job.future, None, JobNotTaken(error) if is_layer else WorkerError(error))
 
     def _connect(self) -> Client:
         import dask

@@ -9,17 +9,21 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import CancelledError, wait
+from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 
 from app.cluster.engine import ClusterEngine
 from app.cluster.link import Link, link_from
 from app.engine import EngineState
+from app.main import create_app
 from app.settings import Settings
 from data.errors import DeadlineExceeded, InvalidInput, LaunchFailed, NotSupported, QueueFull, WorkerDied, WorkerError
 from tests import fakes
 from tests.app.clusters import COMMAND, Cluster, Process, certificates
+from tests.app.serving import Client, is_problem
 from tests.processes import eventually, is_running, read_pid
 
 BARE = "tests.fakes:open_bare"
@@ -244,6 +248,7 @@ def test_the_commands_make_a_cluster_with_tls_that_lets_in_nobody_else(tmp_path)
             done = run_command("convolve", "5-1-3-4-2", "--variant", "cpu.gemm", "--json", **environment)
             assert done.returncode == 0, done.stderr
             assert '"variant": "cpu.gemm", "outcome": "measured"' in done.stdout
+            served(tmp_path / "served", address, files, worker)
             plain = Link(address.replace("tls://", "tcp://"))
             for link in (plain, Link(address, *strange), Link(address, files[0], *strange[1:])):
                 with (
@@ -251,10 +256,32 @@ def test_the_commands_make_a_cluster_with_tls_that_lets_in_nobody_else(tmp_path)
                     pytest.raises(WorkerError, match="no scheduler answers"),
                 ):
                     engine.run(fakes.add, 1, 2, deadline_s=30)
-            worker.signal(signal.SIGTERM)
-            assert worker.wait() == 0
         scheduler.signal(signal.SIGTERM)
         assert scheduler.wait() == 0
+
+
+def served(home: Path, address: str, files: tuple[Path, Path, Path], worker: Process) -> None:
+    """The service convolves on the cluster, and says so when its last worker goes."""
+    tls = dict(zip(("scheduler_ca_file", "scheduler_cert_file", "scheduler_key_file"), files, strict=True))
+    settings = Settings(home=home, scheduler=address, start_timeout_s=4.0, **tls)
+    client = Client(create_app(settings, timings=home / "nothing"))
+    try:
+        assert eventually(lambda: not lacks_worker(client) and convolve(client).status_code == 200, within_s=60)
+        assert convolve(client).json()["outcome"] == "measured"
+        worker.signal(signal.SIGTERM)
+        assert worker.wait() == 0
+        assert eventually(lambda: lacks_worker(client), within_s=5)
+        is_problem(convolve(client), 503, "worker-error")
+    finally:
+        client.close()
+
+
+def convolve(client: Client) -> httpx.Response:
+    return client.post("/v1/convolutions", json={"layer": "5-1-3-4-2", "variant": "cpu.gemm"})
+
+
+def lacks_worker(client: Client) -> bool:
+    return "worker" in client.get("/readyz").json().get("missing", {})
 
 
 def run_command(*arguments: str, before: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
