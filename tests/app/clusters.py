@@ -30,15 +30,17 @@ _WORKER = (
     "serve_workers(Link(address, *map(Path, files)), [device], say, opener=opener)\n"
 )
 _SCHEDULER = "address, *files = sys.argv[1:]\nserve_scheduler(Link(address, *map(Path, files)), say)\n"
+_DIE_WITH_PARENT = "import ctypes; ctypes.CDLL(None).prctl(1, 9)\n"
+"""PR_SET_PDEATHSIG: a test that is killed leaves no cluster behind."""
 COMMAND = ("-c", "from app.cli import main; main()")
 
 
 class Process:
-    """A process that says its address when it is ready."""
+    """A Python program in a process of its own, which says its address when it is ready."""
 
-    def __init__(self, *arguments: str, **environment: str) -> None:
+    def __init__(self, _c: str, program: str, *arguments: str, **environment: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, *arguments],
+            [sys.executable, "-c", _DIE_WITH_PARENT + program, *arguments],
             cwd=ROOT,
             env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
             stdout=subprocess.PIPE,
@@ -108,7 +110,7 @@ class Cluster:
     def engine(self, n_workers: int = 0, **options: object) -> ClusterEngine:
         """An engine on the cluster that sees so many workers."""
         engine = ClusterEngine(self.link, **options)  # type: ignore[arg-type]
-        assert engine.wait_ready(60, n_workers) if n_workers else True
+        assert engine.wait_ready(90, n_workers) if n_workers else True
         return engine
 
     def pids(self) -> dict[str, int]:

@@ -191,7 +191,7 @@ def test_workers_come_and_go():
         assert engine.state is EngineState.DOWN
 
         first, other = cluster.add("cpu", BARE)[0], cluster.add("cpu", "tests.fakes:open_other")[0]
-        assert engine.wait_ready(20)
+        assert engine.wait_ready(60)
         assert {engine.run(fakes.add, 1, index, deadline_s=30) for index in range(4)} == {1, 2, 3, 4}
         assert engine.n_workers == 1  # the other has another device
         assert len(cluster.pids()) == 2
@@ -207,7 +207,7 @@ def test_workers_come_and_go():
 def test_a_killed_dask_worker_fails_its_job_and_comes_back_and_ends_with_its_scheduler(tmp_path):
     with Cluster() as cluster:
         (nanny,) = cluster.add("cpu", BARE)
-        with cluster.engine(1, start_timeout_s=4.0) as engine:
+        with cluster.engine(1, start_timeout_s=15.0) as engine:
             future = engine.submit(fakes.sleep, 60, tmp_path / "pid", deadline_s=60)
             child = read_pid(tmp_path / "pid")
             following = engine.submit(fakes.add, 1, 2, deadline_s=30)
@@ -215,17 +215,17 @@ def test_a_killed_dask_worker_fails_its_job_and_comes_back_and_ends_with_its_sch
             killed = time.monotonic()
             os.kill(worker, signal.SIGKILL)
             with pytest.raises(WorkerDied, match="ended during the job"):
-                future.result(10)
-            assert time.monotonic() - killed < 5
+                future.result(30)
+            assert time.monotonic() - killed < 30  # usually 0.2 s
             assert eventually(lambda: not is_running(child))
-            assert following.result(30) == 3
+            assert following.result(60) == 3
             assert worker not in cluster.pids().values()
 
             running = engine.submit(fakes.sleep, 60, tmp_path / "second", deadline_s=60)
             child = read_pid(tmp_path / "second")
             cluster.scheduler.end()
             with pytest.raises(WorkerDied):
-                running.result(20)
+                running.result(50)
             assert nanny.wait(60) == 1
             assert eventually(lambda: not is_running(child))
             with pytest.raises(WorkerError, match="no scheduler answers"):
