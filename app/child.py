@@ -156,7 +156,7 @@ class Child:
                 case "taken":
                     has_taken = True
                 case "progress" if on_progress:
-                    _call(on_progress, *content)
+                    call(on_progress, *content)
                 case "done":
                     return content[0]
                 case "failed":
@@ -177,7 +177,8 @@ class Child:
             timer.cancel()
 
 
-def _call(on_progress: OnProgress, fraction: float, message: str) -> None:
+def call(on_progress: OnProgress, fraction: float, message: str) -> None:
+    """Tell progress; what goes wrong there is not the job's fault."""
     try:
         on_progress(fraction, message)
     except Exception:

@@ -240,7 +240,7 @@ class Engine:
         if self._state is EngineState.BUSY:
             is_ready = not self._has_device or (self._child is not None and self._child.is_alive)
             self._enter(EngineState.IDLE if is_ready else EngineState.STARTING)
-        _settle(job.future, result, error)
+        settle(job.future, result, error)
 
     def _run_on_child(self, job: _Job) -> Any:
         try:
@@ -321,7 +321,8 @@ def resolve_device(device: str, *, start_timeout_s: float = 60.0) -> str:
         return engine.run(worker.find_device, deadline_s=start_timeout_s)
 
 
-def _settle(future: Future[Any], result: Any, error: BaseException | None) -> None:
+def settle(future: Future[Any], result: Any, error: BaseException | None) -> None:
+    """Give a future its result or its error, unless it was cancelled."""
     if not future.set_running_or_notify_cancel():
         return
     if error is None:

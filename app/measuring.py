@@ -12,8 +12,8 @@ from enum import StrEnum
 from typing import Final
 
 from app import worker
+from app.cluster.engine import AnyEngine
 from app.convolution import check_fits
-from app.engine import Engine
 from app.errors import problem_of
 from app.service import Service
 from data.errors import ConvAdvisorError, DeadlineExceeded, NoAdvice, QueueFull, RunError, UnknownJob, WorkerDied
@@ -185,7 +185,7 @@ def _planned(
     return (*predicted_ms, *rest), predicted_ms
 
 
-async def _execute(run: Run, service: Service, engine: Engine) -> None:
+async def _execute(run: Run, service: Service, engine: AnyEngine) -> None:
     try:
         for variant in run.variants:
             run.measurements.append(await _measure(run, variant, service, engine))
@@ -198,7 +198,7 @@ async def _execute(run: Run, service: Service, engine: Engine) -> None:
         run.ended_s = time.monotonic()
 
 
-async def _measure(run: Run, variant: str, service: Service, engine: Engine) -> Measurement:
+async def _measure(run: Run, variant: str, service: Service, engine: AnyEngine) -> Measurement:
     """Measure one variant and keep what came of it; where it brings the worker down, that is what came of it.
 
     Raises

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from app import worker
 from app.body import Budget
+from app.cluster.engine import AnyEngine, open_cluster
 from app.engine import NO_DEVICE, Engine, resolve_device
 from app.errors import ClientGone
 from app.jobs import Job, JobKind, JobRunner, Jobs
@@ -51,16 +52,18 @@ longer than giving ten such answers."""
 _LISTED_JOBS: Final = 100
 
 
-OpenEngine = Callable[[Settings], Engine]
+OpenEngine = Callable[[Settings], AnyEngine]
 
 
-def open_engine(settings: Settings) -> Engine:
-    """Find the device that the settings name, and start the worker that owns it.
+def open_engine(settings: Settings) -> AnyEngine:
+    """Find the device that the settings name, and start the worker that owns it; or find the cluster's workers.
 
     Raises
     ------
-    WorkerError
+    WorkerError, InvalidInput
     """
+    if settings.scheduler:
+        return open_cluster(settings)
     return Engine(
         resolve_device(settings.device, start_timeout_s=settings.start_timeout_s),
         max_queue=settings.max_queue,
@@ -107,8 +110,8 @@ class Service:
         self._open = open_engine
         self._timings = timings
         self._advisors: dict[str, Advisor] = {}
-        self._engine: Engine | None = None
-        self._ready: Future[tuple[Engine, Device]] = Future()
+        self._engine: AnyEngine | None = None
+        self._ready: Future[tuple[AnyEngine, Device]] = Future()
         self._failure: ConvAdvisorError | None = None
         self._closing = threading.Event()
         self._lock = threading.Lock()
@@ -150,7 +153,7 @@ class Service:
             self._engine.close()
         self.store.close()
 
-    async def engine(self) -> tuple[Engine, Device]:
+    async def engine(self) -> tuple[AnyEngine, Device]:
         """The worker's engine and its device, once it has started.
 
         Raises

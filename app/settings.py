@@ -27,6 +27,17 @@ class Settings(BaseSettings):
         "auto",
         description="Device of the worker: cpu, cuda:0, cuda:1 ...; auto: cuda:0 where it can be used, else cpu.",
     )
+    scheduler: str = Field(
+        "",
+        description="Address of a Dask scheduler, tls://host:port or tcp://host:port: its workers do the work.",
+    )
+    scheduler_ca_file: Path | None = Field(None, description="Authority that signed the cluster's certificates.")
+    scheduler_cert_file: Path | None = Field(None, description="Certificate to show in the cluster.")
+    scheduler_key_file: Path | None = Field(None, description="Key of that certificate.")
+    scheduler_plain: bool = Field(
+        False,
+        description="Allow tcp:// beyond loopback: whoever can reach a scheduler or a worker then runs code there.",
+    )
     host: str = Field("127.0.0.1", min_length=1, description="Address the service listens on.")
     port: int = Field(8000, ge=0, le=65535, description="Port the service listens on; 0: any free one.")
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -47,6 +58,13 @@ class Settings(BaseSettings):
         if not re.fullmatch(r"auto|cpu|cuda:\d{1,3}", device, re.ASCII):
             raise ValueError("auto, cpu, cuda:0, cuda:1 and so on")
         return device
+
+    @field_validator("scheduler")
+    @classmethod
+    def _check_scheduler(cls, address: str) -> str:
+        if address and not re.fullmatch(r"(tls|tcp)://([\w.-]+|\[[0-9a-fA-F:]+\]):\d{1,5}", address, re.ASCII):
+            raise ValueError("tls://host:port, or tcp://host:port on loopback")
+        return address
 
     @property
     def store_url(self) -> str:

@@ -1,33 +1,40 @@
-"""Measure many problems with many variants: one row an attempt, resumable, and ended by no failure."""
+"""Measure many problems with many variants: one row an attempt, resumable, spread over workers, ended by no failure."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
 import random
+import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
-from typing import Final
+from types import TracebackType
+from typing import TYPE_CHECKING, Final
 
-from app import worker
-from app.engine import Engine
-from data.errors import ConvAdvisorError, DeadlineExceeded, LaunchFailed, WorkerError
-from data.measurement import LEAST_UNLAUNCHED_SLOWDOWN, Device, Measurement, Outcome, Pick
+from app.attempt import Layer, Result, Terms, Trial
+from app.child import JobNotTaken
+from app.fleet import Fleet, fleet_of
+from data.errors import WorkerError
+from data.measurement import Device, Outcome
 from data.problem import ConvProblem
 from data.store import Store
 from kernels.bench import BenchOptions
 
+if TYPE_CHECKING:
+    from app.cluster.engine import AnyEngine
+
 log = logging.getLogger(__name__)
 
 DEFAULT_DEADLINE_S: Final = 120.0
-
-LEAST_HOPELESS_MS: Final = 5.0
+MAX_LOST: Final = 3
+"""Workers that one layer may lose before it is taken for the reason."""
+_TICK_S: Final = 0.2
 
 OnProblem = Callable[[int, int, str], None]
-"""Takes the problems done, all problems, and the one that is measured now."""
+"""Takes the problems done, all problems, and one that is measured now."""
 
 
 @dataclass
@@ -81,7 +88,7 @@ def shard_of(problems: Sequence[ConvProblem], index: int, count: int) -> list[Co
 
 def sweep(
     store: Store,
-    engine: Engine,
+    engine: AnyEngine | Sequence[AnyEngine],
     problems: Iterable[ConvProblem],
     variant_ids: Sequence[str],
     *,
@@ -90,15 +97,18 @@ def sweep(
     deadline_s: float = DEFAULT_DEADLINE_S,
     time_limit_s: float | None = None,
     on_progress: OnProblem | None = None,
+    stopping: threading.Event | None = None,
 ) -> SweepReport:
     """Measure what the run has not attempted yet.
 
     Parameters
     ----------
     store : Store
-    engine : Engine
+    engine : Engine or ClusterEngine, or sequence of Engine
+        One device; several like it of this host; the workers of a cluster, those that join later too.
     problems : iterable of ConvProblem
-        Measured in this order; repeated ones once.
+        Repeated ones are measured once. Those of one layer, which differ in the batch size alone, are measured in this
+        order by one worker; so are the layers where there is one, and else the largest are begun first.
     variant_ids : sequence of str
     options : BenchOptions
     run_id : str
@@ -108,149 +118,173 @@ def sweep(
     time_limit_s : float, optional
         No problem is begun after this time.
     on_progress : callable, optional
+        Called by one thread at a time; what it raises ends the sweep.
+    stopping : threading.Event, optional
+        Once it is set, what runs is stopped.
 
     Raises
     ------
+    CancelledError
+        It was stopped.
+    InvalidInput
+        The engines have different devices.
     WorkerError
-        The device can no longer be used.
+        No worker with a usable device is left. What was measured is in the store, and a repeated sweep goes on.
     StoreError
     """
     started = time.monotonic()
-    device = engine.run(worker.describe_device, deadline_s=deadline_s)
-    todo = list(dict.fromkeys(problems))
-    report = SweepReport(run_id or default_run_id(device, options), device, len(todo))
-    attempt = _Attempt(engine, device, options, report.run_id, deadline_s)
-    attempted = store.attempted(report.run_id)
-    hopeless = _Hopeless()
-    with ThreadPoolExecutor(1, "sweep-store") as writer:  # the device works on while rows are written
-        written: Future[None] | None = None
-        for number, problem in enumerate(todo):
-            missing = [name for name in variant_ids if (problem.key, name) not in attempted]
-            report.n_skipped += len(variant_ids) - len(missing)
-            if not missing:
-                continue
-            if time_limit_s is not None and time.monotonic() - started >= time_limit_s:
-                report.is_complete = False
-                break
-            if on_progress:
-                on_progress(number, len(todo), problem.key)
-            picks = attempt.picks(problem) if len(missing) == len(variant_ids) else []
-            measurements = attempt.all_of(problem, [name for name in missing if not hopeless.why(problem, name)])
-            hopeless.learn(measurements)
-            measurements += [
-                attempt.pruned(problem, name, why) for name in missing if (why := hopeless.why(problem, name))
-            ]
-            report.n_attempts += len(measurements)
-            report.outcomes.update(measurement.outcome for measurement in measurements)
-            if written:
-                written.result()
-            written = writer.submit(_write, store, measurements, picks)
-        if written:
-            written.result()
+    ends_at_s = None if time_limit_s is None else time.time() + time_limit_s
+    fleet = fleet_of(engine)
+    try:
+        device = fleet.describe(deadline_s)
+        todo = list(dict.fromkeys(problems))
+        report = SweepReport(run_id or default_run_id(device, options), device, len(todo))
+        terms = Terms(device, options, report.run_id, deadline_s, ends_at_s)
+        layers = _layers(todo, variant_ids, store.attempted(report.run_id))
+        missing = [trial for layer in layers for trial in layer]
+        report.n_skipped = len(todo) * len(variant_ids) - sum(len(trial.variant_ids) for trial in missing)
+        if fleet.n_workers > 1:
+            layers.sort(key=_size, reverse=True)
+        with _Book(store, report, len(missing), on_progress) as book:
+            _spread(layers, fleet, terms, book, stopping or threading.Event())
+        report.is_complete = len(book.measured) == len(missing)
+    finally:
+        fleet.stop()
     if on_progress and report.is_complete:
         on_progress(len(todo), len(todo), "done")
     report.elapsed_s = time.monotonic() - started
     return report
 
 
-@dataclass(frozen=True)
-class _Attempt:
-    """How one problem is tried."""
+class _Book:
+    """What a sweep has found so far; the devices work on while rows are written.
 
-    engine: Engine
-    device: Device
-    options: BenchOptions
-    run_id: str
-    deadline_s: float
-
-    def all_of(self, problem: ConvProblem, variant_ids: list[str]) -> list[Measurement]:
-        """One measurement a variant; where they bring the worker down together, each is tried alone."""
-        if not variant_ids:
-            return []
-        try:
-            return self._measure(problem, variant_ids)
-        except ConvAdvisorError as error:
-            self._check_worker(error)
-            if len(variant_ids) == 1:
-                return [self._failure(problem, variant_ids[0], error)]
-            log.warning("%s: %s; its variants are tried one by one", problem.key, error)
-        return [self._one(problem, variant_id) for variant_id in variant_ids]
-
-    def picks(self, problem: ConvProblem) -> list[Pick]:
-        """What the device's library would choose; nothing where asking fails."""
-        if self.device.kind == "cpu":
-            return []
-        try:
-            return self.engine.run(worker.picks, problem, self.options, self.run_id, deadline_s=self.deadline_s)
-        except ConvAdvisorError as error:
-            self._check_worker(error)
-            log.warning("%s: no picks: %s", problem.key, error)
-            return []
-
-    def pruned(self, problem: ConvProblem, variant_id: str, why: str) -> Measurement:
-        """A variant that is not launched at all, and why."""
-        return Measurement(
-            problem, variant_id, self.device, Outcome.PRUNED, why, l2=self.options.l2, run_id=self.run_id
-        )
-
-    def _one(self, problem: ConvProblem, variant_id: str) -> Measurement:
-        try:
-            return self._measure(problem, [variant_id])[0]
-        except ConvAdvisorError as error:
-            self._check_worker(error)
-            return self._failure(problem, variant_id, error)
-
-    def _measure(self, problem: ConvProblem, variant_ids: list[str]) -> list[Measurement]:
-        return self.engine.run(
-            worker.measure, problem, variant_ids, self.options, self.run_id, deadline_s=self.deadline_s
-        )
-
-    def _failure(self, problem: ConvProblem, variant_id: str, error: ConvAdvisorError) -> Measurement:
-        match error:
-            case LaunchFailed():
-                outcome = Outcome.LAUNCH_FAILED
-            case DeadlineExceeded():
-                outcome = Outcome.TIMED_OUT
-            case _:
-                outcome = Outcome.CRASHED
-        return Measurement(
-            problem, variant_id, self.device, outcome, str(error), l2=self.options.l2, run_id=self.run_id
-        )
-
-    def _check_worker(self, error: ConvAdvisorError) -> None:
-        """Say nothing about a variant where the device itself can no longer be used."""
-        try:
-            self.engine.run(worker.describe_device, deadline_s=self.deadline_s)
-        except ConvAdvisorError as lost:
-            raise WorkerError(f"{self.engine.device_id} is lost ({lost}), after: {error}") from lost
-
-
-class _Hopeless:
-    """Variants so far behind at one batch size that they need not be launched at larger ones.
-
-    A launch this long fills the device already, so that a larger batch takes proportionally longer with every variant;
-    and these launches, of seconds each, would take most of a sweep's time.
+    Parameters
+    ----------
+    store : Store
+    report : SweepReport
+        Counted up.
+    n_todo : int
+        Problems that are not measured yet.
+    on_progress : callable, optional
     """
 
-    def __init__(self) -> None:
-        self._seen: dict[tuple[ConvProblem, str], tuple[int, str]] = {}
+    def __init__(self, store: Store, report: SweepReport, n_todo: int, on_progress: OnProblem | None) -> None:
+        self.measured: set[ConvProblem] = set()
+        self.report = report
+        self._store = store
+        self._n_before = report.n_problems - n_todo
+        self._on_progress = on_progress
+        self._lock = threading.Lock()
+        self._writer = ThreadPoolExecutor(1, "sweep-store")
+        self._written: Future[None] | None = None
 
-    def learn(self, measurements: list[Measurement]) -> None:
-        """Note who was hopeless on one problem."""
-        best_ms = min((m.time_ms for m in measurements if m.time_ms is not None), default=0.0)
-        for m in measurements:
-            if m.outcome is not Outcome.PRUNED or m.time_ms is None:
-                continue
-            if m.time_ms >= max(LEAST_HOPELESS_MS, LEAST_UNLAUNCHED_SLOWDOWN * best_ms):
-                why = f"{m.time_ms / best_ms:.0f} times slower than the best at batch {m.problem.n} already"
-                self._seen.setdefault((replace(m.problem, n=1), m.variant), (m.problem.n, why))
+    def begin(self, key: str) -> None:
+        """A problem is being measured."""
+        with self._lock:
+            if self._on_progress:
+                self._on_progress(self._n_before + len(self.measured), self.report.n_problems, key)
 
-    def why(self, problem: ConvProblem, variant_id: str) -> str | None:
-        """Why the variant need not be launched, or None."""
-        n, why = self._seen.get((replace(problem, n=1), variant_id), (problem.n, None))
-        return why if n < problem.n else None
+    def take(self, result: Result) -> None:
+        """Keep what came of a problem; waits until what came before is written."""
+        with self._lock:
+            if self._written:
+                self._written.result()
+            self.report.n_attempts += len(result.measurements)
+            self.report.outcomes.update(measurement.outcome for measurement in result.measurements)
+            self.measured.add(result.problem)
+            self._written = self._writer.submit(_write, self._store, result)
+
+    def left_of(self, layer: Layer) -> Layer:
+        """What of a layer is not measured yet."""
+        return tuple(trial for trial in layer if trial.problem not in self.measured)
+
+    def __enter__(self) -> _Book:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._writer.shutdown()
+        if self._written and error is None:
+            self._written.result()
 
 
-def _write(store: Store, measurements: list[Measurement], picks: list[Pick]) -> None:
-    store.append_picks(picks)
-    store.append(measurements)
+def _layers(problems: list[ConvProblem], variant_ids: Sequence[str], attempted: set[tuple[str, str]]) -> list[Layer]:
+    """What is still to be tried, problems of one layer together, in the order in which they came."""
+    found: dict[ConvProblem, list[Trial]] = {}
+    for problem in problems:
+        missing = tuple(name for name in variant_ids if (problem.key, name) not in attempted)
+        if missing:
+            trial = Trial(problem, missing, has_picks=len(missing) == len(variant_ids))
+            found.setdefault(replace(problem, n=1), []).append(trial)
+    return [tuple(trials) for trials in found.values()]
+
+
+def _size(layer: Layer) -> int:
+    return sum(trial.problem.flops for trial in layer)
+
+
+def _spread(layers: list[Layer], fleet: Fleet, terms: Terms, book: _Book, stopping: threading.Event) -> None:
+    """Hand layers to whoever is free until all are measured; one whose worker was lost goes to another.
+
+    Raises
+    ------
+    CancelledError, WorkerError
+    """
+    waiting, losses = deque(layers), _Losses(fleet.patience_s)
+    running: dict[Future[None], Layer] = {}
+    while running or (waiting and not terms.is_over):
+        if stopping.is_set():
+            raise CancelledError
+        while waiting and not terms.is_over and len(running) < fleet.n_places:
+            layer = waiting.popleft()
+            running[fleet.delegate(layer, terms, book.begin, book.take)] = layer
+        if not running:
+            losses.check_patience(fleet.n_places)
+            time.sleep(_TICK_S)
+        for future in wait(running, _TICK_S, FIRST_COMPLETED).done:
+            layer = running.pop(future)
+            try:
+                future.result()
+            except WorkerError as error:
+                losses.note(layer, error)
+                waiting.extendleft(filter(None, [book.left_of(layer)]))
+
+
+class _Losses:
+    """Workers that were lost, and how long there has been none."""
+
+    def __init__(self, patience_s: float) -> None:
+        self._patience_s = patience_s
+        self._by_layer: Counter[ConvProblem] = Counter()
+        self._last: WorkerError | None = None
+        self._nobody_since: float | None = None
+
+    def note(self, layer: Layer, error: WorkerError) -> None:
+        """A layer has lost its worker; where the layer may be the reason it is not tried for ever."""
+        log.warning("%s: its worker was lost: %s", layer[0].problem.key, error)
+        if isinstance(error, JobNotTaken):
+            self._last = self._last or error
+            return
+        self._last = error
+        first = replace(layer[0].problem, n=1)
+        self._by_layer[first] += 1
+        if self._by_layer[first] >= MAX_LOST:
+            raise WorkerError(f"{first.key} has lost {MAX_LOST} workers, the last one so: {error}") from error
+
+    def check_patience(self, n_places: int) -> None:
+        """Give up where there has been no worker for too long."""
+        now = time.monotonic()
+        if n_places or self._nobody_since is None:
+            self._nobody_since = None if n_places else now
+        if self._nobody_since is not None and now >= self._nobody_since + self._patience_s:
+            why = f" ({self._last})" if self._last else ""
+            raise WorkerError(
+                f"no worker is left{why}; what was measured is in the store, and the same sweep, run again, goes on"
+            ) from self._last
+
+
+def _write(store: Store, result: Result) -> None:
+    store.append_picks(result.picks)
+    store.append(result.measurements)

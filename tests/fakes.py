@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,11 @@ def pid() -> int:
     return os.getpid()
 
 
+def parent_pid() -> int:
+    """Which process has started the one that runs this."""
+    return os.getppid()
+
+
 def sleep(seconds: float, path: Path | None = None) -> int:
     """A task that takes long; says in a file that it runs."""
     if path:
@@ -58,6 +64,16 @@ def spin(seconds: float) -> None:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         pass
+
+
+def environment(name: str) -> str | None:
+    """A variable of the process that runs this."""
+    return os.environ.get(name)
+
+
+def total(array: np.ndarray) -> int:
+    """Take a large argument."""
+    return int(array.sum())
 
 
 def crash() -> None:
@@ -95,6 +111,16 @@ def count_to(steps: int) -> int:
 def open_nothing(device_id: str) -> str:
     """Open no device, fast."""
     return device_id
+
+
+def open_bare(_device_id: str) -> Bare:
+    """Open a device that says what it is, and does nothing."""
+    return Bare()
+
+
+def open_other(_device_id: str) -> Bare:
+    """Open another one."""
+    return Bare(replace(SMALL_DEVICE, id="other-cpu", name="Another CPU"))
 
 
 def open_slowly(device_id: str) -> str:
@@ -151,6 +177,16 @@ REPLAY = "tests.fakes:open_replay"
 def open_replay(path: str) -> ReplayRunner:
     """A runner that replays the measurements in a Parquet file."""
     return ReplayRunner(parquet.table_to_measurements(parquet.read(Path(path), parquet.SCHEMA)))
+
+
+SLOW_REPLAY = "tests.fakes:open_slow_replay"
+"""Opener of one that takes its time, and notes beside the recording which process measures, and the parent of it."""
+
+
+def open_slow_replay(path: str) -> ReplayRunner:
+    """A runner that takes a fifth of a second for each problem."""
+    SlowRunner.note = Path(path).with_name(f"measured-{os.getppid()}-{os.getpid()}")
+    return SlowRunner(parquet.table_to_measurements(parquet.read(Path(path), parquet.SCHEMA)))
 
 
 class ReplayRunner:
@@ -213,7 +249,25 @@ class ReplayRunner:
         return self._recorded[problem, launch.plan["replayed"]]
 
 
+class SlowRunner(ReplayRunner):
+    """One that takes its time."""
+
+    note: Path
+
+    def make_operands(self, problem: ConvProblem, seed: int) -> Operands:
+        self.note.touch()
+        time.sleep(0.2)
+        return super().make_operands(problem, seed)
+
+
 SMALL_DEVICE = Device("test-cpu", "A CPU for tests", "cpu", processors=2)
+
+
+@dataclass(frozen=True)
+class Bare:
+    """A device that can say what it is."""
+
+    device: Device = SMALL_DEVICE
 
 
 def small_measurements(scale_ms: float) -> list[Measurement]:

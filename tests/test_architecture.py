@@ -33,6 +33,23 @@ def test_a_room_imports_without_the_gpu_stack(room: str) -> None:
     assert finished.returncode == 0, finished.stderr
 
 
+NEED_DASK = ("app.cluster.node",)
+"""What runs inside a Dask worker."""
+
+
+def test_the_service_imports_without_dask() -> None:
+    blocked = "import sys\nfor name in ('dask', 'distributed'): sys.modules[name] = None\n"
+    imports = "\n".join(f"import {name}" for name in modules("app") if name not in NEED_DASK)
+    finished = run(blocked + imports)
+    assert finished.returncode == 0, finished.stderr
+
+
+def test_nothing_imports_dask_before_it_is_asked_to() -> None:
+    imports = "\n".join(f"import {name}" for name in modules("app") if name not in NEED_DASK)
+    finished = run(imports + "\nimport sys; assert not {'dask', 'distributed'} & set(sys.modules)")
+    assert finished.returncode == 0, finished.stderr
+
+
 def test_the_catalogue_imports_without_the_gpu_stack_or_numba() -> None:
     blocked = f"import sys\nfor name in {(*GPU_STACK, 'numba', 'scipy')!r}: sys.modules[name] = None\n"
     finished = run(blocked + "import kernels.catalog, kernels.bench; assert kernels.catalog.VARIANTS")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from app.cli.ask import advice_for
+from app.cli.cluster import SchedulerOption, resolve_devices
 from app.cli.output import (
     AsJson,
     LayerName,
@@ -29,7 +30,7 @@ from data.measurement import Device, L2State, Measurement
 from data.problem import ConvProblem, DType, Layout
 
 if TYPE_CHECKING:
-    from app.engine import Engine
+    from app.cluster.engine import AnyEngine
     from app.sweep import SweepReport
     from kernels.bench import BenchOptions
 
@@ -44,6 +45,7 @@ L2Option = Annotated[L2State, typer.Option(help="What the L2 cache holds when a 
 def convolve(
     layer: LayerName,
     device: DeviceOption = "auto",
+    scheduler: SchedulerOption = None,
     variant: Annotated[
         str, typer.Option(help="Variants to run, separated by commas; without it, the advised one, or all if none is.")
     ] = "",
@@ -62,8 +64,8 @@ def convolve(
         raise InvalidInput("variant", variant, "nothing beside --all")
     problem = ConvProblem.parse(layer, dtype=dtype, layout=layout)
     wanted = [catalog.get(name).id for name in split_words("variant", variant)] if variant else []
-    settings = load_settings()
-    with _open_engine(device, settings) as engine:
+    settings = load_settings(scheduler=scheduler, device=device)
+    with _open_engines(device, settings) as (engine, *_):
         found = engine.run(worker.describe_device, deadline_s=settings.start_timeout_s)
         if all_:
             wanted = [each.id for each in catalog.for_device_kind(found.kind)]
@@ -76,7 +78,10 @@ def convolve(
 
 
 def sweep(
-    device: DeviceOption = "auto",
+    device: Annotated[
+        str, typer.Option(help="cpu, cuda:0 ...; several GPUs, separated by commas; auto: cuda:0 or else cpu.")
+    ] = "auto",
+    scheduler: SchedulerOption = None,
     networks: Annotated[
         str, typer.Option(help="Networks, experiments or groups of them, separated by commas.")
     ] = "seeds",
@@ -109,17 +114,17 @@ def sweep(
     from data.store import Store
     from kernels import catalog
 
-    settings = load_settings()
+    settings = load_settings(scheduler=scheduler)
     problems = _network_problems(networks if networks or not sampled else "", dtypes, layouts, batches, without)
     problems = sweeping.drawn(problems, at_most, seed) + _sampled_problems(sampled, seed, dtypes, layouts)
     problems = sweeping.shard_of(list(dict.fromkeys(problems)), *_read_shard(shard))
     wanted = [catalog.get(name).id for name in split_words("variants", variants)] if variants else []
     with Store(settings.store_url) as store:
-        with _open_engine(device, settings) as engine, progress_bar() as on_progress:
-            found = engine.run(worker.describe_device, deadline_s=settings.start_timeout_s)
+        with _open_engines(device, settings) as engines, progress_bar() as on_progress:
+            found = engines[0].run(worker.describe_device, deadline_s=settings.start_timeout_s)
             report = sweeping.sweep(
                 store,
-                engine,
+                engines,
                 problems,
                 wanted or [each.id for each in catalog.for_device_kind(found.kind)],
                 options=_options(settings, l2, seed),
@@ -144,13 +149,20 @@ def _advised(problem: ConvProblem, device: Device, settings: Settings) -> list[s
 
 
 @contextmanager
-def _open_engine(device: str, settings: Settings) -> Iterator[Engine]:
-    from app.engine import Engine, resolve_device
+def _open_engines(device: str, settings: Settings) -> Iterator[Sequence[AnyEngine]]:
+    """One engine a device of this host, or the one of the cluster that the settings name."""
+    from app.cluster.engine import open_cluster
+    from app.engine import Engine
 
-    device = load_settings(device=device).device
-    device = resolve_device(device, start_timeout_s=settings.start_timeout_s)
-    with Engine(device, start_timeout_s=settings.start_timeout_s, has_spare=False) as engine:
-        yield engine
+    with ExitStack() as stack:
+        if settings.scheduler:
+            yield [stack.enter_context(open_cluster(load_settings(scheduler=settings.scheduler, device=device)))]
+            return
+        devices = resolve_devices(device, settings)
+        yield [
+            stack.enter_context(Engine(each, start_timeout_s=settings.start_timeout_s, has_spare=False))
+            for each in devices
+        ]
 
 
 def _options(settings: Settings, l2: L2State, seed: int) -> BenchOptions:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from app.cluster.link import is_loopback, link_from
 from app.settings import load_settings
 from data.errors import InvalidInput
 
@@ -21,10 +21,12 @@ def serve(
 ) -> None:
     """Serve over HTTP. Every setting can also be given as CONV_ADVISOR_<NAME> in the environment."""
     settings = load_settings(host=host, port=port, device=device, home=home)
-    if not allow_remote and not _is_loopback(settings.host):
+    if not allow_remote and not is_loopback(settings.host):
         raise InvalidInput(
             "host", settings.host, "a loopback address, or --allow-remote: the service asks nobody who they are"
         )
+    if settings.scheduler:
+        link_from(settings)  # what is wrong with it is said now, and not when the first job comes
     import logging
 
     import uvicorn
@@ -41,10 +43,3 @@ def serve(
         timeout_graceful_shutdown=5,
         server_header=False,
     )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -1,0 +1,270 @@
+"""Sweeps spread over devices of one host, and over a real cluster whose workers are killed: one row an attempt."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from app.engine import Engine
+from app.sweep import sweep
+from data import parquet
+from data.errors import InvalidInput, StoreError, WorkerError
+from data.measurement import Device, Measurement, Outcome
+from data.problem import ConvProblem
+from data.store import Store
+from kernels.bench import BenchOptions
+from tests import fakes
+from tests.app.clusters import Cluster
+from tests.processes import eventually, read_pid
+
+CPU = Device("cpu", "A recorded CPU", "cpu", processors=2)
+SIZES, BATCHES = range(5, 11), (1, 2)
+PROBLEMS = [ConvProblem.parse(f"{size}-{batch}-3-4-2") for batch in BATCHES for size in SIZES]
+VARIANTS = ["cpu.direct", "cpu.gemm", "cpu.fft"]
+OPTIONS = BenchOptions()
+EVERY = Counter((problem, variant) for problem in PROBLEMS for variant in VARIANTS)
+
+
+def recorded(device: Device = CPU, spoilt: dict[tuple[str, str], Outcome] | None = None) -> list[Measurement]:
+    """Every variant measured on every problem, but for those attempts that fail."""
+    rows = [
+        Measurement(
+            problem, name, device, Outcome.MEASURED, samples_ms=(time_ms,) * 3, workspace_bytes=64, max_error=1e-7
+        )
+        for problem in PROBLEMS
+        for time_ms, name in enumerate(VARIANTS, start=1)
+    ]
+    failing = {
+        (row.problem.short, row.variant): row for row in rows if (row.problem.short, row.variant) in (spoilt or {})
+    }
+    return [
+        replace(row, outcome=(spoilt or {})[key], samples_ms=(), detail="as recorded")
+        if (key := (row.problem.short, row.variant)) in failing
+        else row
+        for row in rows
+    ]
+
+
+@pytest.fixture
+def store(tmp_path) -> Iterator[Store]:
+    with Store(f"sqlite:///{tmp_path / 'sweep.db'}") as store:
+        yield store
+
+
+@pytest.fixture
+def recording(tmp_path) -> Path:
+    return write(tmp_path / "recording.parquet", recorded())
+
+
+def write(path: Path, rows: list[Measurement]) -> Path:
+    parquet.write(parquet.measurements_to_table(rows), path)
+    return path
+
+
+def attempts(store: Store) -> Counter[tuple[ConvProblem, str]]:
+    return Counter((row.problem, row.variant) for row in rows(store))
+
+
+def rows(store: Store) -> list[Measurement]:
+    return parquet.table_to_measurements(store.table("cpu"))
+
+
+def measuring(recording: Path) -> set[int]:
+    """Processes that have measured, and their parents."""
+    return {int(pid) for path in recording.parent.glob("measured-*") for pid in path.name.split("-")[1:]}
+
+
+def refuse() -> None:
+    """Cancel the sweep."""
+    raise StoreError("cancelled")
+
+
+class Hook:
+    """Does something once, when so many problems are measured."""
+
+    def __init__(self, when: int, what) -> None:
+        self._when, self._what = when, what
+        self.seen: list[tuple[int, int]] = []
+
+    def __call__(self, done: int, total: int, _key: str) -> None:
+        self.seen.append((done, total))
+        if self._what and done >= self._when:
+            what, self._what = self._what, None
+            what()
+
+
+# Several devices of one host.
+
+
+@pytest.fixture
+def devices(recording: Path) -> Iterator[list[Engine]]:
+    engines = [Engine(str(recording), opener=fakes.SLOW_REPLAY, has_spare=False) for _ in range(2)]
+    yield engines
+    for engine in engines:
+        engine.close()
+
+
+def test_two_devices_of_a_host_share_a_sweep(store, devices, recording):
+    watch = Hook(0, None)
+    report = sweep(store, devices, PROBLEMS, VARIANTS, options=OPTIONS, on_progress=watch)
+    assert attempts(store) == EVERY
+    assert report.is_complete
+    assert report.outcomes == {Outcome.MEASURED: EVERY.total()}
+    assert watch.seen[-1] == (len(PROBLEMS), len(PROBLEMS))
+    assert [done for done, _ in watch.seen] == sorted(done for done, _ in watch.seen)
+    assert {engine.pid for engine in devices} <= measuring(recording)
+
+
+def test_the_largest_layers_are_begun_first_and_a_layers_batches_in_order(store, devices):
+    sweep(store, devices, PROBLEMS, VARIANTS, options=OPTIONS)
+    begun = list(dict.fromkeys(row.problem for row in rows(store)))
+    assert {problem.h for problem in begun[:2]} <= {9, 10}
+    for size in SIZES:
+        assert [problem.n for problem in begun if problem.h == size] == list(BATCHES)
+
+
+def test_a_device_that_is_lost_leaves_its_layer_to_the_other(store, tmp_path, recording):
+    own = write(tmp_path / "own.parquet", recorded())
+    with (
+        Engine(str(recording), opener=fakes.SLOW_REPLAY, has_spare=False) as first,
+        Engine(str(own), opener=fakes.SLOW_REPLAY, has_spare=False) as second,
+    ):
+
+        def lose() -> None:
+            own.write_text("no recording any more")
+            os.kill(second.pid, signal.SIGKILL)
+
+        report = sweep(store, [first, second], PROBLEMS, VARIANTS, options=OPTIONS, on_progress=Hook(3, lose))
+    assert attempts(store) == EVERY
+    assert report.outcomes == {Outcome.MEASURED: EVERY.total()}
+
+
+def test_devices_of_two_kinds_are_not_mixed(store, tmp_path, recording):
+    other = write(tmp_path / "other.parquet", recorded(replace(CPU, name="Another")))
+    with (
+        Engine(str(recording), opener=fakes.REPLAY, has_spare=False) as first,
+        Engine(str(other), opener=fakes.REPLAY, has_spare=False) as second,
+        pytest.raises(InvalidInput, match=r"Another.*devices like .*A recorded CPU"),
+    ):
+        sweep(store, [first, second], PROBLEMS, VARIANTS, options=OPTIONS)
+    assert not rows(store)
+
+
+def test_what_progress_raises_ends_the_sweep_at_once(store, devices):
+    cancelled: list[float] = []
+
+    def note_and_refuse() -> None:
+        cancelled.append(time.monotonic())
+        refuse()
+
+    with pytest.raises(StoreError, match="cancelled"):
+        sweep(store, devices, PROBLEMS, VARIANTS, options=OPTIONS, on_progress=Hook(2, note_and_refuse))
+    assert time.monotonic() - cancelled[0] < 5
+    found = attempts(store)
+    assert 0 < found.total() < EVERY.total()
+    assert set(found.values()) == {1}
+    sweep(store, devices, PROBLEMS, VARIANTS, options=OPTIONS)
+    assert attempts(store) == EVERY
+
+
+def test_a_sweep_can_be_stopped_from_outside(store, devices):
+    stopping = threading.Event()
+    with pytest.raises(CancelledError):
+        sweep(store, devices, PROBLEMS, VARIANTS, options=OPTIONS, on_progress=Hook(2, stopping.set), stopping=stopping)
+    assert 0 < attempts(store).total() < EVERY.total()
+    assert eventually(lambda: all(engine.is_alive for engine in devices))
+
+
+def test_a_queue_that_is_full_of_others_work_is_waited_for(store, recording, tmp_path):
+    with Engine(str(recording), opener=fakes.REPLAY, has_spare=False, max_queue=1) as engine:
+        engine.submit(fakes.sleep, 0.5, tmp_path / "pid", deadline_s=60)
+        read_pid(tmp_path / "pid")
+        other = engine.submit(fakes.add, 1, 2, deadline_s=60)
+        assert sweep(store, engine, PROBLEMS, VARIANTS, options=OPTIONS).is_complete
+        assert other.result() == 3
+    assert attempts(store) == EVERY
+
+
+# A cluster.
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with Cluster() as cluster:
+        yield cluster
+
+
+@pytest.mark.slow
+def test_a_killed_dask_worker_costs_only_its_layer(store, cluster: Cluster, recording):
+    cluster.add(str(recording), fakes.SLOW_REPLAY, 2)
+    with cluster.engine(2) as engine:
+        pids = set(cluster.pids().values())
+        hook = Hook(4, lambda: os.kill(min(pids), signal.SIGKILL))
+        report = sweep(store, engine, PROBLEMS, VARIANTS, options=OPTIONS, on_progress=hook)
+        assert eventually(lambda: engine.n_workers == 2)  # its nanny brings it back
+    assert attempts(store) == EVERY
+    assert (report.is_complete, report.n_attempts) == (True, EVERY.total())
+    assert report.outcomes == {Outcome.MEASURED: EVERY.total()}
+    assert engine.restarts == 1
+    assert pids <= measuring(recording)
+    assert hook.seen[-1] == (len(PROBLEMS), len(PROBLEMS))
+
+
+@pytest.mark.slow
+def test_late_workers_are_used_and_a_sweep_that_all_have_left_ends_clearly_and_goes_on(store, cluster, recording):
+    cluster.add(str(recording), fakes.SLOW_REPLAY)
+    with cluster.engine(1, start_timeout_s=6.0) as engine:
+
+        def join() -> None:
+            cluster.add(str(recording), fakes.SLOW_REPLAY)
+            assert engine.wait_ready(60, 2)
+
+        joined = Hook(1, join)
+
+        def join_then_leave(done: int, total: int, key: str) -> None:
+            joined(done, total, key)
+            parents = {path.name.split("-")[1] for path in recording.parent.glob("measured-*")}
+            if len(parents) == 2:  # the late one has measured too
+                for worker in cluster.workers:
+                    worker.end()
+
+        with pytest.raises(WorkerError, match=r"no worker is left.*ended during the job.* goes on"):
+            sweep(store, engine, PROBLEMS, VARIANTS, options=OPTIONS, on_progress=join_then_leave)
+        before = attempts(store)
+        assert 0 < before.total() < EVERY.total()
+        cluster.add(str(recording), fakes.SLOW_REPLAY)
+        assert engine.wait_ready(60)
+        report = sweep(store, engine, PROBLEMS, VARIANTS, options=OPTIONS)
+        assert report.n_skipped == before.total()
+    assert attempts(store) == EVERY
+
+
+@pytest.mark.slow
+def test_limits_bad_variants_and_cancelling_are_on_a_cluster_what_they_are_on_one_device(store, cluster, tmp_path):
+    spoilt = {("9-2-3-4-2", "cpu.gemm"): Outcome.CRASHED, ("6-1-3-4-2", "cpu.fft"): Outcome.LAUNCH_FAILED}
+    recording = write(tmp_path / "recording.parquet", recorded(spoilt=spoilt))
+    cluster.add(str(recording), fakes.SLOW_REPLAY, 2)
+    with cluster.engine(2) as engine:
+        pids = cluster.pids()
+        assert not sweep(store, engine, PROBLEMS, VARIANTS, options=OPTIONS, time_limit_s=0.7).is_complete
+        assert 0 < attempts(store).total() < EVERY.total()
+
+        with pytest.raises(StoreError, match="cancelled"):
+            sweep(store, engine, PROBLEMS, VARIANTS, options=OPTIONS, on_progress=Hook(0, refuse))
+
+        assert sweep(store, engine, PROBLEMS, VARIANTS, options=OPTIONS).is_complete
+        assert (cluster.pids(), engine.restarts) == (pids, 0)
+    assert attempts(store) == EVERY
+    failed = {
+        (row.problem.short, row.variant): row.outcome for row in rows(store) if row.outcome is not Outcome.MEASURED
+    }
+    assert failed == spoilt
