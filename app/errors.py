@@ -97,12 +97,6 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _on_bug)
 
 
-async def response_of(request: Request, error: Exception) -> Response | None:
-    """The answer to an error, for what FastAPI's own handling is not around; None where nobody foresaw it."""
-    handler = next((handler for kind, handler in _HANDLERS.items() if isinstance(error, kind)), None)
-    return None if handler is None else await handler(request, error)
-
-
 def documented(*statuses: int, answer: Any = None, status: int = HTTPStatus.OK) -> dict[int | str, dict[str, Any]]:
     """OpenAPI responses: the answer's type, and a problem document for these statuses and those of every route."""
     found: dict[int | str, dict[str, Any]] = {} if answer is None else {int(status): {"model": answer}}

@@ -11,6 +11,7 @@ from pathlib import Path
 from fastapi import FastAPI
 
 from app import errors, openapi
+from app.application import Application
 from app.border import Border
 from app.routes import advice, catalogue, convolutions, details, health, inference, insight, jobs, models, pages
 from app.service import OpenEngine, Service, open_engine
@@ -28,7 +29,7 @@ that cannot be read, 503 and 504 a worker that is busy, gone or too slow.
 """
 
 
-def create_app(settings: Settings, *, open_engine: OpenEngine = open_engine, timings: Path = TIMINGS) -> FastAPI:
+def create_app(settings: Settings, *, open_engine: OpenEngine = open_engine, timings: Path = TIMINGS) -> Application:
     """Make the application; its store and workers are opened when it starts.
 
     Parameters
@@ -51,7 +52,7 @@ def create_app(settings: Settings, *, open_engine: OpenEngine = open_engine, tim
         finally:
             await asyncio.to_thread(service.close)
 
-    app = FastAPI(
+    app = Application(
         title="conv-advisor",
         summary="Advice on convolution algorithms, from measurements",
         description=_DESCRIPTION,
