@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from math import prod
-from typing import Any, Final, overload
+from typing import Any, Final, Generic, TypeVar, overload
 
 from data.errors import InvalidLayerName, InvalidProblem
 
@@ -43,10 +43,13 @@ KEY_ENDS: Final = {(dtype, layout): f"-{dtype}-{layout}" for dtype in DType for 
 """Of a problem's key, after its short form."""
 
 
-class _once:  # noqa: N801 - it stands where property does
+T = TypeVar("T")
+
+
+class _once(Generic[T]):  # noqa: N801 - it stands where property does
     """`functools.cached_property` without its lock, which before Python 3.12 costs more than the value."""
 
-    def __init__(self, make: Callable[[ConvProblem], str]) -> None:
+    def __init__(self, make: Callable[[ConvProblem], T]) -> None:
         self._make = make
         self.__doc__ = make.__doc__
 
@@ -54,10 +57,10 @@ class _once:  # noqa: N801 - it stands where property does
         self._name = name
 
     @overload
-    def __get__(self, problem: None, _owner: type) -> _once: ...
+    def __get__(self, problem: None, _owner: type) -> _once[T]: ...
     @overload
-    def __get__(self, problem: ConvProblem, _owner: type) -> str: ...
-    def __get__(self, problem: ConvProblem | None, _owner: type) -> str | _once:
+    def __get__(self, problem: ConvProblem, _owner: type) -> T: ...
+    def __get__(self, problem: ConvProblem | None, _owner: type) -> T | _once[T]:
         if problem is None:
             return self
         made = problem.__dict__[self._name] = self._make(problem)
@@ -207,12 +210,12 @@ class ConvProblem:
         """A string that two problems share exactly when they are equal; stored data, never changed."""
         return self.short + KEY_ENDS[self.dtype, self.layout]
 
-    @property
+    @_once
     def p(self) -> int:
         """Output height."""
         return (self.h + 2 * self.pad_h - self.dilation_h * (self.r - 1) - 1) // self.stride_h + 1
 
-    @property
+    @_once
     def q(self) -> int:
         """Output width."""
         return (self.w + 2 * self.pad_w - self.dilation_w * (self.s - 1) - 1) // self.stride_w + 1

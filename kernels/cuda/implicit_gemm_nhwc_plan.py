@@ -250,10 +250,10 @@ def images_at_a_time(problem: ConvProblem, limit_bytes: int) -> int:
     if not is_packed(problem):
         return problem.n
     limit_bytes = min(limit_bytes, MAX_ELEMENTS * problem.dtype.itemsize_bytes)
-    needed = weight_bytes(problem) + image_bytes(problem)
-    if needed > limit_bytes:
-        raise WorkspaceExceeded(needed, limit_bytes)
-    fitting = min(problem.n, (limit_bytes - weight_bytes(problem)) // image_bytes(problem))
+    fixed, each = weight_bytes(problem), image_bytes(problem)
+    if fixed + each > limit_bytes:
+        raise WorkspaceExceeded(fixed + each, limit_bytes)
+    fitting = min(problem.n, (limit_bytes - fixed) // each)
     # Equal chunks: fewer images at a time than would fit, but no small rest.
     return ceil(problem.n / ceil(problem.n / fitting))
 

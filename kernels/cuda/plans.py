@@ -28,6 +28,7 @@ FFT_TILES: Final = ((4, 4), (1, 4), (1, 1))
 """Images and filters a thread of the FFT's product may compute."""
 _TILES: Final = ((32, 8), (16, 16), (32, 4), (16, 8), (8, 16), (8, 8))
 """Output tiles (width, height), the larger first."""
+_TILES_SMALLEST_FIRST: Final = _TILES[::-1]
 
 
 def threads_for(count: int) -> int:
@@ -72,6 +73,13 @@ class TilePlan:
     filters: int
     stage_channels: int
     shared_bytes: int
+
+
+def has_tiles(problem: ConvProblem, *, has_halo: bool) -> bool:
+    """Whether `plan_tiles` finds any, without looking for the best: with one filter a thread the most fit."""
+    return any(
+        _channel_bytes(problem, width, height, 1, has_halo) <= SHARED_BYTES for width, height in _TILES_SMALLEST_FIRST
+    )
 
 
 def plan_tiles(problem: ConvProblem, *, has_halo: bool) -> TilePlan | None:

@@ -57,7 +57,7 @@ def _fits_constant_memory(problem: ConvProblem, _device: Device) -> str | None:
 
 def _fits_shared_memory(has_halo: bool) -> Rule:
     def why_not(problem: ConvProblem, _device: Device) -> str | None:
-        if plans.plan_tiles(problem, has_halo=has_halo):
+        if plans.has_tiles(problem, has_halo=has_halo):
             return None
         return f"a tile and one {problem.r}x{problem.s} filter exceed the {plans.SHARED_BYTES} bytes of shared memory"
 

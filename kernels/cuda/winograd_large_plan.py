@@ -204,6 +204,8 @@ def gemm_blocks(problem: ConvProblem, cut: Cut, images: int) -> int:
 def most_images(problem: ConvProblem, tile: Tile, limit_bytes: int) -> int:
     """Images whose workspace keeps the limit."""
     low, high = 0, problem.n
+    if workspace_bytes(problem, Cut(tile, high)) <= limit_bytes:
+        return high  # as nearly always: advice asks this of every layer that nobody has asked for
     while low < high:
         images = (low + high + 1) // 2
         if workspace_bytes(problem, Cut(tile, images)) <= limit_bytes:
@@ -230,10 +232,10 @@ def expected_us(problem: ConvProblem, timed: TimedTile, cut: Cut) -> float:
 def plan_cut(problem: ConvProblem, limit_bytes: int) -> Cut:
     """The cut that the model expects to be fastest, of those whose blocks are not mostly empty."""
     timed_cuts = []
+    most_bm, most_bn = max(64, problem.k), 2 * max(64, problem.n * tiles_of(problem))
     for timed in MENU:
-        images = most_images(problem, timed.tile, limit_bytes)
-        is_filled = timed.tile.bm <= max(64, problem.k) and timed.tile.bn < 2 * max(64, problem.n * tiles_of(problem))
-        if images and is_filled:
+        is_filled = timed.tile.bm <= most_bm and timed.tile.bn < most_bn
+        if is_filled and (images := most_images(problem, timed.tile, limit_bytes)):
             cut = Cut(timed.tile, ceil(problem.n / ceil(problem.n / images)))
             timed_cuts.append((expected_us(problem, timed, cut), cut))
     if not timed_cuts:
