@@ -134,9 +134,10 @@ def all_of(*rules: Rule) -> Rule:
 @cache
 def dtype_in(*dtypes: DType) -> Rule:
     """Applies to these dtypes."""
+    reasons = {each: None if each in dtypes else f"dtype is {each}, not {' or '.join(dtypes)}" for each in DType}
 
     def why_not(problem: ConvProblem, _device: Device) -> str | None:
-        return None if problem.dtype in dtypes else f"dtype is {problem.dtype}, not {' or '.join(dtypes)}"
+        return reasons[problem.dtype]
 
     return why_not
 
@@ -144,9 +145,10 @@ def dtype_in(*dtypes: DType) -> Rule:
 @cache
 def layout_is(layout: Layout) -> Rule:
     """Applies to one layout."""
+    reasons = {each: None if each is layout else f"layout is {each}, not {layout}" for each in Layout}
 
     def why_not(problem: ConvProblem, _device: Device) -> str | None:
-        return None if problem.layout is layout else f"layout is {problem.layout}, not {layout}"
+        return reasons[problem.layout]
 
     return why_not
 
@@ -154,11 +156,12 @@ def layout_is(layout: Layout) -> Rule:
 @cache
 def filter_is(*sizes: tuple[int, int]) -> Rule:
     """Applies to these filter sizes (r, s)."""
+    allowed = " or ".join(f"{r}x{s}" for r, s in sizes)
 
     def why_not(problem: ConvProblem, _device: Device) -> str | None:
         if (problem.r, problem.s) in sizes:
             return None
-        return f"filter is {problem.r}x{problem.s}, not {' or '.join(f'{r}x{s}' for r, s in sizes)}"
+        return f"filter is {problem.r}x{problem.s}, not {allowed}"
 
     return why_not
 

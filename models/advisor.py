@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from itertools import groupby
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
@@ -17,8 +18,9 @@ from data.measurement import Device, Outcome
 from data.problem import ConvProblem
 from kernels.catalog import VARIANTS
 from kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Variant
-from models.costs import is_tied, roofline_ms
-from models.features import features
+from models.costs import is_tied
+from models.features import describe
+from models.rules import Rules
 from models.ties import level
 from models.tree_file import Step, TreeModel, path, walk
 from models.trust import Trust, trust_in
@@ -53,7 +55,7 @@ class Source(StrEnum):
     PREDICTED = "predicted"
 
 
-class Choice(msgspec.Struct, frozen=True):
+class Choice(msgspec.Struct, frozen=True, gc=False):
     """One variant that may be run.
 
     Parameters
@@ -86,7 +88,7 @@ class Choice(msgspec.Struct, frozen=True):
     plan: dict[str, Any] | None = None
 
 
-class Exclusion(msgspec.Struct, frozen=True):
+class Exclusion(msgspec.Struct, frozen=True, gc=False):
     """One variant that is out, and why."""
 
     variant: str
@@ -140,22 +142,14 @@ class _Candidate:
     time_ms: float
     uncertainty: float
 
-    @property
-    def order(self) -> tuple[float, bool, float, bool, str]:
-        workspace = math.inf if self.workspace_bytes is None else self.workspace_bytes
-        return self.time_ms, self.timed is None, workspace, not self.variant.is_deterministic, self.variant.id
-
 
 @dataclass(frozen=True, slots=True)
 class _Row:
     """A leaf of the tree, whatever the problem: what the advisor reads of its arrays, once."""
 
-    column: Mapping[str, int]
+    known: Mapping[str, tuple[float, float, str | None, float]]
+    """Of each variant: slowdown, workspace as a share of the problem's bytes, why it is out, log of the slowdown."""
     order: tuple[tuple[str, ...], ...]  # of the variants that are likely to run; of one predicted time together
-    log_slowdown: list[float]
-    slowdown: list[float]
-    support: list[float]
-    workspace: list[float]
     roofline: tuple[float, float, float]
     best: float
     spread: float
@@ -170,24 +164,23 @@ class _Leaf:
     n_bytes: int
 
     def time_ms(self, variant: str) -> float:
-        return self.best_ms * self.row.slowdown[self.row.column[variant]]
+        return self.best_ms * self.row.known[variant][0]
 
     def workspace_bytes(self, variant: str) -> int | None:
         """As predicted; a little above the limit of measurements, where the prediction may err, as that limit."""
-        column = self.row.column.get(variant)
-        if column is None:
+        known = self.row.known.get(variant)
+        if known is None:
             return None
-        predicted, limit = round(self.row.workspace[column] * self.n_bytes), DEFAULT_WORKSPACE_LIMIT_BYTES
+        predicted, limit = round(known[1] * self.n_bytes), DEFAULT_WORKSPACE_LIMIT_BYTES
         return limit if limit < predicted <= _SURELY_ABOVE * limit else predicted
 
-    def why_not(self, variant: str) -> str | None:
-        column = self.row.column.get(variant)
-        if column is None:
-            return "not measured on this layer, and the model does not know it"
-        support = self.row.support[column]
-        if support >= MIN_SUPPORT:
-            return None
-        return f"predicted as not supported: it is {support:.0%} likely to run"
+
+_UNKNOWN: Final = "not measured on this layer, and the model does not know it"
+
+
+@lru_cache(maxsize=4096)
+def _unlikely(support: float) -> str:
+    return f"predicted as not supported: it is {support:.0%} likely to run"
 
 
 class Advisor:
@@ -217,6 +210,7 @@ class Advisor:
         self.model = model
         self.device = found
         self._pool = {variant.id: variant for variant in variants.values() if variant.backend.device_kind == found.kind}
+        self._rules = Rules(tuple(self._pool.values()), found)
         self._column = {name: column for column, name in enumerate(model.variants)} if model else {}
         self._rows: dict[int, _Row] = {}
 
@@ -246,13 +240,14 @@ class Advisor:
         NoAdvice
             Nothing is left.
         """
-        values = features(problem)
-        leaf = self._leaf(problem, values)
+        values, flops, n_bytes = describe(problem)
+        leaf = self._leaf(values, flops, n_bytes)
+        limits = max_workspace_bytes, is_deterministic
         candidates: list[_Candidate] = []
         excluded: list[Exclusion] = []
-        for variant in self._pool.values():
+        for variant, reason in zip(self._pool.values(), self._rules.reasons(problem), strict=False):
             summary = measured.get(variant.id) if measured else None
-            found = self._candidate(variant, problem, leaf, summary, max_workspace_bytes, is_deterministic)
+            found = reason or self._candidate(variant, problem, leaf, summary, *limits)
             if isinstance(found, str):
                 excluded.append(Exclusion(variant.id, found))
             else:
@@ -261,7 +256,7 @@ class Advisor:
             raise NoAdvice(_nothing_left(problem, self.device, excluded))
         if leaf:
             _scale(candidates, leaf)
-        ranking = _ranking(candidates)
+        ranking = _ranking(candidates, leaf.row.spread if leaf else 0.0)
         return Advice(
             problem=problem,
             device_id=self.device.id,
@@ -298,7 +293,7 @@ class Advisor:
         is_deterministic: bool = False,
     ) -> Iterator[str]:
         """The variants that apply, by predicted time alone, each looked at only when asked for."""
-        leaf = self._leaf(problem, features(problem))
+        leaf = self._leaf(*describe(problem))
         if leaf is None:
             return
         for names in leaf.row.order:
@@ -318,10 +313,12 @@ class Advisor:
         """
         if self.model is None:
             return None
-        place = walk(self.model, features(problem))
+        values, flops, n_bytes = describe(problem)
+        place = walk(self.model, values)
         row = self._rows.get(place) or self._row(place)
-        least_ms = roofline_ms(problem, row.roofline)
-        return self.first(problem, place, least_ms, problem.bytes, max_workspace_bytes, is_deterministic)
+        return self.first(
+            problem, place, _least_ms(row, flops, n_bytes), n_bytes, max_workspace_bytes, is_deterministic
+        )
 
     def first(
         self,
@@ -350,25 +347,15 @@ class Advisor:
         leaf = _Leaf(row, roofline_ms * row.best, n_bytes)
         for names in row.order:
             if len(names) == 1:
-                time_ms = self._time_ms(self._pool[names[0]], problem, leaf, max_workspace_bytes, is_deterministic)
-                if time_ms is not None:
-                    return names[0], time_ms
+                variant = self._pool[names[0]]
+                if variant.why_not(problem, self.device):
+                    continue
+                found = _predicted(variant, problem, leaf, max_workspace_bytes, is_deterministic)
+                if not isinstance(found, str):
+                    return names[0], found.time_ms
             elif tied := self._tied(names, problem, leaf, max_workspace_bytes, is_deterministic):
                 return tied[0].variant.id, tied[0].time_ms
         return None
-
-    def _time_ms(
-        self, variant: Variant, problem: ConvProblem, leaf: _Leaf, max_workspace_bytes: int, is_deterministic: bool
-    ) -> float | None:
-        """Predicted time of a variant that is likely to run; None where `_candidate` says why it is out."""
-        if variant.why_not(problem, self.device) or (is_deterministic and not variant.is_deterministic):
-            return None
-        workspace = variant.workspace_bytes(problem)
-        if workspace is None:
-            workspace = leaf.workspace_bytes(variant.id)
-        if workspace is not None and workspace > max_workspace_bytes:
-            return None
-        return leaf.time_ms(variant.id)
 
     def _tied(
         self,
@@ -379,16 +366,17 @@ class Advisor:
         is_deterministic: bool,
     ) -> list[_Candidate]:
         """Of variants of one predicted time those that apply, in the order of a ranking."""
+        variants = [variant for name in names if not (variant := self._pool[name]).why_not(problem, self.device)]
         limits = max_workspace_bytes, is_deterministic
-        found = [self._candidate(self._pool[name], problem, leaf, None, *limits) for name in names]
-        return sorted((each for each in found if not isinstance(each, str)), key=lambda each: each.order)
+        found = [_predicted(variant, problem, leaf, *limits) for variant in variants]
+        return sorted((each for each in found if not isinstance(each, str)), key=_order)
 
-    def _leaf(self, problem: ConvProblem, values: Sequence[float]) -> _Leaf | None:
+    def _leaf(self, values: Sequence[float], flops: int, n_bytes: int) -> _Leaf | None:
         if self.model is None:
             return None
         place = walk(self.model, values)
         row = self._rows.get(place) or self._row(place)
-        return _Leaf(row, roofline_ms(problem, row.roofline) * row.best, problem.bytes)
+        return _Leaf(row, _least_ms(row, flops, n_bytes) * row.best, n_bytes)
 
     def _row(self, place: int) -> _Row:
         model = self.model
@@ -404,12 +392,16 @@ class Advisor:
             if name in self._pool and support[column] >= MIN_SUPPORT
         )
         row = self._rows[place] = _Row(
-            column=self._column,
+            known={
+                name: (
+                    math.exp(log_slowdown[column]),
+                    workspace[column],
+                    None if support[column] >= MIN_SUPPORT else _unlikely(support[column]),
+                    log_slowdown[column],
+                )
+                for name, column in self._column.items()
+            },
             order=tuple(tuple(name for _, name in tied) for _, tied in groupby(known, key=lambda pair: pair[0])),
-            log_slowdown=log_slowdown,
-            slowdown=[math.exp(each) for each in log_slowdown],
-            support=support,
-            workspace=workspace,
             roofline=tuple(roofline),
             best=math.exp(model.arrays["log_best"][place]),
             spread=spread,
@@ -425,10 +417,9 @@ class Advisor:
         max_workspace_bytes: int,
         is_deterministic: bool,
     ) -> _Candidate | str:
-        """The variant with its time, or why it is out."""
-        reason = variant.why_not(problem, self.device)
-        if reason:
-            return reason
+        """A variant that applies, with its time, or why it is out."""
+        if summary is None and leaf:
+            return _predicted(variant, problem, leaf, max_workspace_bytes, is_deterministic)
         workspace = _workspace_bytes(variant, problem, leaf, summary)
         reason = _over_limits(variant, workspace, max_workspace_bytes, is_deterministic)
         if reason:
@@ -437,11 +428,33 @@ class Advisor:
             return _Candidate(variant, workspace, summary, summary.time_ms, summary.noise or 0.0)
         if leaf is None:
             return _refusal(summary) or f"not measured on this layer, and there is no model of {self.device.id}"
-        return (
-            _refusal(summary)
-            or leaf.why_not(variant.id)
-            or _Candidate(variant, workspace, None, leaf.time_ms(variant.id), leaf.row.spread)
-        )
+        return _refusal(summary) or _likely(variant, workspace, leaf)
+
+
+def _predicted(
+    variant: Variant, problem: ConvProblem, leaf: _Leaf, max_workspace_bytes: int, is_deterministic: bool
+) -> _Candidate | str:
+    """A variant that applies and was not measured, with its predicted time, or why it is out."""
+    workspace = variant.workspace_bytes(problem)
+    if workspace is None:
+        workspace = leaf.workspace_bytes(variant.id)
+    if (is_deterministic and not variant.is_deterministic) or (workspace or 0) > max_workspace_bytes:
+        return _over_limits(variant, workspace, max_workspace_bytes, is_deterministic) or ""
+    return _likely(variant, workspace, leaf)
+
+
+def _likely(variant: Variant, workspace_bytes: int | None, leaf: _Leaf) -> _Candidate | str:
+    """A variant with its predicted time, or why it will not run."""
+    known = leaf.row.known.get(variant.id)
+    if known is None:
+        return _UNKNOWN
+    return known[2] or _Candidate(variant, workspace_bytes, None, leaf.best_ms * known[0], leaf.row.spread)
+
+
+def _least_ms(row: _Row, flops: int, n_bytes: int) -> float:
+    """`models.costs.roofline_ms`, of what is computed already."""
+    flops_per_ms, bytes_per_ms, least_ms = row.roofline
+    return max(flops / flops_per_ms, n_bytes / bytes_per_ms, least_ms)
 
 
 def _workspace_bytes(variant: Variant, problem: ConvProblem, leaf: _Leaf | None, summary: Summary | None) -> int | None:
@@ -471,10 +484,10 @@ def _refusal(summary: Summary | None) -> str | None:
 def _scale(candidates: list[_Candidate], leaf: _Leaf) -> None:
     """Bring the predicted times to the level of the measured ones."""
     row = leaf.row
-    known = [each for each in candidates if each.timed and each.variant.id in row.column]
+    known = [each for each in candidates if each.timed and each.variant.id in row.known]
     if not known:
         return
-    near = [each for each in known if row.log_slowdown[row.column[each.variant.id]] < _COMPARABLE_LOG_SLOWDOWN]
+    near = [each for each in known if row.known[each.variant.id][3] < _COMPARABLE_LOG_SLOWDOWN]
     scale = median(each.time_ms / leaf.time_ms(each.variant.id) for each in near or known)
     best_ms = min((each.time_ms for each in candidates if each.timed), default=0.0)
     for each in candidates:
@@ -484,32 +497,41 @@ def _scale(candidates: list[_Candidate], leaf: _Leaf) -> None:
                 each.time_ms = best_ms
 
 
-def _ranking(candidates: list[_Candidate]) -> tuple[Choice, ...]:
-    candidates.sort(key=lambda each: each.order)
+def _ranking(candidates: list[_Candidate], spread: float) -> tuple[Choice, ...]:
+    """The candidates in order; those without a time of their own have this uncertainty."""
+    candidates.sort(key=_order)
     best = candidates[0]
+    best_ms, reach_ms = best.time_ms, best.time_ms * math.exp(spread)
     return tuple(
-        Choice(
-            variant=each.variant.id,
-            time_ms=each.time_ms,
-            source=Source.MEASURED if each.timed else Source.PREDICTED,
-            slowdown=each.time_ms / best.time_ms,
-            uncertainty=each.uncertainty,
-            is_tied=_is_tied(each, best),
-            workspace_bytes=each.workspace_bytes,
-            is_deterministic=each.variant.is_deterministic,
-            plan=each.timed.plan if each.timed else None,
-        )
-        for each in candidates
+        [
+            Choice(
+                each.variant.id,
+                each.time_ms,
+                Source.MEASURED if each.timed else Source.PREDICTED,
+                each.time_ms / best_ms,
+                each.uncertainty,
+                _is_tied(each, best) if each.timed and best.timed else each.time_ms <= reach_ms,
+                each.workspace_bytes,
+                each.variant.is_deterministic,
+                each.timed.plan if each.timed else None,
+            )
+            for each in candidates
+        ]
     )
 
 
+def _order(each: _Candidate) -> tuple[float, bool, float, bool, str]:
+    variant, workspace = each.variant, each.workspace_bytes
+    least_last = math.inf if workspace is None else workspace
+    return each.time_ms, each.timed is None, least_last, not variant.is_deterministic, variant.id
+
+
 def _is_tied(each: _Candidate, best: _Candidate) -> bool:
-    if each.timed and best.timed:
-        if each is not best and each.timed.outcome is Outcome.PRUNED:  # its one sample says only that it is far behind
-            return False
-        return is_tied(each.time_ms, each.uncertainty, best.time_ms, best.uncertainty)
-    spread = max(one.uncertainty for one in (each, best) if one.timed is None)
-    return each.time_ms <= best.time_ms * math.exp(spread)
+    """Of two that were measured."""
+    assert each.timed  # noqa: S101 - or there is nothing to compare
+    if each is not best and each.timed.outcome is Outcome.PRUNED:  # its one sample says only that it is far behind
+        return False
+    return is_tied(each.time_ms, each.uncertainty, best.time_ms, best.uncertainty)
 
 
 def _nothing_left(problem: ConvProblem, device: Device, excluded: Sequence[Exclusion]) -> str:

@@ -91,10 +91,6 @@ def _winograd_bytes(problem: ConvProblem) -> int:
     return _under_the_default_limit(lambda limit: plans.plan_winograd(problem, limit).workspace_bytes)
 
 
-def _is_float32(problem: ConvProblem, _device: Device) -> str | None:
-    return None if problem.dtype is DType.FLOAT32 else f"dtype is {problem.dtype}, not float32"
-
-
 def _has_wgmma(_problem: ConvProblem, device: Device) -> str | None:
     if device.capability == "9.0":
         return None
@@ -205,14 +201,14 @@ VARIANTS: Final = (
     _variant(
         "cuda.winograd_nonfused_4x4_3x3",
         Algorithm.WINOGRAD,
-        why_not=all_of(_PLAIN, filter_is((3, 3)), _is_float32, _has_wgmma),
+        why_not=all_of(_PLAIN, filter_is((3, 3)), dtype_in(DType.FLOAT32), _has_wgmma),
         workspace_bytes=_winograd_large_bytes,
         source=_WINOGRAD,
     ),
     _variant(
         "cuda.winograd_nonfused_4x4_5x5",
         Algorithm.WINOGRAD,
-        why_not=all_of(_PLAIN, filter_is((5, 5)), _is_float32, _has_wgmma),
+        why_not=all_of(_PLAIN, filter_is((5, 5)), dtype_in(DType.FLOAT32), _has_wgmma),
         workspace_bytes=_winograd_large_bytes,
         source=_WINOGRAD,
     ),

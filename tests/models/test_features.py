@@ -59,5 +59,5 @@ def test_matrix_has_the_same_values() -> None:
     problems = [edge_problem(name, DType.TF32, Layout.NCHW) for name in EDGE_SHAPES]
     matrix = feature_matrix(problems)
     assert matrix.dtype == np.float32
-    assert matrix.tolist() == [features(problem) for problem in problems]
+    assert matrix.tolist() == [list(features(problem)) for problem in problems]
     assert feature_matrix([]).shape == (0, len(FEATURES))
