@@ -119,6 +119,17 @@ class AdviceAnswer(TypedDict):
     problem: ProblemAnswer
 
 
+class BestAloneAnswer(TypedDict):
+    """The best variant for a layer, without the ranking; model is null where only measurements spoke."""
+
+    layer: str
+    variant: str
+    time_ms: float
+    source: str
+    model: str | None
+    device: str
+
+
 class BulkAdviceAnswer(TypedDict):
     """Advice on each layer, in order; with ranking, each entry also has all that GET answers."""
 

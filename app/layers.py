@@ -27,6 +27,21 @@ _DTYPES: Final = {str(dtype): dtype for dtype in DType}
 _LAYOUTS: Final = {str(layout): layout for layout in Layout}
 
 
+def read_one(asked: Layer) -> ConvProblem:
+    """What one layer means.
+
+    Raises
+    ------
+    InvalidProblem, InvalidLayerName
+    """
+    if isinstance(asked, AskedLayer):
+        kind = _PLAIN.kind(asked)
+        row = _PLAIN.row(asked, *kind)
+        if row is not None and (problem := table.problem_of(row, *kind, asked.layer)).is_sound():
+            return problem
+    return problem_from({"layer": asked} if isinstance(asked, str) else named(asked))
+
+
 class Reader:
     """Reads layers.
 
@@ -52,8 +67,8 @@ class Reader:
         sizes : int64 array of shape (P, 14)
             Of the problems among them, as in `data.table`.
         """
-        kinds = [self._kind(layer) for layer in layers]
-        rows = [self._row(layer, *kind) or _UNSOUND for layer, kind in zip(layers, kinds, strict=True)]
+        kinds = [self.kind(layer) for layer in layers]
+        rows = [self.row(layer, *kind) or _UNSOUND for layer, kind in zip(layers, kinds, strict=True)]
         sizes = table.table(rows)
         is_sound = table.is_sound(sizes)
         problems: list[ConvProblem | InvalidInput] = []
@@ -68,7 +83,7 @@ class Reader:
             problems.append(found)
         return problems, sizes[is_sound]
 
-    def _row(self, layer: Layer, dtype: DType | None, layout: Layout | None) -> table.Row | None:
+    def row(self, layer: Layer, dtype: DType | None, layout: Layout | None) -> table.Row | None:
         """The sizes of a layer that is written plainly; of others None."""
         if not self._is_plain or dtype is None or layout is None:
             return None
@@ -85,7 +100,7 @@ class Reader:
         row = (*sizes, *_more(*more))
         return row if max(row) <= MAX_ELEMENTS and min(row) >= 0 else None
 
-    def _kind(self, layer: Layer) -> tuple[Any, Any]:
+    def kind(self, layer: Layer) -> tuple[Any, Any]:
         """dtype and layout of a layer; None for what is none."""
         if isinstance(layer, str) or (layer.dtype is None and layer.layout is None):
             return self._both
@@ -127,3 +142,6 @@ def _more(
         dilation if dilation_w is None else dilation_w,
         1 if groups is None else groups,
     )
+
+
+_PLAIN: Final = Reader({})

@@ -126,6 +126,14 @@ class AdviceParameters(LayerParameters):
     deterministic: Annotated[bool, Field(description="Only variants whose equal inputs give equal bits.")] = False
 
 
+class AdviceQuery(AdviceParameters):
+    """What GET asks of advice."""
+
+    ranking: Annotated[bool, Field(description="Beside the best variant the whole ranking, and how it was found.")] = (
+        True
+    )
+
+
 class VariantParameters(LayerParameters):
     """A layer that variants are asked about; none is needed."""
 

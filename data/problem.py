@@ -122,11 +122,12 @@ class ConvProblem:
             object.__setattr__(self, "dtype", _member(DType, "dtype", self.dtype))
         if type(self.layout) is not Layout:
             object.__setattr__(self, "layout", _member(Layout, "layout", self.layout))
-        if not self._is_sound():
+        if not self.is_sound():
             self._check()
 
-    def _is_sound(self) -> bool:
-        """Whether `_check` finds nothing, in a fraction of its time: a service makes 100,000 problems a second."""
+    def is_sound(self) -> bool:
+        """Whether the fields' values are allowed, as those of every problem are that was made by its class."""
+        # What `_check` finds too, in a fraction of its time.
         n, c, h, w, k, r, s, groups = self.n, self.c, self.h, self.w, self.k, self.r, self.s, self.groups
         stride_h, stride_w, dilation_h, dilation_w = self.stride_h, self.stride_w, self.dilation_h, self.dilation_w
         pad_h, pad_w = self.pad_h, self.pad_w

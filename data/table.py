@@ -21,6 +21,11 @@ Row = tuple[int, ...]
 
 _SIZES_OF: Final = attrgetter(*SIZES)
 _SHORT: Final = re.compile("-".join([r"([1-9][0-9]{0,9})"] * 5))
+_LONG: Final = re.compile(
+    "AxA-A-AxA-A-A-strideAxA-padBxB-dilationAxA-groupsA".replace("A", "([1-9][0-9]{0,9})").replace(
+        "B", "(0|[1-9][0-9]{0,9})"
+    )
+)
 
 
 def is_sound(sizes: np.ndarray) -> np.ndarray:
@@ -50,13 +55,23 @@ def is_sound(sizes: np.ndarray) -> np.ndarray:
 
 
 def row_of_short(layer: str) -> Row | None:
-    """The sizes that a short form means, ``size-batch-filter-filters-depth``; None where it is none that is plain."""
+    """The sizes that a form means which `ConvProblem.short` may have; None where a problem would not say it so."""
     match = _SHORT.fullmatch(layer)
     if match is None:
-        return None
+        return _row_of_long(layer)
     size, batch, taps, filters, depth = map(int, match.groups())
     pad = taps // 2
     return batch, depth, size, size, filters, taps, taps, 1, 1, pad, pad, 1, 1, 1
+
+
+def _row_of_long(layer: str) -> Row | None:
+    match = _LONG.fullmatch(layer)
+    if match is None:
+        return None
+    h, w, n, r, s, k, c, *steps = map(int, match.groups())
+    stride_h, stride_w, pad_h, pad_w, *others = steps
+    has_short = h == w and r == s and pad_h == pad_w == r // 2 and stride_h == stride_w == max(others) == 1
+    return None if has_short else (n, c, h, w, k, r, s, *steps)
 
 
 def row_of(problem: ConvProblem) -> Row:
@@ -65,7 +80,7 @@ def row_of(problem: ConvProblem) -> Row:
 
 
 def problem_of(row: Row, dtype: DType, layout: Layout, short: str | None = None) -> ConvProblem:
-    """The problem of a row that `is_sound`, without a second check.
+    """The problem of a row, without a check: where it has had none, `ConvProblem.is_sound` makes up for it.
 
     Parameters
     ----------

@@ -147,9 +147,12 @@ class _Candidate:
 class _Row:
     """A leaf of the tree, whatever the problem: what the advisor reads of its arrays, once."""
 
-    known: Mapping[str, tuple[float, float, str | None, float]]
-    """Of each variant: slowdown, workspace as a share of the problem's bytes, why it is out, log of the slowdown."""
+    column: Mapping[str, int]
     order: tuple[tuple[str, ...], ...]  # of the variants that are likely to run; of one predicted time together
+    log_slowdown: list[float]
+    slowdown: list[float]
+    workspace: list[float]
+    refusal: list[str | None]
     roofline: tuple[float, float, float]
     best: float
     spread: float
@@ -164,14 +167,14 @@ class _Leaf:
     n_bytes: int
 
     def time_ms(self, variant: str) -> float:
-        return self.best_ms * self.row.known[variant][0]
+        return self.best_ms * self.row.slowdown[self.row.column[variant]]
 
     def workspace_bytes(self, variant: str) -> int | None:
         """As predicted; a little above the limit of measurements, where the prediction may err, as that limit."""
-        known = self.row.known.get(variant)
-        if known is None:
+        column = self.row.column.get(variant)
+        if column is None:
             return None
-        predicted, limit = round(known[1] * self.n_bytes), DEFAULT_WORKSPACE_LIMIT_BYTES
+        predicted, limit = round(self.row.workspace[column] * self.n_bytes), DEFAULT_WORKSPACE_LIMIT_BYTES
         return limit if limit < predicted <= _SURELY_ABOVE * limit else predicted
 
 
@@ -392,16 +395,12 @@ class Advisor:
             if name in self._pool and support[column] >= MIN_SUPPORT
         )
         row = self._rows[place] = _Row(
-            known={
-                name: (
-                    math.exp(log_slowdown[column]),
-                    workspace[column],
-                    None if support[column] >= MIN_SUPPORT else _unlikely(support[column]),
-                    log_slowdown[column],
-                )
-                for name, column in self._column.items()
-            },
+            column=self._column,
             order=tuple(tuple(name for _, name in tied) for _, tied in groupby(known, key=lambda pair: pair[0])),
+            log_slowdown=log_slowdown,
+            slowdown=[math.exp(each) for each in log_slowdown],
+            workspace=workspace,
+            refusal=[None if each >= MIN_SUPPORT else _unlikely(each) for each in support],
             roofline=tuple(roofline),
             best=math.exp(model.arrays["log_best"][place]),
             spread=spread,
@@ -445,10 +444,12 @@ def _predicted(
 
 def _likely(variant: Variant, workspace_bytes: int | None, leaf: _Leaf) -> _Candidate | str:
     """A variant with its predicted time, or why it will not run."""
-    known = leaf.row.known.get(variant.id)
-    if known is None:
+    row = leaf.row
+    column = row.column.get(variant.id)
+    if column is None:
         return _UNKNOWN
-    return known[2] or _Candidate(variant, workspace_bytes, None, leaf.best_ms * known[0], leaf.row.spread)
+    refusal = row.refusal[column]
+    return refusal or _Candidate(variant, workspace_bytes, None, leaf.best_ms * row.slowdown[column], row.spread)
 
 
 def _least_ms(row: _Row, flops: int, n_bytes: int) -> float:
@@ -484,10 +485,10 @@ def _refusal(summary: Summary | None) -> str | None:
 def _scale(candidates: list[_Candidate], leaf: _Leaf) -> None:
     """Bring the predicted times to the level of the measured ones."""
     row = leaf.row
-    known = [each for each in candidates if each.timed and each.variant.id in row.known]
+    known = [each for each in candidates if each.timed and each.variant.id in row.column]
     if not known:
         return
-    near = [each for each in known if row.known[each.variant.id][3] < _COMPARABLE_LOG_SLOWDOWN]
+    near = [each for each in known if row.log_slowdown[row.column[each.variant.id]] < _COMPARABLE_LOG_SLOWDOWN]
     scale = median(each.time_ms / leaf.time_ms(each.variant.id) for each in near or known)
     best_ms = min((each.time_ms for each in candidates if each.timed), default=0.0)
     for each in candidates:

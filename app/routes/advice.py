@@ -6,18 +6,20 @@ import asyncio
 import logging
 from typing import Annotated, Final
 
+import msgspec
 from fastapi import APIRouter, Query, Request
 from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.advice import Limits, advise_one
-from app.answers import AdviceAnswer, BulkAdviceAnswer, advice_json
+from app.advice import Limits, advise_alone, advise_one
+from app.answers import AdviceAnswer, BestAloneAnswer, BulkAdviceAnswer, advice_json
 from app.asked import parse_list, parse_query
 from app.body import read_json
 from app.bulk import advise_all
 from app.errors import documented
+from app.layers import read_one
 from app.openapi import body_of
-from app.schemas import AdviceParameters, BulkAdviceRequest, named, problem_from
+from app.schemas import AdviceQuery, BulkAdviceRequest
 from app.service import Service
 
 log = logging.getLogger(__name__)
@@ -59,10 +61,13 @@ def _get(service: Service, query: bytes) -> bytes:
     if kept is not None:
         return kept
     asked = parse_query(query)
-    problem, limits = problem_from(named(asked)), Limits.of(asked, service)
+    problem, limits = read_one(asked), Limits.of(asked, service)
     # Before the advice, so that what changes meanwhile makes it out of date.
-    basis = service.basis(limits.device_id)
-    found = advice_json(advise_one(service, problem, limits))
+    basis = service.recent_basis(asked.device)
+    if asked.ranking:
+        found = advice_json(advise_one(service, problem, limits, basis.advisor))
+    else:
+        found = msgspec.json.encode(advise_alone(service, problem, limits, basis.advisor))
     service.answers.put(query, asked.device, basis, found)
     return found
 
@@ -94,11 +99,12 @@ class _Documented(APIRoute):
 router = APIRouter(tags=["advice"], route_class=_Documented)
 
 
-@router.get(PATH, responses=documented(400, 404, 409, 503, answer=AdviceAnswer))
-async def get_advice(asked: Annotated[AdviceParameters, Query()]) -> None:
+@router.get(PATH, responses=documented(400, 404, 409, 503, answer=AdviceAnswer | BestAloneAnswer))
+async def get_advice(asked: Annotated[AdviceQuery, Query()]) -> None:
     """The best variant for a layer, and the whole ranking: time, slowdown, workspace, ties; why the others are out.
 
-    A time is measured where the store has it, else predicted by the device's tree, whose decisions are told.
+    A time is measured where the store has it, else predicted by the device's tree, whose decisions are told. With
+    ``ranking=false`` the best variant alone, as in a list.
     """
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from app.asked import AskedAdvice, AskedLayer, AskedList, parse_list, parse_query
-from app.schemas import AdviceParameters, BulkAdviceRequest, LayerParameters, named
+from app.schemas import AdviceQuery, BulkAdviceRequest, LayerParameters, named
 
 TEXTS = st.sampled_from(
     [
@@ -23,7 +23,7 @@ TEXTS = st.sampled_from(
         *("a\n", "a b", "ä", "x" * 200, "x" * 201, "\x00", "\ud7ff", "é" * 201),
     ]
 )
-NAMES = st.sampled_from([*AdviceParameters.model_fields, "layers", "ranking", "N", "unknown"])
+NAMES = st.sampled_from([*AdviceQuery.model_fields, "layers", "ranking", "N", "unknown"])
 SCALARS = st.one_of(TEXTS, st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(), st.integers(-2, 9))
 OBJECTS = st.dictionaries(NAMES, SCALARS, max_size=5)
 LAYERS = st.lists(st.one_of(SCALARS, OBJECTS, st.just("14-1-3-256-128")), max_size=3)
@@ -31,7 +31,7 @@ LAYERS = st.lists(st.one_of(SCALARS, OBJECTS, st.just("14-1-3-256-128")), max_si
 
 def plain(asked: Any) -> dict[str, Any]:
     """What was asked, whichever reader read it."""
-    fields = {name: getattr(asked, name) for name in AdviceParameters.model_fields}
+    fields = {name: getattr(asked, name) for name in AdviceQuery.model_fields}
     if hasattr(asked, "layers"):
         layers = [each if isinstance(each, str) else named(each) for each in asked.layers]
         fields |= {"layers": layers, "ranking": asked.ranking}
@@ -40,7 +40,7 @@ def plain(asked: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("fast", "schema"),
-    [(AskedLayer, LayerParameters), (AskedAdvice, AdviceParameters), (AskedList, BulkAdviceRequest)],
+    [(AskedLayer, LayerParameters), (AskedAdvice, AdviceQuery), (AskedList, BulkAdviceRequest)],
 )
 def test_both_descriptions_have_the_same_fields_and_defaults(fast: type[msgspec.Struct], schema: Any) -> None:
     described = {name: None if field.is_required() else (field.default,) for name, field in schema.model_fields.items()}
@@ -54,7 +54,7 @@ def test_a_query_means_what_the_schema_says_and_fails_where_it_fails(given: dict
     query = urlencode(given, errors="surrogatepass") + ("&n=3" if is_doubled else "")
     values = dict(parse_qsl(query, keep_blank_values=True))
     try:
-        expected = AdviceParameters.model_validate(values)
+        expected = AdviceQuery.model_validate(values)
     except ValidationError as error:
         with pytest.raises(RequestValidationError) as caught:
             parse_query(query.encode())
