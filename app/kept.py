@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from typing import Final
+
+
+_ENTRY_BYTES: Final = 300
+"""Of an entry beside its question and its answer: what holds them, and their headers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,12 +20,12 @@ class _Kept:
 
 
 class Answers:
-    """Answers by what was asked, the one asked for longest ago out first.
+    """Answers by what was asked in bytes, the one asked for longest ago out first.
 
     Parameters
     ----------
     most_bytes : int
-        Of all answers together.
+        Of all answers together, with the questions and what holds both.
 
     Attributes
     ----------
@@ -32,14 +37,14 @@ class Answers:
         self.hits = self.misses = 0
         self._most_bytes = most_bytes
         self._bytes = 0
-        self._kept: OrderedDict[Hashable, _Kept] = OrderedDict()
+        self._kept: OrderedDict[bytes, _Kept] = OrderedDict()
 
-    def get(self, asked: Hashable, basis_of: Callable[[str | None], object]) -> bytes | None:
+    def get(self, asked: bytes, basis_of: Callable[[str | None], object]) -> bytes | None:
         """The answer, if it would be made from the same today.
 
         Parameters
         ----------
-        asked : hashable
+        asked : bytes
         basis_of : callable (device_id) -> object
             What an answer on the device that was asked for (None: whichever is the default) depends on beside what is
             asked; equal to the kept answer's own if and only if nothing has changed.
@@ -52,14 +57,18 @@ class Answers:
         self._kept.move_to_end(asked)
         return kept.answer
 
-    def put(self, asked: Hashable, device_id: str | None, basis: object, answer: bytes) -> None:
+    def put(self, asked: bytes, device_id: str | None, basis: object, answer: bytes) -> None:
         """Keep an answer."""
         before = self._kept.pop(asked, None)
         self._kept[asked] = _Kept(device_id, basis, answer)
-        self._bytes += len(answer) - (len(before.answer) if before else 0)
+        self._bytes += _bytes(asked, answer) - (_bytes(asked, before.answer) if before else 0)
         while self._bytes > self._most_bytes:
-            _, oldest = self._kept.popitem(last=False)
-            self._bytes -= len(oldest.answer)
+            question, oldest = self._kept.popitem(last=False)
+            self._bytes -= _bytes(question, oldest.answer)
+
+
+def _bytes(asked: bytes, answer: bytes) -> int:
+    return len(asked) + len(answer) + _ENTRY_BYTES
 
 
 class Parts:

@@ -347,17 +347,18 @@ class Advisor:
         is_deterministic : bool
         """
         row = self._rows.get(place) or self._row(place)
-        leaf = _Leaf(row, roofline_ms * row.best, n_bytes)
+        device, pool, leaf = self.device, self._pool, _Leaf(row, roofline_ms * row.best, n_bytes)
         for names in row.order:
-            if len(names) == 1:
-                variant = self._pool[names[0]]
-                if variant.why_not(problem, self.device):
-                    continue
-                found = _predicted(variant, problem, leaf, max_workspace_bytes, is_deterministic)
-                if not isinstance(found, str):
-                    return names[0], found.time_ms
-            elif tied := self._tied(names, problem, leaf, max_workspace_bytes, is_deterministic):
-                return tied[0].variant.id, tied[0].time_ms
+            if len(names) > 1:
+                if tied := self._tied(names, problem, leaf, max_workspace_bytes, is_deterministic):
+                    return tied[0].variant.id, tied[0].time_ms
+                continue
+            variant = pool[names[0]]
+            if variant.why_not(problem, device):
+                continue
+            workspace = _workspace_bytes(variant, problem, leaf, None)
+            if not _over_limits(variant, workspace, max_workspace_bytes, is_deterministic):
+                return variant.id, leaf.time_ms(variant.id)
         return None
 
     def _tied(
@@ -434,9 +435,7 @@ def _predicted(
     variant: Variant, problem: ConvProblem, leaf: _Leaf, max_workspace_bytes: int, is_deterministic: bool
 ) -> _Candidate | str:
     """A variant that applies and was not measured, with its predicted time, or why it is out."""
-    workspace = variant.workspace_bytes(problem)
-    if workspace is None:
-        workspace = leaf.workspace_bytes(variant.id)
+    workspace = _workspace_bytes(variant, problem, leaf, None)
     if (is_deterministic and not variant.is_deterministic) or (workspace or 0) > max_workspace_bytes:
         return _over_limits(variant, workspace, max_workspace_bytes, is_deterministic) or ""
     return _likely(variant, workspace, leaf)

@@ -48,29 +48,37 @@ def ask(client: Client, problem: ConvProblem = PROBLEM) -> tuple[str, str]:
 
 
 def test_an_answer_is_kept_until_what_it_was_made_from_changes() -> None:
-    answers = Answers(100)
-    assert answers.get("layer", lambda _: 1) is None
-    answers.put("layer", "gpu", 1, b"one")
+    answers = Answers(1000)
+    assert answers.get(b"layer", lambda _: 1) is None
+    answers.put(b"layer", "gpu", 1, b"one")
     asked_for: list[str | None] = []
-    assert answers.get("layer", lambda device_id: asked_for.append(device_id) or 1) == b"one"
+    assert answers.get(b"layer", lambda device_id: asked_for.append(device_id) or 1) == b"one"
     assert asked_for == ["gpu"]
-    assert answers.get("layer", lambda _: 2) is None
-    answers.put("layer", "gpu", 2, b"two")
-    assert answers.get("layer", lambda _: 2) == b"two"
+    assert answers.get(b"layer", lambda _: 2) is None
+    answers.put(b"layer", "gpu", 2, b"two")
+    assert answers.get(b"layer", lambda _: 2) == b"two"
     assert (answers.hits, answers.misses) == (2, 2)
 
 
 def test_answers_are_bounded_by_their_bytes_and_the_oldest_go_first() -> None:
-    answers = Answers(30)
-    for name in ("a", "b", "c"):
-        answers.put(name, None, 0, bytes(10))
-    assert answers.get("a", lambda _: 0)
-    answers.put("d", None, 0, bytes(10))
-    assert [name for name in "abcd" if answers.get(name, lambda _: 0)] == ["a", "c", "d"]
-    answers.put("d", None, 0, bytes(20))
-    assert [name for name in "abcd" if answers.get(name, lambda _: 0)] == ["c", "d"]
-    answers.put("e", None, 0, bytes(31))
-    assert not any(answers.get(name, lambda _: 0) for name in "abcde")
+    answers = Answers(3 * 1500)
+    for name in (b"a", b"b", b"c"):
+        answers.put(name, None, 0, bytes(1000))
+    assert answers.get(b"a", lambda _: 0)
+    answers.put(b"d", None, 0, bytes(1000))
+    assert [name for name in (b"a", b"b", b"c", b"d") if answers.get(name, lambda _: 0)] == [b"a", b"c", b"d"]
+    answers.put(b"d", None, 0, bytes(2000))
+    assert [name for name in (b"a", b"b", b"c", b"d") if answers.get(name, lambda _: 0)] == [b"c", b"d"]
+    answers.put(b"e", None, 0, bytes(4500))
+    assert not any(answers.get(name, lambda _: 0) for name in (b"a", b"b", b"c", b"d", b"e"))
+
+
+def test_long_questions_count_as_much_as_long_answers() -> None:
+    answers, questions = Answers(100_000), [b"%05d" % number + bytes(995) for number in range(1000)]
+    for question in questions:
+        answers.put(question, None, 0, b"short")
+    kept = sum(answers.get(question, lambda _: 0) is not None for question in questions)
+    assert 50 < kept < 100
 
 
 def test_parts_belong_to_what_was_asked_and_are_bounded() -> None:
