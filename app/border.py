@@ -28,14 +28,15 @@ _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9_.-]{1,64}")
 _PROCESS: Final = secrets.token_hex(4).encode()
 _NUMBERS: Final = count()
 _READ: Final = frozenset((b"x-request-id", b"content-type", b"content-encoding", b"content-length"))
-_CAUTION: Final[tuple[tuple[bytes, bytes], ...]] = (
+CAUTION: Final[tuple[tuple[bytes, bytes], ...]] = (
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"cache-control", b"no-store"),
 )
-_CAUTION_NAMES: Final = frozenset(name for name, _ in _CAUTION)
+"""Headers that every answer has that does not give its own."""
+_CAUTION_NAMES: Final = frozenset(name for name, _ in CAUTION)
 
 
 class Border:
@@ -66,9 +67,9 @@ class Border:
                 status = message["status"]
                 given = message.get("headers", ())
                 names = [name for name, _ in given]
-                caution = _CAUTION
+                caution = CAUTION
                 if not _CAUTION_NAMES.isdisjoint(names):
-                    caution = tuple(each for each in _CAUTION if each[0] not in names)
+                    caution = tuple(each for each in CAUTION if each[0] not in names)
                 message["headers"] = [*given, (b"x-request-id", request_id), *caution]
             elif status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE and not message.get("more_body"):
                 await send({**message, "more_body": True})

@@ -7,7 +7,6 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Final
 
-
 _ENTRY_BYTES: Final = 300
 """Of an entry beside its question and its answer: what holds them, and their headers."""
 

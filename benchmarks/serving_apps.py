@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.answers import convolution_metadata, convolution_summary
 from app.body import Bytes, read
+from app.border import CAUTION
 from app.convolution import Attempt, ChosenBy, Convolution
 from app.main import create_app
 from app.npy import write_npy
@@ -30,18 +31,24 @@ from data.problem import ConvProblem
 
 KEPT_PATH: Final = "/benchmark/kept"
 """Where the service says how often an answer was kept."""
-LONG_ANSWER_BYTES: Final = 8192
+LONG_ANSWER_BYTES: Final = 9000
+"""As many as advice has."""
+LONG_HEADERS: Final = [(b"x-request-id", b"0123456789abcdef"), *CAUTION]
+"""Those that the service gives every answer."""
 MAX_BODY_BYTES: Final = 64 * 2**20
 
 Made = tuple[bytes, list[tuple[bytes, bytes]]]
 
 
 async def raw(scope: Scope, receive: Receive, send: Send) -> None:
-    """The least that answers; at /long with as many bytes as advice has."""
+    """The least that answers; at /long with as many bytes and headers as advice has."""
     if scope["type"] == "lifespan":
         await _live(receive, send)
         return
-    await _answer(send, bytes(LONG_ANSWER_BYTES) if scope["path"] == "/long" else b'{"status":"live"}', [])
+    if scope["path"] == "/long":
+        await _answer(send, bytes(LONG_ANSWER_BYTES), LONG_HEADERS)
+    else:
+        await _answer(send, b'{"status":"live"}', [])
 
 
 async def forms(scope: Scope, receive: Receive, send: Send) -> None:

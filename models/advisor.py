@@ -353,12 +353,15 @@ class Advisor:
                 if tied := self._tied(names, problem, leaf, max_workspace_bytes, is_deterministic):
                     return tied[0].variant.id, tied[0].time_ms
                 continue
-            variant = pool[names[0]]
-            if variant.why_not(problem, device):
+            (name,) = names
+            variant = pool[name]
+            if variant.why_not(problem, device) or (is_deterministic and not variant.is_deterministic):
                 continue
-            workspace = _workspace_bytes(variant, problem, leaf, None)
-            if not _over_limits(variant, workspace, max_workspace_bytes, is_deterministic):
-                return variant.id, leaf.time_ms(variant.id)
+            workspace = variant.workspace_bytes(problem)
+            if workspace is None:
+                workspace = leaf.workspace_bytes(name)
+            if workspace is None or workspace <= max_workspace_bytes:
+                return name, leaf.time_ms(name)
         return None
 
     def _tied(

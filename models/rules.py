@@ -1,4 +1,4 @@
-"""Which variants of a pool compute a problem: what their rules are made of, each part asked once however many share it."""
+"""Which variants of a pool compute a problem: each part of their rules is asked once, however many share it."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ VALUES: dict[str, Any] = {
     "layer": st.sampled_from(
         [*SHORTS, "14-1-3", "", "0-1-1-1-1", "7-1-1-32-832 ", "14-1-3-256-128", "9" * 300, "٣-1-1-1-1"]
     ),
-    **{name: SIZES for name in ("n", "c", "h", "w", "k", "r", "s", "stride", "pad_h", "pad", "dilation", "groups")},
+    **dict.fromkeys(("n", "c", "h", "w", "k", "r", "s", "stride", "pad_h", "pad", "dilation", "groups"), SIZES),
     "dtype": st.sampled_from([*DType, "float64", "FLOAT16", ""]),
     "layout": st.sampled_from([*Layout, "chwn"]),
     "max_workspace_bytes": st.sampled_from(["0", "1000000", "33554432", "-1", "many", "9223372036854775807"]),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.serving import read_wrk
+from benchmarks.wrk import read_wrk
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -55,5 +55,13 @@ def test_the_benchmark_runs() -> None:
     command = [sys.executable, "-m", "benchmarks.serving", "--quick"]
     finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert finished.returncode == 0, finished.stderr
-    for row in ("raw ASGI", "every layer new", "objects of named sizes", "safetensors", "inference"):
+    for row in (
+        "raw ASGI",
+        "every layer new",
+        "objects of named sizes",
+        "ranking=false",
+        "safetensors",
+        "inference",
+        "in one call",
+    ):
         assert row in finished.stdout
