@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from operator import attrgetter
+from collections.abc import Callable, Sequence
+from operator import attrgetter, itemgetter
 from typing import Any, Final
 
 import numpy as np
@@ -16,12 +16,13 @@ from data.problem import MAX_ELEMENTS, ConvProblem, DType, Layout
 
 Layer = str | AskedLayer | LayerParameters
 
-_SIZES_OF: Final = attrgetter(*SIZES)
-_MORE_OF: Final = attrgetter(
-    *("stride_h", "stride_w", "stride", "pad_h", "pad_w", "pad", "dilation_h", "dilation_w", "dilation", "groups")
-)
+_PAIRS: Final = ("stride", "pad", "dilation")
+_NAMES: Final = (*table.SIZES, *_PAIRS)
+_VALUES_OF: Final = attrgetter(*_NAMES)
+_USUAL: Final = (1, 0)
+"""What stands for a size that is not named, after the values of `_NAMES`."""
 _KINDS: Final = {"dtype", "layout"}
-_NONE: Final = (None,) * 10
+_NONE: Final = (None,) * len(_NAMES)
 _UNSOUND: Final[table.Row] = (0,) * len(table.SIZES)
 _DTYPES: Final = {str(dtype): dtype for dtype in DType}
 _LAYOUTS: Final = {str(layout): layout for layout in Layout}
@@ -57,6 +58,7 @@ class Reader:
         self._layout = _LAYOUTS.get(common.get("layout", Layout.NCHW))
         self._both = self._dtype, self._layout
         self._is_plain = common.keys() <= _KINDS
+        self._picks: dict[int, Callable[[tuple[int | None, ...]], table.Row]] = {}
 
     def read(self, layers: Sequence[Layer]) -> tuple[list[ConvProblem | InvalidInput], np.ndarray]:
         """What each layer means, or why it means nothing.
@@ -91,14 +93,32 @@ class Reader:
             return table.row_of_short(layer)
         if not isinstance(layer, AskedLayer):
             return None
-        sizes, more = _SIZES_OF(layer), _MORE_OF(layer)
+        values = _VALUES_OF(layer)
         if layer.layer is not None:
-            is_alone = more == _NONE and sizes == _NONE[: len(sizes)]
-            return table.row_of_short(layer.layer) if is_alone else None
-        if None in sizes:
+            return table.row_of_short(layer.layer) if values == _NONE else None
+        pick = self._picks.get(values.count(None))
+        row = pick(values + _USUAL) if pick else None
+        if row is None or None in row:
+            row = self._learn(values)
+        return row if row is not None and max(row) <= MAX_ELEMENTS and min(row) >= 0 else None
+
+    def _learn(self, values: tuple[int | None, ...]) -> table.Row | None:
+        """The sizes among these values of `_NAMES`; None where one is missing that has to be named.
+
+        Notes
+        -----
+        Where every value that was named is one of the sizes, what was picked here is right for all layers that name as
+        many values and have none missing among those picked: they name the same ones.
+        """
+        places = [_place(name, values) for name in table.SIZES]
+        if None in places:
             return None
-        row = (*sizes, *_more(*more))
-        return row if max(row) <= MAX_ELEMENTS and min(row) >= 0 else None
+        pick = itemgetter(*places)
+        absent = values.count(None)
+        if len({place for place in places if place is not None and place < len(values)}) == len(values) - absent:
+            self._picks[absent] = pick
+        row: table.Row = pick(values + _USUAL)
+        return row
 
     def kind(self, layer: Layer) -> tuple[Any, Any]:
         """dtype and layout of a layer; None for what is none."""
@@ -117,31 +137,14 @@ class Reader:
             return error
 
 
-def _more(
-    stride_h: int | None,
-    stride_w: int | None,
-    stride: int | None,
-    pad_h: int | None,
-    pad_w: int | None,
-    pad: int | None,
-    dilation_h: int | None,
-    dilation_w: int | None,
-    dilation: int | None,
-    groups: int | None,
-) -> tuple[int, int, int, int, int, int, int]:
-    """stride_h to groups, as in `data.table.SIZES`, with what `named` and `ConvProblem` make of those missing."""
-    stride = 1 if stride is None else stride
-    pad = 0 if pad is None else pad
-    dilation = 1 if dilation is None else dilation
-    return (
-        stride if stride_h is None else stride_h,
-        stride if stride_w is None else stride_w,
-        pad if pad_h is None else pad_h,
-        pad if pad_w is None else pad_w,
-        dilation if dilation_h is None else dilation_h,
-        dilation if dilation_w is None else dilation_w,
-        1 if groups is None else groups,
-    )
+def _place(name: str, values: tuple[int | None, ...]) -> int | None:
+    """Where among the values of `_NAMES`, and `_USUAL` after them, the size of this name is."""
+    own, pair = _NAMES.index(name), name.partition("_")[0]
+    if values[own] is not None:
+        return own
+    if pair in _PAIRS and values[_NAMES.index(pair)] is not None:
+        return _NAMES.index(pair)
+    return None if name in SIZES else len(values) + (pair == "pad")
 
 
 _PLAIN: Final = Reader({})
