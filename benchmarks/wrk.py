@@ -107,7 +107,7 @@ def run_wrk(
         mean_ms = connections / (half_of / 2) * 1e3
         delay = f"function delay() return math.floor(math.random() * {2 * mean_ms:.6f} + 0.5) end\n"
     script.write_text(_SCRIPT.format(lines=lines, asked=asked) + delay)
-    command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--latency", "-s", str(script)]
+    command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "30s", "--latency", "-s", str(script)]
     command += [f"http://127.0.0.1:{server.port}"]
     cores = os.sched_getaffinity(0)
     before = server.cpu_s
