@@ -41,6 +41,8 @@ KINDS: Final[dict[str, Callable[[ConvProblem], bool]]] = {
     "filters up to 24": lambda problem: problem.k <= 24,
     "3x3 of depth 256 at size 28": lambda problem: problem.r == 3 and problem.c >= 256 and problem.h >= 28,
     "1x1 of batch 32 at size 14": lambda problem: problem.r == 1 and problem.n >= 32 and problem.h <= 14,
+    "groups": lambda problem: problem.groups > 1,
+    "dilation": lambda problem: problem.dilation_h > 1,
     "odd sizes": lambda problem: problem.h % 2 == 1,
 }
 """Of layers that are left out."""
@@ -83,6 +85,8 @@ def leave_out(costs: Costs, device: Device, is_left_out: Callable[[ConvProblem],
     is_left_out : callable (problem) -> bool
     """
     known, unseen = costs.where(lambda each: not is_left_out(each)), costs.where(is_left_out)
+    if not unseen.problems:
+        return []
     model = fit(known, device, options=QUICK)
     domain, order = domain_of(model), single_best_order(known)
     if domain is None:
@@ -124,12 +128,13 @@ def _always(order: Sequence[str], _problem: ConvProblem) -> Sequence[str]:
 
 
 def _measurements(device_id: str) -> pa.Table:
-    files = [file for file in sorted((TIMINGS / device_id).glob("*.parquet")) if not _is_picks(file)]
+    files = [file for file in sorted((TIMINGS / device_id).glob("*.parquet")) if not _is_left_out(file)]
     return pa.concat_tables([parquet.read(file, parquet.SCHEMA) for file in files])
 
 
-def _is_picks(file: Path) -> bool:
-    return file.name.endswith("picks.parquet")
+def _is_left_out(file: Path) -> bool:
+    """Picks are no measurements, and nothing is trained on the layers held out for judging."""
+    return file.name.endswith("picks.parquet") or file.name.startswith("held-out")
 
 
 if __name__ == "__main__":

@@ -88,8 +88,9 @@ def _check_options(
     *, pareto: bool, neighbours: int, snippet: bool, max_error: float | None, variant: str | None
 ) -> None:
     """One thing is shown at a time, and its options go with it."""
-    if pareto + bool(neighbours) + snippet > 1:
-        raise InvalidInput("--pareto", "--neighbours, --snippet", "one of the three at a time")
+    asked = {"--pareto": pareto, "--neighbours": bool(neighbours), "--snippet": snippet}
+    if sum(asked.values()) > 1:
+        raise InvalidInput("options", " ".join(name for name in asked if asked[name]), f"one of {', '.join(asked)}")
     if max_error is not None and not (pareto and max_error > 0):
         raise InvalidInput("--max-error", max_error, "a number above 0, with --pareto")
     if variant and not snippet:

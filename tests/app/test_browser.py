@@ -26,6 +26,7 @@ PAGES = (
     "/?by=fields&n=1&c=3&h=8&w=8&k=4&r=3&s=3",
     "/?layer=nonsense",
     "/?layer=12-1-3-8-8&device=cpu",
+    "/?layer=14-1-3-1-1&device=nvidia-h200",
     "/networks/squeezenet",
     "/map",
     "/models",
@@ -156,6 +157,43 @@ def test_the_bars_are_as_long_as_the_times(visitor: Visitor) -> None:
     widths = rows.locator("rect.fill").evaluate_all("bars => bars.map(bar => bar.getBoundingClientRect().width)")
     assert len(widths) == len(TIMES_MS)
     assert [round(width / widths[0], 1) for width in widths] == [1.0, 2.0, 3.0]
+
+
+def test_a_program_is_chosen_and_copied(visitor: Visitor) -> None:
+    visitor.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=visitor.address)
+    page = visitor.open(f"/?device=fake-gpu&layer={LAYER}")
+    program = page.get_by_role("region", name="Program")
+    expect(program).to_contain_text("cudnnConvolutionForward")
+    page.get_by_role("link", name="PyTorch").click()
+    expect(program).to_contain_text("import torch")
+    page.get_by_role("button", name="Copy").click()
+    expect(page.locator("#announce")).to_have_text("The program was copied")
+    assert page.evaluate("navigator.clipboard.readText()") == program.inner_text()
+
+
+def test_the_front_is_drawn_and_told(visitor: Visitor) -> None:
+    page = visitor.open("/?device=nvidia-h200&layer=15-1-3-250-120&dtype=float16")
+    front = page.get_by_role("table", name="Variants on the Pareto front").locator("tbody tr")
+    assert page.locator(".scatter circle.on").count() == front.count() > 0
+    assert page.locator(".scatter circle.off").count() > 5
+    off = page.get_by_role("table", name="Variants off the Pareto front").locator("tbody tr")
+    page.get_by_text(re.compile("off the front")).click()
+    before = off.count()
+    page.get_by_text("Limits").click()
+    page.get_by_label("Error at most, of trade-offs").fill("5e-4")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile("max_error=5e-4"))
+    page.get_by_text(re.compile("off the front")).click()
+    assert 0 < off.count() < before
+    expect(page.locator("#tradeoffs")).to_contain_text(re.compile("NHWC would (be|take)"))
+
+
+def test_a_layer_outside_the_domain_is_called_a_guess(visitor: Visitor) -> None:
+    page = visitor.open("/?device=nvidia-h200&layer=14-1-3-1-1")
+    expect(page.get_by_role("note")).to_contain_text("The model abstains")
+    expect(page.get_by_role("note")).to_contain_text("Filters is 1")
+    visitor.open(f"/?device=nvidia-h200&layer={LAYER}")
+    expect(page.get_by_role("note")).to_have_count(0)
 
 
 def test_measuring_shows_its_progress_and_ends_with_a_ranking(visitor: Visitor) -> None:

@@ -109,6 +109,25 @@ def test_advice_prefers_what_the_store_has_measured(trained):
     assert (found["variant"], found["source"]) == ("cpu.gemm", "measured")
 
 
+def test_advice_comes_with_trade_offs_neighbours_and_a_program(trained, tmp_path):
+    with Store(f"sqlite:///{trained / 'conv-advisor.db'}") as store:
+        store.append(small_measurements(0.01))
+    asked = ("advise", "8-2-3-16-24", "--device", SMALL_DEVICE.id)
+    found = answer(trained, *asked, "--pareto")
+    assert [point["variant"] for point in found["points"]] == ["cpu.direct", "cpu.gemm"]
+    assert found["front"] == ["cpu.direct"]
+    refused = run(trained, *asked, "--pareto", "--max-error", "1e-12")
+    assert (refused.returncode, "an error of at most 1e-12" in refused.stderr) == (1, True)
+    near = answer(trained, *asked, "--neighbours", "2")["neighbours"]
+    assert [each["layer"] for each in near] == ["8-2-3-16-16", "7-2-3-16-16"]
+    assert near[0]["variant"] == "cpu.direct"
+    program = tmp_path / "conv.py"
+    program.write_text(run(trained, *asked, "--snippet").stdout + "print(y.shape)\n")
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout.strip() == "(2, 16, 8, 8)"
+    assert "likely to be within 5%" in run(trained, *asked).stdout
+
+
 def test_advice_keeps_to_its_limits(trained):
     found = answer(trained, "advise", "8-2-3-16-16", "--device", SMALL_DEVICE.id, "--max-workspace-bytes", "20000")
     assert [each["variant"] for each in found["ranking"]] == ["cpu.direct"]
@@ -152,6 +171,9 @@ def test_convolve_all_runs_every_variant_of_the_device(home):
         (("convolve", "8-1-3-4-3", "--variant", "cpu.magic"), "unknown variant 'cpu.magic'; known: cpu."),
         (("convolve", "8-1-3-4-3", "--variant", "cpu.fft", "--all"), "variant is 'cpu.fft'; allowed: nothing beside"),
         (("advise", "8-1-3-4-3", "--device", "abacus"), "unknown device 'abacus'"),
+        (("advise", "8-1-3-4-3", "--pareto", "--snippet"), "options is '--pareto --snippet'; allowed: one of --pareto"),
+        (("advise", "8-1-3-4-3", "--max-error", "1e-5"), "--max-error is 1e-05; allowed: a number above 0, with"),
+        (("advise", "8-1-3-4-3", "--language", "c"), "--language is 'c'; allowed: nothing without --snippet"),
         (("convolve", "8-1-3-4-3", "--device", "gpu"), "device is 'gpu'; allowed: auto, cpu, cuda:0"),
         (("sweep", "--networks", "lenet"), "unknown network 'lenet'; known: alexnet"),
         (("sweep", "--without", "lenet"), "unknown network 'lenet'; known: alexnet"),
