@@ -129,7 +129,10 @@ def _log_uniform(values: Iterable[int]) -> dict[int, float]:
 
 
 _SIZE: Final = _Scale.mixed(
-    (0.65, _evenly(_SIZES)), (0.25, _log_uniform(range(7, 225))), (0.10, _log_uniform(range(225, _LARGEST_SIZE + 1)))
+    (0.62, _evenly(_SIZES)),
+    (0.25, _log_uniform(range(7, 225))),
+    (0.10, _log_uniform(range(225, _LARGEST_SIZE + 1))),
+    (0.03, {1: 1.0}),  # the gates of squeeze-and-excitation
 )
 _BATCH: Final = _Scale.mixed((0.85, _evenly(_BATCHES)), (0.15, _log_uniform(range(1, 257))))
 _CHANNELS: Final = _Scale.mixed(
@@ -180,7 +183,7 @@ def _width(height: int, share: float) -> int:
     """The height in most draws, else another size by one of the usual aspects."""
     if share >= RECTANGULAR_SHARE:
         return height
-    return round(height * _ASPECTS[int(share / RECTANGULAR_SHARE * len(_ASPECTS))])
+    return max(1, round(height * _ASPECTS[int(share / RECTANGULAR_SHARE * len(_ASPECTS))]))
 
 
 def _grouped(c: int, k: int, share: float) -> tuple[int, int, int]:

@@ -154,18 +154,26 @@ def sample_like(problems: Sequence[ConvProblem], count: int, rng: np.random.Gene
 def _recombined(
     plane: ConvProblem, channels: ConvProblem, batch: ConvProblem, rng: np.random.Generator
 ) -> ConvProblem | None:
-    """Plane and filter of one problem, channels of another or the same, batch of a third; None if that is no layer."""
+    """Plane and filter of one problem, channels of another or the same, batch of a third; None if that is no layer.
+
+    Groups keep their size, and their number varies.
+    """
     if rng.random() < 0.5:
         channels = plane
     scale = _jitter(rng)
+    c, k, groups = _channels(channels.c * _jitter(rng)), _channels(channels.k * _jitter(rng)), 1
+    if channels.groups > 1:
+        groups = _channels(channels.groups * _jitter(rng))
+        c, k = (groups * count // channels.groups for count in (channels.c, channels.k))
     try:
         return replace(
             plane,
             n=batch.n,
             h=max(1, round(plane.h * scale)),
             w=max(1, round(plane.w * scale)),
-            c=_channels(channels.c * _jitter(rng)),
-            k=_channels(channels.k * _jitter(rng)),
+            c=c,
+            k=k,
+            groups=groups,
         )
     except InvalidProblem:
         return None

@@ -33,11 +33,16 @@ _MOST_SAMPLED: Final = 20
 MIN_PROBLEMS: Final = 20
 """Fewer measured problems make no tree."""
 
+GROUPED_SHARE: Final = 0.25
+"""Leaves and made-up problems of grouped layers, against those of the others."""
+
 _FAR: Final = 0.5
 """Log slowdown from which the saturated cost says less than the randomised trees."""
 
 Arrays = dict[str, np.ndarray]
-Group = tuple[DType, Layout]
+Kind = tuple[DType, Layout]
+Group = tuple[DType, Layout, bool]
+"""And whether the layers are grouped."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +97,7 @@ def train(
     Returns
     -------
     TreeModel
-        A root that tells dtypes and layouts apart, and below it one scikit-learn tree for each pair.
+        Nodes that tell dtypes, layouts and grouped layers apart, and below them one scikit-learn tree for each.
 
     Raises
     ------
@@ -136,9 +141,31 @@ def trainable(costs: Costs) -> Costs:
 
 
 def _grow_all(costs: Costs, seed: int, options: Options) -> dict[Group, Arrays]:
+    """One tree for each dtype and layout, and one more for its grouped layers.
+
+    Grouped layers are few, and with them other variants win, by far: among all layers no tree takes heed of them. They
+    have a teacher and trees of their own, unless they are too few for that.
+    """
+    is_grouped = np.array([problem.groups > 1 for problem in costs.problems])
+    parts = [costs.take(np.flatnonzero(wanted)) for wanted in (~is_grouped, is_grouped)]
+    if min(len(part.problems) for part in parts) < MIN_PROBLEMS:
+        return {(*kind, False): tree for kind, tree in _grow_part(costs, seed, options).items()}
+    share = replace(
+        options,
+        n_sampled=round(options.n_sampled * GROUPED_SHARE),
+        max_leaves=max(2, round(options.max_leaves * GROUPED_SHARE)),
+    )
+    return {
+        (*kind, grouped): tree
+        for grouped, (part, its_options) in enumerate(zip(parts, (options, share), strict=True))
+        for kind, tree in _grow_part(part, seed, its_options).items()
+    }
+
+
+def _grow_part(costs: Costs, seed: int, options: Options) -> dict[Kind, Arrays]:
     """One tree for each dtype and layout, all from one teacher."""
-    groups = _groups(costs.problems)
-    rooflines = {group: _roofline(costs.take(rows)) for group, rows in groups.items()}
+    kinds = _kinds(costs.problems)
+    rooflines = {kind: _roofline(costs.take(rows)) for kind, rows in kinds.items()}
     log_best = np.log(costs.best_ms) - np.log(
         [roofline_ms(problem, rooflines[problem.dtype, problem.layout].tolist()) for problem in costs.problems]
     )
@@ -146,16 +173,16 @@ def _grow_all(costs: Costs, seed: int, options: Options) -> dict[Group, Arrays]:
     off = unseen_error(costs, x, seed)
     n_sampled = min(options.n_sampled, _MOST_SAMPLED * len(costs.problems))
     shapes = sample_like(costs.problems, n_sampled, np.random.default_rng(seed))
-    made_up = [replace(shape, dtype=dtype, layout=layout) for dtype, layout in groups for shape in shapes]
+    made_up = [replace(shape, dtype=dtype, layout=layout) for dtype, layout in kinds for shape in shapes]
     everything = np.concatenate([x, feature_matrix(made_up)])
     lesson = teach(costs, x, log_best, everything[len(x) :], seed)
     trees = {}
-    for place, (group, rows) in enumerate(groups.items()):
+    for place, (kind, rows) in enumerate(kinds.items()):
         others = len(x) + len(shapes) * place + np.arange(len(shapes))
         tree = _grow(everything, lesson, rows, others, seed, options)
         tree["spread"] = np.hypot(tree["spread"], math.sqrt(np.mean(off[rows] ** 2))).astype(np.float32)
-        tree["roofline"] = np.tile(rooflines[group], (len(tree["log_best"]), 1))
-        trees[group] = tree
+        tree["roofline"] = np.tile(rooflines[kind], (len(tree["log_best"]), 1))
+        trees[kind] = tree
     return trees
 
 
@@ -168,11 +195,11 @@ def _teaches(problem: ConvProblem) -> bool:
     return problem.gemm_n > 1 or problem.groups > 1
 
 
-def _groups(problems: Sequence[ConvProblem]) -> dict[Group, np.ndarray]:
-    found: dict[Group, list[int]] = {}
+def _kinds(problems: Sequence[ConvProblem]) -> dict[Kind, np.ndarray]:
+    found: dict[Kind, list[int]] = {}
     for row, problem in enumerate(problems):
         found.setdefault((problem.dtype, problem.layout), []).append(row)
-    return {group: np.array(rows) for group, rows in sorted(found.items())}
+    return {kind: np.array(rows) for kind, rows in sorted(found.items())}
 
 
 def _roofline(costs: Costs) -> np.ndarray:
@@ -288,18 +315,26 @@ def _mean_by(leaf: np.ndarray, values: np.ndarray, weight: np.ndarray) -> np.nda
 
 
 def _graft(trees: dict[Group, Arrays]) -> Arrays:
-    """Join the trees under nodes that compare dtype, then layout."""
+    """Join the trees under nodes that compare dtype, then layout, then whether there are groups."""
     whole: Arrays | None = None
     above: float | None = None
     for code, dtype in reversed(list(enumerate(DTYPES))):
-        nchw, nhwc = (trees.get((dtype, layout)) for layout in (Layout.NCHW, Layout.NHWC))
-        both = _join("is_nhwc", 0.5, nchw, nhwc) if nchw and nhwc else nchw or nhwc
+        nchw, nhwc = (
+            _join_any("log2_groups", trees.get((dtype, layout, False)), trees.get((dtype, layout, True)))
+            for layout in (Layout.NCHW, Layout.NHWC)
+        )
+        both = _join_any("is_nhwc", nchw, nhwc)
         if both:
             whole = _join("dtype", (code + above) / 2, both, whole) if whole and above is not None else both
             above = code
     if whole is None:
         raise NotEnoughData("no dtype and layout was measured")
     return whole
+
+
+def _join_any(feature: str, below: Arrays | None, above: Arrays | None) -> Arrays | None:
+    """Both joined at a half, or the one that there is."""
+    return _join(feature, 0.5, below, above) if below and above else below or above
 
 
 def _join(feature: str, threshold: float, below: Arrays, above: Arrays) -> Arrays:
