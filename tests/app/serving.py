@@ -88,7 +88,7 @@ class Client:
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        self._http = httpx.AsyncClient(transport=transport, base_url="http://testserver", timeout=60)
+        self._http = httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60)
         self._lifespan = app.router.lifespan_context(app)
         try:
             self.await_(self._lifespan.__aenter__())
