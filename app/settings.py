@@ -25,7 +25,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
 
     home: Path = Field(Path("var"), description="Folder of everything that is written: the database, trained models.")
-    database_url: str = Field("", description="SQLAlchemy URL of the store; empty: a SQLite file in home.")
+    database_url: str = Field("", repr=False, description="SQLAlchemy URL of the store; empty: a SQLite file in home.")
     device: str = Field(
         "auto",
         description="Device of the worker: cpu, cuda:0, cuda:1 ...; auto: cuda:0 where it can be used, else cpu.",

@@ -75,4 +75,4 @@ def require(request: Request, scope: Scope) -> None:
 def lacking(caller: Caller | None, scope: Scope) -> str:
     """What somebody lacks."""
     named = "nobody's token" if caller is None else f"the token {caller.name!r} has {', '.join(sorted(caller.scopes))}"
-    return f"this needs the scope {scope!r}; {named}"
+    return f"this needs the scope {scope.value!r}; {named}"

@@ -79,4 +79,4 @@ class StoredJobs(Collector):
     def _counts(self) -> dict[str, int]:
         by_state = select(JOBS.c.state, func.count()).group_by(JOBS.c.state)
         with self._service.store.engine.connect() as connection:
-            return dict(connection.execute(by_state).tuples().all())
+            return {row[0]: row[1] for row in connection.execute(by_state)}

@@ -39,16 +39,16 @@ class Templates:
         found = plain.get(path)
         if found is None:
             route = scope.get("route")
-            found = route.path if route is not None else self._match(path)
+            found = route.path_format if route is not None else self._match(path)
         return found
 
     def _match(self, path: str) -> str:
-        """For what was answered before any routing."""
+        """For what was answered before any routing, or by files."""
         return next((template for pattern, template in self._patterns if pattern.match(path)), UNKNOWN)
 
     def _look(self) -> dict[str, str]:
         paths = sorted(set(_paths(self._app.routes)))
-        self._patterns = [(compile_path(path)[0], path) for path in paths if "{" in path]
+        self._patterns = [compile_path(path)[:2] for path in paths if "{" in path]
         self._plain = {path: path for path in paths if "{" not in path}
         return self._plain
 
