@@ -145,7 +145,7 @@ class Border:
                 return problem_response(
                     HTTPStatus.FORBIDDEN, f"the request comes from {origin[:120]}, not from this page"
                 )
-        elif len(headers) == 1:
+        elif host and len(headers) == 1:  # it says nothing of a body
             return None
         refusal = _body_refusal(headers, limit)
         # The unread rest of the body must not be taken for the next request.

@@ -1,12 +1,13 @@
 """What metrics, tokens, rates and the log cost a GET of advice, on one core: ratios to the service without them.
 
 Run it as ``python -m benchmarks.guarding``; it needs wrk. Ratios of requests a second of the server's own processor
-time, which other load on the machine hardly touches; what is compared takes turns in every round.
+time, and of the time of a call without a socket; what is compared takes turns in every round.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import http.client
 import os
 import shutil
@@ -16,16 +17,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Final
+from typing import Any, Final
 
+from fastapi import FastAPI
 from rich.console import Console
 from rich.table import Table
+from starlette.types import ASGIApp, Message
 
 from app.guard.tokens import Scope, entry_of, make_token
+from app.main import create_app
+from app.settings import Settings
 from benchmarks.serving import Load, Server, read_wrk
 from data.networks import problems
 
@@ -53,25 +59,38 @@ CASES: Final[dict[str, dict[str, str]]] = {
 }
 """The second is how well this can tell anything apart."""
 
+SETTINGS: Final[dict[str, dict[str, Any]]] = {
+    "without metrics": {"metrics": False},
+    "without metrics, again": {"metrics": False},
+    "with metrics (the default)": {},
+    "and a token": {"tokens": _TOKENS},
+    "and a rate": {"tokens": _TOKENS, "rate_limit_per_s": 1e6},
+}
+CALLS: Final = 2000
+
 
 def main() -> None:
     """Load everything and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--seconds", type=int, default=2, help="of one load")
+    parser.add_argument("--cases", type=int, default=len(CASES), help="only so many, from the first")
     arguments = parser.parse_args()
     missing = [tool for tool in ("wrk", "taskset") if shutil.which(tool) is None]
     if missing:
         parser.error(f"{' and '.join(missing)} not found; Debian has them in wrk and util-linux")
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         home = Path(folder)
-        servers = {name: stack.enter_context(_service(home, more)) for name, more in CASES.items()}
+        servers = {
+            name: stack.enter_context(_service(home, more)) for name, more in islice(CASES.items(), arguments.cases)
+        }
         found: dict[str, list[float]] = {name: [] for name in servers}
         for turn in range(arguments.rounds):
             names = list(servers)
             for name in names if turn % 2 else names[::-1]:
                 found[name].append(_load(servers[name], home, arguments.seconds).per_cpu_s)
     Console(width=100).print(_table(found))
+    Console(width=100).print(_table_of_calls(asyncio.run(_called(arguments.rounds))))
 
 
 @contextmanager
@@ -133,6 +152,56 @@ def _load(server: Server, home: Path, seconds: int) -> Load:
     if load.failed:
         raise RuntimeError(f"{load.failed} requests failed")
     return load
+
+
+async def _called(rounds: int) -> dict[str, list[float]]:
+    """Processor time of one answer in microseconds, the application called as a server calls it, in every round."""
+    found: dict[str, list[float]] = {name: [] for name in SETTINGS}
+    async with AsyncExitStack() as stack:
+        home = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        apps: dict[str, FastAPI] = {}
+        for name, settings in SETTINGS.items():
+            app = create_app(Settings(home=home, device="cpu", **settings), timings=home / "nothing")
+            await stack.enter_async_context(app.router.lifespan_context(app))
+            await app.state.service.engine()
+            apps[name] = app
+        for _ in range(rounds + 1):
+            for name, app in apps.items():
+                found[name].append(await _call_us(app))
+    return {name: taken[1:] for name, taken in found.items()}
+
+
+async def _call_us(app: ASGIApp) -> float:
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b""}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    headers = [(name.lower().encode(), value.encode()) for name, value in _HEADERS.items()]
+    common: dict[str, Any] = {"type": "http", "http_version": "1.1", "method": "GET", "scheme": "http", "root_path": ""}
+    common |= {"headers": headers, "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80)}
+    path, _, query = _PATHS[0].partition("?")
+    common |= {"path": path, "raw_path": path.encode(), "query_string": query.encode()}
+    before = time.process_time()
+    for _ in range(CALLS):
+        await app(dict(common), receive, send)
+    taken_s = time.process_time() - before
+    if any(message.get("status", 200) != 200 for message in sent):
+        raise RuntimeError("a call was refused")
+    return taken_s / CALLS * 1e6
+
+
+def _table_of_calls(found: dict[str, list[float]]) -> Table:
+    table = Table(title="The same, called in one process without a socket: microseconds of processor time")
+    for column in ("", "least", "more than the first", "median"):
+        table.add_column(column, justify="left" if not column else "right")
+    first = min(next(iter(found.values())))
+    for name, taken in found.items():
+        table.add_row(name, f"{min(taken):.2f}", f"{min(taken) - first:+.2f}", f"{median(taken):.2f}")
+    return table
 
 
 def _table(found: dict[str, list[float]]) -> Table:

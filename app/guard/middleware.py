@@ -68,11 +68,14 @@ class Guard:
         return None
 
     def _wait_s(self, scope: Scope, caller: Caller | None) -> float:
-        path = scope["path"]
-        is_free = path in PROBES or (scope["method"] in SAFE and scope_needed("GET", path) is None)
-        if self._rates is None or is_free:
+        if self._rates is None or _is_free(scope["method"], scope["path"]):
             return 0.0
         return self._rates.take(f"token {caller.name}" if caller else f"from {network_of(scope.get('client'))}")
+
+
+def _is_free(method: str, path: str) -> bool:
+    """Whether a request counts for no rate: a probe, or what is open to everybody and changes nothing."""
+    return path in PROBES or (method in SAFE and scope_needed(method, path) is None)
 
 
 def keyring_of(settings: Settings) -> Keyring | None:

@@ -17,7 +17,8 @@ from app.guard.policy import COOKIE, SECURE_COOKIE
 from app.guard.tokens import Scope, entry_of, make_token
 from app.main import create_app
 from app.settings import Settings
-from data.errors import InvalidInput, WorkerError
+from data.errors import InvalidInput, StoreError, WorkerError
+from data.store import Store
 from tests.app.serving import GPU, LAYER, Client, is_problem, serving
 from tests.processes import eventually
 
@@ -328,6 +329,16 @@ def test_settings_do_not_show_secrets(tmp_path: Path, monkeypatch: pytest.Monkey
     shown = repr(Settings(home=tmp_path, database_url=f"postgresql://user:{password}@db/advice", tokens=ENTRIES))
     assert password not in shown
     assert "sha256" not in shown
+
+
+@pytest.mark.parametrize(
+    "url", ["postgres//user:{}@x/db", "postgresql+psycopg://user:{}@127.0.0.1:1/db", "foo://a:{}@x"]
+)
+def test_an_error_of_the_database_does_not_show_its_password(url: str) -> None:
+    password = "hunter2-very-secret"  # noqa: S105 - made up
+    with pytest.raises(StoreError) as caught:
+        Store(url.format(password))
+    assert password not in str(caught.value)
 
 
 _WATCH: dict[str, list[str] | None] = {"asked": None}
