@@ -38,7 +38,7 @@ _READ: Final = frozenset(
     (b"x-request-id", b"content-type", b"content-encoding", b"content-length", b"host", b"origin", b"sec-fetch-site")
 )
 _SAFE: Final = frozenset(("GET", "HEAD", "OPTIONS"))
-_CAUTION: Final[tuple[tuple[bytes, bytes], ...]] = (
+CAUTION: Final[tuple[tuple[bytes, bytes], ...]] = (
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
     (b"referrer-policy", b"no-referrer"),
@@ -46,8 +46,9 @@ _CAUTION: Final[tuple[tuple[bytes, bytes], ...]] = (
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
     (b"cache-control", b"no-store"),
 )
-_TLS_CAUTION: Final = (*_CAUTION, (b"strict-transport-security", b"max-age=31536000"))
-_CAUTION_NAMES: Final = frozenset(name for name, _ in _CAUTION)
+"""Headers that every answer has that does not give its own."""
+_TLS_CAUTION: Final = (*CAUTION, (b"strict-transport-security", b"max-age=31536000"))
+_CAUTION_NAMES: Final = frozenset(name for name, _ in CAUTION)
 
 
 class Border:
@@ -86,7 +87,7 @@ class Border:
             return
         headers = {name: value for name, value in reversed(scope["headers"]) if name in _READ}
         request_id = _request_id(headers.get(b"x-request-id", b""))
-        all_caution = _TLS_CAUTION if scope.get("scheme") == "https" else _CAUTION
+        all_caution = _TLS_CAUTION if scope.get("scheme") == "https" else CAUTION
         start, status = time.perf_counter(), 0
 
         async def send_marked(message: Message) -> None:
