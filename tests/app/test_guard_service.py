@@ -216,7 +216,8 @@ def test_who_asks_too_often_is_told_when_to_come_back(tmp_path: Path) -> None:
 
 def test_on_loopback_without_tokens_everything_is_open_and_as_often_as_one_likes(tmp_path: Path) -> None:
     with serving(tmp_path) as client:
-        assert [client.get("/v1/models").status_code for _ in range(300)] == [200] * 300
+        assert client.app.state.service.settings.rate_per_s == 0
+        assert [client.get("/v1/networks").status_code for _ in range(20)] == [200] * 20
         assert client.get("/metrics").status_code == 200
         assert client.get("/sign-in", headers=PAGE).headers["location"] == "/"
         security = client.get("/openapi.json").json()["paths"]["/v1/models"]["post"]["security"]
