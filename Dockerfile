@@ -35,5 +35,5 @@ VOLUME /var/lib/conv-advisor
 EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=3s --start-period=60s \
     CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8000/readyz', timeout=2)"]
-# Inside a container the port is published by whoever runs it, on loopback in compose.yaml.
-CMD ["conv-advisor", "serve", "--host", "0.0.0.0", "--port", "8000", "--allow-remote"]
+# Beyond loopback, which a container always is, the service needs tokens: CONV_ADVISOR_TOKENS_FILE or CONV_ADVISOR_TOKENS.
+CMD ["conv-advisor", "serve", "--host", "0.0.0.0", "--port", "8000"]

@@ -1,4 +1,5 @@
-"""What every request passes first, as pure ASGI: an id, headers of caution, the body's limit, and the access log."""
+"""What every request passes first, as pure ASGI: its host and origin, an id, headers of caution, the body's limit, the
+count and the access log."""
 
 from __future__ import annotations
 
@@ -10,13 +11,19 @@ import time
 from contextlib import suppress
 from http import HTTPStatus
 from itertools import count
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.errors import problem_response
+from app.errors import problem_response, unforeseen
+from app.guard.hosts import ANY, Hosts, foreign_origin
+from app.observe.templates import Templates, method_of
+
+if TYPE_CHECKING:
+    from app.observe.meter import Meter
 
 log = logging.getLogger("app.access")
 
@@ -27,31 +34,52 @@ _LINGER_S: Final = 1.0
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9_.-]{1,64}")
 _PROCESS: Final = secrets.token_hex(4).encode()
 _NUMBERS: Final = count()
-_READ: Final = frozenset((b"x-request-id", b"content-type", b"content-encoding", b"content-length"))
+_READ: Final = frozenset(
+    (b"x-request-id", b"content-type", b"content-encoding", b"content-length", b"host", b"origin", b"sec-fetch-site")
+)
+_SAFE: Final = frozenset(("GET", "HEAD", "OPTIONS"))
 CAUTION: Final[tuple[tuple[bytes, bytes], ...]] = (
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-resource-policy", b"same-origin"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
     (b"cache-control", b"no-store"),
 )
 """Headers that every answer has that does not give its own."""
+_TLS_CAUTION: Final = (*CAUTION, (b"strict-transport-security", b"max-age=31536000"))
 _CAUTION_NAMES: Final = frozenset(name for name, _ in CAUTION)
 
 
 class Border:
-    """Refuses bodies that are too long or compressed before they are read, and marks every answer.
+    """Refuses what was sent to another name, by another site's page, or too long; marks and counts every answer.
 
     Parameters
     ----------
     app : ASGI application
     max_body_bytes : int
         Of any body; JSON is held to `MAX_JSON_BYTES` besides.
+    templates : Templates
+        Name requests in the log.
+    hosts : Hosts, optional
+        Names that the service answers to; by default any.
+    meter : Meter, optional
+        Counts requests.
     """
 
-    def __init__(self, app: ASGIApp, max_body_bytes: int) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        max_body_bytes: int,
+        templates: Templates,
+        hosts: Hosts | None = None,
+        meter: Meter | None = None,
+    ) -> None:
         self._app = app
         self._max_body_bytes = max_body_bytes
+        self._templates = templates
+        self._hosts = hosts or Hosts((ANY,))
+        self._meter = meter
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -59,6 +87,7 @@ class Border:
             return
         headers = {name: value for name, value in reversed(scope["headers"]) if name in _READ}
         request_id = _request_id(headers.get(b"x-request-id", b""))
+        all_caution = _TLS_CAUTION if scope.get("scheme") == "https" else CAUTION
         start, status = time.perf_counter(), 0
 
         async def send_marked(message: Message) -> None:
@@ -67,9 +96,9 @@ class Border:
                 status = message["status"]
                 given = message.get("headers", ())
                 names = [name for name, _ in given]
-                caution = CAUTION
+                caution = all_caution
                 if not _CAUTION_NAMES.isdisjoint(names):
-                    caution = tuple(each for each in CAUTION if each[0] not in names)
+                    caution = tuple(each for each in caution if each[0] not in names)
                 message["headers"] = [*given, (b"x-request-id", request_id), *caution]
             elif status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE and not message.get("more_body"):
                 await send({**message, "more_body": True})
@@ -77,20 +106,51 @@ class Border:
                 message = {"type": "http.response.body", "body": b""}
             await send(message)
 
+        meter = self._meter
+        if meter is not None:
+            meter.in_flight += 1
         try:
             limit = self._limit(headers)
-            refusal = _refusal(headers, limit) if headers else None
-            if refusal:
-                # The unread rest of the body must not be taken for the next request.
-                response = problem_response(refusal[0], refusal[1], {"Connection": "close"})
-                await response(scope, receive, send_marked)
-            else:
+            refusal = self._refusal(scope, headers, limit)
+            if refusal is None:
                 await self._app(scope, _counted(receive, limit), send_marked)
+            else:
+                await refusal(scope, receive, send_marked)
+        except Exception:
+            if not status:  # what is around this application answers too, but without what every answer is marked with
+                await unforeseen()(scope, receive, send_marked)
+            raise
         finally:
+            elapsed_s = time.perf_counter() - start
+            if meter is not None:
+                meter.in_flight -= 1
+                meter.count(scope, status, elapsed_s)
             if log.isEnabledFor(logging.INFO):
-                elapsed_ms = (time.perf_counter() - start) * 1e3
-                said = scope["method"], scope["path"], status, elapsed_ms, request_id.decode()
-                log.info("%s %s %d %.1f ms %s", *said)
+                self._log(scope, status, elapsed_s * 1e3, request_id.decode())
+
+    def _log(self, scope: Scope, status: int, elapsed_ms: float, request_id: str) -> None:
+        """One line: never a query, a header or a body, which may hold what is nobody else's business."""
+        route = self._templates.of(scope)
+        fields = {"method": method_of(scope), "route": route, "status": status, "request_id": request_id}
+        said = fields["method"], route, status, elapsed_ms, request_id
+        log.info("%s %s %d %.1f ms %s", *said, extra=fields | {"ms": round(elapsed_ms, 3)})
+
+    def _refusal(self, scope: Scope, headers: dict[bytes, bytes], limit: int) -> Response | None:
+        host = headers.get(b"host", b"")
+        if not self._hosts.allow(host):
+            said = f"Host is {host[:120].decode('latin-1')!r}; allowed: {', '.join(self._hosts.names)}"
+            return problem_response(HTTPStatus.MISDIRECTED_REQUEST, said)
+        if scope["method"] not in _SAFE:
+            origin = foreign_origin(headers)
+            if origin is not None:
+                return problem_response(
+                    HTTPStatus.FORBIDDEN, f"the request comes from {origin[:120]}, not from this page"
+                )
+        elif host and len(headers) == 1:  # it says nothing of a body
+            return None
+        refusal = _body_refusal(headers, limit)
+        # The unread rest of the body must not be taken for the next request.
+        return problem_response(*refusal, {"Connection": "close"}) if refusal else None
 
     def _limit(self, headers: dict[bytes, bytes]) -> int:
         kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
@@ -114,7 +174,7 @@ def too_long(limit: int) -> str:
     return f"the body is longer than {limit} bytes"
 
 
-def _refusal(headers: dict[bytes, bytes], limit: int) -> tuple[HTTPStatus, str] | None:
+def _body_refusal(headers: dict[bytes, bytes], limit: int) -> tuple[HTTPStatus, str] | None:
     encoding = headers.get(b"content-encoding", b"identity").decode("latin-1").strip().lower()
     if encoding != "identity":
         # 100 MiB of zeros gzip to 102 KB: a compressed body says nothing of what it asks for.

@@ -90,6 +90,11 @@ def problem_response(status: int, detail: str, headers: Mapping[str, str] | None
     return _response(_document(re.sub(r"[^a-z]+", "-", title.lower()), title, status, detail, more), headers)
 
 
+def unforeseen() -> JSONResponse:
+    """The answer to a bug, which tells nothing of the inside."""
+    return problem_response(HTTPStatus.INTERNAL_SERVER_ERROR, "an error that nobody foresaw; the log has it")
+
+
 def install(app: FastAPI) -> None:
     """Answer every error as a problem document."""
     for kind, handler in _HANDLERS.items():
@@ -156,7 +161,7 @@ async def _on_gone(_request: Request, _error: Exception) -> Response:
 
 
 async def _on_bug(_request: Request, _error: Exception) -> JSONResponse:
-    return problem_response(HTTPStatus.INTERNAL_SERVER_ERROR, "an error that nobody foresaw; the log has it")
+    return unforeseen()
 
 
 _HANDLERS: Final[dict[type[Exception], Callable[[Request, Exception], Awaitable[Response]]]] = {

@@ -13,7 +13,26 @@ from fastapi import FastAPI
 from app import errors, openapi
 from app.application import Application
 from app.border import Border
-from app.routes import advice, catalogue, convolutions, details, health, inference, insight, jobs, models, pages
+from app.guard.hosts import Hosts
+from app.guard.middleware import Guard, keyring_of, rates_of
+from app.observe import traces
+from app.observe.meter import Meter
+from app.observe.registry import Metrics
+from app.observe.templates import Templates
+from app.routes import (
+    advice,
+    catalogue,
+    convolutions,
+    details,
+    health,
+    inference,
+    insight,
+    jobs,
+    models,
+    pages,
+    session,
+)
+from app.routes import metrics as scraped
 from app.service import OpenEngine, Service, open_engine
 from app.settings import Settings
 from app.shipped import TIMINGS
@@ -41,16 +60,23 @@ def create_app(settings: Settings, *, open_engine: OpenEngine = open_engine, tim
         Measurements to import at the start: those that ship with the project.
     """
 
+    keyring, rates = keyring_of(settings), rates_of(settings)
+    tracer = traces.provider(settings.otlp_endpoint) if settings.otlp_endpoint else None
+
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         service = Service(settings, open_engine, timings)
         await asyncio.to_thread(service.start)
         app.state.service = service
+        if metrics is not None:
+            metrics.watch(service)
         try:
             async with pages.measuring(app):
                 yield
         finally:
             await asyncio.to_thread(service.close)
+            if tracer is not None:
+                await asyncio.to_thread(tracer.shutdown)
 
     app = Application(
         title="conv-advisor",
@@ -59,12 +85,26 @@ def create_app(settings: Settings, *, open_engine: OpenEngine = open_engine, tim
         version=version("conv-advisor"),
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        telemetry=traces.config(tracer),
     )
+    app.state.keyring = keyring
+    templates = Templates(app)
+    meter = Meter(templates) if settings.metrics else None
+    metrics = app.state.metrics = Metrics(meter) if meter else None
+    if metrics is not None:
+        app.include_router(scraped.router)
     for routes in (advice, details, convolutions, inference, models, jobs, catalogue, insight, health):
         app.include_router(routes.router)
+    app.include_router(session.router)
     pages.install(app)
     errors.install(app)
-    openapi.install(app)
+    openapi.install(app, needs_token=keyring is not None)
     app.add_middleware(advice.Advice)
-    app.add_middleware(Border, max_body_bytes=settings.max_body_bytes)
+    if keyring is not None or rates is not None:
+        app.add_middleware(Guard, keyring=keyring, rates=rates)
+    app.add_middleware(
+        Border, max_body_bytes=settings.max_body_bytes, templates=templates, hosts=Hosts(settings.hosts), meter=meter
+    )
     return app

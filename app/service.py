@@ -191,6 +191,10 @@ class Service:
             hung_up.cancel()
             future.cancel()
 
+    def workers(self) -> dict[str, Engine | None]:
+        """The engines by what they are for; None where one is not open yet."""
+        return {"device": self._engine, "trainer": self.trainer}
+
     def devices(self) -> dict[str, Device]:
         """Every device known: measured, modelled, or the worker's own; by id."""
         known = {device.id: device for device in self.store.devices()}

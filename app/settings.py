@@ -7,13 +7,16 @@ import re
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import AliasChoices, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from app.guard.hosts import ANY, LOOPBACK, is_loopback
 from data.errors import InvalidInput
 
 PREFIX: Final = "CONV_ADVISOR_"
 _LONGEST_S: Final = 30 * 86_400.0
+_RATE_PER_S: Final = 100.0
+"""Of one caller beyond loopback: a page with its parts takes ten requests, a scrape of Prometheus one in 15 s."""
 
 
 class Settings(BaseSettings):
@@ -22,7 +25,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
 
     home: Path = Field(Path("var"), description="Folder of everything that is written: the database, trained models.")
-    database_url: str = Field("", description="SQLAlchemy URL of the store; empty: a SQLite file in home.")
+    database_url: str = Field("", repr=False, description="SQLAlchemy URL of the store; empty: a SQLite file in home.")
     device: str = Field(
         "auto",
         description="Device of the worker: cpu, cuda:0, cuda:1 ...; auto: cuda:0 where it can be used, else cpu.",
@@ -39,8 +42,36 @@ class Settings(BaseSettings):
         description="Allow tcp:// beyond loopback: whoever can reach a scheduler or a worker then runs code there.",
     )
     host: str = Field("127.0.0.1", min_length=1, description="Address the service listens on.")
+    tokens_file: Path | None = Field(
+        None, description="File of the tokens that are let in, as `conv-advisor token` writes it; may change meanwhile."
+    )
+    tokens: str = Field("", repr=False, description="The same lines, divided by ;")
+    allowed_hosts: str = Field(
+        "",
+        description="Names that a Host header may bear, divided by commas: *.example.org for all below one, * for any; "
+        "empty: on loopback its own names, beyond it any.",
+    )
+    trusted_proxies: str = Field(
+        "127.0.0.1", description="Addresses whose X-Forwarded-For and -Proto are believed, divided by commas."
+    )
+    tls_certificate: Path | None = Field(None, description="PEM file to serve HTTPS with, with its chain.")
+    tls_key: Path | None = Field(None, description="PEM file of its key.")
+    rate_limit_per_s: float | None = Field(
+        None,
+        ge=0,
+        le=1e6,
+        description="Requests a second of one token or address; 0: any; unset: any on loopback, 100 beyond it.",
+    )
+    rate_limit_burst: int = Field(200, ge=1, description="Requests at once after a pause, where there is a rate.")
+    metrics: bool = Field(True, description="Count requests, and answer GET /metrics.")
+    otlp_endpoint: str = Field(
+        "",
+        validation_alias=AliasChoices(f"{PREFIX}OTLP_ENDPOINT", "otlp_endpoint", "OTEL_EXPORTER_OTLP_ENDPOINT"),
+        description="Collector of traces by OTLP over HTTP, such as http://127.0.0.1:4318; empty: no traces.",
+    )
     port: int = Field(8000, ge=0, le=65535, description="Port the service listens on; 0: any free one.")
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["text", "json"] = Field("text", description="json: one object a line.")
     max_body_bytes: int = Field(256 * 2**20, ge=1024, description="Longest request body.")
     max_queue: int = Field(64, ge=1, description="Jobs that may wait for one worker.")
     convolution_deadline_s: float = Field(
@@ -66,6 +97,33 @@ class Settings(BaseSettings):
             raise ValueError("tls://host:port, or tcp://host:port on loopback")
         return address
 
+    @field_validator("otlp_endpoint")
+    @classmethod
+    def _check_endpoint(cls, endpoint: str) -> str:
+        if endpoint and not re.match(r"https?://[^/]", endpoint):
+            raise ValueError("an address that begins with http:// or https://")
+        return endpoint
+
+    @property
+    def is_local(self) -> bool:
+        """Whether nobody but this machine can reach the service."""
+        return is_loopback(self.host)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The names that a Host header may bear."""
+        names = tuple(name.strip() for name in self.allowed_hosts.split(",") if name.strip())
+        if names or not self.is_local:
+            return names or (ANY,)
+        return (*LOOPBACK, f"[{self.host}]" if ":" in self.host else self.host)
+
+    @property
+    def rate_per_s(self) -> float:
+        """Requests a second that one caller may make; 0: any."""
+        if self.rate_limit_per_s is None:
+            return 0.0 if self.is_local else _RATE_PER_S
+        return self.rate_limit_per_s
+
     @property
     def store_url(self) -> str:
         """URL of the store: `database_url`, or a SQLite file in `home`."""
@@ -88,11 +146,12 @@ def load_settings(**overrides: Any) -> Settings:
     known = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields}
     for name in os.environ:
         if name.upper().startswith(PREFIX) and name.upper() not in known:
-            raise InvalidInput(name, os.environ[name], f"one of the settings {', '.join(sorted(known))}")
+            # Never what it says: it may be a password, its name misspelt.
+            raise InvalidInput(name, "set", f"one of the settings {', '.join(sorted(known))}")
     try:
         return Settings(**{name: value for name, value in overrides.items() if value is not None})
     except ValidationError as error:
         first = error.errors()[0]
         field = str(first["loc"][0])
-        named = field if overrides.get(field) is not None else f"{PREFIX}{field.upper()}"
+        named = field if overrides.get(field) is not None or field.isupper() else f"{PREFIX}{field.upper()}"
         raise InvalidInput(named, first["input"], first["msg"].removeprefix("Value error, ")) from None

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import typer
 
-from app.cli import ask, cluster, learn, measure, serve, transfer, upgrade
+from app.cli import access, ask, cluster, learn, measure, serve, transfer, upgrade
 from data.errors import ConvAdvisorError, InvalidInput, NotApplicable, Unknown
 
 cli = typer.Typer(
@@ -19,7 +19,7 @@ cli = typer.Typer(
 )
 _COMMANDS: tuple[Callable[..., None], ...] = (
     *(ask.advise, measure.convolve, measure.sweep, learn.train, learn.evaluate, upgrade.compare),
-    *(serve.serve, ask.variants, ask.devices, ask.networks),
+    *(serve.serve, access.token, ask.variants, ask.devices, ask.networks),
     *(cluster.scheduler, cluster.worker),
 )
 for _command in _COMMANDS:

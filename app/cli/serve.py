@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from app.cluster.link import is_loopback, link_from
+from app.cluster.link import link_from
 from app.settings import load_settings
-from data.errors import InvalidInput
 
 
 def serve(
@@ -17,23 +16,17 @@ def serve(
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0: any free one.  [default: 8000]")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda:0, cuda:1 ...  [default: auto]")] = None,
     home: Annotated[Path | None, typer.Option(help="Folder of what is written.  [default: var]")] = None,
-    allow_remote: Annotated[bool, typer.Option("--allow-remote", help="Accept a host that others can reach.")] = False,
 ) -> None:
-    """Serve over HTTP. Every setting can also be given as CONV_ADVISOR_<NAME> in the environment."""
+    """Serve over HTTP, beyond loopback with tokens only; settings are CONV_ADVISOR_<NAME> in the environment too."""
     settings = load_settings(host=host, port=port, device=device, home=home)
-    if not allow_remote and not is_loopback(settings.host):
-        raise InvalidInput(
-            "host", settings.host, "a loopback address, or --allow-remote: the service asks nobody who they are"
-        )
     if settings.scheduler:
         link_from(settings)  # what is wrong with it is said now, and not when the first job comes
-    import logging
-
     import uvicorn
 
     from app.main import create_app
+    from app.observe import logs
 
-    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logs.configure(settings.log_level, settings.log_format)
     uvicorn.run(
         create_app(settings),
         host=settings.host,
@@ -42,4 +35,7 @@ def serve(
         access_log=False,  # app.access has the request's id and time beside it
         timeout_graceful_shutdown=5,
         server_header=False,
+        forwarded_allow_ips=settings.trusted_proxies,
+        ssl_certfile=settings.tls_certificate,
+        ssl_keyfile=settings.tls_key,
     )

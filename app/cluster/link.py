@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
+from app.guard.hosts import is_loopback
 from app.settings import PREFIX, Settings
 from data.errors import InvalidInput
 
@@ -86,14 +86,6 @@ def link_from(settings: Settings) -> Link:
         )
         raise InvalidInput("scheduler", address, allowed)
     return link
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach it."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _check_files(settings: Settings) -> None:

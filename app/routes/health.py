@@ -9,6 +9,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
 from app.errors import documented, problem_response
+from app.guard.policy import is_known
 from app.routes.state import service_of
 
 router = APIRouter(tags=["health"])
@@ -31,5 +32,7 @@ async def readiness(request: Request, answer: dict[str, Any]) -> JSONResponse:
     missing = await asyncio.to_thread(service_of(request).shortcomings)
     if not missing:
         return JSONResponse(answer)
+    if not is_known(request):
+        return problem_response(503, "not ready; with a token it is said why")
     said = "; ".join(f"{part}: {reason}" for part, reason in missing.items())
     return problem_response(503, said, missing=missing)

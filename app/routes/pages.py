@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import RedirectResponse
@@ -33,7 +32,7 @@ BEST: Final = 5
 
 
 class PageRoute(APIRoute):
-    """A route whose errors are pages too, and whose forms are taken from its own pages only."""
+    """A route whose errors are pages too."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """The handler, with its errors shown."""
@@ -41,7 +40,6 @@ class PageRoute(APIRoute):
 
         async def handle_shown(request: Request) -> Response:
             try:
-                _check_origin(request)
                 return await handle(request)
             except ConvAdvisorError as error:
                 return _error_page(request, problem_of(error))
@@ -252,20 +250,3 @@ def _networks() -> dict[str, int]:
 def _error_page(request: Request, problem: dict[str, Any]) -> Response:
     template = "error.html" if is_fragment(request) and request.method == "POST" else "error-page.html"
     return page(request, template, {"problem": problem}, problem["status"])
-
-
-def _check_origin(request: Request) -> None:
-    """Take no form from another site's page: a browser says where a form comes from.
-
-    Raises
-    ------
-    HTTPException
-        403
-    """
-    if request.method != "POST":
-        return
-    origin, host = request.headers.get("origin"), request.headers.get("host", "")
-    if origin is not None and urlsplit(origin).netloc != host:
-        raise HTTPException(403, f"the form comes from {origin[:120]}, not from this page")
-    if origin is None and request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
-        raise HTTPException(403, "the form comes from another site")

@@ -17,6 +17,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
+from app.guard.policy import caller_of
 from app.web import text
 from data.problem import DType, Layout
 
@@ -41,19 +42,28 @@ PLOT_STYLE: Final = """:where(.chart) {
 
 _STYLE_HASH: Final = base64.b64encode(hashlib.sha256(PLOT_STYLE.encode()).digest()).decode()
 
-POLICY: Final = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        f"style-src 'self' 'sha256-{_STYLE_HASH}'",
-        "img-src 'self'",
-        "connect-src 'self'",
-        "form-action 'self'",
-        "base-uri 'none'",
-        "frame-ancestors 'none'",
+
+def _policy(*, style: str, images: str) -> str:
+    """A Content-Security-Policy that lets a page ask nobody but this service."""
+    return "; ".join(
+        (
+            "default-src 'none'",
+            "script-src 'self'",
+            f"style-src 'self' {style}",
+            f"img-src 'self'{images}",
+            "connect-src 'self'",
+            "form-action 'self'",
+            "base-uri 'none'",
+            "frame-ancestors 'none'",
+        )
     )
-)
-"""Content-Security-Policy of every page."""
+
+
+POLICY: Final = _policy(style=f"'sha256-{_STYLE_HASH}'", images="")
+"""Of every page."""
+
+DOCS_POLICY: Final = _policy(style="'unsafe-inline'", images=" data:")
+"""Of the API's documentation alone: Swagger UI has drawings in its style sheet, and styles in its elements."""
 
 _HEADERS: Final = {
     "content-security-policy": POLICY,
@@ -87,7 +97,7 @@ def page(request: Request, template: str, values: Mapping[str, Any], status: int
     status : int
     """
     theme = request.cookies.get("theme", "")
-    common = {"theme": theme if theme in THEMES else "", "path": request.url.path}
+    common = {"theme": theme if theme in THEMES else "", "path": request.url.path, "caller": caller_of(request)}
     content = _environment().get_template(template).render(common | dict(values))
     return HTMLResponse(content, status, headers=_HEADERS)
 

@@ -7,6 +7,7 @@ import math
 import threading
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
+from http.cookiejar import DefaultCookiePolicy
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,8 @@ class Client:
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-        self._http = httpx.AsyncClient(transport=transport, base_url="http://testserver", timeout=60)
+        self._http = httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=60)
+        self._http.cookies.jar.set_policy(DefaultCookiePolicy(allowed_domains=[]))  # each request says which it sends
         self._lifespan = app.router.lifespan_context(app)
         try:
             self.await_(self._lifespan.__aenter__())

@@ -184,7 +184,7 @@ def test_convolve_all_runs_every_variant_of_the_device(home):
         (("data", "import", "nowhere.parquet"), "paths is 'nowhere.parquet'; allowed: a file that exists"),
         (("data", "export", "x.csv", "--device", "cpu"), "path is 'x.csv'; allowed: a name that ends in .parquet"),
         (("data", "export", "x.parquet", "--device", "abacus"), "unknown device 'abacus'"),
-        (("serve", "--host", "0.0.0.0"), "host is '0.0.0.0'; allowed: a loopback address, or --allow-remote"),  # noqa: S104 - refused
+        (("serve", "--host", "0.0.0.0"), "host is '0.0.0.0'; allowed: a loopback address, or tokens"),  # noqa: S104 - refused
         (("serve", "--port", "70000"), "port is 70000; allowed: "),
     ],
 )

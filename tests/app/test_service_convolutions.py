@@ -270,7 +270,11 @@ def test_what_runs_for_a_client_that_hangs_up_is_stopped(client: Client) -> None
             "scheme": "http",
             "client": ("127.0.0.1", 1),
             "server": ("testserver", 80),
-            "headers": [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())],
+            "headers": [
+                (b"host", b"localhost"),
+                (b"content-type", b"application/json"),
+                (b"content-length", str(len(body)).encode()),
+            ],
         }
         await client.app(scope, receive, send)
         left.set()

@@ -1,0 +1,53 @@
+"""The command that makes an API token."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.cli.output import split_enum
+from app.guard.tokens import Keyring, Scope, entry_of, make_token
+from data.errors import InvalidInput
+
+
+def token(
+    name: Annotated[str, typer.Argument(help="Whom it is for; logs and metrics never say more of it.")],
+    scopes: Annotated[
+        str,
+        typer.Option(help="What it is good for: read, measure, administer, divided by commas; none implies another."),
+    ] = Scope.READ,
+    file: Annotated[
+        Path | None, typer.Option(help="Add its hash to this file; without one, the line to add is printed.")
+    ] = None,
+) -> None:
+    """Make an API token. It is shown this once, on standard output; what is kept of it is a hash."""
+    made = make_token()
+    line = entry_of(name, split_enum("scopes", scopes, Scope), made)
+    if file is None:
+        sys.stderr.write(f"{line}\n")
+    else:
+        _add(file, name, line)
+        sys.stderr.write(f"its hash is in {file}; the token, which nobody can show again:\n")
+    sys.stdout.write(f"{made}\n")
+
+
+def _add(file: Path, name: str, line: str) -> None:
+    """Add a line to a file of tokens, which only its owner may read if it is new.
+
+    Raises
+    ------
+    InvalidInput
+    """
+    text = ""
+    if file.exists():
+        Keyring(path=file)  # what cannot be read is not added to
+        text = file.read_text()
+        if any(other.split()[:1] == [name] for other in text.splitlines()):
+            raise InvalidInput("name", name, f"one that no token in {file} has")
+    else:
+        file.touch(mode=0o600)
+    with file.open("a") as kept:
+        kept.write(f"\n{line}\n" if text and not text.endswith("\n") else f"{line}\n")

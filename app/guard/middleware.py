@@ -1,0 +1,149 @@
+"""Asks for a token, looks at its scopes, and holds callers to their rate; not there at all where neither is wanted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, Final
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from app.errors import problem_response
+from app.guard.policy import CALLER, COOKIE, PROBES, SAFE, SECURE_COOKIE, SIGN_IN, lacking, scope_needed
+from app.guard.rates import Rates, network_of
+from app.guard.tokens import Caller, Keyring
+from app.settings import Settings
+from app.web.render import is_fragment, page
+from data.errors import InvalidInput
+
+_READ: Final = frozenset((b"authorization", b"cookie"))
+_BEARER: Final = b"bearer "
+_MAX_COOKIE_BYTES: Final = 8192
+
+
+class Guard:
+    """Lets a request through if its caller may make it, and notes in the scope who that is.
+
+    Parameters
+    ----------
+    app : ASGI application
+    keyring : Keyring or None
+        None: nobody is asked for a token.
+    rates : Rates or None
+        None: as often as anybody likes.
+    """
+
+    def __init__(self, app: ASGIApp, keyring: Keyring | None, rates: Rates | None) -> None:
+        self._app, self._keyring, self._rates = app, keyring, rates
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            refusal = self._refusal(scope)
+            if refusal is not None:
+                await refusal(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        path, method = scope["path"], scope["method"]
+        needed = scope_needed(method, path)
+        caller: Caller | None = None
+        if self._keyring is not None:
+            token = _token_of(scope)
+            caller = self._keyring.find(token) if token else None
+            scope[CALLER] = caller
+        wait_s = self._wait_s(scope, caller)
+        if wait_s:
+            return _too_often(scope, wait_s)
+        if self._keyring is None or needed is None:
+            return None
+        if caller is None:
+            return _unknown(scope)
+        if needed not in caller.scopes:
+            return refuse(scope, 403, lacking(caller, needed), {"WWW-Authenticate": _challenge(needed)})
+        return None
+
+    def _wait_s(self, scope: Scope, caller: Caller | None) -> float:
+        if self._rates is None or _is_free(scope["method"], scope["path"]):
+            return 0.0
+        return self._rates.take(f"token {caller.name}" if caller else f"from {network_of(scope.get('client'))}")
+
+
+def _is_free(method: str, path: str) -> bool:
+    """Whether a request counts for no rate: a probe, or what is open to everybody and changes nothing."""
+    return path in PROBES or (method in SAFE and scope_needed(method, path) is None)
+
+
+def keyring_of(settings: Settings) -> Keyring | None:
+    """The tokens that the settings name; None where nobody needs one.
+
+    Raises
+    ------
+    InvalidInput
+        There is none, and others than this machine can reach the service.
+    """
+    keyring = Keyring(settings.tokens, settings.tokens_file)
+    if len(keyring) or settings.tokens_file is not None:
+        return keyring
+    if not settings.is_local:
+        allowed = (
+            "a loopback address, or tokens: beyond loopback the service answers nobody without one. Make one with "
+            "`conv-advisor token NAME --scopes read,measure --file TOKENS`, and set CONV_ADVISOR_TOKENS_FILE=TOKENS"
+        )
+        raise InvalidInput("host", settings.host, allowed)
+    return None
+
+
+def rates_of(settings: Settings) -> Rates | None:
+    """The rates that the settings ask for; None where there is no limit."""
+    return Rates(settings.rate_per_s, settings.rate_limit_burst) if settings.rate_per_s else None
+
+
+def refuse(scope: Scope, status: int, detail: str, headers: Mapping[str, str] | None = None, **more: Any) -> Response:
+    """A refusal as whoever asks can read it: a page for a browser that wants one, else a problem document."""
+    request = Request(scope)
+    if not is_fragment(request) and "text/html" not in request.headers.get("accept", ""):
+        return problem_response(status, detail, headers, **more)
+    problem = {"status": status, "title": HTTPStatus(status).phrase, "detail": detail}
+    template = "error.html" if is_fragment(request) and request.method == "POST" else "error-page.html"
+    shown = page(request, template, {"problem": problem}, status)
+    shown.headers.update(headers or {})
+    return shown
+
+
+def _unknown(scope: Scope) -> Response:
+    """Ask for a token: a page by leading to the form, anybody else by HTTP's own way."""
+    request = Request(scope)
+    headers = {"WWW-Authenticate": _challenge()}
+    if is_fragment(request):
+        return refuse(scope, 401, "the sign-in has ended; sign in again", headers | {"HX-Redirect": SIGN_IN})
+    if request.method == "GET" and "text/html" in request.headers.get("accept", ""):
+        asked = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        return RedirectResponse(f"{SIGN_IN}?next={quote(asked, safe='/')}", 303)
+    return refuse(scope, 401, "this needs a token: Authorization: Bearer <token>", headers)
+
+
+def _too_often(scope: Scope, wait_s: float) -> Response:
+    headers = {"Retry-After": str(max(math.ceil(wait_s), 1))}
+    return refuse(scope, 429, "more requests than the rate that one caller has", headers)
+
+
+def _challenge(needed: str = "") -> str:
+    """What RFC 6750 has a client told."""
+    lack = f', error="insufficient_scope", scope="{needed}"' if needed else ""
+    return f'Bearer realm="conv-advisor"{lack}'
+
+
+def _token_of(scope: Scope) -> str:
+    """The token that a request shows: in its header, else in the cookie of somebody who has signed in."""
+    headers = {name: value for name, value in scope["headers"] if name in _READ}
+    given: bytes = headers.get(b"authorization", b"")
+    if given[: len(_BEARER)].lower() == _BEARER:
+        return given[len(_BEARER) :].strip().decode("latin-1")
+    if given or len(headers.get(b"cookie", b"")) > _MAX_COOKIE_BYTES:
+        return ""
+    return Request(scope).cookies.get(SECURE_COOKIE if scope.get("scheme") == "https" else COOKIE, "")

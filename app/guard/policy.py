@@ -1,0 +1,78 @@
+"""Which scope a request needs, by its method and path; whatever is not listed needs the most."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from fastapi import Request
+from starlette.exceptions import HTTPException
+
+from app.guard.tokens import Caller, Scope
+
+SAFE: Final = frozenset(("GET", "HEAD", "OPTIONS"))
+"""Methods that change nothing."""
+
+SIGN_IN: Final = "/sign-in"
+SIGN_OUT: Final = "/sign-out"
+
+COOKIE: Final = "conv-advisor-token"
+SECURE_COOKIE: Final = f"__Host-{COOKIE}"
+"""Over TLS: a browser takes a cookie of this name only from the host itself, and never sends it in the clear."""
+
+PROBES: Final = frozenset(("/livez", "/readyz", "/v2/health/live", "/v2/health/ready", "/v2/models/conv/ready"))
+"""Open to everybody, and without data for whoever has shown no token."""
+_OPEN: Final = PROBES | {SIGN_IN, SIGN_OUT}
+_OPEN_BELOW: Final = "/static/"
+
+_READING: Final = frozenset(("/v1/advice",))
+_MEASURING: Final = re.compile(
+    r"/v1/convolutions|/v1/jobs|/v1/measurements(?:/.*)?|/v2/models/[^/]+/infer|/measurements(?:/.*)?", re.DOTALL
+)
+
+CALLER: Final = "conv_advisor.caller"
+"""Where in the ASGI scope it stands who asks; missing where no token is asked for at all."""
+
+
+def scope_needed(method: str, path: str) -> Scope | None:
+    """The scope that a request needs; None where it is open to everybody.
+
+    A path may be a template such as ``/v1/jobs/{job_id}``.
+    """
+    if path in _OPEN or path.startswith(_OPEN_BELOW):
+        return None
+    if method in SAFE or (method == "POST" and path in _READING):
+        return Scope.READ
+    if method == "POST" and _MEASURING.fullmatch(path):
+        return Scope.MEASURE
+    return Scope.ADMINISTER
+
+
+def caller_of(request: Request) -> Caller | None:
+    """Who asks; None where they have shown no token, or none is asked for."""
+    caller: Caller | None = request.scope.get(CALLER)
+    return caller
+
+
+def is_known(request: Request) -> bool:
+    """Whether who asks may be told of the inside: they have shown a token, or none is asked for."""
+    return CALLER not in request.scope or request.scope[CALLER] is not None
+
+
+def require(request: Request, scope: Scope) -> None:
+    """Refuse a request whose body asks for more than its address says.
+
+    Raises
+    ------
+    HTTPException
+        403, naming the scope.
+    """
+    caller = caller_of(request)
+    if CALLER in request.scope and (caller is None or scope not in caller.scopes):
+        raise HTTPException(403, lacking(caller, scope))
+
+
+def lacking(caller: Caller | None, scope: Scope) -> str:
+    """What somebody lacks."""
+    named = "nobody's token" if caller is None else f"the token {caller.name!r} has {', '.join(sorted(caller.scopes))}"
+    return f"this needs the scope {scope.value!r}; {named}"

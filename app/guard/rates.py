@@ -1,0 +1,64 @@
+"""Token buckets: how often one caller may ask, in memory that is bounded whoever asks."""
+
+from __future__ import annotations
+
+import ipaddress
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Final
+
+MAX_CALLERS: Final = 10_000
+"""Buckets that are kept; the one that was used longest ago goes first, and is most nearly full again."""
+_IPV6_PREFIX: Final = 64
+"""A subscriber's network: who has one has 2^64 addresses."""
+
+
+class Rates:
+    """A bucket a caller, which fills at a steady rate, and of which every request takes one.
+
+    Parameters
+    ----------
+    per_s : float
+        Requests a second in the long run.
+    burst : int
+        Requests at once after a pause.
+    most : int
+        Buckets that are kept.
+    clock : callable () -> float
+        Seconds.
+    """
+
+    def __init__(
+        self, per_s: float, burst: int, most: int = MAX_CALLERS, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._per_s, self._burst, self._most, self._clock = per_s, float(burst), most, clock
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    def take(self, caller: str) -> float:
+        """Take one; 0 where there was one, else for how many seconds to wait."""
+        now = self._clock()
+        held, since = self._buckets.pop(caller, (self._burst, now))
+        held = min(held + (now - since) * self._per_s, self._burst)
+        is_granted = held >= 1
+        self._buckets[caller] = (held - is_granted, now)
+        if len(self._buckets) > self._most:
+            self._buckets.popitem(last=False)
+        return 0.0 if is_granted else (1 - held) / self._per_s
+
+
+def network_of(client: tuple[str, int] | None) -> str:
+    """By which somebody without a token is known: an IPv4 address, or the /64 network of an IPv6 one."""
+    host = client[0] if client else ""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if address.version == 4:
+        return host
+    if address.ipv4_mapped:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((address.packed[: _IPV6_PREFIX // 8] + bytes(8), _IPV6_PREFIX)))

@@ -1,0 +1,173 @@
+"""API tokens: shown once when they are made, kept as hashes, and found in constant time."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import re
+import secrets
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from data.errors import InvalidInput
+
+log = logging.getLogger(__name__)
+
+PREFIX: Final = "cadv_"
+"""By which people, and scanners for secrets, know one."""
+MAX_TOKENS: Final = 1000
+"""Each one is compared with, for every request."""
+LOOK_AGAIN_S: Final = 1.0
+"""How old what is known of the file may be: a token that is taken out of it is refused after this time."""
+
+_SECRET_BYTES: Final = 32
+_MAX_FILE_BYTES: Final = 1 << 20
+_NAME: Final = re.compile(r"[A-Za-z0-9_.@-]{1,64}")
+_DIGEST: Final = re.compile(r"sha256:([0-9a-f]{64})")
+_FORM: Final = "<name> <scopes> sha256:<64 hexadecimal digits>, as `conv-advisor token` prints it"
+
+
+class Scope(StrEnum):
+    """What a token is good for; a closed list, and none implies another."""
+
+    READ = "read"
+    """Advice, measurements, models, jobs, metrics."""
+    MEASURE = "measure"
+    """Whatever runs on the worker's device."""
+    ADMINISTER = "administer"
+    """What changes which advice is given, and what is lost: retrain, promote, cancel and delete."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Somebody who has shown a token: its name and its scopes, never the token."""
+
+    name: str
+    scopes: frozenset[Scope]
+
+
+def make_token() -> str:
+    """A new token: 256 bits that nobody can guess, so that a plain hash of it can be kept."""
+    return PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
+
+
+def entry_of(name: str, scopes: Iterable[Scope], token: str) -> str:
+    """The line of a file of tokens that lets this one in.
+
+    Raises
+    ------
+    InvalidInput
+    """
+    line = f"{name} {','.join(dict.fromkeys(scopes))} sha256:{_digest(token).hex()}"
+    _parse_line(line, "name")
+    return line
+
+
+class Keyring:
+    """The tokens that are let in: those of a setting, and those of a file, which is read again when it changes.
+
+    Parameters
+    ----------
+    text : str
+        Entries as `entry_of` makes them, one a line or divided by ``;``.
+    path : Path, optional
+        File of such lines; empty ones and those that begin with ``#`` say nothing.
+    clock : callable () -> float
+        Seconds.
+
+    Raises
+    ------
+    InvalidInput
+        Naming the line, never what it says: somebody may have put the token itself there.
+    """
+
+    def __init__(self, text: str = "", path: Path | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._path = path
+        self._given = _parse(text.replace(";", "\n"), "CONV_ADVISOR_TOKENS")
+        self._stamp = None if path is None else _stamp(path)
+        self._filed = {} if path is None else _parse(_read(path), str(path))
+        self._look_at = clock() + LOOK_AGAIN_S
+
+    def __len__(self) -> int:
+        return len(self._given) + len(self._filed)
+
+    def find(self, token: str) -> Caller | None:
+        """Whose token this is; takes as long whether it is anybody's or not."""
+        self._refresh()
+        wanted = _digest(token)
+        found = None
+        for kept in (self._given, self._filed):
+            for digest, caller in kept.items():
+                if hmac.compare_digest(digest, wanted):
+                    found = caller
+        return found
+
+    def _refresh(self) -> None:
+        """Read the file again if it has changed; one that cannot be read leaves everything as it was."""
+        if self._path is None or self._clock() < self._look_at:
+            return
+        self._look_at = self._clock() + LOOK_AGAIN_S
+        try:
+            stamp = _stamp(self._path)
+            if stamp != self._stamp:
+                self._filed, self._stamp = _parse(_read(self._path), str(self._path)), stamp
+                log.info("%d tokens are in %s now", len(self._filed), self._path)
+        except InvalidInput as error:
+            log.error("the tokens stay as they were: %s", error)  # noqa: TRY400 - expected: no traceback
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "replace")).digest()
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise InvalidInput("tokens_file", str(path), f"a file that can be read ({error.strerror})") from None
+    if found.st_mode & stat.S_IWOTH:
+        raise InvalidInput("tokens_file", str(path), "a file that not everybody may write to")
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.read(_MAX_FILE_BYTES).decode()
+    except (OSError, UnicodeDecodeError):
+        raise InvalidInput("tokens_file", str(path), "a file of text that can be read") from None
+
+
+def _parse(text: str, where: str) -> dict[bytes, Caller]:
+    found = dict(_parse_lines(text, where))
+    names = [caller.name for caller in found.values()]
+    if len(set(names)) < len(names) or len(names) > MAX_TOKENS:
+        raise InvalidInput(where, f"{len(names)} tokens", f"at most {MAX_TOKENS}, each of a name of its own")
+    return found
+
+
+def _parse_lines(text: str, where: str) -> Iterator[tuple[bytes, Caller]]:
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            yield _parse_line(line, f"{where}, line {number}")
+
+
+def _parse_line(line: str, where: str) -> tuple[bytes, Caller]:
+    words = line.split()
+    if len(words) != 3 or not _NAME.fullmatch(words[0]):
+        raise InvalidInput(where, f"{len(words)} words", _FORM)
+    digest = _DIGEST.fullmatch(words[2])
+    if digest is None:
+        raise InvalidInput(where, "without a hash", _FORM)
+    try:
+        scopes = frozenset(map(Scope, words[1].split(",")))
+    except ValueError:
+        raise InvalidInput(where, "of other scopes", f"scopes among {','.join(Scope)}, divided by commas") from None
+    return bytes.fromhex(digest[1]), Caller(words[0], scopes)

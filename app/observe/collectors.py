@@ -1,0 +1,82 @@
+"""What is read when Prometheus asks: the workers, their queues, and the jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from sqlalchemy import func, select
+from sqlalchemy.exc import SQLAlchemyError
+
+from app.engine import EngineState
+from app.jobs import JOBS, JobState
+
+if TYPE_CHECKING:
+    from app.service import Service
+
+_UNOPENED: Final = EngineState.STARTING
+
+
+class Workers(Collector):
+    """The process that owns the device, and the one that trains.
+
+    Parameters
+    ----------
+    service : Service
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def collect(self) -> Iterator[Metric]:
+        """What Prometheus is told."""
+        is_up = GaugeMetricFamily("conv_advisor_worker_up", "Whether the worker takes jobs", labels=("worker",))
+        state = GaugeMetricFamily(
+            "conv_advisor_worker_state", "1 for the state that the worker is in", labels=("worker", "state")
+        )
+        queued = GaugeMetricFamily("conv_advisor_queue_jobs", "Jobs that wait for the worker", labels=("worker",))
+        restarts = CounterMetricFamily(
+            "conv_advisor_worker_restarts", "How often a process took over from one that ended", labels=("worker",)
+        )
+        for name, engine in self._service.workers().items():
+            is_up.add_metric((name,), float(engine is not None and engine.is_alive))
+            queued.add_metric((name,), engine.queued if engine else 0)
+            restarts.add_metric((name,), engine.restarts if engine else 0)
+            current = engine.state if engine else _UNOPENED
+            for each in EngineState:
+                state.add_metric((name, each), float(each is current))
+        yield from (is_up, state, queued, restarts)
+        limit = float(self._service.settings.max_queue)
+        yield GaugeMetricFamily("conv_advisor_queue_limit", "Jobs that may wait for one worker", limit)
+
+
+class StoredJobs(Collector):
+    """The jobs of the database by their state; nothing while it cannot be read.
+
+    Parameters
+    ----------
+    service : Service
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def collect(self) -> Iterator[Metric]:
+        """What Prometheus is told."""
+        found = GaugeMetricFamily("conv_advisor_jobs", "Jobs in the database by their state", labels=("state",))
+        is_read, counts = True, {}
+        try:
+            counts = self._counts()
+        except SQLAlchemyError:
+            is_read = False
+        for state in JobState if is_read else ():
+            found.add_metric((state,), counts.get(state, 0))
+        yield found
+        yield GaugeMetricFamily("conv_advisor_store_up", "Whether the database could be read", float(is_read))
+
+    def _counts(self) -> dict[str, int]:
+        by_state = select(JOBS.c.state, func.count()).group_by(JOBS.c.state)
+        with self._service.store.engine.connect() as connection:
+            return {row[0]: row[1] for row in connection.execute(by_state)}

@@ -1,0 +1,43 @@
+"""Everything that one application's GET /metrics tells, in a registry of its own."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, GCCollector, Info, PlatformCollector, ProcessCollector
+from prometheus_client.exposition import choose_encoder
+
+from app.observe.collectors import StoredJobs, Workers
+from app.observe.meter import Meter
+from app.observe.regret import LiveRegret
+
+if TYPE_CHECKING:
+    from app.service import Service
+
+
+class Metrics:
+    """The metrics of one application.
+
+    Parameters
+    ----------
+    meter : Meter
+        Of its requests.
+    """
+
+    def __init__(self, meter: Meter) -> None:
+        self.registry = CollectorRegistry()
+        self.registry.register(meter)
+        for process in (ProcessCollector, PlatformCollector, GCCollector):
+            process(registry=self.registry)
+        Info("conv_advisor", "The service", registry=self.registry).info({"version": version("conv-advisor")})
+
+    def watch(self, service: Service) -> None:
+        """Tell of a service too, from when it has started."""
+        for collector in (Workers(service), StoredJobs(service), LiveRegret(service)):
+            self.registry.register(collector)
+
+    def write(self, accept: str) -> tuple[bytes, str]:
+        """Every metric, in the form that whoever asks prefers, and its media type. Blocks: it asks the database."""
+        encode, media_type = choose_encoder(accept)
+        return encode(self.registry), media_type

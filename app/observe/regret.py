@@ -1,0 +1,134 @@
+"""The live regret: what was measured since the service started, whoever measured it, against what its trees say."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Final
+
+from prometheus_client import Histogram
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+from sqlalchemy import func, select
+from sqlalchemy.exc import SQLAlchemyError
+
+from data.database import MEASUREMENTS, PROBLEMS
+from data.errors import ConvAdvisorError
+from data.measurement import L2State, Outcome
+from data.problem import FIELDS, ConvProblem, DType, Layout
+
+if TYPE_CHECKING:
+    from app.service import Service
+    from data.store import Summary
+
+log = logging.getLogger(__name__)
+
+ROWS_AT_ONCE: Final = 2000
+"""Measurements that one look takes in; the next takes up the rest."""
+
+RATIO_BUCKETS: Final = (0.25, 0.5, 0.67, 0.8, 0.9, 0.95, 1.0, 1.05, 1.11, 1.25, 1.5, 2.0, 4.0, 8.0)
+SLOWDOWN_BUCKETS: Final = (1.0, 1.02, 1.05, 1.1, 1.2, 1.3, 1.5, 2.0, 3.0, 5.0, 10.0)
+
+_FIELDS: Final = [PROBLEMS.c[name] for name in FIELDS]
+_READ: Final = {"dtype": DType, "layout": Layout}
+
+
+class LiveRegret(Collector):
+    """How far predictions are off, and what that costs.
+
+    It reads what was added to the store, so that a sweep's measurements and another process's count too; several
+    processes on one store therefore tell the same, which is to be averaged, never added.
+
+    Parameters
+    ----------
+    service : Service
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._lock = Lock()
+        self._since_us = int(time.time() * 1e6)
+        self._last_id: int | None = None
+        self._ratios = Histogram(
+            "conv_advisor_measured_over_predicted_ratio",
+            "Measured time of a variant over the one that the tree in charge predicts",
+            ("device", "variant"),
+            registry=None,
+            buckets=RATIO_BUCKETS,
+        )
+        self._slowdowns = Histogram(
+            "conv_advisor_advised_slowdown_ratio",
+            "Measured time of the variant that the tree puts first over that of the fastest measured",
+            ("device",),
+            registry=None,
+            buckets=SLOWDOWN_BUCKETS,
+        )
+
+    def collect(self) -> Iterator[Metric]:
+        """What Prometheus is told."""
+        with self._lock:
+            try:
+                self._learn()
+            except (SQLAlchemyError, ConvAdvisorError) as error:
+                log.warning("the live regret is not up to date: %s", type(error).__name__)
+        yield from self._ratios.collect()
+        yield from self._slowdowns.collect()
+
+    def _learn(self) -> None:
+        by_device: dict[str, dict[ConvProblem, list[tuple[str, float]]]] = defaultdict(lambda: defaultdict(list))
+        for device_id, variant, time_ms, *fields in self._added():
+            by_device[device_id][_problem_of(fields)].append((variant, time_ms))
+        for device_id, measured in by_device.items():
+            advisor = self._service.advisor(device_id)
+            if advisor.model is not None:
+                self._compare(device_id, measured)
+
+    def _added(self) -> Sequence[Any]:
+        """Device, variant, time and layer of what was measured since the last look, in the order it was added."""
+        newest = select(func.coalesce(func.max(MEASUREMENTS.c.id), 0))
+        with self._service.store.engine.connect() as connection:
+            last_id = connection.execute(newest).scalar_one()
+            since_id = self._last_id or 0
+            wanted = (
+                select(MEASUREMENTS.c.id, MEASUREMENTS.c.device_id, MEASUREMENTS.c.variant, MEASUREMENTS.c.time_ms)
+                .add_columns(*_FIELDS)
+                .join(PROBLEMS, PROBLEMS.c.key == MEASUREMENTS.c.problem_key)
+                .where(MEASUREMENTS.c.id > since_id, MEASUREMENTS.c.id <= last_id)
+                .where(MEASUREMENTS.c.outcome == str(Outcome.MEASURED), MEASUREMENTS.c.l2 == str(L2State.WARM))
+                .where(MEASUREMENTS.c.measured_at_us >= self._since_us)
+                .order_by(MEASUREMENTS.c.id)
+                .limit(ROWS_AT_ONCE)
+            )
+            rows = connection.execute(wanted).all()
+        self._last_id = rows[-1].id if len(rows) == ROWS_AT_ONCE else last_id
+        return [row[1:] for row in rows]
+
+    def _compare(self, device_id: str, measured: dict[ConvProblem, list[tuple[str, float]]]) -> None:
+        advisor = self._service.advisor(device_id)
+        known = self._service.store.summaries(list(measured), device_id)
+        for problem, times in measured.items():
+            try:
+                predicted = {choice.variant: choice.time_ms for choice in advisor.advise(problem).ranking}
+            except ConvAdvisorError:  # nothing is predicted to run there
+                continue
+            for variant, time_ms in times:
+                if variant in predicted:
+                    self._ratios.labels(device_id, variant).observe(time_ms / predicted[variant])
+            times_ms = _times_ms(known.get(problem.key, {}))
+            advised = next(iter(predicted))
+            if advised in times_ms and len(times_ms) > 1:
+                self._slowdowns.labels(device_id).observe(times_ms[advised] / min(times_ms.values()))
+
+
+def _times_ms(known: Mapping[str, Summary]) -> dict[str, float]:
+    """The times of those variants that gave the right output and were timed."""
+    measured = ((name, each.time_ms) for name, each in known.items() if each.outcome is Outcome.MEASURED)
+    return {name: time_ms for name, time_ms in measured if time_ms}
+
+
+def _problem_of(fields: Sequence[Any]) -> ConvProblem:
+    given: dict[str, Any] = {name: _READ.get(name, int)(value) for name, value in zip(FIELDS, fields, strict=True)}
+    return ConvProblem(**given)
