@@ -8,6 +8,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+from app.job_requests import JobRequest
 from app.schemas import ActivateRequest, BulkAdviceRequest, ConvolutionRequest, Problem, RetrainRequest
 
 _MODELS: Final[tuple[type[BaseModel], ...]] = (
@@ -16,6 +17,7 @@ _MODELS: Final[tuple[type[BaseModel], ...]] = (
     ConvolutionRequest,
     RetrainRequest,
     ActivateRequest,
+    JobRequest,
 )
 _REFERENCE: Final = "#/components/schemas/{model}"
 
