@@ -176,7 +176,7 @@ class ConvolutionAnswer(AttemptAnswer):
 
 
 class JobAnswer(TypedDict):
-    """A background job; progress goes from 0 to 1."""
+    """A background job; progress goes from 0 to 1, revision grows with every change, device_id is where it must run."""
 
     id: str
     kind: str
@@ -190,6 +190,8 @@ class JobAnswer(TypedDict):
     created_at: str
     started_at: str | None
     finished_at: str | None
+    device_id: str | None
+    revision: int
 
 
 class JobsAnswer(TypedDict):

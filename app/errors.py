@@ -33,6 +33,7 @@ STATUS: Final[dict[type[e.ConvAdvisorError], HTTPStatus]] = {
     e.UnknownJob: HTTPStatus.NOT_FOUND,
     e.NotApplicable: HTTPStatus.CONFLICT,
     e.NoAdvice: HTTPStatus.CONFLICT,
+    e.KeyReused: HTTPStatus.CONFLICT,
     e.RunError: HTTPStatus.INTERNAL_SERVER_ERROR,
     e.NotSupported: HTTPStatus.CONFLICT,
     e.OutOfMemory: HTTPStatus.INSUFFICIENT_STORAGE,

@@ -1,40 +1,36 @@
-"""Background jobs: kept in the database, run by a worker, taken up again after a crash."""
+"""Background jobs: rows of the database, leased to whoever runs them, taken up again when a lease ends."""
 
 from __future__ import annotations
 
-import logging
 import re
 import secrets
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import CancelledError, Future
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final
 
-from sqlalchemy import JSON, Column, DateTime, Float, Integer, String, Table, Text, insert, select, update
+from sqlalchemy import and_, func, insert, or_, select, update
 from sqlalchemy.engine import Connection, Row
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
-from app.engine import Engine
-from data.errors import ConvAdvisorError, StoreError, UnknownJob, WorkerDied
-from data.store import METADATA, Store
-
-log = logging.getLogger(__name__)
+from data.database import now_s
+from data.errors import ConvAdvisorError, KeyReused, StoreError, UnknownJob, WorkerDied
+from data.store import Store
+from data.tables import JOBS
 
 MAX_ATTEMPTS: Final = 3
-_POLL_S: Final = 5.0
-_PROGRESS_EVERY_S: Final = 0.25
-_CLOSE_TIMEOUT_S: Final = 10.0
+"""Attempts in a row that may be interrupted without having kept anything."""
+_NO_KEY: Final = (None, None)
 
 
 class JobKind(StrEnum):
     """What a job does; a closed list."""
 
     RETRAIN = "retrain"
+    SWEEP = "sweep"
+    MEASURE = "measure"
 
 
 class JobState(StrEnum):
@@ -50,6 +46,13 @@ class JobState(StrEnum):
     def is_final(self) -> bool:
         """Whether it can still change."""
         return self in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
+
+
+_UNFINISHED: Final = (JobState.QUEUED, JobState.RUNNING)
+
+
+class JobLost(Exception):
+    """An attempt is no longer its runner's: the job was cancelled, or its lease ended and another took it."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,10 @@ class Job:
         How often it was started.
     created_at, started_at, finished_at : datetime
         UTC; None where it has not happened.
+    device_id : str or None
+        Of the device that must run it; None: any server does.
+    revision : int
+        How often it has changed.
     """
 
     id: str
@@ -89,44 +96,89 @@ class Job:
     created_at: datetime
     started_at: datetime | None
     finished_at: datetime | None
+    device_id: str | None
+    revision: int
 
 
-JOBS: Final = Table(
-    "jobs",
-    METADATA,
-    Column("number", Integer, primary_key=True),
-    Column("id", String(32), nullable=False, unique=True),
-    Column("kind", String(32), nullable=False),
-    Column("state", String(16), nullable=False, index=True),
-    Column("progress", Float, nullable=False, default=0.0),
-    Column("message", Text, nullable=False, default=""),
-    Column("request", JSON, nullable=False),
-    Column("result", JSON),
-    Column("error", JSON),
-    Column("attempt", Integer, nullable=False, default=0),
-    Column("created_at", DateTime(timezone=True), nullable=False),
-    Column("started_at", DateTime(timezone=True)),
-    Column("finished_at", DateTime(timezone=True)),
+@dataclass(frozen=True)
+class Key:
+    """What a client calls its request, so that sending it again makes no second job.
+
+    Parameters
+    ----------
+    name : str
+    sha256 : str
+        Of what was asked for under that name.
+    """
+
+    name: str
+    sha256: str
+
+
+Effect = Callable[[Connection], None]
+"""What a job changes at its end, in the transaction that says it has succeeded."""
+
+_IS_FREE: Final = or_(
+    JOBS.c.state == JobState.QUEUED,
+    and_(JOBS.c.state == JobState.RUNNING, func.coalesce(JOBS.c.lease_ends_s, 0.0) < now_s()),
 )
 
 
 class Jobs:
-    """The jobs of one store.
+    """The jobs of one store, which several processes may share.
 
-    A write to a running job names its attempt, so whoever still works on an earlier attempt changes nothing.
+    Notes
+    -----
+    A running job is leased: its owner renews the lease, and who finds it ended takes the job with the next attempt
+    number. Every write of an owner names its attempt, so whoever still works on an earlier one changes nothing; and
+    what an attempt writes elsewhere in the database is written only where `confirm` passes in the same transaction.
     """
 
     def __init__(self, store: Store) -> None:
         self._engine = store.engine
-        store.create_tables()
 
-    def create(self, kind: JobKind, request: dict[str, Any]) -> Job:
-        """Queue a job."""
+    def create(
+        self, kind: JobKind, request: dict[str, Any], *, device_id: str | None = None, key: Key | None = None
+    ) -> Job:
+        """Queue a job; with a key, the job that was queued with it before, if there is one.
+
+        Raises
+        ------
+        KeyReused
+            Something else was asked for with this key.
+        """
         job_id = secrets.token_urlsafe(16)
-        with self._begin() as connection:
-            values = {"id": job_id, "kind": kind, "state": JobState.QUEUED, "request": request}
-            connection.execute(insert(JOBS).values(**values, created_at=datetime.now(UTC)))
+        name, sha256 = (key.name, key.sha256) if key else _NO_KEY
+        values: dict[str, Any] = {"id": job_id, "kind": kind, "state": JobState.QUEUED, "request": request}
+        values |= {
+            "device_id": device_id,
+            "idempotency_key": name,
+            "request_sha256": sha256,
+            "created_at": datetime.now(UTC),
+        }
+        try:
+            with self._begin() as connection:
+                connection.execute(insert(JOBS).values(**values))
+        except StoreError as error:
+            before = self.find(key) if key and isinstance(error.__cause__, IntegrityError) else None
+            if before is None:
+                raise
+            return before
         return self.get(job_id)
+
+    def find(self, key: Key) -> Job | None:
+        """The job that was queued with a key.
+
+        Raises
+        ------
+        KeyReused
+            Something else was asked for with it.
+        """
+        with self._begin() as connection:
+            row = connection.execute(select(JOBS).where(JOBS.c.idempotency_key == key.name)).one_or_none()
+        if row is not None and row.request_sha256 != key.sha256:
+            raise KeyReused(key.name)
+        return None if row is None else _job(row)
 
     def get(self, job_id: str) -> Job:
         """The job of this id.
@@ -147,67 +199,110 @@ class Jobs:
             rows = connection.execute(select(JOBS).order_by(JOBS.c.number.desc()).limit(limit)).all()
         return tuple(_job(row) for row in rows)
 
-    def claim(self) -> Job | None:
-        """Start the oldest queued job; None where none waits."""
-        oldest = select(JOBS.c.id).where(JOBS.c.state == JobState.QUEUED).order_by(JOBS.c.number).limit(1)
+    def count_unfinished(self) -> int:
+        """How many jobs are queued or running."""
         with self._begin() as connection:
-            job_id = connection.execute(oldest).scalar()
-            if job_id is None:
-                return None
-            started = {"state": JobState.RUNNING, "attempt": JOBS.c.attempt + 1, "started_at": datetime.now(UTC)}
-            claimed = connection.execute(
-                update(JOBS).where(JOBS.c.id == job_id, JOBS.c.state == JobState.QUEUED).values(**started)
-            )
-        return self.get(job_id) if claimed.rowcount else None
+            wanted = select(func.count()).select_from(JOBS).where(JOBS.c.state.in_(_UNFINISHED))
+            return int(connection.execute(wanted).scalar_one())
+
+    def claim(
+        self, owner: str, lease_s: float, *, kinds: Iterable[JobKind] = JobKind, device_id: str | None = None
+    ) -> Job | None:
+        """Take the oldest job that is queued or whose lease has ended; None where there is none.
+
+        Parameters
+        ----------
+        owner : str
+            Who takes it.
+        lease_s : float
+            For how long, unless it is renewed.
+        kinds : iterable of JobKind
+            What the owner can do.
+        device_id : str, optional
+            The owner's device: jobs that must run on another are left to others.
+        """
+        is_ours = or_(JOBS.c.device_id.is_(None), JOBS.c.device_id == device_id)
+        wanted = select(JOBS).where(_IS_FREE, JOBS.c.kind.in_(list(kinds)), is_ours).order_by(JOBS.c.number).limit(1)
+        while True:
+            with self._begin() as connection:
+                # SQLite knows no such lock: there the condition of the update decides between two that saw the same.
+                row = connection.execute(wanted.with_for_update(skip_locked=True)).one_or_none()
+                if row is None:
+                    return None
+                values = _taken(row, owner, lease_s)
+                is_unchanged = (JOBS.c.id == row.id, JOBS.c.attempt == row.attempt, _IS_FREE)
+                changed = connection.execute(update(JOBS).where(*is_unchanged).values(**values, **_REVISED)).rowcount
+            if changed and values["state"] is JobState.RUNNING:
+                return self.get(row.id)
+
+    def renew(self, job: Job, lease_s: float) -> bool:
+        """Prolong the lease of a running job; whether it is still its owner's."""
+        with self._begin() as connection:
+            values = {"lease_ends_s": now_s() + lease_s}
+            return bool(connection.execute(update(JOBS).where(*_is_held(job)).values(**values)).rowcount)
+
+    def confirm(self, job: Job, connection: Connection) -> None:
+        """Let a transaction of an attempt pass, and note that the attempt has kept something.
+
+        Nobody else can take or cancel the job until the transaction ends.
+
+        Raises
+        ------
+        JobLost
+        """
+        if not connection.execute(update(JOBS).where(*_is_held(job)).values(interruptions=0)).rowcount:
+            raise JobLost(job.id)
 
     def note_progress(self, job: Job, fraction: float, message: str) -> None:
         """Say how far a running job is."""
         self._change(job, progress=min(max(fraction, 0.0), 1.0), message=message)
 
-    def succeed(self, job: Job, result: dict[str, Any]) -> None:
-        """End a running job with its result."""
-        self._change(job, state=JobState.SUCCEEDED, progress=1.0, result=result, finished_at=datetime.now(UTC))
+    def succeed(self, job: Job, result: dict[str, Any], effect: Effect | None = None) -> None:
+        """End a running job with its result, and do what it changes, both or neither.
+
+        Raises
+        ------
+        JobLost
+        """
+        with self._begin() as connection:
+            self.confirm(job, connection)
+            if effect:
+                effect(connection)
+            values = {"state": JobState.SUCCEEDED, "progress": 1.0, "result": result}
+            ended = update(JOBS).where(*_is_held(job)).values(**values, **_ended(), **_REVISED)
+            connection.execute(ended)
 
     def fail(self, job: Job, error: ConvAdvisorError) -> None:
         """End a running job with its error."""
-        self._change(job, state=JobState.FAILED, error=_problem(error), finished_at=datetime.now(UTC))
+        self._change(job, state=JobState.FAILED, error=_problem(error), **_ended())
 
-    def interrupt(self, job: Job, reason: WorkerDied) -> None:
-        """Queue a running job whose worker is gone once more, or fail it after `MAX_ATTEMPTS` attempts."""
-        if job.attempt >= MAX_ATTEMPTS:
-            self.fail(job, WorkerDied(f"given up after {job.attempt} attempts; the last one: {reason}"))
-        else:
-            message = f"attempt {job.attempt} was interrupted: {reason}"
-            self._change(job, state=JobState.QUEUED, progress=0.0, message=message)
+    def interrupt(self, job: Job, reason: ConvAdvisorError) -> None:
+        """Queue a running job once more whose worker or database is gone; fail it after `MAX_ATTEMPTS` in a row."""
+        with self._begin() as connection:
+            row = connection.execute(select(JOBS).where(*_is_held(job))).one_or_none()
+            if row is not None:
+                values = _interrupted(row, reason)
+                connection.execute(update(JOBS).where(*_is_held(job)).values(**values, **_REVISED))
+
+    def release(self, job: Job) -> None:
+        """Queue a running job once more because its owner stops; that is nothing against the job."""
+        self._change(job, state=JobState.QUEUED, progress=0.0, message="the service was stopped", **_FREED)
 
     def cancel(self, job_id: str) -> Job:
-        """Cancel a job that is not finished; the job as it then is.
+        """Cancel a job that is not finished; the job as it then is. Who runs it learns it at the next renewal.
 
         Raises
         ------
         UnknownJob
         """
-        unfinished = (JobState.QUEUED, JobState.RUNNING)
+        is_open = (JOBS.c.id == job_id, JOBS.c.state.in_(_UNFINISHED))
         with self._begin() as connection:
-            connection.execute(
-                update(JOBS)
-                .where(JOBS.c.id == job_id, JOBS.c.state.in_(unfinished))
-                .values(state=JobState.CANCELLED, finished_at=datetime.now(UTC))
-            )
+            connection.execute(update(JOBS).where(*is_open).values(state=JobState.CANCELLED, **_ended(), **_REVISED))
         return self.get(job_id)
 
-    def recover(self) -> tuple[Job, ...]:
-        """Take up what a killed service left running; those jobs, as they then are."""
-        with self._begin() as connection:
-            rows = connection.execute(select(JOBS).where(JOBS.c.state == JobState.RUNNING)).all()
-        for row in rows:
-            self.interrupt(_job(row), WorkerDied("the service ended"))
-        return tuple(self.get(row.id) for row in rows)
-
     def _change(self, job: Job, **values: Any) -> None:
-        is_ours = (JOBS.c.id == job.id, JOBS.c.attempt == job.attempt, JOBS.c.state == JobState.RUNNING)
         with self._begin() as connection:
-            connection.execute(update(JOBS).where(*is_ours).values(**values))
+            connection.execute(update(JOBS).where(*_is_held(job)).values(**values, **_REVISED))
 
     @contextmanager
     def _begin(self) -> Iterator[Connection]:
@@ -218,123 +313,37 @@ class Jobs:
             raise StoreError(f"the jobs cannot be read or written: {error}") from error
 
 
-Task = Callable[[dict[str, Any]], dict[str, Any]]
-"""What a kind of job does, in a worker process: takes the job's request, gives its result; must pickle."""
+_REVISED: Final[dict[str, Any]] = {"revision": JOBS.c.revision + 1}
+_FREED: Final[dict[str, Any]] = {"owner": None, "lease_ends_s": None}
+_NAMES: Final = tuple(each.name for each in fields(Job))
 
 
-class JobRunner:
-    """Runs queued jobs one after the other on an engine of their own.
-
-    Parameters
-    ----------
-    jobs : Jobs
-    engine : Engine
-    tasks : mapping of JobKind to Task
-    deadline_s : float
-    on_finished : callable (job), optional
-        Called on the runner's thread once a job is in a final state.
-    """
-
-    def __init__(
-        self,
-        jobs: Jobs,
-        engine: Engine,
-        tasks: Mapping[JobKind, Task],
-        *,
-        deadline_s: float,
-        on_finished: Callable[[Job], None] | None = None,
-    ) -> None:
-        self._jobs = jobs
-        self._engine = engine
-        self._tasks = tasks
-        self._deadline_s = deadline_s
-        self._on_finished = on_finished
-        self._wake = threading.Event()
-        self._is_closed = False
-        self._lock = threading.Lock()
-        self._running: tuple[str, Future[dict[str, Any]]] | None = None
-        self._thread = threading.Thread(target=self._loop, name="jobs", daemon=True)
-
-    def start(self) -> tuple[Job, ...]:
-        """Take up what a killed service left, and begin; the jobs taken up."""
-        recovered = self._jobs.recover()
-        self._thread.start()
-        return recovered
-
-    def submit(self, kind: JobKind, request: dict[str, Any]) -> Job:
-        """Queue a job."""
-        job = self._jobs.create(kind, request)
-        self._wake.set()
-        return job
-
-    def cancel(self, job_id: str) -> Job:
-        """Cancel a job, queued or running; a finished one stays as it is.
-
-        Raises
-        ------
-        UnknownJob
-        """
-        job = self._jobs.cancel(job_id)
-        with self._lock:
-            if self._running and self._running[0] == job_id and job.state is JobState.CANCELLED:
-                self._running[1].cancel()
-        return job
-
-    def close(self) -> None:
-        """Stop; a running job goes back to the queue, for the next start of the service."""
-        self._is_closed = True
-        self._wake.set()
-        with self._lock:
-            if self._running:
-                self._running[1].cancel()
-        if self._thread.is_alive():
-            self._thread.join(_CLOSE_TIMEOUT_S)
-
-    def _loop(self) -> None:
-        while not self._is_closed:
-            self._wake.clear()
-            try:
-                job = self._jobs.claim()
-                if job:
-                    self._run(job)
-                    continue
-            except ConvAdvisorError:
-                log.exception("jobs are held up")
-            self._wake.wait(_POLL_S)
-
-    def _run(self, job: Job) -> None:
-        note = _throttled(lambda fraction, message: self._jobs.note_progress(job, fraction, message))
-        future = self._engine.submit(self._tasks[job.kind], job.request, deadline_s=self._deadline_s, on_progress=note)
-        with self._lock:
-            self._running = (job.id, future)
-            if self._is_closed or self._jobs.get(job.id).state is JobState.CANCELLED:
-                future.cancel()
-        try:
-            self._jobs.succeed(job, future.result())
-        except CancelledError:  # by cancel(), which has said so, or by close()
-            self._jobs.interrupt(job, WorkerDied("the service was stopped"))
-        except WorkerDied as error:
-            self._jobs.interrupt(job, error)
-        except ConvAdvisorError as error:
-            self._jobs.fail(job, error)
-        finally:
-            with self._lock:
-                self._running = None
-        ended = self._jobs.get(job.id)
-        if ended.state.is_final and self._on_finished:
-            self._on_finished(ended)
+def _is_held(job: Job) -> Sequence[Any]:
+    return (JOBS.c.id == job.id, JOBS.c.attempt == job.attempt, JOBS.c.state == JobState.RUNNING)
 
 
-def _throttled(note: Callable[[float, str], None]) -> Callable[[float, str], None]:
-    last = 0.0
+def _ended() -> dict[str, Any]:
+    return {"finished_at": datetime.now(UTC)} | _FREED
 
-    def maybe(fraction: float, message: str) -> None:
-        nonlocal last
-        if time.monotonic() - last >= _PROGRESS_EVERY_S:
-            last = time.monotonic()
-            note(fraction, message)
 
-    return maybe
+def _taken(row: Row[Any], owner: str, lease_s: float) -> dict[str, Any]:
+    """What a free job becomes in the hands of an owner: failed, where it was interrupted too often."""
+    values: dict[str, Any] = {"interruptions": row.interruptions}
+    if row.state == JobState.RUNNING:
+        values = _interrupted(row, WorkerDied(f"its server {row.owner or ''} ended or lost the database"))
+        if values["state"] is JobState.FAILED:
+            return values
+    started = {"state": JobState.RUNNING, "attempt": JOBS.c.attempt + 1, "started_at": datetime.now(UTC)}
+    return values | started | {"owner": owner, "lease_ends_s": now_s() + lease_s}
+
+
+def _interrupted(row: Row[Any], reason: ConvAdvisorError) -> dict[str, Any]:
+    interruptions = row.interruptions + 1
+    if interruptions >= MAX_ATTEMPTS:
+        error = WorkerDied(f"given up after {row.attempt} attempts; the last one: {reason}")
+        return {"state": JobState.FAILED, "error": _problem(error), "interruptions": interruptions, **_ended()}
+    message = f"attempt {row.attempt} was interrupted: {reason}"
+    return {"state": JobState.QUEUED, "progress": 0.0, "message": message, "interruptions": interruptions, **_FREED}
 
 
 def _problem(error: ConvAdvisorError) -> dict[str, Any]:
@@ -343,9 +352,8 @@ def _problem(error: ConvAdvisorError) -> dict[str, Any]:
 
 
 def _job(row: Row[Any]) -> Job:
-    fields = dict(row._mapping)
-    del fields["number"]
+    found = {name: row._mapping[name] for name in _NAMES}
     for name in ("created_at", "started_at", "finished_at"):
-        if fields[name] is not None and fields[name].tzinfo is None:  # SQLite keeps no time zone
-            fields[name] = fields[name].replace(tzinfo=UTC)
-    return Job(**(fields | {"kind": JobKind(fields["kind"]), "state": JobState(fields["state"])}))
+        if found[name] is not None and found[name].tzinfo is None:  # SQLite keeps no time zone
+            found[name] = found[name].replace(tzinfo=UTC)
+    return Job(**(found | {"kind": JobKind(found["kind"]), "state": JobState(found["state"])}))

@@ -12,6 +12,7 @@ from pydantic.json_schema import models_json_schema
 from app.errors import MEDIA_TYPE
 from app.guard.policy import COOKIE, SECURE_COOKIE, scope_needed
 from app.guard.tokens import Scope
+from app.job_requests import JobRequest
 from app.schemas import ActivateRequest, BulkAdviceRequest, ConvolutionRequest, Problem, RetrainRequest
 
 _MODELS: Final[tuple[type[BaseModel], ...]] = (
@@ -20,6 +21,7 @@ _MODELS: Final[tuple[type[BaseModel], ...]] = (
     ConvolutionRequest,
     RetrainRequest,
     ActivateRequest,
+    JobRequest,
 )
 _REFERENCE: Final = "#/components/schemas/{model}"
 

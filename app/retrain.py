@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,34 @@ from app.shipped import import_shipped
 from data.errors import ModelRejected, UnknownDevice
 from data.store import Store
 from models.registry import Registry
+from models.shared import SharedModels
 from models.tree_file import TreeModel
 
 log = logging.getLogger(__name__)
 
 OnProgress = Callable[[float, str], None]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A tree that was trained and compared, but not kept yet.
+
+    Parameters
+    ----------
+    model : TreeModel
+    result : dict
+        ``device``, ``model`` and ``champion`` (ids; null where there is no champion), ``slowdown`` and
+        ``champion_slowdown`` (held-out geometric means), ``promoted``, ``forced``, ``changes`` (as
+        `models.changes.Changes`; null where there is no champion).
+    """
+
+    model: TreeModel
+    result: dict[str, Any]
+
+    @property
+    def is_promoted(self) -> bool:
+        """Whether it is to be in charge."""
+        return bool(self.result["promoted"])
 
 
 def retrain(
@@ -38,9 +62,24 @@ def retrain(
     Returns
     -------
     dict
-        ``device``, ``model`` and ``champion`` (ids; null where there is no champion), ``slowdown`` and
-        ``champion_slowdown`` (held-out geometric means), ``promoted``, ``forced``, ``changes`` (as
-        `models.changes.Changes`; null where there is no champion).
+        See `Trained`.
+
+    Raises
+    ------
+    NotEnoughData, UnknownDevice, StoreError
+    """
+    found = train(store_url, home, device_id, is_forced=is_forced, on_progress=on_progress)
+    with Store(store_url) as store:
+        models = SharedModels(Registry(home), store.engine)
+        models.join()
+        models.add(found.model, in_charge=found.is_promoted)
+    return found.result
+
+
+def train(
+    store_url: str, home: Path, device_id: str, *, is_forced: bool, on_progress: OnProgress | None = None
+) -> Trained:
+    """What `retrain` does, but for keeping the tree: whoever asked does that, all of it or nothing.
 
     Raises
     ------
@@ -48,14 +87,13 @@ def retrain(
 
     Notes
     -----
-    Killed at any point and run again, it ends the same: the store only grows, the same measurements give the same tree,
-    a tree is added whole, and the pointer to the one in use is replaced in one step.
+    Killed at any point and run again, it ends the same: the store only grows, and the same measurements give the same
+    tree.
     """
     from models.evaluate import challenge  # scikit-learn, which only a process that trains may load
 
     tell = on_progress or (lambda _fraction, _message: None)
-    registry = Registry(home)
-    champion = champion_of(registry, device_id)
+    champion = champion_of(Registry(home), device_id)
     with Store(store_url) as store:
         tell(0.0, "reading the measurements")
         import_shipped(store)
@@ -68,20 +106,17 @@ def retrain(
         on_progress=lambda share: tell(0.05 + 0.85 * share, f"training on {table.num_rows} measurements"),
     )
     tell(0.95, "storing the tree")
-    model_id = registry.add(found.model)
-    is_promoted = is_forced or found.is_no_worse
-    if is_promoted:
-        registry.activate(device_id, model_id)
-    return {
+    result = {
         "device": device_id,
-        "model": model_id,
+        "model": found.model.id,
         "champion": champion.id if champion else None,
         "slowdown": found.slowdown,
         "champion_slowdown": None if math.isnan(found.champion_slowdown) else found.champion_slowdown,
-        "promoted": is_promoted,
+        "promoted": is_forced or found.is_no_worse,
         "forced": is_forced,
         "changes": found.changes.to_dict() if found.changes else None,
     }
+    return Trained(found.model, result)
 
 
 def champion_of(registry: Registry, device_id: str) -> TreeModel | None:

@@ -9,22 +9,22 @@ import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from app import worker
+from app.background import Background
 from app.body import Budget
 from app.cluster.engine import AnyEngine, open_cluster
 from app.engine import NO_DEVICE, Engine, resolve_device
 from app.errors import ClientGone
-from app.jobs import Job, JobKind, JobRunner, Jobs
+from app.job_events import Streams
 from app.kept import Answers, Parts
 from app.neighbours import Neighbourhoods
 from app.recall import Recall
 from app.settings import Settings
 from app.shipped import import_shipped
-from data.errors import ConvAdvisorError, QueueFull, UnknownDevice, WorkerError
+from data.errors import ConvAdvisorError, UnknownDevice, WorkerError
 from data.measurement import Device
 from data.store import Store
 from models.advisor import Advisor
@@ -49,7 +49,6 @@ _LOOK_AGAIN_S: Final = 0.1
 PROMOTED_S: Final = 0.002
 """For how long an answer that is kept may be given after another process has put another tree in charge: looking takes
 longer than giving ten such answers."""
-_LISTED_JOBS: Final = 100
 
 
 OpenEngine = Callable[[Settings], AnyEngine]
@@ -105,6 +104,7 @@ class Service:
         self.device: Device | None = None
         self.answers = Answers(_ANSWERS_BYTES)
         self.parts = Parts(KEPT_PARTS)
+        self.streams = Streams()
         self._seen: dict[str | None, _Seen] = {}
         self._modelled: tuple[float, list[str]] = (0.0, [])
         self._open = open_engine
@@ -126,28 +126,22 @@ class Service:
         self.store = Store(self.settings.store_url)
         self.recall = Recall(self.store)
         self.neighbours = Neighbourhoods(self.store)
-        self.jobs = Jobs(self.store)
         self.trainer = Engine(
             NO_DEVICE, max_queue=self.settings.max_queue, start_timeout_s=self.settings.start_timeout_s
         )
-        retrain = partial(worker.retrain, self.settings.store_url, self.settings.models_home)
-        self.runner = JobRunner(
-            self.jobs,
-            self.trainer,
-            {JobKind.RETRAIN: retrain},
-            deadline_s=self.settings.job_deadline_s,
-        )
+        self.background = Background(self.settings, self.store, self.registry, self.trainer)
+        self.jobs, self.models = self.background.jobs, self.background.models
         store_url, deadline_s = self.settings.store_url, self.settings.job_deadline_s
         imported = self.trainer.submit(_import_timings, store_url, self._timings, deadline_s=deadline_s)
         imported.add_done_callback(self._note_import)
-        self.runner.start()
+        self.background.start()
         threading.Thread(target=self._keep_opening, name="open engine", daemon=True).start()
 
     def close(self) -> None:
         """Stop everything; a job that runs is taken up by the next start."""
         with self._lock:
             self._closing.set()
-        self.runner.close()
+        self.background.close()
         self.trainer.close()
         if self._engine is not None:
             self._engine.close()
@@ -275,18 +269,6 @@ class Service:
             seen = self._seen[device_id] = _Seen(basis, changes, now + PROMOTED_S)
         return seen.basis
 
-    def submit_job(self, kind: JobKind, request: dict[str, Any]) -> Job:
-        """Queue a background job.
-
-        Raises
-        ------
-        QueueFull
-        """
-        waiting = [job for job in self.jobs.list(_LISTED_JOBS) if not job.state.is_final]
-        if len(waiting) >= min(self.settings.max_queue, _LISTED_JOBS):
-            raise QueueFull(f"{len(waiting)} background jobs are not finished yet")
-        return self.runner.submit(kind, request)
-
     def shortcomings(self) -> dict[str, str]:
         """What keeps the service from doing all it is for: part to reason; empty when it is ready."""
         found = {}
@@ -337,6 +319,7 @@ class Service:
         self.device = self._engine.run(worker.describe_device, deadline_s=self.settings.start_timeout_s)
         self._failure = None
         self._ready.set_result((self._engine, self.device))
+        self.background.offer(self._engine, self.device)
         log.info("the worker owns %s (%s)", self.device.id, self.device.name)
 
 

@@ -25,7 +25,11 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
 
     home: Path = Field(Path("var"), description="Folder of everything that is written: the database, trained models.")
-    database_url: str = Field("", repr=False, description="SQLAlchemy URL of the store; empty: a SQLite file in home.")
+    database_url: str = Field(
+        "",
+        repr=False,
+        description="URL of the store, such as postgresql://user@host/name; empty: a SQLite file in home.",
+    )
     device: str = Field(
         "auto",
         description="Device of the worker: cpu, cuda:0, cuda:1 ...; auto: cuda:0 where it can be used, else cpu.",
@@ -79,6 +83,9 @@ class Settings(BaseSettings):
     )
     job_deadline_s: float = Field(
         3600.0, gt=0, le=_LONGEST_S, description="A background job that overruns it is killed."
+    )
+    job_lease_s: float = Field(
+        10.0, ge=1, le=3600, description="A job whose server has not been heard of for so long is another's."
     )
     start_timeout_s: float = Field(60.0, gt=0, le=_LONGEST_S, description="Longest start of a worker.")
     workspace_limit_bytes: int = Field(2**30, ge=0, description="Scratch memory a variant may use.")

@@ -286,5 +286,4 @@ class _Losses:
 
 
 def _write(store: Store, result: Result) -> None:
-    store.append_picks(result.picks)
-    store.append(result.measurements)
+    store.append(result.measurements, result.picks)

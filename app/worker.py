@@ -21,6 +21,7 @@ from data.problem import ConvProblem
 if TYPE_CHECKING:
     import numpy as np
 
+    from app.retrain import Trained
     from kernels.bench import BenchOptions
     from kernels.runner import Runner
 
@@ -111,8 +112,8 @@ def picks(problem: ConvProblem, options: BenchOptions | None = None, run_id: str
     return [replace(pick, run_id=run_id) for pick in bench.picks(_runner(), problem, options)]
 
 
-def retrain(store_url: str, home: Path, request: dict[str, Any]) -> dict[str, Any]:
-    """Train a challenger and let it replace the champion if it is no worse; see `app.retrain.retrain`.
+def train(store_url: str, home: Path, request: dict[str, Any]) -> Trained:
+    """Train a challenger and compare it with the champion; see `app.retrain.train`.
 
     Parameters
     ----------
@@ -124,7 +125,7 @@ def retrain(store_url: str, home: Path, request: dict[str, Any]) -> dict[str, An
     """
     from app import retrain as training
 
-    return training.retrain(store_url, home, request["device"], is_forced=request["force"], on_progress=report_progress)
+    return training.train(store_url, home, request["device"], is_forced=request["force"], on_progress=report_progress)
 
 
 def find_device() -> str:

@@ -1,4 +1,4 @@
-"""The database: how it is opened, its tables, and Arrow columns as their rows and back."""
+"""The database: how it is opened, and Arrow columns as the rows of its tables and back."""
 
 from __future__ import annotations
 
@@ -13,108 +13,50 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Dialect,
-    Engine,
-    Float,
-    ForeignKey,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    Row,
-    String,
-    Table,
-    create_engine,
-    event,
-    insert,
-    make_url,
-)
+from sqlalchemy import URL, Dialect, Engine, Float, Row, Table, create_engine, event, insert, make_url
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import GenericFunction
 
 from data import parquet
 from data.measurement import Device, relative_noise
 from data.problem import FIELDS, ConvProblem
+from data.tables import PROBLEMS
 
 AnyRow = Row[*tuple[Any, ...]]
 
-METADATA: Final = MetaData()
-"""Every table of the database; a module that keeps something of its own beside the timings adds its table here."""
-
 _BUSY_TIMEOUT_MS: Final = 30_000
 """How long one writer waits for another."""
-_ID: Final = BigInteger().with_variant(Integer, "sqlite")
+_POSTGRESQL_LIMITS: Final = {
+    "connect_timeout": 5,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "tcp_user_timeout": 15_000,
+}
+"""So that nothing waits for ever on a host that is gone; each can be given in the URL instead."""
 
-PROBLEMS: Final = Table(
-    "problems",
-    METADATA,
-    Column("key", String, primary_key=True),
-    *(Column(name, String if name in ("dtype", "layout") else Integer, nullable=False) for name in FIELDS),
-)
-DEVICES: Final = Table(
-    "devices",
-    METADATA,
-    Column("fingerprint", String, primary_key=True),
-    Column("id", String, nullable=False),
-    Column("json", String, nullable=False),
-)
-MEASUREMENTS: Final = Table(
-    "measurements",
-    METADATA,
-    Column("id", _ID, primary_key=True, autoincrement=True),
-    Column("problem_key", ForeignKey(PROBLEMS.c.key), nullable=False),
-    Column("variant", String, nullable=False),
-    Column("device", ForeignKey(DEVICES.c.fingerprint), nullable=False),
-    Column("device_id", String, nullable=False),
-    Column("outcome", String, nullable=False),
-    Column("detail", String, nullable=False),
-    Column("samples_ms", LargeBinary, nullable=False, comment="little-endian float32"),
-    Column("time_ms", Float(53), comment="median of the samples"),
-    Column("noise", Float(53), comment="relative standard error of time_ms"),
-    Column("workspace_bytes", BigInteger),
-    Column("max_error", Float(53)),
-    Column("plan", String, nullable=False, comment="JSON"),
-    Column("l2", String, nullable=False),
-    Column("floor_ms", Float(53)),
-    Column("clock_start_mhz", Integer),
-    Column("clock_end_mhz", Integer),
-    Column("measured_at_us", BigInteger, nullable=False, comment="since 1970, UTC"),
-    Column("run_id", String, nullable=False),
-    Index("measurements_by_problem", "device_id", "problem_key"),
-    Index("measurements_by_device", "device", "measured_at_us"),
-    Index("measurements_by_run", "run_id"),
-)
-PICKS: Final = Table(
-    "picks",
-    METADATA,
-    Column("id", _ID, primary_key=True, autoincrement=True),
-    Column("problem_key", ForeignKey(PROBLEMS.c.key), nullable=False),
-    Column("device", ForeignKey(DEVICES.c.fingerprint), nullable=False),
-    Column("device_id", String, nullable=False),
-    Column("source", String, nullable=False),
-    Column("variant", String, nullable=False),
-    Column("plan", String, nullable=False, comment="JSON"),
-    Column("run_id", String, nullable=False),
-    Index("picks_by_problem", "device_id", "problem_key"),
-)
-IMPORTS: Final = Table(
-    "imports",
-    METADATA,
-    Column("sha256", String, primary_key=True, comment="of the imported file"),
-    Column("rows", Integer, nullable=False),
-)
-VERSIONS: Final = Table(
-    "versions",
-    METADATA,
-    Column("device_id", String, primary_key=True),
-    Column("version", BigInteger, nullable=False, comment="how often measurements of the device were added"),
-)
+
+class now_s(GenericFunction[float]):  # noqa: N801 - a function of SQL
+    """Seconds since 1970 by the database's own clock, which all of its clients share."""
+
+    type = Float(53)
+    inherit_cache = True
+
+
+@compiles(now_s, "sqlite")
+def _now_s_in_sqlite(_function: now_s, _compiler: Any, **_: Any) -> str:
+    return "((julianday('now') - 2440587.5) * 86400.0)"
+
+
+@compiles(now_s, "postgresql")
+def _now_s_in_postgresql(_function: now_s, _compiler: Any, **_: Any) -> str:
+    return "CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS DOUBLE PRECISION)"
 
 
 def open_engine(url: str) -> Engine:
     """Open a database; a SQLite file gets its folder, and settings fit for several processes."""
     parsed = make_url(url)
+    if parsed.get_backend_name() in ("postgresql", "postgres"):
+        return _open_postgresql(parsed)
     if parsed.get_backend_name() != "sqlite":
         return create_engine(parsed)
     if parsed.database and not parsed.database.startswith(("file:", ":")):
@@ -122,6 +64,14 @@ def open_engine(url: str) -> Engine:
     engine = create_engine(parsed)
     event.listen(engine, "connect", _prepare_sqlite)
     return engine
+
+
+def _open_postgresql(url: URL) -> Engine:
+    """PostgreSQL by psycopg 3, whatever driver SQLAlchemy takes by default; a server that is gone is noticed."""
+    if url.drivername in ("postgresql", "postgres"):
+        url = url.set(drivername="postgresql+psycopg")
+    limits = {name: value for name, value in _POSTGRESQL_LIMITS.items() if name not in url.query}
+    return create_engine(url, connect_args=limits, pool_pre_ping=True, pool_timeout=10)
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:

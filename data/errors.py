@@ -13,6 +13,7 @@ ConvAdvisorError
 │   └── UnknownJob
 ├── NotApplicable           the variant does not compute this problem; carries the reason
 ├── NoAdvice                nothing that is known applies under the given limits
+├── KeyReused               something else was asked for with the same idempotency key
 ├── RunError                one attempt to run a variant failed
 │   ├── NotSupported        the library refuses this problem
 │   ├── OutOfMemory         the device has too little memory free
@@ -147,6 +148,22 @@ class NotApplicable(ConvAdvisorError):
 
 class NoAdvice(ConvAdvisorError):
     """Nothing that is known applies under the given limits."""
+
+
+class KeyReused(ConvAdvisorError):
+    """Something else was asked for with the same idempotency key.
+
+    Parameters
+    ----------
+    key : str
+    """
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        super().__init__(key)
+
+    def __str__(self) -> str:
+        return f"Idempotency-Key {self.key!r} came with another request before; allowed: the same request, or a new key"
 
 
 class RunError(ConvAdvisorError):

@@ -4,43 +4,32 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from statistics import median
 from typing import Any, Final, Self
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from sqlalchemy import Column, Select, Table, func, insert, select, update
+from sqlalchemy import Column, Connection, Select, Table, func, insert, select, update
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
-from sqlalchemy.schema import CreateIndex, CreateTable
 
 from data import parquet
-from data.database import (
-    DEVICES,
-    IMPORTS,
-    MEASUREMENTS,
-    METADATA,
-    PICKS,
-    PROBLEMS,
-    VERSIONS,
-    AnyRow,
-    bulk_insert,
-    device_row,
-    open_engine,
-    problem_row,
-    to_batch,
-    to_columns,
-)
+from data.database import AnyRow, bulk_insert, device_row, open_engine, problem_row, to_batch, to_columns
 from data.errors import InvalidProblem, StoreError, UnknownDevice
 from data.measurement import Device, L2State, Measurement, Outcome, Pick
 from data.problem import FIELDS, ConvProblem
+from data.schema import upgrade
 from data.steadiness import LEAST_ROWS, refuse_unsteady
+from data.tables import DEVICES, IMPORTS, MEASUREMENTS, PICKS, PROBLEMS, VERSIONS
 
-__all__ = ["METADATA", "Store", "Summary"]
+Guard = Callable[[Connection], None]
+"""Called first in the transaction of every addition; what it raises undoes the addition."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _KEYS_AT_ONCE: Final = 500
@@ -97,13 +86,14 @@ class Store:
     Parameters
     ----------
     url : str
-        SQLAlchemy URL, e.g. ``sqlite:///var/conv-advisor.db``. A SQLite file and its folder are created; its
-        journal is a write-ahead log, so that readers never wait for a writer.
+        SQLAlchemy URL, e.g. ``sqlite:///var/conv-advisor.db`` or ``postgresql://host/database``. A SQLite file and its
+        folder are created; its journal is a write-ahead log, so that readers never wait for a writer. An older schema
+        is brought up to date.
 
     Attributes
     ----------
     engine : sqlalchemy.Engine
-        For the tables that others add to `METADATA`.
+        For the tables of `data.tables` that are not the store's.
     writes : int
         How often this object has added measurements.
 
@@ -116,9 +106,14 @@ class Store:
     def __init__(self, url: str) -> None:
         with _border("open"):
             self.engine = open_engine(url)
+            try:
+                upgrade(self.engine)
+            except BaseException:
+                self.engine.dispose()
+                raise
         self.writes = 0
         self._usual_mhz: dict[str, float] = {}
-        self.create_tables()
+        self._guard: Guard | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -130,43 +125,58 @@ class Store:
         """Give up every connection."""
         self.engine.dispose()
 
-    def create_tables(self) -> None:
-        """Create what `METADATA` holds and the database lacks."""
-        with _border("create"), self.engine.begin() as connection:
-            for table in METADATA.sorted_tables:
-                connection.execute(CreateTable(table, if_not_exists=True))
-                for index in sorted(table.indexes, key=lambda index: str(index.name)):
-                    connection.execute(CreateIndex(index, if_not_exists=True))
+    def guarded(self, guard: Guard) -> Store:
+        """The same store, none of whose additions counts unless the guard lets it pass in the same transaction."""
+        guarded = copy(self)
+        guarded._guard = guard
+        return guarded
 
-    def append(self, measurements: Iterable[Measurement]) -> int:
-        """Add measurements, all or none; times that were taken on an unsteady device with that outcome.
+    def append(self, measurements: Iterable[Measurement], picks: Iterable[Pick] = ()) -> int:
+        """Add measurements, and picks beside them, all or none; times of an unsteady device with that outcome.
 
         Returns
         -------
         int
-            How many.
+            How many measurements.
         """
         rows = list(measurements)
         gpus = {row.device.id for row in rows if row.device.kind != "cpu"}
         usual_mhz = {device_id: self.usual_clock_mhz(device_id) for device_id in gpus}
+        steady = (each for row in rows for each in refuse_unsteady([row], usual_mhz.get(row.device.id)))
         with _border("write"):
-            table = parquet.measurements_to_table(
-                steady for row in rows for steady in refuse_unsteady([row], usual_mhz.get(row.device.id))
-            )
+            table, picked = parquet.measurements_to_table(steady), parquet.picks_to_table(picks)
             parquet.check(table, parquet.SCHEMA)
-            return self._insert(MEASUREMENTS, table)
+            parquet.check(picked, parquet.PICKS_SCHEMA)
+            self._insert({MEASUREMENTS: table, PICKS: picked})
+        return int(table.num_rows)
 
     def append_picks(self, picks: Iterable[Pick]) -> int:
         """Add picks, all or none, and return how many."""
         with _border("write"):
             table = parquet.picks_to_table(picks)
             parquet.check(table, parquet.PICKS_SCHEMA)
-            return self._insert(PICKS, table)
+            self._insert({PICKS: table})
+        return int(table.num_rows)
 
     def attempted(self, run_id: str) -> set[tuple[str, str]]:
         """The problem keys and variants that a run has attempted: what a resumed run leaves out."""
         wanted = select(MEASUREMENTS.c.problem_key, MEASUREMENTS.c.variant).where(MEASUREMENTS.c.run_id == run_id)
         return {(row[0], row[1]) for row in self._fetch(wanted)}
+
+    def outcomes(self, run_id: str) -> dict[str, int]:
+        """How often each outcome came of the attempts of a run."""
+        outcome = MEASUREMENTS.c.outcome
+        wanted = select(outcome, func.count()).where(MEASUREMENTS.c.run_id == run_id).group_by(outcome)
+        return {row[0]: int(row[1]) for row in self._fetch(wanted.order_by(outcome))}
+
+    def fastest(self, run_id: str) -> dict[str, tuple[str, float]]:
+        """The fastest variant of each problem of a run, and its time in ms; without problems that none computed."""
+        wanted = (
+            select(MEASUREMENTS.c.problem_key, MEASUREMENTS.c.variant, MEASUREMENTS.c.time_ms)
+            .where(MEASUREMENTS.c.run_id == run_id, MEASUREMENTS.c.outcome == Outcome.MEASURED)
+            .order_by(MEASUREMENTS.c.time_ms.desc(), MEASUREMENTS.c.id.desc())
+        )
+        return {row[0]: (row[1], row[2]) for row in self._fetch(wanted)}
 
     def summaries(
         self, problems: Sequence[ConvProblem], device_id: str, *, l2: L2State = L2State.WARM
@@ -306,37 +316,38 @@ class Store:
                 return 0
             table = parquet.read(path, schema)
             try:
-                return self._insert(target, table, digest)
+                self._insert({target: table}, digest)
             except IntegrityError:
                 # Another process may have imported the same file in the meantime.
                 if self._is_imported(digest):
                     return 0
                 raise
+            return int(table.num_rows)
 
     def _is_imported(self, digest: str) -> bool:
         return bool(self._fetch(select(IMPORTS.c.rows).where(IMPORTS.c.sha256 == digest)))
 
-    def _insert(self, target: Table, table: pa.Table, digest: str | None = None) -> int:
-        problems, codes = parquet.distinct_problems(table)
-        devices = {text: Device.from_json(text) for text in pc.unique(table["device"]).to_pylist()}
-        self._register(PROBLEMS.c.key, {problem.key: problem_row(problem) for problem in problems})
-        self._register(DEVICES.c.fingerprint, {device.fingerprint: device_row(device) for device in devices.values()})
-        changed = sorted({device.id for device in devices.values()}) if target is MEASUREMENTS else []
+    def _insert(self, tables: Mapping[Table, pa.Table], digest: str | None = None) -> None:
+        additions = [_Addition.of(target, table) for target, table in tables.items() if table.num_rows or digest]
+        for each in additions:
+            self._register(PROBLEMS.c.key, {problem.key: problem_row(problem) for problem in each.problems})
+            self._register(DEVICES.c.fingerprint, {d.fingerprint: device_row(d) for d in each.devices.values()})
+        changed = sorted({device.id for each in additions if each.is_measured for device in each.devices.values()})
         self._register(VERSIONS.c.device_id, {each: {"device_id": each, "version": 0} for each in changed})
         with self.engine.begin() as connection:
+            if self._guard:
+                self._guard(connection)
             if digest is not None:
-                connection.execute(insert(IMPORTS), {"sha256": digest, "rows": table.num_rows})
-            for start in range(0, table.num_rows, _ROWS_AT_ONCE):
-                keys = [problems[code].key for code in codes[start : start + _ROWS_AT_ONCE]]
-                columns = to_columns(table.slice(start, _ROWS_AT_ONCE), keys, devices)
-                connection.exec_driver_sql(*bulk_insert(target, columns, self.engine.dialect))
+                rows = sum(table.num_rows for table in tables.values())
+                connection.execute(insert(IMPORTS), {"sha256": digest, "rows": rows})
+            for each in additions:
+                each.write(connection)
             # Last, since the row is locked until the end: so versions grow in the order in which additions are seen.
             for device_id in changed:
                 version = VERSIONS.c.version
                 wanted = VERSIONS.c.device_id == device_id
                 connection.execute(update(VERSIONS).where(wanted).values(version=version + 1))
         self.writes += bool(changed)
-        return len(codes)
 
     def _register(self, key: Column[str], rows: Mapping[str, dict[str, Any]]) -> None:
         """Add the rows whose key is not there yet, in a transaction of their own.
@@ -381,6 +392,32 @@ class Store:
     def _fetch(self, wanted: Select[*tuple[Any, ...]]) -> Sequence[AnyRow]:
         with _border("read"), self.engine.connect() as connection:
             return connection.execute(wanted).fetchall()
+
+
+@dataclass(frozen=True, slots=True)
+class _Addition:
+    """Rows to be added to one table, and the problems (a code a row) and devices that they name."""
+
+    target: Table
+    table: pa.Table
+    problems: Sequence[ConvProblem]
+    codes: np.ndarray
+    devices: Mapping[str, Device]
+
+    @classmethod
+    def of(cls, target: Table, table: pa.Table) -> _Addition:
+        devices = {text: Device.from_json(text) for text in pc.unique(table["device"]).to_pylist()}
+        return cls(target, table, *parquet.distinct_problems(table), devices)
+
+    @property
+    def is_measured(self) -> bool:
+        return self.target is MEASUREMENTS
+
+    def write(self, connection: Connection) -> None:
+        for start in range(0, self.table.num_rows, _ROWS_AT_ONCE):
+            keys = [self.problems[code].key for code in self.codes[start : start + _ROWS_AT_ONCE]]
+            columns = to_columns(self.table.slice(start, _ROWS_AT_ONCE), keys, self.devices)
+            connection.exec_driver_sql(*bulk_insert(self.target, columns, connection.dialect))
 
 
 @contextmanager

@@ -122,21 +122,66 @@ class Registry:
         self.active(device_id)
         return self._loaded[device_id].problem
 
-    def activate(self, device_id: str, model_id: str) -> TreeModel:
-        """Make a tree the one in use, from the next call of `active` in any process on.
+    def activate(self, device_id: str, model_id: str, *, activation: int | None = None) -> TreeModel:
+        """Make a tree the one in use, from the next call of `active` in any process with this home on.
+
+        Parameters
+        ----------
+        activation : int, optional
+            How often a tree of the device has been put in charge of all processes, this time included
+            (`models.shared`); without it, what `activation` says stays.
 
         Raises
         ------
         UnknownDevice, UnknownModel, ModelRejected
         """
-        model = read(self._folder(device_id, model_id))
+        model = self.get(device_id, model_id)
         pointer = self._pointer(device_id)
         pointer.parent.mkdir(parents=True, exist_ok=True)
         unfinished = pointer.with_name(f".{POINTER_FILE}.{uuid.uuid4().hex}")
-        unfinished.write_text(json.dumps({"model_id": model_id}), encoding="utf-8")
+        number = self.activation(device_id) if activation is None else activation
+        unfinished.write_text(json.dumps({"model_id": model_id, "activation": number}), encoding="utf-8")
         os.replace(unfinished, pointer)  # noqa: PTH105 - the name says that it is atomic
         self.activations += 1
         return model
+
+    def chosen(self, device_id: str) -> str | None:
+        """The model that the pointer names; None where there is no pointer, and the shipped tree is in use.
+
+        Raises
+        ------
+        ModelRejected
+            The pointer cannot be read.
+        """
+        pointer = self._pointer(device_id)
+        try:
+            chosen = json.loads(pointer.read_text(encoding="utf-8"))["model_id"]
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise ModelRejected(f"{pointer}: {error!r}") from error
+        return str(chosen)
+
+    def activation(self, device_id: str) -> int:
+        """The activation that put the tree in use in charge; 0 where none did."""
+        try:
+            return int(json.loads(self._pointer(device_id).read_text(encoding="utf-8"))["activation"])
+        except (OSError, ValueError, TypeError, KeyError, UnknownDevice):
+            return 0
+
+    def trained(self) -> set[tuple[str, str]]:
+        """Device and model id of every tree that is kept here beside those that ship."""
+        cards = self._home.glob(f"*/[!.]*/{CARD_FILE}")
+        return {(card.parent.parent.name, card.parent.name) for card in cards}
+
+    def get(self, device_id: str, model_id: str) -> TreeModel:
+        """One tree, in use or not.
+
+        Raises
+        ------
+        UnknownDevice, UnknownModel, ModelRejected
+        """
+        return read(self._folder(device_id, model_id))
 
     def add(self, model: TreeModel) -> str:
         """Keep a tree; which is in use does not change.
@@ -168,7 +213,7 @@ class Registry:
         problem: str | None = None
         if device_id in self.devices():
             try:
-                chosen = self._chosen(device_id)
+                chosen = self.chosen(device_id)
                 if chosen:
                     return read(self._folder(device_id, chosen)), None
             except (ModelRejected, UnknownModel) as error:
@@ -182,17 +227,6 @@ class Registry:
     def _files(self, device_id: str) -> tuple[str, str]:
         """What says which tree is in use: as strings, which are looked at faster than paths."""
         return str(self._pointer(device_id)), str(self._shipped / device_id / CARD_FILE)
-
-    def _chosen(self, device_id: str) -> str | None:
-        """The model that the pointer names; None where there is no pointer."""
-        pointer = self._pointer(device_id)
-        try:
-            chosen = json.loads(pointer.read_text(encoding="utf-8"))["model_id"]
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            raise ModelRejected(f"{pointer}: {error!r}") from error
-        return str(chosen)
 
     def _entries(self, device_id: str) -> Sequence[Entry]:
         try:

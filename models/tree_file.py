@@ -170,9 +170,15 @@ def with_card(model: TreeModel, **fields: Any) -> TreeModel:
 def write(folder: Path, model: TreeModel) -> None:
     """Write both files; a reader in between finds a hash that does not match, and refuses."""
     folder.mkdir(parents=True, exist_ok=True)
-    card = json.dumps(model.card, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
-    _replace(folder / TREE_FILE, save(model.arrays))
+    card, content = encode(model)
+    _replace(folder / TREE_FILE, content)
     _replace(folder / CARD_FILE, card.encode())
+
+
+def encode(model: TreeModel) -> tuple[str, bytes]:
+    """What the two files of a tree hold: the card as JSON, and the arrays as safetensors."""
+    card = json.dumps(model.card, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
+    return card, save(model.arrays)
 
 
 def read(folder: Path) -> TreeModel:
@@ -184,17 +190,30 @@ def read(folder: Path) -> TreeModel:
         With the reason.
     """
     try:
-        card = json.loads(_bounded(folder / CARD_FILE, MAX_CARD_BYTES))
-        content = _bounded(folder / TREE_FILE, MAX_FILE_BYTES)
+        return decode(_bounded(folder / CARD_FILE, MAX_CARD_BYTES), _bounded(folder / TREE_FILE, MAX_FILE_BYTES))
+    except ModelRejected as error:
+        raise ModelRejected(f"{folder}: {error}") from None
+    except OSError as error:
+        raise ModelRejected(f"{folder}: {error}") from error
+
+
+def decode(card_json: str | bytes, content: bytes) -> TreeModel:
+    """The tree of a card and of arrays, wherever they were kept; refuses whatever could mislead or crash.
+
+    Raises
+    ------
+    ModelRejected
+        With the reason.
+    """
+    try:
+        card = json.loads(card_json)
         _audit_card(card)
         digest = hashlib.sha256(content).hexdigest()
         _check(digest == card["sha256"], f"sha256 is {digest}, the card says {card['sha256']}")
         arrays = load(content)
         _audit_arrays(arrays, len(card["variants"]))
-    except ModelRejected as error:
-        raise ModelRejected(f"{folder}: {error}") from None
-    except (OSError, ValueError, RecursionError, SafetensorError) as error:
-        raise ModelRejected(f"{folder}: {error}") from error
+    except (ValueError, RecursionError, SafetensorError) as error:
+        raise ModelRejected(str(error)) from error
     return TreeModel(card, arrays)
 
 

@@ -6,6 +6,8 @@ import os
 
 import pytest
 
+from tests.databases import database_url  # noqa: F401 - a fixture of many tests
+
 
 def _gpu_reason() -> str | None:
     """Why no GPU test can run here, or None where they can."""

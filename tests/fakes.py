@@ -32,6 +32,7 @@ from kernels.stopping import StopRule
 from kernels.variant import Launch, Variant
 
 if TYPE_CHECKING:
+    from app.retrain import Trained
     from models.tree_file import TreeModel
 
 
@@ -152,6 +153,12 @@ def job_once_interrupted(request: dict[str, Any]) -> dict[str, Any]:
         report_progress(0.5, "half way")
         sleep(60, mark)
     return {"done": True}
+
+
+def job_of_seconds(request: dict[str, Any]) -> dict[str, Any]:
+    """Take so long."""
+    time.sleep(request["seconds"])
+    return {}
 
 
 def job_that_dies(_request: dict[str, Any]) -> dict[str, Any]:
@@ -309,6 +316,14 @@ def small_tree(best_ms: float) -> TreeModel:
     }
     card = {"created": "2026-01-01T00:00:00+00:00", "scores": {}}
     return make(arrays, variants=("cpu.direct", "cpu.gemm"), device=SMALL_DEVICE, card=card)
+
+
+def train_quickly(_store_url: str, _home: Path, request: dict[str, Any]) -> Trained:
+    """What training gives, at once: a tree that is to be put in charge."""
+    from app.retrain import Trained
+
+    tree = small_tree(0.02)
+    return Trained(tree, {"device": request["device"], "model": tree.id, "promoted": True, "forced": True})
 
 
 def _fail_as(row: Measurement, workspace_limit_bytes: int) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import typer
 
-from app.cli import access, ask, cluster, learn, measure, serve, transfer, upgrade
+from app.cli import access, ask, cluster, database, jobs, learn, measure, serve, transfer, upgrade
 from data.errors import ConvAdvisorError, InvalidInput, NotApplicable, Unknown
 
 cli = typer.Typer(
@@ -25,6 +25,8 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
 for _command in _COMMANDS:
     cli.command()(_command)
 cli.add_typer(transfer.data, name="data")
+cli.add_typer(jobs.jobs, name="jobs")
+cli.add_typer(database.database, name="database")
 
 
 def main() -> None:

@@ -1,17 +1,31 @@
-"""GET and DELETE /v1/jobs: how far background jobs are, and stopping them."""
+"""/v1/jobs: starting background jobs, how far they are, and stopping them."""
 
 from __future__ import annotations
 
 import asyncio
+from http import HTTPStatus
+from typing import Annotated
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Header, Request, Response
 from fastapi.responses import JSONResponse
 
 from app.answers import JobAnswer, JobsAnswer, job_answer
+from app.body import parse_json, read_json
 from app.errors import documented
+from app.guard.policy import require
+from app.guard.tokens import Scope
+from app.job_events import EventStream
+from app.job_requests import KEY_HEADER, JobRequest, MeasureJob, RetrainJob, SweepJob, kept_request, key_of
+from app.jobs import Job, JobKind, Key
+from app.openapi import body_of
 from app.routes.state import service_of
+from app.service import Service
+from data.errors import InvalidInput
+from data.measurement import Device
 
 router = APIRouter(tags=["jobs"])
+
+_EVENTS = {"text/event-stream": {"schema": {"type": "string"}}}
 
 
 @router.get("/v1/jobs", responses=documented(503, answer=JobsAnswer))
@@ -21,13 +35,95 @@ async def list_jobs(request: Request) -> JSONResponse:
     return JSONResponse({"jobs": [job_answer(job) for job in jobs]})
 
 
+@router.post(
+    "/v1/jobs",
+    status_code=HTTPStatus.ACCEPTED,
+    responses=documented(400, 404, 409, 413, 415, 503, answer=JobAnswer, status=HTTPStatus.ACCEPTED),
+    openapi_extra=body_of(JobRequest),
+)
+async def create_job(
+    request: Request,
+    key: Annotated[
+        str | None,
+        Header(alias=KEY_HEADER, description="Up to 255 visible characters: the same request again is the same job."),
+    ] = None,
+) -> JSONResponse:
+    """Queue a retraining, a sweep or a long measurement; 202 with the job, whose address is in Location.
+
+    A job that is answered with 202 is kept, whatever happens to the server. Where the answer is lost, the same request
+    with the same Idempotency-Key gives the same job; another request with that key is refused with 409. What is
+    measured joins the store as it comes, under the job's run_id.
+    """
+    service = service_of(request)
+    asked = parse_json(JobRequest, await read_json(request, service.settings.max_body_bytes))
+    if isinstance(asked.root, RetrainJob):
+        require(request, Scope.ADMINISTER)
+    known = key_of(key, asked)
+    job = await asyncio.to_thread(service.jobs.find, known) if known else None
+    if job is None:
+        device = await _device_of(service, asked.root)
+        job = await asyncio.to_thread(_create, service, asked.root, device, known)
+    return JSONResponse(job_answer(job), HTTPStatus.ACCEPTED, {"Location": f"/v1/jobs/{job.id}"})
+
+
 @router.get("/v1/jobs/{job_id}", responses=documented(404, 503, answer=JobAnswer))
 async def get_job(request: Request, job_id: str) -> JSONResponse:
     """One job, with its progress, and its result or error once it has ended."""
     return JSONResponse(job_answer(await asyncio.to_thread(service_of(request).jobs.get, job_id)))
 
 
+@router.get(
+    "/v1/jobs/{job_id}/events",
+    responses=documented(400, 404, 503)
+    | {200: {"description": "Events `job`, and `end`, the last; each is the whole job as JSON.", "content": _EVENTS}}
+    | {204: {"description": "The job has ended, and Last-Event-ID is its end."}},
+    response_class=Response,
+)
+async def stream_job(
+    request: Request,
+    job_id: str,
+    last_event_id: Annotated[str | None, Header(description="The last event that was received.")] = None,
+) -> Response:
+    """One job as server-sent events: as it is now, or since Last-Event-ID, then whenever it changes, until it ends.
+
+    An event is the whole job, so one who is slow or was away misses states in between, and never the last one.
+    """
+    service = service_of(request)
+    seen = _revision(last_event_id)
+    job = await asyncio.to_thread(service.jobs.get, job_id)
+    if job.state.is_final and job.revision == seen:
+        return Response(status_code=HTTPStatus.NO_CONTENT)  # so that an EventSource does not come back again
+    return EventStream(service.streams.open(service.jobs, job, seen))
+
+
 @router.delete("/v1/jobs/{job_id}", responses=documented(404, 503, answer=JobAnswer))
 async def cancel_job(request: Request, job_id: str) -> JSONResponse:
-    """Cancel a job, queued or running; one that has ended stays as it is."""
-    return JSONResponse(job_answer(await asyncio.to_thread(service_of(request).runner.cancel, job_id)))
+    """Cancel a job, queued or running, on whichever server; one that has ended stays as it is."""
+    return JSONResponse(job_answer(await asyncio.to_thread(service_of(request).background.cancel, job_id)))
+
+
+async def _device_of(service: Service, asked: RetrainJob | SweepJob | MeasureJob) -> Device:
+    """The device that a job is about: the one that is named, else the usual one, or this server's own to measure on.
+
+    Raises
+    ------
+    UnknownDevice, WorkerError
+    """
+    if asked.device is None and not isinstance(asked, RetrainJob):
+        return (await service.engine())[1]
+    return await asyncio.to_thread(lambda: service.find_device(asked.device or service.default_device_id()))
+
+
+def _create(service: Service, asked: RetrainJob | SweepJob | MeasureJob, device: Device, key: Key | None) -> Job:
+    runs_on = None if isinstance(asked, RetrainJob) else device.id
+    request = kept_request(asked, device.id)
+    return service.background.submit(JobKind(asked.kind), request, device_id=runs_on, key=key)
+
+
+def _revision(event_id: str | None) -> int:
+    """The revision that an event's id names; -1 for none."""
+    if event_id is None or event_id == "":
+        return -1
+    if not (event_id.isascii() and event_id.isdigit() and len(event_id) <= 9):
+        raise InvalidInput("Last-Event-ID", event_id, "the id of an event of this job, a number")
+    return int(event_id)

@@ -41,19 +41,19 @@ async def retrain(request: Request) -> JSONResponse:
     asked = parse_json(RetrainRequest, await read_json(request, service.settings.max_body_bytes))
     device = await asyncio.to_thread(service.find_device, asked.device or service.default_device_id())
     order = {"device": device.id, "force": asked.force}
-    job = await asyncio.to_thread(service.submit_job, JobKind.RETRAIN, order)
+    job = await asyncio.to_thread(service.background.submit, JobKind.RETRAIN, order)
     return JSONResponse(job_answer(job), HTTPStatus.ACCEPTED, {"Location": f"/v1/jobs/{job.id}"})
 
 
 @router.put(
     "/v1/models/active",
-    responses=documented(404, 409, 413, 415, answer=ModelAnswer),
+    responses=documented(404, 409, 413, 415, 503, answer=ModelAnswer),
     openapi_extra=body_of(ActivateRequest),
 )
 async def activate(request: Request) -> JSONResponse:
     """Put one of a device's trees in charge: an earlier one again, or one that was not good enough to take over."""
     service = service_of(request)
     asked = parse_json(ActivateRequest, await read_json(request, service.settings.max_body_bytes))
-    await asyncio.to_thread(service.registry.activate, asked.device, asked.model)
+    await asyncio.to_thread(service.models.activate, asked.device, asked.model)
     entries = await asyncio.to_thread(service.registry.list, asked.device)
     return JSONResponse(model_answer(next(entry for entry in entries if entry.id == asked.model)))

@@ -144,7 +144,7 @@ async def retrain(request: Request) -> Response:
     form = await read_form(request)
     device = await asyncio.to_thread(service.find_device, form.get("device", ""))
     order = {"device": device.id, "force": form.get("force") == "true"}
-    job = await asyncio.to_thread(service.submit_job, JobKind.RETRAIN, order)
+    job = await asyncio.to_thread(service.background.submit, JobKind.RETRAIN, order)
     if not is_fragment(request):
         return RedirectResponse("/jobs", 303)
     (row,) = overview.job_rows([job])
@@ -156,7 +156,7 @@ async def activate(request: Request) -> Response:
     """Put one of a device's trees in charge; the list as it then is."""
     service = service_of(request)
     form = await read_form(request)
-    await asyncio.to_thread(service.registry.activate, form.get("device", ""), form.get("model", ""))
+    await asyncio.to_thread(service.models.activate, form.get("device", ""), form.get("model", ""))
     if not is_fragment(request):
         return RedirectResponse("/models", 303)
     models = await asyncio.to_thread(overview.model_rows, service)
@@ -185,7 +185,7 @@ async def show_job(request: Request, job_id: str) -> Response:
 @router.post("/jobs/{job_id}/cancel")
 async def cancel_job(request: Request, job_id: str) -> Response:
     """Cancel a job; the job as it then is."""
-    job = await asyncio.to_thread(service_of(request).runner.cancel, job_id)
+    job = await asyncio.to_thread(service_of(request).background.cancel, job_id)
     if not is_fragment(request):
         return RedirectResponse("/jobs", 303)
     (row,) = overview.job_rows([job])

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from app.insight import LandscapeParameters, survey_of
-from app.jobs import Job, JobState
+from app.jobs import Job, JobKind, JobState
 from app.service import Service
 from app.web import text
 from app.web.forms import LayerForm, address
@@ -298,16 +298,42 @@ def _score(name: str, found: Mapping[str, float]) -> Score:
 
 
 def _title(job: Job) -> str:
-    return f"{str(job.kind).capitalize()} {job.request.get('device', '')}".strip()
+    """What a job is, in a line: its kind, what it is about, and the device."""
+    asked = job.request
+    about = ""
+    if job.kind is JobKind.SWEEP:
+        sampled = [f"{asked['sampled']} sampled layers"] if asked.get("sampled") else []
+        about = f" of {', '.join([*(TITLES.get(name, name) for name in asked.get('networks', ())), *sampled])}"
+    elif job.kind is JobKind.MEASURE:
+        about = f" {text.plural(len(asked.get('layers', ())), 'layer')}"
+    return f"{str(job.kind).capitalize()}{about} {_on(job)}".strip()
+
+
+def _on(job: Job) -> str:
+    device_id = job.request.get("device", "")
+    return device_id if job.kind is JobKind.RETRAIN else f"on {device_id}"
 
 
 def _outcome(job: Job) -> str:
     """How a job ended, or what it does."""
     if job.state is JobState.FAILED and job.error:
         return str(job.error.get("detail", ""))
-    result = job.result
-    if job.state is not JobState.SUCCEEDED or not result or "model" not in result:
+    if job.state is not JobState.SUCCEEDED or not job.result:
         return job.message
+    if "model" in job.result:
+        return _of_training(job.result)
+    return _of_measuring(job.result) if "outcomes" in job.result else job.message
+
+
+def _of_measuring(result: Mapping[str, Any]) -> str:
+    outcomes: Mapping[str, int] = result["outcomes"]
+    measured = outcomes.get("measured", 0)
+    rest = sum(outcomes.values()) - measured
+    problems = text.plural(result["problems"], "problem")
+    return f"{problems}: {text.plural(measured, 'time')} measured, {rest} attempts without; run {result['run_id']}"
+
+
+def _of_training(result: Mapping[str, Any]) -> str:
     verdict = "in use" if result.get("promoted") else "kept, not in use: it was not better"
     held_out = result.get("slowdown")
     before = result.get("champion_slowdown")

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 
 import pytest
+from sqlalchemy import insert, select, update
 
 from app.engine import NO_DEVICE, Engine
-from app.jobs import MAX_ATTEMPTS, Job, JobKind, JobRunner, Jobs, JobState
-from data.errors import NotEnoughData, StoreError, UnknownJob, WorkerDied
+from app.jobs import MAX_ATTEMPTS, Job, JobKind, JobLost, Jobs, JobState, Key
+from app.runner import Done, JobRunner, in_worker
+from data.errors import KeyReused, NotEnoughData, StoreError, UnknownJob, WorkerDied
 from data.store import Store
+from data.tables import IMPORTS, JOBS
 from tests import fakes
 from tests.processes import eventually, is_running, read_pid
 
+SHORT_S = 1.0
+"""A lease that is over soon."""
+
 
 @pytest.fixture
-def store(tmp_path) -> Iterator[Store]:
-    with Store(f"sqlite:///{tmp_path / 'jobs.db'}") as store:
+def store(database_url) -> Iterator[Store]:
+    with Store(database_url) as store:
         yield store
 
 
@@ -34,12 +43,35 @@ def jobs(store) -> Jobs:
 def running(jobs: Jobs, task, **options) -> Iterator[JobRunner]:
     """A runner whose retraining is this task."""
     with Engine(NO_DEVICE) as engine:
-        runner = JobRunner(jobs, engine, {JobKind.RETRAIN: task}, deadline_s=options.pop("deadline_s", 30), **options)
+        work = in_worker(engine, task, deadline_s=options.pop("deadline_s", 30))
+        runner = JobRunner(jobs, {JobKind.RETRAIN: work}, **({"lease_s": SHORT_S} | options))
         runner.start()
         try:
             yield runner
         finally:
             runner.close()
+
+
+def submit(jobs: Jobs, runner: JobRunner, request: dict) -> Job:
+    job = jobs.create(JobKind.RETRAIN, request)
+    runner.wake()
+    return job
+
+
+def cancel(jobs: Jobs, runner: JobRunner, job: Job) -> Job:
+    cancelled = jobs.cancel(job.id)
+    runner.stop(job.id)
+    return cancelled
+
+
+def claim(jobs: Jobs, lease_s: float = 60.0, **options) -> Job | None:
+    return jobs.claim("somebody", lease_s, **options)
+
+
+def abandon(store: Store) -> None:
+    """Let every lease end, as if their owners had been killed long ago."""
+    with store.engine.begin() as connection:
+        connection.execute(update(JOBS).where(JOBS.c.state == JobState.RUNNING).values(lease_ends_s=1.0))
 
 
 def ended(jobs: Jobs, job: Job) -> Job:
@@ -68,15 +100,15 @@ def test_ids_differ_and_unknown_ones_are_refused(jobs):
 def test_the_oldest_is_claimed_first_and_the_newest_listed_first(jobs):
     first, second = jobs.create(JobKind.RETRAIN, {}), jobs.create(JobKind.RETRAIN, {})
     assert [job.id for job in jobs.list()] == [second.id, first.id]
-    claimed = jobs.claim()
+    claimed = claim(jobs)
     assert (claimed.id, claimed.state, claimed.attempt) == (first.id, JobState.RUNNING, 1)
-    assert jobs.claim().id == second.id
-    assert jobs.claim() is None
+    assert claim(jobs).id == second.id
+    assert claim(jobs) is None
 
 
 def test_a_finished_job_no_longer_changes(jobs):
     jobs.create(JobKind.RETRAIN, {})
-    job = jobs.claim()
+    job = claim(jobs)
     jobs.succeed(job, {"promoted": True})
     jobs.fail(job, NotEnoughData("too late"))
     jobs.note_progress(job, 0.1, "too late")
@@ -85,28 +117,163 @@ def test_a_finished_job_no_longer_changes(jobs):
     assert jobs.get(job.id).progress == 1.0
 
 
-def test_an_earlier_attempt_changes_nothing(jobs):
+def test_an_earlier_attempt_changes_nothing(jobs, store):
     jobs.create(JobKind.RETRAIN, {})
-    stale = jobs.claim()
-    jobs.recover()
-    current = jobs.claim()
-    jobs.succeed(stale, {"stale": True})
-    assert jobs.get(current.id).state is JobState.RUNNING
+    stale = claim(jobs)
+    abandon(store)
+    current = claim(jobs)
+    assert (current.id, current.attempt) == (stale.id, 2)
+    jobs.note_progress(stale, 0.9, "stale")
+    jobs.fail(stale, NotEnoughData("stale"))
+    jobs.interrupt(stale, WorkerDied("stale"))
+    jobs.release(stale)
+    assert not jobs.renew(stale, 60)
+    with pytest.raises(JobLost):
+        jobs.succeed(stale, {"stale": True})
+    assert jobs.get(current.id) == current
     jobs.succeed(current, {"stale": False})
     assert jobs.get(current.id).result == {"stale": False}
 
 
-def test_what_a_killed_service_left_is_taken_up_until_it_is_given_up(jobs):
+def test_what_a_job_changes_at_its_end_is_changed_once_or_not_at_all(jobs, store):
+    def remember(connection):
+        connection.execute(insert(IMPORTS), {"sha256": "effect", "rows": 1})
+
+    def break_off(connection):
+        remember(connection)
+        raise NotEnoughData("half way")
+
+    jobs.create(JobKind.RETRAIN, {})
+    stale = claim(jobs)
+    abandon(store)
+    current = claim(jobs)
+    with pytest.raises(JobLost):
+        jobs.succeed(stale, {}, remember)
+    with pytest.raises(NotEnoughData):
+        jobs.succeed(current, {}, break_off)
+    assert jobs.get(current.id).state is JobState.RUNNING
+    jobs.succeed(current, {}, remember)
+    with pytest.raises(JobLost):
+        jobs.succeed(current, {}, remember)
+    with store.engine.connect() as connection:
+        assert connection.execute(select(IMPORTS.c.sha256)).scalars().all() == ["effect"]
+
+
+def test_what_killed_services_left_is_taken_up_until_it_is_given_up(jobs, store):
     jobs.create(JobKind.RETRAIN, {})
     for attempt in range(1, MAX_ATTEMPTS + 1):
-        job = jobs.claim()
+        job = claim(jobs)
         assert job.attempt == attempt
-        jobs.recover()
+        assert claim(jobs) is None
+        abandon(store)
+    assert claim(jobs) is None
     given_up = jobs.get(job.id)
     assert given_up.state is JobState.FAILED
     assert given_up.error["type"] == "worker-died"
     assert f"after {MAX_ATTEMPTS} attempts" in given_up.error["detail"]
-    assert jobs.claim() is None
+
+
+def test_a_job_that_keeps_something_each_time_is_not_given_up(jobs, store):
+    jobs.create(JobKind.SWEEP, {})
+    for attempt in range(1, 3 * MAX_ATTEMPTS):
+        job = claim(jobs)
+        assert job.attempt == attempt
+        with store.engine.begin() as connection:
+            jobs.confirm(job, connection)
+        abandon(store)
+
+
+def test_a_service_that_stops_counts_nothing_against_its_job(jobs):
+    jobs.create(JobKind.RETRAIN, {})
+    for attempt in range(1, 3 * MAX_ATTEMPTS):
+        job = claim(jobs)
+        assert job.attempt == attempt
+        jobs.release(job)
+
+
+def test_a_lease_lasts_as_long_as_it_is_renewed(jobs):
+    jobs.create(JobKind.RETRAIN, {})
+    job = claim(jobs, lease_s=0.4)
+    for _ in range(8):
+        time.sleep(0.1)
+        assert jobs.renew(job, 0.4)
+        assert claim(jobs) is None
+    time.sleep(0.5)
+    assert claim(jobs).attempt == 2
+    assert not jobs.renew(job, 0.4)
+
+
+def test_jobs_go_to_those_who_can_do_them(jobs):
+    sweep = jobs.create(JobKind.SWEEP, {}, device_id="cpu")
+    retrain = jobs.create(JobKind.RETRAIN, {})
+    assert claim(jobs, kinds=[JobKind.SWEEP], device_id="nvidia-h200") is None
+    assert claim(jobs, kinds=[JobKind.MEASURE], device_id="cpu") is None
+    assert claim(jobs, device_id="nvidia-h200").id == retrain.id
+    assert claim(jobs, kinds=[JobKind.SWEEP], device_id="cpu").id == sweep.id
+
+
+def test_a_key_makes_one_job_of_equal_requests(jobs):
+    first = jobs.create(JobKind.RETRAIN, {"device": "cpu"}, key=Key("k", "hash"))
+    assert jobs.create(JobKind.RETRAIN, {"device": "cpu"}, key=Key("k", "hash")) == first
+    assert jobs.find(Key("k", "hash")) == first
+    assert jobs.find(Key("other", "hash")) is None
+    for reuse in (
+        lambda: jobs.find(Key("k", "other")),
+        lambda: jobs.create(JobKind.RETRAIN, {}, key=Key("k", "other")),
+    ):
+        with pytest.raises(KeyReused, match="'k'"):
+            reuse()
+    assert jobs.create(JobKind.RETRAIN, {}).id != jobs.create(JobKind.RETRAIN, {}).id
+    assert len(jobs.list()) == jobs.count_unfinished() == 3
+
+
+def test_every_change_has_a_revision_of_its_own(jobs, store):
+    job = jobs.create(JobKind.RETRAIN, {})
+    seen = [job.revision]
+    held = claim(jobs)
+    for change in (
+        lambda: jobs.note_progress(held, 0.5, "half"),
+        lambda: jobs.release(held),
+        lambda: claim(jobs),
+        lambda: jobs.cancel(job.id),
+    ):
+        change()
+        seen.append(jobs.get(job.id).revision)
+    assert seen == sorted(set(seen))
+    assert jobs.renew(held, 5) is False
+    assert jobs.cancel(job.id).revision == seen[-1]
+
+
+def _take_all(url: str, n_jobs: int) -> list[str]:
+    taken = []
+    with Store(url) as store:
+        jobs = Jobs(store)
+        while sum(job.state.is_final for job in jobs.list()) < n_jobs:
+            job = claim(jobs)
+            if job:
+                taken.append(job.id)
+                jobs.succeed(job, {})
+    return taken
+
+
+def test_processes_share_the_jobs_and_none_gets_what_another_has(database_url, jobs):
+    ids = [jobs.create(JobKind.RETRAIN, {}).id for _ in range(60)]
+    with ProcessPoolExecutor(3, mp_context=multiprocessing.get_context("spawn")) as pool:
+        taken = [each.result() for each in [pool.submit(_take_all, database_url, 60) for _ in range(3)]]
+    assert sorted(job_id for part in taken for job_id in part) == sorted(ids)
+    assert all(job.attempt == 1 for job in jobs.list())
+
+
+def _create(url: str, name: str) -> str:
+    with Store(url) as store:
+        return Jobs(store).create(JobKind.RETRAIN, {}, key=Key(name, "hash")).id
+
+
+def test_processes_that_send_the_same_key_at_once_get_the_same_job(database_url, jobs):
+    with ProcessPoolExecutor(4, mp_context=multiprocessing.get_context("spawn")) as pool:
+        for name in ("a", "b", "c", "d"):
+            assert len({each.result() for each in [pool.submit(_create, database_url, name) for _ in range(8)]}) == 1
+    assert len(jobs.list()) == 4
 
 
 def test_a_database_that_cannot_be_written_is_a_store_error(jobs, store):
@@ -119,7 +286,7 @@ def test_a_database_that_cannot_be_written_is_a_store_error(jobs, store):
 def test_a_job_runs_and_tells_when_it_is_done(jobs):
     finished = []
     with running(jobs, fakes.job_done, on_finished=finished.append) as runner:
-        job = ended(jobs, runner.submit(JobKind.RETRAIN, {"device": "cpu"}))
+        job = ended(jobs, submit(jobs, runner, {"device": "cpu"}))
     assert (job.state, job.progress, job.message) == (JobState.SUCCEEDED, 1.0, "a quarter")
     assert job.result == {"request": {"device": "cpu"}}
     assert job.created_at <= job.started_at <= job.finished_at
@@ -128,7 +295,7 @@ def test_a_job_runs_and_tells_when_it_is_done(jobs):
 
 def test_a_failed_job_keeps_its_error(jobs):
     with running(jobs, fakes.job_that_fails) as runner:
-        job = ended(jobs, runner.submit(JobKind.RETRAIN, {}))
+        job = ended(jobs, submit(jobs, runner, {}))
     assert job.state is JobState.FAILED
     assert job.error == {
         "type": "not-enough-data",
@@ -140,15 +307,15 @@ def test_a_failed_job_keeps_its_error(jobs):
 def test_an_overrun_fails_the_job_and_the_next_one_runs(jobs, tmp_path):
     mark = tmp_path / "pid"
     with running(jobs, fakes.job_once_interrupted, deadline_s=2) as runner:
-        first = runner.submit(JobKind.RETRAIN, {"path": str(mark)})
-        second = runner.submit(JobKind.RETRAIN, {"path": str(mark)})
+        first = submit(jobs, runner, {"path": str(mark)})
+        second = submit(jobs, runner, {"path": str(mark)})
         assert ended(jobs, first).error["type"] == "deadline-exceeded"
         assert ended(jobs, second).state is JobState.SUCCEEDED
 
 
 def test_a_killed_worker_costs_an_attempt_but_not_the_job(jobs, tmp_path):
     with running(jobs, fakes.job_once_interrupted) as runner:
-        job = runner.submit(JobKind.RETRAIN, {"path": str(tmp_path / "pid")})
+        job = submit(jobs, runner, {"path": str(tmp_path / "pid")})
         os.kill(read_pid(tmp_path / "pid"), signal.SIGKILL)
         job = ended(jobs, job)
     assert (job.state, job.attempt) == (JobState.SUCCEEDED, 2)
@@ -156,17 +323,17 @@ def test_a_killed_worker_costs_an_attempt_but_not_the_job(jobs, tmp_path):
 
 def test_a_job_that_always_kills_its_worker_is_given_up(jobs):
     with running(jobs, fakes.job_that_dies) as runner:
-        job = ended(jobs, runner.submit(JobKind.RETRAIN, {}))
+        job = ended(jobs, submit(jobs, runner, {}))
     assert (job.state, job.attempt) == (JobState.FAILED, MAX_ATTEMPTS)
     assert "exit status 9" in job.error["detail"]
 
 
 def test_a_running_job_can_be_cancelled(jobs, tmp_path):
     with running(jobs, fakes.job_once_interrupted) as runner:
-        job = runner.submit(JobKind.RETRAIN, {"path": str(tmp_path / "pid")})
+        job = submit(jobs, runner, {"path": str(tmp_path / "pid")})
         read_pid(tmp_path / "pid")
-        assert runner.cancel(job.id).state is JobState.CANCELLED
-        following = runner.submit(JobKind.RETRAIN, {"path": str(tmp_path / "pid")})
+        assert cancel(jobs, runner, job).state is JobState.CANCELLED
+        following = submit(jobs, runner, {"path": str(tmp_path / "pid")})
         assert ended(jobs, following).state is JobState.SUCCEEDED
     assert jobs.get(job.id).state is JobState.CANCELLED
 
@@ -175,21 +342,21 @@ def test_a_queued_job_can_be_cancelled_and_never_runs(jobs, tmp_path):
     job = jobs.create(JobKind.RETRAIN, {"path": str(tmp_path / "pid")})
     jobs.cancel(job.id)
     with running(jobs, fakes.job_once_interrupted) as runner:
-        assert ended(jobs, runner.submit(JobKind.RETRAIN, {"path": "/dev/null"})).state is JobState.SUCCEEDED
+        assert ended(jobs, submit(jobs, runner, {"path": "/dev/null"})).state is JobState.SUCCEEDED
     assert not (tmp_path / "pid").exists()
 
 
 def test_a_stopped_service_leaves_its_job_to_the_next(jobs, tmp_path):
     with running(jobs, fakes.job_once_interrupted) as runner:
-        job = runner.submit(JobKind.RETRAIN, {"path": str(tmp_path / "pid")})
+        job = submit(jobs, runner, {"path": str(tmp_path / "pid")})
         read_pid(tmp_path / "pid")
     assert jobs.get(job.id).state is JobState.QUEUED
     with running(jobs, fakes.job_once_interrupted):
         assert ended(jobs, job).state is JobState.SUCCEEDED
 
 
-def test_a_service_killed_during_a_job_loses_nothing_and_leaves_nothing_stuck(jobs, tmp_path):
-    service = subprocess.Popen([sys.executable, "-c", SERVICE, str(tmp_path / "jobs.db"), str(tmp_path / "pid")])
+def test_a_service_killed_during_a_job_loses_nothing_and_leaves_nothing_stuck(jobs, database_url, tmp_path):
+    service = subprocess.Popen([sys.executable, "-c", SERVICE, database_url, str(tmp_path / "pid")])
     try:
         worker = read_pid(tmp_path / "pid")
     finally:
@@ -206,20 +373,70 @@ def test_a_service_killed_during_a_job_loses_nothing_and_leaves_nothing_stuck(jo
 SERVICE = """
 import sys, time
 from app.engine import NO_DEVICE, Engine
-from app.jobs import JobKind, JobRunner, Jobs
+from app.jobs import JobKind, Jobs
+from app.runner import JobRunner, in_worker
 from data.store import Store
 from tests import fakes
 
-jobs = Jobs(Store(f"sqlite:///{sys.argv[1]}"))
-runner = JobRunner(jobs, Engine(NO_DEVICE), {JobKind.RETRAIN: fakes.job_once_interrupted}, deadline_s=60)
-runner.start()
-runner.submit(JobKind.RETRAIN, {"path": sys.argv[2]})
+jobs = Jobs(Store(sys.argv[1]))
+work = in_worker(Engine(NO_DEVICE), fakes.job_once_interrupted, deadline_s=60)
+JobRunner(jobs, {JobKind.RETRAIN: work}, lease_s=1.0).start()
+jobs.create(JobKind.RETRAIN, {"path": sys.argv[2]})
 time.sleep(60)
 """
 
 
+def test_a_job_that_another_process_cancels_is_stopped(jobs, store, tmp_path):
+    with running(jobs, fakes.job_once_interrupted, lease_s=3.0) as runner:
+        job = submit(jobs, runner, {"path": str(tmp_path / "pid")})
+        worker = read_pid(tmp_path / "pid")
+        Jobs(store).cancel(job.id)  # the runner is not told
+        assert eventually(lambda: not is_running(worker), within_s=5)
+    assert jobs.get(job.id).state is JobState.CANCELLED
+
+
+def test_a_long_job_is_not_taken_by_another_runner(jobs):
+    with running(jobs, fakes.job_of_seconds, lease_s=1.0) as first, running(jobs, fakes.job_of_seconds, lease_s=1.0):
+        job = ended(jobs, submit(jobs, first, {"seconds": 3}))
+    assert (job.state, job.attempt) == (JobState.SUCCEEDED, 1)
+
+
+def test_a_runner_that_loses_the_database_stops_its_job_before_another_takes_it(jobs, store, tmp_path, monkeypatch):
+    renewed = []
+
+    def renew(_job, _lease_s):
+        renewed.append(1)
+        raise StoreError("the database is gone")
+
+    with running(jobs, fakes.job_once_interrupted, lease_s=1.0) as runner:
+        monkeypatch.setattr(jobs, "renew", renew)
+        job = submit(jobs, runner, {"path": str(tmp_path / "pid")})
+        worker = read_pid(tmp_path / "pid")
+        assert eventually(lambda: not is_running(worker), within_s=5)
+        assert len(renewed) > 3
+        assert ended(jobs, job).attempt == 2
+
+
+def test_work_that_fails_in_a_way_nobody_foresaw_fails_its_job_and_the_next_one_runs(jobs):
+    outcomes = iter([ZeroDivisionError("by zero"), Done({"fine": True})])
+
+    def work(_held):
+        outcome = next(outcomes)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    runner = JobRunner(jobs, {JobKind.SWEEP: work})
+    runner.start()
+    first, second = jobs.create(JobKind.SWEEP, {}), jobs.create(JobKind.SWEEP, {})
+    runner.wake()
+    assert "ZeroDivisionError" in ended(jobs, first).error["detail"]
+    assert ended(jobs, second).result == {"fine": True}
+    runner.close()
+
+
 def test_interrupting_names_its_reason(jobs):
     jobs.create(JobKind.RETRAIN, {})
-    job = jobs.claim()
+    job = claim(jobs)
     jobs.interrupt(job, WorkerDied("exit status 1"))
     assert jobs.get(job.id).message == "attempt 1 was interrupted: exit status 1"

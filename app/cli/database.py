@@ -1,0 +1,44 @@
+"""Commands for whoever looks after the database."""
+
+from __future__ import annotations
+
+import typer
+from sqlalchemy.exc import SQLAlchemyError
+
+from app.cli.output import AsJson, print_json, print_table
+from app.settings import load_settings
+from data.errors import StoreError
+
+database = typer.Typer(help="See the database's schema, and bring it up to date.", no_args_is_help=True)
+
+
+@database.command()
+def revision(as_json: AsJson = False) -> None:
+    """Show the revision of the schema, and the one that this version needs; nothing is changed."""
+    from data import schema
+    from data.database import open_engine
+
+    try:
+        engine = open_engine(load_settings().store_url)
+        found = schema.revision(engine)
+    except (SQLAlchemyError, OSError) as error:
+        raise StoreError(f"cannot read the store: {getattr(error, 'orig', None) or error}") from error
+    engine.dispose()
+    _show({"revision": found, "needed": schema.HEAD}, as_json)
+
+
+@database.command()
+def upgrade(as_json: AsJson = False) -> None:
+    """Bring the schema up to date; servers do so too when they start. Several may at once."""
+    from data import schema
+    from data.store import Store
+
+    with Store(load_settings().store_url) as store:
+        _show({"revision": schema.revision(store.engine), "needed": schema.HEAD}, as_json)
+
+
+def _show(answer: dict[str, str | None], as_json: bool) -> None:
+    if as_json:
+        print_json(answer)
+    else:
+        print_table(("", "revision"), [(name, value or "none") for name, value in answer.items()])

@@ -1,0 +1,69 @@
+"""Commands that look at the jobs of a database, and stop them: on whichever server they run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from app.cli.output import AsJson, print_json, print_table
+from app.settings import load_settings
+
+if TYPE_CHECKING:
+    from app.jobs import Job, Jobs
+
+jobs = typer.Typer(help="Look at background jobs, and stop them.", no_args_is_help=True)
+
+JobId = Annotated[str, typer.Argument(help="Of the job, as list shows it.")]
+
+
+@jobs.command("list")
+def list_(
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="So many of the newest.")] = 20, as_json: AsJson = False
+) -> None:
+    """Show the newest jobs, newest first."""
+    from app.answers import job_answer
+
+    with _opened() as opened:
+        found = opened.list(limit)
+    if as_json:
+        print_json({"jobs": [job_answer(job) for job in found]})
+        return
+    rows = [(job.id, job.kind, job.state, f"{job.progress:.0%}", job.attempt, job.message) for job in found]
+    print_table(("id", "kind", "state", "done", "attempt", "message"), rows, title="jobs")
+
+
+@jobs.command()
+def show(job_id: JobId, as_json: AsJson = False) -> None:
+    """Show one job, with its result or error."""
+    with _opened() as opened:
+        _print(opened.get(job_id), as_json)
+
+
+@jobs.command()
+def cancel(job_id: JobId, as_json: AsJson = False) -> None:
+    """Cancel a job, queued or running; one that has ended stays as it is."""
+    with _opened() as opened:
+        _print(opened.cancel(job_id), as_json)
+
+
+@contextmanager
+def _opened() -> Iterator[Jobs]:
+    from app.jobs import Jobs
+    from data.store import Store
+
+    with Store(load_settings().store_url) as store:
+        yield Jobs(store)
+
+
+def _print(job: Job, as_json: bool) -> None:
+    from app.answers import job_answer
+
+    answer = job_answer(job)
+    if as_json:
+        print_json(answer)
+    else:
+        rows = ((name, "" if value is None else str(value)) for name, value in answer.items())
+        print_table(("", ""), rows, title=f"job {job.id}")

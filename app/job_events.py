@@ -1,0 +1,110 @@
+"""A job as server-sent events: what it is now, then each time it has changed, until it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import AsyncIterator
+from typing import Final
+
+from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
+from starlette.types import Message, Receive, Scope, Send
+
+from app.answers import job_answer
+from app.jobs import Job, Jobs
+from data.errors import ConvAdvisorError, QueueFull
+
+log = logging.getLogger(__name__)
+
+MAX_STREAMS: Final = 100
+"""At once, in one process."""
+LONGEST_S: Final = 3600.0
+"""A stream that has lasted so long is ended; whoever still listens comes back with the last event's id."""
+LOOK_EVERY_S: Final = 0.25
+SEND_TIMEOUT_S: Final = 30.0
+_KEEP_ALIVE_S: Final = 15.0
+_RETRY_MS: Final = 1000
+
+
+class EventStream(EventSourceResponse):
+    """Events as they are written, to a client that reads them: one that takes none for long is given up."""
+
+    def __init__(self, content: AsyncIterator[bytes], status_code: int = 200) -> None:
+        super().__init__(content, status_code, headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_in_time(message: Message) -> None:
+            async with asyncio.timeout(SEND_TIMEOUT_S):
+                await send(message)
+
+        try:
+            await super().__call__(scope, receive, send_in_time)
+        except TimeoutError:
+            log.info("%s: its client has read nothing for %g s", scope["path"], SEND_TIMEOUT_S)
+
+
+class Streams:
+    """The streams that are open in this process.
+
+    Notes
+    -----
+    An event is the whole job, its id the job's revision. So nothing is kept for a listener: one that is slow, or away,
+    gets the job as it is when it is ready to, without what was in between, and never misses the end.
+    """
+
+    def __init__(self) -> None:
+        self._open = 0
+
+    def open(self, jobs: Jobs, job: Job, seen: int) -> AsyncIterator[bytes]:
+        """Begin a stream.
+
+        Parameters
+        ----------
+        jobs : Jobs
+        job : Job
+            As it is now.
+        seen : int
+            The revision that the listener has seen last; -1: none.
+
+        Raises
+        ------
+        QueueFull
+        """
+        if self._open >= MAX_STREAMS:
+            raise QueueFull(f"{self._open} event streams are open already")
+        return self._events(jobs, job, seen)
+
+    async def _events(self, jobs: Jobs, job: Job, seen: int) -> AsyncIterator[bytes]:
+        self._open += 1
+        try:
+            async for event in events(jobs, job, seen):
+                yield event
+        finally:
+            self._open -= 1
+
+
+async def events(jobs: Jobs, job: Job, seen: int) -> AsyncIterator[bytes]:
+    """The events of a job that come after the revision that was seen; the last is called ``end``."""
+    began = said_at = time.monotonic()
+    yield format_sse_event(retry=_RETRY_MS)
+    while True:
+        if job.revision > seen:
+            yield _event(job)
+            seen, said_at = job.revision, time.monotonic()
+        if job.state.is_final or time.monotonic() - began >= LONGEST_S:
+            return
+        if time.monotonic() - said_at >= _KEEP_ALIVE_S:
+            yield KEEPALIVE_COMMENT
+            said_at = time.monotonic()
+        await asyncio.sleep(LOOK_EVERY_S)
+        try:
+            job = await asyncio.to_thread(jobs.get, job.id)
+        except ConvAdvisorError:  # the database is gone for now: the listener asks again, and is told so
+            return
+
+
+def _event(job: Job) -> bytes:
+    name = "end" if job.state.is_final else "job"
+    return format_sse_event(data_str=json.dumps(job_answer(job)), event=name, id=str(job.revision))

@@ -1,0 +1,79 @@
+"""The schema that a database has, and bringing it to this version's: by Alembic, one process at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import Connection, Engine, func, inspect, select, text
+
+from data.errors import StoreError
+
+HEAD: Final = "0002"
+"""The revision that this version works with: the newest of `MIGRATIONS`."""
+
+MIGRATIONS: Final = Path(__file__).parent / "migrations"
+
+_LOCK: Final = 0x636F6E76
+"""Of PostgreSQL's advisory locks, the one that whoever migrates holds."""
+
+
+def revision(engine: Engine) -> str | None:
+    """The revision of a database's schema; None for an empty one, and for one from before there were migrations."""
+    with engine.connect() as connection:
+        return _revision(connection)
+
+
+def upgrade(engine: Engine) -> None:
+    """Bring a database's schema to `HEAD`; several processes may do so at once, and one that has it costs one look.
+
+    Raises
+    ------
+    StoreError
+        A newer version of this project has changed it already.
+    """
+    found = revision(engine)
+    if found is None or found < HEAD:
+        with _locked(engine) as connection:  # another process may have done it in the meantime: then it does nothing
+            _migrate(connection)
+    elif found > HEAD:
+        raise StoreError(f"the database's schema is {found}, newer than {HEAD}, which this version knows")
+
+
+def _revision(connection: Connection) -> str | None:
+    if not inspect(connection).has_table("alembic_version"):
+        return None
+    found: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+    return found
+
+
+def _migrate(connection: Connection) -> None:
+    from alembic import command  # 0.2 s, which a database that is up to date saves
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    command.upgrade(config, HEAD)
+
+
+@contextmanager
+def _locked(engine: Engine) -> Iterator[Connection]:
+    """A transaction that only one process is in at a time; all of it happens, or nothing."""
+    if engine.dialect.name != "sqlite":
+        with engine.begin() as connection:
+            if engine.dialect.name == "postgresql":
+                connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
+            yield connection
+        return
+    # The driver begins no transaction before it creates a table, so it is told to begin none at all.
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        try:
+            yield connection
+        except BaseException:
+            connection.exec_driver_sql("ROLLBACK")
+            raise
+        connection.exec_driver_sql("COMMIT")

@@ -1,0 +1,224 @@
+"""/v1/jobs through the real application: what is asked for, the keys it comes with, and the events that follow."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app import job_events
+from app.answers import JobAnswer
+from app.job_events import EventStream
+from data.measurement import Outcome
+from tests.app.serving import FAST, LAYER, LEAN, SLOW, Client, is_problem, serving
+from tests.processes import eventually
+
+MEASURE = {"kind": "measure", "layers": [LAYER], "variants": [FAST, SLOW], "samples": 3}
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    with serving(tmp_path_factory.mktemp("home"), max_queue=100) as client:
+        yield client
+
+
+def submitted(client: Client, body: dict[str, Any], **headers: str) -> dict[str, Any]:
+    response = client.post("/v1/jobs", json=body, headers=headers)
+    assert response.status_code == 202, response.text
+    assert response.headers["location"] == f"/v1/jobs/{response.json()['id']}"
+    return response.json()
+
+
+def ended(client: Client, job: dict[str, Any]) -> dict[str, Any]:
+    where = f"/v1/jobs/{job['id']}"
+    assert eventually(lambda: client.get(where).json()["finished_at"], within_s=60), client.get(where).text
+    return client.get(where).json()
+
+
+def events(text: str) -> list[dict[str, str]]:
+    """The events of a stream, as the specification of server-sent events reads them."""
+    found = []
+    for block in text.split("\n\n"):
+        lines = [line.partition(": ") for line in block.split("\n") if line and not line.startswith(":")]
+        fields = {name: value for name, _, value in lines}
+        if "data" in fields:
+            found.append(fields)
+    return found
+
+
+def test_a_long_measurement_says_what_is_fastest_and_its_rows_join_the_store(client: Client) -> None:
+    job = submitted(client, MEASURE | {"layers": [LAYER, {"layer": "14-1-3-256-128"}, LAYER]})
+    assert set(job) == set(JobAnswer.__annotations__)
+    assert (job["kind"], job["state"], job["device_id"]) == ("measure", "queued", "fake-gpu")
+    result = ended(client, job)["result"]
+    assert (result["problems"], result["attempts"], result["outcomes"]) == (2, 4, {"measured": 4})
+    assert {each["variant"] for each in result["fastest"]} == {FAST}
+    assert [each["time_ms"] for each in result["fastest"]] == [pytest.approx(0.010)] * 2
+    assert client.app.state.service.store.attempted(result["run_id"]) == {
+        (each["problem"], variant) for each in result["fastest"] for variant in (FAST, SLOW)
+    }
+    advice = client.get(f"/v1/advice?layer={LAYER}&device=fake-gpu").json()
+    assert advice["source"] == "measured"
+
+
+def test_a_sweep_measures_what_a_network_has(client: Client) -> None:
+    body = {"kind": "sweep", "networks": ["alexnet"], "batches": [1], "dtypes": ["float32", "float16"], "sampled": 2}
+    job = submitted(client, body | {"variants": [LEAN]})
+    done = ended(client, job)
+    assert (done["state"], done["progress"], done["attempt"]) == ("succeeded", 1.0, 1), done
+    assert done["result"]["attempts"] == done["result"]["problems"] == 12
+    assert set(done["result"]["outcomes"]) <= {str(outcome) for outcome in Outcome}
+    again = submitted(client, body | {"variants": [LEAN, SLOW], "run_id": done["result"]["run_id"]})
+    assert ended(client, again)["result"]["attempts"] == 24, "twelve of them were there already"
+
+
+def test_a_retraining_is_a_job_like_others(client: Client) -> None:
+    job = submitted(client, {"kind": "retrain", "device": "fake-gpu"})
+    assert (job["kind"], job["request"], job["device_id"]) == ("retrain", {"device": "fake-gpu", "force": False}, None)
+    assert client.request("DELETE", f"/v1/jobs/{job['id']}").json()["state"] == "cancelled"
+
+
+def test_a_job_for_a_device_that_is_elsewhere_waits_for_it(client: Client) -> None:
+    job = submitted(client, MEASURE | {"device": "nvidia-h200"})
+    assert job["device_id"] == "nvidia-h200"
+    following = submitted(client, MEASURE)
+    assert ended(client, following)["state"] == "succeeded"
+    assert client.get(f"/v1/jobs/{job['id']}").json()["state"] == "queued"
+    assert client.request("DELETE", f"/v1/jobs/{job['id']}").json()["state"] == "cancelled"
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "kind", "said"),
+    [
+        ({"kind": "party"}, 422, "unprocessable-entity", "kind"),
+        ({}, 422, "unprocessable-entity", "kind"),
+        ([], 422, "unprocessable-entity", "body"),
+        (MEASURE | {"layers": []}, 422, "unprocessable-entity", "layers"),
+        (MEASURE | {"layers": [LAYER] * 1001}, 422, "unprocessable-entity", "layers"),
+        (MEASURE | {"samples": 1}, 422, "unprocessable-entity", "samples"),
+        (MEASURE | {"unheard": "of"}, 422, "unprocessable-entity", "unheard"),
+        (MEASURE | {"run_id": "a b"}, 422, "unprocessable-entity", "run_id"),
+        (MEASURE | {"layers": ["fourteen"]}, 400, "invalid-layer-name", "size-batch-filter-filters-depth"),
+        (MEASURE | {"layers": [{"layer": LAYER, "k": 3}]}, 400, "invalid-problem", "beside layer"),
+        (MEASURE | {"variants": ["cuda.nobody"]}, 404, "unknown-variant", "cuda.nobody"),
+        (MEASURE | {"device": "abacus"}, 404, "unknown-device", "abacus"),
+        ({"kind": "sweep", "networks": ["lenet"]}, 404, "unknown-network", "lenet"),
+        ({"kind": "sweep", "networks": []}, 400, "invalid-input", "0 problems"),
+        ({"kind": "sweep", "dtypes": ["int8"]}, 422, "unprocessable-entity", "dtypes"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_at_once(client: Client, body: Any, status: int, kind: str, said: str) -> None:
+    before = client.get("/v1/jobs").json()["jobs"]
+    assert said in is_problem(client.post("/v1/jobs", json=body), status, kind)["detail"]
+    assert client.get("/v1/jobs").json()["jobs"] == before
+
+
+def test_more_problems_than_a_job_may_have_are_refused(client: Client) -> None:
+    body = {"kind": "sweep", "networks": ["seeds"], "batches": list(range(1, 33))}
+    body |= {"dtypes": ["float32", "tf32", "float16", "bfloat16"] * 2, "layouts": ["nchw", "nhwc"] * 2, "sampled": 0}
+    response = client.post("/v1/jobs", json=body)
+    assert response.status_code == 202, "repeated ones count once"
+    client.request("DELETE", response.headers["location"])
+    is_problem(client.post("/v1/jobs", json=body | {"sampled": 10_000, "networks": ["seeds"]}), 400, "invalid-input")
+
+
+def test_the_same_key_and_request_are_the_same_job(client: Client) -> None:
+    key = {"Idempotency-Key": "5f0c-1"}
+    first = submitted(client, MEASURE, **key)
+    reordered = json.dumps(dict(reversed(MEASURE.items())), indent=3)
+    headers = key | {"content-type": "application/json"}
+    again = client.post("/v1/jobs", content=reordered, headers=headers)
+    assert (again.status_code, again.json()["id"]) == (202, first["id"])
+    assert ended(client, first)["state"] == "succeeded"
+    assert submitted(client, MEASURE, **key)["state"] == "succeeded", "and after it has ended too"
+    assert submitted(client, MEASURE)["id"] != first["id"]
+    assert submitted(client, MEASURE, **{"Idempotency-Key": "5f0c-2"})["id"] != first["id"]
+
+
+def test_the_same_key_with_another_request_is_refused(client: Client) -> None:
+    key = {"Idempotency-Key": "reused"}
+    submitted(client, MEASURE, **key)
+    for other in (MEASURE | {"samples": 4}, {"kind": "retrain", "device": "fake-gpu"}):
+        assert "'reused'" in is_problem(client.post("/v1/jobs", json=other, headers=key), 409, "key-reused")["detail"]
+
+
+@pytest.mark.parametrize("key", ["", "k" * 256, "a b", "schlüssel".encode("latin-1"), "\x7f"])
+def test_a_key_is_of_bounded_length_and_visible(client: Client, key: str | bytes) -> None:
+    refused = is_problem(client.post("/v1/jobs", json=MEASURE, headers={"Idempotency-Key": key}), 400, "invalid-input")
+    assert refused["field"] == "Idempotency-Key"
+    assert "1 to 255 visible" in refused["allowed"]
+
+
+def test_a_request_without_a_body_or_of_another_kind_is_refused(client: Client) -> None:
+    is_problem(client.post("/v1/jobs", content=b"kind=sweep"), 415, "unsupported-media-type")
+    json_type = {"content-type": "application/json"}
+    is_problem(client.post("/v1/jobs", content=b"", headers=json_type), 422, "unprocessable-entity")
+
+
+def test_events_tell_a_job_from_where_the_listener_was_until_its_end(client: Client) -> None:
+    job = submitted(client, MEASURE | {"samples": 50})
+    where = f"/v1/jobs/{job['id']}/events"
+    response = client.get(where)
+    assert response.headers["content-type"].startswith("text/event-stream")
+    assert response.headers["cache-control"] == "no-cache"
+    found = events(response.text)
+    assert found[-1]["event"] == "end"
+    assert {each["event"] for each in found[:-1]} <= {"job"}
+    assert json.loads(found[-1]["data"]) == client.get(f"/v1/jobs/{job['id']}").json()
+    ids = [int(each["id"]) for each in found]
+    assert ids == sorted(set(ids))
+    again = events(client.get(where, headers={"Last-Event-ID": str(ids[-1] - 1)}).text)
+    assert again == found[-1:]
+    done = client.get(where, headers={"Last-Event-ID": str(ids[-1])})
+    assert (done.status_code, done.content) == (204, b""), "an EventSource then stays away"
+
+
+def test_what_no_event_can_follow_is_refused(client: Client) -> None:
+    job = submitted(client, MEASURE)
+    is_problem(client.get("/v1/jobs/nobody/events"), 404, "unknown-job")
+    for bad in ("x", "-1", "1" * 10, "1.5"):
+        refused = client.get(f"/v1/jobs/{job['id']}/events", headers={"Last-Event-ID": bad})
+        assert is_problem(refused, 400, "invalid-input")["field"] == "Last-Event-ID"
+
+
+def test_streams_are_bounded_in_number_and_in_time(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = submitted(client, MEASURE | {"device": "nvidia-h200"})  # which stays queued
+    where = f"/v1/jobs/{job['id']}/events"
+    monkeypatch.setattr(job_events, "LONGEST_S", 1.0)
+    monkeypatch.setattr(job_events, "_KEEP_ALIVE_S", 0.3)
+    response = client.get(where)
+    assert [each["event"] for each in events(response.text)] == ["job"], "and then it was ended, to be asked for again"
+    assert ": ping" in response.text
+    monkeypatch.setattr(job_events, "MAX_STREAMS", 0)
+    is_problem(client.get(where), 503, "queue-full")
+    client.request("DELETE", f"/v1/jobs/{job['id']}")
+
+
+def test_a_client_that_reads_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_events, "SEND_TIMEOUT_S", 0.2)
+
+    async def content() -> AsyncIterator[bytes]:
+        while True:
+            yield b": more\n\n"
+
+    async def never(_message: Any = None) -> Any:
+        await asyncio.sleep(3600)
+
+    async def listen() -> None:
+        scope = {"type": "http", "path": "/", "asgi": {"spec_version": "2.3"}}
+        await asyncio.wait_for(EventStream(content())(scope, never, never), 5)
+
+    asyncio.run(listen())
+
+
+def test_the_queue_of_jobs_is_bounded_but_a_known_key_is_answered(tmp_path: Path) -> None:
+    with serving(tmp_path, max_queue=2) as own:
+        waiting = MEASURE | {"device": "nvidia-h200"}  # which nobody here has
+        first = submitted(own, waiting, **{"Idempotency-Key": "first"})
+        submitted(own, waiting)
+        is_problem(own.post("/v1/jobs", json=waiting), 503, "queue-full")
+        assert submitted(own, waiting, **{"Idempotency-Key": "first"})["id"] == first["id"]
