@@ -13,6 +13,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from data.errors import InvalidInput
 
 PREFIX: Final = "CONV_ADVISOR_"
+SECRETS: Final = Path("/run/secrets")
+"""Where containers find secrets: a file that is named like a variable holds its value."""
 _LONGEST_S: Final = 30 * 86_400.0
 
 
@@ -60,7 +62,7 @@ class Settings(BaseSettings):
 
 
 def load_settings(**overrides: Any) -> Settings:
-    """Read the environment; an override that is not None wins.
+    """Read the environment and `SECRETS`, the former before the latter; an override that is not None wins over both.
 
     Raises
     ------
@@ -72,7 +74,8 @@ def load_settings(**overrides: Any) -> Settings:
         if name.upper().startswith(PREFIX) and name.upper() not in known:
             raise InvalidInput(name, os.environ[name], f"one of the settings {', '.join(sorted(known))}")
     try:
-        return Settings(**{name: value for name, value in overrides.items() if value is not None})
+        given = {name: value for name, value in overrides.items() if value is not None}
+        return Settings(**given | {"_secrets_dir": SECRETS if SECRETS.is_dir() else None})
     except ValidationError as error:
         first = error.errors()[0]
         field = str(first["loc"][0])

@@ -1,0 +1,212 @@
+"""An image that was built: whole, bare, and serving as an orchestrator that grants nothing would run it.
+
+As root: ``python -m deploy.image.build cpu``, then ``IMAGE=localhost/conv-advisor:cpu pytest tests/deploy``;
+``IMAGE_STORE`` is the folder that was given as ``--store``.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from data.problem import ConvProblem
+from deploy.image.buildah import Buildah
+from deploy.image.container import USER, Container, mounted
+from kernels.reference import convolve
+from tests.processes import eventually
+
+IMAGE = os.environ.get("IMAGE", "")
+INSIDE = Path(__file__).resolve().parents[2] / "deploy" / "image" / "inside.py"
+LAYER = "14-2-3-32-16"
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not IMAGE, reason="no image: build one and name it in IMAGE"),
+]
+
+
+@dataclass(frozen=True)
+class Served:
+    """The image's own command, running."""
+
+    container: Container
+    process: subprocess.Popen[str]
+    port: int
+
+    @property
+    def pid(self) -> int:
+        """Of its process 1, as this machine counts."""
+        (child,) = _children(self.process.pid)
+        return child
+
+    def client(self) -> httpx.Client:
+        return httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=60)
+
+
+def _children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def _status(pid: int) -> dict[str, str]:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+@pytest.fixture(scope="module")
+def container(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
+    store = os.environ.get("IMAGE_STORE")
+    buildah = Buildah(Path(store) if store else None)
+    name, container = mounted(buildah, IMAGE, tmp_path_factory.mktemp("volume"))
+    try:
+        yield container
+    finally:
+        buildah.call("rm", name)
+
+
+@pytest.fixture
+def served(container: Container, tmp_path: Path) -> Iterator[Served]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    log = tmp_path / "log"
+    variables = {"CONV_ADVISOR_HOST": "127.0.0.1", "CONV_ADVISOR_PORT": str(port)}
+    with log.open("w") as output, container.start(output, **variables) as process:
+        try:
+            assert eventually(lambda: process.poll() is not None or _is_ready(port), 120), log.read_text()
+            assert process.poll() is None, log.read_text()
+            yield Served(container, process, port)
+        finally:
+            process.kill()
+
+
+def _is_ready(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/readyz").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def _tensors(problem: ConvProblem) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((problem.n, problem.c, problem.h, problem.w), np.float32)
+    return x, rng.standard_normal((problem.k, problem.c, problem.r, problem.s), np.float32)
+
+
+def _npy(*tensors: np.ndarray) -> bytes:
+    body = io.BytesIO()
+    for tensor in tensors:
+        np.save(body, tensor)
+    return body.getvalue()
+
+
+def _convolve(client: httpx.Client, problem: ConvProblem) -> np.ndarray:
+    answer = client.post(
+        "/v1/convolutions",
+        params={"layer": LAYER, "variant": "advised"},
+        content=_npy(*_tensors(problem)),
+        headers={"content-type": "application/x-npy"},
+    )
+    assert answer.status_code == 200, answer.text
+    return np.load(io.BytesIO(answer.content))
+
+
+def test_nothing_in_it_is_broken_unused_or_writable(container: Container) -> None:
+    """Every library loads; there is no shell, package manager or compiler, no test, nothing of the driver's."""
+    assert container.call("python", "-c", INSIDE.read_text()) == (0, "")
+
+
+def test_it_needs_no_right_at_all(served: Served) -> None:
+    status = _status(served.pid)
+    assert status["NSpid"].split()[-1] == "1"
+    assert set(status["Uid"].split()) == {str(USER)}
+    assert {status[name] for name in ("CapEff", "CapPrm", "CapInh", "CapAmb")} == {"0" * 16}
+    assert status["NoNewPrivs"] == "1"
+
+
+def test_its_root_cannot_be_written(container: Container) -> None:
+    status, said = container.call("python", "-c", "open('/opt/conv-advisor/new', 'w')")
+    assert status == 1
+    assert "Read-only file system" in said
+
+
+def test_its_own_health_check_agrees(served: Served) -> None:
+    _, *command = served.container.config["Healthcheck"]["Test"]
+    assert served.container.call(*command, CONV_ADVISOR_PORT=str(served.port)) == (0, "")
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        status, _ = served.container.call(*command, CONV_ADVISOR_PORT=str(nobody.getsockname()[1]))
+    assert status == 1
+
+
+def test_it_does_not_listen_to_everybody_without_tokens(container: Container) -> None:
+    status, said = container.call(*container.config["Cmd"], timeout_s=60)
+    assert status == 2, said
+    assert "CONV_ADVISOR_HOST" in said or "host" in said
+
+
+def test_it_advises(served: Served) -> None:
+    asked = {"layer": "14-1-3-256-128", "dtype": "float16", "layout": "nhwc", "device": "nvidia-h200"}
+    with served.client() as client:
+        answer = client.get("/v1/advice", params=asked)
+        listed = client.post("/v1/advice", json={"layers": ["14-1-3-256-128"]} | {k: asked[k] for k in list(asked)[1:]})
+        page = client.get("/", params=asked)
+        assert answer.status_code == listed.status_code == page.status_code == 200, (answer.text, listed.text)
+        for path in ("/static/page.css", "/openapi.json", "/v1/networks", "/v1/models"):
+            assert client.get(path).status_code == 200, path
+    ranking = answer.json()["ranking"]
+    assert len(ranking) > 10
+    assert [row["slowdown"] for row in ranking] == sorted(row["slowdown"] for row in ranking)
+    assert ranking[0]["variant"] in page.text
+
+
+def test_it_convolves(served: Served) -> None:
+    problem = ConvProblem.parse(LAYER)
+    x, weight = _tensors(problem)
+    with served.client() as client:
+        y = _convolve(client, problem)
+        everything = client.post("/v1/convolutions", json={"layer": LAYER, "variant": "all"}).json()
+    np.testing.assert_allclose(y, convolve(problem, x, weight), rtol=1e-3, atol=1e-3)
+    outcomes = {row["variant"]: row["outcome"] for row in everything["measurements"]}
+    assert {"cpu.direct", "cpu.gemm", "cpu.fft", "cpu.winograd_parallel"} <= set(outcomes)
+    assert set(outcomes.values()) == {"measured"}
+
+
+def test_a_worker_that_is_killed_is_collected_and_replaced(served: Served) -> None:
+    problem = ConvProblem.parse(LAYER)
+    (worker,) = [pid for pid in _children(served.pid) if "app.worker" in Path(f"/proc/{pid}/cmdline").read_text()]
+    os.kill(worker, signal.SIGKILL)
+    assert eventually(lambda: worker not in _children(served.pid))
+    assert eventually(lambda: _is_ready(served.port), 60)
+    with served.client() as client:
+        assert np.isfinite(_convolve(client, problem)).all()
+    assert all(_status(pid)["State"][0] != "Z" for pid in _children(served.pid))
+
+
+def test_sigterm_ends_it_after_what_it_was_asked(served: Served) -> None:
+    answers: list[httpx.Response] = []
+    with served.client() as client:
+        body = {"layer": "56-8-3-128-64", "variant": "cpu.direct"}
+        asking = threading.Thread(target=lambda: answers.append(client.post("/v1/convolutions", json=body)))
+        asking.start()
+        time.sleep(0.3)
+        os.kill(served.pid, signal.SIGTERM)
+        asking.join(30)
+    assert [answer.status_code for answer in answers] == [200]
+    assert served.process.wait(20) in (0, 128 + signal.SIGTERM)
+
+
+def test_what_clusters_need_is_in_it(container: Container) -> None:
+    modules = "psycopg, alembic, distributed, opentelemetry.exporter.otlp.proto.http.trace_exporter, sklearn.ensemble"
+    assert container.call("python", "-c", f"import {modules}") == (0, "")
