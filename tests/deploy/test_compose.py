@@ -64,6 +64,27 @@ def test_what_a_service_names_is_declared(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SERVICES)
+def test_files_of_ours_that_a_service_mounts_are_there_and_cannot_be_written(name: str) -> None:
+    for volume in (volume for volume in SERVICES[name].get("volumes", []) if volume.startswith(".")):
+        source, _, mode = volume.split(":")
+        assert (ROOT / source).exists(), source
+        assert mode == "ro"
+
+
+def test_prometheus_scrapes_the_server_with_its_token_and_grafana_asks_prometheus() -> None:
+    (job,) = yaml.safe_load((ROOT / "deploy/compose/prometheus.yml").read_text())["scrape_configs"]
+    (static,) = job["static_configs"]
+    (host, port) = static["targets"][0].split(":")
+    assert all(SERVICES[name]["networks"]["front"]["aliases"] == [host] for name in SERVERS)
+    assert all(SERVICES[name]["ports"][0].endswith(f":{port}") for name in SERVERS)
+    assert job["authorization"]["credentials_file"].removeprefix("/run/secrets/") in _targets(SERVICES["prometheus"])
+    (source,) = yaml.safe_load((ROOT / "deploy/compose/grafana-datasource.yml").read_text())["datasources"]
+    assert source["url"] == "http://prometheus:9090"
+    (provider,) = yaml.safe_load((ROOT / "deploy/compose/grafana-dashboards.yml").read_text())["providers"]
+    assert f"./deploy/grafana:{provider['options']['path']}:ro" in SERVICES["grafana"]["volumes"]
+
+
+@pytest.mark.parametrize("name", SERVICES)
 def test_ports_are_published_on_loopback_alone(name: str) -> None:
     assert all(port.startswith("127.0.0.1:") for port in SERVICES[name].get("ports", []))
 

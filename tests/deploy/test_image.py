@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -37,6 +38,9 @@ pytestmark = [
 ]
 
 
+needs_cuda = pytest.mark.skipif(not IMAGE.endswith(":gpu"), reason="not the image with CUDA")
+
+
 @dataclass(frozen=True)
 class Served:
     """The image's own command, running."""
@@ -56,7 +60,8 @@ class Served:
 
 
 def _children(pid: int) -> list[int]:
-    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    """Of all its threads."""
+    return [int(word) for path in Path(f"/proc/{pid}/task").glob("*/children") for word in path.read_text().split()]
 
 
 def _status(pid: int) -> dict[str, str]:
@@ -178,19 +183,22 @@ def test_it_convolves(served: Served) -> None:
         y = _convolve(client, problem)
         everything = client.post("/v1/convolutions", json={"layer": LAYER, "variant": "all"}).json()
     np.testing.assert_allclose(y, convolve(problem, x, weight), rtol=1e-3, atol=1e-3)
-    outcomes = {row["variant"]: row["outcome"] for row in everything["measurements"]}
-    assert {"cpu.direct", "cpu.gemm", "cpu.fft", "cpu.winograd_parallel"} <= set(outcomes)
-    assert set(outcomes.values()) == {"measured"}
+    outcomes = {row["variant"]: row["outcome"] for row in [everything, *everything["attempts"]]}
+    assert {name for name in outcomes if name.startswith("cpu.")} == set(outcomes)
+    assert len(outcomes) == 8
+    assert set(outcomes.values()) <= {"measured", "pruned"}
+    assert list(outcomes.values()).count("measured") >= 4
 
 
-def test_a_worker_that_is_killed_is_collected_and_replaced(served: Served) -> None:
-    problem = ConvProblem.parse(LAYER)
-    (worker,) = [pid for pid in _children(served.pid) if "app.worker" in Path(f"/proc/{pid}/cmdline").read_text()]
-    os.kill(worker, signal.SIGKILL)
-    assert eventually(lambda: worker not in _children(served.pid))
-    assert eventually(lambda: _is_ready(served.port), 60)
+def test_workers_that_are_killed_are_collected_and_replaced(served: Served) -> None:
+    workers = {pid for pid in _children(served.pid) if "\0cpu\0" in Path(f"/proc/{pid}/cmdline").read_text()}
+    assert workers
+    for pid in workers:
+        os.kill(pid, signal.SIGKILL)
+    assert eventually(lambda: not workers & set(_children(served.pid)), 60)
+    assert eventually(lambda: _is_ready(served.port), 120)
     with served.client() as client:
-        assert np.isfinite(_convolve(client, problem)).all()
+        assert np.isfinite(_convolve(client, ConvProblem.parse(LAYER))).all()
     assert all(_status(pid)["State"][0] != "Z" for pid in _children(served.pid))
 
 
@@ -210,3 +218,41 @@ def test_sigterm_ends_it_after_what_it_was_asked(served: Served) -> None:
 def test_what_clusters_need_is_in_it(container: Container) -> None:
     modules = "psycopg, alembic, distributed, opentelemetry.exporter.otlp.proto.http.trace_exporter, sklearn.ensemble"
     assert container.call("python", "-c", f"import {modules}") == (0, "")
+
+
+COMPILE_ALL = """
+import cupy
+from kernels.cuda import compile as sources
+from kernels.cuda.cubin import _compile
+from kernels.cudnn import library
+
+print("cupy", cupy.__version__, "cudnn", library.version(), "headers", *sources._include_path())
+for name in sources.INSTANTIATIONS:
+    for storage in sources.STORAGES:
+        for defines in sources.instantiations(name, storage)[:1]:
+            options = ("-std=c++17", *(f"-I{path}" for path in sources._include_path()), f"-DSTORAGE_{storage}")
+            options += tuple(f"-D{macro}={value}" for macro, value in defines.items())
+            arch = sources.architectures(name)[-1]
+            cubin = _compile(sources.read_source(name), name, (*options, f"--gpu-architecture={arch}"))
+            print(name, storage, arch, len(cubin))
+"""
+
+
+@needs_cuda
+def test_cuda_s_libraries_load_and_compile_every_kernel_without_a_gpu(container: Container) -> None:
+    status, said = container.call("python", "-c", COMPILE_ALL)
+    assert status == 0, said
+    first, *compiled = said.splitlines()
+    assert re.fullmatch(r"cupy 14\.\S+ cudnn 9\.\S+ headers /opt/conv-advisor/\S+", first), first
+    assert len(compiled) >= 25
+    assert all(int(line.rpartition(" ")[2]) > 1000 for line in compiled)
+
+
+@needs_cuda
+def test_without_a_gpu_it_says_so_and_works_on_the_cpu(container: Container, served: Served, tmp_path: Path) -> None:
+    with served.client() as client:
+        devices = client.get("/v1/devices").json()
+    assert "cpu" in str(devices)
+    status, said = container.call("conv-advisor", "convolve", "8-1-3-4-4", "--device", "cuda:0")
+    assert status != 0
+    assert "cuda:0" in said
