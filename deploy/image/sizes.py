@@ -15,16 +15,22 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from deploy.image.buildah import Buildah
 
+LAYERS = {
+    "cpu": ("Debian and Python", "packages", "conv-advisor"),
+    "gpu": ("Debian and Python", "packages", "CUDA", "conv-advisor"),
+}
+"""What the Dockerfile copies into each image, from the lowest."""
+
 _SMALL_SHARE = 0.02
 """Packages below this share of their layer are counted together."""
-_PACKAGE = re.compile(r"opt/conv-advisor/lib/python3\.\d+/site-packages/(nvidia/cu13/lib/lib[^.]+|nvidia/\w+|[^/]+)")
+_PACKAGE = re.compile(r"opt/conv-advisor/lib/python3\.\d+/site-packages/(nvidia/\w+/lib/lib[^.]+|nvidia/\w+|[^/]+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One layer: the command that made it, its bytes as files and as pulled, and its files' bytes by package."""
+    """One layer: its bytes as files and as pulled, and its files' bytes by package."""
 
-    made_by: str
+    name: str
     file_bytes: int
     pulled_bytes: int
     by_package: Counter[str]
@@ -43,21 +49,19 @@ def read_layers(buildah: Buildah, image: str) -> list[Layer]:
     with tempfile.TemporaryDirectory(prefix="conv-advisor-sizes-") as folder:
         buildah.call("push", "--quiet", image, f"dir:{folder}")
         manifest = json.loads((Path(folder) / "manifest.json").read_text())
-        config = json.loads(_blob(folder, manifest["config"]["digest"]).read_text())
-        commands = [step["created_by"] for step in config["history"] if not step.get("empty_layer")]
         return [
-            _read_layer(_blob(folder, layer["digest"]), command, layer["size"])
-            for layer, command in zip(manifest["layers"], commands, strict=True)
+            read_layer(_blob(folder, layer["digest"]), name, layer["size"])
+            for layer, name in zip(manifest["layers"], LAYERS[image.rpartition(":")[2]], strict=True)
         ]
 
 
-def _read_layer(path: Path, command: str, pulled_bytes: int) -> Layer:
+def read_layer(path: Path, name: str, pulled_bytes: int) -> Layer:
     by_package: Counter[str] = Counter()
     with tarfile.open(path) as tar:
         for member in tar:
             if member.isfile():
                 by_package[package_of(member.name)] += member.size
-    return Layer(command, by_package.total(), pulled_bytes, by_package)
+    return Layer(name, by_package.total(), pulled_bytes, by_package)
 
 
 def _blob(folder: str, digest: str) -> Path:
@@ -72,12 +76,7 @@ def write_sizes(buildah: Buildah, image: str) -> None:
     sys.stdout.write("| layer | files, MB | to pull, MB | of which |\n|---|---:|---:|---|\n")
     for layer in layers:
         sizes = f"{layer.file_bytes / 1e6:.1f} | {layer.pulled_bytes / 1e6:.1f}"
-        sys.stdout.write(f"| `{_shortened(layer.made_by)}` | {sizes} | {_said(layer)} |\n")
-
-
-def _shortened(command: str) -> str:
-    found = re.search(r"(COPY|ADD|RUN|WORKDIR)\b.*", command)
-    return re.sub(r"\s+", " ", found[0] if found else command)[:80].replace("|", "\\|")
+        sys.stdout.write(f"| {layer.name} | {sizes} | {_said(layer)} |\n")
 
 
 def _said(layer: Layer) -> str:
