@@ -50,11 +50,20 @@ def libraries() -> Iterator[Path]:
 def load(path: Path) -> str | None:
     """Load a library with everything it links to; what failed."""
     try:
+        if any(part.startswith("cupy") for part in path.parts):
+            _load_cuda(path)
         ctypes.CDLL(str(path))
     except OSError as error:
         missing = str(error)
         return None if any(name in missing for name in _FROM_THE_HOST) else missing
     return None
+
+
+def _load_cuda(path: Path) -> None:
+    """Load what CuPy loads by path before its own modules, which name it without one."""
+    site = next(parent for parent in path.parents if parent.name == "site-packages")
+    for library in sorted(site.glob("nvidia/cu13/lib/*.so.*")):
+        ctypes.CDLL(str(library))
 
 
 def load_all() -> Iterator[str]:
