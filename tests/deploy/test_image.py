@@ -15,6 +15,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,20 +81,24 @@ def container(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
         buildah.call("rm", name)
 
 
-@pytest.fixture
-def served(container: Container, tmp_path: Path) -> Iterator[Served]:
+@contextmanager
+def _serving(container: Container, log: Path, **variables: str) -> Iterator[Served]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    log = tmp_path / "log"
-    variables = {"CONV_ADVISOR_HOST": "127.0.0.1", "CONV_ADVISOR_PORT": str(port)}
-    with log.open("w") as output, container.start(output, **variables) as process:
+    with log.open("w") as output, container.start(output, CONV_ADVISOR_PORT=str(port), **variables) as process:
         try:
-            assert eventually(lambda: process.poll() is not None or _is_ready(port), 120), log.read_text()
+            assert eventually(lambda: process.poll() is not None or _is_ready(port), 240), log.read_text()
             assert process.poll() is None, log.read_text()
             yield Served(container, process, port)
         finally:
             process.kill()
+
+
+@pytest.fixture
+def served(container: Container, tmp_path: Path) -> Iterator[Served]:
+    with _serving(container, tmp_path / "log", CONV_ADVISOR_HOST="127.0.0.1") as served:
+        yield served
 
 
 def _is_ready(port: int) -> bool:
@@ -159,6 +164,19 @@ def test_it_does_not_listen_to_everybody_without_tokens(container: Container) ->
     status, said = container.call(*container.config["Cmd"], timeout_s=60)
     assert status == 2, said
     assert "CONV_ADVISOR_HOST" in said or "host" in said
+
+
+def test_it_listens_to_everybody_who_has_a_token(container: Container, tmp_path: Path) -> None:
+    """As the image starts by itself, but for a file of tokens."""
+    file = "/var/lib/conv-advisor/tokens"
+    status, said = container.call("conv-advisor", "token", "me", "--file", file)
+    assert status == 0, said
+    token = said.splitlines()[-1]
+    with _serving(container, tmp_path / "log", CONV_ADVISOR_TOKENS_FILE=file) as served, served.client() as client:
+        asked = {"layer": "14-1-3-256-128", "device": "nvidia-h200"}
+        assert client.get("/v1/advice", params=asked).status_code == 401
+        answer = client.get("/v1/advice", params=asked, headers={"authorization": f"Bearer {token}"})
+        assert answer.status_code == 200, answer.text
 
 
 def test_it_advises(served: Served) -> None:
