@@ -1,7 +1,7 @@
 #!/bin/sh
 # Run a command as an orchestrator would that grants nothing: as process 1 of a namespace of its own, as user 10001, without
 # capabilities or a way to them, on a root file system that cannot be written, beside a volume and a /tmp that can.
-# As root: unshare --mount --pid --fork --kill-child sh as_pid_1.sh <root> <volume> <command> ...
+# As root: unshare --mount --pid --fork sh as_pid_1.sh <root> <volume> <command> ...
 set -eu
 root=$1
 volume=$2

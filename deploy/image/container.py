@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -40,7 +42,7 @@ class Container:
         return dict(variable.split("=", 1) for variable in self.config["Env"])
 
     def start(self, output: IO[str] | int, *command: str, **variables: str) -> subprocess.Popen[str]:
-        """Run a command, by default the image's own, as process 1; it ends with the caller at the latest.
+        """Run a command, by default the image's own, as process 1; `stop` ends it and all that it started.
 
         Parameters
         ----------
@@ -50,7 +52,7 @@ class Container:
         **variables : str
             Beside those of the image.
         """
-        isolated = ("/usr/bin/unshare", "--mount", "--pid", "--fork", "--kill-child", "/bin/sh", str(_SCRIPT))
+        isolated = ("/usr/bin/unshare", "--mount", "--pid", "--fork", "/bin/sh", str(_SCRIPT))
         return subprocess.Popen(
             [*isolated, str(self.root), str(self.volume), *(command or self.config["Cmd"])],
             env=self.environment | variables,
@@ -65,8 +67,25 @@ class Container:
             try:
                 said, _ = process.communicate(timeout=timeout_s)
             finally:
-                process.kill()
+                stop(process)
         return process.returncode, said
+
+
+def children(pid: int) -> list[int]:
+    """The processes that any thread of a process has started and not collected."""
+    return [int(word) for path in Path(f"/proc/{pid}/task").glob("*/children") for word in path.read_text().split()]
+
+
+def stop(process: subprocess.Popen[str]) -> None:
+    """Kill what `Container.start` started.
+
+    Process 1 of the namespace takes everything in it along. To kill ``unshare`` alone would leave it running: a process
+    that changes its user, as ours does, no longer ends with its parent.
+    """
+    for pid in children(process.pid):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.kill()
 
 
 def mounted(buildah: Buildah, image: str, volume: Path) -> tuple[str, Container]:

@@ -50,8 +50,6 @@ def libraries() -> Iterator[Path]:
 def load(path: Path) -> str | None:
     """Load a library with everything it links to; what failed."""
     try:
-        if any(part.startswith("cupy") for part in path.parts):
-            _load_cuda(path)
         ctypes.CDLL(str(path))
     except OSError as error:
         missing = str(error)
@@ -59,16 +57,22 @@ def load(path: Path) -> str | None:
     return None
 
 
-def _load_cuda(path: Path) -> None:
+def _is_cupy(path: Path) -> bool:
+    return any(part.startswith("cupy") for part in path.parts)
+
+
+def load_cuda() -> None:
     """Load what CuPy loads by path before its own modules, which name it without one."""
-    site = next(parent for parent in path.parents if parent.name == "site-packages")
-    for library in sorted(site.glob("nvidia/cu13/lib/*.so.*")):
-        ctypes.CDLL(str(library))
+    for path in libraries():
+        if path.match("nvidia/cu13/lib/*"):
+            load(path)
 
 
 def load_all() -> Iterator[str]:
     """Load each library in a process of its own, since some do not bear others beside them; those that fail."""
-    for path in libraries():
+    for path in sorted(libraries(), key=_is_cupy):
+        if _is_cupy(path):
+            load_cuda()  # once: what is loaded stays, here and in the processes that follow
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:

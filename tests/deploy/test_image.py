@@ -25,7 +25,7 @@ import pytest
 
 from data.problem import ConvProblem
 from deploy.image.buildah import Buildah
-from deploy.image.container import USER, Container, mounted
+from deploy.image.container import USER, Container, children, mounted, stop
 from kernels.reference import convolve
 from tests.processes import eventually
 
@@ -53,16 +53,11 @@ class Served:
     @property
     def pid(self) -> int:
         """Of its process 1, as this machine counts."""
-        (child,) = _children(self.process.pid)
+        (child,) = children(self.process.pid)
         return child
 
     def client(self) -> httpx.Client:
         return httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=60)
-
-
-def _children(pid: int) -> list[int]:
-    """Of all its threads."""
-    return [int(word) for path in Path(f"/proc/{pid}/task").glob("*/children") for word in path.read_text().split()]
 
 
 def _status(pid: int) -> dict[str, str]:
@@ -92,7 +87,7 @@ def _serving(container: Container, log: Path, **variables: str) -> Iterator[Serv
             assert process.poll() is None, log.read_text()
             yield Served(container, process, port)
         finally:
-            process.kill()
+            stop(process)
 
 
 @pytest.fixture
@@ -209,15 +204,15 @@ def test_it_convolves(served: Served) -> None:
 
 
 def test_workers_that_are_killed_are_collected_and_replaced(served: Served) -> None:
-    workers = {pid for pid in _children(served.pid) if "\0cpu\0" in Path(f"/proc/{pid}/cmdline").read_text()}
+    workers = {pid for pid in children(served.pid) if "\0cpu\0" in Path(f"/proc/{pid}/cmdline").read_text()}
     assert workers
     for pid in workers:
         os.kill(pid, signal.SIGKILL)
-    assert eventually(lambda: not workers & set(_children(served.pid)), 60)
+    assert eventually(lambda: not workers & set(children(served.pid)), 60)
     assert eventually(lambda: _is_ready(served.port), 120)
     with served.client() as client:
         assert np.isfinite(_convolve(client, ConvProblem.parse(LAYER))).all()
-    assert all(_status(pid)["State"][0] != "Z" for pid in _children(served.pid))
+    assert all(_status(pid)["State"][0] != "Z" for pid in children(served.pid))
 
 
 def test_sigterm_ends_it_after_what_it_was_asked(served: Served) -> None:
