@@ -6,7 +6,7 @@ PORT ?= 8000
 
 PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: serve test lint lock clean
+.PHONY: serve test lint lock images clean
 
 .venv/.base: constraints/base.txt pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "conv-advisor needs Python 3.11 or newer; set PYTHON=")'
@@ -35,6 +35,12 @@ lint: .venv/.dev
 lock: .venv/.base
 	.venv/bin/python -m pip install --quiet uv==0.13.8
 	sh constraints/lock.sh .venv/bin/uv
+
+# Build both images without an engine, say what they weigh, and run them. As root, with buildah and mmdebstrap.
+images: .venv/.dev
+	.venv/bin/python -m deploy.image.build cpu gpu --sizes
+	IMAGE=localhost/conv-advisor:cpu .venv/bin/python -m pytest tests/deploy/test_image.py
+	IMAGE=localhost/conv-advisor:gpu .venv/bin/python -m pytest tests/deploy/test_image.py
 
 clean:
 	rm -rf .venv

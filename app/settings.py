@@ -14,6 +14,8 @@ from app.guard.hosts import ANY, LOOPBACK, is_loopback
 from data.errors import InvalidInput
 
 PREFIX: Final = "CONV_ADVISOR_"
+SECRETS: Final = Path("/run/secrets")
+"""Where containers find secrets: a file that is named like a variable holds its value."""
 _LONGEST_S: Final = 30 * 86_400.0
 _RATE_PER_S: Final = 100.0
 """Of one caller beyond loopback: a page with its parts takes ten requests, a scrape of Prometheus one in 15 s."""
@@ -143,7 +145,7 @@ class Settings(BaseSettings):
 
 
 def load_settings(**overrides: Any) -> Settings:
-    """Read the environment; an override that is not None wins.
+    """Read the environment and `SECRETS`, the former before the latter; an override that is not None wins over both.
 
     Raises
     ------
@@ -156,7 +158,8 @@ def load_settings(**overrides: Any) -> Settings:
             # Never what it says: it may be a password, its name misspelt.
             raise InvalidInput(name, "set", f"one of the settings {', '.join(sorted(known))}")
     try:
-        return Settings(**{name: value for name, value in overrides.items() if value is not None})
+        given = {name: value for name, value in overrides.items() if value is not None}
+        return Settings(**given | {"_secrets_dir": SECRETS if SECRETS.is_dir() else None})
     except ValidationError as error:
         first = error.errors()[0]
         field = str(first["loc"][0])
