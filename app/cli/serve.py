@@ -29,17 +29,15 @@ def serve(
         link_from(settings)  # what is wrong with it is said now, and not when the first job comes
     import logging
 
-    import uvicorn
-
+    from app.drain import run
     from app.main import create_app
 
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    uvicorn.run(
+    run(
         create_app(settings),
         host=settings.host,
         port=settings.port,
         log_config=None,  # uvicorn's loggers speak through the root's handler too
         access_log=False,  # app.access has the request's id and time beside it
-        timeout_graceful_shutdown=5,
         server_header=False,
     )
