@@ -97,7 +97,7 @@ def run(app: FastAPI, **options: Any) -> None:
         Of `uvicorn.Config`.
     """
     config = uvicorn.Config(app, timeout_graceful_shutdown=int(LAST_WORK_S + _LAST_ANSWERS_S), **options)
-    server = Server(config, lambda: app.state.service.stop_soon(), lambda: app.state.service.stop_work())
+    server = Server(config, app.state.service.stop_soon, app.state.service.stop_work)
     with suppress(KeyboardInterrupt):
         server.run()
     if not server.started:

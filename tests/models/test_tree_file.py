@@ -145,7 +145,7 @@ CARDS: dict[str, tuple[dict[str, Any], str]] = {
     "no device": ({"device": None}, "device"),
     "device of no kind": ({"device": {"id": "a", "name": "A", "kind": "abacus"}}, "kind 'abacus'"),
     "device with more": ({"device": {"id": "a", "name": "A", "kind": "cpu", "more": 1}}, "more"),
-    "device whose memory is a text": ({"device": {"id": "a", "name": "A", "kind": "cpu", "memory_bytes": "8"}}, "`int`"),
+    "device of a text of memory": ({"device": {"id": "a", "name": "A", "kind": "cpu", "memory_bytes": "8"}}, "`int`"),
     "device of no capability": (
         {"device": {"id": "a", "name": "A", "kind": "cuda", "capability": "new"}},
         "capability 'new'",

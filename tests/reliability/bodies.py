@@ -10,8 +10,8 @@ from urllib.parse import parse_qsl
 
 import numpy as np
 from safetensors.numpy import save
-from tritonclient.http import InferInput, InferRequestedOutput
 from tritonclient.http import InferenceServerClient as Triton
+from tritonclient.http import InferInput, InferRequestedOutput
 
 from app.body import parse_json
 from app.convolution import Order

@@ -11,7 +11,19 @@ from typing import Any
 _INTEGERS = (0, 1, 2, 7, 2**7, 2**8, 2**15, 2**16, 2**31 - 1, 2**31, 2**32, 2**40, 2**53, 2**63 - 1, 2**63, 2**64 - 1)
 _NUMBERS = (*map(str, _INTEGERS), "-1", "-0", "1e308", "1e999", "0.5", "9" * 40, "9" * 5000, "NaN", "Infinity")
 _TOKENS = (
-    *("null", "true", "[]", "{}", '""', "[[[[]]]]", "[" * 3000, '{"a":' * 2000, '"\\ud800"', '"\\u0000"', "[[1],[2,3]]"),
+    *(
+        "null",
+        "true",
+        "[]",
+        "{}",
+        '""',
+        "[[[[]]]]",
+        "[" * 3000,
+        '{"a":' * 2000,
+        '"\\ud800"',
+        '"\\u0000"',
+        "[[1],[2,3]]",
+    ),
     *_NUMBERS,
 )
 _NUMBER = re.compile(rb"-?\d+(?:\.\d+)?")
@@ -105,7 +117,9 @@ def _alter(rng: random.Random, value: Any) -> None:
     elif isinstance(value, dict) and rng.random() < 0.2:
         value[rng.choice(("x", "weight", "y", "__metadata__", "shape", "dtype", "stride", "pad", "groups"))] = deeper
     else:
-        value[key] = rng.choice((*_INTEGERS, -1, 0.5, None, True, "", "F64", "1", [], {}, [2**40] * 4, "\ud800", deeper))
+        value[key] = rng.choice(
+            (*_INTEGERS, -1, 0.5, None, True, "", "F64", "1", [], {}, [2**40] * 4, "\ud800", deeper)
+        )
 
 
 def _replaced(rng: random.Random, body: bytearray, pattern: re.Pattern[bytes], by: tuple[str, ...]) -> bytearray:

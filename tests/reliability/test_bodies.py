@@ -69,7 +69,7 @@ def test_altered_bodies_are_understood_or_refused(capsys: pytest.CaptureFixture[
     most = max(more for _, more in results)
     with capsys.disabled():
         took = time.monotonic() - began
-        print(f"\n{found.total()} bodies in {took:.0f} s, at most {most / 2**20:.0f} MiB more: {dict(found)}")  # noqa: T201
+        print(f"\n{found.total()} bodies in {took:.0f} s, at most {most / 2**20:.0f} MiB more: {dict(found)}")
     assert found.total() == N_BODIES
     assert most < MOST_BYTES
     assert found["Order"] > 0.01 * found.total(), "mutations should leave some bodies valid"
@@ -93,6 +93,6 @@ def test_altered_requests_are_answered_and_refused_with_a_reason(
                 assert response.headers["content-type"] == "application/problem+json", shown
                 assert response.json()["detail"], shown
     with capsys.disabled():
-        print(f"\n{statuses.total()} requests: {dict(statuses)}")  # noqa: T201
+        print(f"\n{statuses.total()} requests: {dict(statuses)}")
     assert statuses[200]
     assert statuses[400]

@@ -1,4 +1,4 @@
-"""The worker crashes, hangs, and loses its CUDA context under load: advice goes on, and the next job is done at once."""
+"""The worker crashes, hangs, loses its CUDA context under load: advice goes on, and the next job is done at once."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_no_advice_fails_and_the_next_job_is_done_within_a_second(
             took_s.append(took)
     with capsys.disabled():
         said = f"{ROUNDS} times, the next job took {max(took_s):.2f} s at most, advice {dict(found)}"
-        print(f"\n{fail.__name__}: {said}")  # noqa: T201
+        print(f"\n{fail.__name__}: {said}")
     assert max(took_s) < NEXT_JOB_S
     assert set(found) == {"200"}
     assert found["200"] > ROUNDS

@@ -1,4 +1,4 @@
-"""Bodies ten times over the limit from 64 clients at once: all are refused, and the server holds no more than it may."""
+"""Bodies ten times over the limit from 64 clients at once are refused, and the server holds no more than it may."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ async def ask(port: int, send: Callable[[asyncio.StreamWriter, str], Awaitable[N
         writer.close()
 
 
-async def until_refused(port: int, send: Callable[[asyncio.StreamWriter, str], Awaitable[None]], path: str) -> list[int]:
+async def until_refused(
+    port: int, send: Callable[[asyncio.StreamWriter, str], Awaitable[None]], path: str
+) -> list[int]:
     """Ask, again where the server is busy; the statuses."""
     statuses: list[int] = []
     while not statuses or statuses[-1] == 503:
@@ -88,7 +90,7 @@ def test_bodies_ten_times_too_long_are_refused_in_bounded_memory(
         more = peak_bytes(server.process.pid) - before
         with capsys.disabled():
             took = time.monotonic() - began
-            print(f"\n{send.__name__}: {dict(found)}, {more / 2**20:.0f} MiB more, {took:.1f} s")  # noqa: T201
+            print(f"\n{send.__name__}: {dict(found)}, {more / 2**20:.0f} MiB more, {took:.1f} s")
         assert found[413] == CLIENTS
         assert set(found) <= {413, 503}
         assert send is not send_announced or set(found) == {413}

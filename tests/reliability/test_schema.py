@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 from schemathesis.checks import load_all_checks, not_a_server_error
 from schemathesis.specs.openapi.checks import (
@@ -69,12 +70,13 @@ def test_every_answer_is_documented(tmp_path: Path, capsys: pytest.CaptureFixtur
                         try_operation(operation, mode, each, server, found)
                     except BaseExceptionGroup as error:
                         failures.append(f"{operation.label}: {error}: {error.exceptions}")
+                    except Unsatisfiable:  # nothing is invalid for an operation that takes nothing
+                        continue
                     except Exception as error:
-                        if type(error).__name__ != "Unsatisfiable":  # nothing is invalid for an operation that takes nothing
-                            failures.append(f"{operation.label}: {error}")
+                        failures.append(f"{operation.label}: {error}")
     with capsys.disabled():
         took = time.monotonic() - began
-        print(f"\n{found.total()} cases of {len(operations)} operations in {took:.0f} s: {dict(found)}")  # noqa: T201
+        print(f"\n{found.total()} cases of {len(operations)} operations in {took:.0f} s: {dict(found)}")
     assert failures == []
     assert found.total() >= N_CASES
     assert found[200]

@@ -80,7 +80,7 @@ def test_no_request_is_dropped(tmp_path: Path, capsys: pytest.CaptureFixture[str
             server.process.wait(timeout=60)
             assert server.process.returncode in (0, -signal.SIGTERM)
     with capsys.disabled():
-        print(f"\n{ROUNDS} times SIGTERM in {time.monotonic() - began:.0f} s: {dict(found)}")  # noqa: T201
+        print(f"\n{ROUNDS} times SIGTERM in {time.monotonic() - began:.0f} s: {dict(found)}")
     assert [said for said in found if said.startswith("dropped")] == []
     assert found["refused"] == ROUNDS * CLIENTS
     assert found["answered 200"] > ROUNDS * CLIENTS

@@ -80,7 +80,7 @@ def test_altered_trees_are_refused_or_walked_to_a_leaf(tmp_path: Path, capsys: p
     most = max(more for _, more in results)
     with capsys.disabled():
         took = time.monotonic() - began
-        print(f"\n{found.total()} trees in {took:.0f} s, at most {most / 2**20:.0f} MiB more: {dict(found)}")  # noqa: T201
+        print(f"\n{found.total()} trees in {took:.0f} s, at most {most / 2**20:.0f} MiB more: {dict(found)}")
     assert found.total() == N_TREES
     assert found["refused"] > 0.2 * N_TREES
     assert found["used"] > 0.01 * N_TREES, "some alterations should leave a tree that may be used"

@@ -19,7 +19,23 @@ from tests.reliability.mutation import mutated
 Arrays = dict[str, np.ndarray]
 
 _VALUES = (0, -1, 1, 2, 3, 127, 2**31 - 1, -(2**31), np.nan, np.inf, -np.inf, 1e308, -1e308, 3.4e38, 1e-40, -0.0)
-_CARD_VALUES: tuple[Any, ...] = (None, True, 0, -1, 2**64, 0.5, "", "a", [], {}, [[]], ["a", "a"], "\x00", "../../x", "9" * 999)
+_CARD_VALUES: tuple[Any, ...] = (
+    None,
+    True,
+    0,
+    -1,
+    2**64,
+    0.5,
+    "",
+    "a",
+    [],
+    {},
+    [[]],
+    ["a", "a"],
+    "\x00",
+    "../../x",
+    "9" * 999,
+)
 
 
 class Altered:
