@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LAST_REQUESTS_S: Final = 0.5
+LAST_REQUESTS_S: Final = 1.0
 """For how long a connection that is idle may still send a request: it is answered, and told that it is the last."""
+_LEAST_S: Final = 0.1
+"""For those that begin: between the two is waited for as long as there are connections."""
 LAST_WORK_S: Final = 5.0
 """For how long work goes on after that; then what is not done is answered with 503."""
 _LAST_ANSWERS_S: Final = 3.0
@@ -65,9 +67,11 @@ class Server(uvicorn.Server):
         for each in [*(sockets or []), *(each for server in self.servers for each in server.sockets)]:
             refuse_new(each.fileno())
         self._announce_end()
-        until = asyncio.get_running_loop().time() + LAST_REQUESTS_S
-        while asyncio.get_running_loop().time() < until:
-            await asyncio.sleep(_LOOK_AGAIN_S)
+        await asyncio.sleep(_LEAST_S)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_REQUESTS_S - _LEAST_S):
+                while self.server_state.connections:
+                    await asyncio.sleep(_LOOK_AGAIN_S)
         late = asyncio.create_task(self._give_up_late())
         await super().shutdown(sockets)
         late.cancel()
@@ -97,7 +101,14 @@ def run(app: FastAPI, **options: Any) -> None:
         Of `uvicorn.Config`.
     """
     config = uvicorn.Config(app, timeout_graceful_shutdown=int(LAST_WORK_S + _LAST_ANSWERS_S), **options)
-    server = Server(config, app.state.service.stop_soon, app.state.service.stop_work)
+
+    def on_stop() -> None:  # the service is made when the server has started
+        app.state.service.stop_soon()
+
+    def on_late() -> None:
+        app.state.service.stop_work()
+
+    server = Server(config, on_stop, on_late)
     with suppress(KeyboardInterrupt):
         server.run()
     if not server.started:

@@ -34,6 +34,8 @@ async def client(port: int, seed: int, found: Counter[str]) -> None:
     rng = random.Random(seed)
     connection: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
     while True:
+        if connection is not None and connection[0].at_eof():  # closed while it was idle, as after any pause
+            connection = None
         if connection is None:
             try:
                 connection = await asyncio.open_connection("127.0.0.1", port)
