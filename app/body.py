@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from fastapi.exceptions import RequestValidationError
@@ -19,6 +21,9 @@ Model = TypeVar("Model", bound=BaseModel)
 
 Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
+LONGEST_PAUSE_S: Final = 10.0
+"""Between two parts of a body: on the way through a network that loses packets a second or two is usual."""
+
 
 class Budget:
     """Bytes of request bodies that may be held at once; what exceeds them is asked to come back.
@@ -30,48 +35,98 @@ class Budget:
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
-        self._held_bytes = 0
+        self.held_bytes = 0
 
     @contextmanager
-    def hold(self, count: int) -> Iterator[None]:
-        """Hold this many bytes.
+    def hold(self, announced: int = 0) -> Iterator[Hold]:
+        """Hold what arrives of one body; refuse at once what could not be held now.
+
+        Parameters
+        ----------
+        announced : int
+            Its length as far as it is known. What has not arrived is not held: who announces much and sends nothing
+            keeps nobody else out.
 
         Raises
         ------
         QueueFull
         """
-        if self._held_bytes + count > self.limit_bytes:
-            raise QueueFull(f"request bodies of {self._held_bytes} bytes are being worked on, of {self.limit_bytes}")
-        self._held_bytes += count
+        self.check(announced)
+        held = Hold(self)
         try:
-            yield
+            yield held
         finally:
-            self._held_bytes -= count
+            self.held_bytes -= held.count
+
+    def check(self, count: int) -> None:
+        """See that so many bytes more can be held.
+
+        Raises
+        ------
+        QueueFull
+        """
+        if self.held_bytes + count > self.limit_bytes:
+            raise QueueFull(f"request bodies of {self.held_bytes} bytes are being worked on, of {self.limit_bytes}")
 
 
-def announced_bytes(request: Request, limit: int) -> int:
-    """Length that the request says its body has; the limit where it does not say."""
-    return int(request.headers.get("content-length", limit))
+@dataclass
+class Hold:
+    """What is held of one body."""
+
+    budget: Budget
+    count: int = 0
+
+    def more(self, count: int) -> None:
+        """Hold so many bytes more.
+
+        Raises
+        ------
+        QueueFull
+        """
+        self.budget.check(count)
+        self.budget.held_bytes += count
+        self.count += count
 
 
-async def read(request: Request, limit: int) -> Bytes:
+def announced_bytes(request: Request, otherwise: int = 0) -> int:
+    """Length that the request says its body has."""
+    return int(request.headers.get("content-length", otherwise))
+
+
+async def read(request: Request, limit: int, held: Hold | None = None) -> Bytes:
     """Read the body; memory is touched only as bytes arrive, so a false Content-Length costs nothing.
 
     Raises
     ------
     InvalidTensor
         It ends before its announced length.
+    HTTPException
+        408 where nothing arrives for `LONGEST_PAUSE_S`.
+    QueueFull
     """
     buffer = np.empty(announced_bytes(request, limit), np.uint8)
     filled = 0
+    chunks = request.stream()
     try:
-        async for chunk in request.stream():
+        while chunk := await _next(chunks):
+            if held:
+                held.more(len(chunk))
             end = filled + len(chunk)
             buffer[filled:end] = np.frombuffer(chunk, np.uint8)
             filled = end
     except ClientDisconnect:
         raise InvalidTensor("body", f"{filled} bytes", f"the announced {len(buffer)}") from None
     return buffer[:filled]
+
+
+async def _next(chunks: AsyncGenerator[bytes, None]) -> bytes:
+    """The next bytes of a body; none at its end."""
+    try:
+        async with asyncio.timeout(LONGEST_PAUSE_S):
+            return await anext(chunks, b"")
+    except TimeoutError:
+        said = f"nothing of the body arrived for {LONGEST_PAUSE_S:g} s"
+        raise HTTPException(408, said, {"Connection": "close"}) from None
 
 
 async def read_json(request: Request, limit: int) -> bytes:

@@ -34,7 +34,7 @@ class EngineState(StrEnum):
     IDLE = "idle"
     BUSY = "busy"
     DOWN = "down"
-    """Its last start failed; the next job tries again."""
+    """Its last start failed; it is tried again every `_IDLE_CHECK_S`, and by the next job."""
     CLOSED = "closed"
 
 
@@ -86,6 +86,7 @@ class Engine:
         self._spare: Child | None = None
         self._state = EngineState.STARTING if self._has_device else EngineState.IDLE
         self._restarts = 0
+        self._is_suspect = False
         # Children are started on this one thread: on Linux a child ends with the thread that started it.
         self._supervisor = threading.Thread(target=self._supervise, name=f"engine {device_id}", daemon=True)
         self._supervisor.start()
@@ -201,8 +202,8 @@ class Engine:
 
     def _supervise(self) -> None:
         while self._state is not EngineState.CLOSED:
-            if self._has_device and self._state is not EngineState.DOWN:
-                self._keep_children()
+            if self._has_device:
+                self._keep_children()  # one that is down is tried again: who asks whether it is ready sends it no job
             job = self._next_job()
             if job:
                 self._execute(job)
@@ -211,10 +212,11 @@ class Engine:
                 child.bury()
 
     def _keep_children(self) -> None:
+        was_down = self._state is EngineState.DOWN
         try:
             self._ready_child()
         except WorkerError as error:
-            if self._state is not EngineState.CLOSED:
+            if self._state is not EngineState.CLOSED and not was_down:
                 log.error("the worker of %s does not start: %s", self.device_id, error)  # noqa: TRY400 - expected: no traceback
 
     def _next_job(self) -> _Job | None:
@@ -287,14 +289,32 @@ class Engine:
         if ended:
             ended.bury()
             self._restarts += 1
+            self._is_suspect = True
         try:
             child.await_start(self._start_timeout_s)
+            if self._is_suspect and self._has_device:
+                self._open_device(child)
         except WorkerError:
             self._child = None
             self._enter(EngineState.DOWN)
             raise
         self._enter(EngineState.IDLE)
         return child
+
+    def _open_device(self, child: Child) -> None:
+        """Open the device, which what ended the child before may have made unusable; the next job needs it anyway.
+
+        Raises
+        ------
+        WorkerError
+            It does not open.
+        """
+        try:
+            child.run(worker.describe_device, (), self._start_timeout_s, None)
+        except ConvAdvisorError as error:
+            child.bury()
+            raise WorkerError(f"{self.device_id} cannot be opened again: {error}") from error
+        self._is_suspect = False
 
     def _start_child(self) -> Child:
         # Called under the lock: close() comes before it, and no child is started, or after, and ends it.

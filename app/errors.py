@@ -106,7 +106,9 @@ def install(app: FastAPI) -> None:
 def documented(*statuses: int, answer: Any = None, status: int = HTTPStatus.OK) -> dict[int | str, dict[str, Any]]:
     """OpenAPI responses: the answer's type, and a problem document for these statuses and those of every route."""
     found: dict[int | str, dict[str, Any]] = {} if answer is None else {int(status): {"model": answer}}
-    for refused in sorted({*statuses, HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.INTERNAL_SERVER_ERROR}):
+    late = {HTTPStatus.REQUEST_TIMEOUT} if HTTPStatus.REQUEST_ENTITY_TOO_LARGE in statuses else set()  # of any body
+    usual = {HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.INTERNAL_SERVER_ERROR, *late}
+    for refused in sorted({*statuses, *usual}):
         schema = {"$ref": "#/components/schemas/Problem"}
         found[int(refused)] = {
             "description": HTTPStatus(refused).phrase,

@@ -21,11 +21,13 @@ from app.errors import ClientGone
 from app.job_events import Streams
 from app.kept import Answers, Parts
 from app.neighbours import Neighbourhoods
+from app.ready import Readiness
 from app.recall import Recall
 from app.settings import Settings
 from app.shipped import import_shipped
 from data.errors import ConvAdvisorError, UnknownDevice, WorkerError
 from data.measurement import Device
+from data.presence import Presence
 from data.store import Store
 from models.advisor import Advisor
 from models.registry import Registry
@@ -39,7 +41,7 @@ T = TypeVar("T")
 
 BODIES_AT_ONCE: Final = 4
 """Bodies of the longest length whose tensors may be worked on at once."""
-_RETRY_S: Final = 5.0
+_RETRY_S: Final = 1.0
 _ANSWERS_BYTES: Final = 32 * 2**20
 """Some 4,000 answers with their whole rankings."""
 KEPT_PARTS: Final = 100_000
@@ -113,6 +115,8 @@ class Service:
         self._engine: AnyEngine | None = None
         self._ready: Future[tuple[AnyEngine, Device]] = Future()
         self._failure: ConvAdvisorError | None = None
+        self.readiness = Readiness(self.shortcomings)
+        self._is_stopping = False
         self._closing = threading.Event()
         self._lock = threading.Lock()
 
@@ -124,6 +128,7 @@ class Service:
         StoreError
         """
         self.store = Store(self.settings.store_url)
+        self.presence = Presence(self.store.engine.url.database if self.store.engine.name == "sqlite" else None)
         self.recall = Recall(self.store)
         self.neighbours = Neighbourhoods(self.store)
         self.trainer = Engine(
@@ -146,6 +151,15 @@ class Service:
         if self._engine is not None:
             self._engine.close()
         self.store.close()
+
+    def stop_soon(self) -> None:
+        """Say from now on that the service is not ready."""
+        self._is_stopping = True
+
+    def stop_work(self) -> None:
+        """Give up what the worker does for those who wait: each is told so."""
+        if self._engine is not None:
+            self._engine.close()
 
     async def engine(self) -> tuple[AnyEngine, Device]:
         """The worker's engine and its device, once it has started.
@@ -180,6 +194,8 @@ class Service:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             if not future.done():
                 raise ClientGone
+            if future.cancelled():
+                raise WorkerError("the service is being stopped")
             return future.result()
         finally:
             hung_up.cancel()
@@ -271,12 +287,12 @@ class Service:
 
     def shortcomings(self) -> dict[str, str]:
         """What keeps the service from doing all it is for: part to reason; empty when it is ready."""
-        found = {}
-        if self._engine is None or not self._engine.is_alive:
+        found = {"server": "it is being stopped"} if self._is_stopping else {}
+        if self._engine is None or not self._engine.is_alive or self.device is None:
             state = self._engine.state if self._engine else "starting"
             found["worker"] = f"its state is {state}" + (f"; {self._failure}" if self._failure else "")
         checks: dict[str, Callable[[], object]] = {
-            "store": self.store.devices,
+            "store": self._check_store,
             "model": lambda: self.registry.active(self.default_device_id()),
         }
         for part, check in checks.items():
@@ -285,6 +301,10 @@ class Service:
             except ConvAdvisorError as error:
                 found[part] = str(error)
         return found
+
+    def _check_store(self) -> None:
+        self.presence.check()
+        self.store.devices()
 
     def _note_import(self, imported: Future[int]) -> None:
         if imported.cancelled() or self._closing.is_set():

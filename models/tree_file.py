@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -42,6 +43,9 @@ _NODE_ARRAYS: Final = {
 }
 _LEAF_ARRAYS: Final = {"log_best": 1, "spread": 1, "roofline": 2, "log_slowdown": 2, "support": 2, "workspace": 2}
 """Dimensions of each; all are float32."""
+_LOGS: Final = ("log_best", "log_slowdown", "spread")
+_MAX_LOG: Final = 100.0
+"""Of a ratio of times: e to the hundredth is beyond any, and every product of a few of them is still a number."""
 
 DOMAIN: Final = "domain"
 """An array that a tree may lack: those trained before it was kept still load."""
@@ -226,12 +230,18 @@ def _audit_card(card: Any) -> None:
     _check(is_named and 0 < len(set(variants)) == len(variants), "variants are not a list of different names")
     digest = card.get("sha256")
     _check(isinstance(digest, str) and card.get("model_id") == digest[:12], "model_id is not the start of sha256")
+    _audit_device(card.get("device"))
+
+
+def _audit_device(fields: Any) -> None:
     try:
-        device = Device(**card.get("device", {}))
-    except TypeError as error:
+        device = msgspec.convert(asdict(Device(**fields)), Device)
+    except (TypeError, msgspec.ValidationError) as error:
         raise ModelRejected(f"device: {error}") from None
-    _check(bool(isinstance(device.id, str) and device.id), f"device has id {device.id!r}; allowed: a name")
+    _check(bool(device.id), f"device has id {device.id!r}; allowed: a name")
     _check(device.kind in ("cpu", "cuda"), f"device has kind {device.kind!r}; allowed: cpu, cuda")
+    is_known = re.fullmatch(r"(\d{1,3}\.\d{1,3})?", device.capability, re.ASCII)
+    _check(bool(is_known), f"device has capability {device.capability!r}; allowed: such as 9.0, or none")
 
 
 def _audit_arrays(arrays: dict[str, np.ndarray], n_variants: int) -> None:
@@ -250,6 +260,8 @@ def _audit_arrays(arrays: dict[str, np.ndarray], n_variants: int) -> None:
         _check_array(name, arrays[name], np.float32, (n_leaves, columns)[:dimensions])
     _audit_structure(arrays, is_leaf)
     _check(bool((arrays["roofline"] > 0).all()), "roofline has a value that is not above 0")
+    for name in _LOGS:
+        _check(bool((np.abs(arrays[name]) <= _MAX_LOG).all()), f"{name} has a value beyond ±{_MAX_LOG:g}")
     for name in ("spread", "workspace"):
         _check(bool((arrays[name] >= 0).all()), f"{name} has a value below 0")
     _check(bool(((arrays["support"] >= 0) & (arrays["support"] <= 1)).all()), "support has a value outside 0 to 1")

@@ -109,9 +109,16 @@ def count_to(steps: int) -> int:
     return steps
 
 
-def open_nothing(device_id: str) -> str:
+@dataclass(frozen=True)
+class Nothing:
+    """What no device gives."""
+
+    device: Device
+
+
+def open_nothing(device_id: str) -> Nothing:
     """Open no device, fast."""
-    return device_id
+    return Nothing(Device(device_id, "nothing", "cpu"))
 
 
 def open_bare(_device_id: str) -> Bare:
@@ -208,6 +215,10 @@ class ReplayRunner:
     def __init__(self, recording: list[Measurement]) -> None:
         self.device = recording[0].device
         self._recorded = {(row.problem, row.variant): row for row in recording}
+
+    def recorded(self) -> list[Measurement]:
+        """The recording."""
+        return list(self._recorded.values())
 
     def make_operands(self, problem: ConvProblem, seed: int) -> Operands:
         return self.upload(problem, *reference.random_operands(problem, seed))

@@ -21,19 +21,17 @@ def serve(
     settings = load_settings(host=host, port=port, device=device, home=home)
     if settings.scheduler:
         link_from(settings)  # what is wrong with it is said now, and not when the first job comes
-    import uvicorn
-
+    from app.drain import run
     from app.main import create_app
     from app.observe import logs
 
     logs.configure(settings.log_level, settings.log_format)
-    uvicorn.run(
+    run(
         create_app(settings),
         host=settings.host,
         port=settings.port,
         log_config=None,  # uvicorn's loggers speak through the root's handler too
         access_log=False,  # app.access has the request's id and time beside it
-        timeout_graceful_shutdown=5,
         server_header=False,
         forwarded_allow_ips=settings.trusted_proxies,
         ssl_certfile=settings.tls_certificate,

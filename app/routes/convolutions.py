@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from app.answers import ConvolutionAnswer, convolution_answer, convolution_metadata, convolution_summary
-from app.body import announced_bytes, parse_json, read, require_media_type
+from app.body import Hold, announced_bytes, parse_json, read, require_media_type
 from app.convolution import Convolution, Order, convolve
 from app.errors import documented
 from app.npy import write_npy
@@ -57,8 +57,8 @@ async def run_convolution(request: Request) -> Response:
     media_type = require_media_type(request, JSON, *_BINARY)
     preferred = SAFETENSORS if media_type == OCTETS else media_type
     wanted = _accepted(request.headers.get("accept", "*/*"), preferred)
-    with service.budget.hold(announced_bytes(request, service.settings.max_body_bytes)):
-        order = await _read_order(request, media_type, service.settings)
+    with service.budget.hold(announced_bytes(request)) as held:
+        order = await _read_order(request, media_type, service.settings, held)
         check_answer(order, service.settings, is_json=wanted == JSON)
         return await asyncio.to_thread(_response, await carry_out(request, order), wanted)
 
@@ -75,8 +75,8 @@ async def carry_out(request: Request, order: Order) -> Convolution:
     return await convolve(service, run, order)
 
 
-async def _read_order(request: Request, media_type: str, settings: Settings) -> Order:
-    body = await read(request, settings.max_body_bytes)
+async def _read_order(request: Request, media_type: str, settings: Settings, held: Hold) -> Order:
+    body = await read(request, settings.max_body_bytes, held)
     if media_type == JSON:
         return await asyncio.to_thread(
             lambda: order_from_json(parse_json(ConvolutionRequest, body.tobytes()), settings)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -29,7 +28,7 @@ async def is_ready(request: Request) -> JSONResponse:
 
 async def readiness(request: Request, answer: dict[str, Any]) -> JSONResponse:
     """This answer, or 503 and what is missing."""
-    missing = await asyncio.to_thread(service_of(request).shortcomings)
+    missing = await service_of(request).readiness.shortcomings()
     if not missing:
         return JSONResponse(answer)
     if not is_known(request):

@@ -86,8 +86,8 @@ async def infer(request: Request, model: str) -> Response:
     service = service_of(request)
     if "content-type" in request.headers:  # Triton's client sends none
         require_media_type(request, _JSON, _OCTETS)
-    with service.budget.hold(announced_bytes(request, service.settings.max_body_bytes)):
-        body = await read(request, service.settings.max_body_bytes)
+    with service.budget.hold(announced_bytes(request)) as held:
+        body = await read(request, service.settings.max_body_bytes, held)
         json_bytes = _json_bytes(request, len(body))
         asked = await asyncio.to_thread(read_inference, body, json_bytes, ("x", "weight"), "y")
         order = order_from_inference(asked, service.settings)

@@ -231,7 +231,8 @@ def test_a_full_queue_says_when_to_come_back(tmp_path: Path) -> None:
 def test_bodies_that_are_worked_on_are_bounded_together(client: Client) -> None:
     budget = client.app.state.service.budget
     x, weight = reference.random_operands(SMALL, seed=1)
-    with budget.hold(budget.limit_bytes):
+    with budget.hold() as held:
+        held.more(budget.limit_bytes)
         is_problem(convolve(client, packed(SMALL, x, weight, variant=LEAN)), 503, "queue-full")
     unpacked(convolve(client, packed(SMALL, x, weight, variant=LEAN)))
 

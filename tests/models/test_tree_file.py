@@ -108,6 +108,8 @@ STRUCTURE: dict[str, tuple[Change, str]] = {
     "threshold not a number": (put("threshold", 0, np.nan), "threshold has a value that is not finite"),
     "infinite value": (put("log_slowdown", (0, 0), np.inf), "log_slowdown has a value that is not finite"),
     "value not a number": (put("support", (0, 0), np.nan), "support has a value that is not finite"),
+    "logarithm of no ratio": (put("spread", 0, 1e3), "spread has a value beyond ±100"),
+    "logarithm below any": (put("log_slowdown", (0, 0), -1e3), "log_slowdown has a value beyond ±100"),
     "support above 1": (put("support", (0, 0), 1.5), "support has a value outside 0 to 1"),
     "negative workspace": (put("workspace", (0, 0), -1), "workspace has a value below 0"),
     "negative spread": (put("spread", 0, -1), "spread has a value below 0"),
@@ -143,6 +145,11 @@ CARDS: dict[str, tuple[dict[str, Any], str]] = {
     "no device": ({"device": None}, "device"),
     "device of no kind": ({"device": {"id": "a", "name": "A", "kind": "abacus"}}, "kind 'abacus'"),
     "device with more": ({"device": {"id": "a", "name": "A", "kind": "cpu", "more": 1}}, "more"),
+    "device of a text of memory": ({"device": {"id": "a", "name": "A", "kind": "cpu", "memory_bytes": "8"}}, "`int`"),
+    "device of no capability": (
+        {"device": {"id": "a", "name": "A", "kind": "cuda", "capability": "new"}},
+        "capability 'new'",
+    ),
     "hash": ({"sha256": "0" * 64, "model_id": "0" * 12}, "sha256"),
     "hash no string": ({"sha256": 5}, "sha256"),
 }

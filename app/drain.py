@@ -1,0 +1,149 @@
+"""A server that ends without dropping a request: what was accepted is answered, and nothing more is accepted."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import logging
+import os
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import uvicorn
+from uvicorn.config import STARTUP_FAILURE
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+log = logging.getLogger(__name__)
+
+LAST_REQUESTS_S: Final = 1.0
+"""For how long a connection that is idle may still send a request: it is answered, and told that it is the last."""
+_LEAST_S: Final = 0.1
+"""For those that begin: between the two is waited for as long as there are connections."""
+LAST_WORK_S: Final = 5.0
+"""For how long work goes on after that; then what is not done is answered with 503."""
+_LAST_ANSWERS_S: Final = 3.0
+"""For sending those; together less than the ten seconds that container engines wait."""
+_LOOK_AGAIN_S: Final = 0.01
+
+_SO_ATTACH_FILTER: Final = 26
+_SYN: Final = 0x02
+_LOAD_FLAGS, _IF_SET, _RETURN = 0x30, 0x45, 0x06
+_DROP, _KEEP = 0, 0xFFFFFFFF
+
+
+class _Instruction(ctypes.Structure):
+    _fields_ = (("code", ctypes.c_uint16), ("jt", ctypes.c_uint8), ("jf", ctypes.c_uint8), ("k", ctypes.c_uint32))
+
+
+class _Program(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_uint16), ("instructions", ctypes.c_void_p))
+
+
+class Server(uvicorn.Server):
+    """uvicorn, but that its shutdown closes no socket which a client may just have written to.
+
+    Parameters
+    ----------
+    config : uvicorn.Config
+    on_stop : callable ()
+        Called when it is told to end: the service is ready for nothing more.
+    on_late : callable ()
+        Called `LAST_WORK_S` later, on a thread: whatever still runs is given up, with an answer that says so.
+    """
+
+    def __init__(self, config: uvicorn.Config, on_stop: Callable[[], None], on_late: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_stop = on_stop
+        self._on_late = on_late
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Answer what was accepted, within `LAST_REQUESTS_S`, `LAST_WORK_S` and a little more."""
+        self._on_stop()
+        for each in [*(sockets or []), *(each for server in self.servers for each in server.sockets)]:
+            refuse_new(each.fileno())
+        self._announce_end()
+        await asyncio.sleep(_LEAST_S)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_REQUESTS_S - _LEAST_S):
+                while self.server_state.connections:
+                    await asyncio.sleep(_LOOK_AGAIN_S)
+        late = asyncio.create_task(self._give_up_late())
+        await super().shutdown(sockets)
+        late.cancel()
+
+    def _announce_end(self) -> None:
+        """Let every answer that has not begun say that its connection closes."""
+        self.server_state.default_headers = [*self.server_state.default_headers, (b"connection", b"close")]
+        for connection in self.server_state.connections:
+            cycle: Any = getattr(connection, "cycle", None)
+            if cycle is not None and not cycle.response_started:
+                cycle.keep_alive = False
+
+    async def _give_up_late(self) -> None:
+        await asyncio.sleep(LAST_WORK_S)
+        log.warning("%d requests are not answered yet; their work is given up", len(self.server_state.tasks))
+        await asyncio.to_thread(self._on_late)
+
+
+def run(app: FastAPI, **options: Any) -> None:
+    """Serve an application until a signal ends it, as `uvicorn.run` does.
+
+    Parameters
+    ----------
+    app : FastAPI
+        Of `app.main.create_app`.
+    **options
+        Of `uvicorn.Config`.
+    """
+    config = uvicorn.Config(app, timeout_graceful_shutdown=int(LAST_WORK_S + _LAST_ANSWERS_S), **options)
+
+    def on_stop() -> None:  # the service is made when the server has started
+        app.state.service.stop_soon()
+
+    def on_late() -> None:
+        app.state.service.stop_work()
+
+    server = Server(config, on_stop, on_late)
+    with suppress(KeyboardInterrupt):
+        server.run()
+    if not server.started:
+        sys.exit(STARTUP_FAILURE)
+
+
+def refuse_new(descriptor: int) -> bool:
+    """Let no more connections begin on a listening TCP socket, while those that have begun can still be accepted.
+
+    Returns
+    -------
+    bool
+        Whether the system can do that: Linux. Elsewhere a connection that is opened in the last moment may be reset.
+
+    Notes
+    -----
+    Closing the socket resets connections that were established but not accepted yet, with the requests in them. So a
+    filter of the socket drops their first packet, SYN, alone: their clients try again, and find the socket closed.
+    Source: Linux, Documentation/networking/filter.rst.
+    """
+    if sys.platform != "linux":
+        return False
+    instructions = (_Instruction * 4)(
+        (_LOAD_FLAGS, 0, 0, 13),  # of the TCP header
+        (_IF_SET, 0, 1, _SYN),
+        (_RETURN, 0, 0, _DROP),
+        (_RETURN, 0, 0, _KEEP),
+    )
+    program = _Program(len(instructions), ctypes.addressof(instructions))
+    try:
+        with socket.socket(fileno=os.dup(descriptor)) as same:
+            if same.family not in (socket.AF_INET, socket.AF_INET6):
+                return False
+            same.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, bytes(program))
+    except OSError as error:
+        log.info("connections that begin now may be reset: %s", error)
+        return False
+    return True

@@ -1,0 +1,78 @@
+"""The command `serve` as it is, on a device that replays a recording, and that breaks when told to.
+
+``python -m tests.reliability.faulty RECORDING serve ...``: what follows the recording is the command's own.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+import app.cli
+import app.main
+from app.engine import Engine
+from app.settings import Settings
+from data import parquet
+from data.errors import LaunchFailed
+from data.measurement import Measurement, Outcome
+from data.problem import ConvProblem
+from kernels.runner import FirstRun, Operands
+from kernels.variant import Launch
+from tests.app.serving import CRASHING, FAST, GPU, HANGING, recording
+from tests.fakes import ReplayRunner, open_replay
+
+POISONED = "cudnn.winograd_nonfused"
+"""A variant whose launch leaves the context unusable, until its process ends."""
+BROKEN = ".broken"
+"""Beside the recording: a file by whose being there the device cannot be opened."""
+PACE = "CONV_TEST_PACE_S"
+"""How long one convolution takes on the device, which sleeps meanwhile, as a host does that waits for a GPU."""
+
+OPENER = "tests.reliability.faulty:open_faulty"
+
+__all__ = ["BROKEN", "CRASHING", "FAST", "HANGING", "PACE", "POISONED", "write_recording"]
+
+
+class FaultyRunner(ReplayRunner):
+    """A device that takes its time."""
+
+    pace_s = float(os.environ.get(PACE, "0"))
+
+    def first_run(self, problem: ConvProblem, launch: Launch, operands: Operands) -> FirstRun:
+        time.sleep(self.pace_s)
+        return super().first_run(problem, launch, operands)
+
+
+def open_faulty(path: str) -> FaultyRunner:
+    """Open the device, unless it is broken."""
+    if Path(path + BROKEN).exists():
+        raise LaunchFailed("CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered")
+    return FaultyRunner(list(open_replay(path).recorded()))
+
+
+def write_recording(path: Path, *problems: ConvProblem) -> None:
+    """What the device does: variants that compute, crash, hang, poison the context."""
+    rows = [row for problem in problems for row in recording(problem)]
+    rows += [Measurement(problem, POISONED, GPU, Outcome.LAUNCH_FAILED, "as recorded") for problem in problems]
+    parquet.write(parquet.measurements_to_table(rows), path)
+
+
+def main() -> None:
+    """Run the command."""
+    path, *command = sys.argv[1:]
+
+    def open_engine(settings: Settings) -> Engine:
+        return Engine(path, max_queue=settings.max_queue, opener=OPENER, start_timeout_s=settings.start_timeout_s)
+
+    app.main.create_app = partial(
+        app.main.create_app, open_engine=open_engine, timings=Path(path).with_name("no timings")
+    )
+    sys.argv = ["conv-advisor", *command]
+    app.cli.main()
+
+
+if __name__ == "__main__":
+    main()

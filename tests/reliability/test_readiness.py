@@ -1,0 +1,111 @@
+"""Readiness tells within two seconds what is missing, and that it is there again."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from app.ready import LONGEST_S, Readiness
+from data.errors import StoreError
+from data.presence import Presence
+from tests.app.serving import GPU
+from tests.processes import eventually
+from tests.reliability.faulty import BROKEN
+from tests.reliability.servers import Server, running
+
+WITHIN_S = 2.0
+
+
+def move(name: str) -> tuple[Callable[[Server], None], Callable[[Server], None]]:
+    """A file of the home is moved away, and back."""
+    return (
+        lambda server: (server.home / name).rename(server.home / "away"),
+        lambda server: (server.home / "away").rename(server.home / name),
+    )
+
+
+def break_worker(server: Server) -> None:
+    Path(f"{server.recording}{BROKEN}").touch()
+    server.kill_workers()
+
+
+def mend_worker(server: Server) -> None:
+    Path(f"{server.recording}{BROKEN}").unlink()
+
+
+CHANGES = {
+    "store": move("conv-advisor.db"),
+    "model": move(f"models/{GPU.id}/active.json"),
+    "worker": (break_worker, mend_worker),
+}
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("part", CHANGES)
+def test_what_is_missing_is_told_and_that_it_is_there_again(
+    tmp_path: Path, part: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lose, restore = CHANGES[part]
+    with running(tmp_path) as server:
+        began = time.monotonic()
+        lose(server)
+        assert eventually(lambda: not server.is_ready(), within_s=WITHIN_S)
+        lost_s = time.monotonic() - began
+        said = server.http.get("/readyz")
+        assert said.status_code == 503
+        assert list(said.json()["missing"]) == [part]
+        assert said.headers["retry-after"]
+        assert server.http.get("/livez").status_code == 200
+        time.sleep(1)
+        assert not server.is_ready(), "it stays so"
+        began = time.monotonic()
+        restore(server)
+        assert eventually(server.is_ready, within_s=WITHIN_S)
+        with capsys.disabled():
+            print(f"\n{part}: told after {lost_s:.2f} s, again after {time.monotonic() - began:.2f} s")
+
+
+def test_a_part_that_hangs_is_told_too_and_asked_once() -> None:
+    asked, goes_on = [], threading.Event()
+
+    def check() -> dict[str, str]:
+        asked.append(1)
+        goes_on.wait(30)
+        return {}
+
+    async def ask_twice() -> tuple[list[dict[str, str]], float]:
+        ready, began = Readiness(check), time.monotonic()
+        found = list(await asyncio.gather(ready.shortcomings(), ready.shortcomings()))
+        took = time.monotonic() - began
+        goes_on.set()
+        return [*found, await ready.shortcomings()], took
+
+    found, took = asyncio.run(ask_twice())
+    assert found == [{"checks": "a part did not answer within 1.5 s"}] * 2 + [{}]
+    assert len(asked) == 1
+    assert took >= LONGEST_S
+
+
+def test_a_file_that_was_replaced_is_not_the_one_that_was_opened(tmp_path: Path) -> None:
+    file = tmp_path / "store.db"
+    file.touch()
+    presence = Presence(str(file))
+    presence.check()
+    file.rename(tmp_path / "old")
+    with pytest.raises(StoreError, match="is gone"):
+        presence.check()
+    file.touch()
+    with pytest.raises(StoreError, match="not the file that was opened"):
+        presence.check()
+    (tmp_path / "old").rename(file)
+    presence.check()
+
+
+@pytest.mark.parametrize("name", [None, "", ":memory:", "file:memory?mode=memory"])
+def test_nothing_is_said_of_a_database_that_is_no_file(name: str | None) -> None:
+    Presence(name).check()

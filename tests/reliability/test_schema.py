@@ -1,0 +1,83 @@
+"""Requests made from the OpenAPI document, valid and not: every answer is one that the document has."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis.errors import Unsatisfiable
+from schemathesis import GenerationMode
+from schemathesis.checks import load_all_checks, not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from tests.reliability.scale import count
+from tests.reliability.servers import Server, running
+
+N_CASES = count(400, 10_000)
+CHECKS = [status_code_conformance, content_type_conformance, response_headers_conformance, response_schema_conformance]
+BUSY = (503, 504)
+"""What a server error may be: it is documented, and the same request may be answered later."""
+
+
+def try_operation(operation: Any, mode: GenerationMode, n: int, server: Server, found: Counter[int]) -> None:
+    """So many requests to one operation; an answer that the document has not is raised, with how to ask for it."""
+
+    @seed(1)
+    @settings(
+        max_examples=n,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def attempt(case: Any) -> None:
+        response = case.call(base_url=f"http://127.0.0.1:{server.port}", timeout=60)
+        found[response.status_code] += 1
+        checks = CHECKS if response.status_code in BUSY else [*CHECKS, not_a_server_error]
+        case.validate_response(response, checks=checks)
+
+    attempt()
+
+
+@pytest.mark.timeout(7200)
+@pytest.mark.filterwarnings("ignore")  # Schemathesis' own
+def test_every_answer_is_documented(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    load_all_checks()
+    found: Counter[int] = Counter()
+    began = time.monotonic()
+    failures: list[str] = []
+    with running(tmp_path, convolution_deadline_s=2, max_queue=64) as server:
+        schema = schemathesis.openapi.from_url(f"http://127.0.0.1:{server.port}/openapi.json")
+        operations = [each.ok() for each in schema.get_all_operations()]
+        each = -(-N_CASES // (2 * len(operations)))
+        passed = 0
+        while found.total() < N_CASES and passed < 20:
+            passed += 1
+            for operation in operations:
+                for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
+                    try:
+                        try_operation(operation, mode, each, server, found)
+                    except BaseExceptionGroup as error:
+                        failures.append(f"{operation.label}: {error}: {error.exceptions}")
+                    except Unsatisfiable:  # nothing is invalid for an operation that takes nothing
+                        continue
+                    except Exception as error:
+                        failures.append(f"{operation.label}: {error}")
+    with capsys.disabled():
+        took = time.monotonic() - began
+        print(f"\n{found.total()} cases of {len(operations)} operations in {took:.0f} s: {dict(found)}")
+    assert failures == []
+    assert found.total() >= N_CASES
+    assert found[200]
+    assert found[422]
