@@ -132,10 +132,10 @@ def refuse_new(descriptor: int) -> bool:
     if sys.platform != "linux":
         return False
     instructions = (_Instruction * 4)(
-        (_LOAD_FLAGS, 0, 0, 13),  # of the TCP header
-        (_IF_SET, 0, 1, _SYN),
-        (_RETURN, 0, 0, _DROP),
-        (_RETURN, 0, 0, _KEEP),
+        _Instruction(_LOAD_FLAGS, 0, 0, 13),  # of the TCP header
+        _Instruction(_IF_SET, 0, 1, _SYN),
+        _Instruction(_RETURN, 0, 0, _DROP),
+        _Instruction(_RETURN, 0, 0, _KEEP),
     )
     program = _Program(len(instructions), ctypes.addressof(instructions))
     try:

@@ -201,7 +201,7 @@ class Service:
             hung_up.cancel()
             future.cancel()
 
-    def workers(self) -> dict[str, Engine | None]:
+    def workers(self) -> dict[str, AnyEngine | None]:
         """The engines by what they are for; None where one is not open yet."""
         return {"device": self._engine, "trainer": self.trainer}
 

@@ -26,7 +26,7 @@ from data.problem import ConvProblem, DType, Layout
 from models.advisor import Advisor
 from models.costs import Costs, device_of, from_table
 from models.domain import domain_of
-from models.evaluate import Result, judge, single_best_order
+from models.judging import Result, judge, single_best_order
 from models.train import Options, fit
 
 KINDS: Final[dict[str, Callable[[ConvProblem], bool]]] = {

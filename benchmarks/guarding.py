@@ -159,7 +159,7 @@ async def _called(rounds: int) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {name: [] for name in SETTINGS}
     async with AsyncExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        apps: dict[str, FastAPI] = {}
+        apps: dict[str, Application] = {}
         for name, settings in SETTINGS.items():
             app = create_app(Settings(home=home, device="cpu", **settings), timings=home / "nothing")
             await stack.enter_async_context(app.router.lifespan_context(app))

@@ -156,7 +156,7 @@ def _grow_all(costs: Costs, seed: int, options: Options) -> dict[Group, Arrays]:
         max_leaves=max(2, round(options.max_leaves * GROUPED_SHARE)),
     )
     return {
-        (*kind, grouped): tree
+        (*kind, bool(grouped)): tree
         for grouped, (part, its_options) in enumerate(zip(parts, (options, share), strict=True))
         for kind, tree in _grow_part(part, seed, its_options).items()
     }

@@ -11,7 +11,8 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.engine import EngineState
-from app.jobs import JOBS, JobState
+from app.jobs import JobState
+from data.tables import JOBS
 
 if TYPE_CHECKING:
     from app.service import Service

@@ -15,10 +15,10 @@ from prometheus_client.registry import Collector
 from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from data.database import MEASUREMENTS, PROBLEMS
 from data.errors import ConvAdvisorError
 from data.measurement import L2State, Outcome
 from data.problem import FIELDS, ConvProblem, DType, Layout
+from data.tables import MEASUREMENTS, PROBLEMS
 
 if TYPE_CHECKING:
     from app.service import Service
