@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Final
 
 from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
@@ -56,6 +56,11 @@ class Streams:
 
     def __init__(self) -> None:
         self._open = 0
+        self._is_ending = False
+
+    def end(self) -> None:
+        """Let every stream end within `LOOK_EVERY_S`: its listener comes back, to the server that follows this one."""
+        self._is_ending = True
 
     def open(self, jobs: Jobs, job: Job, seen: int) -> AsyncIterator[bytes]:
         """Begin a stream.
@@ -79,21 +84,23 @@ class Streams:
     async def _events(self, jobs: Jobs, job: Job, seen: int) -> AsyncIterator[bytes]:
         self._open += 1
         try:
-            async for event in events(jobs, job, seen):
+            async for event in events(jobs, job, seen, lambda: self._is_ending):
                 yield event
         finally:
             self._open -= 1
 
 
-async def events(jobs: Jobs, job: Job, seen: int) -> AsyncIterator[bytes]:
-    """The events of a job that come after the revision that was seen; the last is called ``end``."""
+async def events(
+    jobs: Jobs, job: Job, seen: int, is_ending: Callable[[], bool] = lambda: False
+) -> AsyncIterator[bytes]:
+    """The events of a job after the revision that was seen, until it ends; the last is then called ``end``."""
     began = said_at = time.monotonic()
     yield format_sse_event(retry=_RETRY_MS)
     while True:
         if job.revision > seen:
             yield _event(job)
             seen, said_at = job.revision, time.monotonic()
-        if job.state.is_final or time.monotonic() - began >= LONGEST_S:
+        if job.state.is_final or is_ending() or time.monotonic() - began >= LONGEST_S:
             return
         if time.monotonic() - said_at >= _KEEP_ALIVE_S:
             yield KEEPALIVE_COMMENT

@@ -153,8 +153,9 @@ class Service:
         self.store.close()
 
     def stop_soon(self) -> None:
-        """Say from now on that the service is not ready."""
+        """Say from now on that the service is not ready, and end what would last as long as it does."""
         self._is_stopping = True
+        self.streams.end()
 
     def stop_work(self) -> None:
         """Give up what the worker does for those who wait: each is told so."""

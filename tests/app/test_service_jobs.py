@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +197,17 @@ def test_streams_are_bounded_in_number_and_in_time(client: Client, monkeypatch: 
     monkeypatch.setattr(job_events, "MAX_STREAMS", 0)
     is_problem(client.get(where), 503, "queue-full")
     client.request("DELETE", f"/v1/jobs/{job['id']}")
+
+
+def test_streams_end_with_the_service_and_it_is_not_ready_any_more(tmp_path: Path) -> None:
+    with serving(tmp_path) as own, ThreadPoolExecutor(1) as thread:
+        job = submitted(own, MEASURE | {"device": "nvidia-h200"})  # which stays queued
+        listening = thread.submit(own.get, f"/v1/jobs/{job['id']}/events")
+        assert eventually(lambda: own.app.state.service.streams._open)
+        own.app.state.service.stop_soon()
+        assert [each["event"] for each in events(listening.result(timeout=20).text)] == ["job"]
+        missing = is_problem(own.get("/readyz"), 503, "service-unavailable")["missing"]
+        assert missing["server"] == "it is being stopped"
 
 
 def test_a_client_that_reads_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:

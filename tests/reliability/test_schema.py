@@ -58,7 +58,7 @@ def test_every_answer_is_documented(tmp_path: Path, capsys: pytest.CaptureFixtur
     began = time.monotonic()
     failures: list[str] = []
     with running(tmp_path, convolution_deadline_s=2, max_queue=64) as server:
-        schema = schemathesis.openapi.from_url(f"http://127.0.0.1:{server.port}/openapi.json")
+        schema = schemathesis.openapi.from_url(f"http://127.0.0.1:{server.port}/openapi.json", timeout=120)
         operations = [each.ok() for each in schema.get_all_operations()]
         each = -(-N_CASES // (2 * len(operations)))
         passed = 0
