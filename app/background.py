@@ -21,7 +21,7 @@ from models.shared import SharedModels
 
 log = logging.getLogger(__name__)
 
-FOLLOW_S: Final = 0.5
+FOLLOW_S: Final = 0.25
 """How long a tree that another process has put in charge, in another home, goes unnoticed."""
 
 

@@ -188,8 +188,9 @@ def fork_server(log: Path) -> Iterator[subprocess.Popen[str]]:
     try:
         yield process
     finally:
+        process.kill()
+        process.wait()
         process.stdin.close()
-        process.wait(timeout=30)
         process.stdout.close()
 
 
