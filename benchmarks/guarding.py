@@ -24,11 +24,11 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, Final
 
-from fastapi import FastAPI
 from rich.console import Console
 from rich.table import Table
 from starlette.types import ASGIApp, Message
 
+from app.application import Application
 from app.guard.tokens import Scope, entry_of, make_token
 from app.main import create_app
 from app.settings import Settings
