@@ -261,7 +261,7 @@ def test_a_body_beyond_the_limit_is_refused_before_it_is_read(client: Client, ki
     async def send(message: dict[str, Any]) -> None:
         events.append(message)
 
-    headers = [(b"content-type", kind.encode()), (b"content-length", str(limit + 1).encode())]
+    headers = [(b"host", b"localhost"), (b"content-type", kind.encode()), (b"content-length", b"%d" % (limit + 1))]
     scope = {"type": "http", "method": "POST", "path": "/v1/convolutions", "headers": headers}
     client.await_(client.app(scope | {"query_string": b"", "root_path": ""}, receive, send))
     assert [event["type"] for event in events[:3]] == ["http.response.start", "http.response.body", "read"]

@@ -119,7 +119,7 @@ def test_advice_comes_with_trade_offs_neighbours_and_a_program(trained, tmp_path
     refused = run(trained, *asked, "--pareto", "--max-error", "1e-12")
     assert (refused.returncode, "an error of at most 1e-12" in refused.stderr) == (1, True)
     near = answer(trained, *asked, "--neighbours", "2")["neighbours"]
-    assert [each["layer"] for each in near] == ["8-2-3-16-16", "7-2-3-16-16"]
+    assert [each["layer"] for each in near] == ["8-2-3-16-16", "9-2-3-16-16"]
     assert near[0]["variant"] == "cpu.direct"
     program = tmp_path / "conv.py"
     program.write_text(run(trained, *asked, "--snippet").stdout + "print(y.shape)\n")
