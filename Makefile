@@ -6,7 +6,7 @@ PORT ?= 8000
 
 PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: serve test lint lock images clean
+.PHONY: serve test lint docs lock images clean
 
 .venv/.base: constraints/base.txt pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "conv-advisor needs Python 3.11 or newer; set PYTHON=")'
@@ -30,6 +30,9 @@ lint: .venv/.dev
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
 	.venv/bin/lint-imports
+
+docs: .venv/.dev
+	NO_MKDOCS_2_WARNING=1 .venv/bin/python -m mkdocs build --strict
 
 # Resolve again and write the pins; versions and hashes only, no download addresses.
 lock: .venv/.base

@@ -1,0 +1,195 @@
+"""The documentation: it builds strictly, asks no other host for anything, and its commands do what it says."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from app.cli import cli
+from kernels.catalog import VARIANTS
+
+ROOT = Path(__file__).parent.parent
+BIN = Path(sys.executable).parent
+PAGES = ("tutorial.md", "how-to.md")
+SERVE = "conv-advisor serve --device cpu"
+"""Started once for all commands; its port is a free one."""
+NOT_RUN = {
+    "conv-advisor sweep": "needs GPUs, a cluster or minutes; tests/app/test_cli.py runs a small one",
+    "conv-advisor train": "reads all measurements that ship, for a minute or more, after a sweep of minutes",
+    "conv-advisor advise 13-1-3-384-256 --device cpu": "needs the tree of that training",
+    "conv-advisor scheduler": "needs the address and the certificates of a cluster",
+    "conv-advisor worker": "needs a scheduler",
+    "conv-advisor compare": "needs two data sets",
+    "CONV_ADVISOR_DATABASE_URL=": "needs PostgreSQL",
+    "CONV_ADVISOR_TOKENS_FILE=": "listens beyond loopback until it is stopped",
+    "export CONV_ADVISOR_SCHEDULER_CA_FILE": "names certificates of a cluster",
+    'curl -H "Authorization: Bearer $TOKEN"': "needs the server of the line before, and its token",
+    "sh deploy/secrets.sh": "writes secrets into the working tree",
+    "docker": "needs Docker and its registry",
+}
+"""How commands begin that do not run here, and why; they are parsed."""
+
+
+def commands() -> list[str]:
+    """Every command of the blocks marked ``sh``, in order."""
+    blocks = [
+        block
+        for page in PAGES
+        for block in re.findall(r"^```sh\n(.*?)^```", (ROOT / "docs" / page).read_text(), re.DOTALL | re.MULTILINE)
+    ]
+    return [line for block in blocks for line in re.sub(r"\\\n\s*", "", block).splitlines()]
+
+
+def is_run(command: str) -> bool:
+    return command != SERVE and not any(command.startswith(prefix) for prefix in NOT_RUN)
+
+
+class Links(HTMLParser):
+    """The addresses that a page loads: scripts, styles, icons, images, frames."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.loaded: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        name = {"script": "src", "link": "href", "img": "src", "iframe": "src"}.get(tag)
+        given = dict(attrs)
+        if given.get("rel") != "canonical":
+            self.loaded += [value for key, value in attrs if key == name and value]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("docs") / "site"
+    built = subprocess.run(
+        [sys.executable, "-W", "ignore", "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    return folder
+
+
+def test_no_page_loads_anything_from_another_host(site: Path) -> None:
+    pages = {page: page.read_text() for page in site.rglob("*.html")}
+    assert len(pages) > 20
+    loaded = {link for page in pages.values() for link in Links(page).loaded}
+    assert any(link.endswith(".css") for link in loaded)
+    assert sorted(link for link in loaded if re.match(r"(https?:)?//", link)) == []
+    styles = [style.read_text() for style in site.rglob("*.css")]
+    assert [url for style in styles for url in re.findall(r"url\(['\"]?((?:https?:)?//[^)]*)", style)] == []
+
+
+def test_references_have_every_command_route_and_module(site: Path) -> None:
+    from app.main import create_app
+    from app.settings import Settings
+
+    http, line, api = ((site / "reference" / f"{name}.html").read_text() for name in ("http", "cli", "api"))
+    assert [path for path in create_app(Settings()).openapi()["paths"] if path not in http] == []
+    assert [name for name in typer.main.get_command(cli).commands if f"conv-advisor {name}" not in line] == []
+    for name in ("ConvProblem", "Measurement", "Advisor", "Report", "BenchOptions", "Variant", "for_device_kind"):
+        assert re.search(rf'id="[\w.]+\.{name}"', api), name
+
+
+def test_the_explanation_names_every_variant_whose_method_is_known() -> None:
+    text = (ROOT / "docs" / "algorithms.md").read_text()
+    known = [each.removesuffix("_tc") for each in VARIANTS if not each.startswith("cudnn.graph.")]
+    assert [each for each in known if f"`{each}`" not in text] == []
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """A folder and a running server for the commands."""
+    folder = tmp_path_factory.mktemp("commands")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = os.environ | {
+        "CONV_ADVISOR_HOME": str(folder / "home"),
+        "CONV_ADVISOR_PORT": str(port),
+        "PATH": f"{BIN}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "PWD": str(folder),
+    }
+    with (folder / "log").open("wb") as log:
+        server = subprocess.Popen(shlex.split(SERVE), env=environment, cwd=folder, stdout=log, stderr=log)
+    try:
+        assert is_ready(f"http://127.0.0.1:{port}/readyz"), (folder / "log").read_text()
+        yield environment
+    finally:
+        server.terminate()
+        server.wait(30)
+
+
+def is_ready(url: str, within_s: float = 90.0) -> bool:
+    until = time.monotonic() + within_s
+    while time.monotonic() < until:
+        try:
+            with urllib.request.urlopen(url, timeout=5):  # noqa: S310 - our own server
+                return True
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.2)
+    return False
+
+
+def test_the_server_of_the_tutorial_is_the_one_that_is_started() -> None:
+    assert commands()[0] == SERVE
+
+
+@pytest.mark.parametrize("command", [each for each in commands() if is_run(each)])
+def test_command_runs(command: str, environment: dict[str, str]) -> None:
+    here = command.replace("127.0.0.1:8000", f"127.0.0.1:{environment['CONV_ADVISOR_PORT']}")
+    done = subprocess.run(
+        ["/bin/bash", "-c", here],
+        env=environment,
+        cwd=environment["PWD"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("command", [each for each in commands() if not is_run(each)])
+def test_command_that_cannot_run_here_is_parsed(command: str) -> None:
+    assert subprocess.run(["/bin/bash", "-n", "-c", command], check=False).returncode == 0
+    words = shlex.split(command, comments=True)
+    if "conv-advisor" in words:
+        arguments = words[words.index("conv-advisor") + 1 :]
+        parse(typer.main.get_command(cli), arguments)
+
+
+def parse(command: Any, arguments: list[str]) -> None:
+    """Parse as the command line would, running nothing; an unknown command, option or value raises."""
+    while commands := getattr(command, "commands", None):
+        command, arguments = commands[arguments[0]], arguments[1:]
+    command.make_context(command.name, arguments)
+
+
+def test_every_reason_is_needed() -> None:
+    assert [prefix for prefix in NOT_RUN if not any(each.startswith(prefix) for each in commands())] == []
+
+
+def test_parsing_refuses_what_does_not_exist() -> None:
+    with pytest.raises(typer.BadParameter.__base__):  # UsageError, which Typer does not name
+        parse(typer.main.get_command(cli), ["train", "--no-such-option"])
