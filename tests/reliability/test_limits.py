@@ -19,8 +19,8 @@ CLIENTS = 64
 _PART = bytes(64 * 1024)
 _OCTETS = "application/octet-stream"
 _PATHS = ("/v1/convolutions", "/v2/models/conv/infer")
-_BUFFERS_BYTES = 64 * 2**20
-"""What a server may take for its own and the sockets' buffers: 1 MiB a client."""
+_BUFFERS_BYTES = CLIENTS * 2 * 2**20
+"""What a server may take for its own and the sockets' buffers: 2 MiB a client."""
 MOST_BYTES = 4 * LIMIT_BYTES + _BUFFERS_BYTES
 """Four bodies may be held at once; 64 bodies would take 2.5 GiB."""
 
