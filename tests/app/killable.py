@@ -28,7 +28,7 @@ from sqlalchemy import Engine as Database
 from sqlalchemy import event
 
 from app import service, worker
-from app.engine import EngineState
+from app.engine import Engine, EngineState
 from app.main import create_app
 from app.settings import Settings
 from tests import fakes
@@ -111,7 +111,7 @@ class Killer:
         return id(connection.connection.driver_connection)
 
 
-class ThreadEngine:
+class ThreadEngine(Engine):
     """An engine whose tasks run in threads of this process: what is killed here is the server, not its worker."""
 
     state, is_alive, queued, restarts, pid = EngineState.IDLE, True, 0, 0, None
