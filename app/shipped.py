@@ -10,7 +10,7 @@ from data.store import Store
 TIMINGS: Final = Path(__file__).parent.parent / "data" / "timings"
 
 
-def import_shipped(store: Store, folder: Path = TIMINGS) -> int:
+def import_shipped(store: Store, folder: Path = TIMINGS, *, device_id: str | None = None) -> int:
     """Import every shipped file that this store has not seen; the number of rows added.
 
     Parameters
@@ -18,12 +18,15 @@ def import_shipped(store: Store, folder: Path = TIMINGS) -> int:
     store : Store
     folder : Path
         Holds ``<device>/*.parquet``; files whose name ends in ``picks.parquet`` hold picks, the others measurements.
+    device_id : str, optional
+        Only the files of this device.
 
     Raises
     ------
     StoreError
     """
-    return sum(import_file(store, path) for path in sorted(folder.glob("*/*.parquet")))
+    paths = sorted(folder.glob("*/*.parquet"))
+    return sum(import_file(store, path) for path in paths if device_id in (None, path.parent.name))
 
 
 def import_file(store: Store, path: Path) -> int:

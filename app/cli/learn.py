@@ -72,7 +72,7 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Judge trees on networks they were not trained on, beside the single best variant, cuDNN and PyTorch."""
-    with _filled_store() as store, progress_bar() as show:
+    with _filled_store(device) as store, progress_bar() as show:
         report = _judge(store, device, jobs, lambda share: show(share, 1, "leaving out networks"), networks)
     if as_json:
         print_json(report.to_dict())
@@ -118,7 +118,7 @@ def _train_into(folder: Path, device: str, on_progress: Callable[[float], None],
     from models.evaluate import challenge, scores_of
     from models.tree_file import with_scores, write
 
-    with _filled_store() as store:
+    with _filled_store(device) as store:
         champion = _shipped_tree(folder) if ship else None
         found = challenge(
             store.table(device), champion, device_id=device, on_progress=lambda share: on_progress(share / 2)
@@ -165,12 +165,12 @@ def _show_result(result: dict[str, Any]) -> None:
 
 
 @contextmanager
-def _filled_store() -> Iterator[Store]:
+def _filled_store(device: str) -> Iterator[Store]:
     from app.shipped import import_shipped
     from data.store import Store
 
     with Store(load_settings().store_url) as store:
-        import_shipped(store)
+        import_shipped(store, device_id=device)
         yield store
 
 
