@@ -121,6 +121,7 @@ def run_wrk(
 _NUMBERS: Final = count(1)
 
 _SCRIPT: Final = """
+wrk.headers["Host"] = "127.0.0.1"
 local asked = {{}}
 for line in io.lines("{lines}") do asked[#asked + 1] = {asked} end
 local place = 0
