@@ -48,7 +48,8 @@ def named_object(problem: ConvProblem) -> dict[str, Any]:
 def lists_of(write: Callable[[ConvProblem], Any]) -> list[list[Any]]:
     """Layers of which none comes twice before the service has forgotten it."""
     distinct: dict[str, ConvProblem] = {}
-    shapes = sample_problems(LAYERS_A_LIST * 10, seed=os.getpid())
+    # At batch 1, or more filters might make a tensor too large.
+    shapes = [replace(problem, n=1) for problem in sample_problems(LAYERS_A_LIST * 10, seed=os.getpid())]
     wider = (replace(problem, k=problem.k + more * problem.groups) for more in count() for problem in shapes)
     for problem in islice(wider, int(1.3 * KEPT_PARTS)):
         distinct[problem.short] = problem
