@@ -9,7 +9,7 @@
 # (--build-arg BASE=debian:12-slim@sha256:...); where there is no registry, deploy/image/build.py makes one with mmdebstrap.
 # Behind a proxy that signs for others, give its certificates: --secret id=ca_bundle,src=/etc/ssl/certs/ca-certificates.crt
 
-ARG BASE=docker.io/library/debian:12-slim
+ARG BASE=debian:12-slim
 
 FROM ${BASE} AS debian
 ENV DEBIAN_FRONTEND=noninteractive

@@ -13,7 +13,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def list_of(allowed: Collection[T], kind: Callable[[str], T] = str) -> Callable[[str], list[T]]:  # type: ignore[assignment]
+def list_of(allowed: Collection[T], kind: Callable[[str], T] = str) -> Callable[[str], list[T]]:  # type: ignore[assignment]  # str reads text
     """A reader of comma-separated values, each one of those allowed."""
 
     def parse(text: str) -> list[T]:

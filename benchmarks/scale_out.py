@@ -190,7 +190,7 @@ def _variants(engine: AnyEngine) -> list[str]:
 
 @contextmanager
 def _process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
-    process = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, text=True, env=_environment())  # noqa: S603
+    process = subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, text=True, env=_environment())  # noqa: S603 - our own
     try:
         yield process
     finally:

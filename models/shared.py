@@ -144,7 +144,7 @@ class SharedModels:
         try:
             model = decode(card, content)
             if (model.device.id, model.id) != (device_id, model_id):
-                raise ModelRejected(f"it says that it is {model.id} of {model.device.id}")  # noqa: TRY301
+                raise ModelRejected(f"it says that it is {model.id} of {model.device.id}")  # noqa: TRY301 - one way to refuse
             self._registry.add(model)
         except ModelRejected as error:
             log.warning("tree %s of %s in the database is refused: %s", model_id, device_id, error)

@@ -215,7 +215,7 @@ def _environment() -> Environment:
     # Code, not HTML; every value in it is a number or a name from a closed list.
     return Environment(
         loader=FileSystemLoader(_TEMPLATES),
-        autoescape=False,  # noqa: S701
+        autoescape=False,  # noqa: S701 - no HTML
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

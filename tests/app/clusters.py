@@ -109,7 +109,7 @@ class Cluster:
 
     def engine(self, n_workers: int = 0, **options: object) -> ClusterEngine:
         """An engine on the cluster that sees so many workers."""
-        engine = ClusterEngine(self.link, **options)  # type: ignore[arg-type]
+        engine = ClusterEngine(self.link, **options)  # type: ignore[arg-type]  # the options of one call
         assert engine.wait_ready(90, n_workers) if n_workers else True
         return engine
 

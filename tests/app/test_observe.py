@@ -311,7 +311,7 @@ def _value(value: Any) -> Any:
 
 
 def test_a_collector_that_is_named_gets_a_span_of_every_request(tmp_path: Path) -> None:
-    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="traces need the extra cluster")
     collector = Collector()
     trace = "0af7651916cd43dd8448eb211c80319c"
     try:
@@ -333,7 +333,7 @@ def test_a_collector_that_is_named_gets_a_span_of_every_request(tmp_path: Path) 
 
 
 def test_a_collector_that_does_not_answer_holds_nobody_up(tmp_path: Path) -> None:
-    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="traces need the extra cluster")
     with serving(tmp_path, otlp_endpoint="http://127.0.0.1:9") as client:
         assert client.get(f"/v1/advice?layer={LAYER}").status_code == 200
 

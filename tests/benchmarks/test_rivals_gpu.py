@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.gpu_exclusive]
 @pytest.mark.parametrize("layout", Layout)
 @pytest.mark.parametrize("dtype", DType)
 def test_everybody_is_timed_in_replayed_graphs_and_tuning_happens(dtype: DType, layout: Layout) -> None:
-    pytest.importorskip("torch")
+    pytest.importorskip("torch", reason="PyTorch is who is compared with")
     problem = ConvProblem.parse("14-8-3-64-32", dtype=dtype, layout=layout)
     advised = {ADVICE: tuple(map(Choice, POOL))}
     order = Order(problem, advised, is_fresh=True, rule=StopRule(max_samples=6, budget_ms=10))

@@ -48,7 +48,7 @@ def test_a_service_is_granted_nothing_that_it_does_not_need(name: str) -> None:
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
-    assert "/tmp" in service["tmpfs"]  # noqa: S108
+    assert "/tmp" in service["tmpfs"]  # noqa: S108 - a path in the container
     assert ("cap_add" in service) == (name == "postgres")
     assert "privileged" not in service
 
