@@ -22,7 +22,6 @@ from app.web.measured import run_view
 from app.web.render import STATIC, Assets, is_fragment, page
 from app.web.tradeoffs import DetailsView, details_view
 from app.web.views import AdviceView, advice_view
-from data import networks
 from data.errors import ConvAdvisorError
 from kernels.bench import BenchOptions
 from models.landscape import Axis
@@ -86,7 +85,7 @@ async def show_advice(request: Request) -> Response:
     devices, status = await asyncio.to_thread(lambda: (overview.device_ids(service), overview.status_view(service)))
     values: dict[str, Any] = {"form": form, "view": view, "details": details, "problem": problem}
     values |= {"devices": devices, "status": status}
-    values |= {"networks": _networks(), "titles": overview.TITLES}
+    values |= {"groups": overview.network_groups(), "titles": overview.TITLES}
     response = page(request, "advice.html", values, problem["status"] if problem else 200)
     if view:
         response.headers["HX-Push-Url"] = form.address("/", network=form["network"], language=form["language"])
@@ -103,7 +102,7 @@ async def show_network(request: Request, name: str = "resnet50") -> Response:
     devices = await asyncio.to_thread(overview.device_ids, service)
     chosen = {"batch": "1", "dtype": "float32", "layout": "nchw"} | asked
     values = {"view": view, "chosen": chosen, "devices": devices, "batches": overview.BATCHES}
-    return page(request, "network.html", values | {"networks": _networks(), "titles": overview.TITLES})
+    return page(request, "network.html", values | {"groups": overview.network_groups(), "titles": overview.TITLES})
 
 
 @router.get("/map")
@@ -241,10 +240,6 @@ def _run_page(request: Request, run: Run) -> Response:
 def _measuring(request: Request) -> Measuring:
     found: Measuring = request.app.state.measuring
     return found
-
-
-def _networks() -> dict[str, int]:
-    return {name: len(networks.layers(name)) for name in networks.names()}
 
 
 def _error_page(request: Request, problem: dict[str, Any]) -> Response:

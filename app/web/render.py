@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import version
@@ -130,8 +131,15 @@ def _environment() -> Environment:
     for name in ("time", "size", "quantity", "digits", "slowdown", "error", "percent", "moment", "duration"):
         environment.filters[name] = getattr(text, name)
     environment.filters["breakable"] = _breakable
+    environment.filters["by_parts"] = _by_parts
     environment.filters["capfirst"] = lambda said: said[:1].upper() + said[1:]
     return environment
+
+
+def _by_parts(layer: str) -> Markup:
+    """A layer's name that may be broken after its five sizes and after each thing that is said beside them."""
+    sizes, *rest = re.split(r"-(?=[a-z])", layer)
+    return Markup("-<wbr>").join(Markup('<span class="part">{}</span>').format(part) for part in (sizes, *rest))
 
 
 def _breakable(variant: str) -> Markup:

@@ -28,6 +28,7 @@ PAGES = (
     "/?layer=12-1-3-8-8&device=cpu",
     "/?layer=14-1-3-1-1&device=nvidia-h200",
     "/networks/squeezenet",
+    "/networks/held-out",
     "/map",
     "/models",
     "/jobs",

@@ -229,7 +229,7 @@ def exchange(port: int, *parts: bytes) -> bytes:
 
 
 def test_a_body_beyond_the_limit_is_refused_before_it_is_sent(running: Server) -> None:
-    head = b"POST /v1/convolutions HTTP/1.1\r\nHost: x\r\nContent-Type: application/octet-stream\r\n"
+    head = b"POST /v1/convolutions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/octet-stream\r\n"
     answer = exchange(running.port, head + b"Content-Length: 99999999999\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 413")
     assert b"application/problem+json" in answer
@@ -247,7 +247,7 @@ def test_what_is_no_http_or_the_wrong_kind_is_refused(running: Server) -> None:
 
 
 def test_a_client_that_stops_in_the_middle_blocks_nobody(running: Server) -> None:
-    head = b"POST /v1/convolutions HTTP/1.1\r\nHost: x\r\nContent-Type: application/octet-stream\r\n"
+    head = b"POST /v1/convolutions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/octet-stream\r\n"
     with socket.create_connection(("127.0.0.1", running.port), timeout=10) as connection:
         connection.sendall(head + b"Content-Length: 1000000\r\n\r\n" + bytes(1000))
         assert running.http.get("/livez").status_code == 200
