@@ -61,9 +61,12 @@ class Variant:
     why_not : callable (problem, device) -> str or None
         The reason why it does not apply; None where it applies.
     workspace_bytes : callable (problem) -> int or None
-        Scratch memory; None where only the library knows, after it was asked.
+        Scratch memory under the default limit, else the least it needs; None where only the library knows, after it
+        was asked.
     source : str
         Paper, documentation or post the method comes from.
+    least_workspace_bytes : callable (problem) -> int, optional
+        The least it needs, where that is known sooner than `workspace_bytes`.
     """
 
     id: str
@@ -73,6 +76,13 @@ class Variant:
     why_not: Rule
     workspace_bytes: Callable[[ConvProblem], int | None]
     source: str
+    least_workspace_bytes: Callable[[ConvProblem], int] | None = None
+
+    def needed_bytes(self, problem: ConvProblem, limit_bytes: int) -> int | None:
+        """A number above the limit if and only if `workspace_bytes` is; None where that is."""
+        if self.least_workspace_bytes and limit_bytes >= DEFAULT_WORKSPACE_LIMIT_BYTES:
+            return self.least_workspace_bytes(problem)
+        return self.workspace_bytes(problem)
 
 
 @dataclass

@@ -357,7 +357,7 @@ class Advisor:
             variant = pool[name]
             if variant.why_not(problem, device) or (is_deterministic and not variant.is_deterministic):
                 continue
-            workspace = variant.workspace_bytes(problem)
+            workspace = variant.needed_bytes(problem, max_workspace_bytes)
             if workspace is None:
                 workspace = leaf.workspace_bytes(name)
             if workspace is None or workspace <= max_workspace_bytes:

@@ -1,12 +1,9 @@
-// Copies to shared memory that a thread does not wait for, and thread-block clusters; on a CPU, what stands for them.
+// Copies to shared memory that a thread does not wait for; on a CPU, what stands for them. After clusters.cuh.
 //
 //   copies       cp.async of 4, 8 or 16 bytes, of which some may be zeros instead; all kernels wait by groups
-//   clusters     from compute capability 9.0 on; elsewhere a block is a cluster of its own, and pushes to nobody
+//   counted      to another block of the cluster, which waits for so many bytes; from compute capability 9.0 on
 
 #ifdef __CUDA_ARCH__
-__device__ __forceinline__ unsigned shared_address(const void* pointer) {
-    return (unsigned)__cvta_generic_to_shared(pointer);
-}
 // Copies the first `bytes` of BYTES and fills the rest with zeros.
 template <int BYTES>
 __device__ __forceinline__ void copy_async(void* target, const void* source, int bytes) {
@@ -33,39 +30,7 @@ void wait_for_all_copies_but() {}
 #endif
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-__device__ __forceinline__ unsigned cluster_rank() {
-    unsigned rank;
-    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
-}
-__device__ __forceinline__ unsigned cluster_size() {
-    unsigned size;
-    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
-    return size;
-}
-__device__ __forceinline__ unsigned cluster_index() {
-    unsigned index;
-    asm("mov.u32 %0, %%clusterid.x;" : "=r"(index));
-    return index;
-}
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
-// For a barrier that orders no memory: a release waits for what was written before.
-__device__ __forceinline__ void cluster_arrive_relaxed() {
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-}
-__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-__device__ __forceinline__ unsigned address_in(unsigned address, unsigned rank) {
-    unsigned there;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
-    return there;
-}
-// The same place in another block's shared memory.
-__device__ __forceinline__ void push(float* place, unsigned rank, float4 value) {
-    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address_in(shared_address(place), rank)),
-                 "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w)
-                 : "memory");
-}
-// The same, and 16 bytes to the count that the other block's barrier waits for.
+// As push, and 16 bytes to the count that the other block's barrier waits for.
 __device__ __forceinline__ void push_counted(float* place, unsigned rank, float4 value, const void* barrier) {
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
                      address_in(shared_address(place), rank)),
@@ -92,13 +57,6 @@ __device__ __forceinline__ void wait_for_bytes(const void* barrier) {
     }
 }
 #else
-__device__ __forceinline__ unsigned cluster_rank() { return 0; }
-__device__ __forceinline__ unsigned cluster_size() { return 1; }
-__device__ __forceinline__ unsigned cluster_index() { return blockIdx.x; }
-__device__ __forceinline__ void cluster_arrive() {}
-__device__ __forceinline__ void cluster_arrive_relaxed() {}
-__device__ __forceinline__ void cluster_wait() {}
-__device__ __forceinline__ void push(float*, unsigned, float4) {}
 __device__ __forceinline__ void push_counted(float*, unsigned, float4, const void*) {}
 __device__ __forceinline__ void expect_bytes(void*, int) {}
 __device__ __forceinline__ void wait_for_bytes(const void*) {}

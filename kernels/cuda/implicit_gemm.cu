@@ -16,6 +16,7 @@
 //   source       the idea of many K parts for small batches: cuConv, arXiv:2103.16234; distributed shared memory: CUDA
 //                C++ Programming Guide, "Thread Block Clusters"
 
+#include "clusters.cuh"
 #include "asynchronous.cuh"
 #if TENSOR
 #include "fragments.cuh"

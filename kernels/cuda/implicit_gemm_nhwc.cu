@@ -60,9 +60,8 @@
 static_assert(AHEAD >= 1 && ROW_STEP % 8 == 0, "a ring, and whole swizzles a thread");
 static_assert(WGMMA ? BM / WARPS_M == 16 && WARPS_M % 4 == 0 : TILES_N % 2 == 0, "whole fragments");
 
-__device__ __forceinline__ unsigned shared_address(const void* pointer) {
-    return (unsigned)__cvta_generic_to_shared(pointer);
-}
+#include "clusters.cuh"
+
 // 16 bytes, or zeros.
 __device__ __forceinline__ void copy_async(unsigned target, const Storage* source, bool is_read) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "r"(is_read ? 16 : 0));

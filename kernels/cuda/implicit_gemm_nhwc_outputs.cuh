@@ -4,32 +4,6 @@
 //                copied out by up to 16 bytes
 //   sums         with a split: float32 in shared memory, pushed to the block of the cluster that owns the rows, added there
 
-__device__ __forceinline__ unsigned cluster_rank() {
-    unsigned rank;
-    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
-}
-__device__ __forceinline__ unsigned cluster_size() {
-    unsigned size;
-    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
-    return size;
-}
-__device__ __forceinline__ unsigned cluster_index() {
-    unsigned index;
-    asm("mov.u32 %0, %%clusterid.x;" : "=r"(index));
-    return index;
-}
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
-__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-// The same place in another block's shared memory.
-__device__ __forceinline__ void push(float* place, unsigned rank, float4 value) {
-    unsigned address;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(place)), "r"(rank));
-    asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(value.x), "f"(value.y),
-                 "f"(value.z), "f"(value.w)
-                 : "memory");
-}
-
 // sums (WARPS_K, OUTER, SUM_PITCH).
 __device__ __forceinline__ void store_sums(float* sums, const float (&sum)[SUMS]) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;

@@ -19,6 +19,7 @@
 //   source       the idea of many K parts for small batches: cuConv, arXiv:2103.16234; distributed shared memory: CUDA
 //                C++ Programming Guide; three products for float32: Ootomo, Yokota, arXiv:2203.03341
 
+#include "clusters.cuh"
 #include "asynchronous.cuh"
 #include "fragments.cuh"
 

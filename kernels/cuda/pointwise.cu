@@ -53,10 +53,9 @@
 #define LOW_STAGES 2  // where weight streams, a stage's small parts are used up before the next but one
 #define SUM_PITCH (BP + (ELEMENT == 4 || SPLIT_C ? 4 : 8))
 
+#include "clusters.cuh"
+
 #ifdef __CUDA_ARCH__
-__device__ __forceinline__ unsigned shared_address(const void* pointer) {
-    return (unsigned)__cvta_generic_to_shared(pointer);
-}
 template <int BYTES>
 __device__ __forceinline__ void copy_async(unsigned target, const void* source, int bytes) {
     if constexpr (BYTES == 16)
@@ -69,29 +68,13 @@ template <int COUNT>
 __device__ __forceinline__ void wait_for_all_copies_but() {
     asm volatile("cp.async.wait_group %0;" ::"n"(COUNT) : "memory");
 }
-__device__ __forceinline__ unsigned cluster_rank() {
-    unsigned rank;
-    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
-}
-__device__ __forceinline__ unsigned cluster_size() {
-    unsigned size;
-    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
-    return size;
-}
-__device__ __forceinline__ unsigned cluster_index() {
-    unsigned index;
-    asm("mov.u32 %0, %%clusterid.x;" : "=r"(index));
-    return index;
-}
 __device__ __forceinline__ void cluster_sync() {
-    asm volatile("barrier.cluster.arrive.release.aligned;\n\tbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+    cluster_arrive();
+    cluster_wait();
 }
 __device__ __forceinline__ float read_of(unsigned address, unsigned rank) {
-    unsigned there;
     float value;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
-    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(there) : "memory");
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(address_in(address, rank)) : "memory");
     return value;
 }
 __device__ __forceinline__ float round_to_tf32(float value) {
@@ -100,7 +83,6 @@ __device__ __forceinline__ float round_to_tf32(float value) {
     return __uint_as_float(rounded);
 }
 #else  // on a CPU: one block a cluster
-inline uintptr_t shared_address(const void* pointer) { return (uintptr_t)pointer; }
 template <int BYTES>
 void copy_async(uintptr_t target, const void* source, int bytes) {
     memset((void*)target, 0, BYTES);
@@ -109,9 +91,6 @@ void copy_async(uintptr_t target, const void* source, int bytes) {
 inline void commit_copies() {}
 template <int COUNT>
 void wait_for_all_copies_but() {}
-inline unsigned cluster_rank() { return 0; }
-inline unsigned cluster_size() { return 1; }
-inline unsigned cluster_index() { return blockIdx.x; }
 inline void cluster_sync() { __syncthreads(); }
 inline float read_of(uintptr_t address, unsigned) { return *(const float*)address; }
 inline float round_to_tf32(float value) { return value; }

@@ -203,6 +203,7 @@ VARIANTS: Final = (
         Algorithm.WINOGRAD,
         why_not=all_of(_PLAIN, filter_is((3, 3)), dtype_in(DType.FLOAT32), _has_wgmma),
         workspace_bytes=_winograd_large_bytes,
+        least_workspace_bytes=winograd_large_plan.least_workspace_bytes,
         source=_WINOGRAD,
     ),
     _variant(
@@ -210,6 +211,7 @@ VARIANTS: Final = (
         Algorithm.WINOGRAD,
         why_not=all_of(_PLAIN, filter_is((5, 5)), dtype_in(DType.FLOAT32), _has_wgmma),
         workspace_bytes=_winograd_large_bytes,
+        least_workspace_bytes=winograd_large_plan.least_workspace_bytes,
         source=_WINOGRAD,
     ),
     _variant(

@@ -206,6 +206,17 @@ def test_what_a_plan_says_it_needs_is_enough_and_less_is_not(plan: object, layer
         plan(problem, needed - 1)
 
 
+@pytest.mark.parametrize("limit_bytes", [2**26, 2**30, 2**31, 2**34])
+@pytest.mark.parametrize("layer", ["56-64-3-64-64", "224-256-3-128-64", "7-8-3-14000-14000", "1000-4-5-500-64"])
+def test_what_is_needed_is_above_a_limit_where_the_workspace_is(layer: str, limit_bytes: int) -> None:
+    problem = ConvProblem.parse(layer)
+    for variant in VARIANTS:
+        workspace, needed = variant.workspace_bytes(problem), variant.needed_bytes(problem, limit_bytes)
+        assert workspace is not None
+        assert needed is not None
+        assert (needed > limit_bytes) == (workspace > limit_bytes), variant.id
+
+
 @settings(deadline=None)
 @given(images=st.integers(1, 300), limit=st.integers(0, 200 * MIB))
 def test_chunks_fit_the_limit_and_cover_the_batch(images: int, limit: int) -> None:

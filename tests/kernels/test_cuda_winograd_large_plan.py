@@ -61,6 +61,21 @@ def test_the_workspace_by_hand() -> None:
     assert plans.workspace_bytes(problem, cut) == u + v + m + 4 * (8 * 33 + 2 * 64)
 
 
+@pytest.mark.parametrize("layer", LAYERS)
+def test_the_workspace_is_its_parts_and_the_most_images_are_the_most_that_fit(layer: str) -> None:
+    problem = ConvProblem.parse(layer)
+    scales = 4 * (problem.n * (plans.MOST_PARTS + 1) + 2 * problem.k)
+    for timed in plans.MENU:
+        for images in range(1, problem.n + 1):
+            cut = plans.Cut(timed.tile, images)
+            parts = plans.u_bytes(problem, cut), plans.v_bytes(problem, cut), plans.m_bytes(problem, cut)
+            needed = plans.workspace_bytes(problem, cut)
+            assert needed == sum(parts) + scales
+            assert plans.least_workspace_bytes(problem) <= needed
+            assert plans.most_images(problem, timed.tile, needed) >= images
+            assert plans.most_images(problem, timed.tile, needed - 1) < images
+
+
 @pytest.mark.parametrize("timed", plans.MENU, ids=lambda timed: f"{timed.tile.bm}x{timed.tile.bn}")
 def test_blocks_fit_a_multiprocessor(timed: plans.TimedTile) -> None:
     tile = timed.tile
