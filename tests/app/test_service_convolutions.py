@@ -222,7 +222,7 @@ def test_a_full_queue_says_when_to_come_back(tmp_path: Path) -> None:
             threads.submit(own.post, "/v1/convolutions", json={"layer": LAYER, "variant": HANGING}) for _ in range(6)
         ]
         refused = [one for one in (each.result() for each in asked) if one.status_code == 503]
-        assert len(refused) == 4
+        assert len(refused) in (4, 5)  # one runs, one waits, unless the second came before the first was taken
         for response in refused:
             is_problem(response, 503, "queue-full")
             assert int(response.headers["retry-after"]) >= 1

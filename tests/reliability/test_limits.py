@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,8 @@ async def ask(port: int, send: Callable[[asyncio.StreamWriter, str], Awaitable[N
         sending.cancel()
         await asyncio.wait([sending])
         writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
 
 
 async def until_refused(
