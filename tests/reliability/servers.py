@@ -12,16 +12,19 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
 
 import httpx
 
 from app.settings import PREFIX
+from models.tree_file import TreeModel
 from tests.app.serving import LARGE, SMALL, TIMES_MS, keep_tree, small_tree
 from tests.processes import eventually
 from tests.reliability.faulty import PACE, write_recording
 
 _START_S = 300.0
 _ANSWER_S = 60.0
+_TREE: Final = small_tree(TIMES_MS)
 
 
 @dataclass
@@ -49,17 +52,24 @@ class Server:
         for pid in self.workers():
             os.kill(pid, signal.SIGKILL)
 
+    def log(self) -> str:
+        """What it has written."""
+        return (self.home / "server.log").read_text()
+
     def is_ready(self) -> bool:
         """What it says of itself."""
         return self.http.get("/readyz").status_code == 200
 
 
 @contextmanager
-def running(home: Path, *, pace_s: float = 0.0, **settings: object) -> Iterator[Server]:
-    """A server on a device that replays two layers, with a tree for it, once it is ready."""
+def running(
+    home: Path, *, pace_s: float = 0.0, model: TreeModel | None = _TREE, **settings: object
+) -> Iterator[Server]:
+    """A server on a device that replays two layers, once it lacks nothing, but for a tree where none is given."""
     home.mkdir(parents=True, exist_ok=True)
     write_recording(home / "recording.parquet", SMALL, LARGE)
-    keep_tree(home, small_tree(TIMES_MS))
+    if model:
+        keep_tree(home, model)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -72,7 +82,8 @@ def running(home: Path, *, pace_s: float = 0.0, **settings: object) -> Iterator[
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=_ANSWER_S) as http:
         server = Server(process, port, http, home)
         try:
-            assert eventually(lambda: _is_ready(server), within_s=_START_S), (home / "server.log").read_text()
+            missing = [] if model else ["model"]
+            assert eventually(lambda: _missing(server) == missing, within_s=_START_S), server.log()
             yield server
         finally:
             process.kill()
@@ -137,12 +148,14 @@ def request_of(method: str, path: str, body: bytes = b"", kind: str = "applicati
     return head_of(method, path, kind, Content_Length=len(body)) + body if body else head_of(method, path)
 
 
-def _is_ready(server: Server) -> bool:
-    assert server.process.poll() is None, (server.home / "server.log").read_text()
+def _missing(server: Server) -> list[str] | None:
+    """The parts that it is not ready for want of; None where it does not answer yet."""
+    assert server.process.poll() is None, server.log()
     try:
-        return server.is_ready()
+        said: dict[str, Any] = server.http.get("/readyz").json()
     except httpx.TransportError:
-        return False
+        return None
+    return list(said.get("missing", ()))
 
 
 def _command(pid: int) -> bytes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,10 @@ import pytest
 from app.ready import LONGEST_S, Readiness
 from data.errors import StoreError
 from data.presence import Presence
-from tests.app.serving import GPU
+from data.store import Store
+from models.registry import Registry
+from models.shared import SharedModels
+from tests.app.serving import GPU, TIMES_MS, small_tree
 from tests.processes import eventually
 from tests.reliability.faulty import BROKEN
 from tests.reliability.servers import Server, running
@@ -21,12 +23,12 @@ from tests.reliability.servers import Server, running
 WITHIN_S = 2.0
 
 
-def move(name: str) -> tuple[Callable[[Server], None], Callable[[Server], None]]:
-    """A file of the home is moved away, and back."""
-    return (
-        lambda server: (server.home / name).rename(server.home / "away"),
-        lambda server: (server.home / "away").rename(server.home / name),
-    )
+def lose_store(server: Server) -> None:
+    (server.home / "conv-advisor.db").rename(server.home / "away")
+
+
+def find_store(server: Server) -> None:
+    (server.home / "away").rename(server.home / "conv-advisor.db")
 
 
 def break_worker(server: Server) -> None:
@@ -39,8 +41,7 @@ def mend_worker(server: Server) -> None:
 
 
 CHANGES = {
-    "store": move("conv-advisor.db"),
-    "model": move(f"models/{GPU.id}/active.json"),
+    "store": (lose_store, find_store),
     "worker": (break_worker, mend_worker),
 }
 
@@ -68,6 +69,24 @@ def test_what_is_missing_is_told_and_that_it_is_there_again(
         assert eventually(server.is_ready, within_s=WITHIN_S)
         with capsys.disabled():
             print(f"\n{part}: told after {lost_s:.2f} s, again after {time.monotonic() - began:.2f} s")
+
+
+@pytest.mark.timeout(900)
+def test_a_tree_that_is_missing_is_told_until_there_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with running(tmp_path, model=None) as server:
+        said = server.http.get("/readyz")
+        assert said.status_code == 503
+        assert list(said.json()["missing"]) == ["model"]
+        with Store(f"sqlite:///{tmp_path / 'conv-advisor.db'}") as store:
+            began = time.monotonic()
+            SharedModels(Registry(tmp_path / "elsewhere"), store.engine).add(small_tree(TIMES_MS), in_charge=True)
+        assert eventually(server.is_ready, within_s=WITHIN_S)
+        took_s = time.monotonic() - began
+        (tmp_path / "models" / GPU.id / "active.json").unlink()
+        time.sleep(WITHIN_S)
+        assert server.is_ready(), "what this host has lost comes back from the database"
+        with capsys.disabled():
+            print(f"\nmodel: there after {took_s:.2f} s")
 
 
 def test_a_part_that_hangs_is_told_too_and_asked_once() -> None:
