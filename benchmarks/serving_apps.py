@@ -5,7 +5,6 @@ Run as ``python -m benchmarks.serving_apps raw|service|forms PORT``; it serves o
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -13,9 +12,11 @@ from typing import Any, Final
 
 import numpy as np
 import uvicorn
+from fastapi import FastAPI
 from starlette.requests import Request
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
+from app import drain
 from app.answers import convolution_metadata, convolution_summary
 from app.body import Bytes, read
 from app.border import CAUTION
@@ -65,28 +66,26 @@ async def forms(scope: Scope, receive: Receive, send: Send) -> None:
     await _answer(send, made, headers)
 
 
-def service() -> ASGIApp:
+def service() -> FastAPI:
     """The service by the environment's settings, and what it kept at `KEPT_PATH`."""
     app = create_app(load_settings(), timings=Path("nothing"))
 
-    async def with_counts(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] == KEPT_PATH:
-            kept = app.state.service.answers, app.state.service.parts
-            counts = {"hits": sum(each.hits for each in kept), "misses": sum(each.misses for each in kept)}
-            await _answer(send, json.dumps(counts).encode(), [])
-        else:
-            await app(scope, receive, send)
+    @app.get(KEPT_PATH)
+    async def counts() -> dict[str, int]:
+        kept = app.state.service.answers, app.state.service.parts
+        return {"hits": sum(each.hits for each in kept), "misses": sum(each.misses for each in kept)}
 
-    return with_counts
+    return app
 
 
 def main() -> None:
-    """Serve one of them."""
+    """Serve one of them, the service as its command does."""
     name, port = sys.argv[1:]
-    made: dict[str, Callable[[], ASGIApp]] = {"raw": lambda: raw, "forms": lambda: forms, "service": service}
-    uvicorn.run(
-        made[name](), host="127.0.0.1", port=int(port), log_level="warning", access_log=False, server_header=False
-    )
+    options: dict[str, Any] = {"host": "127.0.0.1", "port": int(port), "log_level": "warning", "access_log": False}
+    if name == "service":
+        drain.run(service(), server_header=False, **options)
+    else:
+        uvicorn.run({"raw": raw, "forms": forms}[name], server_header=False, **options)
 
 
 def _bytes(_request: Request, body: Bytes) -> Made:

@@ -19,8 +19,10 @@ _PADS: Final = (SIZES.index("pad_h"), SIZES.index("pad_w"))
 Row = tuple[int, ...]
 """The sizes of one problem."""
 
+_NAMED: Final = (*FIELDS, "short", "key")
 _SIZES_OF: Final = attrgetter(*SIZES)
 _SHORT: Final = re.compile("-".join([r"([1-9][0-9]{0,9})"] * 5))
+_SHORTS: Final = re.compile(r"(?:[1-9][0-9]{0,9}-){4}[1-9][0-9]{0,9}(?:\n(?:[1-9][0-9]{0,9}-){4}[1-9][0-9]{0,9})*")
 _LONG: Final = re.compile(
     "AxA-A-AxA-A-A-strideAxA-padBxB-dilationAxA-groupsA".replace("A", "([1-9][0-9]{0,9})").replace(
         "B", "(0|[1-9][0-9]{0,9})"
@@ -64,6 +66,20 @@ def row_of_short(layer: str) -> Row | None:
     return batch, depth, size, size, filters, taps, taps, 1, 1, pad, pad, 1, 1, 1
 
 
+def table_of_shorts(layers: Sequence[str]) -> np.ndarray | None:
+    """The rows of `row_of_short` as an array, read in one go; None unless every layer has the form with five sizes."""
+    text = "\n".join(layers)
+    if not _SHORTS.fullmatch(text):
+        return None
+    found = np.fromstring(text.replace("-", " "), np.int64, sep=" ").reshape(-1, 5)
+    if len(found) != len(layers):  # a layer has a line break in it
+        return None
+    size, batch, taps, filters, depth = found.T
+    pad, one = taps // 2, np.ones_like(taps)
+    rows = (batch, depth, size, size, filters, taps, taps, one, one, pad, pad, one, one, one)
+    return np.stack(rows, axis=1)
+
+
 def _row_of_long(layer: str) -> Row | None:
     match = _LONG.fullmatch(layer)
     if match is None:
@@ -79,22 +95,23 @@ def row_of(problem: ConvProblem) -> Row:
     return _SIZES_OF(problem)
 
 
-def problem_of(row: Row, dtype: DType, layout: Layout, short: str | None = None) -> ConvProblem:
+def problem_of(row: Sequence[int], dtype: DType, layout: Layout, short: str | None = None) -> ConvProblem:
     """The problem of a row, without a check: where it has had none, `ConvProblem.is_sound` makes up for it.
 
     Parameters
     ----------
-    row : tuple of int
+    row : sequence of int
     dtype : DType
     layout : Layout
     short : str, optional
         Its short form, where that is known already.
     """
     problem = object.__new__(ConvProblem)
-    known = problem.__dict__
-    known.update(zip(FIELDS, (*row, dtype, layout), strict=True))
-    if short is not None:
-        known["short"], known["key"] = short, short + KEY_ENDS[dtype, layout]
+    if short is None:
+        problem.__dict__.update(zip(FIELDS, (*row, dtype, layout), strict=True))
+    else:
+        values = (*row, dtype, layout, short, short + KEY_ENDS[dtype, layout])
+        problem.__dict__.update(zip(_NAMED, values, strict=True))
     return problem
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from itertools import groupby
+from operator import itemgetter
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
@@ -143,12 +144,16 @@ class _Candidate:
     uncertainty: float
 
 
+_Level = tuple[tuple[str, ...], Variant | None, float]
+"""Variants of one predicted time that are likely to run; the variant where it is one; their slowdown."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Row:
     """A leaf of the tree, whatever the problem: what the advisor reads of its arrays, once."""
 
     column: Mapping[str, int]
-    order: tuple[tuple[str, ...], ...]  # of the variants that are likely to run; of one predicted time together
+    order: tuple[_Level, ...]
     log_slowdown: list[float]
     slowdown: list[float]
     workspace: list[float]
@@ -299,7 +304,7 @@ class Advisor:
         leaf = self._leaf(*describe(problem))
         if leaf is None:
             return
-        for names in leaf.row.order:
+        for names, _, _ in leaf.row.order:
             tied = self._tied(names, problem, leaf, max_workspace_bytes, is_deterministic)
             yield from (candidate.variant.id for candidate in tied)
 
@@ -347,21 +352,20 @@ class Advisor:
         is_deterministic : bool
         """
         row = self._rows.get(place) or self._row(place)
-        device, pool, leaf = self.device, self._pool, _Leaf(row, roofline_ms * row.best, n_bytes)
-        for names in row.order:
-            if len(names) > 1:
+        device, best_ms = self.device, roofline_ms * row.best
+        for names, variant, slowdown in row.order:
+            if variant is None:
+                leaf = _Leaf(row, best_ms, n_bytes)
                 if tied := self._tied(names, problem, leaf, max_workspace_bytes, is_deterministic):
                     return tied[0].variant.id, tied[0].time_ms
                 continue
-            (name,) = names
-            variant = pool[name]
             if variant.why_not(problem, device) or (is_deterministic and not variant.is_deterministic):
                 continue
             workspace = variant.needed_bytes(problem, max_workspace_bytes)
             if workspace is None:
-                workspace = leaf.workspace_bytes(name)
+                workspace = _Leaf(row, best_ms, n_bytes).workspace_bytes(variant.id)
             if workspace is None or workspace <= max_workspace_bytes:
-                return name, leaf.time_ms(name)
+                return variant.id, best_ms * slowdown
         return None
 
     def _tied(
@@ -398,9 +402,13 @@ class Advisor:
             for name, column in self._column.items()
             if name in self._pool and support[column] >= MIN_SUPPORT
         )
+        levels = [(each, [name for _, name in tied]) for each, tied in groupby(known, key=itemgetter(0))]
         row = self._rows[place] = _Row(
             column=self._column,
-            order=tuple(tuple(name for _, name in tied) for _, tied in groupby(known, key=lambda pair: pair[0])),
+            order=tuple(
+                (tuple(names), self._pool[names[0]] if len(names) == 1 else None, math.exp(each))
+                for each, names in levels
+            ),
             log_slowdown=log_slowdown,
             slowdown=[math.exp(each) for each in log_slowdown],
             workspace=workspace,

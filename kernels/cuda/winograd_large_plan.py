@@ -118,7 +118,7 @@ class Cut:
     images: int
 
 
-_LEAST_CUT: Final = Cut(MENU[0].tile, 1)
+_LEAST: Final = MENU[0].tile
 """Every other tile is a multiple of this one."""
 
 
@@ -184,10 +184,7 @@ def m_bytes(problem: ConvProblem, cut: Cut) -> int:
 
 def workspace_bytes(problem: ConvProblem, cut: Cut) -> int:
     """U, V, M, and the scales with what they are made from."""
-    # In one go: advice asks this of 100,000 layers a second.
-    u, v = rows_u(problem, cut), rows_v(problem, cut, cut.images)
-    scales = 4 * (problem.n * (MOST_PARTS + 1) + 2 * problem.k)
-    return positions_of(problem) * ((u + v) * slices_of(problem) * PARTS * ROW_BYTES + 4 * problem.k * v) + scales
+    return _workspace_bytes(problem, cut.tile.bm, cut.tile.bn, cut.images)
 
 
 def run_tiles(problem: ConvProblem) -> int:
@@ -209,7 +206,16 @@ def gemm_blocks(problem: ConvProblem, cut: Cut, images: int) -> int:
 
 def least_workspace_bytes(problem: ConvProblem) -> int:
     """Of one image at a time with the smallest tile: the least that any cut takes."""
-    return workspace_bytes(problem, _LEAST_CUT)
+    return _workspace_bytes(problem, _LEAST.bm, _LEAST.bn, 1)
+
+
+def _workspace_bytes(problem: ConvProblem, bm: int, bn: int, images: int) -> int:
+    # In one body: advice asks this of 100,000 layers a second.
+    k, tile = problem.k, TILES_OF[problem.r, problem.s]
+    tiles = images * -(-problem.p // OUT) * -(-problem.q // OUT)
+    u, v = -(-k // bm) * bm, -(-tiles // bn) * bn
+    scales = 4 * (problem.n * (MOST_PARTS + 1) + 2 * k)
+    return tile * tile * ((u + v) * -(-problem.c // SLICE) * PARTS * ROW_BYTES + 4 * k * v) + scales
 
 
 def most_images(problem: ConvProblem, tile: Tile, limit_bytes: int) -> int:
