@@ -211,6 +211,7 @@ def decode(card_json: str | bytes, content: bytes) -> TreeModel:
     """
     try:
         card = json.loads(card_json)
+        json.dumps(card, ensure_ascii=False).encode()  # no half of a surrogate pair, which no answer could hold
         _audit_card(card)
         digest = hashlib.sha256(content).hexdigest()
         _check(digest == card["sha256"], f"sha256 is {digest}, the card says {card['sha256']}")

@@ -151,6 +151,7 @@ CARDS: dict[str, tuple[dict[str, Any], str]] = {
         "capability 'new'",
     ),
     "hash": ({"sha256": "0" * 64, "model_id": "0" * 12}, "sha256"),
+    "half of a pair": ({"created_at": "\ud800"}, "surrogates not allowed"),
     "hash no string": ({"sha256": 5}, "sha256"),
 }
 
