@@ -254,8 +254,14 @@ class Advisor:
         candidates: list[_Candidate] = []
         excluded: list[Exclusion] = []
         for variant, reason in zip(self._pool.values(), self._rules.reasons(problem), strict=False):
+            if reason is not None:
+                excluded.append(Exclusion(variant.id, reason))
+                continue
             summary = measured.get(variant.id) if measured else None
-            found = reason or self._candidate(variant, problem, leaf, summary, *limits)
+            if summary is None and leaf:
+                found = _predicted(variant, problem, leaf, *limits)
+            else:
+                found = self._known(variant, problem, leaf, summary, *limits)
             if isinstance(found, str):
                 excluded.append(Exclusion(variant.id, found))
             else:
@@ -419,7 +425,7 @@ class Advisor:
         )
         return row
 
-    def _candidate(
+    def _known(
         self,
         variant: Variant,
         problem: ConvProblem,
@@ -428,9 +434,7 @@ class Advisor:
         max_workspace_bytes: int,
         is_deterministic: bool,
     ) -> _Candidate | str:
-        """A variant that applies, with its time, or why it is out."""
-        if summary is None and leaf:
-            return _predicted(variant, problem, leaf, max_workspace_bytes, is_deterministic)
+        """A variant of which something was measured, or nothing is predicted, with its time, or why it is out."""
         workspace = _workspace_bytes(variant, problem, leaf, summary)
         reason = _over_limits(variant, workspace, max_workspace_bytes, is_deterministic)
         if reason:
@@ -446,7 +450,9 @@ def _predicted(
     variant: Variant, problem: ConvProblem, leaf: _Leaf, max_workspace_bytes: int, is_deterministic: bool
 ) -> _Candidate | str:
     """A variant that applies and was not measured, with its predicted time, or why it is out."""
-    workspace = _workspace_bytes(variant, problem, leaf, None)
+    workspace = variant.workspace_bytes(problem)
+    if workspace is None:
+        workspace = leaf.workspace_bytes(variant.id)
     if (is_deterministic and not variant.is_deterministic) or (workspace or 0) > max_workspace_bytes:
         return _over_limits(variant, workspace, max_workspace_bytes, is_deterministic) or ""
     return _likely(variant, workspace, leaf)
