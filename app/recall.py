@@ -13,6 +13,7 @@ from data.store import Store, Summary
 ASK_AGAIN_S: Final = 0.5
 """How old what another process has added to the store may be before it counts; what this one adds counts at once."""
 
+_SOON_S: Final = 0.05
 _LOAD_AGAIN_S: Final = 1.0
 """Between two looks at which layers were measured at all: while a sweep adds some, each one is looked up instead."""
 
@@ -51,6 +52,11 @@ class Recall:
             seen = _Version(self._store.version(device_id), writes, now + ASK_AGAIN_S)
             self._versions[device_id] = seen
         return seen.number
+
+    def is_recent(self, device_id: str) -> bool:
+        """Whether `version`, asked now, says what it knows, without asking the database."""
+        seen = self._versions.get(device_id)
+        return seen is not None and seen.writes == self._store.writes and monotonic() + _SOON_S < seen.until
 
     def summaries(self, problems: Sequence[ConvProblem], device_id: str) -> dict[str, dict[str, Summary]]:
         """What `Store.summaries` gives."""

@@ -286,6 +286,16 @@ class Service:
             seen = self._seen[device_id] = _Seen(basis, changes, now + PROMOTED_S)
         return seen.basis
 
+    def known_basis(self, device_id: str | None) -> Basis | None:
+        """`recent_basis` where it takes no question to the database; else None, which is the basis of nothing.
+
+        Raises
+        ------
+        UnknownDevice, ModelRejected
+        """
+        is_known = self.recall.is_recent(device_id or self.default_device_id())
+        return self.recent_basis(device_id) if is_known else None
+
     def shortcomings(self) -> dict[str, str]:
         """What keeps the service from doing all it is for: part to reason; empty when it is ready."""
         found = {"server": "it is being stopped"} if self._is_stopping else {}

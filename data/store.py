@@ -125,6 +125,11 @@ class Store:
         """Give up every connection."""
         self.engine.dispose()
 
+    @property
+    def is_local(self) -> bool:
+        """Whether the database is a file of this host, which answers at once; another one may keep its clients waiting."""
+        return self.engine.dialect.name == "sqlite"
+
     def guarded(self, guard: Guard) -> Store:
         """The same store, none of whose additions counts unless the guard lets it pass in the same transaction."""
         guarded = copy(self)

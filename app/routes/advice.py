@@ -20,7 +20,7 @@ from app.errors import documented
 from app.layers import read_one
 from app.openapi import body_of
 from app.schemas import AdviceQuery, BulkAdviceRequest
-from app.service import Service
+from app.service import Basis, Service
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class Advice:
             asked_of = scope["app"]
             if not asked_of.is_observed:
                 try:
-                    body = _get(asked_of.state.service, scope["query_string"])
+                    body = await _get(asked_of.state.service, scope["query_string"])
                 except Exception:
                     log.debug("passed on", exc_info=True)
                 else:
@@ -56,10 +56,19 @@ class Advice:
         await self._app(scope, receive, send)
 
 
-def _get(service: Service, query: bytes) -> bytes:
-    kept = service.answers.get(query, service.recent_basis)
-    if kept is not None:
-        return kept
+async def _get(service: Service, query: bytes) -> bytes:
+    is_local = service.store.is_local
+    found = service.answers.get(query, service.recent_basis if is_local else service.known_basis)
+    if found is None:
+        # A database elsewhere may keep whoever asks it waiting, and everybody waits for this thread.
+        made = _make(service, query) if is_local else await asyncio.to_thread(_make, service, query)
+        service.answers.put(query, *made)
+        found = made[-1]
+    return found
+
+
+def _make(service: Service, query: bytes) -> tuple[str | None, Basis, bytes]:
+    """The device that is asked for, what the answer is made from, and the answer."""
     asked = parse_query(query)
     problem, limits = read_one(asked), Limits.of(asked, service)
     # Before the advice, so that what changes meanwhile makes it out of date.
@@ -68,8 +77,7 @@ def _get(service: Service, query: bytes) -> bytes:
         found = advice_json(advise_one(service, problem, limits, basis.advisor))
     else:
         found = msgspec.json.encode(advise_alone(service, problem, limits, basis.advisor))
-    service.answers.put(query, asked.device, basis, found)
-    return found
+    return asked.device, basis, found
 
 
 async def _post(service: Service, request: Request) -> bytes:
@@ -89,7 +97,7 @@ class _Documented(APIRoute):
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         service: Service = scope["app"].state.service
         if scope["method"] == "GET":
-            await _send(send, _get(service, scope["query_string"]))
+            await _send(send, await _get(service, scope["query_string"]))
         elif scope["method"] == "POST":
             await _send(send, await _post(service, Request(scope, receive)))
         else:

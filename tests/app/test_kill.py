@@ -31,15 +31,15 @@ from tests.databases import new_postgresql
 from tests.fakes import SMALL_DEVICE, small_tree
 from tests.processes import is_running
 
-LAYERS = [f"{size}-1-3-4-2" for size in range(5, 17)]
+KILLS = int(os.environ.get("KILLS", "24"))
+"""On each database; 0: at every commit there is, before and after."""
+LAYERS = [f"{size}-1-3-4-2" for size in range(5, 17 if KILLS else 32)]
 VARIANTS = [FAST, SLOW]
 JOBS_ASKED: dict[str, dict[str, Any]] = {
     "measure": {"kind": "measure", "layers": LAYERS, "variants": VARIANTS, "samples": 2, "run_id": "the-run"},
     "retrain": {"kind": "retrain", "device": SMALL_DEVICE.id, "force": True},
     "unwanted": {"kind": "measure", "layers": LAYERS[:1], "device": "nvidia-h200"},  # which nobody has here
 }
-KILLS = int(os.environ.get("KILLS", "24"))
-"""On each database; 0: at every commit there is, before and after."""
 WITHIN_S = 120.0
 AT_ONCE = 4
 """Scenes that are played side by side: most of their time they wait for a lease to end."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,10 +16,12 @@ from data.presence import Presence
 from data.store import Store
 from models.registry import Registry
 from models.shared import SharedModels
-from tests.app.serving import GPU, TIMES_MS, small_tree
+from tests.app.serving import GPU, LAYER, TIMES_MS, small_tree
+from tests.databases import new_postgresql
 from tests.processes import eventually
 from tests.reliability.faulty import BROKEN
 from tests.reliability.servers import Server, running
+from tests.reliability.stalling import stalling
 
 WITHIN_S = 2.0
 
@@ -87,6 +90,33 @@ def test_a_tree_that_is_missing_is_told_until_there_is_one(tmp_path: Path, capsy
         assert server.is_ready(), "what this host has lost comes back from the database"
         with capsys.disabled():
             print(f"\nmodel: there after {took_s:.2f} s")
+
+
+@pytest.mark.timeout(900)
+def test_a_database_that_stalls_keeps_nobody_waiting_who_does_not_ask_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with new_postgresql() as url, stalling(url) as way, running(tmp_path, database_url=way.url) as server:
+        advice = {"params": {"layer": LAYER}}
+        assert server.http.get("/v1/advice", **advice).status_code == 200
+        with ThreadPoolExecutor(2) as threads:
+            way.stall()
+            began = time.monotonic()
+            waiting = [threads.submit(server.http.get, "/v1/advice", **advice) for _ in range(2)]
+            assert not server.is_ready()
+            lost_s = time.monotonic() - began
+            assert lost_s < WITHIN_S
+            for _ in range(20):
+                asked = time.monotonic()
+                assert server.http.get("/livez").status_code == 200
+                assert time.monotonic() - asked < 0.5
+                time.sleep(0.1)
+            way.go_on()
+            began = time.monotonic()
+            assert eventually(server.is_ready, within_s=WITHIN_S)
+            assert {each.result().status_code for each in waiting} == {200}
+        with capsys.disabled():
+            print(f"\nstalled: told after {lost_s:.2f} s, again after {time.monotonic() - began:.2f} s")
 
 
 def test_a_part_that_hangs_is_told_too_and_asked_once() -> None:
