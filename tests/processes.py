@@ -10,9 +10,11 @@ from pathlib import Path
 def eventually(is_so: Callable[[], object], within_s: float = 20.0) -> bool:
     """Whether it becomes so within that time."""
     until = time.monotonic() + within_s
-    while not is_so() and time.monotonic() < until:
+    while not is_so():
+        if time.monotonic() >= until:
+            return False
         time.sleep(0.01)
-    return bool(is_so())
+    return True
 
 
 def is_running(pid: int) -> bool:
