@@ -7,8 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from itertools import groupby
-from operator import itemgetter
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,7 +20,7 @@ from kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Variant
 from models.costs import is_tied
 from models.features import describe
 from models.rules import Rules
-from models.ties import level
+from models.ties import levels
 from models.tree_file import Step, TreeModel, path, walk
 from models.trust import Trust, trust_in
 
@@ -155,9 +153,8 @@ class _Row:
     column: Mapping[str, int]
     order: tuple[_Level, ...]
     log_slowdown: list[float]
-    slowdown: list[float]
     workspace: list[float]
-    refusal: list[str | None]
+    support: list[float]
     roofline: tuple[float, float, float]
     best: float
     spread: float
@@ -172,7 +169,7 @@ class _Leaf:
     n_bytes: int
 
     def time_ms(self, variant: str) -> float:
-        return self.best_ms * self.row.slowdown[self.row.column[variant]]
+        return self.best_ms * math.exp(self.row.log_slowdown[self.row.column[variant]])
 
     def workspace_bytes(self, variant: str) -> int | None:
         """As predicted; a little above the limit of measurements, where the prediction may err, as that limit."""
@@ -402,23 +399,24 @@ class Advisor:
             model.arrays[name][place].tolist() for name in ("log_slowdown", "support", "workspace", "roofline")
         )
         spread = float(model.arrays["spread"][place])
-        log_slowdown = level(log_slowdown, spread)
-        known = sorted(
-            (log_slowdown[column], name)
-            for name, column in self._column.items()
-            if name in self._pool and support[column] >= MIN_SUPPORT
-        )
-        levels = [(each, [name for _, name in tied]) for each, tied in groupby(known, key=itemgetter(0))]
+        found: dict[float, list[str]] = {}
+        levelled = log_slowdown.copy()
+        for column, each in levels(log_slowdown, spread):
+            levelled[column] = each
+            name = model.variants[column]
+            if support[column] >= MIN_SUPPORT and name in self._pool:
+                found.setdefault(each, []).append(name)
         row = self._rows[place] = _Row(
             column=self._column,
             order=tuple(
-                (tuple(names), self._pool[names[0]] if len(names) == 1 else None, math.exp(each))
-                for each, names in levels
+                [
+                    (tuple(names), self._pool[names[0]] if len(names) == 1 else None, math.exp(each))
+                    for each, names in found.items()
+                ]
             ),
-            log_slowdown=log_slowdown,
-            slowdown=[math.exp(each) for each in log_slowdown],
+            log_slowdown=levelled,
             workspace=workspace,
-            refusal=[None if each >= MIN_SUPPORT else _unlikely(each) for each in support],
+            support=support,
             roofline=tuple(roofline),
             best=math.exp(model.arrays["log_best"][place]),
             spread=spread,
@@ -464,8 +462,10 @@ def _likely(variant: Variant, workspace_bytes: int | None, leaf: _Leaf) -> _Cand
     column = row.column.get(variant.id)
     if column is None:
         return _UNKNOWN
-    refusal = row.refusal[column]
-    return refusal or _Candidate(variant, workspace_bytes, None, leaf.best_ms * row.slowdown[column], row.spread)
+    if row.support[column] < MIN_SUPPORT:
+        return _unlikely(row.support[column])
+    time_ms = leaf.best_ms * math.exp(row.log_slowdown[column])
+    return _Candidate(variant, workspace_bytes, None, time_ms, row.spread)
 
 
 def _least_ms(row: _Row, flops: int, n_bytes: int) -> float:

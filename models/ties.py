@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 SHARE_OF_SPREAD: Final = 0.25
@@ -30,9 +30,15 @@ def level(log_slowdown: Sequence[float], spread: float) -> list[float]:
         In the same order. Groups begin with the fastest, so that no prediction moves by more than the band.
     """
     levelled = list(log_slowdown)
-    leader = float("-inf")
-    for place in sorted(range(len(levelled)), key=levelled.__getitem__):
-        if levelled[place] - leader > SHARE_OF_SPREAD * spread:
-            leader = levelled[place]
+    for place, leader in levels(log_slowdown, spread):
         levelled[place] = leader
     return levelled
+
+
+def levels(log_slowdown: Sequence[float], spread: float) -> Iterator[tuple[int, float]]:
+    """What `level` gives, place by place, the fastest first."""
+    leader, band = float("-inf"), SHARE_OF_SPREAD * spread
+    for place in sorted(range(len(log_slowdown)), key=log_slowdown.__getitem__):
+        if log_slowdown[place] - leader > band:
+            leader = log_slowdown[place]
+        yield place, leader
