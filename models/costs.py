@@ -28,7 +28,10 @@ TIE_STANDARD_ERRORS: Final = 2.0
 """Medians closer than this many standard errors of their difference are tied."""
 
 MIN_SHARE_KNOWN: Final = 0.5
-"""A problem teaches which variant is fastest only if at least this share of the variants has an outcome there."""
+"""A problem teaches which variant is fastest only if at least this share of the variants has an outcome there.
+
+Of those that apply: what measures on demand leaves the others out, which a sweep records with their reason.
+"""
 
 
 def layer_of(problem: ConvProblem) -> ConvProblem:
@@ -173,7 +176,7 @@ def from_table(table: pa.Table, device_id: str) -> Costs:
         workspace_bytes=_median_by(cells[said], workspace[said], shape),
         n_unsteady=n_unsteady,
     )
-    return _sorted_and_usable(costs, is_measured, device_id)
+    return _sorted_and_usable(costs, is_measured, is_ruled_out, device_id)
 
 
 def _is_steady(table: pa.Table) -> np.ndarray:
@@ -225,11 +228,14 @@ def device_of(table: pa.Table, device_id: str) -> Device:
     return Device.from_json(mine["device"][-1].as_py())
 
 
-def _sorted_and_usable(costs: Costs, is_measured: np.ndarray, device_id: str) -> Costs:
-    is_usable = is_measured.any(axis=1) & (costs.is_known.sum(axis=1) >= MIN_SHARE_KNOWN * len(costs.variants))
+def _sorted_and_usable(costs: Costs, is_measured: np.ndarray, is_ruled_out: np.ndarray, device_id: str) -> Costs:
+    n_known, n_asked = costs.is_known.sum(axis=1), (costs.is_known | ~is_ruled_out).sum(axis=1)
+    is_usable = is_measured.any(axis=1) & (n_known >= MIN_SHARE_KNOWN * n_asked)
     rows = sorted(np.flatnonzero(is_usable).tolist(), key=lambda row: costs.problems[row].key)
     if not rows:
-        raise NotEnoughData(f"device {device_id}: no problem was measured with at least half of the variants")
+        raise NotEnoughData(
+            f"device {device_id}: no problem was measured with at least half of the variants that apply"
+        )
     return costs.take(rows)
 
 
