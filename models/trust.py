@@ -77,8 +77,8 @@ def trust_in(model: TreeModel | None, problem: ConvProblem, ranking: Sequence[Ch
     place = domain.locate(problem) if domain else Place(0.0, 0.0, None)
     has_guess = any(is_predicted) and not place.is_inside
     confidence = None if has_guess else chance_of_best(ranking)
-    table = model.card.get("confidence") if model and is_predicted[0] and confidence is not None else None
-    if table:
+    table = None
+    if model and is_predicted[0] and confidence is not None and (table := model.card.get("confidence")):
         confidence = float(np.interp(confidence, table["raw"], table["observed"]))
     return Trust(
         confidence=confidence,
