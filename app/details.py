@@ -18,7 +18,7 @@ from app.snippets.writer import Language, Snippet, write_snippet
 from data.errors import NotApplicable
 from kernels import catalog
 from models.neighbours import MOST
-from models.pareto import OtherLayout, Pareto, in_other_layout, other_layout, weigh
+from models.pareto import Bounds, OtherLayout, Pareto, in_other_layout, other_layout, weigh
 
 if TYPE_CHECKING:
     from data.problem import ConvProblem
@@ -127,6 +127,15 @@ class ParetoParameters(AdviceParameters):
         float | None,
         Field(gt=0, le=1, allow_inf_nan=False, description="Largest error allowed: max |y - y64| / max |y64|."),
     ] = None
+    max_slowdown: Annotated[
+        float | None,
+        Field(ge=1, allow_inf_nan=False, description="Times the time of the fastest within the other limits, at most."),
+    ] = None
+
+    @property
+    def bounds(self) -> Bounds:
+        """What goes beyond the limits of advice."""
+        return Bounds(self.max_error, self.max_slowdown)
 
 
 class NeighbourParameters(AdviceParameters):
@@ -155,11 +164,11 @@ def weigh_layer(service: Service, asked: ParetoParameters) -> ParetoAnswer:
     InvalidProblem, NoAdvice, UnknownDevice, ModelRejected, StoreError
     """
     problem, limits = problem_from(asked.given()), Limits.of(asked, service)
-    return pareto_answer(*weighed_by(service, advise_one(service, problem, limits), limits, asked.max_error))
+    return pareto_answer(*weighed_by(service, advise_one(service, problem, limits), limits, asked.bounds))
 
 
 def weighed(
-    advisor: Advisor, known: Summaries, advice: Advice, limits: Limits, max_error: float | None
+    advisor: Advisor, known: Summaries, advice: Advice, limits: Limits, bounds: Bounds
 ) -> tuple[Pareto, OtherLayout | None]:
     """What to weigh for an advice that was made within these limits, and the other layout's best.
 
@@ -170,7 +179,7 @@ def weighed(
         What was measured.
     advice : Advice
     limits : Limits
-    max_error : float or None
+    bounds : Bounds
 
     Raises
     ------
@@ -178,7 +187,7 @@ def weighed(
     """
     there = in_other_layout(advice.problem)
     measured = known([advice.problem, there])
-    found = weigh(advisor, advice, measured=measured.get(advice.problem.key), max_error=max_error)
+    found = weigh(advisor, advice, measured=measured.get(advice.problem.key), bounds=bounds)
     other = other_layout(
         advisor,
         advice,
@@ -189,9 +198,7 @@ def weighed(
     return found, other
 
 
-def weighed_by(
-    service: Service, advice: Advice, limits: Limits, max_error: float | None
-) -> tuple[Pareto, OtherLayout | None]:
+def weighed_by(service: Service, advice: Advice, limits: Limits, bounds: Bounds) -> tuple[Pareto, OtherLayout | None]:
     """`weighed` with a service's model and measurements.
 
     Raises
@@ -199,7 +206,7 @@ def weighed_by(
     NoAdvice, UnknownDevice, ModelRejected, StoreError
     """
     known = partial(service.recall.summaries, device_id=limits.device_id)
-    return weighed(service.advisor(limits.device_id), known, advice, limits, max_error)
+    return weighed(service.advisor(limits.device_id), known, advice, limits, bounds)
 
 
 def pareto_answer(found: Pareto, other: OtherLayout | None) -> ParetoAnswer:

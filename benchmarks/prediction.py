@@ -1,21 +1,30 @@
-"""What a prediction costs beyond reading the layer: alone, and in one call for many."""
+"""What a prediction costs beyond reading the layer: alone, and in one call for many.
+
+Run it as ``python -m benchmarks.prediction``; it needs no GPU.
+"""
 
 from __future__ import annotations
 
+import argparse
+import sys
 import time
-from collections.abc import Callable
-from itertools import count, islice
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import count, islice, product
+from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
 import numpy as np
+from rich.console import Console
 from rich.table import Table
 
 from app.asked import AskedLayer
 from app.layers import Reader, read_one
-from data.problem import ConvProblem
+from data.networks import held_out_layers
+from data.problem import ConvProblem, DType, Layout
 from data.sampling import sample_problems
-from data.table import row_of, table
+from data.table import Row, problem_of, row_of, table
 from kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES
 from models.advisor import Advisor
 from models.batch import predict_many
@@ -27,6 +36,81 @@ ROUNDS: Final = 5
 KINDS: Final = {"dtype": "float16", "layout": "nhwc"}
 AT_ONCE: Final = 1000
 """Layers that are held at a time, as in the service."""
+
+LAYERS: Final = 100_000
+MOST_US: Final = 5.0
+"""A prediction alone takes at most so long, the median over layers."""
+MOST_S: Final = 2.0
+"""A list of `LAYERS` takes at most so long; another one in proportion."""
+_REPEATS: Final = 20
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Time, and print the table; the exit status."""
+    parser = argparse.ArgumentParser(prog="benchmarks.prediction", description=__doc__)
+    parser.add_argument("--tree", type=Path, default=TREE, help="folder of a tree; default: the one that ships")
+    parser.add_argument("--layers", type=int, default=LAYERS, help="of a list")
+    chosen = parser.parse_args(arguments)
+    Console().print(verdict_table(Advisor(read(chosen.tree)), chosen.layers))
+    return 0
+
+
+def verdict_table(advisor: Advisor, layers: int) -> Table:
+    """Every dtype and layout on layers that no tree was trained on, and whether what is wanted is reached."""
+    rows, limits = _never_trained(layers), {"max_workspace_bytes": DEFAULT_WORKSPACE_LIMIT_BYTES}
+    alone = rows[: len(held_out_layers())]
+    sizes, most_s = table(rows), MOST_S * layers / LAYERS
+    found = Table(title="layers never trained on, in one process, beyond reading them")
+    for column in (
+        "",
+        "alone, us",
+        f"at most {MOST_US:g} us",
+        "in a list, us",
+        f"{layers:,}, s",
+        f"at most {most_s:g} s",
+    ):
+        found.add_column(column, justify="right" if column else "left")
+    for dtype, layout in product(DType, Layout):
+        alone_us = median(_alone_us(advisor, problem_of(row, dtype, layout)) for row in alone)
+        list_s = median(_list_s(advisor, rows, sizes, dtype, layout, limits) for _ in range(ROUNDS))
+        per_layer_us = list_s / len(rows) * 1e6
+        verdicts = [_verdict(alone_us <= MOST_US), _verdict(list_s <= most_s)]
+        cells = (f"{alone_us:.1f}", verdicts[0], f"{per_layer_us:.1f}", f"{list_s:.2f}", verdicts[1])
+        found.add_row(f"{dtype} {layout}", *cells)
+    return found
+
+
+def _never_trained(wanted: int) -> list[Row]:
+    """Layers held out, first all at batch 1, then at batch 2 and so on."""
+    layers = sorted(held_out_layers(), key=lambda layer: layer.key)
+    return list(islice((row_of(replace(layer, n=n)) for n in count(1) for layer in layers), wanted))
+
+
+def _alone_us(advisor: Advisor, problem: ConvProblem) -> float:
+    advisor.predict(problem)
+    start = time.thread_time_ns()
+    for _ in range(_REPEATS):
+        advisor.predict(problem)
+    return (time.thread_time_ns() - start) / _REPEATS / 1e3
+
+
+def _list_s(
+    advisor: Advisor, rows: list[Row], sizes: np.ndarray, dtype: DType, layout: Layout, limits: dict[str, int]
+) -> float:
+    """Problems are made anew, for they keep what was computed of them."""
+    problems = [problem_of(row, dtype, layout) for row in rows]
+    return _seconds(
+        lambda: [
+            predict_many(
+                advisor, problems[at : at + AT_ONCE], sizes[at : at + AT_ONCE], is_deterministic=False, **limits
+            )
+            for at in range(0, len(rows), AT_ONCE)
+        ]
+    )
+
+
+def _verdict(is_reached: bool) -> str:
+    return "reached" if is_reached else "missed"
 
 
 def prediction_table(layers: int) -> Table:
@@ -77,3 +161,7 @@ def _prepare(advisor: Advisor, problems: list[ConvProblem]) -> None:
     """Read the leaves of the tree, which is done once."""
     for problem in problems:
         advisor.predict(problem)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

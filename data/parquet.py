@@ -143,6 +143,21 @@ def distinct_problems(table: pa.Table) -> tuple[list[ConvProblem], np.ndarray]:
     return [ConvProblem(*row) for row in place], run_codes[np.cumsum(is_start) - 1]
 
 
+def sample_medians(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
+    """Median and `data.measurement.relative_noise` of each row's samples, all at once; NaN where there are none."""
+    lengths = pc.list_value_length(column).to_numpy().astype(np.int64)
+    values = pc.list_flatten(column).to_numpy().astype(np.float64)
+    starts = np.cumsum(lengths) - lengths
+    middle, noise = np.full(len(lengths), np.nan), np.full(len(lengths), np.nan)
+    for length in np.unique(lengths[lengths > 0]).tolist():
+        rows = np.flatnonzero(lengths == length)
+        samples = values[starts[rows, None] + np.arange(length)]
+        middle[rows] = np.median(samples, axis=1)
+        deviation = 1.4826 * np.median(np.abs(samples - middle[rows, None]), axis=1)
+        noise[rows] = math.sqrt(math.pi / 2) * deviation / (middle[rows] * math.sqrt(length)) if length > 1 else 1.0
+    return middle, noise
+
+
 def write(table: pa.Table, path: Path) -> None:
     """Write a table whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -7,11 +7,17 @@ and 0.046 % samples wider than `MOST_NOISE`: together 448 times, 0.11 %. An undi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Final
 
-from data.measurement import Measurement, Outcome
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from data.measurement import Device, Measurement, Outcome
+from data.parquet import sample_medians
 
 MOST_CLOCK_CHANGE: Final = 0.03
 """Of the SM clock, between the start and the end of the samples."""
@@ -37,10 +43,13 @@ def why_unsteady(measurement: Measurement, usual_mhz: float | None = None) -> st
     """
     if measurement.outcome is not Outcome.MEASURED or measurement.device.kind == "cpu":
         return None
-    noise = measurement.noise or 0.0
-    if len(measurement.samples_ms) >= LEAST_SAMPLES and noise > MOST_NOISE:
+    clocks = measurement.clock_start_mhz, measurement.clock_end_mhz
+    return _why(len(measurement.samples_ms), measurement.noise or 0.0, *clocks, usual_mhz)
+
+
+def _why(n_samples: int, noise: float, start: int | None, end: int | None, usual_mhz: float | None) -> str | None:
+    if n_samples >= LEAST_SAMPLES and noise > MOST_NOISE:
         return f"samples are wide: the median errs by {noise:.1%}, above {MOST_NOISE:.0%}"
-    start, end = measurement.clock_start_mhz, measurement.clock_end_mhz
     if start is None or end is None:
         return None
     if abs(start - end) > MOST_CLOCK_CHANGE * max(start, end):
@@ -57,3 +66,69 @@ def refuse_unsteady(measurements: Sequence[Measurement], usual_mhz: float | None
         replace(measurement, outcome=Outcome.UNSTEADY, detail=reason) if reason else measurement
         for measurement, reason in zip(measurements, reasons, strict=True)
     ]
+
+
+def unsteady_rows(table: pa.Table, usual_mhz: Mapping[str, float | None] = MappingProxyType({})) -> np.ndarray:
+    """What `why_unsteady` says of each row of a table, all at once.
+
+    Parameters
+    ----------
+    table : pyarrow.Table
+        In `data.parquet.SCHEMA`.
+    usual_mhz : mapping of device id to float or None
+        Of a device that is not there, the clock that most of the table's times were taken at.
+
+    Returns
+    -------
+    bool array of shape (n_rows,)
+    """
+    return _unsteady(table, usual_mhz)[0]
+
+
+def refuse_unsteady_rows(table: pa.Table, usual_mhz: Mapping[str, float | None] = MappingProxyType({})) -> pa.Table:
+    """`refuse_unsteady` for a table; parameters as in `unsteady_rows`."""
+    is_unsteady, noise, usual = _unsteady(table, usual_mhz)
+    rows = np.flatnonzero(is_unsteady)
+    if not len(rows):
+        return table
+    bad = table.select(["samples_ms", "clock_start_mhz", "clock_end_mhz"]).take(rows).to_pylist()
+    reasons = [
+        _why(len(row["samples_ms"]), noise[place], row["clock_start_mhz"], row["clock_end_mhz"], usual[place])
+        for place, row in zip(rows.tolist(), bad, strict=True)
+    ]
+    mask = pa.array(is_unsteady)
+    for name, values in (("outcome", [str(Outcome.UNSTEADY)] * len(rows)), ("detail", reasons)):
+        place = table.schema.get_field_index(name)
+        column = pc.replace_with_mask(table[name].combine_chunks(), mask, pa.array(values, pa.string()))
+        table = table.set_column(place, table.schema.field(name), column)
+    return table
+
+
+def _unsteady(table: pa.Table, usual_mhz: Mapping[str, float | None]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Whether each row is unsteady, its noise, and the usual clock of its device, 0 where that is unknown."""
+    start, end = (
+        pc.fill_null(pc.cast(table[name], pa.float64()), np.nan).to_numpy()
+        for name in ("clock_start_mhz", "clock_end_mhz")
+    )
+    is_measured = np.asarray(pc.equal(table["outcome"], str(Outcome.MEASURED)).to_numpy())
+    is_timed, usual = np.zeros(table.num_rows, dtype=bool), np.zeros(table.num_rows)
+    texts = pc.cast(table["device"], pa.string())
+    by_id: dict[str, list[str]] = {}
+    for text in texts.unique().to_pylist():
+        device = Device.from_json(text)
+        if device.kind != "cpu":
+            by_id.setdefault(device.id, []).append(text)
+    for device_id, of_it in by_id.items():
+        mine = is_measured & np.asarray(pc.is_in(texts, value_set=pa.array(of_it, pa.string())).to_numpy())
+        is_timed |= mine
+        usual[mine] = usual_mhz.get(device_id) or _usual(end[mine & np.isfinite(end)])
+    _, noise = sample_medians(table["samples_ms"])
+    is_wide = (pc.list_value_length(table["samples_ms"]).to_numpy() >= LEAST_SAMPLES) & (noise > MOST_NOISE)
+    has_changed = np.abs(start - end) > MOST_CLOCK_CHANGE * np.maximum(start, end)
+    is_slow = np.minimum(start, end) < LEAST_CLOCK * usual
+    return is_timed & (is_wide | has_changed | is_slow), noise, usual
+
+
+def _usual(clocks_mhz: np.ndarray) -> float:
+    clocks, counts = np.unique(clocks_mhz, return_counts=True)
+    return float(clocks[counts.argmax()]) if len(clocks_mhz) >= LEAST_ROWS else 0.0

@@ -25,7 +25,7 @@ from data.errors import InvalidProblem, StoreError, UnknownDevice
 from data.measurement import Device, L2State, Measurement, Outcome, Pick
 from data.problem import FIELDS, ConvProblem
 from data.schema import upgrade
-from data.steadiness import LEAST_ROWS, refuse_unsteady
+from data.steadiness import LEAST_ROWS, refuse_unsteady, refuse_unsteady_rows
 from data.tables import DEVICES, IMPORTS, MEASUREMENTS, PICKS, PROBLEMS, VERSIONS
 
 Guard = Callable[[Connection], None]
@@ -298,6 +298,8 @@ class Store:
     def import_parquet(self, path: Path) -> int:
         """Add the measurements of a file, all or none; a file that was imported before adds nothing.
 
+        Times of an unsteady device get that outcome, as in `append`.
+
         Returns
         -------
         int
@@ -320,6 +322,9 @@ class Store:
             if self._is_imported(digest):
                 return 0
             table = parquet.read(path, schema)
+            if target is MEASUREMENTS:
+                ids = {Device.from_json(text).id for text in pc.unique(table["device"]).to_pylist()}
+                table = refuse_unsteady_rows(table, {device_id: self.usual_clock_mhz(device_id) for device_id in ids})
             try:
                 self._insert({target: table}, digest)
             except IntegrityError:

@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 
 from data.errors import NotEnoughData, UnknownDevice
 from data.measurement import LEAST_UNLAUNCHED_SLOWDOWN, Device, L2State, Outcome
-from data.parquet import distinct_problems
+from data.parquet import distinct_problems, sample_medians
 from data.problem import ConvProblem, DType, Layout
-from data.steadiness import LEAST_CLOCK, LEAST_ROWS, LEAST_SAMPLES, MOST_CLOCK_CHANGE, MOST_NOISE
+from data.steadiness import unsteady_rows
 from kernels.catalog import VARIANTS
 
 REFUSALS: Final = tuple(
@@ -28,7 +28,10 @@ TIE_STANDARD_ERRORS: Final = 2.0
 """Medians closer than this many standard errors of their difference are tied."""
 
 MIN_SHARE_KNOWN: Final = 0.5
-"""A problem teaches which variant is fastest only if at least this share of the variants has an outcome there."""
+"""A problem teaches which variant is fastest only if at least this share of the variants has an outcome there.
+
+Of those that apply: what measures on demand leaves the others out, which a sweep records with their reason.
+"""
 
 
 def layer_of(problem: ConvProblem) -> ConvProblem:
@@ -141,16 +144,17 @@ def from_table(table: pa.Table, device_id: str) -> Costs:
         No problem is left.
     """
     table = table.filter(pc.and_(is_of(table, device_id), pc.equal(table["l2"], str(L2State.WARM))))
-    is_steady = _is_steady(table)
-    n_unsteady = int(np.count_nonzero(~is_steady))
-    table = table.filter(pa.array(is_steady))
+    was_refused = pc.equal(table["outcome"], str(Outcome.UNSTEADY)).to_numpy()
+    is_unsteady = unsteady_rows(table) | was_refused
+    n_unsteady = int(np.count_nonzero(is_unsteady))
+    table = table.filter(pa.array(~is_unsteady))
     if not table.num_rows:
         raise NotEnoughData(f"device {device_id}: nothing was measured")
     problems, rows = distinct_problems(table)
     variants, columns = np.unique(np.array(table["variant"].to_pylist(), dtype=str), return_inverse=True)
     shape = (len(problems), len(variants))
     outcomes = np.array(table["outcome"].to_pylist(), dtype=str)
-    row_ms, row_noise = _medians(table["samples_ms"])
+    row_ms, row_noise = sample_medians(table["samples_ms"])
     cells = rows * len(variants) + columns
     is_ruled_out = _ruled_out(problems, variants.tolist(), device_of(table, device_id))
     is_measured = _any_by(cells[outcomes == Outcome.MEASURED], shape) & ~is_ruled_out
@@ -173,33 +177,7 @@ def from_table(table: pa.Table, device_id: str) -> Costs:
         workspace_bytes=_median_by(cells[said], workspace[said], shape),
         n_unsteady=n_unsteady,
     )
-    return _sorted_and_usable(costs, is_measured, device_id)
-
-
-def _is_steady(table: pa.Table) -> np.ndarray:
-    """Which rows were taken on an undisturbed device, by the bounds of `data.steadiness`; the others are left out."""
-    outcomes = np.array(table["outcome"].to_pylist(), dtype=str)
-    is_gpu = ~_is_of_kind(table, "cpu")
-    start, end = (
-        pc.fill_null(pc.cast(table[name], pa.float64()), math.nan).to_numpy()
-        for name in ("clock_start_mhz", "clock_end_mhz")
-    )
-    is_timed = (outcomes == Outcome.MEASURED) & is_gpu
-    known = end[is_timed & np.isfinite(end)]
-    clocks, counts = np.unique(known, return_counts=True)
-    usual_mhz = clocks[counts.argmax()] if len(known) >= LEAST_ROWS else 0.0
-    _, noise = _medians(table["samples_ms"])
-    is_wide = (pc.list_value_length(table["samples_ms"]).to_numpy() >= LEAST_SAMPLES) & (noise > MOST_NOISE)
-    has_changed = np.abs(start - end) > MOST_CLOCK_CHANGE * np.maximum(start, end)
-    is_slow = np.minimum(start, end) < LEAST_CLOCK * usual_mhz
-    is_unsteady = is_timed & (is_wide | has_changed | is_slow)
-    return np.asarray(~(is_unsteady | (outcomes == Outcome.UNSTEADY)))
-
-
-def _is_of_kind(table: pa.Table, kind: str) -> np.ndarray:
-    devices = _strings(table["device"])
-    mine = [text for text in devices.unique().to_pylist() if json.loads(text)["kind"] == kind]
-    return np.asarray(pc.is_in(devices, value_set=pa.array(mine, pa.string())).to_numpy())
+    return _sorted_and_usable(costs, is_measured, is_ruled_out, device_id)
 
 
 def _ruled_out(problems: Sequence[ConvProblem], variants: Sequence[str], device: Device) -> np.ndarray:
@@ -225,11 +203,14 @@ def device_of(table: pa.Table, device_id: str) -> Device:
     return Device.from_json(mine["device"][-1].as_py())
 
 
-def _sorted_and_usable(costs: Costs, is_measured: np.ndarray, device_id: str) -> Costs:
-    is_usable = is_measured.any(axis=1) & (costs.is_known.sum(axis=1) >= MIN_SHARE_KNOWN * len(costs.variants))
+def _sorted_and_usable(costs: Costs, is_measured: np.ndarray, is_ruled_out: np.ndarray, device_id: str) -> Costs:
+    n_known, n_asked = costs.is_known.sum(axis=1), (costs.is_known | ~is_ruled_out).sum(axis=1)
+    is_usable = is_measured.any(axis=1) & (n_known >= MIN_SHARE_KNOWN * n_asked)
     rows = sorted(np.flatnonzero(is_usable).tolist(), key=lambda row: costs.problems[row].key)
     if not rows:
-        raise NotEnoughData(f"device {device_id}: no problem was measured with at least half of the variants")
+        raise NotEnoughData(
+            f"device {device_id}: no problem was measured with at least half of the variants that apply"
+        )
     return costs.take(rows)
 
 
@@ -242,21 +223,6 @@ def is_of(table: pa.Table, device_id: str) -> pa.ChunkedArray:
 
 def _strings(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.cast(column, pa.string())
-
-
-def _medians(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
-    """Median and relative noise of each row's samples; NaN where there are none."""
-    lengths = pc.list_value_length(column).to_numpy().astype(np.int64)
-    values = pc.list_flatten(column).to_numpy().astype(np.float64)
-    starts = np.cumsum(lengths) - lengths
-    middle, noise = np.full(len(lengths), np.nan), np.full(len(lengths), np.nan)
-    for length in np.unique(lengths[lengths > 0]).tolist():
-        rows = np.flatnonzero(lengths == length)
-        samples = values[starts[rows, None] + np.arange(length)]
-        middle[rows] = np.median(samples, axis=1)
-        deviation = 1.4826 * np.median(np.abs(samples - middle[rows, None]), axis=1)
-        noise[rows] = math.sqrt(math.pi / 2) * deviation / (middle[rows] * math.sqrt(length)) if length > 1 else 1.0
-    return middle, noise
 
 
 def _median_by(cells: np.ndarray, values: np.ndarray, shape: tuple[int, int]) -> np.ndarray:

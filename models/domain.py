@@ -63,9 +63,9 @@ class Place:
     Parameters
     ----------
     distance : float
-        To the nearest layer trained on, in octaves: factors of two, weighted by `WEIGHTS`.
+        To the nearest layer trained on, in octaves: factors of two, weighted by `WEIGHTS`. Padding does not count.
     limit : float
-        What is further away is outside.
+        What is further away is outside; so is what is padded wider than its dilated filter less one.
     reason : str or None
         Why it is outside, naming the size, its value and what was trained on; None inside.
     """
@@ -123,7 +123,7 @@ class Domain:
         nearest = int(squares.argmin())
         distance, limit = dist(known.points[nearest], own), self._limits[f"{problem.dtype}/{problem.layout}"]
         if distance <= limit:
-            return Place(distance, limit, None)
+            return Place(distance, limit, _why_padded(problem))
         return Place(distance, limit, _reason(problem, known, nearest, own, (distance, limit)))
 
 
@@ -223,6 +223,22 @@ def _reason(
         f"{_said(problem, place)}, and the nearest layer trained on, {layer}, has {near[COLUMNS[place]]}: "
         f"{distance:.1f} octaves away, the limit is {limit:.1f}"
     )
+
+
+def _why_padded(problem: ConvProblem) -> str | None:
+    """Why padding puts a layer outside, however near its sizes are; None where it does not.
+
+    Trees are trained on padding that keeps the size, and do as well on layers without any. Beyond the dilated filter
+    less one, outputs are computed of nothing but zeros: no network has that, and nothing measured says what it costs.
+    """
+    for label, pad, taps, dilation in (
+        ("padding down", problem.pad_h, problem.r, problem.dilation_h),
+        ("padding across", problem.pad_w, problem.s, problem.dilation_w),
+    ):
+        most = dilation * (taps - 1)
+        if pad > most:
+            return f"{label} is {pad}; allowed: at most {most}, the dilated filter less one; trained on half of that"
+    return None
 
 
 def _said(problem: ConvProblem, place: int) -> str:

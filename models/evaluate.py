@@ -44,6 +44,7 @@ from models.judging import (
 from models.peers import Peers
 from models.train import Options, fit, train, trainable
 from models.tree_file import TreeModel, with_card, with_scores
+from models.tuning import Worth, worth
 
 HOLD_OUT_PARTS: Final = 5
 """One of so many parts of the layers is held out to judge a retrained tree."""
@@ -64,12 +65,16 @@ class Part:
     by_network : dict of network to dict of rule to Score
     time_error : dict of ``overall`` or ``dtype/layout`` to TimeError
         Of the time that the tree predicts of its choice.
+    in_common : dict of ``overall`` or ``dtype/layout`` to dict of rule to Score
+        Over the problems alone that every rule was judged on, against one oracle: the variant that was fastest in the
+        run that timed the other libraries. Empty without such a run.
     """
 
     overall: dict[str, Score]
     by_precision: dict[str, dict[str, Score]]
     by_network: dict[str, dict[str, Score]]
     time_error: dict[str, TimeError]
+    in_common: dict[str, dict[str, Score]] = field(default_factory=dict, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -81,10 +86,16 @@ class Report(Part):
     device_id : str
     never_trained : Part or None
         None where no layer of these was measured.
+    tuning : dict of ``overall`` or ``dtype/layout`` to Worth
+        When PyTorch's tuning pays against the advice that was timed beside it, on the problems that are judged.
+    tuning_trees : tuple of str
+        The trees whose advice that was.
     """
 
     device_id: str
     never_trained: Part | None = None
+    tuning: dict[str, Worth] = field(default_factory=dict)
+    tuning_trees: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON takes it."""
@@ -114,6 +125,8 @@ class _Found:
 
     results: list[tuple[Sequence[str], str, Result]] = field(default_factory=list)
     errors: list[tuple[str, float]] = field(default_factory=list)
+    common: list[tuple[str, Result]] = field(default_factory=list)
+    """By rule, on the problems that every rule was judged on, against one oracle."""
 
     def part(self, names: Iterable[str]) -> Part:
         """The scores of it all, in the order of these networks."""
@@ -121,11 +134,15 @@ class _Found:
         by_precision = [(key, [row for row in self.results if _precision(row[2].problem) == key]) for key in precisions]
         by_name = [(name, [row for row in self.results if name in row[0]]) for name in names]
         errors = {key: [error for of, error in self.errors if of == key] for key in precisions}
+        common = {"overall": self.common} | {
+            key: [row for row in self.common if _precision(row[1].problem) == key] for key in precisions
+        }
         errors = {"overall": [error for _, error in self.errors]} | errors
         return Part(
             overall=_scores(self.results),
             by_precision={key: _scores(rows) for key, rows in by_precision},
             by_network={name: _scores(rows) for name, rows in by_name if rows},
+            in_common={key: _scores(("", *row) for row in rows) for key, rows in common.items() if rows},
             time_error={key: TimeError.of(each) for key, each in errors.items() if each},
         )
 
@@ -206,13 +223,13 @@ def evaluate(
     )
     splits = [_split(costs, fold.layers) for fold in folds]
     known = [trainable(part) for part, _ in splits]
-    chosen = _picks(picks, device_id)
+    chosen, peers = _picks(picks, device_id), peers or Peers()
     left_out, never = _Found(), _Found()
     trees = fit_each(known, device, seed=seed, options=options, jobs=jobs)
     for done, (fold, tree) in enumerate(zip(folds, trees, strict=True)):
         found = never if fold.is_never_trained else left_out
         advisor = Advisor(tree, device, variants=variants)
-        _judge_fold(found, fold, known[done], splits[done][1], advisor, chosen, peers or {})
+        _judge_fold(found, fold, known[done], splits[done][1], advisor, chosen, peers)
         if on_progress:
             on_progress((done + 1) / len(folds))
     parts = [found.part(_names(folds, is_never)) for found, is_never in ((left_out, False), (never, True))]
@@ -220,7 +237,19 @@ def evaluate(
         **{each.name: getattr(parts[0], each.name) for each in fields(Part)},
         device_id=device_id,
         never_trained=parts[1] if never.results else None,
+        tuning=_tuning(peers, {result.problem for part in (left_out, never) for _, _, result in part.results}),
+        tuning_trees=peers.trees,
     )
+
+
+def _tuning(peers: Peers, judged: Collection[ConvProblem]) -> dict[str, Worth]:
+    mine = [problem for problem in peers.trials if problem in judged]
+    parts = {"overall": mine} | {
+        key: [problem for problem in mine if _precision(problem) == key]
+        for key in sorted({_precision(problem) for problem in mine})
+    }
+    found = {key: worth(peers.trials[problem] for problem in part) for key, part in parts.items()}
+    return {key: each for key, each in found.items() if each}
 
 
 def _folds(
@@ -257,11 +286,35 @@ def _judge_fold(
             ORACLE: oracle(part),
         }
         judged = {rule: judge(part, ranker) for rule, ranker in rankers.items()}
-        judged |= {rule: [of[each] for each in part.problems if each in of] for rule, of in peers.items()}
+        for rule, of in peers.results.items():
+            judged[rule] = [of[each] for each in part.problems if each in of] or judged.get(rule, [])
         found.results += [
             (fold.names(result.problem), rule, result) for rule, results in judged.items() for result in results
         ]
+        found.common += _in_common(part, rankers, judged, peers)
         found.errors += [(precision, error) for error in time_errors(part, advisor)]
+
+
+def _in_common(
+    costs: Costs, rankers: Mapping[str, Ranker], judged: Mapping[str, Sequence[Result]], peers: Peers
+) -> list[tuple[str, Result]]:
+    """Every rule on the problems that all were judged on, each against the variant that was the oracle of the peers.
+
+    A slowdown is a ratio within one run: of the peers to that variant's time in theirs, of the others to its time in
+    the measurements. It may be below 1, where the measurements have a faster one.
+    """
+    against = {problem: peers.oracle[problem] for problem in costs.problems if problem in peers.oracle}
+    stands = {result.problem for result in judge(costs, _only(against)) if result.variant == against[result.problem]}
+    shared = stands.intersection(*({result.problem for result in results} for results in judged.values()))
+    part = costs.where(shared.__contains__)
+    rules = {**rankers, ORACLE: _only(against)}
+    again = {rule: judge(part, ranker, against) for rule, ranker in rules.items() if rule not in peers.results}
+    again |= {rule: [of[problem] for problem in part.problems] for rule, of in peers.results.items() if shared}
+    return [(rule, result) for rule, results in again.items() for result in results]
+
+
+def _only(chosen: Mapping[ConvProblem, str]) -> Ranker:
+    return lambda problem: [chosen[problem]] if problem in chosen else None
 
 
 def _names(folds: Iterable[_Fold], is_never_trained: bool) -> list[str]:

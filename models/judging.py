@@ -91,14 +91,22 @@ class TimeError:
         return cls(len(errors), float(np.median(errors)), float(np.quantile(errors, 0.9)))
 
 
-def judge(costs: Costs, ranker: Ranker) -> list[Result]:
+def judge(costs: Costs, ranker: Ranker, against: Mapping[ConvProblem, str] | None = None) -> list[Result]:
     """What a rule's choices cost where it makes any.
 
     A choice that was never tried is passed over. Where the device refuses every choice, the slowest variant counts.
+
+    Parameters
+    ----------
+    costs : Costs
+    ranker : Ranker
+    against : mapping of ConvProblem to str, optional
+        The variant that stands for the oracle of each problem, which has a time there; by default the fastest.
     """
     column = {name: place for place, name in enumerate(costs.variants)}
+    fastest = _fastest(costs) if against is None else against
     return [
-        _judge_row(costs, row, [column[name] for name in ranked if name in column])
+        _judge_row(costs, row, [column[name] for name in ranked if name in column], column[fastest[problem]])
         for row, problem in enumerate(costs.problems)
         if (ranked := ranker(problem)) is not None
     ]
@@ -110,11 +118,10 @@ def single_best_order(costs: Costs) -> list[str]:
     return [costs.variants[place] for place in np.argsort(means, kind="stable")]
 
 
-def _judge_row(costs: Costs, row: int, ranked: Sequence[int]) -> Result:
+def _judge_row(costs: Costs, row: int, ranked: Sequence[int], fastest: int) -> Result:
     times = costs.time_ms[row]
     tried = [place for place in ranked if costs.is_known[row, place]]
     chosen = next((place for place in tried if np.isfinite(times[place])), int(np.nanargmax(times)))
-    fastest = int(np.nanargmin(np.where(costs.is_pruned[row], np.nan, times)))
     noise = costs.noise[row]
     return Result(
         problem=costs.problems[row],
@@ -153,6 +160,10 @@ def first_then(chosen: Mapping[ConvProblem, str], order: Sequence[str]) -> Ranke
 
 def oracle(costs: Costs) -> Ranker:
     """What was fastest, of the variants that were timed in full."""
-    times = np.where(costs.is_pruned | np.isnan(costs.time_ms), np.inf, costs.time_ms)
-    fastest = dict(zip(costs.problems, (costs.variants[place] for place in times.argmin(axis=1)), strict=True))
+    fastest = _fastest(costs)
     return lambda problem: [fastest[problem]]
+
+
+def _fastest(costs: Costs) -> dict[ConvProblem, str]:
+    times = np.where(costs.is_pruned | np.isnan(costs.time_ms), np.inf, costs.time_ms)
+    return dict(zip(costs.problems, (costs.variants[place] for place in times.argmin(axis=1)), strict=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import log2
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -30,7 +31,8 @@ class Neighbour(msgspec.Struct, frozen=True):
     layer : str
         Its short form.
     distance : float
-        In octaves, as `models.domain` weighs them: 0 is the layer itself.
+        In octaves, as `models.domain` weighs sizes, and those of padding against what keeps the size: 0 is the layer
+        itself.
     variant : str
         The fastest of those measured on it.
     time_ms : float
@@ -75,7 +77,7 @@ class Neighbourhood:
         group = self._groups.get((problem.dtype, problem.layout))
         if group is None:
             return []
-        own = coordinates([problem])[0]
+        own = _points([problem])[0]
         squares = group.squares - 2 * (group.points @ own)  # less own @ own, which is the same for all
         some = min(count + 1, len(squares))
         chosen = np.argpartition(squares, some - 1)[:some]
@@ -117,5 +119,17 @@ def describe(
 
 
 def _group(problems: Sequence[ConvProblem]) -> _Group:
-    points = coordinates(problems)
+    points = _points(problems)
     return _Group(tuple(problems), points, (points**2).sum(axis=1))
+
+
+def _points(problems: Sequence[ConvProblem]) -> np.ndarray:
+    """Where problems lie: as in `coordinates`, and by two more columns that are 0 where padding keeps the size."""
+    excess = [
+        [
+            log2((1 + problem.pad_h) / (1 + problem.dilation_h * (problem.r - 1) / 2)),
+            log2((1 + problem.pad_w) / (1 + problem.dilation_w * (problem.s - 1) / 2)),
+        ]
+        for problem in problems
+    ]
+    return np.concatenate([coordinates(problems), np.array(excess, np.float64).reshape(-1, 2)], axis=1)

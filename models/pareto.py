@@ -60,6 +60,24 @@ class Point(msgspec.Struct, frozen=True):
     is_on_front: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a variant may cost beside what limits the advice.
+
+    Parameters
+    ----------
+    max_error : float or None
+    max_slowdown : float or None
+        Against the fastest of those that keep every other limit; at least 1.
+    """
+
+    max_error: float | None = None
+    max_slowdown: float | None = None
+
+
+NO_BOUNDS: Final = Bounds()
+
+
 class OtherLayout(msgspec.Struct, frozen=True):
     """The best variant on the same layer in the other layout.
 
@@ -97,7 +115,7 @@ class Pareto:
     points : tuple of Point
         Fastest first.
     excluded : tuple of Exclusion
-        As in the advice, then those whose error is above the limit.
+        As in the advice, then those whose error is above the limit, then those that are too slow.
     """
 
     advice: Advice
@@ -115,7 +133,7 @@ def weigh(
     advice: Advice,
     *,
     measured: Mapping[str, Summary] | None = None,
-    max_error: float | None = None,
+    bounds: Bounds = NO_BOUNDS,
 ) -> Pareto:
     """Put everything that the variants of an advice cost beside their times.
 
@@ -126,8 +144,8 @@ def weigh(
         Its limits of workspace and determinism hold here too.
     measured : mapping of variant to Summary
         What the advice was made from.
-    max_error : float, optional
-        Variants that may err more are out.
+    bounds : Bounds
+        Variants that may err more, or are slower, are out.
 
     Raises
     ------
@@ -142,13 +160,17 @@ def weigh(
             error, source = summary.max_error, ErrorSource.MEASURED
         else:
             error, source = expected_error(laws, choice.variant, advice.problem)
-        if max_error is not None and error > max_error:
-            reason = f"error is up to {error:.2g} ({source}), above the limit of {max_error:.2g}"
+        if bounds.max_error is not None and error > bounds.max_error:
+            reason = f"error is up to {error:.2g} ({source}), above the limit of {bounds.max_error:.2g}"
             excluded.append(Exclusion(choice.variant, reason))
         else:
             points.append(_point(choice, error, source))
     if not points:
-        raise NoAdvice(f"no variant of {advice.problem.key} on {advice.device_id} has an error of at most {max_error}")
+        named = f"{advice.problem.key} on {advice.device_id}"
+        raise NoAdvice(f"no variant of {named} has an error of at most {bounds.max_error}")
+    if bounds.max_slowdown is not None:
+        points, slow = _fast_enough(points, bounds.max_slowdown)
+        excluded += slow
     return Pareto(advice, _marked(points), tuple(excluded))
 
 
@@ -227,6 +249,16 @@ def _point(choice: Choice, error: float, source: ErrorSource) -> Point:
         error_source=source,
         is_deterministic=choice.is_deterministic,
     )
+
+
+def _fast_enough(points: Sequence[Point], max_slowdown: float) -> tuple[list[Point], list[Exclusion]]:
+    best_ms = min(point.time_ms for point in points)
+    slow = {point.variant: ratio for point in points if (ratio := point.time_ms / best_ms) > max_slowdown}
+    excluded = [
+        Exclusion(name, f"takes {ratio:.3g} times the fastest's time, above the limit of {max_slowdown:.3g}")
+        for name, ratio in slow.items()
+    ]
+    return [point for point in points if point.variant not in slow], excluded
 
 
 def _marked(points: Sequence[Point]) -> tuple[Point, ...]:

@@ -120,7 +120,7 @@ def fit(
 ) -> TreeModel:
     """Train from costs already gathered, the newest of which was measured at ``data_until``; see `train`."""
     options, created = options or Options(), created or data_until or datetime.now(UTC)
-    costs = trainable(costs).where(_teaches)
+    costs = training_set(costs)
     if len(costs.problems) < MIN_PROBLEMS:
         raise NotEnoughData(f"device {device.id}: {len(costs.problems)} problems; allowed: at least {MIN_PROBLEMS}")
     # Threads of OpenMP that wait for a busy core spin: beside other work, two took ten times as long as one. Only the
@@ -132,6 +132,11 @@ def fit(
     sizes, domain = learn_domain(costs.problems)
     arrays = _graft(trees) | {DOMAIN: sizes}
     return make(arrays, variants=costs.variants, device=device, card=card | {"domain": domain})
+
+
+def training_set(costs: Costs) -> Costs:
+    """The problems that a tree is trained on."""
+    return trainable(costs).where(_teaches)
 
 
 def trainable(costs: Costs) -> Costs:
@@ -362,7 +367,7 @@ def _card(costs: Costs, seed: int, options: Options) -> dict[str, Any]:
     import sklearn
 
     return {
-        "data_sha256": _digest(costs),
+        "data_sha256": data_digest(costs),
         "n_problems": len(costs.problems),
         "n_layers": len({layer_of(problem) for problem in costs.problems}),
         "n_times": int(np.isfinite(costs.time_ms).sum()),
@@ -378,7 +383,8 @@ def _card(costs: Costs, seed: int, options: Options) -> dict[str, Any]:
     }
 
 
-def _digest(costs: Costs) -> str:
+def data_digest(costs: Costs) -> str:
+    """SHA-256 of all that training reads of a training set."""
     digest = hashlib.sha256("\n".join([*costs.variants, *(problem.key for problem in costs.problems)]).encode())
     for values in (costs.time_ms, costs.is_pruned, costs.is_refused, costs.workspace_bytes):
         digest.update(np.ascontiguousarray(values).tobytes())

@@ -34,8 +34,9 @@ class Trust(msgspec.Struct, frozen=True):
         None where the model abstains, or nothing says how sure it is.
     within : float
     is_calibrated : bool
-        Whether the probability was compared with what came true on layers held out from training. A measured time needs
-        no calibration.
+        Whether the probability was turned into what came true on layers held out from training, or needs no such thing:
+        everything in the ranking was measured. Where the best is measured and a rival only predicted it is neither, and
+        false, as where there is no probability.
     abstains : bool
         The best time is predicted, and the layer is outside the domain that the model was trained on: the ranking is a
         guess. Measure it.
@@ -76,13 +77,13 @@ def trust_in(model: TreeModel | None, problem: ConvProblem, ranking: Sequence[Ch
     place = domain.locate(problem) if domain else Place(0.0, 0.0, None)
     has_guess = any(is_predicted) and not place.is_inside
     confidence = None if has_guess else chance_of_best(ranking)
-    table = model.card.get("confidence") if model and is_predicted[0] else None
-    if table and confidence is not None:
+    table = None
+    if model and is_predicted[0] and confidence is not None and (table := model.card.get("confidence")):
         confidence = float(np.interp(confidence, table["raw"], table["observed"]))
     return Trust(
         confidence=confidence,
         within=WITHIN,
-        is_calibrated=bool(table) or not is_predicted[0],
+        is_calibrated=bool(table) or not any(is_predicted),
         abstains=is_predicted[0] and not place.is_inside,
         reason=place.reason,
         distance=place.distance if domain and isfinite(place.distance) else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from math import isfinite
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -36,6 +37,9 @@ def advise(
     max_error: Annotated[
         float | None, typer.Option(min=0.0, max=1.0, help="With --pareto: largest error allowed.")
     ] = None,
+    max_slowdown: Annotated[
+        float | None, typer.Option(min=1.0, help="With --pareto: times the fastest's time, at most.")
+    ] = None,
     neighbours: Annotated[int, typer.Option(min=0, max=50, help="Show so many of the nearest measured layers.")] = 0,
     snippet: Annotated[
         bool, typer.Option("--snippet", help="Print a program that runs the advised variant, and nothing else.")
@@ -49,8 +53,11 @@ def advise(
     """Say which variant is fastest for a layer, how fast, how sure, and why the others are out."""
     from app.advice import Limits
     from app.cli import details
+    from models.pareto import Bounds
 
     _check_options(pareto=pareto, neighbours=neighbours, snippet=snippet, max_error=max_error, variant=variant)
+    if max_slowdown is not None and not (pareto and isfinite(max_slowdown)):
+        raise InvalidInput("--max-slowdown", max_slowdown, "a finite number, with --pareto")
     if language and not snippet:
         raise InvalidInput("--language", str(language), "nothing without --snippet")
     problem = ConvProblem.parse(layer, dtype=dtype, layout=layout)
@@ -60,7 +67,7 @@ def advise(
     limits = Limits(device, limit, deterministic)
     advice = _advise(advisor, store, problem, limits)
     if pareto:
-        details.show_pareto(advisor, store, advice, limits, max_error, as_json)
+        details.show_pareto(advisor, store, advice, limits, Bounds(max_error, max_slowdown), as_json)
     elif neighbours:
         details.show_neighbours(store, advice, neighbours, as_json)
     elif snippet:

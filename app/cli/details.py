@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from data.problem import ConvProblem
     from data.store import Store, Summary
     from models.advisor import Advice, Advisor
-    from models.pareto import OtherLayout
+    from models.pareto import Bounds, OtherLayout
 
 
 def show_trust(advice: Advice) -> None:
@@ -27,7 +27,7 @@ def show_trust(advice: Advice) -> None:
 
 
 def show_pareto(
-    advisor: Advisor, store: Store | None, advice: Advice, limits: Limits, max_error: float | None, as_json: bool
+    advisor: Advisor, store: Store | None, advice: Advice, limits: Limits, bounds: Bounds, as_json: bool
 ) -> None:
     """Time against workspace, error and determinism, and the other layout.
 
@@ -40,7 +40,7 @@ def show_pareto(
     def known(problems: Sequence[ConvProblem]) -> Mapping[str, Mapping[str, Summary]]:
         return store.summaries(problems, limits.device_id) if store else {}
 
-    found, other = weighed(advisor, known, advice, limits, max_error)
+    found, other = weighed(advisor, known, advice, limits, bounds)
     if as_json:
         print_json(pareto_answer(found, other))
         return

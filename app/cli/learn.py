@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -80,6 +81,7 @@ def evaluate(
     _show_part("networks left out one at a time", report)
     if report.never_trained:
         _show_part("networks never trained on", report.never_trained)
+    _show_tuning(report)
 
 
 def _judge(
@@ -108,9 +110,28 @@ def _show_part(title: str, part: Part) -> None:
     for scores in (part.by_precision, part.by_network):
         for name, found in scores.items():
             _show_scores(f"{title}: {name}", found)
+    for name, found in part.in_common.items():
+        _show_scores(f"{title}, only what every rule was judged on, against one oracle: {name}", found)
     rows = [(name, error.n_problems, error.median, error.p90) for name, error in part.time_error.items()]
     columns = ("", "problems", "median", "90th percentile")
     print_table(columns, rows, title=f"{title}: error of the predicted time of what is chosen")
+
+
+def _show_tuning(report: Report) -> None:
+    """Whether PyTorch's tuning pays; nothing where it was not timed."""
+    columns = (
+        "",
+        "problems",
+        "never pays",
+        "else after calls",
+        "tuning of one, s",
+        "of all, s",
+        "first call untuned, s",
+    )
+    rows = [(name, *(getattr(each, field.name) for field in fields(each))) for name, each in report.tuning.items()]
+    if rows:
+        trees = ", ".join(report.tuning_trees)
+        print_table(columns, rows, title=f"is tuning worth it, against the advice of tree {trees} in the same run")
 
 
 def _train_into(folder: Path, device: str, on_progress: Callable[[float], None], *, ship: bool) -> dict[str, Any]:

@@ -91,7 +91,7 @@ class LayerForm:
 
     def address(self, path: str, **changes: Any) -> str:
         """Where the page for this form is, with some values changed; an empty one is left out."""
-        wanted = ("layer", "dtype", "layout", "device", "workspace_mib", "deterministic", "max_error")
+        wanted = ("layer", "dtype", "layout", "device", "workspace_mib", "deterministic", "max_error", "max_slowdown")
         return address(path, **({name: self[name] for name in wanted} | changes))
 
 
@@ -106,7 +106,7 @@ def layer_form(given: Mapping[str, str]) -> LayerForm:
 
     Numbers are taken as people paste them, with spaces around.
     """
-    limits = ("workspace_mib", "deterministic", "max_error")
+    limits = ("workspace_mib", "deterministic", "max_error", "max_slowdown")
     known = ("by", "layer", *_FIELDS, "dtype", "layout", "device", *limits, "network", "variant", "language")
     values = {name: given[name].strip()[:400] for name in known if given.get(name, "").strip()}
     form = LayerForm({"by": "short", "dtype": DType.FLOAT32, "layout": Layout.NCHW, **values})

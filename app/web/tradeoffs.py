@@ -16,7 +16,7 @@ from app.web.forms import LayerForm
 from data.errors import ConvAdvisorError, NoAdvice
 from models.advisor import Advice, Source
 from models.neighbours import Neighbour
-from models.pareto import OtherLayout, Pareto, Point
+from models.pareto import Bounds, OtherLayout, Pareto, Point
 
 NEIGHBOURS: Final = 5
 SHOWN: Final = 8
@@ -86,9 +86,9 @@ def details_view(service: Service, form: LayerForm, advice: Advice) -> DetailsVi
     ------
     InvalidInput, UnknownDevice, ModelRejected, StoreError
     """
-    asked = form.parameters(ParetoParameters, **form.kept("max_error"))
+    asked = form.parameters(ParetoParameters, **form.kept("max_error", "max_slowdown"))
     limits = Limits.of(asked, service)
-    tradeoffs, tradeoffs_problem = _tradeoffs(service, advice, limits, asked.max_error)
+    tradeoffs, tradeoffs_problem = _tradeoffs(service, advice, limits, asked.bounds)
     is_guessed = any(choice.source is Source.PREDICTED for choice in advice.ranking)
     snippet, snippet_problem = _snippet(form, advice, limits)
     return DetailsView(
@@ -101,10 +101,10 @@ def details_view(service: Service, form: LayerForm, advice: Advice) -> DetailsVi
 
 
 def _tradeoffs(
-    service: Service, advice: Advice, limits: Limits, max_error: float | None
+    service: Service, advice: Advice, limits: Limits, bounds: Bounds
 ) -> tuple[TradeoffsView | None, dict[str, object] | None]:
     try:
-        pareto, other = weighed_by(service, advice, limits, max_error)
+        pareto, other = weighed_by(service, advice, limits, bounds)
     except NoAdvice as error:
         return None, problem_of(error)
     placed = list(enumerate(pareto.points, 1))

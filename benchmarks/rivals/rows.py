@@ -16,12 +16,13 @@ import pyarrow.parquet as pq
 from data import parquet
 from data.measurement import relative_noise
 from data.problem import FIELDS, ConvProblem
+from models import peers
 
-ADVICE: Final = "advice"
+ADVICE: Final = peers.ADVICE
 ORACLE: Final = "oracle"
 SINGLE_BEST: Final = "single best"
-DEFAULT: Final = "pytorch.default"
-TUNED: Final = "pytorch.benchmark"
+DEFAULT: Final = peers.DEFAULT
+TUNED: Final = peers.TUNED
 LAYER: Final = "layer"
 """Of a row that says why nothing of its layer could be measured."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -13,6 +12,8 @@ import numpy as np
 from benchmarks.contest.scores import geometric_mean
 from benchmarks.rivals.rows import ADVICE, DEFAULT, ORACLE, TUNED, Row
 from data.problem import ConvProblem
+from models import tuning
+from models.tuning import Trial, Worth
 
 MUCH_SLOWER: Final = 1.05
 """Layers so many times slower than PyTorch's default are counted."""
@@ -99,33 +100,6 @@ class Prediction:
     p90: float
 
 
-@dataclass(frozen=True)
-class Worth:
-    """When PyTorch's tuning pays against advice, which costs none.
-
-    Parameters
-    ----------
-    n_layers : int
-    share_never : float
-        Layers on which what was tuned is no faster than what was advised.
-    calls : float
-        Calls after which tuning has paid, median over the other layers; not a number where there are none.
-    tuning_s : float
-        Median of the tuning of one layer: the first call of one whose plan is tuned, less one later call.
-    total_s : float
-        Of all layers.
-    untuned_s : float
-        Median of the first call where nothing is tuned, less one later call: what tuning_s holds beside the tuning.
-    """
-
-    n_layers: int
-    share_never: float
-    calls: float
-    tuning_s: float
-    total_s: float
-    untuned_s: float
-
-
 def layers_of(rows: Iterable[Row]) -> list[Layer]:
     """The rows of each layer that has a time of the oracle."""
     by_problem: dict[ConvProblem, dict[str, Row]] = {}
@@ -178,32 +152,18 @@ def prediction(layers: Iterable[Layer]) -> Prediction | None:
 
 
 def worth(layers: Iterable[Layer]) -> Worth | None:
-    """When tuning pays; None where no layer was both tuned and advised."""
-    both = [layer for layer in layers if {ADVICE, DEFAULT, TUNED} <= layer.keys() and layer[TUNED].first_call_s]
-    if not both:
-        return None
-    calls = [_calls_to_pay(layer) for layer in both]
-    finite = [each for each in calls if math.isfinite(each)]
-    tuning_s = [_extra_s(layer[TUNED]) for layer in both]
-    return Worth(
-        n_layers=len(both),
-        share_never=1 - len(finite) / len(both),
-        calls=median(finite) if finite else math.nan,
-        tuning_s=median(tuning_s),
-        total_s=math.fsum(tuning_s),
-        untuned_s=median(_extra_s(layer[DEFAULT]) for layer in both),
+    """When PyTorch's tuning pays; None where no layer was both tuned and advised."""
+    return tuning.worth(
+        Trial(
+            advised_ms=layer[ADVICE].time_ms,
+            untuned_ms=layer[DEFAULT].time_ms,
+            tuned_ms=layer[TUNED].time_ms,
+            untuned_call_s=layer[DEFAULT].first_call_s or 0.0,
+            tuned_call_s=layer[TUNED].first_call_s or 0.0,
+        )
+        for layer in layers
+        if {ADVICE, DEFAULT, TUNED} <= layer.keys() and layer[TUNED].first_call_s
     )
-
-
-def _calls_to_pay(layer: Layer) -> float:
-    """Calls after which the tuning of a layer has paid against advice; infinite where it never does."""
-    gain_s = (layer[ADVICE].time_ms - layer[TUNED].time_ms) / 1e3
-    return math.ceil(_extra_s(layer[TUNED]) / gain_s) if gain_s > 0 else math.inf
-
-
-def _extra_s(row: Row) -> float:
-    """What the first call took beyond a later one."""
-    return max(0.0, (row.first_call_s or 0.0) - row.time_ms / 1e3)
 
 
 def failures(rows: Sequence[Row]) -> dict[tuple[str, str], int]:

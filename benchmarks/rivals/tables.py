@@ -119,7 +119,7 @@ def worth_table(layers: Sequence[Layer]) -> str:
     for name, part in _parts(layers):
         found = worth(part)
         if found:
-            calls = f"{found.calls:,.0f} calls" if found.share_never < 1 else "-"
+            calls = "-" if found.calls is None else f"{found.calls:,.0f} calls"
             seconds = (f"{found.tuning_s:.3f} s", f"{found.total_s:.0f} s", f"{found.untuned_s:.3f} s")
             lines.append((name, str(found.n_layers), percent(found.share_never), calls, *seconds))
     return markdown(head, lines)

@@ -118,6 +118,8 @@ def test_advice_comes_with_trade_offs_neighbours_and_a_program(trained, tmp_path
     assert found["front"] == ["cpu.direct"]
     refused = run(trained, *asked, "--pareto", "--max-error", "1e-12")
     assert (refused.returncode, "an error of at most 1e-12" in refused.stderr) == (1, True)
+    fast = answer(trained, *asked, "--pareto", "--max-slowdown", "1.5")
+    assert [point["variant"] for point in fast["points"]] == ["cpu.direct"]
     near = answer(trained, *asked, "--neighbours", "2")["neighbours"]
     assert [each["layer"] for each in near] == ["8-2-3-16-16", "9-2-3-16-16"]
     assert near[0]["variant"] == "cpu.direct"
@@ -172,6 +174,7 @@ def test_convolve_all_runs_every_variant_of_the_device(home):
         (("convolve", "8-1-3-4-3", "--variant", "cpu.fft", "--all"), "variant is 'cpu.fft'; allowed: nothing beside"),
         (("advise", "8-1-3-4-3", "--device", "abacus"), "unknown device 'abacus'"),
         (("advise", "8-1-3-4-3", "--pareto", "--snippet"), "options is '--pareto --snippet'; allowed: one of --pareto"),
+        (("advise", "8-1-3-4-3", "--max-slowdown", "2"), "--max-slowdown is 2.0; allowed: a finite number, with"),
         (("advise", "8-1-3-4-3", "--max-error", "1e-5"), "--max-error is 1e-05; allowed: a number above 0, with"),
         (("advise", "8-1-3-4-3", "--language", "c"), "--language is 'c'; allowed: nothing without --snippet"),
         (("convolve", "8-1-3-4-3", "--device", "gpu"), "device is 'gpu'; allowed: auto, cpu, cuda:0"),

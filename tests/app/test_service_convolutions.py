@@ -19,11 +19,14 @@ from safetensors.numpy import save
 
 from app.tensors import read_safetensors
 from data.errors import UnknownDevice
+from data.measurement import Measurement, Outcome
 from data.problem import ConvProblem, DType, Layout
-from kernels import reference
+from kernels import catalog, reference
+from models.costs import from_table
 from tests.app.serving import (
     CRASHING,
     FAST,
+    GPU,
     HANGING,
     LARGE,
     LAYER,
@@ -161,6 +164,21 @@ def test_what_was_timed_joins_the_store(client: Client) -> None:
     assert store.summaries([problem], "fake-gpu")[problem.key][SLOW].time_ms == pytest.approx(TIMES_MS[SLOW], rel=1e-5)
     advice = client.get(f"/v1/advice?layer={LAYER}&dtype=tf32&device=fake-gpu").json()
     assert {each["variant"]: each["source"] for each in advice["ranking"]}[SLOW] == "measured"
+
+
+def test_a_layer_of_which_every_variant_was_run_joins_the_training_set_and_one_variant_does_not(tmp_path: Path) -> None:
+    """Beside layers that were swept: those rows name the variants that do not apply too."""
+    swept, asked, named = (ConvProblem.parse(layer, layout="nhwc") for layer in ("5-1-3-2-2", "5-1-1-2-2", "6-1-1-2-2"))
+    with serving(tmp_path, swept, asked, named) as own:
+        _forget(tmp_path / "recording.parquet", CRASHING, HANGING)
+        every = [variant.id for variant in catalog.for_device_kind(GPU.kind)]
+        store = own.app.state.service.store
+        store.append([Measurement(swept, name, GPU, Outcome.MEASURED, samples_ms=(1.0,) * 5) for name in every])
+        own.post("/v1/convolutions", json={"layer": asked.short, "layout": "nhwc", "variant": "all"})
+        own.post("/v1/convolutions", json={"layer": named.short, "layout": "nhwc", "variant": FAST})
+        found = from_table(store.table(GPU.id), GPU.id)
+    assert set(found.problems) == {swept, asked}
+    assert found.is_known[found.problems.index(asked)].sum() < len(every) / 2
 
 
 def test_a_device_without_a_model_measures_first_and_then_knows(tmp_path: Path) -> None:

@@ -109,9 +109,17 @@ def test_measured_errors_are_weighed_and_limited(client: Client) -> None:
     reasons = {each["variant"]: each["reason"] for each in limited["excluded"]}
     assert reasons[FAST] == "error is up to 2e-06 (measured), above the limit of 1e-06"
     is_problem(client.get(f"{asked}&max_error=1e-9"), 409, "no-advice")
+    fast = answer(client, f"{asked}&max_slowdown=1.5")
+    assert [point["variant"] for point in fast["points"]] == [FAST]
+    assert {each["variant"]: each["reason"] for each in fast["excluded"]}[SLOW].startswith(
+        "takes 2 times the fastest's"
+    )
 
 
-@pytest.mark.parametrize("wrong", ["max_error=0", "max_error=nan", "max_error=2", "max_error=x", "front=1"])
+@pytest.mark.parametrize(
+    "wrong",
+    ["max_error=0", "max_error=nan", "max_error=2", "max_error=x", "max_slowdown=0.99", "max_slowdown=inf", "front=1"],
+)
 def test_a_limit_that_is_none_is_refused(client: Client, wrong: str) -> None:
     document = is_problem(client.get(f"/v1/pareto?{UNSEEN}&{wrong}"), 422, "unprocessable-entity")
     assert wrong.partition("=")[0] in document["errors"][0]["field"]
@@ -203,6 +211,10 @@ def test_the_page_shows_the_front_the_neighbours_and_the_program(client: Client)
     assert limited.status_code == 200
     assert "has an error of at most 1e-12" in limited.text
     assert client.get(f"/?{UNSEEN}&max_error=much").status_code == 400
+    fastest = client.get(f"/?{UNSEEN}&max_slowdown=1").text
+    assert 'name="max_slowdown" value="1"' in fastest
+    assert "off the front" not in fastest
+    assert client.get(f"/?{UNSEEN}&max_slowdown=0.5").status_code == 400
 
 
 @pytest.mark.parametrize("path", ["pareto", "neighbours", "snippets"])

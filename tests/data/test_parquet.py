@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import data
 from data import parquet
 from data.errors import StoreError
 from data.problem import FIELDS
@@ -157,3 +158,11 @@ def test_picks_are_no_measurements(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"column source is not in the schema"):
         parquet.read(tmp_path / "p.parquet", parquet.SCHEMA)
     assert parquet.table_to_picks(parquet.read(tmp_path / "p.parquet", parquet.PICKS_SCHEMA))[0].device == H200
+
+
+def test_what_ships_stays_small() -> None:
+    """Everybody who clones or installs the project takes it along."""
+    home = Path(data.__file__).parent
+    sizes = {path: path.stat().st_size for name in ("timings", "peers") for path in (home / name).rglob("*.parquet")}
+    assert len(sizes) > 1
+    assert sum(sizes.values()) <= 60e6, sizes

@@ -13,6 +13,7 @@ from data.errors import NotEnoughData, UnknownDevice
 from data.measurement import Device, L2State, Measurement, Outcome, relative_noise
 from data.parquet import measurements_to_table
 from data.problem import ConvProblem
+from kernels.catalog import VARIANTS
 from models.costs import device_of, from_table, is_tied, layer_of, roofline_ms
 from tests.models.synthetic import DEVICE, MEASURED_AT
 
@@ -74,6 +75,24 @@ def test_a_problem_with_few_outcomes_does_not_count() -> None:
     lonely = ConvProblem.parse("7-1-1-8-8")
     rows = [attempt(name, 1.0) for name in "abc"] + [attempt("a", 1.0, problem=lonely)]
     assert from_table(measurements_to_table(rows), DEVICE.id).problems == (PROBLEM,)
+
+
+def test_of_variants_that_do_not_apply_none_has_to_be_attempted() -> None:
+    """What measures on demand leaves them out; a sweep records them, and counts as well."""
+    swept = [attempt(name, 1.0 + place) for place, name in enumerate(VARIANTS) if name.startswith("cud")]
+    names = [row.variant for row in swept]
+    few = replace(PROBLEM, layout="nhwc")
+    applicable = [name for name in names if VARIANTS[name].why_not(few, DEVICE) is None]
+    assert len(applicable) < len(names) / 2
+
+    def known_of(wanted: list[str]) -> tuple[ConvProblem, ...]:
+        rows = [*swept, *(attempt(name, 1.0, problem=few) for name in wanted)]
+        return from_table(measurements_to_table(rows), DEVICE.id).problems
+
+    half = len(applicable) // 2
+    assert set(known_of(applicable)) == {PROBLEM, few}
+    assert set(known_of(applicable[: half + 1])) == {PROBLEM, few}
+    assert known_of(applicable[: half - 1]) == known_of(applicable[:1]) == (PROBLEM,)
 
 
 def test_order_of_rows_does_not_matter() -> None:

@@ -68,6 +68,30 @@ def test_outside_the_size_and_what_was_trained_on_are_named(changes: dict[str, i
     assert place.reason == said
 
 
+@pytest.mark.parametrize(
+    ("layer", "changes", "said"),
+    [
+        ("14-1-3-256-128", {"pad_h": 200}, "padding down is 200; allowed: at most 2, the dilated filter less one"),
+        ("28-1-5-32-16", {"pad_w": 5}, "padding across is 5; allowed: at most 4, the dilated filter less one"),
+        ("7-1-1-512-832", {"pad_w": 1}, "padding across is 1; allowed: at most 0, the dilated filter less one"),
+        ("14-1-3-256-128", {"pad_h": 2, "pad_w": 2}, None),
+        ("14-1-3-256-128", {"pad_h": 0, "pad_w": 0}, None),
+    ],
+)
+def test_padding_wider_than_the_filter_is_outside(layer: str, changes: dict[str, int], said: str | None) -> None:
+    place = domain().locate(replace(ConvProblem.parse(layer), **changes))
+    assert place.is_inside == (said is None)
+    assert said is None or place.reason == f"{said}; trained on half of that"
+    assert place.distance == 0
+
+
+def test_a_dilated_filter_may_be_padded_as_wide_as_it_is() -> None:
+    dilated = replace(PROBLEMS[0], dilation_h=2, dilation_w=2, pad_h=4, pad_w=4)
+    known = domain([dilated, *PROBLEMS])
+    assert known.locate(dilated).is_inside
+    assert not known.locate(replace(dilated, pad_h=5)).is_inside
+
+
 def test_a_gap_between_layers_is_outside_too() -> None:
     between = ConvProblem.parse("56-1-1-512-16")
     place = domain().locate(between)

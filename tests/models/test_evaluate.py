@@ -22,8 +22,10 @@ from models import fits
 from models.costs import Costs, from_table, layer_of
 from models.evaluate import Challenge, challenge, evaluate, hold_out, scores_of
 from models.judging import Result, Score, TimeError, first_then, judge, single_best_order, time_errors
+from models.peers import Peers
 from models.train import Options, train
 from models.tree_file import TreeModel
+from models.tuning import Trial, Worth
 from tests.models import synthetic
 
 DEVICE_ID = synthetic.DEVICE.id
@@ -92,6 +94,28 @@ def test_choices_that_were_never_tried_are_passed_over() -> None:
     assert [result.slowdown for result in results] == pytest.approx([2, 1, 1])
 
 
+def test_on_what_all_rules_have_in_common_one_oracle_counts() -> None:
+    """It is the variant that was fastest beside the peers; where that has no time here the problem is left out."""
+    first, second, third = PROBLEMS
+    peers = Peers(
+        {"theirs": {each: Result(each, 1.5, False, False, False) for each in PROBLEMS}},
+        oracle={first: "b", second: "c", third: "a"},
+    )
+    costs = three_rows()
+    rankers = {
+        "always c": lambda _problem: ["c", "a"],
+        "says little": lambda problem: ["a"] if problem != third else None,
+    }
+    judged = {rule: judge(costs, ranker) for rule, ranker in rankers.items()} | {
+        "theirs": list(peers.results["theirs"].values())
+    }
+    found = evaluation._in_common(costs, rankers, judged, peers)
+    assert [(rule, result.problem, result.slowdown) for rule, result in found] == [
+        ("always c", first, 2.0), ("says little", first, 0.5), ("oracle", first, 1.0), ("theirs", first, 1.5),
+    ]  # fmt: skip
+    assert evaluation._in_common(costs, rankers, judged, Peers()) == []
+
+
 def test_single_best_counts_refusals() -> None:
     assert single_best_order(three_rows()) == ["b", "a", "c"]
 
@@ -150,7 +174,8 @@ def never_trained_report(table: pa.Table, quick: Options, jobs: int) -> evaluati
     """Judges networks left out and networks never trained on, the latter with two layers that both have."""
     named = {name: [ConvProblem.parse(layer) for layer in layers] for name, layers in synthetic.LAYERS.items()}
     problem = ConvProblem.parse("7-1-1-256-832", dtype="float16")
-    peers = {"pytorch.default": {problem: Result(problem, 1.5, False, False, False)}}
+    trial = Trial(advised_ms=2.0, untuned_ms=4.0, tuned_ms=1.0, untuned_call_s=0.004, tuned_call_s=0.501)
+    peers = Peers({"pytorch.default": {problem: Result(problem, 1.5, False, False, False)}}, trials={problem: trial})
     return evaluate(
         table,
         device_id=DEVICE_ID,
@@ -179,6 +204,8 @@ def test_networks_never_trained_on_are_judged_by_one_tree_and_each_layer_once(re
     assert 0 < never.time_error["overall"].median < never.time_error["overall"].p90
     assert report.overall["pytorch.default"].geometric_mean == 1.5
     assert "pytorch.default" not in never.overall
+    assert report.tuning == {name: Worth(1, 0.0, 500, 0.5, 0.5, 0.0) for name in ("overall", "float16/nchw")}
+    assert report.in_common == {}, "no oracle was timed beside the peer"
 
 
 def test_trees_trained_side_by_side_are_those_trained_one_by_one(

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 
 from data.measurement import Outcome
@@ -29,6 +32,12 @@ def test_the_layer_itself_is_no_neighbour() -> None:
     found = Neighbourhood(PROBLEMS).nearest(PROBLEMS[0], 5)
     assert len(found) == 4
     assert PROBLEMS[0] not in [problem for problem, _ in found]
+
+
+def test_a_layer_that_differs_in_padding_alone_is_a_neighbour_at_some_distance() -> None:
+    valid = replace(PROBLEMS[0], pad_h=0, pad_w=0)
+    assert Neighbourhood(PROBLEMS).nearest(valid, 1) == [(PROBLEMS[0], pytest.approx(math.sqrt(2)))]
+    assert Neighbourhood([valid]).nearest(replace(valid, pad_w=1), 1) == [(valid, pytest.approx(1.0))]
 
 
 def test_neighbours_are_of_the_same_precision_and_layout() -> None:

@@ -14,9 +14,9 @@ from data.errors import NoAdvice
 from data.problem import Layout
 from kernels.reference import tolerance
 from models.accuracy import ErrorSource
-from models.advisor import Advisor, Source
+from models.advisor import Advisor, Exclusion, Source
 from models.features import FEATURES
-from models.pareto import SAME_ERROR, Point, dominates, in_other_layout, other_layout, weigh
+from models.pareto import SAME_ERROR, Bounds, Point, dominates, in_other_layout, other_layout, weigh
 from models.tree_file import with_card
 from tests.models import hand_made
 from tests.models.hand_made import CATALOGUE, LEAST_MS, SMALL
@@ -115,13 +115,28 @@ def test_a_measured_error_counts_before_a_law_and_a_law_before_what_is_allowed()
 def test_what_may_err_more_than_the_limit_is_out_and_says_so(advisor: Advisor) -> None:
     known = measured(plain=1.0, big=2.0) | {"cuda.big": summary("cuda.big", 2.0, max_error=5e-6)}
     advice = advisor.advise(SMALL, measured=known)
-    found = weigh(advisor, advice, measured=known, max_error=2e-6)
+    found = weigh(advisor, advice, measured=known, bounds=Bounds(max_error=2e-6))
     assert [point.variant for point in found.points] == ["cuda.plain"]
     reasons = {each.variant: each.reason for each in found.excluded}
     assert reasons["cuda.big"] == "error is up to 5e-06 (measured), above the limit of 2e-06"
     assert "(allowed)" in reasons["cuda.loose"]
     with pytest.raises(NoAdvice, match="error of at most 1e-07"):
-        weigh(advisor, advice, measured=known, max_error=1e-7)
+        weigh(advisor, advice, measured=known, bounds=Bounds(max_error=1e-7))
+
+
+def test_what_is_slower_than_the_limit_is_out_and_says_so(advisor: Advisor) -> None:
+    advice = advisor.advise(SMALL)
+    found = weigh(advisor, advice, bounds=Bounds(max_slowdown=2.5))
+    assert [point.variant for point in found.points] == ["cuda.big", "cuda.only_3x3", "cuda.plain"]
+    assert found.excluded[-1] == Exclusion("cuda.shy", "takes 8 times the fastest's time, above the limit of 2.5")
+    assert [point.variant for point in weigh(advisor, advice, bounds=Bounds(max_slowdown=1.0)).points] == ["cuda.big"]
+
+
+def test_slowdown_is_limited_against_the_fastest_that_is_accurate_enough(advisor: Advisor) -> None:
+    known = measured(plain=1.0, big=2.0, shy=5.0) | {"cuda.plain": summary("cuda.plain", 1.0, max_error=5e-6)}
+    found = weigh(advisor, advisor.advise(SMALL, measured=known), measured=known, bounds=Bounds(2e-6, 2.0))
+    assert [point.variant for point in found.points] == ["cuda.big"]
+    assert found.points[0].slowdown == 1.0
 
 
 def test_limits_of_the_advice_hold_for_the_front(advisor: Advisor) -> None:

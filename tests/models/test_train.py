@@ -12,17 +12,22 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from data.errors import NotEnoughData, UnknownDevice
-from data.parquet import measurements_to_table, table_to_measurements
+from data.parquet import SCHEMA, measurements_to_table, table_to_measurements
+from data.parquet import read as read_rows
 from data.problem import DType, Layout
+from data.steadiness import refuse_unsteady_rows
 from models.advisor import Advisor
 from models.costs import from_table
 from models.features import FEATURES, feature_matrix, features
 from models.judging import Score, judge
+from models.registry import SHIPPED
 from models.teacher import sample_like, saturate
-from models.train import Options, _split_for_time, nodes_of, train
+from models.train import Options, _split_for_time, data_digest, nodes_of, train, training_set
 from models.tree_file import CARD_FILE, TREE_FILE, TreeModel, read, walk, write
 from tests.models import synthetic
 from tests.models.conftest import CREATED
+
+TIMINGS = Path(__file__).parent.parent.parent / "data" / "timings"
 
 
 def test_walking_gives_what_scikit_learn_predicts() -> None:
@@ -202,3 +207,11 @@ def test_made_up_problems_are_no_larger_and_keep_precision() -> None:
 
 def test_costs_saturate() -> None:
     assert saturate(np.array([0.0, 0.1, 3.0])) == pytest.approx([0, 1 - np.exp(-0.3), 1], abs=2e-4)
+
+
+@pytest.mark.slow
+def test_the_shipped_tree_was_trained_on_what_ships() -> None:
+    for folder in SHIPPED.iterdir():
+        files = [path for path in (TIMINGS / folder.name).glob("*.parquet") if not path.stem.endswith("picks")]
+        rows = pa.concat_tables([refuse_unsteady_rows(read_rows(path, SCHEMA)) for path in sorted(files)])
+        assert data_digest(training_set(from_table(rows, folder.name))) == read(folder).card["data_sha256"]

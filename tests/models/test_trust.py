@@ -81,6 +81,17 @@ def test_a_calibrated_card_says_what_came_true() -> None:
     assert trust_in(model, problem, ranking(1.0)).is_calibrated
 
 
+def test_a_measured_best_among_predicted_rivals_is_not_calibrated() -> None:
+    model = with_card(hand_made.model(), confidence={"raw": [0.2, 0.8], "observed": [0.6, 0.9]})
+    mixed = [replace(BEST, source=Source.MEASURED), *ranking(1.2)]
+    trust = trust_in(model, SMALL, mixed)
+    assert (trust.confidence, trust.is_calibrated) == (chance_of_best(mixed), False), (
+        "no held-out layer told this apart"
+    )
+    assert trust_in(model, SMALL, mixed[::-1]).is_calibrated, "the best is predicted, and the table was used"
+    assert trust_in(None, SMALL, mixed[:1]).is_calibrated
+
+
 def in_domain_of(*layers: str) -> Advisor:
     sizes, card = learn_domain([ConvProblem.parse(layer) for layer in layers])
     return Advisor(with_card(hand_made.model(**{DOMAIN: sizes}), domain=card), variants=CATALOGUE)
@@ -108,6 +119,7 @@ def test_what_was_measured_outside_the_domain_is_known_all_the_same() -> None:
     assert "filters is 512" in trust.reason
     part = advisor.advise(LARGE, measured=measured(plain=0.0001)).trust
     assert (part.abstains, part.confidence) == (False, None), "others may be faster, and nobody knows"
+    assert not part.is_calibrated
 
 
 def made_up(count: int, seed: int = 0) -> Outcomes:
