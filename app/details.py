@@ -155,7 +155,9 @@ def weigh_layer(service: Service, asked: ParetoParameters) -> ParetoAnswer:
     InvalidProblem, NoAdvice, UnknownDevice, ModelRejected, StoreError
     """
     problem, limits = problem_from(asked.given()), Limits.of(asked, service)
-    return pareto_answer(*weighed_by(service, advise_one(service, problem, limits), limits, asked.max_error))
+    advisor = service.advisor(limits.device_id)
+    advice = advise_one(service, problem, limits, advisor)
+    return pareto_answer(*weighed_by(service, advisor, advice, limits, asked.max_error))
 
 
 def weighed(
@@ -190,16 +192,16 @@ def weighed(
 
 
 def weighed_by(
-    service: Service, advice: Advice, limits: Limits, max_error: float | None
+    service: Service, advisor: Advisor, advice: Advice, limits: Limits, max_error: float | None
 ) -> tuple[Pareto, OtherLayout | None]:
-    """`weighed` with a service's model and measurements.
+    """`weighed` with a service's measurements; the advisor is the one that the advice is of.
 
     Raises
     ------
-    NoAdvice, UnknownDevice, ModelRejected, StoreError
+    NoAdvice, StoreError
     """
     known = partial(service.recall.summaries, device_id=limits.device_id)
-    return weighed(service.advisor(limits.device_id), known, advice, limits, max_error)
+    return weighed(advisor, known, advice, limits, max_error)
 
 
 def pareto_answer(found: Pareto, other: OtherLayout | None) -> ParetoAnswer:

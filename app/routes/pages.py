@@ -78,8 +78,8 @@ async def show_advice(request: Request) -> Response:
     problem: dict[str, Any] | None = None
     try:
         view = await asyncio.to_thread(advice_view, service, form)
-        details = await asyncio.to_thread(details_view, service, form, view.advice)
         form = form.filled(view.problem, view.advice.device_id)
+        details = await asyncio.to_thread(details_view, service, form, view.advisor, view.advice)
     except ConvAdvisorError as error:
         view, problem = None, problem_of(error)
     devices, status = await asyncio.to_thread(lambda: (overview.device_ids(service), overview.status_view(service)))

@@ -153,6 +153,7 @@ class Neighbours:
 class AdviceView:
     """Advice on one layer, ready to be shown."""
 
+    advisor: Advisor
     advice: Advice
     rows: Sequence[Row]
     scale: Scale
@@ -210,6 +211,7 @@ def advice_view(service: Service, form: LayerForm) -> AdviceView:
     tied = [row for row in rows if row.choice.is_tied]
     predicted = [choice.uncertainty for choice in advice.ranking if choice.source is Source.PREDICTED]
     return AdviceView(
+        advisor=advisor,
         advice=advice,
         rows=rows,
         scale=scale,
