@@ -15,9 +15,9 @@ from app.insight import LandscapeParameters, survey_of
 from app.jobs import Job, JobKind, JobState
 from app.service import Service
 from app.web import text
-from app.web.forms import LayerForm, address
+from app.web.forms import LIMITS, LayerForm, address
 from data import networks
-from data.errors import InvalidInput, NoAdvice
+from data.errors import InvalidInput, InvalidProblem, NoAdvice
 from data.problem import ConvProblem, DType, Layout
 from models.advisor import Advice
 from models.changes import Changes
@@ -267,7 +267,8 @@ def map_view(service: Service, form: LayerForm, x: str, y: str) -> MapView:
     own = row[landscape.x_values.index(landscape.x.of(problem))]
     n_empty = sum(place is None for row in landscape.winners for place in row)
     own_name = None if own is None else landscape.variants[own]
-    return MapView(landscape, legend, own_name, n_empty, _map_data(landscape, legend, model.device.id))
+    query = {"dtype": problem.dtype, "layout": problem.layout, "device": model.device.id} | form.kept(*LIMITS)
+    return MapView(landscape, legend, own_name, n_empty, _map_data(landscape, legend, query))
 
 
 def model_rows(service: Service) -> dict[str, list[ModelRow]]:
@@ -286,8 +287,8 @@ def job_rows(jobs: Iterable[Job]) -> list[JobRow]:
     return [JobRow(job, _title(job), _outcome(job), _elapsed_s(job)) for job in jobs]
 
 
-def _map_data(landscape: Landscape, legend: Sequence[LegendEntry], device_id: str) -> str:
-    """What the drawing needs, as JSON."""
+def _map_data(landscape: Landscape, legend: Sequence[LegendEntry], query: Mapping[str, str]) -> str:
+    """What the drawing needs, as JSON: of each cell its winner and its layer, which is asked about with this query."""
     problem = landscape.problem
     return json.dumps(
         {
@@ -295,17 +296,18 @@ def _map_data(landscape: Landscape, legend: Sequence[LegendEntry], device_id: st
             "y": {"name": landscape.y, "values": landscape.y_values, "at": landscape.y.of(problem)},
             "variants": [{"name": each.variant, "colour": each.colour, "letter": each.letter} for each in legend],
             "winners": landscape.winners,
-            "layer": {
-                "size": problem.h,
-                "batch": problem.n,
-                "filter": problem.r,
-                "filters": problem.k,
-                "depth": problem.c,
-                "short": problem.short,
-            },
-            "query": {"dtype": problem.dtype, "layout": problem.layout, "device": device_id},
+            "layers": [[_layer_at(landscape, x, y) for x in landscape.x_values] for y in landscape.y_values],
+            "query": query,
         }
     )
+
+
+def _layer_at(landscape: Landscape, x: int, y: int) -> str | None:
+    """The short form of the layer of a cell; None where there is no such layer."""
+    try:
+        return landscape.y.put(landscape.x.put(landscape.problem, x), y).short
+    except InvalidProblem:
+        return None
 
 
 def _colour(variant: str, ranked: Sequence[str]) -> int:

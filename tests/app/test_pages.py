@@ -277,8 +277,20 @@ def test_the_map_is_the_landscape_in_a_drawing_and_a_table(client: Client) -> No
     assert drawn["winners"] == answer["winners"]
     assert [variant["name"] for variant in drawn["variants"]] == answer["variants"]
     assert (drawn["x"]["values"], drawn["y"]["values"]) == (answer["x"]["values"], answer["y"]["values"])
+    assert drawn["layers"][3][2] == f"14-1-3-{drawn['x']['values'][2]}-{drawn['y']['values'][3]}"
     assert "another axis" in shown(client.get("/map", params=asked | {"y": "filters"}), 400).text
     assert shown(client.get("/map", params=asked | {"x": "weight"}), 400).all("div", role="alert")
+
+
+def test_a_cell_of_the_map_is_its_own_layer_within_the_same_limits(client: Client) -> None:
+    asked = {"layer": "20x14-1-3x1-64-32-stride2x1-pad1x0-dilation1x1-groups32", "device": "fake-gpu"}
+    limits = {"workspace_mib": "4", "deterministic": "true"}
+    (figure,) = shown(client.get("/map", params=asked | limits | {"x": "size", "y": "filters"})).all("div", id="map")
+    drawn = json.loads(str(figure["data-map"]))
+    size, filters = drawn["x"]["values"].index(28), drawn["y"]["values"].index(96)
+    assert drawn["layers"][filters][size] == "28x28-1-3x1-96-32-stride2x1-pad1x0-dilation1x1-groups32"
+    assert drawn["layers"][drawn["y"]["values"].index(80)][size] is None, "80 filters are not 32 groups"
+    assert drawn["query"] == {"dtype": "float32", "layout": "nchw", "device": "fake-gpu"} | limits
 
 
 def test_explanations_and_landscapes_answer_over_the_api_too(client: Client) -> None:
