@@ -79,6 +79,12 @@ GROUP_TITLES: Final = {
 }
 """What stands above the members of a group; the first ones need no word."""
 
+JUDGED_ON: Final = {
+    "never_trained": "On networks never trained on",
+    "leave_one_network_out": "On networks trained on, each left out in turn; others like it stay",
+}
+"""Parts of a card's scores, the strictest first: networks share layers, so that leaving one out hides little."""
+
 
 @dataclass(frozen=True)
 class Status:
@@ -158,21 +164,33 @@ class Score:
 
 
 @dataclass(frozen=True)
+class Judged:
+    """How one tree did on one kind of layers it was not trained on.
+
+    Parameters
+    ----------
+    title : str
+        Which layers those are.
+    overall : Score
+    by_precision : sequence of Score
+    """
+
+    title: str
+    overall: Score
+    by_precision: Sequence[Score] = ()
+
+
+@dataclass(frozen=True)
 class ModelRow:
-    """One tree."""
+    """One tree; what says most of layers that nobody has seen comes first."""
 
     entry: Entry
-    scores: Sequence[Score]
+    judged: Sequence[Judged]
     n_layers: int | None
     n_times: int | None
     created: str
     changes: Changes | None = None
     """Against the tree before it."""
-
-    @property
-    def overall(self) -> Score | None:
-        """The score over everything."""
-        return self.scores[0] if self.scores else None
 
 
 @dataclass(frozen=True)
@@ -324,7 +342,7 @@ def _model_row(entry: Entry) -> ModelRow:
     card = entry.card
     return ModelRow(
         entry,
-        _scores(card.get("scores") or {}),
+        _judged(card.get("scores") or {}),
         card.get("n_layers"),
         card.get("n_times"),
         str(card.get("created", "")),
@@ -340,14 +358,18 @@ def _changes(said: object) -> Changes | None:
         return None
 
 
-def _scores(scores: Mapping[str, Any]) -> list[Score]:
-    """The scores on a card, the one over everything first: of networks held out, else of the layers held out."""
-    by_precision = scores.get("leave_one_network_out")
-    if isinstance(by_precision, Mapping) and "overall" in by_precision:
-        names = ["overall", *sorted(name for name in by_precision if name != "overall")]
-        return [_score(name, by_precision[name]) for name in names]
+def _judged(scores: Mapping[str, Any]) -> list[Judged]:
+    """The scores on a card: those on whole networks, else that on the layers held out."""
+    found = []
+    for part, title in JUDGED_ON.items():
+        by_name = scores.get(part)
+        if isinstance(by_name, Mapping) and "overall" in by_name:
+            precisions = [_score(name, by_name[name]) for name in sorted(by_name) if name != "overall"]
+            found.append(Judged(title, _score("overall", by_name["overall"]), precisions))
     held_out = scores.get("held_out_slowdown", scores.get("geometric_mean"))
-    return [] if held_out is None else [Score("overall", float(held_out), None, None, None)]
+    if not found and held_out is not None:
+        found.append(Judged("On layers held out", Score("overall", float(held_out), None, None, None)))
+    return found
 
 
 def _score(name: str, found: Mapping[str, float]) -> Score:
