@@ -227,6 +227,22 @@ def test_a_key_makes_one_job_of_equal_requests(jobs):
     assert len(jobs.list()) == jobs.count_unfinished() == 3
 
 
+def test_a_key_is_its_callers(jobs):
+    keys = [Key("k", "hash", caller) for caller in ("", "one", "another")]
+    made = [jobs.create(JobKind.RETRAIN, {}, key=key) for key in keys]
+    assert len({job.id for job in made}) == 3
+    assert [jobs.find(key) for key in keys] == made
+    assert jobs.find(Key("k", "hash", "somebody else")) is None
+
+
+def test_jobs_are_counted_by_the_device_that_must_run_them(jobs):
+    for device_id in ("cpu", "cpu", "nvidia-h200", None):
+        jobs.create(JobKind.SWEEP, {}, device_id=device_id)
+    assert [jobs.count_unfinished(each) for each in ("cpu", "nvidia-h200", None, "other")] == [2, 1, 1, 0]
+    claim(jobs, device_id="cpu")
+    assert jobs.count_unfinished("cpu") == 2, "what runs is not finished"
+
+
 def test_every_change_has_a_revision_of_its_own(jobs, store):
     job = jobs.create(JobKind.RETRAIN, {})
     seen = [job.revision]

@@ -469,6 +469,26 @@ def test_a_retrain_is_a_job_that_shows_how_it_ends(client: Client) -> None:
     assert client.post("/models/retrain", data={"device": "no-gpu"}, headers=HTMX).status_code == 404
 
 
+def test_a_retrain_whose_answer_was_lost_is_one_job_and_the_next_is_another(client: Client) -> None:
+    def key_of(found: Found) -> str:
+        (field,) = found.all("input", id="retrain-key")
+        return str(field["value"])
+
+    def job_of(found: Found) -> str:
+        return next(name for name in found.ids() if name.startswith("job-"))
+
+    key = key_of(shown(client.get("/models")))
+    lost, again = (
+        shown(client.post("/models/retrain", data={"device": GPU.id, "key": key}, headers=HTMX)) for _ in range(2)
+    )
+    assert job_of(lost) == job_of(again)
+    forced = shown(client.post("/models/retrain", data={"device": GPU.id, "key": key, "force": "true"}, headers=HTMX))
+    assert job_of(forced) != job_of(lost), "something else was asked for"
+    assert again.all("input", id="retrain-key")[0]["hx-swap-oob"] == "true"
+    following = shown(client.post("/models/retrain", data={"device": GPU.id, "key": key_of(again)}, headers=HTMX))
+    assert job_of(following) != job_of(lost)
+
+
 def test_the_theme_that_was_chosen_is_in_the_page_from_the_start(client: Client) -> None:
     assert 'data-theme="dark"' in client.get("/", headers={"cookie": "theme=dark"}).text
     assert "data-theme" not in client.get("/", headers={"cookie": "theme=%22evil"}).text

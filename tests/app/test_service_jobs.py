@@ -147,6 +147,19 @@ def test_the_same_key_with_another_request_is_refused(client: Client) -> None:
         assert "'reused'" in is_problem(client.post("/v1/jobs", json=other, headers=key), 409, "key-reused")["detail"]
 
 
+def test_a_retraining_by_either_address_is_one_job(client: Client) -> None:
+    key = {"Idempotency-Key": "retrained-once"}
+    first = client.post("/v1/models", json={"device": "fake-gpu"}, headers=key)
+    again = client.post("/v1/models", json={"force": False, "device": "fake-gpu"}, headers=key)
+    assert (first.status_code, again.status_code) == (202, 202)
+    assert first.json()["id"] == again.json()["id"]
+    assert submitted(client, {"kind": "retrain", "device": "fake-gpu"}, **key)["id"] == first.json()["id"]
+    forced = client.post("/v1/models", json={"device": "fake-gpu", "force": True}, headers=key)
+    is_problem(forced, 409, "key-reused")
+    refused = client.post("/v1/models", json={"device": "fake-gpu"}, headers={"Idempotency-Key": "a b"})
+    is_problem(refused, 400, "invalid-input")
+
+
 @pytest.mark.parametrize("key", ["", "k" * 256, "a b", "schlüssel".encode("latin-1"), "\x7f"])
 def test_a_key_is_of_bounded_length_and_visible(client: Client, key: str | bytes) -> None:
     refused = is_problem(client.post("/v1/jobs", json=MEASURE, headers={"Idempotency-Key": key}), 400, "invalid-input")
@@ -234,3 +247,15 @@ def test_the_queue_of_jobs_is_bounded_but_a_known_key_is_answered(tmp_path: Path
         submitted(own, waiting)
         is_problem(own.post("/v1/jobs", json=waiting), 503, "queue-full")
         assert submitted(own, waiting, **{"Idempotency-Key": "first"})["id"] == first["id"]
+
+
+def test_jobs_that_nobody_here_can_do_say_so_and_keep_out_no_others(tmp_path: Path) -> None:
+    with serving(tmp_path, max_queue=2) as own:
+        assert eventually(lambda: own.get("/readyz").status_code == 200)
+        for _ in range(2):
+            waiting = submitted(own, MEASURE | {"device": "nvidia-h200"})
+            assert waiting["message"].startswith("no worker of nvidia-h200 is at this server")
+        refused = own.post("/v1/jobs", json=MEASURE | {"device": "nvidia-h200"})
+        assert "for nvidia-h200" in is_problem(refused, 503, "queue-full")["detail"]
+        assert ended(own, submitted(own, MEASURE))["state"] == "succeeded"
+        assert submitted(own, {"kind": "retrain", "device": "fake-gpu"})["message"] == ""
