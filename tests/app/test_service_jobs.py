@@ -15,7 +15,7 @@ from app import job_events
 from app.answers import JobAnswer
 from app.job_events import EventStream
 from data.measurement import Outcome
-from tests.app.serving import FAST, LAYER, LEAN, SLOW, Client, is_problem, serving
+from tests.app.serving import FAST, HANGING, LAYER, LEAN, SLOW, Client, is_problem, serving
 from tests.processes import eventually
 
 MEASURE = {"kind": "measure", "layers": [LAYER], "variants": [FAST, SLOW], "samples": 3}
@@ -247,6 +247,15 @@ def test_the_queue_of_jobs_is_bounded_but_a_known_key_is_answered(tmp_path: Path
         submitted(own, waiting)
         is_problem(own.post("/v1/jobs", json=waiting), 503, "queue-full")
         assert submitted(own, waiting, **{"Idempotency-Key": "first"})["id"] == first["id"]
+
+
+def test_a_measurement_that_overruns_its_deadline_fails_and_frees_the_device(tmp_path: Path) -> None:
+    with serving(tmp_path, job_deadline_s=3.0) as own:
+        assert eventually(lambda: own.get("/readyz").status_code == 200)
+        stuck = ended(own, submitted(own, MEASURE | {"variants": [HANGING]}))  # for two minutes, if it may
+        assert (stuck["state"], stuck["error"]["type"]) == ("failed", "deadline-exceeded")
+        assert f"run_id {stuck['request']['run_id']} goes on" in stuck["error"]["detail"]
+        assert ended(own, submitted(own, MEASURE))["state"] == "succeeded"
 
 
 def test_jobs_that_nobody_here_can_do_say_so_and_keep_out_no_others(tmp_path: Path) -> None:
