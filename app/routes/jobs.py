@@ -10,7 +10,7 @@ from fastapi import APIRouter, Header, Request, Response
 from fastapi.responses import JSONResponse
 
 from app.answers import JobAnswer, JobsAnswer, job_answer
-from app.body import parse_json, read_json
+from app.body import parse_json
 from app.errors import documented
 from app.guard.policy import caller_name, require
 from app.guard.tokens import Scope
@@ -51,7 +51,8 @@ async def create_job(
     run_id.
     """
     service = service_of(request)
-    asked = parse_json(JobRequest, await read_json(request, service.settings.max_body_bytes))
+    async with service.json_body(request) as body:
+        asked = parse_json(JobRequest, body)
     if isinstance(asked.root, RetrainJob):
         require(request, Scope.ADMINISTER)
     job = await submit(service, asked.root, key, caller_name(request))

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
 from app.answers import JobAnswer, ModelAnswer, ModelsAnswer, job_answer, model_answer
-from app.body import parse_json, read_json
+from app.body import parse_json
 from app.errors import documented
 from app.guard.policy import caller_name
 from app.job_requests import KeyHeader, RetrainJob
@@ -41,7 +41,8 @@ async def retrain(request: Request, key: KeyHeader = None) -> JSONResponse:
     It is what `POST /v1/jobs` with the kind `retrain` does, and an Idempotency-Key makes one job of both.
     """
     service = service_of(request)
-    asked = parse_json(RetrainRequest, await read_json(request, service.settings.max_body_bytes))
+    async with service.json_body(request) as body:
+        asked = parse_json(RetrainRequest, body)
     job = await submit(service, RetrainJob(kind="retrain", **dict(asked)), key, caller_name(request))
     return JSONResponse(job_answer(job), HTTPStatus.ACCEPTED, {"Location": f"/v1/jobs/{job.id}"})
 
@@ -54,7 +55,8 @@ async def retrain(request: Request, key: KeyHeader = None) -> JSONResponse:
 async def activate(request: Request) -> JSONResponse:
     """Put one of a device's trees in charge: an earlier one again, or one that was not good enough to take over."""
     service = service_of(request)
-    asked = parse_json(ActivateRequest, await read_json(request, service.settings.max_body_bytes))
+    async with service.json_body(request) as body:
+        asked = parse_json(ActivateRequest, body)
     await asyncio.to_thread(service.models.activate, asked.device, asked.model)
     entries = await asyncio.to_thread(service.registry.list, asked.device)
     return JSONResponse(model_answer(next(entry for entry in entries if entry.id == asked.model)))
