@@ -14,7 +14,6 @@ from app.body import parse_json
 from app.errors import documented
 from app.guard.policy import caller_name, require
 from app.guard.tokens import Scope
-from app.job_events import EventStream
 from app.job_requests import JobRequest, KeyHeader, RetrainJob
 from app.openapi import body_of
 from app.routes.state import service_of
@@ -86,7 +85,7 @@ async def stream_job(
     job = await asyncio.to_thread(service.jobs.get, job_id)
     if job.state.is_final and job.revision == seen:
         return Response(status_code=HTTPStatus.NO_CONTENT)  # so that an EventSource does not come back again
-    return EventStream(service.streams.open(service.jobs, job, seen))
+    return service.streams.open(service.jobs, job, seen, caller_name(request))
 
 
 @router.delete("/v1/jobs/{job_id}", responses=documented(404, 503, answer=JobAnswer))

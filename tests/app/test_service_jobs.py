@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,9 @@ import pytest
 
 from app import job_events
 from app.answers import JobAnswer
-from app.job_events import EventStream
+from app.job_events import EventStream, Streams
+from app.jobs import Job
+from data.errors import QueueFull
 from data.measurement import Outcome
 from tests.app.serving import FAST, HANGING, LAYER, LEAN, SLOW, Client, is_problem, serving
 from tests.processes import eventually
@@ -210,6 +213,35 @@ def test_streams_are_bounded_in_number_and_in_time(client: Client, monkeypatch: 
     monkeypatch.setattr(job_events, "MAX_STREAMS", 0)
     is_problem(client.get(where), 503, "queue-full")
     client.request("DELETE", f"/v1/jobs/{job['id']}")
+
+
+def test_streams_that_are_asked_for_at_once_are_no_more_than_may_be_open(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams, job = Streams(), Job.__new__(Job)
+    jobs = client.app.state.service.jobs
+    monkeypatch.setattr(job_events, "MAX_STREAMS", 5)
+    monkeypatch.setattr(job_events, "MAX_OF_CALLER", 3)
+    opened = [streams.open(jobs, job, -1, "one") for _ in range(3)]
+    with pytest.raises(QueueFull, match="of the token 'one'"):
+        streams.open(jobs, job, -1, "one")
+    opened += [streams.open(jobs, job, -1, caller) for caller in ("", "")]
+    with pytest.raises(QueueFull, match="5 event streams"):
+        streams.open(jobs, job, -1, "")
+
+    async def is_gone() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def refuses(_message: Any) -> None:
+        raise OSError
+
+    async def end(stream: EventStream) -> None:
+        with contextlib.suppress(Exception):  # whatever becomes of it
+            await stream({"type": "http", "path": "/", "asgi": {"spec_version": "2.4"}}, is_gone, refuses)
+
+    for stream in opened:
+        asyncio.run(end(stream))
+    assert not streams._open, "one that never began is over too"
 
 
 def test_streams_end_with_the_service_and_it_is_not_ready_any_more(tmp_path: Path) -> None:
