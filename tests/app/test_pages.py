@@ -332,7 +332,10 @@ def test_measuring_runs_every_variant_and_puts_it_beside_its_prediction(client: 
     assert f"{REFUSED} not supported: as recorded" in found.text
     assert f"{HANGING} timed out" in found.text
     stored = client.app.state.service.store.summaries([ConvProblem.parse(form["layer"])], GPU.id)
-    assert stored[f"{form['layer']}-float32-nchw"][FAST].outcome is Outcome.MEASURED
+    outcomes = {name: summary.outcome for name, summary in stored[f"{form['layer']}-float32-nchw"].items()}
+    assert outcomes[FAST] is Outcome.MEASURED
+    failed = {CRASHING: Outcome.CRASHED, REFUSED: Outcome.NOT_SUPPORTED, HANGING: Outcome.TIMED_OUT}
+    assert {name: outcomes[name] for name in failed} == failed, "an attempt that failed is kept as well"
     assert form["layer"] in shown(client.get("/jobs")).text
     assert "<!doctype html>" in client.get(path).text, "it has a page of its own for browsers without scripts"
 
