@@ -137,11 +137,6 @@ Work = Callable[[Held], Done]
 """What a kind of job does, on the runner's thread."""
 
 
-def in_worker(engine: Engine, task: Callable[[dict[str, Any]], Any], *, deadline_s: float) -> Work:
-    """Work that is one task of an engine, which takes the job's request and gives its result; it must pickle."""
-    return lambda held: Done(held.run(engine, task, held.job.request, deadline_s=deadline_s))
-
-
 class JobRunner:
     """Runs jobs of some kinds one after the other.
 

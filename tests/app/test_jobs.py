@@ -17,7 +17,7 @@ from sqlalchemy import insert, select, update
 
 from app.engine import NO_DEVICE, Engine
 from app.jobs import MAX_ATTEMPTS, Job, JobKind, JobLost, Jobs, JobState, Key
-from app.runner import Done, JobRunner, in_worker
+from app.runner import Done, JobRunner, Work
 from data.errors import KeyReused, NotEnoughData, StoreError, UnknownJob, WorkerDied
 from data.store import Store
 from data.tables import IMPORTS, JOBS
@@ -37,6 +37,11 @@ def store(database_url) -> Iterator[Store]:
 @pytest.fixture
 def jobs(store) -> Jobs:
     return Jobs(store)
+
+
+def in_worker(engine: Engine, task, deadline_s: float = 60) -> Work:
+    """Work that is one task of an engine."""
+    return lambda held: Done(held.run(engine, task, held.job.request, deadline_s=deadline_s))
 
 
 @contextmanager
@@ -390,12 +395,13 @@ SERVICE = """
 import sys, time
 from app.engine import NO_DEVICE, Engine
 from app.jobs import JobKind, Jobs
-from app.runner import JobRunner, in_worker
+from app.runner import Done, JobRunner
 from data.store import Store
 from tests import fakes
 
 jobs = Jobs(Store(sys.argv[1]))
-work = in_worker(Engine(NO_DEVICE), fakes.job_once_interrupted, deadline_s=60)
+engine, task = Engine(NO_DEVICE), fakes.job_once_interrupted
+work = lambda held: Done(held.run(engine, task, held.job.request, deadline_s=60))
 JobRunner(jobs, {JobKind.RETRAIN: work}, lease_s=1.0).start()
 jobs.create(JobKind.RETRAIN, {"path": sys.argv[2]})
 time.sleep(60)
