@@ -171,6 +171,8 @@ def test_measured_stands_beside_predicted(client: Client) -> None:
     found = shown(client.get("/", params={"layer": layer, "device": "fake-gpu"}))
     row = found.text[found.text.index(f"{SLOW} ") :]
     assert "predicted" in row
+    assert "error 1.0e-07 measured" in row
+    assert "error ≤ at most" in found.text[found.text.index(f"{FAST} ") : found.text.index(f"{SLOW} ")]
     assert found.all("path", **{"class": "mark"})
     assert found.all("rect", **{"class": "fill measured"})
     assert found.all("rect", **{"class": "fill predicted"})
