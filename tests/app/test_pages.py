@@ -140,6 +140,9 @@ def test_vendored_libraries_are_those_that_are_noted() -> None:
         assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest
         assert (folder / licence).stat().st_size > 100
     assert "://" not in (folder / "VENDORED").read_text()
+    for script in folder.glob("*.js"):
+        for name in re.findall(r"see (\S+\.LICENSE\.txt)", script.read_text()[:500]):
+            assert (folder / name).stat().st_size > 100, "licences that a bundle names are beside it"
 
 
 def test_the_style_that_the_policy_allows_is_the_one_that_plot_adds() -> None:
