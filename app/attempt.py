@@ -183,14 +183,7 @@ class _Attempt:
         return found
 
     def _failure(self, problem: ConvProblem, variant_id: str, error: ConvAdvisorError) -> Measurement:
-        match error:
-            case LaunchFailed():
-                outcome = Outcome.LAUNCH_FAILED
-            case DeadlineExceeded():
-                outcome = Outcome.TIMED_OUT
-            case _:
-                outcome = Outcome.CRASHED
-        return self._unmeasured(problem, variant_id, outcome, str(error))
+        return self._unmeasured(problem, variant_id, outcome_of(error), str(error))
 
     def _unmeasured(self, problem: ConvProblem, variant_id: str, outcome: Outcome, why: str) -> Measurement:
         terms = self.terms
@@ -202,6 +195,17 @@ class _Attempt:
             self.engine.run(worker.describe_device, deadline_s=self.terms.deadline_s)
         except ConvAdvisorError as lost:
             raise WorkerError(f"{self.engine.device_id} is lost ({lost}), after: {error}") from lost
+
+
+def outcome_of(error: ConvAdvisorError) -> Outcome:
+    """What has become of a variant that ended its task, or the worker, with this."""
+    match error:
+        case LaunchFailed():
+            return Outcome.LAUNCH_FAILED
+        case DeadlineExceeded():
+            return Outcome.TIMED_OUT
+        case _:
+            return Outcome.CRASHED
 
 
 class _Hopeless:

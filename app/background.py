@@ -46,6 +46,7 @@ class Background:
         self.models = SharedModels(registry, store.engine)
         self._settings = settings
         self._store = store
+        self._devices: set[str] = set()
         self._closing = threading.Event()
         self._lock = threading.Lock()
         self._runners = [self._runner({JobKind.RETRAIN: training(trainer, self.models, settings)})]
@@ -65,6 +66,7 @@ class Background:
                 return
             runner = self._runner({JobKind.SWEEP: work, JobKind.MEASURE: work}, lambda: device.id)
             self._runners.append(runner)
+            self._devices.add(device.id)
             runner.start()
 
     def close(self) -> None:
@@ -93,10 +95,14 @@ class Background:
         before = self.jobs.find(key) if key else None
         if before:
             return before
-        unfinished = self.jobs.count_unfinished()
+        unfinished = self.jobs.count_unfinished(device_id)
         if unfinished >= self._settings.max_queue:
-            raise QueueFull(f"{unfinished} background jobs are not finished yet")
-        job = self.jobs.create(kind, request, device_id=device_id, key=key)
+            raise QueueFull(
+                f"{unfinished} background jobs{f' for {device_id}' if device_id else ''} are not finished yet"
+            )
+        is_here = device_id is None or device_id in self._devices
+        message = "" if is_here else f"no worker of {device_id} is at this server: it waits for a server that has one"
+        job = self.jobs.create(kind, request, device_id=device_id, key=key, message=message)
         for runner in self._runners:
             runner.wake()
         return job

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -129,16 +129,19 @@ async def _next(chunks: AsyncGenerator[bytes, None]) -> bytes:
         raise HTTPException(408, said, {"Connection": "close"}) from None
 
 
-async def read_json(request: Request, limit: int) -> bytes:
-    """Read a JSON body.
+@asynccontextmanager
+async def json_body(request: Request, limit: int, budget: Budget) -> AsyncIterator[bytes]:
+    """A JSON body, held for as long as it is worked on.
 
     Raises
     ------
     HTTPException
         415 where it says that it is something else.
+    QueueFull
     """
     require_media_type(request, "application/json")
-    return (await read(request, limit)).tobytes()
+    with budget.hold(announced_bytes(request)) as held:
+        yield (await read(request, limit, held)).tobytes()
 
 
 def require_media_type(request: Request, *allowed: str) -> str:

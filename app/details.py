@@ -164,7 +164,9 @@ def weigh_layer(service: Service, asked: ParetoParameters) -> ParetoAnswer:
     InvalidProblem, NoAdvice, UnknownDevice, ModelRejected, StoreError
     """
     problem, limits = problem_from(asked.given()), Limits.of(asked, service)
-    return pareto_answer(*weighed_by(service, advise_one(service, problem, limits), limits, asked.bounds))
+    advisor = service.advisor(limits.device_id)
+    advice = advise_one(service, problem, limits, advisor)
+    return pareto_answer(*weighed_by(service, advisor, advice, limits, asked.bounds))
 
 
 def weighed(
@@ -198,15 +200,17 @@ def weighed(
     return found, other
 
 
-def weighed_by(service: Service, advice: Advice, limits: Limits, bounds: Bounds) -> tuple[Pareto, OtherLayout | None]:
-    """`weighed` with a service's model and measurements.
+def weighed_by(
+    service: Service, advisor: Advisor, advice: Advice, limits: Limits, bounds: Bounds
+) -> tuple[Pareto, OtherLayout | None]:
+    """`weighed` with a service's measurements; the advisor is the one that the advice is of.
 
     Raises
     ------
-    NoAdvice, UnknownDevice, ModelRejected, StoreError
+    NoAdvice, StoreError
     """
     known = partial(service.recall.summaries, device_id=limits.device_id)
-    return weighed(service.advisor(limits.device_id), known, advice, limits, bounds)
+    return weighed(advisor, known, advice, limits, bounds)
 
 
 def pareto_answer(found: Pareto, other: OtherLayout | None) -> ParetoAnswer:

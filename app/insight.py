@@ -12,6 +12,7 @@ from app.answers import ProblemAnswer, StepAnswer, problem_answer
 from app.schemas import AdviceParameters, problem_from
 from app.service import Service
 from data.errors import NoAdvice
+from models.advisor import Advisor
 from models.explain import Branch, Decision, explain
 from models.landscape import Axis, Landscape, survey
 from models.tree_file import TreeModel
@@ -82,7 +83,7 @@ def explain_layer(service: Service, asked: AdviceParameters) -> ExplanationAnswe
     InvalidProblem, NoAdvice, UnknownDevice, ModelRejected
     """
     problem = problem_from(asked.given())
-    model = model_of(service, asked.device or service.default_device_id())
+    model = _model_of(service.advisor(asked.device or service.default_device_id()))
     return {
         "model": model.id,
         "device": model.device.id,
@@ -118,11 +119,11 @@ def survey_of(service: Service, asked: LandscapeParameters) -> tuple[Landscape, 
     InvalidInput, NoAdvice, UnknownDevice, ModelRejected
     """
     problem = problem_from(asked.given())
-    device_id = asked.device or service.default_device_id()
-    model = model_of(service, device_id)
+    advisor = service.advisor(asked.device or service.default_device_id())
+    model = _model_of(advisor)
     limit = asked.max_workspace_bytes
     landscape = _survey(
-        service.advisor(device_id),
+        advisor,
         problem,
         asked.x,
         asked.y,
@@ -132,19 +133,10 @@ def survey_of(service: Service, asked: LandscapeParameters) -> tuple[Landscape, 
     return landscape, model
 
 
-def model_of(service: Service, device_id: str) -> TreeModel:
-    """The tree in use for a device.
-
-    Raises
-    ------
-    NoAdvice
-        It has none.
-    UnknownDevice, ModelRejected
-    """
-    model = service.advisor(device_id).model
-    if model is None:
-        raise NoAdvice(f"there is no model of {device_id}")
-    return model
+def _model_of(advisor: Advisor) -> TreeModel:
+    if advisor.model is None:
+        raise NoAdvice(f"there is no model of {advisor.device.id}")
+    return advisor.model
 
 
 def _decision(decision: Decision) -> DecisionAnswer:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
@@ -20,6 +21,8 @@ log = logging.getLogger(__name__)
 
 MAX_STREAMS: Final = 100
 """At once, in one process."""
+MAX_OF_CALLER: Final = 25
+"""Of these, of one token."""
 LONGEST_S: Final = 3600.0
 """A stream that has lasted so long is ended; whoever still listens comes back with the last event's id."""
 LOOK_EVERY_S: Final = 0.25
@@ -29,10 +32,18 @@ _RETRY_MS: Final = 1000
 
 
 class EventStream(EventSourceResponse):
-    """Events as they are written, to a client that reads them: one that takes none for long is given up."""
+    """Events as they are written, to a client that reads them: one that takes none for long is given up.
 
-    def __init__(self, content: AsyncIterator[bytes], status_code: int = 200) -> None:
-        super().__init__(content, status_code, headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
+    Parameters
+    ----------
+    content : async iterator of bytes
+    on_end : callable ()
+        Called once it is over, even if it has not begun.
+    """
+
+    def __init__(self, content: AsyncIterator[bytes], on_end: Callable[[], object] = lambda: None) -> None:
+        super().__init__(content, headers={"cache-control": "no-cache", "x-accel-buffering": "no"})
+        self._on_end = on_end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_in_time(message: Message) -> None:
@@ -43,6 +54,8 @@ class EventStream(EventSourceResponse):
             await super().__call__(scope, receive, send_in_time)
         except TimeoutError:
             log.info("%s: its client has read nothing for %g s", scope["path"], SEND_TIMEOUT_S)
+        finally:
+            self._on_end()
 
 
 class Streams:
@@ -55,15 +68,15 @@ class Streams:
     """
 
     def __init__(self) -> None:
-        self._open = 0
+        self._open: Counter[str] = Counter()
         self._is_ending = False
 
     def end(self) -> None:
         """Let every stream end within `LOOK_EVERY_S`: its listener comes back, to the server that follows this one."""
         self._is_ending = True
 
-    def open(self, jobs: Jobs, job: Job, seen: int) -> AsyncIterator[bytes]:
-        """Begin a stream.
+    def open(self, jobs: Jobs, job: Job, seen: int, caller: str) -> EventStream:
+        """Begin a stream, which counts from now on: many that are asked for at once are not more than may be open.
 
         Parameters
         ----------
@@ -72,22 +85,23 @@ class Streams:
             As it is now.
         seen : int
             The revision that the listener has seen last; -1: none.
+        caller : str
+            Name of the listener's token; empty where there are no tokens: then there is one caller, who may have all.
 
         Raises
         ------
         QueueFull
         """
-        if self._open >= MAX_STREAMS:
-            raise QueueFull(f"{self._open} event streams are open already")
-        return self._events(jobs, job, seen)
+        if self._open.total() >= MAX_STREAMS:
+            raise QueueFull(f"{self._open.total()} event streams are open already")
+        if caller and self._open[caller] >= MAX_OF_CALLER:
+            raise QueueFull(f"{self._open[caller]} event streams of the token {caller!r} are open already")
+        self._open[caller] += 1
+        return EventStream(events(jobs, job, seen, lambda: self._is_ending), lambda: self._close(caller))
 
-    async def _events(self, jobs: Jobs, job: Job, seen: int) -> AsyncIterator[bytes]:
-        self._open += 1
-        try:
-            async for event in events(jobs, job, seen, lambda: self._is_ending):
-                yield event
-        finally:
-            self._open -= 1
+    def _close(self, caller: str) -> None:
+        self._open[caller] -= 1
+        self._open += Counter()  # drops what is zero
 
 
 async def events(

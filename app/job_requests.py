@@ -9,6 +9,7 @@ import secrets
 from dataclasses import replace
 from typing import Annotated, Any, Final, Literal
 
+from fastapi import Header
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from app.jobs import JobKind, Key
@@ -31,6 +32,13 @@ _SAMPLES_BUDGET_MS: Final = 10_000.0
 """Device time for the samples of one variant of a long measurement."""
 _PROBLEM_DEADLINE_S: Final = 120.0
 
+KeyHeader = Annotated[
+    str | None,
+    Header(
+        alias=KEY_HEADER,
+        description=f"Up to {MAX_KEY_LENGTH} visible characters: the same request again is the same job.",
+    ),
+]
 _RunId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]{1,100}$")]
 _Variants = Annotated[list[Annotated[str, Field(max_length=200)]], Field(min_length=1, max_length=500)]
 
@@ -90,7 +98,10 @@ class MeasureJob(_MeasuringJob):
     samples: Annotated[int, Field(ge=2, le=10_000, description="Of each variant, within 10 s of device time.")] = 100
 
 
-class JobRequest(RootModel[Annotated[RetrainJob | SweepJob | MeasureJob, Field(discriminator="kind")]]):
+AnyJob = RetrainJob | SweepJob | MeasureJob
+
+
+class JobRequest(RootModel[Annotated[AnyJob, Field(discriminator="kind")]]):
     """A background job."""
 
     model_config = ConfigDict(
@@ -104,8 +115,8 @@ class JobRequest(RootModel[Annotated[RetrainJob | SweepJob | MeasureJob, Field(d
     )
 
 
-def key_of(name: str | None, asked: JobRequest) -> Key | None:
-    """The key that a request came with, and the hash of what it means, however it was written.
+def key_of(name: str | None, asked: AnyJob, caller: str) -> Key | None:
+    """The key that a caller's request came with, and the hash of what it means, however it was written.
 
     Raises
     ------
@@ -117,10 +128,10 @@ def key_of(name: str | None, asked: JobRequest) -> Key | None:
         allowed = f"1 to {MAX_KEY_LENGTH} visible ASCII characters, such as a UUID"
         raise InvalidInput(KEY_HEADER, name, allowed)
     meaning = json.dumps(asked.model_dump(mode="json"), sort_keys=True)
-    return Key(name, hashlib.sha256(meaning.encode()).hexdigest())
+    return Key(name, hashlib.sha256(meaning.encode()).hexdigest(), caller)
 
 
-def kept_request(asked: RetrainJob | SweepJob | MeasureJob, device_id: str) -> dict[str, Any]:
+def kept_request(asked: AnyJob, device_id: str) -> dict[str, Any]:
     """What is kept of a request, complete: nothing of it is decided anew when a job is taken up again.
 
     Raises

@@ -22,7 +22,7 @@ from data.tables import JOBS
 
 MAX_ATTEMPTS: Final = 3
 """Attempts in a row that may be interrupted without having kept anything."""
-_NO_KEY: Final = (None, None)
+_NO_KEY: Final = (None, None, "")
 
 
 class JobKind(StrEnum):
@@ -109,10 +109,13 @@ class Key:
     name : str
     sha256 : str
         Of what was asked for under that name.
+    caller : str
+        Whose name it is, by their token; empty where there are no tokens. Another caller's same name is another key.
     """
 
     name: str
     sha256: str
+    caller: str = ""
 
 
 Effect = Callable[[Connection], None]
@@ -138,7 +141,13 @@ class Jobs:
         self._engine = store.engine
 
     def create(
-        self, kind: JobKind, request: dict[str, Any], *, device_id: str | None = None, key: Key | None = None
+        self,
+        kind: JobKind,
+        request: dict[str, Any],
+        *,
+        device_id: str | None = None,
+        key: Key | None = None,
+        message: str = "",
     ) -> Job:
         """Queue a job; with a key, the job that was queued with it before, if there is one.
 
@@ -148,8 +157,9 @@ class Jobs:
             Something else was asked for with this key.
         """
         job_id = secrets.token_urlsafe(16)
-        name, sha256 = (key.name, key.sha256) if key else _NO_KEY
+        name, sha256, caller = (key.name, key.sha256, key.caller) if key else _NO_KEY
         values: dict[str, Any] = {"id": job_id, "kind": kind, "state": JobState.QUEUED, "request": request}
+        values |= {"message": message, "caller": caller}
         values |= {
             "device_id": device_id,
             "idempotency_key": name,
@@ -174,8 +184,9 @@ class Jobs:
         KeyReused
             Something else was asked for with it.
         """
+        is_it = (JOBS.c.caller == key.caller, JOBS.c.idempotency_key == key.name)
         with self._begin() as connection:
-            row = connection.execute(select(JOBS).where(JOBS.c.idempotency_key == key.name)).one_or_none()
+            row = connection.execute(select(JOBS).where(*is_it)).one_or_none()
         if row is not None and row.request_sha256 != key.sha256:
             raise KeyReused(key.name)
         return None if row is None else _job(row)
@@ -199,10 +210,11 @@ class Jobs:
             rows = connection.execute(select(JOBS).order_by(JOBS.c.number.desc()).limit(limit)).all()
         return tuple(_job(row) for row in rows)
 
-    def count_unfinished(self) -> int:
-        """How many jobs are queued or running."""
+    def count_unfinished(self, device_id: str | None = None) -> int:
+        """How many jobs that must run on a device are queued or running; without one, those that any server runs."""
         with self._begin() as connection:
-            wanted = select(func.count()).select_from(JOBS).where(JOBS.c.state.in_(_UNFINISHED))
+            is_such = (JOBS.c.state.in_(_UNFINISHED), JOBS.c.device_id.is_not_distinct_from(device_id))
+            wanted = select(func.count()).select_from(JOBS).where(*is_such)
             return int(connection.execute(wanted).scalar_one())
 
     def claim(

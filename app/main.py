@@ -92,7 +92,7 @@ def create_app(settings: Settings, *, open_engine: OpenEngine = open_engine, tim
     app.state.keyring = keyring
     templates = Templates(app)
     meter = Meter(templates) if settings.metrics else None
-    metrics = app.state.metrics = Metrics(meter) if meter else None
+    metrics = app.state.metrics = Metrics(meter, keyring) if meter else None
     if metrics is not None:
         app.include_router(scraped.router)
     for routes in (advice, details, convolutions, inference, models, jobs, catalogue, insight, health):

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Final
 
 from app import worker
+from app.attempt import outcome_of
 from app.cluster.engine import AnyEngine
 from app.convolution import check_fits
 from app.errors import problem_of
@@ -206,12 +207,13 @@ async def _measure(run: Run, variant: str, service: Service, engine: AnyEngine) 
     QueueFull, StoreError, WorkerError
     """
     deadline_s = service.settings.convolution_deadline_s
-    arguments = (run.problem, [variant], run.options, f"page-{run.id}", run.best_ms)
+    run_id = f"page-{run.id}"
+    arguments = (run.problem, [variant], run.options, run_id, run.best_ms)
     try:
         future = engine.submit(worker.measure, *arguments, deadline_s=deadline_s)
         (measurement,) = await asyncio.wrap_future(future)
     except (RunError, WorkerDied, DeadlineExceeded) as error:
-        outcome = Outcome.TIMED_OUT if isinstance(error, DeadlineExceeded) else Outcome.CRASHED
-        return Measurement(run.problem, variant, run.device, outcome, str(error))
+        came_of_it = outcome_of(error), str(error)
+        measurement = Measurement(run.problem, variant, run.device, *came_of_it, l2=run.options.l2, run_id=run_id)
     await asyncio.to_thread(service.store.append, [measurement])
     return measurement

@@ -8,8 +8,9 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,7 +18,7 @@ from sqlalchemy import Connection
 
 from app.engine import Engine
 from app.jobs import Effect, Job, JobKind, JobLost, Jobs
-from data.errors import ConvAdvisorError, StoreError, WorkerDied, WorkerError
+from data.errors import ConvAdvisorError, DeadlineExceeded, StoreError, WorkerDied, WorkerError
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +81,34 @@ class Held:
         if self.stopping.is_set():
             raise JobLost(self.job.id)
 
+    @contextmanager
+    def within(self, deadline_s: float, what_stays: str) -> Iterator[None]:
+        """Stop what runs for the job once so long has passed; the error says what stays of it.
+
+        Raises
+        ------
+        DeadlineExceeded
+        """
+        has_overrun = threading.Event()
+
+        def end() -> None:
+            has_overrun.set()
+            self.stop()
+
+        timer = threading.Timer(deadline_s, end)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        except (CancelledError, JobLost):
+            if has_overrun.is_set():
+                raise DeadlineExceeded(
+                    f"the job took longer than {deadline_s:g} s, and was stopped; {what_stays}"
+                ) from None
+            raise
+        finally:
+            timer.cancel()
+
     def run(self, engine: Engine, task: Callable[..., Any], *args: Any, deadline_s: float) -> Any:
         """Run one task of the job on an engine and wait for it; it is stopped when the job is.
 
@@ -106,11 +135,6 @@ class Held:
 
 Work = Callable[[Held], Done]
 """What a kind of job does, on the runner's thread."""
-
-
-def in_worker(engine: Engine, task: Callable[[dict[str, Any]], Any], *, deadline_s: float) -> Work:
-    """Work that is one task of an engine, which takes the job's request and gives its result; it must pickle."""
-    return lambda held: Done(held.run(engine, task, held.job.request, deadline_s=deadline_s))
 
 
 class JobRunner:

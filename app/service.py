@@ -8,13 +8,14 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from app import worker
 from app.background import Background
-from app.body import Budget
+from app.body import Budget, json_body
 from app.cluster.engine import AnyEngine, open_cluster
 from app.engine import NO_DEVICE, Engine, resolve_device
 from app.errors import ClientGone
@@ -102,6 +103,7 @@ class Service:
     def __init__(self, settings: Settings, open_engine: OpenEngine, timings: Path) -> None:
         self.settings = settings
         self.budget = Budget(BODIES_AT_ONCE * settings.max_body_bytes)
+        self._json_budget = Budget(BODIES_AT_ONCE * settings.max_body_bytes)  # so that tensors keep no advice out
         self.registry = Registry(settings.models_home)
         self.device: Device | None = None
         self.answers = Answers(_ANSWERS_BYTES)
@@ -161,6 +163,10 @@ class Service:
         """Give up what the worker does for those who wait: each is told so."""
         if self._engine is not None:
             self._engine.close()
+
+    def json_body(self, request: Request) -> AbstractAsyncContextManager[bytes]:
+        """A JSON body within what all of them may hold; see `app.body.json_body`."""
+        return json_body(request, self.settings.max_body_bytes, self._json_budget)
 
     async def engine(self) -> tuple[AnyEngine, Device]:
         """The worker's engine and its device, once it has started.

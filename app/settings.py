@@ -84,7 +84,10 @@ class Settings(BaseSettings):
         60.0, gt=0, le=_LONGEST_S, description="A convolution that overruns it is killed."
     )
     job_deadline_s: float = Field(
-        3600.0, gt=0, le=_LONGEST_S, description="A background job that overruns it is killed."
+        3600.0,
+        gt=0,
+        le=_LONGEST_S,
+        description="An attempt of a background job that overruns it is killed; what a sweep has measured stays.",
     )
     job_lease_s: float = Field(
         10.0, ge=1, le=3600, description="A job whose server has not been heard of for so long is another's."

@@ -33,23 +33,28 @@ def training(engine: Engine, models: SharedModels, settings: Settings) -> Work:
 
 
 def measuring(engine: AnyEngine, device: Device, store: Store, settings: Settings) -> Work:
-    """Measure problems on the server's own device; rows join the store as they come, while the job is still held."""
+    """Measure problems on the server's own device; rows join the store as they come, while the job is still held.
+
+    One that overruns its deadline has failed, and keeps what it has measured: another job with its run_id goes on.
+    """
 
     def work(held: Held) -> Done:
         kind, order = held.job.kind, held.job.request
         problems = problems_of(kind, order)
         variants = order["variants"] or [each.id for each in catalog.for_device_kind(device.kind)]
-        sweep(
-            store.guarded(held.guard),
-            engine,
-            problems,
-            variants,
-            options=bench_options(kind, order, settings.workspace_limit_bytes),
-            run_id=order["run_id"],
-            deadline_s=problem_deadline_s(kind, len(variants)),
-            on_progress=partial(_tell, held),
-            stopping=held.stopping,
-        )
+        what_stays = f"what it has measured is kept, and a job with the run_id {order['run_id']} goes on"
+        with held.within(settings.job_deadline_s, what_stays):
+            sweep(
+                store.guarded(held.guard),
+                engine,
+                problems,
+                variants,
+                options=bench_options(kind, order, settings.workspace_limit_bytes),
+                run_id=order["run_id"],
+                deadline_s=problem_deadline_s(kind, len(variants)),
+                on_progress=partial(_tell, held),
+                stopping=held.stopping,
+            )
         return Done(_result(kind, order, device, store, len(problems)))
 
     return work

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Engine, func, inspect, select, text
 
 from data.errors import StoreError
 
-HEAD: Final = "0002"
+HEAD: Final = "0003"
 """The revision that this version works with: the newest of `MIGRATIONS`."""
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"

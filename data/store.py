@@ -155,14 +155,6 @@ class Store:
             self._insert({MEASUREMENTS: table, PICKS: picked})
         return int(table.num_rows)
 
-    def append_picks(self, picks: Iterable[Pick]) -> int:
-        """Add picks, all or none, and return how many."""
-        with _border("write"):
-            table = parquet.picks_to_table(picks)
-            parquet.check(table, parquet.PICKS_SCHEMA)
-            self._insert({PICKS: table})
-        return int(table.num_rows)
-
     def attempted(self, run_id: str) -> set[tuple[str, str]]:
         """The problem keys and variants that a run has attempted: what a resumed run leaves out."""
         wanted = select(MEASUREMENTS.c.problem_key, MEASUREMENTS.c.variant).where(MEASUREMENTS.c.run_id == run_id)

@@ -126,7 +126,8 @@ JOBS: Final = Table(
     Column("lease_ends_s", Float(53), comment="since 1970, by the database's clock"),
     Column("interruptions", Integer, nullable=False, server_default="0", comment="since it last kept something"),
     Column("revision", Integer, nullable=False, server_default="0", comment="how often the job changed"),
+    Column("caller", String(64), nullable=False, server_default="", comment="whose key it is; empty: without a token"),
     Column("idempotency_key", String(255)),
     Column("request_sha256", String(64), comment="of what came with the key"),
-    Index("jobs_by_idempotency_key", "idempotency_key", unique=True),
+    Index("jobs_by_idempotency_key", "caller", "idempotency_key", unique=True),
 )

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Make the secrets that compose.yaml and deploy/kubernetes name, in deploy/secrets/, which git ignores; what is there stays.
 # The files may be read by all, since a container reads them as its own user; their folder by its owner alone.
-# Tokens are made by the service: it keeps their hashes. The CA's key is not kept: to add a certificate, make all anew.
+# It needs openssl alone. Tokens are as `conv-advisor token` makes them: the service gets their hashes. The CA's key is not
+# kept: to add a certificate, make all anew.
 set -eu
 cd "$(dirname "$0")"
 umask 077
@@ -30,10 +31,17 @@ if ! kept cluster_cert; then
     rm -f ca_key request extensions cluster_ca.srl
 fi
 
-# A token for you and one for Prometheus; CONV_ADVISOR names the command that makes them.
+# token <name> <scopes> <file>: 256 random bits into the file, and the line that lets them in on standard output.
+token() {
+    printf 'cadv_%s' "$(openssl rand -base64 32 | tr '+/' '-_' | tr -d '=\n')" > "$3"
+    echo "$1 $2 sha256:$(openssl dgst -sha256 -r "$3" | cut -d ' ' -f 1)"
+}
+
+# A token for you and one for Prometheus.
 if ! kept tokens; then
-    ${CONV_ADVISOR:-conv-advisor} token me --scopes read,measure,administer --file tokens > my_token
-    ${CONV_ADVISOR:-conv-advisor} token prometheus --scopes read --file tokens > prometheus_token
+    token me read,measure,administer my_token > tokens_unfinished
+    token prometheus read prometheus_token >> tokens_unfinished
+    mv tokens_unfinished tokens
 fi
 
 chmod 0644 ./*

@@ -26,9 +26,7 @@ _OPEN: Final = PROBES | {SIGN_IN, SIGN_OUT}
 _OPEN_BELOW: Final = "/static/"
 
 _READING: Final = frozenset(("/v1/advice",))
-_MEASURING: Final = re.compile(
-    r"/v1/convolutions|/v1/jobs|/v1/measurements(?:/.*)?|/v2/models/[^/]+/infer|/measurements(?:/.*)?", re.DOTALL
-)
+_MEASURING: Final = re.compile(r"/v1/convolutions|/v1/jobs|/v2/models/[^/]+/infer|/measurements(?:/.*)?", re.DOTALL)
 
 CALLER: Final = "conv_advisor.caller"
 """Where in the ASGI scope it stands who asks; missing where no token is asked for at all."""
@@ -52,6 +50,12 @@ def caller_of(request: Request) -> Caller | None:
     """Who asks; None where they have shown no token, or none is asked for."""
     caller: Caller | None = request.scope.get(CALLER)
     return caller
+
+
+def caller_name(request: Request) -> str:
+    """By what name something can be a caller's own: their token's; empty where nobody has shown one."""
+    caller = caller_of(request)
+    return caller.name if caller else ""
 
 
 def is_known(request: Request) -> bool:

@@ -94,6 +94,7 @@ class Keyring:
         self._stamp = None if path is None else _stamp(path)
         self._filed = {} if path is None else _parse(_read(path), str(path))
         self._look_at = clock() + LOOK_AGAIN_S
+        self._problem: str | None = None
 
     def __len__(self) -> int:
         return len(self._given) + len(self._filed)
@@ -109,18 +110,37 @@ class Keyring:
                     found = caller
         return found
 
+    def problem(self) -> str | None:
+        """Why the file does not say what it should; None where it does, or there is none."""
+        self._refresh()
+        return self._problem
+
     def _refresh(self) -> None:
-        """Read the file again if it has changed; one that cannot be read leaves everything as it was."""
+        """Read the file again if it has changed.
+
+        Where it is gone, so are its tokens: it may have been taken away for that. Where it says nothing that can be
+        read, its tokens stay as they were, and that is told: a slip of whoever writes it locks nobody out.
+        """
         if self._path is None or self._clock() < self._look_at:
             return
         self._look_at = self._clock() + LOOK_AGAIN_S
+        problem = None
         try:
-            stamp = _stamp(self._path)
-            if stamp != self._stamp:
-                self._filed, self._stamp = _parse(_read(self._path), str(self._path)), stamp
-                log.info("%d tokens are in %s now", len(self._filed), self._path)
+            self._read_again(self._path)
         except InvalidInput as error:
-            log.error("the tokens stay as they were: %s", error)  # noqa: TRY400 - expected: no traceback
+            problem = str(error)
+        if problem and problem != self._problem:
+            log.error("%d tokens of the file count: %s", len(self._filed), problem)
+        self._problem = problem
+
+    def _read_again(self, path: Path) -> None:
+        if not path.exists():
+            self._filed, self._stamp = {}, None
+            raise InvalidInput("tokens_file", str(path), "a file that is there: none of its tokens counts")
+        stamp = _stamp(path)
+        if stamp != self._stamp:
+            self._filed, self._stamp = _parse(_read(path), str(path)), stamp
+            log.info("%d tokens are in %s now", len(self._filed), path)
 
 
 def _digest(token: str) -> bytes:

@@ -15,6 +15,7 @@ from app.jobs import JobState
 from data.tables import JOBS
 
 if TYPE_CHECKING:
+    from app.guard.tokens import Keyring
     from app.service import Service
 
 _UNOPENED: Final = EngineState.STARTING
@@ -51,6 +52,23 @@ class Workers(Collector):
         yield from (is_up, state, queued, restarts)
         limit = float(self._service.settings.max_queue)
         yield GaugeMetricFamily("conv_advisor_queue_limit", "Jobs that may wait for one worker", limit)
+
+
+class TokensFile(Collector):
+    """Whether the file of tokens says what it should.
+
+    Parameters
+    ----------
+    keyring : Keyring or None
+    """
+
+    def __init__(self, keyring: Keyring | None) -> None:
+        self._keyring = keyring
+
+    def collect(self) -> Iterator[Metric]:
+        """What Prometheus is told."""
+        is_well = self._keyring is None or self._keyring.problem() is None
+        yield GaugeMetricFamily("conv_advisor_tokens_file_ok", "Whether the file of tokens can be used", float(is_well))
 
 
 class StoredJobs(Collector):

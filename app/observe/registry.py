@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry, GCCollector, Info, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
-from app.observe.collectors import StoredJobs, Workers
+from app.observe.collectors import StoredJobs, TokensFile, Workers
 from app.observe.meter import Meter
 from app.observe.regret import LiveRegret
 
 if TYPE_CHECKING:
+    from app.guard.tokens import Keyring
     from app.service import Service
 
 
@@ -23,11 +24,13 @@ class Metrics:
     ----------
     meter : Meter
         Of its requests.
+    keyring : Keyring or None
     """
 
-    def __init__(self, meter: Meter) -> None:
+    def __init__(self, meter: Meter, keyring: Keyring | None) -> None:
         self.registry = CollectorRegistry()
         self.registry.register(meter)
+        self.registry.register(TokensFile(keyring))
         for process in (ProcessCollector, PlatformCollector, GCCollector):
             process(registry=self.registry)
         Info("conv_advisor", "The service", registry=self.registry).info({"version": version("conv-advisor")})

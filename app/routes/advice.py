@@ -14,7 +14,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from app.advice import Limits, advise_alone, advise_one
 from app.answers import AdviceAnswer, BestAloneAnswer, BulkAdviceAnswer, advice_json
 from app.asked import parse_list, parse_query
-from app.body import read_json
 from app.bulk import advise_all
 from app.errors import documented
 from app.layers import read_one
@@ -81,8 +80,8 @@ def _make(service: Service, query: bytes) -> tuple[str | None, Basis, bytes]:
 
 
 async def _post(service: Service, request: Request) -> bytes:
-    body = await read_json(request, service.settings.max_body_bytes)
-    return await asyncio.to_thread(lambda: advise_all(service, parse_list(body)))
+    async with service.json_body(request) as body:
+        return await asyncio.to_thread(lambda: advise_all(service, parse_list(body)))
 
 
 async def _send(send: Send, body: bytes) -> None:

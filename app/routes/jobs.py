@@ -10,18 +10,15 @@ from fastapi import APIRouter, Header, Request, Response
 from fastapi.responses import JSONResponse
 
 from app.answers import JobAnswer, JobsAnswer, job_answer
-from app.body import parse_json, read_json
+from app.body import parse_json
 from app.errors import documented
-from app.guard.policy import require
+from app.guard.policy import caller_name, require
 from app.guard.tokens import Scope
-from app.job_events import EventStream
-from app.job_requests import KEY_HEADER, JobRequest, MeasureJob, RetrainJob, SweepJob, kept_request, key_of
-from app.jobs import Job, JobKind, Key
+from app.job_requests import JobRequest, KeyHeader, RetrainJob
 from app.openapi import body_of
 from app.routes.state import service_of
-from app.service import Service
+from app.submission import submit
 from data.errors import InvalidInput
-from data.measurement import Device
 
 router = APIRouter(tags=["jobs"])
 
@@ -43,26 +40,21 @@ async def list_jobs(request: Request) -> JSONResponse:
 )
 async def create_job(
     request: Request,
-    key: Annotated[
-        str | None,
-        Header(alias=KEY_HEADER, description="Up to 255 visible characters: the same request again is the same job."),
-    ] = None,
+    key: KeyHeader = None,
 ) -> JSONResponse:
     """Queue a retraining, a sweep or a long measurement; 202 with the job, whose address is in Location.
 
     A job that is answered with 202 is kept, whatever happens to the server. Where the answer is lost, the same request
-    with the same Idempotency-Key gives the same job; another request with that key is refused with 409. What is
-    measured joins the store as it comes, under the job's run_id.
+    with the same Idempotency-Key gives the same job; another request with that key is refused with 409. Keys are the
+    caller's own: another token's same key is another. What is measured joins the store as it comes, under the job's
+    run_id.
     """
     service = service_of(request)
-    asked = parse_json(JobRequest, await read_json(request, service.settings.max_body_bytes))
+    async with service.json_body(request) as body:
+        asked = parse_json(JobRequest, body)
     if isinstance(asked.root, RetrainJob):
         require(request, Scope.ADMINISTER)
-    known = key_of(key, asked)
-    job = await asyncio.to_thread(service.jobs.find, known) if known else None
-    if job is None:
-        device = await _device_of(service, asked.root)
-        job = await asyncio.to_thread(_create, service, asked.root, device, known)
+    job = await submit(service, asked.root, key, caller_name(request))
     return JSONResponse(job_answer(job), HTTPStatus.ACCEPTED, {"Location": f"/v1/jobs/{job.id}"})
 
 
@@ -93,31 +85,13 @@ async def stream_job(
     job = await asyncio.to_thread(service.jobs.get, job_id)
     if job.state.is_final and job.revision == seen:
         return Response(status_code=HTTPStatus.NO_CONTENT)  # so that an EventSource does not come back again
-    return EventStream(service.streams.open(service.jobs, job, seen))
+    return service.streams.open(service.jobs, job, seen, caller_name(request))
 
 
 @router.delete("/v1/jobs/{job_id}", responses=documented(404, 503, answer=JobAnswer))
 async def cancel_job(request: Request, job_id: str) -> JSONResponse:
     """Cancel a job, queued or running, on whichever server; one that has ended stays as it is."""
     return JSONResponse(job_answer(await asyncio.to_thread(service_of(request).background.cancel, job_id)))
-
-
-async def _device_of(service: Service, asked: RetrainJob | SweepJob | MeasureJob) -> Device:
-    """The device that a job is about: the one that is named, else the usual one, or this server's own to measure on.
-
-    Raises
-    ------
-    UnknownDevice, WorkerError
-    """
-    if asked.device is None and not isinstance(asked, RetrainJob):
-        return (await service.engine())[1]
-    return await asyncio.to_thread(lambda: service.find_device(asked.device or service.default_device_id()))
-
-
-def _create(service: Service, asked: RetrainJob | SweepJob | MeasureJob, device: Device, key: Key | None) -> Job:
-    runs_on = None if isinstance(asked, RetrainJob) else device.id
-    request = kept_request(asked, device.id)
-    return service.background.submit(JobKind(asked.kind), request, device_id=runs_on, key=key)
 
 
 def _revision(event_id: str | None) -> int:

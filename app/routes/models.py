@@ -9,12 +9,14 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
 from app.answers import JobAnswer, ModelAnswer, ModelsAnswer, job_answer, model_answer
-from app.body import parse_json, read_json
+from app.body import parse_json
 from app.errors import documented
-from app.jobs import JobKind
+from app.guard.policy import caller_name
+from app.job_requests import KeyHeader, RetrainJob
 from app.openapi import body_of
 from app.routes.state import service_of
 from app.schemas import ActivateRequest, RetrainRequest
+from app.submission import submit
 
 router = APIRouter(tags=["models"])
 
@@ -29,19 +31,19 @@ async def list_models(request: Request) -> JSONResponse:
 @router.post(
     "/v1/models",
     status_code=HTTPStatus.ACCEPTED,
-    responses=documented(404, 413, 415, 503, answer=JobAnswer, status=HTTPStatus.ACCEPTED),
+    responses=documented(400, 404, 409, 413, 415, 503, answer=JobAnswer, status=HTTPStatus.ACCEPTED),
     openapi_extra=body_of(RetrainRequest),
 )
-async def retrain(request: Request) -> JSONResponse:
+async def retrain(request: Request, key: KeyHeader = None) -> JSONResponse:
     """Train a tree from the store's measurements in a worker; 202 with the job, whose address is in Location.
 
     The new tree takes over at once if its held-out slowdown is no worse than that of the old one, or if it is forced.
+    It is what `POST /v1/jobs` with the kind `retrain` does, and an Idempotency-Key makes one job of both.
     """
     service = service_of(request)
-    asked = parse_json(RetrainRequest, await read_json(request, service.settings.max_body_bytes))
-    device = await asyncio.to_thread(service.find_device, asked.device or service.default_device_id())
-    order = {"device": device.id, "force": asked.force}
-    job = await asyncio.to_thread(service.background.submit, JobKind.RETRAIN, order)
+    async with service.json_body(request) as body:
+        asked = parse_json(RetrainRequest, body)
+    job = await submit(service, RetrainJob(kind="retrain", **dict(asked)), key, caller_name(request))
     return JSONResponse(job_answer(job), HTTPStatus.ACCEPTED, {"Location": f"/v1/jobs/{job.id}"})
 
 
@@ -53,7 +55,8 @@ async def retrain(request: Request) -> JSONResponse:
 async def activate(request: Request) -> JSONResponse:
     """Put one of a device's trees in charge: an earlier one again, or one that was not good enough to take over."""
     service = service_of(request)
-    asked = parse_json(ActivateRequest, await read_json(request, service.settings.max_body_bytes))
+    async with service.json_body(request) as body:
+        asked = parse_json(ActivateRequest, body)
     await asyncio.to_thread(service.models.activate, asked.device, asked.model)
     entries = await asyncio.to_thread(service.registry.list, asked.device)
     return JSONResponse(model_answer(next(entry for entry in entries if entry.id == asked.model)))

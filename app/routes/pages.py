@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -13,9 +14,11 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
 from app.errors import problem_of
-from app.jobs import JobKind
+from app.guard.policy import caller_name
+from app.job_requests import RetrainJob
 from app.measuring import Measuring, Run
 from app.routes.state import service_of
+from app.submission import submit
 from app.web import overview
 from app.web.forms import layer_form, read_form
 from app.web.measured import run_view
@@ -78,8 +81,8 @@ async def show_advice(request: Request) -> Response:
     problem: dict[str, Any] | None = None
     try:
         view = await asyncio.to_thread(advice_view, service, form)
-        details = await asyncio.to_thread(details_view, service, form, view.advice)
         form = form.filled(view.problem, view.advice.device_id)
+        details = await asyncio.to_thread(details_view, service, form, view.advisor, view.advice)
     except ConvAdvisorError as error:
         view, problem = None, problem_of(error)
     devices, status = await asyncio.to_thread(lambda: (overview.device_ids(service), overview.status_view(service)))
@@ -133,7 +136,7 @@ async def show_models(request: Request) -> Response:
     service = service_of(request)
     models = await asyncio.to_thread(overview.model_rows, service)
     devices = await asyncio.to_thread(overview.device_ids, service)
-    return page(request, "models.html", {"models": models, "devices": devices})
+    return page(request, "models.html", {"models": models, "devices": devices, "key": secrets.token_urlsafe()})
 
 
 @router.post("/models/retrain")
@@ -142,12 +145,13 @@ async def retrain(request: Request) -> Response:
     service = service_of(request)
     form = await read_form(request)
     device = await asyncio.to_thread(service.find_device, form.get("device", ""))
-    order = {"device": device.id, "force": form.get("force") == "true"}
-    job = await asyncio.to_thread(service.background.submit, JobKind.RETRAIN, order)
+    asked = RetrainJob(kind="retrain", device=device.id, force=form.get("force") == "true")
+    key = f"{form['key']}-{asked.device}-{asked.force}" if form.get("key") else None
+    job = await submit(service, asked, key, caller_name(request))
     if not is_fragment(request):
         return RedirectResponse("/jobs", 303)
     (row,) = overview.job_rows([job])
-    return page(request, "job.html", {"row": row})
+    return page(request, "retrained.html", {"row": row, "key": secrets.token_urlsafe()})
 
 
 @router.post("/models/activate")

@@ -22,6 +22,7 @@ MAX_FORM_BYTES: Final = 16_384
 
 SIZES: Final = ("n", "c", "h", "w", "k", "r", "s")
 DETAILS: Final = ("stride_h", "stride_w", "pad_h", "pad_w", "dilation_h", "dilation_w", "groups")
+LIMITS: Final = ("workspace_mib", "deterministic", "max_error", "max_slowdown")
 _FIELDS: Final = (*SIZES, *DETAILS)
 _MIB: Final = 2**20
 _MOST_MIB: Final = 2**40
@@ -91,7 +92,7 @@ class LayerForm:
 
     def address(self, path: str, **changes: Any) -> str:
         """Where the page for this form is, with some values changed; an empty one is left out."""
-        wanted = ("layer", "dtype", "layout", "device", "workspace_mib", "deterministic", "max_error", "max_slowdown")
+        wanted = ("layer", "dtype", "layout", "device", *LIMITS)
         return address(path, **({name: self[name] for name in wanted} | changes))
 
 
@@ -106,8 +107,7 @@ def layer_form(given: Mapping[str, str]) -> LayerForm:
 
     Numbers are taken as people paste them, with spaces around.
     """
-    limits = ("workspace_mib", "deterministic", "max_error", "max_slowdown")
-    known = ("by", "layer", *_FIELDS, "dtype", "layout", "device", *limits, "network", "variant", "language")
+    known = ("by", "layer", *_FIELDS, "dtype", "layout", "device", *LIMITS, "network", "variant", "language")
     values = {name: given[name].strip()[:400] for name in known if given.get(name, "").strip()}
     form = LayerForm({"by": "short", "dtype": DType.FLOAT32, "layout": Layout.NCHW, **values})
     return replace(form, values={**form.values, "layer": LAYER}) if form.is_empty else form

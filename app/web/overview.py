@@ -15,9 +15,9 @@ from app.insight import LandscapeParameters, survey_of
 from app.jobs import Job, JobKind, JobState
 from app.service import Service
 from app.web import text
-from app.web.forms import LayerForm, address
+from app.web.forms import LIMITS, LayerForm, address
 from data import networks
-from data.errors import InvalidInput, NoAdvice
+from data.errors import InvalidInput, InvalidProblem, NoAdvice
 from data.problem import ConvProblem, DType, Layout
 from models.advisor import Advice
 from models.changes import Changes
@@ -78,6 +78,12 @@ GROUP_TITLES: Final = {
     "held-out": "Never trained on",
 }
 """What stands above the members of a group; the first ones need no word."""
+
+JUDGED_ON: Final = {
+    "never_trained": "On networks never trained on",
+    "leave_one_network_out": "On networks trained on, each left out in turn; others like it stay",
+}
+"""Parts of a card's scores, the strictest first: networks share layers, so that leaving one out hides little."""
 
 
 @dataclass(frozen=True)
@@ -158,21 +164,33 @@ class Score:
 
 
 @dataclass(frozen=True)
+class Judged:
+    """How one tree did on one kind of layers it was not trained on.
+
+    Parameters
+    ----------
+    title : str
+        Which layers those are.
+    overall : Score
+    by_precision : sequence of Score
+    """
+
+    title: str
+    overall: Score
+    by_precision: Sequence[Score] = ()
+
+
+@dataclass(frozen=True)
 class ModelRow:
-    """One tree."""
+    """One tree; what says most of layers that nobody has seen comes first."""
 
     entry: Entry
-    scores: Sequence[Score]
+    judged: Sequence[Judged]
     n_layers: int | None
     n_times: int | None
     created: str
     changes: Changes | None = None
     """Against the tree before it."""
-
-    @property
-    def overall(self) -> Score | None:
-        """The score over everything."""
-        return self.scores[0] if self.scores else None
 
 
 @dataclass(frozen=True)
@@ -267,7 +285,8 @@ def map_view(service: Service, form: LayerForm, x: str, y: str) -> MapView:
     own = row[landscape.x_values.index(landscape.x.of(problem))]
     n_empty = sum(place is None for row in landscape.winners for place in row)
     own_name = None if own is None else landscape.variants[own]
-    return MapView(landscape, legend, own_name, n_empty, _map_data(landscape, legend, model.device.id))
+    query = {"dtype": problem.dtype, "layout": problem.layout, "device": model.device.id} | form.kept(*LIMITS)
+    return MapView(landscape, legend, own_name, n_empty, _map_data(landscape, legend, query))
 
 
 def model_rows(service: Service) -> dict[str, list[ModelRow]]:
@@ -286,8 +305,8 @@ def job_rows(jobs: Iterable[Job]) -> list[JobRow]:
     return [JobRow(job, _title(job), _outcome(job), _elapsed_s(job)) for job in jobs]
 
 
-def _map_data(landscape: Landscape, legend: Sequence[LegendEntry], device_id: str) -> str:
-    """What the drawing needs, as JSON."""
+def _map_data(landscape: Landscape, legend: Sequence[LegendEntry], query: Mapping[str, str]) -> str:
+    """What the drawing needs, as JSON: of each cell its winner and its layer, which is asked about with this query."""
     problem = landscape.problem
     return json.dumps(
         {
@@ -295,17 +314,18 @@ def _map_data(landscape: Landscape, legend: Sequence[LegendEntry], device_id: st
             "y": {"name": landscape.y, "values": landscape.y_values, "at": landscape.y.of(problem)},
             "variants": [{"name": each.variant, "colour": each.colour, "letter": each.letter} for each in legend],
             "winners": landscape.winners,
-            "layer": {
-                "size": problem.h,
-                "batch": problem.n,
-                "filter": problem.r,
-                "filters": problem.k,
-                "depth": problem.c,
-                "short": problem.short,
-            },
-            "query": {"dtype": problem.dtype, "layout": problem.layout, "device": device_id},
+            "layers": [[_layer_at(landscape, x, y) for x in landscape.x_values] for y in landscape.y_values],
+            "query": query,
         }
     )
+
+
+def _layer_at(landscape: Landscape, x: int, y: int) -> str | None:
+    """The short form of the layer of a cell; None where there is no such layer."""
+    try:
+        return landscape.y.put(landscape.x.put(landscape.problem, x), y).short
+    except InvalidProblem:
+        return None
 
 
 def _colour(variant: str, ranked: Sequence[str]) -> int:
@@ -322,7 +342,7 @@ def _model_row(entry: Entry) -> ModelRow:
     card = entry.card
     return ModelRow(
         entry,
-        _scores(card.get("scores") or {}),
+        _judged(card.get("scores") or {}),
         card.get("n_layers"),
         card.get("n_times"),
         str(card.get("created", "")),
@@ -338,14 +358,18 @@ def _changes(said: object) -> Changes | None:
         return None
 
 
-def _scores(scores: Mapping[str, Any]) -> list[Score]:
-    """The scores on a card, the one over everything first: of networks held out, else of the layers held out."""
-    by_precision = scores.get("leave_one_network_out")
-    if isinstance(by_precision, Mapping) and "overall" in by_precision:
-        names = ["overall", *sorted(name for name in by_precision if name != "overall")]
-        return [_score(name, by_precision[name]) for name in names]
+def _judged(scores: Mapping[str, Any]) -> list[Judged]:
+    """The scores on a card: those on whole networks, else that on the layers held out."""
+    found = []
+    for part, title in JUDGED_ON.items():
+        by_name = scores.get(part)
+        if isinstance(by_name, Mapping) and "overall" in by_name:
+            precisions = [_score(name, by_name[name]) for name in sorted(by_name) if name != "overall"]
+            found.append(Judged(title, _score("overall", by_name["overall"]), precisions))
     held_out = scores.get("held_out_slowdown", scores.get("geometric_mean"))
-    return [] if held_out is None else [Score("overall", float(held_out), None, None, None)]
+    if not found and held_out is not None:
+        found.append(Judged("On layers held out", Score("overall", float(held_out), None, None, None)))
+    return found
 
 
 def _score(name: str, found: Mapping[str, float]) -> Score:

@@ -14,7 +14,7 @@ from app.service import Service
 from app.snippets.writer import Snippet
 from app.web.forms import LayerForm
 from data.errors import ConvAdvisorError, NoAdvice
-from models.advisor import Advice, Source
+from models.advisor import Advice, Advisor, Source
 from models.neighbours import Neighbour
 from models.pareto import Bounds, OtherLayout, Pareto, Point
 
@@ -79,16 +79,16 @@ class DetailsView:
     snippet_problem: dict[str, object] | None
 
 
-def details_view(service: Service, form: LayerForm, advice: Advice) -> DetailsView:
-    """What goes with an advice.
+def details_view(service: Service, form: LayerForm, advisor: Advisor, advice: Advice) -> DetailsView:
+    """What goes with an advice of an advisor; the form names the device.
 
     Raises
     ------
-    InvalidInput, UnknownDevice, ModelRejected, StoreError
+    InvalidInput, StoreError
     """
     asked = form.parameters(ParetoParameters, **form.kept("max_error", "max_slowdown"))
     limits = Limits.of(asked, service)
-    tradeoffs, tradeoffs_problem = _tradeoffs(service, advice, limits, asked.bounds)
+    tradeoffs, tradeoffs_problem = _tradeoffs(service, advisor, advice, limits, asked.bounds)
     is_guessed = any(choice.source is Source.PREDICTED for choice in advice.ranking)
     snippet, snippet_problem = _snippet(form, advice, limits)
     return DetailsView(
@@ -101,10 +101,10 @@ def details_view(service: Service, form: LayerForm, advice: Advice) -> DetailsVi
 
 
 def _tradeoffs(
-    service: Service, advice: Advice, limits: Limits, bounds: Bounds
+    service: Service, advisor: Advisor, advice: Advice, limits: Limits, bounds: Bounds
 ) -> tuple[TradeoffsView | None, dict[str, object] | None]:
     try:
-        pareto, other = weighed_by(service, advice, limits, bounds)
+        pareto, other = weighed_by(service, advisor, advice, limits, bounds)
     except NoAdvice as error:
         return None, problem_of(error)
     placed = list(enumerate(pareto.points, 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from app.schemas import AdviceParameters, problem_from
 from app.service import Service
@@ -17,6 +17,7 @@ from data.problem import ConvProblem, Layout
 from data.store import Summary
 from kernels.catalog import VARIANTS
 from kernels.variant import Algorithm, Backend
+from models.accuracy import ErrorSource, expected_error, laws_of
 from models.advisor import Advice, Advisor, Choice, Exclusion, Source
 from models.explain import QUANTITIES, Decision, explain
 from models.features import DTYPES
@@ -30,6 +31,8 @@ _MOST_SCALE: Final = 6.0
 
 _OCTAVES: Final = 4.0
 """Powers of two to each side of a threshold that its line shows."""
+
+_Laws = Mapping[str, Mapping[str, Any]]
 
 ALGORITHMS: Final = {
     Algorithm.DIRECT: "Direct",
@@ -86,6 +89,8 @@ class Row:
     high_ms: float
     predicted_ms: float | None
     known: Summary | None
+    max_error: float
+    error_source: ErrorSource
 
 
 @dataclass(frozen=True)
@@ -153,6 +158,7 @@ class Neighbours:
 class AdviceView:
     """Advice on one layer, ready to be shown."""
 
+    advisor: Advisor
     advice: Advice
     rows: Sequence[Row]
     scale: Scale
@@ -205,11 +211,12 @@ def advice_view(service: Service, form: LayerForm) -> AdviceView:
     known = service.store.summaries([problem], advisor.device.id).get(problem.key, {})
     advice = advisor.advise(problem, max_workspace_bytes=limit, is_deterministic=asked.deterministic, measured=known)
     scale = Scale(advice.best.time_ms, _factor(advice.ranking))
-    rows = _rows(advice, known, _predictions(advisor, problem, limit), scale)
+    rows = _rows(advice, known, _predictions(advisor, problem, limit), scale, laws_of(advisor.model))
     seconds = advice.best.time_ms / 1e3
     tied = [row for row in rows if row.choice.is_tied]
     predicted = [choice.uncertainty for choice in advice.ranking if choice.source is Source.PREDICTED]
     return AdviceView(
+        advisor=advisor,
         advice=advice,
         rows=rows,
         scale=scale,
@@ -240,13 +247,16 @@ def _factor(ranking: Sequence[Choice]) -> float:
     return min(max(slowest * 1.08, _LEAST_SCALE), _MOST_SCALE)
 
 
-def _rows(advice: Advice, known: Mapping[str, Summary], predicted: Mapping[str, float], scale: Scale) -> Sequence[Row]:
+def _rows(
+    advice: Advice, known: Mapping[str, Summary], predicted: Mapping[str, float], scale: Scale, laws: _Laws
+) -> Sequence[Row]:
     rows = []
     for place, choice in enumerate(advice.ranking, 1):
         is_measured = choice.source is Source.MEASURED
         low_ms, high_ms = _interval(choice)
         predicted_ms = predicted.get(choice.variant) if is_measured else None
         variant = VARIANTS[choice.variant]
+        max_error, error_source = _error(laws, known.get(choice.variant), choice.variant, advice.problem)
         rows.append(
             Row(
                 place=place,
@@ -259,9 +269,18 @@ def _rows(advice: Advice, known: Mapping[str, Summary], predicted: Mapping[str, 
                 high_ms=high_ms,
                 predicted_ms=predicted_ms,
                 known=known.get(choice.variant) if is_measured else None,
+                max_error=max_error,
+                error_source=error_source,
             )
         )
     return rows
+
+
+def _error(laws: _Laws, known: Summary | None, variant: str, problem: ConvProblem) -> tuple[float, ErrorSource]:
+    """How far y is off: measured on this layer, else what it stays below."""
+    if known is not None and known.max_error is not None:
+        return known.max_error, ErrorSource.MEASURED
+    return expected_error(laws, variant, problem)
 
 
 def _knobs(choice: Choice) -> str:

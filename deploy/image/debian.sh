@@ -1,6 +1,6 @@
 #!/bin/sh
 # Put the packages of a list into a folder, and nothing that they merely depend on: no shell, no package manager, no init.
-# Their maintainer scripts are not run; the little that those would do is done here. deploy/image/check.py proves that
+# Their maintainer scripts are not run; the little that those would do is done here. deploy/image/inside.py proves that
 # every library in the image finds what it links to.
 #   debian.sh <list> <folder>
 set -eu

@@ -258,6 +258,20 @@ def test_the_map_says_what_the_advice_says(visitor: Visitor, running: Server) ->
     assert running.http.get("/v1/advice", params={"layer": layer, "device": "fake-gpu"}).json()["variant"] == variant
 
 
+def test_a_cell_of_a_strided_layer_leads_to_that_layer_within_the_same_limits(visitor: Visitor) -> None:
+    strided = "28x28-1-3x3-64-64-stride2x2-pad1x1-dilation1x1-groups2"
+    page = visitor.open(f"/map?device=fake-gpu&layer={strided}&workspace_mib=4&deterministic=true&x=filters")
+    page.locator("#map").focus()
+    page.keyboard.press("ArrowRight")
+    layer, variant = page.locator("#map-cell").inner_text().split(": ")
+    assert layer == strided.replace("-64-64-", "-80-64-")
+    page.keyboard.press("Enter")
+    expect(page.locator("#verdict .name")).to_have_text(layer)
+    assert announced(page).startswith(f"{layer}: {variant}")
+    assert page.get_by_label(re.compile("Workspace")).input_value() == "4"
+    assert page.get_by_label(re.compile("deterministic", re.IGNORECASE)).is_checked()
+
+
 def test_models_are_rolled_back_and_promoted(visitor: Visitor, home: Path) -> None:
     before = Registry(home).active("fake-gpu").id
     page = visitor.open("/models")

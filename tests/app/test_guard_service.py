@@ -409,6 +409,20 @@ def test_no_address_that_a_caller_gives_is_ever_fetched(client: Client) -> None:
     assert noted, "the watch works"
 
 
+def test_an_idempotency_key_of_another_token_is_another_key(tmp_path: Path) -> None:
+    tokens = {name: make_token() for name in ("one", "other")}
+    entries = ";".join(entry_of(name, [Scope.MEASURE, Scope.READ], token) for name, token in tokens.items())
+    key = {"Idempotency-Key": "monday"}
+    with serving(tmp_path, tokens=entries) as own:
+        assert eventually(lambda: own.get("/readyz").status_code == 200)
+        made: dict[str, list[str]] = {"one": [], "other": []}
+        for name in ("one", "other", "one"):
+            body = {"kind": "measure", "layers": [LAYER], "samples": 2 + (name == "other")}
+            headers = key | {"authorization": f"Bearer {tokens[name]}"}
+            made[name].append(own.post("/v1/jobs", json=body, headers=headers).json()["id"])
+        assert made["one"][0] == made["one"][1] != made["other"][0]
+
+
 def test_ids_of_jobs_cannot_be_guessed(client: Client) -> None:
     everybody = bearer(Scope.ADMINISTER)
     made = [client.post("/v1/models", json={"device": GPU.id}, headers=everybody).json()["id"] for _ in range(8)]

@@ -73,23 +73,49 @@ def test_a_token_that_leaves_the_file_is_refused_soon_and_one_that_comes_is_let_
     assert keyring.find(new).name == "newer"
 
 
-def test_a_file_that_breaks_leaves_everything_as_it_was(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_that_breaks_leaves_everything_as_it_was_and_that_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     clock, token = Clock(), make_token()
     path = tmp_path / "tokens"
     path.write_text(entry_of("ops", [Scope.READ], token))
     keyring = Keyring(path=path, clock=clock)
-    for breakage in (f"ops read {token}", "", None):
-        if breakage is None:
-            path.unlink()
-        elif breakage:
-            path.write_text(breakage)
-        else:
+    assert keyring.problem() is None
+    for said in (f"ops read {token}", f"other read {token}", None):
+        if said is None:
             path.chmod(0o666)
+        else:
+            path.write_text(said)
         clock.now += LOOK_AGAIN_S
         with caplog.at_level(logging.DEBUG):
             assert keyring.find(token).name == "ops"
-    assert "the tokens stay as they were" in caplog.text
-    assert token not in caplog.text
+        assert keyring.problem()
+    assert caplog.text.count("1 tokens of the file count") == 2, "once for each way in which it is wrong"
+    assert token not in caplog.text + str(keyring.problem())
+    path.chmod(0o600)
+    path.write_text(entry_of("ops", [Scope.READ], token))
+    clock.now += LOOK_AGAIN_S
+    assert keyring.find(token)
+    assert keyring.problem() is None
+
+
+def test_a_file_that_is_gone_takes_its_tokens_along(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    clock, given, token = Clock(), make_token(), make_token()
+    path = tmp_path / "tokens"
+    line = entry_of("ops", [Scope.READ], token)
+    path.write_text(line)
+    keyring = Keyring(entry_of("ci", [Scope.READ], given), path, clock)
+    assert keyring.find(token)
+    path.unlink()
+    clock.now += LOOK_AGAIN_S
+    assert keyring.find(token) is None
+    assert keyring.find(given).name == "ci", "those of the setting stay"
+    assert "is there" in str(keyring.problem())
+    assert "0 tokens of the file count" in caplog.text
+    path.write_text(line)
+    clock.now += LOOK_AGAIN_S
+    assert keyring.find(token)
+    assert keyring.problem() is None
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from sqlalchemy import insert, select, update
 
 from app.engine import NO_DEVICE, Engine
 from app.jobs import MAX_ATTEMPTS, Job, JobKind, JobLost, Jobs, JobState, Key
-from app.runner import Done, JobRunner, in_worker
+from app.runner import Done, JobRunner, Work
 from data.errors import KeyReused, NotEnoughData, StoreError, UnknownJob, WorkerDied
 from data.store import Store
 from data.tables import IMPORTS, JOBS
@@ -37,6 +37,11 @@ def store(database_url) -> Iterator[Store]:
 @pytest.fixture
 def jobs(store) -> Jobs:
     return Jobs(store)
+
+
+def in_worker(engine: Engine, task, deadline_s: float = 60) -> Work:
+    """Work that is one task of an engine."""
+    return lambda held: Done(held.run(engine, task, held.job.request, deadline_s=deadline_s))
 
 
 @contextmanager
@@ -227,6 +232,22 @@ def test_a_key_makes_one_job_of_equal_requests(jobs):
     assert len(jobs.list()) == jobs.count_unfinished() == 3
 
 
+def test_a_key_is_its_callers(jobs):
+    keys = [Key("k", "hash", caller) for caller in ("", "one", "another")]
+    made = [jobs.create(JobKind.RETRAIN, {}, key=key) for key in keys]
+    assert len({job.id for job in made}) == 3
+    assert [jobs.find(key) for key in keys] == made
+    assert jobs.find(Key("k", "hash", "somebody else")) is None
+
+
+def test_jobs_are_counted_by_the_device_that_must_run_them(jobs):
+    for device_id in ("cpu", "cpu", "nvidia-h200", None):
+        jobs.create(JobKind.SWEEP, {}, device_id=device_id)
+    assert [jobs.count_unfinished(each) for each in ("cpu", "nvidia-h200", None, "other")] == [2, 1, 1, 0]
+    claim(jobs, device_id="cpu")
+    assert jobs.count_unfinished("cpu") == 2, "what runs is not finished"
+
+
 def test_every_change_has_a_revision_of_its_own(jobs, store):
     job = jobs.create(JobKind.RETRAIN, {})
     seen = [job.revision]
@@ -374,12 +395,13 @@ SERVICE = """
 import sys, time
 from app.engine import NO_DEVICE, Engine
 from app.jobs import JobKind, Jobs
-from app.runner import JobRunner, in_worker
+from app.runner import Done, JobRunner
 from data.store import Store
 from tests import fakes
 
 jobs = Jobs(Store(sys.argv[1]))
-work = in_worker(Engine(NO_DEVICE), fakes.job_once_interrupted, deadline_s=60)
+engine, task = Engine(NO_DEVICE), fakes.job_once_interrupted
+work = lambda held: Done(held.run(engine, task, held.job.request, deadline_s=60))
 JobRunner(jobs, {JobKind.RETRAIN: work}, lease_s=1.0).start()
 jobs.create(JobKind.RETRAIN, {"path": sys.argv[2]})
 time.sleep(60)

@@ -17,11 +17,13 @@ from fastapi import FastAPI
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.engine import EngineState
+from app.guard.tokens import Scope, entry_of, make_token
 from app.jobs import JobState
 from app.main import create_app
 from app.observe import logs, traces
 from app.observe.meter import BUCKETS_S, Meter
 from app.observe.templates import Templates
+from app.recall import ASK_AGAIN_S
 from app.settings import Settings
 from data.measurement import Measurement, Outcome
 from data.problem import ConvProblem
@@ -208,6 +210,30 @@ def test_openmetrics_is_spoken_too_and_a_store_that_is_gone_hides_nothing_else(c
     assert found["conv_advisor_store_up"][()] == 0
     assert "conv_advisor_jobs" not in found
     assert found["conv_advisor_worker_up"]
+
+
+def test_advice_is_refused_while_the_store_is_gone_and_goes_on_after(tmp_path: Path) -> None:
+    with serving(tmp_path) as own:
+        asked = f"/v1/advice?layer={LAYER}&device=fake-gpu"
+        assert eventually(lambda: own.get(asked).status_code == 200)
+        engine = own.app.state.service.store.engine
+        with engine.begin() as connection:
+            connection.exec_driver_sql("ALTER TABLE versions RENAME TO gone")
+        assert eventually(lambda: own.get(asked).status_code == 503, within_s=2 * ASK_AGAIN_S + 1)
+        assert own.post("/v1/advice", json={"layers": [LAYER], "device": "fake-gpu"}).status_code == 503
+        with engine.begin() as connection:
+            connection.exec_driver_sql("ALTER TABLE gone RENAME TO versions")
+        assert own.get(asked).status_code == 200
+
+
+def test_a_file_of_tokens_that_breaks_is_told(tmp_path: Path) -> None:
+    token, path = make_token(), tmp_path / "tokens"
+    path.write_text(entry_of("ops", [Scope.READ], token))
+    bearer = {"authorization": f"Bearer {token}"}
+    with serving(tmp_path, tokens_file=path) as own:
+        assert "conv_advisor_tokens_file_ok 1.0" in own.get("/metrics", headers=bearer).text
+        path.write_text("nonsense")
+        assert eventually(lambda: "conv_advisor_tokens_file_ok 0.0" in own.get("/metrics", headers=bearer).text)
 
 
 def test_metrics_can_be_left_out(tmp_path: Path) -> None:

@@ -140,6 +140,9 @@ def test_vendored_libraries_are_those_that_are_noted() -> None:
         assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == digest
         assert (folder / licence).stat().st_size > 100
     assert "://" not in (folder / "VENDORED").read_text()
+    for script in folder.glob("*.js"):
+        for name in re.findall(r"see (\S+\.LICENSE\.txt)", script.read_text()[:500]):
+            assert (folder / name).stat().st_size > 100, "licences that a bundle names are beside it"
 
 
 def test_the_style_that_the_policy_allows_is_the_one_that_plot_adds() -> None:
@@ -171,6 +174,8 @@ def test_measured_stands_beside_predicted(client: Client) -> None:
     found = shown(client.get("/", params={"layer": layer, "device": "fake-gpu"}))
     row = found.text[found.text.index(f"{SLOW} ") :]
     assert "predicted" in row
+    assert "error 1.0e-07 measured" in row
+    assert "error ≤ at most" in found.text[found.text.index(f"{FAST} ") : found.text.index(f"{SLOW} ")]
     assert found.all("path", **{"class": "mark"})
     assert found.all("rect", **{"class": "fill measured"})
     assert found.all("rect", **{"class": "fill predicted"})
@@ -277,8 +282,20 @@ def test_the_map_is_the_landscape_in_a_drawing_and_a_table(client: Client) -> No
     assert drawn["winners"] == answer["winners"]
     assert [variant["name"] for variant in drawn["variants"]] == answer["variants"]
     assert (drawn["x"]["values"], drawn["y"]["values"]) == (answer["x"]["values"], answer["y"]["values"])
+    assert drawn["layers"][3][2] == f"14-1-3-{drawn['x']['values'][2]}-{drawn['y']['values'][3]}"
     assert "another axis" in shown(client.get("/map", params=asked | {"y": "filters"}), 400).text
     assert shown(client.get("/map", params=asked | {"x": "weight"}), 400).all("div", role="alert")
+
+
+def test_a_cell_of_the_map_is_its_own_layer_within_the_same_limits(client: Client) -> None:
+    asked = {"layer": "20x14-1-3x1-64-32-stride2x1-pad1x0-dilation1x1-groups32", "device": "fake-gpu"}
+    limits = {"workspace_mib": "4", "deterministic": "true"}
+    (figure,) = shown(client.get("/map", params=asked | limits | {"x": "size", "y": "filters"})).all("div", id="map")
+    drawn = json.loads(str(figure["data-map"]))
+    size, filters = drawn["x"]["values"].index(28), drawn["y"]["values"].index(96)
+    assert drawn["layers"][filters][size] == "28x28-1-3x1-96-32-stride2x1-pad1x0-dilation1x1-groups32"
+    assert drawn["layers"][drawn["y"]["values"].index(80)][size] is None, "80 filters are not 32 groups"
+    assert drawn["query"] == {"dtype": "float32", "layout": "nchw", "device": "fake-gpu"} | limits
 
 
 def test_explanations_and_landscapes_answer_over_the_api_too(client: Client) -> None:
@@ -320,7 +337,10 @@ def test_measuring_runs_every_variant_and_puts_it_beside_its_prediction(client: 
     assert f"{REFUSED} not supported: as recorded" in found.text
     assert f"{HANGING} timed out" in found.text
     stored = client.app.state.service.store.summaries([ConvProblem.parse(form["layer"])], GPU.id)
-    assert stored[f"{form['layer']}-float32-nchw"][FAST].outcome is Outcome.MEASURED
+    outcomes = {name: summary.outcome for name, summary in stored[f"{form['layer']}-float32-nchw"].items()}
+    assert outcomes[FAST] is Outcome.MEASURED
+    failed = {CRASHING: Outcome.CRASHED, REFUSED: Outcome.NOT_SUPPORTED, HANGING: Outcome.TIMED_OUT}
+    assert {name: outcomes[name] for name in failed} == failed, "an attempt that failed is kept as well"
     assert form["layer"] in shown(client.get("/jobs")).text
     assert "<!doctype html>" in client.get(path).text, "it has a page of its own for browsers without scripts"
 
@@ -430,9 +450,17 @@ def test_what_a_retrained_tree_changes_is_shown_and_a_card_that_cannot_be_read_i
 
 def test_shipped_scores_are_told_by_precision(client: Client) -> None:
     card = json.loads((SHIPPED / "nvidia-h200" / "card.json").read_text())
-    found = shown(client.get("/models"))
-    assert f"{card['scores']['leave_one_network_out']['overall']['geometric_mean']:.3f}×" in found.text
-    assert "bfloat16 nhwc" in found.text
+    text = shown(client.get("/models")).text
+    assert "bfloat16 nhwc" in text
+    places = []
+    for part, title in overview.JUDGED_ON.items():
+        overall = card["scores"][part]["overall"]
+        said = (
+            f"{title} Slowdown, geometric mean {overall['geometric_mean']:.3f}× 95th percentile {overall['p95']:.2f}×"
+        )
+        assert said in text, "what is not said of which networks is taken for the better one"
+        places.append(text.index(said))
+    assert places == sorted(places), "the strictest comes first"
 
 
 def test_a_retrain_is_a_job_that_shows_how_it_ends(client: Client) -> None:
@@ -447,6 +475,26 @@ def test_a_retrain_is_a_job_that_shows_how_it_ends(client: Client) -> None:
     assert "<!doctype html>" in client.get(job).text
     assert "failed" in shown(client.post(cancel, headers=HTMX)).text
     assert client.post("/models/retrain", data={"device": "no-gpu"}, headers=HTMX).status_code == 404
+
+
+def test_a_retrain_whose_answer_was_lost_is_one_job_and_the_next_is_another(client: Client) -> None:
+    def key_of(found: Found) -> str:
+        (field,) = found.all("input", id="retrain-key")
+        return str(field["value"])
+
+    def job_of(found: Found) -> str:
+        return next(name for name in found.ids() if name.startswith("job-"))
+
+    key = key_of(shown(client.get("/models")))
+    lost, again = (
+        shown(client.post("/models/retrain", data={"device": GPU.id, "key": key}, headers=HTMX)) for _ in range(2)
+    )
+    assert job_of(lost) == job_of(again)
+    forced = shown(client.post("/models/retrain", data={"device": GPU.id, "key": key, "force": "true"}, headers=HTMX))
+    assert job_of(forced) != job_of(lost), "something else was asked for"
+    assert again.all("input", id="retrain-key")[0]["hx-swap-oob"] == "true"
+    following = shown(client.post("/models/retrain", data={"device": GPU.id, "key": key_of(again)}, headers=HTMX))
+    assert job_of(following) != job_of(lost)
 
 
 def test_the_theme_that_was_chosen_is_in_the_page_from_the_start(client: Client) -> None:

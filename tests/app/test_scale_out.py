@@ -16,7 +16,9 @@ from typing import Any
 import httpx
 import pytest
 
+from app.advice import Limits
 from app.answers import advice_json
+from app.details import pareto_answer, weighed
 from data import parquet
 from data.problem import ConvProblem
 from kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES
@@ -40,11 +42,15 @@ NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 def expected(tree: TreeModel) -> dict[str, Any]:
-    """What the tree answers to each layer, computed here."""
-    advisor, limit = Advisor(tree), DEFAULT_WORKSPACE_LIMIT_BYTES
-    problems = {layer: ConvProblem.parse(layer) for layer in LAYERS}
-    advice = {layer: advisor.advise(each, max_workspace_bytes=limit) for layer, each in problems.items()}
-    return {layer: json.loads(advice_json(each)) for layer, each in advice.items()}
+    """What the tree answers to each layer by path, computed here."""
+    advisor, limits = Advisor(tree), Limits(GPU.id, DEFAULT_WORKSPACE_LIMIT_BYTES, is_deterministic=False)
+    found: dict[str, Any] = {"/v1/advice": {}, "/v1/pareto": {}}
+    for layer in LAYERS:
+        advice = advisor.advise(ConvProblem.parse(layer), max_workspace_bytes=limits.max_workspace_bytes)
+        pareto = pareto_answer(*weighed(advisor, lambda problems: {}, advice, limits, None))
+        found["/v1/advice"][layer] = json.loads(advice_json(advice))
+        found["/v1/pareto"][layer] = json.loads(json.dumps(pareto))
+    return found
 
 
 @dataclass
@@ -60,11 +66,12 @@ class Listener:
     def run(self) -> None:
         while not self.stopping.is_set():
             for layer in LAYERS:
-                answer = self.http.get("/v1/advice", params={"layer": layer, "device": GPU.id}).json()
-                self._note(answer["model"], answer == self.answers[answer["model"]][layer], answer)
+                for path in ("/v1/advice", "/v1/pareto"):
+                    answer = self.http.get(path, params={"layer": layer, "device": GPU.id}).json()
+                    self._note(answer["model"], answer == self.answers[answer["model"]][path][layer], answer)
             body = {"layers": LAYERS, "device": GPU.id, "ranking": True}
             listed = self.http.post("/v1/advice", json=body).json()
-            same = self.answers[listed["model"]]
+            same = self.answers[listed["model"]]["/v1/advice"]
             pairs = zip(LAYERS, listed["advice"], strict=True)
             is_one = all(each | same[layer] == each for layer, each in pairs)
             self._note(listed["model"], is_one, listed)
@@ -142,6 +149,7 @@ def test_servers_change_to_a_new_tree_together_and_never_mix_two(
     took_s, n_answers = [], 0
     for promoter, listened in ((one, other), (other, one)):
         with listening(listened, answers) as listeners:
+            assert eventually(lambda listeners=listeners: all(each.seen for each in listeners), within_s=20)
             for swap in range(SWAPS):
                 tree = TREES[(swap + 1) % len(TREES)]
                 put = promoter.put("/v1/models/active", json={"device": GPU.id, "model": tree.id})

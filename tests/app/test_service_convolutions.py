@@ -255,6 +255,29 @@ def test_bodies_that_are_worked_on_are_bounded_together(client: Client) -> None:
     unpacked(convolve(client, packed(SMALL, x, weight, variant=LEAN)))
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "/v1/advice", {"layers": [LAYER]}),
+        ("POST", "/v1/jobs", {"kind": "retrain"}),
+        ("POST", "/v1/models", {}),
+        ("PUT", "/v1/models/active", {"device": "fake-gpu", "model": "none"}),
+    ],
+)
+def test_json_bodies_are_bounded_together_and_tensors_keep_none_out(
+    client: Client, method: str, path: str, body: dict
+) -> None:
+    service = client.app.state.service
+    with service._json_budget.hold() as held:
+        held.more(service._json_budget.limit_bytes - 1)
+        is_problem(client.request(method, path, json=body), 503, "queue-full")
+    assert service._json_budget.held_bytes == 0
+    with service.budget.hold() as held:
+        held.more(service.budget.limit_bytes)
+        assert client.request(method, path, json=body).status_code in (200, 202, 404)
+    assert service._json_budget.held_bytes == 0
+
+
 def test_what_runs_for_a_client_that_hangs_up_is_stopped(client: Client) -> None:
     client.post("/v1/convolutions", json={"layer": LAYER, "variant": LEAN})
     engine = client.app.state.service._engine

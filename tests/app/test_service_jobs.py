@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,9 +14,11 @@ import pytest
 
 from app import job_events
 from app.answers import JobAnswer
-from app.job_events import EventStream
+from app.job_events import EventStream, Streams
+from app.jobs import Job
+from data.errors import QueueFull
 from data.measurement import Outcome
-from tests.app.serving import FAST, LAYER, LEAN, SLOW, Client, is_problem, serving
+from tests.app.serving import FAST, HANGING, LAYER, LEAN, SLOW, Client, is_problem, serving
 from tests.processes import eventually
 
 MEASURE = {"kind": "measure", "layers": [LAYER], "variants": [FAST, SLOW], "samples": 3}
@@ -147,6 +150,19 @@ def test_the_same_key_with_another_request_is_refused(client: Client) -> None:
         assert "'reused'" in is_problem(client.post("/v1/jobs", json=other, headers=key), 409, "key-reused")["detail"]
 
 
+def test_a_retraining_by_either_address_is_one_job(client: Client) -> None:
+    key = {"Idempotency-Key": "retrained-once"}
+    first = client.post("/v1/models", json={"device": "fake-gpu"}, headers=key)
+    again = client.post("/v1/models", json={"force": False, "device": "fake-gpu"}, headers=key)
+    assert (first.status_code, again.status_code) == (202, 202)
+    assert first.json()["id"] == again.json()["id"]
+    assert submitted(client, {"kind": "retrain", "device": "fake-gpu"}, **key)["id"] == first.json()["id"]
+    forced = client.post("/v1/models", json={"device": "fake-gpu", "force": True}, headers=key)
+    is_problem(forced, 409, "key-reused")
+    refused = client.post("/v1/models", json={"device": "fake-gpu"}, headers={"Idempotency-Key": "a b"})
+    is_problem(refused, 400, "invalid-input")
+
+
 @pytest.mark.parametrize("key", ["", "k" * 256, "a b", "schlüssel".encode("latin-1"), "\x7f"])
 def test_a_key_is_of_bounded_length_and_visible(client: Client, key: str | bytes) -> None:
     refused = is_problem(client.post("/v1/jobs", json=MEASURE, headers={"Idempotency-Key": key}), 400, "invalid-input")
@@ -199,6 +215,35 @@ def test_streams_are_bounded_in_number_and_in_time(client: Client, monkeypatch: 
     client.request("DELETE", f"/v1/jobs/{job['id']}")
 
 
+def test_streams_that_are_asked_for_at_once_are_no_more_than_may_be_open(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams, job = Streams(), Job.__new__(Job)
+    jobs = client.app.state.service.jobs
+    monkeypatch.setattr(job_events, "MAX_STREAMS", 5)
+    monkeypatch.setattr(job_events, "MAX_OF_CALLER", 3)
+    opened = [streams.open(jobs, job, -1, "one") for _ in range(3)]
+    with pytest.raises(QueueFull, match="of the token 'one'"):
+        streams.open(jobs, job, -1, "one")
+    opened += [streams.open(jobs, job, -1, caller) for caller in ("", "")]
+    with pytest.raises(QueueFull, match="5 event streams"):
+        streams.open(jobs, job, -1, "")
+
+    async def is_gone() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def refuses(_message: Any) -> None:
+        raise OSError
+
+    async def end(stream: EventStream) -> None:
+        with contextlib.suppress(Exception):  # whatever becomes of it
+            await stream({"type": "http", "path": "/", "asgi": {"spec_version": "2.4"}}, is_gone, refuses)
+
+    for stream in opened:
+        asyncio.run(end(stream))
+    assert not streams._open, "one that never began is over too"
+
+
 def test_streams_end_with_the_service_and_it_is_not_ready_any_more(tmp_path: Path) -> None:
     with serving(tmp_path) as own, ThreadPoolExecutor(1) as thread:
         job = submitted(own, MEASURE | {"device": "nvidia-h200"})  # which stays queued
@@ -234,3 +279,24 @@ def test_the_queue_of_jobs_is_bounded_but_a_known_key_is_answered(tmp_path: Path
         submitted(own, waiting)
         is_problem(own.post("/v1/jobs", json=waiting), 503, "queue-full")
         assert submitted(own, waiting, **{"Idempotency-Key": "first"})["id"] == first["id"]
+
+
+def test_a_measurement_that_overruns_its_deadline_fails_and_frees_the_device(tmp_path: Path) -> None:
+    with serving(tmp_path, job_deadline_s=3.0) as own:
+        assert eventually(lambda: own.get("/readyz").status_code == 200)
+        stuck = ended(own, submitted(own, MEASURE | {"variants": [HANGING]}))  # for two minutes, if it may
+        assert (stuck["state"], stuck["error"]["type"]) == ("failed", "deadline-exceeded")
+        assert f"run_id {stuck['request']['run_id']} goes on" in stuck["error"]["detail"]
+        assert ended(own, submitted(own, MEASURE))["state"] == "succeeded"
+
+
+def test_jobs_that_nobody_here_can_do_say_so_and_keep_out_no_others(tmp_path: Path) -> None:
+    with serving(tmp_path, max_queue=2) as own:
+        assert eventually(lambda: own.get("/readyz").status_code == 200)
+        for _ in range(2):
+            waiting = submitted(own, MEASURE | {"device": "nvidia-h200"})
+            assert waiting["message"].startswith("no worker of nvidia-h200 is at this server")
+        refused = own.post("/v1/jobs", json=MEASURE | {"device": "nvidia-h200"})
+        assert "for nvidia-h200" in is_problem(refused, 503, "queue-full")["detail"]
+        assert ended(own, submitted(own, MEASURE))["state"] == "succeeded"
+        assert submitted(own, {"kind": "retrain", "device": "fake-gpu"})["message"] == ""

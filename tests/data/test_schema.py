@@ -11,8 +11,10 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Engine, inspect, select
+from sqlalchemy import Engine, column, insert, inspect, select, table
+from sqlalchemy.exc import IntegrityError
 
+from data import schema
 from data.database import open_engine
 from data.errors import StoreError
 from data.schema import HEAD, MIGRATIONS, revision, upgrade
@@ -103,6 +105,24 @@ def test_a_database_from_before_there_were_migrations_is_taken_over_without_loss
     )
     assert job.created_at.replace(tzinfo=UTC) == datetime(2026, 1, 1, tzinfo=UTC)
     engine.dispose()
+
+
+def test_keys_from_before_callers_had_their_own_are_kept(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "HEAD", "0002")
+        upgrade(engine)
+    job = {"kind": "sweep", "state": "queued", "message": "", "request": {}, "attempt": 0, "progress": 0.0}
+    job |= {"created_at": datetime(2026, 1, 1, tzinfo=UTC), "idempotency_key": "monday"}
+    before = table("jobs", *(column(name, JOBS.c[name].type) for name in ("id", *job)))
+    with engine.begin() as connection:
+        connection.execute(insert(before).values(id="old", **job))
+    upgrade(engine)
+    with engine.connect() as connection:
+        assert connection.execute(select(JOBS.c.id, JOBS.c.caller)).all() == [("old", "")]
+    with pytest.raises(IntegrityError), engine.begin() as connection:
+        connection.execute(insert(JOBS).values(id="new", **job))
+    with engine.begin() as connection:
+        connection.execute(insert(JOBS).values(id="new", caller="one", **job))
 
 
 def _open(url: str) -> str | None:

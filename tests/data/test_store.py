@@ -58,7 +58,7 @@ def test_measurements_survive_store_file_and_another_store(store: Store, tmp_pat
 
 
 def test_picks_survive_store_file_and_another_store(store: Store, tmp_path: Path) -> None:
-    assert store.append_picks(SOME_PICKS) == 2
+    store.append([], SOME_PICKS)
     assert store.export_picks(tmp_path / "p.parquet", device_id="nvidia-h200") == 2
     with Store(f"sqlite:///{tmp_path / 'other.db'}") as other:
         assert [other.import_picks(tmp_path / "p.parquet") for _ in range(2)] == [2, 0]
@@ -119,7 +119,6 @@ def test_appending_is_all_or_nothing(store: Store) -> None:
 
 def test_appending_nothing_is_fine(store: Store) -> None:
     assert store.append([]) == 0
-    assert store.append_picks([]) == 0
     assert store.summaries([], "nvidia-h200") == {}
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from app.guard.tokens import Caller, Keyring, Scope, make_token
 from app.settings import PREFIX, Settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -131,14 +131,17 @@ def test_secrets_are_made_where_they_are_looked_for_and_git_ignores_them(tmp_pat
         pytest.skip("there is no openssl")
     (tmp_path / "deploy").mkdir()
     script = shutil.copy(ROOT / "deploy" / "secrets.sh", tmp_path / "deploy")
-    command = Path(sys.executable).with_name("conv-advisor")
-    environment = {"PATH": "/usr/bin:/bin", "CONV_ADVISOR": str(command), "PYTHONPATH": str(ROOT)}
+    environment = {"PATH": "/usr/bin:/bin"}
     for _ in range(2):
         subprocess.run(["/bin/sh", script], env=environment, check=True)
         made = {path.name: path.read_text() for path in (tmp_path / "deploy" / "secrets").iterdir()}
         named = {Path(secret["file"]).name for secret in COMPOSE["secrets"].values()}
         assert named <= set(made)
-        assert (made["my_token"].strip() in made["tokens"], len(made["tokens"].splitlines())) == (False, 2)
+        assert (made["my_token"] in made["tokens"], len(made["tokens"].splitlines())) == (False, 2)
+        keyring = Keyring(made["tokens"])
+        assert keyring.find(made["my_token"]) == Caller("me", frozenset(Scope))
+        assert keyring.find(made["prometheus_token"]) == Caller("prometheus", frozenset({Scope.READ}))
+        assert len(made["my_token"]) == len(make_token())
         assert f":{made['postgres_password'].strip()}@" in made["database_url"]
     assert "deploy/secrets/" in (ROOT / ".gitignore").read_text().splitlines()
     chain = ["openssl", "verify", "-CAfile", "cluster_ca", "cluster_cert"]

@@ -18,17 +18,11 @@ document.getElementById("theme").addEventListener("click", () => {
 
 function cellsOf(data) {
   return data.winners.flatMap((row, down) =>
-    row.map((winner, across) => ({ across, down, x: data.x.values[across], y: data.y.values[down], winner })));
+    row.map((winner, across) => ({ across, down, x: data.x.values[across], y: data.y.values[down], winner, layer: data.layers[down][across] })));
 }
 
-function layerAt(data, cell) {
-  const layer = { ...data.layer, [data.x.name]: cell.x, [data.y.name]: cell.y };
-  const { size, batch, filter, filters, depth } = layer;
-  return `${size}-${batch}-${filter}-${filters}-${depth}`;
-}
-
-function hrefOf(data, cell) {
-  return `/?${new URLSearchParams({ layer: layerAt(data, cell), ...data.query })}`;
+function ask(data, cell) {
+  if (cell.layer) location.assign(`/?${new URLSearchParams({ layer: cell.layer, ...data.query })}`);
 }
 
 function nameOf(data, cell) {
@@ -103,7 +97,7 @@ function draw(figure, data) {
   const move = (cell) => {
     at = cell;
     ring("cursor", cell);
-    said.textContent = `${layerAt(data, cell)}: ${nameOf(data, cell)}`;
+    said.textContent = cell.layer ? `${cell.layer}: ${nameOf(data, cell)}` : "there is no such layer";
   };
   const cellAt = (event) => {
     const box = svg.getBoundingClientRect(), scale = width / box.width;
@@ -113,10 +107,10 @@ function draw(figure, data) {
     return cells.find((cell) => cell.across === column && cell.down === row);
   };
   svg.addEventListener("pointermove", (event) => { const cell = cellAt(event); if (cell) move(cell); });
-  svg.addEventListener("click", (event) => { const cell = cellAt(event); if (cell) location.assign(hrefOf(data, cell)); });
+  svg.addEventListener("click", (event) => { const cell = cellAt(event); if (cell) ask(data, cell); });
   figure.onkeydown = (event) => {
     const step = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] }[event.key];
-    if (event.key === "Enter") location.assign(hrefOf(data, at));
+    if (event.key === "Enter") ask(data, at);
     if (!step) return;
     event.preventDefault();
     const next = cells.find((cell) => cell.across === at.across + step[0] && cell.down === at.down + step[1]);
