@@ -127,7 +127,7 @@ class Store:
 
     @property
     def is_local(self) -> bool:
-        """Whether the database is a file of this host, which answers at once; another one may keep its clients waiting."""
+        """Whether the database is a file of this host, which answers at once; another may keep its clients waiting."""
         return self.engine.dialect.name == "sqlite"
 
     def guarded(self, guard: Guard) -> Store:
