@@ -30,8 +30,8 @@ class Trained:
     model : TreeModel
     result : dict
         ``device``, ``model`` and ``champion`` (ids; null where there is no champion), ``slowdown`` and
-        ``champion_slowdown`` (held-out geometric means), ``promoted``, ``forced``, ``changes`` (as
-        `models.changes.Changes`; null where there is no champion).
+        ``champion_slowdown`` (held-out geometric means), ``promoted``, ``forced``, ``reasons`` (what
+        speaks against it), ``changes`` (as `models.changes.Changes`; null where there is no champion).
     """
 
     model: TreeModel
@@ -114,6 +114,7 @@ def train(
         "champion_slowdown": None if math.isnan(found.champion_slowdown) else found.champion_slowdown,
         "promoted": is_forced or found.is_no_worse,
         "forced": is_forced,
+        "reasons": list(found.objections),
         "changes": found.changes.to_dict() if found.changes else None,
     }
     return Trained(found.model, result)

@@ -26,6 +26,7 @@ from models.calibration import calibrate
 from models.changes import Changes, changes_between
 from models.costs import Costs, device_of, from_table, is_of, layer_of
 from models.fits import fit_each
+from models.gate import objections
 from models.judging import (
     ORACLE,
     SINGLE_BEST,
@@ -38,6 +39,7 @@ from models.judging import (
     first_then,
     judge,
     oracle,
+    precision_of,
     single_best_order,
     time_errors,
 )
@@ -130,12 +132,14 @@ class _Found:
 
     def part(self, names: Iterable[str]) -> Part:
         """The scores of it all, in the order of these networks."""
-        precisions = sorted({_precision(result.problem) for _, _, result in self.results})
-        by_precision = [(key, [row for row in self.results if _precision(row[2].problem) == key]) for key in precisions]
+        precisions = sorted({precision_of(result.problem) for _, _, result in self.results})
+        by_precision = [
+            (key, [row for row in self.results if precision_of(row[2].problem) == key]) for key in precisions
+        ]
         by_name = [(name, [row for row in self.results if name in row[0]]) for name in names]
         errors = {key: [error for of, error in self.errors if of == key] for key in precisions}
         common = {"overall": self.common} | {
-            key: [row for row in self.common if _precision(row[1].problem) == key] for key in precisions
+            key: [row for row in self.common if precision_of(row[1].problem) == key] for key in precisions
         }
         errors = {"overall": [error for _, error in self.errors]} | errors
         return Part(
@@ -162,17 +166,20 @@ class Challenge:
         is no champion.
     changes : Changes or None
         What the one does otherwise than the other on these layers; None where there is no champion.
+    objections : tuple of str
+        What speaks against the challenger, as `models.gate` says it; empty where there is no champion.
     """
 
     model: TreeModel
     slowdown: float
     champion_slowdown: float
     changes: Changes | None = None
+    objections: tuple[str, ...] = ()
 
     @property
     def is_no_worse(self) -> bool:
         """Whether the challenger may replace the champion."""
-        return not self.slowdown > self.champion_slowdown
+        return not (self.slowdown > self.champion_slowdown or self.objections)
 
 
 def evaluate(
@@ -245,8 +252,8 @@ def evaluate(
 def _tuning(peers: Peers, judged: Collection[ConvProblem]) -> dict[str, Worth]:
     mine = [problem for problem in peers.trials if problem in judged]
     parts = {"overall": mine} | {
-        key: [problem for problem in mine if _precision(problem) == key]
-        for key in sorted({_precision(problem) for problem in mine})
+        key: [problem for problem in mine if precision_of(problem) == key]
+        for key in sorted({precision_of(problem) for problem in mine})
     }
     found = {key: worth(peers.trials[problem] for problem in part) for key, part in parts.items()}
     return {key: each for key, each in found.items() if each}
@@ -362,10 +369,11 @@ def challenge(
     confidence = calibrate(Advisor(rehearsal, variants=variants), unseen)
     report(0.35)
     champion_slowdown, changes = math.nan, None
+    against: tuple[str, ...] = ()
     if champion:
         earlier = _results(_without(champion, table, unseen), unseen, variants)
         champion_slowdown = Score.of(earlier).geometric_mean
-        changes = changes_between(earlier, results)
+        changes, against = changes_between(earlier, results), objections(earlier, results)
     report(0.65)
     model = train(table, device_id=device_id, seed=seed, options=options)
     scores = {"held_out_slowdown": slowdown, "held_out_layers": len({layer_of(each) for each in unseen.problems})}
@@ -373,7 +381,7 @@ def challenge(
     model = with_card(with_scores(model, scores), confidence=confidence)
     if changes and champion:
         model = with_card(model, changes={"champion": champion.id, **changes.to_dict()})
-    return Challenge(model, slowdown, champion_slowdown, changes)
+    return Challenge(model, slowdown, champion_slowdown, changes, against)
 
 
 def held_out_slowdown(
@@ -455,12 +463,8 @@ def _split(costs: Costs, layers: Collection[ConvProblem]) -> tuple[Costs, Costs]
     return costs.take(np.flatnonzero(~np.array(is_held))), costs.take(np.flatnonzero(is_held))
 
 
-def _precision(problem: ConvProblem) -> str:
-    return f"{problem.dtype}/{problem.layout}"
-
-
 def _by_precision(costs: Costs) -> dict[str, Costs]:
-    names = np.array([_precision(problem) for problem in costs.problems])
+    names = np.array([precision_of(problem) for problem in costs.problems])
     return {str(name): costs.take(np.flatnonzero(names == name)) for name in np.unique(names)}
 
 

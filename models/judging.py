@@ -91,6 +91,11 @@ class TimeError:
         return cls(len(errors), float(np.median(errors)), float(np.quantile(errors, 0.9)))
 
 
+def precision_of(problem: ConvProblem) -> str:
+    """Its dtype and layout, by which scores are told apart."""
+    return f"{problem.dtype}/{problem.layout}"
+
+
 def judge(costs: Costs, ranker: Ranker, against: Mapping[ConvProblem, str] | None = None) -> list[Result]:
     """What a rule's choices cost where it makes any.
 

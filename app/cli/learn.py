@@ -30,10 +30,10 @@ TrainedDevice = Annotated[str, typer.Option(help="Device whose measurements to u
 
 def train(
     device: TrainedDevice = "nvidia-h200",
-    force: Annotated[bool, typer.Option("--force", help="Use the new tree even if it is worse.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Use, or ship, the new tree even if it is worse.")] = False,
     output: Annotated[Path | None, typer.Option(help="Only write the new tree, to this folder.")] = None,
     ship: Annotated[
-        bool, typer.Option("--ship", help="Only write the new tree, to where the project ships it.")
+        bool, typer.Option("--ship", help="Only write the new tree, to where the project ships it, if it is no worse.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -43,13 +43,11 @@ def train(
 
     settings = load_settings()
     folder = SHIPPED / device if ship else output
-    if folder and (force or (ship and output)):
-        raise InvalidInput(
-            "--ship" if ship else "--output", str(folder), "neither --force nor another folder beside it"
-        )
+    if output and (force or ship):
+        raise InvalidInput("--output", str(output), "neither --force nor --ship beside it")
     with progress_bar() as show:
         if folder:
-            result = _train_into(folder, device, lambda share: show(share, 1, "training"), ship=ship)
+            result = _train_into(folder, device, lambda share: show(share, 1, "training"), ship=ship, is_forced=force)
         else:
             result = retrain(
                 settings.store_url,
@@ -134,8 +132,13 @@ def _show_tuning(report: Report) -> None:
         print_table(columns, rows, title=f"is tuning worth it, against the advice of tree {trees} in the same run")
 
 
-def _train_into(folder: Path, device: str, on_progress: Callable[[float], None], *, ship: bool) -> dict[str, Any]:
-    """Train, and write the tree to a folder; what ships says on its card what it is worth on networks left out."""
+def _train_into(
+    folder: Path, device: str, on_progress: Callable[[float], None], *, ship: bool, is_forced: bool = False
+) -> dict[str, Any]:
+    """Train, and write the tree to a folder; what ships says on its card what it is worth on networks left out.
+
+    What would ship in the place of a better tree is not written, unless that is forced.
+    """
     from models.evaluate import challenge, scores_of
     from models.tree_file import with_scores, write
 
@@ -144,11 +147,12 @@ def _train_into(folder: Path, device: str, on_progress: Callable[[float], None],
         found = challenge(
             store.table(device), champion, device_id=device, on_progress=lambda share: on_progress(share / 2)
         )
-        model = found.model
-        if ship:
+        model, is_written = found.model, is_forced or found.is_no_worse
+        if ship and is_written:
             report = _judge(store, device, None, lambda share: on_progress(0.5 + share / 2))
             model = with_scores(model, scores_of(report))
-    write(folder, model)
+    if is_written:
+        write(folder, model)
     changes = found.changes.to_dict() if found.changes else None
     return {
         "device": device,
@@ -156,6 +160,9 @@ def _train_into(folder: Path, device: str, on_progress: Callable[[float], None],
         "slowdown": found.slowdown,
         "champion_slowdown": None if math.isnan(found.champion_slowdown) else found.champion_slowdown,
         "folder": str(folder),
+        "written": is_written,
+        "forced": is_forced,
+        "reasons": list(found.objections),
         "changes": changes,
     }
 
@@ -174,7 +181,9 @@ def _shipped_tree(folder: Path) -> TreeModel | None:
 def _show_result(result: dict[str, Any]) -> None:
     """What came of training, and the layers that got better and worse."""
     changes = result.pop("changes") or {}
+    reasons = result.pop("reasons")
     facts = [(name, "" if value is None else str(value)) for name, value in result.items()]
+    facts += [("against it", reason) for reason in reasons]
     facts += [(name.removeprefix("n_"), str(count)) for name, count in changes.items() if name.startswith("n_")]
     print_table(("", ""), facts)
     columns = ("problem", "before", "slowdown", "now", "slowdown")

@@ -413,7 +413,8 @@ def _of_measuring(result: Mapping[str, Any]) -> str:
 
 
 def _of_training(result: Mapping[str, Any]) -> str:
-    verdict = "in use" if result.get("promoted") else "kept, not in use: it was not better"
+    why = "; ".join(result.get("reasons", ())) or "it was not better"
+    verdict = "in use" if result.get("promoted") else f"kept, not in use: {why}"
     held_out = result.get("slowdown")
     before = result.get("champion_slowdown")
     said = f"tree {result['model']} is {verdict}"

@@ -8,15 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from app.cli import learn
 from app.retrain import retrain
 from data.errors import UnknownDevice
 from data.problem import ConvProblem
 from data.store import Store
 from models import evaluate
 from models.changes import changes_between
-from models.evaluate import Challenge
+from models.evaluate import Challenge, Report
 from models.judging import Result
 from models.registry import Registry
+from models.tree_file import read, write
 from tests.fakes import SMALL_DEVICE, small_measurements, small_tree
 
 DEVICE = SMALL_DEVICE
@@ -69,6 +71,7 @@ def test_the_first_tree_is_used(url, tmp_path, challenged, trees):
         "champion_slowdown": None,
         "promoted": True,
         "forced": False,
+        "reasons": [],
         "changes": None,
     }
     assert Registry(tmp_path).active(DEVICE.id).id == trees[0].id
@@ -89,6 +92,36 @@ def test_a_worse_tree_is_kept_but_not_used_unless_forced(
     assert (result["promoted"], result["champion"], result["champion_slowdown"]) == (is_promoted, trees[0].id, 1.2)
     assert Registry(tmp_path).active(DEVICE.id).id == trees[is_promoted].id
     assert {entry.id for entry in Registry(tmp_path).list(DEVICE.id)} == {tree.id for tree in trees}
+
+
+def test_a_tree_that_is_better_in_all_but_fails_a_part_is_not_used_and_says_why(
+    url, tmp_path, challenged, trees, monkeypatch
+):
+    challenged(0, 1.2)
+    retrain(url, tmp_path, DEVICE.id, is_forced=False)
+    found = Challenge(trees[1], 1.1, 1.2, objections=("float16/nchw is worse",))
+    monkeypatch.setattr(evaluate, "challenge", lambda _table, _champion, **_options: found)
+    result = retrain(url, tmp_path, DEVICE.id, is_forced=False)
+    assert (result["promoted"], result["reasons"]) == (False, ["float16/nchw is worse"])
+    assert Registry(tmp_path).active(DEVICE.id).id == trees[0].id
+    assert retrain(url, tmp_path, DEVICE.id, is_forced=True)["promoted"]
+
+
+@pytest.mark.parametrize(
+    ("objections", "is_forced", "is_written"),
+    [((), False, True), (("worse",), False, False), (("worse",), True, True)],
+)
+def test_what_ships_passes_the_same_gate(url, tmp_path, trees, monkeypatch, objections, is_forced, is_written):
+    monkeypatch.setenv("CONV_ADVISOR_DATABASE_URL", url)
+    monkeypatch.setattr("app.shipped.import_shipped", lambda _store, **_of: 0)
+    monkeypatch.setattr(learn, "_judge", lambda *_: Report({}, {}, {}, {}, device_id=DEVICE.id))
+    found = Challenge(trees[1], 1.1, 1.2, objections=objections)
+    monkeypatch.setattr(evaluate, "challenge", lambda _table, _champion, **_options: found)
+    folder = tmp_path / "shipped" / DEVICE.id
+    write(folder, trees[0])
+    result = learn._train_into(folder, DEVICE.id, lambda _share: None, ship=True, is_forced=is_forced)
+    assert (result["written"], result["forced"], result["reasons"]) == (is_written, is_forced, list(objections))
+    assert read(folder).id == trees[is_written].id
 
 
 def test_running_it_again_changes_nothing(url, tmp_path, challenged, trees):

@@ -260,6 +260,7 @@ def test_a_challenger_on_the_same_data_is_no_worse(table: pa.Table, trained: Tre
     assert found.is_no_worse
     assert found.model.id == trained.id
     assert found.model.card["scores"]["held_out_slowdown"] == found.slowdown
+    assert found.objections == ()
 
 
 def test_a_challenger_with_more_data_beats_a_champion_with_little_and_says_how(quick: Options) -> None:
@@ -309,3 +310,4 @@ def test_without_a_champion_the_challenger_may_be_used(trained: TreeModel) -> No
     assert Challenge(trained, 1.5, math.nan).is_no_worse
     assert not Challenge(trained, 1.5, 1.4).is_no_worse
     assert Challenge(trained, 1.5, 1.5).is_no_worse
+    assert not Challenge(trained, 1.4, 1.5, objections=("float16/nchw",)).is_no_worse
