@@ -17,11 +17,21 @@ POSTGRESQL_URL = "TEST_POSTGRESQL_URL"
 """Environment variable: URL of a database whose user may create others; `.ci/run` starts such a server."""
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+DATABASES = ("sqlite", "postgresql")
+
+
+@pytest.fixture(params=DATABASES)
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """URL of an empty database of its own."""
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path / 'database' / 'store.db'}"
+    with new_database(request.param, tmp_path) as url:
+        yield url
+
+
+@contextmanager
+def new_database(kind: str, folder: Path) -> Iterator[str]:
+    """URL of an empty database, one of `DATABASES`; a file in the folder, or in the PostgreSQL server."""
+    if kind == "sqlite":
+        yield f"sqlite:///{folder / 'database' / 'store.db'}"
         return
     with new_postgresql() as url:
         yield url

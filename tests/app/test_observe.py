@@ -37,7 +37,15 @@ DURATIONS = "conv_advisor_http_request_duration_seconds"
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[Client]:
     with serving(tmp_path) as client:
-        assert eventually(lambda: client.get("/readyz").status_code == 200)
+        assert eventually(lambda: client.get("/readyz").status_code == 200, within_s=60)
+        yield client
+
+
+@pytest.fixture
+def stored(tmp_path: Path, database_url: str) -> Iterator[Client]:
+    """A client of a service on each of the databases."""
+    with serving(tmp_path, database_url=database_url) as client:
+        assert eventually(lambda: client.get("/readyz").status_code == 200, within_s=60)
         yield client
 
 
@@ -129,12 +137,12 @@ def test_a_bug_is_counted_as_an_error_of_ours(client: Client) -> None:
     assert count_of(scraped(client), "GET", "/bug/{n}", "5xx") == 1
 
 
-def test_workers_queues_and_jobs_are_told(client: Client) -> None:
-    job = client.post("/v1/models", json={"device": GPU.id}).json()
-    assert client.request("DELETE", f"/v1/jobs/{job['id']}").json()["state"] == "cancelled"
-    engine, _ = client.await_(client.app.state.service.engine())
+def test_workers_queues_and_jobs_are_told(stored: Client) -> None:
+    job = stored.post("/v1/models", json={"device": GPU.id}).json()
+    assert stored.request("DELETE", f"/v1/jobs/{job['id']}").json()["state"] == "cancelled"
+    engine, _ = stored.await_(stored.app.state.service.engine())
     assert eventually(lambda: engine.state is EngineState.IDLE)
-    found = scraped(client)
+    found = scraped(stored)
     assert found["conv_advisor_worker_up"][(("worker", "device"),)] == 1
     states = found["conv_advisor_worker_state"]
     of_device = {dict(labels)["state"]: value for labels, value in states.items() if dict(labels)["worker"] == "device"}
@@ -144,23 +152,23 @@ def test_workers_queues_and_jobs_are_told(client: Client) -> None:
     assert jobs == dict.fromkeys(JobState, 0.0) | {"cancelled": 1.0}
     assert found["conv_advisor_queue_limit"][()] == 64
     engine._child.kill()
-    assert eventually(lambda: scraped(client)["conv_advisor_worker_restarts_total"][(("worker", "device"),)] == 1)
+    assert eventually(lambda: scraped(stored)["conv_advisor_worker_restarts_total"][(("worker", "device"),)] == 1)
 
 
 def timed(problem: ConvProblem, variant: str, ms: float, **changes: Any) -> Measurement:
     return Measurement(problem, variant, GPU, Outcome.MEASURED, "", (ms, ms, ms), 0, 1e-7, **changes)
 
 
-def test_the_live_regret_compares_what_is_measured_with_what_the_tree_said(client: Client) -> None:
-    store, problem = client.app.state.service.store, ConvProblem.parse("21-2-3-6-4")
+def test_the_live_regret_compares_what_is_measured_with_what_the_tree_said(stored: Client) -> None:
+    store, problem = stored.app.state.service.store, ConvProblem.parse("21-2-3-6-4")
     predicted = {
-        each["variant"]: each["time_ms"] for each in client.get(f"/v1/advice?layer={problem.short}").json()["ranking"]
+        each["variant"]: each["time_ms"] for each in stored.get(f"/v1/advice?layer={problem.short}").json()["ranking"]
     }
     assert min(predicted, key=predicted.__getitem__) == FAST
-    assert "conv_advisor_measured_over_predicted_ratio_count" not in scraped(client)
+    assert "conv_advisor_measured_over_predicted_ratio_count" not in scraped(stored)
     store.append([timed(problem, FAST, 3 * predicted[FAST]), timed(problem, SLOW, 2 * predicted[FAST])])
     for _ in range(2):  # what was counted is not counted again
-        found = scraped(client)
+        found = scraped(stored)
         of = {"fast": (("device", GPU.id), ("variant", FAST)), "slow": (("device", GPU.id), ("variant", SLOW))}
         sums, counts = (found[f"conv_advisor_measured_over_predicted_ratio_{part}"] for part in ("sum", "count"))
         assert sums[of["fast"]] == pytest.approx(3.0, rel=1e-3)
@@ -170,43 +178,43 @@ def test_the_live_regret_compares_what_is_measured_with_what_the_tree_said(clien
         assert slowdown == pytest.approx(1.5, rel=1e-3)
     store.append([timed(problem, LEAN, 1.0)])
     assert (
-        scraped(client)["conv_advisor_measured_over_predicted_ratio_count"][(("device", GPU.id), ("variant", LEAN))]
+        scraped(stored)["conv_advisor_measured_over_predicted_ratio_count"][(("device", GPU.id), ("variant", LEAN))]
         == 1
     )
 
 
-def test_what_was_measured_long_ago_or_where_there_is_no_tree_says_nothing(client: Client) -> None:
+def test_what_was_measured_long_ago_or_where_there_is_no_tree_says_nothing(stored: Client) -> None:
     from dataclasses import replace
     from datetime import UTC, datetime
 
-    store, problem = client.app.state.service.store, ConvProblem.parse("21-2-3-6-4")
+    store, problem = stored.app.state.service.store, ConvProblem.parse("21-2-3-6-4")
     store.append([timed(problem, FAST, 1.0, measured_at=datetime(2020, 1, 1, tzinfo=UTC))])
     store.append([replace(timed(problem, FAST, 1.0), device=replace(GPU, id="another-gpu"))])
     store.append([Measurement(problem, FAST, GPU, Outcome.NOT_SUPPORTED, "no engine")])
-    assert "conv_advisor_measured_over_predicted_ratio_count" not in scraped(client)
+    assert "conv_advisor_measured_over_predicted_ratio_count" not in scraped(stored)
 
 
-def test_more_than_one_look_takes_in_is_taken_up_by_the_next(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_than_one_look_takes_in_is_taken_up_by_the_next(stored: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     from app.observe import regret
 
     monkeypatch.setattr(regret, "ROWS_AT_ONCE", 3)
-    store = client.app.state.service.store
+    store = stored.app.state.service.store
     store.append([timed(ConvProblem.parse(f"{size}-2-3-6-4"), FAST, 1.0) for size in range(10, 18)])
     seen = [
-        scraped(client)["conv_advisor_measured_over_predicted_ratio_count"][(("device", GPU.id), ("variant", FAST))]
+        scraped(stored)["conv_advisor_measured_over_predicted_ratio_count"][(("device", GPU.id), ("variant", FAST))]
         for _ in range(4)
     ]
     assert seen == [3, 6, 8, 8]
 
 
-def test_openmetrics_is_spoken_too_and_a_store_that_is_gone_hides_nothing_else(client: Client) -> None:
-    spoken = client.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
+def test_openmetrics_is_spoken_too_and_a_store_that_is_gone_hides_nothing_else(stored: Client) -> None:
+    spoken = stored.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
     assert spoken.headers["content-type"].startswith("application/openmetrics-text")
     assert spoken.text.endswith("# EOF\n")
-    service = client.app.state.service
+    service = stored.app.state.service
     with service.store.engine.begin() as connection:
         connection.exec_driver_sql("ALTER TABLE jobs RENAME TO jobs_gone")
-    found = scraped(client)
+    found = scraped(stored)
     assert found["conv_advisor_store_up"][()] == 0
     assert "conv_advisor_jobs" not in found
     assert found["conv_advisor_worker_up"]

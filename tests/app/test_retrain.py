@@ -37,11 +37,10 @@ def trees():
 
 
 @pytest.fixture
-def url(tmp_path) -> str:
-    url = f"sqlite:///{tmp_path / 'store.db'}"
-    with Store(url) as store:
+def url(database_url) -> str:
+    with Store(database_url) as store:
         store.append(small_measurements(0.01))
-    return url
+    return database_url
 
 
 @pytest.fixture

@@ -19,14 +19,16 @@ from app.jobs import Job
 from data.errors import QueueFull
 from data.measurement import Outcome
 from tests.app.serving import FAST, HANGING, LAYER, LEAN, SLOW, Client, is_problem, serving
+from tests.databases import DATABASES, new_database
 from tests.processes import eventually
 
 MEASURE = {"kind": "measure", "layers": [LAYER], "variants": [FAST, SLOW], "samples": 3}
 
 
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    with serving(tmp_path_factory.mktemp("home"), max_queue=100) as client:
+@pytest.fixture(scope="module", params=DATABASES)
+def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    home = tmp_path_factory.mktemp("home")
+    with new_database(request.param, home) as url, serving(home, max_queue=100, database_url=url) as client:
         yield client
 
 
