@@ -7,6 +7,7 @@ mmdebstrap from Debian's packages. With a Docker engine, ``docker build --target
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import subprocess
 import sys
@@ -77,7 +78,12 @@ def main() -> int:
     parser.add_argument("targets", nargs="+", choices=TARGETS)
     parser.add_argument("--base", help="image to build on; default: the Dockerfile's, or one made by mmdebstrap")
     parser.add_argument("--store", type=Path, help="folder of images and layers; default: the system's")
-    parser.add_argument("--ca-bundle", type=Path, help="certificates of a proxy that signs for PyPI")
+    parser.add_argument(
+        "--ca-bundle",
+        type=Path,
+        default=os.environ.get("PIP_CERT"),
+        help="certificates of a proxy that signs for others; default: pip's own, PIP_CERT",
+    )
     parser.add_argument("--sizes", action="store_true", help="print what the images hold, by layer and by package")
     given = parser.parse_args()
     buildah = Buildah(given.store)
