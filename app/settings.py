@@ -84,7 +84,7 @@ class Settings(BaseSettings):
         60.0, gt=0, le=_LONGEST_S, description="A convolution that overruns it is killed."
     )
     job_deadline_s: float = Field(
-        3600.0,
+        21_600.0,
         gt=0,
         le=_LONGEST_S,
         description="An attempt of a background job that overruns it is killed; what a sweep has measured stays.",

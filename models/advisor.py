@@ -57,7 +57,7 @@ class Source(StrEnum):
 class Choice(msgspec.Struct, frozen=True, gc=False):
     """One variant that may be run.
 
-    Parameters
+    Attributes
     ----------
     variant : str
     time_ms : float
