@@ -167,8 +167,8 @@ class _Trial:
         reasons = {variant: self._why_not(variant) for variant in catalog.for_device_kind(self.device.kind)}
         found = [variant for variant, reason in reasons.items() if reason is None]
         if not found:
-            said = "; ".join(f"{variant.id}: {reason}" for variant, reason in reasons.items())
-            raise NoAdvice(f"no variant computes {self.order.problem.key} on {self.device.id}: {said}")
+            said = {variant.id: reason for variant, reason in reasons.items() if reason}
+            raise NoAdvice(f"no variant computes {self.order.problem.key} on {self.device.id}", said)
         return found
 
     async def one(self, variant: Variant) -> Attempt:

@@ -79,6 +79,9 @@ def problem_of(error: e.ConvAdvisorError) -> dict[str, Any]:
         more = {"name": error.name, "known": error.known}
     elif isinstance(error, e.NotApplicable):
         more = {"variant": error.variant, "reason": error.reason}
+    elif isinstance(error, e.NoAdvice) and error.reasons:
+        excluded = [{"variant": variant, "reason": reason} for variant, reason in error.reasons.items()]
+        more = {"summary": error.summary, "excluded": excluded}
     else:
         more = {}
     words = re.findall(r"[A-Z][a-z]*", type(error).__name__)

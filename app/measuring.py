@@ -172,8 +172,8 @@ def _planned(
     reasons = {variant.id: variant.why_not(problem, device) for variant in catalog.for_device_kind(device.kind)}
     applicable = [name for name, reason in reasons.items() if reason is None]
     if not applicable:
-        said = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
-        raise NoAdvice(f"no variant computes {problem.key} on {device.id}: {said}")
+        said = {name: reason for name, reason in reasons.items() if reason}
+        raise NoAdvice(f"no variant computes {problem.key} on {device.id}", said)
     predicted_ms: dict[str, float] = {}
     advisor = service.advisor(device.id)
     if advisor.model is not None:

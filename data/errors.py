@@ -32,6 +32,8 @@ ConvAdvisorError
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 
 class ConvAdvisorError(Exception):
     """Base of every error that this project raises on purpose."""
@@ -147,7 +149,22 @@ class NotApplicable(ConvAdvisorError):
 
 
 class NoAdvice(ConvAdvisorError):
-    """Nothing that is known applies under the given limits."""
+    """Nothing that is known applies under the given limits.
+
+    Parameters
+    ----------
+    summary : str
+    reasons : mapping of variant to str
+        Why each is out.
+    """
+
+    def __init__(self, summary: str, reasons: Mapping[str, str] | None = None) -> None:
+        self.summary, self.reasons = summary, dict(reasons or {})
+        super().__init__(summary, self.reasons)
+
+    def __str__(self) -> str:
+        said = "; ".join(f"{variant}: {reason}" for variant, reason in self.reasons.items())
+        return self.summary + (f" ({said})" if said else "")
 
 
 class KeyReused(ConvAdvisorError):

@@ -264,7 +264,7 @@ class Advisor:
             else:
                 candidates.append(found)
         if not candidates:
-            raise NoAdvice(_nothing_left(problem, self.device, excluded))
+            raise _nothing_left(problem, self.device, {each.variant: each.reason for each in excluded})
         if leaf:
             _scale(candidates, leaf)
         ranking = _ranking(candidates, leaf.row.spread if leaf else 0.0)
@@ -293,7 +293,7 @@ class Advisor:
         """
         found = self.predict(problem, max_workspace_bytes=max_workspace_bytes, is_deterministic=is_deterministic)
         if found is None:
-            raise NoAdvice(_nothing_left(problem, self.device, []))
+            raise _nothing_left(problem, self.device)
         return found[0]
 
     def predict_order(
@@ -551,8 +551,5 @@ def _is_tied(each: _Candidate, best: _Candidate) -> bool:
     return is_tied(each.time_ms, each.uncertainty, best.time_ms, best.uncertainty)
 
 
-def _nothing_left(problem: ConvProblem, device: Device, excluded: Sequence[Exclusion]) -> str:
-    reasons = "; ".join(f"{each.variant}: {each.reason}" for each in excluded)
-    return f"no variant is known to run {problem.key} on {device.id} within the limits" + (
-        f" ({reasons})" if reasons else ""
-    )
+def _nothing_left(problem: ConvProblem, device: Device, reasons: Mapping[str, str] | None = None) -> NoAdvice:
+    return NoAdvice(f"no variant is known to run {problem.key} on {device.id} within the limits", reasons)

@@ -139,4 +139,8 @@ def test_a_device_without_a_model_is_advised_on_its_measurements(client: Client)
     client.app.state.service.store.append([Measurement(SMALL, SLOW, other, Outcome.MEASURED, "", (0.5, 0.5), 0, 1e-7)])
     answer = advice(client, f"layer={LAYER}&device=other-gpu")
     assert (answer["variant"], answer["source"], answer["model"]) == (SLOW, "measured", None)
-    is_problem(client.get(f"/v1/advice?layer={UNSEEN}&device=other-gpu"), 409, "no-advice")
+    said = is_problem(client.get(f"/v1/advice?layer={UNSEEN}&device=other-gpu"), 409, "no-advice")
+    assert said["summary"].startswith(f"no variant is known to run {UNSEEN}-float32-nchw on other-gpu")
+    assert {"variant": SLOW, "reason": "not measured on this layer, and there is no model of other-gpu"} in said[
+        "excluded"
+    ]
