@@ -30,6 +30,7 @@ from models.gate import objections
 from models.judging import (
     ORACLE,
     SINGLE_BEST,
+    TEACHER,
     TREE,
     Ranker,
     Result,
@@ -44,7 +45,7 @@ from models.judging import (
     time_errors,
 )
 from models.peers import Peers
-from models.train import Options, fit, train, trainable
+from models.train import Options, Orders, fit, train, trainable
 from models.tree_file import TreeModel, with_card, with_scores
 from models.tuning import Worth, worth
 
@@ -62,7 +63,8 @@ class Part:
     Parameters
     ----------
     overall : dict of rule to Score
-        The tree, each source of picks, the single best of the dtype and layout, other libraries, and the oracle.
+        The tree, the ensemble that it learned from, each source of picks, the single best of the dtype and layout,
+        other libraries, and the oracle.
     by_precision : dict of ``dtype/layout`` to dict of rule to Score
     by_network : dict of network to dict of rule to Score
     time_error : dict of ``overall`` or ``dtype/layout`` to TimeError
@@ -232,11 +234,12 @@ def evaluate(
     known = [trainable(part) for part, _ in splits]
     chosen, peers = _picks(picks, device_id), peers or Peers()
     left_out, never = _Found(), _Found()
-    trees = fit_each(known, device, seed=seed, options=options, jobs=jobs)
-    for done, (fold, tree) in enumerate(zip(folds, trees, strict=True)):
+    asked = [part.problems for _, part in splits]
+    fits = fit_each(known, device, asked=asked, seed=seed, options=options, jobs=jobs)
+    for done, (fold, (tree, orders)) in enumerate(zip(folds, fits, strict=True)):
         found = never if fold.is_never_trained else left_out
-        advisor = Advisor(tree, device, variants=variants)
-        _judge_fold(found, fold, known[done], splits[done][1], advisor, chosen, peers)
+        advisor, teacher = Advisor(tree, device, variants=variants), partial(_applicable, orders, variants, device)
+        _judge_fold(found, fold, known[done], splits[done][1], advisor, teacher, chosen, peers)
         if on_progress:
             on_progress((done + 1) / len(folds))
     parts = [found.part(_names(folds, is_never)) for found, is_never in ((left_out, False), (never, True))]
@@ -279,6 +282,7 @@ def _judge_fold(
     known: Costs,
     unseen: Costs,
     advisor: Advisor,
+    teacher: Ranker,
     picks: Mapping[str, Mapping[ConvProblem, str]],
     peers: Peers,
 ) -> None:
@@ -288,6 +292,7 @@ def _judge_fold(
         order = single_best_order(known_parts.get(precision, known))
         rankers: dict[str, Ranker] = {
             TREE: advisor.predict_order,
+            TEACHER: teacher,
             **{source: first_then(first, order) for source, first in picks.items()},
             SINGLE_BEST: partial(always, order),
             ORACLE: oracle(part),
@@ -300,6 +305,11 @@ def _judge_fold(
         ]
         found.common += _in_common(part, rankers, judged, peers)
         found.errors += [(precision, error) for error in time_errors(part, advisor)]
+
+
+def _applicable(orders: Orders, variants: Mapping[str, Variant], device: Device, problem: ConvProblem) -> list[str]:
+    """The order of a problem, without what its variants' own rules exclude."""
+    return [name for name in orders[problem] if name in variants and variants[name].why_not(problem, device) is None]
 
 
 def _in_common(

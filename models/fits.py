@@ -9,8 +9,9 @@ from concurrent.futures import ProcessPoolExecutor
 
 from data.errors import InvalidInput
 from data.measurement import Device
+from data.problem import ConvProblem
 from models.costs import Costs
-from models.train import Options, fit
+from models.train import Options, Orders, fit_beside
 from models.tree_file import TreeModel
 
 
@@ -18,15 +19,18 @@ def fit_each(
     parts: Sequence[Costs],
     device: Device,
     *,
+    asked: Sequence[Sequence[ConvProblem]],
     seed: int = 0,
     options: Options | None = None,
     jobs: int | None = None,
-) -> Iterator[TreeModel]:
-    """A tree of each part, in their order, each as soon as it and those before it are there.
+) -> Iterator[tuple[TreeModel, Orders]]:
+    """A tree of each part and what its teacher says, in their order, each as soon as it and those before it are there.
 
     Parameters
     ----------
     parts : sequence of Costs
+    asked : sequence of sequence of ConvProblem
+        What the teacher of each part is asked, as in `models.train.fit_beside`.
     device, seed, options
         As in `models.train.fit`.
     jobs : int, optional
@@ -42,13 +46,16 @@ def fit_each(
     if jobs < 1:
         raise InvalidInput("jobs", jobs, "an integer of at least 1")
     if min(jobs, len(parts)) <= 1:
-        yield from (fit(part, device, seed=seed, options=options) for part in parts)
+        for part, problems in zip(parts, asked, strict=True):
+            yield fit_beside(part, device, problems, seed=seed, options=options)
         return
     # Not forked: a child of a process whose threads hold locks may wait for them for ever.
     with ProcessPoolExecutor(min(jobs, len(parts)), multiprocessing.get_context("spawn")) as pool:
-        yield from (
-            future.result() for future in [pool.submit(fit, part, device, seed=seed, options=options) for part in parts]
-        )
+        futures = [
+            pool.submit(fit_beside, part, device, problems, seed=seed, options=options)
+            for part, problems in zip(parts, asked, strict=True)
+        ]
+        yield from (future.result() for future in futures)
 
 
 def _processors() -> int:

@@ -14,6 +14,8 @@ from models.costs import Costs, is_tied
 from models.teacher import CAP
 
 TREE: Final = "tree"
+TEACHER: Final = "teacher"
+"""The ensemble that the tree learned from, which is not kept."""
 SINGLE_BEST: Final = "single best"
 ORACLE: Final = "oracle"
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from data.errors import InvalidProblem
 from data.problem import ConvProblem
+from models.advisor import MIN_SUPPORT
 from models.costs import Costs, layer_of
 
 CAP: Final = 3.0
@@ -106,6 +107,20 @@ def teach(costs: Costs, x: np.ndarray, log_best: np.ndarray, made_up: np.ndarray
     cost[len(x) :] = (cost[len(x) :] + np.clip(boosted, 0, 1)) / 2
     best = np.concatenate([log_best, _boosted(x, log_best, made_up, seed, _FOR_TIME)])
     return Lesson(contenders, cost, log_slowdown, runs, workspace, best)
+
+
+def orders_of(lesson: Lesson, variants: Sequence[str], first: int) -> list[tuple[str, ...]]:
+    """How a lesson ranks its problems from this row on: contenders by their cost, then the others by their slowdown.
+
+    Without those that are unlikely to run.
+    """
+    rank = lesson.log_slowdown[first:] + 1.0  # a cost is at most 1
+    rank[:, lesson.contenders] = lesson.cost[first:]
+    runs = lesson.support[first:] >= MIN_SUPPORT
+    return [
+        tuple(variants[place] for place in np.argsort(row, kind="stable") if is_likely[place])
+        for row, is_likely in zip(rank, runs, strict=True)
+    ]
 
 
 def unseen_error(costs: Costs, x: np.ndarray, seed: int) -> np.ndarray:

@@ -24,7 +24,7 @@ from models.accuracy import learn_laws
 from models.costs import Costs, device_of, from_table, is_of, layer_of, roofline_ms
 from models.domain import learn_domain
 from models.features import DTYPES, FEATURES, feature_matrix
-from models.teacher import CAP, STEEPNESS, Lesson, sample_like, teach, unseen_error
+from models.teacher import CAP, STEEPNESS, Lesson, orders_of, sample_like, teach, unseen_error
 from models.tree_file import DOMAIN, LEAF, TreeModel, make, with_card
 
 _MOST_SAMPLED: Final = 20
@@ -43,6 +43,8 @@ Arrays = dict[str, np.ndarray]
 Kind = tuple[DType, Layout]
 Group = tuple[DType, Layout, bool]
 """And whether the layers are grouped."""
+Orders = dict[ConvProblem, tuple[str, ...]]
+"""The variants of each problem that are likely to run, those believed to be fastest first."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,23 @@ def fit(
     data_until: datetime | None = None,
 ) -> TreeModel:
     """Train from costs already gathered, the newest of which was measured at ``data_until``; see `train`."""
+    return fit_beside(costs, device, (), seed=seed, options=options, created=created, data_until=data_until)[0]
+
+
+def fit_beside(
+    costs: Costs,
+    device: Device,
+    asked: Sequence[ConvProblem],
+    *,
+    seed: int = 0,
+    options: Options | None = None,
+    created: datetime | None = None,
+    data_until: datetime | None = None,
+) -> tuple[TreeModel, Orders]:
+    """As `fit`, and beside the tree how its teacher ranks some problems, which neither has seen.
+
+    The tree is the same whatever is asked. Rules of the variants have no part in the ranking.
+    """
     options, created = options or Options(), created or data_until or datetime.now(UTC)
     costs = training_set(costs)
     if len(costs.problems) < MIN_PROBLEMS:
@@ -127,11 +146,11 @@ def fit(
     # libraries that are loaded already are limited.
     importlib.import_module("sklearn.ensemble")
     with threadpool_limits(1):
-        trees = _grow_all(costs, seed, options)
+        trees, orders = _grow_all(costs, asked, seed, options)
     card = {"created": _iso(created), "data_until": _iso(data_until or created)} | _card(costs, seed, options)
     sizes, domain = learn_domain(costs.problems)
     arrays = _graft(trees) | {DOMAIN: sizes}
-    return make(arrays, variants=costs.variants, device=device, card=card | {"domain": domain})
+    return make(arrays, variants=costs.variants, device=device, card=card | {"domain": domain}), orders
 
 
 def training_set(costs: Costs) -> Costs:
@@ -145,8 +164,10 @@ def trainable(costs: Costs) -> Costs:
     return costs.where(lambda problem: layer_of(problem) not in never)
 
 
-def _grow_all(costs: Costs, seed: int, options: Options) -> dict[Group, Arrays]:
-    """One tree for each dtype and layout, and one more for its grouped layers.
+def _grow_all(
+    costs: Costs, asked: Sequence[ConvProblem], seed: int, options: Options
+) -> tuple[dict[Group, Arrays], Orders]:
+    """One tree for each dtype and layout, and one more for its grouped layers; and how the teachers rank what is asked.
 
     Grouped layers are few, and with them other variants win, by far: among all layers no tree takes heed of them. They
     have a teacher and trees of their own, unless they are too few for that.
@@ -154,21 +175,27 @@ def _grow_all(costs: Costs, seed: int, options: Options) -> dict[Group, Arrays]:
     is_grouped = np.array([problem.groups > 1 for problem in costs.problems])
     parts = [costs.take(np.flatnonzero(wanted)) for wanted in (~is_grouped, is_grouped)]
     if min(len(part.problems) for part in parts) < MIN_PROBLEMS:
-        return {(*kind, False): tree for kind, tree in _grow_part(costs, seed, options).items()}
+        trees, orders = _grow_part(costs, asked, seed, options)
+        return {(*kind, False): tree for kind, tree in trees.items()}, orders
     share = replace(
         options,
         n_sampled=round(options.n_sampled * GROUPED_SHARE),
         max_leaves=max(2, round(options.max_leaves * GROUPED_SHARE)),
     )
-    return {
-        (*kind, bool(grouped)): tree
-        for grouped, (part, its_options) in enumerate(zip(parts, (options, share), strict=True))
-        for kind, tree in _grow_part(part, seed, its_options).items()
-    }
+    found: dict[Group, Arrays] = {}
+    orders = {}
+    for has_groups, part, its_options in zip((False, True), parts, (options, share), strict=True):
+        mine = [problem for problem in asked if (problem.groups > 1) is has_groups]
+        trees, its_orders = _grow_part(part, mine, seed, its_options)
+        found |= {(*kind, has_groups): tree for kind, tree in trees.items()}
+        orders |= its_orders
+    return found, orders
 
 
-def _grow_part(costs: Costs, seed: int, options: Options) -> dict[Kind, Arrays]:
-    """One tree for each dtype and layout, all from one teacher."""
+def _grow_part(
+    costs: Costs, asked: Sequence[ConvProblem], seed: int, options: Options
+) -> tuple[dict[Kind, Arrays], Orders]:
+    """One tree for each dtype and layout, all from one teacher; and how that ranks what is asked."""
     kinds = _kinds(costs.problems)
     rooflines = {kind: _roofline(costs.take(rows)) for kind, rows in kinds.items()}
     log_best = np.log(costs.best_ms) - np.log(
@@ -180,7 +207,8 @@ def _grow_part(costs: Costs, seed: int, options: Options) -> dict[Kind, Arrays]:
     shapes = sample_like(costs.problems, n_sampled, np.random.default_rng(seed))
     made_up = [replace(shape, dtype=dtype, layout=layout) for dtype, layout in kinds for shape in shapes]
     everything = np.concatenate([x, feature_matrix(made_up)])
-    lesson = teach(costs, x, log_best, everything[len(x) :], seed)
+    wanted = np.concatenate([everything[len(x) :], feature_matrix(asked)])
+    lesson = teach(costs, x, log_best, wanted, seed)
     trees = {}
     for place, (kind, rows) in enumerate(kinds.items()):
         others = len(x) + len(shapes) * place + np.arange(len(shapes))
@@ -188,7 +216,7 @@ def _grow_part(costs: Costs, seed: int, options: Options) -> dict[Kind, Arrays]:
         tree["spread"] = np.hypot(tree["spread"], math.sqrt(np.mean(off[rows] ** 2))).astype(np.float32)
         tree["roofline"] = np.tile(rooflines[kind], (len(tree["log_best"]), 1))
         trees[kind] = tree
-    return trees
+    return trees, dict(zip(asked, orders_of(lesson, costs.variants, len(everything)), strict=True))
 
 
 def _teaches(problem: ConvProblem) -> bool:

@@ -23,7 +23,7 @@ from models.costs import Costs, from_table, layer_of
 from models.evaluate import Challenge, challenge, evaluate, hold_out, scores_of
 from models.judging import Result, Score, TimeError, first_then, judge, single_best_order, time_errors
 from models.peers import Peers
-from models.train import Options, train
+from models.train import Options, Orders, train
 from models.tree_file import TreeModel
 from models.tuning import Trial, Worth
 from tests.models import synthetic
@@ -133,13 +133,13 @@ def test_hold_out_keeps_the_batches_of_a_layer_together_and_never_moves_a_layer(
 
 def test_leave_one_network_out(table: pa.Table, quick: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     trained_on: list[set[ConvProblem]] = []
-    fit = fits.fit
+    fit = fits.fit_beside
 
-    def spy(costs: Costs, *args: object, **options: object) -> TreeModel:
+    def spy(costs: Costs, *args: object, **options: object) -> tuple[TreeModel, Orders]:
         trained_on.append({layer_of(problem) for problem in costs.problems})
         return fit(costs, *args, **options)
 
-    monkeypatch.setattr(fits, "fit", spy)
+    monkeypatch.setattr(fits, "fit_beside", spy)
     chosen = {name: [ConvProblem.parse(layer, n=99) for layer in synthetic.LAYERS[name]] for name in ("small", "odd")}
     chosen["elsewhere"] = [ConvProblem.parse("3-1-1-7-7")]
     shares: list[float] = []
@@ -161,11 +161,13 @@ def test_leave_one_network_out(table: pa.Table, quick: Options, monkeypatch: pyt
         assert len(layers) == 18
     assert set(report.by_precision) == {"float16/nchw", "float16/nhwc", "float32/nchw", "float32/nhwc"}
     scores = report.overall
-    assert list(scores) == ["tree", "cudnn.heuristic_v7", "single best", "oracle"]
+    assert list(scores) == ["tree", "teacher", "cudnn.heuristic_v7", "single best", "oracle"]
     assert scores["tree"].n_problems == 12 * 4 * 4
     assert scores["oracle"].geometric_mean == 1
     assert scores["tree"].geometric_mean < scores["single best"].geometric_mean
     assert scores["tree"].geometric_mean < 1.3
+    assert scores["teacher"].n_problems == scores["tree"].n_problems
+    assert scores["teacher"].geometric_mean < scores["single best"].geometric_mean
     assert scores["cudnn.heuristic_v7"].share_refused > 0.5
     assert json.loads(json.dumps(report.to_dict()))["overall"]["tree"]["worst"] == scores["tree"].worst
 
@@ -229,7 +231,7 @@ def test_nothing_is_trained_on_layers_that_judge_every_tree(table: pa.Table, qui
 
 def test_fewer_than_one_job_is_refused(table: pa.Table) -> None:
     with pytest.raises(InvalidInput, match="jobs is 0; allowed: an integer of at least 1"):
-        list(fits.fit_each([from_table(table, DEVICE_ID)], synthetic.DEVICE, jobs=0))
+        list(fits.fit_each([from_table(table, DEVICE_ID)], synthetic.DEVICE, asked=[()], jobs=0))
 
 
 def test_errors_of_predicted_times_by_hand() -> None:

@@ -22,10 +22,10 @@ from models.features import FEATURES, feature_matrix, features
 from models.judging import Score, judge
 from models.registry import SHIPPED
 from models.teacher import sample_like, saturate
-from models.train import Options, _split_for_time, data_digest, nodes_of, train, training_set
+from models.train import Options, _split_for_time, data_digest, fit_beside, nodes_of, train, training_set
 from models.tree_file import CARD_FILE, TREE_FILE, TreeModel, read, walk, write
 from tests.models import synthetic
-from tests.models.conftest import CREATED
+from tests.models.conftest import CREATED, QUICK
 
 TIMINGS = Path(__file__).parent.parent.parent / "data" / "timings"
 
@@ -207,6 +207,17 @@ def test_made_up_problems_are_no_larger_and_keep_precision() -> None:
 
 def test_costs_saturate() -> None:
     assert saturate(np.array([0.0, 0.1, 3.0])) == pytest.approx([0, 1 - np.exp(-0.3), 1], abs=2e-4)
+
+
+def test_asking_the_teacher_changes_no_tree_and_ranks_what_was_measured_well(
+    table: pa.Table, trained: TreeModel
+) -> None:
+    costs = from_table(table, synthetic.DEVICE.id)
+    model, orders = fit_beside(costs, synthetic.DEVICE, costs.problems[::7], options=QUICK)
+    assert model.id == trained.id
+    assert list(orders) == list(costs.problems[::7])
+    known = costs.take(range(0, len(costs.problems), 7))
+    assert Score.of(judge(known, lambda problem: orders[problem])).geometric_mean < 1.1
 
 
 @pytest.mark.slow
