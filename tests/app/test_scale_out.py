@@ -23,6 +23,7 @@ from data import parquet
 from data.problem import ConvProblem
 from kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES
 from models.advisor import Advisor
+from models.pareto import NO_BOUNDS
 from models.tree_file import TreeModel
 from tests.app.killable import Life, fork_server
 from tests.app.serving import FAST, GPU, LEAN, SLOW, SMALL, free_port, keep_tree, recording, small_tree
@@ -47,7 +48,7 @@ def expected(tree: TreeModel) -> dict[str, Any]:
     found: dict[str, Any] = {"/v1/advice": {}, "/v1/pareto": {}}
     for layer in LAYERS:
         advice = advisor.advise(ConvProblem.parse(layer), max_workspace_bytes=limits.max_workspace_bytes)
-        pareto = pareto_answer(*weighed(advisor, lambda problems: {}, advice, limits, None))
+        pareto = pareto_answer(*weighed(advisor, lambda problems: {}, advice, limits, NO_BOUNDS))
         found["/v1/advice"][layer] = json.loads(advice_json(advice))
         found["/v1/pareto"][layer] = json.loads(json.dumps(pareto))
     return found
