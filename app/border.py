@@ -34,9 +34,8 @@ _LINGER_S: Final = 1.0
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9_.-]{1,64}")
 _PROCESS: Final = secrets.token_hex(4).encode()
 _NUMBERS: Final = count()
-_READ: Final = frozenset(
-    (b"x-request-id", b"content-type", b"content-encoding", b"content-length", b"host", b"origin", b"sec-fetch-site")
-)
+_OF_A_BODY: Final = (b"content-type", b"content-encoding", b"content-length", b"transfer-encoding")
+_READ: Final = frozenset((b"x-request-id", b"host", b"origin", b"sec-fetch-site", *_OF_A_BODY))
 _SAFE: Final = frozenset(("GET", "HEAD", "OPTIONS"))
 CAUTION: Final[tuple[tuple[bytes, bytes], ...]] = (
     (b"x-content-type-options", b"nosniff"),
@@ -110,12 +109,12 @@ class Border:
         if meter is not None:
             meter.in_flight += 1
         try:
-            limit = self._limit(headers)
-            refusal = self._refusal(scope, headers, limit)
-            if refusal is None:
-                await self._app(scope, _counted(receive, limit), send_marked)
+            if self._is_plain(scope, headers):
+                await self._app(scope, receive, send_marked)
             else:
-                await refusal(scope, receive, send_marked)
+                limit = self._limit(headers)
+                refusal = self._refusal(scope, headers, limit)
+                await (refusal or self._app)(scope, _counted(receive, limit), send_marked)
         except Exception:
             if not status:  # what is around this application answers too, but without what every answer is marked with
                 await unforeseen()(scope, receive, send_marked)
@@ -135,6 +134,10 @@ class Border:
         said = fields["method"], route, status, elapsed_ms, request_id
         log.info("%s %s %d %.1f ms %s", *said, extra=fields | {"ms": round(elapsed_ms, 3)})
 
+    def _is_plain(self, scope: Scope, headers: dict[bytes, bytes]) -> bool:
+        """Whether nothing can be wrong with a request: it changes nothing, and says nothing of a body or where from."""
+        return len(headers) == 1 and scope["method"] in _SAFE and self._hosts.allow(headers.get(b"host", b""))
+
     def _refusal(self, scope: Scope, headers: dict[bytes, bytes], limit: int) -> Response | None:
         host = headers.get(b"host", b"")
         if not self._hosts.allow(host):
@@ -146,8 +149,6 @@ class Border:
                 return problem_response(
                     HTTPStatus.FORBIDDEN, f"the request comes from {origin[:120]}, not from this page"
                 )
-        elif host and len(headers) == 1:  # it says nothing of a body
-            return None
         refusal = _body_refusal(headers, limit)
         # The unread rest of the body must not be taken for the next request.
         return problem_response(*refusal, {"Connection": "close"}) if refusal else None

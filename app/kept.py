@@ -49,7 +49,8 @@ class Answers:
             asked; equal to the kept answer's own if and only if nothing has changed.
         """
         kept = self._kept.get(asked)
-        if kept is None or kept.basis != basis_of(kept.device_id):
+        basis = None if kept is None else basis_of(kept.device_id)
+        if kept is None or (kept.basis is not basis and kept.basis != basis):  # mostly it is: comparing takes longer
             self.misses += 1
             return None
         self.hits += 1

@@ -289,6 +289,8 @@ class Service:
         now, changes, seen = time.monotonic(), (self.store.writes, self.registry.activations), self._seen.get(device_id)
         if seen is None or now >= seen.until or seen.changes != changes:
             basis = self.basis(device_id or self.default_device_id())
+            if seen is not None and seen.basis == basis:
+                basis = seen.basis
             seen = self._seen[device_id] = _Seen(basis, changes, now + PROMOTED_S)
         return seen.basis
 
