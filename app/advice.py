@@ -133,7 +133,7 @@ def advise_best(
         is_deterministic=limits.is_deterministic,
     )
     for problem, found in zip(problems, predicted, strict=True):
-        if found is not None and problem.key not in measured:
+        if found is not None and (not measured or problem.key not in measured):
             yield Best(problem.short, *found, Source.PREDICTED)
             continue
         try:

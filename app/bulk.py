@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from app.advice import Limits, advise, advise_best
+from app.advice import Best, Limits, advise, advise_best
 from app.answers import advice_json
 from app.asked import AskedLayer, AskedList
 from app.errors import problem_of
@@ -69,8 +69,10 @@ class _Oracle:
         for problems, sizes in self._read(layers):
             valid = [each for each in problems if isinstance(each, ConvProblem)]
             found = advise_best(self.service, self.advisor, valid, sizes, self.limits)
-            for problem in problems:
-                each = next(found) if isinstance(problem, ConvProblem) else problem
+            answers: Iterator[Best | ConvAdvisorError] = found
+            if len(valid) < len(problems):
+                answers = (next(found) if isinstance(each, ConvProblem) else each for each in problems)
+            for each in answers:
                 yield _error(each) if isinstance(each, ConvAdvisorError) else encode(each)
 
     def whole(self, layers: Sequence[Layer]) -> Iterator[bytes]:

@@ -69,18 +69,22 @@ class Reader:
         sizes : int64 array of shape (P, 14)
             Of the problems among them, as in `data.table`.
         """
-        read = self._read_shorts(layers)
-        if read is not None:
-            return read
-        kinds = [self.kind(layer) for layer in layers]
-        rows = [self.row(layer, *kind) or _UNSOUND for layer, kind in zip(layers, kinds, strict=True)]
-        sizes = table.table(rows)
-        is_sound = table.is_sound(sizes)
+        named = self._named(layers)
+        kinds = [self.kind(layer) for layer in layers] if named is None else [self._both] * len(layers)
+        rows: Sequence[Sequence[int]]
+        if named is None:
+            rows = [self.row(layer, *kind) or _UNSOUND for layer, kind in zip(layers, kinds, strict=True)]
+            sizes = table.table(rows)
+        else:
+            rows, sizes = named.tolist(), named
+        is_sound, make = table.is_sound(sizes), table.problem_of
+        if named is not None and is_sound.all():
+            return [make(row, *self._both, name) for row, name in zip(rows, layers, strict=True)], sizes  # type: ignore[arg-type]  # names
         problems: list[ConvProblem | InvalidInput] = []
         for place, (layer, row, kind, is_plain) in enumerate(zip(layers, rows, kinds, is_sound.tolist(), strict=True)):
             if is_plain:
                 short = layer if isinstance(layer, str) else layer.layer
-                problems.append(table.problem_of(row, *kind, short))
+                problems.append(make(row, *kind, short))
                 continue
             found = self._read_one(layer)
             if isinstance(found, ConvProblem):
@@ -88,23 +92,12 @@ class Reader:
             problems.append(found)
         return problems, sizes[is_sound]
 
-    def _read_shorts(self, layers: Sequence[Layer]) -> tuple[list[ConvProblem | InvalidInput], np.ndarray] | None:
-        """What `read` gives, in a third of its time, where all layers are names of five sizes; else None."""
-        dtype, layout = self._both
-        if not self._is_plain or dtype is None or layout is None or {*map(type, layers)} != {str}:
+    def _named(self, layers: Sequence[Layer]) -> np.ndarray | None:
+        """The sizes of layers that are all named as problems are, in a third of the time; else None."""
+        if not self._is_plain or None in self._both or {*map(type, layers)} != {str}:
             return None
         names: Sequence[Any] = layers
-        sizes = table.table_of_shorts(names)
-        if sizes is None:
-            return None
-        is_sound, make = table.is_sound(sizes), table.problem_of
-        if is_sound.all():
-            return [make(row, dtype, layout, name) for row, name in zip(sizes.tolist(), names, strict=True)], sizes
-        problems = [
-            make(row, dtype, layout, name) if is_plain else self._read_one(name)
-            for row, name, is_plain in zip(sizes.tolist(), names, is_sound.tolist(), strict=True)
-        ]
-        return problems, sizes[is_sound]
+        return table.table_of_names(names)
 
     def row(self, layer: Layer, dtype: DType | None, layout: Layout | None) -> table.Row | None:
         """The sizes of a layer that is written plainly; of others None."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -19,15 +19,18 @@ _PADS: Final = (SIZES.index("pad_h"), SIZES.index("pad_w"))
 Row = tuple[int, ...]
 """The sizes of one problem."""
 
-_NAMED: Final = (*FIELDS, "short", "key")
+
+def _forms(text: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """What a name, and what lines of names, have to match: A is a size, B may be zero besides."""
+    one = text.replace("A", "([1-9][0-9]{0,9})").replace("B", "(0|[1-9][0-9]{0,9})")
+    line = one.replace("(", "(?:")
+    return re.compile(one), re.compile(f"{line}(?:\\n{line})*")
+
+
 _SIZES_OF: Final = attrgetter(*SIZES)
-_SHORT: Final = re.compile("-".join([r"([1-9][0-9]{0,9})"] * 5))
-_SHORTS: Final = re.compile(r"(?:[1-9][0-9]{0,9}-){4}[1-9][0-9]{0,9}(?:\n(?:[1-9][0-9]{0,9}-){4}[1-9][0-9]{0,9})*")
-_LONG: Final = re.compile(
-    "AxA-A-AxA-A-A-strideAxA-padBxB-dilationAxA-groupsA".replace("A", "([1-9][0-9]{0,9})").replace(
-        "B", "(0|[1-9][0-9]{0,9})"
-    )
-)
+_SHORT, _SHORTS = _forms("A-A-A-A-A")
+_LONG, _LONGS = _forms("AxA-A-AxA-A-A-strideAxA-padBxB-dilationAxA-groupsA")
+_BLANKS: Final = str.maketrans(dict.fromkeys("abcdefghijklmnopqrstuvwxyz-", " "))
 
 
 def is_sound(sizes: np.ndarray) -> np.ndarray:
@@ -66,18 +69,36 @@ def row_of_short(layer: str) -> Row | None:
     return batch, depth, size, size, filters, taps, taps, 1, 1, pad, pad, 1, 1, 1
 
 
-def table_of_shorts(layers: Sequence[str]) -> np.ndarray | None:
-    """The rows of `row_of_short` as an array, read in one go; None unless every layer has the form with five sizes."""
+def table_of_names(layers: Sequence[str]) -> np.ndarray | None:
+    """The rows of `row_of_short` as an array, read in one go; zeros where a layer has another name that is shorter.
+
+    None unless every layer has one of the two forms.
+    """
+    is_long = np.array(["x" in layer for layer in layers])
+    longs = [layer for layer in layers if "x" in layer]
+    shorts = [layer for layer in layers if "x" not in layer] if longs else layers
+    short, long = _numbers(shorts, _SHORTS, 5), _numbers(longs, _LONGS, len(SIZES))
+    if short is None or long is None:
+        return None
+    sizes = np.ones((len(layers), len(SIZES)), np.int64)
+    height, batch, taps, filters, depth = short.T
+    sizes[~is_long, :7] = np.stack((batch, depth, height, height, filters, taps, taps), axis=1)
+    sizes[~is_long, 9:11] = taps[:, None] // 2
+    h, w, n, r, s, k, c, *steps = long.T
+    stride_h, stride_w, pad_h, pad_w, *others = steps
+    is_same = (h == w) & (r == s) & (pad_h == pad_w) & (pad_w == r // 2)
+    has_short = is_same & (np.maximum.reduce([stride_h, stride_w, *others]) == 1)
+    sizes[is_long] = np.where(has_short[:, None], 0, np.stack((n, c, h, w, k, r, s, *steps), axis=1))
+    return sizes
+
+
+def _numbers(layers: Sequence[str], form: re.Pattern[str], count: int) -> np.ndarray | None:
+    """The numbers of every layer, int64 array of shape (N, count); None where one has not this form."""
     text = "\n".join(layers)
-    if not _SHORTS.fullmatch(text):
+    if layers and not form.fullmatch(text):
         return None
-    found = np.fromstring(text.replace("-", " "), np.int64, sep=" ").reshape(-1, 5)
-    if len(found) != len(layers):  # a layer has a line break in it
-        return None
-    size, batch, taps, filters, depth = found.T
-    pad, one = taps // 2, np.ones_like(taps)
-    rows = (batch, depth, size, size, filters, taps, taps, one, one, pad, pad, one, one, one)
-    return np.stack(rows, axis=1)
+    found = np.fromstring(text.translate(_BLANKS), np.int64, sep=" ").reshape(-1, count)
+    return found if len(found) == len(layers) else None  # a layer has a line break in it
 
 
 def _row_of_long(layer: str) -> Row | None:
@@ -106,15 +127,33 @@ def problem_of(row: Sequence[int], dtype: DType, layout: Layout, short: str | No
     short : str, optional
         Its short form, where that is known already.
     """
+    n, c, h, w, k, r, s, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, groups = row
+    # A display, since it is made in half the time of anything else that makes a dictionary.
+    known: dict[str, Any] = {
+        "n": n,
+        "c": c,
+        "h": h,
+        "w": w,
+        "k": k,
+        "r": r,
+        "s": s,
+        "stride_h": stride_h,
+        "stride_w": stride_w,
+        "pad_h": pad_h,
+        "pad_w": pad_w,
+        "dilation_h": dilation_h,
+        "dilation_w": dilation_w,
+        "groups": groups,
+        "dtype": dtype,
+        "layout": layout,
+    }
+    if short is not None:
+        known["short"], known["key"] = short, short + KEY_ENDS[dtype, layout]
     problem = object.__new__(ConvProblem)
-    if short is None:
-        problem.__dict__.update(zip(FIELDS, (*row, dtype, layout), strict=True))
-    else:
-        values = (*row, dtype, layout, short, short + KEY_ENDS[dtype, layout])
-        problem.__dict__.update(zip(_NAMED, values, strict=True))
+    object.__setattr__(problem, "__dict__", known)
     return problem
 
 
-def table(rows: Sequence[Row]) -> np.ndarray:
+def table(rows: Sequence[Sequence[int]]) -> np.ndarray:
     """Rows as an array, int64 of shape (N, 14)."""
     return np.array(rows, np.int64).reshape(-1, len(SIZES))

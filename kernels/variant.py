@@ -118,11 +118,35 @@ def unknown_workspace(_problem: ConvProblem) -> None:
 
 _PARTS: Final[dict[Rule, tuple[Rule, ...]]] = {}
 """What a rule of `all_of` is made of."""
+_OF_DEVICE: Final[set[Rule]] = set()
+"""Rules that say the same of every problem."""
 
 
 def parts_of(rule: Rule) -> tuple[Rule, ...]:
     """The rules that a rule is made of, none of them by `all_of`; their first reason is its own."""
     return _PARTS.get(rule, (rule,))
+
+
+def of_device(rule: Rule) -> Rule:
+    """Note of a rule that it looks at the device alone."""
+    _OF_DEVICE.add(rule)
+    return rule
+
+
+def left_to_ask(rule: Rule, problem: ConvProblem, device: Device) -> tuple[Rule, ...] | None:
+    """The parts of a rule that are not the same for every problem on a device; None where one of those says no.
+
+    Parameters
+    ----------
+    rule : Rule
+    problem : ConvProblem
+        Any.
+    device : Device
+    """
+    parts = parts_of(rule)
+    if any(part(problem, device) for part in parts if part in _OF_DEVICE):
+        return None
+    return tuple(part for part in parts if part not in _OF_DEVICE)
 
 
 def all_of(*rules: Rule) -> Rule:
@@ -205,7 +229,7 @@ def at_least_capability(capability: str) -> Rule:
             return None
         return f"compute capability is {device.capability or 'unknown'}, below {capability}"
 
-    return why_not
+    return of_device(why_not)
 
 
 @cache

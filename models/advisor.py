@@ -16,7 +16,7 @@ from data.errors import NoAdvice
 from data.measurement import Device, Outcome
 from data.problem import ConvProblem
 from kernels.catalog import VARIANTS
-from kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Variant
+from kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Rule, Variant, left_to_ask, no_workspace
 from models.costs import is_tied
 from models.features import describe
 from models.rules import Rules
@@ -142,8 +142,17 @@ class _Candidate:
     uncertainty: float
 
 
-_Level = tuple[tuple[str, ...], Variant | None, float]
-"""Variants of one predicted time that are likely to run; the variant where it is one; their slowdown."""
+@dataclass(frozen=True, slots=True)
+class _Try:
+    """A variant, and what has to be asked of each problem before it is advised: its rules, but for the device's own."""
+
+    variant: Variant
+    rules: tuple[Rule, ...]
+    has_workspace: bool
+
+
+_Level = tuple[tuple[str, ...], _Try | None, float]
+"""Variants of one predicted time that are likely to run; what to ask where it is one; their slowdown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +189,7 @@ class _Leaf:
         return limit if limit < predicted <= _SURELY_ABOVE * limit else predicted
 
 
+_ANY_PROBLEM: Final = ConvProblem(1, 1, 1, 1, 1, 1, 1)
 _UNKNOWN: Final = "not measured on this layer, and the model does not know it"
 
 
@@ -216,6 +226,7 @@ class Advisor:
         self.device = found
         self._pool = {variant.id: variant for variant in variants.values() if variant.backend.device_kind == found.kind}
         self._rules = Rules(tuple(self._pool.values()), found)
+        self._tries = {name: each for name, variant in self._pool.items() if (each := _try(variant, found))}
         self._column = {name: column for column, name in enumerate(model.variants)} if model else {}
         self._rows: dict[int, _Row] = {}
 
@@ -356,19 +367,26 @@ class Advisor:
         """
         row = self._rows.get(place) or self._row(place)
         device, best_ms = self.device, roofline_ms * row.best
-        for names, variant, slowdown in row.order:
-            if variant is None:
+        for names, attempt, slowdown in row.order:
+            if attempt is None:
                 leaf = _Leaf(row, best_ms, n_bytes)
                 if tied := self._tied(names, problem, leaf, max_workspace_bytes, is_deterministic):
                     return tied[0].variant.id, tied[0].time_ms
                 continue
-            if variant.why_not(problem, device) or (is_deterministic and not variant.is_deterministic):
-                continue
-            workspace = variant.needed_bytes(problem, max_workspace_bytes)
-            if workspace is None:
-                workspace = _Leaf(row, best_ms, n_bytes).workspace_bytes(variant.id)
-            if workspace is None or workspace <= max_workspace_bytes:
-                return variant.id, best_ms * slowdown
+            for rule in attempt.rules:
+                if rule(problem, device):
+                    break
+            else:
+                variant = attempt.variant
+                if is_deterministic and not variant.is_deterministic:
+                    continue
+                if not attempt.has_workspace and max_workspace_bytes >= 0:
+                    return names[0], best_ms * slowdown
+                workspace = variant.needed_bytes(problem, max_workspace_bytes)
+                if workspace is None:
+                    workspace = _Leaf(row, best_ms, n_bytes).workspace_bytes(variant.id)
+                if workspace is None or workspace <= max_workspace_bytes:
+                    return names[0], best_ms * slowdown
         return None
 
     def _tied(
@@ -404,13 +422,13 @@ class Advisor:
         for column, each in levels(log_slowdown, spread):
             levelled[column] = each
             name = model.variants[column]
-            if support[column] >= MIN_SUPPORT and name in self._pool:
+            if support[column] >= MIN_SUPPORT and name in self._tries:
                 found.setdefault(each, []).append(name)
         row = self._rows[place] = _Row(
             column=self._column,
             order=tuple(
                 [
-                    (tuple(names), self._pool[names[0]] if len(names) == 1 else None, math.exp(each))
+                    (tuple(names), self._tries[names[0]] if len(names) == 1 else None, math.exp(each))
                     for each, names in found.items()
                 ]
             ),
@@ -442,6 +460,12 @@ class Advisor:
         if leaf is None:
             return _refusal(summary) or f"not measured on this layer, and there is no model of {self.device.id}"
         return _refusal(summary) or _likely(variant, workspace, leaf)
+
+
+def _try(variant: Variant, device: Device) -> _Try | None:
+    """None where it applies to nothing on this device."""
+    rules = left_to_ask(variant.why_not, _ANY_PROBLEM, device)
+    return None if rules is None else _Try(variant, rules, variant.workspace_bytes is not no_workspace)
 
 
 def _predicted(

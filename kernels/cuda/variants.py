@@ -24,6 +24,7 @@ from kernels.variant import (
     groups_1,
     layout_is,
     no_workspace,
+    of_device,
     stride_1,
 )
 
@@ -91,6 +92,7 @@ def _winograd_bytes(problem: ConvProblem) -> int:
     return _under_the_default_limit(lambda limit: plans.plan_winograd(problem, limit).workspace_bytes)
 
 
+@of_device
 def _has_wgmma(_problem: ConvProblem, device: Device) -> str | None:
     if device.capability == "9.0":
         return None

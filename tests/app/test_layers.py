@@ -32,7 +32,11 @@ KIND = st.fixed_dictionaries(
 SHORT = st.sampled_from(["14-1-3-256-128", "7-1-1-32-832", "007-1-1-32-832", "0-1-1-1-1", "14-1-3", "8-1-2-3-4", ""])
 NAMED = st.tuples(SIZES, MORE, KIND).map(lambda parts: parts[0] | parts[1] | parts[2])
 OBJECT = st.tuples(SHORT, MORE, KIND).map(lambda parts: {"layer": parts[0]} | parts[1] | parts[2])
-PLAIN = st.sampled_from(["14-1-3-256-128", "8-1-2-3-4", "2000000-2000-3-1-1", "9999999999-1-3-1-1", "224-256-5-64-3"])
+LONG = "28x28-1-3x3-13-28-stride{}x1-pad1x{}-dilation1x1-groups1"
+LONGS = [LONG.format(stride, pad) for stride in (0, 1, 2) for pad in (0, 1)]
+PLAIN = st.sampled_from(
+    ["14-1-3-256-128", "8-1-2-3-4", "2000000-2000-3-1-1", "9999999999-1-3-1-1", "224-256-5-64-3", *LONGS]
+)
 BROKEN = st.sampled_from(["14-1-3-1-1\n14-1-3-1-1", "14-1-3-1-1\n", "14 1 3 1 1", "14-1-3-1-", "99999999999-1-3-1-1"])
 LAYERS = st.one_of(
     st.lists(st.one_of(SHORT, NAMED, OBJECT, SIZES, MORE), min_size=1, max_size=6),
