@@ -30,6 +30,8 @@ LAST_WORK_S: Final = 5.0
 _LAST_ANSWERS_S: Final = 3.0
 """For sending those; together less than the ten seconds that container engines wait."""
 _LOOK_AGAIN_S: Final = 0.01
+_ALLOCATIONS: Final = 20_000
+"""Between two collections of garbage: a list of layers makes thousands of objects, and none that refers to itself."""
 
 _SO_ATTACH_FILTER: Final = 26
 _SYN: Final = 0x02
@@ -67,6 +69,7 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         gc.collect()
         gc.freeze()
+        gc.set_threshold(_ALLOCATIONS)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer what was accepted, within `LAST_REQUESTS_S`, `LAST_WORK_S` and a little more."""
