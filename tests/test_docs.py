@@ -13,6 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from html.parser import HTMLParser
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,12 @@ from kernels.catalog import VARIANTS
 
 ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
-PAGES = ("tutorial.md", "how-to.md")
+PAGES = ("docs/tutorial.md", "docs/how-to.md")
+"""Whose commands are run."""
+ALL_PAGES = (
+    *("README.md", "CONTRIBUTING.md", "benchmarks/README.md"),
+    *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md")),
+)
 SERVE = "conv-advisor serve --device cpu"
 """Started once for all commands; its port is a free one."""
 NOT_RUN = {
@@ -46,14 +52,23 @@ NOT_RUN = {
 """How commands begin that do not run here, and why; they are parsed."""
 
 
-def commands() -> list[str]:
+def commands(pages: tuple[str, ...] = PAGES) -> list[str]:
     """Every command of the blocks marked ``sh``, in order."""
     blocks = [
         block
-        for page in PAGES
-        for block in re.findall(r"^```sh\n(.*?)^```", (ROOT / "docs" / page).read_text(), re.DOTALL | re.MULTILINE)
+        for page in pages
+        for block in re.findall(r"^```sh\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
     ]
-    return [line for block in blocks for line in re.sub(r"\\\n\s*", "", block).splitlines()]
+    lines = [line for block in blocks for line in re.sub(r"\\\n\s*", "", block).splitlines()]
+    return [line for line in lines if line.strip()]
+
+
+def asked_in_the_readme() -> list[str]:
+    """Its questions for advice, which a server without more can answer."""
+    asked = (".venv/bin/conv-advisor advise", "curl 'http", "curl -H 'content-type: application/json' http")
+    of_jobs = ("Idempotency-Key", "/v1/convolutions")
+    found = [each for each in commands(("README.md",)) if each.startswith(asked)]
+    return [each.replace(".venv/bin/", "") for each in found if not any(word in each for word in of_jobs)]
 
 
 def is_run(command: str) -> bool:
@@ -156,7 +171,7 @@ def test_the_server_of_the_tutorial_is_the_one_that_is_started() -> None:
     assert commands()[0] == SERVE
 
 
-@pytest.mark.parametrize("command", [each for each in commands() if is_run(each)])
+@pytest.mark.parametrize("command", [*(each for each in commands() if is_run(each)), *asked_in_the_readme()])
 def test_command_runs(command: str, environment: dict[str, str]) -> None:
     here = command.replace("127.0.0.1:8000", f"127.0.0.1:{environment['CONV_ADVISOR_PORT']}")
     done = subprocess.run(
@@ -169,7 +184,7 @@ def test_command_runs(command: str, environment: dict[str, str]) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout + done.stderr
+    assert done.stdout + done.stderr or ">" in command
 
 
 @pytest.mark.parametrize("command", [each for each in commands() if not is_run(each)])
@@ -179,6 +194,25 @@ def test_command_that_cannot_run_here_is_parsed(command: str) -> None:
     if "conv-advisor" in words:
         arguments = words[words.index("conv-advisor") + 1 :]
         parse(typer.main.get_command(cli), arguments)
+
+
+@pytest.mark.parametrize("page", ALL_PAGES)
+def test_every_command_names_what_exists(page: str) -> None:
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for command in commands((page,)):
+        assert subprocess.run(["/bin/bash", "-n", "-c", command], check=False).returncode == 0, command
+        words = [word.removeprefix(".venv/bin/") for word in shlex.split(command, comments=True)]
+        ends = [place for place, word in enumerate(words) if word in (">", "|", "&&", ";")]
+        first = next(place for place, word in enumerate(words) if not re.match(r"[A-Z_]+=", word))
+        words = words[first : ends[0] if ends else None]
+        if words[0] == "conv-advisor":
+            parse(typer.main.get_command(cli), words[1:])
+        if words[:2] == ["python", "-m"]:
+            assert find_spec(words[2]), command
+        if words[0] == "make":
+            assert set(words[1:]) <= set(targets), command
+        written = [word for word in words if re.fullmatch(r"[a-z]+/[\w/.-]+\.(py|sh)|tests/[\w/]+", word)]
+        assert [path for path in written if not (ROOT / path).exists()] == [], command
 
 
 def parse(command: Any, arguments: list[str]) -> None:
