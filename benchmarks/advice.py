@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from app.attempt import outcome_of
 from benchmarks.options import interruptible, list_of, say, shard
 from benchmarks.rivals.layer import OPERANDS, Order
 from benchmarks.rivals.orders import TIMINGS, Named, Near, of_file, of_networks, orders, shuffled, timing_files
@@ -28,7 +29,7 @@ from benchmarks.rivals.rows import JOURNAL, LAYER, Row, append, merge, read, wri
 from benchmarks.rivals.tables import report
 from benchmarks.rivals.worker import Worker
 from data import networks
-from data.errors import ConvAdvisorError, DeadlineExceeded, LaunchFailed, WorkerError
+from data.errors import ConvAdvisorError, LaunchFailed, WorkerError
 from data.measurement import Outcome
 from data.problem import ConvProblem, DType, Layout
 from kernels.stopping import StopRule
@@ -131,7 +132,7 @@ class Run:
                 )
             except (LaunchFailed, WorkerError) as error:
                 name = self.worker.in_hand
-                failed[name] = f"{_outcome(error)}: {error}"
+                failed[name] = f"{outcome_of(error)}: {error}"
                 say(f"{order.problem.key}: {name}: {error}")
                 if name in (OPERANDS, ""):
                     break
@@ -205,16 +206,6 @@ def _said(row: Row, failed: dict[str, str]) -> str:
     if row.rule in failed:
         return failed[row.rule]
     return "; ".join(part for part in (row.failure, *mine) if part)
-
-
-def _outcome(error: ConvAdvisorError) -> Outcome:
-    match error:
-        case LaunchFailed():
-            return Outcome.LAUNCH_FAILED
-        case DeadlineExceeded():
-            return Outcome.TIMED_OUT
-        case _:
-            return Outcome.CRASHED
 
 
 def _progress(done: int, total: int, elapsed_s: float) -> str:

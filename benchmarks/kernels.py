@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from app.attempt import outcome_of
 from app.engine import DEFAULT_OPENER, Engine
 from app.shipped import TIMINGS
 from app.sweep import shard_of
@@ -147,7 +148,7 @@ class Contest:
             except (LaunchFailed, DeadlineExceeded, WorkerDied) as error:
                 if not in_hand or in_hand[-1] == OPERANDS:
                     raise
-                failures[in_hand[-1]] = f"{_outcome(error)}: {error}"
+                failures[in_hand[-1]] = f"{outcome_of(error)}: {error}"
                 self.strikes[in_hand[-1].split()[0]] += 1
                 say(f"{order.problem.key}: {in_hand[-1]}: {error}")
             except ConvAdvisorError as error:
@@ -198,16 +199,6 @@ def _wanted(chosen: argparse.Namespace) -> list[ConvProblem]:
     random.Random(0).shuffle(every)  # noqa: S311 - an order, no secret
     index, count = chosen.shard
     return shard_of(every, index, count)
-
-
-def _outcome(error: ConvAdvisorError) -> Outcome:
-    match error:
-        case LaunchFailed():
-            return Outcome.LAUNCH_FAILED
-        case DeadlineExceeded():
-            return Outcome.TIMED_OUT
-        case _:
-            return Outcome.CRASHED
 
 
 def _heading(rows: Sequence[Row]) -> str:

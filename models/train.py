@@ -23,7 +23,8 @@ from data.problem import ConvProblem, DType, Layout
 from models.accuracy import learn_laws
 from models.costs import Costs, device_of, from_table, is_of, layer_of, roofline_ms
 from models.domain import learn_domain
-from models.features import DTYPES, FEATURES, feature_matrix
+from models.features import feature_matrix
+from models.graft import Arrays, Group, graft, hang, nodes_of
 from models.teacher import CAP, STEEPNESS, Lesson, orders_of, sample_like, teach, unseen_error
 from models.tree_file import DOMAIN, LEAF, TreeModel, make, with_card
 
@@ -39,10 +40,7 @@ GROUPED_SHARE: Final = 0.25
 _FAR: Final = 0.5
 """Log slowdown from which the saturated cost says less than the randomised trees."""
 
-Arrays = dict[str, np.ndarray]
 Kind = tuple[DType, Layout]
-Group = tuple[DType, Layout, bool]
-"""And whether the layers are grouped."""
 Orders = dict[ConvProblem, tuple[str, ...]]
 """The variants of each problem that are likely to run, those believed to be fastest first."""
 
@@ -149,7 +147,7 @@ def fit_beside(
         trees, orders = _grow_all(costs, asked, seed, options)
     card = {"created": _iso(created), "data_until": _iso(data_until or created)} | _card(costs, seed, options)
     sizes, domain = learn_domain(costs.problems)
-    arrays = _graft(trees) | {DOMAIN: sizes}
+    arrays = graft(trees) | {DOMAIN: sizes}
     return make(arrays, variants=costs.variants, device=device, card=card | {"domain": domain}), orders
 
 
@@ -302,40 +300,12 @@ def _split_for_time(
         )
         below = nodes_of(tree.fit(x[rows], log_best[rows], sample_weight=weight[rows]))
         moved[rows] = n_leaves + below["place"][tree.apply(x[rows])]
-        _hang(parts, int(node), below, n_nodes, n_leaves)
+        hang(parts, int(node), below, n_nodes, n_leaves)
         grown = int((below["feature"] == LEAF).sum())
         origin += [place] * grown
         n_nodes, n_leaves = n_nodes + len(below["feature"]) - 1, n_leaves + grown
     joined = {name: np.concatenate([part[name] for part in parts]) for name in nodes}
     return joined, np.array(origin), moved
-
-
-def _hang(parts: list[Arrays], node: int, below: Arrays, n_nodes: int, n_leaves: int) -> None:
-    """Put the root of a tree in a leaf's place, and its other nodes behind all that there are."""
-    offset = n_nodes - 1
-    placed = {
-        "feature": below["feature"],
-        "threshold": below["threshold"],
-        "left": np.where(below["left"] == LEAF, LEAF, below["left"] + offset).astype(np.int32),
-        "right": np.where(below["right"] == LEAF, LEAF, below["right"] + offset).astype(np.int32),
-        "place": np.where(below["place"] == LEAF, LEAF, below["place"] + n_leaves).astype(np.int32),
-    }
-    for name, values in placed.items():
-        parts[0][name][node] = values[0]
-    parts.append({name: values[1:] for name, values in placed.items()})
-
-
-def nodes_of(tree: Any) -> Arrays:
-    """The node arrays of a fitted scikit-learn tree, its leaves numbered in order."""
-    inner = tree.tree_
-    is_leaf = inner.children_left == LEAF
-    return {
-        "feature": np.where(is_leaf, LEAF, inner.feature).astype(np.int32),
-        "threshold": np.where(is_leaf, 0.0, inner.threshold),
-        "left": inner.children_left.astype(np.int32),
-        "right": inner.children_right.astype(np.int32),
-        "place": np.where(is_leaf, np.cumsum(is_leaf) - 1, LEAF).astype(np.int32),
-    }
 
 
 def _mean_by(leaf: np.ndarray, values: np.ndarray, weight: np.ndarray) -> np.ndarray:
@@ -345,46 +315,6 @@ def _mean_by(leaf: np.ndarray, values: np.ndarray, weight: np.ndarray) -> np.nda
     total = np.add.reduceat((values * weight[:, None])[order], starts, axis=0)
     mean: np.ndarray = total / np.add.reduceat(weight[order], starts)[:, None]
     return mean
-
-
-def _graft(trees: dict[Group, Arrays]) -> Arrays:
-    """Join the trees under nodes that compare dtype, then layout, then whether there are groups."""
-    whole: Arrays | None = None
-    above: float | None = None
-    for code, dtype in reversed(list(enumerate(DTYPES))):
-        nchw, nhwc = (
-            _join_any("log2_groups", trees.get((dtype, layout, False)), trees.get((dtype, layout, True)))
-            for layout in (Layout.NCHW, Layout.NHWC)
-        )
-        both = _join_any("is_nhwc", nchw, nhwc)
-        if both:
-            whole = _join("dtype", (code + above) / 2, both, whole) if whole and above is not None else both
-            above = code
-    if whole is None:
-        raise NotEnoughData("no dtype and layout was measured")
-    return whole
-
-
-def _join_any(feature: str, below: Arrays | None, above: Arrays | None) -> Arrays | None:
-    """Both joined at a half, or the one that there is."""
-    return _join(feature, 0.5, below, above) if below and above else below or above
-
-
-def _join(feature: str, threshold: float, below: Arrays, above: Arrays) -> Arrays:
-    """One tree whose root sends values up to the threshold below."""
-    n_below, n_leaves = len(below["feature"]), len(below["log_best"])
-    joined = {name: np.concatenate([below[name], above[name]]) for name in below}
-    for name in ("left", "right"):
-        children = [
-            np.where(tree[name] == LEAF, LEAF, tree[name] + offset)
-            for tree, offset in ((below, 1), (above, 1 + n_below))
-        ]
-        joined[name] = np.concatenate([[1 if name == "left" else 1 + n_below], *children]).astype(np.int32)
-    places = np.where(above["place"] == LEAF, LEAF, above["place"] + n_leaves)
-    joined["place"] = np.concatenate([[LEAF], below["place"], places]).astype(np.int32)
-    joined["feature"] = np.concatenate([[FEATURES.index(feature)], joined["feature"]]).astype(np.int32)
-    joined["threshold"] = np.concatenate([[threshold], joined["threshold"]])
-    return joined
 
 
 def _iso(moment: datetime) -> str:

@@ -19,7 +19,7 @@ from app.job_requests import RetrainJob
 from app.measuring import Measuring, Run
 from app.routes.state import service_of
 from app.submission import submit
-from app.web import overview
+from app.web import networks, overview
 from app.web.forms import layer_form, read_form
 from app.web.measured import run_view
 from app.web.render import STATIC, Assets, is_fragment, page
@@ -88,7 +88,7 @@ async def show_advice(request: Request) -> Response:
     devices, status = await asyncio.to_thread(lambda: (overview.device_ids(service), overview.status_view(service)))
     values: dict[str, Any] = {"form": form, "view": view, "details": details, "problem": problem}
     values |= {"devices": devices, "status": status}
-    values |= {"groups": overview.network_groups(), "titles": overview.TITLES}
+    values |= {"groups": networks.network_groups(), "titles": networks.TITLES}
     response = page(request, "advice.html", values, problem["status"] if problem else 200)
     if view:
         response.headers["HX-Push-Url"] = form.address("/", network=form["network"], language=form["language"])
@@ -105,7 +105,7 @@ async def show_network(request: Request, name: str = "resnet50") -> Response:
     devices = await asyncio.to_thread(overview.device_ids, service)
     chosen = {"batch": "1", "dtype": "float32", "layout": "nchw"} | asked
     values = {"view": view, "chosen": chosen, "devices": devices, "batches": overview.BATCHES}
-    return page(request, "network.html", values | {"groups": overview.network_groups(), "titles": overview.TITLES})
+    return page(request, "network.html", values | {"groups": networks.network_groups(), "titles": networks.TITLES})
 
 
 @router.get("/map")

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache
 from typing import Any, Final
 
 import msgspec
@@ -16,6 +15,7 @@ from app.jobs import Job, JobKind, JobState
 from app.service import Service
 from app.web import text
 from app.web.forms import LIMITS, LayerForm, address
+from app.web.networks import TITLES
 from data import networks
 from data.errors import InvalidInput, InvalidProblem, NoAdvice
 from data.problem import ConvProblem, DType, Layout
@@ -29,55 +29,6 @@ BATCHES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 COLOURS: Final = 10
 """Variants that have a colour of their own; the others share one."""
-
-TITLES: Final = {
-    "alexnet": "AlexNet",
-    "googlenet": "GoogLeNet",
-    "squeezenet": "SqueezeNet 1.0",
-    "resnet50": "ResNet-50",
-    "vgg19": "VGG19",
-    "input-layers": "Input layers",
-    "feature-layers": "Feature layers",
-    "filter-sweep": "Filter sweep",
-    "cspresnet50": "CSPResNet-50",
-    "darknet53": "Darknet-53",
-    "ese_vovnet39b": "eSE-VoVNet-39b",
-    "ghostnet_100": "GhostNet 1.0",
-    "hardcorenas_a": "HardCoRe-NAS A",
-    "hrnet_w18": "HRNet-W18",
-    "mnasnet1_0": "MNASNet 1.0",
-    "mobilenet_v2": "MobileNetV2",
-    "nf_resnet50": "NF-ResNet-50",
-    "regnetx_032": "RegNetX-3.2GF",
-    "res2net50_26w_4s": "Res2Net-50 26w 4s",
-    "resnetv2_50": "ResNetV2-50",
-    "selecsls42": "SelecSLS-42",
-    "vovnet39a": "VoVNet-39a",
-    "convnext_tiny": "ConvNeXt-T",
-    "densenet121": "DenseNet-121",
-    "dla34": "DLA-34",
-    "efficientnet_b0": "EfficientNet-B0",
-    "inception_v3": "Inception v3",
-    "mobilenet_v3_large": "MobileNetV3-L",
-    "regnet_y_400mf": "RegNetY-400MF",
-    "repvgg_a2": "RepVGG-A2",
-    "resnext50_32x4d": "ResNeXt-50 32x4d",
-    "shufflenet_v2_x1_0": "ShuffleNetV2 1.0",
-    "wide_resnet50_2": "Wide ResNet-50-2",
-    "xception41": "Xception-41",
-    "seeds": "All five networks",
-    "fourth-seed": "All experiments",
-    "more-networks": "All networks to train on",
-    "held-out": "All networks to judge by",
-}
-
-GROUP_TITLES: Final = {
-    "seeds": "",
-    "fourth-seed": "Experiments",
-    "more-networks": "More to train on",
-    "held-out": "Never trained on",
-}
-"""What stands above the members of a group; the first ones need no word."""
 
 JUDGED_ON: Final = {
     "never_trained": "On networks never trained on",
@@ -93,15 +44,6 @@ class Status:
     device_name: str
     device_id: str
     missing: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class NetworkGroup:
-    """Networks that stand together, and the name that stands for all of them."""
-
-    name: str
-    title: str
-    n_layers: Mapping[str, int]
 
 
 @dataclass(frozen=True)
@@ -217,15 +159,6 @@ def device_ids(service: Service) -> list[str]:
     except NoAdvice:
         return known
     return sorted(known, key=lambda device_id: device_id != default)
-
-
-@cache
-def network_groups() -> tuple[NetworkGroup, ...]:
-    """Everything that has layers, in its groups."""
-    return tuple(
-        NetworkGroup(group, GROUP_TITLES[group], {name: len(networks.layers(name)) for name in (*members, group)})
-        for group, members in networks.GROUPS.items()
-    )
 
 
 def network_view(service: Service, name: str, values: Mapping[str, str]) -> NetworkView:

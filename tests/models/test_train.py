@@ -19,10 +19,11 @@ from data.steadiness import refuse_unsteady_rows
 from models.advisor import Advisor
 from models.costs import from_table
 from models.features import FEATURES, feature_matrix, features
+from models.graft import nodes_of
 from models.judging import Score, judge
 from models.registry import SHIPPED
 from models.teacher import sample_like, saturate
-from models.train import Options, _split_for_time, data_digest, fit_beside, nodes_of, train, training_set
+from models.train import Options, _split_for_time, data_digest, fit_beside, train, training_set
 from models.tree_file import CARD_FILE, TREE_FILE, TreeModel, read, walk, write
 from tests.models import synthetic
 from tests.models.conftest import CREATED, QUICK
