@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import lru_cache
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,9 +15,10 @@ from data.errors import NoAdvice
 from data.measurement import Device, Outcome
 from data.problem import ConvProblem
 from kernels.catalog import VARIANTS
-from kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Rule, Variant, left_to_ask, no_workspace
+from kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Variant
 from models.costs import is_tied
 from models.features import describe
+from models.leaf import MIN_SUPPORT, Leaf, Row, least_ms, try_of, unlikely
 from models.rules import Rules
 from models.ties import levels
 from models.tree_file import Step, TreeModel, path, walk
@@ -27,17 +27,10 @@ from models.trust import Trust, trust_in
 if TYPE_CHECKING:
     from data.store import Summary
 
-MIN_SUPPORT: Final = 0.5
-"""A variant that is less likely to run than this is not advised unless it was measured."""
-
 _NO_REFUSAL: Final = (
     *(Outcome.MEASURED, Outcome.PRUNED, Outcome.UNSTEADY, Outcome.NOT_APPLICABLE, Outcome.WORKSPACE_EXCEEDED),
 )
 """Outcomes that leave it to the rule, the workspace and the model whether the variant can run."""
-
-_SURELY_ABOVE: Final = 1.25
-"""A workspace predicted this many times above the limit of measurements is above it; below that, whether the variant is
-likely to run decides, which was learned under that limit."""
 
 _COMPARABLE_LOG_SLOWDOWN: Final = 1.0
 """Predictions of variants further behind are too rough to scale the others by."""
@@ -142,60 +135,7 @@ class _Candidate:
     uncertainty: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Try:
-    """A variant, and what has to be asked of each problem before it is advised: its rules, but for the device's own."""
-
-    variant: Variant
-    rules: tuple[Rule, ...]
-    has_workspace: bool
-
-
-_Level = tuple[tuple[str, ...], _Try | None, float]
-"""Variants of one predicted time that are likely to run; what to ask where it is one; their slowdown."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A leaf of the tree, whatever the problem: what the advisor reads of its arrays, once."""
-
-    column: Mapping[str, int]
-    order: tuple[_Level, ...]
-    log_slowdown: list[float]
-    workspace: list[float]
-    support: list[float]
-    roofline: tuple[float, float, float]
-    best: float
-    spread: float
-
-
-@dataclass(slots=True)  # not frozen, which takes twice as long to make
-class _Leaf:
-    """What the tree says of one problem."""
-
-    row: _Row
-    best_ms: float
-    n_bytes: int
-
-    def time_ms(self, variant: str) -> float:
-        return self.best_ms * math.exp(self.row.log_slowdown[self.row.column[variant]])
-
-    def workspace_bytes(self, variant: str) -> int | None:
-        """As predicted; a little above the limit of measurements, where the prediction may err, as that limit."""
-        column = self.row.column.get(variant)
-        if column is None:
-            return None
-        predicted, limit = round(self.row.workspace[column] * self.n_bytes), DEFAULT_WORKSPACE_LIMIT_BYTES
-        return limit if limit < predicted <= _SURELY_ABOVE * limit else predicted
-
-
-_ANY_PROBLEM: Final = ConvProblem(1, 1, 1, 1, 1, 1, 1)
 _UNKNOWN: Final = "not measured on this layer, and the model does not know it"
-
-
-@lru_cache(maxsize=4096)
-def _unlikely(support: float) -> str:
-    return f"predicted as not supported: it is {support:.0%} likely to run"
 
 
 class Advisor:
@@ -226,9 +166,9 @@ class Advisor:
         self.device = found
         self._pool = {variant.id: variant for variant in variants.values() if variant.backend.device_kind == found.kind}
         self._rules = Rules(tuple(self._pool.values()), found)
-        self._tries = {name: each for name, variant in self._pool.items() if (each := _try(variant, found))}
+        self._tries = {name: each for name, variant in self._pool.items() if (each := try_of(variant, found))}
         self._column = {name: column for column, name in enumerate(model.variants)} if model else {}
-        self._rows: dict[int, _Row] = {}
+        self._rows: dict[int, Row] = {}
 
     def advise(
         self,
@@ -338,9 +278,7 @@ class Advisor:
         values, flops, n_bytes = describe(problem)
         place = walk(self.model, values)
         row = self._rows.get(place) or self._row(place)
-        return self.first(
-            problem, place, _least_ms(row, flops, n_bytes), n_bytes, max_workspace_bytes, is_deterministic
-        )
+        return self.first(problem, place, least_ms(row, flops, n_bytes), n_bytes, max_workspace_bytes, is_deterministic)
 
     def first(
         self,
@@ -369,7 +307,7 @@ class Advisor:
         device, best_ms = self.device, roofline_ms * row.best
         for names, attempt, slowdown in row.order:
             if attempt is None:
-                leaf = _Leaf(row, best_ms, n_bytes)
+                leaf = Leaf(row, best_ms, n_bytes)
                 if tied := self._tied(names, problem, leaf, max_workspace_bytes, is_deterministic):
                     return tied[0].variant.id, tied[0].time_ms
                 continue
@@ -384,7 +322,7 @@ class Advisor:
                     return names[0], best_ms * slowdown
                 workspace = variant.needed_bytes(problem, max_workspace_bytes)
                 if workspace is None:
-                    workspace = _Leaf(row, best_ms, n_bytes).workspace_bytes(variant.id)
+                    workspace = Leaf(row, best_ms, n_bytes).workspace_bytes(variant.id)
                 if workspace is None or workspace <= max_workspace_bytes:
                     return names[0], best_ms * slowdown
         return None
@@ -393,7 +331,7 @@ class Advisor:
         self,
         names: Sequence[str],
         problem: ConvProblem,
-        leaf: _Leaf,
+        leaf: Leaf,
         max_workspace_bytes: int,
         is_deterministic: bool,
     ) -> list[_Candidate]:
@@ -403,14 +341,14 @@ class Advisor:
         found = [_predicted(variant, problem, leaf, *limits) for variant in variants]
         return sorted((each for each in found if not isinstance(each, str)), key=_order)
 
-    def _leaf(self, values: Sequence[float], flops: int, n_bytes: int) -> _Leaf | None:
+    def _leaf(self, values: Sequence[float], flops: int, n_bytes: int) -> Leaf | None:
         if self.model is None:
             return None
         place = walk(self.model, values)
         row = self._rows.get(place) or self._row(place)
-        return _Leaf(row, _least_ms(row, flops, n_bytes) * row.best, n_bytes)
+        return Leaf(row, least_ms(row, flops, n_bytes) * row.best, n_bytes)
 
-    def _row(self, place: int) -> _Row:
+    def _row(self, place: int) -> Row:
         model = self.model
         assert model is not None  # noqa: S101 - or there is no leaf
         log_slowdown, support, workspace, roofline = (
@@ -424,7 +362,7 @@ class Advisor:
             name = model.variants[column]
             if support[column] >= MIN_SUPPORT and name in self._tries:
                 found.setdefault(each, []).append(name)
-        row = self._rows[place] = _Row(
+        row = self._rows[place] = Row(
             column=self._column,
             order=tuple(
                 [
@@ -445,7 +383,7 @@ class Advisor:
         self,
         variant: Variant,
         problem: ConvProblem,
-        leaf: _Leaf | None,
+        leaf: Leaf | None,
         summary: Summary | None,
         max_workspace_bytes: int,
         is_deterministic: bool,
@@ -462,14 +400,8 @@ class Advisor:
         return _refusal(summary) or _likely(variant, workspace, leaf)
 
 
-def _try(variant: Variant, device: Device) -> _Try | None:
-    """None where it applies to nothing on this device."""
-    rules = left_to_ask(variant.why_not, _ANY_PROBLEM, device)
-    return None if rules is None else _Try(variant, rules, variant.workspace_bytes is not no_workspace)
-
-
 def _predicted(
-    variant: Variant, problem: ConvProblem, leaf: _Leaf, max_workspace_bytes: int, is_deterministic: bool
+    variant: Variant, problem: ConvProblem, leaf: Leaf, max_workspace_bytes: int, is_deterministic: bool
 ) -> _Candidate | str:
     """A variant that applies and was not measured, with its predicted time, or why it is out."""
     workspace = variant.workspace_bytes(problem)
@@ -480,25 +412,19 @@ def _predicted(
     return _likely(variant, workspace, leaf)
 
 
-def _likely(variant: Variant, workspace_bytes: int | None, leaf: _Leaf) -> _Candidate | str:
+def _likely(variant: Variant, workspace_bytes: int | None, leaf: Leaf) -> _Candidate | str:
     """A variant with its predicted time, or why it will not run."""
     row = leaf.row
     column = row.column.get(variant.id)
     if column is None:
         return _UNKNOWN
     if row.support[column] < MIN_SUPPORT:
-        return _unlikely(row.support[column])
+        return unlikely(row.support[column])
     time_ms = leaf.best_ms * math.exp(row.log_slowdown[column])
     return _Candidate(variant, workspace_bytes, None, time_ms, row.spread)
 
 
-def _least_ms(row: _Row, flops: int, n_bytes: int) -> float:
-    """`models.costs.roofline_ms`, of what is computed already."""
-    flops_per_ms, bytes_per_ms, least_ms = row.roofline
-    return max(flops / flops_per_ms, n_bytes / bytes_per_ms, least_ms)
-
-
-def _workspace_bytes(variant: Variant, problem: ConvProblem, leaf: _Leaf | None, summary: Summary | None) -> int | None:
+def _workspace_bytes(variant: Variant, problem: ConvProblem, leaf: Leaf | None, summary: Summary | None) -> int | None:
     """As measured, else as the variant computes it, else the most that the model expects."""
     if summary and summary.workspace_bytes is not None:
         return summary.workspace_bytes
@@ -522,7 +448,7 @@ def _refusal(summary: Summary | None) -> str | None:
     return f"{summary.outcome}: {summary.detail}" if summary.detail else str(summary.outcome)
 
 
-def _scale(candidates: list[_Candidate], leaf: _Leaf) -> None:
+def _scale(candidates: list[_Candidate], leaf: Leaf) -> None:
     """Bring the predicted times to the level of the measured ones."""
     row = leaf.row
     known = [each for each in candidates if each.timed and each.variant.id in row.column]

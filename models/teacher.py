@@ -16,8 +16,8 @@ import numpy as np
 
 from data.errors import InvalidProblem
 from data.problem import ConvProblem
-from models.advisor import MIN_SUPPORT
 from models.costs import Costs, layer_of
+from models.leaf import MIN_SUPPORT
 
 CAP: Final = 3.0
 """Largest log slowdown told apart, about 20x; what refusals count as."""

@@ -1,0 +1,88 @@
+"""A leaf of a tree as advice reads it: which variants are worth trying, in which order, and what they take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from data.measurement import Device
+from data.problem import ConvProblem
+from kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Rule, Variant, left_to_ask, no_workspace
+
+MIN_SUPPORT: Final = 0.5
+"""A variant that is less likely to run than this is not advised unless it was measured."""
+
+_SURELY_ABOVE: Final = 1.25
+"""A workspace predicted this many times above the limit of measurements is above it; below that, whether the variant is
+likely to run decides, which was learned under that limit."""
+
+_ANY_PROBLEM: Final = ConvProblem(1, 1, 1, 1, 1, 1, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """A variant, and what has to be asked of each problem before it is advised: its rules, but for the device's own."""
+
+    variant: Variant
+    rules: tuple[Rule, ...]
+    has_workspace: bool
+
+
+Level = tuple[tuple[str, ...], Try | None, float]
+"""Variants of one predicted time that are likely to run; what to ask where it is one; their slowdown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A leaf of the tree, whatever the problem: what the advisor reads of its arrays, once."""
+
+    column: Mapping[str, int]
+    order: tuple[Level, ...]
+    log_slowdown: list[float]
+    workspace: list[float]
+    support: list[float]
+    roofline: tuple[float, float, float]
+    best: float
+    spread: float
+
+
+@dataclass(slots=True)  # not frozen, which takes twice as long to make
+class Leaf:
+    """What the tree says of one problem."""
+
+    row: Row
+    best_ms: float
+    n_bytes: int
+
+    def time_ms(self, variant: str) -> float:
+        """As predicted."""
+        return self.best_ms * math.exp(self.row.log_slowdown[self.row.column[variant]])
+
+    def workspace_bytes(self, variant: str) -> int | None:
+        """As predicted; a little above the limit of measurements, where the prediction may err, as that limit."""
+        column = self.row.column.get(variant)
+        if column is None:
+            return None
+        predicted, limit = round(self.row.workspace[column] * self.n_bytes), DEFAULT_WORKSPACE_LIMIT_BYTES
+        return limit if limit < predicted <= _SURELY_ABOVE * limit else predicted
+
+
+def try_of(variant: Variant, device: Device) -> Try | None:
+    """What to ask before a variant is advised; None where it applies to nothing on this device."""
+    rules = left_to_ask(variant.why_not, _ANY_PROBLEM, device)
+    return None if rules is None else Try(variant, rules, variant.workspace_bytes is not no_workspace)
+
+
+@lru_cache(maxsize=4096)
+def unlikely(support: float) -> str:
+    """Why a variant that so often ran nearby is out."""
+    return f"predicted as not supported: it is {support:.0%} likely to run"
+
+
+def least_ms(row: Row, flops: int, n_bytes: int) -> float:
+    """`models.costs.roofline_ms`, of what is computed already."""
+    flops_per_ms, bytes_per_ms, floor_ms = row.roofline
+    return max(flops / flops_per_ms, n_bytes / bytes_per_ms, floor_ms)
