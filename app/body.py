@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import mmap
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 LONGEST_PAUSE_S: Final = 10.0
 """Between two parts of a body: on the way through a network that loses packets a second or two is usual."""
+_OF_SMALL_PAGES: Final = 2 * 2**20
+"""Bytes of a body before its pages are huge."""
 
 
 class Budget:
@@ -104,7 +107,7 @@ async def read(request: Request, limit: int, held: Hold | None = None) -> Bytes:
         408 where nothing arrives for `LONGEST_PAUSE_S`.
     QueueFull
     """
-    buffer = np.empty(announced_bytes(request, limit), np.uint8)
+    buffer = _buffer(announced_bytes(request, limit))
     filled = 0
     chunks = request.stream()
     try:
@@ -117,6 +120,22 @@ async def read(request: Request, limit: int, held: Hold | None = None) -> Bytes:
     except ClientDisconnect:
         raise InvalidTensor("body", f"{filled} bytes", f"the announced {len(buffer)}") from None
     return buffer[:filled]
+
+
+def _buffer(count: int) -> Bytes:
+    """So many bytes, which cost what is written to them, and go back to the system when nobody holds them.
+
+    Notes
+    -----
+    numpy's own long arrays are of huge pages: a body of which one byte has arrived would take 2 MiB. Here they begin
+    where a body has shown that it is long.
+    """
+    if count <= _OF_SMALL_PAGES:
+        return np.empty(count, np.uint8)
+    pages = mmap.mmap(-1, count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        pages.madvise(mmap.MADV_HUGEPAGE, _OF_SMALL_PAGES)
+    return np.frombuffer(pages, np.uint8)
 
 
 async def _next(chunks: AsyncGenerator[bytes, None]) -> bytes:
