@@ -37,7 +37,22 @@ EDGE_SHAPES: dict[str, dict[str, Any]] = {
     "dilation_2": {"n": 1, "c": 8, "h": 17, "w": 17, "k": 8, "r": 3, "s": 3, "pad_h": 2, "pad_w": 2}
     | {"dilation_h": 2, "dilation_w": 2},
     "groups_2": {"n": 2, "c": 16, "h": 12, "w": 12, "k": 8, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1, "groups": 2},
+    "groups_odd": {"n": 3, "c": 15, "h": 9, "w": 11, "k": 21, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1, "groups": 3}
+    | {"stride_h": 2, "stride_w": 2},
+    "groups_pointwise": {"n": 3, "c": 40, "h": 7, "w": 5, "k": 90, "r": 1, "s": 1, "groups": 10},
+    "groups_48": {"n": 3, "c": 96, "h": 14, "w": 14, "k": 96, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1, "groups": 2},
+    "groups_dilated": {"n": 1, "c": 24, "h": 13, "w": 40, "k": 18, "r": 5, "s": 3, "pad_h": 4, "pad_w": 2, "groups": 2}
+    | {"dilation_h": 2, "dilation_w": 3},
     "depthwise": {"n": 1, "c": 16, "h": 14, "w": 14, "k": 16, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1, "groups": 16},
+    "depthwise_stride_2": {"n": 2, "c": 24, "h": 15, "w": 15, "k": 24, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1}
+    | {"stride_h": 2, "stride_w": 2, "groups": 24},
+    "depthwise_5x5": {"n": 3, "c": 40, "h": 7, "w": 7, "k": 40, "r": 5, "s": 5, "pad_h": 2, "pad_w": 2, "groups": 40},
+    "depthwise_wide": {"n": 1, "c": 4, "h": 5, "w": 300, "k": 4, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1, "groups": 4},
+    "depthwise_dilated": {"n": 1, "c": 8, "h": 17, "w": 17, "k": 8, "r": 3, "s": 3, "pad_h": 2, "pad_w": 2}
+    | {"dilation_h": 2, "dilation_w": 2, "groups": 8},
+    "depthwise_multiplied": {"n": 2, "c": 6, "h": 9, "w": 9, "k": 18, "r": 3, "s": 3, "pad_h": 1, "groups": 6},
+    "depthwise_even": {"n": 1, "c": 5, "h": 9, "w": 11, "k": 5, "r": 2, "s": 4, "stride_h": 3, "pad_w": 1, "groups": 5},
+    "depthwise_scale": {"n": 3, "c": 20, "h": 7, "w": 7, "k": 20, "r": 1, "s": 1, "groups": 20},
 }
 
 

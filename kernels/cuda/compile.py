@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +13,8 @@ import numpy as np
 
 from data.problem import ConvProblem, DType
 from kernels.cuda import (
+    depthwise_choice,
+    grouped_plan,
     implicit_gemm_choice,
     implicit_gemm_nhwc_plan,
     implicit_gemm_plan,
@@ -43,6 +46,10 @@ _FLOAT32_ALONE: Final = ("winograd_large", "winograd_gemm")
 INSTANTIATIONS: Final[dict[str, tuple[dict[str, int], ...]]] = {
     "direct": _FILTERS_OF_DIRECT,
     "cuconv": _FILTERS_OF_CUCONV,
+    "depthwise": depthwise_choice.DEFINES,
+    "depthwise_any": ({},),
+    "depthwise_channels": depthwise_choice.DEFINES_CHANNELS,
+    "depthwise_nhwc": depthwise_choice.DEFINES_NHWC,
     "im2col": ({},),
     "implicit_gemm": _CUTS_OF_IMPLICIT_GEMM,
     "implicit_gemm_nhwc": implicit_gemm_nhwc_plan.DEFINES,
@@ -55,15 +62,23 @@ INSTANTIATIONS: Final[dict[str, tuple[dict[str, int], ...]]] = {
     "nhwc_pack": implicit_gemm_nhwc_plan.PACK_DEFINES,
     "fft": _TILES_OF_FFT,
     "pointwise": pointwise_plan.DEFINES,
+    "grouped": grouped_plan.DEFINES,
     "winograd": ({},),
     "winograd_large": winograd_large_plan.TRANSFORM_DEFINES,
     "winograd_gemm": winograd_large_plan.GEMM_DEFINES,
 }
 """Every source, and the definitions beside the storage type that a launcher may compile it with."""
 
+_BY_STORAGE: Final[dict[str, Callable[[str], tuple[dict[str, int], ...]]]] = {
+    "depthwise_channels": lambda storage: depthwise_choice.channels_defines(4 if storage == "FLOAT32" else 2),
+    "depthwise_nhwc": lambda storage: depthwise_choice.staged_defines(4 if storage == "FLOAT32" else 2),
+    "grouped": grouped_plan.defines_of,
+    "implicit_gemm_nhwc": implicit_gemm_nhwc_plan.defines_for,
+}
+
 _INCLUDE: Final = re.compile(r'^#include "(\w+\.cuh)"$', re.MULTILINE)
 
-_STORAGE_OF: Final = {
+STORAGE_OF: Final = {
     DType.FLOAT32: "FLOAT32",
     DType.TF32: "FLOAT32",
     DType.FLOAT16: "FLOAT16",
@@ -76,10 +91,10 @@ def instantiations(name: str, storage: str) -> tuple[dict[str, int], ...]:
     if name in _FLOAT32_ALONE and storage != "FLOAT32":
         return ()
     if name == "pointwise":
-        return pointwise_plan.instantiations_for(dtype for dtype in DType if _STORAGE_OF[dtype] == storage)
-    if name == "implicit_gemm_nhwc":
-        return implicit_gemm_nhwc_plan.defines_for(storage)
-    dtypes = [dtype for dtype, its_storage in _STORAGE_OF.items() if its_storage == storage]
+        return pointwise_plan.instantiations_for(dtype for dtype in DType if STORAGE_OF[dtype] == storage)
+    if name in _BY_STORAGE:
+        return _BY_STORAGE[name](storage)
+    dtypes = [dtype for dtype, its_storage in STORAGE_OF.items() if its_storage == storage]
     if name == "implicit_gemm_tensor":
         return tuple(defines for dtype in dtypes for defines in implicit_gemm_choice.every_define(dtype))
     if name != "implicit_gemm":
@@ -165,7 +180,7 @@ def load_module(name: str, dtype: DType, **defines: int) -> Any:
     """The module that `load_kernel` takes kernels from: a ``cupy.RawModule``, compiled once a process."""
     if defines not in INSTANTIATIONS[name]:
         raise ValueError(f"{name}.cu is compiled with {INSTANTIATIONS[name]}, not {defines}")
-    return _load_module(name, _STORAGE_OF[dtype], tuple(defines.items()))
+    return _load_module(name, STORAGE_OF[dtype], tuple(defines.items()))
 
 
 @cache

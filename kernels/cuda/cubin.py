@@ -1,18 +1,21 @@
-"""Modules for one exact architecture, which CuPy's own compile call cannot name: sm_90a has wgmma."""
+"""Modules for one exact architecture, which CuPy's own compile call cannot name: sm_90a has wgmma.
+
+What was compiled is kept where CuPy keeps what it compiles, and loaded from there by the next process.
+"""
 
 from __future__ import annotations
 
+import os
+import uuid
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import cupy
-
 
 def load_cubin(source: str, name: str, options: tuple[str, ...], arch: str) -> Any:
-    """Compile by NVRTC and load on the current device: a ``cupy.RawModule``.
+    """Compile by NVRTC, unless that was done before, and load on the current device: a ``cupy.RawModule``.
 
     Parameters
     ----------
@@ -27,15 +30,47 @@ def load_cubin(source: str, name: str, options: tuple[str, ...], arch: str) -> A
     ------
     cupy.cuda.compiler.CompileException
     """
-    cubin = _compile(source, name, (*options, f"--gpu-architecture={arch}", "-ftz=true"))
-    path = Path(_folder().name) / f"{sha256(cubin).hexdigest()}.cubin"
-    path.write_bytes(cubin)
-    return cupy.RawModule(path=str(path))
+    import cupy
+
+    # CuPy opens the file again on every device.
+    return cupy.RawModule(path=str(compiled(source, name, (*options, f"--gpu-architecture={arch}", "-ftz=true"))))
+
+
+def compiled(source: str, name: str, options: tuple[str, ...]) -> Path:
+    """The cubin of a source, of this compiler with these options, in the cache.
+
+    Raises
+    ------
+    cupy.cuda.compiler.CompileException
+    """
+    from cuda.bindings import nvrtc
+
+    _, *version = nvrtc.nvrtcVersion()
+    made_of = "\0".join([*map(str, version), *options, source])
+    path = _folder() / f"{name}-{sha256(made_of.encode()).hexdigest()}.cubin"
+    if not path.exists():
+        unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        try:
+            unfinished.write_bytes(_compile(source, name, options))
+            unfinished.replace(path)  # whole or not at all: other processes look for it
+        finally:
+            unfinished.unlink(missing_ok=True)
+    return path
+
+
+def _folder() -> Path:
+    """In CuPy's cache; where that cannot be written to, a folder that lives as long as the process."""
+    cupys = os.environ.get("CUPY_CACHE_DIR") or Path.home() / ".cupy" / "kernel_cache"
+    folder = Path(cupys) / "conv-advisor"
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError:
+        return Path(_passing_folder().name)
+    return folder if os.access(folder, os.W_OK | os.X_OK) else Path(_passing_folder().name)
 
 
 @cache
-def _folder() -> TemporaryDirectory[str]:
-    # CuPy opens the file again on every device: it lives as long as the process.
+def _passing_folder() -> TemporaryDirectory[str]:
     return TemporaryDirectory(prefix="conv-advisor-")
 
 
@@ -46,9 +81,11 @@ def _compile(source: str, name: str, options: tuple[str, ...]) -> bytes:
     try:
         (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            from cupy.cuda.compiler import CompileException
+
             log = b" " * nvrtc.nvrtcGetProgramLogSize(program)[1]
             nvrtc.nvrtcGetProgramLog(program, log)
-            raise cupy.cuda.compiler.CompileException(log.decode(), source, name, options, "nvrtc")
+            raise CompileException(log.decode(), source, name, options, "nvrtc")
         cubin: bytes = b" " * nvrtc.nvrtcGetCUBINSize(program)[1]
         nvrtc.nvrtcGetCUBIN(program, cubin)
         return cubin

@@ -211,12 +211,14 @@ def expected_us(cut: Cut, problem: ConvProblem, device: Device) -> float:
     return fixed + waves * wave_us(resident) + (wave_us(ceil(rest * resident / places)) if rest else 0.0)
 
 
+def every_cut(problem: ConvProblem, device: Device) -> list[Cut]:
+    """Those that the device can run; none where the kernel cannot: only devices with clusters do."""
+    return list(cuts(tiles_for(problem), problem, LARGEST_CLUSTER)) if plans.has_clusters(device) else []
+
+
 def plan_cut(problem: ConvProblem, device: Device) -> Cut | None:
-    """The cut that the model expects to be fastest; None where the kernel cannot run: only devices with clusters do."""
-    if not plans.has_clusters(device):
-        return None
-    possible = cuts(tiles_for(problem), problem, LARGEST_CLUSTER)
-    return min(possible, key=lambda cut: expected_us(cut, problem, device), default=None)
+    """The cut that the model expects to be fastest; None where the kernel cannot run."""
+    return min(every_cut(problem, device), key=lambda cut: expected_us(cut, problem, device), default=None)
 
 
 def choose_cut(problem: ConvProblem, device: Device) -> Cut | plans.Cut:

@@ -215,12 +215,12 @@ def run_elements(dtype: DType) -> int:
 def packed_channels(problem: ConvProblem) -> int:
     """Channels of the packed copies: whole runs."""
     run = run_elements(problem.dtype)
-    return ceil(problem.c / run) * run
+    return -(-problem.c // run) * run
 
 
 def is_packed(problem: ConvProblem) -> bool:
     """Whether x and weight are copied before they are multiplied: always from nchw, else to pad the channels."""
-    return problem.layout is Layout.NCHW or packed_channels(problem) != problem.c
+    return problem.layout is Layout.NCHW or problem.c % run_elements(problem.dtype) != 0
 
 
 def is_pointwise(problem: ConvProblem) -> bool:
@@ -231,12 +231,17 @@ def is_pointwise(problem: ConvProblem) -> bool:
 def weight_bytes(problem: ConvProblem) -> int:
     """Of the packed filters, padded so that x begins aligned."""
     elements = problem.k * problem.r * problem.s * packed_channels(problem)
-    return ceil(elements * problem.dtype.itemsize_bytes / PACKED_ALIGNMENT) * PACKED_ALIGNMENT
+    return -(-elements * problem.dtype.itemsize_bytes // PACKED_ALIGNMENT) * PACKED_ALIGNMENT
 
 
 def image_bytes(problem: ConvProblem) -> int:
     """Of a packed image."""
     return problem.h * problem.w * packed_channels(problem) * problem.dtype.itemsize_bytes
+
+
+def least_workspace_bytes(problem: ConvProblem) -> int:
+    """Of the packed copies, of one image at a time."""
+    return weight_bytes(problem) + image_bytes(problem) if is_packed(problem) else 0
 
 
 def images_at_a_time(problem: ConvProblem, limit_bytes: int) -> int:
@@ -250,9 +255,9 @@ def images_at_a_time(problem: ConvProblem, limit_bytes: int) -> int:
     if not is_packed(problem):
         return problem.n
     limit_bytes = min(limit_bytes, MAX_ELEMENTS * problem.dtype.itemsize_bytes)
+    if (least_bytes := least_workspace_bytes(problem)) > limit_bytes:
+        raise WorkspaceExceeded(least_bytes, limit_bytes)
     fixed, each = weight_bytes(problem), image_bytes(problem)
-    if fixed + each > limit_bytes:
-        raise WorkspaceExceeded(fixed + each, limit_bytes)
     fitting = min(problem.n, (limit_bytes - fixed) // each)
     # Equal chunks: fewer images at a time than would fit, but no small rest.
     return ceil(problem.n / ceil(problem.n / fitting))
@@ -345,15 +350,19 @@ def expected_us(cut: Cut, problem: ConvProblem, device: Device, images: int) -> 
     return menu.launch_us + waves * wave_us(resident) + (wave_us(rest) if rest else 0.0) + cluster_us
 
 
-def plan_cut(problem: ConvProblem, device: Device, images: int) -> Cut:
-    """The cut that the model expects to be fastest; no block of a cluster is left without a stage."""
-    cuts = (
+def every_cut(problem: ConvProblem) -> list[Cut]:
+    """Those that fit; no block of a cluster is left without a stage."""
+    return [
         Cut(tile, cluster)
         for tile in menu_for(problem.dtype).tiles
         for cluster in range(1, LARGEST_CLUSTER + 1)
         if cluster <= stages_of(problem) and tile.shared_bytes(problem.layout, cluster) <= MOST_SHARED_BYTES
-    )
-    return min(cuts, key=lambda cut: expected_us(cut, problem, device, images))
+    ]
+
+
+def plan_cut(problem: ConvProblem, device: Device, images: int) -> Cut:
+    """The cut that the model expects to be fastest."""
+    return min(every_cut(problem), key=lambda cut: expected_us(cut, problem, device, images))
 
 
 def defines_for(storage: str) -> tuple[dict[str, int], ...]:

@@ -248,12 +248,16 @@ def has_clusters(device: Device) -> bool:
     return int((device.capability or "0").split(".")[0]) >= 9
 
 
-def plan_cut(problem: ConvProblem, device: Device) -> Cut:
-    """The cut that the model expects to be fastest; no block of a cluster is left without a stage."""
-    cuts = (
+def every_cut(problem: ConvProblem, device: Device) -> list[Cut]:
+    """Those that the device can run; no block of a cluster is left without a stage."""
+    return [
         Cut(tile, cluster)
         for tile in menu_for(problem.dtype).tiles
         for cluster in range(1, LARGEST_CLUSTER + 1 if has_clusters(device) else 2)
         if cluster <= ceil(problem.gemm_k / tile.bk)
-    )
-    return min(cuts, key=lambda cut: expected_us(cut, problem, device))
+    ]
+
+
+def plan_cut(problem: ConvProblem, device: Device) -> Cut:
+    """The cut that the model expects to be fastest."""
+    return min(every_cut(problem, device), key=lambda cut: expected_us(cut, problem, device))

@@ -117,14 +117,7 @@ def planes_bytes(problem: ConvProblem) -> int:
 
 def is_plain_gemm(problem: ConvProblem) -> bool:
     """Whether x is its own im2col matrix: 1×1, stride 1, no padding."""
-    return (problem.r, problem.s, problem.stride_h, problem.stride_w, problem.pad_h, problem.pad_w) == (
-        1,
-        1,
-        1,
-        1,
-        0,
-        0,
-    )
+    return problem.r == problem.s == problem.stride_h == problem.stride_w == 1 and problem.pad_h == problem.pad_w == 0
 
 
 def column_elements(problem: ConvProblem) -> int:
@@ -159,6 +152,12 @@ def plan_gemm(problem: ConvProblem, limit_bytes: int) -> ChunkPlan:
         return ChunkPlan(problem.n, BLAS_WORKSPACE_BYTES)
     elements = column_elements(problem)
     return _plan_images(problem.n, BLAS_WORKSPACE_BYTES, elements * problem.dtype.itemsize_bytes, elements, limit_bytes)
+
+
+def least_gemm_bytes(problem: ConvProblem) -> int:
+    """What `plan_gemm` needs for one image at a time."""
+    columns = 0 if is_plain_gemm(problem) else column_elements(problem) * problem.dtype.itemsize_bytes
+    return BLAS_WORKSPACE_BYTES + columns
 
 
 def winograd_tiles(problem: ConvProblem) -> int:

@@ -10,9 +10,11 @@ from data.measurement import Device
 from data.problem import ConvProblem
 from kernels.cuda import (
     cuconv,
+    depthwise,
     direct,
     fft,
     gemm,
+    grouped,
     implicit_gemm,
     implicit_gemm_nhwc,
     pointwise,
@@ -27,6 +29,7 @@ _PREPARE: Final[dict[str, Callable[[ConvProblem, Device, int], Launch]]] = {
     "cuda.direct_tiled_halo": direct.prepare_tiled_halo,
     "cuda.direct_tiled_cached": direct.prepare_tiled_cached,
     "cuda.cuconv": cuconv.prepare,
+    "cuda.depthwise": depthwise.prepare,
     "cuda.gemm": gemm.prepare,
     "cuda.implicit_gemm": implicit_gemm.prepare,
     "cuda.implicit_gemm_nhwc": implicit_gemm_nhwc.prepare,
@@ -37,6 +40,7 @@ _PREPARE: Final[dict[str, Callable[[ConvProblem, Device, int], Launch]]] = {
     "cuda.winograd_nonfused_4x4_3x3": winograd_large.prepare,
     "cuda.winograd_nonfused_4x4_5x5": winograd_large.prepare,
     "cuda.pointwise": pointwise.prepare,
+    "cuda.grouped": grouped.prepare,
 }
 
 

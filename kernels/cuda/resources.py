@@ -114,7 +114,16 @@ _ELEMENTS: Final = (
     "a copy of single elements, for channels that are no multiple of 16 bytes: it waits for memory, not for these"
 )
 
+_STRIDE_2: Final = (
+    "the bound of two blocks leaves 128 registers, of which twenty-five taps of two channels and their sums need all"
+)
+
 BORNE_SPILLS: Final = (
+    BorneSpill(
+        *("depthwise_nhwc", "depthwise_staged", "sm_90", 12, _STRIDE_2),
+        storage="BFLOAT16",
+        defines=(("FILTER_R", 5), ("STRIDE", 2), ("TP", 4), ("TQ", 2)),
+    ),
     BorneSpill("pointwise", "pointwise", "sm_90a", 12, _ELEMENTS, defines=(("BN", 256), ("LOADING", 3))),
     BorneSpill("cuconv", "cuconv_pointwise", "sm_80", 40, _CUCONV_16, defines=(("FILTERS", 16),)),
     BorneSpill("cuconv", "cuconv_scalar_products", "sm_80", 40, _CUCONV_16, defines=(("FILTERS", 16),)),

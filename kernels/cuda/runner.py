@@ -121,7 +121,7 @@ class CudaRunner:
         return [(graph_engine_variant(ref.engine).id, ref.to_json()) for refs in engines.values() for ref in refs]
 
     def first_run(self, problem: ConvProblem, launch: Launch, operands: Operands) -> FirstRun:
-        """Poison y, launch, compare; a second launch, with its code loaded, gives the time where that matters."""
+        """Poison y, launch, compare; further launches, with the code loaded, give the time where that matters."""
         with self._stream, translated():
             self._checks.poison(operands.y, problem.dtype)
             launch_ms = self._launch_ms(launch, operands)
@@ -131,6 +131,8 @@ class CudaRunner:
                 error = np.inf
             if launch_ms < 10 * SLOW_LAUNCH_MS:
                 launch_ms = self._launch_ms(launch, operands)
+            if launch_ms < SLOW_LAUNCH_MS:  # the least: a host that is busy for a moment must not make it look hopeless
+                launch_ms = min(launch_ms, *(self._launch_ms(launch, operands) for _ in range(2)))
         return FirstRun(float(error), launch_ms)
 
     def sample(

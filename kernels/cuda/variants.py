@@ -9,7 +9,7 @@ from typing import Final
 from data.errors import WorkspaceExceeded
 from data.measurement import Device
 from data.problem import MAX_ELEMENTS, ConvProblem, DType, Layout
-from kernels.cuda import implicit_gemm_nhwc_plan, implicit_gemm_plan, plans, winograd_large_plan
+from kernels.cuda import grouped_plan, implicit_gemm_nhwc_plan, implicit_gemm_plan, plans, winograd_large_plan
 from kernels.variant import (
     DEFAULT_WORKSPACE_LIMIT_BYTES,
     Algorithm,
@@ -36,13 +36,16 @@ _CUCONV: Final = "Jordà, Valero-Lara, Peña: cuConv, arXiv:2103.16234"
 _IM2COL: Final = "Chellapilla, Puri, Simard: High Performance Convolutional Neural Networks, 2006"
 _CUDNN: Final = "Chetlur et al.: cuDNN: Efficient Primitives for Deep Learning, arXiv:1410.0759"
 _FFT: Final = "Mathieu, Henaff, LeCun: Fast Training of Convolutional Networks through FFTs, arXiv:1312.5851"
+_MOBILENETS: Final = "Howard et al.: MobileNets, arXiv:1704.04861"
 _SPLIT_TF32: Final = "Ootomo, Yokota: Recovering single precision accuracy from Tensor Cores, arXiv:2203.03341"
 _WINOGRAD: Final = "Lavin, Gray: Fast Algorithms for Convolutional Neural Networks, arXiv:1509.09308"
 
 
 def _fits_indices(problem: ConvProblem, _device: Device) -> str | None:
-    padded = max(problem.h + 2 * problem.pad_h, problem.w + 2 * problem.pad_w)
-    return None if padded <= MOST_PADDED else f"padded input has {padded} rows or columns, above {MOST_PADDED}"
+    rows, columns = problem.h + 2 * problem.pad_h, problem.w + 2 * problem.pad_w
+    if rows <= MOST_PADDED and columns <= MOST_PADDED:
+        return None
+    return f"padded input has {max(rows, columns)} rows or columns, above {MOST_PADDED}"
 
 
 def _fits_constant_memory(problem: ConvProblem, _device: Device) -> str | None:
@@ -67,7 +70,7 @@ def _fits_shared_memory(has_halo: bool) -> Rule:
 
 def _fits_columns(problem: ConvProblem, _device: Device) -> str | None:
     elements = plans.column_elements(problem)
-    if plans.is_plain_gemm(problem) or elements <= MAX_ELEMENTS:
+    if elements <= MAX_ELEMENTS or plans.is_plain_gemm(problem):
         return None
     return f"the im2col matrix of one image has {elements} elements, above {MAX_ELEMENTS}"
 
@@ -92,6 +95,12 @@ def _winograd_bytes(problem: ConvProblem) -> int:
     return _under_the_default_limit(lambda limit: plans.plan_winograd(problem, limit).workspace_bytes)
 
 
+def _is_depthwise(problem: ConvProblem, _device: Device) -> str | None:
+    if problem.c == problem.groups > 1:
+        return None
+    return f"groups is {problem.groups}, with {problem.c // problem.groups} of the {problem.c} channels each"
+
+
 @of_device
 def _has_wgmma(_problem: ConvProblem, device: Device) -> str | None:
     if device.capability == "9.0":
@@ -103,6 +112,17 @@ def _is_unpadded(problem: ConvProblem, _device: Device) -> str | None:
     if problem.pad_h == problem.pad_w == 0:
         return None
     return f"padding is {problem.pad_h}x{problem.pad_w}, not 0x0"
+
+
+def _has_groups_of_channels(problem: ConvProblem, _device: Device) -> str | None:
+    if 1 < problem.groups < problem.c:
+        return None
+    return f"groups is {problem.groups}, with {problem.c // problem.groups} of the {problem.c} channels each"
+
+
+def _fits_a_slab(problem: ConvProblem, _device: Device) -> str | None:
+    taps, most = problem.r * problem.s, grouped_plan.MOST_TAPS
+    return None if taps <= most else f"the filter has {taps} taps, above {most}"
 
 
 def _packed_bytes(problem: ConvProblem) -> int:
@@ -162,6 +182,7 @@ VARIANTS: Final = (
         Algorithm.GEMM,
         why_not=all_of(_ANY, _fits_columns),
         workspace_bytes=_gemm_bytes,
+        least_workspace_bytes=plans.least_gemm_bytes,
         source=_IM2COL,
     ),
     _variant(
@@ -176,6 +197,7 @@ VARIANTS: Final = (
         Algorithm.IMPLICIT_GEMM,
         why_not=all_of(_ANY, layout_is(Layout.NHWC), _PACKED),
         workspace_bytes=_packed_bytes,
+        least_workspace_bytes=implicit_gemm_nhwc_plan.least_workspace_bytes,
         source=_CUDNN,
     ),
     _variant(
@@ -183,6 +205,7 @@ VARIANTS: Final = (
         Algorithm.IMPLICIT_GEMM,
         why_not=all_of(_NCHW, _PACKED),
         workspace_bytes=_packed_bytes,
+        least_workspace_bytes=implicit_gemm_nhwc_plan.least_workspace_bytes,
         source=_CUDNN,
     ),
     _variant("cuda.fft", Algorithm.FFT, why_not=_PLAIN, workspace_bytes=_fft_bytes, source=_FFT),
@@ -220,6 +243,20 @@ VARIANTS: Final = (
         "cuda.pointwise",
         Algorithm.IMPLICIT_GEMM,
         why_not=all_of(_NCHW, stride_1, groups_1, filter_is((1, 1)), _is_unpadded, _has_wgmma),
+        workspace_bytes=no_workspace,
+        source=_SPLIT_TF32,
+    ),
+    _variant(
+        "cuda.depthwise",
+        Algorithm.DIRECT,
+        why_not=all_of(_ANY, _is_depthwise),
+        workspace_bytes=no_workspace,
+        source=_MOBILENETS,
+    ),
+    _variant(
+        "cuda.grouped",
+        Algorithm.IMPLICIT_GEMM,
+        why_not=all_of(_ANY, _has_groups_of_channels, _fits_a_slab),
         workspace_bytes=no_workspace,
         source=_SPLIT_TF32,
     ),

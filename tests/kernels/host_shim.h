@@ -37,6 +37,9 @@ struct alignas(16) float4 {
 };
 inline float2 make_float2(float x, float y) { return {x, y}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+struct int2 {
+    int x, y;
+};
 struct uint2 {
     unsigned x, y;
 };

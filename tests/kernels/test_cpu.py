@@ -22,6 +22,7 @@ from tests.shapes import EDGE_SHAPES, edge_problem
 
 CPU = Device(id="cpu", name="cpu", kind="cpu")
 BY_ID = {variant.id: variant for variant in VARIANTS}
+GROUPED = {name for name, shape in EDGE_SHAPES.items() if shape.get("groups", 1) > 1}
 SAME_3X3 = {"r": 3, "s": 3, "pad_h": 1, "pad_w": 1}
 FURTHER_SHAPES = {
     "rows_longer_than_a_block": {"n": 2, "c": 2, "h": 3, "w": 1100, "k": 5, "r": 3, "s": 7, "pad_h": 1, "pad_w": 3},
@@ -86,11 +87,11 @@ def test_it_is_right_wherever_it_claims_to_apply(variant, name):
     [
         (Algorithm.DIRECT, set()),
         (Algorithm.GEMM, set()),
-        (Algorithm.FFT, {"groups_2", "depthwise"}),
+        (Algorithm.FFT, GROUPED),
         (
             Algorithm.WINOGRAD,
             {name for name, shape in EDGE_SHAPES.items() if (shape["r"], shape["s"]) != (3, 3)}
-            | {"stride_2", "dilation_2", "groups_2", "depthwise"},
+            | {"stride_2", "dilation_2", *GROUPED},
         ),
     ],
 )

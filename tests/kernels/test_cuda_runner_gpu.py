@@ -57,6 +57,16 @@ def test_an_output_that_is_not_written_is_an_infinite_error(runner: Runner) -> N
     assert not first.max_error < 1e9
 
 
+def test_a_host_that_is_busy_for_a_moment_does_not_make_a_launch_look_slow(
+    runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = edge_problem("same_3x3", DType.FLOAT32, Layout.NCHW)
+    taken_ms = iter([30.0, 2.0, 0.03, 0.04])
+    monkeypatch.setattr(runner, "_launch_ms", lambda _launch, _operands: next(taken_ms))
+    first = runner.first_run(problem, Launch(lambda _x, _weight, _y: None), runner.make_operands(problem, 0))
+    assert first.launch_ms == 0.03
+
+
 @pytest.mark.gpu_exclusive
 @pytest.mark.parametrize("l2", L2State)
 def test_samples_are_positive_bounded_in_number_and_have_clocks(runner: Runner, l2: L2State) -> None:

@@ -20,7 +20,7 @@ H200 = Device(id="nvidia-h200", name="NVIDIA H200", kind="cuda", capability="9.0
 V100 = Device(id="tesla-v100", name="Tesla V100", kind="cuda", capability="7.0", processors=80)
 BY_ID = {variant.id: variant for variant in VARIANTS}
 MIB = 2**20
-NHWC = ("cuda.gemm", "cuda.implicit_gemm_nhwc")
+NHWC = ("cuda.gemm", "cuda.implicit_gemm_nhwc", "cuda.grouped", "cuda.depthwise")
 LARGE_TILES = ("cuda.winograd_nonfused_4x4_3x3", "cuda.winograd_nonfused_4x4_5x5")
 PACKED = ("cuda.implicit_gemm_nhwc", "cuda.implicit_gemm_transposed")
 
@@ -50,6 +50,8 @@ def test_the_ids_never_change() -> None:
         "cuda.winograd_nonfused_4x4_3x3",
         "cuda.winograd_nonfused_4x4_5x5",
         "cuda.pointwise",
+        "cuda.depthwise",
+        "cuda.grouped",
     ]
     assert all(variant.backend is Backend.CUDA and variant.is_deterministic for variant in VARIANTS)
 
@@ -59,10 +61,14 @@ def test_the_ids_never_change() -> None:
 def test_a_plain_3x3_layer_is_for_every_variant_but_one(variant_id: str, dtype: DType) -> None:
     size = 5 if variant_id.endswith("5x5") else 1 if variant_id == "cuda.pointwise" else 3
     layout = "nhwc" if variant_id == "cuda.implicit_gemm_nhwc" else "nchw"
+    groups = 2 if variant_id == "cuda.grouped" else 1
     expected = "dtype is float32" if variant_id in PACKED and dtype is DType.FLOAT32 else "applies"
     if variant_id in LARGE_TILES and dtype is not DType.FLOAT32:
         expected = f"dtype is {dtype}, not float32"
-    assert expected in (reason(variant_id, f"14-8-{size}-32-16", dtype=dtype, layout=layout) or "applies")
+    if variant_id == "cuda.depthwise":
+        expected = f"groups is {groups}, with {16 // groups} of the 16 channels each"
+    changes = {"dtype": dtype, "layout": layout, "groups": groups}
+    assert expected in (reason(variant_id, f"14-8-{size}-32-16", **changes) or "applies")
 
 
 @pytest.mark.parametrize(
@@ -91,6 +97,12 @@ def test_a_plain_3x3_layer_is_for_every_variant_but_one(variant_id: str, dtype: 
         ("cuda.pointwise", "14-1-3-8-8", {}, "filter is 3x3, not 1x1"),
         ("cuda.pointwise", "14-1-1-8-8", {"stride_w": 2}, "stride is 1x2"),
         ("cuda.pointwise", "14-1-1-8-8", {"pad_h": 1}, "padding is 1x0, not 0x0"),
+        ("cuda.grouped", "14-1-3-8-8", {}, "groups is 1, with 8 of the 8 channels each"),
+        ("cuda.grouped", "14-1-3-8-8", {"groups": 8}, "groups is 8, with 1 of the 8 channels each"),
+        ("cuda.grouped", "40-1-33-8-8", {"groups": 2}, "1089 taps, above 1024"),
+        ("cuda.depthwise", "14-1-3-16-8", {"groups": 4}, "groups is 4, with 2 of the 8 channels each"),
+        ("cuda.depthwise", "14-1-3-16-1", {}, "groups is 1, with 1 of the 1 channels each"),
+        ("cuda.depthwise", "14-1-3-16-8", {"groups": 8, "stride_h": 2, "dilation_w": 3}, "applies"),
         ("cuda.direct_tiled_halo", "512-1-512-1-1", {}, "shared memory"),
         ("cuda.direct_constant", "512-1-512-1-1", {}, "1048576 bytes"),
         ("cuda.gemm", "512-1-512-1-1", {}, "im2col matrix of one image has 68988174336 elements"),

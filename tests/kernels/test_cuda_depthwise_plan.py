@@ -1,0 +1,157 @@
+"""How a depthwise convolution is cut; pure arithmetic."""
+
+from __future__ import annotations
+
+from math import ceil
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data.measurement import Device
+from data.problem import ConvProblem, DType, Layout
+from kernels.cuda import depthwise_choice as choice
+from kernels.cuda import depthwise_plan as plans
+from kernels.cuda.compile import INSTANTIATIONS
+from kernels.cuda.depthwise_cost import expected_us
+from kernels.cuda.depthwise_plan import Channels, Plain, Planes, Scale, Staged
+
+H200 = Device(id="nvidia-h200", name="NVIDIA H200", kind="cuda", capability="9.0", processors=132)
+
+
+def depthwise(layer: str, **changes: object) -> ConvProblem:
+    """A layer whose groups are its channels."""
+    return ConvProblem.parse(layer, groups=int(layer.rsplit("-", maxsplit=1)[-1]), **changes)
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> ConvProblem:
+    """Any that the tiled kernels are for, and some that they are not."""
+    r, s, stride, dilation = draw(st.sampled_from([*plans.WINDOWS, (1, 1, 1, 1), (4, 4, 2, 1), (3, 3, 3, 1)]))
+    c, multiplier = draw(st.integers(1, 600)), draw(st.sampled_from([1, 1, 2, 3]))
+    h, w = draw(st.integers(dilation * (r - 1) + 1, 120)), draw(st.integers(dilation * (s - 1) + 1, 300))
+    pads = draw(st.integers(0, r)), draw(st.integers(0, s))
+    dtype, layout = draw(st.sampled_from(list(DType))), draw(st.sampled_from(list(Layout)))
+    sizes = (draw(st.integers(1, 64)), c, h, w, c * multiplier, r, s, stride, stride, *pads, dilation, dilation, c)
+    return ConvProblem(*sizes, dtype=dtype, layout=layout)
+
+
+@given(divisor=st.integers(1, 2**31 - 1), value=st.integers(0, 2**31 - 1))
+def test_a_divider_divides(divisor: int, value: int) -> None:
+    magic, shift = plans.divider(divisor)
+    assert 0 <= magic < 2**32
+    for numerator in (value, value // divisor * divisor, max(0, value // divisor * divisor - 1)):
+        assert (numerator * magic >> 32 if magic else numerator) >> shift == numerator // divisor
+
+
+@pytest.mark.parametrize(
+    ("layer", "changes", "expected"),
+    [
+        ("14-8-3-16-16", {}, {Planes}),
+        ("14-8-3-16-16", {"layout": "nhwc"}, {Staged, Channels}),
+        ("14-8-3-32-16", {"layout": "nhwc"}, {Channels}),
+        ("14-8-3-15-15", {"layout": "nhwc", "dtype": "float16"}, {Channels}),
+        ("14-8-3-15-15", {"layout": "nhwc"}, {Staged, Channels}),
+        ("14-8-1-16-16", {}, {Scale}),
+        ("14-8-1-32-16", {}, {Plain}),
+        ("14-8-1-16-16", {"stride_h": 2, "stride_w": 2}, {Planes}),
+        ("14-8-4-16-16", {}, {Plain}),
+        ("14-8-3-16-16", {"stride_h": 2}, {Plain}),
+        ("14-8-3-16-16", {"dilation_h": 2}, {Plain}),
+    ],
+)
+def test_each_kind_of_layer_has_its_kernels(layer: str, changes: dict[str, object], expected: set[type]) -> None:
+    assert {type(cut) for cut in choice.cuts_for(depthwise(layer, **changes))} == expected
+
+
+def test_a_wide_row_is_not_staged() -> None:
+    problem = ConvProblem(1, 2, 3, 60_000, 2, 3, 3, pad_h=1, pad_w=1, groups=2)
+    cut = choice.plan_cut(problem, H200)
+    assert isinstance(cut, Planes)
+    assert cut.staged == 0
+
+
+@pytest.mark.parametrize(
+    ("layer", "changes", "tq", "expected"),
+    [
+        ("14-8-3-16-16", {}, 2, 2),
+        ("14-8-5-16-16", {}, 2, 1),
+        ("14-8-3-16-16", {}, 1, 0),
+        ("13-8-3-16-16", {}, 2, 0),
+        ("14-8-3-16-16", {"stride_h": 2, "stride_w": 2}, 1, 2),
+        ("14-8-3-16-16", {"pad_w": 0, "s": 2}, 2, 0),
+    ],
+)
+def test_elements_are_loaded_in_twos_where_rows_are_even(
+    layer: str, changes: dict[str, int], tq: int, expected: int
+) -> None:
+    assert Planes(2, tq, 1, 128).pairs_of(depthwise(layer, **changes)) == expected
+
+
+def test_shared_memory_by_hand() -> None:
+    whole = depthwise("14-8-3-16-16")
+    cut = Planes(7, 2, 2, 128)
+    # 14 threads a plane: 9 planes; 3 columns around the run, and what its first vector has before it.
+    assert cut.share_of(whole) == (9, 14)
+    assert cut.shared_elements(whole) == (9 * 196 + 2 * 8 + 4, 9 * 196 + 4)
+    band = depthwise("224-1-3-4-4")
+    assert cut.share_of(band) == (1, 7)
+    assert cut.shared_elements(band) == (9 * 224 + 2 * 8 + 4, 7 * 224 + 4)
+    channels = Staged(4, 4, 2, 2, 64, 128)
+    # 16 threads' channels are 4 a pixel, so that 32 tiles of 4 x 2 share a block: 4 down, 7 across.
+    assert channels.share_of(depthwise("14-8-3-64-64", layout="nhwc")) == (16, 14)
+    assert channels.shared_bytes(depthwise("14-8-3-64-64", layout="nhwc")) == 18 * 16 * 64
+
+
+@settings(deadline=None, max_examples=150)
+@given(problem=problems())
+def test_every_cut_covers_the_outputs_fits_and_is_compiled(problem: ConvProblem) -> None:
+    window = plans.window_of(problem)
+    for cut in choice.cuts_for(problem):
+        if isinstance(cut, Scale | Plain):
+            continue
+        assert window is not None
+        blocks, threads = cut.grid_of(problem)
+        assert 0 < blocks < 2**31
+        assert threads <= plans.MOST_THREADS
+        if isinstance(cut, Planes):
+            planes, rows = cut.share_of(problem)
+            assert blocks * planes * rows >= problem.n * problem.k * problem.p
+            assert rows == problem.p or (planes == 1 and rows % cut.strip == 0)
+            assert planes == 1 or planes % plans.multiplier_of(problem) == 0
+            assert cut.shared_bytes(problem) <= plans.MOST_SHARED_BYTES
+            assert cut.defines(window, cut.pairs_of(problem)) in INSTANTIATIONS["depthwise"]
+        elif isinstance(cut, Staged):
+            (lanes, parts), (rows, columns) = cut.lanes_of(problem), cut.share_of(problem)
+            copy = plans.copy_of(problem)
+            assert lanes * copy <= cut.pitch
+            assert lanes * parts * copy >= problem.c * problem.dtype.itemsize_bytes
+            assert (rows % cut.strip, columns % cut.tq) == (0, 0)
+            assert blocks == problem.n * parts * ceil(problem.p / rows) * ceil(problem.q / columns)
+            assert cut.shared_bytes(problem) <= plans.MOST_SHARED_BYTES
+            assert cut.defines(window, copy) in INSTANTIATIONS["depthwise_nhwc"]
+        else:
+            assert (
+                blocks * threads * cut.vec * cut.tp * cut.repeats * cut.tq
+                >= problem.n * problem.k * problem.p * problem.q
+            )
+            assert cut.defines(window) in INSTANTIATIONS["depthwise_channels"]
+
+
+@settings(deadline=None, max_examples=150)
+@given(problem=problems())
+def test_the_model_chooses_what_it_expects_to_be_fastest(problem: ConvProblem) -> None:
+    chosen, cuts, window = choice.plan_cut(problem, H200), choice.cuts_for(problem), plans.window_of(problem)
+    assert chosen in cuts
+    if window is None or isinstance(chosen, Scale | Plain):
+        return
+    expected = [expected_us(cut, problem, window, 132) for cut in cuts if not isinstance(cut, Scale | Plain)]
+    assert 0 < expected_us(chosen, problem, window, 132) <= min(expected)
+
+
+def test_a_single_image_gets_more_threads_than_a_large_batch_would_have() -> None:
+    for layout in Layout:
+        one, many = (choice.plan_cut(depthwise(f"14-{n}-3-96-96", layout=layout), H200) for n in (1, 256))
+        assert not isinstance(one, Scale | Plain)
+        assert not isinstance(many, Scale | Plain)
+        assert one.strip * one.tq < many.strip * many.tq

@@ -1,0 +1,76 @@
+"""The grouped convolution on a CPU: staging and outputs as they are, tensor cores by a loop; no GPU is needed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
+
+import pytest
+
+from data.problem import ConvProblem, DType, Layout
+from kernels.cuda import grouped_choice
+from kernels.cuda import grouped_plan as plans
+from kernels.reference import convolve, max_error, random_operands, tolerance
+from tests.kernels import host_cuda
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
+
+LAYERS = (
+    "7x9-3-3x3-12-8-stride1x1-pad1x1-dilation1x1-groups2",
+    "9x7-2-3x3-18-24-stride2x2-pad1x1-dilation1x1-groups3",
+    "9x16-2-1x1-40-32-stride1x1-pad0x0-dilation1x1-groups4",
+    "8x5-5-1x1-6-10-stride2x2-pad0x0-dilation1x1-groups2",
+    "6x13-1-3x2-15-9-stride1x3-pad2x1-dilation2x1-groups3",
+    "12x12-1-3x3-34-64-stride1x1-pad1x1-dilation1x1-groups2",
+)
+CASES = [
+    ConvProblem.parse(layer, dtype=dtype, layout=layout)
+    for layer in LAYERS
+    for dtype in (DType.FLOAT32, DType.BFLOAT16)
+    for layout in Layout
+]
+TILES = ((1, 1), (2, 3))
+"""Compiled here: each takes g++ seconds."""
+
+
+def cuts_of(problem: ConvProblem) -> list[plans.Cut]:
+    """Some of very different kinds: without chunks, and with them, in one stage and two; walking over tiles or not."""
+    cuts = [cut for cut in grouped_choice.every_cut(problem) if (cut.tile.mt, cut.tile.nt) in TILES]
+    kinds = {
+        (cut.tile, cut.chunk_words < plans.group_words(problem), cut.stages, cut.block_groups): cut for cut in cuts
+    }
+    found = list(kinds.values())[:6]
+    tiles = [plans.tiles_of(problem, cut) for cut in found]
+    return [
+        replace(cut, tile_blocks=count if index % 2 else max(1, count // 2))
+        for index, (cut, count) in enumerate(zip(found, tiles, strict=True))
+    ]
+
+
+def errors_of(problem: ConvProblem) -> list[float]:
+    """The error of every cut; in a process in which CuPy's name is taken by its stand-in."""
+    from kernels.cuda import grouped, prepare
+
+    x, weight = random_operands(problem, 0)
+    expected, errors = convolve(problem, x, weight), []
+    for cut in cuts_of(problem):
+        prepare._PREPARE["cuda.grouped"] = lambda problem, _device, _limit, cut=cut: grouped.prepare_cut(problem, cut)
+        errors.append(max_error(host_cuda.result_of("cuda.grouped", problem, x, weight), expected))
+    return errors
+
+
+@pytest.fixture(scope="module")
+def errors() -> Iterator[dict[ConvProblem, Future[list[float]]]]:
+    """The errors of every case, all asked for at once."""
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn"), initializer=host_cuda.install) as pool:
+        yield {case: pool.submit(errors_of, case) for case in CASES}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.key)
+def test_every_kind_of_cut_is_right(errors: dict[ConvProblem, Future[list[float]]], case: ConvProblem) -> None:
+    found = errors[case].result()
+    assert len(found) > 1
+    assert max(found) <= tolerance(case)
