@@ -19,6 +19,11 @@ class DType(StrEnum):
     """Precision of the data and the arithmetic; every accumulation is in float32.
 
     ``float32`` means no tensor cores. ``tf32`` is float32 data whose products may be rounded to tf32.
+
+    Attributes
+    ----------
+    itemsize_bytes : int
+        Of one stored element.
     """
 
     FLOAT32 = "float32"
@@ -26,10 +31,10 @@ class DType(StrEnum):
     FLOAT16 = "float16"
     BFLOAT16 = "bfloat16"
 
-    @property
-    def itemsize_bytes(self) -> int:
-        """Bytes of one stored element."""
-        return 4 if self is DType.FLOAT32 or self is DType.TF32 else 2
+    itemsize_bytes: int
+
+    def __init__(self, value: str) -> None:
+        self.itemsize_bytes = 4 if value in ("float32", "tf32") else 2  # no property: lists ask it by the 100,000
 
 
 class Layout(StrEnum):

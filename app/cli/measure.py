@@ -93,6 +93,9 @@ def sweep(
     at_most: Annotated[
         int | None, typer.Option(min=1, help="So many of the networks' problems, drawn by the seed; else all.")
     ] = None,
+    problems: Annotated[
+        Path | None, typer.Option(help="Text file of layers to add, a line each: layer, precision, memory order.")
+    ] = None,
     sampled: Annotated[int, typer.Option(min=0, help="Sampled layers to add to the networks'.")] = 0,
     seed: Annotated[int, typer.Option(min=0, help="Of the sampled layers and of the random operands.")] = 0,
     l2: L2Option = L2State.WARM,
@@ -102,6 +105,7 @@ def sweep(
     shard: Annotated[str, typer.Option(help="INDEX/COUNT: only every COUNT-th problem, from INDEX on.")] = "0/1",
     deadline_s: Annotated[float, typer.Option(min=0.1, help="For the variants of one problem together.")] = 120.0,
     time_limit_s: Annotated[float | None, typer.Option(min=0.0, help="Begin no problem after this time.")] = None,
+    picks: Annotated[bool, typer.Option(help="Ask cuDNN's heuristics too, which may take longer than timing.")] = True,
     output: Annotated[
         Path | None, typer.Option(help="Write the run to this Parquet file, its picks beside it.")
     ] = None,
@@ -115,9 +119,10 @@ def sweep(
     from kernels import catalog
 
     settings = load_settings(scheduler=scheduler)
-    problems = _network_problems(networks if networks or not sampled else "", dtypes, layouts, batches, without)
-    problems = sweeping.drawn(problems, at_most, seed) + _sampled_problems(sampled, seed, dtypes, layouts)
-    problems = sweeping.shard_of(list(dict.fromkeys(problems)), *_read_shard(shard))
+    named = networks if networks or not (sampled or problems) else ""
+    todo = sweeping.drawn(_network_problems(named, dtypes, layouts, batches, without), at_most, seed)
+    todo += _listed_problems(problems, dtypes, layouts) + _sampled_problems(sampled, seed, dtypes, layouts)
+    todo = sweeping.shard_of(list(dict.fromkeys(todo)), *_read_shard(shard))
     wanted = [catalog.get(name).id for name in split_words("variants", variants)] if variants else []
     with Store(settings.store_url) as store:
         with _open_engines(device, settings) as engines, progress_bar() as on_progress:
@@ -125,12 +130,13 @@ def sweep(
             report = sweeping.sweep(
                 store,
                 engines,
-                problems,
+                todo,
                 wanted or [each.id for each in catalog.for_device_kind(found.kind)],
                 options=_options(settings, l2, seed),
                 run_id=run_id,
                 deadline_s=deadline_s,
                 time_limit_s=time_limit_s,
+                has_picks=picks,
                 on_progress=on_progress,
             )
         if output:
@@ -188,6 +194,14 @@ def _network_problems(networks: str, dtypes: str, layouts: str, batches: str, wi
 
 def _names(option: str, text: str) -> list[str]:
     return split_words(option, text) if text else []
+
+
+def _listed_problems(path: Path | None, dtypes: str, layouts: str) -> list[ConvProblem]:
+    from data.problem_file import read_problems
+
+    if path is None:
+        return []
+    return read_problems(path, split_enum("dtypes", dtypes, DType), split_enum("layouts", layouts, Layout))
 
 
 def _sampled_problems(count: int, seed: int, dtypes: str, layouts: str) -> list[ConvProblem]:

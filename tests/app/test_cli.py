@@ -224,6 +224,18 @@ def test_a_sweep_is_resumed_and_its_rows_go_out_and_in(home, tmp_path):
     assert device["kind"] == "cpu"
 
 
+def test_a_sweep_takes_layers_from_a_file_alone(home, tmp_path):
+    listed = tmp_path / "mine.txt"
+    listed.write_text("7-1-1-8-8\n7-1-3-8-8 float16 nhwc  # another\n")
+    mine = ("--device", "cpu", "--networks", "", "--problems", str(listed), "--variants", "cpu.gemm", "--no-picks")
+    found = answer(home, "sweep", *mine)
+    assert (found["n_problems"], found["n_attempts"], found["is_complete"]) == (2, 2, True)
+    listed.write_text("7-1-1-8\n")
+    done = run(home, "sweep", *mine)
+    assert done.returncode == 2
+    assert "mine.txt line 1" in done.stderr
+
+
 def test_a_sweep_stops_at_its_time_limit(home):
     stopped = answer(home, "sweep", *SMALL, "--time-limit-s", "0")
     assert (stopped["n_attempts"], stopped["is_complete"]) == (0, False)

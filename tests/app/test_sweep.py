@@ -167,6 +167,13 @@ def test_a_gpus_own_picks_are_recorded_once(store, replay):
     ]
 
 
+def test_picks_are_not_asked_for_where_nobody_wants_them(store, replay):
+    engine = replay(recorded(GPU, ["cudnn.implicit_gemm"]))
+    sweep(store, engine, PROBLEMS[:1], ["cudnn.implicit_gemm"], options=OPTIONS, has_picks=False)
+    assert len(rows(store, GPU)) == 1
+    assert store.picks_table(GPU.id).num_rows == 0
+
+
 def test_a_worker_killed_from_outside_costs_no_row(store, replay):
     engine = replay(recorded())
 

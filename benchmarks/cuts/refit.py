@@ -1,0 +1,142 @@
+"""Fits the constants of a kernel's model to the times of its cuts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass, replace
+from types import ModuleType
+from typing import Any, Final
+
+import numpy as np
+
+from benchmarks.cuts.kernels import KERNELS
+from benchmarks.cuts.regret import Timed
+from data.measurement import Device
+
+SHARPNESS: Final = 3.0
+"""How fast a cut counts less the further it is behind the best of its problem."""
+ROUNDS: Final = 12
+_LEAST: Final = 1e-3
+"""Below it a constant counts as nothing: what is 0 may become more, and nothing negative."""
+
+
+def numbers_of(constants: Any, seen: set[int] | None = None) -> list[float]:
+    """The floats of nested dataclasses, mappings and tuples, in order; of what is there twice, once."""
+    seen = set() if seen is None else seen
+    if isinstance(constants, float):
+        return [constants]
+    if id(constants) in seen:
+        return []
+    seen.add(id(constants))
+    return [number for part in _parts(constants) for number in numbers_of(part, seen)]
+
+
+def with_numbers(constants: Any, numbers: Iterator[float], made: dict[int, Any] | None = None) -> Any:
+    """The same with other floats."""
+    made = {} if made is None else made
+    if isinstance(constants, float):
+        return next(numbers)
+    if id(constants) not in made:
+        parts = [with_numbers(part, numbers, made) for part in _parts(constants)]
+        if _is_value(constants):
+            found = replace(constants, **dict(zip((each.name for each in fields(constants)), parts, strict=True)))
+        elif isinstance(constants, Mapping):
+            found = dict(zip(constants, parts, strict=True))
+        else:
+            found = tuple(parts) if isinstance(constants, tuple) else constants
+        made[id(constants)] = found
+    return made[id(constants)]
+
+
+def holders(module: ModuleType, part: Timed, device: Device) -> list[str]:
+    """The names in a kernel's module of the constants on which the times that it expects depend."""
+    before, found = part.expected_us(device), []
+    for name, value in list(vars(module).items()):
+        if name.isupper() and not isinstance(value, float) and (numbers := numbers_of(value)):
+            with applied(module, {name: with_numbers(value, iter([2 * number + 1 for number in numbers]))}):
+                if not np.allclose(part.expected_us(device), before):
+                    found.append(name)
+    return found
+
+
+def refit(parts: Sequence[Timed], device: Device) -> dict[str, Any]:
+    """Constants by their names, with which the kernel's model fits these times of cuts best.
+
+    Parameters
+    ----------
+    parts : sequence of Timed
+        Of one kernel, and of dtypes that share their constants.
+    device : Device
+    """
+    from scipy.optimize import least_squares
+
+    module = KERNELS[parts[0].kernel].module
+    names = holders(module, parts[0], device)
+    constants = tuple(getattr(module, name) for name in names)
+    start = np.array(numbers_of(constants))
+    truth = np.log(np.concatenate([1e3 * part.times_ms for part in parts]))
+    weight = np.concatenate([(part.times_ms / part.times_ms.min()) ** -SHARPNESS for part in parts])
+
+    def off(numbers: np.ndarray) -> np.ndarray:
+        changed = dict(zip(names, with_numbers(constants, iter(numbers.tolist())), strict=True))
+        with applied(module, changed):
+            expected = np.concatenate([part.expected_us(device) for part in parts])
+        errors: np.ndarray = weight * (np.log(np.maximum(expected, 1e-6)) - truth)
+        return errors
+
+    is_used = _moves(off, start)
+    found = start.copy()
+
+    def off_of_used(numbers: np.ndarray) -> np.ndarray:
+        found[is_used] = numbers
+        return off(found)
+
+    fitted = least_squares(
+        off_of_used,
+        np.maximum(start[is_used], _LEAST),
+        bounds=(0, np.inf),
+        x_scale=np.maximum(start[is_used], _LEAST),
+        loss="soft_l1",
+        f_scale=0.1,
+        max_nfev=ROUNDS,
+    )
+    found[is_used] = [float(f"{number:.3g}") for number in fitted.x]
+    return dict(zip(names, with_numbers(constants, iter(found.tolist())), strict=True))
+
+
+def _moves(off: Callable[[np.ndarray], np.ndarray], start: np.ndarray) -> np.ndarray:
+    """Which numbers change anything."""
+    at_start = off(start)
+    moved = []
+    for place in range(len(start)):
+        changed = start.copy()
+        changed[place] = 1.5 * changed[place] + _LEAST
+        moved.append(bool(np.any(off(changed) != at_start)))
+    return np.array(moved)
+
+
+def _is_value(constants: Any) -> bool:
+    return is_dataclass(constants) and not isinstance(constants, type)
+
+
+def _parts(constants: Any) -> list[Any]:
+    if _is_value(constants):
+        values = [(each.type, getattr(constants, each.name)) for each in fields(constants)]
+        return [float(value) if kind == "float" else value for kind, value in values]
+    if isinstance(constants, Mapping):
+        return list(constants.values())
+    return list(constants) if isinstance(constants, tuple) else []
+
+
+@contextmanager
+def applied(module: ModuleType, constants: Mapping[str, Any]) -> Iterator[None]:
+    """A kernel's module with other constants for a while."""
+    before = {name: getattr(module, name) for name in constants}
+    try:
+        for name, value in constants.items():
+            setattr(module, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(module, name, value)

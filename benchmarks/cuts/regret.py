@@ -1,0 +1,92 @@
+"""What a kernel's rule gives away: the time of the cut that it chooses over that of the fastest that was timed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from benchmarks.cuts.kernels import KERNELS, name_of
+from benchmarks.cuts.rows import Row
+from benchmarks.plots.pages import number, percent, table
+from data.measurement import Device
+from data.problem import ConvProblem
+
+Kind = tuple[str, str, str]
+"""Kernel, dtype and layout."""
+
+
+@dataclass(frozen=True)
+class Timed:
+    """The cuts of one kernel that were timed on one problem, and their times in ms."""
+
+    kernel: str
+    problem: ConvProblem
+    cuts: tuple[Any, ...]
+    times_ms: np.ndarray
+
+    @cached_property
+    def tiles(self) -> tuple[str, ...]:
+        """The names of their tiles."""
+        return tuple(name_of(cut.tile) for cut in self.cuts)
+
+    @property
+    def kind(self) -> Kind:
+        """Kernel, dtype and layout."""
+        return self.kernel, str(self.problem.dtype), str(self.problem.layout)
+
+    def expected_us(self, device: Device) -> np.ndarray:
+        """Of each cut, by the model as it is: the tiles of a menu hold fitted times, which may have been changed."""
+        kernel = KERNELS[self.kernel]
+        menu_for = getattr(kernel.module, "menu_for", None)
+        tiles = {name_of(tile): tile for tile in menu_for(self.problem.dtype).tiles} if menu_for else {}
+        cuts = (
+            [replace(cut, tile=tiles[name]) for cut, name in zip(self.cuts, self.tiles, strict=True)]
+            if tiles
+            else self.cuts
+        )
+        return np.array([kernel.expected_us(cut, self.problem, device) for cut in cuts])
+
+    def regret(self, device: Device) -> float:
+        """Time of the cut that is expected to be fastest over the least time."""
+        return float(self.times_ms[self.expected_us(device).argmin()] / self.times_ms.min())
+
+
+def timed(rows: Iterable[Row], device: Device) -> list[Timed]:
+    """The rows of each kernel and problem together, with the cuts that they name; those of no cut are left out."""
+    found: dict[tuple[str, ConvProblem], dict[str, float]] = {}
+    for row in rows:
+        found.setdefault((row.kernel, row.problem), {})[row.cut] = row.time_ms
+    parts = []
+    for (name, problem), times_ms in found.items():
+        cuts = [cut for cut in KERNELS[name].cuts(problem, device) if name_of(cut) in times_ms]
+        if cuts:
+            parts.append(Timed(name, problem, tuple(cuts), np.array([times_ms[name_of(cut)] for cut in cuts])))
+    return parts
+
+
+def by_kind(parts: Iterable[Timed]) -> dict[Kind, list[Timed]]:
+    """In the order of their names."""
+    found: dict[Kind, list[Timed]] = {}
+    for part in parts:
+        found.setdefault(part.kind, []).append(part)
+    return dict(sorted(found.items()))
+
+
+def report(columns: Mapping[str, Mapping[Kind, Sequence[float]]]) -> str:
+    """A row a kind; of each column of regrets their geometric mean, 95th percentile, worst and share within 3 %."""
+    kinds = dict.fromkeys(kind for column in columns.values() for kind in column)
+    head = ("", "problems", *(f"{name}: mean · p95 · worst, within 3 %" for name in columns))
+    rows = []
+    for kind in kinds:
+        cells = [_cell(np.array(column[kind])) for column in columns.values()]
+        rows.append((" ".join(kind), str(len(next(iter(columns.values()))[kind])), *cells))
+    return table(head, rows)
+
+
+def _cell(regrets: np.ndarray) -> str:
+    values = (np.exp(np.log(regrets).mean()), np.quantile(regrets, 0.95), regrets.max())
+    return f"{' · '.join(number(float(each), 3) for each in values)}, {percent(float((regrets <= 1.03).mean()))}"

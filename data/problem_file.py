@@ -1,0 +1,44 @@
+"""Problems in a text file, a line each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from data.errors import InvalidInput
+from data.problem import ConvProblem, DType, Layout
+
+
+def read_problems(path: Path, dtypes: Iterable[DType], layouts: Iterable[Layout]) -> list[ConvProblem]:
+    """Read the problems of a file, each once, in its order.
+
+    Parameters
+    ----------
+    path : Path
+        A line is a layer in short or long form, and may go on with a dtype, and then with a layout; what follows a
+        ``#`` is a remark.
+    dtypes, layouts : iterable
+        Those of lines that name none.
+
+    Raises
+    ------
+    InvalidInput
+        Naming the line, or the file that cannot be read.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput("problems", str(path), f"a readable text file ({error})") from None
+    dtypes, layouts = tuple(dtypes), tuple(layouts)
+    found: dict[ConvProblem, None] = {}
+    for number, line in enumerate(lines, 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        try:
+            for dtype in [DType(words[1])] if len(words) > 1 else dtypes:
+                for layout in [Layout(words[2])] if len(words) > 2 else layouts:
+                    found[ConvProblem.parse(words[0], dtype=dtype, layout=layout)] = None
+        except (InvalidInput, ValueError) as error:
+            raise InvalidInput(f"{path.name} line {number}", line, f"a layer, a dtype, a layout ({error})") from None
+    return list(found)
