@@ -169,12 +169,13 @@ class Jobs:
         try:
             with self._begin() as connection:
                 connection.execute(insert(JOBS).values(**values))
+                # In the same transaction: a runner may claim it as soon as this ends, and it was queued.
+                return _job(connection.execute(select(JOBS).where(JOBS.c.id == job_id)).one())
         except StoreError as error:
             before = self.find(key) if key and isinstance(error.__cause__, IntegrityError) else None
             if before is None:
                 raise
             return before
-        return self.get(job_id)
 
     def find(self, key: Key) -> Job | None:
         """The job that was queued with a key.

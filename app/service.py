@@ -357,8 +357,8 @@ class Service:
                 self._engine = engine
         self.device = self._engine.run(worker.describe_device, deadline_s=self.settings.start_timeout_s)
         self._failure = None
-        self._ready.set_result((self._engine, self.device))
         self.background.offer(self._engine, self.device)
+        self._ready.set_result((self._engine, self.device))
         log.info("the worker owns %s (%s)", self.device.id, self.device.name)
 
 

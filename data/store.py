@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
@@ -94,9 +95,6 @@ class Store:
     ----------
     engine : sqlalchemy.Engine
         For the tables of `data.tables` that are not the store's.
-    writes : int
-        How often this object has added measurements.
-
     Raises
     ------
     StoreError
@@ -111,7 +109,7 @@ class Store:
             except BaseException:
                 self.engine.dispose()
                 raise
-        self.writes = 0
+        self._writes = _Counter()
         self._usual_mhz: dict[str, float] = {}
         self._guard: Guard | None = None
 
@@ -129,6 +127,11 @@ class Store:
     def is_local(self) -> bool:
         """Whether the database is a file of this host, which answers at once; another may keep its clients waiting."""
         return self.engine.dialect.name == "sqlite"
+
+    @property
+    def writes(self) -> int:
+        """How often this object, or one guarded for it, has added measurements."""
+        return self._writes.count
 
     def guarded(self, guard: Guard) -> Store:
         """The same store, none of whose additions counts unless the guard lets it pass in the same transaction."""
@@ -349,7 +352,8 @@ class Store:
                 version = VERSIONS.c.version
                 wanted = VERSIONS.c.device_id == device_id
                 connection.execute(update(VERSIONS).where(wanted).values(version=version + 1))
-        self.writes += bool(changed)
+        if changed:
+            self._writes.increase()
 
     def _register(self, key: Column[str], rows: Mapping[str, dict[str, Any]]) -> None:
         """Add the rows whose key is not there yet, in a transaction of their own.
@@ -394,6 +398,16 @@ class Store:
     def _fetch(self, wanted: Select[*tuple[Any, ...]]) -> Sequence[AnyRow]:
         with _border("read"), self.engine.connect() as connection:
             return connection.execute(wanted).fetchall()
+
+
+class _Counter:
+    def __init__(self) -> None:
+        self.count = 0
+        self._lock = threading.Lock()
+
+    def increase(self) -> None:
+        with self._lock:
+            self.count += 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 
 import pytest
-from sqlalchemy import insert, select, update
+from sqlalchemy import event, insert, select, update
 
 from app.engine import NO_DEVICE, Engine
 from app.jobs import MAX_ATTEMPTS, Job, JobKind, JobLost, Jobs, JobState, Key
@@ -90,6 +90,15 @@ def test_a_new_job_is_queued_and_keeps_its_request(jobs):
     assert job.created_at.utcoffset().total_seconds() == 0
     assert job.started_at is job.finished_at is job.result is job.error is None
     assert jobs.get(job.id) == job
+
+
+def test_a_new_job_is_queued_for_who_asked_even_if_it_is_claimed_at_once(jobs, store):
+    claimed = []
+    event.listen(store.engine, "checkin", lambda *_: claimed.append(claim(jobs)), once=True)
+    job = jobs.create(JobKind.RETRAIN, {})
+    assert job.state is JobState.QUEUED
+    assert [each.id for each in claimed] == [job.id]
+    assert jobs.get(job.id).state is JobState.RUNNING
 
 
 def test_ids_differ_and_unknown_ones_are_refused(jobs):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from app import job_events
 from app.answers import JobAnswer
+from app.background import Background
 from app.job_events import EventStream, Streams
 from app.jobs import Job
 from data.errors import QueueFull
@@ -86,6 +88,19 @@ def test_a_retraining_is_a_job_like_others(client: Client) -> None:
     job = submitted(client, {"kind": "retrain", "device": "fake-gpu"})
     assert (job["kind"], job["request"], job["device_id"]) == ("retrain", {"device": "fake-gpu", "force": False}, None)
     assert client.request("DELETE", f"/v1/jobs/{job['id']}").json()["state"] == "cancelled"
+
+
+def test_a_job_that_waited_for_the_first_start_of_the_worker_is_not_said_to_wait_for_another_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def offer_late(background: Background, *args: Any) -> None:
+        time.sleep(0.3)
+        offer(background, *args)
+
+    offer = Background.offer
+    monkeypatch.setattr(Background, "offer", offer_late)
+    with serving(tmp_path) as fresh:
+        assert submitted(fresh, MEASURE)["message"] == ""
 
 
 def test_a_job_for_a_device_that_is_elsewhere_waits_for_it(client: Client) -> None:

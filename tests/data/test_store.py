@@ -333,6 +333,8 @@ def test_what_a_guard_refuses_is_not_added(store: Store) -> None:
         store.guarded(refuse).append(MEASUREMENTS, SOME_PICKS)
     assert seen == [0]
     assert (_count(store), _count(store, "picks"), store.version("nvidia-h200")) == (0, 0, version)
+    assert store.writes == 0
     store.guarded(lambda _: None).append(MEASUREMENTS)
+    assert store.writes == 1, "whoever reads through the store itself must know"
     store.append(MEASUREMENTS)
     assert _count(store) == 2 * len(MEASUREMENTS)
