@@ -13,8 +13,9 @@ from app.schemas import AdviceParameters
 from app.service import Service
 from data.errors import ConvAdvisorError
 from data.problem import ConvProblem
-from models.advisor import Advice, Advisor, Source
+from models.advisor import Advice, Advisor
 from models.batch import predict_many
+from models.candidates import Source
 
 if TYPE_CHECKING:
     from app.asked import AskedAdvice

@@ -90,7 +90,7 @@ def train(
     Killed at any point and run again, it ends the same: the store only grows, and the same measurements give the same
     tree.
     """
-    from models.evaluate import challenge  # scikit-learn, which only a process that trains may load
+    from models.challenge import challenge  # scikit-learn, which only a process that trains may load
 
     tell = on_progress or (lambda _fraction, _message: None)
     champion = champion_of(Registry(home), device_id)

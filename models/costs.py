@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
@@ -122,6 +122,12 @@ class Costs:
         return replace(self, problems=tuple(self.problems[row] for row in rows), **arrays)
 
 
+def split(costs: Costs, layers: Collection[ConvProblem]) -> tuple[Costs, Costs]:
+    """The problems of other layers, and those of these."""
+    is_held = [layer_of(problem) in layers for problem in costs.problems]
+    return costs.take(np.flatnonzero(~np.array(is_held))), costs.take(np.flatnonzero(is_held))
+
+
 def from_table(table: pa.Table, device_id: str) -> Costs:
     """Gather the measurements of one device, warm ones only; of several attempts at one thing a success counts.
 
@@ -135,8 +141,9 @@ def from_table(table: pa.Table, device_id: str) -> Costs:
     -------
     Costs
         Problems and variants in sorted order, whatever the order of rows. Where a variant was timed several times the
-        median counts; a pruned one without a sample is as far behind as it was at a smaller batch. What a variant did
-        where its rule has come to say no does not count. Problems with too few outcomes to tell the best are left out.
+        median counts; a pruned one without a sample is as far behind as at a smaller batch. One whose launch took
+        longer than a larger batch does is unknown: the host was busy. What a variant did where its rule has come to say
+        no does not count. Problems with too few outcomes to tell the best are left out.
 
     Raises
     ------
@@ -162,6 +169,9 @@ def from_table(table: pa.Table, device_id: str) -> Costs:
     counts &= np.isfinite(row_ms)
     time_ms = np.where(is_ruled_out, np.nan, _median_by(cells[counts], row_ms[counts], shape))
     is_pruned = _any_by(cells[outcomes == Outcome.PRUNED], shape) & ~is_measured & ~is_ruled_out
+    is_false = _contradicted(problems, time_ms, is_measured, is_pruned)
+    is_pruned &= ~is_false
+    time_ms = np.where(is_false, np.nan, time_ms)
     best_ms = np.where(is_measured, time_ms, np.inf).min(axis=1, keepdims=True)
     time_ms = np.where(is_pruned & np.isnan(time_ms), LEAST_UNLAUNCHED_SLOWDOWN * best_ms, time_ms)
     workspace = pc.fill_null(pc.cast(table["workspace_bytes"], pa.float64()), math.nan).to_numpy()
@@ -173,7 +183,7 @@ def from_table(table: pa.Table, device_id: str) -> Costs:
         noise=np.where(np.isnan(time_ms), np.nan, _median_by(cells[counts], row_noise[counts], shape)),
         is_pruned=is_pruned,
         is_refused=_any_by(cells[np.isin(outcomes, REFUSALS)], shape) & np.isnan(time_ms) & ~is_ruled_out,
-        is_known=_any_by(cells, shape),
+        is_known=_any_by(cells, shape) & ~is_false,
         workspace_bytes=_median_by(cells[said], workspace[said], shape),
         n_unsteady=n_unsteady,
     )
@@ -186,6 +196,22 @@ def _ruled_out(problems: Sequence[ConvProblem], variants: Sequence[str], device:
     return np.array(
         [[rule is not None and rule(problem, device) is not None for rule in rules] for problem in problems], dtype=bool
     ).reshape(len(problems), len(variants))
+
+
+def _contradicted(
+    problems: Sequence[ConvProblem], time_ms: np.ndarray, is_measured: np.ndarray, is_pruned: np.ndarray
+) -> np.ndarray:
+    """Where a pruned variant took longer than it does at a larger batch of the layer, bool array of shape (P, V)."""
+    batches: dict[ConvProblem, list[int]] = {}
+    for row in sorted(range(len(problems)), key=lambda row: -problems[row].n):
+        batches.setdefault(replace(problems[row], n=1), []).append(row)
+    found = np.zeros_like(is_pruned)
+    for rows in batches.values():
+        least_ms = np.full(time_ms.shape[1], np.inf)
+        for row in rows:
+            found[row] = is_pruned[row] & (time_ms[row] > least_ms)
+            least_ms = np.where(is_measured[row], np.minimum(least_ms, time_ms[row]), least_ms)
+    return found
 
 
 def device_of(table: pa.Table, device_id: str) -> Device:

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
-import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from datetime import datetime
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from data import networks
-from data.errors import NotEnoughData
 from data.measurement import Device
 from data.parquet import distinct_problems
 from data.problem import ConvProblem
 from kernels.catalog import VARIANTS
 from kernels.variant import Variant
 from models.advisor import Advisor
-from models.calibration import calibrate
-from models.changes import Changes, changes_between
-from models.costs import Costs, device_of, from_table, is_of, layer_of
+from models.costs import Costs, device_of, from_table, is_of, layer_of, split
 from models.fits import fit_each
-from models.gate import objections
 from models.judging import (
     ORACLE,
     SINGLE_BEST,
@@ -45,12 +37,8 @@ from models.judging import (
     time_errors,
 )
 from models.peers import Peers
-from models.train import Options, Orders, fit, train, trainable
-from models.tree_file import TreeModel, with_card, with_scores
+from models.train import Options, Orders, trainable
 from models.tuning import Worth, worth
-
-HOLD_OUT_PARTS: Final = 5
-"""One of so many parts of the layers is held out to judge a retrained tree."""
 
 Progress = Callable[[float], None]
 """Told the share that is done, from 0 to 1."""
@@ -153,37 +141,6 @@ class _Found:
         )
 
 
-@dataclass(frozen=True)
-class Challenge:
-    """A retrained tree against the one in use, on layers that neither was trained on.
-
-    Parameters
-    ----------
-    model : TreeModel
-        The challenger, trained on everything.
-    slowdown : float
-        Geometric mean over the held-out layers of a tree trained like the challenger, but without them.
-    champion_slowdown : float
-        The same of a tree trained like the champion, on what was measured when the champion was made; NaN where there
-        is no champion.
-    changes : Changes or None
-        What the one does otherwise than the other on these layers; None where there is no champion.
-    objections : tuple of str
-        What speaks against the challenger, as `models.gate` says it; empty where there is no champion.
-    """
-
-    model: TreeModel
-    slowdown: float
-    champion_slowdown: float
-    changes: Changes | None = None
-    objections: tuple[str, ...] = ()
-
-    @property
-    def is_no_worse(self) -> bool:
-        """Whether the challenger may replace the champion."""
-        return not (self.slowdown > self.champion_slowdown or self.objections)
-
-
 def evaluate(
     table: pa.Table,
     picks: pa.Table | None = None,
@@ -230,7 +187,7 @@ def evaluate(
         _layers_of(networks.GROUPS["seeds"]) if network_layers is None else network_layers,
         _never_trained() if never_trained is None else never_trained,
     )
-    splits = [_split(costs, fold.layers) for fold in folds]
+    splits = [split(costs, fold.layers) for fold in folds]
     known = [trainable(part) for part, _ in splits]
     chosen, peers = _picks(picks, device_id), peers or Peers()
     left_out, never = _Found(), _Found()
@@ -338,75 +295,6 @@ def _names(folds: Iterable[_Fold], is_never_trained: bool) -> list[str]:
     return [name for fold in folds if fold.is_never_trained is is_never_trained for name in fold.networks]
 
 
-def challenge(
-    table: pa.Table,
-    champion: TreeModel | None,
-    *,
-    device_id: str,
-    seed: int = 0,
-    options: Options | None = None,
-    variants: Mapping[str, Variant] = VARIANTS,
-    on_progress: Progress | None = None,
-) -> Challenge:
-    """Train a challenger, and compare it with the champion on layers held out from both.
-
-    Parameters
-    ----------
-    table, device_id, seed, options
-        As in `train`.
-    champion : TreeModel or None
-        The tree in use.
-    variants, on_progress
-        As in `evaluate`.
-
-    Raises
-    ------
-    NotEnoughData, UnknownDevice
-
-    Notes
-    -----
-    A champion that has seen the held-out layers cannot be judged by them, so its recipe is: its seed and options, on
-    the rows of the table that are no newer than its data. Where the table does not have those, the champion is judged
-    as it is, in its own favour.
-    """
-    report = on_progress or (lambda _share: None)
-    costs = from_table(table, device_id)
-    known, unseen = hold_out(costs)
-    device = device_of(table, device_id)
-    rehearsal = fit(known, device, seed=seed, options=options)
-    results = _results(rehearsal, unseen, variants)
-    slowdown = Score.of(results).geometric_mean
-    confidence = calibrate(Advisor(rehearsal, variants=variants), unseen)
-    report(0.35)
-    champion_slowdown, changes = math.nan, None
-    against: tuple[str, ...] = ()
-    if champion:
-        earlier = _results(_without(champion, table, unseen), unseen, variants)
-        champion_slowdown = Score.of(earlier).geometric_mean
-        changes, against = changes_between(earlier, results), objections(earlier, results)
-    report(0.65)
-    model = train(table, device_id=device_id, seed=seed, options=options)
-    scores = {"held_out_slowdown": slowdown, "held_out_layers": len({layer_of(each) for each in unseen.problems})}
-    report(1.0)
-    model = with_card(with_scores(model, scores), confidence=confidence)
-    if changes and champion:
-        model = with_card(model, changes={"champion": champion.id, **changes.to_dict()})
-    return Challenge(model, slowdown, champion_slowdown, changes, against)
-
-
-def held_out_slowdown(
-    costs: Costs,
-    device: Device,
-    *,
-    seed: int = 0,
-    options: Options | None = None,
-    variants: Mapping[str, Variant] = VARIANTS,
-) -> float:
-    """Geometric-mean slowdown on the held-out layers of a tree trained on the others."""
-    known, unseen = hold_out(costs)
-    return Score.of(_results(fit(known, device, seed=seed, options=options), unseen, variants)).geometric_mean
-
-
 def scores_of(report: Report) -> dict[str, Any]:
     """What a card says of a report: the tree's scores over all and by dtype and layout, of both parts."""
     parts: dict[str, Part | None] = {"leave_one_network_out": report, "never_trained": report.never_trained}
@@ -424,40 +312,6 @@ def _tree_scores(part: Part) -> dict[str, dict[str, float]]:
     }
 
 
-def hold_out(costs: Costs) -> tuple[Costs, Costs]:
-    """The rows to train on and the rows to judge by: the layers whose hash says so, one of `HOLD_OUT_PARTS`.
-
-    A layer is on the same side in every table, and with it all its batches, dtypes and layouts. Layers that nothing is
-    trained on judge no retrained tree either, since what is chosen by them is tuned on them: they are on neither side.
-
-    Raises
-    ------
-    NotEnoughData
-    """
-    costs = trainable(costs)
-    digests = {layer: _digest(layer) for layer in {layer_of(problem) for problem in costs.problems}}
-    if not digests:
-        raise NotEnoughData("every layer that was measured is one of those that judge trees and teach none")
-    chosen = {layer for layer, digest in digests.items() if digest % HOLD_OUT_PARTS == 0}
-    return _split(costs, chosen or {min(digests, key=digests.__getitem__)})
-
-
-def _results(model: TreeModel, costs: Costs, variants: Mapping[str, Variant]) -> list[Result]:
-    return judge(costs, Advisor(model, variants=variants).predict_order)
-
-
-def _without(champion: TreeModel, table: pa.Table, unseen: Costs) -> TreeModel:
-    """The champion's recipe on its data but for these layers, or the champion where its data is not there."""
-    layers = {layer_of(problem) for problem in unseen.problems}
-    try:
-        until = pa.scalar(datetime.fromisoformat(champion.card["data_until"]), table["measured_at"].type)
-        seed, options = champion.card["seed"], Options(**champion.card["options"])
-        costs = from_table(table.filter(pc.less_equal(table["measured_at"], until)), champion.device.id)
-        return fit(_split(costs, layers)[0], champion.device, seed=seed, options=options)
-    except (NotEnoughData, KeyError, TypeError, ValueError):
-        return champion
-
-
 def _layers_of(names: Iterable[str]) -> dict[str, list[ConvProblem]]:
     return {name: [layer.problem for layer in networks.layers(name)] for name in names}
 
@@ -465,12 +319,6 @@ def _layers_of(names: Iterable[str]) -> dict[str, list[ConvProblem]]:
 def _never_trained() -> dict[str, Collection[ConvProblem]]:
     named, never = _layers_of(networks.GROUPS[networks.HELD_OUT]), networks.held_out_layers()
     return {name: never.intersection(layers) for name, layers in named.items()}
-
-
-def _split(costs: Costs, layers: Collection[ConvProblem]) -> tuple[Costs, Costs]:
-    """The problems of other layers, and those of these."""
-    is_held = [layer_of(problem) in layers for problem in costs.problems]
-    return costs.take(np.flatnonzero(~np.array(is_held))), costs.take(np.flatnonzero(is_held))
 
 
 def _by_precision(costs: Costs) -> dict[str, Costs]:
@@ -495,7 +343,3 @@ def _scores(found: Iterable[tuple[Sequence[str], str, Result]]) -> dict[str, Sco
     for _, rule, result in found:
         by_rule.setdefault(rule, []).append(result)
     return {rule: Score.of(results) for rule, results in by_rule.items()}
-
-
-def _digest(layer: ConvProblem) -> int:
-    return int.from_bytes(hashlib.sha256(layer.key.encode()).digest()[:8], "big")

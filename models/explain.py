@@ -202,7 +202,7 @@ def _winners(model: TreeModel) -> np.ndarray:
     winner = np.where(np.isfinite(slowdown).any(axis=1), slowdown.argmin(axis=1), len(model.variants))
     counts = np.zeros((arrays["feature"].size, len(model.variants) + 1), np.int64)
     leaves = np.flatnonzero(arrays["feature"] < 0)
-    counts[leaves, winner[arrays["place"][leaves]]] = 1
+    counts[leaves, winner[model.rankings[arrays["place"][leaves]]]] = 1
     _, _, left, right, _ = model.nodes
     for node in np.flatnonzero(arrays["feature"] >= 0)[::-1].tolist():  # children come after their parents
         counts[node] = counts[left[node]] + counts[right[node]]

@@ -77,11 +77,11 @@ def features(problem: ConvProblem) -> tuple[float, ...]:
     -------
     tuple of float, as long as `FEATURES`
     """
-    return describe(problem)[0]
+    return _FLOAT32.unpack(_FLOAT32.pack(*describe(problem)[0]))
 
 
 def describe(problem: ConvProblem) -> tuple[tuple[float, ...], int, int]:
-    """`features`, and the operations and the bytes of the problem, which are computed on the way.
+    """`features` before they are rounded, and the operations and bytes of the problem, computed on the way.
 
     Notes
     -----
@@ -137,7 +137,7 @@ def describe(problem: ConvProblem) -> tuple[tuple[float, ...], int, int]:
         _ALIGNMENT[k & 7],
         _ALIGNMENT[pixels & 7],
     )
-    return _FLOAT32.unpack(_FLOAT32.pack(*values)), flops, n_bytes
+    return values, flops, n_bytes
 
 
 def feature_matrix(problems: Sequence[ConvProblem]) -> np.ndarray:

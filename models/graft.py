@@ -9,7 +9,7 @@ import numpy as np
 from data.errors import NotEnoughData
 from data.problem import DType, Layout
 from models.features import DTYPES, FEATURES
-from models.tree_file import LEAF
+from models.tree_file import LEAF, RANKING
 
 Arrays = dict[str, np.ndarray]
 Group = tuple[DType, Layout, bool]
@@ -71,6 +71,7 @@ def _join(feature: str, threshold: float, below: Arrays, above: Arrays) -> Array
     """One tree whose root sends values up to the threshold below."""
     n_below, n_leaves = len(below["feature"]), len(below["log_best"])
     joined = {name: np.concatenate([below[name], above[name]]) for name in below}
+    joined[RANKING] = np.concatenate([below[RANKING], above[RANKING] + len(below["log_slowdown"])]).astype(np.int32)
     for name in ("left", "right"):
         children = [
             np.where(tree[name] == LEAF, LEAF, tree[name] + offset)

@@ -12,7 +12,8 @@ import msgspec
 from data.errors import ConvAdvisorError, NoAdvice
 from data.problem import ConvProblem, Layout
 from models.accuracy import ErrorSource, expected_error, laws_of
-from models.advisor import Advice, Advisor, Choice, Exclusion, Source
+from models.advisor import Advice, Advisor, Exclusion
+from models.candidates import Choice, Source
 from models.costs import TIE_STANDARD_ERRORS
 from models.features import features
 from models.tree_file import walk

@@ -34,22 +34,22 @@ _MINOR: Final = 0.05
 """Weight, in choosing a split, of what only has to be predicted along."""
 
 _BOOSTING: Final[dict[str, Any]] = {
-    "max_iter": 200,
+    "max_iter": 400,
     "learning_rate": 0.1,
-    "max_bins": 64,
+    "max_bins": 255,
     "max_leaf_nodes": 16,
     "min_samples_leaf": 5,
     "l2_regularization": 1.0,
     "max_features": 0.5,
     "early_stopping": False,
 }
-_FOR_TIME: Final[Mapping[str, Any]] = MappingProxyType(
-    {"max_iter": 500, "learning_rate": 0.06, "max_bins": 255, "max_leaf_nodes": 31}
-)
+_FOR_TIME: Final[Mapping[str, Any]] = MappingProxyType({"max_iter": 500, "learning_rate": 0.06, "max_leaf_nodes": 31})
 """Times want finer trees than slowdowns do: one target alone can bear them."""
 
 _TRIES: Final = 50
 _JITTER_OCTAVES: Final = 0.6
+_STEPS: Final = (8, 8, 8, 4, 2, 1)
+"""What channels are multiples of, each as likely: for half of them eight, which decides what tensor cores can do."""
 
 
 def saturate(log_slowdown: np.ndarray) -> np.ndarray:
@@ -65,12 +65,12 @@ class Lesson:
     ----------
     contenders : list of int
         Columns of the variants that are the best somewhere, or nearly.
-    cost : float64 array of shape (n, n_contenders)
+    cost : float32 array of shape (n, n_contenders)
         Their saturated slowdown.
-    log_slowdown : float64 array of shape (n, V)
-    support : float64 array of shape (n, V)
+    log_slowdown : float32 array of shape (n, V)
+    support : float32 array of shape (n, V)
         How likely the variant runs.
-    workspace : float64 array of shape (n, V)
+    workspace : float32 array of shape (n, V)
         log2(1 + scratch memory as a share of the problem's bytes).
     log_best : float64 array of shape (n,)
         log(time of the best / roofline).
@@ -87,8 +87,8 @@ class Lesson:
 def teach(costs: Costs, x: np.ndarray, log_best: np.ndarray, made_up: np.ndarray, seed: int) -> Lesson:
     """Train the ensemble on the measured problems; say what was measured of those, and what it predicts of the others.
 
-    The cost of contenders is predicted by boosted and by randomised trees, half each: neither is the better one
-    everywhere, and where one is far off the other seldom is. All else is predicted by the randomised trees.
+    The cost of contenders and the best time are predicted by boosted and by randomised trees, half each: neither is the
+    better one everywhere, and where one is far off the other seldom is. All else is predicted by the randomised trees.
 
     Parameters
     ----------
@@ -105,8 +105,9 @@ def teach(costs: Costs, x: np.ndarray, log_best: np.ndarray, made_up: np.ndarray
     cost, log_slowdown, runs, workspace = _randomised(x, known, np.concatenate([x, made_up]), seed)
     boosted = np.stack([_boosted(x, column, made_up, seed) for column in known[0].T], axis=1)
     cost[len(x) :] = (cost[len(x) :] + np.clip(boosted, 0, 1)) / 2
-    best = np.concatenate([log_best, _boosted(x, log_best, made_up, seed, _FOR_TIME)])
-    return Lesson(contenders, cost, log_slowdown, runs, workspace, best)
+    (best,) = _predict_randomised(x, [log_best[:, None]], made_up, seed, _TREES)
+    times = (best[:, 0] + _boosted(x, log_best, made_up, seed, _FOR_TIME)) / 2
+    return Lesson(contenders, cost, log_slowdown, runs, workspace, np.concatenate([log_best, times]))
 
 
 def orders_of(lesson: Lesson, variants: Sequence[str], first: int) -> list[tuple[str, ...]]:
@@ -176,9 +177,10 @@ def _recombined(
     if rng.random() < 0.5:
         channels = plane
     scale = _jitter(rng)
-    c, k, groups = _channels(channels.c * _jitter(rng)), _channels(channels.k * _jitter(rng)), 1
-    if channels.groups > 1:
-        groups = _channels(channels.groups * _jitter(rng))
+    c, k, groups = (_channels(size * _jitter(rng), rng) for size in (channels.c, channels.k, channels.groups))
+    if channels.groups == 1:
+        groups = 1
+    else:
         c, k = (groups * count // channels.groups for count in (channels.c, channels.k))
     try:
         return replace(
@@ -199,9 +201,10 @@ def _jitter(rng: np.random.Generator) -> float:
     return 1.0 if rng.random() < 0.4 else 2.0 ** rng.uniform(-_JITTER_OCTAVES, _JITTER_OCTAVES)
 
 
-def _channels(count: float) -> int:
-    """A whole number, and a multiple of eight above 24, as the channels of networks are."""
-    return max(1, round(count)) if count < 24 else 8 * round(count / 8)
+def _channels(count: float, rng: np.random.Generator) -> int:
+    """A whole number, and above 24 a multiple of one of `_STEPS`, as the channels of networks are."""
+    step = _STEPS[rng.integers(len(_STEPS))]
+    return max(1, round(count)) if count < 24 else step * round(count / step)
 
 
 def _contenders(log_slowdown: np.ndarray) -> list[int]:
@@ -231,20 +234,23 @@ def _randomised(x: np.ndarray, known: Sequence[np.ndarray], wanted: np.ndarray, 
 def _predict_randomised(
     x: np.ndarray, targets: Sequence[np.ndarray], wanted: np.ndarray, seed: int, count: int
 ) -> list[np.ndarray]:
-    """Extremely randomised trees, one in memory at a time; the first targets decide the splits, nearly alone."""
+    """Extremely randomised trees, one in memory at a time; the first targets decide the splits, nearly alone.
+
+    In float32: of 40,000 made-up problems in eight dtypes and layouts these are by far the largest arrays.
+    """
     from sklearn.tree import ExtraTreeRegressor
 
     scales = [1.0, *([_MINOR] * (len(targets) - 1))]
     y = np.concatenate([scale * values for scale, values in zip(scales, targets, strict=True)], axis=1)
-    is_constant = np.ptp(y, axis=0) == 0
-    varying = np.zeros((len(wanted), np.count_nonzero(~is_constant)))
-    for tree in range(count):
-        fitted = ExtraTreeRegressor(max_features=0.5, random_state=seed + tree).fit(x, y[:, ~is_constant])
-        varying += fitted.predict(wanted).reshape(len(wanted), -1)
-    total = np.zeros((len(wanted), y.shape[1])) + y[0] * count
-    total[:, ~is_constant] = varying
-    parts = np.split(total / count, np.cumsum([values.shape[1] for values in targets])[:-1], axis=1)
-    return [part / scale for part, scale in zip(parts, scales, strict=True)]
+    varying = np.flatnonzero(np.ptp(y, axis=0))
+    total = np.tile((y[0] * count).astype(np.float32), (len(wanted), 1))
+    total[:, varying] = 0
+    for tree in range(count if len(varying) else 0):
+        fitted = ExtraTreeRegressor(max_features=0.5, random_state=seed + tree).fit(x, y[:, varying])
+        total[:, varying] += fitted.predict(wanted).reshape(len(wanted), -1)
+    ends = np.cumsum([values.shape[1] for values in targets])
+    parts = np.split(total, ends[:-1], axis=1)
+    return [part / np.float32(count * scale) for part, scale in zip(parts, scales, strict=True)]
 
 
 def _boosted(

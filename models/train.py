@@ -25,8 +25,17 @@ from models.costs import Costs, device_of, from_table, is_of, layer_of, roofline
 from models.domain import learn_domain
 from models.features import feature_matrix
 from models.graft import Arrays, Group, graft, hang, nodes_of
-from models.teacher import CAP, STEEPNESS, Lesson, orders_of, sample_like, teach, unseen_error
-from models.tree_file import DOMAIN, LEAF, TreeModel, make, with_card
+from models.teacher import (
+    CAP,
+    CONTENDER_LOG_SLOWDOWN,
+    STEEPNESS,
+    Lesson,
+    orders_of,
+    sample_like,
+    teach,
+    unseen_error,
+)
+from models.tree_file import DOMAIN, LEAF, RANKING, TreeModel, make, with_card
 
 _MOST_SAMPLED: Final = 20
 """Made-up problems to one measured: a teacher of few layers knows no more than that."""
@@ -39,6 +48,12 @@ GROUPED_SHARE: Final = 0.25
 
 _FAR: Final = 0.5
 """Log slowdown from which the saturated cost says less than the randomised trees."""
+
+_DECISIVENESS: Final = 8.0
+"""How fast it saturates what a choice costs, in choosing splits: the teacher's cost is smooth, a choice is not."""
+
+_LEAST_SHARE: Final = 0.002
+"""Of the rows, in which a variant is nearly the best, for the splits to heed it."""
 
 Kind = tuple[DType, Layout]
 Orders = dict[ConvProblem, tuple[str, ...]]
@@ -65,12 +80,12 @@ class Options:
         log of the best time over all problems.
     """
 
-    n_sampled: int = 12_000
-    max_leaves: int = 600
+    n_sampled: int = 40_000
+    max_leaves: int = 1500
     min_samples_leaf: int = 3
     measured_weight: float = 3.0
     best_weight: float = 0.05
-    least_gain: float = 3e-6
+    least_gain: float = 1e-6
 
 
 def train(
@@ -247,14 +262,15 @@ def _grow(
     from sklearn.tree import DecisionTreeRegressor
 
     rows = np.concatenate([measured, made_up])
-    cost, log_slowdown, log_best = lesson.cost[rows], lesson.log_slowdown[rows], lesson.log_best[rows, None]
+    cost, log_slowdown = (values[rows].astype(np.float64) for values in (lesson.cost, lesson.log_slowdown))
+    near = np.minimum(-np.log1p(-np.minimum(cost, 1 - 1e-9)) / STEEPNESS, CAP)
+    log_best = lesson.log_best[rows, None]
     weight = np.repeat([options.measured_weight, 1.0], [len(measured), len(made_up)])
     tree = DecisionTreeRegressor(
         max_leaf_nodes=options.max_leaves, min_samples_leaf=options.min_samples_leaf, random_state=seed
-    ).fit(x[rows], np.concatenate([cost, options.best_weight * log_best], axis=1), sample_weight=weight)
+    ).fit(x[rows], np.concatenate([_decisions(near), options.best_weight * log_best], axis=1), sample_weight=weight)
     arrays = nodes_of(tree)
     leaf = arrays["place"][tree.apply(x[rows])]
-    near = np.minimum(-np.log1p(-np.minimum(cost, 1 - 1e-9)) / STEEPNESS, CAP)
     far = np.maximum(_FAR, log_slowdown[:, lesson.contenders])
     log_slowdown[:, lesson.contenders] = np.where(near < _FAR, near, far)
     leaves = {"log_slowdown": log_slowdown, "support": lesson.support[rows], "workspace": lesson.workspace[rows]}
@@ -264,9 +280,21 @@ def _grow(
     mean["workspace"] = np.exp2(mean["workspace"]) - 1
     mean["support"] = np.clip(mean["support"], 0, 1)
     arrays, origin, leaf = _split_for_time(arrays, leaf, x[rows], log_best[:, 0], weight, seed, options)
-    mean = {name: values[origin] for name, values in mean.items()}
+    mean["spread"] = mean["spread"][origin]
     mean["log_best"] = _mean_by(leaf, log_best, weight)[:, 0]
-    return arrays | {name: values.astype(np.float32) for name, values in mean.items()}
+    return arrays | {name: values.astype(np.float32) for name, values in mean.items()} | {RANKING: origin}
+
+
+def _decisions(near: np.ndarray) -> np.ndarray:
+    """What the splits of a tree tell apart: how far each variant is behind the best of its row, steeply saturated.
+
+    Where all are slower than they might be, they are so alike; and a variant that is nowhere near the best of these
+    rows has no part in any decision.
+    """
+    behind = near - near.min(axis=1, keepdims=True)
+    decides = (behind < CONTENDER_LOG_SLOWDOWN).mean(axis=0) > _LEAST_SHARE
+    decisions: np.ndarray = 1 - np.exp(-_DECISIVENESS * behind[:, decides])
+    return decisions
 
 
 def _split_for_time(
@@ -283,7 +311,7 @@ def _split_for_time(
     Returns
     -------
     nodes : Arrays
-    origin : int array
+    origin : int32 array
         The leaf that each new leaf was a part of.
     leaf : int array of shape (n,)
         New leaf of each row.
@@ -305,7 +333,7 @@ def _split_for_time(
         origin += [place] * grown
         n_nodes, n_leaves = n_nodes + len(below["feature"]) - 1, n_leaves + grown
     joined = {name: np.concatenate([part[name] for part in parts]) for name in nodes}
-    return joined, np.array(origin), moved
+    return joined, np.array(origin, np.int32), moved
 
 
 def _mean_by(leaf: np.ndarray, values: np.ndarray, weight: np.ndarray) -> np.ndarray:

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,19 +42,22 @@ _NODE_ARRAYS: Final = {
     "right": np.int32,
     "place": np.int32,
 }
-_LEAF_ARRAYS: Final = {"log_best": 1, "spread": 1, "roofline": 2, "log_slowdown": 2, "support": 2, "workspace": 2}
+_LEAF_ARRAYS: Final = {"log_best": 1, "spread": 1, "roofline": 2}
 """Dimensions of each; all are float32."""
+_RANKING_ARRAYS: Final = ("log_slowdown", "support", "workspace")
+"""A row a ranking, a column a variant; all are float32."""
 _LOGS: Final = ("log_best", "log_slowdown", "spread")
 _MAX_LOG: Final = 100.0
 """Of a ratio of times: e to the hundredth is beyond any, and every product of a few of them is still a number."""
 
 DOMAIN: Final = "domain"
-"""An array that a tree may lack: those trained before it was kept still load."""
+RANKING: Final = "ranking"
+"""Arrays that a tree may lack: those trained before they were kept still load."""
 
 
 @dataclass(frozen=True, eq=False)
 class TreeModel:
-    """A tree of N nodes, L leaves and V variants for one device.
+    """A tree of N nodes, L leaves, A rankings and V variants for one device.
 
     Parameters
     ----------
@@ -61,12 +65,14 @@ class TreeModel:
         What it was made of; `read` and `make` see to its fields.
     arrays : dict of str to array
         ``feature`` int32 (N,), ``threshold`` float64 (N,), ``left`` and ``right`` int32 (N,): go left where the
-        feature, as float32, is at most the threshold. ``place`` int32 (N,): a leaf's row in the arrays that follow,
-        all float32. ``log_slowdown`` (L, V): log of a variant's time to the best's. ``support`` (L, V): how likely it
-        runs at all. ``workspace`` (L, V): scratch memory expected, as a share of the problem's bytes. ``log_best``
-        (L,): log of the best time to the roofline. ``roofline`` (L, 3): flops a ms, bytes a ms, and least ms that were
-        reached. ``spread`` (L,): standard error of the log slowdown of variants near the best, on layers never trained
-        on. ``domain`` int32 (P, columns), where there is one: the layers it was trained on (`models.domain`).
+        feature, as float32, is at most the threshold. ``place`` int32 (N,): a leaf's row in the arrays of leaves.
+        These, float32: ``log_best`` (L,): log of the best time to the roofline. ``roofline`` (L, 3): flops a ms, bytes
+        a ms, and least ms that were reached. ``spread`` (L,): standard error of the log slowdown of variants near the
+        best, on layers never trained on. ``ranking`` int32 (L,), where there is one: the row of a leaf's ranking, which
+        leaves that differ in their time alone share; else A is L and each leaf has its own. Rankings, float32:
+        ``log_slowdown`` (A, V): log of a variant's time to the best's. ``support`` (A, V): how likely it runs at all.
+        ``workspace`` (A, V): scratch memory expected, as a share of the problem's bytes. ``domain`` int32 (P, columns),
+        where there is one: the layers it was trained on (`models.domain`).
     """
 
     card: dict[str, Any]
@@ -88,10 +94,32 @@ class TreeModel:
         return tuple(self.card["variants"])
 
     @cached_property
+    def rankings(self) -> np.ndarray:
+        """The row of each leaf's ranking, int array of shape (L,)."""
+        found = self.arrays.get(RANKING)
+        return np.arange(len(self.arrays["log_best"])) if found is None else found
+
+    @cached_property
     def nodes(self) -> tuple[list[int], list[float], list[int], list[int], list[int]]:
         """feature, threshold, left, right and place as lists, which Python walks faster than arrays."""
         feature, threshold, left, right, place = (self.arrays[name].tolist() for name in _NODE_ARRAYS)
         return feature, threshold, left, right, place
+
+    @cached_property
+    def bounds(self) -> list[float]:
+        """The largest value of each node that is at most its threshold once it is rounded to float32.
+
+        So values need not be rounded to be compared, which takes as long as the walk itself.
+        """
+        threshold = self.arrays["threshold"]
+        with np.errstate(over="ignore"):
+            below = threshold.astype(np.float32)
+            below = np.where(below > threshold, np.nextafter(below, np.float32(-np.inf)), below)
+            above = np.nextafter(below, np.float32(np.inf))
+        middle = (below.astype(np.float64) + above) / 2  # a tie goes to the even one
+        is_even = (below.view(np.int32) & 1) == 0
+        bounds: list[float] = np.where(is_even, middle, np.nextafter(middle, -np.inf)).tolist()
+        return bounds
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -107,31 +135,31 @@ class Step(msgspec.Struct, frozen=True):
 
 
 def walk(model: TreeModel, values: Sequence[float]) -> int:
-    """The leaf that the values of `FEATURES` lead to, as a row of the leaf arrays."""
-    feature, threshold, left, right, place = model.nodes
-    node = 0
+    """The leaf that the values of `FEATURES`, rounded or not, lead to, as a row of the leaf arrays."""
+    feature, _, left, right, place = model.nodes
+    bound, node = model.bounds, 0
     while (tested := feature[node]) >= 0:
-        node = left[node] if values[tested] <= threshold[node] else right[node]
+        node = left[node] if values[tested] <= bound[node] else right[node]
     return place[node]
 
 
 def path(model: TreeModel, values: Sequence[float]) -> list[Step]:
     """The comparisons on the way to the leaf."""
-    feature, threshold, _, _, _ = model.nodes
-    steps = []
-    for node in path_nodes(model, values)[:-1]:
-        tested, limit = feature[node], threshold[node]
-        steps.append(Step(FEATURES[tested], values[tested], limit, values[tested] <= limit))
-    return steps
+    feature, threshold, left, _, _ = model.nodes
+    nodes = path_nodes(model, values)
+    return [
+        Step(FEATURES[feature[node]], values[feature[node]], threshold[node], following == left[node])
+        for node, following in pairwise(nodes)
+    ]
 
 
 def path_nodes(model: TreeModel, values: Sequence[float]) -> list[int]:
     """The nodes on the way to the leaf, which is the last."""
-    feature, threshold, left, right, _ = model.nodes
-    nodes = [0]
+    feature, _, left, right, _ = model.nodes
+    bound, nodes = model.bounds, [0]
     while (tested := feature[nodes[-1]]) >= 0:
         node = nodes[-1]
-        nodes.append(left[node] if values[tested] <= threshold[node] else right[node])
+        nodes.append(left[node] if values[tested] <= bound[node] else right[node])
     return nodes
 
 
@@ -246,9 +274,9 @@ def _audit_device(fields: Any) -> None:
 
 
 def _audit_arrays(arrays: dict[str, np.ndarray], n_variants: int) -> None:
-    expected = sorted({*_NODE_ARRAYS, *_LEAF_ARRAYS})
-    named = sorted(arrays.keys() - {DOMAIN})
-    _check(named == expected, f"arrays are {named}; allowed: {expected}, and {DOMAIN}")
+    expected = sorted({*_NODE_ARRAYS, *_LEAF_ARRAYS, *_RANKING_ARRAYS})
+    named = sorted(arrays.keys() - {DOMAIN, RANKING})
+    _check(named == expected, f"arrays are {named}; allowed: {expected}, {DOMAIN} and {RANKING}")
     _audit_domain(arrays.get(DOMAIN))
     n_nodes = arrays["feature"].size
     for name, dtype in _NODE_ARRAYS.items():
@@ -257,8 +285,10 @@ def _audit_arrays(arrays: dict[str, np.ndarray], n_variants: int) -> None:
     is_leaf = arrays["feature"] == LEAF
     n_leaves = int(is_leaf.sum())
     for name, dimensions in _LEAF_ARRAYS.items():
-        columns = 3 if name == "roofline" else n_variants
-        _check_array(name, arrays[name], np.float32, (n_leaves, columns)[:dimensions])
+        _check_array(name, arrays[name], np.float32, (n_leaves, 3)[:dimensions])
+    n_rankings = _audit_ranking(arrays, n_leaves)
+    for name in _RANKING_ARRAYS:
+        _check_array(name, arrays[name], np.float32, (n_rankings, n_variants))
     _audit_structure(arrays, is_leaf)
     _check(bool((arrays["roofline"] > 0).all()), "roofline has a value that is not above 0")
     for name in _LOGS:
@@ -273,6 +303,17 @@ def _audit_domain(sizes: np.ndarray | None) -> None:
         _check(sizes.ndim == 2, f"{DOMAIN} has {sizes.ndim} dimensions; allowed: 2")
         _check_array(DOMAIN, sizes, np.int32, sizes.shape)
         _check(sizes.size > 0 and bool((sizes > 0).all()), f"{DOMAIN} has a value that is not above 0, or none at all")
+
+
+def _audit_ranking(arrays: dict[str, np.ndarray], n_leaves: int) -> int:
+    """How many rankings there are; every leaf has one of them."""
+    found = arrays.get(RANKING)
+    if found is None:
+        return n_leaves
+    _check_array(RANKING, found, np.int32, (n_leaves,))
+    n_rankings = len(arrays["log_slowdown"])
+    _check(bool(((found >= 0) & (found < n_rankings)).all()), f"{RANKING} has a row out of range")
+    return n_rankings
 
 
 def _audit_structure(arrays: dict[str, np.ndarray], is_leaf: np.ndarray) -> None:

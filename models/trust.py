@@ -13,7 +13,7 @@ from models.domain import Place, domain_of
 
 if TYPE_CHECKING:
     from data.problem import ConvProblem
-    from models.advisor import Choice
+    from models.candidates import Choice
     from models.tree_file import TreeModel
 
 WITHIN: Final = 0.05

@@ -139,7 +139,8 @@ def _train_into(
 
     What would ship in the place of a better tree is not written, unless that is forced.
     """
-    from models.evaluate import challenge, scores_of
+    from models.challenge import challenge
+    from models.evaluate import scores_of
     from models.tree_file import with_scores, write
 
     with _filled_store(device) as store:

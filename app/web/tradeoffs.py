@@ -14,7 +14,8 @@ from app.service import Service
 from app.snippets.writer import Snippet
 from app.web.forms import LayerForm
 from data.errors import ConvAdvisorError, NoAdvice
-from models.advisor import Advice, Advisor, Source
+from models.advisor import Advice, Advisor
+from models.candidates import Source
 from models.neighbours import Neighbour
 from models.pareto import Bounds, OtherLayout, Pareto, Point
 

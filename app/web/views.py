@@ -18,7 +18,8 @@ from data.store import Summary
 from kernels.catalog import VARIANTS
 from kernels.variant import Algorithm, Backend
 from models.accuracy import ErrorSource, expected_error, laws_of
-from models.advisor import Advice, Advisor, Choice, Exclusion, Source
+from models.advisor import Advice, Advisor, Exclusion
+from models.candidates import Choice, Source
 from models.explain import QUANTITIES, Decision, explain
 from models.features import DTYPES
 

@@ -13,9 +13,10 @@ from app.retrain import retrain
 from data.errors import UnknownDevice
 from data.problem import ConvProblem
 from data.store import Store
-from models import evaluate
+from models import challenge as gate
+from models.challenge import Challenge
 from models.changes import changes_between
-from models.evaluate import Challenge, Report
+from models.evaluate import Report
 from models.judging import Result
 from models.registry import Registry
 from models.tree_file import read, write
@@ -53,7 +54,7 @@ def challenged(monkeypatch, trees):
             on_progress(1.0)
             return Challenge(trees[tree], slowdown, champion_slowdown)
 
-        monkeypatch.setattr(evaluate, "challenge", challenge)
+        monkeypatch.setattr(gate, "challenge", challenge)
 
     return outcome
 
@@ -99,7 +100,7 @@ def test_a_tree_that_is_better_in_all_but_fails_a_part_is_not_used_and_says_why(
     challenged(0, 1.2)
     retrain(url, tmp_path, DEVICE.id, is_forced=False)
     found = Challenge(trees[1], 1.1, 1.2, objections=("float16/nchw is worse",))
-    monkeypatch.setattr(evaluate, "challenge", lambda _table, _champion, **_options: found)
+    monkeypatch.setattr(gate, "challenge", lambda _table, _champion, **_options: found)
     result = retrain(url, tmp_path, DEVICE.id, is_forced=False)
     assert (result["promoted"], result["reasons"]) == (False, ["float16/nchw is worse"])
     assert Registry(tmp_path).active(DEVICE.id).id == trees[0].id
@@ -115,7 +116,7 @@ def test_what_ships_passes_the_same_gate(url, tmp_path, trees, monkeypatch, obje
     monkeypatch.setattr("app.shipped.import_shipped", lambda _store, **_of: 0)
     monkeypatch.setattr(learn, "_judge", lambda *_: Report({}, {}, {}, {}, device_id=DEVICE.id))
     found = Challenge(trees[1], 1.1, 1.2, objections=objections)
-    monkeypatch.setattr(evaluate, "challenge", lambda _table, _champion, **_options: found)
+    monkeypatch.setattr(gate, "challenge", lambda _table, _champion, **_options: found)
     folder = tmp_path / "shipped" / DEVICE.id
     write(folder, trees[0])
     result = learn._train_into(folder, DEVICE.id, lambda _share: None, ship=True, is_forced=is_forced)
@@ -149,7 +150,7 @@ def test_what_the_new_tree_changes_is_in_the_result(url, tmp_path, trees, monkey
     def challenge(_table, _champion, *, device_id, on_progress):
         return Challenge(trees[0], 1.0, 2.0, changes_between(before, after))
 
-    monkeypatch.setattr(evaluate, "challenge", challenge)
+    monkeypatch.setattr(gate, "challenge", challenge)
     result = retrain(url, tmp_path, DEVICE.id, is_forced=False)
     assert result["changes"]["n_better"] == 1
     assert result["changes"]["better"][0]["after"] == "b"

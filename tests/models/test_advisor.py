@@ -13,7 +13,8 @@ from data.problem import ConvProblem
 from data.store import Summary
 from kernels.catalog import VARIANTS
 from kernels.variant import Variant
-from models.advisor import Advice, Advisor, Source
+from models.advisor import Advice, Advisor
+from models.candidates import Source
 from tests.models import hand_made
 from tests.models.hand_made import CATALOGUE, LARGE, LEAST_MS, MIDDLE, POINTWISE, SMALL
 from tests.models.synthetic import MEASURED_AT

@@ -64,6 +64,20 @@ def test_pruned_and_refused_and_never_asked_are_told_apart() -> None:
     assert [name for name in found if np.isfinite(found[name]["time_ms"])] == ["pruned", "timed"]
 
 
+def test_a_launch_that_took_longer_than_a_larger_batch_says_nothing() -> None:
+    larger = replace(PROBLEM, n=2 * PROBLEM.n)
+    rows = [attempt(name, 1.0, problem=problem) for problem in (PROBLEM, larger) for name in ("best", "other")]
+    rows += [attempt("busy", 9.0, outcome=Outcome.PRUNED), attempt("busy", 3.0, problem=larger)]
+    rows += [attempt("slow", 9.0, outcome=Outcome.PRUNED), attempt("slow", 12.0, problem=larger)]
+    rows += [attempt("behind", 9.0, outcome=Outcome.PRUNED, problem=larger), attempt("behind", 3.0)]
+    costs = from_table(measurements_to_table(rows), DEVICE.id)
+    smaller, column = costs.problems.index(PROBLEM), {name: place for place, name in enumerate(costs.variants)}
+    assert [costs.is_known[smaller, column[name]] for name in ("busy", "slow", "behind")] == [False, True, True]
+    assert np.isnan(costs.time_ms[smaller, column["busy"]])
+    assert costs.is_pruned[:, column["busy"]].sum() == 0
+    assert costs.is_pruned[:, column["slow"]].sum() == costs.is_pruned[:, column["behind"]].sum() == 1
+
+
 def test_cold_rows_and_other_devices_are_left_out() -> None:
     other = Device(id="other", name="Other", kind="cuda")
     found = costs_of(attempt("a", 1.0), attempt("a", 5.0, l2=L2State.COLD), attempt("b", 1.0, device=other))

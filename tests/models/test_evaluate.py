@@ -1,12 +1,9 @@
-"""Evaluation: slowdowns worked by hand, layers kept apart, and the gate that a retrained tree must pass."""
+"""Evaluation: slowdowns worked by hand, and layers kept apart."""
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
-from datetime import timedelta
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,8 +16,9 @@ from data.parquet import measurements_to_table, picks_to_table
 from data.problem import ConvProblem
 from models import evaluate as evaluation
 from models import fits
+from models.challenge import hold_out
 from models.costs import Costs, from_table, layer_of
-from models.evaluate import Challenge, challenge, evaluate, hold_out, scores_of
+from models.evaluate import evaluate, scores_of
 from models.judging import Result, Score, TimeError, first_then, judge, single_best_order, time_errors
 from models.peers import Peers
 from models.train import Options, Orders, train
@@ -118,17 +116,6 @@ def test_on_what_all_rules_have_in_common_one_oracle_counts() -> None:
 
 def test_single_best_counts_refusals() -> None:
     assert single_best_order(three_rows()) == ["b", "a", "c"]
-
-
-def test_hold_out_keeps_the_batches_of_a_layer_together_and_never_moves_a_layer(table: pa.Table) -> None:
-    costs = from_table(table, DEVICE_ID)
-    known, unseen = hold_out(costs)
-    layers = [{layer_of(problem) for problem in part.problems} for part in (known, unseen)]
-    assert all(layers)
-    assert not layers[0] & layers[1]
-    assert len(known.problems) + len(unseen.problems) == len(costs.problems)
-    fewer = costs.where(lambda problem: problem.n == 8)
-    assert {layer_of(problem) for problem in hold_out(fewer)[1].problems} == layers[1]
 
 
 def test_leave_one_network_out(table: pa.Table, quick: Options, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,31 +243,6 @@ def test_a_pick_counts_for_its_own_problem_only(table: pa.Table) -> None:
     assert [result.problem for result in judge(costs, ranker)] == [problem]
 
 
-def test_a_challenger_on_the_same_data_is_no_worse(table: pa.Table, trained: TreeModel, quick: Options) -> None:
-    found = challenge(table, trained, device_id=DEVICE_ID, options=quick, variants=synthetic.CATALOGUE)
-    assert found.slowdown == found.champion_slowdown
-    assert found.is_no_worse
-    assert found.model.id == trained.id
-    assert found.model.card["scores"]["held_out_slowdown"] == found.slowdown
-    assert found.objections == ()
-
-
-def test_a_challenger_with_more_data_beats_a_champion_with_little_and_says_how(quick: Options) -> None:
-    first = synthetic.table(synthetic.problems(synthetic.LAYERS["small"]))
-    champion = train(first, device_id=DEVICE_ID, options=quick)
-    others = [layer for name, layers in synthetic.LAYERS.items() if name != "small" for layer in layers]
-    later = synthetic.table(synthetic.problems(others), measured_at=synthetic.MEASURED_AT + timedelta(days=1))
-    both = pa.concat_tables([first, later])
-    found = challenge(both, champion, device_id=DEVICE_ID, options=quick, variants=synthetic.CATALOGUE)
-    assert found.slowdown < found.champion_slowdown
-    assert found.is_no_worse
-    assert found.changes is not None
-    assert found.changes.n_better > found.changes.n_worse
-    assert found.model.card["changes"]["champion"] == champion.id
-    assert found.model.card["changes"]["better"][0]["before"] != found.model.card["changes"]["better"][0]["after"]
-    assert found.model.id == train(both, device_id=DEVICE_ID, options=quick).id
-
-
 def test_scores_for_the_card_are_the_tree_s_of_both_parts(report: evaluation.Report) -> None:
     scores = scores_of(report)
     assert set(scores) == {"leave_one_network_out", "never_trained"}
@@ -288,28 +250,3 @@ def test_scores_for_the_card_are_the_tree_s_of_both_parts(report: evaluation.Rep
     overall = scores["leave_one_network_out"]["overall"]
     assert overall["geometric_mean"] == pytest.approx(report.overall["tree"].geometric_mean, abs=1e-4)
     assert overall["median_time_error"] == pytest.approx(report.time_error["overall"].median, abs=1e-4)
-
-
-def test_a_champion_is_judged_without_the_layers_held_out(table: pa.Table, trained: TreeModel) -> None:
-    _, unseen = hold_out(from_table(table, DEVICE_ID))
-    rival = evaluation._without(trained, table, unseen)
-    assert rival.card["n_layers"] == 24 - len({layer_of(problem) for problem in unseen.problems})
-    assert rival.card["options"] == trained.card["options"]
-
-
-@pytest.mark.parametrize(
-    "changes", [{"data_until": "2000-01-01T00:00:00+00:00"}, {"data_until": "then"}, {"options": {"depth": 3}}]
-)
-def test_a_champion_that_cannot_be_trained_again_is_judged_as_it_is(
-    table: pa.Table, trained: TreeModel, changes: dict[str, Any]
-) -> None:
-    champion = replace(trained, card=trained.card | changes)
-    _, unseen = hold_out(from_table(table, DEVICE_ID))
-    assert evaluation._without(champion, table, unseen) is champion
-
-
-def test_without_a_champion_the_challenger_may_be_used(trained: TreeModel) -> None:
-    assert Challenge(trained, 1.5, math.nan).is_no_worse
-    assert not Challenge(trained, 1.5, 1.4).is_no_worse
-    assert Challenge(trained, 1.5, 1.5).is_no_worse
-    assert not Challenge(trained, 1.4, 1.5, objections=("float16/nchw",)).is_no_worse

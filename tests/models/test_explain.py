@@ -53,7 +53,7 @@ def test_an_explanation_follows_the_walk(shipped: TreeModel, layer: str, dtype: 
     assert counts[0] == len(shipped.arrays["log_best"])
     assert counts[1:] == [decision.taken.n_leaves for decision in decisions[:-1]]
     assert decisions[-1].taken.n_leaves == 1
-    place = walk(shipped, features(problem))
+    place = shipped.rankings[walk(shipped, features(problem))]
     runs = shipped.arrays["support"][place] >= 0.5
     best = np.where(runs, shipped.arrays["log_slowdown"][place], np.inf).argmin()
     assert decisions[-1].taken.favourite == shipped.variants[int(best)]

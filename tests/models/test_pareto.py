@@ -14,7 +14,8 @@ from data.errors import NoAdvice
 from data.problem import Layout
 from kernels.reference import tolerance
 from models.accuracy import ErrorSource
-from models.advisor import Advisor, Exclusion, Source
+from models.advisor import Advisor, Exclusion
+from models.candidates import Source
 from models.features import FEATURES
 from models.pareto import SAME_ERROR, Bounds, Point, dominates, in_other_layout, other_layout, weigh
 from models.tree_file import with_card

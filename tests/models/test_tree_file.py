@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from safetensors.numpy import load_file, save
 
 from data.errors import ModelRejected
+from data.problem import ConvProblem
+from models.advisor import Advisor
 from models.features import features
-from models.tree_file import CARD_FILE, TREE_FILE, make, path, read, walk, with_scores, write
+from models.tree_file import CARD_FILE, TREE_FILE, TreeModel, decode, encode, make, path, read, walk, with_scores, write
 from tests.models import hand_made
 
 
@@ -69,6 +74,22 @@ def test_a_value_on_the_threshold_goes_left() -> None:
     assert walk(model, on_it) == 0
 
 
+@given(st.floats(-(2.0**99), 2.0**99, width=32) | st.floats(allow_nan=False, allow_infinity=False), st.floats(-1, 1))
+@example(0.0, 0.0)
+@example(1 + 2**-23, 2**-24)
+@example(4.0, -(2.0**-25))
+def test_a_value_need_not_be_rounded_to_go_the_way_of_the_rounded_one(threshold: float, off: float) -> None:
+    arrays = hand_made.arrays() | {"threshold": np.array([threshold, 0, 7.0, 0, 0])}
+    bound = TreeModel({}, arrays).bounds[0]
+    with np.errstate(over="ignore"):
+        nearest = np.float32(threshold)
+        below, above = (float(np.nextafter(nearest, np.float32(side))) for side in (-np.inf, np.inf))
+        beside = [float(nearest), below, above, threshold, (below + float(nearest)) / 2, (float(nearest) + above) / 2]
+        beside += [math.nextafter(value, side) for value in beside for side in (-math.inf, math.inf)]
+        values = [value for value in [*beside, threshold + off * (above - threshold)] if abs(value) < 3e38]
+        assert [value <= bound for value in values] == [float(np.float32(value)) <= threshold for value in values]
+
+
 @pytest.mark.parametrize("name", hand_made.arrays())
 def test_any_altered_array_is_refused(folder: Path, name: str) -> None:
     arrays = load_file(folder / TREE_FILE)
@@ -94,6 +115,10 @@ Change = Callable[[dict[str, np.ndarray]], Any]
 
 def put(name: str, place: Any, value: float) -> Change:
     return lambda arrays: arrays[name].__setitem__(place, value)
+
+
+def ranked(*rows: int) -> Change:
+    return lambda arrays: arrays.update(ranking=np.array(rows, np.int32))
 
 
 STRUCTURE: dict[str, tuple[Change, str]] = {
@@ -122,8 +147,26 @@ STRUCTURE: dict[str, tuple[Change, str]] = {
     "wrong type": (lambda arrays: arrays.update(left=arrays["left"].astype(np.int64)), "left is int64"),
     "wrong length": (lambda arrays: arrays.update(left=arrays["left"][:-1]), "left has shape"),
     "wrong columns": (lambda arrays: arrays.update(support=arrays["support"][:, :-1]), "support has shape"),
+    "ranking out of range": (ranked(0, 3, 1), "ranking has a row out of range"),
+    "ranking below 0": (ranked(0, -1, 1), "ranking has a row out of range"),
+    "too few rankings": (ranked(0, 1), "ranking has shape"),
+    "ranking of another type": (
+        lambda arrays: arrays.update(ranking=np.zeros(3, np.int64)),
+        "ranking is int64; allowed: int32",
+    ),
     "no nodes": (lambda arrays: arrays.update({name: values[:0] for name, values in arrays.items()}), "no nodes"),
 }
+
+
+def test_leaves_may_share_a_ranking() -> None:
+    own = hand_made.arrays()
+    shared = {name: own[name][:2] for name in ("log_slowdown", "support", "workspace")}
+    apart, joined = hand_made.model(), hand_made.model(**shared, ranking=np.array([0, 1, 0], np.int32))
+    assert apart.rankings.tolist() == [0, 1, 2]
+    third = ConvProblem(1, 8, 32, 32, 256, 1, 1)
+    assert Advisor(joined, variants=hand_made.CATALOGUE).choose(third) == "cuda.big"
+    assert Advisor(apart, variants=hand_made.CATALOGUE).choose(third) != "cuda.big"
+    assert decode(*encode(joined)).rankings.tolist() == [0, 1, 0]
 
 
 @pytest.mark.parametrize(("change", "reason"), STRUCTURE.values(), ids=STRUCTURE)

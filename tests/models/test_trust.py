@@ -11,11 +11,12 @@ from msgspec.structs import replace
 
 from data.measurement import Outcome
 from data.problem import ConvProblem
-from models.advisor import Advisor, Choice, Source
+from models.advisor import Advisor
 from models.calibration import Outcomes, calibrate, calibration, calibration_error, outcomes
+from models.candidates import Choice, Source
+from models.challenge import hold_out
 from models.costs import from_table
 from models.domain import learn_domain
-from models.evaluate import hold_out
 from models.registry import SHIPPED
 from models.train import fit
 from models.tree_file import DOMAIN, read, with_card

@@ -1,0 +1,155 @@
+"""A retrained tree against the one in use, on layers that neither was trained on."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from data.errors import NotEnoughData
+from data.problem import ConvProblem
+from kernels.catalog import VARIANTS
+from kernels.variant import Variant
+from models.advisor import Advisor
+from models.calibration import calibrate
+from models.changes import Changes, changes_between
+from models.costs import Costs, device_of, from_table, layer_of, split
+from models.evaluate import Progress
+from models.gate import objections
+from models.judging import Result, Score, judge
+from models.train import Options, fit, train, trainable
+from models.tree_file import TreeModel, with_card, with_scores
+
+HOLD_OUT_PARTS: Final = 5
+"""One of so many parts of the layers is held out to judge a retrained tree."""
+
+
+@dataclass(frozen=True)
+class Challenge:
+    """A retrained tree against the one in use, on layers that neither was trained on.
+
+    Parameters
+    ----------
+    model : TreeModel
+        The challenger, trained on everything.
+    slowdown : float
+        Geometric mean over the held-out layers of a tree trained like the challenger, but without them.
+    champion_slowdown : float
+        The same of a tree trained like the champion, on what was measured when the champion was made; NaN where there
+        is no champion.
+    changes : Changes or None
+        What the one does otherwise than the other on these layers; None where there is no champion.
+    objections : tuple of str
+        What speaks against the challenger, as `models.gate` says it; empty where there is no champion.
+    """
+
+    model: TreeModel
+    slowdown: float
+    champion_slowdown: float
+    changes: Changes | None = None
+    objections: tuple[str, ...] = ()
+
+    @property
+    def is_no_worse(self) -> bool:
+        """Whether the challenger may replace the champion."""
+        return not (self.slowdown > self.champion_slowdown or self.objections)
+
+
+def challenge(
+    table: pa.Table,
+    champion: TreeModel | None,
+    *,
+    device_id: str,
+    seed: int = 0,
+    options: Options | None = None,
+    variants: Mapping[str, Variant] = VARIANTS,
+    on_progress: Progress | None = None,
+) -> Challenge:
+    """Train a challenger, and compare it with the champion on layers held out from both.
+
+    Parameters
+    ----------
+    table, device_id, seed, options
+        As in `train`.
+    champion : TreeModel or None
+        The tree in use.
+    variants, on_progress
+        As in `evaluate`.
+
+    Raises
+    ------
+    NotEnoughData, UnknownDevice
+
+    Notes
+    -----
+    A champion that has seen the held-out layers cannot be judged by them, so its recipe is: its seed and options, on
+    the rows of the table that are no newer than its data. Where the table does not have those, the champion is judged
+    as it is, in its own favour.
+    """
+    report = on_progress or (lambda _share: None)
+    costs = from_table(table, device_id)
+    known, unseen = hold_out(costs)
+    device = device_of(table, device_id)
+    rehearsal = fit(known, device, seed=seed, options=options)
+    results = _results(rehearsal, unseen, variants)
+    slowdown = Score.of(results).geometric_mean
+    confidence = calibrate(Advisor(rehearsal, variants=variants), unseen)
+    report(0.35)
+    champion_slowdown, changes = math.nan, None
+    against: tuple[str, ...] = ()
+    if champion:
+        earlier = _results(_without(champion, table, unseen), unseen, variants)
+        champion_slowdown = Score.of(earlier).geometric_mean
+        changes, against = changes_between(earlier, results), objections(earlier, results)
+    report(0.65)
+    model = train(table, device_id=device_id, seed=seed, options=options)
+    scores = {"held_out_slowdown": slowdown, "held_out_layers": len({layer_of(each) for each in unseen.problems})}
+    report(1.0)
+    model = with_card(with_scores(model, scores), confidence=confidence)
+    if changes and champion:
+        model = with_card(model, changes={"champion": champion.id, **changes.to_dict()})
+    return Challenge(model, slowdown, champion_slowdown, changes, against)
+
+
+def hold_out(costs: Costs) -> tuple[Costs, Costs]:
+    """The rows to train on and the rows to judge by: the layers whose hash says so, one of `HOLD_OUT_PARTS`.
+
+    A layer is on the same side in every table, and with it all its batches, dtypes and layouts. Layers that nothing is
+    trained on judge no retrained tree either, since what is chosen by them is tuned on them: they are on neither side.
+
+    Raises
+    ------
+    NotEnoughData
+    """
+    costs = trainable(costs)
+    digests = {layer: _digest(layer) for layer in {layer_of(problem) for problem in costs.problems}}
+    if not digests:
+        raise NotEnoughData("every layer that was measured is one of those that judge trees and teach none")
+    chosen = {layer for layer, digest in digests.items() if digest % HOLD_OUT_PARTS == 0}
+    return split(costs, chosen or {min(digests, key=digests.__getitem__)})
+
+
+def _results(model: TreeModel, costs: Costs, variants: Mapping[str, Variant]) -> list[Result]:
+    return judge(costs, Advisor(model, variants=variants).predict_order)
+
+
+def _without(champion: TreeModel, table: pa.Table, unseen: Costs) -> TreeModel:
+    """The champion's recipe on its data but for these layers, or the champion where its data is not there."""
+    layers = {layer_of(problem) for problem in unseen.problems}
+    try:
+        until = pa.scalar(datetime.fromisoformat(champion.card["data_until"]), table["measured_at"].type)
+        seed, options = champion.card["seed"], Options(**champion.card["options"])
+        costs = from_table(table.filter(pc.less_equal(table["measured_at"], until)), champion.device.id)
+        return fit(split(costs, layers)[0], champion.device, seed=seed, options=options)
+    except (NotEnoughData, KeyError, TypeError, ValueError):
+        return champion
+
+
+def _digest(layer: ConvProblem) -> int:
+    return int.from_bytes(hashlib.sha256(layer.key.encode()).digest()[:8], "big")
