@@ -24,14 +24,15 @@ from typing import Final
 from app.attempt import outcome_of
 from benchmarks.options import interruptible, list_of, say, shard
 from benchmarks.rivals.layer import OPERANDS, Order
-from benchmarks.rivals.orders import TIMINGS, Named, Near, of_file, of_networks, orders, shuffled, timing_files
+from benchmarks.rivals.orders import TIMINGS, Named, Near, of_networks, orders, shuffled, timing_files
 from benchmarks.rivals.rows import JOURNAL, LAYER, Row, append, merge, read, write
 from benchmarks.rivals.tables import report
 from benchmarks.rivals.worker import Worker
 from data import networks
 from data.errors import ConvAdvisorError, LaunchFailed, WorkerError
 from data.measurement import Outcome
-from data.problem import ConvProblem, DType, Layout
+from data.problem import DType, Layout
+from data.problem_file import read_problems
 from kernels.stopping import StopRule
 from models.tree_file import TreeModel
 from models.tree_file import read as read_tree
@@ -190,14 +191,11 @@ def _wanted(chosen: argparse.Namespace) -> Named:
     if chosen.networks:
         named |= of_networks(chosen.networks, chosen.batches, chosen.dtypes, chosen.layouts)
     for path in chosen.problems:
-        named |= {problem: name for problem, name in _of_file(path, chosen).items() if problem not in named}
+        found = read_problems(path, chosen.dtypes, chosen.layouts)
+        named |= {problem: path.stem for problem in found if problem not in named}
     index, count = chosen.shard
     order = shuffled(named, chosen.seed)[index::count][: chosen.count]
     return {problem: named[problem] for problem in order}
-
-
-def _of_file(path: Path, chosen: argparse.Namespace) -> dict[ConvProblem, str]:
-    return of_file(path, chosen.dtypes, chosen.layouts)
 
 
 def _said(row: Row, failed: dict[str, str]) -> str:

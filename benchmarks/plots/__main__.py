@@ -11,12 +11,14 @@ from typing import Final
 from benchmarks import plots
 from benchmarks.guidelines.findings import Book
 from benchmarks.measured import ALL_COLUMNS, Column, load
-from benchmarks.plots import guidelines, kernels
+from benchmarks.plots import advice, guidelines, kernels
 from data.errors import NotEnoughData
 from models.costs import Costs
+from models.peers import PEERS
 
 ROOT: Final = Path(__file__).parent.parent.parent
 DOCS: Final = ROOT / "docs"
+RESULTS: Final = ROOT / "benchmarks" / "results"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,6 +28,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--timings", type=Path, default=ROOT / "data" / "timings", help="holds <device>/*.parquet")
     parser.add_argument("--trained", type=Path, default=ROOT / "models" / "trained", help="holds <device>/card.json")
     parser.add_argument("--docs", type=Path, default=DOCS, help="holds the pages; figures go to figures/ in it")
+    parser.add_argument("--readme", type=Path, default=ROOT / "README.md", help="has a part of docs/advice.md too")
+    parser.add_argument(
+        "--evaluation", type=Path, help="what `conv-advisor evaluate --json` printed; default in benchmarks/results"
+    )
+    parser.add_argument("--peers", type=Path, default=PEERS, help="holds <device>.parquet, of benchmarks.advice")
     chosen = parser.parse_args(arguments)
     folder = chosen.timings / chosen.device
     found = {column: _known(folder, chosen.device, column) for column in ALL_COLUMNS}
@@ -36,6 +43,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kernels.write(known, chosen.docs, chosen.device)
     book = Book(known, _known(folder, chosen.device, guidelines.FULL, "fourth-seed"))
     guidelines.write(book, chosen.docs, chosen.device, chosen.trained / chosen.device / "card.json")
+    report = chosen.evaluation or RESULTS / f"evaluation-{chosen.device}.json"
+    if report.exists():
+        advice.write(report, chosen.peers / f"{chosen.device}.parquet", chosen.docs, chosen.readme)
+    else:
+        print(f"no scores of advice: there is no {report}", file=sys.stderr)
     print(f"the figures of {len(known)} dtypes and layouts, and their parts of the pages in {chosen.docs}")
     return 0
 

@@ -41,6 +41,7 @@ def method_of(variant: str) -> str:
 def algorithms(costs: Costs, column: Column) -> Figure | None:
     """Figures 3 to 8 of the study: each legacy algorithm's time over that of the fastest of them."""
     best_ms = fastest_ms(costs, LEGACY)
+    best_ms[np.isinf(best_ms)] = np.nan  # nothing is known of any of them
     lines = [_algorithm(costs, variant, fastest_ms(costs, [variant]) / best_ms) for variant in LEGACY]
     title = "time of each of cuDNN's legacy algorithms over that of the fastest of them"
     return over_configurations(costs, column, lines, title, "time / fastest", NORMALISED)

@@ -16,7 +16,7 @@ from benchmarks.contest.choice import Candidate, from_timings
 from benchmarks.rivals.layer import POOL, Choice, Order
 from benchmarks.rivals.rows import ADVICE, SINGLE_BEST
 from data import networks, parquet
-from data.errors import InvalidInput, NoAdvice
+from data.errors import NoAdvice
 from data.problem import ConvProblem, DType, Layout
 from kernels.stopping import StopRule
 from models.advisor import Advisor
@@ -56,28 +56,6 @@ def of_networks(
             for problem in networks.problems(member, batches=batches, dtypes=dtypes, layouts=layouts):
                 found.setdefault(problem, []).append(member)
     return {problem: " ".join(dict.fromkeys(members)) for problem, members in found.items()}
-
-
-def of_file(path: Path, dtypes: Sequence[DType], layouts: Sequence[Layout]) -> Named:
-    """The layers of a text file: a line is a layer in short or long form, and may go on with dtype and layout.
-
-    Raises
-    ------
-    InvalidInput
-        Naming the line.
-    """
-    found: Named = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        words = line.partition("#")[0].split()
-        if not words:
-            continue
-        try:
-            for dtype in [DType(words[1])] if len(words) > 1 else dtypes:
-                for layout in [Layout(words[2])] if len(words) > 2 else layouts:
-                    found[ConvProblem.parse(words[0], dtype=dtype, layout=layout)] = path.stem
-        except (InvalidInput, ValueError) as error:
-            raise InvalidInput(f"{path.name} line {number}", line, f"a layer, a dtype, a layout ({error})") from None
-    return found
 
 
 def shuffled(problems: Iterable[ConvProblem], seed: int) -> list[ConvProblem]:

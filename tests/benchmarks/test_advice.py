@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from benchmarks import advice
-from benchmarks.rivals.orders import of_file, of_networks, shuffled
+from benchmarks.rivals.orders import of_networks, shuffled
 from benchmarks.rivals.rows import ADVICE, DEFAULT, ORACLE, SINGLE_BEST, TUNED, Row, read
 from data import parquet
-from data.errors import InvalidInput
 from data.measurement import Measurement, Outcome
 from data.problem import ConvProblem, DType, Layout
 from models.features import FEATURES
@@ -233,19 +232,6 @@ def test_layers_of_networks_bear_the_names_of_all_that_have_them() -> None:
         replace(problem, n=8, dtype=DType.TF32, layout=Layout.NCHW)
         for problem in of_networks(["seeds"], [1], [DType.FLOAT32], [Layout.NCHW])
     }
-
-
-def test_a_file_of_layers(tmp_path) -> None:
-    path = tmp_path / "mine.txt"
-    path.write_text("14-1-3-8-8 float16 nhwc  # one\n\n7-2-1-8-8\n")
-    found = of_file(path, [DType.TF32], list(Layout))
-    assert set(found) == {
-        ConvProblem.parse("14-1-3-8-8", dtype="float16", layout="nhwc"),
-        *(ConvProblem.parse("7-2-1-8-8", dtype="tf32", layout=layout) for layout in Layout),
-    }
-    path.write_text("14-1-3-8-8\n14-1-3-8\n")
-    with pytest.raises(InvalidInput, match="line 2"):
-        of_file(path, [DType.TF32], list(Layout))
 
 
 def test_the_order_is_fair_wherever_it_ends_and_the_same_each_time() -> None:

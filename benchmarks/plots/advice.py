@@ -1,0 +1,128 @@
+"""docs/advice.md and the README: the scores that `conv-advisor evaluate --json` found, and those beside PyTorch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.plots.pages import number, rewritten, table
+from benchmarks.rivals.rows import DEFAULT, TUNED, Row, read
+from benchmarks.rivals.scores import layers_of
+from benchmarks.rivals.tables import prediction_table, slowdown_table, speedup_table, worth_table
+from data.problem import DType, Layout
+from models.judging import ORACLE, SINGLE_BEST, TEACHER, TREE
+
+NAMES: Final = {
+    TREE: "this tree",
+    TEACHER: "its teacher",
+    "cudnn.heuristic_v7": "cuDNN heuristic v7",
+    "cudnn.graph.heuristic_a": "cuDNN graph heuristic A",
+    "cudnn.graph.heuristic_b": "cuDNN graph heuristic B",
+    DEFAULT: "PyTorch default",
+    TUNED: "PyTorch `benchmark=True`",
+    SINGLE_BEST: "single best variant",
+}
+"""Of the rules, on the pages."""
+BESIDE: Final = (TREE, "cudnn.heuristic_v7", "cudnn.graph.heuristic_a", SINGLE_BEST)
+"""Rules that every problem was judged on."""
+OF_NETWORKS: Final = (TREE, "cudnn.graph.heuristic_a", SINGLE_BEST)
+
+Scores = Mapping[str, Any]
+
+
+def write(report: Path, peers: Path, docs: Path, readme: Path) -> None:
+    """Rewrite the parts of both pages.
+
+    Parameters
+    ----------
+    report : Path
+        What `conv-advisor evaluate --json` printed.
+    peers : Path
+        Rows of `benchmarks.advice`.
+    docs : Path
+        Holds advice.md.
+    readme : Path
+    """
+    found = parts(json.loads(report.read_text(encoding="utf-8")), read(peers))
+    for page, names in ((docs / "advice.md", list(found)), (readme, ["never trained"])):
+        text = rewritten(page.read_text(encoding="utf-8"), {name: found[name] for name in names})
+        page.write_text(text, encoding="utf-8")
+
+
+def parts(report: Scores, rows: list[Row]) -> dict[str, str]:
+    """The parts of docs/advice.md, by the name of their marks."""
+    never, layers = report["never_trained"], layers_of(rows)
+    return {
+        "never trained": precision_table(never),
+        "its networks": network_table(never),
+        "in common": common_table(never["in_common"]["overall"]),
+        "predicted times": time_sentence(never["time_error"]),
+        "teacher": teacher_table(never),
+        "left out": precision_table(report),
+        "slowdown beside PyTorch": slowdown_table(layers),
+        "speedup over PyTorch": speedup_table(layers),
+        "times beside PyTorch": prediction_table(layers),
+        "tuning": worth_table(layers),
+    }
+
+
+def precision_table(part: Scores) -> str:
+    """A row a dtype and layout, a column a rule."""
+    rows = [*_precisions(part["by_precision"]), ("all", part["overall"])]
+    head = ("", "problems", *(NAMES[rule] for rule in BESIDE))
+    return table(head, [(name, _count(of), *(_three(of[rule]) for rule in BESIDE)) for name, of in rows])
+
+
+def network_table(part: Scores) -> str:
+    """A row a network, geometric means alone."""
+    head = ("", "problems", *(NAMES[rule] for rule in OF_NETWORKS))
+    return table(
+        head,
+        [
+            (name, _count(of), *(number(of[rule]["geometric_mean"], 3) for rule in OF_NETWORKS))
+            for name, of in part["by_network"].items()
+        ],
+    )
+
+
+def common_table(scores: Scores) -> str:
+    """A row a rule, the best first; over how many problems."""
+    ranked = sorted((each for each in scores if each != ORACLE), key=lambda rule: scores[rule]["geometric_mean"])
+    head = (f"{_count(scores)} problems", "geometric mean", "95th percentile", "worst")
+    return table(head, [(NAMES[rule], *_three(scores[rule]).split(" · ")) for rule in ranked])
+
+
+def teacher_table(part: Scores) -> str:
+    """The tree beside what it learned from."""
+    rows = [*_precisions(part["by_precision"]), ("all", part["overall"])]
+    return table(
+        ("", NAMES[TREE], NAMES[TEACHER]), [(name, _three(of[TREE]), _three(of[TEACHER])) for name, of in rows]
+    )
+
+
+def time_sentence(errors: Scores) -> str:
+    """The median error of the predicted times, over all and its range."""
+    medians = [error["median"] for name, error in errors.items() if name != "overall"]
+    least, most = (f"{100 * value:.1f}" for value in (min(medians), max(medians)))
+    return (
+        f"The median error of the predicted time of what is chosen is {100 * errors['overall']['median']:.1f} %"
+        f" ({least} to {most} % by precision and layout)."
+    )
+
+
+def _precisions(scores: Scores) -> Iterable[tuple[str, Scores]]:
+    """Those that there are, in the order of the dtypes, with their names on the pages."""
+    for dtype in DType:
+        for layout in Layout:
+            if of := scores.get(f"{dtype}/{layout}"):
+                yield f"{dtype} {layout.upper()}", of
+
+
+def _count(scores: Scores) -> str:
+    return f"{scores[TREE]['n_problems']:,}"
+
+
+def _three(score: Scores) -> str:
+    return f"{score['geometric_mean']:.3f} · {score['p95']:.2f} · {score['worst']:.1f}"
