@@ -31,14 +31,20 @@ _OF_SMALL_PAGES: Final = 2 * 2**20
 class Budget:
     """Bytes of request bodies that may be held at once; what exceeds them is asked to come back.
 
+    The body that began first has its place to its end, so that of any number that arrive together one gets through.
+
     Parameters
     ----------
     limit_bytes : int
+    longest_bytes : int
+        What a body may have whose length nobody said.
     """
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, longest_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.held_bytes = 0
+        self._longest_bytes = longest_bytes
+        self._held: list[Hold] = []
 
     @contextmanager
     def hold(self, announced: int = 0) -> Iterator[Hold]:
@@ -55,28 +61,33 @@ class Budget:
         QueueFull
         """
         self.check(announced)
-        held = Hold(self)
+        held = Hold(self, announced or self._longest_bytes)
+        self._held.append(held)
         try:
             yield held
         finally:
+            self._held.remove(held)
             self.held_bytes -= held.count
 
-    def check(self, count: int) -> None:
-        """See that so many bytes more can be held.
+    def check(self, count: int, of: Hold | None = None) -> None:
+        """See that so many bytes more can be held, of a body that is held already or of a new one.
 
         Raises
         ------
         QueueFull
         """
-        if self.held_bytes + count > self.limit_bytes:
+        first = self._held[0] if self._held else None
+        kept = 0 if first is None or first is of else max(first.longest - first.count, 0)
+        if self.held_bytes + kept + count > self.limit_bytes:
             raise QueueFull(f"request bodies of {self.held_bytes} bytes are being worked on, of {self.limit_bytes}")
 
 
-@dataclass
+@dataclass(eq=False)
 class Hold:
-    """What is held of one body."""
+    """What is held of one body, and how much it may be."""
 
     budget: Budget
+    longest: int
     count: int = 0
 
     def more(self, count: int) -> None:
@@ -86,7 +97,7 @@ class Hold:
         ------
         QueueFull
         """
-        self.budget.check(count)
+        self.budget.check(count, self)
         self.budget.held_bytes += count
         self.count += count
 

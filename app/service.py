@@ -102,8 +102,9 @@ class Service:
 
     def __init__(self, settings: Settings, open_engine: OpenEngine, timings: Path) -> None:
         self.settings = settings
-        self.budget = Budget(BODIES_AT_ONCE * settings.max_body_bytes)
-        self._json_budget = Budget(BODIES_AT_ONCE * settings.max_body_bytes)  # so that tensors keep no advice out
+        longest = settings.max_body_bytes
+        self.budget = Budget(BODIES_AT_ONCE * longest, longest)
+        self._json_budget = Budget(BODIES_AT_ONCE * longest, longest)  # so that tensors keep no advice out
         self.registry = Registry(settings.models_home)
         self.device: Device | None = None
         self.answers = Answers(_ANSWERS_BYTES)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from contextlib import ExitStack, suppress
 
 import pytest
 from starlette.requests import Request
 from starlette.types import Message
 
 from app import body
+from data.errors import QueueFull
 from tests.reliability.watch import held_bytes
 
 BODIES = 64
@@ -58,3 +60,32 @@ def test_a_long_body_arrives_whole() -> None:
         return (await body.read(request, LIMIT_BYTES)).tobytes()
 
     assert asyncio.run(read_whole()) == b"".join(bytes([i]) * 2**20 for i in range(5))
+
+
+def test_of_bodies_that_arrive_together_the_first_gets_through() -> None:
+    budget = body.Budget(limit_bytes=400, longest_bytes=100)
+    with ExitStack() as all_of_them:
+        first, *others = [all_of_them.enter_context(budget.hold()) for _ in range(64)]
+        for part in range(100):
+            for each in others:
+                with suppress(QueueFull):
+                    each.more(1)
+            first.more(1)
+            assert budget.held_bytes <= 400, part
+        assert first.count == 100
+        assert sum(each.count for each in others) == 300
+
+
+def test_the_next_body_is_the_first_once_the_first_is_done() -> None:
+    budget = body.Budget(limit_bytes=400, longest_bytes=100)
+    with budget.hold(announced=60) as first, budget.hold() as second:
+        first.more(10)
+        second.more(340)
+        with pytest.raises(QueueFull):
+            second.more(1)
+        with pytest.raises(QueueFull), budget.hold(announced=1):
+            pass
+        first.more(50)
+    with budget.hold() as third:
+        third.more(400)
+    assert budget.held_bytes == 0
