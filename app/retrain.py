@@ -96,7 +96,7 @@ def train(
     champion = champion_of(Registry(home), device_id)
     with Store(store_url) as store:
         tell(0.0, "reading the measurements")
-        import_shipped(store)
+        import_shipped(store, device_id=device_id)
         store.device(device_id)
         table = store.table(device_id)
     found = challenge(

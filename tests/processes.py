@@ -5,9 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
+
+_USUAL_S: Final = 0.1
+"""For a million steps of a generator."""
 
 
-def eventually(is_so: Callable[[], object], within_s: float = 20.0) -> bool:
+def eventually(is_so: Callable[[], object], within_s: float = 120.0) -> bool:
     """Whether it becomes so within that time."""
     until = time.monotonic() + within_s
     while not is_so():
@@ -15,6 +19,16 @@ def eventually(is_so: Callable[[], object], within_s: float = 20.0) -> bool:
             return False
         time.sleep(0.01)
     return True
+
+
+def slowness() -> float:
+    """How many times longer than usual this machine takes for the same work now; at least 1.
+
+    A virtual machine may have a fraction of its speed for minutes. What is promised in seconds is of the usual speed.
+    """
+    began = time.perf_counter()
+    sum(number * number for number in range(10**6))
+    return max(1.0, (time.perf_counter() - began) / _USUAL_S)
 
 
 def is_running(pid: int) -> bool:

@@ -64,7 +64,7 @@ def running(browser: Browser, home: Path) -> Iterator[Server]:
 
 def _running(home: Path) -> Iterator[Server]:
     with server(home) as running:
-        assert eventually(lambda: running.http.get("/readyz").status_code == 200, within_s=60)
+        assert eventually(lambda: running.http.get("/readyz").status_code == 200)
         yield running
 
 

@@ -267,7 +267,7 @@ def served(home: Path, address: str, files: tuple[Path, Path, Path], worker: Pro
     settings = Settings(home=home, scheduler=address, start_timeout_s=4.0, **tls)
     client = Client(create_app(settings, timings=home / "nothing"))
     try:
-        assert eventually(lambda: not lacks_worker(client) and convolve(client).status_code == 200, within_s=60)
+        assert eventually(lambda: not lacks_worker(client) and convolve(client).status_code == 200)
         assert convolve(client).json()["outcome"] == "measured"
         worker.signal(signal.SIGTERM)
         assert worker.wait() == 0

@@ -60,7 +60,7 @@ def server(home: Path) -> Iterator[Server]:
         )
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as http:
         try:
-            assert eventually(lambda: is_up(http), within_s=60), (home / "server.log").read_text()
+            assert eventually(lambda: is_up(http)), (home / "server.log").read_text()
             yield Server(process, port, http)
         finally:
             process.kill()
@@ -142,7 +142,7 @@ def test_tritons_own_client_finds_the_model_and_convolves(running: Server) -> No
     asked = {"layer": problem.short, "variant": "cpu.direct"}
     with InferenceServerClient(f"127.0.0.1:{running.port}") as triton:
         assert triton.is_server_live()
-        assert eventually(triton.is_server_ready, within_s=60)
+        assert eventually(triton.is_server_ready)
         assert triton.is_model_ready("conv")
         assert not triton.is_model_ready("resnet")
         assert triton.get_server_metadata()["name"] == "conv-advisor"
@@ -263,7 +263,7 @@ def test_a_service_killed_during_a_retrain_finishes_it_after_the_next_start(tmp_
         asked = first.http.post("/v1/models", json={"device": SMALL_DEVICE.id})
         assert asked.status_code == 202, asked.text
         job = f"/v1/jobs/{asked.json()['id']}"
-        assert eventually(lambda: first.http.get(job).json()["progress"] > 0.04, within_s=120), first.http.get(job).text
+        assert eventually(lambda: first.http.get(job).json()["progress"] > 0.04), first.http.get(job).text
         workers = children(first.process.pid)
         first.process.kill()
         first.process.wait()

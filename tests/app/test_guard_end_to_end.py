@@ -45,7 +45,7 @@ def serving(home: Path, http: httpx.Client, port: int, *arguments: str, **enviro
     with log.open("ab") as out:
         process = subprocess.Popen(command, env=os.environ | settings, stdout=out, stderr=out)
     try:
-        assert eventually(lambda: _is_up(http), within_s=60), log.read_text()
+        assert eventually(lambda: _is_up(http)), log.read_text()
         yield log
     finally:
         process.terminate()

@@ -37,7 +37,7 @@ DURATIONS = "conv_advisor_http_request_duration_seconds"
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[Client]:
     with serving(tmp_path) as client:
-        assert eventually(lambda: client.get("/readyz").status_code == 200, within_s=60)
+        assert eventually(lambda: client.get("/readyz").status_code == 200)
         yield client
 
 
@@ -45,7 +45,7 @@ def client(tmp_path: Path) -> Iterator[Client]:
 def stored(tmp_path: Path, database_url: str) -> Iterator[Client]:
     """A client of a service on each of the databases."""
     with serving(tmp_path, database_url=database_url) as client:
-        assert eventually(lambda: client.get("/readyz").status_code == 200, within_s=60)
+        assert eventually(lambda: client.get("/readyz").status_code == 200)
         yield client
 
 

@@ -25,12 +25,6 @@ from tests.fakes import SMALL_DEVICE, small_measurements, small_tree
 DEVICE = SMALL_DEVICE
 
 
-@pytest.fixture(autouse=True)
-def nothing_shipped(monkeypatch):
-    """The shipped measurements take seconds to import, and are of another device."""
-    monkeypatch.setattr("app.retrain.import_shipped", lambda _store: 0)
-
-
 @pytest.fixture(scope="module")
 def trees():
     """Two trees of the device that differ."""
@@ -76,6 +70,8 @@ def test_the_first_tree_is_used(url, tmp_path, challenged, trees):
     }
     assert Registry(tmp_path).active(DEVICE.id).id == trees[0].id
     assert [fraction for fraction, _ in progress] == sorted(fraction for fraction, _ in progress)
+    with Store(url) as store:
+        assert [device.id for device in store.devices()] == [DEVICE.id], "what ships of others is not imported for it"
 
 
 @pytest.mark.parametrize(
@@ -113,7 +109,6 @@ def test_a_tree_that_is_better_in_all_but_fails_a_part_is_not_used_and_says_why(
 )
 def test_what_ships_passes_the_same_gate(url, tmp_path, trees, monkeypatch, objections, is_forced, is_written):
     monkeypatch.setenv("CONV_ADVISOR_DATABASE_URL", url)
-    monkeypatch.setattr("app.shipped.import_shipped", lambda _store, **_of: 0)
     monkeypatch.setattr(learn, "_judge", lambda *_: Report({}, {}, {}, {}, device_id=DEVICE.id))
     found = Challenge(trees[1], 1.1, 1.2, objections=objections)
     monkeypatch.setattr(gate, "challenge", lambda _table, _champion, **_options: found)

@@ -85,7 +85,7 @@ class Listener:
     def wait_for(self, model_id: str, since_s: float) -> float:
         """How long after that time the first answer of a tree came."""
         found: list[float] = []
-        assert eventually(lambda: found.extend(self._first(model_id, since_s)) or found, within_s=20), model_id
+        assert eventually(lambda: found.extend(self._first(model_id, since_s)) or found), model_id
         return found[0]
 
     def _first(self, model_id: str, since_s: float) -> list[float]:
@@ -129,7 +129,7 @@ def two_servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tupl
             options = {"home": str(home), "url": url, "port": port, "recording": str(tmp_path / "recording.parquet")}
             stack.callback(Life(starter, **options).end)
             http = stack.enter_context(httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30, verify=NO_TLS))
-            assert eventually(lambda http=http: is_ready(http), within_s=120), f"server {place} does not start"
+            assert eventually(lambda http=http: is_ready(http)), f"server {place} does not start"
             clients.append(http)
         yield clients[0], clients[1]
 
@@ -150,7 +150,7 @@ def test_servers_change_to_a_new_tree_together_and_never_mix_two(
     took_s, n_answers = [], 0
     for promoter, listened in ((one, other), (other, one)):
         with listening(listened, answers) as listeners:
-            assert eventually(lambda listeners=listeners: all(each.seen for each in listeners), within_s=20)
+            assert eventually(lambda listeners=listeners: all(each.seen for each in listeners))
             for swap in range(SWAPS):
                 tree = TREES[(swap + 1) % len(TREES)]
                 put = promoter.put("/v1/models/active", json={"device": GPU.id, "model": tree.id})

@@ -18,7 +18,7 @@ from models.registry import Registry
 from models.shared import SharedModels
 from tests.app.serving import GPU, LAYER, TIMES_MS, small_tree
 from tests.databases import new_postgresql
-from tests.processes import eventually
+from tests.processes import eventually, slowness
 from tests.reliability.faulty import BROKEN
 from tests.reliability.servers import Server, running
 from tests.reliability.stalling import stalling
@@ -61,7 +61,7 @@ def test_what_is_missing_is_told_and_that_it_is_there_again(
         for _ in range(ATTEMPTS):
             began = time.monotonic()
             lose(server)
-            assert eventually(lambda: not server.is_ready(), within_s=30)
+            assert eventually(lambda: not server.is_ready())
             lost_s = time.monotonic() - began
             said = server.http.get("/readyz")
             assert said.status_code == 503
@@ -72,11 +72,11 @@ def test_what_is_missing_is_told_and_that_it_is_there_again(
             assert not server.is_ready(), "it stays so"
             began = time.monotonic()
             restore(server)
-            assert eventually(server.is_ready, within_s=30)
+            assert eventually(server.is_ready)
             back_s = time.monotonic() - began
             with capsys.disabled():
                 print(f"\n{part}: told after {lost_s:.2f} s, again after {back_s:.2f} s")
-            if max(lost_s, back_s) < WITHIN_S:
+            if max(lost_s, back_s) < WITHIN_S * slowness():
                 return
     pytest.fail(f"in none of {ATTEMPTS} attempts within {WITHIN_S} s")
 
