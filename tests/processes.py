@@ -11,7 +11,7 @@ _USUAL_S: Final = 0.1
 """For a million steps of a generator."""
 
 
-def eventually(is_so: Callable[[], object], within_s: float = 120.0) -> bool:
+def eventually(is_so: Callable[[], object], within_s: float = 300.0) -> bool:
     """Whether it becomes so within that time."""
     until = time.monotonic() + within_s
     while not is_so():
