@@ -26,7 +26,7 @@ from data.store import Store
 from kernels import reference
 from tests.app.serving import FAST, GPU, TIMES_MS, is_problem, keep_tree, small_tree
 from tests.fakes import SMALL_DEVICE, small_measurements
-from tests.processes import eventually, is_running
+from tests.processes import eventually, is_running, slowness
 
 COMMAND = Path(sys.executable).with_name("conv-advisor")
 SAFETENSORS = {"content-type": "application/vnd.safetensors"}
@@ -212,7 +212,7 @@ def test_a_worker_killed_during_a_convolution_is_told_within_a_second_and_the_ne
 
         assert eventually(busy)
         os.kill(busy(), signal.SIGKILL)
-        is_problem(asked.result(timeout=1), 503, "worker-died")
+        is_problem(asked.result(timeout=slowness()), 503, "worker-died")
     ran = running.http.post("/v1/convolutions", json={"layer": "7-1-1-8-8", "variant": "cpu.direct"})
     assert ran.status_code == 200, ran.text
 

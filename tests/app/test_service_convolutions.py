@@ -39,7 +39,7 @@ from tests.app.serving import (
     is_problem,
     serving,
 )
-from tests.processes import eventually
+from tests.processes import eventually, slowness
 
 VARIED = [replace(SMALL, dtype=dtype, layout=layout) for dtype in DType for layout in Layout]
 STRIDED = ConvProblem(2, 4, 8, 9, 6, 3, 2, 2, 1, 1, 0, 2, 1, 2)
@@ -223,7 +223,7 @@ def test_a_worker_killed_from_outside_is_told_within_a_second(client: Client) ->
         assert eventually(lambda: engine.state == "busy")
         time.sleep(0.2)
         os.kill(engine.pid, signal.SIGKILL)
-        is_problem(running.result(timeout=1), 503, "worker-died")
+        is_problem(running.result(timeout=slowness()), 503, "worker-died")
     assert client.post("/v1/convolutions", json={"layer": LAYER, "variant": LEAN}).status_code == 200
 
 

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from tests.app.serving import LAYER, is_problem
-from tests.processes import eventually
+from tests.processes import eventually, slowness
 from tests.reliability.faulty import CRASHING, FAST, HANGING, POISONED
 from tests.reliability.scale import count
 from tests.reliability.servers import Server, running
@@ -94,21 +94,24 @@ def test_no_advice_fails_and_the_next_job_is_done_within_a_second(
     tmp_path: Path, fail: Callable[[Server], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     took_s: list[float] = []
+    limits_s: list[float] = []
     with running(tmp_path, convolution_deadline_s=DEADLINE_S) as server, advice_asked(server) as found:
         for _ in range(ROUNDS):
             for _attempt in range(ATTEMPTS):  # the machine may do much else in one of them
                 assert eventually(lambda: has_spare(server), within_s=300)
+                limit_s = NEXT_JOB_S * slowness()
                 fail(server)
                 began = time.monotonic()
                 ran = convolve(server, FAST)
                 took = time.monotonic() - began
                 assert ran.status_code == 200, ran.text
-                if took < NEXT_JOB_S:
+                if took < limit_s:
                     break
             took_s.append(took)
+            limits_s.append(limit_s)
     with capsys.disabled():
         said = f"{ROUNDS} times, the next job took {max(took_s):.2f} s at most, advice {dict(found)}"
         print(f"\n{fail.__name__}: {said}")
-    assert max(took_s) < NEXT_JOB_S
+    assert all(took < limit for took, limit in zip(took_s, limits_s, strict=True))
     assert set(found) == {"200"}
     assert found["200"] > ROUNDS
