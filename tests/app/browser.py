@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 FLAGS = (
     "--no-sandbox",
@@ -24,6 +24,9 @@ FLAGS = (
 
 DESKTOP = {"width": 1360, "height": 900}
 PHONE = {"width": 390, "height": 844}
+
+_PATIENCE_MS = 250_000
+"""For what promises no time: a new server imports all that ships meanwhile."""
 
 _NOTE_VIOLATIONS = """
     window.violations = [];
@@ -63,7 +66,8 @@ class Visitor:
     def __init__(self, browser: Browser, address: str, **options: Any) -> None:
         self.address = address
         self.context: BrowserContext = browser.new_context(**{"viewport": DESKTOP, **options})
-        self.context.set_default_timeout(30_000)
+        self.context.set_default_timeout(_PATIENCE_MS)
+        expect.set_options(timeout=_PATIENCE_MS)
         self.context.add_init_script(_NOTE_VIOLATIONS)
         self.page: Page = self.context.new_page()
         self.faults: list[str] = []
