@@ -37,7 +37,7 @@ class Budget:
     ----------
     limit_bytes : int
     longest_bytes : int
-        What a body may have whose length nobody said.
+        Of any one body: what the first may still bring is kept for it.
     """
 
     def __init__(self, limit_bytes: int, longest_bytes: int) -> None:
@@ -61,7 +61,7 @@ class Budget:
         QueueFull
         """
         self.check(announced)
-        held = Hold(self, announced or self._longest_bytes)
+        held = Hold(self)
         self._held.append(held)
         try:
             yield held
@@ -77,17 +77,16 @@ class Budget:
         QueueFull
         """
         first = self._held[0] if self._held else None
-        kept = 0 if first is None or first is of else max(first.longest - first.count, 0)
+        kept = 0 if first is None or first is of else max(self._longest_bytes - first.count, 0)
         if self.held_bytes + kept + count > self.limit_bytes:
             raise QueueFull(f"request bodies of {self.held_bytes} bytes are being worked on, of {self.limit_bytes}")
 
 
 @dataclass(eq=False)
 class Hold:
-    """What is held of one body, and how much it may be."""
+    """What is held of one body."""
 
     budget: Budget
-    longest: int
     count: int = 0
 
     def more(self, count: int) -> None:

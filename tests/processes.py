@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 _USUAL_S: Final = 0.1
-"""For a million steps of a generator."""
+"""For a million steps of a generator: chosen, as what a server's core takes at most."""
 
 
 def eventually(is_so: Callable[[], object], within_s: float = 300.0) -> bool:

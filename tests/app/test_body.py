@@ -78,14 +78,17 @@ def test_of_bodies_that_arrive_together_the_first_gets_through() -> None:
 
 def test_the_next_body_is_the_first_once_the_first_is_done() -> None:
     budget = body.Budget(limit_bytes=400, longest_bytes=100)
-    with budget.hold(announced=60) as first, budget.hold() as second:
-        first.more(10)
-        second.more(340)
-        with pytest.raises(QueueFull):
-            second.more(1)
-        with pytest.raises(QueueFull), budget.hold(announced=1):
-            pass
-        first.more(50)
-    with budget.hold() as third:
-        third.more(400)
+    with ExitStack() as of_the_first:
+        first = of_the_first.enter_context(budget.hold(announced=60))
+        with budget.hold() as second, budget.hold() as third, budget.hold() as fourth, budget.hold() as fifth:
+            first.more(60)
+            for each in (third, fourth, fifth):
+                each.more(100)
+            with pytest.raises(QueueFull):
+                second.more(1)
+            of_the_first.close()
+            with pytest.raises(QueueFull), budget.hold(announced=1):
+                pass
+            second.more(100)
+            assert budget.held_bytes == 400
     assert budget.held_bytes == 0
