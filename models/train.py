@@ -43,8 +43,12 @@ _MOST_SAMPLED: Final = 20
 MIN_PROBLEMS: Final = 20
 """Fewer measured problems make no tree."""
 
-GROUPED_SHARE: Final = 0.25
-"""Leaves and made-up problems of grouped layers, against those of the others."""
+GROUPED_SHARE: Final = 0.5
+"""Leaves and made-up problems of grouped layers, against those of the others.
+
+On 345 held-out problems of several channels a group the tree was at 1.079 with a quarter and at 1.070 with a half,
+where its teacher was at 1.051.
+"""
 
 _FAR: Final = 0.5
 """Log slowdown from which the saturated cost says less than the randomised trees."""
