@@ -72,9 +72,9 @@ QUANTITIES: Final[dict[str, Quantity]] = {
     "fill_n_128": Quantity("useful share of 128-column tiles", is_log2=False, is_whole=False),
     "fill_winograd": Quantity("useful share of 2 × 2 Winograd tiles", is_log2=False, is_whole=False),
     "fill_fft": Quantity("useful share of 32 × 32 FFT tiles", is_log2=False, is_whole=False),
-    "aligned_c": Quantity("power of two that divides the depth, up to 8"),
-    "aligned_k": Quantity("power of two that divides the filters, up to 8"),
-    "aligned_pixels": Quantity("power of two that divides the input's pixels, up to 8"),
+    "aligned_c": Quantity("power of two that divides the depth, up to 64"),
+    "aligned_k": Quantity("power of two that divides the filters, up to 64"),
+    "aligned_pixels": Quantity("power of two that divides the input's pixels, up to 64"),
 }
 """By feature."""
 

@@ -34,20 +34,29 @@ _MINOR: Final = 0.05
 """Weight, in choosing a split, of what only has to be predicted along."""
 
 _BOOSTING: Final[dict[str, Any]] = {
-    "max_iter": 400,
+    "max_iter": 300,
     "learning_rate": 0.1,
     "max_bins": 255,
-    "max_leaf_nodes": 16,
+    "max_leaf_nodes": 31,
     "min_samples_leaf": 5,
     "l2_regularization": 1.0,
     "max_features": 0.5,
     "early_stopping": False,
 }
-_FOR_TIME: Final[Mapping[str, Any]] = MappingProxyType({"max_iter": 500, "learning_rate": 0.06, "max_leaf_nodes": 31})
-"""Times want finer trees than slowdowns do: one target alone can bear them."""
+_FOR_BEST: Final[Mapping[str, Any]] = MappingProxyType({"max_iter": 500, "learning_rate": 0.06})
+"""The best time is predicted itself, not only compared with others: one target alone can bear finer steps."""
+
+_RANDOMISED_SHARE: Final = 2 / 3
+"""Of a cost, what randomised trees say, against what follows from boosted times."""
 
 _TRIES: Final = 50
 _JITTER_OCTAVES: Final = 0.6
+_AS_MEASURED: Final = 0.8
+"""Of the sizes of made-up problems, those that stay as they were measured."""
+
+_BLOCK: Final = 2**15
+"""Rows added at a time, which stay in the cache."""
+
 _STEPS: Final = (8, 8, 8, 4, 2, 1)
 """What channels are multiples of, each as likely: for half of them eight, which decides what tensor cores can do."""
 
@@ -84,30 +93,37 @@ class Lesson:
     log_best: np.ndarray
 
 
-def teach(costs: Costs, x: np.ndarray, log_best: np.ndarray, made_up: np.ndarray, seed: int) -> Lesson:
+def teach(costs: Costs, x: np.ndarray, log_roofline: np.ndarray, made_up: np.ndarray, seed: int) -> Lesson:
     """Train the ensemble on the measured problems; say what was measured of those, and what it predicts of the others.
 
-    The cost of contenders and the best time are predicted by boosted and by randomised trees, half each: neither is the
-    better one everywhere, and where one is far off the other seldom is. All else is predicted by the randomised trees.
+    The cost of contenders and the best time are predicted by boosted and by randomised trees: where one is far off the
+    other seldom is. Boosted trees learn the time of each contender, and its cost follows from those of all; randomised
+    ones learn the cost itself, and all else.
 
     Parameters
     ----------
     costs : Costs
     x : float32 array of shape (P, n_features)
-    log_best : float64 array of shape (P,)
+    log_roofline : float64 array of shape (P,)
+        log(ms) of the roofline, which times are learned against.
     made_up : float32 array of shape (n_made_up, n_features)
     seed : int
     """
     log_slowdown, runs = costs.log_slowdown(CAP), np.isfinite(costs.time_ms).astype(float)
     contenders = _contenders(log_slowdown)
-    cost, workspace = saturate(log_slowdown[:, contenders]), _workspace(costs)
-    known = (cost, log_slowdown, runs, workspace)
+    known = (saturate(log_slowdown[:, contenders]), log_slowdown, runs, _workspace(costs))
     cost, log_slowdown, runs, workspace = _randomised(x, known, np.concatenate([x, made_up]), seed)
-    boosted = np.stack([_boosted(x, column, made_up, seed) for column in known[0].T], axis=1)
-    cost[len(x) :] = (cost[len(x) :] + np.clip(boosted, 0, 1)) / 2
+    log_time = np.log(costs.time_ms[:, contenders]) - log_roofline[:, None]
+    is_likely = runs[len(x) :, contenders] >= MIN_SUPPORT
+    times = np.full(is_likely.shape, np.inf)
+    for place, rows in enumerate(is_likely.T):
+        times[rows, place] = _boosted(x, log_time[:, place], made_up[rows], seed)
+    by_time = _cost_by_time(times)
+    cost[len(x) :] = _RANDOMISED_SHARE * cost[len(x) :] + (1 - _RANDOMISED_SHARE) * by_time
+    log_best = np.log(costs.best_ms) - log_roofline
     (best,) = _predict_randomised(x, [log_best[:, None]], made_up, seed, _TREES)
-    times = (best[:, 0] + _boosted(x, log_best, made_up, seed, _FOR_TIME)) / 2
-    return Lesson(contenders, cost, log_slowdown, runs, workspace, np.concatenate([log_best, times]))
+    best_times = (best[:, 0] + _boosted(x, log_best, made_up, seed, _FOR_BEST)) / 2
+    return Lesson(contenders, cost, log_slowdown, runs, workspace, np.concatenate([log_best, best_times]))
 
 
 def orders_of(lesson: Lesson, variants: Sequence[str], first: int) -> list[tuple[str, ...]]:
@@ -197,8 +213,8 @@ def _recombined(
 
 
 def _jitter(rng: np.random.Generator) -> float:
-    """1 in two of five draws: sizes that networks do have stay common."""
-    return 1.0 if rng.random() < 0.4 else 2.0 ** rng.uniform(-_JITTER_OCTAVES, _JITTER_OCTAVES)
+    """Mostly 1: what a tree tells apart it tells apart where it has many examples, and networks share their sizes."""
+    return 1.0 if rng.random() < _AS_MEASURED else 2.0 ** rng.uniform(-_JITTER_OCTAVES, _JITTER_OCTAVES)
 
 
 def _channels(count: float, rng: np.random.Generator) -> int:
@@ -236,21 +252,26 @@ def _predict_randomised(
 ) -> list[np.ndarray]:
     """Extremely randomised trees, one in memory at a time; the first targets decide the splits, nearly alone.
 
-    In float32: of 40,000 made-up problems in eight dtypes and layouts these are by far the largest arrays.
+    In float32: of tens of thousands of made-up problems in eight dtypes and layouts these are by far the largest
+    arrays.
     """
     from sklearn.tree import ExtraTreeRegressor
 
     scales = [1.0, *([_MINOR] * (len(targets) - 1))]
     y = np.concatenate([scale * values for scale, values in zip(scales, targets, strict=True)], axis=1)
     varying = np.flatnonzero(np.ptp(y, axis=0))
-    total = np.tile((y[0] * count).astype(np.float32), (len(wanted), 1))
-    total[:, varying] = 0
+    mean = np.tile(y[0].astype(np.float32), (len(wanted), 1))
+    total = np.zeros((len(wanted), len(varying)), np.float32)
     for tree in range(count if len(varying) else 0):
         fitted = ExtraTreeRegressor(max_features=0.5, random_state=seed + tree).fit(x, y[:, varying])
-        total[:, varying] += fitted.predict(wanted).reshape(len(wanted), -1)
-    ends = np.cumsum([values.shape[1] for values in targets])
-    parts = np.split(total, ends[:-1], axis=1)
-    return [part / np.float32(count * scale) for part, scale in zip(parts, scales, strict=True)]
+        values, leaves = fitted.tree_.value[:, :, 0].astype(np.float32), fitted.apply(wanted)
+        for first in range(0, len(wanted), _BLOCK):
+            total[first : first + _BLOCK] += values[leaves[first : first + _BLOCK]]
+    total /= np.float32(count)
+    mean[:, varying] = total
+    widths = [values.shape[1] for values in targets]
+    mean /= np.repeat(np.array(scales, np.float32), widths)
+    return np.split(mean, np.cumsum(widths)[:-1], axis=1)
 
 
 def _boosted(
@@ -259,7 +280,16 @@ def _boosted(
     """What gradient-boosted trees predict, trained where y is known."""
     from sklearn.ensemble import HistGradientBoostingRegressor
 
+    if not len(wanted):
+        return np.empty(0)
     known = np.isfinite(y)
     fitted = HistGradientBoostingRegressor(**{**_BOOSTING, **options}, random_state=seed).fit(x[known], y[known])
     predicted: np.ndarray = fitted.predict(wanted)
     return predicted
+
+
+def _cost_by_time(log_times: np.ndarray) -> np.ndarray:
+    """The saturated slowdown of each time against the least of its row; 1 of those without an end."""
+    least = log_times.min(axis=1, keepdims=True)
+    cost: np.ndarray = saturate(log_times - np.where(np.isfinite(least), least, 0.0))
+    return cost

@@ -84,7 +84,7 @@ class Options:
         log of the best time over all problems.
     """
 
-    n_sampled: int = 40_000
+    n_sampled: int = 120_000
     max_leaves: int = 1500
     min_samples_leaf: int = 3
     measured_weight: float = 3.0
@@ -215,17 +215,19 @@ def _grow_part(
     """One tree for each dtype and layout, all from one teacher; and how that ranks what is asked."""
     kinds = _kinds(costs.problems)
     rooflines = {kind: _roofline(costs.take(rows)) for kind, rows in kinds.items()}
-    log_best = np.log(costs.best_ms) - np.log(
+    log_roofline = np.log(
         [roofline_ms(problem, rooflines[problem.dtype, problem.layout].tolist()) for problem in costs.problems]
     )
     x = feature_matrix(costs.problems)
     off = unseen_error(costs, x, seed)
     n_sampled = min(options.n_sampled, _MOST_SAMPLED * len(costs.problems))
     shapes = sample_like(costs.problems, n_sampled, np.random.default_rng(seed))
-    made_up = [replace(shape, dtype=dtype, layout=layout) for dtype, layout in kinds for shape in shapes]
-    everything = np.concatenate([x, feature_matrix(made_up)])
+    made_up = [
+        feature_matrix([replace(shape, dtype=dtype, layout=layout) for shape in shapes]) for dtype, layout in kinds
+    ]
+    everything = np.concatenate([x, *made_up])
     wanted = np.concatenate([everything[len(x) :], feature_matrix(asked)])
-    lesson = teach(costs, x, log_best, wanted, seed)
+    lesson = teach(costs, x, log_roofline, wanted, seed)
     trees = {}
     for place, (kind, rows) in enumerate(kinds.items()):
         others = len(x) + len(shapes) * place + np.arange(len(shapes))

@@ -35,10 +35,17 @@ def test_a_layer_worked_by_hand() -> None:
         "fill_winograd": 1,
         "fill_fft": (14 / 30) ** 2,
         "aligned_c": 2,
-        "aligned_k": 3,
+        "aligned_k": 5,
         "aligned_pixels": 2,
     }
     assert {name: found[name] for name in expected} == pytest.approx(expected, rel=1e-6)
+
+
+@pytest.mark.parametrize(("channels", "expected"), [(1, 0), (6, 1), (8, 3), (24, 3), (96, 5), (64, 6), (384, 6)])
+def test_alignment_is_told_up_to_64_and_as_before_up_to_8(channels: int, expected: int) -> None:
+    found = features(ConvProblem.parse(f"7-1-1-{channels}-8"))[FEATURES.index("aligned_k")]
+    assert found == expected
+    assert 2 ** min(found, 3) == math.gcd(channels, 8)
 
 
 def test_every_dtype_has_its_code() -> None:

@@ -1,0 +1,51 @@
+"""What the ensemble says of layers never measured: costs from times, and who counts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from threadpoolctl import threadpool_limits
+
+from models import teacher
+from models.costs import Costs, from_table
+from models.features import feature_matrix
+from models.teacher import CAP, _cost_by_time, orders_of, saturate, teach
+from models.train import training_set
+from tests.models import synthetic
+
+
+@pytest.fixture(scope="module")
+def costs(table: pa.Table) -> Costs:
+    return training_set(from_table(table, synthetic.DEVICE.id))
+
+
+def test_costs_follow_from_times_of_what_is_likely_to_run() -> None:
+    cost = _cost_by_time(np.array([[0.0, np.log(2.0), np.inf], [1.0, 1.0 - np.log(4.0), 1.0], [np.inf] * 3]))
+    assert cost[0] == pytest.approx([0.0, saturate(np.log(2.0)), 1.0])
+    assert cost[1] == pytest.approx([saturate(np.log(4.0)), 0.0, saturate(np.log(4.0))])
+    assert cost[2] == pytest.approx([1.0, 1.0, 1.0])
+
+
+def test_what_was_measured_stays_and_unseen_layers_are_ranked_better_than_by_chance(
+    costs: Costs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(teacher._BOOSTING, "max_iter", 30)
+    monkeypatch.setattr(teacher, "_FOR_BEST", {})
+    rows = np.arange(len(costs.problems))
+    known, unseen = costs.take(rows[rows % 3 > 0]), costs.take(rows[rows % 3 == 0])
+    x, wanted = feature_matrix(known.problems), feature_matrix(unseen.problems)
+    with threadpool_limits(1):
+        lesson = teach(known, x, np.log(known.best_ms), wanted, seed=0)
+    measured = known.log_slowdown(CAP)[:, lesson.contenders]
+    is_known = np.isfinite(measured)
+    assert lesson.cost.shape == (len(costs.problems), len(lesson.contenders))
+    assert lesson.cost[: len(known.problems)][is_known] == pytest.approx(saturate(measured[is_known]), abs=1e-6)
+    assert lesson.log_best[: len(known.problems)] == pytest.approx(np.zeros(len(known.problems)))
+    assert np.isfinite(lesson.cost).all()
+    assert np.isfinite(lesson.log_slowdown).all()
+    orders = orders_of(lesson, costs.variants, len(known.problems))
+    column = {name: place for place, name in enumerate(costs.variants)}
+    slowdown = np.nan_to_num(unseen.log_slowdown(CAP), nan=CAP)
+    chosen = np.array([slowdown[row, column[order[0]]] for row, order in enumerate(orders)])
+    assert chosen.mean() < 0.5 * slowdown[:, lesson.contenders].mean()
