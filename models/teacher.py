@@ -259,16 +259,17 @@ def _predict_randomised(
 
     scales = [1.0, *([_MINOR] * (len(targets) - 1))]
     y = np.concatenate([scale * values for scale, values in zip(scales, targets, strict=True)], axis=1)
-    varying = np.flatnonzero(np.ptp(y, axis=0))
-    mean = np.tile(y[0].astype(np.float32), (len(wanted), 1))
-    total = np.zeros((len(wanted), len(varying)), np.float32)
-    for tree in range(count if len(varying) else 0):
-        fitted = ExtraTreeRegressor(max_features=0.5, random_state=seed + tree).fit(x, y[:, varying])
-        values, leaves = fitted.tree_.value[:, :, 0].astype(np.float32), fitted.apply(wanted)
+    is_varying = np.ptp(y, axis=0) > 0
+    mean = np.zeros((len(wanted), y.shape[1]), np.float32)
+    for tree in range(count if is_varying.any() else 0):
+        fitted = ExtraTreeRegressor(max_features=0.5, random_state=seed + tree).fit(x, y[:, is_varying])
+        values = np.zeros((fitted.tree_.node_count, y.shape[1]), np.float32)
+        values[:, is_varying] = fitted.tree_.value[:, :, 0]
+        leaves = fitted.apply(wanted)
         for first in range(0, len(wanted), _BLOCK):
-            total[first : first + _BLOCK] += values[leaves[first : first + _BLOCK]]
-    total /= np.float32(count)
-    mean[:, varying] = total
+            mean[first : first + _BLOCK] += values[leaves[first : first + _BLOCK]]
+    mean /= np.float32(count)
+    mean[:, ~is_varying] = y[0, ~is_varying]
     widths = [values.shape[1] for values in targets]
     mean /= np.repeat(np.array(scales, np.float32), widths)
     return np.split(mean, np.cumsum(widths)[:-1], axis=1)
