@@ -9,7 +9,7 @@ import numpy as np
 
 from data.problem import ConvProblem, Layout
 from models.advisor import Advisor, Prediction
-from models.features import DTYPES, FEATURES
+from models.features import DTYPES, FEATURES, MOST_ALIGNED
 from models.tree_file import TreeModel
 
 _CODES: Final = {dtype: code for code, dtype in enumerate(DTYPES)}
@@ -136,5 +136,5 @@ def _fill(size: np.ndarray, tile: int | np.ndarray) -> np.ndarray:
 
 
 def _alignment(size: np.ndarray) -> np.ndarray:
-    found: np.ndarray = np.log2(np.minimum(size & -size, 8))
+    found: np.ndarray = np.log2(np.minimum(size & -size, MOST_ALIGNED))
     return found

@@ -62,8 +62,11 @@ DTYPES: Final = (DType.FLOAT32, DType.TF32, DType.FLOAT16, DType.BFLOAT16)
 
 _DTYPE_CODES: Final = {dtype: (code, dtype.itemsize_bytes) for code, dtype in enumerate(DTYPES)}
 _FLOAT32: Final = Struct(f"{len(FEATURES)}f")
-_ALIGNMENT: Final = (6, *((size & -size).bit_length() - 1 for size in range(1, 64)))
-"""log2 of the largest power of two up to 64 that divides, by the size modulo 64."""
+MOST_ALIGNED: Final = 64
+"""Larger powers of two that divide a size are not told apart."""
+
+_ALIGNMENT: Final = tuple((size & -size).bit_length() - 1 for size in (MOST_ALIGNED, *range(1, MOST_ALIGNED)))
+"""log2 of the largest power of two up to `MOST_ALIGNED` that divides, by the size modulo that."""
 
 
 def features(problem: ConvProblem) -> tuple[float, ...]:
