@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from data.problem import ConvProblem, DType, Layout
-from models.features import DTYPES, FEATURES, features
+from models.features import DTYPES, FEATURES, MOST_ALIGNED, features
 from models.tree_file import TreeModel, path_nodes
 
 LEAST_SUPPORT: Final = 0.5
@@ -72,9 +72,9 @@ QUANTITIES: Final[dict[str, Quantity]] = {
     "fill_n_128": Quantity("useful share of 128-column tiles", is_log2=False, is_whole=False),
     "fill_winograd": Quantity("useful share of 2 × 2 Winograd tiles", is_log2=False, is_whole=False),
     "fill_fft": Quantity("useful share of 32 × 32 FFT tiles", is_log2=False, is_whole=False),
-    "aligned_c": Quantity("power of two that divides the depth, up to 64"),
-    "aligned_k": Quantity("power of two that divides the filters, up to 64"),
-    "aligned_pixels": Quantity("power of two that divides the input's pixels, up to 64"),
+    "aligned_c": Quantity(f"power of two that divides the depth, up to {MOST_ALIGNED}"),
+    "aligned_k": Quantity(f"power of two that divides the filters, up to {MOST_ALIGNED}"),
+    "aligned_pixels": Quantity(f"power of two that divides the input's pixels, up to {MOST_ALIGNED}"),
 }
 """By feature."""
 

@@ -136,9 +136,9 @@ def describe(problem: ConvProblem) -> tuple[tuple[float, ...], int, int]:
         gemm_n / (-(-gemm_n // 128) * 128),
         p / (-(-p // 2) * 2) * (q / (-(-q // 2) * 2)),
         p / (-(-p // rows) * rows) * (q / (-(-q // columns) * columns)),
-        _ALIGNMENT[c & 63],
-        _ALIGNMENT[k & 63],
-        _ALIGNMENT[pixels & 63],
+        _ALIGNMENT[c % MOST_ALIGNED],
+        _ALIGNMENT[k % MOST_ALIGNED],
+        _ALIGNMENT[pixels % MOST_ALIGNED],
     )
     return values, flops, n_bytes
 

@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits
 from models import teacher
 from models.costs import Costs, from_table
 from models.features import feature_matrix
-from models.teacher import CAP, _cost_by_time, orders_of, saturate, teach
+from models.teacher import CAP, _cost_by_time, orders_of, sample_like, saturate, teach
 from models.train import training_set
 from tests.models import synthetic
 
@@ -27,9 +27,11 @@ def test_costs_follow_from_times_of_what_is_likely_to_run() -> None:
     assert cost[2] == pytest.approx([1.0, 1.0, 1.0])
 
 
-def test_what_was_measured_stays_and_unseen_layers_are_ranked_better_than_by_chance(
-    costs: Costs, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("randomised_share", [0.0, 1.0])
+def test_what_was_measured_stays_and_either_half_ranks_unseen_layers_better_than_by_chance(
+    randomised_share: float, costs: Costs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(teacher, "_RANDOMISED_SHARE", randomised_share)
     monkeypatch.setitem(teacher._BOOSTING, "max_iter", 30)
     monkeypatch.setattr(teacher, "_FOR_BEST", {})
     rows = np.arange(len(costs.problems))
@@ -49,3 +51,11 @@ def test_what_was_measured_stays_and_unseen_layers_are_ranked_better_than_by_cha
     slowdown = np.nan_to_num(unseen.log_slowdown(CAP), nan=CAP)
     chosen = np.array([slowdown[row, column[order[0]]] for row, order in enumerate(orders)])
     assert chosen.mean() < 0.5 * slowdown[:, lesson.contenders].mean()
+
+
+def test_most_sizes_of_made_up_problems_are_measured_ones(costs: Costs) -> None:
+    made = sample_like(costs.problems, 1000, np.random.default_rng(0))
+    for name in ("h", "c", "k"):
+        measured = {getattr(problem, name) for problem in costs.problems}
+        share = np.mean([getattr(problem, name) in measured for problem in made])
+        assert 0.7 < share < 0.95, name
