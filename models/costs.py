@@ -28,10 +28,16 @@ TIE_STANDARD_ERRORS: Final = 2.0
 """Medians closer than this many standard errors of their difference are tied."""
 
 MIN_SHARE_KNOWN: Final = 0.5
-"""A problem teaches which variant is fastest only if at least this share of the variants has an outcome there.
+"""A problem teaches which variant is fastest if at least this share of the variants has an outcome there.
 
 Of those that apply: what measures on demand leaves the others out, which a sweep records with their reason.
 """
+
+MIN_WINS_KNOWN: Final = 0.95
+"""Or if those that have one are the fastest on this share of such problems: others are seldom missed."""
+
+_LEAST_SUCH: Final = 100
+"""Problems of a dtype and layout that tell which variants are the fastest there."""
 
 
 def layer_of(problem: ConvProblem) -> ConvProblem:
@@ -231,13 +237,32 @@ def device_of(table: pa.Table, device_id: str) -> Device:
 
 def _sorted_and_usable(costs: Costs, is_measured: np.ndarray, is_ruled_out: np.ndarray, device_id: str) -> Costs:
     n_known, n_asked = costs.is_known.sum(axis=1), (costs.is_known | ~is_ruled_out).sum(axis=1)
-    is_usable = is_measured.any(axis=1) & (n_known >= MIN_SHARE_KNOWN * n_asked)
+    is_broad = is_measured.any(axis=1) & (n_known >= MIN_SHARE_KNOWN * n_asked)
+    is_usable = is_broad | (is_measured.any(axis=1) & _knows_winners(costs, is_measured, is_ruled_out, is_broad))
     rows = sorted(np.flatnonzero(is_usable).tolist(), key=lambda row: costs.problems[row].key)
     if not rows:
         raise NotEnoughData(
             f"device {device_id}: no problem was measured with at least half of the variants that apply"
         )
     return costs.take(rows)
+
+
+def _knows_winners(costs: Costs, is_measured: np.ndarray, is_ruled_out: np.ndarray, is_broad: np.ndarray) -> np.ndarray:
+    """Where the variants that are the fastest elsewhere have an outcome or do not apply, bool array of shape (P,).
+
+    Elsewhere: on the broadly measured problems of the same dtype and layout, grouped ones apart.
+    """
+    kinds: dict[tuple[DType, Layout, bool], list[int]] = {}
+    for row, problem in enumerate(costs.problems):
+        kinds.setdefault((problem.dtype, problem.layout, problem.groups > 1), []).append(row)
+    fastest = np.where(is_measured, costs.time_ms, np.inf).argmin(axis=1)
+    found = np.zeros(len(costs.problems), dtype=bool)
+    for rows in kinds.values():
+        wins = np.bincount(fastest[rows][is_broad[rows]], minlength=len(costs.variants))
+        if wins.sum() >= _LEAST_SUCH:
+            is_settled = costs.is_known[rows] | is_ruled_out[rows]
+            found[rows] = is_settled @ wins >= MIN_WINS_KNOWN * wins.sum()
+    return found
 
 
 def is_of(table: pa.Table, device_id: str) -> pa.ChunkedArray:

@@ -109,6 +109,38 @@ def test_of_variants_that_do_not_apply_none_has_to_be_attempted() -> None:
     assert known_of(applicable[: half - 1]) == known_of(applicable[:1]) == (PROBLEM,)
 
 
+@pytest.mark.parametrize(
+    ("n_swept", "tried", "counts"),
+    [(100, "abc", True), (100, "bcd", False), (100, "a", False), (99, "abc", False)],
+    ids=["the fastest ones", "others", "too few of them", "too little known"],
+)
+def test_a_problem_counts_where_the_variants_that_win_elsewhere_were_tried(
+    n_swept: int, tried: str, counts: bool
+) -> None:
+    """Of seven variants a wins 94 of 100 problems and c the others, so b, and d to g, are not missed."""
+    swept = [
+        attempt(name, 1.0 + place if n % 16 or name != "c" else 0.5, problem=replace(PROBLEM, n=n))
+        for n in range(1, n_swept + 1)
+        for place, name in enumerate("abcdefg")
+    ]
+    few = ConvProblem.parse("7-1-1-8-8")
+    rows = [*swept, *(attempt(name, 1.0, problem=few) for name in tried)]
+    assert (few in from_table(measurements_to_table(rows), DEVICE.id).problems) is counts
+
+
+@pytest.mark.parametrize("change", [{"dtype": "float16"}, {"layout": "nhwc"}, {"groups": 8}])
+def test_who_wins_elsewhere_is_told_by_dtype_layout_and_groups(change: dict[str, Any]) -> None:
+    swept = [
+        attempt(name, 1.0 + place, problem=replace(PROBLEM, n=n))
+        for n in range(1, 101)
+        for place, name in enumerate("abc")
+    ]
+    few = ConvProblem.parse("7-1-1-8-8")
+    rows = [*swept, attempt("a", 1.0, problem=few), attempt("a", 1.0, problem=replace(few, **change))]
+    found = from_table(measurements_to_table(rows), DEVICE.id).problems
+    assert (few in found, replace(few, **change) in found) == (True, False)
+
+
 def test_order_of_rows_does_not_matter() -> None:
     rows = [attempt(name, 1.0, problem=replace(PROBLEM, n=n)) for name in "ba" for n in (2, 1)]
     first, second = (from_table(measurements_to_table(each), DEVICE.id) for each in (rows, rows[::-1]))
