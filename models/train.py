@@ -35,7 +35,7 @@ from models.teacher import (
     teach,
     unseen_error,
 )
-from models.tree_file import DOMAIN, LEAF, RANKING, TreeModel, make, with_card
+from models.tree_file import DOMAIN, LEAF, RANKING, RANKING_ARRAYS, TreeModel, make, with_card
 
 _MOST_SAMPLED: Final = 20
 """Made-up problems to one measured: a teacher of few layers knows no more than that."""
@@ -84,8 +84,8 @@ class Options:
         log of the best time over all problems.
     """
 
-    n_sampled: int = 120_000
-    max_leaves: int = 1500
+    n_sampled: int = 160_000
+    max_leaves: int = 3000
     min_samples_leaf: int = 3
     measured_weight: float = 3.0
     best_weight: float = 0.05
@@ -288,7 +288,8 @@ def _grow(
     arrays, origin, leaf = _split_for_time(arrays, leaf, x[rows], log_best[:, 0], weight, seed, options)
     mean["spread"] = mean["spread"][origin]
     mean["log_best"] = _mean_by(leaf, log_best, weight)[:, 0]
-    return arrays | {name: values.astype(np.float32) for name, values in mean.items()} | {RANKING: origin}
+    kept = {name: _kept(values, np.float16 if name in RANKING_ARRAYS else np.float32) for name, values in mean.items()}
+    return arrays | kept | {RANKING: origin}
 
 
 def _decisions(near: np.ndarray) -> np.ndarray:
@@ -349,6 +350,12 @@ def _mean_by(leaf: np.ndarray, values: np.ndarray, weight: np.ndarray) -> np.nda
     total = np.add.reduceat((values * weight[:, None])[order], starts, axis=0)
     mean: np.ndarray = total / np.add.reduceat(weight[order], starts)[:, None]
     return mean
+
+
+def _kept(values: np.ndarray, dtype: type[np.floating]) -> np.ndarray:
+    """As the file keeps them; the largest workspaces, against the bytes of tiny layers, are beyond float16."""
+    kept: np.ndarray = np.minimum(values, np.finfo(dtype).max).astype(dtype)
+    return kept
 
 
 def _iso(moment: datetime) -> str:

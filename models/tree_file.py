@@ -44,8 +44,8 @@ _NODE_ARRAYS: Final = {
 }
 _LEAF_ARRAYS: Final = {"log_best": 1, "spread": 1, "roofline": 2}
 """Dimensions of each; all are float32."""
-_RANKING_ARRAYS: Final = ("log_slowdown", "support", "workspace")
-"""A row a ranking, a column a variant; all are float32."""
+RANKING_ARRAYS: Final = ("log_slowdown", "support", "workspace")
+"""A row a ranking, a column a variant; all are float16, in older trees float32."""
 _LOGS: Final = ("log_best", "log_slowdown", "spread")
 _MAX_LOG: Final = 100.0
 """Of a ratio of times: e to the hundredth is beyond any, and every product of a few of them is still a number."""
@@ -69,10 +69,10 @@ class TreeModel:
         These, float32: ``log_best`` (L,): log of the best time to the roofline. ``roofline`` (L, 3): flops a ms, bytes
         a ms, and least ms that were reached. ``spread`` (L,): standard error of the log slowdown of variants near the
         best, on layers never trained on. ``ranking`` int32 (L,), where there is one: the row of a leaf's ranking, which
-        leaves that differ in their time alone share; else A is L and each leaf has its own. Rankings, float32:
-        ``log_slowdown`` (A, V): log of a variant's time to the best's. ``support`` (A, V): how likely it runs at all.
-        ``workspace`` (A, V): scratch memory expected, as a share of the problem's bytes. ``domain`` int32 (P, columns),
-        where there is one: the layers it was trained on (`models.domain`).
+        leaves that differ in their time alone share; else A is L and each leaf has its own. Rankings, float16 or
+        float32: ``log_slowdown`` (A, V): log of a variant's time to the best's. ``support`` (A, V): how likely it
+        runs at all. ``workspace`` (A, V): scratch memory expected, as a share of the problem's bytes. ``domain``
+        int32 (P, columns), where there is one: the layers it was trained on (`models.domain`).
     """
 
     card: dict[str, Any]
@@ -274,21 +274,21 @@ def _audit_device(fields: Any) -> None:
 
 
 def _audit_arrays(arrays: dict[str, np.ndarray], n_variants: int) -> None:
-    expected = sorted({*_NODE_ARRAYS, *_LEAF_ARRAYS, *_RANKING_ARRAYS})
+    expected = sorted({*_NODE_ARRAYS, *_LEAF_ARRAYS, *RANKING_ARRAYS})
     named = sorted(arrays.keys() - {DOMAIN, RANKING})
     _check(named == expected, f"arrays are {named}; allowed: {expected}, {DOMAIN} and {RANKING}")
     _audit_domain(arrays.get(DOMAIN))
     n_nodes = arrays["feature"].size
     for name, dtype in _NODE_ARRAYS.items():
-        _check_array(name, arrays[name], dtype, (n_nodes,))
+        _check_array(name, arrays[name], (dtype,), (n_nodes,))
     _check(n_nodes > 0, "there are no nodes")
     is_leaf = arrays["feature"] == LEAF
     n_leaves = int(is_leaf.sum())
     for name, dimensions in _LEAF_ARRAYS.items():
-        _check_array(name, arrays[name], np.float32, (n_leaves, 3)[:dimensions])
+        _check_array(name, arrays[name], (np.float32,), (n_leaves, 3)[:dimensions])
     n_rankings = _audit_ranking(arrays, n_leaves)
-    for name in _RANKING_ARRAYS:
-        _check_array(name, arrays[name], np.float32, (n_rankings, n_variants))
+    for name in RANKING_ARRAYS:
+        _check_array(name, arrays[name], (np.float16, np.float32), (n_rankings, n_variants))
     _audit_structure(arrays, is_leaf)
     _check(bool((arrays["roofline"] > 0).all()), "roofline has a value that is not above 0")
     for name in _LOGS:
@@ -301,7 +301,7 @@ def _audit_arrays(arrays: dict[str, np.ndarray], n_variants: int) -> None:
 def _audit_domain(sizes: np.ndarray | None) -> None:
     if sizes is not None:
         _check(sizes.ndim == 2, f"{DOMAIN} has {sizes.ndim} dimensions; allowed: 2")
-        _check_array(DOMAIN, sizes, np.int32, sizes.shape)
+        _check_array(DOMAIN, sizes, (np.int32,), sizes.shape)
         _check(sizes.size > 0 and bool((sizes > 0).all()), f"{DOMAIN} has a value that is not above 0, or none at all")
 
 
@@ -310,7 +310,7 @@ def _audit_ranking(arrays: dict[str, np.ndarray], n_leaves: int) -> int:
     found = arrays.get(RANKING)
     if found is None:
         return n_leaves
-    _check_array(RANKING, found, np.int32, (n_leaves,))
+    _check_array(RANKING, found, (np.int32,), (n_leaves,))
     n_rankings = len(arrays["log_slowdown"])
     _check(bool(((found >= 0) & (found < n_rankings)).all()), f"{RANKING} has a row out of range")
     return n_rankings
@@ -332,8 +332,9 @@ def _audit_structure(arrays: dict[str, np.ndarray], is_leaf: np.ndarray) -> None
     _check(np.array_equal(np.sort(place[is_leaf]), np.arange(is_leaf.sum())), "place does not give each leaf its row")
 
 
-def _check_array(name: str, array: np.ndarray, dtype: Any, shape: tuple[int, ...]) -> None:
-    _check(array.dtype == dtype, f"{name} is {array.dtype}; allowed: {np.dtype(dtype)}")
+def _check_array(name: str, array: np.ndarray, dtypes: tuple[Any, ...], shape: tuple[int, ...]) -> None:
+    allowed = " or ".join(str(np.dtype(dtype)) for dtype in dtypes)
+    _check(array.dtype in dtypes, f"{name} is {array.dtype}; allowed: {allowed}")
     _check(array.shape == shape, f"{name} has shape {array.shape}; allowed: {shape}")
     _check(bool(np.isfinite(array).all()), f"{name} has a value that is not finite")
 

@@ -19,7 +19,20 @@ from data.errors import ModelRejected
 from data.problem import ConvProblem
 from models.advisor import Advisor
 from models.features import features
-from models.tree_file import CARD_FILE, TREE_FILE, TreeModel, decode, encode, make, path, read, walk, with_scores, write
+from models.tree_file import (
+    CARD_FILE,
+    RANKING_ARRAYS,
+    TREE_FILE,
+    TreeModel,
+    decode,
+    encode,
+    make,
+    path,
+    read,
+    walk,
+    with_scores,
+    write,
+)
 from tests.models import hand_made
 
 
@@ -167,6 +180,19 @@ def test_leaves_may_share_a_ranking() -> None:
     assert Advisor(joined, variants=hand_made.CATALOGUE).choose(third) == "cuda.big"
     assert Advisor(apart, variants=hand_made.CATALOGUE).choose(third) != "cuda.big"
     assert decode(*encode(joined)).rankings.tolist() == [0, 1, 0]
+
+
+def test_rankings_are_kept_in_two_bytes_or_four() -> None:
+    narrow = {name: hand_made.arrays()[name].astype(np.float16) for name in RANKING_ARRAYS}
+    model = decode(*encode(hand_made.model(**narrow)))
+    assert {model.arrays[name].dtype for name in RANKING_ARRAYS} == {np.dtype(np.float16)}
+    wide = Advisor(hand_made.model(), variants=hand_made.CATALOGUE)
+    for problem in (ConvProblem(1, 8, size, size, k, 1, 1) for size in (8, 32) for k in (64, 256)):
+        found, wanted = (each.advise(problem).ranking for each in (Advisor(model, variants=hand_made.CATALOGUE), wide))
+        assert [choice.variant for choice in found] == [choice.variant for choice in wanted]
+        assert found[0].time_ms == pytest.approx(wanted[0].time_ms, rel=1e-3)
+    with pytest.raises(ModelRejected, match="support is float64; allowed: float16 or float32"):
+        hand_made.model(support=hand_made.arrays()["support"].astype(np.float64))
 
 
 @pytest.mark.parametrize(("change", "reason"), STRUCTURE.values(), ids=STRUCTURE)
