@@ -120,8 +120,10 @@ def judge(costs: Costs, ranker: Ranker, against: Mapping[ConvProblem, str] | Non
 
 
 def single_best_order(costs: Costs) -> list[str]:
-    """The variants by geometric-mean slowdown, refusals and gaps counting as far behind."""
-    means = np.nan_to_num(costs.log_slowdown(CAP), nan=CAP).mean(axis=0)
+    """The variants by geometric-mean slowdown, refusals counting as far behind; and last those seldom tried."""
+    slowdown = np.where(costs.is_known, np.nan_to_num(costs.log_slowdown(CAP), nan=CAP), 0.0)
+    n_tried = costs.is_known.sum(axis=0)
+    means = np.where(n_tried >= len(slowdown) / 2, slowdown.sum(axis=0) / np.maximum(n_tried, 1), CAP)
     return [costs.variants[place] for place in np.argsort(means, kind="stable")]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -116,6 +117,15 @@ def test_on_what_all_rules_have_in_common_one_oracle_counts() -> None:
 
 def test_single_best_counts_refusals() -> None:
     assert single_best_order(three_rows()) == ["b", "a", "c"]
+
+
+def test_single_best_is_not_held_to_problems_where_it_was_never_tried() -> None:
+    costs = three_rows()
+    gap = replace(costs, time_ms=costs.time_ms.copy(), is_known=costs.is_known.copy())
+    gap.time_ms[2, 1], gap.is_known[2, 1] = np.nan, False
+    assert single_best_order(gap)[0] == "b"
+    gap.time_ms[1, 1], gap.is_known[1, 1] = np.nan, False
+    assert single_best_order(gap)[-1] == "b"  # tried on a third of them
 
 
 def test_leave_one_network_out(table: pa.Table, quick: Options, monkeypatch: pytest.MonkeyPatch) -> None:
