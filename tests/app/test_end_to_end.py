@@ -273,10 +273,13 @@ def test_a_service_killed_during_a_retrain_finishes_it_after_the_next_start(tmp_
         assert eventually(lambda: second.http.get(job).json()["finished_at"])
         ended = second.http.get(job).json()
         assert (ended["state"], ended["attempt"]) == ("succeeded", 2), ended
-        (model,) = (
-            each for each in second.http.get("/v1/models").json()["models"] if each["device"] == SMALL_DEVICE.id
-        )
-        assert (model["id"], model["is_active"]) == (ended["result"]["model"], True)
+
+        def models() -> list[tuple[str, bool]]:
+            listed = second.http.get("/v1/models").json()["models"]
+            return [(each["id"], each["is_active"]) for each in listed if each["device"] == SMALL_DEVICE.id]
+
+        assert eventually(models, within_s=5), "a promoted tree is in charge within two seconds"
+        assert models() == [(ended["result"]["model"], True)]
         params = {"layer": "11-1-3-16-16", "device": SMALL_DEVICE.id}
         assert second.http.get("/v1/advice", params=params).json()["variant"] == "cpu.direct"
         ran = second.http.post("/v1/convolutions", json={"layer": "7-1-1-8-8", "variant": "cpu.direct"})
