@@ -278,7 +278,7 @@ def test_a_service_killed_during_a_retrain_finishes_it_after_the_next_start(tmp_
             listed = second.http.get("/v1/models").json()["models"]
             return [(each["id"], each["is_active"]) for each in listed if each["device"] == SMALL_DEVICE.id]
 
-        assert eventually(models, within_s=5), "a promoted tree is in charge within two seconds"
+        assert eventually(models, within_s=2 * slowness()), "a promoted tree is in charge within two seconds"
         assert models() == [(ended["result"]["model"], True)]
         params = {"layer": "11-1-3-16-16", "device": SMALL_DEVICE.id}
         assert second.http.get("/v1/advice", params=params).json()["variant"] == "cpu.direct"

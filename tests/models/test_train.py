@@ -24,7 +24,7 @@ from models.judging import Score, judge
 from models.registry import SHIPPED
 from models.teacher import sample_like, saturate
 from models.train import Options, _kept, _split_for_time, data_digest, fit_beside, train, training_set
-from models.tree_file import CARD_FILE, TREE_FILE, TreeModel, read, walk, write
+from models.tree_file import CARD_FILE, RANKING_ARRAYS, TREE_FILE, TreeModel, read, walk, write
 from tests.models import synthetic
 from tests.models.conftest import CREATED, QUICK
 
@@ -139,7 +139,8 @@ def test_leaves_are_split_further_for_the_time_alone() -> None:
     assert {place: set(log_best[moved == place]) for place in range(3)} == {0: {1.0}, 1: {2.0}, 2: {2.0}}
 
 
-def test_rankings_take_two_bytes_a_variant_whatever_a_workspace_is() -> None:
+def test_rankings_take_two_bytes_a_variant_whatever_a_workspace_is(trained: TreeModel) -> None:
+    assert {trained.arrays[name].dtype for name in RANKING_ARRAYS} == {np.dtype(np.float16)}
     assert _kept(np.array([1e6, 0.03]), np.float16).tolist() == [65504, float(np.float16(0.03))]
     assert _kept(np.array([1e6]), np.float32).tolist() == [1e6]
 
