@@ -29,9 +29,7 @@ CONTENDER_LOG_SLOWDOWN: Final = 0.25
 """A variant within this of the best somewhere is worth learning precisely."""
 
 _FOLDS: Final = 5
-_TREES: Final = 60
-_MINOR: Final = 0.05
-"""Weight, in choosing a split, of what only has to be predicted along."""
+_TREES: Final = 120
 
 _BOOSTING: Final[dict[str, Any]] = {
     "max_iter": 300,
@@ -111,7 +109,12 @@ def teach(costs: Costs, x: np.ndarray, log_roofline: np.ndarray, made_up: np.nda
     """
     log_slowdown, runs = costs.log_slowdown(CAP), np.isfinite(costs.time_ms).astype(float)
     contenders = _contenders(log_slowdown)
-    known = (saturate(log_slowdown[:, contenders]), log_slowdown, runs, _workspace(costs))
+    known = (
+        saturate(log_slowdown[:, contenders]),
+        _untried_as_usual(costs, log_slowdown),
+        _untried_as_usual(costs, runs),
+        _untried_as_usual(costs, _workspace(costs)),
+    )
     cost, log_slowdown, runs, workspace = _randomised(x, known, np.concatenate([x, made_up]), seed)
     log_time = np.log(costs.time_ms[:, contenders]) - log_roofline[:, None]
     is_likely = runs[len(x) :, contenders] >= MIN_SUPPORT
@@ -235,6 +238,18 @@ def _workspace(costs: Costs) -> np.ndarray:
     return bits
 
 
+def _untried_as_usual(costs: Costs, values: np.ndarray) -> np.ndarray:
+    """Where a variant was left out, its mean over the problems of the same dtype and layout where it was tried."""
+    filled, is_tried = values.copy(), (np.isfinite(costs.time_ms) | costs.is_refused) & np.isfinite(values)
+    kinds = np.array([f"{problem.dtype} {problem.layout}" for problem in costs.problems])
+    for kind in np.unique(kinds):
+        rows = np.flatnonzero(kinds == kind)
+        tried = is_tried[rows]
+        mean = np.where(tried, values[rows], 0.0).sum(axis=0) / np.maximum(tried.sum(axis=0), 1)
+        filled[rows] = np.where(costs.is_known[rows] | ~tried.any(axis=0), values[rows], mean)
+    return filled
+
+
 def _randomised(x: np.ndarray, known: Sequence[np.ndarray], wanted: np.ndarray, seed: int) -> list[np.ndarray]:
     """What extremely randomised trees predict of the wanted rows; the first ones are x, where the known values stay.
 
@@ -250,29 +265,32 @@ def _randomised(x: np.ndarray, known: Sequence[np.ndarray], wanted: np.ndarray, 
 def _predict_randomised(
     x: np.ndarray, targets: Sequence[np.ndarray], wanted: np.ndarray, seed: int, count: int
 ) -> list[np.ndarray]:
-    """Extremely randomised trees, one in memory at a time; the first targets decide the splits, nearly alone.
+    """Extremely randomised trees, one in memory at a time; the first targets alone decide the splits.
 
     In float32: of tens of thousands of made-up problems in eight dtypes and layouts these are by far the largest
     arrays.
     """
     from sklearn.tree import ExtraTreeRegressor
 
-    scales = [1.0, *([_MINOR] * (len(targets) - 1))]
-    y = np.concatenate([scale * values for scale, values in zip(scales, targets, strict=True)], axis=1)
-    is_varying = np.ptp(y, axis=0) > 0
+    y = np.concatenate(targets, axis=1)
     mean = np.zeros((len(wanted), y.shape[1]), np.float32)
-    for tree in range(count if is_varying.any() else 0):
-        fitted = ExtraTreeRegressor(max_features=0.5, random_state=seed + tree).fit(x, y[:, is_varying])
-        values = np.zeros((fitted.tree_.node_count, y.shape[1]), np.float32)
-        values[:, is_varying] = fitted.tree_.value[:, :, 0]
+    for tree in range(count):
+        fitted = ExtraTreeRegressor(random_state=seed + tree).fit(x, targets[0])
+        values = _means_of(fitted.apply(x), y)
         leaves = fitted.apply(wanted)
         for first in range(0, len(wanted), _BLOCK):
             mean[first : first + _BLOCK] += values[leaves[first : first + _BLOCK]]
     mean /= np.float32(count)
-    mean[:, ~is_varying] = y[0, ~is_varying]
-    widths = [values.shape[1] for values in targets]
-    mean /= np.repeat(np.array(scales, np.float32), widths)
-    return np.split(mean, np.cumsum(widths)[:-1], axis=1)
+    return np.split(mean, np.cumsum([values.shape[1] for values in targets])[:-1], axis=1)
+
+
+def _means_of(leaves: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The mean of the rows of y in each leaf, in the row of its number; other rows are zero."""
+    order = np.argsort(leaves, kind="stable")
+    numbers, first, counts = np.unique(leaves[order], return_index=True, return_counts=True)
+    means = np.zeros((numbers[-1] + 1, y.shape[1]), np.float32)
+    means[numbers] = np.add.reduceat(y[order], first) / counts[:, None]
+    return means
 
 
 def _boosted(

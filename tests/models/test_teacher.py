@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -10,7 +12,7 @@ from threadpoolctl import threadpool_limits
 from models import teacher
 from models.costs import Costs, from_table
 from models.features import feature_matrix
-from models.teacher import CAP, _cost_by_time, orders_of, sample_like, saturate, teach
+from models.teacher import CAP, _cost_by_time, _means_of, _untried_as_usual, orders_of, sample_like, saturate, teach
 from models.train import training_set
 from tests.models import synthetic
 
@@ -51,6 +53,27 @@ def test_what_was_measured_stays_and_either_half_ranks_unseen_layers_better_than
     slowdown = np.nan_to_num(unseen.log_slowdown(CAP), nan=CAP)
     chosen = np.array([slowdown[row, column[order[0]]] for row, order in enumerate(orders)])
     assert chosen.mean() < 0.5 * slowdown[:, lesson.contenders].mean()
+
+
+def test_what_was_left_out_counts_as_usual_and_what_was_tried_as_it_was(costs: Costs) -> None:
+    is_known, time_ms = costs.is_known.copy(), costs.time_ms.copy()
+    kind = (costs.problems[0].dtype, costs.problems[0].layout)
+    kinds = np.array([(problem.dtype, problem.layout) == kind for problem in costs.problems])
+    column = int(np.isfinite(costs.time_ms[kinds]).sum(axis=0).argmax())
+    row = int(np.flatnonzero(kinds & np.isfinite(costs.time_ms[:, column]))[0])
+    is_known[row, column], time_ms[row, column] = False, np.nan
+    left_out = replace(costs, is_known=is_known, time_ms=time_ms)
+    values = left_out.log_slowdown(CAP)
+    filled = _untried_as_usual(left_out, values)
+    others = kinds & np.isfinite(values[:, column])
+    assert others.any()
+    assert filled[row, column] == pytest.approx(values[others, column].mean())
+    assert np.array_equal(filled[is_known], values[is_known], equal_nan=True)
+
+
+def test_each_leaf_has_the_mean_of_its_own_rows() -> None:
+    means = _means_of(np.array([4, 1, 4]), np.array([[1.0, 8.0], [5.0, 2.0], [3.0, 0.0]]))
+    assert means.tolist() == [[0, 0], [5, 2], [0, 0], [0, 0], [2, 4]]
 
 
 def test_most_sizes_of_made_up_problems_are_measured_ones(costs: Costs) -> None:
