@@ -33,6 +33,8 @@ LEAST_REGION_MS: Final = 0.25
 MOST_LAUNCHES: Final = 1024
 SLOW_LAUNCH_MS: Final = 5.0
 """Above this a launch is long enough to need no warm-up replay of its own."""
+LONG_LAUNCH_MS: Final = 250.0
+"""From here on a first launch is not repeated: it is seldom the host's doing, and would cost as much again."""
 
 
 class CudaRunner:
@@ -129,9 +131,10 @@ class CudaRunner:
             error = reference.max_error(compared, operands.reference)
             if operands.is_finite and not self._checks.is_finite(operands.y, problem.dtype):
                 error = np.inf
-            if launch_ms < 10 * SLOW_LAUNCH_MS:
-                launch_ms = self._launch_ms(launch, operands)
-            if launch_ms < SLOW_LAUNCH_MS:  # the least: a host that is busy for a moment must not make it look hopeless
+            # The least of several: code loaded now, or a host busy for a moment, must not make it look hopeless.
+            if launch_ms < LONG_LAUNCH_MS:
+                launch_ms = min(launch_ms, self._launch_ms(launch, operands))
+            if launch_ms < SLOW_LAUNCH_MS:
                 launch_ms = min(launch_ms, *(self._launch_ms(launch, operands) for _ in range(2)))
         return FirstRun(float(error), launch_ms)
 

@@ -57,14 +57,19 @@ def test_an_output_that_is_not_written_is_an_infinite_error(runner: Runner) -> N
     assert not first.max_error < 1e9
 
 
+@pytest.mark.parametrize(
+    ("taken_ms", "kept_ms"),
+    [([30.0, 2.0, 0.03, 0.04], 0.03), ([69.0, 0.03, 2.0, 0.04], 0.03), ([12.0, 40.0], 12.0), ([300.0], 300.0)],
+)
 def test_a_host_that_is_busy_for_a_moment_does_not_make_a_launch_look_slow(
-    runner: Runner, monkeypatch: pytest.MonkeyPatch
+    runner: Runner, monkeypatch: pytest.MonkeyPatch, taken_ms: list[float], kept_ms: float
 ) -> None:
     problem = edge_problem("same_3x3", DType.FLOAT32, Layout.NCHW)
-    taken_ms = iter([30.0, 2.0, 0.03, 0.04])
-    monkeypatch.setattr(runner, "_launch_ms", lambda _launch, _operands: next(taken_ms))
+    left = iter(taken_ms)
+    monkeypatch.setattr(runner, "_launch_ms", lambda _launch, _operands: next(left))
     first = runner.first_run(problem, Launch(lambda _x, _weight, _y: None), runner.make_operands(problem, 0))
-    assert first.launch_ms == 0.03
+    assert first.launch_ms == kept_ms
+    assert next(left, None) is None
 
 
 @pytest.mark.gpu_exclusive
