@@ -12,7 +12,17 @@ from threadpoolctl import threadpool_limits
 from models import teacher
 from models.costs import Costs, from_table
 from models.features import feature_matrix
-from models.teacher import CAP, _cost_by_time, _means_of, _untried_as_usual, orders_of, sample_like, saturate, teach
+from models.teacher import (
+    CAP,
+    _cost_by_time,
+    _means_of,
+    _predict_randomised,
+    _untried_as_usual,
+    orders_of,
+    sample_like,
+    saturate,
+    teach,
+)
 from models.train import training_set
 from tests.models import synthetic
 
@@ -69,6 +79,14 @@ def test_what_was_left_out_counts_as_usual_and_what_was_tried_as_it_was(costs: C
     assert others.any()
     assert filled[row, column] == pytest.approx(values[others, column].mean())
     assert np.array_equal(filled[is_known], values[is_known], equal_nan=True)
+
+
+def test_without_anything_to_decide_on_the_rest_is_learned_all_the_same() -> None:
+    x = np.arange(8, dtype=np.float32)[:, None]
+    slowdown = np.where(x < 4, 1.0, 2.0)
+    cost, learned = _predict_randomised(x, [np.zeros((8, 1)), slowdown], x, seed=0, count=3)
+    assert np.array_equal(cost, np.zeros((8, 1)))
+    assert learned == pytest.approx(slowdown)
 
 
 def test_each_leaf_has_the_mean_of_its_own_rows() -> None:
