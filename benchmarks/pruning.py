@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from app.shipped import TIMINGS
 from benchmarks.options import say, shard
+from benchmarks.rivals.orders import timing_files
 from data import parquet
 from data.problem import ConvProblem, DType, Layout
 from kernels.bench import BenchOptions, measure, open_runner
@@ -71,11 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.report:
         print(report(Again(**one) for path in chosen.report for one in json.loads(path.read_text())))
         return 0
-    tables = [
-        parquet.read(path, parquet.SCHEMA)
-        for path in sorted(chosen.timings.glob("*.parquet"))
-        if "picks" not in path.name
-    ]
+    tables = [parquet.read(path, parquet.SCHEMA) for path in timing_files(chosen.timings)]
     index, count = chosen.shard
     runner = open_runner(chosen.device)
     drawn = draw(from_table(pa.concat_tables(tables), runner.device.id), chosen.seed)[index::count]

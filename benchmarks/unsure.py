@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from app.shipped import TIMINGS
+from benchmarks.rivals.orders import timing_files
 from data import parquet
 from data.errors import InvalidProblem
 from data.problem import ConvProblem, DType, Layout
@@ -53,11 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=100, help="problems a dtype and layout (default 100)")
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args(arguments)
-    tables = [
-        parquet.read(path, parquet.SCHEMA)
-        for path in sorted((TIMINGS / chosen.device).glob("*.parquet"))
-        if "picks" not in path.name
-    ]
+    tables = [parquet.read(path, parquet.SCHEMA) for path in timing_files(TIMINGS / chosen.device)]
     costs = training_set(from_table(pa.concat_tables(tables), chosen.device))
     layers = [problem for path in chosen.candidates for problem in read_problems(path, [DType.FLOAT32], [Layout.NCHW])]
     for problem in unsure(costs, layers, chosen.made_up, chosen.count, chosen.seed):

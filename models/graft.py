@@ -29,6 +29,15 @@ def nodes_of(tree: Any) -> Arrays:
     }
 
 
+def mean_by(leaf: np.ndarray, values: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Weighted mean of the rows of each leaf."""
+    order = np.argsort(leaf, kind="stable")
+    starts = np.unique(leaf[order], return_index=True)[1]
+    total = np.add.reduceat((values * weight[:, None])[order], starts, axis=0)
+    mean: np.ndarray = total / np.add.reduceat(weight[order], starts)[:, None]
+    return mean
+
+
 def hang(parts: list[Arrays], node: int, below: Arrays, n_nodes: int, n_leaves: int) -> None:
     """Put the root of a tree in a leaf's place, and its other nodes behind all that there are."""
     offset = n_nodes - 1

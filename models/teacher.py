@@ -17,6 +17,7 @@ import numpy as np
 from data.errors import InvalidProblem
 from data.problem import ConvProblem
 from models.costs import Costs, layer_of
+from models.graft import mean_by
 from models.leaf import MIN_SUPPORT
 
 CAP: Final = 3.0
@@ -287,10 +288,8 @@ def _predict_randomised(
 
 def _means_of(leaves: np.ndarray, y: np.ndarray) -> np.ndarray:
     """The mean of the rows of y in each leaf, in the row of its number; other rows are zero."""
-    order = np.argsort(leaves, kind="stable")
-    numbers, first, counts = np.unique(leaves[order], return_index=True, return_counts=True)
-    means = np.zeros((numbers[-1] + 1, y.shape[1]), np.float32)
-    means[numbers] = np.add.reduceat(y[order], first) / counts[:, None]
+    means = np.zeros((leaves.max() + 1, y.shape[1]), np.float32)
+    means[np.unique(leaves)] = mean_by(leaves, y, np.ones(len(y)))
     return means
 
 

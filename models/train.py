@@ -24,7 +24,7 @@ from models.accuracy import learn_laws
 from models.costs import Costs, device_of, from_table, is_of, layer_of, roofline_ms
 from models.domain import learn_domain
 from models.features import feature_matrix
-from models.graft import Arrays, Group, graft, hang, nodes_of
+from models.graft import Arrays, Group, graft, hang, mean_by, nodes_of
 from models.teacher import (
     CAP,
     CONTENDER_LOG_SLOWDOWN,
@@ -280,14 +280,14 @@ def _grow(
     far = np.maximum(_FAR, log_slowdown[:, lesson.contenders])
     log_slowdown[:, lesson.contenders] = np.where(near < _FAR, near, far)
     leaves = {"log_slowdown": log_slowdown, "support": lesson.support[rows], "workspace": lesson.workspace[rows]}
-    mean = {name: _mean_by(leaf, values, weight) for name, values in leaves.items()}
-    off = np.sqrt(_mean_by(leaf, (log_slowdown - mean["log_slowdown"][leaf]) ** 2, weight))
+    mean = {name: mean_by(leaf, values, weight) for name, values in leaves.items()}
+    off = np.sqrt(mean_by(leaf, (log_slowdown - mean["log_slowdown"][leaf]) ** 2, weight))
     mean["spread"] = np.take_along_axis(off, mean["log_slowdown"].argmin(axis=1)[:, None], axis=1)[:, 0]
     mean["workspace"] = np.exp2(mean["workspace"]) - 1
     mean["support"] = np.clip(mean["support"], 0, 1)
     arrays, origin, leaf = _split_for_time(arrays, leaf, x[rows], log_best[:, 0], weight, seed, options)
     mean["spread"] = mean["spread"][origin]
-    mean["log_best"] = _mean_by(leaf, log_best, weight)[:, 0]
+    mean["log_best"] = mean_by(leaf, log_best, weight)[:, 0]
     kept = {name: _kept(values, np.float16 if name in RANKING_ARRAYS else np.float32) for name, values in mean.items()}
     return arrays | kept | {RANKING: origin}
 
@@ -341,15 +341,6 @@ def _split_for_time(
         n_nodes, n_leaves = n_nodes + len(below["feature"]) - 1, n_leaves + grown
     joined = {name: np.concatenate([part[name] for part in parts]) for name in nodes}
     return joined, np.array(origin, np.int32), moved
-
-
-def _mean_by(leaf: np.ndarray, values: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Weighted mean of the rows of each leaf."""
-    order = np.argsort(leaf, kind="stable")
-    starts = np.unique(leaf[order], return_index=True)[1]
-    total = np.add.reduceat((values * weight[:, None])[order], starts, axis=0)
-    mean: np.ndarray = total / np.add.reduceat(weight[order], starts)[:, None]
-    return mean
 
 
 def _kept(values: np.ndarray, dtype: type[np.floating]) -> np.ndarray:

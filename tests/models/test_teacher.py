@@ -89,6 +89,35 @@ def test_without_anything_to_decide_on_the_rest_is_learned_all_the_same() -> Non
     assert learned == pytest.approx(slowdown)
 
 
+def test_only_the_first_targets_decide_where_the_rest_is_alike() -> None:
+    rng = np.random.default_rng(0)
+    x, wanted = rng.random((40, 3)).astype(np.float32), rng.random((9, 3)).astype(np.float32)
+    cost, loud = (x[:, :1] > 0.5).astype(float), 1e3 * rng.random((40, 1))
+    alone, beside = (_predict_randomised(x, targets, wanted, 0, 3)[0] for targets in ([cost], [cost, loud]))
+    assert np.array_equal(alone, beside)
+    assert 0 < alone.mean() < 1
+
+
+def test_a_variant_that_half_of_the_sweeps_left_out_is_believed_to_run(
+    costs: Costs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(teacher._BOOSTING, "max_iter", 10)
+    monkeypatch.setattr(teacher, "_FOR_BEST", {})
+    runs = np.isfinite(costs.time_ms)
+    column = int(runs.sum(axis=0).argmax())
+    known = costs.take(np.flatnonzero(runs[:, column]))
+    is_known, time_ms = known.is_known.copy(), known.time_ms.copy()
+    is_left_out = np.random.default_rng(0).random(len(is_known)) < 0.5
+    is_known[is_left_out, column], time_ms[is_left_out, column] = False, np.nan
+    left_out = replace(known, is_known=is_known, time_ms=time_ms)
+    x = feature_matrix(known.problems)
+    usable = np.isfinite(np.where(left_out.is_pruned, np.nan, left_out.time_ms)).any(axis=1)
+    assert usable.all()
+    with threadpool_limits(1):
+        lesson = teach(left_out, x, np.zeros(len(x)), x, seed=0)
+    assert lesson.support[:, column] == pytest.approx(np.ones(2 * len(x)))
+
+
 def test_each_leaf_has_the_mean_of_its_own_rows() -> None:
     means = _means_of(np.array([4, 1, 4]), np.array([[1.0, 8.0], [5.0, 2.0], [3.0, 0.0]]))
     assert means.tolist() == [[0, 0], [5, 2], [0, 0], [0, 0], [2, 4]]
