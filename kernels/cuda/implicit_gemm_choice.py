@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
 
 from data.measurement import Device
 from data.problem import ConvProblem, DType
@@ -20,11 +21,11 @@ from kernels.cuda.implicit_gemm_tensor_plan import (
     shared_bytes,
     stage_k,
     stages_of,
-    step_of,
     tile_defines,
     vector_of,
     window_of,
 )
+from kernels.cuda.plans import ceil_div
 
 LARGEST_CLUSTER: Final = 16
 """Blocks of a cluster; above 8 a kernel has to be allowed it."""
@@ -162,53 +163,103 @@ def tiles_for(problem: ConvProblem) -> tuple[Tile, ...]:
     return tiles if problem.gemm_k % vector_of(problem) == 0 else tiles[:1]
 
 
-def _stage_us(cut: Cut, problem: ConvProblem) -> tuple[float, float]:
+@dataclass(frozen=True)
+class Work:
+    """What a cut makes of one problem, or of arrays of them.
+
+    Parameters
+    ----------
+    dtype : DType
+    loading : Loading
+    is_gathered : bool or bool array
+        Whether x is too narrow for asynchronous copies.
+    stage_k : int or int array
+        gemm_k of a stage.
+    stages : int or int array
+        Of all blocks of a cluster.
+    positions : int or int array
+        Copies of a channel's window, where x comes in WINDOWS.
+    blocks : int or int array
+        The grid.
+    resident : int or int array
+        Blocks that a multiprocessor holds.
+    """
+
+    dtype: DType
+    loading: Loading
+    is_gathered: Any
+    stage_k: Any
+    stages: Any
+    positions: Any
+    blocks: Any
+    resident: Any
+
+
+def work_of(cut: Cut, problem: ConvProblem, device: Device) -> Work:
+    """What a cut makes of a problem."""
+    loading, (in_x, in_y, in_z) = loading_for(problem), grid_for(cut, problem)
+    window = window_of(problem, cut.tile.bn) if loading is Loading.WINDOWS else None
+    return Work(
+        problem.dtype,
+        loading,
+        is_gathered(problem),
+        stage_k(cut.tile, problem),
+        stages_of(cut.tile, problem),
+        window.positions if window else 0,
+        in_x * in_y * in_z,
+        resident_blocks(cut, problem, device),
+    )
+
+
+def _stage_us(cut: Cut, work: Work) -> tuple[Any, Any]:
     """Latency of a stage, and for how long it keeps the multiprocessor busy."""
-    tile, menu, loading = cut.tile, menu_for(problem.dtype), loading_for(problem)
-    k, vector = stage_k(tile, problem), vector_of(problem)
-    steps, warps = k // step_of(problem), tile.warps_m * tile.warps_n
+    tile, menu, item = cut.tile, menu_for(work.dtype), work.dtype.itemsize_bytes
+    k, vector, warps = work.stage_k, 16 // item, tile.warps_m * tile.warps_n
+    steps = k // (32 // item)
     rows, columns = tile.bm // tile.warps_m // 16, tile.bn // tile.warps_n // 8
-    steps_of_a_warp = ceil(steps / tile.warps_k)
+    steps_of_a_warp = ceil_div(steps, tile.warps_k)
     latency = menu.stage + menu.step * steps_of_a_warp + menu.fragment * steps_of_a_warp * rows * columns / 8
     multiplied = (menu.busy_fragment * rows * columns + menu.busy_step) * steps * warps / 64
     fetched = menu.weight * tile.bm * k / vector / 512
-    if loading is Loading.WINDOWS:
-        window = window_of(problem, tile.bn)
-        copies = window.positions * tile.channels if window else 0
-        fetched += (menu.gather if is_gathered(problem) else menu.copy) * copies / 512
+    if work.loading is Loading.WINDOWS:
+        fetched += np.where(work.is_gathered, menu.gather, menu.copy) * (work.positions * tile.channels) / 512
     else:
-        is_anywhere = loading is Loading.ROWS
+        is_anywhere = work.loading is Loading.ROWS
         fetched += menu.copy * tile.bk * (tile.bn // vector + is_anywhere) / 512
         multiplied += menu.row * is_anywhere * steps * warps * columns / 64
     return tile.latency * latency, tile.busy * (multiplied + fetched)
 
 
 def expected_us(cut: Cut, problem: ConvProblem, device: Device) -> float:
-    """A model of the time of a launch, good for choosing among cuts.
+    """A model of the time of a launch, good for choosing among cuts; see `expect`."""
+    return float(expect(cut, work_of(cut, problem, device), device))
+
+
+def expect(cut: Cut, work: Work, device: Device) -> Any:
+    """Time of a launch in us.
 
     Blocks come to a multiprocessor in waves of as many as fit. A stage of a wave takes its latency, or the time for
     which the stages of all its blocks keep the multiprocessor busy, whichever is longer.
     """
-    tile, menu = cut.tile, menu_for(problem.dtype)
-    latency, busy = _stage_us(cut, problem)
-    stages = ceil(stages_of(tile, problem) / cut.cluster)
-    outputs = tile.bm * tile.bn / 1024
+    tile, menu = cut.tile, menu_for(work.dtype)
+    latency, busy = _stage_us(cut, work)
+    stages, outputs = ceil_div(work.stages, cut.cluster), tile.bm * tile.bn / 1024
 
-    def wave_us(blocks: int) -> float:
-        return menu.wave + stages * max(latency, blocks * busy) + blocks * outputs * menu.output
+    def wave_us(blocks: Any) -> Any:
+        return menu.wave + stages * np.maximum(latency, blocks * busy) + blocks * outputs * menu.output
 
-    in_x, in_y, in_z = grid_for(cut, problem)
-    resident = resident_blocks(cut, problem, device)
-    places = resident * device.processors
+    places = work.resident * device.processors
     if cut.cluster > 1:
         groups = divmod(device.processors, CLUSTER_PROCESSORS)
         sizes = (*[CLUSTER_PROCESSORS] * groups[0], groups[1])
-        places = max(cut.cluster, sum(size * resident // cut.cluster * cut.cluster for size in sizes))
-    waves, rest = divmod(in_x * in_y * in_z, places)
-    fixed = menu.launch + menu.window * (loading_for(problem) is Loading.WINDOWS)
+        fitting = sum(size * work.resident // cut.cluster * cut.cluster for size in sizes)
+        places = np.maximum(cut.cluster, fitting)
+    waves, rest = np.divmod(work.blocks, places)
+    fixed = menu.launch + menu.window * (work.loading is Loading.WINDOWS)
     if cut.cluster > 1:
         fixed += menu.cluster + menu.rank * cut.cluster + menu.push * outputs
-    return fixed + waves * wave_us(resident) + (wave_us(ceil(rest * resident / places)) if rest else 0.0)
+    last = np.where(rest, wave_us(ceil_div(rest * work.resident, places)), 0.0)
+    return fixed + waves * wave_us(work.resident) + last
 
 
 def every_cut(problem: ConvProblem, device: Device) -> list[Cut]:
@@ -250,5 +301,10 @@ def every_define(dtype: DType) -> tuple[dict[str, int], ...]:
 
 def resident_blocks(cut: Cut, problem: ConvProblem, device: Device) -> int:
     """Blocks that a multiprocessor holds."""
-    fitting = plans.shared_memory_of(device) // (shared_bytes(cut, problem) + 1024)
-    return max(1, min(cut.tile.blocks, fitting))
+    return int(resident_with(cut, shared_bytes(cut, problem), device))
+
+
+def resident_with(cut: Cut, needed_bytes: Any, device: Device) -> Any:
+    """The same for the shared memory that a block needs, one or an array."""
+    fitting = plans.shared_memory_of(device) // (needed_bytes + 1024)
+    return np.maximum(1, np.minimum(cut.tile.blocks, fitting))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
 
 from data.errors import WorkspaceExceeded
 from data.measurement import Device
 from data.problem import MAX_ELEMENTS, ConvProblem, DType, Layout
+from kernels.cuda.plans import ceil_div
 
 ROW_BYTES: Final = 128
 """Of gemm_k in a stage."""
@@ -327,27 +330,35 @@ def room_for(cluster: int, resident: int, processors: int) -> int:
 
 
 def expected_us(cut: Cut, problem: ConvProblem, device: Device, images: int) -> float:
-    """A model of the time of the multiplication, good for choosing among cuts.
+    """A model of the time of the multiplication, good for choosing among cuts; see `expect`."""
+    blocks = blocks_for(cut, problem, images)
+    return float(
+        expect(cut, menu_for(problem.dtype), problem.layout, is_pointwise(problem), stages_of(problem), blocks, device)
+    )
+
+
+def expect(cut: Cut, menu: Menu, layout: Layout, has_one_tap: Any, all_stages: Any, blocks: Any, device: Device) -> Any:
+    """Time of a launch of so many blocks in us, of one problem or of arrays of them.
 
     Blocks come to a multiprocessor in waves of as many as fit. A stage of a wave takes its latency, or the time in
     which the multiprocessor multiplies the stages of all its blocks, whichever is longer.
     """
-    tile, menu = cut.tile, menu_for(problem.dtype)
-    fitting = PROCESSOR_SHARED_BYTES // (tile.shared_bytes(problem.layout, cut.cluster) + RESERVED_BYTES)
+    tile = cut.tile
+    fitting = PROCESSOR_SHARED_BYTES // (tile.shared_bytes(layout, cut.cluster) + RESERVED_BYTES)
     resident = max(1, min(tile.blocks, fitting))
-    stages = ceil(stages_of(problem) / cut.cluster)
-    factors = menu.pointwise if problem.r == problem.s == 1 else (1.0, 1.0)
-    latency, busy = tile.latency_us * factors[0], tile.busy_us * factors[1]
+    stages = ceil_div(all_stages, cut.cluster)
+    latency = tile.latency_us * np.where(has_one_tap, menu.pointwise[0], 1.0)
+    busy = tile.busy_us * np.where(has_one_tap, menu.pointwise[1], 1.0)
     thousands = tile.bf * tile.bp / 1024
 
-    def wave_us(blocks: int) -> float:
-        return menu.wave_us + stages * max(latency, blocks * busy) + blocks * thousands * menu.output_us[problem.layout]
+    def wave_us(blocks: Any) -> Any:
+        return menu.wave_us + stages * np.maximum(latency, blocks * busy) + blocks * thousands * menu.output_us[layout]
 
     processors = device.processors or 1
-    waves, rest = divmod(blocks_for(cut, problem, images), room_for(cut.cluster, resident, processors))
-    rest = min(resident, ceil(rest / processors))
+    waves, rest = np.divmod(blocks, room_for(cut.cluster, resident, processors))
+    rest = np.minimum(resident, ceil_div(rest, processors))
     cluster_us = menu.cluster_us + menu.rank_us * cut.cluster + menu.push_us * thousands if cut.cluster > 1 else 0.0
-    return menu.launch_us + waves * wave_us(resident) + (wave_us(rest) if rest else 0.0) + cluster_us
+    return menu.launch_us + waves * wave_us(resident) + np.where(rest, wave_us(rest), 0.0) + cluster_us
 
 
 def every_cut(problem: ConvProblem) -> list[Cut]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 from math import ceil
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
 
 from data.measurement import Device
 from data.problem import ConvProblem, DType
+from kernels.cuda.plans import ceil_div
 
 MOST_TAPS: Final = 1024
 """Taps of a filter: their table lies in shared memory."""
@@ -197,7 +200,12 @@ def most_taps(problem: ConvProblem) -> int:
 
 def shared_bytes(tile: Tile, problem: ConvProblem, loading: Loading, cluster: int) -> int:
     """Shared memory of a block: stages or sums, received slices, table of taps, as the .cu lays them out."""
-    item = problem.dtype.itemsize_bytes
+    return int(shared_bytes_with(tile, problem.dtype, problem.r * problem.s, loading, cluster))
+
+
+def shared_bytes_with(tile: Tile, dtype: DType, taps: Any, loading: Loading, cluster: int) -> Any:
+    """The same for the taps of one problem, or an array of them."""
+    item = dtype.itemsize_bytes
     vector = 16 // item
     is_gather = loading is Loading.TAPS and item == 2
     pad = 8 if tile.is_tensor else 0
@@ -205,7 +213,7 @@ def shared_bytes(tile: Tile, problem: ConvProblem, loading: Loading, cluster: in
     stage = (tile.bm * (tile.bk + vector) + x_elements) * item
     sums = 4 * tile.parts * tile.bm * (tile.bn + pad)
     received = 4 * cluster * ceil(tile.bm / cluster) * tile.bn if cluster > 1 else 0
-    table = (4 if is_gather else 16) * (problem.r * problem.s + tile.bk) if loading is Loading.TAPS else 0
+    table = (4 if is_gather else 16) * (taps + tile.bk) if loading is Loading.TAPS else 0
     return max(tile.stages * stage, sums) + received + table
 
 
@@ -215,25 +223,31 @@ def blocks_for(cut: Cut, problem: ConvProblem) -> int:
 
 
 def expected_us(cut: Cut, problem: ConvProblem, device: Device) -> float:
-    """A model of the time of a launch, good for choosing among cuts.
+    """A model of the time of a launch, good for choosing among cuts; see `expect`."""
+    loading, taps = loading_for(problem), problem.r * problem.s
+    return float(expect(cut, problem.dtype, loading, taps, problem.gemm_k, blocks_for(cut, problem), device))
+
+
+def expect(cut: Cut, dtype: DType, loading: Loading, taps: Any, gemm_k: Any, blocks: Any, device: Device) -> Any:
+    """Time of a launch of so many blocks in us, of one problem or of arrays of them.
 
     Blocks come to a multiprocessor in waves of as many as fit. A stage of a wave takes its latency, or the time in
     which the multiprocessor multiplies the stages of all its blocks, whichever is longer.
     """
-    tile, menu, loading = cut.tile, menu_for(problem.dtype), loading_for(problem)
-    fitting = shared_memory_of(device) // (shared_bytes(tile, problem, loading, cut.cluster) + 1024)
-    resident = max(1, min(tile.blocks, fitting))
-    stages = ceil(ceil(problem.gemm_k / tile.bk) / cut.cluster)
+    tile, menu = cut.tile, menu_for(dtype)
+    fitting = shared_memory_of(device) // (shared_bytes_with(tile, dtype, taps, loading, cut.cluster) + 1024)
+    resident = np.maximum(1, np.minimum(tile.blocks, fitting))
+    stages = ceil_div(ceil_div(gemm_k, tile.bk), cut.cluster)
     latency = tile.latency_us * (1.0, *menu.latency_factors)[loading]
     busy = tile.busy_us * (1.0, *menu.busy_factors)[loading]
 
-    def wave_us(blocks: int) -> float:
+    def wave_us(blocks: Any) -> Any:
         outputs = blocks * tile.bm * tile.bn / 1024
-        return stages * max(latency, blocks * busy) + menu.wave_us + outputs * menu.output_us
+        return stages * np.maximum(latency, blocks * busy) + menu.wave_us + outputs * menu.output_us
 
-    waves, rest = divmod(ceil(blocks_for(cut, problem) / device.processors), resident)
+    waves, rest = np.divmod(ceil_div(blocks, device.processors), resident)
     cluster_us = menu.cluster_us + menu.rank_us * cut.cluster if cut.cluster > 1 else 0.0
-    return menu.launch_us + waves * wave_us(resident) + (wave_us(rest) if rest else 0.0) + cluster_us
+    return menu.launch_us + waves * wave_us(resident) + np.where(rest, wave_us(rest), 0.0) + cluster_us
 
 
 def shared_memory_of(device: Device) -> int:

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
 from math import ceil
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
 
 from data.problem import ConvProblem, DType
+from kernels.cuda.plans import ceil_div
 
 MOST_BLOCK_BYTES: Final = 227 * 1024
 """Shared memory that a block may ask for on the devices that have clusters."""
@@ -121,11 +124,6 @@ def vector_of(problem: ConvProblem) -> int:
     return 16 // problem.dtype.itemsize_bytes
 
 
-def step_of(problem: ConvProblem) -> int:
-    """Of gemm_k that one instruction multiplies."""
-    return 32 // problem.dtype.itemsize_bytes
-
-
 def loading_for(problem: ConvProblem) -> Loading:
     """The widest copies that the filter and the planes allow."""
     is_pointwise = problem.r == problem.s == 1 and problem.pad_h == problem.pad_w == 0
@@ -146,7 +144,15 @@ def is_gathered(problem: ConvProblem) -> bool:
 
 @cache
 def window_of(problem: ConvProblem, bn: int) -> Window | None:
-    """The window of a tile of so many pixels, in the widest strips for which the copies' places fit the registers."""
+    """`find_window`, each once."""
+    return find_window(problem, bn)
+
+
+def find_window(problem: ConvProblem, bn: int) -> Window | None:
+    """The window of a tile of so many pixels, in the widest strips for which the copies' places fit the registers.
+
+    Whatever the images, the channels and the filters are.
+    """
     for strips in range(1, problem.q + 1):
         window = _window(problem, bn, ceil(problem.q / strips))
         if window.positions <= 32 * LINES and problem.p * window.strip**2 < MOST_STRIP_ELEMENTS:
@@ -169,49 +175,83 @@ def _window(problem: ConvProblem, bn: int, columns: int) -> Window:
     return Window(unit, strip, tiles, units, rows, last_place)
 
 
-def stage_channels(tile: Tile, problem: ConvProblem) -> int:
+def stage_channels(tile: Tile, loading: Loading) -> int:
     """Channels of a stage."""
-    return tile.channels if loading_for(problem) is Loading.WINDOWS else tile.bk
+    return tile.channels if loading is Loading.WINDOWS else tile.bk
 
 
 def stage_k(tile: Tile, problem: ConvProblem) -> int:
     """gemm_k of a stage, in whole steps."""
-    step = step_of(problem)
-    return ceil(stage_channels(tile, problem) * problem.r * problem.s / step) * step
+    return int(stage_k_with(tile, problem.dtype, loading_for(problem), problem.r * problem.s))
+
+
+def stage_k_with(tile: Tile, dtype: DType, loading: Loading, taps: Any) -> Any:
+    """The same for the taps of one problem, or an array of them."""
+    step = 32 // dtype.itemsize_bytes
+    return ceil_div(stage_channels(tile, loading) * taps, step) * step
 
 
 def stages_of(tile: Tile, problem: ConvProblem) -> int:
     """Stages of gemm_k."""
-    return ceil(problem.c / stage_channels(tile, problem))
+    return ceil(problem.c / stage_channels(tile, loading_for(problem)))
 
 
 def weight_pitch(tile: Tile, problem: ConvProblem) -> int:
     """Elements from a row of a stage of weight to the next: an odd number of vectors, for the banks."""
-    vector = vector_of(problem)
-    return (stage_k(tile, problem) // vector | 1) * vector
+    return int(_odd_vectors(stage_k(tile, problem), vector_of(problem)))
+
+
+def _odd_vectors(elements: Any, vector: int) -> Any:
+    return (elements // vector | 1) * vector
+
+
+def channel_pitch(tile: Tile, problem: ConvProblem) -> int:
+    """Elements from a channel of a stage of x to the next."""
+    window = window_of(problem, tile.bn) if loading_for(problem) is Loading.WINDOWS else None
+    return window.channel_pitch if window else run_pitch(tile, problem.dtype)
+
+
+def run_pitch(tile: Tile, dtype: DType) -> int:
+    """The same where x does not come in WINDOWS."""
+    return (tile.bn + 16 // dtype.itemsize_bytes + 7) // 16 * 16 + 8
 
 
 def stage_elements(tile: Tile, problem: ConvProblem) -> int:
     """Of weight and x in shared memory."""
-    vector = vector_of(problem)
-    window = window_of(problem, tile.bn) if loading_for(problem) is Loading.WINDOWS else None
-    pitch = window.channel_pitch if window else (tile.bn + vector + 7) // 16 * 16 + 8
-    return tile.bm * weight_pitch(tile, problem) + stage_channels(tile, problem) * pitch
+    taps, pitch = problem.r * problem.s, channel_pitch(tile, problem)
+    return int(_stage_elements(tile, problem.dtype, loading_for(problem), taps, pitch))
+
+
+def _stage_elements(tile: Tile, dtype: DType, loading: Loading, taps: Any, pitch: Any) -> Any:
+    rows = tile.bm * _odd_vectors(stage_k_with(tile, dtype, loading, taps), 16 // dtype.itemsize_bytes)
+    return rows + stage_channels(tile, loading) * pitch
 
 
 def body_floats(cut: Cut, problem: ConvProblem) -> int:
     """Of the stages that are in shared memory at a time, or the sums."""
+    taps, pitch = problem.r * problem.s, channel_pitch(cut.tile, problem)
+    return int(_body_floats(cut, problem.dtype, loading_for(problem), taps, problem.c, pitch))
+
+
+def _body_floats(cut: Cut, dtype: DType, loading: Loading, taps: Any, c: Any, pitch: Any) -> Any:
     tile = cut.tile
-    stages = min(tile.stages, ceil(stages_of(tile, problem) / cut.cluster))
-    floats = stages * stage_elements(tile, problem) * problem.dtype.itemsize_bytes // 4
-    return max(floats, tile.warps_k * tile.bm * (tile.bn + 8))
+    all_stages = ceil_div(c, stage_channels(tile, loading))
+    stages = np.minimum(tile.stages, ceil_div(all_stages, cut.cluster))
+    floats = stages * _stage_elements(tile, dtype, loading, taps, pitch) * dtype.itemsize_bytes // 4
+    return np.maximum(floats, tile.warps_k * tile.bm * (tile.bn + 8))
 
 
 def shared_bytes(cut: Cut, problem: ConvProblem) -> int:
     """Shared memory of a block: stages or sums, table of places, received sums, as the .cu lays them out."""
-    table = stage_k(cut.tile, problem) if loading_for(problem) is Loading.WINDOWS else 0
+    taps, pitch = problem.r * problem.s, channel_pitch(cut.tile, problem)
+    return int(shared_bytes_with(cut, problem.dtype, loading_for(problem), taps, problem.c, pitch))
+
+
+def shared_bytes_with(cut: Cut, dtype: DType, loading: Loading, taps: Any, c: Any, pitch: Any) -> Any:
+    """The same for the taps, depth and `channel_pitch` of one problem, or arrays of them."""
+    table = stage_k_with(cut.tile, dtype, loading, taps) if loading is Loading.WINDOWS else 0
     received = cut.cluster * ceil(cut.tile.bm / cut.cluster) * cut.tile.bn if cut.cluster > 1 else 0
-    return 4 * (body_floats(cut, problem) + table + received)
+    return 4 * (_body_floats(cut, dtype, loading, taps, c, pitch) + table + received)
 
 
 def tiles_n(tile: Tile, problem: ConvProblem) -> int:
@@ -272,20 +312,27 @@ def _magic(divisor: int, bits: int) -> int:
 
 def is_possible(cut: Cut, problem: ConvProblem) -> bool:
     """Whether the kernel can be compiled and run with this cut for the problem; no block is left without a stage."""
-    tile, loading, vector = cut.tile, loading_for(problem), vector_of(problem)
-    stages = stages_of(tile, problem)
-    if cut.cluster > stages or problem.n > MOST_IMAGES:
+    loading = loading_for(problem)
+    if problem.n > MOST_IMAGES or (loading is Loading.WINDOWS and window_of(problem, cut.tile.bn) is None):
         return False
+    pitch = channel_pitch(cut.tile, problem)
+    return bool(
+        is_possible_with(cut, problem.dtype, loading, problem.r, problem.s, problem.c, is_gathered(problem), pitch)
+    )
+
+
+def is_possible_with(cut: Cut, dtype: DType, loading: Loading, r: Any, s: Any, c: Any, gathers: Any, pitch: Any) -> Any:
+    """The same of problems with a window and not too many images, by arrays of their sizes."""
+    tile, item, taps = cut.tile, dtype.itemsize_bytes, r * s
+    stages = ceil_div(c, stage_channels(tile, loading))
+    possible = (cut.cluster <= stages) & (shared_bytes_with(cut, dtype, loading, taps, c, pitch) <= MOST_BLOCK_BYTES)
     if loading is Loading.WINDOWS:
-        if window_of(problem, tile.bn) is None or stage_k(tile, problem) // vector > tile.threads:
-            return False
-        if stage_k(tile, problem) * problem.r * problem.s >= 2**20 or problem.r * problem.s**2 >= 2**16:
-            return False  # beyond what the magic numbers divide
-        if tile.channels * problem.r * problem.s % step_of(problem) and stages > 1:
-            return False
-        if is_gathered(problem) and tile.channels % (tile.threads // 32):
-            return False
-    return shared_bytes(cut, problem) <= MOST_BLOCK_BYTES
+        k = stage_k_with(tile, dtype, loading, taps)
+        possible &= k // (16 // item) <= tile.threads
+        possible &= (k * taps < 2**20) & (r * s**2 < 2**16)  # what the magic numbers divide
+        possible &= (tile.channels * taps % (32 // item) == 0) | (stages <= 1)
+        possible &= np.logical_not(gathers) | (tile.channels % (tile.threads // 32) == 0)
+    return possible
 
 
 def cuts(tiles: tuple[Tile, ...], problem: ConvProblem, largest_cluster: int) -> Iterator[Cut]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
-from typing import Final
+from typing import Any, Final
 
 from data.errors import WorkspaceExceeded
 from data.problem import MAX_ELEMENTS, ConvProblem
@@ -29,6 +29,11 @@ FFT_TILES: Final = ((4, 4), (1, 4), (1, 1))
 _TILES: Final = ((32, 8), (16, 16), (32, 4), (16, 8), (8, 16), (8, 8))
 """Output tiles (width, height), the larger first."""
 _TILES_SMALLEST_FIRST: Final = _TILES[::-1]
+
+
+def ceil_div(dividend: Any, divisor: Any) -> Any:
+    """The quotient of whole numbers, or of arrays of them, rounded up."""
+    return -(-dividend // divisor)
 
 
 def threads_for(count: int) -> int:

@@ -6,10 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from math import ceil
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
 
 from data.measurement import Device
 from data.problem import ConvProblem, DType
+from kernels.cuda.plans import ceil_div
 
 MOST_SHARED_BYTES: Final = 227 * 1024
 """What a block may have of a Hopper multiprocessor's shared memory."""
@@ -225,10 +228,10 @@ def segments_for(problem: ConvProblem, bp: int) -> int:
     """Images that the pixels of a tile may belong to, as the source provides for them; 0 where they are too many."""
     item = problem.dtype.itemsize_bytes
     needed = ceil((bp - 1) / (problem.h * problem.w)) + 1
-    return next((count for count in SEGMENTS[item] if count >= needed and _has_columns(bp, item, count)), 0)
+    return next((count for count in SEGMENTS[item] if count >= needed and has_columns(bp, item, count)), 0)
 
 
-def _has_columns(bp: int, item: int, segments: int) -> bool:
+def has_columns(bp: int, item: int, segments: int) -> bool:
     return bp * item // 16 + 2 * segments <= MOST_COLUMNS
 
 
@@ -270,20 +273,26 @@ def _instantiations(dtype: DType) -> tuple[dict[str, int], ...]:
         _defines(tile, dtype, loading, segments)
         for tile in menu_for(dtype).tiles
         for loading, segments in ways
-        if _has_columns(tile.bp, item, segments)
+        if has_columns(tile.bp, item, segments)
     )
 
 
 def shared_bytes(tile: Tile, problem: ConvProblem) -> int:
     """Shared memory of a block: weight, its small parts, stages of x, sums, as the .cu lays them out."""
-    item, is_split = problem.dtype.itemsize_bytes, problem.dtype is DType.FLOAT32
     loading = loading_for(problem, tile.bp)
+    segments = segments_for(problem, tile.bp) if loading is Loading.CHUNKS else 0
+    return int(shared_bytes_with(tile, problem.dtype, loading, segments, problem.c))
+
+
+def shared_bytes_with(tile: Tile, dtype: DType, loading: Loading, segments: int, c: Any) -> Any:
+    """The same for the depth of one problem, or an array of depths."""
+    item, is_split = dtype.itemsize_bytes, dtype is DType.FLOAT32
     vector, channels = 16 // item, ROW_BYTES // item
     pitch = tile.bp + 8
     if loading is Loading.CHUNKS:
-        slots = tile.bp // vector + 2 * segments_for(problem, tile.bp)
+        slots = tile.bp // vector + 2 * segments
         pitch = vector * (slots + ((42 - slots % 8) % 8 if item == 4 else (37 - slots % 4) % 4))
-    kept = ceil(problem.c / channels) if tile.is_resident else tile.stages
+    kept = ceil_div(c, channels) if tile.is_resident else tile.stages
     kept_low = (kept if tile.is_resident else 2) if is_split else 0
     ring = (kept + kept_low) * tile.bn * ROW_BYTES + tile.stages * channels * pitch * item
     is_wide = item == 4 or tile.mode == "split"
@@ -294,8 +303,13 @@ def shared_bytes(tile: Tile, problem: ConvProblem) -> int:
 
 def residents(tile: Tile, problem: ConvProblem) -> int:
     """Blocks that a multiprocessor holds; 0 where not even one fits."""
-    needed = shared_bytes(tile, problem)
-    return min(tile.blocks, PROCESSOR_SHARED_BYTES // (needed + 1024)) if needed <= MOST_SHARED_BYTES else 0
+    return int(fitting_blocks(tile, shared_bytes(tile, problem)))
+
+
+def fitting_blocks(tile: Tile, needed_bytes: Any) -> Any:
+    """The same for the shared memory that a block needs, one or an array."""
+    fitting = np.minimum(tile.blocks, PROCESSOR_SHARED_BYTES // (needed_bytes + 1024))
+    return np.where(needed_bytes <= MOST_SHARED_BYTES, fitting, 0)
 
 
 def tiles_of(tile: Tile, problem: ConvProblem) -> tuple[int, int]:
@@ -305,42 +319,65 @@ def tiles_of(tile: Tile, problem: ConvProblem) -> tuple[int, int]:
 
 def blocks_for(cut: Cut, problem: ConvProblem, processors: int) -> int:
     """The grid. Where blocks stay, as many as fit at a time, and no more than leave each a whole share of tiles."""
-    filters, pixels = tiles_of(cut.tile, problem)
+    return int(_grid(cut, *tiles_of(cut.tile, problem), residents(cut.tile, problem), processors))
+
+
+def _grid(cut: Cut, filters: Any, pixels: Any, fitting: Any, processors: int) -> Any:
     if cut.tile.is_resident:
-        fitting = max(1, processors * residents(cut.tile, problem) // filters)
-        pixels = ceil(pixels / ceil(pixels / min(fitting, pixels)))
+        most = np.minimum(np.maximum(1, processors * fitting // filters), pixels)
+        pixels = ceil_div(pixels, ceil_div(pixels, most))
     return filters * pixels * cut.cluster
 
 
 def expected_us(cut: Cut, problem: ConvProblem, processors: int) -> float:
-    """A model of the time of a launch, good for choosing among cuts.
+    """A model of the time of a launch, good for choosing among cuts; see `expect`."""
+    loading, fitting = loading_for(problem, cut.tile.bp), residents(cut.tile, problem)
+    pixels = problem.n * problem.h * problem.w
+    return float(expect(cut, problem.dtype, loading, pixels, problem.c, problem.k, fitting, processors)[0])
+
+
+def expect(
+    cut: Cut, dtype: DType, loading: Any, pixels: Any, c: Any, k: Any, fitting: Any, processors: int
+) -> tuple[Any, Any]:
+    """Time in us and grid of a launch, of one problem or of arrays of them.
 
     A stage takes its latency, or the time in which a multiprocessor works off a stage of each of its blocks, whichever
     is longer; so does what follows the stages of a tile. No launch is faster than memory moves x, weight and y.
+
+    Parameters
+    ----------
+    cut : Cut
+    dtype : DType
+    loading : int or int array
+        One of `Loading`.
+    pixels : int or int array
+        Of all images.
+    c, k : int or int array
+    fitting : int or int array
+        Blocks that a multiprocessor holds.
+    processors : int
     """
-    tile, menu = cut.tile, menu_for(problem.dtype)
-    loading = loading_for(problem, tile.bp)
-    latency = tile.latency_us * (1.0, *menu.latency_factors)[loading]
-    busy = tile.busy_us * (1.0, *menu.busy_factors)[loading]
-    all_stages = ceil(problem.c * problem.dtype.itemsize_bytes / ROW_BYTES)
-    stages = ceil(all_stages / cut.cluster)
+    tile, menu = cut.tile, menu_for(dtype)
+    latency = tile.latency_us * np.array((1.0, *menu.latency_factors))[loading]
+    busy = tile.busy_us * np.array((1.0, *menu.busy_factors))[loading]
+    all_stages = ceil_div(c * dtype.itemsize_bytes, ROW_BYTES)
+    stages = ceil_div(all_stages, cut.cluster)
 
-    def tile_us(blocks: int) -> float:
-        return stages * max(latency, blocks * busy) + max(tile.output_us, blocks * tile.busy_output_us)
+    def tile_us(blocks: Any) -> Any:
+        following = np.maximum(tile.output_us, blocks * tile.busy_output_us)
+        return stages * np.maximum(latency, blocks * busy) + following
 
-    fitting, grid = residents(tile, problem), blocks_for(cut, problem, processors)
-    filters, pixels = tiles_of(tile, problem)
+    filters, tiles = ceil_div(k, tile.bn), ceil_div(pixels, tile.bp)
+    grid = _grid(cut, filters, tiles, fitting, processors)
     if tile.is_resident:
-        rounds = ceil(pixels / (grid // filters))
-        body = rounds * tile_us(ceil(grid / processors)) + all_stages * menu.weight_us
+        rounds = ceil_div(tiles, grid // filters)
+        body = rounds * tile_us(ceil_div(grid, processors)) + all_stages * menu.weight_us
     else:
-        waves, rest = divmod(ceil(grid / processors), fitting)
-        body = waves * tile_us(fitting) + (tile_us(rest) if rest else 0.0)
-    moved = problem.dtype.itemsize_bytes * (
-        problem.n * problem.h * problem.w * (problem.c + problem.k) + problem.k * problem.c
-    )
+        waves, rest = np.divmod(ceil_div(grid, processors), fitting)
+        body = waves * tile_us(fitting) + np.where(rest, tile_us(rest), 0.0)
+    moved = dtype.itemsize_bytes * (pixels * (c + k) + k * c)
     ranks = menu.rank_us * cut.cluster if cut.cluster > 1 else 0.0
-    return menu.launch_us + max(body + ranks, moved / BYTES_PER_US)
+    return menu.launch_us + np.maximum(body + ranks, moved / BYTES_PER_US), grid
 
 
 def cuts_for(problem: ConvProblem) -> list[Cut]:

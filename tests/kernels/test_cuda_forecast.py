@@ -1,0 +1,97 @@
+"""The plans of many problems at once are those of one after the other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from data.measurement import Device
+from data.problem import ConvProblem, DType, Layout
+from kernels.cuda import implicit_gemm_choice, implicit_gemm_nhwc_plan, implicit_gemm_plan, pointwise_plan
+from kernels.cuda import implicit_gemm_tensor_plan as tensor_plan
+from kernels.cuda.forecast import KERNELS, VALUES, forecast
+from kernels.cuda.variants import VARIANTS
+from kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES
+
+H200 = Device(id="nvidia-h200", name="NVIDIA H200", kind="cuda", capability="9.0", processors=132)
+A100 = Device(id="nvidia-a100", name="NVIDIA A100", kind="cuda", capability="8.0", processors=108)
+CPU = Device(id="cpu", name="CPU", kind="cpu", processors=8)
+WHY_NOT = {variant.id: variant.why_not for variant in VARIANTS}
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> ConvProblem:
+    r, s = draw(st.sampled_from([(1, 1), (1, 1), (3, 3), (1, 7), (5, 5), (4, 4), (9, 8)]))
+    stride, dilation = draw(st.sampled_from([1, 1, 2, 4])), draw(st.sampled_from([1, 1, 2, 6]))
+    h, w = (draw(st.integers(dilation * (taps - 1) + 1, 90)) for taps in (r, s))
+    channels = st.one_of(st.integers(1, 40), st.sampled_from([64, 104, 512, 832, 2048]))
+    return ConvProblem(
+        draw(st.sampled_from([1, 8, 15, 64, 100])),
+        *(draw(channels), h, w, draw(channels), r, s, stride, draw(st.sampled_from([stride, 1]))),
+        *(draw(st.integers(0, r - 1)), draw(st.integers(0, s - 1)), dilation, dilation),
+        dtype=draw(st.sampled_from(DType)),
+        layout=draw(st.sampled_from(Layout)),
+    )
+
+
+def by_plan(kernel: str, problem: ConvProblem, device: Device) -> tuple[float, ...]:
+    """`VALUES` as the kernel's own launcher comes by them."""
+    cut: pointwise_plan.Cut | implicit_gemm_plan.Cut | tensor_plan.Cut | implicit_gemm_nhwc_plan.Cut
+    if kernel == "pointwise":
+        cut = pointwise_plan.plan_cut(problem, device)
+        us = pointwise_plan.expected_us(cut, problem, device.processors)
+        outputs, blocks = cut.tile.bn * cut.tile.bp, pointwise_plan.blocks_for(cut, problem, device.processors)
+    elif kernel == "packed":
+        images = implicit_gemm_nhwc_plan.images_at_a_time(problem, DEFAULT_WORKSPACE_LIMIT_BYTES)
+        cut = implicit_gemm_nhwc_plan.plan_cut(problem, device, images)
+        us = implicit_gemm_nhwc_plan.expected_us(cut, problem, device, images) * -(-problem.n // images)
+        outputs, blocks = cut.tile.bf * cut.tile.bp, implicit_gemm_nhwc_plan.blocks_for(cut, problem, images)
+    else:
+        cut = implicit_gemm_choice.choose_cut(problem, device)
+        outputs = cut.tile.bm * cut.tile.bn
+        if isinstance(cut, tensor_plan.Cut):
+            us, blocks = implicit_gemm_choice.expected_us(cut, problem, device), 1
+            for count in tensor_plan.grid_for(cut, problem):
+                blocks *= count
+        else:
+            us = implicit_gemm_plan.expected_us(cut, problem, device)
+            blocks = implicit_gemm_plan.blocks_for(cut, problem)
+    return us, cut.cluster, outputs, blocks
+
+
+def variant_of(kernel: str, problem: ConvProblem) -> str:
+    packed = "implicit_gemm_nhwc" if problem.layout is Layout.NHWC else "implicit_gemm_transposed"
+    return f"cuda.{packed if kernel == 'packed' else kernel}"
+
+
+@pytest.mark.parametrize("device", [H200, A100], ids=lambda device: device.id)
+@settings(deadline=None, max_examples=60)
+@given(asked=st.lists(problems(), min_size=1, max_size=4))
+def test_each_is_what_its_plan_says_whatever_stands_beside_it(device: Device, asked: list[ConvProblem]) -> None:
+    found = forecast(asked, device)
+    for kernel in KERNELS:
+        for problem, values in zip(asked, found[kernel], strict=True):
+            applies = WHY_NOT[variant_of(kernel, problem)](problem, device) is None
+            assert applies != np.isnan(values).all(), (kernel, problem.key)
+            if applies:
+                assert tuple(values) == by_plan(kernel, problem, device), (kernel, problem.key)
+
+
+@pytest.mark.parametrize("device", [CPU, replace(H200, processors=0)], ids=["cpu", "unknown"])
+def test_nothing_is_known_where_multiprocessors_are_not(device: Device) -> None:
+    found = forecast([ConvProblem.parse("7-1-1-32-832")], device)
+    assert set(found) == set(KERNELS)
+    assert all(values.shape == (1, len(VALUES)) and np.isnan(values).all() for values in found.values())
+
+
+def test_more_images_than_blocks_may_be_and_filters_too_large_for_the_workspace_are_left_out() -> None:
+    many = ConvProblem(70_000, 8, 1, 1, 8, 1, 1, dtype=DType.TF32)
+    large = ConvProblem(1, 32_768, 3, 3, 32_768, 1, 1, dtype=DType.FLOAT16)
+    found = forecast([many, large], H200)
+    assert tuple(found["implicit_gemm"][0]) == by_plan("implicit_gemm", many, H200)
+    assert np.isnan(found["packed"][1]).all()
+    assert implicit_gemm_nhwc_plan.least_workspace_bytes(large) > DEFAULT_WORKSPACE_LIMIT_BYTES
