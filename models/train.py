@@ -25,6 +25,7 @@ from models.costs import Costs, device_of, from_table, is_of, layer_of, roofline
 from models.domain import learn_domain
 from models.features import feature_matrix
 from models.graft import Arrays, Group, graft, hang, mean_by, nodes_of
+from models.hints import hint_matrix
 from models.teacher import (
     CAP,
     CONTENDER_LOG_SLOWDOWN,
@@ -163,7 +164,7 @@ def fit_beside(
     # libraries that are loaded already are limited.
     importlib.import_module("sklearn.ensemble")
     with threadpool_limits(1):
-        trees, orders = _grow_all(costs, asked, seed, options)
+        trees, orders = _grow_all(costs, device, asked, seed, options)
     card = {"created": _iso(created), "data_until": _iso(data_until or created)} | _card(costs, seed, options)
     sizes, domain = learn_domain(costs.problems)
     arrays = graft(trees) | {DOMAIN: sizes}
@@ -182,7 +183,7 @@ def trainable(costs: Costs) -> Costs:
 
 
 def _grow_all(
-    costs: Costs, asked: Sequence[ConvProblem], seed: int, options: Options
+    costs: Costs, device: Device, asked: Sequence[ConvProblem], seed: int, options: Options
 ) -> tuple[dict[Group, Arrays], Orders]:
     """One tree for each dtype and layout, and one more for its grouped layers; and how the teachers rank what is asked.
 
@@ -192,7 +193,7 @@ def _grow_all(
     is_grouped = np.array([problem.groups > 1 for problem in costs.problems])
     parts = [costs.take(np.flatnonzero(wanted)) for wanted in (~is_grouped, is_grouped)]
     if min(len(part.problems) for part in parts) < MIN_PROBLEMS:
-        trees, orders = _grow_part(costs, asked, seed, options)
+        trees, orders = _grow_part(costs, device, asked, seed, options)
         return {(*kind, False): tree for kind, tree in trees.items()}, orders
     share = replace(
         options,
@@ -203,14 +204,14 @@ def _grow_all(
     orders = {}
     for has_groups, part, its_options in zip((False, True), parts, (options, share), strict=True):
         mine = [problem for problem in asked if (problem.groups > 1) is has_groups]
-        trees, its_orders = _grow_part(part, mine, seed, its_options)
+        trees, its_orders = _grow_part(part, device, mine, seed, its_options)
         found |= {(*kind, has_groups): tree for kind, tree in trees.items()}
         orders |= its_orders
     return found, orders
 
 
 def _grow_part(
-    costs: Costs, asked: Sequence[ConvProblem], seed: int, options: Options
+    costs: Costs, device: Device, asked: Sequence[ConvProblem], seed: int, options: Options
 ) -> tuple[dict[Kind, Arrays], Orders]:
     """One tree for each dtype and layout, all from one teacher; and how that ranks what is asked."""
     kinds = _kinds(costs.problems)
@@ -222,11 +223,17 @@ def _grow_part(
     off = unseen_error(costs, x, seed)
     n_sampled = min(options.n_sampled, _MOST_SAMPLED * len(costs.problems))
     shapes = sample_like(costs.problems, n_sampled, np.random.default_rng(seed))
-    made_up = [
-        feature_matrix([replace(shape, dtype=dtype, layout=layout) for shape in shapes]) for dtype, layout in kinds
-    ]
-    everything = np.concatenate([x, *made_up])
-    wanted = np.concatenate([everything[len(x) :], feature_matrix(asked)])
+    every, seen = (
+        [x],
+        [],
+    )  # what the tree and what the teacher looks at: of the measured, those made up, and those asked
+    for dtype, layout in kinds:
+        made_up = [replace(shape, dtype=dtype, layout=layout) for shape in shapes]
+        every.append(feature_matrix(made_up))
+        seen.append(np.concatenate([every[-1], hint_matrix(made_up, rooflines, device)], axis=1))
+    seen.append(np.concatenate([feature_matrix(asked), hint_matrix(asked, rooflines, device)], axis=1))
+    everything, wanted = np.concatenate(every), np.concatenate(seen)
+    x = np.concatenate([x, hint_matrix(costs.problems, rooflines, device)], axis=1)
     lesson = teach(costs, x, log_roofline, wanted, seed)
     trees = {}
     for place, (kind, rows) in enumerate(kinds.items()):
