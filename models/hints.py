@@ -25,8 +25,8 @@ HINTS: Final = (
 )
 """Names in order: a kernel's expected time against the roofline and against another's, then what its cut is."""
 
-_ABSENT: Final = -4.0
-"""Where a kernel does not apply: below almost all that is, and not so far that random thresholds fall between."""
+_ABSENT: Final = -9.0
+"""Where a kernel does not apply: below all that is."""
 
 
 def hint_matrix(

@@ -33,16 +33,16 @@ _FOLDS: Final = 5
 _TREES: Final = 120
 
 _BOOSTING: Final[dict[str, Any]] = {
-    "max_iter": 300,
-    "learning_rate": 0.1,
+    "max_iter": 150,
+    "learning_rate": 0.15,
     "max_bins": 255,
-    "max_leaf_nodes": 31,
+    "max_leaf_nodes": 63,
     "min_samples_leaf": 5,
     "l2_regularization": 1.0,
     "max_features": 0.5,
     "early_stopping": False,
 }
-_FOR_BEST: Final[Mapping[str, Any]] = MappingProxyType({"max_iter": 500, "learning_rate": 0.06})
+_FOR_BEST: Final[Mapping[str, Any]] = MappingProxyType({"max_iter": 500, "learning_rate": 0.06, "max_leaf_nodes": 31})
 """The best time is predicted itself, not only compared with others: one target alone can bear finer steps."""
 
 _RANDOMISED_SHARE: Final = 2 / 3
@@ -119,11 +119,12 @@ def teach(costs: Costs, x: np.ndarray, log_roofline: np.ndarray, made_up: np.nda
     cost, log_slowdown, runs, workspace = _randomised(x, known, np.concatenate([x, made_up]), seed)
     log_time = np.log(costs.time_ms[:, contenders]) - log_roofline[:, None]
     is_likely = runs[len(x) :, contenders] >= MIN_SUPPORT
-    times = np.full(is_likely.shape, np.inf)
+    times = np.full(is_likely.shape, np.inf, np.float32)
     for place, rows in enumerate(is_likely.T):
         times[rows, place] = _boosted(x, log_time[:, place], made_up[rows], seed)
-    by_time = _cost_by_time(times)
-    cost[len(x) :] = _RANDOMISED_SHARE * cost[len(x) :] + (1 - _RANDOMISED_SHARE) * by_time
+    cost[len(x) :] *= _RANDOMISED_SHARE
+    cost[len(x) :] += (1 - _RANDOMISED_SHARE) * _cost_by_time(times)
+    del times
     log_best = np.log(costs.best_ms) - log_roofline
     (best,) = _predict_randomised(x, [log_best[:, None]], made_up, seed, _TREES)
     best_times = (best[:, 0] + _boosted(x, log_best, made_up, seed, _FOR_BEST)) / 2

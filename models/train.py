@@ -54,7 +54,7 @@ where its teacher was at 1.051.
 _FAR: Final = 0.5
 """Log slowdown from which the saturated cost says less than the randomised trees."""
 
-_DECISIVENESS: Final = 8.0
+_DECISIVENESS: Final = 16.0
 """How fast it saturates what a choice costs, in choosing splits: the teacher's cost is smooth, a choice is not."""
 
 _LEAST_SHARE: Final = 0.002
@@ -85,7 +85,7 @@ class Options:
         log of the best time over all problems.
     """
 
-    n_sampled: int = 160_000
+    n_sampled: int = 240_000
     max_leaves: int = 3000
     min_samples_leaf: int = 3
     measured_weight: float = 3.0
