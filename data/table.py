@@ -47,14 +47,14 @@ def is_sound(sizes: np.ndarray) -> np.ndarray:
     least = np.ones(len(SIZES), np.int64)
     least[list(_PADS)] = 0
     sound = np.asarray(((sizes >= least) & (sizes <= MAX_ELEMENTS)).all(axis=1))
-    n, c, h, w, k, r, s, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, groups = np.maximum(sizes, least).T
-    rows = h + 2 * pad_h - dilation_h * (r - 1) - 1
-    columns = w + 2 * pad_w - dilation_w * (s - 1) - 1
-    sound = sound & (rows >= 0) & (columns >= 0) & (c % groups == 0) & (k % groups == 0)
+    raised = np.maximum(sizes, least)
+    n, c, h, w, k, r, s, *_, groups = raised.T
+    p, q = output_plane(raised)
+    sound = sound & (p >= 1) & (q >= 1) & (c % groups == 0) & (k % groups == 0)
     # As floats, which do not overflow: below the limit, and so wherever it matters, they are exact.
     x_elements = 1.0 * n * c * h * w
     weight_elements = 1.0 * k * (c // groups) * r * s
-    y_elements = 1.0 * n * k * (rows // stride_h + 1) * (columns // stride_w + 1)
+    y_elements = 1.0 * n * k * p * q
     most = np.maximum(np.maximum(x_elements, weight_elements), y_elements)
     return np.asarray(sound & (most <= MAX_ELEMENTS))
 
@@ -157,3 +157,10 @@ def problem_of(row: Sequence[int], dtype: DType, layout: Layout, short: str | No
 def table(rows: Sequence[Sequence[int]]) -> np.ndarray:
     """Rows as an array, int64 of shape (N, 14)."""
     return np.array(rows, np.int64).reshape(-1, len(SIZES))
+
+
+def output_plane(sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Height and width of y for each row of sizes, int64 arrays of shape (N,); below 1 where the filter is too large."""
+    _, _, h, w, _, r, s, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, _ = sizes.T
+    rows, columns = h + 2 * pad_h - dilation_h * (r - 1) - 1, w + 2 * pad_w - dilation_w * (s - 1) - 1
+    return rows // stride_h + 1, columns // stride_w + 1

@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from data.problem import ConvProblem, DType, Layout
+from data.table import output_plane, row_of, table
 
 FEATURES: Final = (
     "dtype",
@@ -150,4 +151,81 @@ def feature_matrix(problems: Sequence[ConvProblem]) -> np.ndarray:
     -------
     float32 array of shape (n_problems, n_features)
     """
-    return np.array([features(problem) for problem in problems], dtype=np.float32).reshape(-1, len(FEATURES))
+    return Quantities(table([row_of(problem) for problem in problems]), *codes_of(problems)).features()
+
+
+def codes_of(problems: Sequence[ConvProblem]) -> tuple[np.ndarray, np.ndarray]:
+    """The place in `DTYPES` of each problem's dtype, and whether its layout is NHWC."""
+    dtypes = np.array([_DTYPE_CODES[problem.dtype][0] for problem in problems], np.int64)
+    return dtypes, np.array([problem.layout is Layout.NHWC for problem in problems], bool)
+
+
+class Quantities:
+    """What features of many problems are made of, each an array.
+
+    Flops are floats, since these products overflow integers: exact below 2**53, and above it rounded as Python rounds
+    where it divides integers or takes logarithms.
+
+    Parameters
+    ----------
+    sizes : int64 array of shape (N, 14)
+        As in `data.table`.
+    dtype : int or int array of shape (N,)
+        Places in `DTYPES`.
+    is_nhwc : bool or bool array of shape (N,)
+    """
+
+    def __init__(self, sizes: np.ndarray, dtype: int | np.ndarray, is_nhwc: bool | np.ndarray) -> None:
+        self.dtype, self.is_nhwc, self.columns = dtype, is_nhwc, sizes.T
+        n, c, h, w, k, r, s, *_, groups = sizes.T
+        self.p, self.q = output_plane(sizes)
+        self.gemm_m, self.gemm_n, self.gemm_k = n * self.p * self.q, k // groups, c // groups * r * s
+        itemsize = np.array([dtype.itemsize_bytes for dtype in DTYPES])[dtype]
+        self.x_bytes, self.weight_bytes = n * c * h * w * itemsize, k * self.gemm_k * itemsize
+        self.y_bytes = self.gemm_m * k * itemsize
+        self.bytes = self.x_bytes + self.weight_bytes + self.y_bytes
+        self.flops = 2.0 * self.gemm_m * k * self.gemm_k
+
+    def roofline_ms(
+        self, flops_per_ms: float | np.ndarray, bytes_per_ms: float | np.ndarray, least_ms: float | np.ndarray
+    ) -> np.ndarray:
+        """`models.costs.roofline_ms` of every problem, by one roofline or each by its own."""
+        found: np.ndarray = np.maximum(np.maximum(self.flops / flops_per_ms, self.bytes / bytes_per_ms), least_ms)
+        return found
+
+    def features(self) -> np.ndarray:
+        """`features` of every problem, float32 array of shape (N, n_features)."""
+        n, c, h, w, k, r, s, stride_h, stride_w, _, _, dilation_h, dilation_w, groups = self.columns
+        p, q, gemm_m, gemm_n, gemm_k = self.p, self.q, self.gemm_m, self.gemm_n, self.gemm_k
+        log_flops, log_bytes = np.log2(self.flops), np.log2(self.bytes)
+        tiles_64, tiles_128 = (_tiles(gemm_m, tile) * _tiles(gemm_n, tile) * 1.0 * groups for tile in (64, 128))
+        values = np.empty((len(FEATURES), len(n)), np.float64)
+        values[0], values[1] = self.dtype, self.is_nhwc
+        values[2:10] = np.log2(np.stack((n, c, h, w, k, r, s, groups)))
+        values[10], values[11] = np.maximum(stride_h, stride_w), np.maximum(dilation_h, dilation_w)
+        values[12:16] = np.log2(np.stack((p * q, gemm_m, gemm_n, gemm_k)))
+        values[16], values[17] = log_flops, log_bytes
+        values[18:21] = np.log2(np.stack((self.x_bytes, self.weight_bytes, self.y_bytes)))
+        values[21] = log_flops - log_bytes
+        values[22:27] = np.log2(
+            np.stack((k / c, self.x_bytes / self.weight_bytes, tiles_64, tiles_128, _tiles(gemm_k, 32) / tiles_64))
+        )
+        values[27], values[28], values[29] = _fill(gemm_m, 128), _fill(gemm_n, 64), _fill(gemm_n, 128)
+        values[30] = _fill(p, 2) * _fill(q, 2)
+        values[31] = _fill(p, np.maximum(33 - r, 1)) * _fill(q, np.maximum(33 - s, 1))
+        values[32], values[33], values[34] = _alignment(c), _alignment(k), _alignment(h * w)
+        return values.T.astype(np.float32)
+
+
+def _tiles(size: np.ndarray, tile: int) -> np.ndarray:
+    return -(-size // tile)
+
+
+def _fill(size: np.ndarray, tile: int | np.ndarray) -> np.ndarray:
+    filled: np.ndarray = size / (-(-size // tile) * tile)
+    return filled
+
+
+def _alignment(size: np.ndarray) -> np.ndarray:
+    found: np.ndarray = np.log2(np.minimum(size & -size, MOST_ALIGNED))
+    return found

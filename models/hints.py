@@ -15,8 +15,9 @@ import numpy as np
 
 from data.measurement import Device
 from data.problem import ConvProblem, DType, Layout
+from data.table import row_of, table
 from kernels.cuda.forecast import KERNELS, VALUES, forecast
-from models.costs import roofline_ms
+from models.features import DTYPES, Quantities
 
 HINTS: Final = (
     *(f"log2_{kernel}_roofline" for kernel in KERNELS),
@@ -28,32 +29,58 @@ HINTS: Final = (
 _ABSENT: Final = -9.0
 """Where a kernel does not apply: below all that is."""
 
+_MILLISECOND: Final = np.array([np.inf, np.inf, 1.0])
+"""A roofline that is always 1 ms."""
+
 
 def hint_matrix(
     problems: Sequence[ConvProblem], rooflines: Mapping[tuple[DType, Layout], np.ndarray], device: Device
 ) -> np.ndarray:
-    """`HINTS` of many problems on a device; of one that our kernels have no plans for all are the same.
+    """`hints` of many problems, of any dtypes and layouts.
 
     Parameters
     ----------
     problems : sequence of ConvProblem
     rooflines : mapping of (DType, Layout) to float array of shape (3,)
-        As `models.costs.roofline_ms` takes them. Where there is none, times are against 1 ms.
+        Where there is none, times are against 1 ms.
     device : Device
 
     Returns
     -------
     float32 array of shape (n_problems, n_hints)
     """
-    kinds = {kind: roofline.tolist() for kind, roofline in rooflines.items()}
-    least_ms = [
-        roofline_ms(problem, kinds[problem.dtype, problem.layout]) if (problem.dtype, problem.layout) in kinds else 1.0
-        for problem in problems
-    ]
-    cuts = [np.log2(values) for values in forecast(problems, device).values()]
+    sizes = table([row_of(problem) for problem in problems])
+    found = np.empty((len(problems), len(HINTS)), np.float32)
+    kinds: dict[tuple[DType, Layout], list[int]] = {}
+    for row, problem in enumerate(problems):
+        kinds.setdefault((problem.dtype, problem.layout), []).append(row)
+    for kind, rows in kinds.items():
+        found[rows] = hints(sizes[rows], *kind, rooflines.get(kind, _MILLISECOND), device)
+    return found
+
+
+def hints(sizes: np.ndarray, dtype: DType, layout: Layout, roofline: np.ndarray, device: Device) -> np.ndarray:
+    """`HINTS` of many problems on a device; of one that our kernels have no plans for all are the same.
+
+    Parameters
+    ----------
+    sizes : int64 array of shape (N, 14)
+        As in `data.table`.
+    dtype : DType
+    layout : Layout
+    roofline : float array of shape (3,)
+        As `models.costs.roofline_ms` takes it.
+    device : Device
+
+    Returns
+    -------
+    float32 array of shape (N, n_hints)
+    """
+    quantities = Quantities(sizes, DTYPES.index(dtype), layout is Layout.NHWC)
+    cuts = [np.log2(values) for values in forecast(sizes, dtype, layout, device).values()]
     times = [values[:, 0] - log2(1000) for values in cuts]
-    columns = [time - np.log2(least_ms) for time in times]
+    columns = [time - np.log2(quantities.roofline_ms(*roofline.tolist())) for time in times]
     columns += [one - other for one, other in combinations(times, 2)]
     columns += [values[:, place] for values in cuts for place in range(1, len(VALUES))]
-    hints = np.stack(columns, axis=1)
-    return np.where(np.isfinite(hints), hints, _ABSENT).astype(np.float32)
+    found = np.stack(columns, axis=1)
+    return np.where(np.isfinite(found), found, _ABSENT).astype(np.float32)

@@ -6,15 +6,15 @@ other, which takes milliseconds each; a teacher asks for a million.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
 
 from data.measurement import Device
 from data.problem import MAX_ELEMENTS, ConvProblem, DType, Layout
+from data.table import output_plane
 from kernels.cuda import implicit_gemm_choice as tensor_choice
 from kernels.cuda import implicit_gemm_nhwc_plan as packed_plan
 from kernels.cuda import implicit_gemm_plan as plain_plan
@@ -46,8 +46,6 @@ class _Sizes:
     k: Array
     r: Array
     s: Array
-    p: Array
-    q: Array
     stride_h: Array
     stride_w: Array
     pad_h: Array
@@ -55,6 +53,13 @@ class _Sizes:
     dilation_h: Array
     dilation_w: Array
     groups: Array
+    p: Array
+    q: Array
+
+    @classmethod
+    def of(cls, sizes: Array) -> _Sizes:
+        """The columns of `data.table`, and the plane of y."""
+        return cls(*sizes.T, *output_plane(sizes))
 
     @property
     def taps(self) -> Array:
@@ -84,7 +89,6 @@ class _Sizes:
 
 
 _NAMES: Final = tuple(each.name for each in fields(_Sizes))
-_SIZES_OF: Final = attrgetter(*_NAMES)
 
 
 class _Least:
@@ -101,33 +105,31 @@ class _Least:
         self.values[:, better] = us[better], *np.broadcast_arrays(cluster, outputs, blocks[better])
 
 
-def forecast(problems: Sequence[ConvProblem], device: Device) -> dict[str, Array]:
+def forecast(sizes: Array, dtype: DType, layout: Layout, device: Device) -> dict[str, Array]:
     """What the plans expect on a device.
 
     Parameters
     ----------
-    problems : sequence of ConvProblem
+    sizes : int64 array of shape (N, 14)
+        As in `data.table`.
+    dtype : DType
+    layout : Layout
     device : Device
 
     Returns
     -------
-    dict of str to float64 array of shape (n_problems, len(VALUES))
+    dict of str to float64 array of shape (N, len(VALUES))
         By `KERNELS`; NaN where one does not apply, as none does on a device whose multiprocessors are unknown.
     """
-    found = {kernel: np.full((len(problems), len(VALUES)), np.nan) for kernel in KERNELS}
+    found = {kernel: np.full((len(sizes), len(VALUES)), np.nan) for kernel in KERNELS}
     if device.kind != "cuda" or not device.processors:
         return found
-    kinds: dict[tuple[DType, Layout], list[int]] = {}
-    for row, problem in enumerate(problems):
-        kinds.setdefault((problem.dtype, problem.layout), []).append(row)
-    for (dtype, layout), rows in kinds.items():
-        for first in range(0, len(rows), _AT_A_TIME):
-            some = np.array(rows[first : first + _AT_A_TIME])
-            sizes = _Sizes(*np.array([_SIZES_OF(problems[row]) for row in some], np.int64).T)
-            for kernel, (applies, plan) in zip(KERNELS, _PLANS, strict=True):
-                mine = np.flatnonzero(applies(sizes, dtype, layout, device))
-                if len(mine):
-                    found[kernel][some[mine]] = plan(sizes.take(mine), dtype, layout, device).T
+    for first in range(0, len(sizes), _AT_A_TIME):
+        some = _Sizes.of(sizes[first : first + _AT_A_TIME])
+        for kernel, (applies, plan) in zip(KERNELS, _PLANS, strict=True):
+            mine = np.flatnonzero(applies(some, dtype, layout, device))
+            if len(mine):
+                found[kernel][first + mine] = plan(some.take(mine), dtype, layout, device).T
     return found
 
 

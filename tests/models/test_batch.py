@@ -15,8 +15,8 @@ from data.problem import MAX_ELEMENTS, ConvProblem, DType, Layout
 from data.sampling import sample_problems
 from data.table import SIZES, is_sound, problem_of, row_of, row_of_short, table
 from models.advisor import Advisor
-from models.batch import features_of, predict_many, walk_many
-from models.features import feature_matrix
+from models.batch import predict_many, walk_many
+from models.features import feature_matrix, features
 from models.registry import SHIPPED
 from models.tree_file import read, walk
 
@@ -47,7 +47,7 @@ def sizes_of(problems: list[ConvProblem]) -> np.ndarray:
 
 
 def test_features_are_equal_to_the_last_bit(problems: list[ConvProblem]) -> None:
-    np.testing.assert_array_equal(features_of(problems, sizes_of(problems)), feature_matrix(problems))
+    np.testing.assert_array_equal(feature_matrix(problems), [features(problem) for problem in problems])
 
 
 def test_every_walk_ends_in_the_same_leaf(advisor: Advisor, problems: list[ConvProblem]) -> None:
