@@ -116,6 +116,11 @@ def row_of(problem: ConvProblem) -> Row:
     return _SIZES_OF(problem)
 
 
+def sizes_of(problems: Sequence[ConvProblem]) -> np.ndarray:
+    """The sizes of many problems, int64 array of shape (N, 14)."""
+    return table([row_of(problem) for problem in problems])
+
+
 def problem_of(row: Sequence[int], dtype: DType, layout: Layout, short: str | None = None) -> ConvProblem:
     """The problem of a row, without a check: where it has had none, `ConvProblem.is_sound` makes up for it.
 
@@ -160,7 +165,7 @@ def table(rows: Sequence[Sequence[int]]) -> np.ndarray:
 
 
 def output_plane(sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Height and width of y for each row of sizes, int64 arrays of shape (N,); below 1 where the filter is too large."""
+    """Height and width of y of each row, int64 arrays of shape (N,); below 1 where the filter is too large."""
     _, _, h, w, _, r, s, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, _ = sizes.T
     rows, columns = h + 2 * pad_h - dilation_h * (r - 1) - 1, w + 2 * pad_w - dilation_w * (s - 1) - 1
     return rows // stride_h + 1, columns // stride_w + 1

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from data.problem import ConvProblem, DType, Layout
-from data.table import output_plane, row_of, table
+from data.table import output_plane, sizes_of
 
 FEATURES: Final = (
     "dtype",
@@ -151,11 +151,16 @@ def feature_matrix(problems: Sequence[ConvProblem]) -> np.ndarray:
     -------
     float32 array of shape (n_problems, n_features)
     """
-    return Quantities(table([row_of(problem) for problem in problems]), *codes_of(problems)).features()
+    return Quantities(sizes_of(problems), *codes_of(problems)).features()
+
+
+def code_of(dtype: DType, layout: Layout) -> tuple[int, bool]:
+    """Its place in `DTYPES`, and whether it is NHWC."""
+    return _DTYPE_CODES[dtype][0], layout is Layout.NHWC
 
 
 def codes_of(problems: Sequence[ConvProblem]) -> tuple[np.ndarray, np.ndarray]:
-    """The place in `DTYPES` of each problem's dtype, and whether its layout is NHWC."""
+    """`code_of` each problem's dtype and layout, as arrays."""
     dtypes = np.array([_DTYPE_CODES[problem.dtype][0] for problem in problems], np.int64)
     return dtypes, np.array([problem.layout is Layout.NHWC for problem in problems], bool)
 

@@ -15,9 +15,9 @@ import numpy as np
 
 from data.measurement import Device
 from data.problem import ConvProblem, DType, Layout
-from data.table import row_of, table
+from data.table import sizes_of
 from kernels.cuda.forecast import KERNELS, VALUES, forecast
-from models.features import DTYPES, Quantities
+from models.features import Quantities, code_of
 
 HINTS: Final = (
     *(f"log2_{kernel}_roofline" for kernel in KERNELS),
@@ -49,7 +49,7 @@ def hint_matrix(
     -------
     float32 array of shape (n_problems, n_hints)
     """
-    sizes = table([row_of(problem) for problem in problems])
+    sizes = sizes_of(problems)
     found = np.empty((len(problems), len(HINTS)), np.float32)
     kinds: dict[tuple[DType, Layout], list[int]] = {}
     for row, problem in enumerate(problems):
@@ -76,7 +76,7 @@ def hints(sizes: np.ndarray, dtype: DType, layout: Layout, roofline: np.ndarray,
     -------
     float32 array of shape (N, n_hints)
     """
-    quantities = Quantities(sizes, DTYPES.index(dtype), layout is Layout.NHWC)
+    quantities = Quantities(sizes, *code_of(dtype, layout))
     cuts = [np.log2(values) for values in forecast(sizes, dtype, layout, device).values()]
     times = [values[:, 0] - log2(1000) for values in cuts]
     columns = [time - np.log2(quantities.roofline_ms(*roofline.tolist())) for time in times]

@@ -2,13 +2,13 @@
 
 A single tree trained on the measured layers alone generalises worse than boosted trees do. So boosted trees are
 trained first, and the tree is then trained on the measured problems together with many made-up ones, which the boosted
-trees label (Breiman and Shang, Born Again Trees, 1996). Only the tree is kept.
+trees label (Breiman and Shang, Born Again Trees, 1996), of one dtype and layout at a time. Only the tree is kept.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -53,8 +53,8 @@ _JITTER_OCTAVES: Final = 0.6
 _AS_MEASURED: Final = 0.8
 """Of the sizes of made-up problems, those that stay as they were measured."""
 
-_BLOCK: Final = 2**15
-"""Rows added at a time, which stay in the cache."""
+_BLOCK: Final = 2**14
+"""Rows labelled at a time, by one tree after the other."""
 
 _STEPS: Final = (8, 8, 8, 4, 2, 1)
 """What channels are multiples of, each as likely: for half of them eight, which decides what tensor cores can do."""
@@ -67,7 +67,7 @@ def saturate(log_slowdown: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Lesson:
-    """What is believed of n problems, first the measured ones, then those made up.
+    """What is believed of n problems.
 
     Parameters
     ----------
@@ -91,9 +91,21 @@ class Lesson:
     workspace: np.ndarray
     log_best: np.ndarray
 
+    def take(self, rows: np.ndarray) -> Lesson:
+        """What is believed of some of the problems."""
+        return Lesson(self.contenders, *(getattr(self, name)[rows] for name in _BELIEVED))
 
-def teach(costs: Costs, x: np.ndarray, log_roofline: np.ndarray, made_up: np.ndarray, seed: int) -> Lesson:
-    """Train the ensemble on the measured problems; say what was measured of those, and what it predicts of the others.
+    def then(self, other: Lesson) -> Lesson:
+        """The problems of this one, then those of another of the same teacher."""
+        joined = (np.concatenate([getattr(self, name), getattr(other, name)]) for name in _BELIEVED)
+        return Lesson(self.contenders, *joined)
+
+
+_BELIEVED: Final = tuple(each.name for each in fields(Lesson) if each.name != "contenders")
+
+
+class Teacher:
+    """The ensemble, trained on the measured problems.
 
     The cost of contenders and the best time are predicted by boosted and by randomised trees: where one is far off the
     other seldom is. Boosted trees learn the time of each contender, and its cost follows from those of all; randomised
@@ -105,40 +117,59 @@ def teach(costs: Costs, x: np.ndarray, log_roofline: np.ndarray, made_up: np.nda
     x : float32 array of shape (P, n_features)
     log_roofline : float64 array of shape (P,)
         log(ms) of the roofline, which times are learned against.
-    made_up : float32 array of shape (n_made_up, n_features)
     seed : int
+
+    Attributes
+    ----------
+    measured : Lesson
+        What was measured of these problems. What was left out counts as usual, what did not run as the largest.
     """
-    log_slowdown, runs = costs.log_slowdown(CAP), np.isfinite(costs.time_ms).astype(float)
-    contenders = _contenders(log_slowdown)
-    known = (
-        saturate(log_slowdown[:, contenders]),
-        _untried_as_usual(costs, log_slowdown),
-        _untried_as_usual(costs, runs),
-        _untried_as_usual(costs, _workspace(costs)),
-    )
-    cost, log_slowdown, runs, workspace = _randomised(x, known, np.concatenate([x, made_up]), seed)
-    log_time = np.log(costs.time_ms[:, contenders]) - log_roofline[:, None]
-    is_likely = runs[len(x) :, contenders] >= MIN_SUPPORT
-    times = np.full(is_likely.shape, np.inf, np.float32)
-    for place, rows in enumerate(is_likely.T):
-        times[rows, place] = _boosted(x, log_time[:, place], made_up[rows], seed)
-    cost[len(x) :] *= _RANDOMISED_SHARE
-    cost[len(x) :] += (1 - _RANDOMISED_SHARE) * _cost_by_time(times)
-    del times
-    log_best = np.log(costs.best_ms) - log_roofline
-    (best,) = _predict_randomised(x, [log_best[:, None]], made_up, seed, _TREES)
-    best_times = (best[:, 0] + _boosted(x, log_best, made_up, seed, _FOR_BEST)) / 2
-    return Lesson(contenders, cost, log_slowdown, runs, workspace, np.concatenate([log_best, best_times]))
+
+    def __init__(self, costs: Costs, x: np.ndarray, log_roofline: np.ndarray, seed: int) -> None:
+        log_slowdown, runs = costs.log_slowdown(CAP), np.isfinite(costs.time_ms).astype(float)
+        contenders = _contenders(log_slowdown)
+        known = [
+            saturate(log_slowdown[:, contenders]),
+            _untried_as_usual(costs, log_slowdown),
+            _untried_as_usual(costs, runs),
+            _untried_as_usual(costs, _workspace(costs)),
+        ]
+        filled = [np.where(np.isfinite(values), values, np.nanmax(values, initial=0.0)) for values in known]
+        log_best = np.log(costs.best_ms) - log_roofline
+        log_time = np.log(costs.time_ms[:, contenders]) - log_roofline[:, None]
+        cost, slowdown, support, workspace = (values.astype(np.float32) for values in filled)
+        self.measured = Lesson(contenders, cost, slowdown, support, workspace, log_best)
+        self._randomised = _Randomised(x, filled, seed, _TREES)
+        self._boosted = [_Boosted(x, times, seed) for times in log_time.T]
+        self._best = _Randomised(x, [log_best[:, None]], seed, _TREES), _Boosted(x, log_best, seed, _FOR_BEST)
+
+    def label(self, x: np.ndarray) -> Lesson:
+        """What it believes of problems with these features.
+
+        Parameters
+        ----------
+        x : float32 array of shape (n, n_features)
+        """
+        cost, log_slowdown, support, workspace = self._randomised.predict(x)
+        is_likely = support[:, self.measured.contenders] >= MIN_SUPPORT
+        times = np.full(is_likely.shape, np.inf, np.float32)
+        for place, (boosted, rows) in enumerate(zip(self._boosted, is_likely.T, strict=True)):
+            times[rows, place] = boosted.predict(x[rows])
+        cost *= _RANDOMISED_SHARE
+        cost += (1 - _RANDOMISED_SHARE) * _cost_by_time(times)
+        randomised, boosted = self._best
+        log_best = (randomised.predict(x)[0][:, 0] + boosted.predict(x)) / 2
+        return Lesson(self.measured.contenders, cost, log_slowdown, support, workspace, log_best)
 
 
-def orders_of(lesson: Lesson, variants: Sequence[str], first: int) -> list[tuple[str, ...]]:
-    """How a lesson ranks its problems from this row on: contenders by their cost, then the others by their slowdown.
+def orders_of(lesson: Lesson, variants: Sequence[str]) -> list[tuple[str, ...]]:
+    """How a lesson ranks the variants of its problems: contenders by their cost, then the others by their slowdown.
 
     Without those that are unlikely to run.
     """
-    rank = lesson.log_slowdown[first:] + 1.0  # a cost is at most 1
-    rank[:, lesson.contenders] = lesson.cost[first:]
-    runs = lesson.support[first:] >= MIN_SUPPORT
+    rank = lesson.log_slowdown + 1.0  # a cost is at most 1
+    rank[:, lesson.contenders] = lesson.cost
+    runs = lesson.support >= MIN_SUPPORT
     return [
         tuple(variants[place] for place in np.argsort(row, kind="stable") if is_likely[place])
         for row, is_likely in zip(rank, runs, strict=True)
@@ -159,7 +190,7 @@ def unseen_error(costs: Costs, x: np.ndarray, seed: int) -> np.ndarray:
     layers = [layer_of(problem).key for problem in costs.problems]
     off = np.zeros(len(truth))
     for known, unseen in GroupKFold(min(_FOLDS, len(set(layers)))).split(x, groups=layers):
-        (guess,) = _predict_randomised(x[known], [truth[known]], x[unseen], seed, _TREES // _FOLDS)
+        (guess,) = _Randomised(x[known], [truth[known]], seed, _TREES // _FOLDS).predict(x[unseen])
         is_near = guess <= np.maximum(guess.min(axis=1, keepdims=True), CONTENDER_LOG_SLOWDOWN)
         squares = np.where(is_near, np.minimum(np.abs(guess - truth[unseen]), 1.0) ** 2, 0.0)
         off[unseen] = np.sqrt(squares.sum(axis=1) / is_near.sum(axis=1))
@@ -252,60 +283,70 @@ def _untried_as_usual(costs: Costs, values: np.ndarray) -> np.ndarray:
     return filled
 
 
-def _randomised(x: np.ndarray, known: Sequence[np.ndarray], wanted: np.ndarray, seed: int) -> list[np.ndarray]:
-    """What extremely randomised trees predict of the wanted rows; the first ones are x, where the known values stay.
+class _Randomised:
+    """Extremely randomised trees; the first targets alone decide the splits.
 
-    Unknown values count as the largest of their kind: what was never tried is not advised.
+    Where these are always the same, as with one variant that nobody comes near, all do. A leaf is the mean of its rows,
+    most often a single one, whose targets all trees share: of each tree there are only nodes in memory.
     """
-    filled = [np.where(np.isfinite(values), values, np.nanmax(values, initial=0.0)) for values in known]
-    predicted = _predict_randomised(x, filled, wanted, seed, _TREES)
-    for values, guess in zip(known, predicted, strict=True):
-        guess[: len(x)] = np.where(np.isfinite(values), values, guess[: len(x)])
-    return predicted
+
+    def __init__(self, x: np.ndarray, targets: Sequence[np.ndarray], seed: int, count: int) -> None:
+        from sklearn.tree import ExtraTreeRegressor
+
+        y = np.concatenate(targets, axis=1)
+        deciding = targets[0] if np.ptp(targets[0], axis=0).any() else y
+        self._ends = np.cumsum([values.shape[1] for values in targets])[:-1]
+        self._trees, values, n_values = [], [y], len(y)
+        for place in range(count):
+            tree = _bare(ExtraTreeRegressor(random_state=seed + place).fit(x, deciding).tree_)
+            leaf_of = tree.apply(x)
+            leaves, rows, counts = np.unique(leaf_of, return_index=True, return_counts=True)
+            source = np.zeros(tree.node_count, np.int32)
+            source[leaves] = rows
+            shared = leaves[counts > 1]
+            if len(shared):
+                sharing = np.flatnonzero(np.isin(leaf_of, shared))
+                values.append(mean_by(leaf_of[sharing], y[sharing], np.ones(len(sharing))))
+                source[shared] = n_values + np.arange(len(shared))
+                n_values += len(shared)
+            self._trees.append((tree, source))
+        self._values = np.concatenate(values).astype(np.float32)
+
+    def predict(self, x: np.ndarray) -> list[np.ndarray]:
+        """Each target of rows of x, float32 arrays of as many rows."""
+        mean = np.zeros((len(x), self._values.shape[1]), np.float32)
+        for first in range(0, len(x), _BLOCK):
+            some, total = x[first : first + _BLOCK], mean[first : first + _BLOCK]
+            for tree, source in self._trees:
+                total += self._values[source[tree.apply(some)]]
+        mean /= np.float32(len(self._trees))
+        return np.split(mean, self._ends, axis=1)
 
 
-def _predict_randomised(
-    x: np.ndarray, targets: Sequence[np.ndarray], wanted: np.ndarray, seed: int, count: int
-) -> list[np.ndarray]:
-    """Extremely randomised trees, one in memory at a time; the first targets alone decide the splits.
-
-    Where these are always the same, as with one variant that nobody comes near, all do. In float32: of
-    tens of thousands of made-up problems in eight dtypes and layouts these are by far the largest arrays.
-    """
-    from sklearn.tree import ExtraTreeRegressor
-
-    y = np.concatenate(targets, axis=1)
-    deciding = targets[0] if np.ptp(targets[0], axis=0).any() else y
-    mean = np.zeros((len(wanted), y.shape[1]), np.float32)
-    for tree in range(count):
-        fitted = ExtraTreeRegressor(random_state=seed + tree).fit(x, deciding)
-        values = _means_of(fitted.apply(x), y)
-        leaves = fitted.apply(wanted)
-        for first in range(0, len(wanted), _BLOCK):
-            mean[first : first + _BLOCK] += values[leaves[first : first + _BLOCK]]
-    mean /= np.float32(count)
-    return np.split(mean, np.cumsum([values.shape[1] for values in targets])[:-1], axis=1)
+def _bare(tree: Any) -> Any:
+    """The nodes of scikit-learn's tree with but the first value of each: of many targets they are most of it."""
+    make, (n_features, _, _), state = tree.__reduce__()
+    bare = make(n_features, np.ones(1, np.intp), 1)
+    bare.__setstate__(state | {"values": np.ascontiguousarray(state["values"][:, :1, :1])})
+    return bare
 
 
-def _means_of(leaves: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The mean of the rows of y in each leaf, in the row of its number; other rows are zero."""
-    means = np.zeros((leaves.max() + 1, y.shape[1]), np.float32)
-    means[np.unique(leaves)] = mean_by(leaves, y, np.ones(len(y)))
-    return means
+class _Boosted:
+    """Gradient-boosted trees, trained where y is known."""
 
+    def __init__(
+        self, x: np.ndarray, y: np.ndarray, seed: int, options: Mapping[str, Any] = MappingProxyType({})
+    ) -> None:
+        from sklearn.ensemble import HistGradientBoostingRegressor
 
-def _boosted(
-    x: np.ndarray, y: np.ndarray, wanted: np.ndarray, seed: int, options: Mapping[str, Any] = MappingProxyType({})
-) -> np.ndarray:
-    """What gradient-boosted trees predict, trained where y is known."""
-    from sklearn.ensemble import HistGradientBoostingRegressor
+        known = np.isfinite(y)
+        regressor = HistGradientBoostingRegressor(**{**_BOOSTING, **options}, random_state=seed)
+        self._fitted = regressor.fit(x[known], y[known])
 
-    if not len(wanted):
-        return np.empty(0)
-    known = np.isfinite(y)
-    fitted = HistGradientBoostingRegressor(**{**_BOOSTING, **options}, random_state=seed).fit(x[known], y[known])
-    predicted: np.ndarray = fitted.predict(wanted)
-    return predicted
+    def predict(self, x: np.ndarray) -> np.ndarray:
+        """What they say of rows of x, float64 array."""
+        predicted: np.ndarray = self._fitted.predict(x) if len(x) else np.empty(0)
+        return predicted
 
 
 def _cost_by_time(log_times: np.ndarray) -> np.ndarray:

@@ -20,20 +20,21 @@ from data.errors import NotEnoughData
 from data.measurement import Device
 from data.networks import held_out_layers
 from data.problem import ConvProblem, DType, Layout
+from data.table import sizes_of
 from models.accuracy import learn_laws
 from models.costs import Costs, device_of, from_table, is_of, layer_of, roofline_ms
 from models.domain import learn_domain
-from models.features import feature_matrix
+from models.features import Quantities, code_of, feature_matrix
 from models.graft import Arrays, Group, graft, hang, mean_by, nodes_of
-from models.hints import hint_matrix
+from models.hints import hint_matrix, hints
 from models.teacher import (
     CAP,
     CONTENDER_LOG_SLOWDOWN,
     STEEPNESS,
     Lesson,
+    Teacher,
     orders_of,
     sample_like,
-    teach,
     unseen_error,
 )
 from models.tree_file import DOMAIN, LEAF, RANKING, RANKING_ARRAYS, TreeModel, make, with_card
@@ -222,27 +223,25 @@ def _grow_part(
     x = feature_matrix(costs.problems)
     off = unseen_error(costs, x, seed)
     n_sampled = min(options.n_sampled, _MOST_SAMPLED * len(costs.problems))
-    shapes = sample_like(costs.problems, n_sampled, np.random.default_rng(seed))
-    every, seen = (
-        [x],
-        [],
-    )  # what the tree and what the teacher looks at: of the measured, those made up, and those asked
-    for dtype, layout in kinds:
-        made_up = [replace(shape, dtype=dtype, layout=layout) for shape in shapes]
-        every.append(feature_matrix(made_up))
-        seen.append(np.concatenate([every[-1], hint_matrix(made_up, rooflines, device)], axis=1))
-    seen.append(np.concatenate([feature_matrix(asked), hint_matrix(asked, rooflines, device)], axis=1))
-    everything, wanted = np.concatenate(every), np.concatenate(seen)
-    x = np.concatenate([x, hint_matrix(costs.problems, rooflines, device)], axis=1)
-    lesson = teach(costs, x, log_roofline, wanted, seed)
+    shapes = sizes_of(sample_like(costs.problems, n_sampled, np.random.default_rng(seed)))
+    teacher = Teacher(costs, _seen(x, hint_matrix(costs.problems, rooflines, device)), log_roofline, seed)
     trees = {}
-    for place, (kind, rows) in enumerate(kinds.items()):
-        others = len(x) + len(shapes) * place + np.arange(len(shapes))
-        tree = _grow(everything, lesson, rows, others, seed, options)
+    for kind, rows in kinds.items():
+        made_up = Quantities(shapes, *code_of(*kind)).features()
+        labelled = teacher.label(_seen(made_up, hints(shapes, *kind, rooflines[kind], device)))
+        lesson = teacher.measured.take(rows).then(labelled)
+        weight = np.repeat([options.measured_weight, 1.0], [len(rows), len(made_up)])
+        tree = _grow(np.concatenate([x[rows], made_up]), lesson, weight, seed, options)
         tree["spread"] = np.hypot(tree["spread"], math.sqrt(np.mean(off[rows] ** 2))).astype(np.float32)
         tree["roofline"] = np.tile(rooflines[kind], (len(tree["log_best"]), 1))
         trees[kind] = tree
-    return trees, dict(zip(asked, orders_of(lesson, costs.variants, len(everything)), strict=True))
+    believed = teacher.label(_seen(feature_matrix(asked), hint_matrix(asked, rooflines, device)))
+    return trees, dict(zip(asked, orders_of(believed, costs.variants), strict=True))
+
+
+def _seen(features: np.ndarray, hinted: np.ndarray) -> np.ndarray:
+    """What a teacher looks at; a tree sees the features alone."""
+    return np.concatenate([features, hinted], axis=1)
 
 
 def _teaches(problem: ConvProblem) -> bool:
@@ -268,31 +267,27 @@ def _roofline(costs: Costs) -> np.ndarray:
     return np.array([(flops / best_ms).max(), (moved / best_ms).max(), best_ms.min()], dtype=np.float32)
 
 
-def _grow(
-    x: np.ndarray, lesson: Lesson, measured: np.ndarray, made_up: np.ndarray, seed: int, options: Options
-) -> Arrays:
-    """One scikit-learn tree on these rows of the lesson, and what its leaves predict."""
+def _grow(x: np.ndarray, lesson: Lesson, weight: np.ndarray, seed: int, options: Options) -> Arrays:
+    """One scikit-learn tree on the rows of a lesson, and what its leaves predict."""
     from sklearn.tree import DecisionTreeRegressor
 
-    rows = np.concatenate([measured, made_up])
-    cost, log_slowdown = (values[rows].astype(np.float64) for values in (lesson.cost, lesson.log_slowdown))
+    cost, log_slowdown = (values.astype(np.float64) for values in (lesson.cost, lesson.log_slowdown))
     near = np.minimum(-np.log1p(-np.minimum(cost, 1 - 1e-9)) / STEEPNESS, CAP)
-    log_best = lesson.log_best[rows, None]
-    weight = np.repeat([options.measured_weight, 1.0], [len(measured), len(made_up)])
+    log_best = lesson.log_best[:, None]
     tree = DecisionTreeRegressor(
         max_leaf_nodes=options.max_leaves, min_samples_leaf=options.min_samples_leaf, random_state=seed
-    ).fit(x[rows], np.concatenate([_decisions(near), options.best_weight * log_best], axis=1), sample_weight=weight)
+    ).fit(x, np.concatenate([_decisions(near), options.best_weight * log_best], axis=1), sample_weight=weight)
     arrays = nodes_of(tree)
-    leaf = arrays["place"][tree.apply(x[rows])]
+    leaf = arrays["place"][tree.apply(x)]
     far = np.maximum(_FAR, log_slowdown[:, lesson.contenders])
     log_slowdown[:, lesson.contenders] = np.where(near < _FAR, near, far)
-    leaves = {"log_slowdown": log_slowdown, "support": lesson.support[rows], "workspace": lesson.workspace[rows]}
+    leaves = {"log_slowdown": log_slowdown, "support": lesson.support, "workspace": lesson.workspace}
     mean = {name: mean_by(leaf, values, weight) for name, values in leaves.items()}
     off = np.sqrt(mean_by(leaf, (log_slowdown - mean["log_slowdown"][leaf]) ** 2, weight))
     mean["spread"] = np.take_along_axis(off, mean["log_slowdown"].argmin(axis=1)[:, None], axis=1)[:, 0]
     mean["workspace"] = np.exp2(mean["workspace"]) - 1
     mean["support"] = np.clip(mean["support"], 0, 1)
-    arrays, origin, leaf = _split_for_time(arrays, leaf, x[rows], log_best[:, 0], weight, seed, options)
+    arrays, origin, leaf = _split_for_time(arrays, leaf, x, log_best[:, 0], weight, seed, options)
     mean["spread"] = mean["spread"][origin]
     mean["log_best"] = mean_by(leaf, log_best, weight)[:, 0]
     kept = {name: _kept(values, np.float16 if name in RANKING_ARRAYS else np.float32) for name, values in mean.items()}

@@ -14,7 +14,7 @@ import numpy as np
 
 from data.measurement import Device
 from data.problem import MAX_ELEMENTS, ConvProblem, DType, Layout
-from data.table import output_plane
+from data.table import SIZES, output_plane
 from kernels.cuda import implicit_gemm_choice as tensor_choice
 from kernels.cuda import implicit_gemm_nhwc_plan as packed_plan
 from kernels.cuda import implicit_gemm_plan as plain_plan
@@ -59,7 +59,8 @@ class _Sizes:
     @classmethod
     def of(cls, sizes: Array) -> _Sizes:
         """The columns of `data.table`, and the plane of y."""
-        return cls(*sizes.T, *output_plane(sizes))
+        p, q = output_plane(sizes)
+        return cls(**dict(zip(SIZES, sizes.T, strict=True)), p=p, q=q)
 
     @property
     def taps(self) -> Array:

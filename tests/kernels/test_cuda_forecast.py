@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from data.measurement import Device
 from data.problem import ConvProblem, DType, Layout
-from data.table import row_of, table
+from data.table import sizes_of
 from kernels.cuda import implicit_gemm_choice, implicit_gemm_nhwc_plan, implicit_gemm_plan, pointwise_plan
 from kernels.cuda import implicit_gemm_tensor_plan as tensor_plan
 from kernels.cuda.forecast import KERNELS, VALUES, forecast
@@ -40,7 +40,7 @@ def problems(draw: st.DrawFn) -> ConvProblem:
 def expected(problems: list[ConvProblem], device: Device) -> dict[str, np.ndarray]:
     """`forecast` of problems that have one dtype and layout."""
     (kind,) = {(problem.dtype, problem.layout) for problem in problems}
-    return forecast(table([row_of(problem) for problem in problems]), *kind, device)
+    return forecast(sizes_of(problems), *kind, device)
 
 
 def by_plan(kernel: str, problem: ConvProblem, device: Device) -> tuple[float, ...]:

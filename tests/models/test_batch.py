@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from data.errors import InvalidProblem, NoAdvice
 from data.problem import MAX_ELEMENTS, ConvProblem, DType, Layout
 from data.sampling import sample_problems
-from data.table import SIZES, is_sound, problem_of, row_of, row_of_short, table
+from data.table import SIZES, is_sound, problem_of, row_of, row_of_short, sizes_of, table
 from models.advisor import Advisor
 from models.batch import predict_many, walk_many
 from models.features import feature_matrix, features
@@ -40,10 +40,6 @@ def problems() -> list[ConvProblem]:
     grouped = [dataclasses.replace(problem, c=64, k=32, groups=32) for problem in found[:50]]
     largest = [ConvProblem(1, 2**20, 1, 1, 2**11 - 1, 1, 1), ConvProblem(1, 1, 2**15, 2**15, 1, 2**15, 2**15)]
     return [*found, *odd, *grouped, *largest]
-
-
-def sizes_of(problems: list[ConvProblem]) -> np.ndarray:
-    return table([row_of(problem) for problem in problems])
 
 
 def test_features_are_equal_to_the_last_bit(problems: list[ConvProblem]) -> None:

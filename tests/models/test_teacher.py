@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import replace
 
 import numpy as np
@@ -14,14 +15,13 @@ from models.costs import Costs, from_table
 from models.features import feature_matrix
 from models.teacher import (
     CAP,
+    Teacher,
     _cost_by_time,
-    _means_of,
-    _predict_randomised,
+    _Randomised,
     _untried_as_usual,
     orders_of,
     sample_like,
     saturate,
-    teach,
 )
 from models.train import training_set
 from tests.models import synthetic
@@ -50,7 +50,9 @@ def test_what_was_measured_stays_and_either_half_ranks_unseen_layers_better_than
     known, unseen = costs.take(rows[rows % 3 > 0]), costs.take(rows[rows % 3 == 0])
     x, wanted = feature_matrix(known.problems), feature_matrix(unseen.problems)
     with threadpool_limits(1):
-        lesson = teach(known, x, np.log(known.best_ms), wanted, seed=0)
+        taught = Teacher(known, x, np.log(known.best_ms), seed=0)
+        labelled = taught.label(wanted)
+    lesson = taught.measured.then(labelled)
     measured = known.log_slowdown(CAP)[:, lesson.contenders]
     is_known = np.isfinite(measured)
     assert lesson.cost.shape == (len(costs.problems), len(lesson.contenders))
@@ -58,7 +60,7 @@ def test_what_was_measured_stays_and_either_half_ranks_unseen_layers_better_than
     assert lesson.log_best[: len(known.problems)] == pytest.approx(np.zeros(len(known.problems)))
     assert np.isfinite(lesson.cost).all()
     assert np.isfinite(lesson.log_slowdown).all()
-    orders = orders_of(lesson, costs.variants, len(known.problems))
+    orders = orders_of(labelled, costs.variants)
     column = {name: place for place, name in enumerate(costs.variants)}
     slowdown = np.nan_to_num(unseen.log_slowdown(CAP), nan=CAP)
     chosen = np.array([slowdown[row, column[order[0]]] for row, order in enumerate(orders)])
@@ -84,7 +86,7 @@ def test_what_was_left_out_counts_as_usual_and_what_was_tried_as_it_was(costs: C
 def test_without_anything_to_decide_on_the_rest_is_learned_all_the_same() -> None:
     x = np.arange(8, dtype=np.float32)[:, None]
     slowdown = np.where(x < 4, 1.0, 2.0)
-    cost, learned = _predict_randomised(x, [np.zeros((8, 1)), slowdown], x, seed=0, count=3)
+    cost, learned = _Randomised(x, [np.zeros((8, 1)), slowdown], seed=0, count=3).predict(x)
     assert np.array_equal(cost, np.zeros((8, 1)))
     assert learned == pytest.approx(slowdown)
 
@@ -93,7 +95,7 @@ def test_only_the_first_targets_decide_where_the_rest_is_alike() -> None:
     rng = np.random.default_rng(0)
     x, wanted = rng.random((40, 3)).astype(np.float32), rng.random((9, 3)).astype(np.float32)
     cost, loud = (x[:, :1] > 0.5).astype(float), 1e3 * rng.random((40, 1))
-    alone, beside = (_predict_randomised(x, targets, wanted, 0, 3)[0] for targets in ([cost], [cost, loud]))
+    alone, beside = (_Randomised(x, targets, 0, 3).predict(wanted)[0] for targets in ([cost], [cost, loud]))
     assert np.array_equal(alone, beside)
     assert 0 < alone.mean() < 1
 
@@ -114,13 +116,28 @@ def test_a_variant_that_half_of_the_sweeps_left_out_is_believed_to_run(
     usable = np.isfinite(np.where(left_out.is_pruned, np.nan, left_out.time_ms)).any(axis=1)
     assert usable.all()
     with threadpool_limits(1):
-        lesson = teach(left_out, x, np.zeros(len(x)), x, seed=0)
+        taught = Teacher(left_out, x, np.zeros(len(x)), seed=0)
+        lesson = taught.measured.then(taught.label(x))
     assert lesson.support[:, column] == pytest.approx(np.ones(2 * len(x)))
 
 
-def test_each_leaf_has_the_mean_of_its_own_rows() -> None:
-    means = _means_of(np.array([4, 1, 4]), np.array([[1.0, 8.0], [5.0, 2.0], [3.0, 0.0]]))
-    assert means.tolist() == [[0, 0], [5, 2], [0, 0], [0, 0], [2, 4]]
+def test_rows_that_nothing_tells_apart_share_a_leaf_and_its_mean() -> None:
+    x = np.array([[0.0], [1.0], [1.0], [2.0]], np.float32)
+    cost, beside = np.array([[0.0], [1.0], [1.0], [0.5]]), np.array([[3.0], [1.0], [4.0], [7.0]])
+    assert _Randomised(x, [cost, beside], 0, 5).predict(x)[1].tolist() == [[3.0], [2.5], [2.5], [7.0]]
+
+
+def test_problems_labelled_together_are_labelled_as_alone(costs: Costs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(teacher._BOOSTING, "max_iter", 10)
+    monkeypatch.setattr(teacher, "_FOR_BEST", {})
+    monkeypatch.setattr(teacher, "_BLOCK", 7)
+    x = feature_matrix(costs.problems)
+    with threadpool_limits(1):
+        taught = Teacher(costs, x, np.log(costs.best_ms), seed=0)
+        together, one, rest = (taught.label(rows) for rows in (x[:20], x[:3], x[3:20]))
+    for field in dataclasses.fields(together):
+        assert np.array_equal(getattr(together, field.name), getattr(one.then(rest), field.name)), field.name
+    assert taught.label(x[:0]).cost.shape == (0, len(together.contenders))
 
 
 def test_most_sizes_of_made_up_problems_are_measured_ones(costs: Costs) -> None:
