@@ -12,6 +12,7 @@ from typing import Any
 from app.shipped import import_shipped
 from data.errors import ModelRejected, UnknownDevice
 from data.store import Store
+from kernels.cpu.threads import available_cores
 from models.registry import Registry
 from models.shared import SharedModels
 from models.tree_file import TreeModel
@@ -91,6 +92,7 @@ def train(
     tree.
     """
     from models.challenge import challenge  # scikit-learn, which only a process that trains may load
+    from models.train import MOST_THREADS
 
     tell = on_progress or (lambda _fraction, _message: None)
     champion = champion_of(Registry(home), device_id)
@@ -104,6 +106,7 @@ def train(
         champion,
         device_id=device_id,
         on_progress=lambda share: tell(0.05 + 0.85 * share, f"training on {table.num_rows} measurements"),
+        n_threads=max(1, min(MOST_THREADS, available_cores() // 2)),  # the others answer
     )
     tell(0.95, "storing the tree")
     result = {

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from data.measurement import Device
+from kernels.cpu.threads import available_cores
 
 
 def slug(name: str) -> str:
@@ -34,7 +35,7 @@ def cpu_device() -> Device:
         id="cpu",
         name=_cpu_name(),
         kind="cpu",
-        processors=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        processors=available_cores(),
         memory_bytes=_physical_memory_bytes(),
         versions={"python": platform.python_version()} | package_versions("numpy", "scipy", "numba"),
     )

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 
 from data.errors import InvalidInput
 from data.measurement import Device
 from data.problem import ConvProblem
+from kernels.cpu.threads import available_cores
 from models.costs import Costs
-from models.train import Options, Orders, fit_beside
+from models.train import MOST_THREADS, Options, Orders, fit_beside
 from models.tree_file import TreeModel
 
 
@@ -34,7 +34,7 @@ def fit_each(
     device, seed, options
         As in `models.train.fit`.
     jobs : int, optional
-        Processes at once; by default one a processor that this process may use.
+        Processes at once, or threads where there are fewer parts; by default one a core that this process may use.
 
     Raises
     ------
@@ -42,22 +42,18 @@ def fit_each(
         Fewer than one job.
     NotEnoughData
     """
-    jobs = _processors() if jobs is None else jobs
+    jobs = available_cores() if jobs is None else jobs
     if jobs < 1:
         raise InvalidInput("jobs", jobs, "an integer of at least 1")
+    n_threads = max(1, min(MOST_THREADS, jobs // max(1, len(parts))))
     if min(jobs, len(parts)) <= 1:
         for part, problems in zip(parts, asked, strict=True):
-            yield fit_beside(part, device, problems, seed=seed, options=options)
+            yield fit_beside(part, device, problems, seed=seed, options=options, n_threads=n_threads)
         return
     # Not forked: a child of a process whose threads hold locks may wait for them for ever.
     with ProcessPoolExecutor(min(jobs, len(parts)), multiprocessing.get_context("spawn")) as pool:
         futures = [
-            pool.submit(fit_beside, part, device, problems, seed=seed, options=options)
+            pool.submit(fit_beside, part, device, problems, seed=seed, options=options, n_threads=n_threads)
             for part, problems in zip(parts, asked, strict=True)
         ]
         yield from (future.result() for future in futures)
-
-
-def _processors() -> int:
-    has_affinity = hasattr(os, "sched_getaffinity")
-    return len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1

@@ -19,6 +19,7 @@ from data.problem import ConvProblem
 from models.costs import Costs, layer_of
 from models.graft import mean_by
 from models.leaf import MIN_SUPPORT
+from models.threads import Each
 
 CAP: Final = 3.0
 """Largest log slowdown told apart, about 20x; what refusals count as."""
@@ -118,6 +119,8 @@ class Teacher:
     log_roofline : float64 array of shape (P,)
         log(ms) of the roofline, which times are learned against.
     seed : int
+    each : callable, optional
+        As `map`, on several threads: `models.threads.threads`.
 
     Attributes
     ----------
@@ -125,7 +128,7 @@ class Teacher:
         What was measured of these problems. What was left out counts as usual, what did not run as the largest.
     """
 
-    def __init__(self, costs: Costs, x: np.ndarray, log_roofline: np.ndarray, seed: int) -> None:
+    def __init__(self, costs: Costs, x: np.ndarray, log_roofline: np.ndarray, seed: int, each: Each = map) -> None:
         log_slowdown, runs = costs.log_slowdown(CAP), np.isfinite(costs.time_ms).astype(float)
         contenders = _contenders(log_slowdown)
         known = [
@@ -139,9 +142,10 @@ class Teacher:
         log_time = np.log(costs.time_ms[:, contenders]) - log_roofline[:, None]
         cost, slowdown, support, workspace = (values.astype(np.float32) for values in filled)
         self.measured = Lesson(contenders, cost, slowdown, support, workspace, log_best)
-        self._randomised = _Randomised(x, filled, seed, _TREES)
-        self._boosted = [_Boosted(x, times, seed) for times in log_time.T]
-        self._best = _Randomised(x, [log_best[:, None]], seed, _TREES), _Boosted(x, log_best, seed, _FOR_BEST)
+        self._randomised = _Randomised(x, filled, seed, _TREES, each)
+        self._boosted = list(each(lambda times: _Boosted(x, times, seed), log_time.T))
+        randomised = _Randomised(x, [log_best[:, None]], seed, _TREES, each)
+        self._best = randomised, _Boosted(x, log_best, seed, _FOR_BEST)
 
     def label(self, x: np.ndarray) -> Lesson:
         """What it believes of problems with these features.
@@ -176,7 +180,7 @@ def orders_of(lesson: Lesson, variants: Sequence[str]) -> list[tuple[str, ...]]:
     ]
 
 
-def unseen_error(costs: Costs, x: np.ndarray, seed: int) -> np.ndarray:
+def unseen_error(costs: Costs, x: np.ndarray, seed: int, each: Each = map) -> np.ndarray:
     """How far predictions are off on layers that were not trained on, by cross-validation over layers.
 
     Returns
@@ -190,7 +194,7 @@ def unseen_error(costs: Costs, x: np.ndarray, seed: int) -> np.ndarray:
     layers = [layer_of(problem).key for problem in costs.problems]
     off = np.zeros(len(truth))
     for known, unseen in GroupKFold(min(_FOLDS, len(set(layers)))).split(x, groups=layers):
-        (guess,) = _Randomised(x[known], [truth[known]], seed, _TREES // _FOLDS).predict(x[unseen])
+        (guess,) = _Randomised(x[known], [truth[known]], seed, _TREES // _FOLDS, each).predict(x[unseen])
         is_near = guess <= np.maximum(guess.min(axis=1, keepdims=True), CONTENDER_LOG_SLOWDOWN)
         squares = np.where(is_near, np.minimum(np.abs(guess - truth[unseen]), 1.0) ** 2, 0.0)
         off[unseen] = np.sqrt(squares.sum(axis=1) / is_near.sum(axis=1))
@@ -290,16 +294,19 @@ class _Randomised:
     most often a single one, whose targets all trees share: of each tree there are only nodes in memory.
     """
 
-    def __init__(self, x: np.ndarray, targets: Sequence[np.ndarray], seed: int, count: int) -> None:
+    def __init__(self, x: np.ndarray, targets: Sequence[np.ndarray], seed: int, count: int, each: Each = map) -> None:
         from sklearn.tree import ExtraTreeRegressor
 
         y = np.concatenate(targets, axis=1)
         deciding = targets[0] if np.ptp(targets[0], axis=0).any() else y
         self._ends = np.cumsum([values.shape[1] for values in targets])[:-1]
         self._trees, values, n_values = [], [y], len(y)
-        for place in range(count):
+
+        def grow(place: int) -> tuple[Any, np.ndarray]:
             tree = _bare(ExtraTreeRegressor(random_state=seed + place).fit(x, deciding).tree_)
-            leaf_of = tree.apply(x)
+            return tree, tree.apply(x)
+
+        for tree, leaf_of in each(grow, range(count)):
             leaves, rows, counts = np.unique(leaf_of, return_index=True, return_counts=True)
             source = np.zeros(tree.node_count, np.int32)
             source[leaves] = rows

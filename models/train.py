@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import math
 import platform
 from collections.abc import Sequence
@@ -14,7 +13,6 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from threadpoolctl import threadpool_limits
 
 from data.errors import NotEnoughData
 from data.measurement import Device
@@ -37,6 +35,7 @@ from models.teacher import (
     sample_like,
     unseen_error,
 )
+from models.threads import Each, threads
 from models.tree_file import DOMAIN, LEAF, RANKING, RANKING_ARRAYS, TreeModel, make, with_card
 
 _MOST_SAMPLED: Final = 20
@@ -57,6 +56,9 @@ _FAR: Final = 0.5
 
 _DECISIVENESS: Final = 16.0
 """How fast it saturates what a choice costs, in choosing splits: the teacher's cost is smooth, a choice is not."""
+
+MOST_THREADS: Final = 4
+"""That training is given where there are more cores: each labels a dtype and layout, which takes memory of its own."""
 
 _LEAST_SHARE: Final = 0.002
 """Of the rows, in which a variant is nearly the best, for the splits to heed it."""
@@ -86,8 +88,8 @@ class Options:
         log of the best time over all problems.
     """
 
-    n_sampled: int = 240_000
-    max_leaves: int = 3000
+    n_sampled: int = 800_000
+    max_leaves: int = 4500
     min_samples_leaf: int = 3
     measured_weight: float = 3.0
     best_weight: float = 0.05
@@ -101,6 +103,7 @@ def train(
     seed: int = 0,
     options: Options | None = None,
     created: datetime | None = None,
+    n_threads: int = 1,
 ) -> TreeModel:
     """Train the tree of a device.
 
@@ -114,6 +117,8 @@ def train(
     options : Options
     created : datetime
         By default that of the newest measurement, so that the same data give the same card.
+    n_threads : int
+        Decide how long it takes, and nothing else.
 
     Returns
     -------
@@ -126,7 +131,8 @@ def train(
     """
     device = device_of(table, device_id)
     until = pc.max(table.filter(is_of(table, device_id))["measured_at"]).as_py()
-    model = fit(from_table(table, device_id), device, seed=seed, options=options, created=created, data_until=until)
+    costs = from_table(table, device_id)
+    model = fit(costs, device, seed=seed, options=options, created=created, data_until=until, n_threads=n_threads)
     return with_card(model, errors=learn_laws(table, device_id))
 
 
@@ -138,9 +144,13 @@ def fit(
     options: Options | None = None,
     created: datetime | None = None,
     data_until: datetime | None = None,
+    n_threads: int = 1,
 ) -> TreeModel:
     """Train from costs already gathered, the newest of which was measured at ``data_until``; see `train`."""
-    return fit_beside(costs, device, (), seed=seed, options=options, created=created, data_until=data_until)[0]
+    tree, _ = fit_beside(
+        costs, device, (), seed=seed, options=options, created=created, data_until=data_until, n_threads=n_threads
+    )
+    return tree
 
 
 def fit_beside(
@@ -152,6 +162,7 @@ def fit_beside(
     options: Options | None = None,
     created: datetime | None = None,
     data_until: datetime | None = None,
+    n_threads: int = 1,
 ) -> tuple[TreeModel, Orders]:
     """As `fit`, and beside the tree how its teacher ranks some problems, which neither has seen.
 
@@ -161,11 +172,8 @@ def fit_beside(
     costs = training_set(costs)
     if len(costs.problems) < MIN_PROBLEMS:
         raise NotEnoughData(f"device {device.id}: {len(costs.problems)} problems; allowed: at least {MIN_PROBLEMS}")
-    # Threads of OpenMP that wait for a busy core spin: beside other work, two took ten times as long as one. Only the
-    # libraries that are loaded already are limited.
-    importlib.import_module("sklearn.ensemble")
-    with threadpool_limits(1):
-        trees, orders = _grow_all(costs, device, asked, seed, options)
+    with threads(n_threads) as each:
+        trees, orders = _grow_all(costs, device, asked, seed, options, each)
     card = {"created": _iso(created), "data_until": _iso(data_until or created)} | _card(costs, seed, options)
     sizes, domain = learn_domain(costs.problems)
     arrays = graft(trees) | {DOMAIN: sizes}
@@ -184,7 +192,7 @@ def trainable(costs: Costs) -> Costs:
 
 
 def _grow_all(
-    costs: Costs, device: Device, asked: Sequence[ConvProblem], seed: int, options: Options
+    costs: Costs, device: Device, asked: Sequence[ConvProblem], seed: int, options: Options, each: Each
 ) -> tuple[dict[Group, Arrays], Orders]:
     """One tree for each dtype and layout, and one more for its grouped layers; and how the teachers rank what is asked.
 
@@ -194,7 +202,7 @@ def _grow_all(
     is_grouped = np.array([problem.groups > 1 for problem in costs.problems])
     parts = [costs.take(np.flatnonzero(wanted)) for wanted in (~is_grouped, is_grouped)]
     if min(len(part.problems) for part in parts) < MIN_PROBLEMS:
-        trees, orders = _grow_part(costs, device, asked, seed, options)
+        trees, orders = _grow_part(costs, device, asked, seed, options, each)
         return {(*kind, False): tree for kind, tree in trees.items()}, orders
     share = replace(
         options,
@@ -205,14 +213,14 @@ def _grow_all(
     orders = {}
     for has_groups, part, its_options in zip((False, True), parts, (options, share), strict=True):
         mine = [problem for problem in asked if (problem.groups > 1) is has_groups]
-        trees, its_orders = _grow_part(part, device, mine, seed, its_options)
+        trees, its_orders = _grow_part(part, device, mine, seed, its_options, each)
         found |= {(*kind, has_groups): tree for kind, tree in trees.items()}
         orders |= its_orders
     return found, orders
 
 
 def _grow_part(
-    costs: Costs, device: Device, asked: Sequence[ConvProblem], seed: int, options: Options
+    costs: Costs, device: Device, asked: Sequence[ConvProblem], seed: int, options: Options, each: Each
 ) -> tuple[dict[Kind, Arrays], Orders]:
     """One tree for each dtype and layout, all from one teacher; and how that ranks what is asked."""
     kinds = _kinds(costs.problems)
@@ -221,12 +229,13 @@ def _grow_part(
         [roofline_ms(problem, rooflines[problem.dtype, problem.layout].tolist()) for problem in costs.problems]
     )
     x = feature_matrix(costs.problems)
-    off = unseen_error(costs, x, seed)
+    off = unseen_error(costs, x, seed, each)
     n_sampled = min(options.n_sampled, _MOST_SAMPLED * len(costs.problems))
     shapes = sizes_of(sample_like(costs.problems, n_sampled, np.random.default_rng(seed)))
-    teacher = Teacher(costs, _seen(x, hint_matrix(costs.problems, rooflines, device)), log_roofline, seed)
-    trees = {}
-    for kind, rows in kinds.items():
+    teacher = Teacher(costs, _seen(x, hint_matrix(costs.problems, rooflines, device)), log_roofline, seed, each)
+
+    def grow(kind: Kind) -> Arrays:
+        rows = kinds[kind]
         made_up = Quantities(shapes, *code_of(*kind)).features()
         labelled = teacher.label(_seen(made_up, hints(shapes, *kind, rooflines[kind], device)))
         lesson = teacher.measured.take(rows).then(labelled)
@@ -234,7 +243,9 @@ def _grow_part(
         tree = _grow(np.concatenate([x[rows], made_up]), lesson, weight, seed, options)
         tree["spread"] = np.hypot(tree["spread"], math.sqrt(np.mean(off[rows] ** 2))).astype(np.float32)
         tree["roofline"] = np.tile(rooflines[kind], (len(tree["log_best"]), 1))
-        trees[kind] = tree
+        return tree
+
+    trees = dict(zip(kinds, each(grow, kinds), strict=True))
     believed = teacher.label(_seen(feature_matrix(asked), hint_matrix(asked, rooflines, device)))
     return trees, dict(zip(asked, orders_of(believed, costs.variants), strict=True))
 

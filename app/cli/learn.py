@@ -139,14 +139,20 @@ def _train_into(
 
     What would ship in the place of a better tree is not written, unless that is forced.
     """
+    from kernels.cpu.threads import available_cores
     from models.challenge import challenge
     from models.evaluate import scores_of
+    from models.train import MOST_THREADS
     from models.tree_file import with_scores, write
 
     with _filled_store(device) as store:
         champion = _shipped_tree(folder) if ship else None
         found = challenge(
-            store.table(device), champion, device_id=device, on_progress=lambda share: on_progress(share / 2)
+            store.table(device),
+            champion,
+            device_id=device,
+            on_progress=lambda share: on_progress(share / 2),
+            n_threads=min(MOST_THREADS, available_cores()),
         )
         model, is_written = found.model, is_forced or found.is_no_worse
         if ship and is_written:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
+from kernels.cpu.threads import available_cores
 from kernels.cuda.compile import ARCHITECTURES, INSTANTIATIONS, STORAGES, architectures, compile_cubin, instantiations
 
 TUNED: Final = "sm_90"
@@ -204,8 +204,7 @@ def start(
 
 def new_pool() -> ThreadPoolExecutor:
     """As many threads as there are cores for this process."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return ThreadPoolExecutor(cores, "nvrtc")
+    return ThreadPoolExecutor(available_cores(), "nvrtc")
 
 
 def table(found: Iterable[Resources]) -> str:

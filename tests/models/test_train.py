@@ -63,7 +63,7 @@ def test_same_data_and_seed_give_the_same_bytes(
 ) -> None:
     shuffled = table.take(np.random.default_rng(3).permutation(table.num_rows))
     with threadpool_limits(threads):
-        again = train(shuffled, device_id=synthetic.DEVICE.id, options=quick, created=CREATED)
+        again = train(shuffled, device_id=synthetic.DEVICE.id, options=quick, created=CREATED, n_threads=threads)
     for name, model in (("first", trained), ("second", again)):
         write(tmp_path / name, model)
     for file in (TREE_FILE, CARD_FILE):

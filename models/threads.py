@@ -1,0 +1,32 @@
+"""Training on several threads: scikit-learn lets others run while a tree grows, or is walked by many rows."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+from threadpoolctl import threadpool_limits
+
+Each = Callable[..., Iterator[Any]]
+"""As `map`: what comes out is in the order of what goes in."""
+
+
+@contextmanager
+def threads(count: int) -> Iterator[Each]:
+    """A `map` that works on so many threads, each of which keeps the libraries it calls to itself.
+
+    Notes
+    -----
+    Threads of OpenMP that wait for a busy core spin: beside other work, two took ten times as long as one. Their limit
+    is a thread's own, and only libraries that are loaded already are limited.
+    """
+    importlib.import_module("sklearn.ensemble")
+    with threadpool_limits(1), ThreadPoolExecutor(count, "train", initializer=_alone) as pool:
+        yield pool.map
+
+
+def _alone() -> None:
+    threadpool_limits(1, user_api="openmp")
