@@ -9,9 +9,9 @@ SHARE_OF_SPREAD: Final = 0.05
 """Predictions closer than this share of their spread are level.
 
 On 7,908 problems of layers held out from training, choosing by workspace among those within a twentieth of the spread
-was no slower than choosing by time alone (geometric mean 1.033 and 1.034, 95th percentile 1.21 and 1.20), and the
-advised variant took no workspace in 55 % of them instead of 54 %. Within a tenth it was 1.034 and 1.21, within a
-quarter 1.037 and 1.22, for 57 and 58 %.
+was no slower than choosing by time alone (geometric mean 1.030, 95th percentile 1.19, both times), and the advised
+variant took no workspace in 54 % of them instead of 53 %. Within a tenth it was 1.031 and 1.19, within a quarter 1.032
+and 1.20, for 56 and 58 %.
 """
 
 
