@@ -140,7 +140,7 @@ def _results(model: TreeModel, costs: Costs, variants: Mapping[str, Variant]) ->
     return judge(costs, Advisor(model, variants=variants).predict_order)
 
 
-def _without(champion: TreeModel, table: pa.Table, unseen: Costs, n_threads: int) -> TreeModel:
+def _without(champion: TreeModel, table: pa.Table, unseen: Costs, n_threads: int = 1) -> TreeModel:
     """The champion's recipe on its data but for these layers, or the champion where its data is not there."""
     layers = {layer_of(problem) for problem in unseen.problems}
     try:

@@ -19,6 +19,7 @@ from models.changes import changes_between
 from models.evaluate import Report
 from models.judging import Result
 from models.registry import Registry
+from models.train import MOST_THREADS
 from models.tree_file import read, write
 from tests.fakes import SMALL_DEVICE, small_measurements, small_tree
 
@@ -43,8 +44,9 @@ def challenged(monkeypatch, trees):
     """Trains nothing: the challenge ends as the test says."""
 
     def outcome(tree: int, slowdown: float, champion_slowdown: float = math.nan) -> None:
-        def challenge(table, _champion, *, device_id, on_progress):
+        def challenge(table, _champion, *, device_id, on_progress, n_threads):
             assert (table.num_rows, device_id) == (60, DEVICE.id)
+            assert 1 <= n_threads <= MOST_THREADS
             on_progress(1.0)
             return Challenge(trees[tree], slowdown, champion_slowdown)
 
@@ -142,7 +144,7 @@ def test_what_the_new_tree_changes_is_in_the_result(url, tmp_path, trees, monkey
         [Result(layer, slowdown, False, False, False, name)] for name, slowdown in (("a", 2.0), ("b", 1.0))
     )
 
-    def challenge(_table, _champion, *, device_id, on_progress):
+    def challenge(_table, _champion, *, device_id, on_progress, n_threads):
         return Challenge(trees[0], 1.0, 2.0, changes_between(before, after))
 
     monkeypatch.setattr(gate, "challenge", challenge)
