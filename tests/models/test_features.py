@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from data.problem import ConvProblem, DType, Layout
-from models.features import DTYPES, FEATURES, feature_matrix, features
+from data.table import sizes_of
+from models.costs import roofline_ms
+from models.features import DTYPES, FEATURES, Quantities, code_of, feature_matrix, features
 from tests.shapes import EDGE_SHAPES, edge_problem
 
 
@@ -67,4 +69,7 @@ def test_matrix_has_the_same_values() -> None:
     matrix = feature_matrix(problems)
     assert matrix.dtype == np.float32
     assert matrix.tolist() == [list(features(problem)) for problem in problems]
+    alike = Quantities(sizes_of(problems), *code_of(DType.TF32, Layout.NCHW))
+    assert alike.features().tolist() == matrix.tolist()
+    assert alike.roofline_ms(2.0, 3.0, 1e9).tolist() == [roofline_ms(problem, (2.0, 3.0, 1e9)) for problem in problems]
     assert feature_matrix([]).shape == (0, len(FEATURES))
