@@ -61,6 +61,8 @@ divides, as log2; trees trained when it was up to 8 decide as they did, since no
 DTYPES: Final = (DType.FLOAT32, DType.TF32, DType.FLOAT16, DType.BFLOAT16)
 """The code of a dtype is its place here."""
 
+Kind = tuple[DType, Layout]
+
 _DTYPE_CODES: Final = {dtype: (code, dtype.itemsize_bytes) for code, dtype in enumerate(DTYPES)}
 _FLOAT32: Final = Struct(f"{len(FEATURES)}f")
 MOST_ALIGNED: Final = 64
@@ -152,6 +154,14 @@ def feature_matrix(problems: Sequence[ConvProblem]) -> np.ndarray:
     float32 array of shape (n_problems, n_features)
     """
     return Quantities(sizes_of(problems), *codes_of(problems)).features()
+
+
+def kinds_of(problems: Sequence[ConvProblem]) -> dict[Kind, np.ndarray]:
+    """The places of the problems of each dtype and layout, in the order of their names."""
+    found: dict[Kind, list[int]] = {}
+    for place, problem in enumerate(problems):
+        found.setdefault((problem.dtype, problem.layout), []).append(place)
+    return {kind: np.array(places) for kind, places in sorted(found.items())}
 
 
 def code_of(dtype: DType, layout: Layout) -> tuple[int, bool]:

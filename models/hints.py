@@ -17,7 +17,7 @@ from data.measurement import Device
 from data.problem import ConvProblem, DType, Layout
 from data.table import sizes_of
 from kernels.cuda.forecast import KERNELS, VALUES, forecast
-from models.features import Quantities, code_of
+from models.features import Kind, Quantities, code_of, kinds_of
 
 HINTS: Final = (
     *(f"log2_{kernel}_roofline" for kernel in KERNELS),
@@ -33,9 +33,7 @@ _MILLISECOND: Final = np.array([np.inf, np.inf, 1.0])
 """A roofline that is always 1 ms."""
 
 
-def hint_matrix(
-    problems: Sequence[ConvProblem], rooflines: Mapping[tuple[DType, Layout], np.ndarray], device: Device
-) -> np.ndarray:
+def hint_matrix(problems: Sequence[ConvProblem], rooflines: Mapping[Kind, np.ndarray], device: Device) -> np.ndarray:
     """`hints` of many problems, of any dtypes and layouts.
 
     Parameters
@@ -51,10 +49,7 @@ def hint_matrix(
     """
     sizes = sizes_of(problems)
     found = np.empty((len(problems), len(HINTS)), np.float32)
-    kinds: dict[tuple[DType, Layout], list[int]] = {}
-    for row, problem in enumerate(problems):
-        kinds.setdefault((problem.dtype, problem.layout), []).append(row)
-    for kind, rows in kinds.items():
+    for kind, rows in kinds_of(problems).items():
         found[rows] = hints(sizes[rows], *kind, rooflines.get(kind, _MILLISECOND), device)
     return found
 

@@ -17,12 +17,12 @@ import pyarrow.compute as pc
 from data.errors import NotEnoughData
 from data.measurement import Device
 from data.networks import held_out_layers
-from data.problem import ConvProblem, DType, Layout
+from data.problem import ConvProblem
 from data.table import sizes_of
 from models.accuracy import learn_laws
 from models.costs import Costs, device_of, from_table, is_of, layer_of, roofline_ms
 from models.domain import learn_domain
-from models.features import Quantities, code_of, feature_matrix
+from models.features import Kind, Quantities, code_of, feature_matrix, kinds_of
 from models.graft import Arrays, Group, graft, hang, mean_by, nodes_of
 from models.hints import hint_matrix, hints
 from models.teacher import (
@@ -63,7 +63,6 @@ MOST_THREADS: Final = 4
 _LEAST_SHARE: Final = 0.002
 """Of the rows, in which a variant is nearly the best, for the splits to heed it."""
 
-Kind = tuple[DType, Layout]
 Orders = dict[ConvProblem, tuple[str, ...]]
 """The variants of each problem that are likely to run, those believed to be fastest first."""
 
@@ -223,7 +222,7 @@ def _grow_part(
     costs: Costs, device: Device, asked: Sequence[ConvProblem], seed: int, options: Options, each: Each
 ) -> tuple[dict[Kind, Arrays], Orders]:
     """One tree for each dtype and layout, all from one teacher; and how that ranks what is asked."""
-    kinds = _kinds(costs.problems)
+    kinds = kinds_of(costs.problems)
     rooflines = {kind: _roofline(costs.take(rows)) for kind, rows in kinds.items()}
     log_roofline = np.log(
         [roofline_ms(problem, rooflines[problem.dtype, problem.layout].tolist()) for problem in costs.problems]
@@ -262,13 +261,6 @@ def _teaches(problem: ConvProblem) -> bool:
     tree that learned so advised them for the first layers of networks, up to 28 times too slow.
     """
     return problem.gemm_n > 1 or problem.groups > 1
-
-
-def _kinds(problems: Sequence[ConvProblem]) -> dict[Kind, np.ndarray]:
-    found: dict[Kind, list[int]] = {}
-    for row, problem in enumerate(problems):
-        found.setdefault((problem.dtype, problem.layout), []).append(row)
-    return {kind: np.array(rows) for kind, rows in sorted(found.items())}
 
 
 def _roofline(costs: Costs) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -10,8 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from models import train as training
 from models.challenge import Challenge, _without, challenge, hold_out
 from models.costs import from_table, layer_of
+from models.threads import Each, threads
 from models.train import Options, train
 from models.tree_file import TreeModel
 from tests.models import synthetic
@@ -53,6 +56,20 @@ def test_a_challenger_with_more_data_beats_a_champion_with_little_and_says_how(q
     assert found.model.card["changes"]["champion"] == champion.id
     assert found.model.card["changes"]["better"][0]["before"] != found.model.card["changes"]["better"][0]["after"]
     assert found.model.id == train(both, device_id=DEVICE_ID, options=quick).id
+
+
+def test_every_training_of_a_challenge_is_given_the_threads(
+    table: pa.Table, trained: TreeModel, quick: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[int] = []
+
+    def watched(count: int) -> AbstractContextManager[Each]:
+        given.append(count)
+        return threads(count)
+
+    monkeypatch.setattr(training, "threads", watched)
+    challenge(table, trained, device_id=DEVICE_ID, options=quick, variants=synthetic.CATALOGUE, n_threads=2)
+    assert given == [2, 2, 2]
 
 
 def test_a_champion_is_judged_without_the_layers_held_out(table: pa.Table, trained: TreeModel) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,13 +17,15 @@ from data.parquet import SCHEMA, measurements_to_table, table_to_measurements
 from data.parquet import read as read_rows
 from data.problem import DType, Layout
 from data.steadiness import refuse_unsteady_rows
+from models import train as training
 from models.advisor import Advisor
-from models.costs import from_table
+from models.costs import Costs, from_table
 from models.features import FEATURES, feature_matrix, features
 from models.graft import nodes_of
+from models.hints import HINTS
 from models.judging import Score, judge
 from models.registry import SHIPPED
-from models.teacher import sample_like, saturate
+from models.teacher import Lesson, Teacher, sample_like, saturate
 from models.train import Options, _kept, _split_for_time, data_digest, fit_beside, train, training_set
 from models.tree_file import CARD_FILE, RANKING_ARRAYS, TREE_FILE, TreeModel, read, walk, write
 from tests.models import synthetic
@@ -225,6 +228,28 @@ def test_asking_the_teacher_changes_no_tree_and_ranks_what_was_measured_well(
     assert list(orders) == list(costs.problems[::7])
     known = costs.take(range(0, len(costs.problems), 7))
     assert Score.of(judge(known, lambda problem: orders[problem])).geometric_mean < 1.1
+
+
+def test_the_teacher_sees_hints_and_the_tree_features_alone(
+    table: pa.Table, quick: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[int, ...]] = []
+
+    class Watched(Teacher):
+        def __init__(self, costs: Costs, x: np.ndarray, *rest: Any) -> None:
+            seen.append(x.shape[1:])
+            super().__init__(costs, x, *rest)
+
+        def label(self, x: np.ndarray) -> Lesson:
+            seen.append(x.shape[1:])
+            return super().label(x)
+
+    monkeypatch.setattr(training, "Teacher", Watched)
+    costs = from_table(table, synthetic.DEVICE.id)
+    model, _ = fit_beside(costs, synthetic.DEVICE, costs.problems[:3], options=quick)
+    assert len(seen) > 2
+    assert set(seen) == {(len(FEATURES) + len(HINTS),)}
+    assert model.arrays["feature"].max() < len(FEATURES)
 
 
 @pytest.mark.slow
