@@ -16,6 +16,7 @@ from kernels.cpu.threads import available_cores
 from models.registry import Registry
 from models.shared import SharedModels
 from models.tree_file import TreeModel
+from models.walk import ON_CORES, Walk
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +46,13 @@ class Trained:
 
 
 def retrain(
-    store_url: str, home: Path, device_id: str, *, is_forced: bool, on_progress: OnProgress | None = None
+    store_url: str,
+    home: Path,
+    device_id: str,
+    *,
+    is_forced: bool,
+    on_progress: OnProgress | None = None,
+    walk: Walk = ON_CORES,
 ) -> dict[str, Any]:
     """Train, compare on layers held out from both, and change the tree in use if the new one is no worse.
 
@@ -59,6 +66,8 @@ def retrain(
     is_forced : bool
         Use the new tree whatever the comparison says.
     on_progress : callable (fraction, message)
+    walk : Walk
+        As in `models.train.train`.
 
     Returns
     -------
@@ -69,7 +78,7 @@ def retrain(
     ------
     NotEnoughData, UnknownDevice, StoreError
     """
-    found = train(store_url, home, device_id, is_forced=is_forced, on_progress=on_progress)
+    found = train(store_url, home, device_id, is_forced=is_forced, on_progress=on_progress, walk=walk)
     with Store(store_url) as store:
         models = SharedModels(Registry(home), store.engine)
         models.join()
@@ -78,7 +87,13 @@ def retrain(
 
 
 def train(
-    store_url: str, home: Path, device_id: str, *, is_forced: bool, on_progress: OnProgress | None = None
+    store_url: str,
+    home: Path,
+    device_id: str,
+    *,
+    is_forced: bool,
+    on_progress: OnProgress | None = None,
+    walk: Walk = ON_CORES,
 ) -> Trained:
     """What `retrain` does, but for keeping the tree: whoever asked does that, all of it or nothing.
 
@@ -107,6 +122,7 @@ def train(
         device_id=device_id,
         on_progress=lambda share: tell(0.05 + 0.85 * share, f"training on {table.num_rows} measurements"),
         n_threads=max(1, min(MOST_THREADS, available_cores() // 2)),  # the others answer
+        walk=walk,
     )
     tell(0.95, "storing the tree")
     result = {

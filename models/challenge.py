@@ -25,6 +25,7 @@ from models.gate import objections
 from models.judging import Result, Score, judge
 from models.train import Options, fit, train, trainable
 from models.tree_file import TreeModel, with_card, with_scores
+from models.walk import ON_CORES, Walk
 
 HOLD_OUT_PARTS: Final = 5
 """One of so many parts of the layers is held out to judge a retrained tree."""
@@ -71,12 +72,13 @@ def challenge(
     variants: Mapping[str, Variant] = VARIANTS,
     on_progress: Progress | None = None,
     n_threads: int = 1,
+    walk: Walk = ON_CORES,
 ) -> Challenge:
     """Train a challenger, and compare it with the champion on layers held out from both.
 
     Parameters
     ----------
-    table, device_id, seed, options, n_threads
+    table, device_id, seed, options, n_threads, walk
         As in `train`.
     champion : TreeModel or None
         The tree in use.
@@ -97,7 +99,7 @@ def challenge(
     costs = from_table(table, device_id)
     known, unseen = hold_out(costs)
     device = device_of(table, device_id)
-    rehearsal = fit(known, device, seed=seed, options=options, n_threads=n_threads)
+    rehearsal = fit(known, device, seed=seed, options=options, n_threads=n_threads, walk=walk)
     results = _results(rehearsal, unseen, variants)
     slowdown = Score.of(results).geometric_mean
     confidence = calibrate(Advisor(rehearsal, variants=variants), unseen)
@@ -105,11 +107,11 @@ def challenge(
     champion_slowdown, changes = math.nan, None
     against: tuple[str, ...] = ()
     if champion:
-        earlier = _results(_without(champion, table, unseen, n_threads), unseen, variants)
+        earlier = _results(_without(champion, table, unseen, n_threads, walk), unseen, variants)
         champion_slowdown = Score.of(earlier).geometric_mean
         changes, against = changes_between(earlier, results), objections(earlier, results)
     report(0.65)
-    model = train(table, device_id=device_id, seed=seed, options=options, n_threads=n_threads)
+    model = train(table, device_id=device_id, seed=seed, options=options, n_threads=n_threads, walk=walk)
     scores = {"held_out_slowdown": slowdown, "held_out_layers": len({layer_of(each) for each in unseen.problems})}
     report(1.0)
     model = with_card(with_scores(model, scores), confidence=confidence)
@@ -140,14 +142,17 @@ def _results(model: TreeModel, costs: Costs, variants: Mapping[str, Variant]) ->
     return judge(costs, Advisor(model, variants=variants).predict_order)
 
 
-def _without(champion: TreeModel, table: pa.Table, unseen: Costs, n_threads: int = 1) -> TreeModel:
+def _without(
+    champion: TreeModel, table: pa.Table, unseen: Costs, n_threads: int = 1, walk: Walk = ON_CORES
+) -> TreeModel:
     """The champion's recipe on its data but for these layers, or the champion where its data is not there."""
     layers = {layer_of(problem) for problem in unseen.problems}
     try:
         until = pa.scalar(datetime.fromisoformat(champion.card["data_until"]), table["measured_at"].type)
         seed, options = champion.card["seed"], Options(**champion.card["options"])
         costs = from_table(table.filter(pc.less_equal(table["measured_at"], until)), champion.device.id)
-        return fit(split(costs, layers)[0], champion.device, seed=seed, options=options, n_threads=n_threads)
+        known, _ = split(costs, layers)
+        return fit(known, champion.device, seed=seed, options=options, n_threads=n_threads, walk=walk)
     except (NotEnoughData, KeyError, TypeError, ValueError):
         return champion
 

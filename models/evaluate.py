@@ -39,6 +39,7 @@ from models.judging import (
 from models.peers import Peers
 from models.train import Options, Orders, trainable
 from models.tuning import Worth, worth
+from models.walk import ON_CORES, Walk
 
 Progress = Callable[[float], None]
 """Told the share that is done, from 0 to 1."""
@@ -153,6 +154,7 @@ def evaluate(
     options: Options | None = None,
     variants: Mapping[str, Variant] = VARIANTS,
     jobs: int | None = None,
+    walk: Walk = ON_CORES,
     on_progress: Progress | None = None,
 ) -> Report:
     """Hold out each network in turn: train on every layer that it does not have, choose for those it has.
@@ -174,7 +176,8 @@ def evaluate(
     variants : mapping of str to Variant
         The catalogue, whose rules mask the choices.
     jobs : int, optional
-        As in `models.fits.fit_each`; what comes out does not depend on it.
+    walk : Walk
+        As in `models.fits.fit_each`; what comes out does not depend on them.
     on_progress : callable
 
     Raises
@@ -192,7 +195,7 @@ def evaluate(
     chosen, peers = _picks(picks, device_id), peers or Peers()
     left_out, never = _Found(), _Found()
     asked = [part.problems for _, part in splits]
-    fits = fit_each(known, device, asked=asked, seed=seed, options=options, jobs=jobs)
+    fits = fit_each(known, device, asked=asked, seed=seed, options=options, jobs=jobs, walk=walk)
     for done, (fold, (tree, orders)) in enumerate(zip(folds, fits, strict=True)):
         found = never if fold.is_never_trained else left_out
         advisor, teacher = Advisor(tree, device, variants=variants), partial(_applicable, orders, variants, device)

@@ -20,6 +20,7 @@ from models.costs import Costs, layer_of
 from models.graft import mean_by
 from models.leaf import MIN_SUPPORT
 from models.threads import Each
+from models.walk import ON_CORES, Tree, Walk
 
 CAP: Final = 3.0
 """Largest log slowdown told apart, about 20x; what refusals count as."""
@@ -53,9 +54,6 @@ _TRIES: Final = 50
 _JITTER_OCTAVES: Final = 0.6
 _AS_MEASURED: Final = 0.8
 """Of the sizes of made-up problems, those that stay as they were measured."""
-
-_BLOCK: Final = 2**14
-"""Rows labelled at a time, by one tree after the other."""
 
 _STEPS: Final = (8, 8, 8, 4, 2, 1)
 """What channels are multiples of, each as likely: for half of them eight, which decides what tensor cores can do."""
@@ -121,6 +119,8 @@ class Teacher:
     seed : int
     each : callable, optional
         As `map`, on several threads: `models.threads.threads`.
+    walk : Walk, optional
+        What walks the trees.
 
     Attributes
     ----------
@@ -128,7 +128,15 @@ class Teacher:
         What was measured of these problems. What was left out counts as usual, what did not run as the largest.
     """
 
-    def __init__(self, costs: Costs, x: np.ndarray, log_roofline: np.ndarray, seed: int, each: Each = map) -> None:
+    def __init__(
+        self,
+        costs: Costs,
+        x: np.ndarray,
+        log_roofline: np.ndarray,
+        seed: int,
+        each: Each = map,
+        walk: Walk = ON_CORES,
+    ) -> None:
         log_slowdown, runs = costs.log_slowdown(CAP), np.isfinite(costs.time_ms).astype(float)
         contenders = _contenders(log_slowdown)
         known = [
@@ -142,10 +150,11 @@ class Teacher:
         log_time = np.log(costs.time_ms[:, contenders]) - log_roofline[:, None]
         cost, slowdown, support, workspace = (values.astype(np.float32) for values in filled)
         self.measured = Lesson(contenders, cost, slowdown, support, workspace, log_best)
-        self._randomised = _Randomised(x, filled, seed, _TREES, each)
-        self._boosted = list(each(lambda times: _Boosted(x, times, seed), log_time.T))
-        randomised = _Randomised(x, [log_best[:, None]], seed, _TREES, each)
-        self._best = randomised, _Boosted(x, log_best, seed, _FOR_BEST)
+        self._walk = walk
+        self._randomised = _Randomised(x, filled, seed, _TREES, each, walk)
+        self._boosted = [walk.boosted(fitted) for fitted in each(lambda times: _boosted(x, times, seed), log_time.T)]
+        randomised = _Randomised(x, [log_best[:, None]], seed, _TREES, each, walk)
+        self._best = randomised, walk.boosted(_boosted(x, log_best, seed, _FOR_BEST))
 
     def label(self, x: np.ndarray) -> Lesson:
         """What it believes of problems with these features.
@@ -154,15 +163,17 @@ class Teacher:
         ----------
         x : float32 array of shape (n, n_features)
         """
-        cost, log_slowdown, support, workspace = self._randomised.predict(x)
+        held = self._walk.hold(x)
+        cost, log_slowdown, support, workspace = self._randomised.predict(held)
         is_likely = support[:, self.measured.contenders] >= MIN_SUPPORT
         times = np.full(is_likely.shape, np.inf, np.float32)
-        for place, (boosted, rows) in enumerate(zip(self._boosted, is_likely.T, strict=True)):
-            times[rows, place] = boosted.predict(x[rows])
+        for place, (boosted, likely) in enumerate(zip(self._boosted, is_likely.T, strict=True)):
+            rows = np.flatnonzero(likely)
+            times[rows, place] = boosted(held, rows)
         cost *= _RANDOMISED_SHARE
         cost += (1 - _RANDOMISED_SHARE) * _cost_by_time(times)
         randomised, boosted = self._best
-        log_best = (randomised.predict(x)[0][:, 0] + boosted.predict(x)) / 2
+        log_best = (randomised.predict(held)[0][:, 0] + boosted(held, np.arange(len(x)))) / 2
         return Lesson(self.measured.contenders, cost, log_slowdown, support, workspace, log_best)
 
 
@@ -180,7 +191,13 @@ def orders_of(lesson: Lesson, variants: Sequence[str]) -> list[tuple[str, ...]]:
     ]
 
 
-def unseen_error(costs: Costs, x: np.ndarray, seed: int, each: Each = map) -> np.ndarray:
+def unseen_error(
+    costs: Costs,
+    x: np.ndarray,
+    seed: int,
+    each: Each = map,
+    walk: Walk = ON_CORES,
+) -> np.ndarray:
     """How far predictions are off on layers that were not trained on, by cross-validation over layers.
 
     Returns
@@ -194,7 +211,8 @@ def unseen_error(costs: Costs, x: np.ndarray, seed: int, each: Each = map) -> np
     layers = [layer_of(problem).key for problem in costs.problems]
     off = np.zeros(len(truth))
     for known, unseen in GroupKFold(min(_FOLDS, len(set(layers)))).split(x, groups=layers):
-        (guess,) = _Randomised(x[known], [truth[known]], seed, _TREES // _FOLDS, each).predict(x[unseen])
+        forest = _Randomised(x[known], [truth[known]], seed, _TREES // _FOLDS, each, walk)
+        (guess,) = forest.predict(walk.hold(x[unseen]))
         is_near = guess <= np.maximum(guess.min(axis=1, keepdims=True), CONTENDER_LOG_SLOWDOWN)
         squares = np.where(is_near, np.minimum(np.abs(guess - truth[unseen]), 1.0) ** 2, 0.0)
         off[unseen] = np.sqrt(squares.sum(axis=1) / is_near.sum(axis=1))
@@ -294,13 +312,22 @@ class _Randomised:
     most often a single one, whose targets all trees share: of each tree there are only nodes in memory.
     """
 
-    def __init__(self, x: np.ndarray, targets: Sequence[np.ndarray], seed: int, count: int, each: Each = map) -> None:
+    def __init__(
+        self,
+        x: np.ndarray,
+        targets: Sequence[np.ndarray],
+        seed: int,
+        count: int,
+        each: Each = map,
+        walk: Walk = ON_CORES,
+    ) -> None:
         from sklearn.tree import ExtraTreeRegressor
 
         y = np.concatenate(targets, axis=1)
         deciding = targets[0] if np.ptp(targets[0], axis=0).any() else y
         self._ends = np.cumsum([values.shape[1] for values in targets])[:-1]
-        self._trees, values, n_values = [], [y], len(y)
+        values, n_values = [y], len(y)
+        self._trees: list[Tree] = []
 
         def grow(place: int) -> tuple[Any, np.ndarray]:
             tree = _bare(ExtraTreeRegressor(random_state=seed + place).fit(x, deciding).tree_)
@@ -317,17 +344,11 @@ class _Randomised:
                 source[shared] = n_values + np.arange(len(shared))
                 n_values += len(shared)
             self._trees.append((tree, source))
-        self._values = np.concatenate(values).astype(np.float32)
+        self._mean = walk.mean(self._trees, np.concatenate(values).astype(np.float32))
 
-    def predict(self, x: np.ndarray) -> list[np.ndarray]:
-        """Each target of rows of x, float32 arrays of as many rows."""
-        mean = np.zeros((len(x), self._values.shape[1]), np.float32)
-        for first in range(0, len(x), _BLOCK):
-            some, total = x[first : first + _BLOCK], mean[first : first + _BLOCK]
-            for tree, source in self._trees:
-                total += self._values[source[tree.apply(some)]]
-        mean /= np.float32(len(self._trees))
-        return np.split(mean, self._ends, axis=1)
+    def predict(self, held: Any) -> list[np.ndarray]:
+        """Each target of rows that the walk holds, float32 arrays of as many rows."""
+        return np.split(self._mean(held), self._ends, axis=1)
 
 
 def _bare(tree: Any) -> Any:
@@ -338,22 +359,12 @@ def _bare(tree: Any) -> Any:
     return bare
 
 
-class _Boosted:
+def _boosted(x: np.ndarray, y: np.ndarray, seed: int, options: Mapping[str, Any] = MappingProxyType({})) -> Any:
     """Gradient-boosted trees, trained where y is known."""
+    from sklearn.ensemble import HistGradientBoostingRegressor
 
-    def __init__(
-        self, x: np.ndarray, y: np.ndarray, seed: int, options: Mapping[str, Any] = MappingProxyType({})
-    ) -> None:
-        from sklearn.ensemble import HistGradientBoostingRegressor
-
-        known = np.isfinite(y)
-        regressor = HistGradientBoostingRegressor(**{**_BOOSTING, **options}, random_state=seed)
-        self._fitted = regressor.fit(x[known], y[known])
-
-    def predict(self, x: np.ndarray) -> np.ndarray:
-        """What they say of rows of x, float64 array."""
-        predicted: np.ndarray = self._fitted.predict(x) if len(x) else np.empty(0)
-        return predicted
+    known = np.isfinite(y)
+    return HistGradientBoostingRegressor(**{**_BOOSTING, **options}, random_state=seed).fit(x[known], y[known])
 
 
 def _cost_by_time(log_times: np.ndarray) -> np.ndarray:

@@ -37,6 +37,7 @@ from models.teacher import (
 )
 from models.threads import Each, threads
 from models.tree_file import DOMAIN, LEAF, RANKING, RANKING_ARRAYS, TreeModel, make, with_card
+from models.walk import ON_CORES, Walk
 
 _MOST_SAMPLED: Final = 20
 """Made-up problems to one measured: a teacher of few layers knows no more than that."""
@@ -103,6 +104,7 @@ def train(
     options: Options | None = None,
     created: datetime | None = None,
     n_threads: int = 1,
+    walk: Walk = ON_CORES,
 ) -> TreeModel:
     """Train the tree of a device.
 
@@ -117,7 +119,8 @@ def train(
     created : datetime
         By default that of the newest measurement, so that the same data give the same card.
     n_threads : int
-        Decide how long it takes, and nothing else.
+    walk : Walk
+        These two decide how long it takes, and nothing else.
 
     Returns
     -------
@@ -131,7 +134,16 @@ def train(
     device = device_of(table, device_id)
     until = pc.max(table.filter(is_of(table, device_id))["measured_at"]).as_py()
     costs = from_table(table, device_id)
-    model = fit(costs, device, seed=seed, options=options, created=created, data_until=until, n_threads=n_threads)
+    model = fit(
+        costs,
+        device,
+        seed=seed,
+        options=options,
+        created=created,
+        data_until=until,
+        n_threads=n_threads,
+        walk=walk,
+    )
     return with_card(model, errors=learn_laws(table, device_id))
 
 
@@ -144,10 +156,19 @@ def fit(
     created: datetime | None = None,
     data_until: datetime | None = None,
     n_threads: int = 1,
+    walk: Walk = ON_CORES,
 ) -> TreeModel:
     """Train from costs already gathered, the newest of which was measured at ``data_until``; see `train`."""
     tree, _ = fit_beside(
-        costs, device, (), seed=seed, options=options, created=created, data_until=data_until, n_threads=n_threads
+        costs,
+        device,
+        (),
+        seed=seed,
+        options=options,
+        created=created,
+        data_until=data_until,
+        n_threads=n_threads,
+        walk=walk,
     )
     return tree
 
@@ -162,6 +183,7 @@ def fit_beside(
     created: datetime | None = None,
     data_until: datetime | None = None,
     n_threads: int = 1,
+    walk: Walk = ON_CORES,
 ) -> tuple[TreeModel, Orders]:
     """As `fit`, and beside the tree how its teacher ranks some problems, which neither has seen.
 
@@ -172,7 +194,7 @@ def fit_beside(
     if len(costs.problems) < MIN_PROBLEMS:
         raise NotEnoughData(f"device {device.id}: {len(costs.problems)} problems; allowed: at least {MIN_PROBLEMS}")
     with threads(n_threads) as each:
-        trees, orders = _grow_all(costs, device, asked, seed, options, each)
+        trees, orders = _grow_all(costs, device, asked, seed, options, each, walk)
     card = {"created": _iso(created), "data_until": _iso(data_until or created)} | _card(costs, seed, options)
     sizes, domain = learn_domain(costs.problems)
     arrays = graft(trees) | {DOMAIN: sizes}
@@ -191,7 +213,7 @@ def trainable(costs: Costs) -> Costs:
 
 
 def _grow_all(
-    costs: Costs, device: Device, asked: Sequence[ConvProblem], seed: int, options: Options, each: Each
+    costs: Costs, device: Device, asked: Sequence[ConvProblem], seed: int, options: Options, each: Each, walk: Walk
 ) -> tuple[dict[Group, Arrays], Orders]:
     """One tree for each dtype and layout, and one more for its grouped layers; and how the teachers rank what is asked.
 
@@ -201,7 +223,7 @@ def _grow_all(
     is_grouped = np.array([problem.groups > 1 for problem in costs.problems])
     parts = [costs.take(np.flatnonzero(wanted)) for wanted in (~is_grouped, is_grouped)]
     if min(len(part.problems) for part in parts) < MIN_PROBLEMS:
-        trees, orders = _grow_part(costs, device, asked, seed, options, each)
+        trees, orders = _grow_part(costs, device, asked, seed, options, each, walk)
         return {(*kind, False): tree for kind, tree in trees.items()}, orders
     share = replace(
         options,
@@ -212,14 +234,14 @@ def _grow_all(
     orders = {}
     for has_groups, part, its_options in zip((False, True), parts, (options, share), strict=True):
         mine = [problem for problem in asked if (problem.groups > 1) is has_groups]
-        trees, its_orders = _grow_part(part, device, mine, seed, its_options, each)
+        trees, its_orders = _grow_part(part, device, mine, seed, its_options, each, walk)
         found |= {(*kind, has_groups): tree for kind, tree in trees.items()}
         orders |= its_orders
     return found, orders
 
 
 def _grow_part(
-    costs: Costs, device: Device, asked: Sequence[ConvProblem], seed: int, options: Options, each: Each
+    costs: Costs, device: Device, asked: Sequence[ConvProblem], seed: int, options: Options, each: Each, walk: Walk
 ) -> tuple[dict[Kind, Arrays], Orders]:
     """One tree for each dtype and layout, all from one teacher; and how that ranks what is asked."""
     kinds = kinds_of(costs.problems)
@@ -228,10 +250,11 @@ def _grow_part(
         [roofline_ms(problem, rooflines[problem.dtype, problem.layout].tolist()) for problem in costs.problems]
     )
     x = feature_matrix(costs.problems)
-    off = unseen_error(costs, x, seed, each)
+    off = unseen_error(costs, x, seed, each, walk)
     n_sampled = min(options.n_sampled, _MOST_SAMPLED * len(costs.problems))
     shapes = sizes_of(sample_like(costs.problems, n_sampled, np.random.default_rng(seed)))
-    teacher = Teacher(costs, _seen(x, hint_matrix(costs.problems, rooflines, device)), log_roofline, seed, each)
+    seen = _seen(x, hint_matrix(costs.problems, rooflines, device))
+    teacher = Teacher(costs, seen, log_roofline, seed, each, walk)
 
     def grow(kind: Kind) -> Arrays:
         rows = kinds[kind]

@@ -22,10 +22,14 @@ if TYPE_CHECKING:
     from models.evaluate import Part, Report
     from models.judging import Score
     from models.tree_file import TreeModel
+    from models.walk import Walk
 
 log = logging.getLogger(__name__)
 
 TrainedDevice = Annotated[str, typer.Option(help="Device whose measurements to use.")]
+Labeller = Annotated[
+    int | None, typer.Option(min=0, help="GPU that labels what trees learn from, as CUDA counts; else the processor.")
+]
 
 
 def train(
@@ -35,19 +39,22 @@ def train(
     ship: Annotated[
         bool, typer.Option("--ship", help="Only write the new tree, to where the project ships it, if it is no worse.")
     ] = False,
+    gpu: Labeller = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a tree on the store's measurements; it is used from then on if it is no worse on layers held out."""
     from app.retrain import retrain
     from models.registry import SHIPPED
 
-    settings = load_settings()
+    settings, walk = load_settings(), _walk(gpu)
     folder = SHIPPED / device if ship else output
     if output and (force or ship):
         raise InvalidInput("--output", str(output), "neither --force nor --ship beside it")
     with progress_bar() as show:
         if folder:
-            result = _train_into(folder, device, lambda share: show(share, 1, "training"), ship=ship, is_forced=force)
+            result = _train_into(
+                folder, device, lambda share: show(share, 1, "training"), ship=ship, is_forced=force, walk=walk
+            )
         else:
             result = retrain(
                 settings.store_url,
@@ -55,6 +62,7 @@ def train(
                 device,
                 is_forced=force,
                 on_progress=lambda fraction, doing: show(fraction, 1, doing),
+                walk=walk,
             )
     if as_json:
         print_json(result)
@@ -68,11 +76,13 @@ def evaluate(
         str, typer.Option(help="Networks or groups judged all together by a tree that has none of their layers.")
     ] = HELD_OUT,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes; without it, one a processor.")] = None,
+    gpu: Labeller = None,
     as_json: AsJson = False,
 ) -> None:
     """Judge trees on networks they were not trained on, beside the single best variant, cuDNN and PyTorch."""
+    walk = _walk(gpu)
     with _filled_store(device) as store, progress_bar() as show:
-        report = _judge(store, device, jobs, lambda share: show(share, 1, "leaving out networks"), networks)
+        report = _judge(store, device, jobs, lambda share: show(share, 1, "leaving out networks"), walk, networks)
     if as_json:
         print_json(report.to_dict())
         return
@@ -82,8 +92,21 @@ def evaluate(
     _show_tuning(report)
 
 
+def _walk(gpu: int | None) -> Walk:
+    """What walks the teacher's trees."""
+    from models.walk import ON_CORES
+    from models.walk_gpu import OnGpu
+
+    return ON_CORES if gpu is None else OnGpu(gpu)
+
+
 def _judge(
-    store: Store, device: str, jobs: int | None, on_progress: Callable[[float], None], names: str = HELD_OUT
+    store: Store,
+    device: str,
+    jobs: int | None,
+    on_progress: Callable[[float], None],
+    walk: Walk,
+    names: str = HELD_OUT,
 ) -> Report:
     from data import networks
     from models.evaluate import evaluate as judge
@@ -99,6 +122,7 @@ def _judge(
         never_trained=None if names == HELD_OUT else never_trained,
         peers=read_peers(peers) if peers.exists() else None,
         jobs=jobs,
+        walk=walk,
         on_progress=on_progress,
     )
 
@@ -133,7 +157,7 @@ def _show_tuning(report: Report) -> None:
 
 
 def _train_into(
-    folder: Path, device: str, on_progress: Callable[[float], None], *, ship: bool, is_forced: bool = False
+    folder: Path, device: str, on_progress: Callable[[float], None], *, ship: bool, is_forced: bool, walk: Walk
 ) -> dict[str, Any]:
     """Train, and write the tree to a folder; what ships says on its card what it is worth on networks left out.
 
@@ -153,10 +177,11 @@ def _train_into(
             device_id=device,
             on_progress=lambda share: on_progress(share / 2),
             n_threads=min(MOST_THREADS, available_cores()),
+            walk=walk,
         )
         model, is_written = found.model, is_forced or found.is_no_worse
         if ship and is_written:
-            report = _judge(store, device, None, lambda share: on_progress(0.5 + share / 2))
+            report = _judge(store, device, None, lambda share: on_progress(0.5 + share / 2), walk)
             model = with_scores(model, scores_of(report))
     if is_written:
         write(folder, model)

@@ -174,6 +174,8 @@ def test_convolve_all_runs_every_variant_of_the_device(home):
         (("convolve", "8-1-3-4-3", "--variant", "cpu.fft", "--all"), "variant is 'cpu.fft'; allowed: nothing beside"),
         (("advise", "8-1-3-4-3", "--device", "abacus"), "unknown device 'abacus'"),
         (("advise", "8-1-3-4-3", "--pareto", "--snippet"), "options is '--pareto --snippet'; allowed: one of --pareto"),
+        (("train", "--gpu", "1000"), "gpu is 1000; allowed: a GPU that CUDA finds, of which there are"),
+        (("evaluate", "--gpu", "1000"), "gpu is 1000; allowed: a GPU that CUDA finds, of which there are"),
         (("train", "--output", "x", "--force"), "--output is 'x'; allowed: neither --force nor --ship beside it"),
         (("advise", "8-1-3-4-3", "--max-slowdown", "2"), "--max-slowdown is 2.0; allowed: a finite number, with"),
         (("advise", "8-1-3-4-3", "--max-error", "1e-5"), "--max-error is 1e-05; allowed: a number above 0, with"),

@@ -17,6 +17,7 @@ from models.costs import from_table, layer_of
 from models.threads import Each, threads
 from models.train import Options, train
 from models.tree_file import TreeModel
+from models.walk import OnCores, Walk
 from tests.models import synthetic
 
 DEVICE_ID = synthetic.DEVICE.id
@@ -58,7 +59,7 @@ def test_a_challenger_with_more_data_beats_a_champion_with_little_and_says_how(q
     assert found.model.id == train(both, device_id=DEVICE_ID, options=quick).id
 
 
-def test_every_training_of_a_challenge_is_given_the_threads(
+def test_every_training_of_a_challenge_is_given_the_threads_and_the_walk(
     table: pa.Table, trained: TreeModel, quick: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[int] = []
@@ -67,9 +68,18 @@ def test_every_training_of_a_challenge_is_given_the_threads(
         given.append(count)
         return threads(count)
 
+    walks: list[Walk] = []
+
+    def grown(*arguments: Any) -> Any:
+        walks.append(arguments[-1])
+        return grow(*arguments)
+
+    grow, walk = training._grow_all, OnCores()
     monkeypatch.setattr(training, "threads", watched)
-    challenge(table, trained, device_id=DEVICE_ID, options=quick, variants=synthetic.CATALOGUE, n_threads=2)
+    monkeypatch.setattr(training, "_grow_all", grown)
+    challenge(table, trained, device_id=DEVICE_ID, options=quick, variants=synthetic.CATALOGUE, n_threads=2, walk=walk)
     assert given == [2, 2, 2]
+    assert [each is walk for each in walks] == [True] * 3
 
 
 def test_a_champion_is_judged_without_the_layers_held_out(table: pa.Table, trained: TreeModel) -> None:

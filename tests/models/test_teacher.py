@@ -11,7 +11,7 @@ import pytest
 from sklearn.tree import ExtraTreeRegressor
 from threadpoolctl import threadpool_limits
 
-from models import teacher
+from models import teacher, walk
 from models.costs import Costs, from_table
 from models.features import feature_matrix
 from models.teacher import (
@@ -141,7 +141,7 @@ def test_of_each_tree_only_the_nodes_are_kept_and_they_part_rows_as_before() -> 
 def test_problems_labelled_together_are_labelled_as_alone(costs: Costs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(teacher._BOOSTING, "max_iter", 10)
     monkeypatch.setattr(teacher, "_FOR_BEST", {})
-    monkeypatch.setattr(teacher, "_BLOCK", 7)
+    monkeypatch.setattr(walk, "_BLOCK", 7)
     x = feature_matrix(costs.problems)
     with threadpool_limits(1):
         taught = Teacher(costs, x, np.log(costs.best_ms), seed=0)
