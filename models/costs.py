@@ -36,6 +36,10 @@ Of those that apply: what measures on demand leaves the others out, which a swee
 MIN_WINS_KNOWN: Final = 0.95
 """Or if those that have one are the fastest on this share of such problems: others are seldom missed."""
 
+_LONGEST_LAUNCH_MS: Final = 50.0
+_FARTHEST_BEHIND: Final = 1000.0
+"""A first launch beyond both was not the device's time: the host was busy, or a library loaded."""
+
 _LEAST_SUCH: Final = 100
 """Problems of a dtype and layout that tell which variants are the fastest there."""
 
@@ -148,8 +152,9 @@ def from_table(table: pa.Table, device_id: str) -> Costs:
     Costs
         Problems and variants in sorted order, whatever the order of rows. Where a variant was timed several times the
         median counts; a pruned one without a sample is as far behind as at a smaller batch. One whose launch took
-        longer than a larger batch does is unknown: the host was busy. What a variant did where its rule has come to say
-        no does not count. Problems with too few outcomes to tell the best are left out.
+        longer than a larger batch does, or than any kernel would, is unknown, since the host was busy, and so is one
+        left out behind nothing else. What a variant did where its rule has come to say no does not count. Problems with
+        too few outcomes to tell the best are left out.
 
     Raises
     ------
@@ -175,10 +180,10 @@ def from_table(table: pa.Table, device_id: str) -> Costs:
     counts &= np.isfinite(row_ms)
     time_ms = np.where(is_ruled_out, np.nan, _median_by(cells[counts], row_ms[counts], shape))
     is_pruned = _any_by(cells[outcomes == Outcome.PRUNED], shape) & ~is_measured & ~is_ruled_out
-    is_false = _contradicted(problems, time_ms, is_measured, is_pruned)
+    best_ms = np.where(is_measured, time_ms, np.inf).min(axis=1, keepdims=True)
+    is_false = _false_pruning(problems, time_ms, best_ms, is_measured, is_pruned)
     is_pruned &= ~is_false
     time_ms = np.where(is_false, np.nan, time_ms)
-    best_ms = np.where(is_measured, time_ms, np.inf).min(axis=1, keepdims=True)
     time_ms = np.where(is_pruned & np.isnan(time_ms), LEAST_UNLAUNCHED_SLOWDOWN * best_ms, time_ms)
     workspace = pc.fill_null(pc.cast(table["workspace_bytes"], pa.float64()), math.nan).to_numpy()
     said = np.isfinite(workspace)
@@ -204,20 +209,41 @@ def _ruled_out(problems: Sequence[ConvProblem], variants: Sequence[str], device:
     ).reshape(len(problems), len(variants))
 
 
-def _contradicted(
-    problems: Sequence[ConvProblem], time_ms: np.ndarray, is_measured: np.ndarray, is_pruned: np.ndarray
+def _false_pruning(
+    problems: Sequence[ConvProblem],
+    time_ms: np.ndarray,
+    best_ms: np.ndarray,
+    is_measured: np.ndarray,
+    is_pruned: np.ndarray,
 ) -> np.ndarray:
-    """Where a pruned variant took longer than it does at a larger batch of the layer, bool array of shape (P, V)."""
+    """Where a pruned variant's launch says nothing of it, and where it was left out behind no other launch.
+
+    Parameters
+    ----------
+    problems : sequence of P ConvProblem
+    time_ms : float64 array of shape (P, V)
+        NaN where it was left out.
+    best_ms : float64 array of shape (P, 1)
+    is_measured, is_pruned : bool arrays of shape (P, V)
+
+    Returns
+    -------
+    bool array of shape (P, V)
+    """
     batches: dict[ConvProblem, list[int]] = {}
-    for row in sorted(range(len(problems)), key=lambda row: -problems[row].n):
+    for row in sorted(range(len(problems)), key=lambda row: problems[row].n):
         batches.setdefault(replace(problems[row], n=1), []).append(row)
-    found = np.zeros_like(is_pruned)
+    is_false = is_pruned & (time_ms > np.maximum(_LONGEST_LAUNCH_MS, _FARTHEST_BEHIND * best_ms))
     for rows in batches.values():
         least_ms = np.full(time_ms.shape[1], np.inf)
-        for row in rows:
-            found[row] = is_pruned[row] & (time_ms[row] > least_ms)
+        for row in reversed(rows):
+            is_false[row] |= is_pruned[row] & (time_ms[row] > least_ms)
             least_ms = np.where(is_measured[row], np.minimum(least_ms, time_ms[row]), least_ms)
-    return found
+        is_behind = np.zeros(time_ms.shape[1], dtype=bool)
+        for row in rows:
+            is_false[row] |= is_pruned[row] & np.isnan(time_ms[row]) & ~is_behind
+            is_behind |= ~is_false[row] & (time_ms[row] >= LEAST_UNLAUNCHED_SLOWDOWN * best_ms[row])
+    return is_false
 
 
 def device_of(table: pa.Table, device_id: str) -> Device:

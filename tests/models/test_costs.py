@@ -78,6 +78,34 @@ def test_a_launch_that_took_longer_than_a_larger_batch_says_nothing() -> None:
     assert costs.is_pruned[:, column["slow"]].sum() == costs.is_pruned[:, column["behind"]].sum() == 1
 
 
+@pytest.mark.parametrize(
+    ("best_ms", "launch_ms", "is_known"),
+    [(0.01, 51.0, False), (0.01, 49.0, True), (0.06, 59.0, True), (0.06, 61.0, False)],
+    ids=["long and far behind", "not as long", "not as far behind", "barely"],
+)
+def test_a_launch_that_no_kernel_takes_says_nothing_nor_do_batches_left_out_behind_it(
+    best_ms: float, launch_ms: float, is_known: bool
+) -> None:
+    larger, largest = (replace(PROBLEM, n=factor * PROBLEM.n) for factor in (2, 4))
+    rows = [attempt(name, best_ms, problem=problem) for problem in (PROBLEM, larger, largest) for name in "abc"]
+    rows.append(attempt("pruned", launch_ms, outcome=Outcome.PRUNED))
+    rows += [attempt("pruned", outcome=Outcome.PRUNED, problem=problem) for problem in (larger, largest)]
+    costs = from_table(measurements_to_table(rows), DEVICE.id)
+    column = costs.variants.index("pruned")
+    assert costs.is_known[:, column].tolist() == [is_known] * 3
+    behind = [launch_ms, 10 * best_ms, 10 * best_ms] if is_known else [np.nan] * 3
+    assert costs.time_ms[:, column] == pytest.approx(behind, nan_ok=True)
+
+
+@pytest.mark.parametrize(("factor", "is_known"), [(10.0, True), (9.9, False)])
+def test_a_larger_batch_is_left_out_behind_one_ten_times_slower_alone(factor: float, is_known: bool) -> None:
+    larger = replace(PROBLEM, n=2 * PROBLEM.n)
+    rows = [attempt(name, 1.0, problem=problem) for problem in (PROBLEM, larger) for name in "abc"]
+    rows += [attempt("slow", factor), attempt("slow", outcome=Outcome.PRUNED, problem=larger)]
+    costs = from_table(measurements_to_table(rows), DEVICE.id)
+    assert costs.is_known[costs.problems.index(larger), costs.variants.index("slow")] == is_known
+
+
 def test_cold_rows_and_other_devices_are_left_out() -> None:
     other = Device(id="other", name="Other", kind="cuda")
     found = costs_of(attempt("a", 1.0), attempt("a", 5.0, l2=L2State.COLD), attempt("b", 1.0, device=other))
