@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from benchmarks import plots
+from benchmarks import plots, sureness
 from benchmarks.guidelines.findings import Book
 from benchmarks.measured import ALL_COLUMNS, Column, load
 from benchmarks.plots import advice, guidelines, kernels
+from benchmarks.plots.pages import rewritten
 from data.errors import NotEnoughData
 from models.costs import Costs
 from models.peers import PEERS
@@ -46,6 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     report = chosen.evaluation or RESULTS / f"evaluation-{chosen.device}.json"
     if report.exists():
         advice.write(report, chosen.peers / f"{chosen.device}.parquet", chosen.docs, chosen.readme)
+        sure = sureness.sure_table(sureness.answers(folder, chosen.trained / chosen.device))
+        page = chosen.docs / "advice.md"
+        page.write_text(rewritten(page.read_text(encoding="utf-8"), {"how sure": sure}), encoding="utf-8")
     else:
         print(f"no scores of advice: there is no {report}", file=sys.stderr)
     print(f"the figures of {len(known)} dtypes and layouts, and their parts of the pages in {chosen.docs}")
