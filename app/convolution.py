@@ -57,7 +57,7 @@ class ChosenBy(StrEnum):
     STORED_TIMES = "stored_times"
     """The fastest one measured before on this device, which has no model."""
     MEASURED_NOW = "measured_now"
-    """The fastest of all that apply, measured for this answer."""
+    """The fastest of all that apply, or of the ranking's first, measured for this answer."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,8 @@ class Order:
         None: random ones, and y is not wanted.
     variant : str
         ``advised``, ``all``, or a variant's id.
+    top : int
+        Of what is advised: how many of the ranking's first are measured, the fastest of which answers.
     options : BenchOptions
     is_deterministic : bool
     run_id : str
@@ -79,6 +81,7 @@ class Order:
     problem: ConvProblem
     tensors: tuple[np.ndarray, np.ndarray] | None
     variant: str
+    top: int
     options: BenchOptions
     is_deterministic: bool
     run_id: str
@@ -215,8 +218,13 @@ async def _try_advised(service: Service, trial: _Trial) -> tuple[list[Attempt], 
     applicable = {variant.id: variant for variant in trial.applicable()}
     names, chosen_by = await asyncio.to_thread(_ranking, service, trial.order, trial.device, set(applicable))
     ranked = [applicable[name] for name in names if name in applicable]
-    if ranked:
+    top = trial.order.top
+    if ranked and top == 1:
         return await trial.until_good(ranked), chosen_by
+    if ranked:
+        attempts = await trial.all_of(ranked[:top])
+        is_found = any(attempt.is_good for attempt in attempts)
+        return attempts if is_found else attempts + await trial.until_good(ranked[top:]), ChosenBy.MEASURED_NOW
     attempts = await trial.random(list(applicable.values()))
     if trial.order.tensors is None:
         return attempts, ChosenBy.MEASURED_NOW

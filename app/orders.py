@@ -9,13 +9,13 @@ from typing import Any, Final
 import numpy as np
 
 from app.body import Bytes, parse_strings, parse_values
-from app.convolution import Order
+from app.convolution import ADVISED, Order
 from app.npy import read_npy
 from app.oip import Inference
 from app.schemas import ConvolutionParameters, ConvolutionRequest, problem_from
 from app.settings import Settings
 from app.tensors import from_lists, read_safetensors
-from data.errors import InvalidProblem, InvalidTensor
+from data.errors import InvalidInput, InvalidProblem, InvalidTensor
 from data.problem import ConvProblem, DType, Layout
 from kernels.bench import BenchOptions
 from kernels.reference import HOST_DTYPE
@@ -99,6 +99,8 @@ def check_answer(order: Order, settings: Settings, *, is_json: bool) -> None:
 
 
 def _order(asked: ConvolutionParameters, tensors: tuple[np.ndarray, np.ndarray] | None, settings: Settings) -> Order:
+    if asked.top > 1 and asked.variant != ADVISED:
+        raise InvalidInput("top", asked.top, f"1 beside the variant {asked.variant!r}; more with {ADVISED!r} alone")
     given = asked.given()
     problem = problem_from(given) if tensors is None else _problem_of(*tensors, given)
     limit = settings.workspace_limit_bytes
@@ -108,6 +110,7 @@ def _order(asked: ConvolutionParameters, tensors: tuple[np.ndarray, np.ndarray] 
         problem=problem,
         tensors=tensors,
         variant=asked.variant,
+        top=asked.top,
         options=BenchOptions(workspace_limit_bytes=limit, seed=asked.seed),
         is_deterministic=asked.deterministic,
         run_id=f"http-{secrets.token_hex(6)}",

@@ -165,6 +165,9 @@ class ConvolutionParameters(LayerParameters):
     variant: Annotated[
         str, Field(max_length=200, description="advised, all, or a variant's id.", examples=["advised", "cpu.direct"])
     ] = "advised"
+    top: Annotated[
+        int, Field(ge=1, le=100, description="With advised: measure so many of the ranking's first, keep the fastest.")
+    ] = 1
     seed: Annotated[int, Field(ge=0, le=2**63 - 1, description="Of random operands.")] = 0
     max_workspace_bytes: Annotated[
         int | None, Field(ge=0, le=2**63 - 1, description="Scratch memory; never more than the service's own limit.")

@@ -50,6 +50,7 @@ def convolve(
         str, typer.Option(help="Variants to run, separated by commas; without it, the advised one, or all if none is.")
     ] = "",
     all_: Annotated[bool, typer.Option("--all", help="Run every variant of the device.")] = False,
+    top: Annotated[int, typer.Option(min=1, help="Run so many of the ranking's first.")] = 1,
     dtype: OneDType = DType.FLOAT32,
     layout: OneLayout = Layout.NCHW,
     l2: L2Option = L2State.WARM,
@@ -62,6 +63,8 @@ def convolve(
 
     if all_ and variant:
         raise InvalidInput("variant", variant, "nothing beside --all")
+    if top > 1 and (all_ or variant):
+        raise InvalidInput("--top", top, "1 beside --all and --variant")
     problem = ConvProblem.parse(layer, dtype=dtype, layout=layout)
     wanted = [catalog.get(name).id for name in split_words("variant", variant)] if variant else []
     settings = load_settings(scheduler=scheduler, device=device)
@@ -70,7 +73,7 @@ def convolve(
         if all_:
             wanted = [each.id for each in catalog.for_device_kind(found.kind)]
         if not wanted:
-            wanted = _advised(problem, found, settings)
+            wanted = _advised(problem, found, settings, top)
         options = _options(settings, l2, seed)
         deadline_s = settings.convolution_deadline_s * len(wanted)
         measurements = engine.run(worker.measure, problem, wanted, options, "", deadline_s=deadline_s)
@@ -144,12 +147,12 @@ def sweep(
     _show_report(report, as_json)
 
 
-def _advised(problem: ConvProblem, device: Device, settings: Settings) -> list[str]:
-    """The advised variant; every one of the device where nothing is known of it."""
+def _advised(problem: ConvProblem, device: Device, settings: Settings, top: int) -> list[str]:
+    """The advised variant and those ranked next; every one of the device where nothing is known of it."""
     from kernels import catalog
 
     try:
-        return [advice_for(problem, device.id, settings).variant]
+        return [choice.variant for choice in advice_for(problem, device.id, settings).ranking[:top]]
     except (NoAdvice, UnknownDevice):
         return [each.id for each in catalog.for_device_kind(device.kind)]
 

@@ -47,9 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     report = chosen.evaluation or RESULTS / f"evaluation-{chosen.device}.json"
     if report.exists():
         advice.write(report, chosen.peers / f"{chosen.device}.parquet", chosen.docs, chosen.readme)
-        sure = sureness.sure_table(sureness.answers(folder, chosen.trained / chosen.device))
+        sure = sureness.tables(sureness.answers(folder, chosen.trained / chosen.device))
         page = chosen.docs / "advice.md"
-        page.write_text(rewritten(page.read_text(encoding="utf-8"), {"how sure": sure}), encoding="utf-8")
+        page.write_text(rewritten(page.read_text(encoding="utf-8"), sure), encoding="utf-8")
     else:
         print(f"no scores of advice: there is no {report}", file=sys.stderr)
     print(f"the figures of {len(known)} dtypes and layouts, and their parts of the pages in {chosen.docs}")

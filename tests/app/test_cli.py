@@ -8,13 +8,17 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from app.answers import advice_answer
+from app.cli import measure
+from app.settings import load_settings
 from data.problem import ConvProblem
 from data.store import Store
+from kernels import catalog
 from models.advisor import Advisor
 from models.registry import Registry
 from models.tree_file import TreeModel
@@ -158,6 +162,16 @@ def test_convolve_measures_the_named_variants(home):
     assert all(min(each["samples_ms"]) > 0 and each["max_error"] < 1e-5 for each in results.values())
 
 
+def test_convolve_runs_the_first_of_the_ranking(trained, monkeypatch):
+    monkeypatch.setenv("CONV_ADVISOR_HOME", str(trained))
+    problem, settings = ConvProblem.parse("8-2-3-16-16"), load_settings()
+    assert measure._advised(problem, SMALL_DEVICE, settings, 1) == ["cpu.direct"]
+    assert measure._advised(problem, SMALL_DEVICE, settings, 2) == ["cpu.direct", "cpu.gemm"]
+    unknown = replace(SMALL_DEVICE, id="abacus")
+    every = {each.id for each in catalog.for_device_kind("cpu")}
+    assert set(measure._advised(problem, unknown, settings, 2)) == every, "nothing is known of it"
+
+
 def test_convolve_all_runs_every_variant_of_the_device(home):
     found = answer(home, "convolve", "6-1-1-4-3", "--device", "cpu", "--all")
     outcomes = {each["variant"]: each["outcome"] for each in found["results"]}
@@ -174,6 +188,8 @@ def test_convolve_all_runs_every_variant_of_the_device(home):
         (("convolve", "8-1-3-4-3", "--variant", "cpu.fft", "--all"), "variant is 'cpu.fft'; allowed: nothing beside"),
         (("advise", "8-1-3-4-3", "--device", "abacus"), "unknown device 'abacus'"),
         (("advise", "8-1-3-4-3", "--pareto", "--snippet"), "options is '--pareto --snippet'; allowed: one of --pareto"),
+        (("convolve", "8-1-3-4-3", "--variant", "cpu.fft", "--top", "2"), "--top is 2; allowed: 1 beside --all and"),
+        (("convolve", "8-1-3-4-3", "--all", "--top", "2"), "--top is 2; allowed: 1 beside --all and --variant"),
         (("train", "--gpu", "1000"), "gpu is 1000; allowed: a GPU that CUDA finds, of which there are"),
         (("evaluate", "--gpu", "1000"), "gpu is 1000; allowed: a GPU that CUDA finds, of which there are"),
         (("train", "--output", "x", "--force"), "--output is 'x'; allowed: neither --force nor --ship beside it"),

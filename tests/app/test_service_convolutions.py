@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -18,6 +19,7 @@ import pytest
 from safetensors.numpy import save
 
 from app.tensors import read_safetensors
+from data import parquet
 from data.errors import UnknownDevice
 from data.measurement import Measurement, Outcome
 from data.problem import ConvProblem, DType, Layout
@@ -150,11 +152,63 @@ def test_all_runs_every_applicable_variant_and_tells_what_became_of_each(client:
         np.testing.assert_array_equal(y, reference.convolve(problem, x, weight).astype(np.float32))
 
 
-def _forget(path: Path, *variants: str) -> None:
-    from data import parquet
+def test_the_first_of_the_ranking_are_measured_and_the_fastest_answers(tmp_path: Path) -> None:
+    problem = ConvProblem.parse("5-1-3-2-2")
+    with serving(tmp_path, problem) as own:
+        _forget(tmp_path / "recording.parquet", CRASHING, HANGING)
+        ranking = [each["variant"] for each in own.get("/v1/advice?layer=5-1-3-2-2&device=fake-gpu").json()["ranking"]]
+        store = own.app.state.service.store
+        answer = own.post("/v1/convolutions", json={"layer": problem.short, "top": 2}).json()
+        assert answer["chosen_by"] == "measured_now"
+        assert [attempt["variant"] for attempt in answer["attempts"]] == ranking[:2]
+        assert answer["time_ms"] == pytest.approx(min(TIMES_MS[name] for name in ranking[:2]))
+        assert set(store.summaries([problem], "fake-gpu")[problem.key]) == set(ranking[:2])
+        x, weight = reference.random_operands(problem, seed=1)
+        y, metadata = unpacked(convolve(own, packed(problem, x, weight, top="100")))
+        assert [each["variant"] for each in json.loads(metadata["attempts"])] == ranking
+        assert metadata["variant"] == FAST
+        np.testing.assert_array_equal(y, reference.convolve(problem, x, weight).astype(np.float32))
 
+
+def test_where_none_of_the_first_runs_the_next_one_answers(tmp_path: Path) -> None:
+    problem = ConvProblem.parse("5-1-3-2-2")
+    with serving(tmp_path, problem) as own:
+        path = tmp_path / "recording.parquet"
+        _forget(path, CRASHING, HANGING)
+        ranking = [each["variant"] for each in own.get("/v1/advice?layer=5-1-3-2-2&device=fake-gpu").json()["ranking"]]
+        _refuse(path, *ranking[:2])
+        answer = own.post("/v1/convolutions", json={"layer": problem.short, "top": 2}).json()
+        assert [attempt["variant"] for attempt in answer["attempts"]] == ranking[:3]
+        assert answer["variant"] == ranking[2]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"variant": "all", "top": 2}, "top is 2; allowed: 1 beside the variant 'all'"),
+        ({"variant": SLOW, "top": 3}, f"top is 3; allowed: 1 beside the variant '{SLOW}'"),
+        ({"top": 0}, "top"),
+        ({"top": 101}, "top"),
+    ],
+)
+def test_top_is_for_what_is_advised(client: Client, body: dict[str, Any], message: str) -> None:
+    found = client.post("/v1/convolutions", json={"layer": LAYER, **body})
+    assert found.status_code in (400, 422)
+    assert message in found.text
+
+
+def _forget(path: Path, *variants: str) -> None:
     rows = parquet.table_to_measurements(parquet.read(path, parquet.SCHEMA))
     parquet.write(parquet.measurements_to_table([row for row in rows if row.variant not in variants]), path)
+
+
+def _refuse(path: Path, *variants: str) -> None:
+    rows = parquet.table_to_measurements(parquet.read(path, parquet.SCHEMA))
+    rows = [
+        replace(row, outcome=Outcome.NOT_SUPPORTED, samples_ms=(), max_error=None) if row.variant in variants else row
+        for row in rows
+    ]
+    parquet.write(parquet.measurements_to_table(rows), path)
 
 
 def test_what_was_timed_joins_the_store(client: Client) -> None:

@@ -9,10 +9,13 @@ import pytest
 
 from app.shipped import TIMINGS
 from benchmarks.plots.pages import rewritten
-from benchmarks.sureness import Answer, answers, answers_on, main, sure_table
+from benchmarks.sureness import Answer, answers, answers_on, main, sure_table, tables, top_table
 from data import parquet
+from data.measurement import Outcome
+from data.problem import ConvProblem
 from models.advisor import Advisor
 from models.costs import from_table
+from models.judging import judge
 from models.registry import SHIPPED
 from tests.fakes import SMALL_DEVICE, small_measurements, small_tree
 
@@ -20,8 +23,12 @@ DEVICE = "nvidia-h200"
 PAGE = Path(__file__).parent.parent.parent / "docs" / "advice.md"
 
 
+def answer(confidence: float | None, *slowdowns: float, layout: str = "nchw") -> Answer:
+    return Answer(ConvProblem.parse("7-1-3-8-8", layout=layout), confidence, slowdowns)
+
+
 def test_answers_are_told_by_how_sure_they_are() -> None:
-    found = [Answer(1.0, 1.0), Answer(0.95, 1.05), Answer(0.94, 2.0), Answer(0.2, 1.0), Answer(None, 4.0)]
+    found = [answer(1.0, 1.0), answer(0.95, 1.05), answer(0.94, 2.0), answer(0.2, 1.0), answer(None, 4.0)]
     assert sure_table(found).splitlines()[2:] == [
         "| 95 % and more | 2 (40 %) | 98 % | 100 % | 1.025 · 1.05 · 1.1 |",
         "| 90 % to 95 % | 1 (20 %) | 94 % | 0 % | 2.000 · 2.00 · 2.0 |",
@@ -31,21 +38,43 @@ def test_answers_are_told_by_how_sure_they_are() -> None:
     ]
 
 
+def test_what_is_left_of_the_first_few_is_told_by_dtype_and_layout() -> None:
+    found = [answer(1.0, 4.0, 1.0, 1.0, 1.0), answer(None, 2.0, 2.0, 1.5, 1.0, layout="nhwc")]
+    assert top_table(found).splitlines()[2:] == [
+        "| float32 NCHW | 1 | 4.000 · 4.00 · 4.0 | 1.000 · 1.00 · 1.0 | 1.000 · 1.00 · 1.0 | 1.000 · 1.00 · 1.0 |",
+        "| float32 NHWC | 1 | 2.000 · 2.00 · 2.0 | 2.000 · 2.00 · 2.0 | 1.500 · 1.50 · 1.5 | 1.000 · 1.00 · 1.0 |",
+        "| all | 2 | 2.828 · 3.90 · 4.0 | 1.414 · 1.95 · 2.0 | 1.225 · 1.48 · 1.5 | 1.000 · 1.00 · 1.0 |",
+    ]
+
+
 @pytest.mark.parametrize("is_swapped", [False, True])
 def test_an_answer_is_judged_by_what_was_measured(is_swapped: bool) -> None:
     other = {"cpu.direct": "cpu.gemm", "cpu.gemm": "cpu.direct"}
     rows = [replace(row, variant=other[row.variant]) if is_swapped else row for row in small_measurements(0.01)]
     costs = from_table(parquet.measurements_to_table(rows), SMALL_DEVICE.id)
-    found = answers_on(costs, Advisor(small_tree(0.01)))
-    assert len(found) == len(costs.problems)
-    assert all(answer.confidence is not None and answer.confidence > 0.99 for answer in found)
-    assert [answer.slowdown for answer in found] == pytest.approx([2.0 if is_swapped else 1.0] * len(found))
+    advisor = Advisor(small_tree(0.01))
+    found = answers_on(costs, advisor)
+    assert [each.problem for each in found] == list(costs.problems)
+    assert all(each.confidence is not None and each.confidence > 0.99 for each in found)
+    assert [each.slowdowns[0] for each in found] == [each.slowdown for each in judge(costs, advisor.predict_order)]
+    assert [each.slowdowns[0] for each in found] == pytest.approx([2.0 if is_swapped else 1.0] * len(found))
+    assert {each.slowdowns[1:] for each in found} == {(1.0, 1.0, 1.0)}, "both were measured"
+
+
+def test_a_refused_choice_leaves_its_place_to_the_next() -> None:
+    rows = [
+        replace(row, outcome=Outcome.NOT_SUPPORTED, samples_ms=()) if row.variant == "cpu.direct" else row
+        for row in small_measurements(0.01)
+    ]
+    advisor = Advisor(small_tree(0.01))
+    found = answers_on(from_table(parquet.measurements_to_table(rows), SMALL_DEVICE.id), advisor)
+    assert {each.slowdowns for each in found} == {(1.0, 1.0, 1.0, 1.0)}
+    assert len(found) == 30
 
 
 def test_the_page_says_how_sure_the_shipped_tree_is() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    table = sure_table(answers(TIMINGS / DEVICE, SHIPPED / DEVICE))
-    assert rewritten(page, {"how sure": table}) == page
+    assert rewritten(page, tables(answers(TIMINGS / DEVICE, SHIPPED / DEVICE))) == page
 
 
 def test_without_measurements_there_is_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
