@@ -1,7 +1,7 @@
 """Walking the teacher's trees with many rows: by scikit-learn on the processor's cores, or on a GPU.
 
-A teacher labels millions of made-up layers, each by thousands of trees: on one core half an hour, on a GPU seconds. Both add
-the same numbers in the same order, so that the same labels come out to the last bit.
+A teacher labels millions of made-up layers, each by thousands of trees: on one core half an hour, on a GPU seconds.
+Both add the same numbers in the same order, so that the same labels come out to the last bit.
 """
 
 from __future__ import annotations
