@@ -19,7 +19,7 @@ from models.candidates import Source
 
 if TYPE_CHECKING:
     from app.asked import AskedAdvice
-    from data.store import Summary
+    from data.summary import Summary
 
 
 @dataclass(frozen=True)

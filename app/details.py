@@ -22,7 +22,7 @@ from models.pareto import Bounds, OtherLayout, Pareto, in_other_layout, other_la
 
 if TYPE_CHECKING:
     from data.problem import ConvProblem
-    from data.store import Summary
+    from data.summary import Summary
     from models.advisor import Advice, Advisor
     from models.neighbours import Neighbour
 

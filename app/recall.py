@@ -8,7 +8,8 @@ from time import monotonic
 from typing import Final
 
 from data.problem import ConvProblem
-from data.store import Store, Summary
+from data.store import Store
+from data.summary import Summary
 
 ASK_AGAIN_S: Final = 0.5
 """How old what another process has added to the store may be before it counts; what this one adds counts at once."""

@@ -26,8 +26,9 @@ from data.problem import ConvProblem, DType, Layout
 from models.advisor import Advisor
 from models.costs import Costs, device_of, from_table
 from models.domain import domain_of
+from models.grow import Options
 from models.judging import Result, judge, single_best_order
-from models.train import Options, fit
+from models.train import fit
 
 KINDS: Final[dict[str, Callable[[ConvProblem], bool]]] = {
     "filter 5": lambda problem: problem.r == 5,

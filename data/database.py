@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -24,6 +24,10 @@ from data.tables import PROBLEMS
 
 AnyRow = Row[*tuple[Any, ...]]
 
+ROWS_AT_ONCE: Final = 16_384
+"""Of a large table, on their way in or out."""
+_KEYS_AT_ONCE: Final = 500
+"""Values of one IN list: every database takes so many."""
 _BUSY_TIMEOUT_MS: Final = 30_000
 """How long one writer waits for another."""
 _POSTGRESQL_LIMITS: Final = {
@@ -95,6 +99,11 @@ def _use_write_ahead_log(cursor: sqlite3.Cursor) -> None:
             sleep(0.01)
         else:
             return
+
+
+def in_lists(keys: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Keys in lists that are short enough for one IN each."""
+    return (keys[start : start + _KEYS_AT_ONCE] for start in range(0, len(keys), _KEYS_AT_ONCE))
 
 
 def problem_row(problem: ConvProblem) -> dict[str, Any]:

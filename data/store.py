@@ -3,82 +3,28 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from statistics import median
-from typing import Any, Final, Self
+from typing import Any, Self
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from sqlalchemy import Column, Connection, Select, Table, func, insert, select, update
+from sqlalchemy import Select, Table, func, select
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from data import parquet
-from data.database import AnyRow, bulk_insert, device_row, open_engine, problem_row, to_batch, to_columns
+from data.addition import Guard, add
+from data.database import ROWS_AT_ONCE, AnyRow, in_lists, open_engine, to_batch
 from data.errors import InvalidProblem, StoreError, UnknownDevice
 from data.measurement import Device, L2State, Measurement, Outcome, Pick
 from data.problem import FIELDS, ConvProblem
 from data.schema import upgrade
 from data.steadiness import LEAST_ROWS, refuse_unsteady, refuse_unsteady_rows
+from data.summary import COLUMNS, Summary, summary_of
 from data.tables import DEVICES, IMPORTS, MEASUREMENTS, PICKS, PROBLEMS, VERSIONS
-
-Guard = Callable[[Connection], None]
-"""Called first in the transaction of every addition; what it raises undoes the addition."""
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_KEYS_AT_ONCE: Final = 500
-"""Values of one IN list: every database takes so many."""
-_ROWS_AT_ONCE: Final = 16_384
-_REGISTER_ATTEMPTS: Final = 5
-
-_SUMMARY_COLUMNS: Final = [
-    MEASUREMENTS.c[name]
-    for name in (
-        *("problem_key", "variant", "outcome", "time_ms", "noise", "samples_ms"),
-        *("workspace_bytes", "max_error", "plan", "detail", "measured_at_us"),
-    )
-]
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """What is known of one variant on one problem and device, all attempts taken together.
-
-    Where any attempt was measured only those count, else those that were pruned, else the newest one; an unsteady one
-    has no time.
-
-    Parameters
-    ----------
-    variant : str
-    outcome : Outcome
-    time_ms : float or None
-        Median over the attempts of their medians; None where nothing was timed.
-    noise : float or None
-        Relative standard error of time_ms, as `data.measurement.relative_noise` estimates it from the median absolute
-        deviation of an attempt's samples; median over the attempts.
-    n_samples : int
-        Of all these attempts.
-    workspace_bytes, max_error, plan, detail, measured_at
-        As in `Measurement`, of the newest of these attempts.
-    """
-
-    variant: str
-    outcome: Outcome
-    time_ms: float | None
-    noise: float | None
-    n_samples: int
-    workspace_bytes: int | None
-    max_error: float | None
-    plan: dict[str, Any]
-    detail: str
-    measured_at: datetime
 
 
 class Store:
@@ -95,6 +41,7 @@ class Store:
     ----------
     engine : sqlalchemy.Engine
         For the tables of `data.tables` that are not the store's.
+
     Raises
     ------
     StoreError
@@ -155,7 +102,7 @@ class Store:
             table, picked = parquet.measurements_to_table(steady), parquet.picks_to_table(picks)
             parquet.check(table, parquet.SCHEMA)
             parquet.check(picked, parquet.PICKS_SCHEMA)
-            self._insert({MEASUREMENTS: table, PICKS: picked})
+            self._add({MEASUREMENTS: table, PICKS: picked})
         return int(table.num_rows)
 
     def attempted(self, run_id: str) -> set[tuple[str, str]]:
@@ -196,8 +143,8 @@ class Store:
             Without the problems and variants of which nothing is known.
         """
         attempts: dict[tuple[str, str], list[AnyRow]] = {}
-        for keys in _chunks(list(dict.fromkeys(problem.key for problem in problems)), _KEYS_AT_ONCE):
-            wanted = select(*_SUMMARY_COLUMNS).where(
+        for keys in in_lists(list(dict.fromkeys(problem.key for problem in problems))):
+            wanted = select(*COLUMNS).where(
                 MEASUREMENTS.c.device_id == device_id,
                 MEASUREMENTS.c.problem_key.in_(keys),
                 MEASUREMENTS.c.l2 == str(l2),
@@ -206,7 +153,7 @@ class Store:
                 attempts.setdefault((row[0], row[1]), []).append(row)
         found: dict[str, dict[str, Summary]] = {}
         for (key, variant), rows in attempts.items():
-            found.setdefault(key, {})[variant] = _summary(rows)
+            found.setdefault(key, {})[variant] = summary_of(rows)
         return found
 
     def version(self, device_id: str) -> int:
@@ -321,7 +268,7 @@ class Store:
                 ids = {Device.from_json(text).id for text in pc.unique(table["device"]).to_pylist()}
                 table = refuse_unsteady_rows(table, {device_id: self.usual_clock_mhz(device_id) for device_id in ids})
             try:
-                self._insert({target: table}, digest)
+                self._add({target: table}, digest)
             except IntegrityError:
                 # Another process may have imported the same file in the meantime.
                 if self._is_imported(digest):
@@ -332,51 +279,9 @@ class Store:
     def _is_imported(self, digest: str) -> bool:
         return bool(self._fetch(select(IMPORTS.c.rows).where(IMPORTS.c.sha256 == digest)))
 
-    def _insert(self, tables: Mapping[Table, pa.Table], digest: str | None = None) -> None:
-        additions = [_Addition.of(target, table) for target, table in tables.items() if table.num_rows or digest]
-        for each in additions:
-            self._register(PROBLEMS.c.key, {problem.key: problem_row(problem) for problem in each.problems})
-            self._register(DEVICES.c.fingerprint, {d.fingerprint: device_row(d) for d in each.devices.values()})
-        changed = sorted({device.id for each in additions if each.is_measured for device in each.devices.values()})
-        self._register(VERSIONS.c.device_id, {each: {"device_id": each, "version": 0} for each in changed})
-        with self.engine.begin() as connection:
-            if self._guard:
-                self._guard(connection)
-            if digest is not None:
-                rows = sum(table.num_rows for table in tables.values())
-                connection.execute(insert(IMPORTS), {"sha256": digest, "rows": rows})
-            for each in additions:
-                each.write(connection)
-            # Last, since the row is locked until the end: so versions grow in the order in which additions are seen.
-            for device_id in changed:
-                version = VERSIONS.c.version
-                wanted = VERSIONS.c.device_id == device_id
-                connection.execute(update(VERSIONS).where(wanted).values(version=version + 1))
-        if changed:
+    def _add(self, tables: Mapping[Table, pa.Table], digest: str | None = None) -> None:
+        if add(self.engine, tables, guard=self._guard, digest=digest):
             self._writes.increase()
-
-    def _register(self, key: Column[str], rows: Mapping[str, dict[str, Any]]) -> None:
-        """Add the rows whose key is not there yet, in a transaction of their own.
-
-        Two processes may add the same row at once. The loser asks again which are missing: that works on every
-        database, and needs no lock.
-        """
-        for attempt in range(_REGISTER_ATTEMPTS):
-            known = {
-                row[0]
-                for keys in _chunks(list(rows), _KEYS_AT_ONCE)
-                for row in self._fetch(select(key).where(key.in_(keys)))
-            }
-            missing = [row for name, row in rows.items() if name not in known]
-            if not missing:
-                return
-            try:
-                with self.engine.begin() as connection:
-                    connection.execute(insert(key.table), missing)
-                    return
-            except IntegrityError:
-                if attempt == _REGISTER_ATTEMPTS - 1:
-                    raise
 
     def _table(self, source: Table, schema: pa.Schema, device_id: str, run_id: str | None) -> pa.Table:
         wanted = select(source).where(source.c.device_id == device_id).order_by(source.c.id)
@@ -386,11 +291,11 @@ class Store:
         problems: dict[str, AnyRow] = {}
         batches = []
         with _border("read"), self.engine.connect() as connection:
-            result = connection.execution_options(yield_per=_ROWS_AT_ONCE).execute(wanted)
+            result = connection.execution_options(yield_per=ROWS_AT_ONCE).execute(wanted)
             for rows in result.partitions():
                 columns = dict(zip(result.keys(), zip(*rows, strict=True), strict=True))
                 new = [key for key in dict.fromkeys(columns["problem_key"]) if key not in problems]
-                for keys in _chunks(new, _KEYS_AT_ONCE):
+                for keys in in_lists(new):
                     problems |= {row.key: row for row in self._fetch(select(PROBLEMS).where(PROBLEMS.c.key.in_(keys)))}
                 batches.append(to_batch(columns, schema, problems, devices))
         return pa.Table.from_batches(batches, schema)
@@ -410,32 +315,6 @@ class _Counter:
             self.count += 1
 
 
-@dataclass(frozen=True, slots=True)
-class _Addition:
-    """Rows to be added to one table, and the problems (a code a row) and devices that they name."""
-
-    target: Table
-    table: pa.Table
-    problems: Sequence[ConvProblem]
-    codes: np.ndarray
-    devices: Mapping[str, Device]
-
-    @classmethod
-    def of(cls, target: Table, table: pa.Table) -> _Addition:
-        devices = {text: Device.from_json(text) for text in pc.unique(table["device"]).to_pylist()}
-        return cls(target, table, *parquet.distinct_problems(table), devices)
-
-    @property
-    def is_measured(self) -> bool:
-        return self.target is MEASUREMENTS
-
-    def write(self, connection: Connection) -> None:
-        for start in range(0, self.table.num_rows, _ROWS_AT_ONCE):
-            keys = [self.problems[code].key for code in self.codes[start : start + _ROWS_AT_ONCE]]
-            columns = to_columns(self.table.slice(start, _ROWS_AT_ONCE), keys, self.devices)
-            connection.exec_driver_sql(*bulk_insert(self.target, columns, connection.dialect))
-
-
 @contextmanager
 def _border(verb: str) -> Iterator[None]:
     """Where errors of the database, of files and of tables become this project's."""
@@ -444,44 +323,6 @@ def _border(verb: str) -> Iterator[None]:
     except (SQLAlchemyError, OSError, ImportError, InvalidProblem, OverflowError, pa.ArrowException) as error:
         reason = getattr(error, "orig", None) or error
         raise StoreError(f"cannot {verb} the store: {reason}") from error
-
-
-def _chunks(items: list[str], size: int) -> Iterator[list[str]]:
-    return (items[start : start + size] for start in range(0, len(items), size))
-
-
-def _summary(rows: list[AnyRow]) -> Summary:
-    if len(rows) > 1:
-        rows = _those_that_count(rows)
-    _, variant, outcome, time_ms, noise, samples_ms, workspace_bytes, max_error, plan, detail, measured_at_us = rows[-1]
-    n_samples = len(samples_ms) // 4
-    if len(rows) > 1:
-        time_ms, noise = median(row.time_ms for row in rows), median(row.noise for row in rows)
-        n_samples = sum(len(row.samples_ms) // 4 for row in rows)
-    if outcome == Outcome.UNSTEADY:
-        time_ms = noise = None
-    return Summary(
-        variant,
-        Outcome(outcome),
-        time_ms,
-        noise,
-        n_samples,
-        workspace_bytes,
-        max_error,
-        json.loads(plan),
-        detail,
-        _EPOCH + timedelta(microseconds=measured_at_us),
-    )
-
-
-def _those_that_count(rows: list[AnyRow]) -> list[AnyRow]:
-    """The attempts that make a summary, the newest last."""
-    rows = sorted(rows, key=lambda row: row.measured_at_us)
-    for outcome in (Outcome.MEASURED, Outcome.PRUNED):
-        timed = [row for row in rows if row.outcome == outcome and row.time_ms is not None]
-        if timed:
-            return timed
-    return rows[-1:]
 
 
 def _export(table: pa.Table, path: Path) -> int:

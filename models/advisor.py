@@ -34,7 +34,7 @@ from models.tree_file import Step, TreeModel, path, walk
 from models.trust import Trust, trust_in
 
 if TYPE_CHECKING:
-    from data.store import Summary
+    from data.summary import Summary
 
 Prediction = tuple[str, float]
 """A variant, and its time in ms."""

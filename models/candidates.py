@@ -17,7 +17,7 @@ from models.costs import is_tied
 from models.leaf import MIN_SUPPORT, Leaf, unlikely
 
 if TYPE_CHECKING:
-    from data.store import Summary
+    from data.summary import Summary
 
 _NO_REFUSAL: Final = (
     *(Outcome.MEASURED, Outcome.PRUNED, Outcome.UNSTEADY, Outcome.NOT_APPLICABLE, Outcome.WORKSPACE_EXCEEDED),

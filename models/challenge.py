@@ -22,8 +22,9 @@ from models.changes import Changes, changes_between
 from models.costs import Costs, device_of, from_table, layer_of, split
 from models.evaluate import Progress
 from models.gate import objections
+from models.grow import Options
 from models.judging import Result, Score, judge
-from models.train import Options, fit, train, trainable
+from models.train import fit, train, trainable
 from models.tree_file import TreeModel, with_card, with_scores
 from models.walk import ON_CORES, Walk
 

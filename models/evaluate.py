@@ -19,6 +19,7 @@ from kernels.variant import Variant
 from models.advisor import Advisor
 from models.costs import Costs, device_of, from_table, is_of, layer_of, split
 from models.fits import fit_each
+from models.grow import Options, Orders
 from models.judging import (
     ORACLE,
     SINGLE_BEST,
@@ -37,7 +38,7 @@ from models.judging import (
     time_errors,
 )
 from models.peers import Peers
-from models.train import Options, Orders, trainable
+from models.train import trainable
 from models.tuning import Worth, worth
 from models.walk import ON_CORES, Walk
 

@@ -11,7 +11,8 @@ from data.measurement import Device
 from data.problem import ConvProblem
 from kernels.cpu.threads import available_cores
 from models.costs import Costs
-from models.train import MOST_THREADS, Options, Orders, fit_beside
+from models.grow import Options, Orders
+from models.train import MOST_THREADS, fit_beside
 from models.tree_file import TreeModel
 from models.walk import ON_CORES, Walk
 

@@ -17,7 +17,7 @@ from models.domain import coordinates
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from data.store import Summary
+    from data.summary import Summary
 
 MOST: Final = 50
 """Neighbours that may be asked for."""

@@ -19,7 +19,7 @@ from models.features import features
 from models.tree_file import walk
 
 if TYPE_CHECKING:
-    from data.store import Summary
+    from data.summary import Summary
 
 SAME_ERROR: Final = 2.0
 """Errors closer than this factor are level: one variant's own errors scatter about its law by a factor of 1.2 (standard

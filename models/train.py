@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import platform
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -18,82 +17,17 @@ from data.errors import NotEnoughData
 from data.measurement import Device
 from data.networks import held_out_layers
 from data.problem import ConvProblem
-from data.table import sizes_of
 from models.accuracy import learn_laws
-from models.costs import Costs, device_of, from_table, is_of, layer_of, roofline_ms
+from models.costs import Costs, device_of, from_table, is_of, layer_of
 from models.domain import learn_domain
-from models.features import Kind, Quantities, code_of, feature_matrix, kinds_of
-from models.graft import Arrays, Group, graft, hang, mean_by, nodes_of
-from models.hints import hint_matrix, hints
-from models.teacher import (
-    CAP,
-    CONTENDER_LOG_SLOWDOWN,
-    STEEPNESS,
-    Lesson,
-    Teacher,
-    orders_of,
-    sample_like,
-    unseen_error,
-)
-from models.threads import Each, threads
-from models.tree_file import DOMAIN, LEAF, RANKING, RANKING_ARRAYS, TreeModel, make, with_card
+from models.graft import graft
+from models.grow import MIN_PROBLEMS, Options, Orders, grow_all
+from models.threads import threads
+from models.tree_file import DOMAIN, TreeModel, make, with_card
 from models.walk import ON_CORES, Walk
-
-_MOST_SAMPLED: Final = 20
-"""Made-up problems to one measured: a teacher of few layers knows no more than that."""
-
-MIN_PROBLEMS: Final = 20
-"""Fewer measured problems make no tree."""
-
-GROUPED_SHARE: Final = 0.5
-"""Leaves and made-up problems of grouped layers, against those of the others.
-
-On 345 held-out problems of several channels a group the tree was at 1.079 with a quarter and at 1.070 with a half,
-where its teacher was at 1.051.
-"""
-
-_FAR: Final = 0.5
-"""Log slowdown from which the saturated cost says less than the randomised trees."""
-
-_DECISIVENESS: Final = 16.0
-"""How fast it saturates what a choice costs, in choosing splits: the teacher's cost is smooth, a choice is not."""
 
 MOST_THREADS: Final = 4
 """That training is given where there are more cores: each labels a dtype and layout, which takes memory of its own."""
-
-_LEAST_SHARE: Final = 0.002
-"""Of the rows, in which a variant is nearly the best, for the splits to heed it."""
-
-Orders = dict[ConvProblem, tuple[str, ...]]
-"""The variants of each problem that are likely to run, those believed to be fastest first."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """How to train.
-
-    Parameters
-    ----------
-    n_sampled : int
-        Made-up problems for each dtype and layout, at the most.
-    max_leaves : int
-        Of each dtype and layout.
-    min_samples_leaf : int
-    measured_weight : float
-        What a measured problem counts, against 1 for a made-up one.
-    best_weight : float
-        What the spread of the best times counts in choosing a split, against 1 for the cost of one variant.
-    least_gain : float
-        A leaf of the ranking is split further, for the time alone, where that takes this much off the variance of the
-        log of the best time over all problems.
-    """
-
-    n_sampled: int = 800_000
-    max_leaves: int = 4500
-    min_samples_leaf: int = 3
-    measured_weight: float = 3.0
-    best_weight: float = 0.05
-    least_gain: float = 1e-6
 
 
 def train(
@@ -194,7 +128,7 @@ def fit_beside(
     if len(costs.problems) < MIN_PROBLEMS:
         raise NotEnoughData(f"device {device.id}: {len(costs.problems)} problems; allowed: at least {MIN_PROBLEMS}")
     with threads(n_threads) as each:
-        trees, orders = _grow_all(costs, device, asked, seed, options, each, walk)
+        trees, orders = grow_all(costs, device, asked, seed, options, each, walk)
     card = {"created": _iso(created), "data_until": _iso(data_until or created)} | _card(costs, seed, options)
     sizes, domain = learn_domain(costs.problems)
     arrays = graft(trees) | {DOMAIN: sizes}
@@ -212,71 +146,6 @@ def trainable(costs: Costs) -> Costs:
     return costs.where(lambda problem: layer_of(problem) not in never)
 
 
-def _grow_all(
-    costs: Costs, device: Device, asked: Sequence[ConvProblem], seed: int, options: Options, each: Each, walk: Walk
-) -> tuple[dict[Group, Arrays], Orders]:
-    """One tree for each dtype and layout, and one more for its grouped layers; and how the teachers rank what is asked.
-
-    Grouped layers are few, and with them other variants win, by far: among all layers no tree takes heed of them. They
-    have a teacher and trees of their own, unless they are too few for that.
-    """
-    is_grouped = np.array([problem.groups > 1 for problem in costs.problems])
-    parts = [costs.take(np.flatnonzero(wanted)) for wanted in (~is_grouped, is_grouped)]
-    if min(len(part.problems) for part in parts) < MIN_PROBLEMS:
-        trees, orders = _grow_part(costs, device, asked, seed, options, each, walk)
-        return {(*kind, False): tree for kind, tree in trees.items()}, orders
-    share = replace(
-        options,
-        n_sampled=round(options.n_sampled * GROUPED_SHARE),
-        max_leaves=max(2, round(options.max_leaves * GROUPED_SHARE)),
-    )
-    found: dict[Group, Arrays] = {}
-    orders = {}
-    for has_groups, part, its_options in zip((False, True), parts, (options, share), strict=True):
-        mine = [problem for problem in asked if (problem.groups > 1) is has_groups]
-        trees, its_orders = _grow_part(part, device, mine, seed, its_options, each, walk)
-        found |= {(*kind, has_groups): tree for kind, tree in trees.items()}
-        orders |= its_orders
-    return found, orders
-
-
-def _grow_part(
-    costs: Costs, device: Device, asked: Sequence[ConvProblem], seed: int, options: Options, each: Each, walk: Walk
-) -> tuple[dict[Kind, Arrays], Orders]:
-    """One tree for each dtype and layout, all from one teacher; and how that ranks what is asked."""
-    kinds = kinds_of(costs.problems)
-    rooflines = {kind: _roofline(costs.take(rows)) for kind, rows in kinds.items()}
-    log_roofline = np.log(
-        [roofline_ms(problem, rooflines[problem.dtype, problem.layout].tolist()) for problem in costs.problems]
-    )
-    x = feature_matrix(costs.problems)
-    off = unseen_error(costs, x, seed, each, walk)
-    n_sampled = min(options.n_sampled, _MOST_SAMPLED * len(costs.problems))
-    shapes = sizes_of(sample_like(costs.problems, n_sampled, np.random.default_rng(seed)))
-    seen = _seen(x, hint_matrix(costs.problems, rooflines, device))
-    teacher = Teacher(costs, seen, log_roofline, seed, each, walk)
-
-    def grow(kind: Kind) -> Arrays:
-        rows = kinds[kind]
-        made_up = Quantities(shapes, *code_of(*kind)).features()
-        labelled = teacher.label(_seen(made_up, hints(shapes, *kind, rooflines[kind], device)))
-        lesson = teacher.measured.take(rows).then(labelled)
-        weight = np.repeat([options.measured_weight, 1.0], [len(rows), len(made_up)])
-        tree = _grow(np.concatenate([x[rows], made_up]), lesson, weight, seed, options)
-        tree["spread"] = np.hypot(tree["spread"], math.sqrt(np.mean(off[rows] ** 2))).astype(np.float32)
-        tree["roofline"] = np.tile(rooflines[kind], (len(tree["log_best"]), 1))
-        return tree
-
-    trees = dict(zip(kinds, each(grow, kinds), strict=True))
-    believed = teacher.label(_seen(feature_matrix(asked), hint_matrix(asked, rooflines, device)))
-    return trees, dict(zip(asked, orders_of(believed, costs.variants), strict=True))
-
-
-def _seen(features: np.ndarray, hinted: np.ndarray) -> np.ndarray:
-    """What a teacher looks at; a tree sees the features alone."""
-    return np.concatenate([features, hinted], axis=1)
-
-
 def _teaches(problem: ConvProblem) -> bool:
     """Whether a layer is of a kind that networks have.
 
@@ -284,97 +153,6 @@ def _teaches(problem: ConvProblem) -> bool:
     tree that learned so advised them for the first layers of networks, up to 28 times too slow.
     """
     return problem.gemm_n > 1 or problem.groups > 1
-
-
-def _roofline(costs: Costs) -> np.ndarray:
-    """The most flops a ms and bytes a ms, and the least ms, that any variant reached."""
-    best_ms = costs.best_ms
-    flops, moved = (np.array([getattr(problem, name) for problem in costs.problems]) for name in ("flops", "bytes"))
-    return np.array([(flops / best_ms).max(), (moved / best_ms).max(), best_ms.min()], dtype=np.float32)
-
-
-def _grow(x: np.ndarray, lesson: Lesson, weight: np.ndarray, seed: int, options: Options) -> Arrays:
-    """One scikit-learn tree on the rows of a lesson, and what its leaves predict."""
-    from sklearn.tree import DecisionTreeRegressor
-
-    cost, log_slowdown = (values.astype(np.float64) for values in (lesson.cost, lesson.log_slowdown))
-    near = np.minimum(-np.log1p(-np.minimum(cost, 1 - 1e-9)) / STEEPNESS, CAP)
-    log_best = lesson.log_best[:, None]
-    tree = DecisionTreeRegressor(
-        max_leaf_nodes=options.max_leaves, min_samples_leaf=options.min_samples_leaf, random_state=seed
-    ).fit(x, np.concatenate([_decisions(near), options.best_weight * log_best], axis=1), sample_weight=weight)
-    arrays = nodes_of(tree)
-    leaf = arrays["place"][tree.apply(x)]
-    far = np.maximum(_FAR, log_slowdown[:, lesson.contenders])
-    log_slowdown[:, lesson.contenders] = np.where(near < _FAR, near, far)
-    leaves = {"log_slowdown": log_slowdown, "support": lesson.support, "workspace": lesson.workspace}
-    mean = {name: mean_by(leaf, values, weight) for name, values in leaves.items()}
-    off = np.sqrt(mean_by(leaf, (log_slowdown - mean["log_slowdown"][leaf]) ** 2, weight))
-    mean["spread"] = np.take_along_axis(off, mean["log_slowdown"].argmin(axis=1)[:, None], axis=1)[:, 0]
-    mean["workspace"] = np.exp2(mean["workspace"]) - 1
-    mean["support"] = np.clip(mean["support"], 0, 1)
-    arrays, origin, leaf = _split_for_time(arrays, leaf, x, log_best[:, 0], weight, seed, options)
-    mean["spread"] = mean["spread"][origin]
-    mean["log_best"] = mean_by(leaf, log_best, weight)[:, 0]
-    kept = {name: _kept(values, np.float16 if name in RANKING_ARRAYS else np.float32) for name, values in mean.items()}
-    return arrays | kept | {RANKING: origin}
-
-
-def _decisions(near: np.ndarray) -> np.ndarray:
-    """What the splits of a tree tell apart: how far each variant is behind the best of its row, steeply saturated.
-
-    Where all are slower than they might be, they are so alike; and a variant that is nowhere near the best of these
-    rows has no part in any decision.
-    """
-    behind = near - near.min(axis=1, keepdims=True)
-    decides = (behind < CONTENDER_LOG_SLOWDOWN).mean(axis=0) > _LEAST_SHARE
-    decisions: np.ndarray = 1 - np.exp(-_DECISIVENESS * behind[:, decides])
-    return decisions
-
-
-def _split_for_time(
-    nodes: Arrays,
-    leaf: np.ndarray,
-    x: np.ndarray,
-    log_best: np.ndarray,
-    weight: np.ndarray,
-    seed: int,
-    options: Options,
-) -> tuple[Arrays, np.ndarray, np.ndarray]:
-    """Grow the tree on where the best time varies within a leaf, which keeps its ranking.
-
-    Returns
-    -------
-    nodes : Arrays
-    origin : int32 array
-        The leaf that each new leaf was a part of.
-    leaf : int array of shape (n,)
-        New leaf of each row.
-    """
-    from sklearn.tree import DecisionTreeRegressor
-
-    parts, origin, moved = [{name: values.copy() for name, values in nodes.items()}], [], np.empty_like(leaf)
-    n_nodes, n_leaves = len(nodes["feature"]), 0
-    for place, node in enumerate(np.flatnonzero(nodes["feature"] == LEAF)):
-        rows = np.flatnonzero(leaf == place)
-        gain = options.least_gain * weight.sum() / weight[rows].sum()
-        tree = DecisionTreeRegressor(
-            min_impurity_decrease=gain, min_samples_leaf=options.min_samples_leaf, random_state=seed
-        )
-        below = nodes_of(tree.fit(x[rows], log_best[rows], sample_weight=weight[rows]))
-        moved[rows] = n_leaves + below["place"][tree.apply(x[rows])]
-        hang(parts, int(node), below, n_nodes, n_leaves)
-        grown = int((below["feature"] == LEAF).sum())
-        origin += [place] * grown
-        n_nodes, n_leaves = n_nodes + len(below["feature"]) - 1, n_leaves + grown
-    joined = {name: np.concatenate([part[name] for part in parts]) for name in nodes}
-    return joined, np.array(origin, np.int32), moved
-
-
-def _kept(values: np.ndarray, dtype: type[np.floating]) -> np.ndarray:
-    """As the file keeps them; the largest workspaces, against the bytes of tiny layers, are beyond float16."""
-    kept: np.ndarray = np.minimum(values, np.finfo(dtype).max).astype(dtype)
-    return kept
 
 
 def _iso(moment: datetime) -> str:

@@ -12,7 +12,8 @@ from app.snippets.writer import Language
 if TYPE_CHECKING:
     from app.advice import Limits
     from data.problem import ConvProblem
-    from data.store import Store, Summary
+    from data.store import Store
+    from data.summary import Summary
     from models.advisor import Advice, Advisor
     from models.pareto import Bounds, OtherLayout
 

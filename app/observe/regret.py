@@ -22,7 +22,7 @@ from data.tables import MEASUREMENTS, PROBLEMS
 
 if TYPE_CHECKING:
     from app.service import Service
-    from data.store import Summary
+    from data.summary import Summary
 
 log = logging.getLogger(__name__)
 

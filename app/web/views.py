@@ -14,7 +14,7 @@ from app.web.forms import LayerForm
 from data import networks
 from data.errors import NoAdvice
 from data.problem import ConvProblem, Layout
-from data.store import Summary
+from data.summary import Summary
 from kernels.catalog import VARIANTS
 from kernels.variant import Algorithm, Backend
 from models.accuracy import ErrorSource, expected_error, laws_of

@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-from models.train import Options, train
+from models.grow import Options
+from models.train import train
 from models.tree_file import TreeModel
 from tests.models import synthetic
 

@@ -10,7 +10,7 @@ import pytest
 from data.errors import NoAdvice
 from data.measurement import Device, Outcome
 from data.problem import ConvProblem
-from data.store import Summary
+from data.summary import Summary
 from kernels.catalog import VARIANTS
 from kernels.variant import Variant
 from models.advisor import Advice, Advisor

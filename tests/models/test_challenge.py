@@ -14,8 +14,9 @@ import pytest
 from models import train as training
 from models.challenge import Challenge, _without, challenge, hold_out
 from models.costs import from_table, layer_of
+from models.grow import Options
 from models.threads import Each, threads
-from models.train import Options, train
+from models.train import train
 from models.tree_file import TreeModel
 from models.walk import OnCores, Walk
 from tests.models import synthetic
@@ -74,9 +75,9 @@ def test_every_training_of_a_challenge_is_given_the_threads_and_the_walk(
         walks.append(arguments[-1])
         return grow(*arguments)
 
-    grow, walk = training._grow_all, OnCores()
+    grow, walk = training.grow_all, OnCores()
     monkeypatch.setattr(training, "threads", watched)
-    monkeypatch.setattr(training, "_grow_all", grown)
+    monkeypatch.setattr(training, "grow_all", grown)
     challenge(table, trained, device_id=DEVICE_ID, options=quick, variants=synthetic.CATALOGUE, n_threads=2, walk=walk)
     assert given == [2, 2, 2]
     assert [each is walk for each in walks] == [True] * 3

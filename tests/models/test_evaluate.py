@@ -20,9 +20,10 @@ from models import fits
 from models.challenge import hold_out
 from models.costs import Costs, from_table, layer_of
 from models.evaluate import evaluate, scores_of
+from models.grow import Options, Orders
 from models.judging import Result, Score, TimeError, first_then, judge, single_best_order, time_errors
 from models.peers import Peers
-from models.train import Options, Orders, train
+from models.train import train
 from models.tree_file import TreeModel
 from models.tuning import Trial, Worth
 from tests.models import synthetic

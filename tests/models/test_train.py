@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,17 +16,16 @@ from data.parquet import SCHEMA, measurements_to_table, table_to_measurements
 from data.parquet import read as read_rows
 from data.problem import DType, Layout
 from data.steadiness import refuse_unsteady_rows
-from models import train as training
 from models.advisor import Advisor
-from models.costs import Costs, from_table
-from models.features import FEATURES, feature_matrix, features
+from models.costs import from_table
+from models.features import feature_matrix, features
 from models.graft import nodes_of
-from models.hints import HINTS
+from models.grow import Options
 from models.judging import Score, judge
 from models.registry import SHIPPED
-from models.teacher import Lesson, Teacher, sample_like, saturate
-from models.train import Options, _kept, _split_for_time, data_digest, fit_beside, train, training_set
-from models.tree_file import CARD_FILE, RANKING_ARRAYS, TREE_FILE, TreeModel, read, walk, write
+from models.teacher import sample_like, saturate
+from models.train import data_digest, fit_beside, train, training_set
+from models.tree_file import CARD_FILE, TREE_FILE, TreeModel, read, walk, write
 from tests.models import synthetic
 from tests.models.conftest import CREATED, QUICK
 
@@ -123,44 +121,6 @@ def test_it_survives_its_file(trained: TreeModel, tmp_path: Path) -> None:
     ]
 
 
-def test_leaves_are_split_further_for_the_time_alone() -> None:
-    x = np.linspace(0, 1, 400, dtype=np.float32)[:, None]
-    leaf = (x[:, 0] > 0.5).astype(int)
-    nodes = {
-        "feature": np.array([0, -1, -1], np.int32),
-        "threshold": np.array([0.5, 0.0, 0.0]),
-        "left": np.array([1, -1, -1], np.int32),
-        "right": np.array([2, -1, -1], np.int32),
-        "place": np.array([-1, 0, 1], np.int32),
-    }
-    log_best = np.where(x[:, 0] < 0.25, 1.0, 2.0)  # one step, in the first leaf
-    grown, origin, moved = _split_for_time(nodes, leaf, x, log_best, np.ones(len(x)), 0, Options())
-    assert origin.tolist() == [0, 0, 1]
-    model = TreeModel({}, grown)
-    assert [walk(model, row) for row in x.tolist()] == moved.tolist()
-    assert np.array_equal(origin[moved], leaf)
-    assert {place: set(log_best[moved == place]) for place in range(3)} == {0: {1.0}, 1: {2.0}, 2: {2.0}}
-
-
-def test_rankings_take_two_bytes_a_variant_whatever_a_workspace_is(trained: TreeModel) -> None:
-    assert {trained.arrays[name].dtype for name in RANKING_ARRAYS} == {np.dtype(np.float16)}
-    assert _kept(np.array([1e6, 0.03]), np.float16).tolist() == [65504, float(np.float16(0.03))]
-    assert _kept(np.array([1e6]), np.float32).tolist() == [1e6]
-
-
-def test_dtype_and_layout_are_told_apart_first(trained: TreeModel) -> None:
-    feature = trained.arrays["feature"]
-    assert FEATURES[feature[0]] == "dtype"
-    assert [FEATURES[feature[trained.arrays[side][0]]] for side in ("left", "right")] == ["is_nhwc", "is_nhwc"]
-    base = synthetic.all_problems()[0]
-    leaves = {
-        walk(trained, features(replace(base, dtype=dtype, layout=layout)))
-        for dtype in (DType.FLOAT32, DType.FLOAT16)
-        for layout in Layout
-    }
-    assert len(leaves) == 4
-
-
 def test_dtypes_never_measured_are_advised_like_their_neighbours(trained: TreeModel) -> None:
     base = synthetic.all_problems()[0]
     float16, bfloat16 = (replace(base, dtype=dtype) for dtype in (DType.FLOAT16, DType.BFLOAT16))
@@ -228,28 +188,6 @@ def test_asking_the_teacher_changes_no_tree_and_ranks_what_was_measured_well(
     assert list(orders) == list(costs.problems[::7])
     known = costs.take(range(0, len(costs.problems), 7))
     assert Score.of(judge(known, lambda problem: orders[problem])).geometric_mean < 1.1
-
-
-def test_the_teacher_sees_hints_and_the_tree_features_alone(
-    table: pa.Table, quick: Options, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[tuple[int, ...]] = []
-
-    class Watched(Teacher):
-        def __init__(self, costs: Costs, x: np.ndarray, *rest: Any) -> None:
-            seen.append(x.shape[1:])
-            super().__init__(costs, x, *rest)
-
-        def label(self, x: np.ndarray) -> Lesson:
-            seen.append(x.shape[1:])
-            return super().label(x)
-
-    monkeypatch.setattr(training, "Teacher", Watched)
-    costs = from_table(table, synthetic.DEVICE.id)
-    model, _ = fit_beside(costs, synthetic.DEVICE, costs.problems[:3], options=quick)
-    assert len(seen) > 2
-    assert set(seen) == {(len(FEATURES) + len(HINTS),)}
-    assert model.arrays["feature"].max() < len(FEATURES)
 
 
 @pytest.mark.slow

@@ -11,7 +11,8 @@ import pytest
 from models import walk_gpu
 from models.costs import from_table
 from models.fits import fit_each
-from models.train import Options, train
+from models.grow import Options
+from models.train import train
 from models.tree_file import TreeModel
 from models.walk import ON_CORES
 from models.walk_gpu import OnGpu
