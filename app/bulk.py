@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from app.advice import Best, Limits, advise, advise_best
-from app.answers import advice_json
+from app.answers.advice import advice_json
 from app.asked import AskedLayer, AskedList
 from app.errors import problem_of
 from app.kept import Parts

@@ -11,7 +11,8 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from app.advice import Limits, advise_one
-from app.answers import ExclusionAnswer, ProblemAnswer, TrustAnswer, problem_answer
+from app.answers.advice import ExclusionAnswer, TrustAnswer
+from app.answers.problems import ProblemAnswer, problem_answer
 from app.schemas import AdviceParameters, problem_from
 from app.service import Service
 from app.snippets.writer import Language, Snippet, write_snippet

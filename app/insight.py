@@ -8,7 +8,8 @@ from typing import Annotated
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from app.answers import ProblemAnswer, StepAnswer, problem_answer
+from app.answers.advice import StepAnswer
+from app.answers.problems import ProblemAnswer, problem_answer
 from app.schemas import AdviceParameters, problem_from
 from app.service import Service
 from data.errors import NoAdvice

@@ -13,7 +13,7 @@ from typing import Final
 from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 from starlette.types import Message, Receive, Scope, Send
 
-from app.answers import job_answer
+from app.answers.jobs import job_answer
 from app.jobs import Job, Jobs
 from data.errors import ConvAdvisorError, QueueFull
 

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from app import drain
-from app.answers import convolution_metadata, convolution_summary
+from app.answers.convolutions import convolution_metadata, convolution_summary
 from app.body import Bytes, read
 from app.border import CAUTION
 from app.convolution import Attempt, ChosenBy, Convolution

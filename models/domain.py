@@ -184,9 +184,10 @@ def domain_of(model: TreeModel) -> Domain | None:
     if named != COLUMNS or sizes.shape[1] != len(COLUMNS) + 1 or len(weights) != len(COLUMNS):
         raise ModelRejected(f"domain has columns {named}; allowed: {COLUMNS}")
     missing = [
-        name for (dtype, layout), bit in _GROUPS.items()
+        name
+        for (dtype, layout), bit in _GROUPS.items()
         if (sizes[:, -1] & bit).any() and (name := f"{dtype}/{layout}") not in limits
-    ]  # fmt: skip
+    ]
     if missing:
         raise ModelRejected(f"domain has no limit for {', '.join(missing)}")
     return Domain(sizes, limits, weights)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import io
+import re
 import subprocess
 import sys
+import tokenize
 from pathlib import Path
 
 import pytest
@@ -71,3 +75,57 @@ def test_every_module_says_what_it_is() -> None:
         if not path.read_text().lstrip().startswith(('"""', "#!"))
     ]
     assert silent == []
+
+
+OFF = re.compile(
+    r"#\s*(noqa(: [A-Z]+\d+(, ?[A-Z]+\d+)*)?|type: ignore(\[[\w-]+\])?|fmt: (off|skip)|pragma: no cover)(?P<reason>.*)"
+)
+"""A comment that keeps a checker from a line, the rule where it names one, and what is said after it."""
+
+SKIPS = {f"pytest.{name}" for name in ("skip", "importorskip", "mark.skip", "mark.skipif", "mark.xfail")}
+
+
+def unexplained(source: str) -> list[str]:
+    """What a Python file switches off, tests or checks, without saying why; and checks without saying which."""
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    comments = [match for token in tokens if token.type == tokenize.COMMENT if (match := OFF.search(token.string))]
+    silent = [
+        match[0] for match in comments if match[1] in {"noqa", "type: ignore"} or not match["reason"].strip(" -#")
+    ]
+    nodes = list(ast.walk(ast.parse(source)))
+    said = {
+        id(node.func)
+        for node in nodes
+        if isinstance(node, ast.Call)
+        if ast.unparse(node.func) == "pytest.skip" or any(keyword.arg == "reason" for keyword in node.keywords)
+    }
+    skips = [node for node in nodes if isinstance(node, ast.Attribute) and ast.unparse(node) in SKIPS]
+    return silent + [ast.unparse(node) for node in skips if id(node) not in said]
+
+
+def test_what_is_switched_off_says_why() -> None:
+    folders = (*ROOMS, "benchmarks", "deploy", "tests", ".ci")
+    files = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+    found = {str(path.relative_to(ROOT)): unexplained(path.read_text()) for path in files}
+    assert {path: lines for path, lines in found.items() if lines} == {}
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("x = 1  # noqa: E741 - the field's own name", []),
+        ("x = 1  # noqa: E741", ["# noqa: E741"]),
+        ("x = 1  # noqa: E741, A001", ["# noqa: E741, A001"]),
+        ("x = 1  # noqa", ["# noqa"]),
+        ("x = f()  # type: ignore[arg-type]  # names", []),
+        ("x = f()  # type: ignore[arg-type]", ["# type: ignore[arg-type]"]),
+        ("x = [1]  # fmt: skip", ["# fmt: skip"]),
+        ("pytest.skip('no compiler')", []),
+        ("pytest.importorskip('torch', reason='who is compared with')", []),
+        ("pytest.importorskip('torch')", ["pytest.importorskip"]),
+        ("@pytest.mark.xfail\ndef f(): ...", ["pytest.mark.xfail"]),
+        ("'# noqa'", []),
+    ],
+)
+def test_a_reason_is_one_only_where_it_says_something(source: str, expected: list[str]) -> None:
+    assert unexplained(source) == expected

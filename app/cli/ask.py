@@ -127,7 +127,7 @@ def _advise(advisor: Advisor, store: Store | None, problem: ConvProblem, limits:
 
 def _show(advice: Advice, as_json: bool) -> None:
     if as_json:
-        from app.answers import advice_answer
+        from app.answers.advice import advice_answer
 
         print_json(advice_answer(advice))
         return

@@ -24,7 +24,7 @@ def list_(
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="So many of the newest.")] = 20, as_json: AsJson = False
 ) -> None:
     """Show the newest jobs, newest first."""
-    from app.answers import job_answer
+    from app.answers.jobs import job_answer
 
     with _opened() as opened:
         found = opened.list(limit)
@@ -59,7 +59,7 @@ def _opened() -> Iterator[Jobs]:
 
 
 def _print(job: Job, as_json: bool) -> None:
-    from app.answers import job_answer
+    from app.answers.jobs import job_answer
 
     answer = job_answer(job)
     if as_json:

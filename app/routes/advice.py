@@ -12,7 +12,7 @@ from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from app.advice import Limits, advise_alone, advise_one
-from app.answers import AdviceAnswer, BestAloneAnswer, BulkAdviceAnswer, advice_json
+from app.answers.advice import AdviceAnswer, BestAloneAnswer, BulkAdviceAnswer, advice_json
 from app.asked import parse_list, parse_query
 from app.bulk import advise_all
 from app.errors import documented

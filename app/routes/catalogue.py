@@ -8,16 +8,16 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse
 
-from app.answers import (
+from app.answers.catalogue import (
     DevicesAnswer,
     NetworkAnswer,
     NetworksAnswer,
     VariantsAnswer,
     applicability_answer,
     device_answer,
-    problem_answer,
     variant_answer,
 )
+from app.answers.problems import problem_answer
 from app.convolution import why_not
 from app.errors import documented
 from app.routes.state import service_of

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from app.answers import ConvolutionAnswer, convolution_answer, convolution_metadata, convolution_summary
+from app.answers.convolutions import ConvolutionAnswer, convolution_answer, convolution_metadata, convolution_summary
 from app.body import Hold, announced_bytes, parse_json, read, require_media_type
 from app.convolution import Convolution, Order, convolve
 from app.errors import documented

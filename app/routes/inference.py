@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from app.answers import convolution_summary
+from app.answers.convolutions import convolution_summary
 from app.body import announced_bytes, read, require_media_type
 from app.border import MAX_JSON_BYTES, too_long
 from app.convolution import Convolution

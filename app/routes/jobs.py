@@ -9,7 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Request, Response
 from fastapi.responses import JSONResponse
 
-from app.answers import JobAnswer, JobsAnswer, job_answer
+from app.answers.jobs import JobAnswer, JobsAnswer, job_answer
 from app.body import parse_json
 from app.errors import documented
 from app.guard.policy import caller_name, require

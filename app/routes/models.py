@@ -8,7 +8,8 @@ from http import HTTPStatus
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
-from app.answers import JobAnswer, ModelAnswer, ModelsAnswer, job_answer, model_answer
+from app.answers.jobs import JobAnswer, job_answer
+from app.answers.models import ModelAnswer, ModelsAnswer, model_answer
 from app.body import parse_json
 from app.errors import documented
 from app.guard.policy import caller_name

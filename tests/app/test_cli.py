@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from app.answers import advice_answer
+from app.answers.advice import advice_answer
 from app.cli import measure
 from app.settings import load_settings
 from data.problem import ConvProblem

@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pydantic import ValidationError
 
-from app.answers import advice_answer
+from app.answers.advice import advice_answer
 from app.application import Application
 from app.errors import problem_of
 from app.schemas import AdviceQuery, problem_from

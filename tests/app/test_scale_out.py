@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from app.advice import Limits
-from app.answers import advice_json
+from app.answers.advice import advice_json
 from app.details import pareto_answer, weighed
 from data import parquet
 from data.problem import ConvProblem

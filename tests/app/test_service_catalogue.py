@@ -12,7 +12,12 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
-from app import answers, insight
+from app import insight
+from app.answers.advice import AdviceAnswer, BulkAdviceAnswer
+from app.answers.catalogue import DevicesAnswer, NetworkAnswer, NetworksAnswer, VariantsAnswer
+from app.answers.convolutions import ConvolutionAnswer
+from app.answers.jobs import JobsAnswer
+from app.answers.models import ModelsAnswer
 from app.engine import Engine
 from app.main import create_app
 from app.settings import Settings
@@ -118,14 +123,14 @@ def test_every_answer_carries_an_id_and_headers_of_caution(client: Client) -> No
 @pytest.mark.parametrize(
     ("answer", "path"),
     [
-        (answers.AdviceAnswer, f"/v1/advice?layer={LAYER}&device=fake-gpu"),
-        (answers.VariantsAnswer, f"/v1/variants?layer={LAYER}"),
-        (answers.VariantsAnswer, "/v1/variants"),
-        (answers.DevicesAnswer, "/v1/devices"),
-        (answers.NetworksAnswer, "/v1/networks"),
-        (answers.NetworkAnswer, "/v1/networks/vgg19"),
-        (answers.ModelsAnswer, "/v1/models"),
-        (answers.JobsAnswer, "/v1/jobs"),
+        (AdviceAnswer, f"/v1/advice?layer={LAYER}&device=fake-gpu"),
+        (VariantsAnswer, f"/v1/variants?layer={LAYER}"),
+        (VariantsAnswer, "/v1/variants"),
+        (DevicesAnswer, "/v1/devices"),
+        (NetworksAnswer, "/v1/networks"),
+        (NetworkAnswer, "/v1/networks/vgg19"),
+        (ModelsAnswer, "/v1/models"),
+        (JobsAnswer, "/v1/jobs"),
         (insight.ExplanationAnswer, f"/v1/explanations?layer={LAYER}"),
         (insight.LandscapeAnswer, f"/v1/landscapes?layer={LAYER}"),
     ],
@@ -138,9 +143,9 @@ def test_answers_are_what_their_schema_says(client: Client, answer: type, path: 
 
 def test_posted_answers_are_what_their_schema_says(client: Client) -> None:
     ran = client.post("/v1/convolutions", json={"layer": LAYER, "variant": LEAN})
-    TypeAdapter(answers.ConvolutionAnswer).validate_json(ran.content, strict=True, extra="forbid")
+    TypeAdapter(ConvolutionAnswer).validate_json(ran.content, strict=True, extra="forbid")
     bulk = client.post("/v1/advice", json={"layers": [LAYER, "x"], "device": "fake-gpu"})
-    TypeAdapter(answers.BulkAdviceAnswer).validate_json(bulk.content, strict=True, extra="forbid")
+    TypeAdapter(BulkAdviceAnswer).validate_json(bulk.content, strict=True, extra="forbid")
 
 
 def test_the_openapi_document_has_every_route_with_its_errors_and_examples(client: Client) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from app import job_events
-from app.answers import JobAnswer
+from app.answers.jobs import JobAnswer
 from app.background import Background
 from app.job_events import EventStream, Streams
 from app.jobs import Job

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.answers import JobAnswer
+from app.answers.jobs import JobAnswer
 from app.service import PROMOTED_S
 from models.registry import Registry
 from models.tree_file import TREE_FILE

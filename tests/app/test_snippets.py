@@ -50,8 +50,8 @@ def run(code: str) -> dict[str, Any]:
 @pytest.mark.parametrize("variant", [each for each in catalog.VARIANTS.values() if each.backend is Backend.CPU])
 def test_a_cpu_snippet_computes_the_layer(variant: Variant, dtype: str, layout: str) -> None:
     of = problem(dtype, layout)
-    if variant.why_not(of, catalog_device()):
-        pytest.skip("it does not apply")
+    if reason := variant.why_not(of, catalog_device()):
+        pytest.skip(reason)
     names = run(code_of(variant, of))
     expected = reference.convolve(of, names["x"], names["weight"])
     assert names["launch"].plan == {}

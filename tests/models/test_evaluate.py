@@ -111,8 +111,11 @@ def test_on_what_all_rules_have_in_common_one_oracle_counts() -> None:
     }
     found = evaluation._in_common(costs, rankers, judged, peers)
     assert [(rule, result.problem, result.slowdown) for rule, result in found] == [
-        ("always c", first, 2.0), ("says little", first, 0.5), ("oracle", first, 1.0), ("theirs", first, 1.5),
-    ]  # fmt: skip
+        ("always c", first, 2.0),
+        ("says little", first, 0.5),
+        ("oracle", first, 1.0),
+        ("theirs", first, 1.5),
+    ]
     assert evaluation._in_common(costs, rankers, judged, Peers()) == []
 
 

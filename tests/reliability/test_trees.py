@@ -12,7 +12,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from app.answers import advice_json, model_answer
+from app.answers.advice import advice_json
+from app.answers.models import model_answer
 from data.errors import ModelRejected, NoAdvice
 from models.advisor import Advisor
 from models.features import features
