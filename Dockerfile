@@ -46,6 +46,7 @@ COPY data/ data/
 COPY kernels/ kernels/
 COPY models/ models/
 COPY app/ app/
+COPY src/ src/
 RUN sh /image/added.sh /layer /opt/conv-advisor/bin/pip install --quiet --no-deps --no-build-isolation .
 
 FROM packages AS python

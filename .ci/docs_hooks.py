@@ -21,9 +21,9 @@ _OUTSIDE: Final = re.compile(
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the two generated pages."""
-    from app.cli import cli
-    from app.main import create_app
-    from app.settings import Settings
+    from conv_advisor.app.cli import cli
+    from conv_advisor.app.main import create_app
+    from conv_advisor.app.settings import Settings
 
     pages = {
         "reference/http.md": http_reference(create_app(Settings()).openapi()),

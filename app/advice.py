@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from app.schemas import AdviceParameters
-from app.service import Service
-from data.errors import ConvAdvisorError
-from data.problem import ConvProblem
-from models.advisor import Advice, Advisor
-from models.batch import predict_many
-from models.candidates import Source
+from conv_advisor.app.schemas import AdviceParameters
+from conv_advisor.app.service import Service
+from conv_advisor.data.errors import ConvAdvisorError
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.models.advisor import Advice, Advisor
+from conv_advisor.models.batch import predict_many
+from conv_advisor.models.candidates import Source
 
 if TYPE_CHECKING:
-    from app.asked import AskedAdvice
-    from data.summary import Summary
+    from conv_advisor.app.asked import AskedAdvice
+    from conv_advisor.data.summary import Summary
 
 
 @dataclass(frozen=True)

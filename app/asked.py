@@ -12,8 +12,8 @@ from urllib.parse import parse_qsl
 import msgspec
 from msgspec import Meta
 
-from app.body import parse_json, parse_values
-from app.schemas import MAX_LAYERS, AdviceQuery, BulkAdviceRequest
+from conv_advisor.app.body import parse_json, parse_values
+from conv_advisor.app.schemas import MAX_LAYERS, AdviceQuery, BulkAdviceRequest
 
 Name = Annotated[str, Meta(max_length=200)]
 Id = Annotated[str, Meta(max_length=200, pattern=r"^[A-Za-z0-9_.:-]+\Z")]

@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
-from app import worker
-from data.errors import ConvAdvisorError, DeadlineExceeded, LaunchFailed, WorkerError
-from data.measurement import LEAST_UNLAUNCHED_SLOWDOWN, Device, Measurement, Outcome, Pick
-from data.problem import ConvProblem
-from kernels.bench import BenchOptions
+from conv_advisor.app import worker
+from conv_advisor.data.errors import ConvAdvisorError, DeadlineExceeded, LaunchFailed, WorkerError
+from conv_advisor.data.measurement import LEAST_UNLAUNCHED_SLOWDOWN, Device, Measurement, Outcome, Pick
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.bench import BenchOptions
 
 log = logging.getLogger(__name__)
 

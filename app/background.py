@@ -7,17 +7,17 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from app.cluster.engine import AnyEngine
-from app.engine import Engine
-from app.jobs import Job, JobKind, Jobs, JobState, Key
-from app.runner import JobRunner, Work
-from app.settings import Settings
-from app.works import measuring, training
-from data.errors import ConvAdvisorError, QueueFull
-from data.measurement import Device
-from data.store import Store
-from models.registry import Registry
-from models.shared import SharedModels
+from conv_advisor.app.cluster.engine import AnyEngine
+from conv_advisor.app.engine import Engine
+from conv_advisor.app.jobs import Job, JobKind, Jobs, JobState, Key
+from conv_advisor.app.runner import JobRunner, Work
+from conv_advisor.app.settings import Settings
+from conv_advisor.app.works import measuring, training
+from conv_advisor.data.errors import ConvAdvisorError, QueueFull
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.store import Store
+from conv_advisor.models.registry import Registry
+from conv_advisor.models.shared import SharedModels
 
 log = logging.getLogger(__name__)
 

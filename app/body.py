@@ -15,8 +15,8 @@ from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
-from app.border import media_type
-from data.errors import InvalidTensor, QueueFull
+from conv_advisor.app.border import media_type
+from conv_advisor.data.errors import InvalidTensor, QueueFull
 
 Model = TypeVar("Model", bound=BaseModel)
 

@@ -18,14 +18,14 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.errors import problem_response, unforeseen
-from app.guard.hosts import ANY, Hosts, foreign_origin
-from app.observe.templates import Templates, method_of
+from conv_advisor.app.errors import problem_response, unforeseen
+from conv_advisor.app.guard.hosts import ANY, Hosts, foreign_origin
+from conv_advisor.app.observe.templates import Templates, method_of
 
 if TYPE_CHECKING:
-    from app.observe.meter import Meter
+    from conv_advisor.app.observe.meter import Meter
 
-log = logging.getLogger("app.access")
+log = logging.getLogger("conv_advisor.app.access")
 
 MAX_JSON_BYTES: Final = 8 * 2**20
 """Longest JSON body: ten thousand layers with every field named take 3 MiB. Tensors of any size go as safetensors."""

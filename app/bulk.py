@@ -9,17 +9,17 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from app.advice import Best, Limits, advise, advise_best
-from app.answers.advice import advice_json
-from app.asked import AskedLayer, AskedList
-from app.errors import problem_of
-from app.kept import Parts
-from app.layers import Layer, Reader
-from app.schemas import BulkAdviceRequest, named
-from app.service import Basis, Service
-from data.errors import ConvAdvisorError, InvalidInput
-from data.problem import ConvProblem
-from models.advisor import Advisor
+from conv_advisor.app.advice import Best, Limits, advise, advise_best
+from conv_advisor.app.answers.advice import advice_json
+from conv_advisor.app.asked import AskedLayer, AskedList
+from conv_advisor.app.errors import problem_of
+from conv_advisor.app.kept import Parts
+from conv_advisor.app.layers import Layer, Reader
+from conv_advisor.app.schemas import BulkAdviceRequest, named
+from conv_advisor.app.service import Basis, Service
+from conv_advisor.data.errors import ConvAdvisorError, InvalidInput
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.models.advisor import Advisor
 
 MAX_RANKINGS: Final = 1000
 """Layers of one request whose whole rankings are answered: some 5 KB each."""

@@ -15,14 +15,14 @@ from multiprocessing.connection import Pipe
 from pickle import PicklingError
 from typing import Any, Final
 
-from data.errors import DeadlineExceeded, WorkerDied, WorkerError
+from conv_advisor.data.errors import DeadlineExceeded, WorkerDied, WorkerError
 
 log = logging.getLogger(__name__)
 
 OnProgress = Callable[[float, str], None]
 """Takes the done fraction, 0 to 1, and what is being done."""
 
-_BOOT: Final = "from app.worker import main; main()"
+_BOOT: Final = "from conv_advisor.app.worker import main; main()"
 _LAST_BREATH_S: Final = 0.2
 """A process whose pipe has closed is ending by itself; its exit status is worth this wait."""
 _KILL_TIMEOUT_S: Final = 5.0

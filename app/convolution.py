@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from app import worker
-from app.advice import Limits, advise_one
-from app.service import Service
-from data.errors import (
+from conv_advisor.app import worker
+from conv_advisor.app.advice import Limits, advise_one
+from conv_advisor.app.service import Service
+from conv_advisor.data.errors import (
     CompileFailed,
     NoAdvice,
     NotApplicable,
@@ -23,11 +23,11 @@ from data.errors import (
     RunError,
     WorkspaceExceeded,
 )
-from data.measurement import Device, Measurement, Outcome
-from data.problem import ConvProblem
-from kernels import catalog
-from kernels.bench import BenchOptions
-from kernels.variant import Variant
+from conv_advisor.data.measurement import Device, Measurement, Outcome
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels import catalog
+from conv_advisor.kernels.bench import BenchOptions
+from conv_advisor.kernels.variant import Variant
 
 Run = Callable[..., Awaitable[Any]]
 """Runs a task in the worker: takes the task and its arguments."""

@@ -10,22 +10,22 @@ import msgspec
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from app.advice import Limits, advise_one
-from app.answers.advice import ExclusionAnswer, TrustAnswer
-from app.answers.problems import ProblemAnswer, problem_answer
-from app.schemas import AdviceParameters, problem_from
-from app.service import Service
-from app.snippets.writer import Language, Snippet, write_snippet
-from data.errors import NotApplicable
-from kernels import catalog
-from models.neighbours import MOST
-from models.pareto import Bounds, OtherLayout, Pareto, in_other_layout, other_layout, weigh
+from conv_advisor.app.advice import Limits, advise_one
+from conv_advisor.app.answers.advice import ExclusionAnswer, TrustAnswer
+from conv_advisor.app.answers.problems import ProblemAnswer, problem_answer
+from conv_advisor.app.schemas import AdviceParameters, problem_from
+from conv_advisor.app.service import Service
+from conv_advisor.app.snippets.writer import Language, Snippet, write_snippet
+from conv_advisor.data.errors import NotApplicable
+from conv_advisor.kernels import catalog
+from conv_advisor.models.neighbours import MOST
+from conv_advisor.models.pareto import Bounds, OtherLayout, Pareto, in_other_layout, other_layout, weigh
 
 if TYPE_CHECKING:
-    from data.problem import ConvProblem
-    from data.summary import Summary
-    from models.advisor import Advice, Advisor
-    from models.neighbours import Neighbour
+    from conv_advisor.data.problem import ConvProblem
+    from conv_advisor.data.summary import Summary
+    from conv_advisor.models.advisor import Advice, Advisor
+    from conv_advisor.models.neighbours import Neighbour
 
 
 Summaries = Callable[[Sequence["ConvProblem"]], Mapping[str, Mapping[str, "Summary"]]]

@@ -12,9 +12,9 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
-from app import worker
-from app.child import Child, JobNotTaken, OnProgress, task_name
-from data.errors import ConvAdvisorError, QueueFull, WorkerDied, WorkerError
+from conv_advisor.app import worker
+from conv_advisor.app.child import Child, JobNotTaken, OnProgress, task_name
+from conv_advisor.data.errors import ConvAdvisorError, QueueFull, WorkerDied, WorkerError
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 NO_DEVICE: Final = "none"
 """Device id of an engine whose worker opens no device: it trains. Its child starts with its first job."""
-DEFAULT_OPENER: Final = "kernels.bench:open_runner"
+DEFAULT_OPENER: Final = "conv_advisor.kernels.bench:open_runner"
 _IDLE_CHECK_S: Final = 1.0
 _CLOSE_TIMEOUT_S: Final = 10.0
 

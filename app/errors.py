@@ -13,7 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
-from data import errors as e
+from conv_advisor.data import errors as e
 
 log = logging.getLogger(__name__)
 

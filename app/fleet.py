@@ -9,15 +9,15 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from app import worker
-from app.attempt import Layer, Result, Terms, measure_layer
-from app.child import OnProgress
-from app.engine import Engine
-from data.errors import InvalidInput, QueueFull, WorkerError
-from data.measurement import Device
+from conv_advisor.app import worker
+from conv_advisor.app.attempt import Layer, Result, Terms, measure_layer
+from conv_advisor.app.child import OnProgress
+from conv_advisor.app.engine import Engine
+from conv_advisor.data.errors import InvalidInput, QueueFull, WorkerError
+from conv_advisor.data.measurement import Device
 
 if TYPE_CHECKING:
-    from app.cluster.engine import AnyEngine
+    from conv_advisor.app.cluster.engine import AnyEngine
 
 _TICK_S: Final = 0.1
 
@@ -194,8 +194,8 @@ class Devices:
 
 def fleet_of(workers: AnyEngine | Sequence[AnyEngine]) -> Fleet:
     """What a sweep over these is spread over: one cluster, or devices of this host."""
-    from app.cluster.engine import ClusterEngine
-    from app.cluster.fleet import ClusterFleet
+    from conv_advisor.app.cluster.engine import ClusterEngine
+    from conv_advisor.app.cluster.fleet import ClusterFleet
 
     engines = list(workers) if isinstance(workers, Sequence) else [workers]
     if len(engines) == 1 and isinstance(engines[0], ClusterEngine):

@@ -8,15 +8,15 @@ from typing import Annotated
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from app.answers.advice import StepAnswer
-from app.answers.problems import ProblemAnswer, problem_answer
-from app.schemas import AdviceParameters, problem_from
-from app.service import Service
-from data.errors import NoAdvice
-from models.advisor import Advisor
-from models.explain import Branch, Decision, explain
-from models.landscape import Axis, Landscape, survey
-from models.tree_file import TreeModel
+from conv_advisor.app.answers.advice import StepAnswer
+from conv_advisor.app.answers.problems import ProblemAnswer, problem_answer
+from conv_advisor.app.schemas import AdviceParameters, problem_from
+from conv_advisor.app.service import Service
+from conv_advisor.data.errors import NoAdvice
+from conv_advisor.models.advisor import Advisor
+from conv_advisor.models.explain import Branch, Decision, explain
+from conv_advisor.models.landscape import Axis, Landscape, survey
+from conv_advisor.models.tree_file import TreeModel
 
 _survey = lru_cache(maxsize=32)(survey)
 """A map takes a thousand walks; people come back to one, and an advisor never changes its mind."""

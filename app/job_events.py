@@ -13,9 +13,9 @@ from typing import Final
 from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 from starlette.types import Message, Receive, Scope, Send
 
-from app.answers.jobs import job_answer
-from app.jobs import Job, Jobs
-from data.errors import ConvAdvisorError, QueueFull
+from conv_advisor.app.answers.jobs import job_answer
+from conv_advisor.app.jobs import Job, Jobs
+from conv_advisor.data.errors import ConvAdvisorError, QueueFull
 
 log = logging.getLogger(__name__)
 

@@ -12,16 +12,16 @@ from typing import Annotated, Any, Final, Literal
 from fastapi import Header
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
-from app.jobs import JobKind, Key
-from app.schemas import Id, LayerParameters, RetrainRequest, named, problem_from
-from data import networks
-from data.errors import InvalidInput
-from data.measurement import L2State
-from data.problem import ConvProblem, DType, Layout
-from data.sampling import sample_problems
-from kernels import catalog
-from kernels.bench import BenchOptions
-from kernels.stopping import StopRule
+from conv_advisor.app.jobs import JobKind, Key
+from conv_advisor.app.schemas import Id, LayerParameters, RetrainRequest, named, problem_from
+from conv_advisor.data import networks
+from conv_advisor.data.errors import InvalidInput
+from conv_advisor.data.measurement import L2State
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.data.sampling import sample_problems
+from conv_advisor.kernels import catalog
+from conv_advisor.kernels.bench import BenchOptions
+from conv_advisor.kernels.stopping import StopRule
 
 KEY_HEADER: Final = "Idempotency-Key"
 MAX_KEY_LENGTH: Final = 255

@@ -15,10 +15,10 @@ from sqlalchemy import and_, func, insert, or_, select, update
 from sqlalchemy.engine import Connection, Row
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
-from data.database import now_s
-from data.errors import ConvAdvisorError, KeyReused, StoreError, UnknownJob, WorkerDied
-from data.store import Store
-from data.tables import JOBS
+from conv_advisor.data.database import now_s
+from conv_advisor.data.errors import ConvAdvisorError, KeyReused, StoreError, UnknownJob, WorkerDied
+from conv_advisor.data.store import Store
+from conv_advisor.data.tables import JOBS
 
 MAX_ATTEMPTS: Final = 3
 """Attempts in a row that may be interrupted without having kept anything."""

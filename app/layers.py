@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from app.asked import AskedLayer
-from app.schemas import SIZES, LayerParameters, named, problem_from
-from data import table
-from data.errors import InvalidInput
-from data.problem import MAX_ELEMENTS, ConvProblem, DType, Layout
+from conv_advisor.app.asked import AskedLayer
+from conv_advisor.app.schemas import SIZES, LayerParameters, named, problem_from
+from conv_advisor.data import table
+from conv_advisor.data.errors import InvalidInput
+from conv_advisor.data.problem import MAX_ELEMENTS, ConvProblem, DType, Layout
 
 Layer = str | AskedLayer | LayerParameters
 

@@ -10,16 +10,16 @@ from pathlib import Path
 
 from fastapi import FastAPI
 
-from app import errors, openapi
-from app.application import Application
-from app.border import Border
-from app.guard.hosts import Hosts
-from app.guard.middleware import Guard, keyring_of, rates_of
-from app.observe import traces
-from app.observe.meter import Meter
-from app.observe.registry import Metrics
-from app.observe.templates import Templates
-from app.routes import (
+from conv_advisor.app import errors, openapi
+from conv_advisor.app.application import Application
+from conv_advisor.app.border import Border
+from conv_advisor.app.guard.hosts import Hosts
+from conv_advisor.app.guard.middleware import Guard, keyring_of, rates_of
+from conv_advisor.app.observe import traces
+from conv_advisor.app.observe.meter import Meter
+from conv_advisor.app.observe.registry import Metrics
+from conv_advisor.app.observe.templates import Templates
+from conv_advisor.app.routes import (
     advice,
     catalogue,
     convolutions,
@@ -32,10 +32,10 @@ from app.routes import (
     pages,
     session,
 )
-from app.routes import metrics as scraped
-from app.service import OpenEngine, Service, open_engine
-from app.settings import Settings
-from app.shipped import TIMINGS
+from conv_advisor.app.routes import metrics as scraped
+from conv_advisor.app.service import OpenEngine, Service, open_engine
+from conv_advisor.app.settings import Settings
+from conv_advisor.app.shipped import TIMINGS
 
 _DESCRIPTION = """
 Which convolution algorithm is fastest for this layer on this GPU: measured, learned, served.

@@ -11,17 +11,25 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from app import worker
-from app.attempt import outcome_of
-from app.cluster.engine import AnyEngine
-from app.convolution import check_fits
-from app.errors import problem_of
-from app.service import Service
-from data.errors import ConvAdvisorError, DeadlineExceeded, NoAdvice, QueueFull, RunError, UnknownJob, WorkerDied
-from data.measurement import Device, Measurement, Outcome
-from data.problem import ConvProblem
-from kernels import catalog
-from kernels.bench import BenchOptions
+from conv_advisor.app import worker
+from conv_advisor.app.attempt import outcome_of
+from conv_advisor.app.cluster.engine import AnyEngine
+from conv_advisor.app.convolution import check_fits
+from conv_advisor.app.errors import problem_of
+from conv_advisor.app.service import Service
+from conv_advisor.data.errors import (
+    ConvAdvisorError,
+    DeadlineExceeded,
+    NoAdvice,
+    QueueFull,
+    RunError,
+    UnknownJob,
+    WorkerDied,
+)
+from conv_advisor.data.measurement import Device, Measurement, Outcome
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels import catalog
+from conv_advisor.kernels.bench import BenchOptions
 
 log = logging.getLogger(__name__)
 

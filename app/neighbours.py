@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from models.neighbours import Neighbour, Neighbourhood, describe
+from conv_advisor.models.neighbours import Neighbour, Neighbourhood, describe
 
 if TYPE_CHECKING:
-    from data.problem import ConvProblem
-    from data.store import Store
+    from conv_advisor.data.problem import ConvProblem
+    from conv_advisor.data.store import Store
 
 LOOK_AGAIN_S: Final = 10.0
 """How old a neighbourhood may be: while a sweep adds layers, looking at all of them takes about a second each time."""

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 import ml_dtypes
 import numpy as np
 
-from app.tensors import MAX_DIMENSIONS, as_bytes
-from data.errors import InvalidTensor
+from conv_advisor.app.tensors import MAX_DIMENSIONS, as_bytes
+from conv_advisor.data.errors import InvalidTensor
 
 if TYPE_CHECKING:
-    from app.body import Bytes
+    from conv_advisor.app.body import Bytes
 
 MAX_HEADER_BYTES: Final = 1024
 """NumPy writes 128 bytes where there are four dimensions."""

@@ -13,11 +13,11 @@ import ml_dtypes
 import msgspec
 import numpy as np
 
-from app.tensors import MAX_DIMENSIONS, as_bytes, numbers
-from data.errors import InvalidTensor
+from conv_advisor.app.tensors import MAX_DIMENSIONS, as_bytes, numbers
+from conv_advisor.data.errors import InvalidTensor
 
 if TYPE_CHECKING:
-    from app.body import Bytes
+    from conv_advisor.app.body import Bytes
 
 LENGTH_HEADER: Final = "Inference-Header-Content-Length"
 """Of the JSON, where bytes follow it."""

@@ -9,11 +9,11 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from app.errors import MEDIA_TYPE
-from app.guard.policy import COOKIE, SECURE_COOKIE, scope_needed
-from app.guard.tokens import Scope
-from app.job_requests import JobRequest
-from app.schemas import ActivateRequest, BulkAdviceRequest, ConvolutionRequest, Problem, RetrainRequest
+from conv_advisor.app.errors import MEDIA_TYPE
+from conv_advisor.app.guard.policy import COOKIE, SECURE_COOKIE, scope_needed
+from conv_advisor.app.guard.tokens import Scope
+from conv_advisor.app.job_requests import JobRequest
+from conv_advisor.app.schemas import ActivateRequest, BulkAdviceRequest, ConvolutionRequest, Problem, RetrainRequest
 
 _MODELS: Final[tuple[type[BaseModel], ...]] = (
     Problem,

@@ -8,17 +8,17 @@ from typing import Any, Final
 
 import numpy as np
 
-from app.body import Bytes, parse_strings, parse_values
-from app.convolution import ADVISED, Order
-from app.npy import read_npy
-from app.oip import Inference
-from app.schemas import ConvolutionParameters, ConvolutionRequest, problem_from
-from app.settings import Settings
-from app.tensors import from_lists, read_safetensors
-from data.errors import InvalidInput, InvalidProblem, InvalidTensor
-from data.problem import ConvProblem, DType, Layout
-from kernels.bench import BenchOptions
-from kernels.reference import HOST_DTYPE
+from conv_advisor.app.body import Bytes, parse_strings, parse_values
+from conv_advisor.app.convolution import ADVISED, Order
+from conv_advisor.app.npy import read_npy
+from conv_advisor.app.oip import Inference
+from conv_advisor.app.schemas import ConvolutionParameters, ConvolutionRequest, problem_from
+from conv_advisor.app.settings import Settings
+from conv_advisor.app.tensors import from_lists, read_safetensors
+from conv_advisor.data.errors import InvalidInput, InvalidProblem, InvalidTensor
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels.bench import BenchOptions
+from conv_advisor.kernels.reference import HOST_DTYPE
 
 MAX_JSON_ELEMENTS: Final = 2**20
 """Elements of a y that is answered in JSON; a larger one goes as safetensors."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Final
 
-from data.problem import ConvProblem
-from data.store import Store
-from data.summary import Summary
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.store import Store
+from conv_advisor.data.summary import Summary
 
 ASK_AGAIN_S: Final = 0.5
 """How old what another process has added to the store may be before it counts; what this one adds counts at once."""

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.shipped import import_shipped
-from data.errors import ModelRejected, UnknownDevice
-from data.store import Store
-from kernels.cpu.threads import available_cores
-from models.registry import Registry
-from models.shared import SharedModels
-from models.tree_file import TreeModel
-from models.walk import ON_CORES, Walk
+from conv_advisor.app.shipped import import_shipped
+from conv_advisor.data.errors import ModelRejected, UnknownDevice
+from conv_advisor.data.store import Store
+from conv_advisor.kernels.cpu.threads import available_cores
+from conv_advisor.models.registry import Registry
+from conv_advisor.models.shared import SharedModels
+from conv_advisor.models.tree_file import TreeModel
+from conv_advisor.models.walk import ON_CORES, Walk
 
 log = logging.getLogger(__name__)
 
@@ -106,8 +106,8 @@ def train(
     Killed at any point and run again, it ends the same: the store only grows, and the same measurements give the same
     tree.
     """
-    from models.challenge import challenge  # scikit-learn, which only a process that trains may load
-    from models.train import MOST_THREADS
+    from conv_advisor.models.challenge import challenge  # scikit-learn, which only a process that trains may load
+    from conv_advisor.models.train import MOST_THREADS
 
     tell = on_progress or (lambda _fraction, _message: None)
     champion = champion_of(Registry(home), device_id)

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from app.engine import Engine
-from app.jobs import Effect, Job, JobKind, JobLost, Jobs
-from data.errors import ConvAdvisorError, DeadlineExceeded, StoreError, WorkerDied, WorkerError
+from conv_advisor.app.engine import Engine
+from conv_advisor.app.jobs import Effect, Job, JobKind, JobLost, Jobs
+from conv_advisor.data.errors import ConvAdvisorError, DeadlineExceeded, StoreError, WorkerDied, WorkerError
 
 log = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from data.errors import InvalidProblem
-from data.problem import ConvProblem, DType, Layout
+from conv_advisor.data.errors import InvalidProblem
+from conv_advisor.data.problem import ConvProblem, DType, Layout
 
 MAX_LAYERS: Final = 10_000
 """Layers that one request may ask advice for."""

@@ -13,25 +13,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from app import worker
-from app.background import Background
-from app.body import Budget, json_body
-from app.cluster.engine import AnyEngine, open_cluster
-from app.engine import NO_DEVICE, Engine, resolve_device
-from app.errors import ClientGone
-from app.job_events import Streams
-from app.kept import Answers, Parts
-from app.neighbours import Neighbourhoods
-from app.ready import Readiness
-from app.recall import Recall
-from app.settings import Settings
-from app.shipped import import_shipped
-from data.errors import ConvAdvisorError, UnknownDevice, WorkerError
-from data.measurement import Device
-from data.presence import Presence
-from data.store import Store
-from models.advisor import Advisor
-from models.registry import Registry
+from conv_advisor.app import worker
+from conv_advisor.app.background import Background
+from conv_advisor.app.body import Budget, json_body
+from conv_advisor.app.cluster.engine import AnyEngine, open_cluster
+from conv_advisor.app.engine import NO_DEVICE, Engine, resolve_device
+from conv_advisor.app.errors import ClientGone
+from conv_advisor.app.job_events import Streams
+from conv_advisor.app.kept import Answers, Parts
+from conv_advisor.app.neighbours import Neighbourhoods
+from conv_advisor.app.ready import Readiness
+from conv_advisor.app.recall import Recall
+from conv_advisor.app.settings import Settings
+from conv_advisor.app.shipped import import_shipped
+from conv_advisor.data.errors import ConvAdvisorError, UnknownDevice, WorkerError
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.presence import Presence
+from conv_advisor.data.store import Store
+from conv_advisor.models.advisor import Advisor
+from conv_advisor.models.registry import Registry
 
 if TYPE_CHECKING:
     from starlette.requests import Request

@@ -10,8 +10,8 @@ from typing import Any, Final, Literal
 from pydantic import AliasChoices, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from app.guard.hosts import ANY, LOOPBACK, is_loopback
-from data.errors import InvalidInput
+from conv_advisor.app.guard.hosts import ANY, LOOPBACK, is_loopback
+from conv_advisor.data.errors import InvalidInput
 
 PREFIX: Final = "CONV_ADVISOR_"
 SECRETS: Final = Path("/run/secrets")

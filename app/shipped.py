@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from data.store import Store
+from conv_advisor.data.store import Store
 
 TIMINGS: Final = Path(__file__).parent.parent / "data" / "timings"
 

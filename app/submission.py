@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from app.job_requests import AnyJob, RetrainJob, kept_request, key_of
-from app.jobs import Job, JobKind, Key
-from app.service import Service
-from data.measurement import Device
+from conv_advisor.app.job_requests import AnyJob, RetrainJob, kept_request, key_of
+from conv_advisor.app.jobs import Job, JobKind, Key
+from conv_advisor.app.service import Service
+from conv_advisor.data.measurement import Device
 
 
 async def submit(service: Service, asked: AnyJob, key: str | None, caller: str) -> Job:

@@ -14,17 +14,17 @@ from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
-from app.attempt import Layer, Result, Terms, Trial
-from app.child import JobNotTaken
-from app.fleet import Fleet, fleet_of
-from data.errors import WorkerError
-from data.measurement import Device, Outcome
-from data.problem import ConvProblem
-from data.store import Store
-from kernels.bench import BenchOptions
+from conv_advisor.app.attempt import Layer, Result, Terms, Trial
+from conv_advisor.app.child import JobNotTaken
+from conv_advisor.app.fleet import Fleet, fleet_of
+from conv_advisor.data.errors import WorkerError
+from conv_advisor.data.measurement import Device, Outcome
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.store import Store
+from conv_advisor.kernels.bench import BenchOptions
 
 if TYPE_CHECKING:
-    from app.cluster.engine import AnyEngine
+    from conv_advisor.app.cluster.engine import AnyEngine
 
 log = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 import ml_dtypes
 import numpy as np
 
-from data.errors import InvalidTensor
+from conv_advisor.data.errors import InvalidTensor
 
 if TYPE_CHECKING:
-    from app.body import Bytes
+    from conv_advisor.app.body import Bytes
 
 MAX_HEADER_BYTES: Final = 64 * 1024
 """Two tensors and thirty parameters take under 2 KiB."""

@@ -14,16 +14,16 @@ from pathlib import Path
 from traceback import format_exc
 from typing import TYPE_CHECKING, Any
 
-from data.errors import ConvAdvisorError, LaunchFailed, UnknownDevice, WorkerError
-from data.measurement import Device, Measurement, Pick
-from data.problem import ConvProblem
+from conv_advisor.data.errors import ConvAdvisorError, LaunchFailed, UnknownDevice, WorkerError
+from conv_advisor.data.measurement import Device, Measurement, Pick
+from conv_advisor.data.problem import ConvProblem
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from app.retrain import Trained
-    from kernels.bench import BenchOptions
-    from kernels.runner import Runner
+    from conv_advisor.app.retrain import Trained
+    from conv_advisor.kernels.bench import BenchOptions
+    from conv_advisor.kernels.runner import Runner
 
 _PR_SET_PDEATHSIG = 1
 
@@ -33,7 +33,7 @@ class _Process:
 
     pipe: Connection[Any, Any] | None = None
     device_id = "none"
-    opener = "kernels.bench:open_runner"
+    opener = "conv_advisor.kernels.bench:open_runner"
 
 
 def main() -> None:
@@ -80,7 +80,7 @@ def measure(
     ------
     UnknownVariant, LaunchFailed
     """
-    from kernels import bench, catalog
+    from conv_advisor.kernels import bench, catalog
 
     variants = [catalog.get(variant_id) for variant_id in variant_ids]
     return bench.measure(_runner(), problem, variants, options=options, run_id=run_id, best_ms=best_ms)
@@ -100,14 +100,14 @@ def convolve(
     ------
     UnknownVariant, InvalidTensor, NotApplicable, RunError
     """
-    from kernels import bench, catalog
+    from conv_advisor.kernels import bench, catalog
 
     return bench.convolve(_runner(), problem, x, weight, catalog.get(variant_id), options=options, run_id=run_id)
 
 
 def picks(problem: ConvProblem, options: BenchOptions | None = None, run_id: str = "") -> list[Pick]:
     """What the device's own library would choose; empty on a CPU."""
-    from kernels import bench
+    from conv_advisor.kernels import bench
 
     return [replace(pick, run_id=run_id) for pick in bench.picks(_runner(), problem, options)]
 
@@ -123,14 +123,14 @@ def train(store_url: str, home: Path, request: dict[str, Any]) -> Trained:
     request : dict
         ``device``: whose measurements; ``force``: replace the champion whatever the scores.
     """
-    from app import retrain as training
+    from conv_advisor.app import retrain as training
 
     return training.train(store_url, home, request["device"], is_forced=request["force"], on_progress=report_progress)
 
 
 def find_device() -> str:
     """``cuda:0`` if it can be used here, else ``cpu``."""
-    from kernels.bench import open_runner
+    from conv_advisor.kernels.bench import open_runner
 
     try:
         _ = open_runner("cuda:0").device

@@ -5,19 +5,19 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from app import worker
-from app.cluster.engine import AnyEngine
-from app.engine import Engine
-from app.job_requests import bench_options, problem_deadline_s, problems_of
-from app.jobs import JobKind
-from app.retrain import Trained
-from app.runner import Done, Held, Work
-from app.settings import Settings
-from app.sweep import sweep
-from data.measurement import Device
-from data.store import Store
-from kernels import catalog
-from models.shared import SharedModels
+from conv_advisor.app import worker
+from conv_advisor.app.cluster.engine import AnyEngine
+from conv_advisor.app.engine import Engine
+from conv_advisor.app.job_requests import bench_options, problem_deadline_s, problems_of
+from conv_advisor.app.jobs import JobKind
+from conv_advisor.app.retrain import Trained
+from conv_advisor.app.runner import Done, Held, Work
+from conv_advisor.app.settings import Settings
+from conv_advisor.app.sweep import sweep
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.store import Store
+from conv_advisor.kernels import catalog
+from conv_advisor.models.shared import SharedModels
 
 
 def training(engine: Engine, models: SharedModels, settings: Settings) -> Work:

@@ -21,23 +21,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from app.attempt import outcome_of
 from benchmarks.options import interruptible, list_of, say, shard
 from benchmarks.rivals.layer import OPERANDS, Order
 from benchmarks.rivals.orders import TIMINGS, Named, Near, of_networks, orders, shuffled, timing_files
 from benchmarks.rivals.rows import JOURNAL, LAYER, Row, append, merge, read, write
 from benchmarks.rivals.tables import report
 from benchmarks.rivals.worker import Worker
-from data import networks
-from data.errors import ConvAdvisorError, LaunchFailed, WorkerError
-from data.measurement import Outcome
-from data.problem import DType, Layout
-from data.problem_file import read_problems
-from kernels.stopping import StopRule
-from models.tree_file import TreeModel
-from models.tree_file import read as read_tree
+from conv_advisor.app.attempt import outcome_of
+from conv_advisor.data import networks
+from conv_advisor.data.errors import ConvAdvisorError, LaunchFailed, WorkerError
+from conv_advisor.data.measurement import Outcome
+from conv_advisor.data.problem import DType, Layout
+from conv_advisor.data.problem_file import read_problems
+from conv_advisor.kernels.stopping import StopRule
+from conv_advisor.models.tree_file import TreeModel
+from conv_advisor.models.tree_file import read as read_tree
 
-OPENER: Final = "kernels.bench:open_runner"
+OPENER: Final = "conv_advisor.kernels.bench:open_runner"
 PEER_OPENER: Final = "benchmarks.rivals.pytorch:open_peer"
 SHIPPED_TREE: Final = TIMINGS.parent.parent / "models" / "trained" / "nvidia-h200"
 

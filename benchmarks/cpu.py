@@ -14,14 +14,14 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from data.measurement import Measurement
-from data.networks import problems
-from data.problem import ConvProblem
-from kernels.bench import BenchOptions, measure, open_runner
-from kernels.cpu.plans import fft_size
-from kernels.cpu.variants import VARIANTS
-from kernels.stopping import StopRule
-from kernels.variant import Algorithm, Variant
+from conv_advisor.data.measurement import Measurement
+from conv_advisor.data.networks import problems
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.bench import BenchOptions, measure, open_runner
+from conv_advisor.kernels.cpu.plans import fft_size
+from conv_advisor.kernels.cpu.variants import VARIANTS
+from conv_advisor.kernels.stopping import StopRule
+from conv_advisor.kernels.variant import Algorithm, Variant
 
 EXPERIMENTS: Final = {
     "input-layers": "Input layers: an RGB image, one filter (Table 1, Figures 3 to 5)",

@@ -19,16 +19,16 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from app.shipped import TIMINGS
-from data import parquet
-from data.measurement import Device
-from data.problem import ConvProblem, DType, Layout
-from models.advisor import Advisor
-from models.costs import Costs, device_of, from_table
-from models.domain import domain_of
-from models.grow import Options
-from models.judging import Result, judge, single_best_order
-from models.train import fit
+from conv_advisor.app.shipped import TIMINGS
+from conv_advisor.data import parquet
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.models.advisor import Advisor
+from conv_advisor.models.costs import Costs, device_of, from_table
+from conv_advisor.models.domain import domain_of
+from conv_advisor.models.grow import Options
+from conv_advisor.models.judging import Result, judge, single_best_order
+from conv_advisor.models.train import fit
 
 KINDS: Final[dict[str, Callable[[ConvProblem], bool]]] = {
     "filter 5": lambda problem: problem.r == 5,

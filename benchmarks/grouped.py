@@ -15,12 +15,12 @@ from typing import Final
 
 import numpy as np
 
-from app.shipped import TIMINGS
 from benchmarks.contest.choice import CUDNN, OURS
 from benchmarks.measured import ALL_COLUMNS, best_of, is_win, mean_ratio
 from benchmarks.plots.pages import number, percent, table
-from data import parquet
-from models.costs import Costs, from_table
+from conv_advisor.app.shipped import TIMINGS
+from conv_advisor.data import parquet
+from conv_advisor.models.costs import Costs, from_table
 
 KINDS: Final = {"one channel a group": True, "several channels a group": False}
 SMALL_BATCH: Final = 8

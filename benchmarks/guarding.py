@@ -28,12 +28,12 @@ from rich.console import Console
 from rich.table import Table
 from starlette.types import ASGIApp, Message
 
-from app.application import Application
-from app.guard.tokens import Scope, entry_of, make_token
-from app.main import create_app
-from app.settings import Settings
 from benchmarks.wrk import Load, Server, read_wrk
-from data.networks import problems
+from conv_advisor.app.application import Application
+from conv_advisor.app.guard.tokens import Scope, entry_of, make_token
+from conv_advisor.app.main import create_app
+from conv_advisor.app.settings import Settings
+from conv_advisor.data.networks import problems
 
 DEVICE: Final = "nvidia-h200"
 _PATHS: Final = [f"/v1/advice?layer={problem.short}&device={DEVICE}" for problem in problems("seeds")]

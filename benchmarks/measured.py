@@ -14,13 +14,13 @@ import pyarrow.parquet as pq
 from benchmarks.contest.choice import CUDNN, OURS
 from benchmarks.contest.rows import LEAST_GAIN, STANDARD_ERRORS
 from benchmarks.contest.scores import geometric_mean
-from data import parquet
-from data.errors import NotEnoughData
-from data.networks import problems
-from data.problem import ConvProblem, DType, Layout
-from kernels.catalog import VARIANTS
-from kernels.variant import Backend
-from models.costs import Costs, from_table
+from conv_advisor.data import parquet
+from conv_advisor.data.errors import NotEnoughData
+from conv_advisor.data.networks import problems
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels.catalog import VARIANTS
+from conv_advisor.kernels.variant import Backend
+from conv_advisor.models.costs import Costs, from_table
 
 Column = tuple[str, str]
 """Dtype and layout."""

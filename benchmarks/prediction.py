@@ -19,17 +19,17 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from app.asked import AskedLayer
-from app.layers import Reader, read_one
-from data.networks import held_out_layers
-from data.problem import ConvProblem, DType, Layout
-from data.sampling import sample_problems
-from data.table import Row, problem_of, row_of, table
-from kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES
-from models.advisor import Advisor
-from models.batch import predict_many
-from models.registry import SHIPPED
-from models.tree_file import read
+from conv_advisor.app.asked import AskedLayer
+from conv_advisor.app.layers import Reader, read_one
+from conv_advisor.data.networks import held_out_layers
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.data.sampling import sample_problems
+from conv_advisor.data.table import Row, problem_of, row_of, table
+from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES
+from conv_advisor.models.advisor import Advisor
+from conv_advisor.models.batch import predict_many
+from conv_advisor.models.registry import SHIPPED
+from conv_advisor.models.tree_file import read
 
 TREE: Final = SHIPPED / "nvidia-h200"
 ROUNDS: Final = 5

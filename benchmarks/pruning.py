@@ -23,16 +23,16 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from app.shipped import TIMINGS
 from benchmarks.options import say, shard
 from benchmarks.rivals.orders import timing_files
-from data import parquet
-from data.problem import ConvProblem, DType, Layout
-from kernels.bench import BenchOptions, measure, open_runner
-from kernels.catalog import VARIANTS
-from kernels.runner import Runner
-from kernels.stopping import StopRule
-from models.costs import Costs, from_table
+from conv_advisor.app.shipped import TIMINGS
+from conv_advisor.data import parquet
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels.bench import BenchOptions, measure, open_runner
+from conv_advisor.kernels.catalog import VARIANTS
+from conv_advisor.kernels.runner import Runner
+from conv_advisor.kernels.stopping import StopRule
+from conv_advisor.models.costs import Costs, from_table
 
 FAR: Final = 20.0
 EDGES: Final = (5.0, 10.0, 20.0, 50.0, 100.0, float("inf"))

@@ -22,19 +22,19 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from app import worker
-from app.cluster.engine import AnyEngine, ClusterEngine
-from app.cluster.link import Link
-from app.engine import Engine
-from app.sweep import sweep
-from data import networks
-from data.measurement import Outcome
-from data.problem import ConvProblem, DType, Layout
-from data.store import Store
-from kernels import catalog
-from kernels.bench import BenchOptions
+from conv_advisor.app import worker
+from conv_advisor.app.cluster.engine import AnyEngine, ClusterEngine
+from conv_advisor.app.cluster.link import Link
+from conv_advisor.app.engine import Engine
+from conv_advisor.app.sweep import sweep
+from conv_advisor.data import networks
+from conv_advisor.data.measurement import Outcome
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.data.store import Store
+from conv_advisor.kernels import catalog
+from conv_advisor.kernels.bench import BenchOptions
 
-COMMAND: Final = (sys.executable, "-c", "from app.cli import main; main()")
+COMMAND: Final = (sys.executable, "-c", "from conv_advisor.app.cli import main; main()")
 START_TIMEOUT_S: Final = 120.0
 OPTIONS: Final = BenchOptions()
 SHUFFLE_SEED: Final = 0

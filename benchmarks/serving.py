@@ -25,7 +25,6 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from app.shipped import TIMINGS, import_shipped
 from benchmarks.prediction import prediction_table
 from benchmarks.serving_apps import KEPT_PATH
 from benchmarks.serving_asks import (
@@ -40,10 +39,11 @@ from benchmarks.serving_asks import (
     tensors_of,
 )
 from benchmarks.wrk import Load, Server, run_wrk, served
-from data.networks import problems
-from data.problem import DType, Layout
-from data.sampling import sample_problems
-from data.store import Store
+from conv_advisor.app.shipped import TIMINGS, import_shipped
+from conv_advisor.data.networks import problems
+from conv_advisor.data.problem import DType, Layout
+from conv_advisor.data.sampling import sample_problems
+from conv_advisor.data.store import Store
 
 TENSOR_SHAPE: Final = (10, 64, 64, 64)
 """10 MiB of float32."""

@@ -16,19 +16,19 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
-from app import drain
-from app.answers.convolutions import convolution_metadata, convolution_summary
-from app.body import Bytes, read
-from app.border import CAUTION
-from app.convolution import Attempt, ChosenBy, Convolution
-from app.main import create_app
-from app.npy import write_npy
-from app.oip import LENGTH_HEADER, read_inference, write_inference
-from app.orders import order_from_inference, order_from_npy, order_from_safetensors
-from app.settings import load_settings
-from app.tensors import write_safetensors
-from data.measurement import Device, Measurement, Outcome
-from data.problem import ConvProblem
+from conv_advisor.app import drain
+from conv_advisor.app.answers.convolutions import convolution_metadata, convolution_summary
+from conv_advisor.app.body import Bytes, read
+from conv_advisor.app.border import CAUTION
+from conv_advisor.app.convolution import Attempt, ChosenBy, Convolution
+from conv_advisor.app.main import create_app
+from conv_advisor.app.npy import write_npy
+from conv_advisor.app.oip import LENGTH_HEADER, read_inference, write_inference
+from conv_advisor.app.orders import order_from_inference, order_from_npy, order_from_safetensors
+from conv_advisor.app.settings import load_settings
+from conv_advisor.app.tensors import write_safetensors
+from conv_advisor.data.measurement import Device, Measurement, Outcome
+from conv_advisor.data.problem import ConvProblem
 
 KEPT_PATH: Final = "/benchmark/kept"
 """Where the service says how often an answer was kept."""

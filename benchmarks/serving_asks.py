@@ -14,10 +14,10 @@ from typing import Any, Final
 import numpy as np
 from safetensors.numpy import save
 
-from app.npy import write_npy
-from app.service import KEPT_PARTS
-from data.problem import ConvProblem
-from data.sampling import sample_problems
+from conv_advisor.app.npy import write_npy
+from conv_advisor.app.service import KEPT_PARTS
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.sampling import sample_problems
 
 DEVICE: Final = "nvidia-h200"
 LAYERS_A_LIST: Final = 1000

@@ -18,17 +18,17 @@ from typing import Final
 
 import numpy as np
 
-from app.shipped import TIMINGS
 from benchmarks.measured import ALL_COLUMNS, load
 from benchmarks.plots.pages import number, percent, table
-from data.errors import NotEnoughData
-from data.networks import HELD_OUT, held_out_layers
-from data.problem import ConvProblem
-from models.advisor import Advisor
-from models.costs import Costs, layer_of
-from models.registry import SHIPPED
-from models.tree_file import read
-from models.trust import WITHIN
+from conv_advisor.app.shipped import TIMINGS
+from conv_advisor.data.errors import NotEnoughData
+from conv_advisor.data.networks import HELD_OUT, held_out_layers
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.models.advisor import Advisor
+from conv_advisor.models.costs import Costs, layer_of
+from conv_advisor.models.registry import SHIPPED
+from conv_advisor.models.tree_file import read
+from conv_advisor.models.trust import WITHIN
 
 BANDS: Final = (1.0, 0.95, 0.9, 0.8, 0.0)
 """Confidences between which answers are counted together, from certainty down."""

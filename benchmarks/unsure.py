@@ -22,16 +22,16 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from app.shipped import TIMINGS
 from benchmarks.rivals.orders import timing_files
-from data import parquet
-from data.errors import InvalidProblem
-from data.problem import ConvProblem, DType, Layout
-from data.problem_file import read_problems
-from models.costs import Costs, from_table
-from models.features import feature_matrix
-from models.teacher import CAP, sample_like, saturate
-from models.train import training_set
+from conv_advisor.app.shipped import TIMINGS
+from conv_advisor.data import parquet
+from conv_advisor.data.errors import InvalidProblem
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.data.problem_file import read_problems
+from conv_advisor.models.costs import Costs, from_table
+from conv_advisor.models.features import feature_matrix
+from conv_advisor.models.teacher import CAP, sample_like, saturate
+from conv_advisor.models.train import training_set
 
 BATCHES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 MOST_FLOPS: Final = 6e11

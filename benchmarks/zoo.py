@@ -21,9 +21,9 @@ from functools import partial
 from typing import Any, Final
 
 from benchmarks.options import say
-from data.errors import InvalidProblem
-from data.networks import held_out_layers
-from data.problem import ConvProblem
+from conv_advisor.data.errors import InvalidProblem
+from conv_advisor.data.networks import held_out_layers
+from conv_advisor.data.problem import ConvProblem
 
 JUDGES: Final = re.compile(
     r"convnext|densenet|dla|efficientnet|inception|mobilenetv?_?v?3|regnet_?y|repvgg|resnext|shufflenet|wide_resnet|xception"

@@ -12,11 +12,11 @@ import pyarrow.compute as pc
 from sqlalchemy import Column, Connection, Engine, Table, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from data import parquet
-from data.database import ROWS_AT_ONCE, bulk_insert, device_row, in_lists, problem_row, to_columns
-from data.measurement import Device
-from data.problem import ConvProblem
-from data.tables import DEVICES, IMPORTS, MEASUREMENTS, PROBLEMS, VERSIONS
+from conv_advisor.data import parquet
+from conv_advisor.data.database import ROWS_AT_ONCE, bulk_insert, device_row, in_lists, problem_row, to_columns
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.tables import DEVICES, IMPORTS, MEASUREMENTS, PROBLEMS, VERSIONS
 
 Guard = Callable[[Connection], None]
 """Called first in the transaction of every addition; what it raises undoes the addition."""

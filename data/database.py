@@ -17,10 +17,10 @@ from sqlalchemy import URL, Dialect, Engine, Float, Row, Table, create_engine, e
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import GenericFunction
 
-from data import parquet
-from data.measurement import Device, relative_noise
-from data.problem import FIELDS, ConvProblem
-from data.tables import PROBLEMS
+from conv_advisor.data import parquet
+from conv_advisor.data.measurement import Device, relative_noise
+from conv_advisor.data.problem import FIELDS, ConvProblem
+from conv_advisor.data.tables import PROBLEMS
 
 AnyRow = Row[*tuple[Any, ...]]
 

@@ -13,7 +13,7 @@ from functools import cached_property
 from statistics import median
 from typing import Any, Final
 
-from data.problem import ConvProblem
+from conv_advisor.data.problem import ConvProblem
 
 LEAST_UNLAUNCHED_SLOWDOWN: Final = 10.0
 """How far behind the best a pruned variant without a sample was at a smaller batch, at the least."""

@@ -18,9 +18,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from data.errors import InvalidInput, StoreError
-from data.measurement import Device, L2State, Measurement, Outcome, Pick
-from data.problem import FIELDS, ConvProblem, DType, Layout
+from conv_advisor.data.errors import InvalidInput, StoreError
+from conv_advisor.data.measurement import Device, L2State, Measurement, Outcome, Pick
+from conv_advisor.data.problem import FIELDS, ConvProblem, DType, Layout
 
 DEVICE_TYPE: Final = pa.dictionary(pa.int32(), pa.string())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from data.errors import StoreError
+from conv_advisor.data.errors import StoreError
 
 
 class Presence:

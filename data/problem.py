@@ -9,7 +9,7 @@ from enum import StrEnum
 from math import prod
 from typing import Any, Final, Generic, TypeVar, overload
 
-from data.errors import InvalidLayerName, InvalidProblem
+from conv_advisor.data.errors import InvalidLayerName, InvalidProblem
 
 MAX_ELEMENTS: Final = 2**31 - 1
 """Elements a tensor may have: kernels and libraries index with 32-bit integers."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from data.errors import InvalidInput
-from data.problem import ConvProblem, DType, Layout
+from conv_advisor.data.errors import InvalidInput
+from conv_advisor.data.problem import ConvProblem, DType, Layout
 
 
 def read_problems(path: Path, dtypes: Iterable[DType], layouts: Iterable[Layout]) -> list[ConvProblem]:

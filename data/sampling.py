@@ -9,9 +9,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from data import networks
-from data.errors import InvalidInput, InvalidProblem
-from data.problem import ConvProblem, DType, Layout
+from conv_advisor.data import networks
+from conv_advisor.data.errors import InvalidInput, InvalidProblem
+from conv_advisor.data.problem import ConvProblem, DType, Layout
 
 MAX_FLOPS: Final = 2e12
 MAX_BYTES: Final = 1.5e9

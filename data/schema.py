@@ -9,7 +9,7 @@ from typing import Final
 
 from sqlalchemy import Connection, Engine, func, inspect, select, text
 
-from data.errors import StoreError
+from conv_advisor.data.errors import StoreError
 
 HEAD: Final = "0003"
 """The revision that this version works with: the newest of `MIGRATIONS`."""

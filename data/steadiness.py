@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from data.measurement import Device, Measurement, Outcome
-from data.parquet import sample_medians
+from conv_advisor.data.measurement import Device, Measurement, Outcome
+from conv_advisor.data.parquet import sample_medians
 
 MOST_CLOCK_CHANGE: Final = 0.03
 """Of the SM clock, between the start and the end of the samples."""

@@ -15,16 +15,16 @@ import pyarrow.compute as pc
 from sqlalchemy import Select, Table, func, select
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
-from data import parquet
-from data.addition import Guard, add
-from data.database import ROWS_AT_ONCE, AnyRow, in_lists, open_engine, to_batch
-from data.errors import InvalidProblem, StoreError, UnknownDevice
-from data.measurement import Device, L2State, Measurement, Outcome, Pick
-from data.problem import FIELDS, ConvProblem
-from data.schema import upgrade
-from data.steadiness import LEAST_ROWS, refuse_unsteady, refuse_unsteady_rows
-from data.summary import COLUMNS, Summary, summary_of
-from data.tables import DEVICES, IMPORTS, MEASUREMENTS, PICKS, PROBLEMS, VERSIONS
+from conv_advisor.data import parquet
+from conv_advisor.data.addition import Guard, add
+from conv_advisor.data.database import ROWS_AT_ONCE, AnyRow, in_lists, open_engine, to_batch
+from conv_advisor.data.errors import InvalidProblem, StoreError, UnknownDevice
+from conv_advisor.data.measurement import Device, L2State, Measurement, Outcome, Pick
+from conv_advisor.data.problem import FIELDS, ConvProblem
+from conv_advisor.data.schema import upgrade
+from conv_advisor.data.steadiness import LEAST_ROWS, refuse_unsteady, refuse_unsteady_rows
+from conv_advisor.data.summary import COLUMNS, Summary, summary_of
+from conv_advisor.data.tables import DEVICES, IMPORTS, MEASUREMENTS, PICKS, PROBLEMS, VERSIONS
 
 
 class Store:

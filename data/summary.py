@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 from statistics import median
 from typing import Any, Final
 
-from data.database import AnyRow
-from data.measurement import Outcome
-from data.tables import MEASUREMENTS
+from conv_advisor.data.database import AnyRow
+from conv_advisor.data.measurement import Outcome
+from conv_advisor.data.tables import MEASUREMENTS
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from data.problem import FIELDS, KEY_ENDS, MAX_ELEMENTS, ConvProblem, DType, Layout
+from conv_advisor.data.problem import FIELDS, KEY_ENDS, MAX_ELEMENTS, ConvProblem, DType, Layout
 
 SIZES: Final = FIELDS[:14]
 """The columns: every field of a problem but dtype and layout."""

@@ -20,7 +20,7 @@ from sqlalchemy import (
     Text,
 )
 
-from data.problem import FIELDS
+from conv_advisor.data.problem import FIELDS
 
 METADATA: Final = MetaData()
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from data.errors import (
+from conv_advisor.data.errors import (
     CompileFailed,
     InvalidTensor,
     NotApplicable,
@@ -19,12 +19,12 @@ from data.errors import (
     UnknownDevice,
     WorkspaceExceeded,
 )
-from data.measurement import L2State, Measurement, Outcome, Pick
-from data.problem import ConvProblem
-from kernels.reference import tolerance
-from kernels.runner import FirstRun, Operands, Runner
-from kernels.stopping import StopRule
-from kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Launch, Variant
+from conv_advisor.data.measurement import L2State, Measurement, Outcome, Pick
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.reference import tolerance
+from conv_advisor.kernels.runner import FirstRun, Operands, Runner
+from conv_advisor.kernels.stopping import StopRule
+from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Launch, Variant
 
 LEAST_PRUNED_MS = 0.5
 """A launch below this is timed in full however far behind it is: it costs less than what it might teach."""
@@ -61,14 +61,14 @@ def open_runner(device: str) -> Runner:
         There is no such device, or its libraries are not installed.
     """
     if device == "cpu":
-        from kernels.cpu.runner import CpuRunner
+        from conv_advisor.kernels.cpu.runner import CpuRunner
 
         return CpuRunner()
     kind, _, ordinal = device.partition(":")
     if kind != "cuda" or not (ordinal or "0").isdigit():
         raise UnknownDevice(device, ["cpu", "cuda:0"])
     try:
-        from kernels.cuda.runner import CudaRunner
+        from conv_advisor.kernels.cuda.runner import CudaRunner
     except ImportError as error:
         raise UnknownDevice(f"{device} ({error})", ["cpu"]) from error
     return CudaRunner(int(ordinal or "0"))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from data.errors import UnknownVariant
-from kernels.cpu.variants import VARIANTS as CPU_VARIANTS
-from kernels.cuda.variants import VARIANTS as CUDA_VARIANTS
-from kernels.cudnn.variants import VARIANTS as CUDNN_VARIANTS
-from kernels.variant import Variant
+from conv_advisor.data.errors import UnknownVariant
+from conv_advisor.kernels.cpu.variants import VARIANTS as CPU_VARIANTS
+from conv_advisor.kernels.cuda.variants import VARIANTS as CUDA_VARIANTS
+from conv_advisor.kernels.cudnn.variants import VARIANTS as CUDNN_VARIANTS
+from conv_advisor.kernels.variant import Variant
 
 VARIANTS: dict[str, Variant] = {variant.id: variant for variant in (*CPU_VARIANTS, *CUDNN_VARIANTS, *CUDA_VARIANTS)}
 """In the order a sweep tries them: cuDNN, fast nearly everywhere, sets the mark behind which others are pruned."""

@@ -9,8 +9,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from data.measurement import Device
-from kernels.cpu.threads import available_cores
+from conv_advisor.data.measurement import Device
+from conv_advisor.kernels.cpu.threads import available_cores
 
 
 def slug(name: str) -> str:

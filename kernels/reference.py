@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from data.problem import ConvProblem, DType, Layout
+from conv_advisor.data.problem import ConvProblem, DType, Layout
 
 Array = npt.NDArray[Any]
 Float64s = npt.NDArray[np.float64]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from data.measurement import L2State
-from data.problem import ConvProblem
+from conv_advisor.data.measurement import L2State
+from conv_advisor.data.problem import ConvProblem
 
 MAX_SETS: Final = 1024
 

@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from data.measurement import Device, L2State, Pick
-from data.problem import ConvProblem
-from kernels.stopping import StopRule
-from kernels.variant import Launch, Variant
+from conv_advisor.data.measurement import Device, L2State, Pick
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.stopping import StopRule
+from conv_advisor.kernels.variant import Launch, Variant
 
 
 @dataclass

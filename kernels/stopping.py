@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from data.measurement import relative_noise
+from conv_advisor.data.measurement import relative_noise
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from enum import StrEnum
 from functools import cache
 from typing import Any, Final
 
-from data.measurement import Device
-from data.problem import ConvProblem, DType, Layout
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem, DType, Layout
 
 DEFAULT_WORKSPACE_LIMIT_BYTES: Final = 2**30
 

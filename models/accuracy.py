@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from data.problem import ConvProblem, DType
-from kernels.reference import tolerance
-from models.costs import is_of
-from models.tree_file import TreeModel
+from conv_advisor.data.problem import ConvProblem, DType
+from conv_advisor.kernels.reference import tolerance
+from conv_advisor.models.costs import is_of
+from conv_advisor.models.tree_file import TreeModel
 
 SLOPES: Final = (0.0, 0.25, 0.5)
 """Powers of gemm_k that an error may grow with: none where rounding operands or the result decides, a half where sums

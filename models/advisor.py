@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from data.errors import NoAdvice
-from data.measurement import Device
-from data.problem import ConvProblem
-from kernels.catalog import VARIANTS
-from kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Variant
-from models.candidates import (
+from conv_advisor.data.errors import NoAdvice
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.catalog import VARIANTS
+from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Variant
+from conv_advisor.models.candidates import (
     Candidate,
     Choice,
     likely,
@@ -26,15 +26,15 @@ from models.candidates import (
     scale,
     workspace_of,
 )
-from models.features import describe
-from models.leaf import MIN_SUPPORT, Leaf, Row, least_ms, try_of
-from models.rules import Rules
-from models.ties import levels
-from models.tree_file import Step, TreeModel, path, walk
-from models.trust import Trust, trust_in
+from conv_advisor.models.features import describe
+from conv_advisor.models.leaf import MIN_SUPPORT, Leaf, Row, least_ms, try_of
+from conv_advisor.models.rules import Rules
+from conv_advisor.models.ties import levels
+from conv_advisor.models.tree_file import Step, TreeModel, path, walk
+from conv_advisor.models.trust import Trust, trust_in
 
 if TYPE_CHECKING:
-    from data.summary import Summary
+    from conv_advisor.data.summary import Summary
 
 Prediction = tuple[str, float]
 """A variant, and its time in ms."""

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from data.problem import ConvProblem
-from models.advisor import Advisor, Prediction
-from models.features import Quantities, codes_of
-from models.tree_file import TreeModel
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.models.advisor import Advisor, Prediction
+from conv_advisor.models.features import Quantities, codes_of
+from conv_advisor.models.tree_file import TreeModel
 
 
 def predict_many(

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from data.errors import NoAdvice
-from models.advisor import Advisor
-from models.costs import Costs, layer_of
-from models.trust import WITHIN, chance_of_best
+from conv_advisor.data.errors import NoAdvice
+from conv_advisor.models.advisor import Advisor
+from conv_advisor.models.costs import Costs, layer_of
+from conv_advisor.models.trust import WITHIN, chance_of_best
 
 _BINS: Final = 10
 _LEAST_RESULTS: Final = 200

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from data.measurement import Outcome
-from data.problem import ConvProblem
-from kernels.variant import Variant
-from models.costs import is_tied
-from models.leaf import MIN_SUPPORT, Leaf, unlikely
+from conv_advisor.data.measurement import Outcome
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.variant import Variant
+from conv_advisor.models.costs import is_tied
+from conv_advisor.models.leaf import MIN_SUPPORT, Leaf, unlikely
 
 if TYPE_CHECKING:
-    from data.summary import Summary
+    from conv_advisor.data.summary import Summary
 
 _NO_REFUSAL: Final = (
     *(Outcome.MEASURED, Outcome.PRUNED, Outcome.UNSTEADY, Outcome.NOT_APPLICABLE, Outcome.WORKSPACE_EXCEEDED),

@@ -12,21 +12,21 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from data.errors import NotEnoughData
-from data.problem import ConvProblem
-from kernels.catalog import VARIANTS
-from kernels.variant import Variant
-from models.advisor import Advisor
-from models.calibration import calibrate
-from models.changes import Changes, changes_between
-from models.costs import Costs, device_of, from_table, layer_of, split
-from models.evaluate import Progress
-from models.gate import objections
-from models.grow import Options
-from models.judging import Result, Score, judge
-from models.train import fit, train, trainable
-from models.tree_file import TreeModel, with_card, with_scores
-from models.walk import ON_CORES, Walk
+from conv_advisor.data.errors import NotEnoughData
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.catalog import VARIANTS
+from conv_advisor.kernels.variant import Variant
+from conv_advisor.models.advisor import Advisor
+from conv_advisor.models.calibration import calibrate
+from conv_advisor.models.changes import Changes, changes_between
+from conv_advisor.models.costs import Costs, device_of, from_table, layer_of, split
+from conv_advisor.models.evaluate import Progress
+from conv_advisor.models.gate import objections
+from conv_advisor.models.grow import Options
+from conv_advisor.models.judging import Result, Score, judge
+from conv_advisor.models.train import fit, train, trainable
+from conv_advisor.models.tree_file import TreeModel, with_card, with_scores
+from conv_advisor.models.walk import ON_CORES, Walk
 
 HOLD_OUT_PARTS: Final = 5
 """One of so many parts of the layers is held out to judge a retrained tree."""

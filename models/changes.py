@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from models.judging import Result
+    from conv_advisor.models.judging import Result
 
 MOST_SHOWN: Final = 20
 """Problems of each kind, those that changed most first."""

@@ -12,12 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from data.errors import NotEnoughData, UnknownDevice
-from data.measurement import LEAST_UNLAUNCHED_SLOWDOWN, Device, L2State, Outcome
-from data.parquet import distinct_problems, sample_medians
-from data.problem import ConvProblem, DType, Layout
-from data.steadiness import unsteady_rows
-from kernels.catalog import VARIANTS
+from conv_advisor.data.errors import NotEnoughData, UnknownDevice
+from conv_advisor.data.measurement import LEAST_UNLAUNCHED_SLOWDOWN, Device, L2State, Outcome
+from conv_advisor.data.parquet import distinct_problems, sample_medians
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.data.steadiness import unsteady_rows
+from conv_advisor.kernels.catalog import VARIANTS
 
 REFUSALS: Final = tuple(
     sorted(set(Outcome) - {Outcome.MEASURED, Outcome.PRUNED, Outcome.UNSTEADY, Outcome.NOT_APPLICABLE})

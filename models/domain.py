@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from data.errors import ModelRejected
-from data.problem import ConvProblem, DType, Layout
-from models.costs import layer_of
-from models.tree_file import DOMAIN, TreeModel
+from conv_advisor.data.errors import ModelRejected
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.models.costs import layer_of
+from conv_advisor.models.tree_file import DOMAIN, TreeModel
 
 COLUMNS: Final = ("n", "c", "h", "w", "k", "r", "s", "stride_h", "stride_w", "dilation_h", "dilation_w", "groups")
 """Of the array `DOMAIN`, before one that has a bit for each dtype and layout that the sizes were trained in."""

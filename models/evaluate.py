@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from data import networks
-from data.measurement import Device
-from data.parquet import distinct_problems
-from data.problem import ConvProblem
-from kernels.catalog import VARIANTS
-from kernels.variant import Variant
-from models.advisor import Advisor
-from models.costs import Costs, device_of, from_table, is_of, layer_of, split
-from models.fits import fit_each
-from models.grow import Options, Orders
-from models.judging import (
+from conv_advisor.data import networks
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.parquet import distinct_problems
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.catalog import VARIANTS
+from conv_advisor.kernels.variant import Variant
+from conv_advisor.models.advisor import Advisor
+from conv_advisor.models.costs import Costs, device_of, from_table, is_of, layer_of, split
+from conv_advisor.models.fits import fit_each
+from conv_advisor.models.grow import Options, Orders
+from conv_advisor.models.judging import (
     ORACLE,
     SINGLE_BEST,
     TEACHER,
@@ -37,10 +37,10 @@ from models.judging import (
     single_best_order,
     time_errors,
 )
-from models.peers import Peers
-from models.train import trainable
-from models.tuning import Worth, worth
-from models.walk import ON_CORES, Walk
+from conv_advisor.models.peers import Peers
+from conv_advisor.models.train import trainable
+from conv_advisor.models.tuning import Worth, worth
+from conv_advisor.models.walk import ON_CORES, Walk
 
 Progress = Callable[[float], None]
 """Told the share that is done, from 0 to 1."""

@@ -10,9 +10,9 @@ from typing import Final
 
 import numpy as np
 
-from data.problem import ConvProblem, DType, Layout
-from models.features import DTYPES, FEATURES, MOST_ALIGNED, features
-from models.tree_file import TreeModel, path_nodes
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.models.features import DTYPES, FEATURES, MOST_ALIGNED, features
+from conv_advisor.models.tree_file import TreeModel, path_nodes
 
 LEAST_SUPPORT: Final = 0.5
 """A variant less likely to run than this is no leaf's favourite."""

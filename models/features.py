@@ -9,8 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from data.problem import ConvProblem, DType, Layout
-from data.table import output_plane, sizes_of
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.data.table import output_plane, sizes_of
 
 FEATURES: Final = (
     "dtype",

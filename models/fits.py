@@ -6,15 +6,15 @@ import multiprocessing
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 
-from data.errors import InvalidInput
-from data.measurement import Device
-from data.problem import ConvProblem
-from kernels.cpu.threads import available_cores
-from models.costs import Costs
-from models.grow import Options, Orders
-from models.train import MOST_THREADS, fit_beside
-from models.tree_file import TreeModel
-from models.walk import ON_CORES, Walk
+from conv_advisor.data.errors import InvalidInput
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.cpu.threads import available_cores
+from conv_advisor.models.costs import Costs
+from conv_advisor.models.grow import Options, Orders
+from conv_advisor.models.train import MOST_THREADS, fit_beside
+from conv_advisor.models.tree_file import TreeModel
+from conv_advisor.models.walk import ON_CORES, Walk
 
 
 def fit_each(

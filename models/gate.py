@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from models.judging import Score, precision_of
+from conv_advisor.models.judging import Score, precision_of
 
 if TYPE_CHECKING:
-    from models.judging import Result
+    from conv_advisor.models.judging import Result
 
 MOST_WORSE: Final = 0.02
 """Share by which the geometric mean of one dtype and layout may get worse: less is what a few other layers in the

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from data.errors import NotEnoughData
-from data.problem import DType, Layout
-from models.features import DTYPES, FEATURES
-from models.tree_file import LEAF, RANKING
+from conv_advisor.data.errors import NotEnoughData
+from conv_advisor.data.problem import DType, Layout
+from conv_advisor.models.features import DTYPES, FEATURES
+from conv_advisor.models.tree_file import LEAF, RANKING
 
 Arrays = dict[str, np.ndarray]
 Group = tuple[DType, Layout, bool]

@@ -9,14 +9,14 @@ from typing import Final
 
 import numpy as np
 
-from data.measurement import Device
-from data.problem import ConvProblem
-from data.table import sizes_of
-from models.costs import Costs, roofline_ms
-from models.features import Kind, Quantities, code_of, feature_matrix, kinds_of
-from models.graft import Arrays, Group, hang, mean_by, nodes_of
-from models.hints import hint_matrix, hints
-from models.teacher import (
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.table import sizes_of
+from conv_advisor.models.costs import Costs, roofline_ms
+from conv_advisor.models.features import Kind, Quantities, code_of, feature_matrix, kinds_of
+from conv_advisor.models.graft import Arrays, Group, hang, mean_by, nodes_of
+from conv_advisor.models.hints import hint_matrix, hints
+from conv_advisor.models.teacher import (
     CAP,
     CONTENDER_LOG_SLOWDOWN,
     STEEPNESS,
@@ -26,9 +26,9 @@ from models.teacher import (
     sample_like,
     unseen_error,
 )
-from models.threads import Each
-from models.tree_file import LEAF, RANKING, RANKING_ARRAYS
-from models.walk import Walk
+from conv_advisor.models.threads import Each
+from conv_advisor.models.tree_file import LEAF, RANKING, RANKING_ARRAYS
+from conv_advisor.models.walk import Walk
 
 _MOST_SAMPLED: Final = 20
 """Made-up problems to one measured: a teacher of few layers knows no more than that."""

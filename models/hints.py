@@ -13,11 +13,11 @@ from typing import Final
 
 import numpy as np
 
-from data.measurement import Device
-from data.problem import ConvProblem, DType, Layout
-from data.table import sizes_of
-from kernels.cuda.forecast import KERNELS, VALUES, forecast
-from models.features import Kind, Quantities, code_of, kinds_of
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.data.table import sizes_of
+from conv_advisor.kernels.cuda.forecast import KERNELS, VALUES, forecast
+from conv_advisor.models.features import Kind, Quantities, code_of, kinds_of
 
 HINTS: Final = (
     *(f"log2_{kernel}_roofline" for kernel in KERNELS),

@@ -8,10 +8,10 @@ from typing import Final
 
 import numpy as np
 
-from data.problem import ConvProblem
-from models.advisor import Advisor
-from models.costs import Costs, is_tied
-from models.teacher import CAP
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.models.advisor import Advisor
+from conv_advisor.models.costs import Costs, is_tied
+from conv_advisor.models.teacher import CAP
 
 TREE: Final = "tree"
 TEACHER: Final = "teacher"

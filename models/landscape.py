@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
-from data.errors import InvalidInput, InvalidProblem
-from data.problem import ConvProblem
-from kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES
-from models.advisor import Advisor
+from conv_advisor.data.errors import InvalidInput, InvalidProblem
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES
+from conv_advisor.models.advisor import Advisor
 
 
 class Axis(StrEnum):

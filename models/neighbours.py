@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import numpy as np
 
-from data.measurement import Outcome
-from data.problem import ConvProblem
-from models.domain import coordinates
+from conv_advisor.data.measurement import Outcome
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.models.domain import coordinates
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from data.summary import Summary
+    from conv_advisor.data.summary import Summary
 
 MOST: Final = 50
 """Neighbours that may be asked for."""

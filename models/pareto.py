@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from data.errors import ConvAdvisorError, NoAdvice
-from data.problem import ConvProblem, Layout
-from models.accuracy import ErrorSource, expected_error, laws_of
-from models.advisor import Advice, Advisor, Exclusion
-from models.candidates import Choice, Source
-from models.costs import TIE_STANDARD_ERRORS
-from models.features import features
-from models.tree_file import walk
+from conv_advisor.data.errors import ConvAdvisorError, NoAdvice
+from conv_advisor.data.problem import ConvProblem, Layout
+from conv_advisor.models.accuracy import ErrorSource, expected_error, laws_of
+from conv_advisor.models.advisor import Advice, Advisor, Exclusion
+from conv_advisor.models.candidates import Choice, Source
+from conv_advisor.models.costs import TIE_STANDARD_ERRORS
+from conv_advisor.models.features import features
+from conv_advisor.models.tree_file import walk
 
 if TYPE_CHECKING:
-    from data.summary import Summary
+    from conv_advisor.data.summary import Summary
 
 SAME_ERROR: Final = 2.0
 """Errors closer than this factor are level: one variant's own errors scatter about its law by a factor of 1.2 (standard

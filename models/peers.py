@@ -10,13 +10,13 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-import data
-from data.errors import InvalidProblem, StoreError
-from data.measurement import relative_noise
-from data.problem import FIELDS, ConvProblem
-from models.costs import is_tied
-from models.judging import ORACLE, Result
-from models.tuning import Trial
+from conv_advisor import data
+from conv_advisor.data.errors import InvalidProblem, StoreError
+from conv_advisor.data.measurement import relative_noise
+from conv_advisor.data.problem import FIELDS, ConvProblem
+from conv_advisor.models.costs import is_tied
+from conv_advisor.models.judging import ORACLE, Result
+from conv_advisor.models.tuning import Trial
 
 PEERS: Final = Path(data.__file__).parent / "peers"
 """One file a device, ``<device>.parquet``."""

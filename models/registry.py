@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from data.errors import ModelRejected, UnknownDevice, UnknownModel
-from models.tree_file import CARD_FILE, TreeModel, read, write
+from conv_advisor.data.errors import ModelRejected, UnknownDevice, UnknownModel
+from conv_advisor.models.tree_file import CARD_FILE, TreeModel, read, write
 
 SHIPPED: Final = Path(__file__).parent / "trained"
 """One folder a device, read-only."""

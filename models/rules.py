@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, Final
 
-from data.measurement import Device
-from data.problem import ConvProblem
-from kernels.variant import Rule, Variant, parts_of
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.variant import Rule, Variant, parts_of
 
 _MOST_PATTERNS: Final = 4096
 """Patterns of parts that say no; a pool as it is has some hundreds."""

@@ -12,10 +12,10 @@ from sqlalchemy import Connection, Engine, Table, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 
-from data.errors import ConvAdvisorError, ModelRejected, StoreError
-from data.tables import ACTIVE_MODELS, MODELS
-from models.registry import Registry
-from models.tree_file import TreeModel, decode, encode
+from conv_advisor.data.errors import ConvAdvisorError, ModelRejected, StoreError
+from conv_advisor.data.tables import ACTIVE_MODELS, MODELS
+from conv_advisor.models.registry import Registry
+from conv_advisor.models.tree_file import TreeModel, decode, encode
 
 log = logging.getLogger(__name__)
 

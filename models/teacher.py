@@ -14,13 +14,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from data.errors import InvalidProblem
-from data.problem import ConvProblem
-from models.costs import Costs, layer_of
-from models.graft import mean_by
-from models.leaf import MIN_SUPPORT
-from models.threads import Each
-from models.walk import ON_CORES, Tree, Walk
+from conv_advisor.data.errors import InvalidProblem
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.models.costs import Costs, layer_of
+from conv_advisor.models.graft import mean_by
+from conv_advisor.models.leaf import MIN_SUPPORT
+from conv_advisor.models.threads import Each
+from conv_advisor.models.walk import ON_CORES, Tree, Walk
 
 CAP: Final = 3.0
 """Largest log slowdown told apart, about 20x; what refusals count as."""

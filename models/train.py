@@ -13,18 +13,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from data.errors import NotEnoughData
-from data.measurement import Device
-from data.networks import held_out_layers
-from data.problem import ConvProblem
-from models.accuracy import learn_laws
-from models.costs import Costs, device_of, from_table, is_of, layer_of
-from models.domain import learn_domain
-from models.graft import graft
-from models.grow import MIN_PROBLEMS, Options, Orders, grow_all
-from models.threads import threads
-from models.tree_file import DOMAIN, TreeModel, make, with_card
-from models.walk import ON_CORES, Walk
+from conv_advisor.data.errors import NotEnoughData
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.networks import held_out_layers
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.models.accuracy import learn_laws
+from conv_advisor.models.costs import Costs, device_of, from_table, is_of, layer_of
+from conv_advisor.models.domain import learn_domain
+from conv_advisor.models.graft import graft
+from conv_advisor.models.grow import MIN_PROBLEMS, Options, Orders, grow_all
+from conv_advisor.models.threads import threads
+from conv_advisor.models.tree_file import DOMAIN, TreeModel, make, with_card
+from conv_advisor.models.walk import ON_CORES, Walk
 
 MOST_THREADS: Final = 4
 """That training is given where there are more cores: each labels a dtype and layout, which takes memory of its own."""

@@ -19,9 +19,9 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from data.errors import ModelRejected
-from data.measurement import Device
-from models.features import FEATURES
+from conv_advisor.data.errors import ModelRejected
+from conv_advisor.data.measurement import Device
+from conv_advisor.models.features import FEATURES
 
 PROTOCOL: Final = 1
 """Of the format; a reader refuses any other."""

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import numpy as np
 
-from models.domain import Place, domain_of
+from conv_advisor.models.domain import Place, domain_of
 
 if TYPE_CHECKING:
-    from data.problem import ConvProblem
-    from models.candidates import Choice
-    from models.tree_file import TreeModel
+    from conv_advisor.data.problem import ConvProblem
+    from conv_advisor.models.candidates import Choice
+    from conv_advisor.models.tree_file import TreeModel
 
 WITHIN: Final = 0.05
 """Advice is right where the time of the advised variant is at most this share above the best one's."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from models.costs import Costs, is_tied
+from conv_advisor.models.costs import Costs, is_tied
 
 LEAST_CHANGE: Final = 0.03
 """Share by which a time must change, beside being further apart than its noise: repeated sweeps agree within 0.3 % in

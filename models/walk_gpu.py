@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from data.errors import InvalidInput
-from models.walk import Boosted, Mean, Tree, boosted_nodes_of, nodes_of
+from conv_advisor.data.errors import InvalidInput
+from conv_advisor.models.walk import Boosted, Mean, Tree, boosted_nodes_of, nodes_of
 
 SOURCE: Final = Path(__file__).with_name("walk.cu")
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from app.worker import report_progress
-from data import parquet
-from data.errors import (
+from conv_advisor.app.worker import report_progress
+from conv_advisor.data import parquet
+from conv_advisor.data.errors import (
     CompileFailed,
     LaunchFailed,
     NotEnoughData,
@@ -24,16 +24,16 @@ from data.errors import (
     RunError,
     WorkspaceExceeded,
 )
-from data.measurement import Device, L2State, Measurement, Outcome, Pick
-from data.problem import ConvProblem
-from kernels import reference
-from kernels.runner import FirstRun, Operands, Samples
-from kernels.stopping import StopRule
-from kernels.variant import Launch, Variant
+from conv_advisor.data.measurement import Device, L2State, Measurement, Outcome, Pick
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels import reference
+from conv_advisor.kernels.runner import FirstRun, Operands, Samples
+from conv_advisor.kernels.stopping import StopRule
+from conv_advisor.kernels.variant import Launch, Variant
 
 if TYPE_CHECKING:
-    from app.retrain import Trained
-    from models.tree_file import TreeModel
+    from conv_advisor.app.retrain import Trained
+    from conv_advisor.models.tree_file import TreeModel
 
 
 def add(a: int, b: int) -> int:
@@ -309,8 +309,8 @@ def small_measurements(scale_ms: float) -> list[Measurement]:
 
 def small_tree(best_ms: float) -> TreeModel:
     """A stump for the same CPU, made by hand: ``cpu.direct`` up to batch 3, ``cpu.gemm`` above, one twice the other."""
-    from models.features import FEATURES
-    from models.tree_file import LEAF, make
+    from conv_advisor.models.features import FEATURES
+    from conv_advisor.models.tree_file import LEAF, make
 
     arrays = {
         "feature": np.array([FEATURES.index("log2_n"), LEAF, LEAF], np.int32),
@@ -331,7 +331,7 @@ def small_tree(best_ms: float) -> TreeModel:
 
 def train_quickly(_store_url: str, _home: Path, request: dict[str, Any]) -> Trained:
     """What training gives, at once: a tree that is to be put in charge."""
-    from app.retrain import Trained
+    from conv_advisor.app.retrain import Trained
 
     tree = small_tree(0.02)
     return Trained(tree, {"device": request["device"], "model": tree.id, "promoted": True, "forced": True})

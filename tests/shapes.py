@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from data.problem import ConvProblem, DType, Layout
+from conv_advisor.data.problem import ConvProblem, DType, Layout
 
 EDGE_SHAPES: dict[str, dict[str, Any]] = {
     "one_element": {"n": 1, "c": 1, "h": 1, "w": 1, "k": 1, "r": 1, "s": 1},

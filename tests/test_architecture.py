@@ -20,7 +20,7 @@ ROOMS = ("data", "kernels", "models", "app")
 def modules(room: str) -> list[str]:
     """Every module of a room, dotted."""
     paths = sorted((ROOT / room).rglob("*.py"))
-    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths]
+    names = [".".join(("conv_advisor", *path.relative_to(ROOT).with_suffix("").parts)) for path in paths]
     return [name.removesuffix(".__init__") for name in names]
 
 
@@ -37,7 +37,7 @@ def test_a_room_imports_without_the_gpu_stack(room: str) -> None:
     assert finished.returncode == 0, finished.stderr
 
 
-NEED_DASK = ("app.cluster.node",)
+NEED_DASK = ("conv_advisor.app.cluster.node",)
 """What runs inside a Dask worker."""
 
 
@@ -56,7 +56,7 @@ def test_nothing_imports_dask_before_it_is_asked_to() -> None:
 
 def test_the_catalogue_imports_without_the_gpu_stack_or_numba() -> None:
     blocked = f"import sys\nfor name in {(*GPU_STACK, 'numba', 'scipy')!r}: sys.modules[name] = None\n"
-    finished = run(blocked + "import kernels.catalog, kernels.bench; assert kernels.catalog.VARIANTS")
+    finished = run(blocked + "from conv_advisor.kernels import bench, catalog; assert catalog.VARIANTS")
     assert finished.returncode == 0, finished.stderr
 
 

@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 import typer
 
-from app.cli import cli
-from kernels.catalog import VARIANTS
+from conv_advisor.app.cli import cli
+from conv_advisor.kernels.catalog import VARIANTS
 
 ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
@@ -116,8 +116,8 @@ def test_no_page_loads_anything_from_another_host(site: Path) -> None:
 
 
 def test_references_have_every_command_route_and_module(site: Path) -> None:
-    from app.main import create_app
-    from app.settings import Settings
+    from conv_advisor.app.main import create_app
+    from conv_advisor.app.settings import Settings
 
     http, line, api = ((site / "reference" / f"{name}.html").read_text() for name in ("http", "cli", "api"))
     assert [path for path in create_app(Settings()).openapi()["paths"] if path not in http] == []

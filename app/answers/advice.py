@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, NotRequired, cast
 import msgspec
 from typing_extensions import TypedDict
 
-from app.answers.problems import ProblemAnswer, problem_answer
+from conv_advisor.app.answers.problems import ProblemAnswer, problem_answer
 
 if TYPE_CHECKING:
-    from models.advisor import Advice
+    from conv_advisor.models.advisor import Advice
 
 
 class ChoiceAnswer(TypedDict):

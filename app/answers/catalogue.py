@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, NotRequired, cast
 
 from typing_extensions import TypedDict
 
-from app.answers.problems import ProblemAnswer
+from conv_advisor.app.answers.problems import ProblemAnswer
 
 if TYPE_CHECKING:
-    from data.measurement import Device
-    from data.problem import ConvProblem
-    from kernels.variant import Variant
+    from conv_advisor.data.measurement import Device
+    from conv_advisor.data.problem import ConvProblem
+    from conv_advisor.kernels.variant import Variant
 
 
 class VariantAnswer(TypedDict):

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import TypedDict
 
-from app.answers.catalogue import DeviceAnswer, device_answer
-from app.answers.problems import ProblemAnswer, problem_answer
-from app.tensors import to_lists
+from conv_advisor.app.answers.catalogue import DeviceAnswer, device_answer
+from conv_advisor.app.answers.problems import ProblemAnswer, problem_answer
+from conv_advisor.app.tensors import to_lists
 
 if TYPE_CHECKING:
-    from app.convolution import Attempt, Convolution
+    from conv_advisor.app.convolution import Attempt, Convolution
 
 
 class AttemptAnswer(TypedDict):

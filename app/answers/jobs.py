@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 from typing_extensions import TypedDict
 
 if TYPE_CHECKING:
-    from app.jobs import Job
+    from conv_advisor.app.jobs import Job
 
 
 class JobAnswer(TypedDict):

@@ -6,7 +6,7 @@ from typing import cast
 
 from typing_extensions import TypedDict
 
-from data.problem import FIELDS, ConvProblem
+from conv_advisor.data.problem import FIELDS, ConvProblem
 
 
 class ProblemAnswer(TypedDict):

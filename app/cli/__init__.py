@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import typer
 
-from app.cli import access, ask, cluster, database, jobs, learn, measure, serve, transfer, upgrade
-from data.errors import ConvAdvisorError, InvalidInput, NotApplicable, Unknown
+from conv_advisor.app.cli import access, ask, cluster, database, jobs, learn, measure, serve, transfer, upgrade
+from conv_advisor.data.errors import ConvAdvisorError, InvalidInput, NotApplicable, Unknown
 
 cli = typer.Typer(
     name="conv-advisor",

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from app.cli.output import split_enum
-from app.guard.tokens import Keyring, Scope, entry_of, make_token
-from data.errors import InvalidInput
+from conv_advisor.app.cli.output import split_enum
+from conv_advisor.app.guard.tokens import Keyring, Scope, entry_of, make_token
+from conv_advisor.data.errors import InvalidInput
 
 
 def token(

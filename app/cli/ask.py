@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.output import AsJson, LayerName, OneDType, OneLayout, print_json, print_table
-from app.settings import Settings, load_settings
-from app.snippets.writer import Language
-from data.errors import InvalidInput, UnknownDevice
-from data.problem import ConvProblem, DType, Layout
+from conv_advisor.app.cli.output import AsJson, LayerName, OneDType, OneLayout, print_json, print_table
+from conv_advisor.app.settings import Settings, load_settings
+from conv_advisor.app.snippets.writer import Language
+from conv_advisor.data.errors import InvalidInput, UnknownDevice
+from conv_advisor.data.problem import ConvProblem, DType, Layout
 
 if TYPE_CHECKING:
-    from app.advice import Limits
-    from data.store import Store
-    from models.advisor import Advice, Advisor
+    from conv_advisor.app.advice import Limits
+    from conv_advisor.data.store import Store
+    from conv_advisor.models.advisor import Advice, Advisor
 
 
 def advise(
@@ -51,9 +51,9 @@ def advise(
     as_json: AsJson = False,
 ) -> None:
     """Say which variant is fastest for a layer, how fast, how sure, and why the others are out."""
-    from app.advice import Limits
-    from app.cli import details
-    from models.pareto import Bounds
+    from conv_advisor.app.advice import Limits
+    from conv_advisor.app.cli import details
+    from conv_advisor.models.pareto import Bounds
 
     _check_options(pareto=pareto, neighbours=neighbours, snippet=snippet, max_error=max_error, variant=variant)
     if max_slowdown is not None and not (pareto and isfinite(max_slowdown)):
@@ -85,7 +85,7 @@ def advice_for(problem: ConvProblem, device_id: str, settings: Settings) -> Advi
         The device has neither a model nor measurements.
     NoAdvice, ModelRejected, StoreError
     """
-    from app.advice import Limits
+    from conv_advisor.app.advice import Limits
 
     advisor, store = _advisor_for(device_id, settings)
     return _advise(advisor, store, problem, Limits(device_id, settings.workspace_limit_bytes, False))
@@ -105,8 +105,8 @@ def _check_options(
 
 
 def _advisor_for(device_id: str, settings: Settings) -> tuple[Advisor, Store | None]:
-    from models.advisor import Advisor
-    from models.registry import Registry
+    from conv_advisor.models.advisor import Advisor
+    from conv_advisor.models.registry import Registry
 
     registry = Registry(settings.models_home)
     store = _store_if_any(settings)
@@ -127,11 +127,11 @@ def _advise(advisor: Advisor, store: Store | None, problem: ConvProblem, limits:
 
 def _show(advice: Advice, as_json: bool) -> None:
     if as_json:
-        from app.answers.advice import advice_answer
+        from conv_advisor.app.answers.advice import advice_answer
 
         print_json(advice_answer(advice))
         return
-    from app.cli.details import show_trust
+    from conv_advisor.app.cli.details import show_trust
 
     problem, model = advice.problem, advice.model_id or "none"
     rows = [
@@ -151,7 +151,7 @@ def variants(
     as_json: AsJson = False,
 ) -> None:
     """List every variant: who made it, what it does, and whether equal inputs give equal bits."""
-    from kernels import catalog
+    from conv_advisor.kernels import catalog
 
     if kind not in ("", "cpu", "cuda"):
         raise InvalidInput("kind", kind, "cpu, cuda")
@@ -180,7 +180,7 @@ def variants(
 
 def networks(as_json: AsJson = False) -> None:
     """List the networks and experiments whose layers are known, and the groups that a sweep takes."""
-    from data import networks as catalogue
+    from conv_advisor.data import networks as catalogue
 
     layers = {name: [layer.problem.short for layer in catalogue.layers(name)] for name in catalogue.names()}
     if as_json:
@@ -192,7 +192,7 @@ def networks(as_json: AsJson = False) -> None:
 
 def devices(as_json: AsJson = False) -> None:
     """List the devices that were measured here or that have a model."""
-    from models.registry import Registry
+    from conv_advisor.models.registry import Registry
 
     settings = load_settings()
     store = _store_if_any(settings)
@@ -214,7 +214,7 @@ def devices(as_json: AsJson = False) -> None:
 
 def _store_if_any(settings: Settings) -> Store | None:
     """The store, if there is one: asking for advice creates none."""
-    from data.store import Store
+    from conv_advisor.data.store import Store
 
     if settings.database_url or (settings.home / "conv-advisor.db").exists():
         return Store(settings.store_url)

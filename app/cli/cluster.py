@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.output import split_words
-from app.settings import Settings, load_settings
+from conv_advisor.app.cli.output import split_words
+from conv_advisor.app.settings import Settings, load_settings
 
 SchedulerOption = Annotated[
     str | None,
@@ -21,8 +21,8 @@ def scheduler(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free one.")] = 8786,
 ) -> None:
     """Run the scheduler of a cluster: TLS where CONV_ADVISOR_SCHEDULER_{CA,CERT,KEY}_FILE are set."""
-    from app.cluster.link import link_from
-    from app.cluster.start import serve_scheduler
+    from conv_advisor.app.cluster.link import link_from
+    from conv_advisor.app.cluster.start import serve_scheduler
 
     protocol = "tls" if load_settings().scheduler_cert_file else "tcp"
     settings = load_settings(scheduler=f"{protocol}://{f'[{host}]' if ':' in host else host}:{port}")
@@ -40,8 +40,8 @@ def worker(
     ] = None,
 ) -> None:
     """Run workers of a cluster, one a device; every machine that has GPUs runs this."""
-    from app.cluster.link import link_from
-    from app.cluster.start import serve_workers
+    from conv_advisor.app.cluster.link import link_from
+    from conv_advisor.app.cluster.start import serve_workers
 
     settings = load_settings(scheduler=scheduler)
     link = link_from(settings)
@@ -56,7 +56,7 @@ def resolve_devices(text: str, settings: Settings) -> list[str]:
     ------
     InvalidInput
     """
-    from app.engine import resolve_device
+    from conv_advisor.app.engine import resolve_device
 
     named = [load_settings(device=word).device for word in split_words("device", text)]
     found = [resolve_device(device, start_timeout_s=settings.start_timeout_s) for device in named]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import typer
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.cli.output import AsJson, print_json, print_table
-from app.settings import load_settings
-from data.errors import StoreError
+from conv_advisor.app.cli.output import AsJson, print_json, print_table
+from conv_advisor.app.settings import load_settings
+from conv_advisor.data.errors import StoreError
 
 database = typer.Typer(help="See the database's schema, and bring it up to date.", no_args_is_help=True)
 
@@ -15,8 +15,8 @@ database = typer.Typer(help="See the database's schema, and bring it up to date.
 @database.command()
 def revision(as_json: AsJson = False) -> None:
     """Show the revision of the schema, and the one that this version needs; nothing is changed."""
-    from data import schema
-    from data.database import open_engine
+    from conv_advisor.data import schema
+    from conv_advisor.data.database import open_engine
 
     try:
         engine = open_engine(load_settings().store_url)
@@ -30,8 +30,8 @@ def revision(as_json: AsJson = False) -> None:
 @database.command()
 def upgrade(as_json: AsJson = False) -> None:
     """Bring the schema up to date; servers do so too when they start. Several may at once."""
-    from data import schema
-    from data.store import Store
+    from conv_advisor.data import schema
+    from conv_advisor.data.store import Store
 
     with Store(load_settings().store_url) as store:
         _show({"revision": schema.revision(store.engine), "needed": schema.HEAD}, as_json)

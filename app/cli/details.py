@@ -6,16 +6,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from app.cli.output import print_json, print_table
-from app.snippets.writer import Language
+from conv_advisor.app.cli.output import print_json, print_table
+from conv_advisor.app.snippets.writer import Language
 
 if TYPE_CHECKING:
-    from app.advice import Limits
-    from data.problem import ConvProblem
-    from data.store import Store
-    from data.summary import Summary
-    from models.advisor import Advice, Advisor
-    from models.pareto import Bounds, OtherLayout
+    from conv_advisor.app.advice import Limits
+    from conv_advisor.data.problem import ConvProblem
+    from conv_advisor.data.store import Store
+    from conv_advisor.data.summary import Summary
+    from conv_advisor.models.advisor import Advice, Advisor
+    from conv_advisor.models.pareto import Bounds, OtherLayout
 
 
 def show_trust(advice: Advice) -> None:
@@ -36,7 +36,7 @@ def show_pareto(
     ------
     NoAdvice, StoreError
     """
-    from app.details import pareto_answer, weighed
+    from conv_advisor.app.details import pareto_answer, weighed
 
     def known(problems: Sequence[ConvProblem]) -> Mapping[str, Mapping[str, Summary]]:
         return store.summaries(problems, limits.device_id) if store else {}
@@ -67,8 +67,8 @@ def show_neighbours(store: Store | None, advice: Advice, count: int, as_json: bo
     ------
     StoreError
     """
-    from app.details import neighbours_answer
-    from app.neighbours import Neighbourhoods
+    from conv_advisor.app.details import neighbours_answer
+    from conv_advisor.app.neighbours import Neighbourhoods
 
     found = (
         Neighbourhoods(store).of(advice.problem, advice.device_id, count=count, advised=advice.variant) if store else []
@@ -88,7 +88,7 @@ def show_snippet(advice: Advice, variant: str | None, limits: Limits, language: 
     ------
     InvalidInput, NotApplicable, UnknownVariant
     """
-    from app.details import snippet_answer, snippet_for
+    from conv_advisor.app.details import snippet_answer, snippet_for
 
     snippet = snippet_for(advice, variant, limits.max_workspace_bytes, language)
     if as_json:

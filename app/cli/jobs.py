@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from app.cli.output import AsJson, print_json, print_table
-from app.settings import load_settings
+from conv_advisor.app.cli.output import AsJson, print_json, print_table
+from conv_advisor.app.settings import load_settings
 
 if TYPE_CHECKING:
-    from app.jobs import Job, Jobs
+    from conv_advisor.app.jobs import Job, Jobs
 
 jobs = typer.Typer(help="Look at background jobs, and stop them.", no_args_is_help=True)
 
@@ -24,7 +24,7 @@ def list_(
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="So many of the newest.")] = 20, as_json: AsJson = False
 ) -> None:
     """Show the newest jobs, newest first."""
-    from app.answers.jobs import job_answer
+    from conv_advisor.app.answers.jobs import job_answer
 
     with _opened() as opened:
         found = opened.list(limit)
@@ -51,15 +51,15 @@ def cancel(job_id: JobId, as_json: AsJson = False) -> None:
 
 @contextmanager
 def _opened() -> Iterator[Jobs]:
-    from app.jobs import Jobs
-    from data.store import Store
+    from conv_advisor.app.jobs import Jobs
+    from conv_advisor.data.store import Store
 
     with Store(load_settings().store_url) as store:
         yield Jobs(store)
 
 
 def _print(job: Job, as_json: bool) -> None:
-    from app.answers.jobs import job_answer
+    from conv_advisor.app.answers.jobs import job_answer
 
     answer = job_answer(job)
     if as_json:

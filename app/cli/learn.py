@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.output import AsJson, print_json, print_table, progress_bar, split_words
-from app.settings import load_settings
-from data.errors import InvalidInput, ModelRejected
-from data.networks import HELD_OUT
+from conv_advisor.app.cli.output import AsJson, print_json, print_table, progress_bar, split_words
+from conv_advisor.app.settings import load_settings
+from conv_advisor.data.errors import InvalidInput, ModelRejected
+from conv_advisor.data.networks import HELD_OUT
 
 if TYPE_CHECKING:
-    from data.store import Store
-    from models.evaluate import Part, Report
-    from models.judging import Score
-    from models.tree_file import TreeModel
-    from models.walk import Walk
+    from conv_advisor.data.store import Store
+    from conv_advisor.models.evaluate import Part, Report
+    from conv_advisor.models.judging import Score
+    from conv_advisor.models.tree_file import TreeModel
+    from conv_advisor.models.walk import Walk
 
 log = logging.getLogger(__name__)
 
@@ -43,8 +43,8 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Train a tree on the store's measurements; it is used from then on if it is no worse on layers held out."""
-    from app.retrain import retrain
-    from models.registry import SHIPPED
+    from conv_advisor.app.retrain import retrain
+    from conv_advisor.models.registry import SHIPPED
 
     settings, walk = load_settings(), _walk(gpu)
     folder = SHIPPED / device if ship else output
@@ -94,8 +94,8 @@ def evaluate(
 
 def _walk(gpu: int | None) -> Walk:
     """What walks the teacher's trees."""
-    from models.walk import ON_CORES
-    from models.walk_gpu import OnGpu
+    from conv_advisor.models.walk import ON_CORES
+    from conv_advisor.models.walk_gpu import OnGpu
 
     return ON_CORES if gpu is None else OnGpu(gpu)
 
@@ -108,9 +108,9 @@ def _judge(
     walk: Walk,
     names: str = HELD_OUT,
 ) -> Report:
-    from data import networks
-    from models.evaluate import evaluate as judge
-    from models.peers import PEERS, read_peers
+    from conv_advisor.data import networks
+    from conv_advisor.models.evaluate import evaluate as judge
+    from conv_advisor.models.peers import PEERS, read_peers
 
     members = [each for name in split_words("networks", names) for each in networks.GROUPS.get(name, (name,))]
     never_trained = {name: [layer.problem for layer in networks.layers(name)] for name in members}
@@ -163,11 +163,11 @@ def _train_into(
 
     What would ship in the place of a better tree is not written, unless that is forced.
     """
-    from kernels.cpu.threads import available_cores
-    from models.challenge import challenge
-    from models.evaluate import scores_of
-    from models.train import MOST_THREADS
-    from models.tree_file import with_scores, write
+    from conv_advisor.kernels.cpu.threads import available_cores
+    from conv_advisor.models.challenge import challenge
+    from conv_advisor.models.evaluate import scores_of
+    from conv_advisor.models.train import MOST_THREADS
+    from conv_advisor.models.tree_file import with_scores, write
 
     with _filled_store(device) as store:
         champion = _shipped_tree(folder) if ship else None
@@ -201,7 +201,7 @@ def _train_into(
 
 def _shipped_tree(folder: Path) -> TreeModel | None:
     """The tree that ships now; None where there is none, or none that can be read: a new one is then the way out."""
-    from models.tree_file import read
+    from conv_advisor.models.tree_file import read
 
     try:
         return read(folder)
@@ -228,8 +228,8 @@ def _show_result(result: dict[str, Any]) -> None:
 
 @contextmanager
 def _filled_store(device: str) -> Iterator[Store]:
-    from app.shipped import import_shipped
-    from data.store import Store
+    from conv_advisor.app.shipped import import_shipped
+    from conv_advisor.data.store import Store
 
     with Store(load_settings().store_url) as store:
         import_shipped(store, device_id=device)

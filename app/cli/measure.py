@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from app.cli.ask import advice_for
-from app.cli.cluster import SchedulerOption, resolve_devices
-from app.cli.output import (
+from conv_advisor.app.cli.ask import advice_for
+from conv_advisor.app.cli.cluster import SchedulerOption, resolve_devices
+from conv_advisor.app.cli.output import (
     AsJson,
     LayerName,
     OneDType,
@@ -24,15 +24,15 @@ from app.cli.output import (
     split_enum,
     split_words,
 )
-from app.settings import Settings, load_settings
-from data.errors import InvalidInput, NoAdvice, UnknownDevice
-from data.measurement import Device, L2State, Measurement
-from data.problem import ConvProblem, DType, Layout
+from conv_advisor.app.settings import Settings, load_settings
+from conv_advisor.data.errors import InvalidInput, NoAdvice, UnknownDevice
+from conv_advisor.data.measurement import Device, L2State, Measurement
+from conv_advisor.data.problem import ConvProblem, DType, Layout
 
 if TYPE_CHECKING:
-    from app.cluster.engine import AnyEngine
-    from app.sweep import SweepReport
-    from kernels.bench import BenchOptions
+    from conv_advisor.app.cluster.engine import AnyEngine
+    from conv_advisor.app.sweep import SweepReport
+    from conv_advisor.kernels.bench import BenchOptions
 
 _RESULT: Final = ("variant", "outcome", "detail", "time_ms", "samples_ms", "workspace_bytes", "max_error", "plan")
 
@@ -58,8 +58,8 @@ def convolve(
     as_json: AsJson = False,
 ) -> None:
     """Run one convolution on random operands: verified against float64, then timed."""
-    from app import worker
-    from kernels import catalog
+    from conv_advisor.app import worker
+    from conv_advisor.kernels import catalog
 
     if all_ and variant:
         raise InvalidInput("variant", variant, "nothing beside --all")
@@ -115,11 +115,11 @@ def sweep(
     as_json: AsJson = False,
 ) -> None:
     """Measure every variant on every layer. Run again, it goes on where it ended."""
-    from app import sweep as sweeping
-    from app import worker
-    from app.shipped import export_files
-    from data.store import Store
-    from kernels import catalog
+    from conv_advisor.app import sweep as sweeping
+    from conv_advisor.app import worker
+    from conv_advisor.app.shipped import export_files
+    from conv_advisor.data.store import Store
+    from conv_advisor.kernels import catalog
 
     settings = load_settings(scheduler=scheduler)
     named = networks if networks or not (sampled or problems) else ""
@@ -149,7 +149,7 @@ def sweep(
 
 def _advised(problem: ConvProblem, device: Device, settings: Settings, top: int) -> list[str]:
     """The advised variant and those ranked next; every one of the device where nothing is known of it."""
-    from kernels import catalog
+    from conv_advisor.kernels import catalog
 
     try:
         return [choice.variant for choice in advice_for(problem, device.id, settings).ranking[:top]]
@@ -160,8 +160,8 @@ def _advised(problem: ConvProblem, device: Device, settings: Settings, top: int)
 @contextmanager
 def _open_engines(device: str, settings: Settings) -> Iterator[Sequence[AnyEngine]]:
     """One engine a device of this host, or the one of the cluster that the settings name."""
-    from app.cluster.engine import open_cluster
-    from app.engine import Engine
+    from conv_advisor.app.cluster.engine import open_cluster
+    from conv_advisor.app.engine import Engine
 
     with ExitStack() as stack:
         if settings.scheduler:
@@ -175,14 +175,14 @@ def _open_engines(device: str, settings: Settings) -> Iterator[Sequence[AnyEngin
 
 
 def _options(settings: Settings, l2: L2State, seed: int) -> BenchOptions:
-    from kernels.bench import BenchOptions
+    from conv_advisor.kernels.bench import BenchOptions
 
     return BenchOptions(l2=l2, workspace_limit_bytes=settings.workspace_limit_bytes, seed=seed)
 
 
 def _network_problems(networks: str, dtypes: str, layouts: str, batches: str, without: str) -> list[ConvProblem]:
-    from data import networks as catalogue
-    from models.costs import layer_of
+    from conv_advisor.data import networks as catalogue
+    from conv_advisor.models.costs import layer_of
 
     dtype_list, layout_list = split_enum("dtypes", dtypes, DType), split_enum("layouts", layouts, Layout)
     counts = split_counts("batches", batches) if batches else None
@@ -200,7 +200,7 @@ def _names(option: str, text: str) -> list[str]:
 
 
 def _listed_problems(path: Path | None, dtypes: str, layouts: str) -> list[ConvProblem]:
-    from data.problem_file import read_problems
+    from conv_advisor.data.problem_file import read_problems
 
     if path is None:
         return []
@@ -208,7 +208,7 @@ def _listed_problems(path: Path | None, dtypes: str, layouts: str) -> list[ConvP
 
 
 def _sampled_problems(count: int, seed: int, dtypes: str, layouts: str) -> list[ConvProblem]:
-    from data.sampling import sample_problems
+    from conv_advisor.data.sampling import sample_problems
 
     return sample_problems(
         count, seed, dtypes=split_enum("dtypes", dtypes, DType), layouts=split_enum("layouts", layouts, Layout)

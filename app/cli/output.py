@@ -11,8 +11,8 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from data.errors import InvalidInput
-from data.problem import DType, Layout
+from conv_advisor.data.errors import InvalidInput
+from conv_advisor.data.problem import DType, Layout
 
 Kind = TypeVar("Kind", bound=StrEnum)
 

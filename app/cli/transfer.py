@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from app.cli.output import AsJson, print_json, print_table
-from app.settings import load_settings
-from data.errors import InvalidInput
+from conv_advisor.app.cli.output import AsJson, print_json, print_table
+from conv_advisor.app.settings import load_settings
+from conv_advisor.data.errors import InvalidInput
 
 data = typer.Typer(help="Carry measurements in and out, as Parquet.", no_args_is_help=True)
 
@@ -20,8 +20,8 @@ def import_(
     as_json: AsJson = False,
 ) -> None:
     """Add the rows of Parquet files; a file that was imported before adds nothing."""
-    from app.shipped import import_file
-    from data.store import Store
+    from conv_advisor.app.shipped import import_file
+    from conv_advisor.data.store import Store
 
     for path in paths:
         if not path.is_file():
@@ -38,8 +38,8 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write a device's measurements and picks as Parquet."""
-    from app.shipped import export_files
-    from data.store import Store
+    from conv_advisor.app.shipped import export_files
+    from conv_advisor.data.store import Store
 
     if path.suffix != ".parquet":
         raise InvalidInput("path", str(path), "a name that ends in .parquet")

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.output import AsJson, print_json, print_table
-from app.settings import load_settings
-from data.errors import InvalidInput, NotEnoughData, UnknownDevice
-from data.measurement import Device
+from conv_advisor.app.cli.output import AsJson, print_json, print_table
+from conv_advisor.app.settings import load_settings
+from conv_advisor.data.errors import InvalidInput, NotEnoughData, UnknownDevice
+from conv_advisor.data.measurement import Device
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from data.store import Store
-    from models.upgrade import Line
+    from conv_advisor.data.store import Store
+    from conv_advisor.models.upgrade import Line
 
 _FINGERPRINT = re.compile(r"[0-9a-f]{16}")
 
@@ -33,7 +33,7 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Show which layers and variants became slower or faster from one data set to another, beyond noise."""
-    from models.upgrade import compare as compare_costs
+    from conv_advisor.models.upgrade import compare as compare_costs
 
     (costs, a), (later, b) = (_costs(name, option) for name, option in ((before, "BEFORE"), (after, "AFTER")))
     found = compare_costs(costs, later, most=most)
@@ -61,7 +61,7 @@ def _show_lines(lines: Iterable[Line]) -> None:
 
 def _costs(name: str, option: str) -> tuple[Any, dict[str, Any]]:
     """What a data set knows, and what it was measured on."""
-    from models.costs import device_of, from_table
+    from conv_advisor.models.costs import device_of, from_table
 
     table = _table(name, option)
     ids = {Device.from_json(text).id for text in table["device"].unique().to_pylist()}
@@ -75,7 +75,7 @@ def _costs(name: str, option: str) -> tuple[Any, dict[str, Any]]:
 def _table(name: str, option: str) -> pa.Table:
     import pyarrow as pa
 
-    from data import parquet
+    from conv_advisor.data import parquet
 
     path = Path(name)
     if path.is_dir():
@@ -90,8 +90,8 @@ def _table(name: str, option: str) -> pa.Table:
 
 def _stored(name: str) -> pa.Table:
     """The measurements of a device in the store; of a fingerprint, those alone that were taken under it."""
-    from app.shipped import import_shipped
-    from data.store import Store
+    from conv_advisor.app.shipped import import_shipped
+    from conv_advisor.data.store import Store
 
     with Store(load_settings().store_url) as store:
         import_shipped(store)

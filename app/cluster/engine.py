@@ -13,13 +13,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from app.child import JobNotTaken, OnProgress, call
-from app.cluster.lane import Job, Lane
-from app.cluster.link import Link, link_from
-from app.engine import Engine, EngineState, settle
-from app.settings import Settings
-from data.errors import QueueFull, WorkerError
-from data.measurement import Device
+from conv_advisor.app.child import JobNotTaken, OnProgress, call
+from conv_advisor.app.cluster.lane import Job, Lane
+from conv_advisor.app.cluster.link import Link, link_from
+from conv_advisor.app.engine import Engine, EngineState, settle
+from conv_advisor.app.settings import Settings
+from conv_advisor.data.errors import QueueFull, WorkerError
+from conv_advisor.data.measurement import Device
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -5,14 +5,14 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
-from app import worker
-from app.attempt import Layer, Result, Terms
-from app.engine import settle
-from app.fleet import Lent, OnBegin, OnResult
+from conv_advisor.app import worker
+from conv_advisor.app.attempt import Layer, Result, Terms
+from conv_advisor.app.engine import settle
+from conv_advisor.app.fleet import Lent, OnBegin, OnResult
 
 if TYPE_CHECKING:
-    from app.cluster.engine import ClusterEngine
-    from data.measurement import Device
+    from conv_advisor.app.cluster.engine import ClusterEngine
+    from conv_advisor.data.measurement import Device
 
 
 class ClusterFleet:
@@ -53,7 +53,7 @@ class ClusterFleet:
 
     def delegate(self, layer: Layer, terms: Terms, on_begin: OnBegin, on_result: OnResult) -> Future[None]:
         """Measure a layer on whichever worker is free."""
-        from app.cluster import node
+        from conv_advisor.app.cluster import node
 
         outer: Future[None] = Future()
 

@@ -11,10 +11,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from app import worker
-from app.child import JobNotTaken, OnProgress, task_name
-from data.errors import ConvAdvisorError, LaunchFailed, WorkerDied, WorkerError
-from data.measurement import Device
+from conv_advisor.app import worker
+from conv_advisor.app.child import JobNotTaken, OnProgress, task_name
+from conv_advisor.data.errors import ConvAdvisorError, LaunchFailed, WorkerDied, WorkerError
+from conv_advisor.data.measurement import Device
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -174,7 +174,7 @@ class Lane:
             The job's own.
         JobNotTaken, WorkerDied, WorkerError
         """
-        from app.cluster import node
+        from conv_advisor.app.cluster import node
 
         try:
             task = self._client.submit(
@@ -224,7 +224,7 @@ class Lane:
                     raise self._lost(job) from None
 
     def _stop(self, job: Job) -> None:
-        from app.cluster import node
+        from conv_advisor.app.cluster import node
 
         try:
             self._client.run(node.stop, job.id, workers=[self.address])

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from app.guard.hosts import is_loopback
-from app.settings import PREFIX, Settings
-from data.errors import InvalidInput
+from conv_advisor.app.guard.hosts import is_loopback
+from conv_advisor.app.settings import PREFIX, Settings
+from conv_advisor.data.errors import InvalidInput
 
 if TYPE_CHECKING:
     from distributed.security import Security

@@ -18,10 +18,10 @@ from typing import Any, Final
 
 from distributed import Worker, WorkerPlugin, get_worker
 
-from app.attempt import Layer, Result, Terms, measure_layer
-from app.engine import DEFAULT_OPENER, Engine
-from app.fleet import Lent
-from data.errors import ConvAdvisorError, WorkerError
+from conv_advisor.app.attempt import Layer, Result, Terms, measure_layer
+from conv_advisor.app.engine import DEFAULT_OPENER, Engine
+from conv_advisor.app.fleet import Lent
+from conv_advisor.data.errors import ConvAdvisorError, WorkerError
 
 log = logging.getLogger(__name__)
 

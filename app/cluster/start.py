@@ -8,14 +8,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Final
 
-from app.cluster.link import Link
-from app.engine import DEFAULT_OPENER
-from data.errors import WorkerError
+from conv_advisor.app.cluster.link import Link
+from conv_advisor.app.engine import DEFAULT_OPENER
+from conv_advisor.data.errors import WorkerError
 
 if TYPE_CHECKING:
     from distributed import Nanny
 
-    from app.cluster.node import OwnDevice
+    from conv_advisor.app.cluster.node import OwnDevice
 
 _LOOPBACK: Final = "127.0.0.1:0"
 """Where Dask's own HTTP pages listen: they ask nobody who they are."""
@@ -105,7 +105,7 @@ async def _serve_workers(
 ) -> None:
     import dask
 
-    from app.cluster.node import OwnDevice
+    from conv_advisor.app.cluster.node import OwnDevice
 
     dask.config.set(CONFIG)
     async with AsyncExitStack() as stack:

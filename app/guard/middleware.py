@@ -12,13 +12,13 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.errors import problem_response
-from app.guard.policy import CALLER, COOKIE, PROBES, SAFE, SECURE_COOKIE, SIGN_IN, lacking, scope_needed
-from app.guard.rates import Rates, network_of
-from app.guard.tokens import Caller, Keyring
-from app.settings import Settings
-from app.web.render import is_fragment, page
-from data.errors import InvalidInput
+from conv_advisor.app.errors import problem_response
+from conv_advisor.app.guard.policy import CALLER, COOKIE, PROBES, SAFE, SECURE_COOKIE, SIGN_IN, lacking, scope_needed
+from conv_advisor.app.guard.rates import Rates, network_of
+from conv_advisor.app.guard.tokens import Caller, Keyring
+from conv_advisor.app.settings import Settings
+from conv_advisor.app.web.render import is_fragment, page
+from conv_advisor.data.errors import InvalidInput
 
 _READ: Final = frozenset((b"authorization", b"cookie"))
 _BEARER: Final = b"bearer "

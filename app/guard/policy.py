@@ -8,7 +8,7 @@ from typing import Final
 from fastapi import Request
 from starlette.exceptions import HTTPException
 
-from app.guard.tokens import Caller, Scope
+from conv_advisor.app.guard.tokens import Caller, Scope
 
 SAFE: Final = frozenset(("GET", "HEAD", "OPTIONS"))
 """Methods that change nothing."""

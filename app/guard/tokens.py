@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from data.errors import InvalidInput
+from conv_advisor.data.errors import InvalidInput
 
 log = logging.getLogger(__name__)
 

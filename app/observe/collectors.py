@@ -10,13 +10,13 @@ from prometheus_client.registry import Collector
 from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.engine import EngineState
-from app.jobs import JobState
-from data.tables import JOBS
+from conv_advisor.app.engine import EngineState
+from conv_advisor.app.jobs import JobState
+from conv_advisor.data.tables import JOBS
 
 if TYPE_CHECKING:
-    from app.guard.tokens import Keyring
-    from app.service import Service
+    from conv_advisor.app.guard.tokens import Keyring
+    from conv_advisor.app.service import Service
 
 _UNOPENED: Final = EngineState.STARTING
 

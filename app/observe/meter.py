@@ -10,7 +10,7 @@ from typing import Any, Final
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from app.observe.templates import Templates, method_of
+from conv_advisor.app.observe.templates import Templates, method_of
 
 BUCKETS_S: Final = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry, GCCollector, Info, PlatformCollector, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 
-from app.observe.collectors import StoredJobs, TokensFile, Workers
-from app.observe.meter import Meter
-from app.observe.regret import LiveRegret
+from conv_advisor.app.observe.collectors import StoredJobs, TokensFile, Workers
+from conv_advisor.app.observe.meter import Meter
+from conv_advisor.app.observe.regret import LiveRegret
 
 if TYPE_CHECKING:
-    from app.guard.tokens import Keyring
-    from app.service import Service
+    from conv_advisor.app.guard.tokens import Keyring
+    from conv_advisor.app.service import Service
 
 
 class Metrics:

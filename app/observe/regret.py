@@ -15,14 +15,14 @@ from prometheus_client.registry import Collector
 from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from data.errors import ConvAdvisorError
-from data.measurement import L2State, Outcome
-from data.problem import FIELDS, ConvProblem, DType, Layout
-from data.tables import MEASUREMENTS, PROBLEMS
+from conv_advisor.data.errors import ConvAdvisorError
+from conv_advisor.data.measurement import L2State, Outcome
+from conv_advisor.data.problem import FIELDS, ConvProblem, DType, Layout
+from conv_advisor.data.tables import MEASUREMENTS, PROBLEMS
 
 if TYPE_CHECKING:
-    from app.service import Service
-    from data.summary import Summary
+    from conv_advisor.app.service import Service
+    from conv_advisor.data.summary import Summary
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from fastapi.telemetry import TelemetryConfig
 
-from data.errors import InvalidInput
+from conv_advisor.data.errors import InvalidInput
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider

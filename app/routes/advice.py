@@ -11,15 +11,15 @@ from fastapi import APIRouter, Query, Request
 from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app.advice import Limits, advise_alone, advise_one
-from app.answers.advice import AdviceAnswer, BestAloneAnswer, BulkAdviceAnswer, advice_json
-from app.asked import parse_list, parse_query
-from app.bulk import advise_all
-from app.errors import documented
-from app.layers import read_one
-from app.openapi import body_of
-from app.schemas import AdviceQuery, BulkAdviceRequest
-from app.service import Basis, Service
+from conv_advisor.app.advice import Limits, advise_alone, advise_one
+from conv_advisor.app.answers.advice import AdviceAnswer, BestAloneAnswer, BulkAdviceAnswer, advice_json
+from conv_advisor.app.asked import parse_list, parse_query
+from conv_advisor.app.bulk import advise_all
+from conv_advisor.app.errors import documented
+from conv_advisor.app.layers import read_one
+from conv_advisor.app.openapi import body_of
+from conv_advisor.app.schemas import AdviceQuery, BulkAdviceRequest
+from conv_advisor.app.service import Basis, Service
 
 log = logging.getLogger(__name__)
 

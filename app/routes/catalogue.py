@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse
 
-from app.answers.catalogue import (
+from conv_advisor.app.answers.catalogue import (
     DevicesAnswer,
     NetworkAnswer,
     NetworksAnswer,
@@ -17,13 +17,13 @@ from app.answers.catalogue import (
     device_answer,
     variant_answer,
 )
-from app.answers.problems import problem_answer
-from app.convolution import why_not
-from app.errors import documented
-from app.routes.state import service_of
-from app.schemas import VariantParameters, problem_from
-from data import networks
-from kernels.catalog import VARIANTS
+from conv_advisor.app.answers.problems import problem_answer
+from conv_advisor.app.convolution import why_not
+from conv_advisor.app.errors import documented
+from conv_advisor.app.routes.state import service_of
+from conv_advisor.app.schemas import VariantParameters, problem_from
+from conv_advisor.data import networks
+from conv_advisor.kernels.catalog import VARIANTS
 
 router = APIRouter(tags=["catalogue"])
 

@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse
 
-from app.details import (
+from conv_advisor.app.details import (
     NeighbourParameters,
     NeighboursAnswer,
     ParetoAnswer,
@@ -19,8 +19,8 @@ from app.details import (
     snippet_of_layer,
     weigh_layer,
 )
-from app.errors import documented
-from app.routes.state import service_of
+from conv_advisor.app.errors import documented
+from conv_advisor.app.routes.state import service_of
 
 router = APIRouter(tags=["advice"])
 

@@ -8,10 +8,16 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse
 
-from app.errors import documented
-from app.insight import ExplanationAnswer, LandscapeAnswer, LandscapeParameters, explain_layer, survey_layer
-from app.routes.state import service_of
-from app.schemas import AdviceParameters
+from conv_advisor.app.errors import documented
+from conv_advisor.app.insight import (
+    ExplanationAnswer,
+    LandscapeAnswer,
+    LandscapeParameters,
+    explain_layer,
+    survey_layer,
+)
+from conv_advisor.app.routes.state import service_of
+from conv_advisor.app.schemas import AdviceParameters
 
 router = APIRouter(tags=["insight"])
 

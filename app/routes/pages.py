@@ -13,21 +13,21 @@ from fastapi.responses import RedirectResponse
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
-from app.errors import problem_of
-from app.guard.policy import caller_name
-from app.job_requests import RetrainJob
-from app.measuring import Measuring, Run
-from app.routes.state import service_of
-from app.submission import submit
-from app.web import networks, overview
-from app.web.forms import layer_form, read_form
-from app.web.measured import run_view
-from app.web.render import STATIC, Assets, is_fragment, page
-from app.web.tradeoffs import DetailsView, details_view
-from app.web.views import AdviceView, advice_view
-from data.errors import ConvAdvisorError
-from kernels.bench import BenchOptions
-from models.landscape import Axis
+from conv_advisor.app.errors import problem_of
+from conv_advisor.app.guard.policy import caller_name
+from conv_advisor.app.job_requests import RetrainJob
+from conv_advisor.app.measuring import Measuring, Run
+from conv_advisor.app.routes.state import service_of
+from conv_advisor.app.submission import submit
+from conv_advisor.app.web import networks, overview
+from conv_advisor.app.web.forms import layer_form, read_form
+from conv_advisor.app.web.measured import run_view
+from conv_advisor.app.web.render import STATIC, Assets, is_fragment, page
+from conv_advisor.app.web.tradeoffs import DetailsView, details_view
+from conv_advisor.app.web.views import AdviceView, advice_view
+from conv_advisor.data.errors import ConvAdvisorError
+from conv_advisor.kernels.bench import BenchOptions
+from conv_advisor.models.landscape import Axis
 
 BEST: Final = 5
 """Variants that are measured where only the best are asked for."""

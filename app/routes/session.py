@@ -5,11 +5,11 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
-from app.guard.policy import COOKIE, SECURE_COOKIE, SIGN_IN, SIGN_OUT
-from app.guard.tokens import Keyring
-from app.routes.pages import PageRoute
-from app.web.forms import read_form
-from app.web.render import DOCS_POLICY, page
+from conv_advisor.app.guard.policy import COOKIE, SECURE_COOKIE, SIGN_IN, SIGN_OUT
+from conv_advisor.app.guard.tokens import Keyring
+from conv_advisor.app.routes.pages import PageRoute
+from conv_advisor.app.web.forms import read_form
+from conv_advisor.app.web.render import DOCS_POLICY, page
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 

@@ -12,11 +12,11 @@ from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from data.errors import InvalidInput
-from data.problem import FIELDS, ConvProblem, DType, Layout
-from kernels.cudnn.plans import BARRED_NOTES, KNOB_TYPES, MOST_BUILDS, PlanRef, packed_strides
-from kernels.cudnn.variants import LEGACY_ALGORITHMS, algorithm_of, engine_of
-from kernels.variant import Backend, Variant
+from conv_advisor.data.errors import InvalidInput
+from conv_advisor.data.problem import FIELDS, ConvProblem, DType, Layout
+from conv_advisor.kernels.cudnn.plans import BARRED_NOTES, KNOB_TYPES, MOST_BUILDS, PlanRef, packed_strides
+from conv_advisor.kernels.cudnn.variants import LEGACY_ALGORITHMS, algorithm_of, engine_of
+from conv_advisor.kernels.variant import Backend, Variant
 
 _TEMPLATES: Final = Path(__file__).parent / "templates"
 _KNOB_NAMES: Final = {number: name for name, number in KNOB_TYPES.items()}
@@ -28,7 +28,7 @@ RULE: Final = (
     "the first plan that cuDNN's heuristics A, B and FALLBACK, in this order, offer for this engine and that builds "
     f"within the workspace, of at most {MOST_BUILDS} that are tried"
 )
-"""What gives the knobs of an engine that was not measured on the layer, as in `kernels.cudnn.graph.prepare`."""
+"""What gives the knobs of an engine that was not measured on the layer, as in `conv_advisor.kernels.cudnn.graph.prepare`."""
 
 
 class Language(StrEnum):

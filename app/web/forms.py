@@ -11,10 +11,10 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from app.border import too_long
-from app.schemas import LAYER, AdviceParameters, problem_from
-from data.errors import InvalidInput
-from data.problem import ConvProblem, DType, Layout
+from conv_advisor.app.border import too_long
+from conv_advisor.app.schemas import LAYER, AdviceParameters, problem_from
+from conv_advisor.data.errors import InvalidInput
+from conv_advisor.data.problem import ConvProblem, DType, Layout
 
 Parameters = TypeVar("Parameters", bound=AdviceParameters)
 

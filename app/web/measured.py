@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-from app.measuring import Run, RunState
-from data.measurement import Measurement, Outcome
-from data.problem import ConvProblem
+from conv_advisor.app.measuring import Run, RunState
+from conv_advisor.data.measurement import Measurement, Outcome
+from conv_advisor.data.problem import ConvProblem
 
 _SCALE: Final = 6.0
 """Times of the best that the bars reach to."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
-from data import networks
+from conv_advisor.data import networks
 
 TITLES: Final = {
     "alexnet": "AlexNet",

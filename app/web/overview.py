@@ -10,20 +10,20 @@ from typing import Any, Final
 
 import msgspec
 
-from app.insight import LandscapeParameters, survey_of
-from app.jobs import Job, JobKind, JobState
-from app.service import Service
-from app.web import text
-from app.web.forms import LIMITS, LayerForm, address
-from app.web.networks import TITLES
-from data import networks
-from data.errors import InvalidInput, InvalidProblem, NoAdvice
-from data.problem import ConvProblem, DType, Layout
-from models.advisor import Advice
-from models.changes import Changes
-from models.explain import favourites
-from models.landscape import Axis, Landscape
-from models.registry import Entry
+from conv_advisor.app.insight import LandscapeParameters, survey_of
+from conv_advisor.app.jobs import Job, JobKind, JobState
+from conv_advisor.app.service import Service
+from conv_advisor.app.web import text
+from conv_advisor.app.web.forms import LIMITS, LayerForm, address
+from conv_advisor.app.web.networks import TITLES
+from conv_advisor.data import networks
+from conv_advisor.data.errors import InvalidInput, InvalidProblem, NoAdvice
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.models.advisor import Advice
+from conv_advisor.models.changes import Changes
+from conv_advisor.models.explain import favourites
+from conv_advisor.models.landscape import Axis, Landscape
+from conv_advisor.models.registry import Entry
 
 BATCHES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 

@@ -18,9 +18,9 @@ from starlette.responses import HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from app.guard.policy import caller_of
-from app.web import text
-from data.problem import DType, Layout
+from conv_advisor.app.guard.policy import caller_of
+from conv_advisor.app.web import text
+from conv_advisor.data.problem import DType, Layout
 
 _HERE: Final = Path(__file__).parent
 STATIC: Final = _HERE / "static"

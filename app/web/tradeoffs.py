@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from math import log
 from typing import Final
 
-from app.advice import Limits
-from app.details import ParetoParameters, SnippetParameters, neighbours_of, snippet_for, weighed_by
-from app.errors import problem_of
-from app.service import Service
-from app.snippets.writer import Snippet
-from app.web.forms import LayerForm
-from data.errors import ConvAdvisorError, NoAdvice
-from models.advisor import Advice, Advisor
-from models.candidates import Source
-from models.neighbours import Neighbour
-from models.pareto import Bounds, OtherLayout, Pareto, Point
+from conv_advisor.app.advice import Limits
+from conv_advisor.app.details import ParetoParameters, SnippetParameters, neighbours_of, snippet_for, weighed_by
+from conv_advisor.app.errors import problem_of
+from conv_advisor.app.service import Service
+from conv_advisor.app.snippets.writer import Snippet
+from conv_advisor.app.web.forms import LayerForm
+from conv_advisor.data.errors import ConvAdvisorError, NoAdvice
+from conv_advisor.models.advisor import Advice, Advisor
+from conv_advisor.models.candidates import Source
+from conv_advisor.models.neighbours import Neighbour
+from conv_advisor.models.pareto import Bounds, OtherLayout, Pareto, Point
 
 NEIGHBOURS: Final = 5
 SHOWN: Final = 8

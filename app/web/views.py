@@ -7,21 +7,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from app.schemas import AdviceParameters, problem_from
-from app.service import Service
-from app.web import text
-from app.web.forms import LayerForm
-from data import networks
-from data.errors import NoAdvice
-from data.problem import ConvProblem, Layout
-from data.summary import Summary
-from kernels.catalog import VARIANTS
-from kernels.variant import Algorithm, Backend
-from models.accuracy import ErrorSource, expected_error, laws_of
-from models.advisor import Advice, Advisor, Exclusion
-from models.candidates import Choice, Source
-from models.explain import QUANTITIES, Decision, explain
-from models.features import DTYPES
+from conv_advisor.app.schemas import AdviceParameters, problem_from
+from conv_advisor.app.service import Service
+from conv_advisor.app.web import text
+from conv_advisor.app.web.forms import LayerForm
+from conv_advisor.data import networks
+from conv_advisor.data.errors import NoAdvice
+from conv_advisor.data.problem import ConvProblem, Layout
+from conv_advisor.data.summary import Summary
+from conv_advisor.kernels.catalog import VARIANTS
+from conv_advisor.kernels.variant import Algorithm, Backend
+from conv_advisor.models.accuracy import ErrorSource, expected_error, laws_of
+from conv_advisor.models.advisor import Advice, Advisor, Exclusion
+from conv_advisor.models.candidates import Choice, Source
+from conv_advisor.models.explain import QUANTITIES, Decision, explain
+from conv_advisor.models.features import DTYPES
 
 SHOWN: Final = 8
 """Variants of a ranking that are shown at once."""

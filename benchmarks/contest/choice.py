@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from data.measurement import L2State, Outcome
-from data.problem import FIELDS, ConvProblem
-from kernels.catalog import VARIANTS
-from kernels.variant import Backend
+from conv_advisor.data.measurement import L2State, Outcome
+from conv_advisor.data.problem import FIELDS, ConvProblem
+from conv_advisor.kernels.catalog import VARIANTS
+from conv_advisor.kernels.variant import Backend
 
 LIBRARIES: Final = {"cuda.gemm": "im2col and cuBLAS"}
 """Variants whose arithmetic is a library's: a bar to beat, no win of ours."""

@@ -11,18 +11,18 @@ from math import inf
 from statistics import median
 from typing import Final
 
-from app.worker import report_progress
 from benchmarks.contest.choice import CUDNN, Candidate, interleaved, kept_plan, shortlist
 from benchmarks.contest.rows import Row, Side
-from data.errors import LaunchFailed, OutOfMemory, RunError
-from data.measurement import Device, L2State, Outcome
-from data.problem import ConvProblem
-from kernels.bench import LEAST_PRUNED_MS, OUTCOMES
-from kernels.catalog import VARIANTS
-from kernels.reference import tolerance
-from kernels.runner import FirstRun, Operands, Runner
-from kernels.stopping import StopRule
-from kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Launch
+from conv_advisor.app.worker import report_progress
+from conv_advisor.data.errors import LaunchFailed, OutOfMemory, RunError
+from conv_advisor.data.measurement import Device, L2State, Outcome
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.bench import LEAST_PRUNED_MS, OUTCOMES
+from conv_advisor.kernels.catalog import VARIANTS
+from conv_advisor.kernels.reference import tolerance
+from conv_advisor.kernels.runner import FirstRun, Operands, Runner
+from conv_advisor.kernels.stopping import StopRule
+from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Launch
 
 QUICK: Final = StopRule(min_samples=3, max_samples=5, max_noise=0.02, budget_ms=10)
 """How a candidate is timed that may not be among the fastest."""

@@ -14,9 +14,9 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data import parquet
-from data.measurement import L2State, relative_noise
-from data.problem import FIELDS, ConvProblem
+from conv_advisor.data import parquet
+from conv_advisor.data.measurement import L2State, relative_noise
+from conv_advisor.data.problem import FIELDS, ConvProblem
 
 LEAST_GAIN: Final = 0.03
 """A win is faster by more than this share, beyond noise."""

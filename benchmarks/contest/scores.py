@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from benchmarks.contest.rows import Row
-from data.problem import ConvProblem
+from conv_advisor.data.problem import ConvProblem
 
 N_CONFIGURATIONS: Final = 602
 """86 layers at seven batches: those that cuConv (arXiv:2103.16234) measured."""

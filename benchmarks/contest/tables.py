@@ -20,8 +20,8 @@ from benchmarks.contest.scores import (
     roofline,
     score,
 )
-from data.measurement import L2State
-from data.problem import ConvProblem
+from conv_advisor.data.measurement import L2State
+from conv_advisor.data.problem import ConvProblem
 
 N_LAYERS: Final = 10
 

@@ -23,11 +23,11 @@ from benchmarks.cuts.kernels import KERNELS
 from benchmarks.cuts.refit import applied, refit
 from benchmarks.cuts.regret import Timed
 from benchmarks.options import interruptible, list_of, say
-from data.errors import ConvAdvisorError
-from data.measurement import Device
-from data.problem import DType, Layout
-from data.problem_file import read_problems
-from kernels.bench import open_runner
+from conv_advisor.data.errors import ConvAdvisorError
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import DType, Layout
+from conv_advisor.data.problem_file import read_problems
+from conv_advisor.kernels.bench import open_runner
 
 SAVE_S = 30.0
 """What was timed is written so often."""

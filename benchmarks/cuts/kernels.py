@@ -8,17 +8,17 @@ from enum import Enum
 from types import ModuleType
 from typing import Any, Final
 
-from data.measurement import Device
-from data.problem import ConvProblem
-from kernels.catalog import VARIANTS
-from kernels.cuda import (
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.catalog import VARIANTS
+from conv_advisor.kernels.cuda import (
     grouped_choice,
     implicit_gemm_choice,
     implicit_gemm_nhwc_plan,
     implicit_gemm_plan,
     pointwise_plan,
 )
-from kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Launch
+from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Launch
 
 
 @dataclass(frozen=True)
@@ -58,31 +58,31 @@ def _nhwc_us(cut: Any, problem: ConvProblem, device: Device) -> float:
 
 
 def _nhwc(problem: ConvProblem, _device: Device, cut: Any) -> Launch:
-    from kernels.cuda.implicit_gemm_nhwc import prepare_cut
+    from conv_advisor.kernels.cuda.implicit_gemm_nhwc import prepare_cut
 
     return prepare_cut(problem, _images(problem), cut)
 
 
 def _tensor(problem: ConvProblem, _device: Device, cut: Any) -> Launch:
-    from kernels.cuda.implicit_gemm import prepare_tensor_cut
+    from conv_advisor.kernels.cuda.implicit_gemm import prepare_tensor_cut
 
     return prepare_tensor_cut(problem, cut)
 
 
 def _plain(problem: ConvProblem, _device: Device, cut: Any) -> Launch:
-    from kernels.cuda.implicit_gemm import prepare_cut
+    from conv_advisor.kernels.cuda.implicit_gemm import prepare_cut
 
     return prepare_cut(problem, cut)
 
 
 def _pointwise(problem: ConvProblem, device: Device, cut: Any) -> Launch:
-    from kernels.cuda.pointwise import prepare_cut
+    from conv_advisor.kernels.cuda.pointwise import prepare_cut
 
     return prepare_cut(problem, cut, device.processors)
 
 
 def _grouped(problem: ConvProblem, _device: Device, cut: Any) -> Launch:
-    from kernels.cuda.grouped import prepare_cut
+    from conv_advisor.kernels.cuda.grouped import prepare_cut
 
     return prepare_cut(problem, cut)
 

@@ -12,14 +12,14 @@ from typing import Final
 from benchmarks.cuts.kernels import KERNELS, Kernel, name_of
 from benchmarks.cuts.rows import Row
 from benchmarks.options import say
-from data.errors import LaunchFailed, OutOfMemory, RunError
-from data.measurement import L2State
-from data.problem import ConvProblem, DType
-from kernels.bench import LEAST_PRUNED_MS
-from kernels.cuda.compile import STORAGE_OF, instantiations, load_module
-from kernels.reference import tolerance
-from kernels.runner import Operands, Runner
-from kernels.stopping import StopRule
+from conv_advisor.data.errors import LaunchFailed, OutOfMemory, RunError
+from conv_advisor.data.measurement import L2State
+from conv_advisor.data.problem import ConvProblem, DType
+from conv_advisor.kernels.bench import LEAST_PRUNED_MS
+from conv_advisor.kernels.cuda.compile import STORAGE_OF, instantiations, load_module
+from conv_advisor.kernels.reference import tolerance
+from conv_advisor.kernels.runner import Operands, Runner
+from conv_advisor.kernels.stopping import StopRule
 
 RULE: Final = StopRule(min_samples=3, max_samples=5, max_noise=0.01, budget_ms=8)
 PROMISING: Final = 2.5

@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.cuts.kernels import KERNELS
 from benchmarks.cuts.regret import Timed
-from data.measurement import Device
+from conv_advisor.data.measurement import Device
 
 SHARPNESS: Final = 3.0
 """How fast a cut counts less the further it is behind the best of its problem."""

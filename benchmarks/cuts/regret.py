@@ -12,8 +12,8 @@ import numpy as np
 from benchmarks.cuts.kernels import KERNELS, name_of
 from benchmarks.cuts.rows import Row
 from benchmarks.plots.pages import number, percent, table
-from data.measurement import Device
-from data.problem import ConvProblem
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem
 
 Kind = tuple[str, str, str]
 """Kernel, dtype and layout."""

@@ -10,9 +10,9 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data import parquet
-from data.measurement import Device
-from data.problem import FIELDS, ConvProblem
+from conv_advisor.data import parquet
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import FIELDS, ConvProblem
 
 SCHEMA: Final = pa.schema(
     [

@@ -12,11 +12,11 @@ import numpy as np
 from benchmarks.contest.choice import OURS
 from benchmarks.guidelines.study import CUCONV, FFT, FFT_TILING, WINOGRAD, WINOGRAD_NONFUSED
 from benchmarks.measured import LEGACY, Known, fastest_ms, is_where, mean_ratio, times_of
-from data.errors import NotEnoughData
-from data.problem import ConvProblem
-from kernels.catalog import VARIANTS
-from kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Algorithm
-from models.costs import Costs
+from conv_advisor.data.errors import NotEnoughData
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.catalog import VARIANTS
+from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Algorithm
+from conv_advisor.models.costs import Costs
 
 FFTS: Final = (FFT, FFT_TILING)
 MOST_BEHIND: Final = 10.0

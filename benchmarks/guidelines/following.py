@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.guidelines.study import Choice, Guideline
 from benchmarks.measured import mean_ratio, times_of
-from models.costs import Costs
+from conv_advisor.models.costs import Costs
 
 CLOSE: Final = 1.05
 """A choice no further behind than this is as good as the best."""

@@ -10,11 +10,11 @@ import numpy as np
 
 from benchmarks.guidelines.following import CLOSE
 from benchmarks.measured import Known
-from data.networks import GROUPS, layers
-from data.problem import ConvProblem, DType, Layout
-from models.costs import Costs, layer_of
-from models.judging import Result, judge
-from models.teacher import CAP
+from conv_advisor.data.networks import GROUPS, layers
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.models.costs import Costs, layer_of
+from conv_advisor.models.judging import Result, judge
+from conv_advisor.models.teacher import CAP
 
 N_RULES: Final = 8
 """As many as a person remembers."""

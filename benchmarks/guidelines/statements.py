@@ -32,8 +32,8 @@ from benchmarks.guidelines.following import Verdict, verdict_of
 from benchmarks.guidelines.study import GEMM, PRECOMPUTED, WINOGRAD_NONFUSED
 from benchmarks.guidelines.study import with_tensor_cores as tc
 from benchmarks.measured import is_where
-from data.errors import NotEnoughData
-from models.costs import Costs
+from conv_advisor.data.errors import NotEnoughData
+from conv_advisor.models.costs import Costs
 
 
 def at_least(said: float) -> Callable[[float], Verdict]:

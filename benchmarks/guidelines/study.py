@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from benchmarks.measured import LEGACY
-from data.problem import ConvProblem, DType
+from conv_advisor.data.problem import ConvProblem, DType
 
 Choice = Callable[[ConvProblem], str | None]
 """The variant that a guideline would run; None where it says nothing. Looks at the shape alone, not at the dtype."""

@@ -13,9 +13,9 @@ from benchmarks.guidelines.findings import Book
 from benchmarks.measured import ALL_COLUMNS, Column, load
 from benchmarks.plots import advice, guidelines, kernels
 from benchmarks.plots.pages import rewritten
-from data.errors import NotEnoughData
-from models.costs import Costs
-from models.peers import PEERS
+from conv_advisor.data.errors import NotEnoughData
+from conv_advisor.models.costs import Costs
+from conv_advisor.models.peers import PEERS
 
 ROOT: Final = Path(__file__).parent.parent.parent
 DOCS: Final = ROOT / "docs"

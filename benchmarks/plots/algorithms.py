@@ -12,9 +12,9 @@ from benchmarks.guidelines.study import CUCONV, PRECOMPUTED
 from benchmarks.measured import LEGACY, Column, fastest_ms
 from benchmarks.plots.configurations import NORMALISED, Line, Style, over_configurations
 from benchmarks.plots.style import METHOD_COLOURS
-from kernels.catalog import VARIANTS
-from kernels.variant import Algorithm
-from models.costs import Costs
+from conv_advisor.kernels.catalog import VARIANTS
+from conv_advisor.kernels.variant import Algorithm
+from conv_advisor.models.costs import Costs
 
 MIB: Final = 2**20
 

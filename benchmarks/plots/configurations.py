@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from benchmarks.measured import FILTERS, Column, layer_of
-from data.problem import ConvProblem
-from models.costs import Costs
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.models.costs import Costs
 
 MOST_NORMALISED: Final = 10.0
 """Where the axis of normalised times ends; lines leave the panel there."""

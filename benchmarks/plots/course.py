@@ -14,8 +14,8 @@ from benchmarks.contest.choice import CUDNN, OURS
 from benchmarks.measured import fastest_ms
 from benchmarks.plots.algorithms import method_of
 from benchmarks.plots.style import METHOD_COLOURS
-from data.problem import ConvProblem
-from models.costs import Costs
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.models.costs import Costs
 
 Experiment = tuple[Callable[[ConvProblem], bool], Callable[[ConvProblem], int], str]
 """Which layers, what is on the x axis, and what it is called."""

@@ -29,7 +29,7 @@ from benchmarks.plots.guideline_tables import (
 from benchmarks.plots.pages import number, percent, rewritten
 from benchmarks.plots.shares import shares
 from benchmarks.plots.style import STYLE, save
-from models.costs import Costs
+from conv_advisor.models.costs import Costs
 
 FOLDER: Final = "guidelines"
 """Of the figures, in that of all figures."""

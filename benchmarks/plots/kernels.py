@@ -19,7 +19,7 @@ from benchmarks.contest.scores import COLUMNS, geometric_mean
 from benchmarks.measured import FILTERS, Column, Known, best_of, is_win, layer_of
 from benchmarks.plots.pages import number, rewritten
 from benchmarks.plots.style import STYLE, colour_of, save
-from models.costs import Costs
+from conv_advisor.models.costs import Costs
 
 MOST_SLOWDOWN: Final = 10.0
 """Where the axis of slowdowns ends."""

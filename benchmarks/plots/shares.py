@@ -15,7 +15,7 @@ from benchmarks.contest.choice import CUDNN, LIBRARIES, OURS
 from benchmarks.measured import FILTERS, LEGACY, Known, is_where, times_of
 from benchmarks.plots.algorithms import method_of
 from benchmarks.plots.style import METHOD_COLOURS
-from models.costs import Costs
+from conv_advisor.models.costs import Costs
 
 POOLS: Final = {"of cuDNN's legacy algorithms": LEGACY, "of everything": (*CUDNN, *OURS, *LIBRARIES)}
 _HATCH: Final = {"ours": "////", "cuDNN": "", "cuBLAS": "\\\\"}

@@ -9,8 +9,8 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from benchmarks.contest.choice import LIBRARIES, OURS
-from kernels.catalog import VARIANTS
-from kernels.variant import Algorithm
+from conv_advisor.kernels.catalog import VARIANTS
+from conv_advisor.kernels.variant import Algorithm
 
 _OURS_COLOURS: Final = (
     *("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#882255", "#6a3d9a", "#117733", "#b2182b"),

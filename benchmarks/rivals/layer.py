@@ -13,15 +13,15 @@ from typing import Any, Final
 from benchmarks.contest.choice import CUDNN, LIBRARIES, OURS, kept_plan
 from benchmarks.rivals.pytorch import MODES, Called, Peer
 from benchmarks.rivals.rows import ADVICE, LAYER, ORACLE, Row
-from data.errors import ConvAdvisorError, LaunchFailed, OutOfMemory, RunError
-from data.measurement import L2State, Outcome
-from data.problem import ConvProblem
-from kernels.bench import LEAST_PRUNED_MS, OUTCOMES
-from kernels.catalog import VARIANTS
-from kernels.reference import tolerance
-from kernels.runner import FirstRun, Operands, Runner
-from kernels.stopping import StopRule
-from kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Launch
+from conv_advisor.data.errors import ConvAdvisorError, LaunchFailed, OutOfMemory, RunError
+from conv_advisor.data.measurement import L2State, Outcome
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.bench import LEAST_PRUNED_MS, OUTCOMES
+from conv_advisor.kernels.catalog import VARIANTS
+from conv_advisor.kernels.reference import tolerance
+from conv_advisor.kernels.runner import FirstRun, Operands, Runner
+from conv_advisor.kernels.stopping import StopRule
+from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Launch
 
 POOL: Final = (*CUDNN, *reversed((*LIBRARIES, *OURS)))
 """Every variant; of ours the fast ones before the plain ones, since those that come first set the mark for pruning."""

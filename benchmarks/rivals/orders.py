@@ -11,18 +11,18 @@ from typing import Final
 
 import pyarrow as pa
 
-import data
 from benchmarks.contest.choice import Candidate, from_timings
 from benchmarks.rivals.layer import POOL, Choice, Order
 from benchmarks.rivals.rows import ADVICE, SINGLE_BEST
-from data import networks, parquet
-from data.errors import NoAdvice
-from data.problem import ConvProblem, DType, Layout
-from kernels.stopping import StopRule
-from models.advisor import Advisor
-from models.costs import from_table, layer_of
-from models.judging import single_best_order
-from models.tree_file import TreeModel
+from conv_advisor import data
+from conv_advisor.data import networks, parquet
+from conv_advisor.data.errors import NoAdvice
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels.stopping import StopRule
+from conv_advisor.models.advisor import Advisor
+from conv_advisor.models.costs import from_table, layer_of
+from conv_advisor.models.judging import single_best_order
+from conv_advisor.models.tree_file import TreeModel
 
 TIMINGS: Final = Path(data.__file__).parent / "timings"
 MOST_STAND_INS: Final = 5

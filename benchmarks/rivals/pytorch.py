@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
 from benchmarks.rivals.rows import DEFAULT, TUNED
-from data.errors import NotSupported
-from data.measurement import L2State
-from data.problem import ConvProblem, DType, Layout
-from kernels.runner import FirstRun, Operands, Runner
-from kernels.stopping import StopRule
-from kernels.variant import Launch
+from conv_advisor.data.errors import NotSupported
+from conv_advisor.data.measurement import L2State
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels.runner import FirstRun, Operands, Runner
+from conv_advisor.kernels.stopping import StopRule
+from conv_advisor.kernels.variant import Launch
 
 T = TypeVar("T")
 

@@ -13,10 +13,10 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data import parquet
-from data.measurement import relative_noise
-from data.problem import FIELDS, ConvProblem
-from models import peers
+from conv_advisor.data import parquet
+from conv_advisor.data.measurement import relative_noise
+from conv_advisor.data.problem import FIELDS, ConvProblem
+from conv_advisor.models import peers
 
 ADVICE: Final = peers.ADVICE
 ORACLE: Final = "oracle"

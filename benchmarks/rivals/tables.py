@@ -20,7 +20,7 @@ from benchmarks.rivals.scores import (
     speedup,
     worth,
 )
-from data.problem import DType, Layout
+from conv_advisor.data.problem import DType, Layout
 
 COLUMNS = tuple((str(dtype), str(layout)) for layout in Layout for dtype in DType)
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from benchmarks.rivals.layer import OPERANDS, Order, measure_layer
 from benchmarks.rivals.rows import Row
-from data.errors import ConvAdvisorError, DeadlineExceeded, LaunchFailed, WorkerDied, WorkerError
+from conv_advisor.data.errors import ConvAdvisorError, DeadlineExceeded, LaunchFailed, WorkerDied, WorkerError
 
 START_S: Final = 180.0
 """Longest start: PyTorch, CuPy and both cuDNN APIs are loaded."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from alembic import context
 from sqlalchemy import Connection
 
-from data.database import open_engine
-from data.tables import METADATA
+from conv_advisor.data.database import open_engine
+from conv_advisor.data.tables import METADATA
 
 
 def migrate(connection: Connection) -> None:

@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from data.errors import UnknownNetwork
-from data.problem import ConvProblem, DType, Layout
+from conv_advisor.data.errors import UnknownNetwork
+from conv_advisor.data.problem import ConvProblem, DType, Layout
 
 SEED_BATCHES: Final = (1, 8, 16, 32, 64, 128, 256)
 """The batches that cuConv (arXiv:2103.16234) measured."""

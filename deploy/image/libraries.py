@@ -10,9 +10,9 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from data.errors import RunError
-from data.problem import ConvProblem, DType, Layout
-from kernels import bench, catalog
+from conv_advisor.data.errors import RunError
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels import bench, catalog
 
 LAYERS = ("14-1-3-256-128", "28-8-5-64-32", "7-1-1-832-256", "56-32-3-64-64", "13-2-3-6-4")
 

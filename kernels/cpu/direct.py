@@ -15,11 +15,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from data.problem import ConvProblem
-from kernels.cpu.compile import FLOATS, INT, INTS, OUT_FLOATS, compiled, ints
-from kernels.cpu.plans import LANES, Plan, split_planes
-from kernels.cpu.tensors import Array, allocate, copy, flat, nchw, split_phases
-from kernels.cpu.threads import Threads
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.cpu.compile import FLOATS, INT, INTS, OUT_FLOATS, compiled, ints
+from conv_advisor.kernels.cpu.plans import LANES, Plan, split_planes
+from conv_advisor.kernels.cpu.tensors import Array, allocate, copy, flat, nchw, split_phases
+from conv_advisor.kernels.cpu.threads import Threads
 
 _BLOCK = 512  # outputs that one call of a tile computes: 8 KiB of partial sums
 _FILTERS = 4

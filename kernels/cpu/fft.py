@@ -14,11 +14,11 @@ from math import log2, prod
 
 import scipy.fft
 
-from data.problem import ConvProblem
-from kernels.cpu.compile import COMPLEX_3D, INT, OUT_COMPLEX_3D, compiled
-from kernels.cpu.plans import Plan
-from kernels.cpu.tensors import Array, allocate, copy, nchw
-from kernels.cpu.threads import Threads
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.cpu.compile import COMPLEX_3D, INT, OUT_COMPLEX_3D, compiled
+from conv_advisor.kernels.cpu.plans import Plan
+from conv_advisor.kernels.cpu.tensors import Array, allocate, copy, nchw
+from conv_advisor.kernels.cpu.threads import Threads
 
 _BLOCK = 512  # frequencies at a time: 16 KiB of partial sums stay in the L1 cache
 _FILTERS = 4

@@ -14,10 +14,10 @@ from collections.abc import Callable
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from data.problem import ConvProblem
-from kernels.cpu.plans import Plan
-from kernels.cpu.tensors import Array, allocate, copy, nchw
-from kernels.cpu.threads import Threads, one_blas_thread
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.cpu.plans import Plan
+from conv_advisor.kernels.cpu.tensors import Array, allocate, copy, nchw
+from conv_advisor.kernels.cpu.threads import Threads, one_blas_thread
 
 
 def prepare(problem: ConvProblem, plan: Plan, threads: Threads) -> Callable[[Array, Array, Array], None]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Final
 
-from data.problem import ConvProblem, DType, Layout
+from conv_advisor.data.problem import ConvProblem, DType, Layout
 
 BLOCK_BYTES: Final = 2**25
 """Scratch that one block of images (or filters, rows, tiles) aims at: about a last-level cache."""

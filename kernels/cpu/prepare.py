@@ -6,15 +6,15 @@ from typing import Final
 
 import numpy as np
 
-from data.errors import InvalidTensor, NotApplicable, OutOfMemory, WorkspaceExceeded
-from data.measurement import Device
-from data.problem import ConvProblem
-from kernels.cpu import direct, fft, gemm, winograd
-from kernels.cpu.tensors import Array
-from kernels.cpu.threads import Threads, available_cores
-from kernels.cpu.variants import PLANS, is_parallel
-from kernels.reference import HOST_DTYPE
-from kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Algorithm, Launch, Variant
+from conv_advisor.data.errors import InvalidTensor, NotApplicable, OutOfMemory, WorkspaceExceeded
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.cpu import direct, fft, gemm, winograd
+from conv_advisor.kernels.cpu.tensors import Array
+from conv_advisor.kernels.cpu.threads import Threads, available_cores
+from conv_advisor.kernels.cpu.variants import PLANS, is_parallel
+from conv_advisor.kernels.reference import HOST_DTYPE
+from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Algorithm, Launch, Variant
 
 _PREPARE: Final = {
     Algorithm.DIRECT: direct.prepare,

@@ -9,15 +9,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from data.measurement import Device, L2State, Pick
-from data.problem import ConvProblem
-from kernels import reference
-from kernels.cpu.prepare import prepare
-from kernels.device import cpu_device
-from kernels.rotation import operand_sets
-from kernels.runner import FirstRun, Operands, Samples
-from kernels.stopping import StopRule, launches_per_region
-from kernels.variant import Launch, Variant
+from conv_advisor.data.measurement import Device, L2State, Pick
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels import reference
+from conv_advisor.kernels.cpu.prepare import prepare
+from conv_advisor.kernels.device import cpu_device
+from conv_advisor.kernels.rotation import operand_sets
+from conv_advisor.kernels.runner import FirstRun, Operands, Samples
+from conv_advisor.kernels.stopping import StopRule, launches_per_region
+from conv_advisor.kernels.variant import Launch, Variant
 
 LEAST_REGION_MS: Final = 0.2
 MOST_LAUNCHES: Final = 1024

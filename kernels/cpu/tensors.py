@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from data.problem import ConvProblem, Layout
-from kernels.cpu.plans import Plan
-from kernels.cpu.threads import Threads
+from conv_advisor.data.problem import ConvProblem, Layout
+from conv_advisor.kernels.cpu.plans import Plan
+from conv_advisor.kernels.cpu.threads import Threads
 
 Array = npt.NDArray[Any]
 

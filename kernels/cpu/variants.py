@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from data.problem import ConvProblem
-from kernels.cpu import plans
-from kernels.variant import Algorithm, Backend, Rule, Variant, all_of, dilation_1, filter_is, groups_1, stride_1
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.cpu import plans
+from conv_advisor.kernels.variant import (
+    Algorithm,
+    Backend,
+    Rule,
+    Variant,
+    all_of,
+    dilation_1,
+    filter_is,
+    groups_1,
+    stride_1,
+)
 
 PLANS: Final[dict[Algorithm, Callable[[ConvProblem], plans.Plan]]] = {
     Algorithm.DIRECT: plans.direct,

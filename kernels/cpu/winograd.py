@@ -15,11 +15,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from data.problem import ConvProblem
-from kernels.cpu.compile import FLOATS, FLOATS_4D, INT, OUT_FLOATS, compiled, ints
-from kernels.cpu.plans import LANES, Plan, winograd_tiles
-from kernels.cpu.tensors import Array, allocate, copy, flat, nchw, split_phases
-from kernels.cpu.threads import Threads, one_blas_thread
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.cpu.compile import FLOATS, FLOATS_4D, INT, OUT_FLOATS, compiled, ints
+from conv_advisor.kernels.cpu.plans import LANES, Plan, winograd_tiles
+from conv_advisor.kernels.cpu.tensors import Array, allocate, copy, flat, nchw, split_phases
+from conv_advisor.kernels.cpu.threads import Threads, one_blas_thread
 
 _BT = ((0, 2, -1), (1, 2, 1), (2, 1, -1), (1, 3, -1))
 """Rows of Bᵀ: element, other element, and the sign of the other."""

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import cupy
 
-from data.problem import DType
-from kernels.cuda.plans import BLAS_WORKSPACE_BYTES
+from conv_advisor.data.problem import DType
+from conv_advisor.kernels.cuda.plans import BLAS_WORKSPACE_BYTES
 
 MOST_BATCHES: Final = 2**15
 """GEMMs of one call: a grid has at most 65,535 blocks in z."""

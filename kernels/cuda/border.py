@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from cupy.cuda import compiler, cufft, driver, memory, runtime
 from cupy_backends.cuda.libs import cublas, nvrtc
 
-from data.errors import CompileFailed, LaunchFailed, NotSupported, OutOfMemory
+from conv_advisor.data.errors import CompileFailed, LaunchFailed, NotSupported, OutOfMemory
 
 _CUDA_OUT_OF_MEMORY = 2
 _CUDA_NOT_SUPPORTED = 801

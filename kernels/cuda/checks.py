@@ -9,7 +9,7 @@ from typing import Any, Final
 import cupy
 import numpy as np
 
-from data.problem import ConvProblem, DType, Layout
+from conv_advisor.data.problem import ConvProblem, DType, Layout
 
 _C_TYPES: Final = {
     DType.FLOAT32: "float",

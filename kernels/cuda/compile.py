@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from data.problem import ConvProblem, DType
-from kernels.cuda import (
+from conv_advisor.data.problem import ConvProblem, DType
+from conv_advisor.kernels.cuda import (
     depthwise_choice,
     grouped_plan,
     implicit_gemm_choice,
@@ -194,7 +194,7 @@ def _load_module(name: str, storage: str, defines: tuple[tuple[str, int], ...]) 
         *(f"-D{macro}={value}" for macro, value in defines),
     )
     if name in ARCHITECTURE:
-        from kernels.cuda.cubin import load_cubin
+        from conv_advisor.kernels.cuda.cubin import load_cubin
 
         return load_cubin(read_source(name), name, options, ARCHITECTURE[name])
     return cupy.RawModule(code=read_source(name), options=options)

@@ -8,12 +8,12 @@ from typing import Any
 import cupy
 import numpy as np
 
-from data.errors import WorkspaceExceeded
-from data.measurement import Device
-from data.problem import ConvProblem
-from kernels.cuda import plans
-from kernels.cuda.compile import load_kernel, shape_arguments
-from kernels.variant import Launch
+from conv_advisor.data.errors import WorkspaceExceeded
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.cuda import plans
+from conv_advisor.kernels.cuda.compile import load_kernel, shape_arguments
+from conv_advisor.kernels.variant import Launch
 
 
 def prepare(problem: ConvProblem, device: Device, workspace_limit_bytes: int) -> Launch:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from math import ceil, prod
 
-from data.measurement import Device
-from data.problem import ConvProblem, Layout
-from kernels.cuda import depthwise_choice
-from kernels.cuda import depthwise_plan as plans
-from kernels.cuda.compile import load_kernel, shape_arguments
-from kernels.cuda.launching import Start, prepare_start
-from kernels.variant import Launch
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem, Layout
+from conv_advisor.kernels.cuda import depthwise_choice
+from conv_advisor.kernels.cuda import depthwise_plan as plans
+from conv_advisor.kernels.cuda.compile import load_kernel, shape_arguments
+from conv_advisor.kernels.cuda.launching import Start, prepare_start
+from conv_advisor.kernels.variant import Launch
 
 _THREADS = 256
 

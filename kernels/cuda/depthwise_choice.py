@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from math import ceil
 from typing import Final
 
-from data.measurement import Device
-from data.problem import ConvProblem, Layout
-from kernels.cuda.depthwise_cost import expected_us
-from kernels.cuda.depthwise_plan import (
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem, Layout
+from conv_advisor.kernels.cuda.depthwise_cost import expected_us
+from conv_advisor.kernels.cuda.depthwise_plan import (
     MOST_SHARED_BYTES,
     WINDOWS,
     Channels,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Final
 
-from data.problem import ConvProblem
-from kernels.cuda.depthwise_plan import Channels, Planes, Staged, Window, copy_of
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.cuda.depthwise_plan import Channels, Planes, Staged, Window, copy_of
 
 PROCESSOR_SHARED_BYTES: Final = 228 * 1024
 """Of a multiprocessor, of which each block takes 1 KB more than it asks for."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Final
 
-from data.problem import ConvProblem
+from conv_advisor.data.problem import ConvProblem
 
 MOST_SHARED_BYTES: Final = 96 * 1024
 """Of a block: what every capability from 8.0 on has."""

@@ -8,11 +8,11 @@ from typing import Any
 import cupy
 import numpy as np
 
-from data.measurement import Device
-from data.problem import ConvProblem
-from kernels.cuda import plans
-from kernels.cuda.compile import load_kernel, load_module, shape_arguments
-from kernels.variant import Launch
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.cuda import plans
+from conv_advisor.kernels.cuda.compile import load_kernel, load_module, shape_arguments
+from conv_advisor.kernels.variant import Launch
 
 
 def prepare_naive(problem: ConvProblem, device: Device, _workspace_limit_bytes: int) -> Launch:

@@ -9,13 +9,13 @@ import cupy
 import numpy as np
 from cupy.cuda import cufft
 
-from data.errors import WorkspaceExceeded
-from data.measurement import Device
-from data.problem import ConvProblem
-from kernels.cuda import plans
-from kernels.cuda.compile import load_kernel
-from kernels.cuda.plans import FftPlan
-from kernels.variant import Launch
+from conv_advisor.data.errors import WorkspaceExceeded
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.cuda import plans
+from conv_advisor.kernels.cuda.compile import load_kernel
+from conv_advisor.kernels.cuda.plans import FftPlan
+from conv_advisor.kernels.variant import Launch
 
 
 def prepare(problem: ConvProblem, device: Device, workspace_limit_bytes: int) -> Launch:

@@ -12,16 +12,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from data.measurement import Device
-from data.problem import MAX_ELEMENTS, ConvProblem, DType, Layout
-from data.table import SIZES, output_plane
-from kernels.cuda import implicit_gemm_choice as tensor_choice
-from kernels.cuda import implicit_gemm_nhwc_plan as packed_plan
-from kernels.cuda import implicit_gemm_plan as plain_plan
-from kernels.cuda import implicit_gemm_tensor_plan as tensor_plan
-from kernels.cuda import pointwise_plan
-from kernels.cuda.plans import ceil_div
-from kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import MAX_ELEMENTS, ConvProblem, DType, Layout
+from conv_advisor.data.table import SIZES, output_plane
+from conv_advisor.kernels.cuda import implicit_gemm_choice as tensor_choice
+from conv_advisor.kernels.cuda import implicit_gemm_nhwc_plan as packed_plan
+from conv_advisor.kernels.cuda import implicit_gemm_plan as plain_plan
+from conv_advisor.kernels.cuda import implicit_gemm_tensor_plan as tensor_plan
+from conv_advisor.kernels.cuda import pointwise_plan
+from conv_advisor.kernels.cuda.plans import ceil_div
+from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES
 
 Array = np.ndarray[Any, Any]
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import cupy
 
-from data.measurement import Device
-from data.problem import ConvProblem, Layout
-from kernels.cuda import blas, plans
-from kernels.cuda.blas import Gemm
-from kernels.cuda.compile import load_kernel, shape_arguments
-from kernels.variant import Launch
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem, Layout
+from conv_advisor.kernels.cuda import blas, plans
+from conv_advisor.kernels.cuda.blas import Gemm
+from conv_advisor.kernels.cuda.compile import load_kernel, shape_arguments
+from conv_advisor.kernels.variant import Launch
 
 
 def prepare(problem: ConvProblem, _device: Device, workspace_limit_bytes: int) -> Launch:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from data.measurement import Device
-from data.problem import ConvProblem
-from kernels.cuda import grouped_plan as plans
-from kernels.cuda.compile import load_kernel, shape_arguments
-from kernels.cuda.grouped_choice import plan_cut
-from kernels.cuda.launching import prepare_start
-from kernels.variant import Launch
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.cuda import grouped_plan as plans
+from conv_advisor.kernels.cuda.compile import load_kernel, shape_arguments
+from conv_advisor.kernels.cuda.grouped_choice import plan_cut
+from conv_advisor.kernels.cuda.launching import prepare_start
+from conv_advisor.kernels.variant import Launch
 
 
 def prepare(problem: ConvProblem, device: Device, _workspace_limit_bytes: int) -> Launch:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Final
 
-from data.measurement import Device
-from data.problem import ConvProblem, DType, Layout
-from kernels.cuda.grouped_plan import (
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels.cuda.grouped_plan import (
     MOST_SHARED_BYTES,
     MOST_WARPS,
     TILES,

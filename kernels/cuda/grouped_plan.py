@@ -7,7 +7,7 @@ from enum import IntEnum
 from math import ceil, gcd
 from typing import Final
 
-from data.problem import ConvProblem, DType, Layout
+from conv_advisor.data.problem import ConvProblem, DType, Layout
 
 MOST_WARPS: Final = 8
 """Of a block."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from data.measurement import Device
-from data.problem import ConvProblem
-from kernels.cuda import implicit_gemm_plan as plans
-from kernels.cuda import implicit_gemm_tensor_plan as tensor_plans
-from kernels.cuda.compile import load_kernel, shape_arguments
-from kernels.cuda.implicit_gemm_choice import choose_cut
-from kernels.cuda.launching import prepare_start
-from kernels.variant import Launch
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.cuda import implicit_gemm_plan as plans
+from conv_advisor.kernels.cuda import implicit_gemm_tensor_plan as tensor_plans
+from conv_advisor.kernels.cuda.compile import load_kernel, shape_arguments
+from conv_advisor.kernels.cuda.implicit_gemm_choice import choose_cut
+from conv_advisor.kernels.cuda.launching import prepare_start
+from conv_advisor.kernels.variant import Launch
 
 
 def prepare(problem: ConvProblem, device: Device, _workspace_limit_bytes: int) -> Launch:

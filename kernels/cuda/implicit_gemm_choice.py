@@ -7,10 +7,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from data.measurement import Device
-from data.problem import ConvProblem, DType
-from kernels.cuda import implicit_gemm_plan as plans
-from kernels.cuda.implicit_gemm_tensor_plan import (
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem, DType
+from conv_advisor.kernels.cuda import implicit_gemm_plan as plans
+from conv_advisor.kernels.cuda.implicit_gemm_tensor_plan import (
     Cut,
     Loading,
     Tile,
@@ -25,7 +25,7 @@ from kernels.cuda.implicit_gemm_tensor_plan import (
     vector_of,
     window_of,
 )
-from kernels.cuda.plans import ceil_div
+from conv_advisor.kernels.cuda.plans import ceil_div
 
 LARGEST_CLUSTER: Final = 16
 """Blocks of a cluster; above 8 a kernel has to be allowed it."""

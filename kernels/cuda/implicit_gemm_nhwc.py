@@ -6,12 +6,12 @@ from typing import Any, Final
 
 import cupy
 
-from data.measurement import Device
-from data.problem import ConvProblem, Layout
-from kernels.cuda import implicit_gemm_nhwc_plan as plans
-from kernels.cuda.compile import load_kernel, shape_arguments
-from kernels.cuda.launching import Start, prepare_start
-from kernels.variant import Launch
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem, Layout
+from conv_advisor.kernels.cuda import implicit_gemm_nhwc_plan as plans
+from conv_advisor.kernels.cuda.compile import load_kernel, shape_arguments
+from conv_advisor.kernels.cuda.launching import Start, prepare_start
+from conv_advisor.kernels.variant import Launch
 
 _CHANNELS: Final = 1
 """Where the channels are among the shape's arguments."""

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from data.errors import WorkspaceExceeded
-from data.measurement import Device
-from data.problem import MAX_ELEMENTS, ConvProblem, DType, Layout
-from kernels.cuda.plans import ceil_div
+from conv_advisor.data.errors import WorkspaceExceeded
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import MAX_ELEMENTS, ConvProblem, DType, Layout
+from conv_advisor.kernels.cuda.plans import ceil_div
 
 ROW_BYTES: Final = 128
 """Of gemm_k in a stage."""

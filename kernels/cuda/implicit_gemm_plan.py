@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from data.measurement import Device
-from data.problem import ConvProblem, DType
-from kernels.cuda.plans import ceil_div
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem, DType
+from conv_advisor.kernels.cuda.plans import ceil_div
 
 MOST_TAPS: Final = 1024
 """Taps of a filter: their table lies in shared memory."""

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from data.problem import ConvProblem, DType
-from kernels.cuda.plans import ceil_div
+from conv_advisor.data.problem import ConvProblem, DType
+from conv_advisor.kernels.cuda.plans import ceil_div
 
 MOST_BLOCK_BYTES: Final = 227 * 1024
 """Shared memory that a block may ask for on the devices that have clusters."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 import cupy
 import numpy as np
 
-from kernels.cuda.plans import SHARED_BYTES
+from conv_advisor.kernels.cuda.plans import SHARED_BYTES
 
 Start = Callable[..., None]
 """Takes the device addresses of the kernel's leading parameters, and enqueues it on the current stream."""

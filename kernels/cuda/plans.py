@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any, Final
 
-from data.errors import WorkspaceExceeded
-from data.problem import MAX_ELEMENTS, ConvProblem
+from conv_advisor.data.errors import WorkspaceExceeded
+from conv_advisor.data.problem import MAX_ELEMENTS, ConvProblem
 
 SHARED_BYTES: Final = 48 * 1024
 """Shared memory that every block may have without asking for more."""

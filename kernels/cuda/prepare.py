@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from data.errors import NotApplicable
-from data.measurement import Device
-from data.problem import ConvProblem
-from kernels.cuda import (
+from conv_advisor.data.errors import NotApplicable
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.cuda import (
     cuconv,
     depthwise,
     direct,
@@ -21,7 +21,7 @@ from kernels.cuda import (
     winograd,
     winograd_large,
 )
-from kernels.variant import Launch, Variant
+from conv_advisor.kernels.variant import Launch, Variant
 
 _PREPARE: Final[dict[str, Callable[[ConvProblem, Device, int], Launch]]] = {
     "cuda.direct_naive": direct.prepare_naive,

@@ -1,4 +1,4 @@
-"""What a compiled kernel takes of a multiprocessor, as ptxas says; no GPU: `python -m kernels.cuda.resources`."""
+"""What a compiled kernel takes of a multiprocessor, as ptxas says: `python -m conv_advisor.kernels.cuda.resources`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,15 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
-from kernels.cpu.threads import available_cores
-from kernels.cuda.compile import ARCHITECTURES, INSTANTIATIONS, STORAGES, architectures, compile_cubin, instantiations
+from conv_advisor.kernels.cpu.threads import available_cores
+from conv_advisor.kernels.cuda.compile import (
+    ARCHITECTURES,
+    INSTANTIATIONS,
+    STORAGES,
+    architectures,
+    compile_cubin,
+    instantiations,
+)
 
 TUNED: Final = "sm_90"
 """The tiles are sized for Hopper: many instantiations are compiled for it, the first and last for the others."""
@@ -268,7 +275,7 @@ def _defined(defines: tuple[tuple[str, int], ...]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compile, print the table, and fail where a kernel spills that is not listed; the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m kernels.cuda.resources", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m conv_advisor.kernels.cuda.resources", description=__doc__)
     parser.add_argument("sources", nargs="*", metavar="SOURCE", help=f"of {', '.join(INSTANTIATIONS)}; default all")
     parser.add_argument("--arch", action="append", choices=ARCHITECTURES, help="default all; may be repeated")
     parser.add_argument("--everything", action="store_true", help=f"every cut, not at most {MOST_CUTS}; takes minutes")

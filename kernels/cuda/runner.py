@@ -12,21 +12,21 @@ import ml_dtypes
 import numpy as np
 import pynvml
 
-from data.errors import NotSupported, UnknownDevice
-from data.measurement import Device, L2State, Pick
-from data.problem import ConvProblem, DType
-from kernels import reference
-from kernels.cuda.border import device_count, translated
-from kernels.cuda.checks import Checks, linear_offsets, storage_type
-from kernels.cuda.prepare import prepare as prepare_cuda
-from kernels.cudnn import graph, legacy
-from kernels.cudnn.library import version as cudnn_version
-from kernels.cudnn.variants import graph_engine_variant
-from kernels.device import cuda_device
-from kernels.rotation import operand_sets
-from kernels.runner import FirstRun, Operands, Samples
-from kernels.stopping import StopRule, launches_per_region
-from kernels.variant import Backend, Launch, Variant
+from conv_advisor.data.errors import NotSupported, UnknownDevice
+from conv_advisor.data.measurement import Device, L2State, Pick
+from conv_advisor.data.problem import ConvProblem, DType
+from conv_advisor.kernels import reference
+from conv_advisor.kernels.cuda.border import device_count, translated
+from conv_advisor.kernels.cuda.checks import Checks, linear_offsets, storage_type
+from conv_advisor.kernels.cuda.prepare import prepare as prepare_cuda
+from conv_advisor.kernels.cudnn import graph, legacy
+from conv_advisor.kernels.cudnn.library import version as cudnn_version
+from conv_advisor.kernels.cudnn.variants import graph_engine_variant
+from conv_advisor.kernels.device import cuda_device
+from conv_advisor.kernels.rotation import operand_sets
+from conv_advisor.kernels.runner import FirstRun, Operands, Samples
+from conv_advisor.kernels.stopping import StopRule, launches_per_region
+from conv_advisor.kernels.variant import Backend, Launch, Variant
 
 LEAST_REGION_MS: Final = 0.25
 """Above the 0.2 ms that a region must have, since the estimate that sizes it is rough."""

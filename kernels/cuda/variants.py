@@ -6,11 +6,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from data.errors import WorkspaceExceeded
-from data.measurement import Device
-from data.problem import MAX_ELEMENTS, ConvProblem, DType, Layout
-from kernels.cuda import grouped_plan, implicit_gemm_nhwc_plan, implicit_gemm_plan, plans, winograd_large_plan
-from kernels.variant import (
+from conv_advisor.data.errors import WorkspaceExceeded
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import MAX_ELEMENTS, ConvProblem, DType, Layout
+from conv_advisor.kernels.cuda import (
+    grouped_plan,
+    implicit_gemm_nhwc_plan,
+    implicit_gemm_plan,
+    plans,
+    winograd_large_plan,
+)
+from conv_advisor.kernels.variant import (
     DEFAULT_WORKSPACE_LIMIT_BYTES,
     Algorithm,
     Backend,

@@ -8,12 +8,12 @@ from typing import Any
 import cupy
 import numpy as np
 
-from data.measurement import Device
-from data.problem import ConvProblem, DType
-from kernels.cuda import blas, plans
-from kernels.cuda.blas import Gemm
-from kernels.cuda.compile import load_kernel, shape_arguments
-from kernels.variant import Launch
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem, DType
+from conv_advisor.kernels.cuda import blas, plans
+from conv_advisor.kernels.cuda.blas import Gemm
+from conv_advisor.kernels.cuda.compile import load_kernel, shape_arguments
+from conv_advisor.kernels.variant import Launch
 
 _BLOCK_TILES = _BLOCK_FILTERS = 32
 _THREADS = 256

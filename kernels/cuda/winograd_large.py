@@ -8,12 +8,12 @@ from typing import Any, Final
 import cupy
 import numpy as np
 
-from data.measurement import Device
-from data.problem import ConvProblem
-from kernels.cuda import winograd_large_plan as plans
-from kernels.cuda.compile import load_kernel, shape_arguments
-from kernels.cuda.plans import SHARED_BYTES
-from kernels.variant import Launch
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.cuda import winograd_large_plan as plans
+from conv_advisor.kernels.cuda.compile import load_kernel, shape_arguments
+from conv_advisor.kernels.cuda.plans import SHARED_BYTES
+from conv_advisor.kernels.variant import Launch
 
 _THREADS: Final = 256
 _Y_THREADS: Final = 128

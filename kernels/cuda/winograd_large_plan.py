@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Final
 
-from data.errors import WorkspaceExceeded
-from data.problem import ConvProblem
+from conv_advisor.data.errors import WorkspaceExceeded
+from conv_advisor.data.problem import ConvProblem
 
 OUT: Final = 4
 """Rows and columns of an output tile."""

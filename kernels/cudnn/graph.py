@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import cupy
 
-from data.errors import LaunchFailed, NotSupported, RunError, WorkspaceExceeded
-from data.problem import ConvProblem, DType
-from kernels.cudnn import library
-from kernels.cudnn.plans import (
+from conv_advisor.data.errors import LaunchFailed, NotSupported, RunError, WorkspaceExceeded
+from conv_advisor.data.problem import ConvProblem, DType
+from conv_advisor.kernels.cudnn import library
+from conv_advisor.kernels.cudnn.plans import (
     BARRED_NOTES,
     KNOB_TYPES,
     MOST_BUILDS,
@@ -23,8 +23,8 @@ from kernels.cudnn.plans import (
     packed_strides,
     parse_plan_name,
 )
-from kernels.cudnn.variants import engine_of, graph_engine_variant
-from kernels.variant import Launch, Variant
+from conv_advisor.kernels.cudnn.variants import engine_of, graph_engine_variant
+from conv_advisor.kernels.variant import Launch, Variant
 
 MOST_DETAIL: Final = 300
 """Characters kept of a message of the frontend, which can quote half of its source."""

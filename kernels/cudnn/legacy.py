@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import cupy
 
-from data.errors import NotSupported, WorkspaceExceeded
-from data.problem import ConvProblem, DType, Layout
-from kernels.cudnn.library import ForwardPerformance, call, handle
-from kernels.cudnn.variants import LEGACY_ALGORITHMS, algorithm_of, legacy_id
-from kernels.variant import Launch, Variant
+from conv_advisor.data.errors import NotSupported, WorkspaceExceeded
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels.cudnn.library import ForwardPerformance, call, handle
+from conv_advisor.kernels.cudnn.variants import LEGACY_ALGORITHMS, algorithm_of, legacy_id
+from conv_advisor.kernels.variant import Launch, Variant
 
 _DATA_FLOAT: Final = 0
 _DATA_TYPES: Final = {DType.FLOAT32: _DATA_FLOAT, DType.TF32: _DATA_FLOAT, DType.FLOAT16: 2, DType.BFLOAT16: 9}

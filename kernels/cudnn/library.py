@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from data.errors import CompileFailed, LaunchFailed, NotSupported, OutOfMemory, RunError
+from conv_advisor.data.errors import CompileFailed, LaunchFailed, NotSupported, OutOfMemory, RunError
 
 SONAME: Final = "libcudnn.so.9"
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from data.problem import Layout
+from conv_advisor.data.problem import Layout
 
 _NAME: Final = re.compile(r"eng(?P<engine>\d+)(?P<knobs>(?:_k\d+=-?\d+)*)")
 _KNOB: Final = re.compile(r"_k(\d+)=(-?\d+)")

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from data.measurement import Device
-from data.problem import ConvProblem, DType, Layout
-from kernels.variant import (
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels.variant import (
     Algorithm,
     Backend,
     Rule,

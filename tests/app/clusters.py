@@ -11,15 +11,15 @@ from types import TracebackType
 
 import trustme
 
-from app.cluster.engine import ClusterEngine
-from app.cluster.link import Link
+from conv_advisor.app.cluster.engine import ClusterEngine
+from conv_advisor.app.cluster.link import Link
 
 ROOT = Path(__file__).parents[2]
 _IMPORTS = """
 import sys
 from pathlib import Path
-from app.cluster.link import Link
-from app.cluster.start import serve_scheduler, serve_workers
+from conv_advisor.app.cluster.link import Link
+from conv_advisor.app.cluster.start import serve_scheduler, serve_workers
 
 def say(address):
     print(address, flush=True)
@@ -32,7 +32,7 @@ _WORKER = (
 _SCHEDULER = "address, *files = sys.argv[1:]\nserve_scheduler(Link(address, *map(Path, files)), say)\n"
 _DIE_WITH_PARENT = "import ctypes; ctypes.CDLL(None).prctl(1, 9)\n"
 """PR_SET_PDEATHSIG: a test that is killed leaves no cluster behind."""
-COMMAND = ("-c", "from app.cli import main; main()")
+COMMAND = ("-c", "from conv_advisor.app.cli import main; main()")
 
 
 class Process:

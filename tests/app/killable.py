@@ -27,10 +27,10 @@ from fastapi import FastAPI
 from sqlalchemy import Engine as Database
 from sqlalchemy import event
 
-from app import service, worker
-from app.engine import Engine, EngineState
-from app.main import create_app
-from app.settings import Settings
+from conv_advisor.app import service, worker
+from conv_advisor.app.engine import Engine, EngineState
+from conv_advisor.app.main import create_app
+from conv_advisor.app.settings import Settings
 from tests import fakes
 
 assert alembic.ddl.postgresql

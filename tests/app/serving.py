@@ -16,16 +16,16 @@ import httpx
 import numpy as np
 from fastapi import FastAPI
 
-from app.engine import Engine
-from app.main import create_app
-from app.settings import Settings
-from data import parquet
-from data.measurement import Device, Measurement, Outcome
-from data.problem import ConvProblem
-from kernels import catalog
-from models import tree_file
-from models.features import FEATURES
-from models.registry import Registry
+from conv_advisor.app.engine import Engine
+from conv_advisor.app.main import create_app
+from conv_advisor.app.settings import Settings
+from conv_advisor.data import parquet
+from conv_advisor.data.measurement import Device, Measurement, Outcome
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels import catalog
+from conv_advisor.models import tree_file
+from conv_advisor.models.features import FEATURES
+from conv_advisor.models.registry import Registry
 from tests.fakes import REPLAY
 
 GPU = Device(id="fake-gpu", name="Fake GPU", kind="cuda", capability="9.0", processors=132, memory_bytes=2**34)

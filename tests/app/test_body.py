@@ -10,8 +10,8 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Message
 
-from app import body
-from data.errors import QueueFull
+from conv_advisor.app import body
+from conv_advisor.data.errors import QueueFull
 from tests.reliability.watch import held_bytes
 
 BODIES = 64

@@ -11,8 +11,8 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
-from data.store import Store
-from models.registry import Registry
+from conv_advisor.data.store import Store
+from conv_advisor.models.registry import Registry
 from tests.app.browser import DESKTOP, PHONE, Visitor, chromium
 from tests.app.serving import FAST, LEAN, SLOW, TIMES_MS, keep_tree, small_tree
 from tests.app.test_end_to_end import Server, server

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from app.answers.advice import advice_answer
-from app.cli import measure
-from app.settings import load_settings
-from data.problem import ConvProblem
-from data.store import Store
-from kernels import catalog
-from models.advisor import Advisor
-from models.registry import Registry
-from models.tree_file import TreeModel
+from conv_advisor.app.answers.advice import advice_answer
+from conv_advisor.app.cli import measure
+from conv_advisor.app.settings import load_settings
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.store import Store
+from conv_advisor.kernels import catalog
+from conv_advisor.models.advisor import Advisor
+from conv_advisor.models.registry import Registry
+from conv_advisor.models.tree_file import TreeModel
 from tests.fakes import SMALL_DEVICE, small_measurements, small_tree
 from tests.processes import eventually, is_running
 

@@ -15,12 +15,20 @@ import httpx
 import numpy as np
 import pytest
 
-from app.cluster.engine import ClusterEngine
-from app.cluster.link import Link, link_from
-from app.engine import EngineState
-from app.main import create_app
-from app.settings import Settings
-from data.errors import DeadlineExceeded, InvalidInput, LaunchFailed, NotSupported, QueueFull, WorkerDied, WorkerError
+from conv_advisor.app.cluster.engine import ClusterEngine
+from conv_advisor.app.cluster.link import Link, link_from
+from conv_advisor.app.engine import EngineState
+from conv_advisor.app.main import create_app
+from conv_advisor.app.settings import Settings
+from conv_advisor.data.errors import (
+    DeadlineExceeded,
+    InvalidInput,
+    LaunchFailed,
+    NotSupported,
+    QueueFull,
+    WorkerDied,
+    WorkerError,
+)
 from tests import fakes
 from tests.app.clusters import COMMAND, Cluster, Process, certificates
 from tests.app.serving import Client, is_problem

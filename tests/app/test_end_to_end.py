@@ -21,9 +21,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
-from data.problem import ConvProblem
-from data.store import Store
-from kernels import reference
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.store import Store
+from conv_advisor.kernels import reference
 from tests.app.serving import FAST, GPU, TIMES_MS, is_problem, keep_tree, small_tree
 from tests.fakes import SMALL_DEVICE, small_measurements
 from tests.processes import eventually, is_running, slowness

@@ -10,9 +10,9 @@ import pytest
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 
-from app import errors as table
-from app.child import JobNotTaken
-from data import errors
+from conv_advisor.app import errors as table
+from conv_advisor.app.child import JobNotTaken
+from conv_advisor.data import errors
 
 TREE = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, errors.ConvAdvisorError)]
 

@@ -15,16 +15,16 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pydantic import ValidationError
 
-from app.answers.advice import advice_answer
-from app.application import Application
-from app.errors import problem_of
-from app.schemas import AdviceQuery, problem_from
-from data.errors import ConvAdvisorError, UnknownDevice
-from data.problem import DType, Layout
-from data.sampling import sample_problems
-from models.advisor import Advisor
-from models.registry import SHIPPED
-from models.tree_file import read
+from conv_advisor.app.answers.advice import advice_answer
+from conv_advisor.app.application import Application
+from conv_advisor.app.errors import problem_of
+from conv_advisor.app.schemas import AdviceQuery, problem_from
+from conv_advisor.data.errors import ConvAdvisorError, UnknownDevice
+from conv_advisor.data.problem import DType, Layout
+from conv_advisor.data.sampling import sample_problems
+from conv_advisor.models.advisor import Advisor
+from conv_advisor.models.registry import SHIPPED
+from conv_advisor.models.tree_file import read
 from tests.app.serving import LAYER, Client, is_problem, serving
 
 MODEL = read(SHIPPED / "nvidia-h200")

@@ -126,7 +126,7 @@ def test_beyond_loopback_it_is_https_tokens_and_nothing_secret_in_the_log(home: 
     assert reader not in text
     assert newcomer not in text
     lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
-    routes = {line["route"] for line in lines if line["logger"] == "app.access"}
+    routes = {line["route"] for line in lines if line["logger"] == "conv_advisor.app.access"}
     assert {"/v1/advice", "/v1/models", "/sign-in", "/livez"} <= routes
     assert LAYER not in text
 

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from app.guard.policy import COOKIE, SECURE_COOKIE
-from app.guard.tokens import Scope, entry_of, make_token
-from app.main import create_app
-from app.settings import Settings
-from data.errors import InvalidInput, StoreError, WorkerError
-from data.store import Store
+from conv_advisor.app.guard.policy import COOKIE, SECURE_COOKIE
+from conv_advisor.app.guard.tokens import Scope, entry_of, make_token
+from conv_advisor.app.main import create_app
+from conv_advisor.app.settings import Settings
+from conv_advisor.data.errors import InvalidInput, StoreError, WorkerError
+from conv_advisor.data.store import Store
 from tests.app.serving import GPU, LAYER, Client, is_problem, serving
 from tests.processes import eventually
 
@@ -312,14 +312,14 @@ def test_no_log_line_has_a_token_or_what_a_body_says(client: Client, caplog: pyt
         client.get("/models", headers=PAGE | {"cookie": f"{COOKIE}={token}"})
         client.get(f"/v1/jobs/{token}", headers=bearer(Scope.READ))
     ours = [record for record in caplog.records if not record.name.startswith("httpx")]
-    assert sum(record.name == "app.access" for record in ours) == 8
+    assert sum(record.name == "conv_advisor.app.access" for record in ours) == 8
     for record in ours:
         for secret in (*TOKENS.values(), mark):
             assert secret not in record.getMessage() + repr(record.__dict__), record.name
 
 
 def test_settings_do_not_show_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from app.settings import load_settings
+    from conv_advisor.app.settings import load_settings
 
     password = "hunter2-very-secret"  # noqa: S105 - made up
     monkeypatch.setenv("CONV_ADVISOR_DATABASE_URLL", f"postgresql://user:{password}@db/advice")

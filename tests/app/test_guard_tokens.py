@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from app.guard import tokens
-from app.guard.tokens import LOOK_AGAIN_S, MAX_TOKENS, PREFIX, Caller, Keyring, Scope, entry_of, make_token
-from data.errors import InvalidInput
+from conv_advisor.app.guard import tokens
+from conv_advisor.app.guard.tokens import LOOK_AGAIN_S, MAX_TOKENS, PREFIX, Caller, Keyring, Scope, entry_of, make_token
+from conv_advisor.data.errors import InvalidInput
 
 
 class Clock:

@@ -15,12 +15,12 @@ from contextlib import contextmanager
 import pytest
 from sqlalchemy import event, insert, select, update
 
-from app.engine import NO_DEVICE, Engine
-from app.jobs import MAX_ATTEMPTS, Job, JobKind, JobLost, Jobs, JobState, Key
-from app.runner import Done, JobRunner, Work
-from data.errors import KeyReused, NotEnoughData, StoreError, UnknownJob, WorkerDied
-from data.store import Store
-from data.tables import IMPORTS, JOBS
+from conv_advisor.app.engine import NO_DEVICE, Engine
+from conv_advisor.app.jobs import MAX_ATTEMPTS, Job, JobKind, JobLost, Jobs, JobState, Key
+from conv_advisor.app.runner import Done, JobRunner, Work
+from conv_advisor.data.errors import KeyReused, NotEnoughData, StoreError, UnknownJob, WorkerDied
+from conv_advisor.data.store import Store
+from conv_advisor.data.tables import IMPORTS, JOBS
 from tests import fakes
 from tests.processes import eventually, is_running, read_pid
 
@@ -402,10 +402,10 @@ def test_a_service_killed_during_a_job_loses_nothing_and_leaves_nothing_stuck(jo
 
 SERVICE = """
 import sys, time
-from app.engine import NO_DEVICE, Engine
-from app.jobs import JobKind, Jobs
-from app.runner import Done, JobRunner
-from data.store import Store
+from conv_advisor.app.engine import NO_DEVICE, Engine
+from conv_advisor.app.jobs import JobKind, Jobs
+from conv_advisor.app.runner import Done, JobRunner
+from conv_advisor.data.store import Store
 from tests import fakes
 
 jobs = Jobs(Store(sys.argv[1]))

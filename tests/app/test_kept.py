@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from app import recall as recall_module
-from app.kept import Answers, Parts
-from app.recall import ASK_AGAIN_S, Recall
-from app.service import PROMOTED_S
-from data.measurement import Measurement, Outcome
-from data.problem import ConvProblem
-from data.store import Store
-from models.registry import Registry
+from conv_advisor.app import recall as recall_module
+from conv_advisor.app.kept import Answers, Parts
+from conv_advisor.app.recall import ASK_AGAIN_S, Recall
+from conv_advisor.app.service import PROMOTED_S
+from conv_advisor.data.measurement import Measurement, Outcome
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.store import Store
+from conv_advisor.models.registry import Registry
 from tests.app.serving import FAST, GPU, LEAN, SLOW, Client, keep_tree, serving, small_tree
 
 PROBLEM = ConvProblem.parse("21-2-3-6-4")

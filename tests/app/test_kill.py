@@ -19,12 +19,12 @@ import httpx
 import pytest
 from sqlalchemy import func, select
 
-from data import parquet
-from data.problem import ConvProblem
-from data.store import Store
-from data.tables import ACTIVE_MODELS, JOBS, MEASUREMENTS, MODELS, PICKS
-from models.registry import Registry
-from models.shared import SharedModels
+from conv_advisor.data import parquet
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.store import Store
+from conv_advisor.data.tables import ACTIVE_MODELS, JOBS, MEASUREMENTS, MODELS, PICKS
+from conv_advisor.models.registry import Registry
+from conv_advisor.models.shared import SharedModels
 from tests.app.killable import Life, fork_server
 from tests.app.serving import FAST, GPU, SLOW, free_port, keep_tree, recording
 from tests.databases import new_postgresql

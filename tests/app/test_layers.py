@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.asked import AskedList, parse_list
-from app.layers import Reader
-from app.schemas import named, problem_from
-from data.errors import InvalidInput
-from data.problem import ConvProblem
-from data.table import row_of
+from conv_advisor.app.asked import AskedList, parse_list
+from conv_advisor.app.layers import Reader
+from conv_advisor.app.schemas import named, problem_from
+from conv_advisor.data.errors import InvalidInput
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.table import row_of
 
 NUMBERS = st.one_of(st.integers(0, 5), st.sampled_from([-1, 2**31 - 1, 2**31, 2**62]))
 SIZES = st.fixed_dictionaries(dict.fromkeys("nchwkrs", NUMBERS))

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.npy import MAX_HEADER_BYTES, read_npy, write_npy
-from data.errors import InvalidTensor
+from conv_advisor.app.npy import MAX_HEADER_BYTES, read_npy, write_npy
+from conv_advisor.data.errors import InvalidTensor
 
 DTYPES = [np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)]
 X = np.arange(24, dtype=np.float32).reshape(1, 2, 3, 4)

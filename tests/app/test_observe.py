@@ -16,17 +16,17 @@ import pytest
 from fastapi import FastAPI
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.engine import EngineState
-from app.guard.tokens import Scope, entry_of, make_token
-from app.jobs import JobState
-from app.main import create_app
-from app.observe import logs, traces
-from app.observe.meter import BUCKETS_S, Meter
-from app.observe.templates import Templates
-from app.recall import ASK_AGAIN_S
-from app.settings import Settings
-from data.measurement import Measurement, Outcome
-from data.problem import ConvProblem
+from conv_advisor.app.engine import EngineState
+from conv_advisor.app.guard.tokens import Scope, entry_of, make_token
+from conv_advisor.app.jobs import JobState
+from conv_advisor.app.main import create_app
+from conv_advisor.app.observe import logs, traces
+from conv_advisor.app.observe.meter import BUCKETS_S, Meter
+from conv_advisor.app.observe.templates import Templates
+from conv_advisor.app.recall import ASK_AGAIN_S
+from conv_advisor.app.settings import Settings
+from conv_advisor.data.measurement import Measurement, Outcome
+from conv_advisor.data.problem import ConvProblem
 from tests.app.serving import FAST, GPU, LAYER, LEAN, SLOW, Client, serving
 from tests.processes import eventually
 
@@ -195,7 +195,7 @@ def test_what_was_measured_long_ago_or_where_there_is_no_tree_says_nothing(store
 
 
 def test_more_than_one_look_takes_in_is_taken_up_by_the_next(stored: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    from app.observe import regret
+    from conv_advisor.app.observe import regret
 
     monkeypatch.setattr(regret, "ROWS_AT_ONCE", 3)
     store = stored.app.state.service.store
@@ -255,7 +255,7 @@ def written(form: Any) -> Iterator[io.StringIO]:
     """What the access log writes."""
     handler = logging.StreamHandler(stream := io.StringIO())
     handler.setFormatter(logs.formatter(form))
-    logger = logging.getLogger("app.access")
+    logger = logging.getLogger("conv_advisor.app.access")
     level = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
@@ -271,7 +271,7 @@ def test_a_line_of_the_log_is_an_object_with_template_status_and_ms(client: Clie
         client.get("/v1/jobs/secret-id?x=secret", headers={"x-request-id": "asked-for-1"})
         client.get("/v1/jobs/secret-id", headers={"x-request-id": "not an id"})
     first, second = map(json.loads, stream.getvalue().splitlines())
-    assert (first["logger"], first["level"]) == ("app.access", "INFO")
+    assert (first["logger"], first["level"]) == ("conv_advisor.app.access", "INFO")
     assert (first["method"], first["route"], first["status"]) == ("GET", "/v1/jobs/{job_id}", 404)
     assert first["request_id"] == "asked-for-1"
     assert 0 < first["ms"] < 60_000
@@ -292,7 +292,7 @@ def test_the_id_of_a_request_is_given_back(client: Client) -> None:
 def test_lines_for_people_stay_lines(client: Client) -> None:
     with written("text") as stream:
         client.get("/livez")
-    assert " INFO app.access GET /livez 200 " in stream.getvalue()
+    assert " INFO conv_advisor.app.access GET /livez 200 " in stream.getvalue()
 
 
 class Collector:
@@ -379,8 +379,8 @@ def test_without_a_collector_nothing_is_looked_up(tmp_path: Path) -> None:
 
 
 def test_the_collector_is_named_by_either_variable(monkeypatch: pytest.MonkeyPatch) -> None:
-    from app.settings import load_settings
-    from data.errors import InvalidInput
+    from conv_advisor.app.settings import load_settings
+    from conv_advisor.data.errors import InvalidInput
 
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector:4318")
     assert load_settings().otlp_endpoint == "http://collector:4318"

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.oip import DATATYPES, Inference, read_inference, write_inference
-from data.errors import InvalidTensor
+from conv_advisor.app.oip import DATATYPES, Inference, read_inference, write_inference
+from conv_advisor.data.errors import InvalidTensor
 
 X = {"name": "x", "datatype": "FP32", "shape": [1, 1, 2, 2], "parameters": {"binary_data_size": 16}}
 WEIGHT = {"name": "weight", "datatype": "FP32", "shape": [1, 1, 1, 1], "parameters": {"binary_data_size": 4}}

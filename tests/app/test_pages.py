@@ -16,19 +16,19 @@ from typing import Any
 import httpx
 import pytest
 
-from app.engine import Engine
-from app.main import create_app
-from app.measuring import MAX_RUNNING
-from app.routes import pages
-from app.settings import Settings
-from app.web import overview, render, text
-from data import networks
-from data.errors import WorkerError
-from data.measurement import Outcome
-from data.problem import ConvProblem
-from kernels.catalog import VARIANTS
-from models.advisor import Advisor
-from models.registry import SHIPPED
+from conv_advisor.app.engine import Engine
+from conv_advisor.app.main import create_app
+from conv_advisor.app.measuring import MAX_RUNNING
+from conv_advisor.app.routes import pages
+from conv_advisor.app.settings import Settings
+from conv_advisor.app.web import overview, render, text
+from conv_advisor.data import networks
+from conv_advisor.data.errors import WorkerError
+from conv_advisor.data.measurement import Outcome
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.catalog import VARIANTS
+from conv_advisor.models.advisor import Advisor
+from conv_advisor.models.registry import SHIPPED
 from tests.app.serving import (
     CRASHING,
     FAST,

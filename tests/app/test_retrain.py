@@ -8,22 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from app.cli import learn
-from app.retrain import retrain
-from data.errors import UnknownDevice
-from data.problem import ConvProblem
-from data.store import Store
-from models import challenge as gate
-from models import evaluate as evaluation
-from models import walk_gpu
-from models.challenge import Challenge
-from models.changes import changes_between
-from models.evaluate import Report
-from models.judging import Result
-from models.registry import Registry
-from models.train import MOST_THREADS
-from models.tree_file import read, write
-from models.walk import ON_CORES, OnCores
+from conv_advisor.app.cli import learn
+from conv_advisor.app.retrain import retrain
+from conv_advisor.data.errors import UnknownDevice
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.store import Store
+from conv_advisor.models import challenge as gate
+from conv_advisor.models import evaluate as evaluation
+from conv_advisor.models import walk_gpu
+from conv_advisor.models.challenge import Challenge
+from conv_advisor.models.changes import changes_between
+from conv_advisor.models.evaluate import Report
+from conv_advisor.models.judging import Result
+from conv_advisor.models.registry import Registry
+from conv_advisor.models.train import MOST_THREADS
+from conv_advisor.models.tree_file import read, write
+from conv_advisor.models.walk import ON_CORES, OnCores
 from tests.fakes import SMALL_DEVICE, small_measurements, small_tree
 
 DEVICE = SMALL_DEVICE

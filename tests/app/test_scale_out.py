@@ -16,15 +16,15 @@ from typing import Any
 import httpx
 import pytest
 
-from app.advice import Limits
-from app.answers.advice import advice_json
-from app.details import pareto_answer, weighed
-from data import parquet
-from data.problem import ConvProblem
-from kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES
-from models.advisor import Advisor
-from models.pareto import NO_BOUNDS
-from models.tree_file import TreeModel
+from conv_advisor.app.advice import Limits
+from conv_advisor.app.answers.advice import advice_json
+from conv_advisor.app.details import pareto_answer, weighed
+from conv_advisor.data import parquet
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES
+from conv_advisor.models.advisor import Advisor
+from conv_advisor.models.pareto import NO_BOUNDS
+from conv_advisor.models.tree_file import TreeModel
 from tests.app.killable import Life, fork_server
 from tests.app.serving import FAST, GPU, LEAN, SLOW, SMALL, free_port, keep_tree, recording, small_tree
 from tests.databases import new_postgresql

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from data.measurement import Measurement, Outcome
-from data.problem import FIELDS, ConvProblem
+from conv_advisor.data.measurement import Measurement, Outcome
+from conv_advisor.data.problem import FIELDS, ConvProblem
 from tests.app.serving import FAST, GPU, LAYER, LEAN, SLOW, SMALL, TIMES_MS, Client, is_problem, serving
 
 UNSEEN = "28-8-3-64-32"

@@ -12,19 +12,19 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
-from app import insight
-from app.answers.advice import AdviceAnswer, BulkAdviceAnswer
-from app.answers.catalogue import DevicesAnswer, NetworkAnswer, NetworksAnswer, VariantsAnswer
-from app.answers.convolutions import ConvolutionAnswer
-from app.answers.jobs import JobsAnswer
-from app.answers.models import ModelsAnswer
-from app.engine import Engine
-from app.main import create_app
-from app.settings import Settings
-from data import networks
-from data.errors import StoreError, WorkerError
-from data.store import Store
-from kernels.catalog import VARIANTS
+from conv_advisor.app import insight
+from conv_advisor.app.answers.advice import AdviceAnswer, BulkAdviceAnswer
+from conv_advisor.app.answers.catalogue import DevicesAnswer, NetworkAnswer, NetworksAnswer, VariantsAnswer
+from conv_advisor.app.answers.convolutions import ConvolutionAnswer
+from conv_advisor.app.answers.jobs import JobsAnswer
+from conv_advisor.app.answers.models import ModelsAnswer
+from conv_advisor.app.engine import Engine
+from conv_advisor.app.main import create_app
+from conv_advisor.app.settings import Settings
+from conv_advisor.data import networks
+from conv_advisor.data.errors import StoreError, WorkerError
+from conv_advisor.data.store import Store
+from conv_advisor.kernels.catalog import VARIANTS
 from tests.app.serving import FAST, LAYER, LEAN, Client, is_problem, serving
 from tests.processes import eventually
 
@@ -195,7 +195,9 @@ assert not loaded, loaded
 
 
 def test_importing_makes_nothing(tmp_path: Path) -> None:
-    code = "import app.main, threading, os; assert threading.active_count() == 1; assert not os.listdir('.')"
+    code = (
+        "import conv_advisor.app.main, threading, os\nassert threading.active_count() == 1; assert not os.listdir('.')"
+    )
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     finished = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False

@@ -18,13 +18,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from app.tensors import read_safetensors
-from data import parquet
-from data.errors import UnknownDevice
-from data.measurement import Measurement, Outcome
-from data.problem import ConvProblem, DType, Layout
-from kernels import catalog, reference
-from models.costs import from_table
+from conv_advisor.app.tensors import read_safetensors
+from conv_advisor.data import parquet
+from conv_advisor.data.errors import UnknownDevice
+from conv_advisor.data.measurement import Measurement, Outcome
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels import catalog, reference
+from conv_advisor.models.costs import from_table
 from tests.app.serving import (
     CRASHING,
     FAST,

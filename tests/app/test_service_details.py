@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.neighbours import Neighbourhoods
-from app.snippets.writer import RULE
-from data.measurement import Measurement, Outcome
-from data.problem import ConvProblem
-from data.store import Store
-from kernels import reference
-from models.domain import learn_domain
-from models.tree_file import DOMAIN, TreeModel, make
+from conv_advisor.app.neighbours import Neighbourhoods
+from conv_advisor.app.snippets.writer import RULE
+from conv_advisor.data.measurement import Measurement, Outcome
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.store import Store
+from conv_advisor.kernels import reference
+from conv_advisor.models.domain import learn_domain
+from conv_advisor.models.tree_file import DOMAIN, TreeModel, make
 from tests.app.serving import FAST, GPU, LEAN, SLOW, TIMES_MS, Client, is_problem, keep_tree, serving, small_tree
 from tests.app.test_snippets import run
 from tests.fakes import SMALL_DEVICE
@@ -148,7 +148,7 @@ def test_new_measurements_become_neighbours_before_long(tmp_path: Path, monkeypa
         assert layers() == []
         store.append(measured("28-8-3-64-16", 0.1))
         assert layers() == [], "it looks again after a while, not each time"
-        monkeypatch.setattr("app.neighbours.LOOK_AGAIN_S", 0.0)
+        monkeypatch.setattr("conv_advisor.app.neighbours.LOOK_AGAIN_S", 0.0)
         assert layers() == ["28-8-3-64-16"]
         store.append([Measurement(asked, FAST, GPU, Outcome.PRUNED, "", (9.0,))])
         assert layers() == ["28-8-3-64-16"]

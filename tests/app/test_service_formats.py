@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from app.border import MAX_JSON_BYTES
-from app.npy import read_npy, write_npy
-from app.tensors import read_safetensors
-from data.problem import ConvProblem, DType, Layout
-from kernels import reference
+from conv_advisor.app.border import MAX_JSON_BYTES
+from conv_advisor.app.npy import read_npy, write_npy
+from conv_advisor.app.tensors import read_safetensors
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels import reference
 from tests.app.serving import FAST, LAYER, LEAN, SLOW, SMALL, TIMES_MS, Client, is_problem, serving
 
 VARIED = [replace(SMALL, dtype=dtype, layout=layout) for dtype in DType for layout in Layout]
@@ -159,9 +159,9 @@ def test_the_protocols_metadata_and_health(client: Client) -> None:
 
 
 def test_it_lives_but_is_not_ready_without_a_worker(tmp_path: Path) -> None:
-    from app.main import create_app
-    from app.settings import Settings
-    from data.errors import WorkerError
+    from conv_advisor.app.main import create_app
+    from conv_advisor.app.settings import Settings
+    from conv_advisor.data.errors import WorkerError
 
     def refuse(_settings: Settings) -> Any:
         raise WorkerError("no device")

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from app import job_events
-from app.answers.jobs import JobAnswer
-from app.background import Background
-from app.job_events import EventStream, Streams
-from app.jobs import Job
-from data.errors import QueueFull
-from data.measurement import Outcome
+from conv_advisor.app import job_events
+from conv_advisor.app.answers.jobs import JobAnswer
+from conv_advisor.app.background import Background
+from conv_advisor.app.job_events import EventStream, Streams
+from conv_advisor.app.jobs import Job
+from conv_advisor.data.errors import QueueFull
+from conv_advisor.data.measurement import Outcome
 from tests.app.serving import FAST, HANGING, LAYER, LEAN, SLOW, Client, is_problem, serving
 from tests.databases import DATABASES, new_database
 from tests.processes import eventually

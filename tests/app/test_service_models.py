@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from app.answers.jobs import JobAnswer
-from app.service import PROMOTED_S
-from models.registry import Registry
-from models.tree_file import TREE_FILE
+from conv_advisor.app.answers.jobs import JobAnswer
+from conv_advisor.app.service import PROMOTED_S
+from conv_advisor.models.registry import Registry
+from conv_advisor.models.tree_file import TREE_FILE
 from tests.app.serving import FAST, GPU, LAYER, LEAN, SLOW, Client, is_problem, keep_tree, serving, small_tree
 from tests.processes import eventually
 

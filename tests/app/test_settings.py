@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-import app.settings
-from app.settings import PREFIX, load_settings
-from data.errors import InvalidInput
+from conv_advisor.app import settings
+from conv_advisor.app.settings import PREFIX, load_settings
+from conv_advisor.data.errors import InvalidInput
 
 
 @pytest.fixture(autouse=True)
@@ -73,13 +73,13 @@ def test_a_misspelt_setting_is_refused(monkeypatch):
 def test_a_file_of_the_secrets_is_read_like_a_variable_and_after_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(app.settings, "SECRETS", tmp_path)
+    monkeypatch.setattr(settings, "SECRETS", tmp_path)
     (tmp_path / f"{PREFIX}DATABASE_URL").write_text("postgresql://from-a-file/advice\n")
     (tmp_path / "tokens").write_text("no setting")
     (tmp_path / "kubernetes.io").mkdir()
     assert load_settings().database_url == "postgresql://from-a-file/advice"
     monkeypatch.setenv(f"{PREFIX}DATABASE_URL", "postgresql://from-the-environment/advice")
     assert load_settings().database_url == "postgresql://from-the-environment/advice"
-    monkeypatch.setattr(app.settings, "SECRETS", tmp_path / "nowhere")
+    monkeypatch.setattr(settings, "SECRETS", tmp_path / "nowhere")
     monkeypatch.delenv(f"{PREFIX}DATABASE_URL")
     assert load_settings().database_url == ""

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from app.snippets.writer import RULE, Language, languages_of, write_snippet
-from data.errors import InvalidInput
-from data.problem import ConvProblem, DType, Layout
-from kernels import catalog, reference
-from kernels.cudnn.plans import KNOB_TYPES, MOST_BUILDS
-from kernels.variant import Backend, Variant
+from conv_advisor.app.snippets.writer import RULE, Language, languages_of, write_snippet
+from conv_advisor.data.errors import InvalidInput
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels import catalog, reference
+from conv_advisor.kernels.cudnn.plans import KNOB_TYPES, MOST_BUILDS
+from conv_advisor.kernels.variant import Backend, Variant
 
 HERE = Path(__file__).parent
 LIMIT = 2**28
@@ -59,7 +59,7 @@ def test_a_cpu_snippet_computes_the_layer(variant: Variant, dtype: str, layout: 
 
 
 def catalog_device() -> Any:
-    from kernels.cpu.runner import CpuRunner
+    from conv_advisor.kernels.cpu.runner import CpuRunner
 
     return CpuRunner().device
 

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from app.snippets.writer import Language, write_snippet
-from data.errors import NotSupported
-from data.problem import ConvProblem, DType, Layout
-from kernels import catalog
-from kernels.bench import open_runner
-from kernels.runner import Runner
+from conv_advisor.app.snippets.writer import Language, write_snippet
+from conv_advisor.data.errors import NotSupported
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels import catalog
+from conv_advisor.kernels.bench import open_runner
+from conv_advisor.kernels.runner import Runner
 
 pytestmark = pytest.mark.gpu
 
@@ -30,8 +30,8 @@ LAYER = "14-2-3-64-32"
 CHECK = """
 import numpy as np
 import ml_dtypes
-from data.problem import ConvProblem
-from kernels import reference
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels import reference
 
 of = ConvProblem.parse({layer!r}, dtype={dtype!r}, layout={layout!r})
 

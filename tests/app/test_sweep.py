@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from app.engine import Engine
-from app.sweep import default_run_id, drawn, shard_of, sweep
-from data import networks, parquet
-from data.errors import WorkerError
-from data.measurement import Device, L2State, Measurement, Outcome
-from data.problem import ConvProblem
-from data.store import Store
-from kernels.bench import BenchOptions
+from conv_advisor.app.engine import Engine
+from conv_advisor.app.sweep import default_run_id, drawn, shard_of, sweep
+from conv_advisor.data import networks, parquet
+from conv_advisor.data.errors import WorkerError
+from conv_advisor.data.measurement import Device, L2State, Measurement, Outcome
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.store import Store
+from conv_advisor.kernels.bench import BenchOptions
 from tests import fakes
 
 CPU = Device("cpu", "A recorded CPU", "cpu", processors=2)

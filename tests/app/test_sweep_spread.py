@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from app.engine import Engine
-from app.sweep import sweep
-from data import parquet
-from data.errors import InvalidInput, StoreError, WorkerError
-from data.measurement import Device, Measurement, Outcome
-from data.problem import ConvProblem
-from data.store import Store
-from kernels.bench import BenchOptions
+from conv_advisor.app.engine import Engine
+from conv_advisor.app.sweep import sweep
+from conv_advisor.data import parquet
+from conv_advisor.data.errors import InvalidInput, StoreError, WorkerError
+from conv_advisor.data.measurement import Device, Measurement, Outcome
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.store import Store
+from conv_advisor.kernels.bench import BenchOptions
 from tests import fakes
 from tests.app.clusters import Cluster
 from tests.processes import eventually, read_pid

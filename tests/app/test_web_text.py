@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from app.web import text
+from conv_advisor.app.web import text
 
 
 @pytest.mark.parametrize(

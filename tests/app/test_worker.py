@@ -8,15 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from app import worker
-from app.engine import NO_DEVICE, Engine
-from data import parquet
-from data.errors import InvalidTensor, NotApplicable, NotSupported, UnknownDevice, UnknownVariant
-from data.measurement import Device, Measurement, Outcome
-from data.problem import ConvProblem
-from kernels import reference
-from kernels.bench import BenchOptions
-from kernels.stopping import StopRule
+from conv_advisor.app import worker
+from conv_advisor.app.engine import NO_DEVICE, Engine
+from conv_advisor.data import parquet
+from conv_advisor.data.errors import InvalidTensor, NotApplicable, NotSupported, UnknownDevice, UnknownVariant
+from conv_advisor.data.measurement import Device, Measurement, Outcome
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels import reference
+from conv_advisor.kernels.bench import BenchOptions
+from conv_advisor.kernels.stopping import StopRule
 from tests import fakes
 
 GPU = Device("nvidia-h200", "NVIDIA H200", "cuda", "9.0")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from benchmarks.contest.rows import Row, Side
-from data.measurement import Device, L2State
-from data.problem import ConvProblem
+from conv_advisor.data.measurement import Device, L2State
+from conv_advisor.data.problem import ConvProblem
 
 GPU = Device(
     *("test-gpu", "A GPU for tests", "cuda", "9.0"),

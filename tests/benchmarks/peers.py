@@ -7,11 +7,11 @@ import os
 
 from benchmarks.rivals.pytorch import Called
 from benchmarks.rivals.rows import DEFAULT
-from data.errors import LaunchFailed
-from data.problem import ConvProblem
-from kernels.runner import FirstRun, Operands, Runner
-from kernels.stopping import StopRule
-from kernels.variant import Launch
+from conv_advisor.data.errors import LaunchFailed
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.runner import FirstRun, Operands, Runner
+from conv_advisor.kernels.stopping import StopRule
+from conv_advisor.kernels.variant import Launch
 
 OPENER = "tests.benchmarks.peers:open_peer"
 TROUBLE = "TESTS_PEER_TROUBLE"

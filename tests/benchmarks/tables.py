@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from data.problem import ConvProblem
-from models.costs import Costs
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.models.costs import Costs
 
 
 def costs_of(times_ms: dict[str, dict[str, float]], *, dtype: str = "float32", layout: str = "nchw") -> Costs:

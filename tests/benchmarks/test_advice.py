@@ -12,11 +12,11 @@ import pytest
 from benchmarks import advice
 from benchmarks.rivals.orders import of_networks, shuffled
 from benchmarks.rivals.rows import ADVICE, DEFAULT, ORACLE, SINGLE_BEST, TUNED, Row, read
-from data import parquet
-from data.measurement import Measurement, Outcome
-from data.problem import ConvProblem, DType, Layout
-from models.features import FEATURES
-from models.tree_file import LEAF, make, write
+from conv_advisor.data import parquet
+from conv_advisor.data.measurement import Measurement, Outcome
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.models.features import FEATURES
+from conv_advisor.models.tree_file import LEAF, make, write
 from tests import fakes
 from tests.benchmarks import peers
 from tests.benchmarks.made_up import GPU

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.contest.choice import CUDNN, LIBRARIES, OURS, Candidate, from_timings, interleaved, shortlist
-from data import parquet
-from data.measurement import L2State, Measurement, Outcome
-from data.problem import ConvProblem
-from kernels.catalog import VARIANTS
+from conv_advisor.data import parquet
+from conv_advisor.data.measurement import L2State, Measurement, Outcome
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.catalog import VARIANTS
 from tests.benchmarks.made_up import GPU
 
 LAYER = ConvProblem.parse("14-1-3-256-128")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.contest.rows import merge, read, write
-from data.measurement import L2State
+from conv_advisor.data.measurement import L2State
 from tests.benchmarks.made_up import row, side
 
 

@@ -7,8 +7,8 @@ import math
 import pytest
 
 from benchmarks.contest.scores import H200, N_CONFIGURATIONS, TARGETS, batch_class, breakdown, missing, roofline, score
-from data.networks import problems
-from data.problem import ConvProblem
+from conv_advisor.data.networks import problems
+from conv_advisor.data.problem import ConvProblem
 from tests.benchmarks.made_up import row
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from benchmarks.contest.scores import H200
 from benchmarks.contest.tables import breakdown_table, layer_table, missing_text, report, target_table, variant_table
-from data.measurement import L2State
-from data.problem import ConvProblem
+from conv_advisor.data.measurement import L2State
+from conv_advisor.data.problem import ConvProblem
 from tests.benchmarks.made_up import row
 
 ROWS = [

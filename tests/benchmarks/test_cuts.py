@@ -15,12 +15,12 @@ import pytest
 from benchmarks.cuts import measure, refit, regret, rows
 from benchmarks.cuts.__main__ import main
 from benchmarks.cuts.kernels import KERNELS, name_of
-from data.errors import NotSupported
-from data.problem import ConvProblem, DType, Layout
-from kernels.cuda import grouped_choice
-from kernels.cuda import implicit_gemm_nhwc_plan as nhwc
-from kernels.runner import FirstRun, Operands, Samples
-from kernels.variant import Launch
+from conv_advisor.data.errors import NotSupported
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels.cuda import grouped_choice
+from conv_advisor.kernels.cuda import implicit_gemm_nhwc_plan as nhwc
+from conv_advisor.kernels.runner import FirstRun, Operands, Samples
+from conv_advisor.kernels.variant import Launch
 from tests.benchmarks.made_up import GPU
 from tests.shapes import EDGE_SHAPES, edge_problem
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from benchmarks.domain import KINDS, report
-from data.problem import ConvProblem
-from models.evaluate import Result
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.models.evaluate import Result
 
 PROBLEM = ConvProblem.parse("14-1-3-256-128")
 

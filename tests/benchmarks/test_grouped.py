@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks import grouped
-from data import parquet
-from data.measurement import Measurement, Outcome
-from data.problem import ConvProblem, DType
+from conv_advisor.data import parquet
+from conv_advisor.data.measurement import Measurement, Outcome
+from conv_advisor.data.problem import ConvProblem, DType
 from tests.benchmarks.made_up import GPU
 
 DEPTHWISE = ConvProblem(1, 16, 14, 14, 16, 3, 3, 1, 1, 1, 1, 1, 1, 16)

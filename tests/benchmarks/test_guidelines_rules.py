@@ -8,7 +8,7 @@ import pytest
 from benchmarks.guidelines import rules
 from benchmarks.guidelines.rules import QUESTIONS, Fared, Rule
 from benchmarks.measured import only
-from data.networks import problems
+from conv_advisor.data.networks import problems
 from tests.benchmarks.tables import costs_of
 
 GEMM, WINOGRAD, FFT = "cudnn.implicit_gemm", "cudnn.winograd_nonfused", "cudnn.fft"

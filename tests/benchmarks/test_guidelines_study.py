@@ -6,9 +6,9 @@ import pytest
 
 from benchmarks.guidelines import study
 from benchmarks.guidelines.study import FLOAT32_GUIDELINES, GUIDELINES, HALF_GUIDELINES
-from data.networks import problems
-from data.problem import ConvProblem
-from kernels.catalog import VARIANTS
+from conv_advisor.data.networks import problems
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.catalog import VARIANTS
 
 FLOAT32 = {
     "7-1-1-192-832": {"one_image_1x1": "cudnn.implicit_gemm"},

@@ -9,9 +9,9 @@ import pytest
 
 from benchmarks import kernels
 from benchmarks.contest.rows import Row, read
-from data import parquet
-from data.measurement import L2State, Measurement, Outcome
-from data.problem import ConvProblem
+from conv_advisor.data import parquet
+from conv_advisor.data.measurement import L2State, Measurement, Outcome
+from conv_advisor.data.problem import ConvProblem
 from tests import fakes
 from tests.benchmarks.made_up import GPU
 

@@ -6,13 +6,13 @@ import pytest
 
 from benchmarks.contest.choice import CUDNN, OURS
 from benchmarks.contest.layer import Order, describe, measure_layer
-from data.measurement import L2State
-from data.problem import ConvProblem, DType, Layout
-from kernels.stopping import StopRule
+from conv_advisor.data.measurement import L2State
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels.stopping import StopRule
 
 pytestmark = [pytest.mark.gpu, pytest.mark.gpu_exclusive]
 
-OPENER = "kernels.bench:open_runner"
+OPENER = "conv_advisor.kernels.bench:open_runner"
 
 
 @pytest.mark.parametrize("has_every_plan", [False, True])

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from benchmarks import unsure, zoo
-from data import networks
-from data.problem import ConvProblem, DType
-from models.costs import Costs, from_table
+from conv_advisor.data import networks
+from conv_advisor.data.problem import ConvProblem, DType
+from conv_advisor.models.costs import Costs, from_table
 from tests.models import synthetic
 
 

@@ -17,11 +17,11 @@ from benchmarks.plots import algorithms, guidelines, kernels, pages, shares
 from benchmarks.plots.__main__ import DOCS, main
 from benchmarks.plots.configurations import MOST_NORMALISED
 from benchmarks.plots.style import colour_of
-from data import parquet
-from data.measurement import Measurement, Outcome
-from data.networks import problems
-from data.problem import DType
-from kernels.cuda.variants import VARIANTS
+from conv_advisor.data import parquet
+from conv_advisor.data.measurement import Measurement, Outcome
+from conv_advisor.data.networks import problems
+from conv_advisor.data.problem import DType
+from conv_advisor.kernels.cuda.variants import VARIANTS
 from tests.benchmarks.made_up import GPU
 
 COLUMN = ("float32", "nchw")

@@ -14,10 +14,10 @@ pytest.importorskip("matplotlib", reason="only the figures need matplotlib")
 from benchmarks.plots import advice, pages
 from benchmarks.plots.__main__ import DOCS, RESULTS, ROOT
 from benchmarks.rivals.rows import ADVICE, DEFAULT, ORACLE, TUNED, Row, write
-from data.problem import ConvProblem
-from models.judging import SINGLE_BEST, TEACHER, TREE
-from models.peers import PEERS
-from models.registry import SHIPPED
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.models.judging import SINGLE_BEST, TEACHER, TREE
+from conv_advisor.models.peers import PEERS
+from conv_advisor.models.registry import SHIPPED
 
 DEVICE = "nvidia-h200"
 RULES = {TREE: 1.01, TEACHER: 1.005, "cudnn.heuristic_v7": 1.5, "cudnn.graph.heuristic_a": 1.4, SINGLE_BEST: 1.3}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from benchmarks import prediction
-from data.networks import held_out_layers
-from data.problem import DType, Layout
-from data.table import is_sound, table
-from models.advisor import Advisor
+from conv_advisor.data.networks import held_out_layers
+from conv_advisor.data.problem import DType, Layout
+from conv_advisor.data.table import is_sound, table
+from conv_advisor.models.advisor import Advisor
 from tests.models import hand_made
 
 

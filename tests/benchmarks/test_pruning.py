@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from benchmarks.pruning import OPTIONS, Again, draw, main, measure_again, report
-from data import parquet
-from data.measurement import Measurement, Outcome
-from data.problem import ConvProblem
-from kernels.bench import measure, open_runner
-from kernels.catalog import VARIANTS
-from kernels.runner import Runner
-from kernels.variant import Backend
-from models.costs import from_table
+from conv_advisor.data import parquet
+from conv_advisor.data.measurement import Measurement, Outcome
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.bench import measure, open_runner
+from conv_advisor.kernels.catalog import VARIANTS
+from conv_advisor.kernels.runner import Runner
+from conv_advisor.kernels.variant import Backend
+from conv_advisor.models.costs import from_table
 
 LAYER = ConvProblem.parse("12-2-3-8-4")
 LARGER = replace(LAYER, n=4)

@@ -7,9 +7,9 @@ import pytest
 from benchmarks.rivals.layer import POOL, Choice, Order, measure_layer
 from benchmarks.rivals.pytorch import open_peer
 from benchmarks.rivals.rows import ADVICE, DEFAULT, ORACLE, TUNED
-from data.problem import ConvProblem, DType, Layout
-from kernels.bench import open_runner
-from kernels.stopping import StopRule
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels.bench import open_runner
+from conv_advisor.kernels.stopping import StopRule
 
 pytestmark = [pytest.mark.gpu, pytest.mark.gpu_exclusive]
 

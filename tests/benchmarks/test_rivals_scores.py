@@ -10,7 +10,7 @@ import pytest
 from benchmarks.rivals import scores
 from benchmarks.rivals.rows import ADVICE, DEFAULT, LAYER, ORACLE, TUNED, Row, append, merge, read, write
 from benchmarks.rivals.tables import report
-from data.problem import ConvProblem
+from conv_advisor.data.problem import ConvProblem
 
 FIRST, SECOND = "7-1-3-8-8", "9-1-3-8-8"
 TIMES_MS = {

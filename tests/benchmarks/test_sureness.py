@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from app.shipped import TIMINGS
 from benchmarks.plots.pages import rewritten
 from benchmarks.sureness import Answer, answers, answers_on, main, sure_table, tables, top_table
-from data import parquet
-from data.measurement import Outcome
-from data.problem import ConvProblem
-from models.advisor import Advisor
-from models.costs import from_table
-from models.judging import judge
-from models.registry import SHIPPED
+from conv_advisor.app.shipped import TIMINGS
+from conv_advisor.data import parquet
+from conv_advisor.data.measurement import Outcome
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.models.advisor import Advisor
+from conv_advisor.models.costs import from_table
+from conv_advisor.models.judging import judge
+from conv_advisor.models.registry import SHIPPED
 from tests.fakes import SMALL_DEVICE, small_measurements, small_tree
 
 DEVICE = "nvidia-h200"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 
-from data.measurement import Device, L2State, Measurement, Outcome, Pick
-from data.problem import ConvProblem, DType, Layout
+from conv_advisor.data.measurement import Device, L2State, Measurement, Outcome, Pick
+from conv_advisor.data.problem import ConvProblem, DType, Layout
 
 H200 = Device(
     id="nvidia-h200",

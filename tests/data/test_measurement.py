@@ -8,8 +8,8 @@ from datetime import UTC
 
 import pytest
 
-from data.measurement import Device, Measurement, Outcome, relative_noise
-from data.problem import ConvProblem
+from conv_advisor.data.measurement import Device, Measurement, Outcome, relative_noise
+from conv_advisor.data.problem import ConvProblem
 
 DEVICE = Device(id="nvidia-h200", name="NVIDIA H200", kind="cuda", processors=132, versions={"cudnn": "9.19.0"})
 

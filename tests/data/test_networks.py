@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
-from data import networks
-from data.errors import UnknownNetwork
-from data.problem import ConvProblem, DType, Layout
+from conv_advisor.data import networks
+from conv_advisor.data.errors import UnknownNetwork
+from conv_advisor.data.problem import ConvProblem, DType, Layout
 
 BY_FILTER = {
     "alexnet": {3: 3, 5: 1},

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import data
-from data import parquet
-from data.errors import StoreError
-from data.problem import FIELDS
+from conv_advisor import data
+from conv_advisor.data import parquet
+from conv_advisor.data.errors import StoreError
+from conv_advisor.data.problem import FIELDS
 from tests.data.stored import BARE, H200, LAYER, MEASURED, MEASUREMENTS, PICKS, STRIDED
 
 

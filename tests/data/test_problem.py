@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data.errors import InvalidInput, InvalidLayerName, InvalidProblem
-from data.problem import FIELDS, MAX_ELEMENTS, ConvProblem, DType, Layout
+from conv_advisor.data.errors import InvalidInput, InvalidLayerName, InvalidProblem
+from conv_advisor.data.problem import FIELDS, MAX_ELEMENTS, ConvProblem, DType, Layout
 from tests.shapes import EDGE_SHAPES, edge_problem
 
 VALID = {"n": 2, "c": 4, "h": 8, "w": 8, "k": 6, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1}

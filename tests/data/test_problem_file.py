@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from data.errors import InvalidInput
-from data.problem import ConvProblem, DType, Layout
-from data.problem_file import read_problems
+from conv_advisor.data.errors import InvalidInput
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.data.problem_file import read_problems
 
 
 def test_lines_in_both_forms_with_and_without_dtype_and_layout(tmp_path: Path) -> None:

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from data import networks
-from data.errors import InvalidInput
-from data.problem import DType, Layout
-from data.sampling import MAX_BYTES, MAX_FLOPS, sample_problems
+from conv_advisor.data import networks
+from conv_advisor.data.errors import InvalidInput
+from conv_advisor.data.problem import DType, Layout
+from conv_advisor.data.sampling import MAX_BYTES, MAX_FLOPS, sample_problems
 
 SAMPLE = sample_problems(2000, seed=7)
 

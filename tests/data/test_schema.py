@@ -14,12 +14,12 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, column, insert, inspect, select, table
 from sqlalchemy.exc import IntegrityError
 
-from data import schema
-from data.database import open_engine
-from data.errors import StoreError
-from data.schema import HEAD, MIGRATIONS, revision, upgrade
-from data.store import Store
-from data.tables import JOBS, MEASUREMENTS, METADATA
+from conv_advisor.data import schema
+from conv_advisor.data.database import open_engine
+from conv_advisor.data.errors import StoreError
+from conv_advisor.data.schema import HEAD, MIGRATIONS, revision, upgrade
+from conv_advisor.data.store import Store
+from conv_advisor.data.tables import JOBS, MEASUREMENTS, METADATA
 from tests.data.stored import MEASUREMENTS as SOME
 
 BEFORE_MIGRATIONS = """

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from data import parquet
-from data.measurement import Device, Measurement, Outcome
-from data.problem import ConvProblem
-from data.steadiness import LEAST_ROWS, refuse_unsteady, refuse_unsteady_rows, unsteady_rows, why_unsteady
-from data.store import Store
+from conv_advisor.data import parquet
+from conv_advisor.data.measurement import Device, Measurement, Outcome
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.steadiness import LEAST_ROWS, refuse_unsteady, refuse_unsteady_rows, unsteady_rows, why_unsteady
+from conv_advisor.data.store import Store
 
 GPU = Device("test-gpu", "A GPU for tests", "cuda", max_clock_mhz=1980)
 PROBLEM = ConvProblem.parse("7-1-1-8-8")

@@ -14,14 +14,14 @@ from sqlalchemy import Connection, func, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 
-from data import networks, parquet
-from data.database import bulk_insert
-from data.errors import StoreError, UnknownDevice
-from data.measurement import L2State, Measurement, Outcome
-from data.problem import DType, Layout
-from data.store import Store
-from data.tables import DEVICES, METADATA, PICKS, PROBLEMS
-from data.tables import MEASUREMENTS as ROWS
+from conv_advisor.data import networks, parquet
+from conv_advisor.data.database import bulk_insert
+from conv_advisor.data.errors import StoreError, UnknownDevice
+from conv_advisor.data.measurement import L2State, Measurement, Outcome
+from conv_advisor.data.problem import DType, Layout
+from conv_advisor.data.store import Store
+from conv_advisor.data.tables import DEVICES, METADATA, PICKS, PROBLEMS
+from conv_advisor.data.tables import MEASUREMENTS as ROWS
 from tests.data.stored import BARE, CPU, H200, LAYER, MEASURED, MEASUREMENTS, NOON, STRIDED
 from tests.data.stored import PICKS as SOME_PICKS
 

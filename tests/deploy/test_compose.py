@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from app.guard.tokens import Caller, Keyring, Scope, make_token
-from app.settings import PREFIX, Settings
+from conv_advisor.app.guard.tokens import Caller, Keyring, Scope, make_token
+from conv_advisor.app.settings import PREFIX, Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text())

@@ -22,10 +22,10 @@ import httpx
 import numpy as np
 import pytest
 
-from data.problem import ConvProblem
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.reference import convolve
 from deploy.image.buildah import Buildah
 from deploy.image.container import USER, Container, children, mounted, stop
-from kernels.reference import convolve
 from tests.processes import eventually
 
 IMAGE = os.environ.get("IMAGE", "")
@@ -240,9 +240,9 @@ def test_what_clusters_need_is_in_it(container: Container) -> None:
 
 COMPILE_ALL = """
 import cupy
-from kernels.cuda import compile as sources
-from kernels.cuda.cubin import _compile
-from kernels.cudnn import library
+from conv_advisor.kernels.cuda import compile as sources
+from conv_advisor.kernels.cuda.cubin import _compile
+from conv_advisor.kernels.cudnn import library
 
 print("cupy", cupy.__version__, "cudnn", library.version(), "headers", *sources._include_path())
 for name in sources.INSTANTIATIONS:

@@ -13,9 +13,9 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from app.main import create_app
-from app.settings import PREFIX, Settings
-from data.errors import InvalidInput
+from conv_advisor.app.main import create_app
+from conv_advisor.app.settings import PREFIX, Settings
+from conv_advisor.data.errors import InvalidInput
 
 FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes"
 VERSION = "1.33"
@@ -115,7 +115,7 @@ def test_every_variable_is_a_setting_with_a_value_that_it_takes(monkeypatch: pyt
     assert not unknown
     for name, value in given.items():
         monkeypatch.setenv(name, value)
-    from app.settings import load_settings
+    from conv_advisor.app.settings import load_settings
 
     assert load_settings().device == "cpu"
     monkeypatch.setenv(f"{PREFIX}DEVICE", "gpu")

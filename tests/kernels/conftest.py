@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from kernels.cuda.resources import Compilation, Resources
+    from conv_advisor.kernels.cuda.resources import Compilation, Resources
 
     Compiled = dict[Compilation, Future[tuple[bytes, str, list[Resources]]]]
 
@@ -19,7 +19,7 @@ _COMPILED = pytest.StashKey["Compiled"]()
 @pytest.fixture(scope="session")
 def compiled(request: pytest.FixtureRequest) -> Iterator[Compiled]:
     """Compilations to come, of the sources that the chosen tests name; all cores work on them from now on."""
-    from kernels.cuda.resources import compilations, new_pool, start
+    from conv_advisor.kernels.cuda.resources import compilations, new_pool, start
 
     params = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
     wanted = {each["source"] for each in params if "source" in each}
@@ -35,7 +35,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     started = terminalreporter.config.stash.get(_COMPILED, None)
     if not started:
         return
-    from kernels.cuda.resources import report
+    from conv_advisor.kernels.cuda.resources import report
 
     done = [future for future in started.values() if future.done() and not future.cancelled()]
     terminalreporter.section("registers, memory and spills of every kernel")

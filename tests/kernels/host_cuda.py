@@ -20,10 +20,10 @@ from typing import Any
 
 import numpy as np
 
-from data.measurement import Device
-from data.problem import ConvProblem, DType
-from kernels import reference
-from kernels.catalog import get
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem, DType
+from conv_advisor.kernels import reference
+from conv_advisor.kernels.catalog import get
 
 SHIM = Path(__file__).with_name("host_shim.h")
 DEVICE = Device(id="host", name="host", kind="cuda", capability="8.0", processors=1)
@@ -273,7 +273,7 @@ def install() -> None:
     )
     cupy.__dict__.update(cuda=cuda, empty=empty, RawModule=HostModule)
     sys.modules.update({"cupy": cupy, "cupy.cuda": cuda, "cupy.cuda.cufft": cufft})
-    from kernels.cuda import blas, compile, cubin  # noqa: A004 - the module's name
+    from conv_advisor.kernels.cuda import blas, compile, cubin  # noqa: A004 - the module's name
 
     cubin.load_cubin = lambda source, name, options, _arch: (
         HostModule(source, options) if name == "pointwise" else HostProducts(options)
@@ -311,7 +311,7 @@ def result_of(
     device: Device = DEVICE,
 ) -> np.ndarray:
     """Run a variant on these operands, from a y full of NaN."""
-    from kernels.cuda.prepare import prepare
+    from conv_advisor.kernels.cuda.prepare import prepare
 
     storage = np.uint16 if problem.dtype is DType.BFLOAT16 else x.dtype
     arrays = [empty(array.shape, storage) for array in (x, weight)]

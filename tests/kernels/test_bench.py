@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from data.errors import (
+from conv_advisor.data.errors import (
     CompileFailed,
     InvalidTensor,
     LaunchFailed,
@@ -18,12 +18,12 @@ from data.errors import (
     UnknownDevice,
     WorkspaceExceeded,
 )
-from data.measurement import Device, L2State, Measurement, Outcome, Pick
-from data.problem import ConvProblem
-from kernels.bench import BenchOptions, convolve, measure, open_runner
-from kernels.runner import FirstRun, Operands, Samples
-from kernels.stopping import StopRule
-from kernels.variant import Algorithm, Backend, Launch, Variant, no_workspace
+from conv_advisor.data.measurement import Device, L2State, Measurement, Outcome, Pick
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.bench import BenchOptions, convolve, measure, open_runner
+from conv_advisor.kernels.runner import FirstRun, Operands, Samples
+from conv_advisor.kernels.stopping import StopRule
+from conv_advisor.kernels.variant import Algorithm, Backend, Launch, Variant, no_workspace
 
 PROBLEM = ConvProblem.parse("8-1-3-4-2")
 DEVICE = Device("scripted", "Scripted", "cpu")

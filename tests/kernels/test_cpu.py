@@ -10,14 +10,14 @@ from functools import cache
 import numpy as np
 import pytest
 
-from data.errors import InvalidTensor, NotApplicable, OutOfMemory, WorkspaceExceeded
-from data.measurement import Device
-from data.problem import ConvProblem, DType, Layout
-from kernels.cpu import direct, plans
-from kernels.cpu.prepare import prepare
-from kernels.cpu.variants import PLANS, VARIANTS
-from kernels.reference import convolve, max_error, random_operands, tolerance
-from kernels.variant import Algorithm
+from conv_advisor.data.errors import InvalidTensor, NotApplicable, OutOfMemory, WorkspaceExceeded
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels.cpu import direct, plans
+from conv_advisor.kernels.cpu.prepare import prepare
+from conv_advisor.kernels.cpu.variants import PLANS, VARIANTS
+from conv_advisor.kernels.reference import convolve, max_error, random_operands, tolerance
+from conv_advisor.kernels.variant import Algorithm
 from tests.shapes import EDGE_SHAPES, edge_problem
 
 CPU = Device(id="cpu", name="cpu", kind="cpu")
@@ -37,8 +37,8 @@ FURTHER_SHAPES = {
 
 @pytest.fixture(autouse=True)
 def _three_threads_however_little_the_work(monkeypatch):
-    monkeypatch.setattr("kernels.cpu.prepare.available_cores", lambda: 3)
-    monkeypatch.setattr("kernels.cpu.threads.LEAST_FLOPS", 1)
+    monkeypatch.setattr("conv_advisor.kernels.cpu.prepare.available_cores", lambda: 3)
+    monkeypatch.setattr("conv_advisor.kernels.cpu.threads.LEAST_FLOPS", 1)
 
 
 @cache
@@ -244,5 +244,8 @@ def test_tensors_that_contradict_the_problem_are_refused(field, change):
 
 
 def test_the_catalogue_imports_neither_numba_nor_scipy():
-    check = "import kernels.cpu.variants, sys; assert not {'numba', 'scipy', 'threadpoolctl'} & set(sys.modules)"
+    check = (
+        "import conv_advisor.kernels.cpu.variants, sys\n"
+        "assert not {'numba', 'scipy', 'threadpoolctl'} & set(sys.modules)"
+    )
     subprocess.run([sys.executable, "-c", check], check=True)

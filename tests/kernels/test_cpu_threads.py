@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
-from data.problem import ConvProblem
-from kernels.cpu import prepare
-from kernels.cpu.compile import FLOATS, INT, OUT_FLOATS, compiled
-from kernels.cpu.threads import LEAST_FLOPS, Threads, available_cores, one_blas_thread
-from kernels.cpu.variants import VARIANTS
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.cpu import prepare
+from conv_advisor.kernels.cpu.compile import FLOATS, INT, OUT_FLOATS, compiled
+from conv_advisor.kernels.cpu.threads import LEAST_FLOPS, Threads, available_cores, one_blas_thread
+from conv_advisor.kernels.cpu.variants import VARIANTS
 
 ENOUGH = 100 * LEAST_FLOPS
 

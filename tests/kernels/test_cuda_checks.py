@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernels.cuda.compile import FOLDER, _include_path
+from conv_advisor.kernels.cuda.compile import FOLDER, _include_path
 
 ARCHS = ("sm_80", "sm_90", "sm_100")
 TEMPLATES = ("fill", "reference_at", "gather", "count_not_finite")

@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("cuda.core", reason="cuda-core compiles without a GPU", exc_type=ImportError)
 
-from data.problem import ConvProblem, DType
-from kernels.cuda.compile import (
+from conv_advisor.data.problem import ConvProblem, DType
+from conv_advisor.kernels.cuda.compile import (
     ARCHITECTURE,
     ARCHITECTURES,
     INSTANTIATIONS,
@@ -20,7 +20,7 @@ from kernels.cuda.compile import (
     read_source,
     shape_arguments,
 )
-from kernels.cuda.resources import MOST_CUTS, TUNED, compilations, describe, unlisted_spills
+from conv_advisor.kernels.cuda.resources import MOST_CUTS, TUNED, compilations, describe, unlisted_spills
 
 CASES = [(source, arch, storage) for source in INSTANTIATIONS for arch in architectures(source) for storage in STORAGES]
 ELF = b"\x7fELF"

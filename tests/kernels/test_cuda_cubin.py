@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("cuda.bindings.nvrtc", reason="the compiler is not installed")
 
-from kernels.cuda import cubin
+from conv_advisor.kernels.cuda import cubin
 
 SOURCE = 'extern "C" __global__ void kernel(float* y) { y[0] = VALUE; }'
 OPTIONS = ("-std=c++17", "-DVALUE=1.0f", "--gpu-architecture=sm_90a")

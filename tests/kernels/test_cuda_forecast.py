@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data.measurement import Device
-from data.problem import ConvProblem, DType, Layout
-from data.table import sizes_of
-from kernels.cuda import implicit_gemm_choice, implicit_gemm_nhwc_plan, implicit_gemm_plan, pointwise_plan
-from kernels.cuda import implicit_gemm_tensor_plan as tensor_plan
-from kernels.cuda.forecast import KERNELS, VALUES, forecast
-from kernels.cuda.variants import VARIANTS
-from kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.data.table import sizes_of
+from conv_advisor.kernels.cuda import implicit_gemm_choice, implicit_gemm_nhwc_plan, implicit_gemm_plan, pointwise_plan
+from conv_advisor.kernels.cuda import implicit_gemm_tensor_plan as tensor_plan
+from conv_advisor.kernels.cuda.forecast import KERNELS, VALUES, forecast
+from conv_advisor.kernels.cuda.variants import VARIANTS
+from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES
 
 H200 = Device(id="nvidia-h200", name="NVIDIA H200", kind="cuda", capability="9.0", processors=132)
 A100 = Device(id="nvidia-a100", name="NVIDIA A100", kind="cuda", capability="8.0", processors=108)

@@ -11,12 +11,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from data.errors import NotApplicable, WorkspaceExceeded
-from data.measurement import Device
-from data.problem import ConvProblem, DType, Layout
-from kernels import reference
-from kernels.cuda.variants import VARIANTS
-from kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES
+from conv_advisor.data.errors import NotApplicable, WorkspaceExceeded
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels import reference
+from conv_advisor.kernels.cuda.variants import VARIANTS
+from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES
 from tests.shapes import EDGE_SHAPES, edge_problem
 
 pytestmark = pytest.mark.gpu
@@ -51,8 +51,8 @@ class Gpu:
         self, variant_id: str, problem: ConvProblem, x: np.ndarray, weight: np.ndarray, limit: int
     ) -> tuple[np.ndarray, np.ndarray, int]:
         """y of a plain launch, y of a replayed graph, and the workspace; y is NaN before each."""
-        from kernels.cuda.border import translated
-        from kernels.cuda.prepare import prepare
+        from conv_advisor.kernels.cuda.border import translated
+        from conv_advisor.kernels.cuda.prepare import prepare
 
         with self.stream, translated():
             arrays = [self.cupy.asarray(array.view(storage_of(array))) for array in (x, weight)]
@@ -84,7 +84,7 @@ def poison(y: Any) -> None:
 def gpu() -> Iterator[Gpu]:
     import cupy
 
-    from kernels.bench import open_runner
+    from conv_advisor.kernels.bench import open_runner
 
     device = open_runner("cuda:0").device
     yield Gpu(cupy, device, cupy.cuda.Stream(non_blocking=True))

@@ -10,10 +10,10 @@ from multiprocessing import get_context
 
 import pytest
 
-from data.problem import ConvProblem, DType, Layout
-from kernels.cuda import grouped_choice
-from kernels.cuda import grouped_plan as plans
-from kernels.reference import convolve, max_error, random_operands, tolerance
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels.cuda import grouped_choice
+from conv_advisor.kernels.cuda import grouped_plan as plans
+from conv_advisor.kernels.reference import convolve, max_error, random_operands, tolerance
 from tests.kernels import host_cuda
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
@@ -52,7 +52,7 @@ def cuts_of(problem: ConvProblem) -> list[plans.Cut]:
 
 def errors_of(problem: ConvProblem) -> list[float]:
     """The error of every cut; in a process in which CuPy's name is taken by its stand-in."""
-    from kernels.cuda import grouped, prepare
+    from conv_advisor.kernels.cuda import grouped, prepare
 
     x, weight = random_operands(problem, 0)
     expected, errors = convolve(problem, x, weight), []

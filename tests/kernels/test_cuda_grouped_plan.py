@@ -6,14 +6,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from data.errors import InvalidProblem
-from data.measurement import Device
-from data.problem import ConvProblem, DType, Layout
-from kernels.cuda import grouped_choice
-from kernels.cuda import grouped_plan as plans
-from kernels.cuda.compile import STORAGES, instantiations
-from kernels.cuda.grouped_plan import Cut, Mode, Tile
-from kernels.cuda.variants import VARIANTS
+from conv_advisor.data.errors import InvalidProblem
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels.cuda import grouped_choice
+from conv_advisor.kernels.cuda import grouped_plan as plans
+from conv_advisor.kernels.cuda.compile import STORAGES, instantiations
+from conv_advisor.kernels.cuda.grouped_plan import Cut, Mode, Tile
+from conv_advisor.kernels.cuda.variants import VARIANTS
 
 H200 = Device(id="nvidia-h200", name="NVIDIA H200", kind="cuda", capability="9.0", processors=132)
 GROUPED = next(variant for variant in VARIANTS if variant.id == "cuda.grouped")

@@ -9,11 +9,11 @@ from multiprocessing import get_context
 
 import pytest
 
-from data.errors import WorkspaceExceeded
-from data.problem import ConvProblem, DType, Layout
-from kernels.cuda import plans
-from kernels.cuda.variants import VARIANTS
-from kernels.reference import tolerance
+from conv_advisor.data.errors import WorkspaceExceeded
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels.cuda import plans
+from conv_advisor.kernels.cuda.variants import VARIANTS
+from conv_advisor.kernels.reference import tolerance
 from tests.kernels import host_cuda
 from tests.shapes import EDGE_SHAPES, edge_problem
 

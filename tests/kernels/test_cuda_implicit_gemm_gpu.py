@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from data.problem import ConvProblem, DType
-from kernels.cuda import implicit_gemm_choice as choice
-from kernels.cuda import implicit_gemm_plan as plans
-from kernels.cuda import implicit_gemm_tensor_plan as tensor_plans
-from kernels.reference import tolerance
+from conv_advisor.data.problem import ConvProblem, DType
+from conv_advisor.kernels.cuda import implicit_gemm_choice as choice
+from conv_advisor.kernels.cuda import implicit_gemm_plan as plans
+from conv_advisor.kernels.cuda import implicit_gemm_tensor_plan as tensor_plans
+from conv_advisor.kernels.reference import tolerance
 from tests.shapes import EDGE_SHAPES
 
 pytestmark = pytest.mark.gpu
@@ -21,15 +21,15 @@ CLAIMED = [p for p in EDGES if p.groups == 1 and p.r * p.s <= plans.most_taps(p)
 
 @pytest.fixture(scope="module")
 def runner() -> Any:
-    from kernels.bench import open_runner
+    from conv_advisor.kernels.bench import open_runner
 
     return open_runner("cuda:0")
 
 
 @pytest.mark.parametrize("problem", CLAIMED, ids=lambda problem: problem.key)
 def test_every_cut_is_right_even_where_blocks_of_a_cluster_have_no_stage(runner: Any, problem: ConvProblem) -> None:
-    from kernels.cuda.border import translated
-    from kernels.cuda.implicit_gemm import prepare_cut
+    from conv_advisor.kernels.cuda.border import translated
+    from conv_advisor.kernels.cuda.implicit_gemm import prepare_cut
 
     operands = runner.make_operands(problem, 0)
     clusters = range(1, plans.LARGEST_CLUSTER + 1 if plans.has_clusters(runner.device) else 2)
@@ -43,8 +43,8 @@ def test_every_cut_is_right_even_where_blocks_of_a_cluster_have_no_stage(runner:
 
 @pytest.mark.parametrize("problem", CLAIMED, ids=lambda problem: problem.key)
 def test_every_cut_on_tensor_cores_is_right(runner: Any, problem: ConvProblem) -> None:
-    from kernels.cuda.border import translated
-    from kernels.cuda.implicit_gemm import prepare_tensor_cut
+    from conv_advisor.kernels.cuda.border import translated
+    from conv_advisor.kernels.cuda.implicit_gemm import prepare_tensor_cut
 
     if not plans.has_clusters(runner.device):
         pytest.skip("the device has no clusters")

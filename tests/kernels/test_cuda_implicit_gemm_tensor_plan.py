@@ -8,11 +8,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from data.problem import ConvProblem, DType
-from kernels.cuda import implicit_gemm_choice as choice
-from kernels.cuda import implicit_gemm_tensor_plan as plans
-from kernels.cuda.compile import FOLDER
-from kernels.cuda.implicit_gemm_tensor_plan import Cut, Loading, Tile
+from conv_advisor.data.problem import ConvProblem, DType
+from conv_advisor.kernels.cuda import implicit_gemm_choice as choice
+from conv_advisor.kernels.cuda import implicit_gemm_tensor_plan as plans
+from conv_advisor.kernels.cuda.compile import FOLDER
+from conv_advisor.kernels.cuda.implicit_gemm_tensor_plan import Cut, Loading, Tile
 
 SMALL = Tile(32, 32, 64, 8, 1, 1, 4, 3, 3)
 

@@ -10,9 +10,9 @@ from multiprocessing import get_context
 import numpy as np
 import pytest
 
-from data.problem import ConvProblem, DType, Layout
-from kernels import reference
-from kernels.cuda import implicit_gemm_nhwc_plan as plans
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels import reference
+from conv_advisor.kernels.cuda import implicit_gemm_nhwc_plan as plans
 from tests.kernels import host_cuda
 from tests.shapes import EDGE_SHAPES
 
@@ -28,7 +28,7 @@ def bits(array: np.ndarray) -> np.ndarray:
 
 def packed(problem: ConvProblem) -> tuple[np.ndarray, np.ndarray]:
     """What nhwc_pack.cu makes of random x and weight, in the process of the stand-in for CuPy."""
-    from kernels.cuda.compile import load_kernel
+    from conv_advisor.kernels.cuda.compile import load_kernel
 
     channels = plans.packed_channels(problem)
     x, weight = (bits(array) for array in reference.random_operands(problem, 0))

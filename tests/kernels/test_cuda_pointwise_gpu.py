@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from data.problem import ConvProblem, DType
-from kernels.cuda import pointwise_plan as plans
-from kernels.reference import tolerance
+from conv_advisor.data.problem import ConvProblem, DType
+from conv_advisor.kernels.cuda import pointwise_plan as plans
+from conv_advisor.kernels.reference import tolerance
 
 pytestmark = pytest.mark.gpu
 
@@ -21,7 +21,7 @@ PROBLEMS = [ConvProblem.parse(layer, dtype=dtype) for layer in LAYERS for dtype 
 
 @pytest.fixture(scope="module")
 def runner() -> Any:
-    from kernels.bench import open_runner
+    from conv_advisor.kernels.bench import open_runner
 
     opened = open_runner("cuda:0")
     if opened.device.capability != "9.0":
@@ -31,8 +31,8 @@ def runner() -> Any:
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.key)
 def test_every_cut_is_right(runner: Any, problem: ConvProblem) -> None:
-    from kernels.cuda.border import translated
-    from kernels.cuda.pointwise import prepare_cut
+    from conv_advisor.kernels.cuda.border import translated
+    from conv_advisor.kernels.cuda.pointwise import prepare_cut
 
     operands = runner.make_operands(problem, 0)
     for cut in plans.cuts_for(problem):

@@ -9,9 +9,9 @@ from multiprocessing import get_context
 
 import pytest
 
-from data.measurement import Device
-from data.problem import ConvProblem
-from kernels.reference import tolerance
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.reference import tolerance
 from tests.kernels import host_cuda
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")

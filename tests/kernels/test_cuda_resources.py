@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from kernels.cuda import resources
-from kernels.cuda.compile import INSTANTIATIONS, STORAGES, architectures, instantiations
-from kernels.cuda.resources import (
+from conv_advisor.kernels.cuda import resources
+from conv_advisor.kernels.cuda.compile import INSTANTIATIONS, STORAGES, architectures, instantiations
+from conv_advisor.kernels.cuda.resources import (
     BORNE_SPILLS,
     BorneSpill,
     Compilation,

@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data.errors import NotSupported, UnknownDevice, WorkspaceExceeded
-from data.measurement import L2State
-from data.problem import DType, Layout
-from kernels import reference
-from kernels.bench import open_runner
-from kernels.catalog import VARIANTS
-from kernels.runner import Runner
-from kernels.stopping import StopRule
-from kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Launch
+from conv_advisor.data.errors import NotSupported, UnknownDevice, WorkspaceExceeded
+from conv_advisor.data.measurement import L2State
+from conv_advisor.data.problem import DType, Layout
+from conv_advisor.kernels import reference
+from conv_advisor.kernels.bench import open_runner
+from conv_advisor.kernels.catalog import VARIANTS
+from conv_advisor.kernels.runner import Runner
+from conv_advisor.kernels.stopping import StopRule
+from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Launch
 from tests.shapes import EDGE_SHAPES, edge_problem
 
 pytestmark = pytest.mark.gpu

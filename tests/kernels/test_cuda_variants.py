@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data import networks
-from data.errors import WorkspaceExceeded
-from data.measurement import Device
-from data.problem import MAX_ELEMENTS, ConvProblem, DType
-from kernels.cuda import plans
-from kernels.cuda.variants import VARIANTS
-from kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Backend
+from conv_advisor.data import networks
+from conv_advisor.data.errors import WorkspaceExceeded
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import MAX_ELEMENTS, ConvProblem, DType
+from conv_advisor.kernels.cuda import plans
+from conv_advisor.kernels.cuda.variants import VARIANTS
+from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Backend
 
 H200 = Device(id="nvidia-h200", name="NVIDIA H200", kind="cuda", capability="9.0", processors=132)
 V100 = Device(id="tesla-v100", name="Tesla V100", kind="cuda", capability="7.0", processors=80)

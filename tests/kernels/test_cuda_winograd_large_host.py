@@ -10,13 +10,13 @@ from multiprocessing import get_context
 import numpy as np
 import pytest
 
-from data.errors import WorkspaceExceeded
-from data.measurement import Device
-from data.problem import ConvProblem, DType, Layout
-from kernels import reference
-from kernels.cuda import winograd_large_plan as plans
-from kernels.cuda.variants import VARIANTS
-from kernels.reference import tolerance
+from conv_advisor.data.errors import WorkspaceExceeded
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels import reference
+from conv_advisor.kernels.cuda import winograd_large_plan as plans
+from conv_advisor.kernels.cuda.variants import VARIANTS
+from conv_advisor.kernels.reference import tolerance
 from tests.kernels import host_cuda
 from tests.shapes import EDGE_SHAPES, edge_problem
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from data import networks
-from data.errors import WorkspaceExceeded
-from data.problem import ConvProblem
-from kernels.cuda import winograd_large_plan as plans
-from kernels.cuda.compile import read_source
-from kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES
+from conv_advisor.data import networks
+from conv_advisor.data.errors import WorkspaceExceeded
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.cuda import winograd_large_plan as plans
+from conv_advisor.kernels.cuda.compile import read_source
+from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES
 
 SHARED_BYTES_OF_HOPPER = 227 * 1024
 REGISTERS = 65_536

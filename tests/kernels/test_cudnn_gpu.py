@@ -7,15 +7,15 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from data.errors import NotSupported, WorkspaceExceeded
-from data.measurement import L2State
-from data.problem import ConvProblem, DType, Layout
-from kernels import reference
-from kernels.bench import open_runner
-from kernels.cudnn.variants import VARIANTS, legacy_id
-from kernels.runner import Operands, Runner
-from kernels.stopping import StopRule
-from kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Backend, Launch, Variant
+from conv_advisor.data.errors import NotSupported, WorkspaceExceeded
+from conv_advisor.data.measurement import L2State
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels import reference
+from conv_advisor.kernels.bench import open_runner
+from conv_advisor.kernels.cudnn.variants import VARIANTS, legacy_id
+from conv_advisor.kernels.runner import Operands, Runner
+from conv_advisor.kernels.stopping import StopRule
+from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Backend, Launch, Variant
 from tests.shapes import EDGE_SHAPES, edge_problem
 
 pytestmark = pytest.mark.gpu
@@ -93,7 +93,7 @@ def test_implicit_precomp_gemm_and_an_engine_run_on_plain_shapes(
 @pytest.mark.parametrize("layout", Layout)
 @pytest.mark.parametrize("dtype", DType)
 def test_a_stored_plan_is_rebuilt_and_gives_the_same_bits(runner: Runner, dtype: DType, layout: Layout) -> None:
-    from kernels.cudnn.graph import prepare_plan
+    from conv_advisor.kernels.cudnn.graph import prepare_plan
 
     problem = edge_problem("same_3x3_aligned", dtype, layout)
     operands, _ = operands_of(runner, problem)
@@ -111,7 +111,7 @@ def test_a_stored_plan_is_rebuilt_and_gives_the_same_bits(runner: Runner, dtype:
 
 @pytest.mark.parametrize("plan", [{"engine": 9999, "knobs": {}}, {"engine": 0, "knobs": {"22": 99}}])
 def test_a_plan_that_does_not_exist_is_not_supported(runner: Runner, plan: dict[str, object]) -> None:
-    from kernels.cudnn.graph import prepare_plan
+    from conv_advisor.kernels.cudnn.graph import prepare_plan
 
     assert runner.device.kind == "cuda"
     with pytest.raises(NotSupported):
@@ -147,7 +147,7 @@ def test_heuristics_pick_variants_of_the_catalogue(runner: Runner, name: str, dt
 
 
 def test_the_engines_offered_are_in_the_catalogue(runner: Runner) -> None:
-    from kernels.cudnn.graph import engines
+    from conv_advisor.kernels.cudnn.graph import engines
 
     assert runner.device.kind == "cuda"
     problems = [

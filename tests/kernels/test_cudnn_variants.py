@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from data.errors import CompileFailed, LaunchFailed, NotSupported, OutOfMemory
-from data.measurement import Device
-from data.problem import ConvProblem, DType
-from kernels.cudnn import library, plans
-from kernels.cudnn.variants import (
+from conv_advisor.data.errors import CompileFailed, LaunchFailed, NotSupported, OutOfMemory
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem, DType
+from conv_advisor.kernels.cudnn import library, plans
+from conv_advisor.kernels.cudnn.variants import (
     ENGINES,
     LEGACY_ALGORITHMS,
     TENSOR_CORE_ENGINES,
@@ -23,7 +23,7 @@ from kernels.cudnn.variants import (
     graph_engine_variant,
     legacy_id,
 )
-from kernels.variant import Algorithm, Backend
+from conv_advisor.kernels.variant import Algorithm, Backend
 
 H200 = Device(id="nvidia-h200", name="NVIDIA H200", kind="cuda", capability="9.0")
 BY_ID = {variant.id: variant for variant in VARIANTS}
@@ -218,7 +218,7 @@ def test_the_library_of_the_wheel_is_found_before_that_of_the_system(
 def test_the_pure_modules_import_without_the_gpu_stack() -> None:
     code = (
         "import sys\nfor name in ('cupy', 'cudnn', 'numpy'): sys.modules[name] = None\n"
-        "import kernels.cudnn.variants, kernels.cudnn.plans, kernels.cudnn.library\n"
+        "from conv_advisor.kernels.cudnn import library, plans, variants\n"
     )
     finished = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert finished.returncode == 0, finished.stderr

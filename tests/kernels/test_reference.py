@@ -9,10 +9,18 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from data.errors import InvalidProblem
-from data.problem import ConvProblem, DType, Layout
-from kernels import reference
-from kernels.reference import convolve, convolve_at, max_error, random_operands, sample_outputs, take, tolerance
+from conv_advisor.data.errors import InvalidProblem
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels import reference
+from conv_advisor.kernels.reference import (
+    convolve,
+    convolve_at,
+    max_error,
+    random_operands,
+    sample_outputs,
+    take,
+    tolerance,
+)
 from tests.shapes import EDGE_SHAPES, edge_problem
 
 

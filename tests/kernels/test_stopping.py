@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from data.measurement import L2State, relative_noise
-from data.problem import ConvProblem
-from kernels.rotation import MAX_SETS, operand_sets
-from kernels.stopping import StopRule, launches_per_region
+from conv_advisor.data.measurement import L2State, relative_noise
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.rotation import MAX_SETS, operand_sets
+from conv_advisor.kernels.stopping import StopRule, launches_per_region
 
 RULE = StopRule(min_samples=3, max_samples=6, max_noise=0.01, budget_ms=100.0)
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from data.measurement import Device
-from data.problem import ConvProblem
-from kernels.variant import Algorithm, Backend, Rule, Variant, all_of, filter_is
-from models.features import FEATURES
-from models.tree_file import TreeModel, make
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.variant import Algorithm, Backend, Rule, Variant, all_of, filter_is
+from conv_advisor.models.features import FEATURES
+from conv_advisor.models.tree_file import TreeModel, make
 
 DEVICE = Device(id="toy-gpu", name="Toy GPU", kind="cuda", capability="9.0")
 

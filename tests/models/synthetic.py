@@ -11,11 +11,21 @@ from datetime import UTC, datetime
 import numpy as np
 import pyarrow as pa
 
-from data.measurement import Device, Measurement, Outcome, Pick
-from data.parquet import measurements_to_table, picks_to_table
-from data.problem import ConvProblem, DType, Layout
-from kernels.variant import Algorithm, Backend, Rule, Variant, all_of, filter_is, layout_is, no_workspace, stride_1
-from kernels.variant import unknown_workspace as unknown
+from conv_advisor.data.measurement import Device, Measurement, Outcome, Pick
+from conv_advisor.data.parquet import measurements_to_table, picks_to_table
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels.variant import (
+    Algorithm,
+    Backend,
+    Rule,
+    Variant,
+    all_of,
+    filter_is,
+    layout_is,
+    no_workspace,
+    stride_1,
+)
+from conv_advisor.kernels.variant import unknown_workspace as unknown
 
 DEVICE = Device(id="fake-gpu", name="Fake GPU", kind="cuda", capability="9.0", processors=132)
 

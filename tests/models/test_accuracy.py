@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from data.measurement import Device, Measurement, Outcome
-from data.parquet import measurements_to_table
-from data.problem import ConvProblem
-from kernels.reference import tolerance
-from models.accuracy import COVERED, LEAST_ERRORS, ErrorSource, expected_error, learn_laws
-from models.registry import SHIPPED
-from models.tree_file import read
+from conv_advisor.data.measurement import Device, Measurement, Outcome
+from conv_advisor.data.parquet import measurements_to_table
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.reference import tolerance
+from conv_advisor.models.accuracy import COVERED, LEAST_ERRORS, ErrorSource, expected_error, learn_laws
+from conv_advisor.models.registry import SHIPPED
+from conv_advisor.models.tree_file import read
 
 DEVICE = Device(id="toy-gpu", name="Toy GPU", kind="cuda", capability="9.0")
 DEPTHS = (8, 16, 32, 64, 96, 128, 192, 256, 384, 512)

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from data.errors import NoAdvice
-from data.measurement import Device, Outcome
-from data.problem import ConvProblem
-from data.summary import Summary
-from kernels.catalog import VARIANTS
-from kernels.variant import Variant
-from models.advisor import Advice, Advisor
-from models.candidates import Source
+from conv_advisor.data.errors import NoAdvice
+from conv_advisor.data.measurement import Device, Outcome
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.summary import Summary
+from conv_advisor.kernels.catalog import VARIANTS
+from conv_advisor.kernels.variant import Variant
+from conv_advisor.models.advisor import Advice, Advisor
+from conv_advisor.models.candidates import Source
 from tests.models import hand_made
 from tests.models.hand_made import CATALOGUE, LARGE, LEAST_MS, MIDDLE, POINTWISE, SMALL
 from tests.models.synthetic import MEASURED_AT

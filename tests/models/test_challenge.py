@@ -11,14 +11,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from models import train as training
-from models.challenge import Challenge, _without, challenge, hold_out
-from models.costs import from_table, layer_of
-from models.grow import Options
-from models.threads import Each, threads
-from models.train import train
-from models.tree_file import TreeModel
-from models.walk import OnCores, Walk
+from conv_advisor.models import train as training
+from conv_advisor.models.challenge import Challenge, _without, challenge, hold_out
+from conv_advisor.models.costs import from_table, layer_of
+from conv_advisor.models.grow import Options
+from conv_advisor.models.threads import Each, threads
+from conv_advisor.models.train import train
+from conv_advisor.models.tree_file import TreeModel
+from conv_advisor.models.walk import OnCores, Walk
 from tests.models import synthetic
 
 DEVICE_ID = synthetic.DEVICE.id

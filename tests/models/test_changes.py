@@ -7,9 +7,9 @@ import json
 import msgspec
 import pytest
 
-from data.problem import ConvProblem
-from models.changes import MOST_SHOWN, Changes, changes_between
-from models.judging import Result
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.models.changes import MOST_SHOWN, Changes, changes_between
+from conv_advisor.models.judging import Result
 
 
 def result(size: int, variant: str, slowdown: float) -> Result:

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data.errors import NotEnoughData, UnknownDevice
-from data.measurement import Device, L2State, Measurement, Outcome, relative_noise
-from data.parquet import measurements_to_table
-from data.problem import ConvProblem
-from kernels.catalog import VARIANTS
-from models.costs import device_of, from_table, is_tied, layer_of, roofline_ms
+from conv_advisor.data.errors import NotEnoughData, UnknownDevice
+from conv_advisor.data.measurement import Device, L2State, Measurement, Outcome, relative_noise
+from conv_advisor.data.parquet import measurements_to_table
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.catalog import VARIANTS
+from conv_advisor.models.costs import device_of, from_table, is_tied, layer_of, roofline_ms
 from tests.models.synthetic import DEVICE, MEASURED_AT
 
 PROBLEM = ConvProblem.parse("14-1-3-256-128")

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data import networks
-from data.errors import ModelRejected
-from data.problem import ConvProblem, DType, Layout
-from models.domain import COLUMNS, LEAST_LIMIT, WEIGHTS, Domain, coordinates, domain_of, learn_domain
-from models.registry import SHIPPED
-from models.tree_file import CARD_FILE, DOMAIN, TREE_FILE, TreeModel, read, with_card, write
+from conv_advisor.data import networks
+from conv_advisor.data.errors import ModelRejected
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.models.domain import COLUMNS, LEAST_LIMIT, WEIGHTS, Domain, coordinates, domain_of, learn_domain
+from conv_advisor.models.registry import SHIPPED
+from conv_advisor.models.tree_file import CARD_FILE, DOMAIN, TREE_FILE, TreeModel, read, with_card, write
 from tests.models import hand_made
 
 LAYERS = ("14-1-3-256-128", "28-1-3-128-64", "56-1-1-64-256", "7-1-1-512-832", "28-1-5-32-16")

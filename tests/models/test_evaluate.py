@@ -10,22 +10,22 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from data import networks
-from data.errors import InvalidInput, NotEnoughData
-from data.measurement import Measurement, Outcome, Pick
-from data.parquet import measurements_to_table, picks_to_table
-from data.problem import ConvProblem
-from models import evaluate as evaluation
-from models import fits
-from models.challenge import hold_out
-from models.costs import Costs, from_table, layer_of
-from models.evaluate import evaluate, scores_of
-from models.grow import Options, Orders
-from models.judging import Result, Score, TimeError, first_then, judge, single_best_order, time_errors
-from models.peers import Peers
-from models.train import train
-from models.tree_file import TreeModel
-from models.tuning import Trial, Worth
+from conv_advisor.data import networks
+from conv_advisor.data.errors import InvalidInput, NotEnoughData
+from conv_advisor.data.measurement import Measurement, Outcome, Pick
+from conv_advisor.data.parquet import measurements_to_table, picks_to_table
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.models import evaluate as evaluation
+from conv_advisor.models import fits
+from conv_advisor.models.challenge import hold_out
+from conv_advisor.models.costs import Costs, from_table, layer_of
+from conv_advisor.models.evaluate import evaluate, scores_of
+from conv_advisor.models.grow import Options, Orders
+from conv_advisor.models.judging import Result, Score, TimeError, first_then, judge, single_best_order, time_errors
+from conv_advisor.models.peers import Peers
+from conv_advisor.models.train import train
+from conv_advisor.models.tree_file import TreeModel
+from conv_advisor.models.tuning import Trial, Worth
 from tests.models import synthetic
 
 DEVICE_ID = synthetic.DEVICE.id

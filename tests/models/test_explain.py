@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from data.problem import ConvProblem, DType, Layout
-from models.explain import QUANTITIES, Branch, explain, favourites
-from models.features import FEATURES, features
-from models.registry import Registry
-from models.tree_file import TreeModel, path, walk
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.models.explain import QUANTITIES, Branch, explain, favourites
+from conv_advisor.models.features import FEATURES, features
+from conv_advisor.models.registry import Registry
+from conv_advisor.models.tree_file import TreeModel, path, walk
 from tests.models import hand_made
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from data.problem import ConvProblem
-from models.gate import LEAST_PROBLEMS, objections
-from models.judging import Result
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.models.gate import LEAST_PROBLEMS, objections
+from conv_advisor.models.judging import Result
 
 LAYER = ConvProblem.parse("7-1-3-8-8")
 

@@ -9,15 +9,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from data.problem import DType, Layout
-from models import grow
-from models.costs import Costs, from_table
-from models.features import FEATURES, features
-from models.grow import Options
-from models.hints import HINTS
-from models.teacher import Lesson, Teacher
-from models.train import fit_beside
-from models.tree_file import RANKING_ARRAYS, TreeModel, walk
+from conv_advisor.data.problem import DType, Layout
+from conv_advisor.models import grow
+from conv_advisor.models.costs import Costs, from_table
+from conv_advisor.models.features import FEATURES, features
+from conv_advisor.models.grow import Options
+from conv_advisor.models.hints import HINTS
+from conv_advisor.models.teacher import Lesson, Teacher
+from conv_advisor.models.train import fit_beside
+from conv_advisor.models.tree_file import RANKING_ARRAYS, TreeModel, walk
 from tests.models import synthetic
 
 

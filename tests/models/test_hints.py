@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from data.measurement import Device
-from data.problem import ConvProblem, DType, Layout
-from kernels.cuda import implicit_gemm_choice
-from kernels.cuda.implicit_gemm_tensor_plan import Cut
-from models.costs import roofline_ms
-from models.hints import HINTS, hint_matrix
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels.cuda import implicit_gemm_choice
+from conv_advisor.kernels.cuda.implicit_gemm_tensor_plan import Cut
+from conv_advisor.models.costs import roofline_ms
+from conv_advisor.models.hints import HINTS, hint_matrix
 
 H200 = Device(id="nvidia-h200", name="NVIDIA H200", kind="cuda", capability="9.0", processors=132)
 CPU = Device(id="cpu", name="CPU", kind="cpu", processors=8)

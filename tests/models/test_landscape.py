@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from data.errors import InvalidInput
-from data.problem import ConvProblem
-from models.advisor import Advisor
-from models.landscape import Axis, survey
-from models.registry import Registry
+from conv_advisor.data.errors import InvalidInput
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.models.advisor import Advisor
+from conv_advisor.models.landscape import Axis, survey
+from conv_advisor.models.registry import Registry
 from tests.models import hand_made
 
 LAYER = ConvProblem.parse("14-1-3-256-128")

@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from data.errors import NoAdvice
-from data.problem import Layout
-from kernels.reference import tolerance
-from models.accuracy import ErrorSource
-from models.advisor import Advisor, Exclusion
-from models.candidates import Source
-from models.features import FEATURES
-from models.pareto import SAME_ERROR, Bounds, Point, dominates, in_other_layout, other_layout, weigh
-from models.tree_file import with_card
+from conv_advisor.data.errors import NoAdvice
+from conv_advisor.data.problem import Layout
+from conv_advisor.kernels.reference import tolerance
+from conv_advisor.models.accuracy import ErrorSource
+from conv_advisor.models.advisor import Advisor, Exclusion
+from conv_advisor.models.candidates import Source
+from conv_advisor.models.features import FEATURES
+from conv_advisor.models.pareto import SAME_ERROR, Bounds, Point, dominates, in_other_layout, other_layout, weigh
+from conv_advisor.models.tree_file import with_card
 from tests.models import hand_made
 from tests.models.hand_made import CATALOGUE, LEAST_MS, SMALL
 from tests.models.test_advisor import measured, summary

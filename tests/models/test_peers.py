@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 from benchmarks.rivals.rows import ADVICE, DEFAULT, ORACLE, TUNED, Row, write
-from data import parquet
-from data.errors import StoreError
-from data.problem import ConvProblem
-from models.peers import PEERS, RULES, read_peers
-from models.tuning import Trial
+from conv_advisor.data import parquet
+from conv_advisor.data.errors import StoreError
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.models.peers import PEERS, RULES, read_peers
+from conv_advisor.models.tuning import Trial
 
 PROBLEM = ConvProblem.parse("7-1-3-8-8", dtype="float16", layout="nhwc")
 HEURISTIC_B = "cudnn.graph.heuristic_b"

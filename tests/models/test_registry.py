@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.errors import ModelRejected, UnknownDevice, UnknownModel
-from data.measurement import Device
-from models.registry import POINTER_FILE, Registry
-from models.tree_file import TREE_FILE, TreeModel, write
+from conv_advisor.data.errors import ModelRejected, UnknownDevice, UnknownModel
+from conv_advisor.data.measurement import Device
+from conv_advisor.models.registry import POINTER_FILE, Registry
+from conv_advisor.models.tree_file import TREE_FILE, TreeModel, write
 from tests.models import hand_made
 
 ID = hand_made.DEVICE.id

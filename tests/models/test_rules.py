@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from data.measurement import Device
-from data.problem import ConvProblem, DType, Layout
-from data.sampling import sample_problems
-from kernels.catalog import VARIANTS
-from kernels.variant import Algorithm, Backend, Rule, Variant, all_of, dtype_in, groups_1, no_workspace, parts_of
-from models import rules as rules_module
-from models.rules import Rules
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.data.sampling import sample_problems
+from conv_advisor.kernels.catalog import VARIANTS
+from conv_advisor.kernels.variant import (
+    Algorithm,
+    Backend,
+    Rule,
+    Variant,
+    all_of,
+    dtype_in,
+    groups_1,
+    no_workspace,
+    parts_of,
+)
+from conv_advisor.models import rules as rules_module
+from conv_advisor.models.rules import Rules
 from tests.shapes import EDGE_SHAPES
 
 DEVICES = [

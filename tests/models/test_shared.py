@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from sqlalchemy import insert, select, update
 
-from data.errors import StoreError, UnknownDevice, UnknownModel
-from data.store import Store
-from data.tables import ACTIVE_MODELS, MODELS
-from models.registry import POINTER_FILE, Registry
-from models.shared import SharedModels
-from models.tree_file import TREE_FILE, TreeModel, write
+from conv_advisor.data.errors import StoreError, UnknownDevice, UnknownModel
+from conv_advisor.data.store import Store
+from conv_advisor.data.tables import ACTIVE_MODELS, MODELS
+from conv_advisor.models.registry import POINTER_FILE, Registry
+from conv_advisor.models.shared import SharedModels
+from conv_advisor.models.tree_file import TREE_FILE, TreeModel, write
 from tests.models import hand_made
 
 ID = hand_made.DEVICE.id

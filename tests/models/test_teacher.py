@@ -11,10 +11,10 @@ import pytest
 from sklearn.tree import ExtraTreeRegressor
 from threadpoolctl import threadpool_limits
 
-from models import teacher, walk
-from models.costs import Costs, from_table
-from models.features import feature_matrix
-from models.teacher import (
+from conv_advisor.models import teacher, walk
+from conv_advisor.models.costs import Costs, from_table
+from conv_advisor.models.features import feature_matrix
+from conv_advisor.models.teacher import (
     CAP,
     Teacher,
     _cost_by_time,
@@ -24,7 +24,7 @@ from models.teacher import (
     sample_like,
     saturate,
 )
-from models.train import training_set
+from conv_advisor.models.train import training_set
 from tests.models import synthetic
 
 

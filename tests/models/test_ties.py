@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.advisor import Advisor
-from models.ties import SHARE_OF_SPREAD, level
+from conv_advisor.models.advisor import Advisor
+from conv_advisor.models.ties import SHARE_OF_SPREAD, level
 from tests.models import hand_made
 from tests.models.hand_made import CATALOGUE, SMALL
 

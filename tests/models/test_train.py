@@ -11,21 +11,21 @@ import pyarrow as pa
 import pytest
 from threadpoolctl import threadpool_limits
 
-from data.errors import NotEnoughData, UnknownDevice
-from data.parquet import SCHEMA, measurements_to_table, table_to_measurements
-from data.parquet import read as read_rows
-from data.problem import DType, Layout
-from data.steadiness import refuse_unsteady_rows
-from models.advisor import Advisor
-from models.costs import from_table
-from models.features import feature_matrix, features
-from models.graft import nodes_of
-from models.grow import Options
-from models.judging import Score, judge
-from models.registry import SHIPPED
-from models.teacher import sample_like, saturate
-from models.train import data_digest, fit_beside, train, training_set
-from models.tree_file import CARD_FILE, TREE_FILE, TreeModel, read, walk, write
+from conv_advisor.data.errors import NotEnoughData, UnknownDevice
+from conv_advisor.data.parquet import SCHEMA, measurements_to_table, table_to_measurements
+from conv_advisor.data.parquet import read as read_rows
+from conv_advisor.data.problem import DType, Layout
+from conv_advisor.data.steadiness import refuse_unsteady_rows
+from conv_advisor.models.advisor import Advisor
+from conv_advisor.models.costs import from_table
+from conv_advisor.models.features import feature_matrix, features
+from conv_advisor.models.graft import nodes_of
+from conv_advisor.models.grow import Options
+from conv_advisor.models.judging import Score, judge
+from conv_advisor.models.registry import SHIPPED
+from conv_advisor.models.teacher import sample_like, saturate
+from conv_advisor.models.train import data_digest, fit_beside, train, training_set
+from conv_advisor.models.tree_file import CARD_FILE, TREE_FILE, TreeModel, read, walk, write
 from tests.models import synthetic
 from tests.models.conftest import CREATED, QUICK
 

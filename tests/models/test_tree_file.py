@@ -15,11 +15,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save
 
-from data.errors import ModelRejected
-from data.problem import ConvProblem
-from models.advisor import Advisor
-from models.features import features
-from models.tree_file import (
+from conv_advisor.data.errors import ModelRejected
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.models.advisor import Advisor
+from conv_advisor.models.features import features
+from conv_advisor.models.tree_file import (
     CARD_FILE,
     RANKING_ARRAYS,
     TREE_FILE,

@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from data.measurement import Outcome
-from data.problem import ConvProblem
-from models.advisor import Advisor
-from models.calibration import Outcomes, calibrate, calibration, calibration_error, outcomes
-from models.candidates import Choice, Source
-from models.challenge import hold_out
-from models.costs import from_table
-from models.domain import learn_domain
-from models.registry import SHIPPED
-from models.train import fit
-from models.tree_file import DOMAIN, read, with_card
-from models.trust import WITHIN, chance_of_best, trust_in
+from conv_advisor.data.measurement import Outcome
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.models.advisor import Advisor
+from conv_advisor.models.calibration import Outcomes, calibrate, calibration, calibration_error, outcomes
+from conv_advisor.models.candidates import Choice, Source
+from conv_advisor.models.challenge import hold_out
+from conv_advisor.models.costs import from_table
+from conv_advisor.models.domain import learn_domain
+from conv_advisor.models.registry import SHIPPED
+from conv_advisor.models.train import fit
+from conv_advisor.models.tree_file import DOMAIN, read, with_card
+from conv_advisor.models.trust import WITHIN, chance_of_best, trust_in
 from tests.models import hand_made, synthetic
 from tests.models.hand_made import CATALOGUE, LARGE, SMALL
 from tests.models.test_advisor import measured, summary

@@ -7,11 +7,11 @@ import math
 
 import pytest
 
-from data.measurement import Measurement, Outcome
-from data.parquet import measurements_to_table
-from data.problem import ConvProblem
-from models.costs import Costs, from_table
-from models.upgrade import BEST, Shift, compare
+from conv_advisor.data.measurement import Measurement, Outcome
+from conv_advisor.data.parquet import measurements_to_table
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.models.costs import Costs, from_table
+from conv_advisor.models.upgrade import BEST, Shift, compare
 from tests.models import synthetic
 
 KEYS = ["7-1-1-8-8", "7-1-1-8-9", "7-1-1-9-9"]

@@ -10,11 +10,11 @@ import pytest
 from sklearn.ensemble import HistGradientBoostingRegressor
 from sklearn.tree import ExtraTreeRegressor
 
-from data.errors import InvalidInput
-from models import walk_gpu
-from models.tree_file import LEAF
-from models.walk import NODE, ON_CORES, Tree, boosted_nodes_of, nodes_of
-from models.walk_gpu import OnGpu
+from conv_advisor.data.errors import InvalidInput
+from conv_advisor.models import walk_gpu
+from conv_advisor.models.tree_file import LEAF
+from conv_advisor.models.walk import NODE, ON_CORES, Tree, boosted_nodes_of, nodes_of
+from conv_advisor.models.walk_gpu import OnGpu
 
 N_FEATURES = 5
 

@@ -8,14 +8,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from models import walk_gpu
-from models.costs import from_table
-from models.fits import fit_each
-from models.grow import Options
-from models.train import train
-from models.tree_file import TreeModel
-from models.walk import ON_CORES
-from models.walk_gpu import OnGpu
+from conv_advisor.models import walk_gpu
+from conv_advisor.models.costs import from_table
+from conv_advisor.models.fits import fit_each
+from conv_advisor.models.grow import Options
+from conv_advisor.models.train import train
+from conv_advisor.models.tree_file import TreeModel
+from conv_advisor.models.walk import ON_CORES
+from conv_advisor.models.walk_gpu import OnGpu
 from tests.models import synthetic
 from tests.models.conftest import CREATED
 from tests.models.test_walk import boosted, forest, rows

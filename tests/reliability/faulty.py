@@ -11,16 +11,16 @@ import time
 from functools import partial
 from pathlib import Path
 
-import app.cli
-import app.main
-from app.engine import Engine
-from app.settings import Settings
-from data import parquet
-from data.errors import LaunchFailed
-from data.measurement import Measurement, Outcome
-from data.problem import ConvProblem
-from kernels.runner import FirstRun, Operands
-from kernels.variant import Launch
+import conv_advisor.app.cli
+import conv_advisor.app.main
+from conv_advisor.app.engine import Engine
+from conv_advisor.app.settings import Settings
+from conv_advisor.data import parquet
+from conv_advisor.data.errors import LaunchFailed
+from conv_advisor.data.measurement import Measurement, Outcome
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.runner import FirstRun, Operands
+from conv_advisor.kernels.variant import Launch
 from tests.app.serving import CRASHING, FAST, GPU, HANGING, recording
 from tests.fakes import ReplayRunner, open_replay
 
@@ -67,11 +67,11 @@ def main() -> None:
     def open_engine(settings: Settings) -> Engine:
         return Engine(path, max_queue=settings.max_queue, opener=OPENER, start_timeout_s=settings.start_timeout_s)
 
-    app.main.create_app = partial(
-        app.main.create_app, open_engine=open_engine, timings=Path(path).with_name("no timings")
+    conv_advisor.app.main.create_app = partial(
+        conv_advisor.app.main.create_app, open_engine=open_engine, timings=Path(path).with_name("no timings")
     )
     sys.argv = ["conv-advisor", *command]
-    app.cli.main()
+    conv_advisor.app.cli.main()
 
 
 if __name__ == "__main__":

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import httpx
 
-from app.settings import PREFIX
-from models.tree_file import TreeModel
+from conv_advisor.app.settings import PREFIX
+from conv_advisor.models.tree_file import TreeModel
 from tests.app.serving import LARGE, SMALL, TIMES_MS, keep_tree, small_tree
 from tests.processes import eventually
 from tests.reliability.faulty import PACE, write_recording

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from fastapi.exceptions import RequestValidationError
 
-from data.errors import ConvAdvisorError
+from conv_advisor.data.errors import ConvAdvisorError
 from tests.app.serving import serving
 from tests.reliability.bodies import PROBLEMS, Sent, bodies, decode, originals
 from tests.reliability.scale import count

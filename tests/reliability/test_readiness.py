@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from app.ready import LONGEST_S, Readiness
-from data.errors import StoreError
-from data.presence import Presence
-from data.store import Store
-from models.registry import Registry
-from models.shared import SharedModels
+from conv_advisor.app.ready import LONGEST_S, Readiness
+from conv_advisor.data.errors import StoreError
+from conv_advisor.data.presence import Presence
+from conv_advisor.data.store import Store
+from conv_advisor.models.registry import Registry
+from conv_advisor.models.shared import SharedModels
 from tests.app.serving import GPU, LAYER, TIMES_MS, small_tree
 from tests.databases import new_postgresql
 from tests.processes import eventually, slowness

@@ -12,13 +12,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from app.answers.advice import advice_json
-from app.answers.models import model_answer
-from data.errors import ModelRejected, NoAdvice
-from models.advisor import Advisor
-from models.features import features
-from models.registry import Entry
-from models.tree_file import TreeModel, path_nodes, read, walk
+from conv_advisor.app.answers.advice import advice_json
+from conv_advisor.app.answers.models import model_answer
+from conv_advisor.data.errors import ModelRejected, NoAdvice
+from conv_advisor.models.advisor import Advisor
+from conv_advisor.models.features import features
+from conv_advisor.models.registry import Entry
+from conv_advisor.models.tree_file import TreeModel, path_nodes, read, walk
 from tests.app.serving import GPU, LARGE, SMALL, TIMES_MS, small_tree
 from tests.models import hand_made
 from tests.reliability.scale import count
