@@ -10,11 +10,8 @@ from pathlib import Path
 
 from fastapi import FastAPI
 
-from conv_advisor.app import errors, openapi
-from conv_advisor.app.application import Application
-from conv_advisor.app.border import Border
-from conv_advisor.app.guard.hosts import Hosts
 from conv_advisor.app.guard.middleware import Guard, keyring_of, rates_of
+from conv_advisor.app.hosts import Hosts
 from conv_advisor.app.observe import traces
 from conv_advisor.app.observe.meter import Meter
 from conv_advisor.app.observe.registry import Metrics
@@ -33,9 +30,13 @@ from conv_advisor.app.routes import (
     session,
 )
 from conv_advisor.app.routes import metrics as scraped
-from conv_advisor.app.service import OpenEngine, Service, open_engine
+from conv_advisor.app.server import openapi
+from conv_advisor.app.server.application import Application
+from conv_advisor.app.server.border import Border
+from conv_advisor.app.service.service import OpenEngine, Service, open_engine
 from conv_advisor.app.settings import Settings
-from conv_advisor.app.shipped import TIMINGS
+from conv_advisor.app.wire import errors
+from conv_advisor.data.shipped import TIMINGS
 
 _DESCRIPTION = """
 Which convolution algorithm is fastest for this layer on this GPU: measured, learned, served.

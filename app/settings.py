@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from pydantic import AliasChoices, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from conv_advisor.app.guard.hosts import ANY, LOOPBACK, is_loopback
+from conv_advisor.app.hosts import ANY, LOOPBACK, is_loopback
 from conv_advisor.data.errors import InvalidInput
 
 PREFIX: Final = "CONV_ADVISOR_"

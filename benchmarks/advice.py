@@ -27,7 +27,7 @@ from benchmarks.rivals.orders import TIMINGS, Named, Near, of_networks, orders, 
 from benchmarks.rivals.rows import JOURNAL, LAYER, Row, append, merge, read, write
 from benchmarks.rivals.tables import report
 from benchmarks.rivals.worker import Worker
-from conv_advisor.app.attempt import outcome_of
+from conv_advisor.app.sweep.attempt import outcome_of
 from conv_advisor.data import networks
 from conv_advisor.data.errors import ConvAdvisorError, LaunchFailed, WorkerError
 from conv_advisor.data.measurement import Outcome

@@ -19,10 +19,10 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from conv_advisor.app.shipped import TIMINGS
 from conv_advisor.data import parquet
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.data.shipped import TIMINGS
 from conv_advisor.models.advisor import Advisor
 from conv_advisor.models.costs import Costs, device_of, from_table
 from conv_advisor.models.domain import domain_of

@@ -18,8 +18,8 @@ import numpy as np
 from benchmarks.contest.choice import CUDNN, OURS
 from benchmarks.measured import ALL_COLUMNS, best_of, is_win, mean_ratio
 from benchmarks.plots.pages import number, percent, table
-from conv_advisor.app.shipped import TIMINGS
 from conv_advisor.data import parquet
+from conv_advisor.data.shipped import TIMINGS
 from conv_advisor.models.costs import Costs, from_table
 
 KINDS: Final = {"one channel a group": True, "several channels a group": False}

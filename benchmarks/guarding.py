@@ -29,10 +29,11 @@ from rich.table import Table
 from starlette.types import ASGIApp, Message
 
 from benchmarks.wrk import Load, Server, read_wrk
-from conv_advisor.app.application import Application
-from conv_advisor.app.guard.tokens import Scope, entry_of, make_token
+from conv_advisor.app.guard.tokens import entry_of, make_token
 from conv_advisor.app.main import create_app
+from conv_advisor.app.server.application import Application
 from conv_advisor.app.settings import Settings
+from conv_advisor.app.wire.caller import Scope
 from conv_advisor.data.networks import problems
 
 DEVICE: Final = "nvidia-h200"

@@ -24,14 +24,14 @@ from benchmarks.contest.rows import Row, merge, read, write
 from benchmarks.contest.scores import COLUMNS, H200, Peaks, missing
 from benchmarks.contest.tables import N_LAYERS, missing_text, report
 from benchmarks.options import interruptible, list_of, say, shard
-from conv_advisor.app.attempt import outcome_of
-from conv_advisor.app.engine import DEFAULT_OPENER, Engine
-from conv_advisor.app.shipped import TIMINGS
-from conv_advisor.app.sweep import shard_of
+from conv_advisor.app.sweep.attempt import outcome_of
+from conv_advisor.app.sweep.sweep import shard_of
+from conv_advisor.app.workers.engine import DEFAULT_OPENER, Engine
 from conv_advisor.data.errors import ConvAdvisorError, DeadlineExceeded, LaunchFailed, WorkerDied
 from conv_advisor.data.measurement import Device, L2State, Outcome
 from conv_advisor.data.networks import SEED_BATCHES, problems
 from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.data.shipped import TIMINGS
 from conv_advisor.kernels.stopping import StopRule
 
 CHECKPOINT_S: Final = 60.0

@@ -19,8 +19,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from conv_advisor.app.asked import AskedLayer
-from conv_advisor.app.layers import Reader, read_one
+from conv_advisor.app.advice.asked import AskedLayer
+from conv_advisor.app.advice.layers import Reader, read_one
 from conv_advisor.data.networks import held_out_layers
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.data.sampling import sample_problems

@@ -25,9 +25,9 @@ import pyarrow as pa
 
 from benchmarks.options import say, shard
 from benchmarks.rivals.orders import timing_files
-from conv_advisor.app.shipped import TIMINGS
 from conv_advisor.data import parquet
 from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.data.shipped import TIMINGS
 from conv_advisor.kernels.bench import BenchOptions, measure, open_runner
 from conv_advisor.kernels.catalog import VARIANTS
 from conv_advisor.kernels.runner import Runner

@@ -22,11 +22,12 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from conv_advisor.app import worker
-from conv_advisor.app.cluster.engine import AnyEngine, ClusterEngine
-from conv_advisor.app.cluster.link import Link
-from conv_advisor.app.engine import Engine
-from conv_advisor.app.sweep import sweep
+from conv_advisor.app.sweep.sweep import sweep
+from conv_advisor.app.workers import tasks
+from conv_advisor.app.workers.any_engine import AnyEngine
+from conv_advisor.app.workers.cluster.engine import ClusterEngine
+from conv_advisor.app.workers.cluster.link import Link
+from conv_advisor.app.workers.engine import Engine
 from conv_advisor.data import networks
 from conv_advisor.data.measurement import Outcome
 from conv_advisor.data.problem import ConvProblem, DType, Layout
@@ -184,7 +185,7 @@ def _measure(
 
 
 def _variants(engine: AnyEngine) -> list[str]:
-    device = engine.run(worker.describe_device, deadline_s=START_TIMEOUT_S)
+    device = engine.run(tasks.describe_device, deadline_s=START_TIMEOUT_S)
     return [variant.id for variant in catalog.for_device_kind(device.kind)]
 
 

@@ -39,10 +39,10 @@ from benchmarks.serving_asks import (
     tensors_of,
 )
 from benchmarks.wrk import Load, Server, run_wrk, served
-from conv_advisor.app.shipped import TIMINGS, import_shipped
 from conv_advisor.data.networks import problems
 from conv_advisor.data.problem import DType, Layout
 from conv_advisor.data.sampling import sample_problems
+from conv_advisor.data.shipped import TIMINGS, import_shipped
 from conv_advisor.data.store import Store
 
 TENSOR_SHAPE: Final = (10, 64, 64, 64)

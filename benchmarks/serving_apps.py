@@ -16,17 +16,17 @@ from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
-from conv_advisor.app import drain
-from conv_advisor.app.answers.convolutions import convolution_metadata, convolution_summary
-from conv_advisor.app.body import Bytes, read
-from conv_advisor.app.border import CAUTION
-from conv_advisor.app.convolution import Attempt, ChosenBy, Convolution
+from conv_advisor.app.convolve.answers import convolution_metadata, convolution_summary
+from conv_advisor.app.convolve.convolution import Attempt, ChosenBy, Convolution
+from conv_advisor.app.convolve.orders import order_from_inference, order_from_npy, order_from_safetensors
 from conv_advisor.app.main import create_app
-from conv_advisor.app.npy import write_npy
-from conv_advisor.app.oip import LENGTH_HEADER, read_inference, write_inference
-from conv_advisor.app.orders import order_from_inference, order_from_npy, order_from_safetensors
+from conv_advisor.app.server import drain
+from conv_advisor.app.server.border import CAUTION
 from conv_advisor.app.settings import load_settings
-from conv_advisor.app.tensors import write_safetensors
+from conv_advisor.app.wire.body import Bytes, read
+from conv_advisor.app.wire.npy import write_npy
+from conv_advisor.app.wire.open_inference import LENGTH_HEADER, read_inference, write_inference
+from conv_advisor.app.wire.safetensors import write_safetensors
 from conv_advisor.data.measurement import Device, Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem
 

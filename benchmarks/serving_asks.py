@@ -14,8 +14,8 @@ from typing import Any, Final
 import numpy as np
 from safetensors.numpy import save
 
-from conv_advisor.app.npy import write_npy
-from conv_advisor.app.service import KEPT_PARTS
+from conv_advisor.app.service.service import KEPT_PARTS
+from conv_advisor.app.wire.npy import write_npy
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.sampling import sample_problems
 

@@ -20,10 +20,10 @@ import numpy as np
 
 from benchmarks.measured import ALL_COLUMNS, load
 from benchmarks.plots.pages import number, percent, table
-from conv_advisor.app.shipped import TIMINGS
 from conv_advisor.data.errors import NotEnoughData
 from conv_advisor.data.networks import HELD_OUT, held_out_layers
 from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.shipped import TIMINGS
 from conv_advisor.models.advisor import Advisor
 from conv_advisor.models.costs import Costs, layer_of
 from conv_advisor.models.registry import SHIPPED

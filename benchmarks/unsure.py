@@ -23,11 +23,11 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.rivals.orders import timing_files
-from conv_advisor.app.shipped import TIMINGS
 from conv_advisor.data import parquet
 from conv_advisor.data.errors import InvalidProblem
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.data.problem_file import read_problems
+from conv_advisor.data.shipped import TIMINGS
 from conv_advisor.models.costs import Costs, from_table
 from conv_advisor.models.features import feature_matrix
 from conv_advisor.models.teacher import CAP, sample_like, saturate

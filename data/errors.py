@@ -1,4 +1,4 @@
-"""Everything that can go wrong, as one tree; HTTP statuses are assigned elsewhere (app/errors.py).
+"""Everything that can go wrong, as one tree; HTTP statuses are assigned elsewhere (app/wire/errors.py).
 
 ConvAdvisorError
 ├── InvalidInput            a field has a value that is not allowed

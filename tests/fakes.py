@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from conv_advisor.app.worker import report_progress
+from conv_advisor.app.workers.tasks import report_progress
 from conv_advisor.data import parquet
 from conv_advisor.data.errors import (
     CompileFailed,
@@ -32,7 +32,7 @@ from conv_advisor.kernels.stopping import StopRule
 from conv_advisor.kernels.variant import Launch, Variant
 
 if TYPE_CHECKING:
-    from conv_advisor.app.retrain import Trained
+    from conv_advisor.models.retrain import Trained
     from conv_advisor.models.tree_file import TreeModel
 
 
@@ -331,7 +331,7 @@ def small_tree(best_ms: float) -> TreeModel:
 
 def train_quickly(_store_url: str, _home: Path, request: dict[str, Any]) -> Trained:
     """What training gives, at once: a tree that is to be put in charge."""
-    from conv_advisor.app.retrain import Trained
+    from conv_advisor.models.retrain import Trained
 
     tree = small_tree(0.02)
     return Trained(tree, {"device": request["device"], "model": tree.id, "promoted": True, "forced": True})

@@ -37,7 +37,7 @@ def test_a_room_imports_without_the_gpu_stack(room: str) -> None:
     assert finished.returncode == 0, finished.stderr
 
 
-NEED_DASK = ("conv_advisor.app.cluster.node",)
+NEED_DASK = ("conv_advisor.app.workers.cluster.node",)
 """What runs inside a Dask worker."""
 
 

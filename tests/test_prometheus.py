@@ -19,7 +19,8 @@ from typing import Any
 import httpx
 import pytest
 
-from conv_advisor.app.guard.tokens import Scope, entry_of, make_token
+from conv_advisor.app.guard.tokens import entry_of, make_token
+from conv_advisor.app.wire.caller import Scope
 from conv_advisor.data.measurement import Device
 from tests.app.serving import keep_tree, small_tree
 from tests.processes import eventually

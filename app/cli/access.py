@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from conv_advisor.app.cli.output import split_enum
-from conv_advisor.app.guard.tokens import Keyring, Scope, entry_of, make_token
+from conv_advisor.app.guard.tokens import Keyring, entry_of, make_token
+from conv_advisor.app.wire.caller import Scope
 from conv_advisor.data.errors import InvalidInput
 
 

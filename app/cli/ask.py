@@ -15,7 +15,7 @@ from conv_advisor.data.errors import InvalidInput, UnknownDevice
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 
 if TYPE_CHECKING:
-    from conv_advisor.app.advice import Limits
+    from conv_advisor.app.advice.advise import Limits
     from conv_advisor.data.store import Store
     from conv_advisor.models.advisor import Advice, Advisor
 
@@ -51,7 +51,7 @@ def advise(
     as_json: AsJson = False,
 ) -> None:
     """Say which variant is fastest for a layer, how fast, how sure, and why the others are out."""
-    from conv_advisor.app.advice import Limits
+    from conv_advisor.app.advice.advise import Limits
     from conv_advisor.app.cli import details
     from conv_advisor.models.pareto import Bounds
 
@@ -85,7 +85,7 @@ def advice_for(problem: ConvProblem, device_id: str, settings: Settings) -> Advi
         The device has neither a model nor measurements.
     NoAdvice, ModelRejected, StoreError
     """
-    from conv_advisor.app.advice import Limits
+    from conv_advisor.app.advice.advise import Limits
 
     advisor, store = _advisor_for(device_id, settings)
     return _advise(advisor, store, problem, Limits(device_id, settings.workspace_limit_bytes, False))
@@ -127,7 +127,7 @@ def _advise(advisor: Advisor, store: Store | None, problem: ConvProblem, limits:
 
 def _show(advice: Advice, as_json: bool) -> None:
     if as_json:
-        from conv_advisor.app.answers.advice import advice_answer
+        from conv_advisor.app.wire.answers.advice import advice_answer
 
         print_json(advice_answer(advice))
         return

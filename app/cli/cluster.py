@@ -21,8 +21,8 @@ def scheduler(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free one.")] = 8786,
 ) -> None:
     """Run the scheduler of a cluster: TLS where CONV_ADVISOR_SCHEDULER_{CA,CERT,KEY}_FILE are set."""
-    from conv_advisor.app.cluster.link import link_from
-    from conv_advisor.app.cluster.start import serve_scheduler
+    from conv_advisor.app.workers.cluster.link import link_from
+    from conv_advisor.app.workers.cluster.start import serve_scheduler
 
     protocol = "tls" if load_settings().scheduler_cert_file else "tcp"
     settings = load_settings(scheduler=f"{protocol}://{f'[{host}]' if ':' in host else host}:{port}")
@@ -40,8 +40,8 @@ def worker(
     ] = None,
 ) -> None:
     """Run workers of a cluster, one a device; every machine that has GPUs runs this."""
-    from conv_advisor.app.cluster.link import link_from
-    from conv_advisor.app.cluster.start import serve_workers
+    from conv_advisor.app.workers.cluster.link import link_from
+    from conv_advisor.app.workers.cluster.start import serve_workers
 
     settings = load_settings(scheduler=scheduler)
     link = link_from(settings)
@@ -56,7 +56,7 @@ def resolve_devices(text: str, settings: Settings) -> list[str]:
     ------
     InvalidInput
     """
-    from conv_advisor.app.engine import resolve_device
+    from conv_advisor.app.workers.engine import resolve_device
 
     named = [load_settings(device=word).device for word in split_words("device", text)]
     found = [resolve_device(device, start_timeout_s=settings.start_timeout_s) for device in named]

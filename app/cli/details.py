@@ -10,7 +10,7 @@ from conv_advisor.app.cli.output import print_json, print_table
 from conv_advisor.app.snippets.writer import Language
 
 if TYPE_CHECKING:
-    from conv_advisor.app.advice import Limits
+    from conv_advisor.app.advice.advise import Limits
     from conv_advisor.data.problem import ConvProblem
     from conv_advisor.data.store import Store
     from conv_advisor.data.summary import Summary
@@ -36,7 +36,7 @@ def show_pareto(
     ------
     NoAdvice, StoreError
     """
-    from conv_advisor.app.details import pareto_answer, weighed
+    from conv_advisor.app.advice.details import pareto_answer, weighed
 
     def known(problems: Sequence[ConvProblem]) -> Mapping[str, Mapping[str, Summary]]:
         return store.summaries(problems, limits.device_id) if store else {}
@@ -67,8 +67,8 @@ def show_neighbours(store: Store | None, advice: Advice, count: int, as_json: bo
     ------
     StoreError
     """
-    from conv_advisor.app.details import neighbours_answer
-    from conv_advisor.app.neighbours import Neighbourhoods
+    from conv_advisor.app.advice.details import neighbours_answer
+    from conv_advisor.app.service.neighbours import Neighbourhoods
 
     found = (
         Neighbourhoods(store).of(advice.problem, advice.device_id, count=count, advised=advice.variant) if store else []
@@ -88,7 +88,7 @@ def show_snippet(advice: Advice, variant: str | None, limits: Limits, language: 
     ------
     InvalidInput, NotApplicable, UnknownVariant
     """
-    from conv_advisor.app.details import snippet_answer, snippet_for
+    from conv_advisor.app.advice.details import snippet_answer, snippet_for
 
     snippet = snippet_for(advice, variant, limits.max_workspace_bytes, language)
     if as_json:

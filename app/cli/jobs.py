@@ -12,7 +12,7 @@ from conv_advisor.app.cli.output import AsJson, print_json, print_table
 from conv_advisor.app.settings import load_settings
 
 if TYPE_CHECKING:
-    from conv_advisor.app.jobs import Job, Jobs
+    from conv_advisor.app.jobs.table import Job, Jobs
 
 jobs = typer.Typer(help="Look at background jobs, and stop them.", no_args_is_help=True)
 
@@ -24,7 +24,7 @@ def list_(
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="So many of the newest.")] = 20, as_json: AsJson = False
 ) -> None:
     """Show the newest jobs, newest first."""
-    from conv_advisor.app.answers.jobs import job_answer
+    from conv_advisor.app.jobs.answers import job_answer
 
     with _opened() as opened:
         found = opened.list(limit)
@@ -51,7 +51,7 @@ def cancel(job_id: JobId, as_json: AsJson = False) -> None:
 
 @contextmanager
 def _opened() -> Iterator[Jobs]:
-    from conv_advisor.app.jobs import Jobs
+    from conv_advisor.app.jobs.table import Jobs
     from conv_advisor.data.store import Store
 
     with Store(load_settings().store_url) as store:
@@ -59,7 +59,7 @@ def _opened() -> Iterator[Jobs]:
 
 
 def _print(job: Job, as_json: bool) -> None:
-    from conv_advisor.app.answers.jobs import job_answer
+    from conv_advisor.app.jobs.answers import job_answer
 
     answer = job_answer(job)
     if as_json:

@@ -43,8 +43,8 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Train a tree on the store's measurements; it is used from then on if it is no worse on layers held out."""
-    from conv_advisor.app.retrain import retrain
     from conv_advisor.models.registry import SHIPPED
+    from conv_advisor.models.retrain import retrain
 
     settings, walk = load_settings(), _walk(gpu)
     folder = SHIPPED / device if ship else output
@@ -228,7 +228,7 @@ def _show_result(result: dict[str, Any]) -> None:
 
 @contextmanager
 def _filled_store(device: str) -> Iterator[Store]:
-    from conv_advisor.app.shipped import import_shipped
+    from conv_advisor.data.shipped import import_shipped
     from conv_advisor.data.store import Store
 
     with Store(load_settings().store_url) as store:

@@ -30,8 +30,8 @@ from conv_advisor.data.measurement import Device, L2State, Measurement
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 
 if TYPE_CHECKING:
-    from conv_advisor.app.cluster.engine import AnyEngine
-    from conv_advisor.app.sweep import SweepReport
+    from conv_advisor.app.sweep.sweep import SweepReport
+    from conv_advisor.app.workers.any_engine import AnyEngine
     from conv_advisor.kernels.bench import BenchOptions
 
 _RESULT: Final = ("variant", "outcome", "detail", "time_ms", "samples_ms", "workspace_bytes", "max_error", "plan")
@@ -58,7 +58,7 @@ def convolve(
     as_json: AsJson = False,
 ) -> None:
     """Run one convolution on random operands: verified against float64, then timed."""
-    from conv_advisor.app import worker
+    from conv_advisor.app.workers import tasks
     from conv_advisor.kernels import catalog
 
     if all_ and variant:
@@ -69,14 +69,14 @@ def convolve(
     wanted = [catalog.get(name).id for name in split_words("variant", variant)] if variant else []
     settings = load_settings(scheduler=scheduler, device=device)
     with _open_engines(device, settings) as (engine, *_):
-        found = engine.run(worker.describe_device, deadline_s=settings.start_timeout_s)
+        found = engine.run(tasks.describe_device, deadline_s=settings.start_timeout_s)
         if all_:
             wanted = [each.id for each in catalog.for_device_kind(found.kind)]
         if not wanted:
             wanted = _advised(problem, found, settings, top)
         options = _options(settings, l2, seed)
         deadline_s = settings.convolution_deadline_s * len(wanted)
-        measurements = engine.run(worker.measure, problem, wanted, options, "", deadline_s=deadline_s)
+        measurements = engine.run(tasks.measure, problem, wanted, options, "", deadline_s=deadline_s)
     _show_measurements(problem, measurements, as_json)
 
 
@@ -115,9 +115,9 @@ def sweep(
     as_json: AsJson = False,
 ) -> None:
     """Measure every variant on every layer. Run again, it goes on where it ended."""
-    from conv_advisor.app import sweep as sweeping
-    from conv_advisor.app import worker
-    from conv_advisor.app.shipped import export_files
+    from conv_advisor.app.sweep import sweep as sweeping
+    from conv_advisor.app.workers import tasks
+    from conv_advisor.data.shipped import export_files
     from conv_advisor.data.store import Store
     from conv_advisor.kernels import catalog
 
@@ -129,7 +129,7 @@ def sweep(
     wanted = [catalog.get(name).id for name in split_words("variants", variants)] if variants else []
     with Store(settings.store_url) as store:
         with _open_engines(device, settings) as engines, progress_bar() as on_progress:
-            found = engines[0].run(worker.describe_device, deadline_s=settings.start_timeout_s)
+            found = engines[0].run(tasks.describe_device, deadline_s=settings.start_timeout_s)
             report = sweeping.sweep(
                 store,
                 engines,
@@ -160,8 +160,8 @@ def _advised(problem: ConvProblem, device: Device, settings: Settings, top: int)
 @contextmanager
 def _open_engines(device: str, settings: Settings) -> Iterator[Sequence[AnyEngine]]:
     """One engine a device of this host, or the one of the cluster that the settings name."""
-    from conv_advisor.app.cluster.engine import open_cluster
-    from conv_advisor.app.engine import Engine
+    from conv_advisor.app.workers.cluster.engine import open_cluster
+    from conv_advisor.app.workers.engine import Engine
 
     with ExitStack() as stack:
         if settings.scheduler:

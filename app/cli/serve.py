@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from conv_advisor.app.cluster.link import link_from
 from conv_advisor.app.settings import load_settings
+from conv_advisor.app.workers.cluster.link import link_from
 
 
 def serve(
@@ -21,9 +21,9 @@ def serve(
     settings = load_settings(host=host, port=port, device=device, home=home)
     if settings.scheduler:
         link_from(settings)  # what is wrong with it is said now, and not when the first job comes
-    from conv_advisor.app.drain import run
     from conv_advisor.app.main import create_app
     from conv_advisor.app.observe import logs
+    from conv_advisor.app.server.drain import run
 
     logs.configure(settings.log_level, settings.log_format)
     run(

@@ -20,7 +20,7 @@ def import_(
     as_json: AsJson = False,
 ) -> None:
     """Add the rows of Parquet files; a file that was imported before adds nothing."""
-    from conv_advisor.app.shipped import import_file
+    from conv_advisor.data.shipped import import_file
     from conv_advisor.data.store import Store
 
     for path in paths:
@@ -38,7 +38,7 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write a device's measurements and picks as Parquet."""
-    from conv_advisor.app.shipped import export_files
+    from conv_advisor.data.shipped import export_files
     from conv_advisor.data.store import Store
 
     if path.suffix != ".parquet":

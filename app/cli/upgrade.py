@@ -90,7 +90,7 @@ def _table(name: str, option: str) -> pa.Table:
 
 def _stored(name: str) -> pa.Table:
     """The measurements of a device in the store; of a fingerprint, those alone that were taken under it."""
-    from conv_advisor.app.shipped import import_shipped
+    from conv_advisor.data.shipped import import_shipped
     from conv_advisor.data.store import Store
 
     with Store(load_settings().store_url) as store:

@@ -12,12 +12,13 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from conv_advisor.app.errors import problem_response
-from conv_advisor.app.guard.policy import CALLER, COOKIE, PROBES, SAFE, SECURE_COOKIE, SIGN_IN, lacking, scope_needed
+from conv_advisor.app.guard.policy import COOKIE, PROBES, SAFE, SECURE_COOKIE, SIGN_IN, lacking, scope_needed
 from conv_advisor.app.guard.rates import Rates, network_of
-from conv_advisor.app.guard.tokens import Caller, Keyring
+from conv_advisor.app.guard.tokens import Keyring
 from conv_advisor.app.settings import Settings
 from conv_advisor.app.web.render import is_fragment, page
+from conv_advisor.app.wire.caller import CALLER, Caller
+from conv_advisor.app.wire.errors import problem_response
 from conv_advisor.data.errors import InvalidInput
 
 _READ: Final = frozenset((b"authorization", b"cookie"))

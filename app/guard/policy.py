@@ -8,7 +8,7 @@ from typing import Final
 from fastapi import Request
 from starlette.exceptions import HTTPException
 
-from conv_advisor.app.guard.tokens import Caller, Scope
+from conv_advisor.app.wire.caller import CALLER, Caller, Scope, caller_of
 
 SAFE: Final = frozenset(("GET", "HEAD", "OPTIONS"))
 """Methods that change nothing."""
@@ -28,9 +28,6 @@ _OPEN_BELOW: Final = "/static/"
 _READING: Final = frozenset(("/v1/advice",))
 _MEASURING: Final = re.compile(r"/v1/convolutions|/v1/jobs|/v2/models/[^/]+/infer|/measurements(?:/.*)?", re.DOTALL)
 
-CALLER: Final = "conv_advisor.caller"
-"""Where in the ASGI scope it stands who asks; missing where no token is asked for at all."""
-
 
 def scope_needed(method: str, path: str) -> Scope | None:
     """The scope that a request needs; None where it is open to everybody.
@@ -44,18 +41,6 @@ def scope_needed(method: str, path: str) -> Scope | None:
     if method == "POST" and _MEASURING.fullmatch(path):
         return Scope.MEASURE
     return Scope.ADMINISTER
-
-
-def caller_of(request: Request) -> Caller | None:
-    """Who asks; None where they have shown no token, or none is asked for."""
-    caller: Caller | None = request.scope.get(CALLER)
-    return caller
-
-
-def caller_name(request: Request) -> str:
-    """By what name something can be a caller's own: their token's; empty where nobody has shown one."""
-    caller = caller_of(request)
-    return caller.name if caller else ""
 
 
 def is_known(request: Request) -> bool:

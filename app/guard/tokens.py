@@ -10,11 +10,10 @@ import secrets
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+from conv_advisor.app.wire.caller import Caller, Scope
 from conv_advisor.data.errors import InvalidInput
 
 log = logging.getLogger(__name__)
@@ -31,25 +30,6 @@ _MAX_FILE_BYTES: Final = 1 << 20
 _NAME: Final = re.compile(r"[A-Za-z0-9_.@-]{1,64}")
 _DIGEST: Final = re.compile(r"sha256:([0-9a-f]{64})")
 _FORM: Final = "<name> <scopes> sha256:<64 hexadecimal digits>, as `conv-advisor token` prints it"
-
-
-class Scope(StrEnum):
-    """What a token is good for; a closed list, and none implies another."""
-
-    READ = "read"
-    """Advice, measurements, models, jobs, metrics."""
-    MEASURE = "measure"
-    """Whatever runs on the worker's device."""
-    ADMINISTER = "administer"
-    """What changes which advice is given, and what is lost: retrain, promote, cancel and delete."""
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Somebody who has shown a token: its name and its scopes, never the token."""
-
-    name: str
-    scopes: frozenset[Scope]
 
 
 def make_token() -> str:

@@ -10,13 +10,13 @@ from prometheus_client.registry import Collector
 from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from conv_advisor.app.engine import EngineState
-from conv_advisor.app.jobs import JobState
+from conv_advisor.app.jobs.table import JobState
+from conv_advisor.app.workers.any_engine import EngineState
 from conv_advisor.data.tables import JOBS
 
 if TYPE_CHECKING:
     from conv_advisor.app.guard.tokens import Keyring
-    from conv_advisor.app.service import Service
+    from conv_advisor.app.service.service import Service
 
 _UNOPENED: Final = EngineState.STARTING
 

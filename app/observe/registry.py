@@ -14,7 +14,7 @@ from conv_advisor.app.observe.regret import LiveRegret
 
 if TYPE_CHECKING:
     from conv_advisor.app.guard.tokens import Keyring
-    from conv_advisor.app.service import Service
+    from conv_advisor.app.service.service import Service
 
 
 class Metrics:

@@ -21,7 +21,7 @@ from conv_advisor.data.problem import FIELDS, ConvProblem, DType, Layout
 from conv_advisor.data.tables import MEASUREMENTS, PROBLEMS
 
 if TYPE_CHECKING:
-    from conv_advisor.app.service import Service
+    from conv_advisor.app.service.service import Service
     from conv_advisor.data.summary import Summary
 
 log = logging.getLogger(__name__)

@@ -11,15 +11,15 @@ from fastapi import APIRouter, Query, Request
 from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from conv_advisor.app.advice import Limits, advise_alone, advise_one
-from conv_advisor.app.answers.advice import AdviceAnswer, BestAloneAnswer, BulkAdviceAnswer, advice_json
-from conv_advisor.app.asked import parse_list, parse_query
-from conv_advisor.app.bulk import advise_all
-from conv_advisor.app.errors import documented
-from conv_advisor.app.layers import read_one
-from conv_advisor.app.openapi import body_of
-from conv_advisor.app.schemas import AdviceQuery, BulkAdviceRequest
-from conv_advisor.app.service import Basis, Service
+from conv_advisor.app.advice.advise import Limits, advise_alone, advise_one
+from conv_advisor.app.advice.asked import parse_list, parse_query
+from conv_advisor.app.advice.bulk import advise_all
+from conv_advisor.app.advice.layers import read_one
+from conv_advisor.app.service.service import Basis, Service
+from conv_advisor.app.wire.answers.advice import AdviceAnswer, BestAloneAnswer, BulkAdviceAnswer, advice_json
+from conv_advisor.app.wire.documented import body_of
+from conv_advisor.app.wire.errors import documented
+from conv_advisor.app.wire.schemas import AdviceQuery, BulkAdviceRequest
 
 log = logging.getLogger(__name__)
 

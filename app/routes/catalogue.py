@@ -8,7 +8,9 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse
 
-from conv_advisor.app.answers.catalogue import (
+from conv_advisor.app.convolve.convolution import why_not
+from conv_advisor.app.routes.state import service_of
+from conv_advisor.app.wire.answers.catalogue import (
     DevicesAnswer,
     NetworkAnswer,
     NetworksAnswer,
@@ -17,11 +19,9 @@ from conv_advisor.app.answers.catalogue import (
     device_answer,
     variant_answer,
 )
-from conv_advisor.app.answers.problems import problem_answer
-from conv_advisor.app.convolution import why_not
-from conv_advisor.app.errors import documented
-from conv_advisor.app.routes.state import service_of
-from conv_advisor.app.schemas import VariantParameters, problem_from
+from conv_advisor.app.wire.answers.problems import problem_answer
+from conv_advisor.app.wire.errors import documented
+from conv_advisor.app.wire.schemas import VariantParameters, problem_from
 from conv_advisor.data import networks
 from conv_advisor.kernels.catalog import VARIANTS
 

@@ -11,22 +11,22 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from conv_advisor.app.answers.convolutions import (
+from conv_advisor.app.convolve.answers import (
     ConvolutionAnswer,
     convolution_answer,
     convolution_metadata,
     convolution_summary,
 )
-from conv_advisor.app.body import Hold, announced_bytes, parse_json, read, require_media_type
-from conv_advisor.app.convolution import Convolution, Order, convolve
-from conv_advisor.app.errors import documented
-from conv_advisor.app.npy import write_npy
-from conv_advisor.app.openapi import body_of
-from conv_advisor.app.orders import check_answer, order_from_json, order_from_npy, order_from_safetensors
+from conv_advisor.app.convolve.convolution import Convolution, Order, convolve
+from conv_advisor.app.convolve.orders import check_answer, order_from_json, order_from_npy, order_from_safetensors
 from conv_advisor.app.routes.state import service_of
-from conv_advisor.app.schemas import ConvolutionRequest
 from conv_advisor.app.settings import Settings
-from conv_advisor.app.tensors import write_safetensors
+from conv_advisor.app.wire.body import Hold, announced_bytes, parse_json, read, require_media_type
+from conv_advisor.app.wire.documented import body_of
+from conv_advisor.app.wire.errors import documented
+from conv_advisor.app.wire.npy import write_npy
+from conv_advisor.app.wire.safetensors import write_safetensors
+from conv_advisor.app.wire.schemas import ConvolutionRequest
 
 JSON: Final = "application/json"
 SAFETENSORS: Final = "application/vnd.safetensors"

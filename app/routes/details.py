@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse
 
-from conv_advisor.app.details import (
+from conv_advisor.app.advice.details import (
     NeighbourParameters,
     NeighboursAnswer,
     ParetoAnswer,
@@ -19,8 +19,8 @@ from conv_advisor.app.details import (
     snippet_of_layer,
     weigh_layer,
 )
-from conv_advisor.app.errors import documented
 from conv_advisor.app.routes.state import service_of
+from conv_advisor.app.wire.errors import documented
 
 router = APIRouter(tags=["advice"])
 

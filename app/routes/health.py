@@ -7,9 +7,9 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
-from conv_advisor.app.errors import documented, problem_response
 from conv_advisor.app.guard.policy import is_known
 from conv_advisor.app.routes.state import service_of
+from conv_advisor.app.wire.errors import documented, problem_response
 
 router = APIRouter(tags=["health"])
 

@@ -10,16 +10,15 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from conv_advisor.app.answers.convolutions import convolution_summary
-from conv_advisor.app.body import announced_bytes, read, require_media_type
-from conv_advisor.app.border import MAX_JSON_BYTES, too_long
-from conv_advisor.app.convolution import Convolution
-from conv_advisor.app.errors import documented
-from conv_advisor.app.oip import LENGTH_HEADER, Inference, read_inference, write_inference
-from conv_advisor.app.orders import check_answer, order_from_inference
+from conv_advisor.app.convolve.answers import convolution_summary
+from conv_advisor.app.convolve.convolution import Convolution
+from conv_advisor.app.convolve.orders import check_answer, order_from_inference
 from conv_advisor.app.routes.convolutions import carry_out
 from conv_advisor.app.routes.health import readiness
 from conv_advisor.app.routes.state import service_of
+from conv_advisor.app.wire.body import MAX_JSON_BYTES, announced_bytes, read, require_media_type, too_long
+from conv_advisor.app.wire.errors import documented
+from conv_advisor.app.wire.open_inference import LENGTH_HEADER, Inference, read_inference, write_inference
 from conv_advisor.data.errors import UnknownModel
 
 MODEL: Final = "conv"

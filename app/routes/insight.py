@@ -8,8 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse
 
-from conv_advisor.app.errors import documented
-from conv_advisor.app.insight import (
+from conv_advisor.app.advice.insight import (
     ExplanationAnswer,
     LandscapeAnswer,
     LandscapeParameters,
@@ -17,7 +16,8 @@ from conv_advisor.app.insight import (
     survey_layer,
 )
 from conv_advisor.app.routes.state import service_of
-from conv_advisor.app.schemas import AdviceParameters
+from conv_advisor.app.wire.errors import documented
+from conv_advisor.app.wire.schemas import AdviceParameters
 
 router = APIRouter(tags=["insight"])
 

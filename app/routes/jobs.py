@@ -9,15 +9,15 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Request, Response
 from fastapi.responses import JSONResponse
 
-from conv_advisor.app.answers.jobs import JobAnswer, JobsAnswer, job_answer
-from conv_advisor.app.body import parse_json
-from conv_advisor.app.errors import documented
-from conv_advisor.app.guard.policy import caller_name, require
-from conv_advisor.app.guard.tokens import Scope
-from conv_advisor.app.job_requests import JobRequest, KeyHeader, RetrainJob
-from conv_advisor.app.openapi import body_of
+from conv_advisor.app.guard.policy import require
+from conv_advisor.app.jobs.answers import JobAnswer, JobsAnswer, job_answer
+from conv_advisor.app.jobs.requests import JobRequest, KeyHeader, RetrainJob
 from conv_advisor.app.routes.state import service_of
-from conv_advisor.app.submission import submit
+from conv_advisor.app.routes.submission import submit
+from conv_advisor.app.wire.body import parse_json
+from conv_advisor.app.wire.caller import Scope, caller_name
+from conv_advisor.app.wire.documented import body_of
+from conv_advisor.app.wire.errors import documented
 from conv_advisor.data.errors import InvalidInput
 
 router = APIRouter(tags=["jobs"])

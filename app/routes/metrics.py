@@ -7,8 +7,8 @@ import asyncio
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from conv_advisor.app.errors import documented
 from conv_advisor.app.observe.registry import Metrics
+from conv_advisor.app.wire.errors import documented
 
 PATH = "/metrics"
 

@@ -8,16 +8,16 @@ from http import HTTPStatus
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
-from conv_advisor.app.answers.jobs import JobAnswer, job_answer
-from conv_advisor.app.answers.models import ModelAnswer, ModelsAnswer, model_answer
-from conv_advisor.app.body import parse_json
-from conv_advisor.app.errors import documented
-from conv_advisor.app.guard.policy import caller_name
-from conv_advisor.app.job_requests import KeyHeader, RetrainJob
-from conv_advisor.app.openapi import body_of
+from conv_advisor.app.jobs.answers import JobAnswer, job_answer
+from conv_advisor.app.jobs.requests import KeyHeader, RetrainJob
 from conv_advisor.app.routes.state import service_of
-from conv_advisor.app.schemas import ActivateRequest, RetrainRequest
-from conv_advisor.app.submission import submit
+from conv_advisor.app.routes.submission import submit
+from conv_advisor.app.wire.answers.models import ModelAnswer, ModelsAnswer, model_answer
+from conv_advisor.app.wire.body import parse_json
+from conv_advisor.app.wire.caller import caller_name
+from conv_advisor.app.wire.documented import body_of
+from conv_advisor.app.wire.errors import documented
+from conv_advisor.app.wire.schemas import ActivateRequest, RetrainRequest
 
 router = APIRouter(tags=["models"])
 

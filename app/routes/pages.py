@@ -13,18 +13,18 @@ from fastapi.responses import RedirectResponse
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
-from conv_advisor.app.errors import problem_of
-from conv_advisor.app.guard.policy import caller_name
-from conv_advisor.app.job_requests import RetrainJob
-from conv_advisor.app.measuring import Measuring, Run
+from conv_advisor.app.jobs.requests import RetrainJob
 from conv_advisor.app.routes.state import service_of
-from conv_advisor.app.submission import submit
+from conv_advisor.app.routes.submission import submit
 from conv_advisor.app.web import networks, overview
 from conv_advisor.app.web.forms import layer_form, read_form
 from conv_advisor.app.web.measured import run_view
+from conv_advisor.app.web.measuring import Measuring, Run
 from conv_advisor.app.web.render import STATIC, Assets, is_fragment, page
 from conv_advisor.app.web.tradeoffs import DetailsView, details_view
 from conv_advisor.app.web.views import AdviceView, advice_view
+from conv_advisor.app.wire.caller import caller_name
+from conv_advisor.app.wire.errors import problem_of
 from conv_advisor.data.errors import ConvAdvisorError
 from conv_advisor.kernels.bench import BenchOptions
 from conv_advisor.models.landscape import Axis

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import Request
 
-from conv_advisor.app.service import Service
+from conv_advisor.app.service.service import Service
 
 
 def service_of(request: Request) -> Service:

@@ -28,7 +28,7 @@ RULE: Final = (
     "the first plan that cuDNN's heuristics A, B and FALLBACK, in this order, offer for this engine and that builds "
     f"within the workspace, of at most {MOST_BUILDS} that are tried"
 )
-"""What gives the knobs of an engine that was not measured on the layer, as in `conv_advisor.kernels.cudnn.graph.prepare`."""
+"""What gives the knobs of an engine that was not measured on the layer, as in `kernels.cudnn.graph.prepare`."""
 
 
 class Language(StrEnum):

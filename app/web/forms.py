@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from conv_advisor.app.border import too_long
-from conv_advisor.app.schemas import LAYER, AdviceParameters, problem_from
+from conv_advisor.app.wire.body import too_long
+from conv_advisor.app.wire.schemas import LAYER, AdviceParameters, problem_from
 from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-from conv_advisor.app.measuring import Run, RunState
+from conv_advisor.app.web.measuring import Run, RunState
 from conv_advisor.data.measurement import Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem
 

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import msgspec
 
-from conv_advisor.app.insight import LandscapeParameters, survey_of
-from conv_advisor.app.jobs import Job, JobKind, JobState
-from conv_advisor.app.service import Service
+from conv_advisor.app.advice.insight import LandscapeParameters, survey_of
+from conv_advisor.app.jobs.table import Job, JobKind, JobState
+from conv_advisor.app.service.service import Service
 from conv_advisor.app.web import text
 from conv_advisor.app.web.forms import LIMITS, LayerForm, address
 from conv_advisor.app.web.networks import TITLES

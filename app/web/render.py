@@ -18,8 +18,8 @@ from starlette.responses import HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from conv_advisor.app.guard.policy import caller_of
 from conv_advisor.app.web import text
+from conv_advisor.app.wire.caller import caller_of
 from conv_advisor.data.problem import DType, Layout
 
 _HERE: Final = Path(__file__).parent

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from math import log
 from typing import Final
 
-from conv_advisor.app.advice import Limits
-from conv_advisor.app.details import ParetoParameters, SnippetParameters, neighbours_of, snippet_for, weighed_by
-from conv_advisor.app.errors import problem_of
-from conv_advisor.app.service import Service
+from conv_advisor.app.advice.advise import Limits
+from conv_advisor.app.advice.details import ParetoParameters, SnippetParameters, neighbours_of, snippet_for, weighed_by
+from conv_advisor.app.service.service import Service
 from conv_advisor.app.snippets.writer import Snippet
 from conv_advisor.app.web.forms import LayerForm
+from conv_advisor.app.wire.errors import problem_of
 from conv_advisor.data.errors import ConvAdvisorError, NoAdvice
 from conv_advisor.models.advisor import Advice, Advisor
 from conv_advisor.models.candidates import Source

@@ -13,7 +13,7 @@ from typing import Final
 
 from benchmarks.contest.choice import CUDNN, Candidate, interleaved, kept_plan, shortlist
 from benchmarks.contest.rows import Row, Side
-from conv_advisor.app.worker import report_progress
+from conv_advisor.app.workers.tasks import report_progress
 from conv_advisor.data.errors import LaunchFailed, OutOfMemory, RunError
 from conv_advisor.data.measurement import Device, L2State, Outcome
 from conv_advisor.data.problem import ConvProblem

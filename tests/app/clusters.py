@@ -11,15 +11,15 @@ from types import TracebackType
 
 import trustme
 
-from conv_advisor.app.cluster.engine import ClusterEngine
-from conv_advisor.app.cluster.link import Link
+from conv_advisor.app.workers.cluster.engine import ClusterEngine
+from conv_advisor.app.workers.cluster.link import Link
 
 ROOT = Path(__file__).parents[2]
 _IMPORTS = """
 import sys
 from pathlib import Path
-from conv_advisor.app.cluster.link import Link
-from conv_advisor.app.cluster.start import serve_scheduler, serve_workers
+from conv_advisor.app.workers.cluster.link import Link
+from conv_advisor.app.workers.cluster.start import serve_scheduler, serve_workers
 
 def say(address):
     print(address, flush=True)

@@ -27,10 +27,12 @@ from fastapi import FastAPI
 from sqlalchemy import Engine as Database
 from sqlalchemy import event
 
-from conv_advisor.app import service, worker
-from conv_advisor.app.engine import Engine, EngineState
 from conv_advisor.app.main import create_app
+from conv_advisor.app.service import service
 from conv_advisor.app.settings import Settings
+from conv_advisor.app.workers import tasks
+from conv_advisor.app.workers.any_engine import EngineState
+from conv_advisor.app.workers.engine import Engine
 from tests import fakes
 
 assert alembic.ddl.postgresql
@@ -135,8 +137,8 @@ def serve(app: FastAPI, settings: Settings, options: dict[str, Any]) -> None:
     home = Path(options["home"])
     Killer(options["number"], options["when"], home / "killed-at").install()
     service.Engine = ThreadEngine
-    worker.train = fakes.train_quickly
-    worker._Process.device_id, worker._Process.opener = options["recording"], fakes.REPLAY
+    tasks.train = fakes.train_quickly
+    tasks._Process.device_id, tasks._Process.opener = options["recording"], fakes.REPLAY
     settings.__dict__.update(home=home, database_url=options["url"])
     uvicorn.run(app, port=options["port"], log_config=None, timeout_graceful_shutdown=1)
 
@@ -144,7 +146,7 @@ def serve(app: FastAPI, settings: Settings, options: dict[str, Any]) -> None:
 def main() -> None:
     """Fork a server for each line; the application is made once, which opens nothing, and takes long."""
     settings, nothing = Settings(job_lease_s=1.0), Path("/dev/null/no-timings")
-    app = create_app(settings, open_engine=lambda _: ThreadEngine(worker._Process.device_id), timings=nothing)
+    app = create_app(settings, open_engine=lambda _: ThreadEngine(tasks._Process.device_id), timings=nothing)
     app.openapi()
     for line in sys.stdin:
         pid = os.fork()

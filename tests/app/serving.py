@@ -16,9 +16,9 @@ import httpx
 import numpy as np
 from fastapi import FastAPI
 
-from conv_advisor.app.engine import Engine
 from conv_advisor.app.main import create_app
 from conv_advisor.app.settings import Settings
+from conv_advisor.app.workers.engine import Engine
 from conv_advisor.data import parquet
 from conv_advisor.data.measurement import Device, Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem

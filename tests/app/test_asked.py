@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from conv_advisor.app.asked import AskedAdvice, AskedLayer, AskedList, parse_list, parse_query
-from conv_advisor.app.schemas import AdviceQuery, BulkAdviceRequest, LayerParameters, named
+from conv_advisor.app.advice.asked import AskedAdvice, AskedLayer, AskedList, parse_list, parse_query
+from conv_advisor.app.wire.schemas import AdviceQuery, BulkAdviceRequest, LayerParameters, named
 
 TEXTS = st.sampled_from(
     [

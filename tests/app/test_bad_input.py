@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from conv_advisor.app.border import MAX_JSON_BYTES
+from conv_advisor.app.wire.body import MAX_JSON_BYTES
 from tests.app.serving import FAST, LAYER, LEAN, Client, is_problem, serving
 
 NAMED = {"n": 2, "c": 4, "h": 8, "w": 8, "k": 6, "r": 3, "s": 3}

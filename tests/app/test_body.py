@@ -10,7 +10,7 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Message
 
-from conv_advisor.app import body
+from conv_advisor.app.wire import body
 from conv_advisor.data.errors import QueueFull
 from tests.reliability.watch import held_bytes
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from conv_advisor.app.answers.advice import advice_answer
 from conv_advisor.app.cli import measure
 from conv_advisor.app.settings import load_settings
+from conv_advisor.app.wire.answers.advice import advice_answer
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.store import Store
 from conv_advisor.kernels import catalog

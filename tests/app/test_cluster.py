@@ -15,11 +15,11 @@ import httpx
 import numpy as np
 import pytest
 
-from conv_advisor.app.cluster.engine import ClusterEngine
-from conv_advisor.app.cluster.link import Link, link_from
-from conv_advisor.app.engine import EngineState
 from conv_advisor.app.main import create_app
 from conv_advisor.app.settings import Settings
+from conv_advisor.app.workers.any_engine import EngineState
+from conv_advisor.app.workers.cluster.engine import ClusterEngine
+from conv_advisor.app.workers.cluster.link import Link, link_from
 from conv_advisor.data.errors import (
     DeadlineExceeded,
     InvalidInput,

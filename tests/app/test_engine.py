@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from conv_advisor.app.engine import NO_DEVICE, Engine, EngineState, resolve_device
+from conv_advisor.app.workers.any_engine import EngineState
+from conv_advisor.app.workers.engine import NO_DEVICE, Engine, resolve_device
 from conv_advisor.data.errors import DeadlineExceeded, LaunchFailed, NotSupported, QueueFull, WorkerDied, WorkerError
 from tests import fakes
 from tests.processes import eventually, is_running, read_pid
@@ -228,7 +229,8 @@ def test_without_a_device_the_worker_lives_for_one_job():
 
 def test_children_die_with_a_killed_parent(tmp_path):
     program = (
-        "import sys; from pathlib import Path; from conv_advisor.app.engine import Engine; from tests import fakes\n"
+        "import sys; from pathlib import Path\n"
+        "from conv_advisor.app.workers.engine import Engine; from tests import fakes\n"
         f"engine = Engine('cpu', opener={OPENER!r})\n"
         "engine.wait_ready(30)\n"
         "engine.run(fakes.sleep, 60, Path(sys.argv[1]), deadline_s=60)\n"
@@ -254,7 +256,7 @@ def parent_of(entry: Path) -> int:
 
 def test_the_workers_output_stays_off_standard_output():
     program = (
-        "from conv_advisor.app.engine import Engine\nfrom tests import fakes\n"
+        "from conv_advisor.app.workers.engine import Engine\nfrom tests import fakes\n"
         f"with Engine('cpu', opener={OPENER!r}) as engine:\n"
         "    engine.run(fakes.shout, deadline_s=30)\n"
     )

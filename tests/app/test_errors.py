@@ -10,8 +10,8 @@ import pytest
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
 
-from conv_advisor.app import errors as table
-from conv_advisor.app.child import JobNotTaken
+from conv_advisor.app.wire import errors as table
+from conv_advisor.app.workers.child import JobNotTaken
 from conv_advisor.data import errors
 
 TREE = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, errors.ConvAdvisorError)]

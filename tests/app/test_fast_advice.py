@@ -15,10 +15,10 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pydantic import ValidationError
 
-from conv_advisor.app.answers.advice import advice_answer
-from conv_advisor.app.application import Application
-from conv_advisor.app.errors import problem_of
-from conv_advisor.app.schemas import AdviceQuery, problem_from
+from conv_advisor.app.server.application import Application
+from conv_advisor.app.wire.answers.advice import advice_answer
+from conv_advisor.app.wire.errors import problem_of
+from conv_advisor.app.wire.schemas import AdviceQuery, problem_from
 from conv_advisor.data.errors import ConvAdvisorError, UnknownDevice
 from conv_advisor.data.problem import DType, Layout
 from conv_advisor.data.sampling import sample_problems

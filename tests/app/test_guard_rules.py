@@ -8,12 +8,12 @@ import pytest
 from fastapi.routing import iter_route_contexts
 from starlette.routing import Mount
 
-from conv_advisor.app.guard.hosts import ANY, LOOPBACK, Hosts, foreign_origin, is_loopback
 from conv_advisor.app.guard.policy import scope_needed
 from conv_advisor.app.guard.rates import Rates, network_of
-from conv_advisor.app.guard.tokens import Scope
+from conv_advisor.app.hosts import ANY, LOOPBACK, Hosts, foreign_origin, is_loopback
 from conv_advisor.app.main import create_app
 from conv_advisor.app.settings import Settings
+from conv_advisor.app.wire.caller import Scope
 
 OPEN = None
 READ, MEASURE, ADMINISTER = Scope

@@ -14,9 +14,10 @@ import pytest
 from fastapi import FastAPI
 
 from conv_advisor.app.guard.policy import COOKIE, SECURE_COOKIE
-from conv_advisor.app.guard.tokens import Scope, entry_of, make_token
+from conv_advisor.app.guard.tokens import entry_of, make_token
 from conv_advisor.app.main import create_app
 from conv_advisor.app.settings import Settings
+from conv_advisor.app.wire.caller import Scope
 from conv_advisor.data.errors import InvalidInput, StoreError, WorkerError
 from conv_advisor.data.store import Store
 from tests.app.serving import GPU, LAYER, Client, is_problem, serving

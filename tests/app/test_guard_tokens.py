@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from conv_advisor.app.guard import tokens
-from conv_advisor.app.guard.tokens import LOOK_AGAIN_S, MAX_TOKENS, PREFIX, Caller, Keyring, Scope, entry_of, make_token
+from conv_advisor.app.guard.tokens import LOOK_AGAIN_S, MAX_TOKENS, PREFIX, Keyring, entry_of, make_token
+from conv_advisor.app.wire.caller import Caller, Scope
 from conv_advisor.data.errors import InvalidInput
 
 

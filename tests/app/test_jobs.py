@@ -15,9 +15,9 @@ from contextlib import contextmanager
 import pytest
 from sqlalchemy import event, insert, select, update
 
-from conv_advisor.app.engine import NO_DEVICE, Engine
-from conv_advisor.app.jobs import MAX_ATTEMPTS, Job, JobKind, JobLost, Jobs, JobState, Key
-from conv_advisor.app.runner import Done, JobRunner, Work
+from conv_advisor.app.jobs.runner import Done, JobRunner, Work
+from conv_advisor.app.jobs.table import MAX_ATTEMPTS, Job, JobKind, JobLost, Jobs, JobState, Key
+from conv_advisor.app.workers.engine import NO_DEVICE, Engine
 from conv_advisor.data.errors import KeyReused, NotEnoughData, StoreError, UnknownJob, WorkerDied
 from conv_advisor.data.store import Store
 from conv_advisor.data.tables import IMPORTS, JOBS
@@ -402,9 +402,9 @@ def test_a_service_killed_during_a_job_loses_nothing_and_leaves_nothing_stuck(jo
 
 SERVICE = """
 import sys, time
-from conv_advisor.app.engine import NO_DEVICE, Engine
-from conv_advisor.app.jobs import JobKind, Jobs
-from conv_advisor.app.runner import Done, JobRunner
+from conv_advisor.app.workers.engine import NO_DEVICE, Engine
+from conv_advisor.app.jobs.table import JobKind, Jobs
+from conv_advisor.app.jobs.runner import Done, JobRunner
 from conv_advisor.data.store import Store
 from tests import fakes
 

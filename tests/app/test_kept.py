@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from conv_advisor.app import recall as recall_module
-from conv_advisor.app.kept import Answers, Parts
-from conv_advisor.app.recall import ASK_AGAIN_S, Recall
-from conv_advisor.app.service import PROMOTED_S
+from conv_advisor.app.service import recall as recall_module
+from conv_advisor.app.service.kept import Answers, Parts
+from conv_advisor.app.service.recall import ASK_AGAIN_S, Recall
+from conv_advisor.app.service.service import PROMOTED_S
 from conv_advisor.data.measurement import Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.store import Store

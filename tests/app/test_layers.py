@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conv_advisor.app.asked import AskedList, parse_list
-from conv_advisor.app.layers import Reader
-from conv_advisor.app.schemas import named, problem_from
+from conv_advisor.app.advice.asked import AskedList, parse_list
+from conv_advisor.app.advice.layers import Reader
+from conv_advisor.app.wire.schemas import named, problem_from
 from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.table import row_of

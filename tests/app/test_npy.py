@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conv_advisor.app.npy import MAX_HEADER_BYTES, read_npy, write_npy
+from conv_advisor.app.wire.npy import MAX_HEADER_BYTES, read_npy, write_npy
 from conv_advisor.data.errors import InvalidTensor
 
 DTYPES = [np.dtype(np.float32), np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)]

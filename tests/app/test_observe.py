@@ -16,15 +16,16 @@ import pytest
 from fastapi import FastAPI
 from prometheus_client.parser import text_string_to_metric_families
 
-from conv_advisor.app.engine import EngineState
-from conv_advisor.app.guard.tokens import Scope, entry_of, make_token
-from conv_advisor.app.jobs import JobState
+from conv_advisor.app.guard.tokens import entry_of, make_token
+from conv_advisor.app.jobs.table import JobState
 from conv_advisor.app.main import create_app
 from conv_advisor.app.observe import logs, traces
 from conv_advisor.app.observe.meter import BUCKETS_S, Meter
 from conv_advisor.app.observe.templates import Templates
-from conv_advisor.app.recall import ASK_AGAIN_S
+from conv_advisor.app.service.recall import ASK_AGAIN_S
 from conv_advisor.app.settings import Settings
+from conv_advisor.app.wire.caller import Scope
+from conv_advisor.app.workers.any_engine import EngineState
 from conv_advisor.data.measurement import Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem
 from tests.app.serving import FAST, GPU, LAYER, LEAN, SLOW, Client, serving

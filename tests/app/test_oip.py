@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conv_advisor.app.oip import DATATYPES, Inference, read_inference, write_inference
+from conv_advisor.app.wire.open_inference import DATATYPES, Inference, read_inference, write_inference
 from conv_advisor.data.errors import InvalidTensor
 
 X = {"name": "x", "datatype": "FP32", "shape": [1, 1, 2, 2], "parameters": {"binary_data_size": 16}}

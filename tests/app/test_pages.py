@@ -16,12 +16,12 @@ from typing import Any
 import httpx
 import pytest
 
-from conv_advisor.app.engine import Engine
 from conv_advisor.app.main import create_app
-from conv_advisor.app.measuring import MAX_RUNNING
 from conv_advisor.app.routes import pages
 from conv_advisor.app.settings import Settings
 from conv_advisor.app.web import overview, render, text
+from conv_advisor.app.web.measuring import MAX_RUNNING
+from conv_advisor.app.workers.engine import Engine
 from conv_advisor.data import networks
 from conv_advisor.data.errors import WorkerError
 from conv_advisor.data.measurement import Outcome

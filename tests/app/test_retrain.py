@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from conv_advisor.app.cli import learn
-from conv_advisor.app.retrain import retrain
 from conv_advisor.data.errors import UnknownDevice
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.store import Store
@@ -21,6 +20,7 @@ from conv_advisor.models.changes import changes_between
 from conv_advisor.models.evaluate import Report
 from conv_advisor.models.judging import Result
 from conv_advisor.models.registry import Registry
+from conv_advisor.models.retrain import retrain
 from conv_advisor.models.train import MOST_THREADS
 from conv_advisor.models.tree_file import read, write
 from conv_advisor.models.walk import ON_CORES, OnCores

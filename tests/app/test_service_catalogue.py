@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
-from conv_advisor.app import insight
-from conv_advisor.app.answers.advice import AdviceAnswer, BulkAdviceAnswer
-from conv_advisor.app.answers.catalogue import DevicesAnswer, NetworkAnswer, NetworksAnswer, VariantsAnswer
-from conv_advisor.app.answers.convolutions import ConvolutionAnswer
-from conv_advisor.app.answers.jobs import JobsAnswer
-from conv_advisor.app.answers.models import ModelsAnswer
-from conv_advisor.app.engine import Engine
+from conv_advisor.app.advice import insight
+from conv_advisor.app.convolve.answers import ConvolutionAnswer
+from conv_advisor.app.jobs.answers import JobsAnswer
 from conv_advisor.app.main import create_app
 from conv_advisor.app.settings import Settings
+from conv_advisor.app.wire.answers.advice import AdviceAnswer, BulkAdviceAnswer
+from conv_advisor.app.wire.answers.catalogue import DevicesAnswer, NetworkAnswer, NetworksAnswer, VariantsAnswer
+from conv_advisor.app.wire.answers.models import ModelsAnswer
+from conv_advisor.app.workers.engine import Engine
 from conv_advisor.data import networks
 from conv_advisor.data.errors import StoreError, WorkerError
 from conv_advisor.data.store import Store

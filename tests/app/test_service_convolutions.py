@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from conv_advisor.app.tensors import read_safetensors
+from conv_advisor.app.wire.safetensors import read_safetensors
 from conv_advisor.data import parquet
 from conv_advisor.data.errors import UnknownDevice
 from conv_advisor.data.measurement import Measurement, Outcome

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conv_advisor.app.neighbours import Neighbourhoods
+from conv_advisor.app.service.neighbours import Neighbourhoods
 from conv_advisor.app.snippets.writer import RULE
 from conv_advisor.data.measurement import Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem
@@ -148,7 +148,7 @@ def test_new_measurements_become_neighbours_before_long(tmp_path: Path, monkeypa
         assert layers() == []
         store.append(measured("28-8-3-64-16", 0.1))
         assert layers() == [], "it looks again after a while, not each time"
-        monkeypatch.setattr("conv_advisor.app.neighbours.LOOK_AGAIN_S", 0.0)
+        monkeypatch.setattr("conv_advisor.app.service.neighbours.LOOK_AGAIN_S", 0.0)
         assert layers() == ["28-8-3-64-16"]
         store.append([Measurement(asked, FAST, GPU, Outcome.PRUNED, "", (9.0,))])
         assert layers() == ["28-8-3-64-16"]

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from conv_advisor.app.border import MAX_JSON_BYTES
-from conv_advisor.app.npy import read_npy, write_npy
-from conv_advisor.app.tensors import read_safetensors
+from conv_advisor.app.wire.body import MAX_JSON_BYTES
+from conv_advisor.app.wire.npy import read_npy, write_npy
+from conv_advisor.app.wire.safetensors import read_safetensors
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels import reference
 from tests.app.serving import FAST, LAYER, LEAN, SLOW, SMALL, TIMES_MS, Client, is_problem, serving

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from conv_advisor.app import job_events
-from conv_advisor.app.answers.jobs import JobAnswer
-from conv_advisor.app.background import Background
-from conv_advisor.app.job_events import EventStream, Streams
-from conv_advisor.app.jobs import Job
+from conv_advisor.app.jobs import events as job_events
+from conv_advisor.app.jobs.answers import JobAnswer
+from conv_advisor.app.jobs.background import Background
+from conv_advisor.app.jobs.events import EventStream, Streams
+from conv_advisor.app.jobs.table import Job
 from conv_advisor.data.errors import QueueFull
 from conv_advisor.data.measurement import Outcome
 from tests.app.serving import FAST, HANGING, LAYER, LEAN, SLOW, Client, is_problem, serving

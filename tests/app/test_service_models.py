@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from conv_advisor.app.answers.jobs import JobAnswer
-from conv_advisor.app.service import PROMOTED_S
+from conv_advisor.app.jobs.answers import JobAnswer
+from conv_advisor.app.service.service import PROMOTED_S
 from conv_advisor.models.registry import Registry
 from conv_advisor.models.tree_file import TREE_FILE
 from tests.app.serving import FAST, GPU, LAYER, LEAN, SLOW, Client, is_problem, keep_tree, serving, small_tree

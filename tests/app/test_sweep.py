@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from conv_advisor.app.engine import Engine
-from conv_advisor.app.sweep import default_run_id, drawn, shard_of, sweep
+from conv_advisor.app.sweep.sweep import default_run_id, drawn, shard_of, sweep
+from conv_advisor.app.workers.engine import Engine
 from conv_advisor.data import networks, parquet
 from conv_advisor.data.errors import WorkerError
 from conv_advisor.data.measurement import Device, L2State, Measurement, Outcome

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from conv_advisor.app.engine import Engine
-from conv_advisor.app.sweep import sweep
+from conv_advisor.app.sweep.sweep import sweep
+from conv_advisor.app.workers.engine import Engine
 from conv_advisor.data import parquet
 from conv_advisor.data.errors import InvalidInput, StoreError, WorkerError
 from conv_advisor.data.measurement import Device, Measurement, Outcome

@@ -14,7 +14,14 @@ from hypothesis import strategies as st
 from safetensors import SafetensorError, deserialize
 from safetensors.numpy import save
 
-from conv_advisor.app.tensors import MAX_HEADER_BYTES, STORED, from_lists, read_safetensors, to_lists, write_safetensors
+from conv_advisor.app.wire.safetensors import (
+    MAX_HEADER_BYTES,
+    STORED,
+    from_lists,
+    read_safetensors,
+    to_lists,
+    write_safetensors,
+)
 from conv_advisor.data.errors import InvalidTensor
 
 X = {"dtype": "F32", "shape": [1, 1, 2, 2], "data_offsets": [0, 16]}

@@ -9,10 +9,10 @@ import pytest
 
 from benchmarks.plots.pages import rewritten
 from benchmarks.sureness import Answer, answers, answers_on, main, sure_table, tables, top_table
-from conv_advisor.app.shipped import TIMINGS
 from conv_advisor.data import parquet
 from conv_advisor.data.measurement import Outcome
 from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.shipped import TIMINGS
 from conv_advisor.models.advisor import Advisor
 from conv_advisor.models.costs import from_table
 from conv_advisor.models.judging import judge

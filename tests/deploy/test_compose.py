@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from conv_advisor.app.guard.tokens import Caller, Keyring, Scope, make_token
+from conv_advisor.app.guard.tokens import Keyring, make_token
 from conv_advisor.app.settings import PREFIX, Settings
+from conv_advisor.app.wire.caller import Caller, Scope
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text())

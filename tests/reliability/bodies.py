@@ -13,13 +13,18 @@ from safetensors.numpy import save
 from tritonclient.http import InferenceServerClient as Triton
 from tritonclient.http import InferInput, InferRequestedOutput
 
-from conv_advisor.app.body import parse_json
-from conv_advisor.app.convolution import Order
-from conv_advisor.app.npy import write_npy
-from conv_advisor.app.oip import LENGTH_HEADER, read_inference
-from conv_advisor.app.orders import order_from_inference, order_from_json, order_from_npy, order_from_safetensors
-from conv_advisor.app.schemas import ConvolutionRequest
+from conv_advisor.app.convolve.convolution import Order
+from conv_advisor.app.convolve.orders import (
+    order_from_inference,
+    order_from_json,
+    order_from_npy,
+    order_from_safetensors,
+)
 from conv_advisor.app.settings import Settings
+from conv_advisor.app.wire.body import parse_json
+from conv_advisor.app.wire.npy import write_npy
+from conv_advisor.app.wire.open_inference import LENGTH_HEADER, read_inference
+from conv_advisor.app.wire.schemas import ConvolutionRequest
 from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels import reference
 from tests.reliability.mutation import mutated

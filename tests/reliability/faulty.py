@@ -13,8 +13,8 @@ from pathlib import Path
 
 import conv_advisor.app.cli
 import conv_advisor.app.main
-from conv_advisor.app.engine import Engine
 from conv_advisor.app.settings import Settings
+from conv_advisor.app.workers.engine import Engine
 from conv_advisor.data import parquet
 from conv_advisor.data.errors import LaunchFailed
 from conv_advisor.data.measurement import Measurement, Outcome

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from conv_advisor.app.ready import LONGEST_S, Readiness
+from conv_advisor.app.service.ready import LONGEST_S, Readiness
 from conv_advisor.data.errors import StoreError
 from conv_advisor.data.presence import Presence
 from conv_advisor.data.store import Store

@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from conv_advisor.app.answers.advice import advice_json
-from conv_advisor.app.answers.models import model_answer
+from conv_advisor.app.wire.answers.advice import advice_json
+from conv_advisor.app.wire.answers.models import model_answer
 from conv_advisor.data.errors import ModelRejected, NoAdvice
 from conv_advisor.models.advisor import Advisor
 from conv_advisor.models.features import features

@@ -1,0 +1,114 @@
+"""Advice on a list of layers: many at a time, and a layer that has none says why in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from conv_advisor.app.advice.advise import Best, Limits, advise, advise_best
+from conv_advisor.app.advice.asked import AskedLayer, AskedList
+from conv_advisor.app.advice.layers import Layer, Reader
+from conv_advisor.app.service.kept import Parts
+from conv_advisor.app.service.service import Basis, Service
+from conv_advisor.app.wire.answers.advice import advice_json
+from conv_advisor.app.wire.errors import problem_of
+from conv_advisor.app.wire.schemas import BulkAdviceRequest, named
+from conv_advisor.data.errors import ConvAdvisorError, InvalidInput
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.models.advisor import Advisor
+
+MAX_RANKINGS: Final = 1000
+"""Layers of one request whose whole rankings are answered: some 5 KB each."""
+
+_AT_ONCE: Final = 1000
+"""Layers whose measurements are held at a time."""
+
+
+def advise_all(service: Service, asked: AskedList | BulkAdviceRequest) -> bytes:
+    """Advice on a list of layers, as the JSON of a `BulkAdviceAnswer`; one that has none says why in its place.
+
+    One tree answers the whole list.
+
+    Raises
+    ------
+    InvalidInput, UnknownDevice, ModelRejected, StoreError
+    """
+    if asked.ranking and len(asked.layers) > MAX_RANKINGS:
+        raise InvalidInput("layers", f"a list of {len(asked.layers)}", f"at most {MAX_RANKINGS} with ranking")
+    limits, common = Limits.of(asked, service), named(asked)
+    basis = service.basis(limits.device_id)
+    oracle = _Oracle(service, basis.advisor, limits, common)
+    if asked.ranking:
+        parts = list(oracle.whole(asked.layers))
+    elif isinstance(asked, AskedList):
+        parts = _remembered(asked.layers, oracle.best, service.parts, ((limits, *common.items()), basis))
+    else:
+        parts = list(oracle.best(asked.layers))
+    model = basis.advisor.model
+    head = msgspec.json.encode({"device": limits.device_id, "model": model.id if model else None})
+    entries = b",".join([b'{"index":%d,%b' % (index, part[1:]) for index, part in enumerate(parts)])
+    return b'%b,"advice":[%b]}' % (head[:-1], entries)
+
+
+@dataclass(frozen=True)
+class _Oracle:
+    """Answers layers one by one, each with a JSON object of its own."""
+
+    service: Service
+    advisor: Advisor
+    limits: Limits
+    common: dict[str, Any]
+
+    def best(self, layers: Sequence[Layer]) -> Iterator[bytes]:
+        """The best variant for each layer."""
+        encode = msgspec.json.Encoder().encode
+        for problems, sizes in self._read(layers):
+            valid = [each for each in problems if isinstance(each, ConvProblem)]
+            found = advise_best(self.service, self.advisor, valid, sizes, self.limits)
+            answers: Iterator[Best | ConvAdvisorError] = found
+            if len(valid) < len(problems):
+                answers = (next(found) if isinstance(each, ConvProblem) else each for each in problems)
+            for each in answers:
+                yield _error(each) if isinstance(each, ConvAdvisorError) else encode(each)
+
+    def whole(self, layers: Sequence[Layer]) -> Iterator[bytes]:
+        """The whole advice on each layer."""
+        for problems, _ in self._read(layers):
+            valid = [each for each in problems if isinstance(each, ConvProblem)]
+            found = advise(self.service, self.advisor, valid, self.limits)
+            for problem in problems:
+                each = next(found) if isinstance(problem, ConvProblem) else problem
+                if isinstance(each, ConvAdvisorError):
+                    yield _error(each)
+                else:
+                    yield b'{"layer":%b,%b' % (msgspec.json.encode(each.problem.short), advice_json(each)[1:])
+
+    def _read(self, layers: Sequence[Layer]) -> Iterator[tuple[list[ConvProblem | InvalidInput], np.ndarray]]:
+        """What each layer means, or why it means nothing; so many at a time."""
+        reader = Reader(self.common)
+        return (reader.read(layers[start : start + _AT_ONCE]) for start in range(0, len(layers), _AT_ONCE))
+
+
+def _remembered(
+    layers: Sequence[str | AskedLayer],
+    answer: Callable[[Sequence[str | AskedLayer]], Iterator[bytes]],
+    parts: Parts,
+    asked: tuple[Hashable, Basis],
+) -> list[bytes]:
+    """The answer to each layer, made for those alone whose answer is not kept."""
+    kept = parts.of(*asked)
+    found = list(map(kept.get, layers))
+    missing = [place for place, each in enumerate(found) if each is None]
+    for place, each in zip(missing, answer([layers[place] for place in missing]), strict=True):
+        found[place] = kept[layers[place]] = each
+    parts.hits += len(layers) - len(missing)
+    parts.misses += len(missing)
+    return [each for each in found if each is not None]
+
+
+def _error(error: ConvAdvisorError) -> bytes:
+    return msgspec.json.encode({"error": problem_of(error)})

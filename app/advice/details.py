@@ -1,0 +1,312 @@
+"""What goes with advice for whoever asks: what to weigh, the nearest measured layers, a program that runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import msgspec
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from conv_advisor.app.advice.advise import Limits, advise_one
+from conv_advisor.app.service.service import Service
+from conv_advisor.app.snippets.writer import Language, Snippet, write_snippet
+from conv_advisor.app.wire.answers.advice import ExclusionAnswer, TrustAnswer
+from conv_advisor.app.wire.answers.problems import ProblemAnswer, problem_answer
+from conv_advisor.app.wire.schemas import AdviceParameters, problem_from
+from conv_advisor.data.errors import NotApplicable
+from conv_advisor.kernels import catalog
+from conv_advisor.models.neighbours import MOST
+from conv_advisor.models.pareto import Bounds, OtherLayout, Pareto, in_other_layout, other_layout, weigh
+
+if TYPE_CHECKING:
+    from conv_advisor.data.problem import ConvProblem
+    from conv_advisor.data.summary import Summary
+    from conv_advisor.models.advisor import Advice, Advisor
+    from conv_advisor.models.neighbours import Neighbour
+
+
+Summaries = Callable[[Sequence["ConvProblem"]], Mapping[str, Mapping[str, "Summary"]]]
+"""What was measured of problems."""
+
+
+class PointAnswer(TypedDict):
+    """One variant and all that it costs; on the front, no other is as good in everything and better in something.
+
+    error_source says whether max_error was measured on this layer, is predicted (99 of 100 of the variant's measured
+    errors stay below), or is what every variant is allowed.
+    """
+
+    variant: str
+    time_ms: float
+    source: str
+    slowdown: float
+    uncertainty: float
+    workspace_bytes: int | None
+    max_error: float
+    error_source: str
+    is_deterministic: bool
+    is_on_front: bool
+
+
+class OtherLayoutAnswer(TypedDict):
+    """The best variant in the other layout.
+
+    speedup leaves converting x and y out; speedup_converted counts least_conversion_ms, what moving both once takes at
+    the least. The weight counts as converted beforehand.
+    """
+
+    layout: str
+    variant: str
+    time_ms: float
+    source: str
+    speedup: float
+    least_conversion_ms: float | None
+    speedup_converted: float | None
+
+
+class ParetoAnswer(TypedDict):
+    """Every variant within the limits, fastest first, the front marked; the other layout beside them."""
+
+    device: str
+    model: str | None
+    problem: ProblemAnswer
+    points: list[PointAnswer]
+    front: list[str]
+    excluded: list[ExclusionAnswer]
+    other_layout: OtherLayoutAnswer | None
+    trust: TrustAnswer
+
+
+class NeighbourAnswer(TypedDict):
+    """A measured layer, how many octaves away it is, what was fastest there, and how the advised variant did."""
+
+    layer: str
+    distance: float
+    variant: str
+    time_ms: float
+    n_measured: int
+    advised_slowdown: float | None
+
+
+class NeighboursAnswer(TypedDict):
+    """The nearest measured layers in the same dtype and layout, nearest first."""
+
+    device: str
+    model: str | None
+    problem: ProblemAnswer
+    variant: str
+    time_ms: float
+    source: str
+    neighbours: list[NeighbourAnswer]
+
+
+class SnippetAnswer(TypedDict):
+    """A program that runs one variant on one layer.
+
+    plan is what it rebuilds: of the legacy API the algorithm and math type, of the graph API engine and knobs, of ours
+    id and version. Where the knobs were not measured they are null, and rule says what gives them.
+    """
+
+    device: str
+    problem: ProblemAnswer
+    variant: str
+    language: str
+    languages: list[str]
+    requires: list[str]
+    plan: dict[str, Any]
+    rule: str | None
+    snippet: str
+
+
+class ParetoParameters(AdviceParameters):
+    """A layer, and what a variant may take and must be."""
+
+    max_error: Annotated[
+        float | None,
+        Field(gt=0, le=1, allow_inf_nan=False, description="Largest error allowed: max |y - y64| / max |y64|."),
+    ] = None
+    max_slowdown: Annotated[
+        float | None,
+        Field(ge=1, allow_inf_nan=False, description="Times the time of the fastest within the other limits, at most."),
+    ] = None
+
+    @property
+    def bounds(self) -> Bounds:
+        """What goes beyond the limits of advice."""
+        return Bounds(self.max_error, self.max_slowdown)
+
+
+class NeighbourParameters(AdviceParameters):
+    """A layer, and how many measured ones to set beside it."""
+
+    count: Annotated[int, Field(ge=1, le=MOST, description="Neighbours at most.")] = 5
+
+
+class SnippetParameters(AdviceParameters):
+    """A layer, and what the program shall run and be written in."""
+
+    variant: Annotated[
+        str | None, Field(max_length=200, description="Default: the advised one.", examples=["cudnn.graph.eng62"])
+    ] = None
+    language: Annotated[
+        Language | None,
+        Field(description="python; torch: on its tensors; c: cuDNN's legacy API. Default: what fits the variant."),
+    ] = None
+
+
+def weigh_layer(service: Service, asked: ParetoParameters) -> ParetoAnswer:
+    """Everything that the variants of a layer cost, and the other layout's best.
+
+    Raises
+    ------
+    InvalidProblem, NoAdvice, UnknownDevice, ModelRejected, StoreError
+    """
+    problem, limits = problem_from(asked.given()), Limits.of(asked, service)
+    advisor = service.advisor(limits.device_id)
+    advice = advise_one(service, problem, limits, advisor)
+    return pareto_answer(*weighed_by(service, advisor, advice, limits, asked.bounds))
+
+
+def weighed(
+    advisor: Advisor, known: Summaries, advice: Advice, limits: Limits, bounds: Bounds
+) -> tuple[Pareto, OtherLayout | None]:
+    """What to weigh for an advice that was made within these limits, and the other layout's best.
+
+    Parameters
+    ----------
+    advisor : Advisor
+    known : callable (problems) -> dict of problem key to dict of variant to Summary
+        What was measured.
+    advice : Advice
+    limits : Limits
+    bounds : Bounds
+
+    Raises
+    ------
+    NoAdvice, StoreError
+    """
+    there = in_other_layout(advice.problem)
+    measured = known([advice.problem, there])
+    found = weigh(advisor, advice, measured=measured.get(advice.problem.key), bounds=bounds)
+    other = other_layout(
+        advisor,
+        advice,
+        max_workspace_bytes=limits.max_workspace_bytes,
+        is_deterministic=limits.is_deterministic,
+        measured=measured.get(there.key),
+    )
+    return found, other
+
+
+def weighed_by(
+    service: Service, advisor: Advisor, advice: Advice, limits: Limits, bounds: Bounds
+) -> tuple[Pareto, OtherLayout | None]:
+    """`weighed` with a service's measurements; the advisor is the one that the advice is of.
+
+    Raises
+    ------
+    NoAdvice, StoreError
+    """
+    known = partial(service.recall.summaries, device_id=limits.device_id)
+    return weighed(advisor, known, advice, limits, bounds)
+
+
+def pareto_answer(found: Pareto, other: OtherLayout | None) -> ParetoAnswer:
+    """What to weigh, as every answer says it."""
+    advice = found.advice
+    return {
+        "device": advice.device_id,
+        "model": advice.model_id,
+        "problem": problem_answer(advice.problem),
+        "points": msgspec.to_builtins(found.points),
+        "front": [point.variant for point in found.front],
+        "excluded": msgspec.to_builtins(found.excluded),
+        "other_layout": msgspec.to_builtins(other),
+        "trust": msgspec.to_builtins(advice.trust),
+    }
+
+
+def neighbours_of_layer(service: Service, asked: NeighbourParameters) -> NeighboursAnswer:
+    """The nearest measured layers beside what is advised.
+
+    Raises
+    ------
+    InvalidProblem, NoAdvice, UnknownDevice, ModelRejected, StoreError
+    """
+    problem, limits = problem_from(asked.given()), Limits.of(asked, service)
+    advice = advise_one(service, problem, limits)
+    return neighbours_answer(advice, neighbours_of(service, advice, asked.count))
+
+
+def neighbours_answer(advice: Advice, neighbours: Sequence[Neighbour]) -> NeighboursAnswer:
+    """Neighbours, as every answer says them."""
+    return {
+        "device": advice.device_id,
+        "model": advice.model_id,
+        "problem": problem_answer(advice.problem),
+        "variant": advice.variant,
+        "time_ms": advice.best.time_ms,
+        "source": advice.best.source,
+        "neighbours": msgspec.to_builtins(neighbours),
+    }
+
+
+def neighbours_of(service: Service, advice: Advice, count: int) -> list[Neighbour]:
+    """The nearest measured layers to that of an advice.
+
+    Raises
+    ------
+    StoreError
+    """
+    return service.neighbours.of(advice.problem, advice.device_id, count=count, advised=advice.variant)
+
+
+def snippet_of_layer(service: Service, asked: SnippetParameters) -> SnippetAnswer:
+    """A program that runs the advised variant, or another one that applies, on a layer.
+
+    Raises
+    ------
+    InvalidInput, NoAdvice, NotApplicable, UnknownDevice, UnknownVariant, ModelRejected, StoreError
+    """
+    problem, limits = problem_from(asked.given()), Limits.of(asked, service)
+    if asked.variant:
+        catalog.get(asked.variant)
+    advice = advise_one(service, problem, limits)
+    snippet = snippet_for(advice, asked.variant, limits.max_workspace_bytes, asked.language)
+    return snippet_answer(advice, snippet)
+
+
+def snippet_answer(advice: Advice, snippet: Snippet) -> SnippetAnswer:
+    """A program, as every answer says it."""
+    answer: dict[str, Any] = msgspec.to_builtins(snippet)
+    code = answer.pop("code")
+    more = {"device": advice.device_id, "problem": problem_answer(advice.problem), "snippet": code}
+    return cast(SnippetAnswer, answer | more)
+
+
+def snippet_for(advice: Advice, variant: str | None, workspace_limit_bytes: int, language: Language | None) -> Snippet:
+    """The program of one variant of an advice, by default of the best.
+
+    Raises
+    ------
+    InvalidInput
+        The variant has no program in this language.
+    NotApplicable
+        It is excluded on this layer or by the limits.
+    UnknownVariant
+    """
+    wanted = catalog.get(variant or advice.variant)
+    choice = next((each for each in advice.ranking if each.variant == wanted.id), None)
+    if choice is None:
+        reasons = {each.variant: each.reason for each in advice.excluded}
+        raise NotApplicable(wanted.id, reasons.get(wanted.id, f"it does not run on {advice.device_id}"))
+    return write_snippet(
+        advice.problem,
+        wanted,
+        plan=choice.plan,
+        workspace_limit_bytes=workspace_limit_bytes,
+        language=language,
+    )

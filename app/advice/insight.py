@@ -1,0 +1,159 @@
+"""What can be asked of a tree beside its advice: why it predicts as it does, and where each variant wins."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Annotated
+
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from conv_advisor.app.service.service import Service
+from conv_advisor.app.wire.answers.advice import StepAnswer
+from conv_advisor.app.wire.answers.problems import ProblemAnswer, problem_answer
+from conv_advisor.app.wire.schemas import AdviceParameters, problem_from
+from conv_advisor.data.errors import NoAdvice
+from conv_advisor.models.advisor import Advisor
+from conv_advisor.models.explain import Branch, Decision, explain
+from conv_advisor.models.landscape import Axis, Landscape, survey
+from conv_advisor.models.tree_file import TreeModel
+
+_survey = lru_cache(maxsize=32)(survey)
+"""A map takes a thousand walks; people come back to one, and an advisor never changes its mind."""
+
+
+class BranchAnswer(TypedDict):
+    """One side of a decision: the leaves below it, and the variant that most of them predict as the fastest."""
+
+    n_leaves: int
+    favourite: str | None
+    share: float
+
+
+class DecisionAnswer(StepAnswer):
+    """One comparison on the way to the leaf, in words: label and unit of the quantity, its value and its limit."""
+
+    label: str
+    unit: str
+    actual: str | float
+    limit: str | float
+    taken: BranchAnswer
+    other: BranchAnswer
+
+
+class ExplanationAnswer(TypedDict):
+    """The decisions that lead to a layer's leaf, first to last."""
+
+    model: str
+    device: str
+    problem: ProblemAnswer
+    decisions: list[DecisionAnswer]
+
+
+class AxisAnswer(TypedDict):
+    """What varies, and the values it takes."""
+
+    axis: str
+    values: list[int]
+
+
+class LandscapeAnswer(TypedDict):
+    """Predicted winners: a row for each value of y, of places in variants; null where nothing is predicted to run."""
+
+    model: str
+    device: str
+    problem: ProblemAnswer
+    x: AxisAnswer
+    y: AxisAnswer
+    variants: list[str]
+    winners: list[list[int | None]]
+
+
+class LandscapeParameters(AdviceParameters):
+    """A layer, and the two of its sizes that vary."""
+
+    x: Annotated[Axis, Field(description="What varies from left to right.")] = Axis.SIZE
+    y: Annotated[Axis, Field(description="What varies from row to row.")] = Axis.BATCH
+
+
+def explain_layer(service: Service, asked: AdviceParameters) -> ExplanationAnswer:
+    """Why the tree predicts what it predicts for a layer.
+
+    Raises
+    ------
+    InvalidProblem, NoAdvice, UnknownDevice, ModelRejected
+    """
+    problem = problem_from(asked.given())
+    model = _model_of(service.advisor(asked.device or service.default_device_id()))
+    return {
+        "model": model.id,
+        "device": model.device.id,
+        "problem": problem_answer(problem),
+        "decisions": [_decision(decision) for decision in explain(model, problem)],
+    }
+
+
+def survey_layer(service: Service, asked: LandscapeParameters) -> LandscapeAnswer:
+    """Which variant is predicted fastest over two sizes of a layer.
+
+    Raises
+    ------
+    InvalidInput, NoAdvice, UnknownDevice, ModelRejected
+    """
+    landscape, model = survey_of(service, asked)
+    return {
+        "model": model.id,
+        "device": model.device.id,
+        "problem": problem_answer(landscape.problem),
+        "x": {"axis": landscape.x, "values": list(landscape.x_values)},
+        "y": {"axis": landscape.y, "values": list(landscape.y_values)},
+        "variants": list(landscape.variants),
+        "winners": [list(row) for row in landscape.winners],
+    }
+
+
+def survey_of(service: Service, asked: LandscapeParameters) -> tuple[Landscape, TreeModel]:
+    """The landscape that is asked for, and the tree that it shows.
+
+    Raises
+    ------
+    InvalidInput, NoAdvice, UnknownDevice, ModelRejected
+    """
+    problem = problem_from(asked.given())
+    advisor = service.advisor(asked.device or service.default_device_id())
+    model = _model_of(advisor)
+    limit = asked.max_workspace_bytes
+    landscape = _survey(
+        advisor,
+        problem,
+        asked.x,
+        asked.y,
+        max_workspace_bytes=service.settings.workspace_limit_bytes if limit is None else limit,
+        is_deterministic=asked.deterministic,
+    )
+    return landscape, model
+
+
+def _model_of(advisor: Advisor) -> TreeModel:
+    if advisor.model is None:
+        raise NoAdvice(f"there is no model of {advisor.device.id}")
+    return advisor.model
+
+
+def _decision(decision: Decision) -> DecisionAnswer:
+    return {
+        "feature": decision.feature,
+        "value": decision.value,
+        "threshold": decision.threshold,
+        "is_below": decision.is_below,
+        "label": decision.label,
+        "unit": decision.unit,
+        "actual": decision.actual,
+        "limit": decision.limit,
+        "taken": _branch(decision.taken),
+        "other": _branch(decision.other),
+    }
+
+
+def _branch(branch: Branch) -> BranchAnswer:
+    return {"n_leaves": branch.n_leaves, "favourite": branch.favourite, "share": branch.share}

@@ -1,0 +1,1 @@
+"""One convolution for a request."""

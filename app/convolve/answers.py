@@ -1,0 +1,86 @@
+"""What /v1/convolutions answers, in JSON and beside a y that is not."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import TypedDict
+
+from conv_advisor.app.wire.answers.catalogue import DeviceAnswer, device_answer
+from conv_advisor.app.wire.answers.problems import ProblemAnswer, problem_answer
+from conv_advisor.app.wire.safetensors import to_lists
+
+if TYPE_CHECKING:
+    from conv_advisor.app.convolve.convolution import Attempt, Convolution
+
+
+class AttemptAnswer(TypedDict):
+    """One variant that was run; time_ms is the median of the samples, max_error max |y - y64| / max |y64|."""
+
+    variant: str
+    outcome: str
+    detail: str
+    time_ms: float | None
+    samples_ms: list[float]
+    workspace_bytes: int | None
+    max_error: float | None
+
+
+class ConvolutionAnswer(AttemptAnswer):
+    """The variant whose y it is, everything else that was tried, and y where tensors were given."""
+
+    chosen_by: str
+    y: Any
+    attempts: list[AttemptAnswer]
+    problem: ProblemAnswer
+    device: DeviceAnswer
+
+
+def convolution_answer(done: Convolution) -> ConvolutionAnswer:
+    """A convolution in JSON."""
+    return _convolution(done, None if done.best.y is None else to_lists(done.best.y))
+
+
+def convolution_metadata(done: Convolution) -> dict[str, str]:
+    """A convolution beside its y in safetensors: strings as they are, everything else as JSON."""
+    answer = {name: value for name, value in _convolution(done, None).items() if name != "y"}
+    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in answer.items()}
+
+
+def convolution_summary(done: Convolution) -> dict[str, str | float]:
+    """What fits beside a y that has no place for more: the numbers and names, without what is unknown."""
+    answer = _convolution(done, None)
+    names = ("variant", "chosen_by", "outcome", "detail", "time_ms", "max_error", "workspace_bytes")
+    return {name: value for name, value in answer.items() if name in names and isinstance(value, str | float | int)}
+
+
+def _convolution(done: Convolution, y: Any) -> ConvolutionAnswer:
+    measurement = done.best.measurement
+    return {
+        **_attempt(done.best),
+        "chosen_by": done.chosen_by,
+        "y": y,
+        "attempts": [_attempt(attempt) for attempt in done.attempts],
+        "problem": problem_answer(measurement.problem),
+        "device": device_answer(measurement.device),
+    }
+
+
+def _attempt(attempt: Attempt) -> AttemptAnswer:
+    measurement = attempt.measurement
+    return {
+        "variant": measurement.variant,
+        "outcome": measurement.outcome,
+        "detail": measurement.detail,
+        "time_ms": _finite(measurement.time_ms),
+        "samples_ms": list(measurement.samples_ms),
+        "workspace_bytes": measurement.workspace_bytes,
+        "max_error": _finite(measurement.max_error),
+    }
+
+
+def _finite(value: float | None) -> float | None:
+    """A number that JSON has; None for what it has not."""
+    return value if value is not None and math.isfinite(value) else None

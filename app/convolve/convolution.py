@@ -1,0 +1,258 @@
+"""One convolution on the worker's device: which variants to run, running them, and what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+import numpy as np
+
+from conv_advisor.app.advice.advise import Limits, advise_one
+from conv_advisor.app.service.service import Service
+from conv_advisor.app.workers import tasks
+from conv_advisor.data.errors import (
+    CompileFailed,
+    NoAdvice,
+    NotApplicable,
+    NotSupported,
+    OutOfMemory,
+    RunError,
+    WorkspaceExceeded,
+)
+from conv_advisor.data.measurement import Device, Measurement, Outcome
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels import catalog
+from conv_advisor.kernels.bench import BenchOptions
+from conv_advisor.kernels.variant import Variant
+
+Run = Callable[..., Awaitable[Any]]
+"""Runs a task in the worker: takes the task and its arguments."""
+
+ADVISED: Final = "advised"
+ALL: Final = "all"
+
+_SHARE_OF_MEMORY: Final = 0.25
+"""Of a device's memory that a problem's tensors may take: variants hold copies and scratch memory besides."""
+_MAX_TRIED: Final = 5
+"""Of a ranking, where the first do not run."""
+
+_OUTCOMES: Final[dict[type[RunError], Outcome]] = {
+    NotSupported: Outcome.NOT_SUPPORTED,
+    OutOfMemory: Outcome.OUT_OF_MEMORY,
+    WorkspaceExceeded: Outcome.WORKSPACE_EXCEEDED,
+    CompileFailed: Outcome.COMPILE_FAILED,
+}
+_ERRORS: Final = {outcome: error for error, outcome in _OUTCOMES.items() if error is not WorkspaceExceeded}
+
+
+class ChosenBy(StrEnum):
+    """How the variant was chosen; a closed list."""
+
+    NAMED = "named"
+    ADVICE = "advice"
+    STORED_TIMES = "stored_times"
+    """The fastest one measured before on this device, which has no model."""
+    MEASURED_NOW = "measured_now"
+    """The fastest of all that apply, or of the ranking's first, measured for this answer."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What shall be run.
+
+    Parameters
+    ----------
+    problem : ConvProblem
+    tensors : (x, weight) or None
+        None: random ones, and y is not wanted.
+    variant : str
+        ``advised``, ``all``, or a variant's id.
+    top : int
+        Of what is advised: how many of the ranking's first are measured, the fastest of which answers.
+    options : BenchOptions
+    is_deterministic : bool
+    run_id : str
+    """
+
+    problem: ConvProblem
+    tensors: tuple[np.ndarray, np.ndarray] | None
+    variant: str
+    top: int
+    options: BenchOptions
+    is_deterministic: bool
+    run_id: str
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One variant that was tried, and the y it gave."""
+
+    measurement: Measurement
+    y: np.ndarray | None = None
+
+    @property
+    def is_good(self) -> bool:
+        """It gave the right output."""
+        return self.measurement.outcome in (Outcome.MEASURED, Outcome.PRUNED)
+
+    @property
+    def rank(self) -> tuple[int, float]:
+        """Smaller is better: timed, right, wrong but with an output, nothing; then by time."""
+        order = (Outcome.MEASURED, Outcome.PRUNED, Outcome.WRONG_RESULT)
+        outcome, time_ms = self.measurement.outcome, self.measurement.time_ms
+        return order.index(outcome) if outcome in order else len(order), time_ms or math.inf
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """What was run: the best attempt, all of them, and how the variant was chosen."""
+
+    best: Attempt
+    attempts: list[Attempt]
+    chosen_by: ChosenBy
+
+
+async def convolve(service: Service, run: Run, order: Order) -> Convolution:
+    """Run what the order says; what was learned joins the store.
+
+    Raises
+    ------
+    UnknownVariant, NotApplicable, NoAdvice, RunError, WorkerError
+    """
+    _, device = await service.engine()
+    check_fits(order.problem, device)
+    trial = _Trial(run, order, device)
+    if order.variant == ALL:
+        attempts, chosen_by = await trial.all_of(trial.applicable()), ChosenBy.MEASURED_NOW
+    elif order.variant == ADVISED:
+        attempts, chosen_by = await _try_advised(service, trial)
+    else:
+        attempts, chosen_by = [await trial.one(trial.named())], ChosenBy.NAMED
+    # What a variant makes of somebody's NaN says nothing of the variant: of given tensors the times alone are kept.
+    kept = [each.measurement for each in attempts if order.tensors is None or each.measurement.samples_ms]
+    await asyncio.to_thread(service.store.append, kept)
+    best = min(attempts, key=lambda attempt: attempt.rank)
+    if not best.is_good and best.measurement.outcome is not Outcome.WRONG_RESULT:
+        raise _error_of(best.measurement, order.options)
+    return Convolution(best, attempts, chosen_by)
+
+
+def why_not(variant: Variant, problem: ConvProblem, device: Device) -> str | None:
+    """Why a variant does not compute a problem on a device, whatever the device's kind; None where it does."""
+    kind = variant.backend.device_kind
+    if kind != device.kind:
+        return f"it runs on {kind} devices, and {device.id} is {device.kind}"
+    return variant.why_not(problem, device)
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """An order on a device, and what runs tasks there."""
+
+    run: Run
+    order: Order
+    device: Device
+
+    def named(self) -> Variant:
+        """The variant that the order names."""
+        variant = catalog.get(self.order.variant)
+        reason = self._why_not(variant)
+        if reason is not None:
+            raise NotApplicable(variant.id, reason)
+        return variant
+
+    def applicable(self) -> list[Variant]:
+        """Every variant of the device that computes the problem, in catalogue order."""
+        reasons = {variant: self._why_not(variant) for variant in catalog.for_device_kind(self.device.kind)}
+        found = [variant for variant, reason in reasons.items() if reason is None]
+        if not found:
+            said = {variant.id: reason for variant, reason in reasons.items() if reason}
+            raise NoAdvice(f"no variant computes {self.order.problem.key} on {self.device.id}", said)
+        return found
+
+    async def one(self, variant: Variant) -> Attempt:
+        """Try one variant, on the given tensors if there are any."""
+        if self.order.tensors is None:
+            return (await self.random([variant]))[0]
+        problem, options, run_id = self.order.problem, self.order.options, self.order.run_id
+        try:
+            y, measurement = await self.run(tasks.convolve, problem, *self.order.tensors, variant.id, options, run_id)
+        except tuple(_OUTCOMES) as error:
+            needed = error.needed_bytes if isinstance(error, WorkspaceExceeded) else None
+            failed = Measurement(problem, variant.id, self.device, _OUTCOMES[type(error)], str(error), (), needed)
+            return Attempt(failed)
+        return Attempt(measurement, y)
+
+    async def all_of(self, variants: list[Variant]) -> list[Attempt]:
+        """Try them all."""
+        if self.order.tensors is None:
+            return await self.random(variants)
+        return [await self.one(variant) for variant in variants]
+
+    async def until_good(self, variants: list[Variant]) -> list[Attempt]:
+        """Try one after the other until one gives the right output."""
+        attempts: list[Attempt] = []
+        for variant in variants[:_MAX_TRIED]:
+            attempts.append(await self.one(variant))
+            if attempts[-1].is_good:
+                break
+        return attempts
+
+    async def random(self, variants: list[Variant]) -> list[Attempt]:
+        """Measure variants on random tensors, in one task."""
+        names = [variant.id for variant in variants]
+        measurements = await self.run(tasks.measure, self.order.problem, names, self.order.options, self.order.run_id)
+        return [Attempt(measurement) for measurement in measurements]
+
+    def _why_not(self, variant: Variant) -> str | None:
+        if self.order.is_deterministic and not variant.is_deterministic:
+            return "equal inputs may give unequal bits"
+        return why_not(variant, self.order.problem, self.device)
+
+
+async def _try_advised(service: Service, trial: _Trial) -> tuple[list[Attempt], ChosenBy]:
+    applicable = {variant.id: variant for variant in trial.applicable()}
+    names, chosen_by = await asyncio.to_thread(_ranking, service, trial.order, trial.device, set(applicable))
+    ranked = [applicable[name] for name in names if name in applicable]
+    top = trial.order.top
+    if ranked and top == 1:
+        return await trial.until_good(ranked), chosen_by
+    if ranked:
+        attempts = await trial.all_of(ranked[:top])
+        is_found = any(attempt.is_good for attempt in attempts)
+        return attempts if is_found else attempts + await trial.until_good(ranked[top:]), ChosenBy.MEASURED_NOW
+    attempts = await trial.random(list(applicable.values()))
+    if trial.order.tensors is None:
+        return attempts, ChosenBy.MEASURED_NOW
+    ranked = [applicable[attempt.measurement.variant] for attempt in sorted(attempts, key=lambda each: each.rank)]
+    return await trial.until_good(ranked), ChosenBy.MEASURED_NOW
+
+
+def _ranking(service: Service, order: Order, device: Device, applicable: set[str]) -> tuple[list[str], ChosenBy]:
+    """Ids of variants, best first: by the device's model, else by their times if all of them were tried before."""
+    limits = Limits(device.id, order.options.workspace_limit_bytes, order.is_deterministic)
+    has_model = service.advisor(device.id).model is not None
+    if not has_model:
+        tried = service.store.summaries([order.problem], device.id).get(order.problem.key, {})
+        if not applicable <= set(tried):
+            return [], ChosenBy.MEASURED_NOW
+    advice = advise_one(service, order.problem, limits)
+    return [choice.variant for choice in advice.ranking], ChosenBy.ADVICE if has_model else ChosenBy.STORED_TIMES
+
+
+def check_fits(problem: ConvProblem, device: Device) -> None:
+    """Refuse a problem whose tensors alone would fill the device, or the host."""
+    allowed = int(device.memory_bytes * _SHARE_OF_MEMORY)
+    if device.memory_bytes and problem.bytes > allowed:
+        raise OutOfMemory(f"x, weight and y take {problem.bytes} bytes; allowed on {device.id}: {allowed}")
+
+
+def _error_of(measurement: Measurement, options: BenchOptions) -> RunError:
+    """The error that an attempt's outcome stands for."""
+    if measurement.outcome is Outcome.WORKSPACE_EXCEEDED:
+        return WorkspaceExceeded(measurement.workspace_bytes or 0, options.workspace_limit_bytes)
+    return _ERRORS.get(measurement.outcome, RunError)(f"{measurement.variant}: {measurement.detail}")

@@ -1,0 +1,149 @@
+"""From a request's tensors and parameters to what shall be run."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from conv_advisor.app.convolve.convolution import ADVISED, Order
+from conv_advisor.app.settings import Settings
+from conv_advisor.app.wire.body import Bytes, parse_strings, parse_values
+from conv_advisor.app.wire.npy import read_npy
+from conv_advisor.app.wire.open_inference import Inference
+from conv_advisor.app.wire.safetensors import from_lists, read_safetensors
+from conv_advisor.app.wire.schemas import ConvolutionParameters, ConvolutionRequest, problem_from
+from conv_advisor.data.errors import InvalidInput, InvalidProblem, InvalidTensor
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels.bench import BenchOptions
+from conv_advisor.kernels.reference import HOST_DTYPE
+
+MAX_JSON_ELEMENTS: Final = 2**20
+"""Elements of a y that is answered in JSON; a larger one goes as safetensors."""
+
+_IGNORED: Final = ("format",)
+"""What libraries write into metadata of their own accord."""
+
+_AXES: Final = {Layout.NCHW: (0, 1, 2, 3), Layout.NHWC: (0, 3, 1, 2)}
+"""Where memory order keeps n, c, h, w and k, c / groups, r, s."""
+
+
+def order_from_safetensors(body: Bytes, settings: Settings) -> Order:
+    """What a safetensors body asks for: tensors x and weight, and parameters as its metadata.
+
+    Raises
+    ------
+    InvalidInput, RequestValidationError
+    """
+    tensors, metadata = read_safetensors(body, ("x", "weight"))
+    strings = {name: value for name, value in metadata.items() if name not in _IGNORED}
+    return _order(parse_strings(ConvolutionParameters, strings), (tensors["x"], tensors["weight"]), settings)
+
+
+def order_from_json(asked: ConvolutionRequest, settings: Settings) -> Order:
+    """What a JSON body asks for.
+
+    Raises
+    ------
+    InvalidInput
+    """
+    if (asked.x is None) != (asked.weight is None):
+        missing = "x" if asked.x is None else "weight"
+        raise InvalidTensor(missing, None, "x and weight together; or neither, to measure on random tensors")
+    if asked.x is None:
+        return _order(asked, None, settings)
+    dtype = HOST_DTYPE[_member(asked.dtype)]
+    return _order(asked, (from_lists("x", asked.x, dtype), from_lists("weight", asked.weight, dtype)), settings)
+
+
+def order_from_npy(body: Bytes, query: Mapping[str, str], settings: Settings) -> Order:
+    """What x and weight as .npy, one after the other, ask for: parameters are those of the URL.
+
+    Raises
+    ------
+    InvalidInput, RequestValidationError
+    """
+    asked = parse_values(ConvolutionParameters, query, "query")
+    tensors = read_npy(body, ("x", "weight"))
+    return _order(asked, (tensors["x"], tensors["weight"]), settings)
+
+
+def order_from_inference(asked: Inference, settings: Settings) -> Order:
+    """What an inference request asks for: parameters are those of the request.
+
+    Raises
+    ------
+    InvalidInput, RequestValidationError
+    """
+    parameters = parse_values(ConvolutionParameters, asked.parameters, "parameters")
+    return _order(parameters, (asked.tensors["x"], asked.tensors["weight"]), settings)
+
+
+def check_answer(order: Order, settings: Settings, *, is_json: bool) -> None:
+    """Refuse a y too large to be sent.
+
+    Raises
+    ------
+    InvalidProblem
+    """
+    problem = order.problem
+    if order.tensors is None:
+        return
+    if problem.y_bytes > settings.max_body_bytes:
+        raise InvalidProblem("y", problem.y_shape, f"at most {settings.max_body_bytes} bytes in one answer")
+    if is_json and problem.y_bytes > MAX_JSON_ELEMENTS * problem.dtype.itemsize_bytes:
+        allowed = f"at most {MAX_JSON_ELEMENTS} elements in JSON; Accept: application/vnd.safetensors has no such limit"
+        raise InvalidProblem("y", problem.y_shape, allowed)
+
+
+def _order(asked: ConvolutionParameters, tensors: tuple[np.ndarray, np.ndarray] | None, settings: Settings) -> Order:
+    if asked.top > 1 and asked.variant != ADVISED:
+        raise InvalidInput("top", asked.top, f"1 beside the variant {asked.variant!r}; more with {ADVISED!r} alone")
+    given = asked.given()
+    problem = problem_from(given) if tensors is None else _problem_of(*tensors, given)
+    limit = settings.workspace_limit_bytes
+    if asked.max_workspace_bytes is not None:
+        limit = min(limit, asked.max_workspace_bytes)
+    return Order(
+        problem=problem,
+        tensors=tensors,
+        variant=asked.variant,
+        top=asked.top,
+        options=BenchOptions(workspace_limit_bytes=limit, seed=asked.seed),
+        is_deterministic=asked.deterministic,
+        run_id=f"http-{secrets.token_hex(6)}",
+    )
+
+
+def _problem_of(x: np.ndarray, weight: np.ndarray, given: dict[str, Any]) -> ConvProblem:
+    """The problem of these tensors; what was named must agree with them."""
+    if weight.dtype != x.dtype:
+        raise InvalidTensor("weight.dtype", weight.dtype.name, f"{x.dtype.name}, as x has")
+    given = {"dtype": _stored_as(x)} | given
+    if "layer" not in given:
+        axes = _AXES.get(given.get("layout", Layout.NCHW), _AXES[Layout.NCHW])
+        n, c, h, w = (x.shape[axis] for axis in axes)
+        k, _, r, s = (weight.shape[axis] for axis in axes)
+        given = {"n": n, "c": c, "h": h, "w": w, "k": k, "r": r, "s": s} | given
+    problem = problem_from(given)
+    if HOST_DTYPE[problem.dtype] != x.dtype:
+        raise InvalidTensor(
+            "x.dtype", x.dtype.name, f"{HOST_DTYPE[problem.dtype].name}, which {problem.dtype} is stored as"
+        )
+    for name, tensor, shape in (("x", x, problem.x_shape), ("weight", weight, problem.weight_shape)):
+        if tensor.shape != shape:
+            raise InvalidTensor(f"{name}.shape", tensor.shape, f"{shape}, as the parameters say")
+    return problem
+
+
+def _stored_as(x: np.ndarray) -> DType:
+    return next(dtype for dtype, stored in HOST_DTYPE.items() if stored == x.dtype)
+
+
+def _member(dtype: str | None) -> DType:
+    try:
+        return DType(dtype or DType.FLOAT32)
+    except ValueError:
+        raise InvalidProblem("dtype", dtype, ", ".join(DType)) from None

@@ -1,0 +1,141 @@
+"""What a service does beside answering: it runs jobs, and follows the trees that other processes put in charge."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from conv_advisor.app.jobs.runner import JobRunner, Work
+from conv_advisor.app.jobs.table import Job, JobKind, Jobs, JobState, Key
+from conv_advisor.app.jobs.works import measuring, training
+from conv_advisor.app.settings import Settings
+from conv_advisor.app.workers.any_engine import AnyEngine
+from conv_advisor.app.workers.engine import Engine
+from conv_advisor.data.errors import ConvAdvisorError, QueueFull
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.store import Store
+from conv_advisor.models.registry import Registry
+from conv_advisor.models.shared import SharedModels
+
+log = logging.getLogger(__name__)
+
+FOLLOW_S: Final = 0.25
+"""How long a tree that another process has put in charge, in another home, goes unnoticed."""
+
+
+class Background:
+    """The jobs that this process runs, and the trees that it shares with others.
+
+    Parameters
+    ----------
+    settings : Settings
+    store : Store
+    registry : Registry
+    trainer : Engine
+        Trains; it needs no device.
+
+    Raises
+    ------
+    StoreError
+    """
+
+    def __init__(self, settings: Settings, store: Store, registry: Registry, trainer: Engine) -> None:
+        self.jobs = Jobs(store)
+        self.models = SharedModels(registry, store.engine)
+        self._settings = settings
+        self._store = store
+        self._devices: set[str] = set()
+        self._closing = threading.Event()
+        self._lock = threading.Lock()
+        self._runners = [self._runner({JobKind.RETRAIN: training(trainer, self.models, settings)})]
+        self._follower = threading.Thread(target=self._follow, name="models", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self.models.join()
+        self._runners[0].start()
+        self._follower.start()
+
+    def offer(self, engine: AnyEngine, device: Device) -> None:
+        """Run what must be measured on this device too."""
+        work = measuring(engine, device, self._store, self._settings)
+        with self._lock:
+            if self._closing.is_set():
+                return
+            runner = self._runner({JobKind.SWEEP: work, JobKind.MEASURE: work}, lambda: device.id)
+            self._runners.append(runner)
+            self._devices.add(device.id)
+            runner.start()
+
+    def close(self) -> None:
+        """Stop; jobs that run go back to the queue."""
+        with self._lock:
+            self._closing.set()
+        for runner in self._runners:
+            runner.close()
+        if self._follower.is_alive():
+            self._follower.join(FOLLOW_S)
+
+    def submit(
+        self, kind: JobKind, request: dict[str, Any], *, device_id: str | None = None, key: Key | None = None
+    ) -> Job:
+        """Queue a job, unless one was queued with its key before.
+
+        Parameters
+        ----------
+        device_id : str, optional
+            Of the device that must run it.
+
+        Raises
+        ------
+        KeyReused, QueueFull, StoreError
+        """
+        before = self.jobs.find(key) if key else None
+        if before:
+            return before
+        unfinished = self.jobs.count_unfinished(device_id)
+        if unfinished >= self._settings.max_queue:
+            raise QueueFull(
+                f"{unfinished} background jobs{f' for {device_id}' if device_id else ''} are not finished yet"
+            )
+        is_here = device_id is None or device_id in self._devices
+        message = "" if is_here else f"no worker of {device_id} is at this server: it waits for a server that has one"
+        job = self.jobs.create(kind, request, device_id=device_id, key=key, message=message)
+        for runner in self._runners:
+            runner.wake()
+        return job
+
+    def cancel(self, job_id: str) -> Job:
+        """Cancel a job, queued or running, here or elsewhere; a finished one stays as it is.
+
+        Raises
+        ------
+        UnknownJob, StoreError
+        """
+        job = self.jobs.cancel(job_id)
+        if job.state is JobState.CANCELLED:
+            for runner in self._runners:
+                runner.stop(job_id)
+        return job
+
+    def _runner(self, works: Mapping[JobKind, Work], device_id: Callable[[], str | None] = lambda: None) -> JobRunner:
+        lease_s = self._settings.job_lease_s
+        return JobRunner(self.jobs, works, device_id=device_id, lease_s=lease_s, on_finished=self._on_finished)
+
+    def _on_finished(self, job: Job) -> None:
+        log.info("job %s (%s) has %s", job.id, job.kind, job.state)
+        if job.kind is JobKind.RETRAIN:
+            self.models.follow()
+
+    def _follow(self) -> None:
+        is_well = True
+        while not self._closing.wait(FOLLOW_S):
+            try:
+                self.models.follow()
+                is_well = True
+            except ConvAdvisorError as error:
+                if is_well:
+                    log.warning("trees of other processes go unnoticed: %s", error)
+                is_well = False

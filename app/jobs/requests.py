@@ -1,0 +1,187 @@
+"""What a job is asked to do: read at the border, kept with the job as plain JSON, and what that means to its runner."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import secrets
+from dataclasses import replace
+from typing import Annotated, Any, Final, Literal
+
+from fastapi import Header
+from pydantic import BaseModel, ConfigDict, Field, RootModel
+
+from conv_advisor.app.jobs.table import JobKind, Key
+from conv_advisor.app.wire.schemas import Id, LayerParameters, RetrainRequest, named, problem_from
+from conv_advisor.data import networks
+from conv_advisor.data.errors import InvalidInput
+from conv_advisor.data.measurement import L2State
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.data.sampling import sample_problems
+from conv_advisor.kernels import catalog
+from conv_advisor.kernels.bench import BenchOptions
+from conv_advisor.kernels.stopping import StopRule
+
+KEY_HEADER: Final = "Idempotency-Key"
+MAX_KEY_LENGTH: Final = 255
+MAX_PROBLEMS: Final = 100_000
+"""Of one job: some forty times all networks in all precisions and layouts, weeks of measuring."""
+MAX_MEASURED_LAYERS: Final = 1_000
+_SAMPLES_BUDGET_MS: Final = 10_000.0
+"""Device time for the samples of one variant of a long measurement."""
+_PROBLEM_DEADLINE_S: Final = 120.0
+
+KeyHeader = Annotated[
+    str | None,
+    Header(
+        alias=KEY_HEADER,
+        description=f"Up to {MAX_KEY_LENGTH} visible characters: the same request again is the same job.",
+    ),
+]
+_RunId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]{1,100}$")]
+_Variants = Annotated[list[Annotated[str, Field(max_length=200)]], Field(min_length=1, max_length=500)]
+
+
+class RetrainJob(RetrainRequest):
+    """Train a tree, which takes over if it is no worse: what `POST /v1/models` does too."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    kind: Literal["retrain"]
+
+
+class _MeasuringJob(BaseModel):
+    """What sweeps and long measurements have in common."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    device: Annotated[
+        Id | None, Field(description="Device id; a server that has this device runs it. Default: this server's own.")
+    ] = None
+    variants: Annotated[_Variants | None, Field(description="Variant ids; default: every one of the device.")] = None
+    l2: Annotated[L2State, Field(description="What the L2 cache holds when a timed launch starts.")] = L2State.WARM
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1, description="Of the random operands and of sampled layers.")] = 0
+    max_workspace_bytes: Annotated[
+        int | None, Field(ge=0, le=2**63 - 1, description="Scratch memory; never more than the service's own limit.")
+    ] = None
+    run_id: Annotated[
+        _RunId | None,
+        Field(description="Run to go on with: what it has attempted is left out. Default: a run of the job's own."),
+    ] = None
+
+
+class SweepJob(_MeasuringJob):
+    """Measure every variant on every layer of networks, and on sampled layers."""
+
+    kind: Literal["sweep"]
+    networks: Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=100)] = ["seeds"]
+    sampled: Annotated[int, Field(ge=0, le=10_000, description="Sampled layers to add to the networks'.")] = 0
+    batches: Annotated[
+        list[Annotated[int, Field(ge=1, le=2**31 - 1)]] | None,
+        Field(min_length=1, max_length=32, description="Batch sizes; default: those of the source."),
+    ] = None
+    dtypes: Annotated[list[DType], Field(min_length=1, max_length=8)] = [DType.FLOAT32]
+    layouts: Annotated[list[Layout], Field(min_length=1, max_length=4)] = [Layout.NCHW]
+
+
+class MeasureJob(_MeasuringJob):
+    """Measure variants on some layers for long: a fixed number of samples, however steady the first of them are."""
+
+    kind: Literal["measure"]
+    layers: Annotated[
+        list[Annotated[str, Field(max_length=200)] | LayerParameters],
+        Field(min_length=1, max_length=MAX_MEASURED_LAYERS, description="Short forms, or objects of named parameters."),
+    ]
+    dtype: Annotated[DType, Field(description="Of layers that do not name their own.")] = DType.FLOAT32
+    layout: Annotated[Layout, Field(description="Of layers that do not name their own.")] = Layout.NCHW
+    samples: Annotated[int, Field(ge=2, le=10_000, description="Of each variant, within 10 s of device time.")] = 100
+
+
+AnyJob = RetrainJob | SweepJob | MeasureJob
+
+
+class JobRequest(RootModel[Annotated[AnyJob, Field(discriminator="kind")]]):
+    """A background job."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"kind": "sweep", "networks": ["alexnet"], "dtypes": ["float32", "float16"], "layouts": ["nhwc"]},
+                {"kind": "measure", "layers": ["14-1-3-256-128"], "samples": 500},
+                {"kind": "retrain", "device": "nvidia-h200"},
+            ]
+        }
+    )
+
+
+def key_of(name: str | None, asked: AnyJob, caller: str) -> Key | None:
+    """The key that a caller's request came with, and the hash of what it means, however it was written.
+
+    Raises
+    ------
+    InvalidInput
+    """
+    if name is None:
+        return None
+    if not re.fullmatch(rf"[\x21-\x7e]{{1,{MAX_KEY_LENGTH}}}", name):
+        allowed = f"1 to {MAX_KEY_LENGTH} visible ASCII characters, such as a UUID"
+        raise InvalidInput(KEY_HEADER, name, allowed)
+    meaning = json.dumps(asked.model_dump(mode="json"), sort_keys=True)
+    return Key(name, hashlib.sha256(meaning.encode()).hexdigest(), caller)
+
+
+def kept_request(asked: AnyJob, device_id: str) -> dict[str, Any]:
+    """What is kept of a request, complete: nothing of it is decided anew when a job is taken up again.
+
+    Raises
+    ------
+    InvalidInput, UnknownNetwork, UnknownVariant
+        What it asks for does not exist.
+    """
+    order = asked.model_dump(mode="json", exclude={"kind"}) | {"device": device_id}
+    if isinstance(asked, RetrainJob):
+        return order
+    if isinstance(asked, MeasureJob):
+        order["layers"] = [_layer(each, asked.dtype, asked.layout) for each in asked.layers]
+    for name in asked.variants or ():
+        catalog.get(name)
+    count = len(problems_of(JobKind(asked.kind), order))
+    if not 0 < count <= MAX_PROBLEMS:
+        raise InvalidInput("networks", f"{count} problems", f"1 to {MAX_PROBLEMS} in one job")
+    return order | {"run_id": asked.run_id or f"{asked.kind}-{secrets.token_hex(8)}"}
+
+
+def problems_of(kind: JobKind, order: dict[str, Any]) -> list[ConvProblem]:
+    """The problems of a sweep or of a long measurement, each once, in the order in which they are measured."""
+    if kind is JobKind.MEASURE:
+        return list(dict.fromkeys(ConvProblem(**layer) for layer in order["layers"]))
+    dtypes, layouts = [DType(each) for each in order["dtypes"]], [Layout(each) for each in order["layouts"]]
+    found: dict[ConvProblem, None] = {}
+    for name in order["networks"]:
+        found |= dict.fromkeys(networks.problems(name, batches=order["batches"], dtypes=dtypes, layouts=layouts))
+    return [*found, *sample_problems(order["sampled"], order["seed"], dtypes=dtypes, layouts=layouts)]
+
+
+def bench_options(kind: JobKind, order: dict[str, Any], workspace_limit_bytes: int) -> BenchOptions:
+    """How the problems of a job are timed."""
+    asked_bytes = order["max_workspace_bytes"]
+    limit = workspace_limit_bytes if asked_bytes is None else min(asked_bytes, workspace_limit_bytes)
+    options = BenchOptions(l2=L2State(order["l2"]), workspace_limit_bytes=limit, seed=order["seed"])
+    if kind is not JobKind.MEASURE:
+        return options
+    samples = order["samples"]
+    return replace(options, stop=StopRule(samples, samples, 0.0, _SAMPLES_BUDGET_MS))
+
+
+def problem_deadline_s(kind: JobKind, n_variants: int) -> float:
+    """How long the variants of one problem may take together."""
+    if kind is not JobKind.MEASURE:
+        return _PROBLEM_DEADLINE_S
+    return _PROBLEM_DEADLINE_S + 2 * n_variants * _SAMPLES_BUDGET_MS / 1e3
+
+
+def _layer(asked: str | LayerParameters, dtype: DType, layout: Layout) -> dict[str, Any]:
+    given = {"layer": asked} if isinstance(asked, str) else named(asked)
+    problem = problem_from({"dtype": dtype, "layout": layout} | given)
+    return {name: getattr(problem, name) for name in problem.__dataclass_fields__}

@@ -1,0 +1,78 @@
+"""What each kind of job does, and what it changes as it ends."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from conv_advisor.app.jobs.requests import bench_options, problem_deadline_s, problems_of
+from conv_advisor.app.jobs.runner import Done, Held, Work
+from conv_advisor.app.jobs.table import JobKind
+from conv_advisor.app.settings import Settings
+from conv_advisor.app.sweep.sweep import sweep
+from conv_advisor.app.workers import tasks
+from conv_advisor.app.workers.any_engine import AnyEngine
+from conv_advisor.app.workers.engine import Engine
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.store import Store
+from conv_advisor.kernels import catalog
+from conv_advisor.models.retrain import Trained
+from conv_advisor.models.shared import SharedModels
+
+
+def training(engine: Engine, models: SharedModels, settings: Settings) -> Work:
+    """Train in a worker; the tree is kept, and put in charge, in the transaction that says the job has succeeded."""
+    train = partial(tasks.train, settings.store_url, settings.models_home)
+
+    def work(held: Held) -> Done:
+        found: Trained = held.run(engine, train, held.job.request, deadline_s=settings.job_deadline_s)
+        keep = partial(models.keep, model=found.model, in_charge=found.is_promoted)
+        return Done(found.result, keep)
+
+    return work
+
+
+def measuring(engine: AnyEngine, device: Device, store: Store, settings: Settings) -> Work:
+    """Measure problems on the server's own device; rows join the store as they come, while the job is still held.
+
+    One that overruns its deadline has failed, and keeps what it has measured: another job with its run_id goes on.
+    """
+
+    def work(held: Held) -> Done:
+        kind, order = held.job.kind, held.job.request
+        problems = problems_of(kind, order)
+        variants = order["variants"] or [each.id for each in catalog.for_device_kind(device.kind)]
+        what_stays = f"what it has measured is kept, and a job with the run_id {order['run_id']} goes on"
+        with held.within(settings.job_deadline_s, what_stays):
+            sweep(
+                store.guarded(held.guard),
+                engine,
+                problems,
+                variants,
+                options=bench_options(kind, order, settings.workspace_limit_bytes),
+                run_id=order["run_id"],
+                deadline_s=problem_deadline_s(kind, len(variants)),
+                on_progress=partial(_tell, held),
+                stopping=held.stopping,
+            )
+        return Done(_result(kind, order, device, store, len(problems)))
+
+    return work
+
+
+def _tell(held: Held, done: int, total: int, doing: str) -> None:
+    held.check()
+    held.note(done / max(total, 1), f"{done} of {total} problems: {doing}")
+
+
+def _result(kind: JobKind, order: dict[str, Any], device: Device, store: Store, n_problems: int) -> dict[str, Any]:
+    """What the whole run has found, whichever attempts of the job have made it."""
+    outcomes = store.outcomes(order["run_id"])
+    result: dict[str, Any] = {"run_id": order["run_id"], "device": device.id, "problems": n_problems}
+    result |= {"attempts": sum(outcomes.values()), "outcomes": outcomes}
+    if kind is JobKind.MEASURE:
+        fastest = store.fastest(order["run_id"])
+        result["fastest"] = [
+            {"problem": key, "variant": variant, "time_ms": time_ms} for key, (variant, time_ms) in fastest.items()
+        ]
+    return result

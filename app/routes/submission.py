@@ -1,0 +1,52 @@
+"""From what somebody asks for to the job that does it: queued, or the one that the same request has queued before."""
+
+from __future__ import annotations
+
+import asyncio
+
+from conv_advisor.app.jobs.requests import AnyJob, RetrainJob, kept_request, key_of
+from conv_advisor.app.jobs.table import Job, JobKind, Key
+from conv_advisor.app.service.service import Service
+from conv_advisor.data.measurement import Device
+
+
+async def submit(service: Service, asked: AnyJob, key: str | None, caller: str) -> Job:
+    """Queue a job.
+
+    Parameters
+    ----------
+    service : Service
+    asked : RetrainJob, SweepJob or MeasureJob
+    key : str or None
+        What the caller calls this request: sent again it is the same job.
+    caller : str
+        Name of the caller's token; empty where there are no tokens.
+
+    Raises
+    ------
+    InvalidInput, KeyReused, QueueFull, StoreError, UnknownDevice, UnknownNetwork, UnknownVariant, WorkerError
+    """
+    known = key_of(key, asked, caller)
+    job = await asyncio.to_thread(service.jobs.find, known) if known else None
+    if job is not None:
+        return job
+    device = await _device_of(service, asked)
+    return await asyncio.to_thread(_create, service, asked, device, known)
+
+
+async def _device_of(service: Service, asked: AnyJob) -> Device:
+    """The device that a job is about: the one that is named, else the usual one, or this server's own to measure on.
+
+    Raises
+    ------
+    UnknownDevice, WorkerError
+    """
+    if asked.device is None and not isinstance(asked, RetrainJob):
+        return (await service.engine())[1]
+    return await asyncio.to_thread(lambda: service.find_device(asked.device or service.default_device_id()))
+
+
+def _create(service: Service, asked: AnyJob, device: Device, key: Key | None) -> Job:
+    runs_on = None if isinstance(asked, RetrainJob) else device.id
+    request = kept_request(asked, device.id)
+    return service.background.submit(JobKind(asked.kind), request, device_id=runs_on, key=key)

@@ -1,0 +1,1 @@
+"""ASGI around the routes."""

@@ -1,0 +1,199 @@
+"""What every request passes first, as pure ASGI: its host and origin, an id, headers of caution, the body's limit, the
+count and the access log."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import secrets
+import time
+from contextlib import suppress
+from http import HTTPStatus
+from itertools import count
+from typing import TYPE_CHECKING, Final
+
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from conv_advisor.app.hosts import ANY, Hosts, foreign_origin
+from conv_advisor.app.observe.templates import Templates, method_of
+from conv_advisor.app.wire.body import MAX_JSON_BYTES, too_long
+from conv_advisor.app.wire.errors import problem_response, unforeseen
+
+if TYPE_CHECKING:
+    from conv_advisor.app.observe.meter import Meter
+
+log = logging.getLogger("conv_advisor.app.access")
+
+_LINGER_S: Final = 1.0
+_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9_.-]{1,64}")
+_PROCESS: Final = secrets.token_hex(4).encode()
+_NUMBERS: Final = count()
+_OF_A_BODY: Final = (b"content-type", b"content-encoding", b"content-length", b"transfer-encoding")
+_READ: Final = frozenset((b"x-request-id", b"host", b"origin", b"sec-fetch-site", *_OF_A_BODY))
+_SAFE: Final = frozenset(("GET", "HEAD", "OPTIONS"))
+CAUTION: Final[tuple[tuple[bytes, bytes], ...]] = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"cache-control", b"no-store"),
+)
+"""Headers that every answer has that does not give its own."""
+_TLS_CAUTION: Final = (*CAUTION, (b"strict-transport-security", b"max-age=31536000"))
+_CAUTION_NAMES: Final = frozenset(name for name, _ in CAUTION)
+
+
+class Border:
+    """Refuses what was sent to another name, by another site's page, or too long; marks and counts every answer.
+
+    Parameters
+    ----------
+    app : ASGI application
+    max_body_bytes : int
+        Of any body; JSON is held to `MAX_JSON_BYTES` besides.
+    templates : Templates
+        Name requests in the log.
+    hosts : Hosts, optional
+        Names that the service answers to; by default any.
+    meter : Meter, optional
+        Counts requests.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        max_body_bytes: int,
+        templates: Templates,
+        hosts: Hosts | None = None,
+        meter: Meter | None = None,
+    ) -> None:
+        self._app = app
+        self._max_body_bytes = max_body_bytes
+        self._templates = templates
+        self._hosts = hosts or Hosts((ANY,))
+        self._meter = meter
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = {name: value for name, value in reversed(scope["headers"]) if name in _READ}
+        request_id = _request_id(headers.get(b"x-request-id", b""))
+        all_caution = _TLS_CAUTION if scope.get("scheme") == "https" else CAUTION
+        start, status = time.perf_counter(), 0
+
+        async def send_marked(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                given = message.get("headers", ())
+                names = [name for name, _ in given]
+                caution = all_caution
+                if not _CAUTION_NAMES.isdisjoint(names):
+                    caution = tuple(each for each in caution if each[0] not in names)
+                message["headers"] = [*given, (b"x-request-id", request_id), *caution]
+            elif status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE and not message.get("more_body"):
+                await send({**message, "more_body": True})
+                await _linger(receive)
+                message = {"type": "http.response.body", "body": b""}
+            await send(message)
+
+        meter = self._meter
+        if meter is not None:
+            meter.in_flight += 1
+        try:
+            if self._is_plain(scope, headers):
+                await self._app(scope, receive, send_marked)
+            else:
+                limit = self._limit(headers)
+                refusal = self._refusal(scope, headers, limit)
+                await (refusal or self._app)(scope, _counted(receive, limit), send_marked)
+        except Exception:
+            if not status:  # what is around this application answers too, but without what every answer is marked with
+                await unforeseen()(scope, receive, send_marked)
+            raise
+        finally:
+            elapsed_s = time.perf_counter() - start
+            if meter is not None:
+                meter.in_flight -= 1
+                meter.count(scope, status, elapsed_s)
+            if log.isEnabledFor(logging.INFO):
+                self._log(scope, status, elapsed_s * 1e3, request_id.decode())
+
+    def _log(self, scope: Scope, status: int, elapsed_ms: float, request_id: str) -> None:
+        """One line: never a query, a header or a body, which may hold what is nobody else's business."""
+        route = self._templates.of(scope)
+        fields = {"method": method_of(scope), "route": route, "status": status, "request_id": request_id}
+        said = fields["method"], route, status, elapsed_ms, request_id
+        log.info("%s %s %d %.1f ms %s", *said, extra=fields | {"ms": round(elapsed_ms, 3)})
+
+    def _is_plain(self, scope: Scope, headers: dict[bytes, bytes]) -> bool:
+        """Whether nothing can be wrong with a request: it changes nothing, and says nothing of a body or where from."""
+        return len(headers) == 1 and scope["method"] in _SAFE and self._hosts.allow(headers.get(b"host", b""))
+
+    def _refusal(self, scope: Scope, headers: dict[bytes, bytes], limit: int) -> Response | None:
+        host = headers.get(b"host", b"")
+        if not self._hosts.allow(host):
+            said = f"Host is {host[:120].decode('latin-1')!r}; allowed: {', '.join(self._hosts.names)}"
+            return problem_response(HTTPStatus.MISDIRECTED_REQUEST, said)
+        if scope["method"] not in _SAFE:
+            origin = foreign_origin(headers)
+            if origin is not None:
+                return problem_response(
+                    HTTPStatus.FORBIDDEN, f"the request comes from {origin[:120]}, not from this page"
+                )
+        refusal = _body_refusal(headers, limit)
+        # The unread rest of the body must not be taken for the next request.
+        return problem_response(*refusal, {"Connection": "close"}) if refusal else None
+
+    def _limit(self, headers: dict[bytes, bytes]) -> int:
+        kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+        return min(self._max_body_bytes, MAX_JSON_BYTES) if kind == b"application/json" else self._max_body_bytes
+
+
+def _request_id(asked: bytes) -> bytes:
+    """The id that the client gave, if it may be one; else one that no other process gives."""
+    if asked and _REQUEST_ID.fullmatch(asked):
+        return asked
+    return b"%b%08x" % (_PROCESS, next(_NUMBERS))
+
+
+def _body_refusal(headers: dict[bytes, bytes], limit: int) -> tuple[HTTPStatus, str] | None:
+    encoding = headers.get(b"content-encoding", b"identity").decode("latin-1").strip().lower()
+    if encoding != "identity":
+        # 100 MiB of zeros gzip to 102 KB: a compressed body says nothing of what it asks for.
+        return HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"Content-Encoding is {encoding!r}; allowed: identity"
+    length = headers.get(b"content-length", b"0").decode("latin-1")
+    if not (length.isascii() and length.isdigit()):
+        return HTTPStatus.BAD_REQUEST, f"Content-Length is {length[:40]!r}; allowed: a number of bytes"
+    if len(length) > 18 or int(length) > limit:
+        return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, too_long(limit)
+    return None
+
+
+async def _linger(receive: Receive) -> None:
+    """Throw away what still comes, for a while: a connection closed over unread bytes takes the answer with it."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_LINGER_S):
+            while (await receive()).get("more_body"):
+                pass
+
+
+def _counted(receive: Receive, limit: int) -> Receive:
+    seen = 0
+
+    async def receive_counted() -> Message:
+        nonlocal seen
+        message = await receive()
+        if message["type"] == "http.request":
+            seen += len(message.get("body", b""))
+            if seen > limit:
+                headers = {"Connection": "close"}
+                raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, too_long(limit), headers)
+        return message
+
+    return receive_counted

@@ -1,0 +1,77 @@
+"""OpenAPI: bodies that are read by hand, and the schemas that only they and errors name."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any, Final
+
+from fastapi import FastAPI
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from conv_advisor.app.guard.policy import COOKIE, SECURE_COOKIE, scope_needed
+from conv_advisor.app.jobs.requests import JobRequest
+from conv_advisor.app.wire.caller import Scope
+from conv_advisor.app.wire.documented import REFERENCE
+from conv_advisor.app.wire.errors import MEDIA_TYPE
+from conv_advisor.app.wire.schemas import (
+    ActivateRequest,
+    BulkAdviceRequest,
+    ConvolutionRequest,
+    Problem,
+    RetrainRequest,
+)
+
+_MODELS: Final[tuple[type[BaseModel], ...]] = (
+    Problem,
+    BulkAdviceRequest,
+    ConvolutionRequest,
+    RetrainRequest,
+    ActivateRequest,
+    JobRequest,
+)
+_SECURITY: Final = {
+    "token": {
+        "type": "http",
+        "scheme": "bearer",
+        "description": "A token of `conv-advisor token`. Scopes: read, measure, administer; none implies "
+        "another. Asked for wherever tokens are configured, which is everywhere beyond loopback.",
+    },
+    "session": {
+        "type": "apiKey",
+        "in": "cookie",
+        "name": COOKIE,
+        "description": f"The same token, as `/sign-in` keeps it in a browser; over TLS the name is `{SECURE_COOKIE}`.",
+    },
+}
+_METHODS: Final = frozenset(("get", "put", "post", "delete", "patch"))
+
+
+def install(app: FastAPI, *, needs_token: bool) -> None:
+    """Add the schemas that no route declares by itself, the scopes, and the refusals that any request may meet."""
+    generate = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        document = generate()
+        _, more = models_json_schema([(model, "validation") for model in _MODELS], ref_template=REFERENCE)
+        document.setdefault("components", {}).setdefault("schemas", {}).update(more["$defs"])
+        document["components"]["securitySchemes"] = _SECURITY
+        for path, operations in document["paths"].items():
+            for method in _METHODS & set(operations):
+                _guard(operations[method], scope_needed(method.upper(), path), needs_token=needs_token)
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way
+
+
+def _guard(operation: dict[str, Any], scope: Scope | None, *, needs_token: bool) -> None:
+    """Say which scope an operation needs, and how it refuses."""
+    refusals = [HTTPStatus.MISDIRECTED_REQUEST, HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS]
+    if scope is not None:
+        either: list[dict[str, list[str]]] = [{name: [scope.value]} for name in _SECURITY]
+        operation["security"] = either if needs_token else [*either, {}]
+        refusals.append(HTTPStatus.UNAUTHORIZED)
+    for status in refusals:
+        content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+        described = {"description": status.phrase, "content": content}
+        operation["responses"].setdefault(str(int(status)), described)

@@ -1,0 +1,1 @@
+"""What a running service holds: the store, the models, the workers."""

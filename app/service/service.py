@@ -1,0 +1,369 @@
+"""What a running service holds: the store, the models, the workers; started and stopped together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from conv_advisor.app.jobs.background import Background
+from conv_advisor.app.jobs.events import Streams
+from conv_advisor.app.service.kept import Answers, Parts
+from conv_advisor.app.service.neighbours import Neighbourhoods
+from conv_advisor.app.service.ready import Readiness
+from conv_advisor.app.service.recall import Recall
+from conv_advisor.app.settings import Settings
+from conv_advisor.app.wire.body import Budget, json_body
+from conv_advisor.app.wire.errors import ClientGone
+from conv_advisor.app.workers import tasks
+from conv_advisor.app.workers.any_engine import AnyEngine
+from conv_advisor.app.workers.cluster.engine import open_cluster
+from conv_advisor.app.workers.engine import NO_DEVICE, Engine, resolve_device
+from conv_advisor.data.errors import ConvAdvisorError, UnknownDevice, WorkerError
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.presence import Presence
+from conv_advisor.data.shipped import import_shipped
+from conv_advisor.data.store import Store
+from conv_advisor.models.advisor import Advisor
+from conv_advisor.models.registry import Registry
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+BODIES_AT_ONCE: Final = 4
+"""Bodies of the longest length whose tensors may be worked on at once."""
+_RETRY_S: Final = 1.0
+_ANSWERS_BYTES: Final = 32 * 2**20
+"""Some 4,000 answers with their whole rankings."""
+KEPT_PARTS: Final = 100_000
+"""Answers of lists, some 300 bytes each with their keys."""
+_LOOK_AGAIN_S: Final = 0.1
+"""How old the list of devices that have a tree may be."""
+PROMOTED_S: Final = 0.002
+"""For how long an answer that is kept may be given after another process has put another tree in charge: looking takes
+longer than giving ten such answers."""
+
+
+OpenEngine = Callable[[Settings], AnyEngine]
+
+
+def open_engine(settings: Settings) -> AnyEngine:
+    """Find the device that the settings name, and start the worker that owns it; or find the cluster's workers.
+
+    Raises
+    ------
+    WorkerError, InvalidInput
+    """
+    if settings.scheduler:
+        return open_cluster(settings)
+    return Engine(
+        resolve_device(settings.device, start_timeout_s=settings.start_timeout_s),
+        max_queue=settings.max_queue,
+        start_timeout_s=settings.start_timeout_s,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Basis:
+    """What advice on a device is made from; equal if and only if neither the tree nor the measurements have changed."""
+
+    advisor: Advisor
+    store_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    basis: Basis
+    changes: tuple[int, int]
+    until: float
+
+
+class Service:
+    """Everything that outlives one request.
+
+    Parameters
+    ----------
+    settings : Settings
+    open_engine : callable (settings) -> Engine
+        Finds the device and starts its worker; tests give one that replays a recording.
+    timings : Path
+        Measurements to import at the start.
+    """
+
+    def __init__(self, settings: Settings, open_engine: OpenEngine, timings: Path) -> None:
+        self.settings = settings
+        longest = settings.max_body_bytes
+        self.budget = Budget(BODIES_AT_ONCE * longest, longest)
+        self._json_budget = Budget(BODIES_AT_ONCE * longest, longest)  # so that tensors keep no advice out
+        self.registry = Registry(settings.models_home)
+        self.device: Device | None = None
+        self.answers = Answers(_ANSWERS_BYTES)
+        self.parts = Parts(KEPT_PARTS)
+        self.streams = Streams()
+        self._seen: dict[str | None, _Seen] = {}
+        self._modelled: tuple[float, list[str]] = (0.0, [])
+        self._open = open_engine
+        self._timings = timings
+        self._advisors: dict[str, Advisor] = {}
+        self._engine: AnyEngine | None = None
+        self._ready: Future[tuple[AnyEngine, Device]] = Future()
+        self._failure: ConvAdvisorError | None = None
+        self.readiness = Readiness(self.shortcomings)
+        self._is_stopping = False
+        self._closing = threading.Event()
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Open the store and take up its jobs; what takes longer follows in the background.
+
+        Raises
+        ------
+        StoreError
+        """
+        self.store = Store(self.settings.store_url)
+        self.presence = Presence(self.store.engine.url.database if self.store.engine.name == "sqlite" else None)
+        self.recall = Recall(self.store)
+        self.neighbours = Neighbourhoods(self.store)
+        self.trainer = Engine(
+            NO_DEVICE, max_queue=self.settings.max_queue, start_timeout_s=self.settings.start_timeout_s
+        )
+        self.background = Background(self.settings, self.store, self.registry, self.trainer)
+        self.jobs, self.models = self.background.jobs, self.background.models
+        store_url, deadline_s = self.settings.store_url, self.settings.job_deadline_s
+        imported = self.trainer.submit(_import_timings, store_url, self._timings, deadline_s=deadline_s)
+        imported.add_done_callback(self._note_import)
+        self.background.start()
+        threading.Thread(target=self._keep_opening, name="open engine", daemon=True).start()
+
+    def close(self) -> None:
+        """Stop everything; a job that runs is taken up by the next start."""
+        with self._lock:
+            self._closing.set()
+        self.background.close()
+        self.trainer.close()
+        if self._engine is not None:
+            self._engine.close()
+        self.store.close()
+
+    def stop_soon(self) -> None:
+        """Say from now on that the service is not ready, and end what would last as long as it does."""
+        self._is_stopping = True
+        self.streams.end()
+
+    def stop_work(self) -> None:
+        """Give up what the worker does for those who wait: each is told so."""
+        if self._engine is not None:
+            self._engine.close()
+
+    def json_body(self, request: Request) -> AbstractAsyncContextManager[bytes]:
+        """A JSON body within what all of them may hold; see `app.wire.body.json_body`."""
+        return json_body(request, self.settings.max_body_bytes, self._json_budget)
+
+    async def engine(self) -> tuple[AnyEngine, Device]:
+        """The worker's engine and its device, once it has started.
+
+        Raises
+        ------
+        WorkerError
+            It does not start.
+        """
+        if self._failure is not None and not self._ready.done():
+            raise WorkerError(f"the worker does not start: {self._failure}")
+        try:
+            async with asyncio.timeout(self.settings.start_timeout_s):
+                return await asyncio.shield(asyncio.wrap_future(self._ready))
+        except TimeoutError:
+            raise WorkerError("the worker is still being started") from None
+
+    async def run(self, request: Request, task: Callable[..., T], *args: Any, deadline_s: float) -> T:
+        """Run one task in the worker; it is stopped if the client hangs up.
+
+        Raises
+        ------
+        ClientGone, QueueFull, DeadlineExceeded, WorkerDied
+        ConvAdvisorError
+            The task's own.
+        """
+        engine, _ = await self.engine()
+        future = asyncio.wrap_future(engine.submit(task, *args, deadline_s=deadline_s))
+        hung_up = asyncio.ensure_future(request.receive())
+        try:
+            both: set[asyncio.Future[Any]] = {future, hung_up}
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if not future.done():
+                raise ClientGone
+            if future.cancelled():
+                raise WorkerError("the service is being stopped")
+            return future.result()
+        finally:
+            hung_up.cancel()
+            future.cancel()
+
+    def workers(self) -> dict[str, AnyEngine | None]:
+        """The engines by what they are for; None where one is not open yet."""
+        return {"device": self._engine, "trainer": self.trainer}
+
+    def devices(self) -> dict[str, Device]:
+        """Every device known: measured, modelled, or the worker's own; by id."""
+        known = {device.id: device for device in self.store.devices()}
+        for device_id in self.registry.devices():
+            known.setdefault(device_id, self.registry.active(device_id).device)
+        if self.device is not None:
+            known[self.device.id] = self.device
+        return known
+
+    def find_device(self, device_id: str) -> Device:
+        """The device of this id.
+
+        Raises
+        ------
+        UnknownDevice
+        """
+        known = self.devices()
+        if device_id not in known:
+            raise UnknownDevice(device_id, sorted(known))
+        return known[device_id]
+
+    def default_device_id(self) -> str:
+        """The worker's device if it is a GPU, else the first GPU that has a model, else whatever there is.
+
+        Raises
+        ------
+        UnknownDevice
+        """
+        if self.device is not None and self.device.kind == "cuda":
+            return self.device.id
+        looked_at, modelled = self._modelled
+        if time.monotonic() >= looked_at + _LOOK_AGAIN_S or not modelled:
+            modelled = sorted(self.registry.devices(), key=lambda device_id: device_id == "cpu")
+            self._modelled = (time.monotonic(), modelled)
+        if modelled:
+            return modelled[0]
+        if self.device is None:
+            raise UnknownDevice("", [])
+        return self.device.id
+
+    def advisor(self, device_id: str) -> Advisor:
+        """The advisor of a device, on its active model; on measurements alone where it has none.
+
+        Raises
+        ------
+        UnknownDevice, ModelRejected
+        """
+        try:
+            model, device = self.registry.active(device_id), None
+        except UnknownDevice:
+            model, device = None, self.find_device(device_id)
+        found = self._advisors.get(device_id)
+        if found is None or found.model is not model:
+            found = self._advisors[device_id] = Advisor(model, device)
+        return found
+
+    def basis(self, device_id: str) -> Basis:
+        """What advice on a device is made from now.
+
+        Raises
+        ------
+        UnknownDevice, ModelRejected, StoreError
+        """
+        return Basis(self.advisor(device_id), self.recall.version(device_id))
+
+    def recent_basis(self, device_id: str | None) -> Basis:
+        """What advice on a device, by default the default one, was made from `PROMOTED_S` ago.
+
+        What this process itself has changed since then counts at once.
+
+        Raises
+        ------
+        UnknownDevice, ModelRejected, StoreError
+        """
+        now, changes, seen = time.monotonic(), (self.store.writes, self.registry.activations), self._seen.get(device_id)
+        if seen is None or now >= seen.until or seen.changes != changes:
+            basis = self.basis(device_id or self.default_device_id())
+            if seen is not None and seen.basis == basis:
+                basis = seen.basis
+            seen = self._seen[device_id] = _Seen(basis, changes, now + PROMOTED_S)
+        return seen.basis
+
+    def known_basis(self, device_id: str | None) -> Basis | None:
+        """`recent_basis` where it takes no question to the database; else None, which is the basis of nothing.
+
+        Raises
+        ------
+        UnknownDevice, ModelRejected
+        """
+        is_known = self.recall.is_recent(device_id or self.default_device_id())
+        return self.recent_basis(device_id) if is_known else None
+
+    def shortcomings(self) -> dict[str, str]:
+        """What keeps the service from doing all it is for: part to reason; empty when it is ready."""
+        found = {"server": "it is being stopped"} if self._is_stopping else {}
+        if self._engine is None or not self._engine.is_alive or self.device is None:
+            state = self._engine.state if self._engine else "starting"
+            found["worker"] = f"its state is {state}" + (f"; {self._failure}" if self._failure else "")
+        checks: dict[str, Callable[[], object]] = {
+            "store": self._check_store,
+            "model": lambda: self.registry.active(self.default_device_id()),
+        }
+        for part, check in checks.items():
+            try:
+                check()
+            except ConvAdvisorError as error:
+                found[part] = str(error)
+        return found
+
+    def _check_store(self) -> None:
+        self.presence.check()
+        self.store.devices()
+
+    def _note_import(self, imported: Future[int]) -> None:
+        if imported.cancelled() or self._closing.is_set():
+            return
+        error = imported.exception()
+        if error:
+            log.error("the shipped measurements were not imported: %s", error)
+        elif imported.result():
+            log.info("%d shipped measurements were imported", imported.result())
+
+    def _keep_opening(self) -> None:
+        while not self._closing.is_set():
+            try:
+                self._open_engine()
+            except CancelledError:  # by close()
+                return
+            except ConvAdvisorError as error:
+                log.warning("the worker does not start: %s", error)
+                self._failure = error
+                self._closing.wait(_RETRY_S)
+            else:
+                return
+
+    def _open_engine(self) -> None:
+        if self._engine is None:
+            engine = self._open(self.settings)
+            with self._lock:
+                if self._closing.is_set():
+                    engine.close()
+                    return
+                self._engine = engine
+        self.device = self._engine.run(tasks.describe_device, deadline_s=self.settings.start_timeout_s)
+        self._failure = None
+        self.background.offer(self._engine, self.device)
+        self._ready.set_result((self._engine, self.device))
+        log.info("the worker owns %s (%s)", self.device.id, self.device.name)
+
+
+def _import_timings(store_url: str, folder: Path) -> int:
+    with Store(store_url) as store:
+        return import_shipped(store, folder)

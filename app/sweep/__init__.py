@@ -1,0 +1,1 @@
+"""Many problems over many workers."""

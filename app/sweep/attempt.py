@@ -1,0 +1,244 @@
+"""One layer of a sweep: its problems tried in order on one device, whatever its variants do to the worker."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
+
+from conv_advisor.app.workers import tasks
+from conv_advisor.data.errors import ConvAdvisorError, DeadlineExceeded, LaunchFailed, WorkerError
+from conv_advisor.data.measurement import LEAST_UNLAUNCHED_SLOWDOWN, Device, Measurement, Outcome, Pick
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.bench import BenchOptions
+
+log = logging.getLogger(__name__)
+
+LEAST_HOPELESS_MS: Final = 5.0
+
+Report = Callable[[float, str], None]
+"""Takes the done fraction, 0 to 1, and the key of the problem that begins."""
+
+
+class Runs(Protocol):
+    """What runs a task on a device and waits for it, as `app.workers.engine.Engine` does."""
+
+    @property
+    def device_id(self) -> str:
+        """What to call the device in a message."""
+        ...
+
+    def run(self, task: Callable[..., Any], *args: Any, deadline_s: float) -> Any:
+        """Run one task; raises as `app.workers.engine.Engine.run` does."""
+        ...
+
+
+@dataclass(frozen=True)
+class Terms:
+    """How the layers of one sweep are tried.
+
+    Parameters
+    ----------
+    device : Device
+        What they are measured on.
+    options : BenchOptions
+    run_id : str
+    deadline_s : float
+        For the variants of one problem together; where that is not enough, for each of them.
+    ends_at_s : float, optional
+        Seconds since the epoch: no problem is begun after this time.
+    """
+
+    device: Device
+    options: BenchOptions
+    run_id: str
+    deadline_s: float
+    ends_at_s: float | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time to begin problems is over."""
+        return self.ends_at_s is not None and time.time() >= self.ends_at_s
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One problem of a layer and the variants to try on it.
+
+    Parameters
+    ----------
+    problem : ConvProblem
+    variant_ids : tuple of str
+    has_picks : bool
+        Ask for the picks of the device's library too.
+    """
+
+    problem: ConvProblem
+    variant_ids: tuple[str, ...]
+    has_picks: bool
+
+
+Layer = tuple[Trial, ...]
+"""Problems that differ in their batch size alone: one tells which variants need not be launched on the next."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of one problem: a measurement a variant, and what the device's library would have chosen."""
+
+    problem: ConvProblem
+    measurements: list[Measurement]
+    picks: list[Pick]
+
+
+def measure_layer(
+    engine: Runs, layer: Layer, terms: Terms, on_begin: Callable[[str], None], on_result: Callable[[Result], None]
+) -> None:
+    """Try every problem of a layer in order.
+
+    Parameters
+    ----------
+    engine : Runs
+    layer : tuple of Trial
+    terms : Terms
+    on_begin : callable (key)
+        Called before each problem.
+    on_result : callable (Result)
+        Called after each problem.
+
+    Raises
+    ------
+    WorkerError
+        The device can no longer be used.
+    """
+    attempt, hopeless = _Attempt(engine, terms), _Hopeless()
+    for trial in layer:
+        if terms.is_over:
+            return
+        on_begin(trial.problem.key)
+        on_result(_try(trial, attempt, hopeless))
+
+
+def _try(trial: Trial, attempt: _Attempt, hopeless: _Hopeless) -> Result:
+    problem = trial.problem
+    picks = attempt.picks(problem) if trial.has_picks else []
+    measurements = attempt.all_of(problem, [name for name in trial.variant_ids if not hopeless.why(problem, name)])
+    hopeless.learn(measurements)
+    measurements += [
+        attempt.pruned(problem, name, why) for name in trial.variant_ids if (why := hopeless.why(problem, name))
+    ]
+    return Result(problem, measurements, picks)
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """How one problem is tried."""
+
+    engine: Runs
+    terms: Terms
+
+    def all_of(self, problem: ConvProblem, variant_ids: list[str]) -> list[Measurement]:
+        """One measurement a variant; where they bring the worker down together, each is tried alone."""
+        if not variant_ids:
+            return []
+        try:
+            return self._measure(problem, variant_ids)
+        except ConvAdvisorError as error:
+            self._check_worker(error)
+            if len(variant_ids) == 1:
+                return [self._failure(problem, variant_ids[0], error)]
+            log.warning("%s: %s; its variants are tried one by one", problem.key, error)
+        return [self._one(problem, variant_id) for variant_id in variant_ids]
+
+    def picks(self, problem: ConvProblem) -> list[Pick]:
+        """What the device's library would choose; nothing where asking fails."""
+        terms = self.terms
+        if terms.device.kind == "cpu":
+            return []
+        try:
+            found: list[Pick] = self.engine.run(
+                tasks.picks, problem, terms.options, terms.run_id, deadline_s=terms.deadline_s
+            )
+        except ConvAdvisorError as error:
+            self._check_worker(error)
+            log.warning("%s: no picks: %s", problem.key, error)
+            return []
+        return found
+
+    def pruned(self, problem: ConvProblem, variant_id: str, why: str) -> Measurement:
+        """A variant that is not launched at all, and why."""
+        return self._unmeasured(problem, variant_id, Outcome.PRUNED, why)
+
+    def _one(self, problem: ConvProblem, variant_id: str) -> Measurement:
+        try:
+            return self._measure(problem, [variant_id])[0]
+        except ConvAdvisorError as error:
+            self._check_worker(error)
+            return self._failure(problem, variant_id, error)
+
+    def _measure(self, problem: ConvProblem, variant_ids: list[str]) -> list[Measurement]:
+        terms = self.terms
+        found: list[Measurement] = self.engine.run(
+            tasks.measure, problem, variant_ids, terms.options, terms.run_id, deadline_s=terms.deadline_s
+        )
+        return found
+
+    def _failure(self, problem: ConvProblem, variant_id: str, error: ConvAdvisorError) -> Measurement:
+        return self._unmeasured(problem, variant_id, outcome_of(error), str(error))
+
+    def _unmeasured(self, problem: ConvProblem, variant_id: str, outcome: Outcome, why: str) -> Measurement:
+        terms = self.terms
+        return Measurement(problem, variant_id, terms.device, outcome, why, l2=terms.options.l2, run_id=terms.run_id)
+
+    def _check_worker(self, error: ConvAdvisorError) -> None:
+        """Say nothing about a variant where the device itself can no longer be used."""
+        try:
+            self.engine.run(tasks.describe_device, deadline_s=self.terms.deadline_s)
+        except ConvAdvisorError as lost:
+            raise WorkerError(f"{self.engine.device_id} is lost ({lost}), after: {error}") from lost
+
+
+def outcome_of(error: ConvAdvisorError) -> Outcome:
+    """What has become of a variant that ended its task, or the worker, with this."""
+    match error:
+        case LaunchFailed():
+            return Outcome.LAUNCH_FAILED
+        case DeadlineExceeded():
+            return Outcome.TIMED_OUT
+        case _:
+            return Outcome.CRASHED
+
+
+class _Hopeless:
+    """Variants so far behind at one batch size that they need not be launched at larger ones.
+
+    A launch this long fills the device already, so that a larger batch takes proportionally longer with every variant;
+    and these launches, of seconds each, would take most of a sweep's time.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[ConvProblem, str], tuple[int, str]] = {}
+
+    def learn(self, measurements: list[Measurement]) -> None:
+        """Note who was hopeless on one problem."""
+        best_ms = min((m.time_ms for m in measurements if m.time_ms is not None), default=0.0)
+        for m in measurements:
+            if m.outcome is not Outcome.PRUNED or m.time_ms is None:
+                continue
+            if m.time_ms >= max(LEAST_HOPELESS_MS, LEAST_UNLAUNCHED_SLOWDOWN * best_ms):
+                why = f"{m.time_ms / best_ms:.0f} times slower than the best at batch {m.problem.n} already"
+                self._seen.setdefault((replace(m.problem, n=1), m.variant), (m.problem.n, why))
+
+    def why(self, problem: ConvProblem, variant_id: str) -> str | None:
+        """Why the variant need not be launched, or None."""
+        n, why = self._seen.get((replace(problem, n=1), variant_id), (problem.n, None))
+        return why if n < problem.n else None
+
+
+def sweep_layer(engine: Runs, layer: Layer, terms: Terms, report: Report) -> list[Result]:
+    """Measure one layer of a sweep, reporting the key of each problem that begins."""
+    results: list[Result] = []
+    measure_layer(engine, layer, terms, lambda key: report(len(results) / len(layer), key), results.append)
+    return results

@@ -1,0 +1,296 @@
+"""Measure many problems with many variants: one row an attempt, resumable, spread over workers, ended by no failure."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import random
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Final
+
+from conv_advisor.app.sweep.attempt import Layer, Result, Terms, Trial
+from conv_advisor.app.sweep.fleet import Fleet
+from conv_advisor.app.sweep.spread import fleet_of
+from conv_advisor.app.workers.child import JobNotTaken
+from conv_advisor.data.errors import WorkerError
+from conv_advisor.data.measurement import Device, Outcome
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.store import Store
+from conv_advisor.kernels.bench import BenchOptions
+
+if TYPE_CHECKING:
+    from conv_advisor.app.workers.any_engine import AnyEngine
+
+log = logging.getLogger(__name__)
+
+DEFAULT_DEADLINE_S: Final = 120.0
+MAX_LOST: Final = 3
+"""Workers that one layer may lose before it is taken for the reason."""
+_TICK_S: Final = 0.2
+
+OnProblem = Callable[[int, int, str], None]
+"""Takes the problems done, all problems, and one that is measured now."""
+
+
+@dataclass
+class SweepReport:
+    """What a sweep did.
+
+    Parameters
+    ----------
+    run_id : str
+    device : Device
+    n_problems : int
+        Problems asked for.
+    n_attempts : int
+        Rows added.
+    n_skipped : int
+        Attempts that an earlier part of the run had made already.
+    outcomes : dict of Outcome to int
+        Of the rows added.
+    is_complete : bool
+        False where the time limit came first.
+    elapsed_s : float
+    """
+
+    run_id: str
+    device: Device
+    n_problems: int
+    n_attempts: int = 0
+    n_skipped: int = 0
+    outcomes: Counter[Outcome] = field(default_factory=Counter)
+    is_complete: bool = True
+    elapsed_s: float = 0.0
+
+
+def default_run_id(device: Device, options: BenchOptions) -> str:
+    """The run that a sweep continues unless told otherwise: one a device, its libraries, and the options."""
+    digest = hashlib.sha256(repr(options).encode()).hexdigest()[:8]
+    return f"{device.id}-{device.fingerprint}-{digest}"
+
+
+def drawn(problems: Sequence[ConvProblem], at_most: int | None, seed: int) -> list[ConvProblem]:
+    """So many of the problems at random, in the order in which they are drawn; all, as they are, without a limit."""
+    if at_most is None:
+        return list(problems)
+    return random.Random(seed).sample(problems, min(at_most, len(problems)))  # noqa: S311 - no secret
+
+
+def shard_of(problems: Sequence[ConvProblem], index: int, count: int) -> list[ConvProblem]:
+    """Every count-th problem from index on: shards are disjoint, and together they are everything."""
+    return list(problems[index::count])
+
+
+def sweep(
+    store: Store,
+    engine: AnyEngine | Sequence[AnyEngine],
+    problems: Iterable[ConvProblem],
+    variant_ids: Sequence[str],
+    *,
+    options: BenchOptions,
+    run_id: str = "",
+    deadline_s: float = DEFAULT_DEADLINE_S,
+    time_limit_s: float | None = None,
+    has_picks: bool = True,
+    on_progress: OnProblem | None = None,
+    stopping: threading.Event | None = None,
+) -> SweepReport:
+    """Measure what the run has not attempted yet.
+
+    Parameters
+    ----------
+    store : Store
+    engine : Engine or ClusterEngine, or sequence of Engine
+        One device; several like it of this host; the workers of a cluster, those that join later too.
+    problems : iterable of ConvProblem
+        Repeated ones are measured once. Those of one layer, which differ in the batch size alone, are measured in this
+        order by one worker; so are the layers where there is one, and else the largest are begun first.
+    variant_ids : sequence of str
+    options : BenchOptions
+    run_id : str
+        Empty: `default_run_id`, so that a repeated sweep goes on where it ended.
+    deadline_s : float
+        For the variants of one problem together; where that is not enough, for each of them.
+    time_limit_s : float, optional
+        No problem is begun after this time.
+    has_picks : bool
+        Ask the device's library what it would choose, of problems that every variant is tried on. On an H200 the first
+        five grouped layers of a worker took 1.6 s each for that, and 0.4 s for cuDNN's variants.
+    on_progress : callable, optional
+        Called by one thread at a time; what it raises ends the sweep.
+    stopping : threading.Event, optional
+        Once it is set, what runs is stopped.
+
+    Raises
+    ------
+    CancelledError
+        It was stopped.
+    InvalidInput
+        The engines have different devices.
+    WorkerError
+        No worker with a usable device is left. What was measured is in the store, and a repeated sweep goes on.
+    StoreError
+    """
+    started = time.monotonic()
+    ends_at_s = None if time_limit_s is None else time.time() + time_limit_s
+    fleet = fleet_of(engine)
+    try:
+        device = fleet.describe(deadline_s)
+        todo = list(dict.fromkeys(problems))
+        report = SweepReport(run_id or default_run_id(device, options), device, len(todo))
+        terms = Terms(device, options, report.run_id, deadline_s, ends_at_s)
+        layers = _layers(todo, variant_ids, store.attempted(report.run_id), has_picks)
+        missing = [trial for layer in layers for trial in layer]
+        report.n_skipped = len(todo) * len(variant_ids) - sum(len(trial.variant_ids) for trial in missing)
+        if fleet.n_workers > 1:
+            layers.sort(key=_size, reverse=True)
+        with _Book(store, report, len(missing), on_progress) as book:
+            _spread(layers, fleet, terms, book, stopping or threading.Event())
+        report.is_complete = len(book.measured) == len(missing)
+    finally:
+        fleet.stop()
+    if on_progress and report.is_complete:
+        on_progress(len(todo), len(todo), "done")
+    report.elapsed_s = time.monotonic() - started
+    return report
+
+
+class _Book:
+    """What a sweep has found so far; the devices work on while rows are written.
+
+    Parameters
+    ----------
+    store : Store
+    report : SweepReport
+        Counted up.
+    n_todo : int
+        Problems that are not measured yet.
+    on_progress : callable, optional
+    """
+
+    def __init__(self, store: Store, report: SweepReport, n_todo: int, on_progress: OnProblem | None) -> None:
+        self.measured: set[ConvProblem] = set()
+        self.report = report
+        self._store = store
+        self._n_before = report.n_problems - n_todo
+        self._on_progress = on_progress
+        self._lock = threading.Lock()
+        self._writer = ThreadPoolExecutor(1, "sweep-store")
+        self._written: Future[None] | None = None
+
+    def begin(self, key: str) -> None:
+        """A problem is being measured."""
+        with self._lock:
+            if self._on_progress:
+                self._on_progress(self._n_before + len(self.measured), self.report.n_problems, key)
+
+    def take(self, result: Result) -> None:
+        """Keep what came of a problem; waits until what came before is written."""
+        with self._lock:
+            if self._written:
+                self._written.result()
+            self.report.n_attempts += len(result.measurements)
+            self.report.outcomes.update(measurement.outcome for measurement in result.measurements)
+            self.measured.add(result.problem)
+            self._written = self._writer.submit(_write, self._store, result)
+
+    def left_of(self, layer: Layer) -> Layer:
+        """What of a layer is not measured yet."""
+        return tuple(trial for trial in layer if trial.problem not in self.measured)
+
+    def __enter__(self) -> _Book:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._writer.shutdown()
+        if self._written and error is None:
+            self._written.result()
+
+
+def _layers(
+    problems: list[ConvProblem], variant_ids: Sequence[str], attempted: set[tuple[str, str]], has_picks: bool
+) -> list[Layer]:
+    """What is still to be tried, problems of one layer together, in the order in which they came."""
+    found: dict[ConvProblem, list[Trial]] = {}
+    for problem in problems:
+        missing = tuple(name for name in variant_ids if (problem.key, name) not in attempted)
+        if missing:
+            trial = Trial(problem, missing, has_picks=has_picks and len(missing) == len(variant_ids))
+            found.setdefault(replace(problem, n=1), []).append(trial)
+    return [tuple(trials) for trials in found.values()]
+
+
+def _size(layer: Layer) -> int:
+    return sum(trial.problem.flops for trial in layer)
+
+
+def _spread(layers: list[Layer], fleet: Fleet, terms: Terms, book: _Book, stopping: threading.Event) -> None:
+    """Hand layers to whoever is free until all are measured; one whose worker was lost goes to another.
+
+    Raises
+    ------
+    CancelledError, WorkerError
+    """
+    waiting, losses = deque(layers), _Losses(fleet.patience_s)
+    running: dict[Future[None], Layer] = {}
+    while running or (waiting and not terms.is_over):
+        if stopping.is_set():
+            raise CancelledError
+        while waiting and not terms.is_over and len(running) < fleet.n_places:
+            layer = waiting.popleft()
+            running[fleet.delegate(layer, terms, book.begin, book.take)] = layer
+        if not running:
+            losses.check_patience(fleet.n_places)
+            time.sleep(_TICK_S)
+        for future in wait(running, _TICK_S, FIRST_COMPLETED).done:
+            layer = running.pop(future)
+            try:
+                future.result()
+            except WorkerError as error:
+                losses.note(layer, error)
+                waiting.extendleft(filter(None, [book.left_of(layer)]))
+
+
+class _Losses:
+    """Workers that were lost, and how long there has been none."""
+
+    def __init__(self, patience_s: float) -> None:
+        self._patience_s = patience_s
+        self._by_layer: Counter[ConvProblem] = Counter()
+        self._last: WorkerError | None = None
+        self._nobody_since: float | None = None
+
+    def note(self, layer: Layer, error: WorkerError) -> None:
+        """A layer has lost its worker; where the layer may be the reason it is not tried for ever."""
+        log.warning("%s: its worker was lost: %s", layer[0].problem.key, error)
+        if isinstance(error, JobNotTaken):
+            self._last = self._last or error
+            return
+        self._last = error
+        first = replace(layer[0].problem, n=1)
+        self._by_layer[first] += 1
+        if self._by_layer[first] >= MAX_LOST:
+            raise WorkerError(f"{first.key} has lost {MAX_LOST} workers, the last one so: {error}") from error
+
+    def check_patience(self, n_places: int) -> None:
+        """Give up where there has been no worker for too long."""
+        now = time.monotonic()
+        if n_places or self._nobody_since is None:
+            self._nobody_since = None if n_places else now
+        if self._nobody_since is not None and now >= self._nobody_since + self._patience_s:
+            why = f" ({self._last})" if self._last else ""
+            raise WorkerError(
+                f"no worker is left{why}; what was measured is in the store, and the same sweep, run again, goes on"
+            ) from self._last
+
+
+def _write(store: Store, result: Result) -> None:
+    store.append(result.measurements, result.picks)

@@ -1,0 +1,1 @@
+"""What crosses the border: bodies, tensors, answers, errors, who asks."""

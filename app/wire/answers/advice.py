@@ -1,0 +1,130 @@
+"""What /v1/advice answers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NotRequired, cast
+
+import msgspec
+from typing_extensions import TypedDict
+
+from conv_advisor.app.wire.answers.problems import ProblemAnswer, problem_answer
+
+if TYPE_CHECKING:
+    from conv_advisor.models.advisor import Advice
+
+
+class ChoiceAnswer(TypedDict):
+    """One variant that may be run; source says whether its time was measured or is predicted."""
+
+    variant: str
+    time_ms: float
+    source: str
+    slowdown: float
+    uncertainty: float
+    is_tied: bool
+    workspace_bytes: int | None
+    is_deterministic: bool
+    plan: dict[str, Any] | None
+
+
+class ExclusionAnswer(TypedDict):
+    """One variant that is out, and why."""
+
+    variant: str
+    reason: str
+
+
+class StepAnswer(TypedDict):
+    """One comparison on the way to the leaf of the tree."""
+
+    feature: str
+    value: float
+    threshold: float
+    is_below: bool
+
+
+class BestAnswer(TypedDict):
+    """The best variant for a layer of a list, or the problem document that says why there is none."""
+
+    index: int
+    layer: NotRequired[str]
+    variant: NotRequired[str]
+    time_ms: NotRequired[float]
+    source: NotRequired[str]
+    error: NotRequired[dict[str, Any]]
+
+
+class TrustAnswer(TypedDict):
+    """How likely the advised variant takes at most the share `within` longer than the fastest, or why that is unknown.
+
+    A model abstains outside the domain it was trained on: the ranking is a guess, confidence is null, and reason says
+    which size is unlike all that was trained on. distance and limit are in octaves, factors of two.
+    """
+
+    confidence: float | None
+    within: float
+    is_calibrated: bool
+    abstains: bool
+    reason: str | None
+    distance: float | None
+    limit: float | None
+
+
+class AdviceAnswer(TypedDict):
+    """The best variant, the whole ranking, and why the others are out; model is null where only measurements spoke."""
+
+    variant: str
+    time_ms: float
+    source: str
+    ranking: list[ChoiceAnswer]
+    excluded: list[ExclusionAnswer]
+    path: list[StepAnswer]
+    trust: TrustAnswer
+    model: str | None
+    device: str
+    problem: ProblemAnswer
+
+
+class BestAloneAnswer(TypedDict):
+    """The best variant for a layer, without the ranking; model is null where only measurements spoke."""
+
+    layer: str
+    variant: str
+    time_ms: float
+    source: str
+    model: str | None
+    device: str
+
+
+class BulkAdviceAnswer(TypedDict):
+    """Advice on each layer, in order; with ranking, each entry also has all that GET answers."""
+
+    device: str
+    model: str | None
+    advice: list[BestAnswer]
+
+
+def advice_answer(advice: Advice) -> AdviceAnswer:
+    """Advice with everything that led to it."""
+    return cast("AdviceAnswer", msgspec.to_builtins(_advice(advice)))
+
+
+def advice_json(advice: Advice) -> bytes:
+    """`advice_answer` as JSON."""
+    return msgspec.json.encode(_advice(advice))
+
+
+def _advice(advice: Advice) -> dict[str, Any]:
+    best = advice.best
+    return {
+        "variant": best.variant,
+        "time_ms": best.time_ms,
+        "source": best.source,
+        "ranking": advice.ranking,
+        "excluded": advice.excluded,
+        "path": advice.path,
+        "trust": advice.trust,
+        "model": advice.model_id,
+        "device": advice.device_id,
+        "problem": problem_answer(advice.problem),
+    }

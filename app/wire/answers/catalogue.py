@@ -1,0 +1,114 @@
+"""What /v1/variants, /v1/devices and /v1/networks answer."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, NotRequired, cast
+
+from typing_extensions import TypedDict
+
+from conv_advisor.app.wire.answers.problems import ProblemAnswer
+
+if TYPE_CHECKING:
+    from conv_advisor.data.measurement import Device
+    from conv_advisor.data.problem import ConvProblem
+    from conv_advisor.kernels.variant import Variant
+
+
+class VariantAnswer(TypedDict):
+    """One implementation; the last three say whether it computes the layer that was asked about."""
+
+    id: str
+    algorithm: str
+    backend: str
+    device_kind: str
+    is_deterministic: bool
+    source: str
+    applies: NotRequired[bool]
+    reason: NotRequired[str | None]
+    workspace_bytes: NotRequired[int | None]
+
+
+class VariantsAnswer(TypedDict):
+    """Every implementation, and the layer and device they were asked about."""
+
+    variants: list[VariantAnswer]
+    problem: NotRequired[ProblemAnswer]
+    device: NotRequired[str]
+
+
+class DeviceAnswer(TypedDict):
+    """What a measurement was taken on: hardware, driver and libraries."""
+
+    id: str
+    name: str
+    kind: str
+    capability: str
+    processors: int
+    memory_bytes: int
+    l2_bytes: int
+    shared_memory_per_block_bytes: int
+    max_clock_mhz: int
+    versions: dict[str, str]
+
+
+class KnownDeviceAnswer(DeviceAnswer):
+    """A device, and what is known of it here."""
+
+    is_worker: bool
+    has_model: bool
+
+
+class DevicesAnswer(TypedDict):
+    """Every device that was measured, has a model, or is the worker's."""
+
+    devices: list[KnownDeviceAnswer]
+
+
+class NetworkSummary(TypedDict):
+    """A network, and how many distinct layers it has."""
+
+    name: str
+    layers: int
+
+
+class NetworksAnswer(TypedDict):
+    """Every network, experiment and group."""
+
+    networks: list[NetworkSummary]
+
+
+class NetworkLayerAnswer(ProblemAnswer):
+    """A layer of a network, and where it is published."""
+
+    source: str
+
+
+class NetworkAnswer(TypedDict):
+    """A network's layers."""
+
+    name: str
+    layers: list[NetworkLayerAnswer]
+
+
+def variant_answer(variant: Variant) -> VariantAnswer:
+    """What is known of a variant whatever the layer."""
+    return {
+        "id": variant.id,
+        "algorithm": variant.algorithm,
+        "backend": variant.backend,
+        "device_kind": variant.backend.device_kind,
+        "is_deterministic": variant.is_deterministic,
+        "source": variant.source,
+    }
+
+
+def applicability_answer(variant: Variant, problem: ConvProblem, reason: str | None) -> VariantAnswer:
+    """A variant, and the reason why it does not compute a problem; None where it does."""
+    workspace_bytes = variant.workspace_bytes(problem) if reason is None else None
+    return {**variant_answer(variant), "applies": reason is None, "reason": reason, "workspace_bytes": workspace_bytes}
+
+
+def device_answer(device: Device) -> DeviceAnswer:
+    """A device's fingerprint."""
+    return cast("DeviceAnswer", asdict(device))

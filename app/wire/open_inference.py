@@ -1,0 +1,156 @@
+"""The Open Inference Protocol, version 2 (KServe, Triton): JSON, with the tensors' bytes after it or in it as numbers.
+
+Source: KServe, open-inference-protocol, inference_rest.md; the extension binary_tensor_data of Triton.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import ml_dtypes
+import msgspec
+import numpy as np
+
+from conv_advisor.app.wire.safetensors import MAX_DIMENSIONS, as_bytes, numbers
+from conv_advisor.data.errors import InvalidTensor
+
+if TYPE_CHECKING:
+    from conv_advisor.app.wire.body import Bytes
+
+LENGTH_HEADER: Final = "Inference-Header-Content-Length"
+"""Of the JSON, where bytes follow it."""
+
+DATATYPES: Final[dict[str, np.dtype[Any]]] = {
+    "FP32": np.dtype(np.float32),
+    "FP16": np.dtype(np.float16),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+}
+
+_WHOLE_BINARY: Final = "binary_data_output"
+_ONE_BINARY: Final = "binary_data"
+_SIZE: Final = "binary_data_size"
+
+Natural = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+
+
+class _Input(msgspec.Struct):
+    name: str
+    shape: Annotated[list[Natural], msgspec.Meta(min_length=MAX_DIMENSIONS, max_length=MAX_DIMENSIONS)]
+    datatype: str
+    parameters: dict[str, Any] = {}
+    data: Any = None
+
+
+class _Output(msgspec.Struct):
+    name: str
+    parameters: dict[str, Any] = {}
+
+
+class _Request(msgspec.Struct):
+    inputs: list[_Input]
+    id: str = ""
+    parameters: dict[str, Any] = {}
+    outputs: Annotated[list[_Output], msgspec.Meta(max_length=1)] = []
+
+
+_DECODER: Final = msgspec.json.Decoder(_Request)
+
+
+@dataclass(frozen=True)
+class Inference:
+    """What a request asks for.
+
+    Parameters
+    ----------
+    id : str
+        Goes back with the answer.
+    tensors : dict of str to array
+        Views of the body where they came as bytes.
+    parameters : dict
+        Of the request, without those of the protocol.
+    is_binary : bool
+        Whether y shall go back as bytes.
+    """
+
+    id: str
+    tensors: dict[str, np.ndarray]
+    parameters: dict[str, Any]
+    is_binary: bool
+
+
+def read_inference(body: Bytes, json_bytes: int, names: tuple[str, ...], output: str) -> Inference:
+    """Take a request apart without copying its tensors.
+
+    Parameters
+    ----------
+    body : uint8 array
+    json_bytes : int
+        How much of the body is JSON.
+    names : tuple of str
+        Tensors it must hold, and no others.
+    output : str
+        The one tensor it may ask for.
+
+    Raises
+    ------
+    InvalidTensor
+        Naming what is false.
+    """
+    try:
+        asked = _DECODER.decode(body[:json_bytes].data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidTensor("body", str(error), "an inference request in JSON") from None
+    found = sorted(each.name for each in asked.inputs)
+    if found != sorted(names):
+        raise InvalidTensor("inputs", found, f"exactly {' and '.join(names)}")
+    for wanted in asked.outputs:
+        if wanted.name != output:
+            raise InvalidTensor("outputs", wanted.name, output)
+    tensors, rest = {}, body[json_bytes:]
+    for each in asked.inputs:
+        tensors[each.name], used = _tensor(each, rest)
+        rest = rest[used:]
+    if len(rest):
+        raise InvalidTensor("body", f"{len(rest)} bytes after the last tensor", "none")
+    own = {name: value for name, value in asked.parameters.items() if name != _WHOLE_BINARY}
+    whole = asked.parameters.get(_WHOLE_BINARY, False)
+    is_binary = asked.outputs[0].parameters.get(_ONE_BINARY, whole) if asked.outputs else whole
+    return Inference(asked.id, tensors, own, is_binary is True)
+
+
+def write_inference(head: dict[str, Any], name: str, y: np.ndarray, *, is_binary: bool) -> tuple[bytes, int]:
+    """An answer, and how much of it is JSON.
+
+    Parameters
+    ----------
+    head : dict
+        Its fields but for the outputs.
+    """
+    datatype = next(datatype for datatype, dtype in DATATYPES.items() if dtype == y.dtype)
+    output: dict[str, Any] = {"name": name, "datatype": datatype, "shape": y.shape}
+    if not is_binary:
+        # JSON has no NaN and no infinities: the protocol leaves them out, and null stands for them.
+        text = msgspec.json.encode(head | {"outputs": [output | {"data": y.astype(np.float64).ravel().tolist()}]})
+        return text, len(text)
+    text = msgspec.json.encode(head | {"outputs": [output | {"parameters": {_SIZE: y.nbytes}}]})
+    return b"".join((text, as_bytes(y))), len(text)
+
+
+def _tensor(given: _Input, data: Bytes) -> tuple[np.ndarray, int]:
+    """A tensor, and how many of the bytes are its own."""
+    dtype = DATATYPES.get(given.datatype)
+    if dtype is None:
+        raise InvalidTensor(f"{given.name}.datatype", given.datatype, ", ".join(DATATYPES))
+    needed = math.prod(given.shape) * dtype.itemsize
+    if _SIZE not in given.parameters:
+        array = numbers(given.name, given.data, dtype)
+        if array.size * dtype.itemsize != needed:
+            raise InvalidTensor(f"{given.name}.data", f"{array.size} numbers", f"as many as {given.shape} has")
+        return array.reshape(given.shape), 0
+    size = given.parameters[_SIZE]
+    if type(size) is not int or size != needed or size > len(data):
+        allowed = f"{needed}, which {given.datatype} {given.shape} takes, and no more than the {len(data)} that follow"
+        raise InvalidTensor(f"{given.name}.{_SIZE}", size, allowed)
+    return data[:size].view(dtype).reshape(given.shape), size

@@ -1,0 +1,175 @@
+"""Tensors in and out: safetensors, checked before anything is believed, and small nested lists in JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import ml_dtypes
+import numpy as np
+
+from conv_advisor.data.errors import InvalidTensor
+
+if TYPE_CHECKING:
+    from conv_advisor.app.wire.body import Bytes
+
+MAX_HEADER_BYTES: Final = 64 * 1024
+"""Two tensors and thirty parameters take under 2 KiB."""
+
+MAX_DIMENSIONS: Final = 4
+
+STORED: Final[dict[str, np.dtype[Any]]] = {
+    "F32": np.dtype(np.float32),
+    "F16": np.dtype(np.float16),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+}
+"""Element types by their name in safetensors."""
+
+_SPECIAL: Final = {math.inf: "Infinity", -math.inf: "-Infinity"}
+_ORDERED: Final = ("shape", "dtype", "data_offsets")
+
+
+def read_safetensors(body: Bytes, names: tuple[str, ...]) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Take a safetensors body apart without copying it.
+
+    Parameters
+    ----------
+    body : uint8 array
+    names : tuple of str
+        Tensors it must hold, and no others.
+
+    Returns
+    -------
+    tensors : dict of str to array
+        Views of the body.
+    metadata : dict of str to str
+
+    Raises
+    ------
+    InvalidTensor
+        Naming what in the header is false.
+    """
+    header, data = _split(body)
+    metadata = header.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
+        raise InvalidTensor("__metadata__", metadata, "an object of strings")
+    if set(header) != set(names):
+        raise InvalidTensor("header", sorted(header), f"exactly the tensors {' and '.join(names)}")
+    tensors, spans = {}, []
+    for name, entry in header.items():
+        dtype, shape, (start, end) = _entry(name, entry, len(data))
+        spans.append((start, end))
+        tensors[name] = data[start:end].view(dtype).reshape(shape)
+    _check_spans(spans, len(data))
+    return tensors, metadata
+
+
+def write_safetensors(y: np.ndarray, metadata: Mapping[str, str]) -> bytes:
+    """One tensor, ``y``, with its metadata; the library copies the data twice, this once."""
+    stored = next(name for name, dtype in STORED.items() if dtype == y.dtype)
+    entry = {"dtype": stored, "shape": y.shape, "data_offsets": [0, y.nbytes]}
+    header = json.dumps({"__metadata__": dict(metadata), "y": entry}, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)
+    return b"".join((len(header).to_bytes(8, "little"), header, as_bytes(y)))
+
+
+def as_bytes(array: np.ndarray) -> memoryview:
+    """The bytes of an array, without a copy where it is contiguous."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def from_lists(name: str, lists: Any, dtype: np.dtype[Any]) -> np.ndarray:
+    """An array from nested lists of numbers, as `numbers` reads them.
+
+    Raises
+    ------
+    InvalidTensor
+    """
+    array = numbers(name, lists, dtype)
+    if array.ndim != MAX_DIMENSIONS:
+        raise InvalidTensor(f"{name}.shape", array.shape, f"{MAX_DIMENSIONS} levels of lists")
+    return array
+
+
+def numbers(name: str, lists: Any, dtype: np.dtype[Any]) -> np.ndarray:
+    """An array from lists, nested or not; null or "NaN", "Infinity" and "-Infinity" stand for what JSON lacks.
+
+    Raises
+    ------
+    InvalidTensor
+    """
+    try:
+        with np.errstate(over="ignore"):  # a number beyond the type's range is infinite in it, as IEEE says
+            return np.asarray(lists, np.float64).astype(dtype)
+    except (ValueError, TypeError, RecursionError, OverflowError) as error:
+        allowed = f"nested lists of numbers, every list of one level as long ({error})"
+        raise InvalidTensor(name, lists, allowed) from None
+
+
+def to_lists(array: np.ndarray) -> Any:
+    """Nested lists of numbers; NaN and infinities are the strings "NaN", "Infinity" and "-Infinity"."""
+    if np.isfinite(array).all():
+        return array.astype(np.float64).tolist()
+    return _named(array.astype(np.float64).tolist())
+
+
+def _named(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_named(item) for item in value]
+    return value if math.isfinite(value) else _SPECIAL.get(value, "NaN")
+
+
+def _split(body: Bytes) -> tuple[dict[str, Any], Bytes]:
+    if len(body) < 8:
+        raise InvalidTensor("body", f"{len(body)} bytes", "safetensors: 8 bytes of header length, header, data")
+    length = int.from_bytes(body[:8].tobytes(), "little")
+    most = min(MAX_HEADER_BYTES, len(body) - 8)
+    if length > most:
+        raise InvalidTensor("header length", length, f"at most {most} bytes here")
+    try:
+        header = json.loads(body[8 : 8 + length].tobytes(), object_pairs_hook=_distinct)
+    except (ValueError, RecursionError) as error:
+        raise InvalidTensor("header", str(error), "a JSON object") from None
+    if not isinstance(header, dict):
+        raise InvalidTensor("header", header, "a JSON object")
+    return header, body[8 + length :]
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise InvalidTensor("header", [name for name, _ in pairs], "every name once")
+    return found
+
+
+def _entry(name: str, entry: Any, data_bytes: int) -> tuple[np.dtype[Any], tuple[int, ...], tuple[int, int]]:
+    if not isinstance(entry, dict) or set(entry) != set(_ORDERED):
+        raise InvalidTensor(name, entry, f"an object of {', '.join(_ORDERED)}")
+    dtype = STORED.get(entry["dtype"]) if isinstance(entry["dtype"], str) else None
+    if dtype is None:
+        raise InvalidTensor(f"{name}.dtype", entry["dtype"], ", ".join(STORED))
+    shape, offsets = entry["shape"], entry["data_offsets"]
+    if not _is_naturals(shape) or len(shape) != MAX_DIMENSIONS:
+        raise InvalidTensor(f"{name}.shape", shape, f"{MAX_DIMENSIONS} sizes")
+    if not _is_naturals(offsets) or len(offsets) != 2 or not offsets[0] <= offsets[1] <= data_bytes:
+        raise InvalidTensor(f"{name}.data_offsets", offsets, f"[start, end] within the {data_bytes} bytes of data")
+    needed = math.prod(shape) * dtype.itemsize
+    if needed != offsets[1] - offsets[0]:
+        raise InvalidTensor(f"{name}.data_offsets", offsets, f"{needed} bytes, which {entry['dtype']} {shape} takes")
+    return dtype, tuple(shape), (offsets[0], offsets[1])
+
+
+def _is_naturals(value: Any) -> bool:
+    return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
+
+
+def _check_spans(spans: list[tuple[int, int]], data_bytes: int) -> None:
+    expected = 0
+    for start, end in sorted(spans):
+        if start != expected:
+            raise InvalidTensor("data_offsets", spans, "tensors one after the other, with no gap and no overlap")
+        expected = end
+    if expected != data_bytes:
+        raise InvalidTensor("data_offsets", spans, f"all of the {data_bytes} bytes of data")

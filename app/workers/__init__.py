@@ -1,0 +1,1 @@
+"""A process that owns a device, here or on a cluster."""

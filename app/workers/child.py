@@ -1,0 +1,185 @@
+"""One worker process as its parent sees it: started, spoken to over a pipe of its own, and killed when need be."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from multiprocessing.connection import Pipe
+from pickle import PicklingError
+from typing import Any, Final
+
+from conv_advisor.data.errors import DeadlineExceeded, WorkerDied, WorkerError
+
+log = logging.getLogger(__name__)
+
+OnProgress = Callable[[float, str], None]
+"""Takes the done fraction, 0 to 1, and what is being done."""
+
+_BOOT: Final = "from conv_advisor.app.workers.tasks import main; main()"
+_LAST_BREATH_S: Final = 0.2
+"""A process whose pipe has closed is ending by itself; its exit status is worth this wait."""
+_KILL_TIMEOUT_S: Final = 5.0
+
+
+def task_name(task: Callable[..., Any]) -> str:
+    """What to call a task in a message."""
+    named = task.func if isinstance(task, partial) else task
+    return str(getattr(named, "__name__", named))
+
+
+class JobNotTaken(WorkerDied):
+    """The process ended before it took the job, which has therefore not begun."""
+
+
+class Child:
+    """A plain Python process that owns one device.
+
+    Parameters
+    ----------
+    device_id : str
+    opener : str
+        ``module:function`` that opens the device.
+
+    Notes
+    -----
+    Nothing is shared between children, so a killed one leaves no lock or half-written queue to the next. It is not a
+    `multiprocessing.Process`: that would import the parent's main module again. Nor a pool of pebble's (5.2), which
+    breaks when its idle worker is killed, and takes 3 s to stop one that is deaf to SIGTERM, as one in a C loop is.
+    """
+
+    def __init__(self, device_id: str, opener: str) -> None:
+        self._pipe, theirs = Pipe()
+        self._killed_for: WorkerError | None = None
+        self._is_killed = False
+        self._is_ready = False
+        with theirs:
+            self._process = subprocess.Popen(  # noqa: S603 - this interpreter, on this package
+                [sys.executable, "-c", _BOOT, str(theirs.fileno()), device_id, opener],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # what a library prints must not end up in a command's output
+                start_new_session=True,  # Ctrl-C is the parent's to handle
+            )
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it runs and was not told to end."""
+        return not self._is_killed and self._process.poll() is None
+
+    def await_start(self, timeout_s: float) -> None:
+        """Wait until its imports are done.
+
+        Raises
+        ------
+        DeadlineExceeded, WorkerDied
+        """
+        if self._is_ready:
+            return
+        with self._killed_after(timeout_s, DeadlineExceeded(f"the worker took more than {timeout_s:g} s to start")):
+            try:
+                self._pipe.recv()
+            except (EOFError, OSError):
+                raise self.bury(moment="while it started") from None
+        self._is_ready = True
+
+    def run(
+        self, task: Callable[..., Any], args: tuple[Any, ...], deadline_s: float, on_progress: OnProgress | None
+    ) -> Any:
+        """Run one task to its end.
+
+        Raises
+        ------
+        ConvAdvisorError
+            The task's own.
+        DeadlineExceeded, JobNotTaken, WorkerDied
+            The process is gone.
+        """
+        name = task_name(task)
+        late = DeadlineExceeded(f"{name} took more than {deadline_s:g} s and was stopped")
+        with self._killed_after(deadline_s, late):
+            try:
+                self._pipe.send((task, args))
+            except (PicklingError, AttributeError, TypeError) as error:
+                raise WorkerError(f"{name} cannot be sent to the worker: {error}") from error
+            except OSError:
+                raise self.bury(JobNotTaken) from None
+            return self._listen(on_progress)
+
+    def kill(self, reason: WorkerError | None = None) -> None:
+        """End it at once; the first reason given stands."""
+        self._killed_for = self._killed_for or reason
+        self._is_killed = True
+        if self._process.poll() is None:
+            try:
+                os.killpg(self.pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):  # it has no session of its own yet, or has just ended
+                self._process.kill()
+
+    def bury(self, kind: type[WorkerDied] = WorkerDied, moment: str = "during the job") -> WorkerError:
+        """End it, collect it, and say why it is gone."""
+        code = self._collect(_LAST_BREATH_S)
+        if code is None:
+            self.kill()
+            code = self._collect(_KILL_TIMEOUT_S)
+        if code is None:  # uninterruptible, in a driver: nobody can collect it now
+            log.error("worker process %d does not end", self.pid)
+        self._is_killed = True
+        self._pipe.close()
+        return self._killed_for or kind(f"the worker process ended {moment} (exit status {code})")
+
+    def _collect(self, timeout_s: float) -> int | None:
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def _listen(self, on_progress: OnProgress | None) -> Any:
+        has_taken = False
+        while True:
+            try:
+                kind, *content = self._pipe.recv()
+            except (EOFError, OSError):
+                raise self.bury(WorkerDied if has_taken else JobNotTaken) from None
+            match kind:
+                case "taken":
+                    has_taken = True
+                case "progress" if on_progress:
+                    call(on_progress, *content)
+                case "done":
+                    return content[0]
+                case "failed":
+                    raise content[0]
+                case "fatal":
+                    self.kill()
+                    raise content[0]
+
+    @contextmanager
+    def _killed_after(self, seconds: float, reason: WorkerError) -> Iterator[None]:
+        # A timer and not a timeout of recv: whatever this thread is blocked in, the end of the process frees it.
+        timer = threading.Timer(seconds, self.kill, [reason])
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+
+def call(on_progress: OnProgress, fraction: float, message: str) -> None:
+    """Tell progress; what goes wrong there is not the job's fault."""
+    try:
+        on_progress(fraction, message)
+    except Exception:
+        log.exception("progress could not be noted")

@@ -1,0 +1,190 @@
+"""What runs in a worker process: its loop, and the tasks that it is sent."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import signal
+import sys
+from dataclasses import replace
+from functools import cache
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+from traceback import format_exc
+from typing import TYPE_CHECKING, Any
+
+from conv_advisor.data.errors import ConvAdvisorError, LaunchFailed, UnknownDevice, WorkerError
+from conv_advisor.data.measurement import Device, Measurement, Pick
+from conv_advisor.data.problem import ConvProblem
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from conv_advisor.kernels.bench import BenchOptions
+    from conv_advisor.kernels.runner import Runner
+    from conv_advisor.models.retrain import Trained
+
+_PR_SET_PDEATHSIG = 1
+
+
+class _Process:
+    """What this process was started with; set once by `main`."""
+
+    pipe: Connection[Any, Any] | None = None
+    device_id = "none"
+    opener = "conv_advisor.kernels.bench:open_runner"
+
+
+def main() -> None:
+    """Take tasks from the pipe until it closes; arguments: its descriptor, the device's id, what opens the device."""
+    descriptor, _Process.device_id, _Process.opener = sys.argv[1:]
+    _die_with_parent()
+    _Process.pipe = pipe = Connection(int(descriptor))
+    if _Process.device_id != "none":
+        _warm_up()
+    pipe.send(("ready",))
+    while True:
+        try:
+            message = pipe.recv_bytes()
+        except (EOFError, OSError):
+            return
+        pipe.send(("taken",))
+        reply = _answer(message)
+        _send(pipe, reply)
+        if reply[0] == "fatal":
+            return
+
+
+def report_progress(fraction: float, message: str) -> None:
+    """Tell whoever waits for the running task how far it is; does nothing outside a worker process."""
+    if _Process.pipe is not None:
+        _Process.pipe.send(("progress", fraction, message))
+
+
+def describe_device() -> Device:
+    """The fingerprint of this worker's device."""
+    return _runner().device
+
+
+def measure(
+    problem: ConvProblem,
+    variant_ids: list[str],
+    options: BenchOptions | None = None,
+    run_id: str = "",
+    best_ms: float | None = None,
+) -> list[Measurement]:
+    """Verify and time variants on random operands; one measurement each, in order.
+
+    Raises
+    ------
+    UnknownVariant, LaunchFailed
+    """
+    from conv_advisor.kernels import bench, catalog
+
+    variants = [catalog.get(variant_id) for variant_id in variant_ids]
+    return bench.measure(_runner(), problem, variants, options=options, run_id=run_id, best_ms=best_ms)
+
+
+def convolve(
+    problem: ConvProblem,
+    x: np.ndarray,
+    weight: np.ndarray,
+    variant_id: str,
+    options: BenchOptions | None = None,
+    run_id: str = "",
+) -> tuple[np.ndarray, Measurement]:
+    """Compute y with one variant, and time it on these operands.
+
+    Raises
+    ------
+    UnknownVariant, InvalidTensor, NotApplicable, RunError
+    """
+    from conv_advisor.kernels import bench, catalog
+
+    return bench.convolve(_runner(), problem, x, weight, catalog.get(variant_id), options=options, run_id=run_id)
+
+
+def picks(problem: ConvProblem, options: BenchOptions | None = None, run_id: str = "") -> list[Pick]:
+    """What the device's own library would choose; empty on a CPU."""
+    from conv_advisor.kernels import bench
+
+    return [replace(pick, run_id=run_id) for pick in bench.picks(_runner(), problem, options)]
+
+
+def train(store_url: str, home: Path, request: dict[str, Any]) -> Trained:
+    """Train a challenger and compare it with the champion; see `models.retrain.train`.
+
+    Parameters
+    ----------
+    store_url : str
+    home : Path
+        Of the registry of models.
+    request : dict
+        ``device``: whose measurements; ``force``: replace the champion whatever the scores.
+    """
+    from conv_advisor.models import retrain as training
+
+    return training.train(store_url, home, request["device"], is_forced=request["force"], on_progress=report_progress)
+
+
+def find_device() -> str:
+    """``cuda:0`` if it can be used here, else ``cpu``."""
+    from conv_advisor.kernels.bench import open_runner
+
+    try:
+        _ = open_runner("cuda:0").device
+    except UnknownDevice:  # no libraries
+        return "cpu"
+    except Exception as error:  # no driver, no device, or one in a bad state: auto means "where it can be used"
+        sys.stderr.write(f"cuda:0 cannot be used: {error}\n")
+        return "cpu"
+    return "cuda:0"
+
+
+@cache
+def _runner() -> Runner:
+    opener = _load(_Process.opener)
+    runner: Runner = opener(_Process.device_id)
+    return runner
+
+
+def _load(name: str) -> Any:
+    module, _, function = name.partition(":")
+    return getattr(importlib.import_module(module), function)
+
+
+def _warm_up() -> None:
+    """Do what takes long and takes nothing of the device, so that a spare can take over at once."""
+    _load(_Process.opener)
+    if _Process.device_id == "cpu":
+        _runner()
+
+
+def _answer(message: bytes) -> tuple[Any, ...]:
+    try:
+        task, args = ForkingPickler.loads(message)
+        return ("done", task(*args))
+    except LaunchFailed as error:
+        return ("fatal", error)
+    except ConvAdvisorError as error:
+        return ("failed", error)
+    except Exception as error:
+        sys.stderr.write(format_exc())
+        return ("failed", WorkerError(f"{type(error).__name__} in the worker: {error}"))
+
+
+def _send(pipe: Connection[Any, Any], reply: tuple[Any, ...]) -> None:
+    try:
+        pipe.send(reply)
+    except (BrokenPipeError, ConnectionResetError):  # nobody waits any more
+        return
+    except Exception as error:
+        pipe.send(("failed", WorkerError(f"the result cannot be sent: {error}")))
+
+
+def _die_with_parent() -> None:
+    """End when the parent does, even if it is killed; where there is no prctl, the pipe's end does it between tasks."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
