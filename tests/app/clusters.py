@@ -42,7 +42,7 @@ class Process:
         self._process = subprocess.Popen(
             [sys.executable, "-c", _DIE_WITH_PARENT + program, *arguments],
             cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
+            env=os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"} | environment,
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,

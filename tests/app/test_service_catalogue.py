@@ -198,7 +198,7 @@ def test_importing_makes_nothing(tmp_path: Path) -> None:
     code = (
         "import conv_advisor.app.main, threading, os\nassert threading.active_count() == 1; assert not os.listdir('.')"
     )
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    environment = os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
     finished = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
