@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
 from tests.databases import database_url  # noqa: F401 - a fixture of many tests
+
+# Workers do not look into the folder they are started in; some tests have them open a fake device of `tests.fakes`.
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
+)
 
 
 def _gpu_reason() -> str | None:

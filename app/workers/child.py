@@ -61,7 +61,8 @@ class Child:
         self._is_ready = False
         with theirs:
             self._process = subprocess.Popen(  # noqa: S603 - this interpreter, on this package
-                [sys.executable, "-c", _BOOT, str(theirs.fileno()), device_id, opener],
+                # -P: the folder it is started in may have its own modules of any name
+                [sys.executable, "-P", "-c", _BOOT, str(theirs.fileno()), device_id, opener],
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # what a library prints must not end up in a command's output

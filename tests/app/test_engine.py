@@ -247,6 +247,14 @@ def test_children_die_with_a_killed_parent(tmp_path):
     assert eventually(lambda: not any(map(is_running, children)), within_s=5)
 
 
+def test_a_worker_ignores_what_lies_in_the_folder_it_is_started_in(tmp_path, monkeypatch):
+    for name in ("conv_advisor", "data", "kernels", "numpy", "json"):
+        (tmp_path / f"{name}.py").write_text("raise RuntimeError('the folder\\'s own')\n")
+    monkeypatch.chdir(tmp_path)
+    with Engine("cpu", opener=OPENER, has_spare=False) as engine:
+        assert engine.run(fakes.add, 1, 2, deadline_s=30) == 3
+
+
 def parent_of(entry: Path) -> int:
     try:
         return int((entry / "stat").read_text().rpartition(")")[2].split()[1])
