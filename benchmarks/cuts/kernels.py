@@ -11,13 +11,11 @@ from typing import Any, Final
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.catalog import VARIANTS
-from conv_advisor.kernels.cuda import (
-    grouped_choice,
-    implicit_gemm_choice,
-    implicit_gemm_nhwc_plan,
-    implicit_gemm_plan,
-    pointwise_plan,
-)
+from conv_advisor.kernels.cuda.grouped import plan as grouped_choice
+from conv_advisor.kernels.cuda.implicit_gemm import plan as implicit_gemm_plan
+from conv_advisor.kernels.cuda.implicit_gemm_nhwc import plan as implicit_gemm_nhwc_plan
+from conv_advisor.kernels.cuda.implicit_gemm_tensor import plan as implicit_gemm_choice
+from conv_advisor.kernels.cuda.pointwise import plan as pointwise_plan
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Launch
 
 
@@ -58,31 +56,31 @@ def _nhwc_us(cut: Any, problem: ConvProblem, device: Device) -> float:
 
 
 def _nhwc(problem: ConvProblem, _device: Device, cut: Any) -> Launch:
-    from conv_advisor.kernels.cuda.implicit_gemm_nhwc import prepare_cut
+    from conv_advisor.kernels.cuda.implicit_gemm_nhwc.launch import prepare_cut
 
     return prepare_cut(problem, _images(problem), cut)
 
 
 def _tensor(problem: ConvProblem, _device: Device, cut: Any) -> Launch:
-    from conv_advisor.kernels.cuda.implicit_gemm import prepare_tensor_cut
+    from conv_advisor.kernels.cuda.implicit_gemm.launch import prepare_tensor_cut
 
     return prepare_tensor_cut(problem, cut)
 
 
 def _plain(problem: ConvProblem, _device: Device, cut: Any) -> Launch:
-    from conv_advisor.kernels.cuda.implicit_gemm import prepare_cut
+    from conv_advisor.kernels.cuda.implicit_gemm.launch import prepare_cut
 
     return prepare_cut(problem, cut)
 
 
 def _pointwise(problem: ConvProblem, device: Device, cut: Any) -> Launch:
-    from conv_advisor.kernels.cuda.pointwise import prepare_cut
+    from conv_advisor.kernels.cuda.pointwise.launch import prepare_cut
 
     return prepare_cut(problem, cut, device.processors)
 
 
 def _grouped(problem: ConvProblem, _device: Device, cut: Any) -> Launch:
-    from conv_advisor.kernels.cuda.grouped import prepare_cut
+    from conv_advisor.kernels.cuda.grouped.launch import prepare_cut
 
     return prepare_cut(problem, cut)
 

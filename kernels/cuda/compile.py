@@ -12,23 +12,25 @@ from typing import Any, Final
 import numpy as np
 
 from conv_advisor.data.problem import ConvProblem, DType
-from conv_advisor.kernels.cuda import (
-    depthwise_choice,
-    grouped_plan,
-    implicit_gemm_choice,
-    implicit_gemm_nhwc_plan,
-    implicit_gemm_plan,
-    plans,
-    pointwise_plan,
-    winograd_large_plan,
-)
+from conv_advisor.kernels.cuda.cuconv import plan as cuconv_plan
+from conv_advisor.kernels.cuda.depthwise import plan as depthwise_choice
+from conv_advisor.kernels.cuda.direct import plan as direct_plan
+from conv_advisor.kernels.cuda.fft import plan as fft_plan
+from conv_advisor.kernels.cuda.grouped import cut as grouped_plan
+from conv_advisor.kernels.cuda.implicit_gemm import plan as implicit_gemm_plan
+from conv_advisor.kernels.cuda.implicit_gemm_nhwc import plan as implicit_gemm_nhwc_plan
+from conv_advisor.kernels.cuda.implicit_gemm_tensor import plan as implicit_gemm_choice
+from conv_advisor.kernels.cuda.pointwise import plan as pointwise_plan
+from conv_advisor.kernels.cuda.winograd_large import plan as winograd_large_plan
 
 FOLDER: Final = Path(__file__).parent
+PARTS: Final = FOLDER / "parts"
+"""What sources of several families include."""
 STORAGES: Final = ("FLOAT32", "FLOAT16", "BFLOAT16")
 
-_FILTERS_OF_DIRECT: Final = tuple({"FILTERS": filters} for filters in plans.DIRECT_FILTERS)
-_FILTERS_OF_CUCONV: Final = tuple({"FILTERS": filters} for filters in plans.CUCONV_FILTERS)
-_TILES_OF_FFT: Final = tuple({"TILE_N": tile_n, "TILE_K": tile_k} for tile_n, tile_k in plans.FFT_TILES)
+_FILTERS_OF_DIRECT: Final = tuple({"FILTERS": filters} for filters in direct_plan.FILTERS)
+_FILTERS_OF_CUCONV: Final = tuple({"FILTERS": filters} for filters in cuconv_plan.FILTERS)
+_TILES_OF_FFT: Final = tuple({"TILE_N": tile_n, "TILE_K": tile_k} for tile_n, tile_k in fft_plan.FFT_TILES)
 _CUTS_OF_IMPLICIT_GEMM: Final = tuple(
     {**tile.defines, "LOADING": int(loading)}
     for menu in (implicit_gemm_plan.FMA, implicit_gemm_plan.TF32, implicit_gemm_plan.HALF)
@@ -108,14 +110,26 @@ def architectures(name: str) -> tuple[str, ...]:
     return (ARCHITECTURE[name],) if name in ARCHITECTURE else ARCHITECTURES
 
 
+@cache
+def source_path(name: str) -> Path:
+    """Where ``<name>.cu`` is: in the folder of its family."""
+    (path,) = FOLDER.glob(f"*/{name}.cu")
+    return path
+
+
 def read_source(name: str) -> str:
-    """One translation unit: the shared head, ``<name>.cu`` and its headers; line numbers are those of the files."""
-    head = (FOLDER / "storage.cuh").read_text()
-    body = (FOLDER / f"{name}.cu").read_text()
+    """One translation unit: the shared head, ``<name>.cu`` and its headers; line numbers are those of the files.
+
+    A header lies beside its source, or in ``parts/``.
+    """
+    source = source_path(name)
+    head, body = (PARTS / "storage.cuh").read_text(), source.read_text()
 
     def included(match: re.Match[str]) -> str:
         line = body.count("\n", 0, match.end()) + 2
-        return f'#line 1 "{match[1]}"\n{(FOLDER / match[1]).read_text()}\n#line {line} "{name}.cu"'
+        own = source.with_name(match[1])
+        header = own if own.exists() else PARTS / match[1]
+        return f'#line 1 "{match[1]}"\n{header.read_text()}\n#line {line} "{name}.cu"'
 
     return f'{head}\n#line 1 "{name}.cu"\n{_INCLUDE.sub(included, body)}'
 

@@ -1,7 +1,7 @@
 """What the plans of our implicit GEMMs expect of many problems at once: their models of the time, in arrays.
 
-The same cuts as `pointwise_plan`, `implicit_gemm_choice` and `implicit_gemm_nhwc_plan` choose for one problem after the
-other, which takes milliseconds each; a teacher asks for a million.
+The same cuts as the plans of those families choose for one problem after the other, which takes milliseconds each; a
+teacher asks for a million.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import numpy as np
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import MAX_ELEMENTS, ConvProblem, DType, Layout
 from conv_advisor.data.table import SIZES, output_plane
-from conv_advisor.kernels.cuda import implicit_gemm_choice as tensor_choice
-from conv_advisor.kernels.cuda import implicit_gemm_nhwc_plan as packed_plan
-from conv_advisor.kernels.cuda import implicit_gemm_plan as plain_plan
-from conv_advisor.kernels.cuda import implicit_gemm_tensor_plan as tensor_plan
-from conv_advisor.kernels.cuda import pointwise_plan
-from conv_advisor.kernels.cuda.plans import ceil_div
+from conv_advisor.kernels.cuda.implicit_gemm import plan as plain_plan
+from conv_advisor.kernels.cuda.implicit_gemm_nhwc import plan as packed_plan
+from conv_advisor.kernels.cuda.implicit_gemm_tensor import cut as tensor_plan
+from conv_advisor.kernels.cuda.implicit_gemm_tensor import plan as tensor_choice
+from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
+from conv_advisor.kernels.cuda.pointwise import plan as pointwise_plan
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES
 
 Array = np.ndarray[Any, Any]

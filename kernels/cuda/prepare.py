@@ -8,19 +8,17 @@ from typing import Final
 from conv_advisor.data.errors import NotApplicable
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.kernels.cuda import (
-    cuconv,
-    depthwise,
-    direct,
-    fft,
-    gemm,
-    grouped,
-    implicit_gemm,
-    implicit_gemm_nhwc,
-    pointwise,
-    winograd,
-    winograd_large,
-)
+from conv_advisor.kernels.cuda.cuconv import launch as cuconv
+from conv_advisor.kernels.cuda.depthwise import launch as depthwise
+from conv_advisor.kernels.cuda.direct import launch as direct
+from conv_advisor.kernels.cuda.fft import launch as fft
+from conv_advisor.kernels.cuda.gemm import launch as gemm
+from conv_advisor.kernels.cuda.grouped import launch as grouped
+from conv_advisor.kernels.cuda.implicit_gemm import launch as implicit_gemm
+from conv_advisor.kernels.cuda.implicit_gemm_nhwc import launch as implicit_gemm_nhwc
+from conv_advisor.kernels.cuda.pointwise import launch as pointwise
+from conv_advisor.kernels.cuda.winograd import launch as winograd
+from conv_advisor.kernels.cuda.winograd_large import launch as winograd_large
 from conv_advisor.kernels.variant import Launch, Variant
 
 _PREPARE: Final[dict[str, Callable[[ConvProblem, Device, int], Launch]]] = {

@@ -9,13 +9,16 @@ from typing import Final
 from conv_advisor.data.errors import WorkspaceExceeded
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import MAX_ELEMENTS, ConvProblem, DType, Layout
-from conv_advisor.kernels.cuda import (
-    grouped_plan,
-    implicit_gemm_nhwc_plan,
-    implicit_gemm_plan,
-    plans,
-    winograd_large_plan,
-)
+from conv_advisor.kernels.cuda.cuconv import plan as cuconv_plan
+from conv_advisor.kernels.cuda.direct import plan as direct_plan
+from conv_advisor.kernels.cuda.fft import plan as fft_plan
+from conv_advisor.kernels.cuda.gemm import plan as gemm_plan
+from conv_advisor.kernels.cuda.grouped import cut as grouped_plan
+from conv_advisor.kernels.cuda.implicit_gemm import plan as implicit_gemm_plan
+from conv_advisor.kernels.cuda.implicit_gemm_nhwc import plan as implicit_gemm_nhwc_plan
+from conv_advisor.kernels.cuda.parts.arithmetic import SHARED_BYTES
+from conv_advisor.kernels.cuda.winograd import plan as winograd_plan
+from conv_advisor.kernels.cuda.winograd_large import plan as winograd_large_plan
 from conv_advisor.kernels.variant import (
     DEFAULT_WORKSPACE_LIMIT_BYTES,
     Algorithm,
@@ -55,28 +58,28 @@ def _fits_indices(problem: ConvProblem, _device: Device) -> str | None:
 
 
 def _fits_constant_memory(problem: ConvProblem, _device: Device) -> str | None:
-    filters = plans.constant_filters(problem)
+    filters = direct_plan.constant_filters(problem)
     if filters == 0:
         filter_bytes = problem.gemm_k * problem.dtype.itemsize_bytes
-        return f"one filter has {filter_bytes} bytes, above the {plans.CONSTANT_BYTES} of constant memory"
+        return f"one filter has {filter_bytes} bytes, above the {direct_plan.CONSTANT_BYTES} of constant memory"
     chunks = -(-problem.k // filters)
-    if chunks > plans.MOST_CONSTANT_CHUNKS:
-        return f"the filters take {chunks} fillings of constant memory, above {plans.MOST_CONSTANT_CHUNKS}"
+    if chunks > direct_plan.MOST_CONSTANT_CHUNKS:
+        return f"the filters take {chunks} fillings of constant memory, above {direct_plan.MOST_CONSTANT_CHUNKS}"
     return None
 
 
 def _fits_shared_memory(has_halo: bool) -> Rule:
     def why_not(problem: ConvProblem, _device: Device) -> str | None:
-        if plans.has_tiles(problem, has_halo=has_halo):
+        if direct_plan.has_tiles(problem, has_halo=has_halo):
             return None
-        return f"a tile and one {problem.r}x{problem.s} filter exceed the {plans.SHARED_BYTES} bytes of shared memory"
+        return f"a tile and one {problem.r}x{problem.s} filter exceed the {SHARED_BYTES} bytes of shared memory"
 
     return why_not
 
 
 def _fits_columns(problem: ConvProblem, _device: Device) -> str | None:
-    elements = plans.column_elements(problem)
-    if elements <= MAX_ELEMENTS or plans.is_plain_gemm(problem):
+    elements = gemm_plan.column_elements(problem)
+    if elements <= MAX_ELEMENTS or gemm_plan.is_plain_gemm(problem):
         return None
     return f"the im2col matrix of one image has {elements} elements, above {MAX_ELEMENTS}"
 
@@ -94,11 +97,11 @@ def _under_the_default_limit(workspace_bytes: Callable[[int], int]) -> int:
 
 
 def _gemm_bytes(problem: ConvProblem) -> int:
-    return _under_the_default_limit(lambda limit: plans.plan_gemm(problem, limit).workspace_bytes)
+    return _under_the_default_limit(lambda limit: gemm_plan.plan_gemm(problem, limit).workspace_bytes)
 
 
 def _winograd_bytes(problem: ConvProblem) -> int:
-    return _under_the_default_limit(lambda limit: plans.plan_winograd(problem, limit).workspace_bytes)
+    return _under_the_default_limit(lambda limit: winograd_plan.plan_winograd(problem, limit).workspace_bytes)
 
 
 def _is_depthwise(problem: ConvProblem, _device: Device) -> str | None:
@@ -142,7 +145,7 @@ def _winograd_large_bytes(problem: ConvProblem) -> int:
 
 
 def _fft_bytes(problem: ConvProblem) -> int:
-    return _under_the_default_limit(lambda limit: plans.plan_fft(problem, limit).buffers_bytes)
+    return _under_the_default_limit(lambda limit: fft_plan.plan_fft(problem, limit).buffers_bytes)
 
 
 _ANY: Final = all_of(at_least_capability("8.0"), _fits_indices)
@@ -180,7 +183,7 @@ VARIANTS: Final = (
         "cuda.cuconv",
         Algorithm.TWO_STAGE,
         why_not=all_of(_NCHW, groups_1),
-        workspace_bytes=plans.planes_bytes,
+        workspace_bytes=cuconv_plan.planes_bytes,
         source=_CUCONV,
     ),
     _variant(
@@ -188,7 +191,7 @@ VARIANTS: Final = (
         Algorithm.GEMM,
         why_not=all_of(_ANY, _fits_columns),
         workspace_bytes=_gemm_bytes,
-        least_workspace_bytes=plans.least_gemm_bytes,
+        least_workspace_bytes=gemm_plan.least_gemm_bytes,
         source=_IM2COL,
     ),
     _variant(

@@ -17,8 +17,8 @@ from benchmarks.cuts.__main__ import main
 from benchmarks.cuts.kernels import KERNELS, name_of
 from conv_advisor.data.errors import NotSupported
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.kernels.cuda import grouped_choice
-from conv_advisor.kernels.cuda import implicit_gemm_nhwc_plan as nhwc
+from conv_advisor.kernels.cuda.grouped import plan as grouped_choice
+from conv_advisor.kernels.cuda.implicit_gemm_nhwc import plan as nhwc
 from conv_advisor.kernels.runner import FirstRun, Operands, Samples
 from conv_advisor.kernels.variant import Launch
 from tests.benchmarks.made_up import GPU

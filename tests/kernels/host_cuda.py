@@ -273,13 +273,15 @@ def install() -> None:
     )
     cupy.__dict__.update(cuda=cuda, empty=empty, RawModule=HostModule)
     sys.modules.update({"cupy": cupy, "cupy.cuda": cuda, "cupy.cuda.cufft": cufft})
-    from conv_advisor.kernels.cuda import blas, compile, cubin  # noqa: A004 - the module's name
+    from conv_advisor.kernels.cuda import compile as compiling
+    from conv_advisor.kernels.cuda import cubin
+    from conv_advisor.kernels.cuda.parts import blas
 
     cubin.load_cubin = lambda source, name, options, _arch: (
         HostModule(source, options) if name == "pointwise" else HostProducts(options)
     )
     blas._library = HostBlas
-    compile._include_path = list
+    compiling._include_path = list
 
 
 def error_of(

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.kernels.cuda import depthwise_choice as choice
-from conv_advisor.kernels.cuda import depthwise_plan as plans
 from conv_advisor.kernels.cuda.compile import INSTANTIATIONS
-from conv_advisor.kernels.cuda.depthwise_cost import expected_us
-from conv_advisor.kernels.cuda.depthwise_plan import Channels, Plain, Planes, Scale, Staged
+from conv_advisor.kernels.cuda.depthwise import cut as plans
+from conv_advisor.kernels.cuda.depthwise import plan as choice
+from conv_advisor.kernels.cuda.depthwise.cost import expected_us
+from conv_advisor.kernels.cuda.depthwise.cut import Channels, Plain, Planes, Scale, Staged
 
 H200 = Device(id="nvidia-h200", name="NVIDIA H200", kind="cuda", capability="9.0", processors=132)
 

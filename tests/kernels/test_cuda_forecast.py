@@ -12,9 +12,12 @@ from hypothesis import strategies as st
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.data.table import sizes_of
-from conv_advisor.kernels.cuda import implicit_gemm_choice, implicit_gemm_nhwc_plan, implicit_gemm_plan, pointwise_plan
-from conv_advisor.kernels.cuda import implicit_gemm_tensor_plan as tensor_plan
 from conv_advisor.kernels.cuda.forecast import KERNELS, VALUES, forecast
+from conv_advisor.kernels.cuda.implicit_gemm import plan as implicit_gemm_plan
+from conv_advisor.kernels.cuda.implicit_gemm_nhwc import plan as implicit_gemm_nhwc_plan
+from conv_advisor.kernels.cuda.implicit_gemm_tensor import cut as tensor_plan
+from conv_advisor.kernels.cuda.implicit_gemm_tensor import plan as implicit_gemm_choice
+from conv_advisor.kernels.cuda.pointwise import plan as pointwise_plan
 from conv_advisor.kernels.cuda.variants import VARIANTS
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES
 

@@ -11,8 +11,8 @@ from multiprocessing import get_context
 import pytest
 
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.kernels.cuda import grouped_choice
-from conv_advisor.kernels.cuda import grouped_plan as plans
+from conv_advisor.kernels.cuda.grouped import cut as plans
+from conv_advisor.kernels.cuda.grouped import plan as grouped_choice
 from conv_advisor.kernels.reference import convolve, max_error, random_operands, tolerance
 from tests.kernels import host_cuda
 
@@ -52,7 +52,8 @@ def cuts_of(problem: ConvProblem) -> list[plans.Cut]:
 
 def errors_of(problem: ConvProblem) -> list[float]:
     """The error of every cut; in a process in which CuPy's name is taken by its stand-in."""
-    from conv_advisor.kernels.cuda import grouped, prepare
+    from conv_advisor.kernels.cuda import prepare
+    from conv_advisor.kernels.cuda.grouped import launch as grouped
 
     x, weight = random_operands(problem, 0)
     expected, errors = convolve(problem, x, weight), []

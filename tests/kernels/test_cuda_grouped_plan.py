@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from conv_advisor.data.errors import InvalidProblem
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.kernels.cuda import grouped_choice
-from conv_advisor.kernels.cuda import grouped_plan as plans
 from conv_advisor.kernels.cuda.compile import STORAGES, instantiations
-from conv_advisor.kernels.cuda.grouped_plan import Cut, Mode, Tile
+from conv_advisor.kernels.cuda.grouped import cut as plans
+from conv_advisor.kernels.cuda.grouped import plan as grouped_choice
+from conv_advisor.kernels.cuda.grouped.cut import Cut, Mode, Tile
 from conv_advisor.kernels.cuda.variants import VARIANTS
 
 H200 = Device(id="nvidia-h200", name="NVIDIA H200", kind="cuda", capability="9.0", processors=132)

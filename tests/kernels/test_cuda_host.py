@@ -11,8 +11,10 @@ import pytest
 
 from conv_advisor.data.errors import WorkspaceExceeded
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.kernels.cuda import plans
+from conv_advisor.kernels.cuda.fft import plan as fft_plan
+from conv_advisor.kernels.cuda.gemm import plan as gemm_plan
 from conv_advisor.kernels.cuda.variants import VARIANTS
+from conv_advisor.kernels.cuda.winograd import plan as winograd_plan
 from conv_advisor.kernels.reference import tolerance
 from tests.kernels import host_cuda
 from tests.shapes import EDGE_SHAPES, edge_problem
@@ -21,7 +23,11 @@ pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not 
 
 BY_ID = {variant.id: variant for variant in VARIANTS}
 BFLOAT16_SHAPES = ("pointwise", "same_3x3", "stride_2", "groups_2", "batch")
-CHUNKED = {"cuda.gemm": plans.plan_gemm, "cuda.winograd_nonfused": plans.plan_winograd, "cuda.fft": plans.plan_fft}
+CHUNKED = {
+    "cuda.gemm": gemm_plan.plan_gemm,
+    "cuda.winograd_nonfused": winograd_plan.plan_winograd,
+    "cuda.fft": fft_plan.plan_fft,
+}
 TRANSFORMING = ("cuda.fft", "cuda.winograd_fused", "cuda.winograd_nonfused")
 """Their sums and differences of inputs spread what is not finite to outputs that never saw it."""
 

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType
-from conv_advisor.kernels.cuda import implicit_gemm_choice as choice
-from conv_advisor.kernels.cuda import implicit_gemm_plan as other
-from conv_advisor.kernels.cuda import implicit_gemm_tensor_plan as plans
 from conv_advisor.kernels.cuda.compile import INSTANTIATIONS
-from conv_advisor.kernels.cuda.implicit_gemm_tensor_plan import Cut
+from conv_advisor.kernels.cuda.implicit_gemm import plan as other
+from conv_advisor.kernels.cuda.implicit_gemm_tensor import cut as plans
+from conv_advisor.kernels.cuda.implicit_gemm_tensor import plan as choice
+from conv_advisor.kernels.cuda.implicit_gemm_tensor.cut import Cut
 
 H200 = Device(id="nvidia-h200", name="NVIDIA H200", kind="cuda", capability="9.0", processors=132)
 A100 = Device(id="nvidia-a100", name="NVIDIA A100", kind="cuda", capability="8.0", processors=108)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from conv_advisor.data.problem import ConvProblem, DType
-from conv_advisor.kernels.cuda import implicit_gemm_choice as choice
-from conv_advisor.kernels.cuda import implicit_gemm_plan as plans
-from conv_advisor.kernels.cuda import implicit_gemm_tensor_plan as tensor_plans
+from conv_advisor.kernels.cuda.implicit_gemm import plan as plans
+from conv_advisor.kernels.cuda.implicit_gemm_tensor import cut as tensor_plans
+from conv_advisor.kernels.cuda.implicit_gemm_tensor import plan as choice
 from conv_advisor.kernels.reference import tolerance
 from tests.shapes import EDGE_SHAPES
 
@@ -29,7 +29,7 @@ def runner() -> Any:
 @pytest.mark.parametrize("problem", CLAIMED, ids=lambda problem: problem.key)
 def test_every_cut_is_right_even_where_blocks_of_a_cluster_have_no_stage(runner: Any, problem: ConvProblem) -> None:
     from conv_advisor.kernels.cuda.border import translated
-    from conv_advisor.kernels.cuda.implicit_gemm import prepare_cut
+    from conv_advisor.kernels.cuda.implicit_gemm.launch import prepare_cut
 
     operands = runner.make_operands(problem, 0)
     clusters = range(1, plans.LARGEST_CLUSTER + 1 if plans.has_clusters(runner.device) else 2)
@@ -44,7 +44,7 @@ def test_every_cut_is_right_even_where_blocks_of_a_cluster_have_no_stage(runner:
 @pytest.mark.parametrize("problem", CLAIMED, ids=lambda problem: problem.key)
 def test_every_cut_on_tensor_cores_is_right(runner: Any, problem: ConvProblem) -> None:
     from conv_advisor.kernels.cuda.border import translated
-    from conv_advisor.kernels.cuda.implicit_gemm import prepare_tensor_cut
+    from conv_advisor.kernels.cuda.implicit_gemm.launch import prepare_tensor_cut
 
     if not plans.has_clusters(runner.device):
         pytest.skip("the device has no clusters")

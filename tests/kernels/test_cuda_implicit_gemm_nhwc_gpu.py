@@ -9,7 +9,7 @@ import pytest
 
 from conv_advisor.data.errors import WorkspaceExceeded
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.kernels.cuda import implicit_gemm_nhwc_plan as plans
+from conv_advisor.kernels.cuda.implicit_gemm_nhwc import plan as plans
 from conv_advisor.kernels.reference import tolerance
 from tests.shapes import EDGE_SHAPES
 
@@ -54,7 +54,7 @@ def compile_everything() -> None:
 @pytest.mark.parametrize("problem", CLAIMED, ids=lambda problem: problem.key)
 def test_every_cut_is_right_even_where_blocks_of_a_cluster_have_no_stage(runner: Any, problem: ConvProblem) -> None:
     from conv_advisor.kernels.cuda.border import translated
-    from conv_advisor.kernels.cuda.implicit_gemm_nhwc import prepare_cut
+    from conv_advisor.kernels.cuda.implicit_gemm_nhwc.launch import prepare_cut
 
     operands = runner.make_operands(problem, 0)
     for tile in plans.menu_for(problem.dtype).tiles:
@@ -69,7 +69,7 @@ def test_every_cut_is_right_even_where_blocks_of_a_cluster_have_no_stage(runner:
 
 @pytest.mark.parametrize("layout", Layout)
 def test_the_least_workspace_is_enough_and_means_one_image_at_a_time(runner: Any, layout: Layout) -> None:
-    from conv_advisor.kernels.cuda.implicit_gemm_nhwc import prepare
+    from conv_advisor.kernels.cuda.implicit_gemm_nhwc.launch import prepare
 
     problem = ConvProblem(**EDGE_SHAPES["batch"], dtype=DType.FLOAT16, layout=layout)
     with pytest.raises(WorkspaceExceeded) as raised:
@@ -83,7 +83,7 @@ def test_the_least_workspace_is_enough_and_means_one_image_at_a_time(runner: Any
 @pytest.mark.parametrize("layout", Layout)
 def test_nothing_is_read_before_it_is_packed(runner: Any, layout: Layout, dtype: DType) -> None:
     """Packing takes long enough here that a multiplication that did not wait for it would be seen to be wrong."""
-    from conv_advisor.kernels.cuda.implicit_gemm_nhwc import prepare
+    from conv_advisor.kernels.cuda.implicit_gemm_nhwc.launch import prepare
 
     problem = ConvProblem(32, 3, 224, 224, 64, 3, 3, 1, 1, 1, 1, dtype=dtype, layout=layout)
     launch = prepare(problem, runner.device, 2**30)

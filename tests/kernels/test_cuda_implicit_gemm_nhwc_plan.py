@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from conv_advisor.data.errors import WorkspaceExceeded
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.kernels.cuda import implicit_gemm_nhwc_plan as plans
 from conv_advisor.kernels.cuda.compile import STORAGES, instantiations
-from conv_advisor.kernels.cuda.implicit_gemm_nhwc_plan import Cut
+from conv_advisor.kernels.cuda.implicit_gemm_nhwc import plan as plans
+from conv_advisor.kernels.cuda.implicit_gemm_nhwc.plan import Cut
 
 H200 = Device(id="nvidia-h200", name="NVIDIA H200", kind="cuda", capability="9.0", processors=132)
 GIB = 2**30

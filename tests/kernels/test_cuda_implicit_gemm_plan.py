@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType
-from conv_advisor.kernels.cuda import implicit_gemm_plan as plans
 from conv_advisor.kernels.cuda.compile import STORAGES, instantiations
-from conv_advisor.kernels.cuda.implicit_gemm_plan import Cut, Loading
+from conv_advisor.kernels.cuda.implicit_gemm import plan as plans
+from conv_advisor.kernels.cuda.implicit_gemm.plan import Cut, Loading
 
 H200 = Device(id="nvidia-h200", name="NVIDIA H200", kind="cuda", capability="9.0", processors=132)
 A100 = Device(id="nvidia-a100", name="NVIDIA A100", kind="cuda", capability="8.0", processors=108)

@@ -12,7 +12,7 @@ import pytest
 
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels import reference
-from conv_advisor.kernels.cuda import implicit_gemm_nhwc_plan as plans
+from conv_advisor.kernels.cuda.implicit_gemm_nhwc import plan as plans
 from tests.kernels import host_cuda
 from tests.shapes import EDGE_SHAPES
 

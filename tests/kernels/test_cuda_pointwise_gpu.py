@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from conv_advisor.data.problem import ConvProblem, DType
-from conv_advisor.kernels.cuda import pointwise_plan as plans
+from conv_advisor.kernels.cuda.pointwise import plan as plans
 from conv_advisor.kernels.reference import tolerance
 
 pytestmark = pytest.mark.gpu
@@ -32,7 +32,7 @@ def runner() -> Any:
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.key)
 def test_every_cut_is_right(runner: Any, problem: ConvProblem) -> None:
     from conv_advisor.kernels.cuda.border import translated
-    from conv_advisor.kernels.cuda.pointwise import prepare_cut
+    from conv_advisor.kernels.cuda.pointwise.launch import prepare_cut
 
     operands = runner.make_operands(problem, 0)
     for cut in plans.cuts_for(problem):

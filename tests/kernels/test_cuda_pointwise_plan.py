@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType
-from conv_advisor.kernels.cuda import pointwise_plan as plans
 from conv_advisor.kernels.cuda.compile import STORAGES, instantiations
-from conv_advisor.kernels.cuda.pointwise_plan import Loading
+from conv_advisor.kernels.cuda.pointwise import plan as plans
+from conv_advisor.kernels.cuda.pointwise.plan import Loading
 
 H200 = Device(id="nvidia-h200", name="NVIDIA H200", kind="cuda", capability="9.0", processors=132)
 

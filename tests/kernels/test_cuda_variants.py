@@ -12,8 +12,12 @@ from conv_advisor.data import networks
 from conv_advisor.data.errors import WorkspaceExceeded
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import MAX_ELEMENTS, ConvProblem, DType
-from conv_advisor.kernels.cuda import plans
+from conv_advisor.kernels.cuda.direct import plan as direct_plan
+from conv_advisor.kernels.cuda.fft import plan as fft_plan
+from conv_advisor.kernels.cuda.gemm import plan as gemm_plan
+from conv_advisor.kernels.cuda.parts.arithmetic import SHARED_BYTES, filters_per_thread
 from conv_advisor.kernels.cuda.variants import VARIANTS
+from conv_advisor.kernels.cuda.winograd import plan as winograd_plan
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Backend
 
 H200 = Device(id="nvidia-h200", name="NVIDIA H200", kind="cuda", capability="9.0", processors=132)
@@ -163,9 +167,9 @@ def test_constant_memory_is_not_filled_too_often() -> None:
 @pytest.mark.parametrize("layer", ["14-1-3-256-128", "7-1-3-512-512", "13-1-1-1000-512", "28-1-5-32-16"])
 def test_constant_memory_holds_what_it_is_filled_with(layer: str) -> None:
     problem = ConvProblem.parse(layer)
-    filters = plans.constant_filters(problem)
+    filters = direct_plan.constant_filters(problem)
     assert 1 <= filters <= problem.k
-    assert filters * problem.gemm_k * 4 <= plans.CONSTANT_BYTES
+    assert filters * problem.gemm_k * 4 <= direct_plan.CONSTANT_BYTES
 
 
 def test_workspaces_by_hand() -> None:
@@ -205,7 +209,7 @@ def test_every_experiment_has_a_direct_and_an_fft_variant(variant_id: str) -> No
     assert not [p.short for p in seed_problems() if BY_ID[variant_id].why_not(p, H200)]
 
 
-@pytest.mark.parametrize("plan", [plans.plan_gemm, plans.plan_winograd, plans.plan_fft])
+@pytest.mark.parametrize("plan", [gemm_plan.plan_gemm, winograd_plan.plan_winograd, fft_plan.plan_fft])
 @pytest.mark.parametrize("layer", ["14-37-3-32-16", "28-256-3-64-48", "7-5-3-1-1"])
 def test_what_a_plan_says_it_needs_is_enough_and_less_is_not(plan: object, layer: str) -> None:
     assert callable(plan)
@@ -233,7 +237,7 @@ def test_what_is_needed_is_above_a_limit_where_the_workspace_is(layer: str, limi
 @given(images=st.integers(1, 300), limit=st.integers(0, 200 * MIB))
 def test_chunks_fit_the_limit_and_cover_the_batch(images: int, limit: int) -> None:
     problem = ConvProblem.parse(f"13-{images}-3-24-12")
-    for plan_images, used in ((plans.plan_gemm, "workspace_bytes"), (plans.plan_fft, "buffers_bytes")):
+    for plan_images, used in ((gemm_plan.plan_gemm, "workspace_bytes"), (fft_plan.plan_fft, "buffers_bytes")):
         try:
             plan = plan_images(problem, limit)
         except WorkspaceExceeded:
@@ -245,7 +249,7 @@ def test_chunks_fit_the_limit_and_cover_the_batch(images: int, limit: int) -> No
 @settings(deadline=None)
 @given(least=st.integers(1, 5000))
 def test_an_fft_size_is_the_next_product_of_small_primes(least: int) -> None:
-    size = plans.fft_size(least)
+    size = fft_plan.fft_size(least)
     assert size >= least
     assert all(not is_smooth(between) for between in range(least, size))
     assert is_smooth(size)
@@ -261,28 +265,28 @@ def is_smooth(size: int) -> bool:
 def test_tiles_fit_shared_memory_and_blocks(h: int, w: int, r: int, s: int, c: int) -> None:
     problem = ConvProblem(1, c, h, w, 9, r, s, pad_h=r // 2, pad_w=s // 2)
     for has_halo in (True, False):
-        tile = plans.plan_tiles(problem, has_halo=has_halo)
+        tile = direct_plan.plan_tiles(problem, has_halo=has_halo)
         if tile is None:
-            assert 4 * (r * s + (8 + r - 1) * (8 + s - 1) * has_halo + 64 * (not has_halo)) > plans.SHARED_BYTES
+            assert 4 * (r * s + (8 + r - 1) * (8 + s - 1) * has_halo + 64 * (not has_halo)) > SHARED_BYTES
             continue
         assert 64 <= tile.width * tile.height <= 256
-        assert tile.shared_bytes <= plans.SHARED_BYTES
+        assert tile.shared_bytes <= SHARED_BYTES
         assert 1 <= tile.stage_channels <= c
 
 
 @pytest.mark.parametrize(("filters", "pixels", "expected"), [(64, 10**6, 8), (5, 10**6, 4), (1, 10**6, 1), (64, 49, 1)])
 def test_a_thread_computes_fewer_filters_where_threads_are_few(filters: int, pixels: int, expected: int) -> None:
-    assert plans.filters_per_thread(plans.DIRECT_FILTERS, filters, pixels, H200.processors) == expected
+    assert filters_per_thread(direct_plan.FILTERS, filters, pixels, H200.processors) == expected
 
 
 @pytest.mark.parametrize(("images", "filters", "expected"), [(32, 64, (4, 4)), (1, 64, (1, 4)), (1, 1, (1, 1))])
 def test_the_tile_of_the_fft_product_fills_up(images: int, filters: int, expected: tuple[int, int]) -> None:
-    assert plans.fft_tile(images, filters, 10**5, H200.processors) == expected
+    assert fft_plan.fft_tile(images, filters, 10**5, H200.processors) == expected
 
 
 def test_a_chunk_keeps_indices_within_32_bits() -> None:
     problem = ConvProblem.parse("224-256-3-64-64")
-    plan = plans.plan_gemm(problem, 2**40)
-    assert plan.images * plans.column_elements(problem) <= MAX_ELEMENTS
+    plan = gemm_plan.plan_gemm(problem, 2**40)
+    assert plan.images * gemm_plan.column_elements(problem) <= MAX_ELEMENTS
     assert ceil(problem.n / plan.images) > 1
-    assert plans.plan_fft(problem, 2**40).buffers_bytes < 4 * 2**31
+    assert fft_plan.plan_fft(problem, 2**40).buffers_bytes < 4 * 2**31

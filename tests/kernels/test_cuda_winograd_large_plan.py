@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from conv_advisor.data import networks
 from conv_advisor.data.errors import WorkspaceExceeded
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.kernels.cuda import winograd_large_plan as plans
 from conv_advisor.kernels.cuda.compile import read_source
+from conv_advisor.kernels.cuda.winograd_large import plan as plans
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES
 
 SHARED_BYTES_OF_HOPPER = 227 * 1024

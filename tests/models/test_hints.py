@@ -7,8 +7,8 @@ import pytest
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.kernels.cuda import implicit_gemm_choice
-from conv_advisor.kernels.cuda.implicit_gemm_tensor_plan import Cut
+from conv_advisor.kernels.cuda.implicit_gemm_tensor import plan as implicit_gemm_choice
+from conv_advisor.kernels.cuda.implicit_gemm_tensor.cut import Cut
 from conv_advisor.models.costs import roofline_ms
 from conv_advisor.models.hints import HINTS, hint_matrix
 

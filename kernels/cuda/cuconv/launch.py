@@ -1,0 +1,49 @@
+"""Launcher of cuconv.cu."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Any
+
+import cupy
+import numpy as np
+
+from conv_advisor.data.errors import WorkspaceExceeded
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.cuda.compile import load_kernel, shape_arguments
+from conv_advisor.kernels.cuda.cuconv import plan as plans
+from conv_advisor.kernels.cuda.parts.arithmetic import STAGE_BYTES, filters_per_thread, threads_for
+from conv_advisor.kernels.variant import Launch
+
+
+def prepare(problem: ConvProblem, device: Device, workspace_limit_bytes: int) -> Launch:
+    """Two kernels, or one for 1×1."""
+    workspace_bytes = plans.planes_bytes(problem)
+    if workspace_bytes > workspace_limit_bytes:
+        raise WorkspaceExceeded(workspace_bytes, workspace_limit_bytes)
+    pixels, taps = problem.gemm_m, problem.r * problem.s
+    filters = filters_per_thread(plans.FILTERS, problem.k, pixels * taps, device.processors)
+    name = "cuconv_pointwise" if taps == 1 else "cuconv_scalar_products"
+    multiply = load_kernel("cuconv", name, problem.dtype, FILTERS=filters)
+    stage_channels = min(problem.c, STAGE_BYTES // (4 * filters))
+    arguments = (*shape_arguments(problem), np.int32(stage_channels))
+    threads = threads_for(pixels)
+    blocks = ceil(pixels / threads) * taps * ceil(problem.k / filters)
+    shared_bytes = 4 * filters * stage_channels
+
+    def run_pointwise(x: Any, weight: Any, y: Any) -> None:
+        multiply((blocks,), (threads,), (x, weight, y, *arguments), shared_mem=shared_bytes)
+
+    if taps == 1:
+        return Launch(run_pointwise)
+
+    planes = cupy.empty(workspace_bytes // 4, "float32")
+    sum_planes = load_kernel("cuconv", "cuconv_sum_planes", problem.dtype, FILTERS=filters)
+    outputs = planes.size // taps
+
+    def run(x: Any, weight: Any, y: Any) -> None:
+        multiply((blocks,), (threads,), (x, weight, planes, *arguments), shared_mem=shared_bytes)
+        sum_planes((ceil(outputs / 256),), (256,), (planes, y, np.int32(taps), np.int32(outputs)))
+
+    return Launch(run, workspace_bytes)

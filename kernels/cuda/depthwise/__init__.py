@@ -1,0 +1,1 @@
+"""Depthwise convolutions: each channel has filters of its own."""

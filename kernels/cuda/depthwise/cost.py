@@ -1,0 +1,334 @@
+"""What a cut of a depthwise convolution is expected to take: a model good for choosing among cuts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil
+from typing import Final
+
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.cuda.depthwise.cut import Channels, Planes, Staged, Window, copy_of
+
+PROCESSOR_SHARED_BYTES: Final = 228 * 1024
+"""Of a multiprocessor, of which each block takes 1 KB more than it asks for."""
+REGISTERS: Final = 65536
+SLOTS_PER_US: Final = 4 * 1750
+"""Instructions of warps that a multiprocessor issues."""
+SECTOR_BYTES: Final = 32
+
+Tiled = Planes | Staged | Channels
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a thread does, and the blocks that do it.
+
+    Parameters
+    ----------
+    blocks : int
+    threads : int
+        Of a block.
+    residents : int
+        Blocks that a multiprocessor holds.
+    products, loads, elements, outputs, filters, copies : int
+        Of a thread: multiplications, loads of x, what these bring, outputs, elements of filters, vectors copied.
+    bytes : float
+        Of x, weight and y.
+    wasted_bytes : float
+        What is moved beside them: parts of sectors, and halos that meet in no block.
+    """
+
+    blocks: int
+    threads: int
+    residents: int
+    products: int
+    loads: int
+    elements: int
+    outputs: int
+    filters: int
+    copies: int
+    bytes: float
+    wasted_bytes: float
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Times of one kernel with one size of element, fitted on an H200.
+
+    Parameters
+    ----------
+    launch_us, block_us : float
+        Of a launch, and of a block beside its instructions.
+    chain : float
+        How much longer than by its share of a busy multiprocessor's slots a thread takes alone.
+    bytes_per_us : float
+    blend : float
+        Exponent with which slots, latency and memory add up; infinite where the largest alone counts.
+    waste : float
+        What a wasted byte counts for.
+    slots, product, load, element, output, filter, copy : float
+        Instructions: of a thread, and of each of its counts.
+    factors : mapping from (int, int) to float
+        What the instructions are multiplied by, for outputs of a tile and what of them is staged.
+    """
+
+    launch_us: float
+    block_us: float
+    chain: float
+    bytes_per_us: float
+    blend: float
+    waste: float
+    slots: float
+    product: float
+    load: float
+    element: float
+    output: float
+    filter: float
+    copy: float
+    factors: Mapping[tuple[int, int], float]
+
+
+def _extent(window: Window, tp: int, tq: int) -> tuple[int, int, int]:
+    """Rows of x that a tile takes for itself, those that it shares with the one below, and its columns."""
+    r, s, stride, dilation = window
+    own = tp * stride
+    return own, max(0, (r - 1) * dilation + 1 - stride), (tq - 1) * stride + (s - 1) * dilation + 1
+
+
+def _residents(threads: int, registers: int, shared_bytes: int) -> int:
+    warps = ceil(threads / 32)
+    room = min(32, 64 // warps, PROCESSOR_SHARED_BYTES // (shared_bytes + 1024), REGISTERS // (registers * 32 * warps))
+    return max(1, room)
+
+
+def work_of(cut: Tiled, problem: ConvProblem, window: Window) -> Work:
+    """Counts of a launch."""
+    if isinstance(cut, Planes):
+        return _work_of_planes(cut, problem, window)
+    own, shared, columns = _extent(window, cut.tp, cut.tq)
+    blocks, threads = cut.grid_of(problem)
+    if isinstance(cut, Staged):
+        (rows, wide), lanes = cut.share_of(problem), cut.lanes_of(problem)[0]
+        taken_rows, taken_columns = cut.taken_of(problem)
+        tasks = rows // cut.strip * (wide // cut.tq) * cut.vectors_of(problem)
+        repeats, turns = cut.repeats, ceil(tasks / threads)
+        copies, shared_bytes = ceil(taken_rows * taken_columns * lanes / threads), cut.shared_bytes(problem)
+        part = lanes * copy_of(problem)
+        wasted = problem.bytes * (ceil(part / SECTOR_BYTES) * SECTOR_BYTES / part - 1)
+    else:
+        repeats, turns, copies, shared_bytes = min(cut.repeats, ceil(problem.p / cut.tp)), 1, 0, 0
+        tiles, tiles_q = max(1, threads // cut.lanes_of(problem)[0]), cut.tiles_of(problem)[1]
+        wide = min(tiles, tiles_q) * cut.tq * window[2]
+        taken = max(1, tiles // tiles_q) * cut.repeats * own
+        halo = (1 + (columns - cut.tq * window[2]) / wide) * (1 + shared / taken)
+        wasted = problem.x_bytes * (halo - 1)
+    taken_rows, taps = shared + repeats * own, window[0] * window[1]
+    return Work(
+        blocks=blocks,
+        threads=threads,
+        residents=_residents(threads, {1: 200, 2: 128, 3: 80, 4: 64}[cut.blocks], shared_bytes),
+        products=turns * repeats * cut.tp * cut.tq * cut.vec * taps,
+        loads=turns * taken_rows * columns,
+        elements=turns * taken_rows * columns * cut.vec,
+        outputs=turns * repeats * cut.tp * cut.tq * cut.vec,
+        filters=turns * taps * cut.vec,
+        copies=copies,
+        bytes=problem.bytes,
+        wasted_bytes=wasted,
+    )
+
+
+def _work_of_planes(cut: Planes, problem: ConvProblem, window: Window) -> Work:
+    own, shared, columns = _extent(window, cut.tp, cut.tq)
+    taps, stride, item = window[0] * window[1], window[2], problem.dtype.itemsize_bytes
+    blocks, threads = cut.grid_of(problem)
+    planes, rows = cut.share_of(problem)
+    pairs, elements = cut.pairs_of(problem), cut.shared_elements(problem)
+    turns = ceil(planes * ceil(rows / cut.strip) * ceil(problem.q / cut.tq) / threads)
+    repeats = min(cut.repeats, ceil(rows / cut.tp))
+    taken_rows = shared + repeats * own
+    loads = ceil((columns + (pairs == 2)) / 2) if pairs else columns
+    copies_x = ceil((elements[0] - 2 * cut.slack_of(problem)) * item / 16 / threads) if cut.staged else 0
+    written = 2 if pairs and stride == 1 else 1
+    registers = 34 + taps + min(window[0], cut.tp) * cut.tq + (shared + 1) * columns
+    return Work(
+        blocks=blocks,
+        threads=threads,
+        residents=_residents(threads, min(255, registers), cut.shared_bytes(problem)),
+        products=turns * repeats * cut.tp * cut.tq * taps,
+        loads=turns * taken_rows * loads,
+        elements=turns * taken_rows * columns,
+        outputs=turns * repeats * cut.tp * cut.tq,
+        filters=turns * taps,
+        copies=copies_x + ceil(elements[1] * item / 16 / threads),
+        bytes=problem.bytes,
+        wasted_bytes=problem.y_bytes * (min(cut.tq, SECTOR_BYTES / item) / written - 1) if cut.staged < 2 else 0.0,
+    )
+
+
+def expected_us(cut: Tiled, problem: ConvProblem, window: Window, processors: int) -> float:
+    """Time of a launch.
+
+    A multiprocessor issues the instructions of its warps; a block takes its own latency, once for every wave of blocks;
+    memory moves the bytes. What is longest counts most.
+    """
+    work, costs = work_of(cut, problem, window), COSTS[type(cut), problem.dtype.itemsize_bytes]
+    is_staged = cut.staged if isinstance(cut, Planes) else 0
+    slots = costs.factors.get((cut.tp * cut.tq, is_staged), 1.0) * (
+        costs.slots
+        + costs.product * work.products
+        + costs.load * work.loads
+        + costs.element * work.elements
+        + costs.output * work.outputs
+        + costs.filter * work.filters
+        + costs.copy * work.copies
+    )
+    blocks = ceil(work.blocks / processors)
+    busy = blocks * ceil(work.threads / 32) * slots / SLOTS_PER_US
+    latency = ceil(blocks / work.residents) * (costs.block_us + costs.chain * slots * 4 / SLOTS_PER_US)
+    memory = (work.bytes + costs.waste * work.wasted_bytes) / costs.bytes_per_us
+    longest = max(busy, latency, memory)
+    parts = sum(float((part / longest) ** costs.blend) for part in (busy, latency, memory))
+    return costs.launch_us + longest * float(parts ** (1 / costs.blend))
+
+
+COSTS: Final[dict[tuple[type[Tiled], int], Costs]] = {
+    (Planes, 2): Costs(
+        launch_us=0.731,
+        block_us=0.216,
+        chain=2.36,
+        bytes_per_us=9.03e6,
+        blend=1.73,
+        waste=0.416,
+        slots=177,
+        product=0.962,
+        load=12.5,
+        element=1.4,
+        output=1.71,
+        filter=2.24,
+        copy=41,
+        factors={
+            (1, 0): 1.67,
+            (1, 1): 0.96,
+            (1, 2): 1.09,
+            (2, 1): 0.99,
+            (2, 2): 1.16,
+            (4, 0): 0.95,
+            (4, 1): 1.11,
+            (4, 2): 0.99,
+            (7, 1): 0.70,
+            (7, 2): 0.95,
+            (8, 0): 0.80,
+            (8, 1): 0.78,
+            (8, 2): 0.90,
+            (14, 1): 0.99,
+            (14, 2): 0.67,
+            (16, 1): 0.92,
+            (16, 2): 0.72,
+            (28, 1): 0.91,
+            (28, 2): 0.63,
+        },
+    ),
+    (Planes, 4): Costs(
+        launch_us=0.609,
+        block_us=0.202,
+        chain=2.77,
+        bytes_per_us=6.58e6,
+        blend=1.59,
+        waste=1.28,
+        slots=262,
+        product=1.43,
+        load=4.22,
+        element=1.8,
+        output=1.78,
+        filter=2.62,
+        copy=23.4,
+        factors={
+            (1, 0): 1.94,
+            (1, 1): 0.92,
+            (1, 2): 1.11,
+            (2, 1): 0.93,
+            (2, 2): 1.10,
+            (4, 0): 0.88,
+            (4, 1): 1.01,
+            (4, 2): 0.96,
+            (7, 1): 0.70,
+            (7, 2): 0.95,
+            (8, 0): 0.97,
+            (8, 1): 0.68,
+            (8, 2): 0.95,
+            (14, 1): 0.66,
+            (14, 2): 0.93,
+            (16, 1): 0.75,
+            (16, 2): 0.95,
+            (28, 1): 0.72,
+            (28, 2): 0.69,
+        },
+    ),
+    (Staged, 2): Costs(
+        launch_us=0.712,
+        block_us=0.198,
+        chain=2,
+        bytes_per_us=6.72e6,
+        blend=1.72,
+        waste=0.387,
+        slots=109,
+        product=0.744,
+        load=1.11,
+        element=1.44,
+        output=6.66,
+        filter=2.75,
+        copy=66,
+        factors={(1, 0): 1.58, (2, 0): 1.02, (4, 0): 1.21, (7, 0): 0.98, (8, 0): 1.00},
+    ),
+    (Channels, 2): Costs(
+        launch_us=0.674,
+        block_us=0.362,
+        chain=2.47,
+        bytes_per_us=6.07e6,
+        blend=1.98,
+        waste=1.25,
+        slots=204,
+        product=1.43,
+        load=13.9,
+        element=0.585,
+        output=1.16,
+        filter=1.14,
+        copy=13.1,
+        factors={(1, 0): 1.37, (2, 0): 0.97, (4, 0): 0.94, (7, 0): 0.59, (8, 0): 0.86},
+    ),
+    (Staged, 4): Costs(
+        launch_us=0.805,
+        block_us=0.217,
+        chain=2.49,
+        bytes_per_us=3.57e6,
+        blend=1.96,
+        waste=0.382,
+        slots=129,
+        product=0.901,
+        load=1.05,
+        element=1.95,
+        output=1.31,
+        filter=1.88,
+        copy=48.1,
+        factors={(1, 0): 1.42, (2, 0): 0.93, (4, 0): 1.08, (7, 0): 0.86, (8, 0): 1.03, (16, 0): 1.14},
+    ),
+    (Channels, 4): Costs(
+        launch_us=0.782,
+        block_us=0.26,
+        chain=2.17,
+        bytes_per_us=7.69e6,
+        blend=1.61,
+        waste=0.427,
+        slots=133,
+        product=0.924,
+        load=6.85,
+        element=1.42,
+        output=2.05,
+        filter=2.74,
+        copy=14.5,
+        factors={(1, 0): 1.41, (2, 0): 1.12, (4, 0): 1.09, (7, 0): 0.58, (8, 0): 1.46, (16, 0): 1.40},
+    ),
+}
+"""Of each kernel and size of an element."""

@@ -1,0 +1,99 @@
+"""The depthwise convolution of depthwise.cu, depthwise_nhwc.cu and depthwise_any.cu."""
+
+from __future__ import annotations
+
+from math import ceil, prod
+
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem, Layout
+from conv_advisor.kernels.cuda.compile import load_kernel, shape_arguments
+from conv_advisor.kernels.cuda.depthwise import cut as plans
+from conv_advisor.kernels.cuda.depthwise import plan as depthwise_choice
+from conv_advisor.kernels.cuda.parts.launching import Start, prepare_start
+from conv_advisor.kernels.variant import Launch
+
+_THREADS = 256
+
+
+def prepare(problem: ConvProblem, device: Device, _workspace_limit_bytes: int) -> Launch:
+    """One launch, cut by the kernels' own rule."""
+    return prepare_cut(problem, depthwise_choice.plan_cut(problem, device))
+
+
+def prepare_cut(problem: ConvProblem, cut: plans.Cut) -> Launch:
+    """One launch with this cut."""
+    if isinstance(cut, plans.Planes):
+        start = _start_planes(problem, cut)
+    elif isinstance(cut, plans.Channels):
+        start = _start_channels(problem, cut)
+    elif isinstance(cut, plans.Staged):
+        start = _start_staged(problem, cut)
+    elif isinstance(cut, plans.Scale):
+        start = _start_scale(problem)
+    else:
+        start = _start_any(problem)
+    return Launch(lambda x, weight, y: start(x.data.ptr, weight.data.ptr, y.data.ptr))
+
+
+def _dividers(*divisors: int) -> tuple[int, ...]:
+    return tuple(number for divisor in divisors for number in plans.divider(divisor))
+
+
+def _start_planes(problem: ConvProblem, cut: plans.Planes) -> Start:
+    window = plans.window_of(problem)
+    assert window is not None, "a cut of planes has one"  # noqa: S101 - for mypy
+    kernel = load_kernel("depthwise", "depthwise_planes", problem.dtype, **cut.defines(window, cut.pairs_of(problem)))
+    (planes, rows), (blocks, threads) = cut.share_of(problem), cut.grid_of(problem)
+    multiplier = plans.multiplier_of(problem)
+    tiles = ceil(rows / cut.strip), ceil(problem.q / cut.tq)
+    sizes = (
+        *(problem.n * problem.k, problem.h, problem.w, problem.k, problem.p, problem.q, problem.pad_h, problem.pad_w),
+        *(planes, rows, cut.repeats, multiplier, cut.slack_of(problem), cut.shared_elements(problem)[0]),
+        *_dividers(ceil(problem.p / rows), multiplier, problem.k, *tiles),
+    )
+    return prepare_start(kernel, (blocks, 1, 1), threads, cut.shared_bytes(problem), sizes)
+
+
+def _start_channels(problem: ConvProblem, cut: plans.Channels) -> Start:
+    window = plans.window_of(problem)
+    assert window is not None, "a cut of channels has one"  # noqa: S101 - for mypy
+    kernel = load_kernel("depthwise_channels", "depthwise_channels", problem.dtype, **cut.defines(window))
+    (lanes, parts), (tiles_p, tiles_q) = cut.lanes_of(problem), cut.tiles_of(problem)
+    blocks, threads = cut.grid_of(problem)
+    sizes = (
+        *(problem.n, problem.c, problem.h, problem.w, problem.k, problem.p, problem.q, problem.pad_h, problem.pad_w),
+        *(lanes, parts, tiles_p, tiles_q, cut.repeats),
+        *_dividers(plans.multiplier_of(problem), lanes, tiles_q, tiles_p, parts),
+    )
+    return prepare_start(kernel, (blocks, 1, 1), threads, 0, sizes)
+
+
+def _start_staged(problem: ConvProblem, cut: plans.Staged) -> Start:
+    window = plans.window_of(problem)
+    assert window is not None, "a cut of channels has one"  # noqa: S101 - for mypy
+    kernel = load_kernel(
+        "depthwise_nhwc", "depthwise_staged", problem.dtype, **cut.defines(window, plans.copy_of(problem))
+    )
+    (lanes, parts), (rows, columns), bands = cut.lanes_of(problem), cut.share_of(problem), cut.bands_of(problem)
+    blocks, threads = cut.grid_of(problem)
+    divisors = (bands[1], bands[0], parts, lanes, cut.taken_of(problem)[1], cut.vectors_of(problem), columns // cut.tq)
+    sizes = (
+        *(problem.c, problem.h, problem.w, problem.p, problem.q, problem.pad_h, problem.pad_w),
+        *(lanes, parts, rows, columns, cut.repeats, *bands, *_dividers(*divisors)),
+    )
+    return prepare_start(kernel, (blocks, 1, 1), threads, cut.shared_bytes(problem), sizes)
+
+
+def _start_scale(problem: ConvProblem) -> Start:
+    kernel = load_kernel("depthwise_any", "depthwise_scale", problem.dtype)
+    elements = prod(problem.y_shape)
+    inner = problem.h * problem.w if problem.layout is Layout.NCHW else 1
+    blocks = ceil(elements / (_THREADS * (16 // problem.dtype.itemsize_bytes)))
+    sizes = (elements, problem.k, inner, *_dividers(problem.k, inner))
+    return prepare_start(kernel, (blocks, 1, 1), _THREADS, 0, sizes)
+
+
+def _start_any(problem: ConvProblem) -> Start:
+    kernel = load_kernel("depthwise_any", "depthwise_any", problem.dtype)
+    sizes = (*map(int, shape_arguments(problem)), int(problem.layout is Layout.NHWC))
+    return prepare_start(kernel, (ceil(prod(problem.y_shape) / _THREADS), 1, 1), _THREADS, 0, sizes)

@@ -1,0 +1,78 @@
+"""Launchers of direct.cu."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Any
+
+import cupy
+import numpy as np
+
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.cuda.compile import load_kernel, load_module, shape_arguments
+from conv_advisor.kernels.cuda.direct import plan as plans
+from conv_advisor.kernels.cuda.parts.arithmetic import filters_per_thread, threads_for
+from conv_advisor.kernels.variant import Launch
+
+
+def prepare_naive(problem: ConvProblem, device: Device, _workspace_limit_bytes: int) -> Launch:
+    """One pixel of several filters a thread, everything from global memory."""
+    pixels = problem.gemm_m
+    filters = filters_per_thread(plans.FILTERS, problem.gemm_n, pixels * problem.groups, device.processors)
+    kernel = load_kernel("direct", "direct_naive", problem.dtype, FILTERS=filters)
+    shape = shape_arguments(problem)
+    threads = threads_for(pixels)
+    blocks = ceil(pixels / threads) * problem.groups * ceil(problem.gemm_n / filters)
+
+    def run(x: Any, weight: Any, y: Any) -> None:
+        kernel((blocks,), (threads,), (x, weight, y, *shape))
+
+    return Launch(run)
+
+
+def prepare_constant(problem: ConvProblem, device: Device, _workspace_limit_bytes: int) -> Launch:
+    """Fill constant memory with filters, launch, and again until all filters had their turn."""
+    pixels, chunk = problem.gemm_m, plans.constant_filters(problem)
+    filters = filters_per_thread(plans.FILTERS, chunk, pixels, device.processors) if problem.groups == 1 else 1
+    kernel = load_kernel("direct", "direct_constant", problem.dtype, FILTERS=filters)
+    memory = load_module("direct", problem.dtype, FILTERS=filters).get_global("constant_weight").ptr
+    shape = shape_arguments(problem)
+    threads = threads_for(pixels)
+    filter_bytes = problem.gemm_k * problem.dtype.itemsize_bytes
+    runtime = cupy.cuda.runtime
+
+    def run(x: Any, weight: Any, y: Any) -> None:
+        stream = cupy.cuda.get_current_stream().ptr
+        for begin in range(0, problem.k, chunk):
+            count = min(chunk, problem.k - begin)
+            source = weight.data.ptr + begin * filter_bytes
+            runtime.memcpyAsync(memory, source, count * filter_bytes, runtime.memcpyDeviceToDevice, stream)
+            blocks = ceil(pixels / threads) * ceil(count / filters)
+            kernel((blocks,), (threads,), (x, y, *shape, np.int32(begin), np.int32(count)))
+
+    return Launch(run)
+
+
+def prepare_tiled_halo(problem: ConvProblem, _device: Device, _workspace_limit_bytes: int) -> Launch:
+    """Tile and halo in shared memory."""
+    return _prepare_tiled(problem, "direct_tiled_halo", has_halo=True)
+
+
+def prepare_tiled_cached(problem: ConvProblem, _device: Device, _workspace_limit_bytes: int) -> Launch:
+    """Tile in shared memory, halo from the caches."""
+    return _prepare_tiled(problem, "direct_tiled_cached", has_halo=False)
+
+
+def _prepare_tiled(problem: ConvProblem, name: str, *, has_halo: bool) -> Launch:
+    plan = plans.plan_tiles(problem, has_halo=has_halo)
+    assert plan is not None, "the variant's rule asked"  # noqa: S101 - for mypy
+    kernel = load_kernel("direct", name, problem.dtype, FILTERS=plan.filters)
+    arguments = (*shape_arguments(problem), np.int32(plan.stage_channels))
+    tiles = problem.n * ceil(problem.p / plan.height) * ceil(problem.q / plan.width)
+    blocks = tiles * ceil(problem.k / plan.filters)
+
+    def run(x: Any, weight: Any, y: Any) -> None:
+        kernel((blocks,), (plan.width, plan.height), (x, weight, y, *arguments), shared_mem=plan.shared_bytes)
+
+    return Launch(run)

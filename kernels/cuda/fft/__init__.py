@@ -1,0 +1,1 @@
+"""FFT by cuFFT around our own product."""

@@ -1,0 +1,1 @@
+"""im2col, then GEMM by cuBLAS."""

@@ -1,0 +1,1 @@
+"""Groups of several channels on tensor cores."""

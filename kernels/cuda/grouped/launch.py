@@ -1,0 +1,26 @@
+"""The grouped convolution of grouped.cu."""
+
+from __future__ import annotations
+
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.cuda.compile import load_kernel, shape_arguments
+from conv_advisor.kernels.cuda.grouped import cut as plans
+from conv_advisor.kernels.cuda.grouped.plan import plan_cut
+from conv_advisor.kernels.cuda.parts.launching import prepare_start
+from conv_advisor.kernels.variant import Launch
+
+
+def prepare(problem: ConvProblem, device: Device, _workspace_limit_bytes: int) -> Launch:
+    """One launch, with the cut of the kernel's own rule."""
+    return prepare_cut(problem, plan_cut(problem, device))
+
+
+def prepare_cut(problem: ConvProblem, cut: plans.Cut) -> Launch:
+    """One launch with this cut."""
+    kernel = load_kernel("grouped", "grouped", problem.dtype, **plans.defines_for(cut.tile, problem))
+    blocks = cut.tile_blocks * plans.columns_of_blocks(problem, cut)
+    sizes = [int(size) for size in shape_arguments(problem)] + plans.arguments(problem, cut)
+    shared_bytes = plans.geometry_of(problem, cut).shared_bytes
+    start = prepare_start(kernel, (blocks, 1, 1), cut.threads, shared_bytes, sizes)
+    return Launch(lambda x, weight, y: start(x.data.ptr, weight.data.ptr, y.data.ptr))

@@ -1,0 +1,1 @@
+"""The implicit GEMM with channels innermost, packed before where they are not."""

@@ -1,0 +1,73 @@
+"""Launcher of implicit_gemm_nhwc.cu, and of nhwc_pack.cu before it where x and weight have to be packed."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import cupy
+
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem, Layout
+from conv_advisor.kernels.cuda.compile import load_kernel, shape_arguments
+from conv_advisor.kernels.cuda.implicit_gemm_nhwc import plan as plans
+from conv_advisor.kernels.cuda.parts.launching import Start, prepare_start
+from conv_advisor.kernels.variant import Launch
+
+_CHANNELS: Final = 1
+"""Where the channels are among the shape's arguments."""
+
+
+def prepare(problem: ConvProblem, device: Device, workspace_limit_bytes: int) -> Launch:
+    """One launch where x and weight can be read as they are; else one packs images and one multiplies them."""
+    images = plans.images_at_a_time(problem, workspace_limit_bytes)
+    return prepare_cut(problem, images, plans.plan_cut(problem, device, images))
+
+
+def prepare_cut(problem: ConvProblem, images: int, cut: plans.Cut) -> Launch:
+    """The launches for so many images at a time, with this tile and cluster."""
+    if not plans.is_packed(problem):
+        multiply = _multiplication(problem, problem.n, cut, overlaps=False)
+        return Launch(lambda x, weight, y: multiply(x.data.ptr, weight.data.ptr, y.data.ptr))
+    bytes_of_weight, item = plans.weight_bytes(problem), problem.dtype.itemsize_bytes
+    workspace = cupy.empty(bytes_of_weight + images * plans.image_bytes(problem), "uint8")
+    chunks = [(begin, min(images, problem.n - begin)) for begin in range(0, problem.n, images)]
+    steps = [
+        (
+            begin * problem.c * problem.h * problem.w * item,
+            begin * problem.k * problem.p * problem.q * item,
+            _packing(problem, count, has_weight=begin == 0),
+            # Only the kernel that writes nchw waits for the packing itself.
+            _multiplication(problem, count, cut, overlaps=problem.layout is Layout.NCHW),
+        )
+        for begin, count in chunks
+    ]
+
+    def run(x: Any, weight: Any, y: Any) -> None:
+        packed_weight = workspace.data.ptr
+        packed_x = packed_weight + bytes_of_weight
+        for x_offset, y_offset, pack, multiply in steps:
+            pack(x.data.ptr + x_offset, weight.data.ptr, packed_x, packed_weight)
+            multiply(packed_x, packed_weight, y.data.ptr + y_offset)
+
+    return Launch(run, workspace.nbytes)
+
+
+def _packing(problem: ConvProblem, images: int, *, has_weight: bool) -> Start:
+    kernel = load_kernel("nhwc_pack", "nhwc_pack", problem.dtype, **plans.pack_defines(problem))
+    plane, taps = problem.h * problem.w, problem.r * problem.s
+    pixels, filter_taps = images * plane, problem.k * taps
+    x_tiles = plans.pack_tiles(problem, pixels)
+    blocks = x_tiles + (plans.pack_tiles(problem, filter_taps) if has_weight else 0)
+    sizes = (x_tiles, pixels, plane, filter_taps, taps, problem.c, plans.packed_channels(problem))
+    return prepare_start(kernel, (blocks, 1, 1), plans.PACK_THREADS, 0, sizes)
+
+
+def _multiplication(problem: ConvProblem, images: int, cut: plans.Cut, *, overlaps: bool) -> Start:
+    defines = cut.tile.defines(problem.layout, is_pointwise=plans.is_pointwise(problem))
+    kernel = load_kernel("implicit_gemm_nhwc", "implicit_gemm_nhwc", problem.dtype, **defines)
+    shared_bytes = cut.tile.shared_bytes(problem.layout, cut.cluster)
+    shape = [int(size) for size in shape_arguments(problem, images)]
+    shape[_CHANNELS] = plans.packed_channels(problem)
+    shape += [*plans.division(problem.p * problem.q), *plans.division(problem.q)]
+    grid = (plans.blocks_for(cut, problem, images), 1, 1)
+    return prepare_start(kernel, grid, cut.tile.threads, shared_bytes, shape, cluster=cut.cluster, overlaps=overlaps)

@@ -1,0 +1,343 @@
+"""How implicit_gemm_tensor.cu cuts a problem: tiles, windows of x, stages, shared memory and the sizes it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cache
+from math import ceil
+from typing import Any, Final
+
+import numpy as np
+
+from conv_advisor.data.problem import ConvProblem, DType
+from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
+
+MOST_BLOCK_BYTES: Final = 227 * 1024
+"""Shared memory that a block may ask for on the devices that have clusters."""
+MOST_IMAGES: Final = 65535
+"""They are blocks in y."""
+LINES: Final = 6
+"""Of 32 copies of a window: their places are in registers."""
+MOST_STRIP_ELEMENTS: Final = 2**32
+"""Of a strip of y, times its columns: a product's high half divides by them."""
+
+
+class Loading(IntEnum):
+    """How a stage of x comes to shared memory; the numbers are those of the .cu."""
+
+    RUNS = 0
+    ROWS = 1
+    WINDOWS = 2
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What a block computes: `bm` filters of `bn` pixels.
+
+    Parameters
+    ----------
+    bm, bn : int
+    bk, channels : int
+        Channels of a stage of 1x1, and of a larger filter.
+    warps_m, warps_n, warps_k : int
+        Warps of the tile, and groups of them that share a stage.
+    stages : int
+        In shared memory at a time.
+    blocks : int
+        That a multiprocessor's registers must have room for.
+    latency, busy : float
+        What the times of the model for a stage are multiplied by: fitted on an H200.
+    """
+
+    bm: int
+    bn: int
+    bk: int
+    channels: int
+    warps_m: int
+    warps_n: int
+    warps_k: int
+    stages: int
+    blocks: int
+    latency: float = 1.0
+    busy: float = 1.0
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return 32 * self.warps_m * self.warps_n * self.warps_k
+
+
+@dataclass(frozen=True)
+class Window:
+    """What the taps of a tile see of an image.
+
+    Parameters
+    ----------
+    unit : int
+        Elements of a copy.
+    strip : int
+        Columns of y that tiles go through row by row.
+    tiles : int
+        Of a strip.
+    units, rows : int
+        Copies of a row; rows.
+    last_place : int
+        Of a pixel of y.
+    """
+
+    unit: int
+    strip: int
+    tiles: int
+    units: int
+    rows: int
+    last_place: int
+
+    @property
+    def positions(self) -> int:
+        """Copies of a channel."""
+        return self.units * self.rows
+
+    @property
+    def channel_pitch(self) -> int:
+        """Elements from a channel to the next: whole lines of copies."""
+        return ceil(self.positions / 32) * 32 * self.unit
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A tile, and the blocks of a cluster that share its gemm_k.
+
+    Parameters
+    ----------
+    tile : Tile
+    cluster : int
+    """
+
+    tile: Tile
+    cluster: int
+
+
+def vector_of(problem: ConvProblem) -> int:
+    """Elements of 16 bytes."""
+    return 16 // problem.dtype.itemsize_bytes
+
+
+def loading_for(problem: ConvProblem) -> Loading:
+    """The widest copies that the filter and the planes allow."""
+    is_pointwise = problem.r == problem.s == 1 and problem.pad_h == problem.pad_w == 0
+    if not (is_pointwise and problem.stride_h == problem.stride_w == 1):
+        return Loading.WINDOWS
+    return Loading.RUNS if problem.h * problem.w % vector_of(problem) == 0 else Loading.ROWS
+
+
+def unit_of(problem: ConvProblem) -> int:
+    """Elements of a copy to a window: rows of x are whole numbers of them."""
+    return next(unit for unit in (8, 4, 2, 1) if unit <= vector_of(problem) and problem.w % unit == 0)
+
+
+def is_gathered(problem: ConvProblem) -> bool:
+    """Whether x is too narrow for asynchronous copies: two-byte elements in rows of an odd number."""
+    return unit_of(problem) * problem.dtype.itemsize_bytes == 2
+
+
+@cache
+def window_of(problem: ConvProblem, bn: int) -> Window | None:
+    """`find_window`, each once."""
+    return find_window(problem, bn)
+
+
+def find_window(problem: ConvProblem, bn: int) -> Window | None:
+    """The window of a tile of so many pixels, in the widest strips for which the copies' places fit the registers.
+
+    Whatever the images, the channels and the filters are.
+    """
+    for strips in range(1, problem.q + 1):
+        window = _window(problem, bn, ceil(problem.q / strips))
+        if window.positions <= 32 * LINES and problem.p * window.strip**2 < MOST_STRIP_ELEMENTS:
+            return window
+    return None
+
+
+def _window(problem: ConvProblem, bn: int, columns: int) -> Window:
+    unit, strip = unit_of(problem), max(2, columns)  # a divisor of 1 has no magic number
+    outputs = problem.p * strip
+    tiles = ceil(outputs / bn)
+    rows_of_y = min(problem.p, (bn + strip - 2) // strip + 1)
+    if strip % bn == 0 or bn % strip == 0:
+        rows_of_y = min(problem.p, ceil(bn / strip))
+    leads = ((first * problem.stride_w - problem.pad_w) % unit for first in range(0, problem.q, strip))
+    width = (strip - 1) * problem.stride_w + (problem.s - 1) * problem.dilation_w + 1
+    units = ceil((max(leads) + width) / unit)
+    rows = (rows_of_y - 1) * problem.stride_h + (problem.r - 1) * problem.dilation_h + 1
+    last_place = (rows_of_y - 1) * problem.stride_h * units * unit + (strip - 1) * problem.stride_w
+    return Window(unit, strip, tiles, units, rows, last_place)
+
+
+def stage_channels(tile: Tile, loading: Loading) -> int:
+    """Channels of a stage."""
+    return tile.channels if loading is Loading.WINDOWS else tile.bk
+
+
+def stage_k(tile: Tile, problem: ConvProblem) -> int:
+    """gemm_k of a stage, in whole steps."""
+    return int(stage_k_with(tile, problem.dtype, loading_for(problem), problem.r * problem.s))
+
+
+def stage_k_with(tile: Tile, dtype: DType, loading: Loading, taps: Any) -> Any:
+    """The same for the taps of one problem, or an array of them."""
+    step = 32 // dtype.itemsize_bytes
+    return ceil_div(stage_channels(tile, loading) * taps, step) * step
+
+
+def stages_of(tile: Tile, problem: ConvProblem) -> int:
+    """Stages of gemm_k."""
+    return ceil(problem.c / stage_channels(tile, loading_for(problem)))
+
+
+def weight_pitch(tile: Tile, problem: ConvProblem) -> int:
+    """Elements from a row of a stage of weight to the next: an odd number of vectors, for the banks."""
+    return int(_odd_vectors(stage_k(tile, problem), vector_of(problem)))
+
+
+def _odd_vectors(elements: Any, vector: int) -> Any:
+    return (elements // vector | 1) * vector
+
+
+def channel_pitch(tile: Tile, problem: ConvProblem) -> int:
+    """Elements from a channel of a stage of x to the next."""
+    window = window_of(problem, tile.bn) if loading_for(problem) is Loading.WINDOWS else None
+    return window.channel_pitch if window else run_pitch(tile, problem.dtype)
+
+
+def run_pitch(tile: Tile, dtype: DType) -> int:
+    """The same where x does not come in WINDOWS."""
+    return (tile.bn + 16 // dtype.itemsize_bytes + 7) // 16 * 16 + 8
+
+
+def stage_elements(tile: Tile, problem: ConvProblem) -> int:
+    """Of weight and x in shared memory."""
+    taps, pitch = problem.r * problem.s, channel_pitch(tile, problem)
+    return int(_stage_elements(tile, problem.dtype, loading_for(problem), taps, pitch))
+
+
+def _stage_elements(tile: Tile, dtype: DType, loading: Loading, taps: Any, pitch: Any) -> Any:
+    rows = tile.bm * _odd_vectors(stage_k_with(tile, dtype, loading, taps), 16 // dtype.itemsize_bytes)
+    return rows + stage_channels(tile, loading) * pitch
+
+
+def body_floats(cut: Cut, problem: ConvProblem) -> int:
+    """Of the stages that are in shared memory at a time, or the sums."""
+    taps, pitch = problem.r * problem.s, channel_pitch(cut.tile, problem)
+    return int(_body_floats(cut, problem.dtype, loading_for(problem), taps, problem.c, pitch))
+
+
+def _body_floats(cut: Cut, dtype: DType, loading: Loading, taps: Any, c: Any, pitch: Any) -> Any:
+    tile = cut.tile
+    all_stages = ceil_div(c, stage_channels(tile, loading))
+    stages = np.minimum(tile.stages, ceil_div(all_stages, cut.cluster))
+    floats = stages * _stage_elements(tile, dtype, loading, taps, pitch) * dtype.itemsize_bytes // 4
+    return np.maximum(floats, tile.warps_k * tile.bm * (tile.bn + 8))
+
+
+def shared_bytes(cut: Cut, problem: ConvProblem) -> int:
+    """Shared memory of a block: stages or sums, table of places, received sums, as the .cu lays them out."""
+    taps, pitch = problem.r * problem.s, channel_pitch(cut.tile, problem)
+    return int(shared_bytes_with(cut, problem.dtype, loading_for(problem), taps, problem.c, pitch))
+
+
+def shared_bytes_with(cut: Cut, dtype: DType, loading: Loading, taps: Any, c: Any, pitch: Any) -> Any:
+    """The same for the taps, depth and `channel_pitch` of one problem, or arrays of them."""
+    table = stage_k_with(cut.tile, dtype, loading, taps) if loading is Loading.WINDOWS else 0
+    received = cut.cluster * ceil(cut.tile.bm / cut.cluster) * cut.tile.bn if cut.cluster > 1 else 0
+    return 4 * (_body_floats(cut, dtype, loading, taps, c, pitch) + table + received)
+
+
+def tiles_n(tile: Tile, problem: ConvProblem) -> int:
+    """Tiles of pixels of an image."""
+    if loading_for(problem) is not Loading.WINDOWS:
+        return ceil(problem.p * problem.q / tile.bn)
+    window = window_of(problem, tile.bn)
+    return window.tiles * ceil(problem.q / window.strip) if window else 0
+
+
+def grid_for(cut: Cut, problem: ConvProblem) -> tuple[int, int, int]:
+    """Blocks in x, y and z."""
+    return cut.cluster * tiles_n(cut.tile, problem), problem.n, ceil(problem.k / cut.tile.bm)
+
+
+def defines_for(cut: Cut, problem: ConvProblem) -> dict[str, int]:
+    """What the source is compiled with."""
+    loading, is_split = loading_for(problem), problem.dtype is DType.FLOAT32
+    return {
+        **tile_defines(cut.tile, loading, unit_of(problem), is_split=is_split),
+        "CLUSTERED": int(cut.cluster > 1),
+        "WIDE_WEIGHT": int(problem.gemm_k % vector_of(problem) == 0),
+    }
+
+
+def tile_defines(tile: Tile, loading: Loading, unit: int, *, is_split: bool) -> dict[str, int]:
+    """What every cut of a tile is compiled with."""
+    warps = {"WARPS_M": tile.warps_m, "WARPS_N": tile.warps_n, "WARPS_K": tile.warps_k}
+    is_window = loading is Loading.WINDOWS
+    stage = {"CHANNELS": tile.channels, "LINES": LINES, "UNIT": unit} if is_window else {"BK": tile.bk}
+    kind = {"LOADING": int(loading), "SPLIT": int(is_split)}
+    return {"BM": tile.bm, "BN": tile.bn, **warps, "STAGES": tile.stages, "BLOCKS": tile.blocks, **kind, **stage}
+
+
+def sizes_for(cut: Cut, problem: ConvProblem) -> tuple[int, ...]:
+    """The fields of the .cu's Sizes, in their order."""
+    tile, loading = cut.tile, loading_for(problem)
+    window = window_of(problem, tile.bn) if loading is Loading.WINDOWS else None
+    window = window or Window(1, problem.q, 1, 1, 1, 0)
+    plane, k = problem.p * problem.q, stage_k(tile, problem)
+    stages, more_stages = divmod(stages_of(tile, problem), cut.cluster)
+    owned, chunks, taps = ceil(tile.bm / cut.cluster), k // vector_of(problem), problem.r * problem.s
+    return (
+        *(problem.n, problem.c, problem.h, problem.w, problem.k, problem.q, plane, problem.gemm_k),
+        *(stages, more_stages, k, weight_pitch(tile, problem), chunks, _magic(chunks, 20)),
+        *(owned, _magic(owned, 16), taps, _magic(taps, 20), problem.s, _magic(problem.s, 16)),
+        *(problem.stride_h, problem.stride_w, problem.pad_h, problem.pad_w, problem.dilation_h, problem.dilation_w),
+        *(window.strip, _magic(max(2, window.strip), 32), window.tiles),
+        *(window.positions, window.units * window.unit, window.units, _magic(window.units, 16), window.channel_pitch),
+        *(window.last_place, stage_elements(tile, problem), body_floats(cut, problem)),
+        int(window.strip == problem.q and plane % 4 == 0),
+    )
+
+
+def _magic(divisor: int, bits: int) -> int:
+    return -(-(1 << bits) // divisor)
+
+
+def is_possible(cut: Cut, problem: ConvProblem) -> bool:
+    """Whether the kernel can be compiled and run with this cut for the problem; no block is left without a stage."""
+    loading = loading_for(problem)
+    if problem.n > MOST_IMAGES or (loading is Loading.WINDOWS and window_of(problem, cut.tile.bn) is None):
+        return False
+    pitch = channel_pitch(cut.tile, problem)
+    return bool(
+        is_possible_with(cut, problem.dtype, loading, problem.r, problem.s, problem.c, is_gathered(problem), pitch)
+    )
+
+
+def is_possible_with(cut: Cut, dtype: DType, loading: Loading, r: Any, s: Any, c: Any, gathers: Any, pitch: Any) -> Any:
+    """The same of problems with a window and not too many images, by arrays of their sizes."""
+    tile, item, taps = cut.tile, dtype.itemsize_bytes, r * s
+    stages = ceil_div(c, stage_channels(tile, loading))
+    possible = (cut.cluster <= stages) & (shared_bytes_with(cut, dtype, loading, taps, c, pitch) <= MOST_BLOCK_BYTES)
+    if loading is Loading.WINDOWS:
+        k = stage_k_with(tile, dtype, loading, taps)
+        possible &= k // (16 // item) <= tile.threads
+        possible &= (k * taps < 2**20) & (r * s**2 < 2**16)  # what the magic numbers divide
+        possible &= (tile.channels * taps % (32 // item) == 0) | (stages <= 1)
+        possible &= np.logical_not(gathers) | (tile.channels % (tile.threads // 32) == 0)
+    return possible
+
+
+def cuts(tiles: tuple[Tile, ...], problem: ConvProblem, largest_cluster: int) -> Iterator[Cut]:
+    """Every cut of these tiles that is possible."""
+    for tile in tiles:
+        for cluster in range(1, largest_cluster + 1):
+            if is_possible(Cut(tile, cluster), problem):
+                yield Cut(tile, cluster)

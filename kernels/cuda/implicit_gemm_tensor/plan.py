@@ -1,0 +1,310 @@
+"""Which kernel, tile and cluster an implicit GEMM takes: a model of the time, fitted on an H200."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem, DType
+from conv_advisor.kernels.cuda.implicit_gemm import plan as plans
+from conv_advisor.kernels.cuda.implicit_gemm_tensor.cut import (
+    Cut,
+    Loading,
+    Tile,
+    cuts,
+    grid_for,
+    is_gathered,
+    loading_for,
+    shared_bytes,
+    stage_k,
+    stages_of,
+    tile_defines,
+    vector_of,
+    window_of,
+)
+from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
+
+LARGEST_CLUSTER: Final = 16
+"""Blocks of a cluster; above 8 a kernel has to be allowed it."""
+CLUSTER_PROCESSORS: Final = 18
+"""A cluster lies within a group of so many multiprocessors (Hopper's GPC), some of which are smaller."""
+
+
+@dataclass(frozen=True)
+class Menu:
+    """The tiles of one precision, and what takes how long; microseconds, fitted on an H200.
+
+    Parameters
+    ----------
+    tiles : tuple of Tile
+    launch, window : float
+        Of a launch, and what one with windows takes more.
+    wave, output : float
+        Of each generation of blocks on a multiprocessor, and of 1024 outputs of a block.
+    stage, fragment, step : float
+        Latency of a stage, of 8 products of fragments of a warp one after the other, and of a step.
+    busy_fragment, busy_step, weight, copy, gather, row : float
+        What a block's stage keeps its multiprocessor busy: 64 products of fragments, 64 steps of a warp, 512 vectors of
+        weight, 512 copies of x, 512 elements that pass through registers, and 64 fragments of rows that start anywhere.
+    cluster, rank, push : float
+        Of a cluster, of each of its blocks, and of 1024 outputs of a block that are pushed.
+    """
+
+    tiles: tuple[Tile, ...]
+    launch: float
+    window: float
+    wave: float
+    output: float
+    stage: float
+    fragment: float
+    step: float
+    busy_fragment: float
+    busy_step: float
+    weight: float
+    copy: float
+    gather: float
+    row: float
+    cluster: float
+    rank: float
+    push: float
+
+
+SPLIT: Final = Menu(
+    tiles=(
+        Tile(32, 32, 64, 8, 1, 1, 4, 3, 3, 0.80, 1.01),
+        Tile(16, 32, 64, 8, 1, 1, 4, 3, 5, 0.90, 1.10),
+        Tile(16, 64, 32, 8, 1, 2, 2, 3, 5, 1.03, 0.94),
+        Tile(32, 64, 64, 8, 1, 2, 4, 2, 2, 1.16, 0.99),
+        Tile(64, 64, 32, 8, 2, 2, 1, 3, 3, 0.72, 0.86),
+        Tile(64, 64, 32, 8, 2, 2, 2, 3, 2, 1.11, 0.89),
+    ),
+    launch=1.061,
+    window=0.731,
+    wave=0.656,
+    output=0.162,
+    stage=0.239,
+    fragment=0.234,
+    step=0.004,
+    busy_fragment=0.242,
+    busy_step=0.47,
+    weight=0.056,
+    copy=0.096,
+    gather=0.1,
+    row=0.102,
+    cluster=0.609,
+    rank=0.0,
+    push=0.0,
+)
+TF32: Final = Menu(
+    tiles=(
+        Tile(32, 32, 64, 8, 1, 1, 4, 3, 3, 0.83, 1.17),
+        Tile(16, 32, 64, 8, 1, 1, 4, 3, 5, 0.92, 1.06),
+        Tile(16, 64, 64, 8, 1, 2, 4, 2, 2, 1.23, 0.91),
+        Tile(32, 64, 64, 8, 1, 2, 4, 2, 2, 1.11, 1.02),
+        Tile(64, 64, 32, 8, 2, 2, 1, 3, 3, 0.70, 0.99),
+        Tile(64, 64, 32, 8, 2, 2, 2, 3, 2, 1.16, 0.91),
+    ),
+    launch=0.97,
+    window=0.805,
+    wave=0.82,
+    output=0.117,
+    stage=0.156,
+    fragment=0.075,
+    step=0.08,
+    busy_fragment=0.068,
+    busy_step=1.043,
+    weight=0.0,
+    copy=0.099,
+    gather=0.1,
+    row=0.158,
+    cluster=0.594,
+    rank=0.0,
+    push=0.0,
+)
+HALF: Final = Menu(
+    tiles=(
+        Tile(32, 32, 64, 16, 1, 1, 4, 3, 4, 1.25, 0.86),
+        Tile(16, 16, 128, 16, 1, 1, 8, 2, 3, 0.88, 1.52),
+        Tile(16, 64, 64, 16, 1, 2, 2, 3, 4, 0.56, 0.94),
+        Tile(32, 64, 64, 16, 1, 2, 4, 2, 2, 1.19, 0.86),
+        Tile(64, 64, 64, 16, 2, 1, 2, 3, 3, 1.17, 0.70),
+        Tile(64, 64, 64, 16, 2, 2, 2, 2, 2, 1.08, 0.70),
+    ),
+    launch=0.981,
+    window=0.865,
+    wave=1.008,
+    output=0.097,
+    stage=0.0,
+    fragment=0.044,
+    step=0.207,
+    busy_fragment=0.273,
+    busy_step=0.083,
+    weight=0.124,
+    copy=0.069,
+    gather=0.134,
+    row=0.233,
+    cluster=0.426,
+    rank=0.0,
+    push=0.032,
+)
+
+
+def menu_for(dtype: DType) -> Menu:
+    """The tiles that multiply this precision."""
+    return {DType.FLOAT32: SPLIT, DType.TF32: TF32}.get(dtype, HALF)
+
+
+def tiles_for(problem: ConvProblem) -> tuple[Tile, ...]:
+    """The tiles to choose from; one alone is compiled for rows of weight that are no whole vectors."""
+    tiles = menu_for(problem.dtype).tiles
+    return tiles if problem.gemm_k % vector_of(problem) == 0 else tiles[:1]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a cut makes of one problem, or of arrays of them.
+
+    Parameters
+    ----------
+    dtype : DType
+    loading : Loading
+    is_gathered : bool or bool array
+        Whether x is too narrow for asynchronous copies.
+    stage_k : int or int array
+        gemm_k of a stage.
+    stages : int or int array
+        Of all blocks of a cluster.
+    positions : int or int array
+        Copies of a channel's window, where x comes in WINDOWS.
+    blocks : int or int array
+        The grid.
+    resident : int or int array
+        Blocks that a multiprocessor holds.
+    """
+
+    dtype: DType
+    loading: Loading
+    is_gathered: Any
+    stage_k: Any
+    stages: Any
+    positions: Any
+    blocks: Any
+    resident: Any
+
+
+def work_of(cut: Cut, problem: ConvProblem, device: Device) -> Work:
+    """What a cut makes of a problem."""
+    loading, (in_x, in_y, in_z) = loading_for(problem), grid_for(cut, problem)
+    window = window_of(problem, cut.tile.bn) if loading is Loading.WINDOWS else None
+    return Work(
+        problem.dtype,
+        loading,
+        is_gathered(problem),
+        stage_k(cut.tile, problem),
+        stages_of(cut.tile, problem),
+        window.positions if window else 0,
+        in_x * in_y * in_z,
+        resident_blocks(cut, problem, device),
+    )
+
+
+def _stage_us(cut: Cut, work: Work) -> tuple[Any, Any]:
+    """Latency of a stage, and for how long it keeps the multiprocessor busy."""
+    tile, menu, item = cut.tile, menu_for(work.dtype), work.dtype.itemsize_bytes
+    k, vector, warps = work.stage_k, 16 // item, tile.warps_m * tile.warps_n
+    steps = k // (32 // item)
+    rows, columns = tile.bm // tile.warps_m // 16, tile.bn // tile.warps_n // 8
+    steps_of_a_warp = ceil_div(steps, tile.warps_k)
+    latency = menu.stage + menu.step * steps_of_a_warp + menu.fragment * steps_of_a_warp * rows * columns / 8
+    multiplied = (menu.busy_fragment * rows * columns + menu.busy_step) * steps * warps / 64
+    fetched = menu.weight * tile.bm * k / vector / 512
+    if work.loading is Loading.WINDOWS:
+        fetched += np.where(work.is_gathered, menu.gather, menu.copy) * (work.positions * tile.channels) / 512
+    else:
+        is_anywhere = work.loading is Loading.ROWS
+        fetched += menu.copy * tile.bk * (tile.bn // vector + is_anywhere) / 512
+        multiplied += menu.row * is_anywhere * steps * warps * columns / 64
+    return tile.latency * latency, tile.busy * (multiplied + fetched)
+
+
+def expected_us(cut: Cut, problem: ConvProblem, device: Device) -> float:
+    """A model of the time of a launch, good for choosing among cuts; see `expect`."""
+    return float(expect(cut, work_of(cut, problem, device), device))
+
+
+def expect(cut: Cut, work: Work, device: Device) -> Any:
+    """Time of a launch in us.
+
+    Blocks come to a multiprocessor in waves of as many as fit. A stage of a wave takes its latency, or the time for
+    which the stages of all its blocks keep the multiprocessor busy, whichever is longer.
+    """
+    tile, menu = cut.tile, menu_for(work.dtype)
+    latency, busy = _stage_us(cut, work)
+    stages, outputs = ceil_div(work.stages, cut.cluster), tile.bm * tile.bn / 1024
+
+    def wave_us(blocks: Any) -> Any:
+        return menu.wave + stages * np.maximum(latency, blocks * busy) + blocks * outputs * menu.output
+
+    places = work.resident * device.processors
+    if cut.cluster > 1:
+        groups = divmod(device.processors, CLUSTER_PROCESSORS)
+        sizes = (*[CLUSTER_PROCESSORS] * groups[0], groups[1])
+        fitting = sum(size * work.resident // cut.cluster * cut.cluster for size in sizes)
+        places = np.maximum(cut.cluster, fitting)
+    waves, rest = np.divmod(work.blocks, places)
+    fixed = menu.launch + menu.window * (work.loading is Loading.WINDOWS)
+    if cut.cluster > 1:
+        fixed += menu.cluster + menu.rank * cut.cluster + menu.push * outputs
+    last = np.where(rest, wave_us(ceil_div(rest * work.resident, places)), 0.0)
+    return fixed + waves * wave_us(work.resident) + last
+
+
+def every_cut(problem: ConvProblem, device: Device) -> list[Cut]:
+    """Those that the device can run; none where the kernel cannot: only devices with clusters do."""
+    return list(cuts(tiles_for(problem), problem, LARGEST_CLUSTER)) if plans.has_clusters(device) else []
+
+
+def plan_cut(problem: ConvProblem, device: Device) -> Cut | None:
+    """The cut that the model expects to be fastest; None where the kernel cannot run."""
+    return min(every_cut(problem, device), key=lambda cut: expected_us(cut, problem, device), default=None)
+
+
+def choose_cut(problem: ConvProblem, device: Device) -> Cut | plans.Cut:
+    """Of this kernel or of implicit_gemm.cu, whichever is expected to be faster."""
+    other = plans.plan_cut(problem, device)
+    mine = plan_cut(problem, device)
+    if mine is None:
+        return other
+    is_faster = expected_us(mine, problem, device) <= plans.expected_us(other, problem, device)
+    return mine if is_faster else other
+
+
+def every_define(dtype: DType) -> tuple[dict[str, int], ...]:
+    """What `defines_for` may give: for each tile every loading, with and without clusters and whole rows of weight."""
+    units = (1, 2, 4) if dtype.itemsize_bytes == 4 else (1, 2, 4, 8)
+    loadings = ((Loading.RUNS, 1), (Loading.ROWS, 1), *((Loading.WINDOWS, unit) for unit in units))
+    return tuple(
+        {
+            **tile_defines(tile, loading, unit, is_split=dtype is DType.FLOAT32),
+            "CLUSTERED": clustered,
+            "WIDE_WEIGHT": wide,
+        }
+        for tile in menu_for(dtype).tiles
+        for loading, unit in loadings
+        for clustered in (0, 1)
+        for wide in ((0, 1) if tile is menu_for(dtype).tiles[0] else (1,))
+    )
+
+
+def resident_blocks(cut: Cut, problem: ConvProblem, device: Device) -> int:
+    """Blocks that a multiprocessor holds."""
+    return int(resident_with(cut, shared_bytes(cut, problem), device))
+
+
+def resident_with(cut: Cut, needed_bytes: Any, device: Device) -> Any:
+    """The same for the shared memory that a block needs, one or an array."""
+    fitting = plans.shared_memory_of(device) // (needed_bytes + 1024)
+    return np.maximum(1, np.minimum(cut.tile.blocks, fitting))

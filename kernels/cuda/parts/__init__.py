@@ -1,0 +1,1 @@
+"""What families share: launches, copies, clusters, fragments, GEMM by cuBLAS, arithmetic."""

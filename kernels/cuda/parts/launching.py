@@ -1,0 +1,118 @@
+"""Launches that CuPy's own call cannot express: clusters, and a kernel that begins before the one ahead of it ends."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import cupy
+import numpy as np
+
+from conv_advisor.kernels.cuda.parts.arithmetic import SHARED_BYTES
+
+Start = Callable[..., None]
+"""Takes the device addresses of the kernel's leading parameters, and enqueues it on the current stream."""
+
+PORTABLE_CLUSTER: Final = 8
+"""Blocks that a cluster may have without being allowed more."""
+
+
+def prepare_start(
+    kernel: Any,
+    grid: tuple[int, int, int],
+    threads: int,
+    shared_bytes: int,
+    sizes: Sequence[int],
+    *,
+    cluster: int = 1,
+    overlaps: bool = False,
+    is_structure: bool = False,
+) -> Start:
+    """Everything about a launch but the addresses.
+
+    Parameters
+    ----------
+    kernel : cupy.RawKernel
+    grid : tuple of int
+        Blocks in x, y and z; x is a multiple of the cluster.
+    threads : int
+        Of a block.
+    shared_bytes : int
+        Dynamic shared memory of a block.
+    sizes : sequence of int
+        The kernel's parameters behind the addresses, each of 32 bits.
+    cluster : int
+        Blocks in x that can reach each other's shared memory.
+    overlaps : bool
+        Whether it may begin while the kernel ahead of it in the stream still runs; it then waits for that itself.
+    is_structure : bool
+        Whether the sizes are the fields of one parameter.
+
+    Returns
+    -------
+    start : callable (*addresses) -> None
+    """
+    if shared_bytes > SHARED_BYTES:
+        # Kernels are shared: another problem with the same tile may have asked for more.
+        kernel.max_dynamic_shared_size_bytes = max(shared_bytes, kernel.max_dynamic_shared_size_bytes)
+    if cluster == 1 and not overlaps and not is_structure:
+        arguments = tuple(np.array(sizes, np.int64).astype(np.int32))
+        blocks = grid if grid[1:] != (1, 1) else grid[:1]
+
+        def start_plain(*addresses: int) -> None:
+            kernel(blocks, (threads,), (*addresses, *arguments), shared_mem=shared_bytes)
+
+        return start_plain
+    from cuda.bindings import driver
+
+    config = driver.CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = grid
+    config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
+    config.sharedMemBytes = shared_bytes
+    attributes = _attributes(cluster, overlaps)
+    config.attrs, config.numAttrs = attributes, len(attributes)
+    words = [int(size) & 0xFFFFFFFF for size in sizes]
+    fields = (ctypes.c_uint32 * len(words))(*words)
+    return _with_attributes(kernel, config, [fields] if is_structure else list(map(ctypes.c_uint32, words)), cluster)
+
+
+def _with_attributes(kernel: Any, config: Any, values: list[Any], cluster: int) -> Start:
+    from cuda.bindings import driver
+
+    function = driver.CUfunction(kernel.kernel.ptr)
+    if cluster > PORTABLE_CLUSTER:
+        allowed = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+        _check(driver.cuFuncSetAttribute(function, allowed, 1))
+
+    def start(*addresses: int) -> None:
+        parameters = [*(ctypes.c_void_p(address) for address in addresses), *values]
+        places = (ctypes.c_void_p * len(parameters))(*(ctypes.addressof(each) for each in parameters))
+        config.hStream = driver.CUstream(cupy.cuda.get_current_stream().ptr)
+        # The driver copies what the pointers point at when it launches.
+        _check(driver.cuLaunchKernelEx(config, function, ctypes.addressof(places), 0))
+
+    return start
+
+
+def _attributes(cluster: int, overlaps: bool) -> list[Any]:
+    from cuda.bindings import driver
+
+    found = []
+    if cluster > 1:
+        size = driver.CUlaunchAttribute()
+        size.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        size.value.clusterDim.x = cluster
+        size.value.clusterDim.y = size.value.clusterDim.z = 1
+        found.append(size)
+    if overlaps:
+        overlap = driver.CUlaunchAttribute()
+        overlap.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        overlap.value.programmaticStreamSerializationAllowed = 1
+        found.append(overlap)
+    return found
+
+
+def _check(result: tuple[Any, ...]) -> None:
+    if int(result[0]) != 0:
+        raise cupy.cuda.driver.CUDADriverError(int(result[0]))

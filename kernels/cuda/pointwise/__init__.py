@@ -1,0 +1,1 @@
+"""The 1x1 convolution by wgmma."""

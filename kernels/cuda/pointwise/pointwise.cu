@@ -1,0 +1,242 @@
+// 1x1 convolution in one launch: warpgroup products with x, as it lies in memory, as their register operand.
+//
+//   tensors      x (N,C,H,W), weight (K,C,1,1), y (N,K,H,W), all nchw as they are: no transform, no workspace
+//   GEMM         y^T (N*H*W, K) = x^T (N*H*W, C) . weight^T (C, K): wgmma's m is 64 pixels, its n filters, its k channels.
+//                A wgmma takes float32 operands only with k contiguous: weight is so in memory and goes to shared memory;
+//                x is not, so its fragments are read element by element to registers, from rows of any alignment
+//   versions     -DSPLIT=0: one product, of two-byte elements or of float32 that the instruction cuts to tf32. -DSPLIT=1:
+//                float32 as 3xTF32: both factors are rounded to a tf32 and what is left to another, and all products
+//                but that of the two rests are summed. Tensor cores add by truncation: measured on an H200, relative to
+//                the largest output, the error is 5e-7 at 64 channels, 4e-6 at 512, 7e-6 at 1024; infinities become NaN
+//                -DRESIDENT=1: a block keeps the weight of its filters and walks over tiles of pixels, whose stages it
+//                fetches ahead across their borders. 0: weight streams as x does, and a block computes one tile
+//                -DLOADING: VECTORS 16 bytes at a copy, H*W a multiple of them; WORDS 4 bytes at a copy (float32);
+//                CHUNKS the aligned 16 bytes that hold a row's pixels, so a row starts anywhere in its first chunk;
+//                ELEMENTS one at a time, for channels that are no multiple of 16 bytes
+//   grid, block  a block a tile of BN filters x BP pixels (RESIDENT: several), filters fastest, pixels numbered over the
+//                batch; SPLIT_C: a cluster, whose blocks share the channels, each at least a stage of them, and sum
+//                their tiles through distributed shared memory; WARPGROUPS of 128 threads; chosen by plan.py
+//   limits       stride 1, no padding, groups 1; compute capability 9.0 alone; SEGMENTS images a tile in CHUNKS; the same
+//                sums in the same order every time
+//   files        stages.cuh fills shared memory, products.cuh multiplies, outputs.cuh stores
+//   source       PTX ISA, "Asynchronous warpgroup level matrix instructions"; 3xTF32: Ootomo, Yokota, arXiv:2203.03341
+
+#define VECTORS 0
+#define WORDS 1
+#define CHUNKS 2
+#define ELEMENTS 3
+
+#ifdef STORAGE_FLOAT32
+#define ELEMENT 4
+#define STEP_K 8
+#else
+#define ELEMENT 2
+#define STEP_K 16
+#endif
+#define DIRECT (ELEMENT == 4 && LOADING == VECTORS && !SPLIT_C)  // y goes from registers to memory
+#define BK (128 / ELEMENT)                                       // a stage's channels: a row of weight is one 128-byte swizzle
+#define VECTOR (16 / ELEMENT)  // elements of 16 bytes
+#define STEPS (BK / STEP_K)
+#define THREADS (128 * WARPGROUPS)
+#define BP (64 * WARPGROUPS * TILES_P)
+#define TILES_N (BN / INST_N)
+
+#if LOADING == CHUNKS
+#define SLOTS (BP / VECTOR + 2 * SEGMENTS)
+#define X_PITCH (ELEMENT == 2 ? (SLOTS + (37 - SLOTS % 4) % 4) * VECTOR : (SLOTS + (42 - SLOTS % 8) % 8) * VECTOR)
+#else
+#define SLOTS 0
+#define X_PITCH (BP + 8)
+#endif
+#define WEIGHT_BYTES (BN * 128)
+#define X_BYTES (BK * X_PITCH * ELEMENT)
+#define LOW_STAGES 2  // where weight streams, a stage's small parts are used up before the next but one
+#define SUM_PITCH (BP + (ELEMENT == 4 || SPLIT_C ? 4 : 8))
+
+#include "clusters.cuh"
+
+#ifdef __CUDA_ARCH__
+template <int BYTES>
+__device__ __forceinline__ void copy_async(unsigned target, const void* source, int bytes) {
+    if constexpr (BYTES == 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "r"(bytes) : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(target), "l"(source), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int COUNT>
+__device__ __forceinline__ void wait_for_all_copies_but() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(COUNT) : "memory");
+}
+__device__ __forceinline__ void cluster_sync() {
+    cluster_arrive();
+    cluster_wait();
+}
+__device__ __forceinline__ float read_of(unsigned address, unsigned rank) {
+    float value;
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(address_in(address, rank)) : "memory");
+    return value;
+}
+__device__ __forceinline__ float round_to_tf32(float value) {
+    unsigned rounded;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(value));
+    return __uint_as_float(rounded);
+}
+#else  // on a CPU: one block a cluster
+template <int BYTES>
+void copy_async(uintptr_t target, const void* source, int bytes) {
+    memset((void*)target, 0, BYTES);
+    if (bytes) memcpy((void*)target, source, bytes);
+}
+inline void commit_copies() {}
+template <int COUNT>
+void wait_for_all_copies_but() {}
+inline void cluster_sync() { __syncthreads(); }
+inline float read_of(uintptr_t address, unsigned) { return *(const float*)address; }
+inline float round_to_tf32(float value) { return value; }
+template <class T>
+void __stcs(T* place, T value) { *place = value; }
+#endif
+
+#include "stages.cuh"
+#include "products.cuh"
+#include "outputs.cuh"
+
+// Blocks of a filter tile share out the tiles of pixels: block b of B takes b, b + B, ...
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+    pointwise(const Storage* __restrict__ x, const Storage* __restrict__ weight, Storage* __restrict__ y, SHAPE) {
+    extern __shared__ __align__(16) float shared[];  // weight | its small parts | x's stages | sums; or all, then sums
+#if SPLIT_C
+    const unsigned rank = cluster_rank(), blocks = cluster_size(), block = cluster_index();
+    const unsigned clusters = gridDim.x / blocks;
+#else
+    const unsigned rank = 0, blocks = 1, block = blockIdx.x, clusters = gridDim.x;
+#endif
+    const unsigned tiles_k = (K + BN - 1) / BN, plane = (unsigned)H * W, pixels = plane * N;
+    const int first_k = block % tiles_k * BN;
+    const unsigned tiles = (pixels + BP - 1) / BP, step = clusters / tiles_k, first_tile = block / tiles_k;
+    const unsigned stages = (C + BK - 1) / BK;
+    const int begin = stages * rank / blocks, count = stages * (rank + 1) / blocks - begin;
+    const int kept = RESIDENT ? count : STAGES;  // stages of weight in shared memory
+    unsigned char* const ring = (unsigned char*)shared + (1024 - shared_address(shared) % 1024) % 1024;
+    unsigned char* const low = ring + kept * WEIGHT_BYTES;
+    unsigned char* const x_ring = low + (SPLIT ? (RESIDENT ? count : LOW_STAGES) : 0) * WEIGHT_BYTES;
+    [[maybe_unused]] Sum* const sums = (Sum*)(RESIDENT ? x_ring + STAGES * X_BYTES : ring);
+    const int work = RESIDENT ? count * (int)((tiles - first_tile + step - 1) / step) : count;  // stages of all its tiles
+
+    if (RESIDENT) {
+        for (int stage = 0; stage < count; ++stage)
+            fetch_weight(ring + stage * WEIGHT_BYTES, weight, first_k, (begin + stage) * BK, K, C);
+        commit_copies();
+    } else {
+#pragma unroll 1
+        for (int stage = 0; stage < STAGES - 1; ++stage)
+            if (stage < work) fetch_weight(ring + stage * WEIGHT_BYTES, weight, first_k, (begin + stage) * BK, K, C);
+    }
+    unsigned fetched_tile = first_tile;
+    int fetched = 0;  // stage of that tile
+    Column column = column_of(x, first_tile * BP, pixels, C, plane);
+#pragma unroll 1
+    for (int stage = 0; stage < STAGES - 1; ++stage) {
+        if (stage < work) {
+            fetch_x((Storage*)(x_ring + stage * X_BYTES), x, column, (begin + fetched) * BK, C, plane);
+            if (++fetched == count && RESIDENT) {
+                fetched = 0;
+                fetched_tile += step;
+                column = column_of(x, fetched_tile * BP, pixels, C, plane);
+            }
+        }
+        commit_copies();
+    }
+#if RESIDENT
+    wait_for_all_copies_but<STAGES - 1>();
+#if SPLIT
+    if (LOADING == ELEMENTS) __syncthreads();
+    for (int stage = 0; stage < count; ++stage) split_weight(ring + stage * WEIGHT_BYTES, low + stage * WEIGHT_BYTES);
+#endif
+#endif
+    Places places = places_of(first_tile * BP, pixels, plane);
+    float sum[SUMS];
+#pragma unroll
+    for (int i = 0; i < TILES_P; ++i) {
+#pragma unroll
+        for (int n = 0; n < TILES_N; ++n) {
+#pragma unroll
+            for (int e = 0; e < INST_N / 2; ++e) sum[i][n][e] = 0.0f;
+        }
+    }
+
+    int read = 0, write = STAGES - 1, stage = 0;
+    unsigned tile = first_tile;
+#pragma unroll 1
+    for (int done = 0; done < work; ++done) {
+        wait_for_all_copies_but<STAGES - 2>();
+        const int at = RESIDENT ? stage : read;
+        unsigned char* const current = ring + at * WEIGHT_BYTES;
+        unsigned char* const small = low + (RESIDENT ? stage : done & 1) * WEIGHT_BYTES;
+#if SPLIT && !RESIDENT
+        if (LOADING == ELEMENTS) __syncthreads();
+        split_weight(current, small);
+#endif
+#ifdef __CUDA_ARCH__
+        if (!RESIDENT || done == 0) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+        __syncthreads();
+        if (done + STAGES - 1 < work) {
+            const int k0 = (begin + fetched) * BK;
+            if (!RESIDENT) fetch_weight(ring + write * WEIGHT_BYTES, weight, first_k, k0, K, C);
+            fetch_x((Storage*)(x_ring + write * X_BYTES), x, column, k0, C, plane);
+            if (++fetched == count && RESIDENT) {
+                fetched = 0;
+                fetched_tile += step;
+                column = column_of(x, fetched_tile * BP, pixels, C, plane);
+            }
+        }
+        commit_copies();
+        multiply_stage(sum, (const Storage*)(x_ring + read * X_BYTES), shared_address(current), shared_address(small),
+                       places, (C - (begin + stage) * BK + STEP_K - 1) / STEP_K);
+        read = read + 1 == STAGES ? 0 : read + 1;
+        write = write + 1 == STAGES ? 0 : write + 1;
+        if (++stage < count) continue;
+
+        const unsigned first = tile * BP;
+#if DIRECT
+        store_directly(y, sum, first, pixels, first_k, K, plane);
+#else
+        if (!RESIDENT) {
+            wait_for_all_copies_but<0>();
+            __syncthreads();
+        }
+        store_sums(sums, sum);
+        int k_begin = 0, k_end = BN;
+#if SPLIT_C
+        cluster_sync();
+        k_begin = BN * rank / blocks;
+        k_end = BN * (rank + 1) / blocks;
+#else
+        __syncthreads();
+#endif
+        if (plane % VECTOR == 0)
+            store_y<VECTOR>(y, sums, k_begin, k_end, first, pixels, first_k, K, plane, blocks);
+        else if (plane % 2 == 0)
+            store_y<2>(y, sums, k_begin, k_end, first, pixels, first_k, K, plane, blocks);
+        else
+            store_y<1>(y, sums, k_begin, k_end, first, pixels, first_k, K, plane, blocks);
+#if SPLIT_C
+        cluster_sync();
+#endif
+#endif
+        if (!RESIDENT) break;
+        stage = 0;
+        tile += step;
+        places = places_of(tile * BP, pixels, plane);
+#pragma unroll
+        for (int i = 0; i < TILES_P; ++i) {
+#pragma unroll
+            for (int n = 0; n < TILES_N; ++n) {
+#pragma unroll
+                for (int e = 0; e < INST_N / 2; ++e) sum[i][n][e] = 0.0f;
+            }
+        }
+    }
+}

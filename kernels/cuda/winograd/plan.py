@@ -1,0 +1,26 @@
+"""How Winograd with tiles of 2x2 outputs cuts a problem: its tiles, and images at a time."""
+
+from __future__ import annotations
+
+from math import ceil
+
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.cuda.parts.chunks import BLAS_WORKSPACE_BYTES, ChunkPlan, plan_images
+
+
+def winograd_tiles(problem: ConvProblem) -> int:
+    """Output tiles of 2x2 in one image."""
+    return ceil(problem.p / 2) * ceil(problem.q / 2)
+
+
+def plan_winograd(problem: ConvProblem, limit_bytes: int) -> ChunkPlan:
+    """Images whose transforms fit the limit beside those of the filters and cuBLAS's own workspace.
+
+    Raises
+    ------
+    WorkspaceExceeded
+        Not even one fits.
+    """
+    fixed_bytes = BLAS_WORKSPACE_BYTES + 4 * 16 * problem.k * problem.c
+    elements = 16 * winograd_tiles(problem) * (problem.c + problem.k)
+    return plan_images(problem.n, fixed_bytes, 4 * elements, elements, limit_bytes)

@@ -1,0 +1,1 @@
+"""Winograd with tiles of 4x4 outputs, on tensor cores by three products of split operands."""

@@ -1,0 +1,93 @@
+"""Launcher of winograd_large.cu and winograd_gemm.cu."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Any, Final
+
+import cupy
+import numpy as np
+
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.cuda.compile import load_kernel, shape_arguments
+from conv_advisor.kernels.cuda.parts.arithmetic import SHARED_BYTES
+from conv_advisor.kernels.cuda.winograd_large import plan as plans
+from conv_advisor.kernels.variant import Launch
+
+_THREADS: Final = 256
+_Y_THREADS: Final = 128
+
+
+def prepare(problem: ConvProblem, _device: Device, workspace_limit_bytes: int) -> Launch:
+    """Largest magnitudes of images and filters; then images by the chunk: transform, multiply, transform back."""
+    return prepare_cut(problem, plans.plan_cut(problem, workspace_limit_bytes))
+
+
+def prepare_cut(problem: ConvProblem, cut: plans.Cut) -> Launch:
+    """The launches of this cut."""
+    find_maxima, transform, transform_back = (
+        load_kernel("winograd_large", f"winograd_{step}", problem.dtype, TILE=plans.tile_of(problem))
+        for step in ("maxima", "transform", "transform_y")
+    )
+    multiply = load_kernel("winograd_gemm", "winograd_gemm", problem.dtype, **cut.tile.defines)
+    staged_bytes, ring_bytes = plans.staged_bytes(problem), cut.tile.shared_bytes
+    for kernel, shared_bytes in ((transform, staged_bytes), (multiply, ring_bytes)):
+        if shared_bytes > SHARED_BYTES:
+            # Kernels are shared: another problem with the same tile may have asked for more.
+            kernel.max_dynamic_shared_size_bytes = max(shared_bytes, kernel.max_dynamic_shared_size_bytes)
+    u, v, m = (cupy.empty(size(problem, cut), "uint8") for size in (plans.u_bytes, plans.v_bytes, plans.m_bytes))
+    parts, slices, rows_u = plans.image_parts(problem), plans.slices_of(problem), plans.rows_u(problem, cut)
+    maxima = cupy.empty(problem.n * parts + problem.k, "uint32")
+    exponents = cupy.empty(problem.n + problem.k, "int32")
+    filter_maxima, filter_exponents = maxima.data.ptr + 4 * problem.n * parts, exponents.data.ptr + 4 * problem.n
+    filter_blocks = ceil(rows_u / plans.BLOCK_TILES) * slices
+
+    def run(x: Any, weight: Any, y: Any) -> None:
+        _start(
+            find_maxima,
+            problem.n * parts + problem.k,
+            _THREADS,
+            0,
+            (x, weight, maxima, np.int32(parts), *shape_arguments(problem)),
+        )
+        for begin in range(0, problem.n, cut.images):
+            images = min(cut.images, problem.n - begin)
+            tiles, rows = images * plans.tiles_of(problem), plans.rows_v(problem, cut, images)
+            shape = shape_arguments(problem, images)
+            filters = plans.filters_of_run(problem, images)
+            x_begin = x.data.ptr + begin * problem.c * problem.h * problem.w * 4
+            y_begin = y.data.ptr + begin * problem.k * problem.p * problem.q * 4
+            image_maxima, image_exponents = maxima.data.ptr + 4 * begin * parts, exponents.data.ptr + 4 * begin
+            _start(
+                transform,
+                ceil(tiles / plans.BLOCK_TILES) * slices + (0 if begin else filter_blocks),
+                _THREADS,
+                staged_bytes,
+                (
+                    *(x_begin, weight, image_maxima, filter_maxima, u, v),
+                    *(image_exponents, filter_exponents),
+                    np.int32(parts),
+                    *shape,
+                ),
+            )
+            _start(
+                multiply,
+                plans.gemm_blocks(problem, cut, images),
+                cut.tile.threads,
+                ring_bytes,
+                (u, v, m, *map(np.int32, (problem.k, slices, plans.positions_of(problem), rows))),
+            )
+            _start(
+                transform_back,
+                ceil(ceil(tiles / plans.run_tiles(problem)) * ceil(problem.k / filters) / (_Y_THREADS // 32)),
+                _Y_THREADS,
+                0,
+                (m, image_exponents, filter_exponents, y_begin, np.int32(filters), *shape),
+            )
+
+    return Launch(run, plans.workspace_bytes(problem, cut))
+
+
+def _start(kernel: Any, blocks: int, threads: int, shared_bytes: int, arguments: tuple[Any, ...]) -> None:
+    kernel((blocks,), (threads,), arguments, shared_mem=shared_bytes)
