@@ -6,10 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
+
+if TYPE_CHECKING:
+    from conv_advisor.kernels.scratch import Scratch
 
 DEFAULT_WORKSPACE_LIMIT_BYTES: Final = 2**30
 
@@ -99,11 +102,15 @@ class Launch:
         Scratch memory it holds.
     plan : dict
         What rebuilds it beside the variant's id, as in `Measurement.plan`.
+    scratch : tuple of Scratch
+        Its scratch memory, which may be replaced. Where there is none though `workspace_bytes` is not 0, the launch
+        keeps its own for good, and must not run on two streams at once.
     """
 
     run: Callable[[Any, Any, Any], None]
     workspace_bytes: int = 0
     plan: dict[str, Any] = field(default_factory=dict)
+    scratch: tuple[Scratch, ...] = ()
 
 
 def no_workspace(_problem: ConvProblem) -> int:

@@ -24,6 +24,7 @@ from conv_advisor.kernels.cudnn.plans import (
     parse_plan_name,
 )
 from conv_advisor.kernels.cudnn.variants import engine_of, graph_engine_variant
+from conv_advisor.kernels.scratch import Scratch
 from conv_advisor.kernels.variant import Launch, Variant
 
 MOST_DETAIL: Final = 300
@@ -243,18 +244,18 @@ def _build(graph: Any, ref: PlanRef, workspace_limit_bytes: int) -> int:
 
 def _launch(graph: Any, ref: PlanRef, workspace_limit_bytes: int) -> Launch:
     needed_bytes = _build(graph, ref, workspace_limit_bytes)
-    workspace = cupy.empty(needed_bytes, cupy.uint8)
+    workspace = Scratch(needed_bytes)
     frontend, handle = _frontend(), library.handle()
 
     def run(x: Any, weight: Any, y: Any) -> None:
         pointers = {_X: x.data.ptr, _WEIGHT: weight.data.ptr, _Y: y.data.ptr}
         try:
             frontend.set_stream(handle=handle, stream=cupy.cuda.get_current_stream().ptr)
-            graph.execute_plan_at_index(pointers, workspace.data.ptr, ref.index, handle=handle)
+            graph.execute_plan_at_index(pointers, workspace.ptr, ref.index, handle=handle)
         except _frontend_errors() as error:
             raise LaunchFailed(_short(error)) from error
 
-    return Launch(run, needed_bytes, ref.to_json())
+    return Launch(run, needed_bytes, ref.to_json(), (workspace,))
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from conv_advisor.data.errors import NotSupported, WorkspaceExceeded
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.cudnn.library import ForwardPerformance, call, handle
 from conv_advisor.kernels.cudnn.variants import LEGACY_ALGORITHMS, algorithm_of, legacy_id
+from conv_advisor.kernels.scratch import Scratch
 from conv_advisor.kernels.variant import Launch, Variant
 
 _DATA_FLOAT: Final = 0
@@ -56,7 +57,7 @@ class _Descriptors:
         )
         return size.value
 
-    def forward(self, algorithm: int, x: Any, weight: Any, y: Any, workspace: Any) -> None:
+    def forward(self, algorithm: int, x: Any, weight: Any, y: Any, workspace: Scratch) -> None:
         """Enqueue the convolution on CuPy's current stream."""
         call("cudnnSetStream", handle(), cupy.cuda.get_current_stream().ptr)
         call(
@@ -69,7 +70,7 @@ class _Descriptors:
             weight.data.ptr,
             self.convolution,
             algorithm,
-            workspace.data.ptr,
+            workspace.ptr,
             workspace.nbytes,
             byref(_ZERO),
             self.y,
@@ -122,12 +123,12 @@ def prepare(variant: Variant, problem: ConvProblem, workspace_limit_bytes: int) 
     needed_bytes = descriptors.workspace_bytes(algorithm)
     if needed_bytes > workspace_limit_bytes:
         raise WorkspaceExceeded(needed_bytes, workspace_limit_bytes)
-    workspace = cupy.empty(needed_bytes, cupy.uint8)
+    workspace = Scratch(needed_bytes)
 
     def run(x: Any, weight: Any, y: Any) -> None:
         descriptors.forward(algorithm, x, weight, y, workspace)
 
-    return Launch(run, needed_bytes)
+    return Launch(run, needed_bytes, scratch=(workspace,))
 
 
 def heuristic_pick(problem: ConvProblem, workspace_limit_bytes: int) -> str | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import ceil
 from typing import Any
 
-import cupy
 import numpy as np
 
 from conv_advisor.data.errors import WorkspaceExceeded
@@ -14,6 +13,7 @@ from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.cuda.compile import load_kernel, shape_arguments
 from conv_advisor.kernels.cuda.cuconv import plan as plans
 from conv_advisor.kernels.cuda.parts.arithmetic import STAGE_BYTES, filters_per_thread, threads_for
+from conv_advisor.kernels.scratch import Scratch
 from conv_advisor.kernels.variant import Launch
 
 
@@ -38,12 +38,12 @@ def prepare(problem: ConvProblem, device: Device, workspace_limit_bytes: int) ->
     if taps == 1:
         return Launch(run_pointwise)
 
-    planes = cupy.empty(workspace_bytes // 4, "float32")
+    planes = Scratch(workspace_bytes)
     sum_planes = load_kernel("cuconv", "cuconv_sum_planes", problem.dtype, FILTERS=filters)
-    outputs = planes.size // taps
+    outputs = workspace_bytes // 4 // taps
 
     def run(x: Any, weight: Any, y: Any) -> None:
-        multiply((blocks,), (threads,), (x, weight, planes, *arguments), shared_mem=shared_bytes)
-        sum_planes((ceil(outputs / 256),), (256,), (planes, y, np.int32(taps), np.int32(outputs)))
+        multiply((blocks,), (threads,), (x, weight, planes.ptr, *arguments), shared_mem=shared_bytes)
+        sum_planes((ceil(outputs / 256),), (256,), (planes.ptr, y, np.int32(taps), np.int32(outputs)))
 
-    return Launch(run, workspace_bytes)
+    return Launch(run, workspace_bytes, scratch=(planes,))

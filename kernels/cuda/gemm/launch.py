@@ -5,8 +5,6 @@ from __future__ import annotations
 from math import ceil
 from typing import Any
 
-import cupy
-
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, Layout
 from conv_advisor.kernels.cuda.compile import load_kernel, shape_arguments
@@ -14,22 +12,24 @@ from conv_advisor.kernels.cuda.gemm import plan as plans
 from conv_advisor.kernels.cuda.parts import blas
 from conv_advisor.kernels.cuda.parts.arithmetic import threads_for
 from conv_advisor.kernels.cuda.parts.blas import Gemm
+from conv_advisor.kernels.scratch import Scratch
 from conv_advisor.kernels.variant import Launch
 
 
 def prepare(problem: ConvProblem, _device: Device, workspace_limit_bytes: int) -> Launch:
     """As many images at a time as the workspace holds; 1×1 of stride 1 multiplies x itself."""
     plan = plans.plan_gemm(problem, workspace_limit_bytes)
-    blas.open_library()
+    workspace = blas.new_workspace()
     multiply = _multiply_nchw if problem.layout is Layout.NCHW else _multiply_nhwc
     if plans.is_plain_gemm(problem):
         return Launch(
-            lambda x, weight, y: multiply(problem, problem.n, x.data.ptr, weight.data.ptr, y.data.ptr),
+            lambda x, weight, y: multiply(problem, problem.n, x.data.ptr, weight.data.ptr, y.data.ptr, workspace),
             plan.workspace_bytes,
+            scratch=(workspace,),
         )
     itemsize = problem.dtype.itemsize_bytes
     image_elements = plans.column_elements(problem)
-    columns = cupy.empty(plan.images * image_elements * itemsize, "uint8")
+    columns = Scratch(plan.images * image_elements * itemsize)
     kernel = load_kernel("im2col", f"im2col_{problem.layout}", problem.dtype)
     threads = threads_for(problem.p * problem.q) if problem.layout is Layout.NCHW else 256
 
@@ -42,13 +42,13 @@ def prepare(problem: ConvProblem, _device: Device, workspace_limit_bytes: int) -
                 blocks = images * problem.c * ceil(problem.p * problem.q / threads)
             else:
                 blocks = ceil(images * image_elements / threads)
-            kernel((blocks,), (threads,), (x_begin, columns, *shape_arguments(problem, images)))
-            multiply(problem, images, columns.data.ptr, weight.data.ptr, y_begin)
+            kernel((blocks,), (threads,), (x_begin, columns.ptr, *shape_arguments(problem, images)))
+            multiply(problem, images, columns.ptr, weight.data.ptr, y_begin, workspace)
 
-    return Launch(run, plan.workspace_bytes)
+    return Launch(run, plan.workspace_bytes, scratch=(columns, workspace))
 
 
-def _multiply_nchw(problem: ConvProblem, images: int, columns: int, weight: int, y: int) -> None:
+def _multiply_nchw(problem: ConvProblem, images: int, columns: int, weight: int, y: int, workspace: Scratch) -> None:
     """y[n] (K, P·Q) = weight (K, C·R·S) · columns[n] (C·R·S, P·Q), each group apart; row-major is the transpose.
 
     A call takes a batch of images of one group, or a batch of groups of one image: whichever are more.
@@ -73,10 +73,10 @@ def _multiply_nchw(problem: ConvProblem, images: int, columns: int, weight: int,
     )
     for index in range(outer):
         a, b, c = (index * stride * problem.dtype.itemsize_bytes for stride in outer_strides)
-        blas.enqueue(gemm, columns + a, weight + b, y + c)
+        blas.enqueue(gemm, columns + a, weight + b, y + c, workspace)
 
 
-def _multiply_nhwc(problem: ConvProblem, images: int, columns: int, weight: int, y: int) -> None:
+def _multiply_nhwc(problem: ConvProblem, images: int, columns: int, weight: int, y: int, workspace: Scratch) -> None:
     """y (N·P·Q, K) = columns (N·P·Q, groups, R·S·C/groups) · weight (K, R·S·C/groups)^T, a batch of groups."""
     depth, filters = problem.gemm_k, problem.gemm_n
     gemm = Gemm(
@@ -91,4 +91,4 @@ def _multiply_nhwc(problem: ConvProblem, images: int, columns: int, weight: int,
         batch=problem.groups,
         is_a_transposed=True,
     )
-    blas.enqueue(gemm, weight, columns, y)
+    blas.enqueue(gemm, weight, columns, y, workspace)

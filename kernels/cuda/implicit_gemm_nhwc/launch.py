@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import cupy
-
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, Layout
 from conv_advisor.kernels.cuda.compile import load_kernel, shape_arguments
 from conv_advisor.kernels.cuda.implicit_gemm_nhwc import plan as plans
 from conv_advisor.kernels.cuda.parts.launching import Start, prepare_start
+from conv_advisor.kernels.scratch import Scratch
 from conv_advisor.kernels.variant import Launch
 
 _CHANNELS: Final = 1
@@ -29,7 +28,7 @@ def prepare_cut(problem: ConvProblem, images: int, cut: plans.Cut) -> Launch:
         multiply = _multiplication(problem, problem.n, cut, overlaps=False)
         return Launch(lambda x, weight, y: multiply(x.data.ptr, weight.data.ptr, y.data.ptr))
     bytes_of_weight, item = plans.weight_bytes(problem), problem.dtype.itemsize_bytes
-    workspace = cupy.empty(bytes_of_weight + images * plans.image_bytes(problem), "uint8")
+    workspace = Scratch(bytes_of_weight + images * plans.image_bytes(problem))
     chunks = [(begin, min(images, problem.n - begin)) for begin in range(0, problem.n, images)]
     steps = [
         (
@@ -43,13 +42,13 @@ def prepare_cut(problem: ConvProblem, images: int, cut: plans.Cut) -> Launch:
     ]
 
     def run(x: Any, weight: Any, y: Any) -> None:
-        packed_weight = workspace.data.ptr
+        packed_weight = workspace.ptr
         packed_x = packed_weight + bytes_of_weight
         for x_offset, y_offset, pack, multiply in steps:
             pack(x.data.ptr + x_offset, weight.data.ptr, packed_x, packed_weight)
             multiply(packed_x, packed_weight, y.data.ptr + y_offset)
 
-    return Launch(run, workspace.nbytes)
+    return Launch(run, workspace.nbytes, scratch=(workspace,))
 
 
 def _packing(problem: ConvProblem, images: int, *, has_weight: bool) -> Start:

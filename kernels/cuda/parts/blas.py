@@ -15,6 +15,7 @@ import cupy
 
 from conv_advisor.data.problem import DType
 from conv_advisor.kernels.cuda.parts.chunks import BLAS_WORKSPACE_BYTES
+from conv_advisor.kernels.scratch import Scratch
 
 MOST_BATCHES: Final = 2**15
 """GEMMs of one call: a grid has at most 65,535 blocks in z."""
@@ -60,17 +61,17 @@ class Gemm:
     is_a_transposed: bool = False
 
 
-def open_library() -> None:
-    """Create the handle and allocate its workspace, which must not happen during a capture."""
+def new_workspace() -> Scratch:
+    """Scratch memory for the calls of one launch; the library is then open, which must not happen during a capture."""
     _handle()
-    _workspace()
+    return Scratch(BLAS_WORKSPACE_BYTES)
 
 
-def enqueue(gemm: Gemm, a: int, b: int, c: int) -> None:
+def enqueue(gemm: Gemm, a: int, b: int, c: int, workspace: Scratch) -> None:
     """Enqueue on the current stream; a, b and c are device addresses of the first matrices."""
     library, handle = _library(), _handle()
     _check(library.cublasSetStream_v2(handle, cupy.cuda.get_current_stream().ptr))
-    _check(library.cublasSetWorkspace_v2(handle, _workspace().data.ptr, BLAS_WORKSPACE_BYTES))
+    _check(library.cublasSetWorkspace_v2(handle, workspace.ptr, BLAS_WORKSPACE_BYTES))
     for first in range(0, gemm.batch, MOST_BATCHES):
         _enqueue_part(gemm, a, b, c, first)
 
@@ -111,11 +112,6 @@ def _handle() -> ctypes.c_void_p:
     handle = ctypes.c_void_p()
     _check(_library().cublasCreate_v2(ctypes.byref(handle)))
     return handle
-
-
-@cache
-def _workspace() -> Any:
-    return cupy.empty(BLAS_WORKSPACE_BYTES, "uint8")
 
 
 def _check(status: int) -> None:

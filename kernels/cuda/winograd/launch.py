@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import ceil
 from typing import Any
 
-import cupy
 import numpy as np
 
 from conv_advisor.data.measurement import Device
@@ -14,6 +13,7 @@ from conv_advisor.kernels.cuda.compile import load_kernel, shape_arguments
 from conv_advisor.kernels.cuda.parts import blas
 from conv_advisor.kernels.cuda.parts.blas import Gemm
 from conv_advisor.kernels.cuda.winograd import plan as plans
+from conv_advisor.kernels.scratch import Scratch
 from conv_advisor.kernels.variant import Launch
 
 _BLOCK_TILES = _BLOCK_FILTERS = 32
@@ -37,20 +37,20 @@ def prepare_fused(problem: ConvProblem, _device: Device, _workspace_limit_bytes:
 def prepare_nonfused(problem: ConvProblem, _device: Device, workspace_limit_bytes: int) -> Launch:
     """Transform the filters, then images by the chunk: transform, multiply at each position, transform back."""
     plan = plans.plan_winograd(problem, workspace_limit_bytes)
-    blas.open_library()
+    workspace = blas.new_workspace()
     transform_x, transform_weight, transform_y = (
         load_kernel("winograd", f"winograd_transform_{operand}", problem.dtype) for operand in ("x", "weight", "y")
     )
     chunk_tiles = plan.images * plans.winograd_tiles(problem)
-    u = cupy.empty(_POSITIONS * problem.k * problem.c, "float32")
-    v = cupy.empty(_POSITIONS * problem.c * chunk_tiles, "float32")
-    m = cupy.empty(_POSITIONS * problem.k * chunk_tiles, "float32")
+    u = Scratch(4 * _POSITIONS * problem.k * problem.c)
+    v = Scratch(4 * _POSITIONS * problem.c * chunk_tiles)
+    m = Scratch(4 * _POSITIONS * problem.k * chunk_tiles)
     itemsize = problem.dtype.itemsize_bytes
     weight_blocks = ceil(problem.k * problem.c / _THREADS)
     weight_sizes = (np.int32(problem.k), np.int32(problem.c))
 
     def run(x: Any, weight: Any, y: Any) -> None:
-        transform_weight((weight_blocks,), (_THREADS,), (weight, u, *weight_sizes))
+        transform_weight((weight_blocks,), (_THREADS,), (weight, u.ptr, *weight_sizes))
         for begin in range(0, problem.n, plan.images):
             images = min(plan.images, problem.n - begin)
             tiles = images * plans.winograd_tiles(problem)
@@ -58,11 +58,11 @@ def prepare_nonfused(problem: ConvProblem, _device: Device, workspace_limit_byte
             shape = shape_arguments(problem, images)
             x_begin = x.data.ptr + begin * problem.c * problem.h * problem.w * itemsize
             y_begin = y.data.ptr + begin * problem.k * problem.p * problem.q * itemsize
-            transform_x((tile_blocks * problem.c,), (_THREADS,), (x_begin, v, *shape))
-            blas.enqueue(_gemm(problem, tiles), v.data.ptr, u.data.ptr, m.data.ptr)
-            transform_y((tile_blocks * problem.k,), (_THREADS,), (m, y_begin, *shape))
+            transform_x((tile_blocks * problem.c,), (_THREADS,), (x_begin, v.ptr, *shape))
+            blas.enqueue(_gemm(problem, tiles), v.ptr, u.ptr, m.ptr, workspace)
+            transform_y((tile_blocks * problem.k,), (_THREADS,), (m.ptr, y_begin, *shape))
 
-    return Launch(run, plan.workspace_bytes)
+    return Launch(run, plan.workspace_bytes, scratch=(u, v, m, workspace))
 
 
 def _gemm(problem: ConvProblem, tiles: int) -> Gemm:

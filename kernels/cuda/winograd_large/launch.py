@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import ceil
 from typing import Any, Final
 
-import cupy
 import numpy as np
 
 from conv_advisor.data.measurement import Device
@@ -13,6 +12,7 @@ from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.cuda.compile import load_kernel, shape_arguments
 from conv_advisor.kernels.cuda.parts.arithmetic import SHARED_BYTES
 from conv_advisor.kernels.cuda.winograd_large import plan as plans
+from conv_advisor.kernels.scratch import Scratch
 from conv_advisor.kernels.variant import Launch
 
 _THREADS: Final = 256
@@ -36,20 +36,20 @@ def prepare_cut(problem: ConvProblem, cut: plans.Cut) -> Launch:
         if shared_bytes > SHARED_BYTES:
             # Kernels are shared: another problem with the same tile may have asked for more.
             kernel.max_dynamic_shared_size_bytes = max(shared_bytes, kernel.max_dynamic_shared_size_bytes)
-    u, v, m = (cupy.empty(size(problem, cut), "uint8") for size in (plans.u_bytes, plans.v_bytes, plans.m_bytes))
+    u, v, m = (Scratch(size(problem, cut)) for size in (plans.u_bytes, plans.v_bytes, plans.m_bytes))
     parts, slices, rows_u = plans.image_parts(problem), plans.slices_of(problem), plans.rows_u(problem, cut)
-    maxima = cupy.empty(problem.n * parts + problem.k, "uint32")
-    exponents = cupy.empty(problem.n + problem.k, "int32")
-    filter_maxima, filter_exponents = maxima.data.ptr + 4 * problem.n * parts, exponents.data.ptr + 4 * problem.n
+    maxima = Scratch(4 * (problem.n * parts + problem.k))
+    exponents = Scratch(4 * (problem.n + problem.k))
     filter_blocks = ceil(rows_u / plans.BLOCK_TILES) * slices
 
     def run(x: Any, weight: Any, y: Any) -> None:
+        filter_maxima, filter_exponents = maxima.ptr + 4 * problem.n * parts, exponents.ptr + 4 * problem.n
         _start(
             find_maxima,
             problem.n * parts + problem.k,
             _THREADS,
             0,
-            (x, weight, maxima, np.int32(parts), *shape_arguments(problem)),
+            (x, weight, maxima.ptr, np.int32(parts), *shape_arguments(problem)),
         )
         for begin in range(0, problem.n, cut.images):
             images = min(cut.images, problem.n - begin)
@@ -58,14 +58,14 @@ def prepare_cut(problem: ConvProblem, cut: plans.Cut) -> Launch:
             filters = plans.filters_of_run(problem, images)
             x_begin = x.data.ptr + begin * problem.c * problem.h * problem.w * 4
             y_begin = y.data.ptr + begin * problem.k * problem.p * problem.q * 4
-            image_maxima, image_exponents = maxima.data.ptr + 4 * begin * parts, exponents.data.ptr + 4 * begin
+            image_maxima, image_exponents = maxima.ptr + 4 * begin * parts, exponents.ptr + 4 * begin
             _start(
                 transform,
                 ceil(tiles / plans.BLOCK_TILES) * slices + (0 if begin else filter_blocks),
                 _THREADS,
                 staged_bytes,
                 (
-                    *(x_begin, weight, image_maxima, filter_maxima, u, v),
+                    *(x_begin, weight, image_maxima, filter_maxima, u.ptr, v.ptr),
                     *(image_exponents, filter_exponents),
                     np.int32(parts),
                     *shape,
@@ -76,17 +76,17 @@ def prepare_cut(problem: ConvProblem, cut: plans.Cut) -> Launch:
                 plans.gemm_blocks(problem, cut, images),
                 cut.tile.threads,
                 ring_bytes,
-                (u, v, m, *map(np.int32, (problem.k, slices, plans.positions_of(problem), rows))),
+                (u.ptr, v.ptr, m.ptr, *map(np.int32, (problem.k, slices, plans.positions_of(problem), rows))),
             )
             _start(
                 transform_back,
                 ceil(ceil(tiles / plans.run_tiles(problem)) * ceil(problem.k / filters) / (_Y_THREADS // 32)),
                 _Y_THREADS,
                 0,
-                (m, image_exponents, filter_exponents, y_begin, np.int32(filters), *shape),
+                (m.ptr, image_exponents, filter_exponents, y_begin, np.int32(filters), *shape),
             )
 
-    return Launch(run, plans.workspace_bytes(problem, cut))
+    return Launch(run, plans.workspace_bytes(problem, cut), scratch=(u, v, m, maxima, exponents))
 
 
 def _start(kernel: Any, blocks: int, threads: int, shared_bytes: int, arguments: tuple[Any, ...]) -> None:
