@@ -27,6 +27,7 @@ from conv_advisor.app.routes import (
     jobs,
     models,
     pages,
+    problems,
     session,
 )
 from conv_advisor.app.routes import metrics as scraped
@@ -43,9 +44,9 @@ Which convolution algorithm is fastest for this layer on this GPU: measured, lea
 
 A layer is written `size-batch-filter-filters-depth`, such as `14-1-3-256-128`, or by named parameters
 (`n c h w k r s stride_h stride_w pad_h pad_w dilation_h dilation_w groups dtype layout`).
-Every error is a problem document (RFC 9457): 400 a value that is not allowed, 404 a name that nothing bears, 409 what
-cannot be done to this layer on this device, 413 and 415 a body that is too long or of the wrong kind, 422 a payload
-that cannot be read, 503 and 504 a worker that is busy, gone or too slow.
+Every error is a problem document (RFC 9457), whose type can be opened: 400 a value that is not allowed, 404 a name that
+nothing bears, 409 what cannot be done to this layer on this device, 413 and 415 a body that is too long or of the wrong
+kind, 422 a payload that cannot be read, 503 and 504 a worker that is busy, gone or too slow.
 """
 
 
@@ -96,7 +97,7 @@ def create_app(settings: Settings, *, open_engine: OpenEngine = open_engine, tim
     metrics = app.state.metrics = Metrics(meter, keyring) if meter else None
     if metrics is not None:
         app.include_router(scraped.router)
-    for routes in (advice, details, convolutions, inference, models, jobs, catalogue, insight, health):
+    for routes in (advice, details, convolutions, inference, models, jobs, catalogue, insight, health, problems):
         app.include_router(routes.router)
     app.include_router(session.router)
     pages.install(app)

@@ -1,4 +1,4 @@
-"""Everything that can go wrong, as one tree; HTTP statuses are assigned elsewhere (app/wire/errors.py).
+"""Everything that can go wrong, as one tree; HTTP statuses are assigned elsewhere (app/wire/error_types.py).
 
 ConvAdvisorError
 ├── InvalidInput            a field has a value that is not allowed
@@ -13,6 +13,7 @@ ConvAdvisorError
 │   └── UnknownJob
 ├── NotApplicable           the variant does not compute this problem; carries the reason
 ├── NoAdvice                nothing that is known applies under the given limits
+├── NotInstalled            packages of an extra that is not installed
 ├── KeyReused               something else was asked for with the same idempotency key
 ├── RunError                one attempt to run a variant failed
 │   ├── NotSupported        the library refuses this problem
@@ -165,6 +166,27 @@ class NoAdvice(ConvAdvisorError):
     def __str__(self) -> str:
         said = "; ".join(f"{variant}: {reason}" for variant, reason in self.reasons.items())
         return self.summary + (f" ({said})" if said else "")
+
+
+class NotInstalled(ConvAdvisorError):
+    """What was asked for needs packages that the base installation leaves out.
+
+    Parameters
+    ----------
+    extra : str
+        The extra that brings them.
+    package : str
+        The first of them that is missing.
+    """
+
+    def __init__(self, extra: str, package: str) -> None:
+        self.extra, self.package = extra, package
+        super().__init__(extra, package)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.package} is not installed; the extra {self.extra} has it: pip install 'conv-advisor[{self.extra}]'"
+        )
 
 
 class KeyReused(ConvAdvisorError):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -18,6 +17,7 @@ from conv_advisor.app.guard.tokens import Keyring
 from conv_advisor.app.settings import Settings
 from conv_advisor.app.web.render import is_fragment, page
 from conv_advisor.app.wire.caller import CALLER, Caller
+from conv_advisor.app.wire.error_types import type_of_status
 from conv_advisor.app.wire.errors import problem_response
 from conv_advisor.data.errors import InvalidInput
 
@@ -109,7 +109,7 @@ def refuse(scope: Scope, status: int, detail: str, headers: Mapping[str, str] | 
     request = Request(scope)
     if not is_fragment(request) and "text/html" not in request.headers.get("accept", ""):
         return problem_response(status, detail, headers, **more)
-    problem = {"status": status, "title": HTTPStatus(status).phrase, "detail": detail}
+    problem = {"status": status, "title": type_of_status(status).title, "detail": detail}
     template = "error.html" if is_fragment(request) and request.method == "POST" else "error-page.html"
     shown = page(request, template, {"problem": problem}, status)
     shown.headers.update(headers or {})

@@ -9,6 +9,7 @@ from fastapi import Request
 from starlette.exceptions import HTTPException
 
 from conv_advisor.app.wire.caller import CALLER, Caller, Scope, caller_of
+from conv_advisor.app.wire.error_types import PATH as ERROR_TYPES
 
 SAFE: Final = frozenset(("GET", "HEAD", "OPTIONS"))
 """Methods that change nothing."""
@@ -22,8 +23,8 @@ SECURE_COOKIE: Final = f"__Host-{COOKIE}"
 
 PROBES: Final = frozenset(("/livez", "/readyz", "/v2/health/live", "/v2/health/ready", "/v2/models/conv/ready"))
 """Open to everybody, and without data for whoever has shown no token."""
-_OPEN: Final = PROBES | {SIGN_IN, SIGN_OUT}
-_OPEN_BELOW: Final = "/static/"
+_OPEN: Final = PROBES | {SIGN_IN, SIGN_OUT, ERROR_TYPES}
+_OPEN_BELOW: Final = ("/static/", ERROR_TYPES + "/")
 
 _READING: Final = frozenset(("/v1/advice",))
 _MEASURING: Final = re.compile(r"/v1/convolutions|/v1/jobs|/v2/models/[^/]+/infer|/measurements(?:/.*)?", re.DOTALL)

@@ -13,6 +13,7 @@ from conv_advisor.app.guard.policy import COOKIE, SECURE_COOKIE, scope_needed
 from conv_advisor.app.jobs.requests import JobRequest
 from conv_advisor.app.wire.caller import Scope
 from conv_advisor.app.wire.documented import REFERENCE
+from conv_advisor.app.wire.error_types import titles_of
 from conv_advisor.app.wire.errors import MEDIA_TYPE
 from conv_advisor.app.wire.schemas import (
     ActivateRequest,
@@ -73,5 +74,5 @@ def _guard(operation: dict[str, Any], scope: Scope | None, *, needs_token: bool)
         refusals.append(HTTPStatus.UNAUTHORIZED)
     for status in refusals:
         content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
-        described = {"description": status.phrase, "content": content}
+        described = {"description": titles_of(status), "content": content}
         operation["responses"].setdefault(str(int(status)), described)

@@ -1,9 +1,8 @@
-"""Every error over HTTP: one table from error class to status, and one form, RFC 9457 problem+json."""
+"""Every error over HTTP in one form, RFC 9457 problem+json; which type an error has, `error_types` says."""
 
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Awaitable, Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Final
@@ -13,43 +12,12 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 
+from conv_advisor.app.wire.error_types import ErrorType, titles_of, type_of, type_of_status
 from conv_advisor.data import errors as e
 
 log = logging.getLogger(__name__)
 
 MEDIA_TYPE: Final = "application/problem+json"
-
-STATUS: Final[dict[type[e.ConvAdvisorError], HTTPStatus]] = {
-    e.ConvAdvisorError: HTTPStatus.INTERNAL_SERVER_ERROR,
-    e.InvalidInput: HTTPStatus.BAD_REQUEST,
-    e.InvalidProblem: HTTPStatus.BAD_REQUEST,
-    e.InvalidTensor: HTTPStatus.BAD_REQUEST,
-    e.InvalidLayerName: HTTPStatus.BAD_REQUEST,
-    e.Unknown: HTTPStatus.NOT_FOUND,
-    e.UnknownVariant: HTTPStatus.NOT_FOUND,
-    e.UnknownDevice: HTTPStatus.NOT_FOUND,
-    e.UnknownNetwork: HTTPStatus.NOT_FOUND,
-    e.UnknownModel: HTTPStatus.NOT_FOUND,
-    e.UnknownJob: HTTPStatus.NOT_FOUND,
-    e.NotApplicable: HTTPStatus.CONFLICT,
-    e.NoAdvice: HTTPStatus.CONFLICT,
-    e.KeyReused: HTTPStatus.CONFLICT,
-    e.RunError: HTTPStatus.INTERNAL_SERVER_ERROR,
-    e.NotSupported: HTTPStatus.CONFLICT,
-    e.OutOfMemory: HTTPStatus.INSUFFICIENT_STORAGE,
-    e.WorkspaceExceeded: HTTPStatus.CONFLICT,
-    e.CompileFailed: HTTPStatus.INTERNAL_SERVER_ERROR,
-    e.LaunchFailed: HTTPStatus.SERVICE_UNAVAILABLE,
-    e.WorkerError: HTTPStatus.SERVICE_UNAVAILABLE,
-    e.WorkerDied: HTTPStatus.SERVICE_UNAVAILABLE,
-    e.DeadlineExceeded: HTTPStatus.GATEWAY_TIMEOUT,
-    e.QueueFull: HTTPStatus.SERVICE_UNAVAILABLE,
-    e.ModelError: HTTPStatus.CONFLICT,
-    e.ModelRejected: HTTPStatus.CONFLICT,
-    e.NotEnoughData: HTTPStatus.CONFLICT,
-    e.StoreError: HTTPStatus.SERVICE_UNAVAILABLE,
-}
-"""A name in a parameter that nothing bears is 404 wherever it stands; 422 is left to payloads that cannot be read."""
 
 RETRY_AFTER_S: Final = 1
 """What 503 advises: a worker is replaced, and a short job done, within about this time."""
@@ -65,33 +33,27 @@ class ClientGone(Exception):
     """Whoever asked has hung up, and what ran for them was stopped."""
 
 
-def status_of(error: e.ConvAdvisorError) -> HTTPStatus:
-    """The status of an error: that of its class, or of the nearest class above it."""
-    return next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
-
-
 def problem_of(error: e.ConvAdvisorError) -> dict[str, Any]:
     """The problem document of an error, with the fields that its class has beside its text."""
-    status = status_of(error)
     if isinstance(error, e.InvalidInput):
         more: dict[str, Any] = {"field": error.field, "value": error.value, "allowed": error.allowed}
     elif isinstance(error, e.Unknown):
         more = {"name": error.name, "known": error.known}
     elif isinstance(error, e.NotApplicable):
         more = {"variant": error.variant, "reason": error.reason}
+    elif isinstance(error, e.NotInstalled):
+        more = {"extra": error.extra, "package": error.package}
     elif isinstance(error, e.NoAdvice) and error.reasons:
         excluded = [{"variant": variant, "reason": reason} for variant, reason in error.reasons.items()]
         more = {"summary": error.summary, "excluded": excluded}
     else:
         more = {}
-    words = re.findall(r"[A-Z][a-z]*", type(error).__name__)
-    return _document("-".join(words).lower(), " ".join(words).capitalize(), status, str(error), more)
+    return _document(type_of(error), str(error), more)
 
 
 def problem_response(status: int, detail: str, headers: Mapping[str, str] | None = None, **more: Any) -> JSONResponse:
-    """The answer to a request that HTTP itself refuses: its type is the status's name, such as ``not-found``."""
-    title = HTTPStatus(status).phrase
-    return _response(_document(re.sub(r"[^a-z]+", "-", title.lower()), title, status, detail, more), headers)
+    """The answer to a request that HTTP itself refuses."""
+    return _response(_document(type_of_status(status), detail, more), headers)
 
 
 def unforeseen() -> JSONResponse:
@@ -114,14 +76,14 @@ def documented(*statuses: int, answer: Any = None, status: int = HTTPStatus.OK) 
     for refused in sorted({*statuses, *usual}):
         schema = {"$ref": "#/components/schemas/Problem"}
         found[int(refused)] = {
-            "description": HTTPStatus(refused).phrase,
+            "description": titles_of(refused),
             "content": {MEDIA_TYPE: {"schema": schema}},
         }
     return found
 
 
-def _document(kind: str, title: str, status: int, detail: str, more: dict[str, Any]) -> dict[str, Any]:
-    return {"type": f"/problems/{kind}", "title": title, "status": int(status), "detail": detail} | more
+def _document(kind: ErrorType, detail: str, more: dict[str, Any]) -> dict[str, Any]:
+    return {"type": kind.address, "title": kind.title, "status": kind.status, "detail": detail} | more
 
 
 def _response(document: dict[str, Any], headers: Mapping[str, str] | None = None) -> JSONResponse:
@@ -133,7 +95,7 @@ def _response(document: dict[str, Any], headers: Mapping[str, str] | None = None
 
 async def _on_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, e.ConvAdvisorError)  # noqa: S101 - what it is registered for
-    if status_of(error) >= HTTPStatus.INTERNAL_SERVER_ERROR:
+    if type_of(error).status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         log.warning("%s: %s", type(error).__name__, error)
     return _response(problem_of(error) | _protocol(request, str(error)))
 

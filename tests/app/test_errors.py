@@ -1,19 +1,28 @@
-"""The one table from error to status, and the form in which errors leave."""
+"""The table of errors over HTTP, and the form in which errors leave."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 import json
+import re
+from collections.abc import Iterator
+from http import HTTPStatus
+from pathlib import Path
 
 import pytest
 from fastapi import FastAPI, Request
+from markupsafe import escape
 from starlette.exceptions import HTTPException
 
+from conv_advisor.app.wire import error_types
 from conv_advisor.app.wire import errors as table
+from conv_advisor.app.wire.error_types import OF_ERROR, OF_STATUS, ErrorType
 from conv_advisor.app.workers.child import JobNotTaken
 from conv_advisor.data import errors
+from tests.app.serving import Client, serving
 
+APP = Path(__file__).parents[2] / "app"
 TREE = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, errors.ConvAdvisorError)]
 
 
@@ -23,30 +32,102 @@ def made(kind: type[errors.ConvAdvisorError]) -> errors.ConvAdvisorError:
         return kind("k", 0, "an integer from 1")
     if kind is errors.NotApplicable:
         return kind("cuda.cuconv", "stride is 2x2, not 1x1")
+    if kind is errors.NotInstalled:
+        return kind("cpu", "numba")
     if kind is errors.WorkspaceExceeded:
         return kind(10, 5)
     return kind("something")
 
 
 def test_the_table_names_every_error_of_the_tree_and_no_other() -> None:
-    assert set(table.STATUS) == set(TREE)
+    assert set(OF_ERROR) == set(TREE)
 
 
-def test_an_error_outside_the_tree_has_the_status_of_the_class_above_it() -> None:
-    assert table.status_of(JobNotTaken("gone")) == table.STATUS[errors.WorkerDied] == 503
+def test_an_error_outside_the_tree_has_the_type_of_the_class_above_it() -> None:
+    found = error_types.type_of(JobNotTaken("gone"))
+    assert found is OF_ERROR[errors.WorkerDied]
+    assert found.status == 503
 
 
 def test_only_failures_of_ours_are_500() -> None:
     ours = {errors.ConvAdvisorError, errors.RunError, errors.CompileFailed}
-    assert {kind for kind, status in table.STATUS.items() if status == 500} == ours
-    assert not {422, 429} & {int(status) for status in table.STATUS.values()}
+    assert {kind for kind, found in OF_ERROR.items() if found.status == 500} == ours
+    assert not {422, 429} & {found.status for found in OF_ERROR.values()}
+
+
+def test_types_keep_the_names_that_clients_compare() -> None:
+    for kind, found in OF_ERROR.items():
+        assert found.name == re.sub(r"(?<!^)(?=[A-Z])", "-", kind.__name__).lower()
+    assert {status: found.name for status, found in OF_STATUS.items()} == {
+        400: "bad-request",
+        401: "unauthorized",
+        403: "forbidden",
+        404: "not-found",
+        405: "method-not-allowed",
+        406: "not-acceptable",
+        408: "request-timeout",
+        413: "request-entity-too-large",
+        415: "unsupported-media-type",
+        421: "misdirected-request",
+        422: "unprocessable-entity",
+        429: "too-many-requests",
+        431: "request-header-fields-too-large",
+        500: "internal-server-error",
+        503: "service-unavailable",
+    }
+
+
+def test_every_status_that_the_code_refuses_with_has_a_type() -> None:
+    named = {status.name: int(status) for status in HTTPStatus}
+    refusal = re.compile(r"(?:HTTPException|problem_response|refuse)\(\s*(?:scope, )?(?:(\d{3})|HTTPStatus\.(\w+))")
+    sources = "\n".join(path.read_text() for path in sorted(APP.rglob("*.py")))
+    used = {int(number) if number else named[name] for number, name in refusal.findall(sources)}
+    assert len(used) > 8
+    assert used <= set(OF_STATUS)
+
+
+def test_a_status_of_a_librarys_own_is_said_as_the_standard_says() -> None:
+    status, _, document = answer(HTTPException(418, "a pot"))
+    assert (status, document["type"], document["detail"]) == (418, "about:blank", "a pot")
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """Of a server that asks for tokens; nothing here shows one."""
+    home = tmp_path_factory.mktemp("home")
+    (home / "tokens").touch()
+    with serving(home, tokens_file=home / "tokens") as client:
+        yield client
+
+
+@pytest.mark.parametrize("kind", error_types.ALL.values(), ids=lambda kind: kind.name)
+def test_every_type_can_be_opened(client: Client, kind: ErrorType) -> None:
+    shown = client.get(kind.address, headers={"accept": "text/html"})
+    told = client.get(kind.address)
+    assert told.json() == {"type": kind.address, "title": kind.title, "status": kind.status, "meaning": kind.meaning}
+    assert shown.headers["content-type"].startswith("text/html")
+    assert kind.name in shown.text
+    assert escape(kind.meaning) in shown.text
+    assert kind.meaning.endswith(".")
+
+
+def test_all_types_are_listed(client: Client) -> None:
+    listed = client.get("/problems").json()["problems"]
+    assert [each["type"] for each in listed] == [kind.address for kind in error_types.ALL.values()]
+    assert all(each["type"] in client.get("/problems", headers={"accept": "text/html"}).text for each in listed)
+
+
+def test_a_type_that_does_not_exist_says_which_do(client: Client) -> None:
+    answer = client.get("/problems/of-mine")
+    assert (answer.status_code, answer.json()["type"]) == (404, "/problems/unknown")
+    assert "queue-full" in answer.json()["known"]
 
 
 @pytest.mark.parametrize("kind", TREE, ids=lambda kind: kind.__name__)
 def test_every_error_becomes_a_problem_document(kind: type[errors.ConvAdvisorError]) -> None:
     error = made(kind)
     document = table.problem_of(error)
-    assert document["status"] == table.STATUS[kind]
+    assert document["status"] == OF_ERROR[kind].status
     assert document["detail"] == str(error)
     assert document["type"].startswith("/problems/")
     json.dumps(document, allow_nan=False)
