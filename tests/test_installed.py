@@ -107,10 +107,11 @@ def test_a_module_called_kernels_stays_whose_it_is(environment: Environment) -> 
 
 
 def test_the_library_advises(environment: Environment) -> None:
-    program = "import conv_advisor as c; print(c.__file__); print(c.__version__)"
-    file, version = environment.run("python", "-c", program).split()
+    program = "import conv_advisor as c; print(c.__file__, c.__version__, c.advise('14-1-3-256-128').device_id)"
+    file, version, device = environment.run("python", "-c", program).split()
     assert Path(file).is_relative_to(environment.bin.parent)
     assert version
+    assert device == "nvidia-h200"
 
 
 def test_the_command_line_advises(environment: Environment) -> None:

@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from conv_advisor.app.cli.output import AsJson, LayerName, OneDType, OneLayout, print_json, print_table
-from conv_advisor.app.settings import Settings, load_settings
+from conv_advisor.app.settings import load_settings
 from conv_advisor.app.snippets.writer import Language
-from conv_advisor.data.errors import InvalidInput, UnknownDevice
+from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 
 if TYPE_CHECKING:
-    from conv_advisor.app.advice.advise import Limits
-    from conv_advisor.data.store import Store
-    from conv_advisor.models.advisor import Advice, Advisor
+    from conv_advisor.models.advisor import Advice
 
 
 def advise(
@@ -52,6 +50,7 @@ def advise(
 ) -> None:
     """Say which variant is fastest for a layer, how fast, how sure, and why the others are out."""
     from conv_advisor.app.advice.advise import Limits
+    from conv_advisor.app.advice.local import Local
     from conv_advisor.app.cli import details
     from conv_advisor.models.pareto import Bounds
 
@@ -61,34 +60,19 @@ def advise(
     if language and not snippet:
         raise InvalidInput("--language", str(language), "nothing without --snippet")
     problem = ConvProblem.parse(layer, dtype=dtype, layout=layout)
-    settings = load_settings()
-    advisor, store = _advisor_for(device, settings)
-    limit = settings.workspace_limit_bytes if max_workspace_bytes is None else max_workspace_bytes
+    local = Local(load_settings())
+    limit = local.settings.workspace_limit_bytes if max_workspace_bytes is None else max_workspace_bytes
     limits = Limits(device, limit, deterministic)
-    advice = _advise(advisor, store, problem, limits)
+    advice = local.advise(problem, device, max_workspace_bytes=limit, is_deterministic=deterministic)
     if pareto:
-        details.show_pareto(advisor, store, advice, limits, Bounds(max_error, max_slowdown), as_json)
+        bounds = Bounds(max_error, max_slowdown)
+        details.show_pareto(local.advisor(device), local.store, advice, limits, bounds, as_json)
     elif neighbours:
-        details.show_neighbours(store, advice, neighbours, as_json)
+        details.show_neighbours(local.store, advice, neighbours, as_json)
     elif snippet:
         details.show_snippet(advice, variant, limits, language, as_json)
     else:
         _show(advice, as_json)
-
-
-def advice_for(problem: ConvProblem, device_id: str, settings: Settings) -> Advice:
-    """Advice from the device's model and from what the store, if there is one, has measured.
-
-    Raises
-    ------
-    UnknownDevice
-        The device has neither a model nor measurements.
-    NoAdvice, ModelRejected, StoreError
-    """
-    from conv_advisor.app.advice.advise import Limits
-
-    advisor, store = _advisor_for(device_id, settings)
-    return _advise(advisor, store, problem, Limits(device_id, settings.workspace_limit_bytes, False))
 
 
 def _check_options(
@@ -102,27 +86,6 @@ def _check_options(
         raise InvalidInput("--max-error", max_error, "a number above 0, with --pareto")
     if variant and not snippet:
         raise InvalidInput("--variant", variant, "nothing without --snippet")
-
-
-def _advisor_for(device_id: str, settings: Settings) -> tuple[Advisor, Store | None]:
-    from conv_advisor.models.advisor import Advisor
-    from conv_advisor.models.registry import Registry
-
-    registry = Registry(settings.models_home)
-    store = _store_if_any(settings)
-    model = registry.active(device_id) if device_id in registry.devices() else None
-    if store is None and model is None:
-        raise UnknownDevice(device_id, registry.devices())
-    return Advisor(model, store.device(device_id) if store and not model else None), store
-
-
-def _advise(advisor: Advisor, store: Store | None, problem: ConvProblem, limits: Limits) -> Advice:
-    return advisor.advise(
-        problem,
-        max_workspace_bytes=limits.max_workspace_bytes,
-        is_deterministic=limits.is_deterministic,
-        measured=store.summaries([problem], limits.device_id).get(problem.key) if store else None,
-    )
 
 
 def _show(advice: Advice, as_json: bool) -> None:
@@ -192,12 +155,11 @@ def networks(as_json: AsJson = False) -> None:
 
 def devices(as_json: AsJson = False) -> None:
     """List the devices that were measured here or that have a model."""
-    from conv_advisor.models.registry import Registry
+    from conv_advisor.app.advice.local import Local
 
-    settings = load_settings()
-    store = _store_if_any(settings)
-    measured = {device.id: device for device in store.devices()} if store else {}
-    with_model = Registry(settings.models_home).devices()
+    local = Local(load_settings())
+    measured = {device.id: device for device in local.store.devices()} if local.store else {}
+    with_model = local.registry.devices()
     ids = sorted({*measured, *with_model})
     if as_json:
         found = [
@@ -210,12 +172,3 @@ def devices(as_json: AsJson = False) -> None:
         (each, measured[each].name if each in measured else "", "yes" if each in with_model else "no") for each in ids
     ]
     print_table(("device", "name", "has a model"), rows)
-
-
-def _store_if_any(settings: Settings) -> Store | None:
-    """The store, if there is one: asking for advice creates none."""
-    from conv_advisor.data.store import Store
-
-    if settings.database_url or (settings.home / "conv-advisor.db").exists():
-        return Store(settings.store_url)
-    return None

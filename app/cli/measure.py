@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from conv_advisor.app.cli.ask import advice_for
 from conv_advisor.app.cli.cluster import SchedulerOption, resolve_devices
 from conv_advisor.app.cli.output import (
     AsJson,
@@ -149,10 +148,11 @@ def sweep(
 
 def _advised(problem: ConvProblem, device: Device, settings: Settings, top: int) -> list[str]:
     """The advised variant and those ranked next; every one of the device where nothing is known of it."""
+    from conv_advisor.app.advice.local import Local
     from conv_advisor.kernels import catalog
 
     try:
-        return [choice.variant for choice in advice_for(problem, device.id, settings).ranking[:top]]
+        return [choice.variant for choice in Local(settings).advise(problem, device.id).ranking[:top]]
     except (NoAdvice, UnknownDevice):
         return [each.id for each in catalog.for_device_kind(device.kind)]
 
