@@ -1,12 +1,13 @@
-# Two commands: `make serve` and `make test`. Both set up .venv first, from pinned and hashed packages.
+# `make serve` and `make test`: both set up .venv first, from pinned and hashed packages.
 
 PYTHON ?= python3
 HOST ?= 127.0.0.1
 PORT ?= 8000
+JOBS ?= logical
 
 PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: serve test lint docs lock images clean
+.PHONY: serve test test-all lint docs lock images clean
 
 .venv/.base: constraints/base.txt pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "conv-advisor needs Python 3.11 or newer; set PYTHON=")'
@@ -22,8 +23,15 @@ PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check
 serve: .venv/.base
 	.venv/bin/conv-advisor serve --host $(HOST) --port $(PORT)
 
+# Bytecode is kept whatever the environment says: half of a start is compiling it again.
+test test-all: export PYTHONDONTWRITEBYTECODE =
+
+# What every change should pass, in a few minutes, and what it must before it lands.
 test: .venv/.dev
-	.venv/bin/python -m pytest
+	.venv/bin/python -m pytest -n $(JOBS) -m "not slow"
+
+test-all: .venv/.dev
+	.venv/bin/python -m pytest -n $(JOBS)
 
 lint: .venv/.dev
 	.venv/bin/ruff check .

@@ -1,11 +1,14 @@
-"""What all tests share: where a GPU is needed and missing, say so."""
+"""What all tests share: which of them this machine can run, and which of them run together."""
 
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.databases import database_url  # noqa: F401 - a fixture of many tests
 
@@ -14,9 +17,13 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
     [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
 )
 
+ON_GPU = "_gpu.py"
+"""End of the name of a module whose tests need a GPU: it is collected only where there is one."""
 
-def _gpu_reason() -> str | None:
-    """Why no GPU test can run here, or None where they can."""
+
+@cache
+def why_no_gpu() -> str:
+    """Why no test can run on a GPU here; empty where there is one."""
     try:
         import cupy
     except ImportError as error:
@@ -25,18 +32,33 @@ def _gpu_reason() -> str | None:
         count = cupy.cuda.runtime.getDeviceCount()
     except cupy.cuda.runtime.CUDARuntimeError as error:
         return f"no usable GPU: {error}"
-    return None if count else "no GPU"
+    return "" if count else "no GPU"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip GPU tests where there is no GPU; with REQUIRE_GPU=1 they fail instead."""
-    needing = [item for item in items if item.get_closest_marker("gpu") or item.get_closest_marker("gpu_exclusive")]
-    if not needing:
-        return
-    reason = _gpu_reason()
-    if reason is None:
-        return
-    if os.environ.get("REQUIRE_GPU") == "1":
-        raise pytest.UsageError(f"REQUIRE_GPU=1, but {reason}")
-    for item in needing:
-        item.add_marker(pytest.mark.skip(reason=reason))
+def pytest_configure() -> None:
+    """Refuse to go on where a GPU is required and there is none."""
+    if os.environ.get("REQUIRE_GPU") == "1" and why_no_gpu():
+        raise pytest.UsageError(f"REQUIRE_GPU=1, but {why_no_gpu()}")
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Leave out modules that need a GPU where there is none, before they are imported."""
+    return True if collection_path.name.endswith(ON_GPU) and why_no_gpu() else None
+
+
+def pytest_report_header() -> str:
+    """Say what is left out."""
+    return f"*{ON_GPU} are not collected: {why_no_gpu()}" if why_no_gpu() else f"*{ON_GPU} run on the GPU"
+
+
+class ByFile(LoadScopeScheduling):
+    """Gives a file to one worker, for its fixtures; and all that needs the GPU to one, for some tests time it."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return ON_GPU if file.endswith(ON_GPU) else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
+    """Whatever ``--dist`` says."""
+    return ByFile(config, log)

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import ON_GPU
+
 ROOT = Path(__file__).parent.parent
 GPU_STACK = ("cupy", "cudnn", "pynvml", "cuda")
 ROOMS = ("data", "kernels", "models", "app")
@@ -75,6 +77,19 @@ def test_every_module_says_what_it_is() -> None:
         if not path.read_text().lstrip().startswith(('"""', "#!"))
     ]
     assert silent == []
+
+
+def test_what_needs_a_gpu_stands_in_modules_that_say_so() -> None:
+    others = {path for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__)}
+    marked = {path for path in others if "pytest.mark.gpu" in path.read_text()}
+    assert marked == {path for path in others if path.name.endswith(ON_GPU)}
+
+
+def test_modules_that_are_collected_on_a_gpu_alone_import_everywhere() -> None:
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in (ROOT / "tests").rglob(f"*{ON_GPU}")]
+    assert names
+    finished = run("\n".join(f"import {name}" for name in sorted(names)))
+    assert finished.returncode == 0, finished.stderr
 
 
 OFF = re.compile(

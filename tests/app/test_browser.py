@@ -19,7 +19,10 @@ from tests.app.test_end_to_end import Server, server
 from tests.fakes import SMALL_DEVICE, small_measurements
 from tests.processes import eventually
 
-pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")  # of Playwright's pipes, when it ends
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # of Playwright's pipes, when it ends
+]
 
 PAGES = (
     "/",
@@ -293,7 +296,6 @@ def test_a_retrain_that_fails_says_why(visitor: Visitor) -> None:
     expect(page.locator("#job")).to_contain_text("fake-gpu")
 
 
-@pytest.mark.slow
 def test_a_retrain_shows_its_progress_and_its_tree(visitor: Visitor) -> None:
     page = visitor.open("/models")
     page.get_by_label("Device").select_option(SMALL_DEVICE.id)

@@ -31,6 +31,8 @@ from tests.databases import new_postgresql
 from tests.fakes import SMALL_DEVICE, small_tree
 from tests.processes import is_running
 
+pytestmark = pytest.mark.slow
+
 KILLS = int(os.environ.get("KILLS", "24"))
 """On each database; 0: at every commit there is, before and after."""
 LAYERS = [f"{size}-1-3-4-2" for size in range(5, 17 if KILLS else 32)]
@@ -203,7 +205,6 @@ def scene_of(database: str, home: Path, starters: SimpleQueue[Any], replayed: Pa
         starters.put(starter)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_a_server_killed_at_any_commit_loses_nothing_and_repeats_nothing(

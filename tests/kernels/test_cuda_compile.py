@@ -31,6 +31,7 @@ def kernels_of(source: str) -> list[str]:
     return re.findall(r"__launch_bounds__\([^)]*\)\s*(\w+)\(", read_source(source))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("source", "arch", "storage"), CASES)
 def test_a_source_compiles_without_warnings_or_unlisted_spills(source, arch, storage, compiled) -> None:
     mine = {

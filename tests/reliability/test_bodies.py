@@ -19,6 +19,8 @@ from tests.reliability.bodies import PROBLEMS, Sent, bodies, decode, originals
 from tests.reliability.scale import count
 from tests.reliability.watch import TookTooLong, limit_memory, peak_bytes, within
 
+pytestmark = pytest.mark.slow
+
 N_BODIES = count(20_000, 1_000_000)
 N_REQUESTS = count(800, 20_000)
 LONGEST_S = 5.0

@@ -20,6 +20,8 @@ from tests.reliability.faulty import CRASHING, FAST, HANGING, POISONED
 from tests.reliability.scale import count
 from tests.reliability.servers import Server, running
 
+pytestmark = pytest.mark.slow
+
 ROUNDS = count(2, 25)
 ADVISED = 3
 DEADLINE_S = 1.0

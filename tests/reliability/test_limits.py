@@ -14,6 +14,8 @@ import pytest
 from tests.reliability.servers import Answer, head_of, read_answer, running
 from tests.reliability.watch import peak_bytes
 
+pytestmark = pytest.mark.slow
+
 LIMIT_BYTES = 4 * 2**20
 BODY_BYTES = 10 * LIMIT_BYTES
 CLIENTS = 64

@@ -23,6 +23,8 @@ from schemathesis.specs.openapi.checks import (
 from tests.reliability.scale import count
 from tests.reliability.servers import Server, running
 
+pytestmark = pytest.mark.slow
+
 N_CASES = count(400, 10_000)
 CHECKS = [status_code_conformance, content_type_conformance, response_headers_conformance, response_schema_conformance]
 READINESS = ("/readyz", "/v2/health/ready", "/v2/models/{model}/ready")

@@ -18,6 +18,8 @@ from tests.reliability.faulty import FAST
 from tests.reliability.scale import count
 from tests.reliability.servers import read_answer, request_of, running
 
+pytestmark = pytest.mark.slow
+
 PACE_S = 0.1
 MAX_QUEUE = 8
 MEASURED_S = count(5, 20)

@@ -23,6 +23,8 @@ from tests.reliability.faulty import BROKEN
 from tests.reliability.servers import Server, running
 from tests.reliability.stalling import stalling
 
+pytestmark = pytest.mark.slow
+
 WITHIN_S = 2.0
 ATTEMPTS = 3
 """The machine may do much else in one of them."""

@@ -17,6 +17,8 @@ from tests.reliability.faulty import FAST, HANGING
 from tests.reliability.scale import count
 from tests.reliability.servers import Server, read_answer, request_of, running
 
+pytestmark = pytest.mark.slow
+
 ROUNDS = count(2, 50)
 CLIENTS = 12
 _CONVOLUTION = json.dumps({"layer": LAYER, "variant": FAST}).encode()

@@ -25,6 +25,8 @@ from tests.reliability.scale import count
 from tests.reliability.trees import Altered
 from tests.reliability.watch import limit_memory, peak_bytes, within
 
+pytestmark = pytest.mark.slow
+
 N_TREES = count(4_000, 100_000)
 LONGEST_S = 5.0
 MOST_BYTES = 256 * 2**20
