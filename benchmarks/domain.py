@@ -26,8 +26,8 @@ from conv_advisor.data.shipped import TIMINGS
 from conv_advisor.models.advisor import Advisor
 from conv_advisor.models.costs import Costs, device_of, from_table
 from conv_advisor.models.domain import domain_of
-from conv_advisor.models.grow import Options
 from conv_advisor.models.judging import Result, judge, single_best_order
+from conv_advisor.models.options import Options
 from conv_advisor.models.train import fit
 
 KINDS: Final[dict[str, Callable[[ConvProblem], bool]]] = {

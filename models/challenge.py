@@ -22,8 +22,8 @@ from conv_advisor.models.changes import Changes, changes_between
 from conv_advisor.models.costs import Costs, device_of, from_table, layer_of, split
 from conv_advisor.models.evaluate import Progress
 from conv_advisor.models.gate import objections
-from conv_advisor.models.grow import Options
 from conv_advisor.models.judging import Result, Score, judge
+from conv_advisor.models.options import Options
 from conv_advisor.models.train import fit, train, trainable
 from conv_advisor.models.tree_file import TreeModel, with_card, with_scores
 from conv_advisor.models.walk import ON_CORES, Walk

@@ -19,7 +19,7 @@ from conv_advisor.kernels.variant import Variant
 from conv_advisor.models.advisor import Advisor
 from conv_advisor.models.costs import Costs, device_of, from_table, is_of, layer_of, split
 from conv_advisor.models.fits import fit_each
-from conv_advisor.models.grow import Options, Orders
+from conv_advisor.models.grow import Orders
 from conv_advisor.models.judging import (
     ORACLE,
     SINGLE_BEST,
@@ -37,6 +37,7 @@ from conv_advisor.models.judging import (
     single_best_order,
     time_errors,
 )
+from conv_advisor.models.options import Options
 from conv_advisor.models.peers import Peers
 from conv_advisor.models.train import trainable
 from conv_advisor.models.tuning import Worth, worth

@@ -11,7 +11,8 @@ from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.cpu.threads import available_cores
 from conv_advisor.models.costs import Costs
-from conv_advisor.models.grow import Options, Orders
+from conv_advisor.models.grow import Orders
+from conv_advisor.models.options import Options
 from conv_advisor.models.train import MOST_THREADS, fit_beside
 from conv_advisor.models.tree_file import TreeModel
 from conv_advisor.models.walk import ON_CORES, Walk

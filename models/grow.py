@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -16,6 +16,7 @@ from conv_advisor.models.costs import Costs, roofline_ms
 from conv_advisor.models.features import Kind, Quantities, code_of, feature_matrix, kinds_of
 from conv_advisor.models.graft import Arrays, Group, hang, mean_by, nodes_of
 from conv_advisor.models.hints import hint_matrix, hints
+from conv_advisor.models.options import Options
 from conv_advisor.models.teacher import (
     CAP,
     CONTENDER_LOG_SLOWDOWN,
@@ -56,34 +57,6 @@ Orders = dict[ConvProblem, tuple[str, ...]]
 """The variants of each problem that are likely to run, those believed to be fastest first."""
 
 
-@dataclass(frozen=True)
-class Options:
-    """How to train.
-
-    Parameters
-    ----------
-    n_sampled : int
-        Made-up problems for each dtype and layout, at the most.
-    max_leaves : int
-        Of each dtype and layout.
-    min_samples_leaf : int
-    measured_weight : float
-        What a measured problem counts, against 1 for a made-up one.
-    best_weight : float
-        What the spread of the best times counts in choosing a split, against 1 for the cost of one variant.
-    least_gain : float
-        A leaf of the ranking is split further, for the time alone, where that takes this much off the variance of the
-        log of the best time over all problems.
-    """
-
-    n_sampled: int = 800_000
-    max_leaves: int = 4500
-    min_samples_leaf: int = 3
-    measured_weight: float = 3.0
-    best_weight: float = 0.05
-    least_gain: float = 1e-6
-
-
 def grow_all(
     costs: Costs, device: Device, asked: Sequence[ConvProblem], seed: int, options: Options, each: Each, walk: Walk
 ) -> tuple[dict[Group, Arrays], Orders]:
@@ -122,11 +95,11 @@ def _grow_part(
         [roofline_ms(problem, rooflines[problem.dtype, problem.layout].tolist()) for problem in costs.problems]
     )
     x = feature_matrix(costs.problems)
-    off = unseen_error(costs, x, seed, each, walk)
+    off = unseen_error(costs, x, seed, options, each, walk)
     n_sampled = min(options.n_sampled, _MOST_SAMPLED * len(costs.problems))
     shapes = sizes_of(sample_like(costs.problems, n_sampled, np.random.default_rng(seed)))
     seen = _seen(x, hint_matrix(costs.problems, rooflines, device))
-    teacher = Teacher(costs, seen, log_roofline, seed, each, walk)
+    teacher = Teacher(costs, seen, log_roofline, seed, options, each, walk)
 
     def grow(kind: Kind) -> Arrays:
         rows = kinds[kind]

@@ -19,6 +19,7 @@ from conv_advisor.data.problem import ConvProblem
 from conv_advisor.models.costs import Costs, layer_of
 from conv_advisor.models.graft import mean_by
 from conv_advisor.models.leaf import MIN_SUPPORT
+from conv_advisor.models.options import Options
 from conv_advisor.models.threads import Each
 from conv_advisor.models.walk import ON_CORES, Tree, Walk
 
@@ -32,19 +33,19 @@ CONTENDER_LOG_SLOWDOWN: Final = 0.25
 """A variant within this of the best somewhere is worth learning precisely."""
 
 _FOLDS: Final = 5
-_TREES: Final = 120
 
-_BOOSTING: Final[dict[str, Any]] = {
-    "max_iter": 150,
-    "learning_rate": 0.15,
-    "max_bins": 255,
-    "max_leaf_nodes": 63,
-    "min_samples_leaf": 5,
-    "l2_regularization": 1.0,
-    "max_features": 0.5,
-    "early_stopping": False,
-}
-_FOR_BEST: Final[Mapping[str, Any]] = MappingProxyType({"max_iter": 500, "learning_rate": 0.06, "max_leaf_nodes": 31})
+_BOOSTING: Final[Mapping[str, Any]] = MappingProxyType(
+    {
+        "learning_rate": 0.15,
+        "max_bins": 255,
+        "max_leaf_nodes": 63,
+        "min_samples_leaf": 5,
+        "l2_regularization": 1.0,
+        "max_features": 0.5,
+        "early_stopping": False,
+    }
+)
+_FOR_BEST: Final = MappingProxyType({**_BOOSTING, "learning_rate": 0.06, "max_leaf_nodes": 31})
 """The best time is predicted itself, not only compared with others: one target alone can bear finer steps."""
 
 _RANDOMISED_SHARE: Final = 2 / 3
@@ -117,6 +118,8 @@ class Teacher:
     log_roofline : float64 array of shape (P,)
         log(ms) of the roofline, which times are learned against.
     seed : int
+    options : Options
+        How many trees, and how many rounds of boosting.
     each : callable, optional
         As `map`, on several threads: `models.threads.threads`.
     walk : Walk, optional
@@ -134,6 +137,7 @@ class Teacher:
         x: np.ndarray,
         log_roofline: np.ndarray,
         seed: int,
+        options: Options,
         each: Each = map,
         walk: Walk = ON_CORES,
     ) -> None:
@@ -151,10 +155,11 @@ class Teacher:
         cost, slowdown, support, workspace = (values.astype(np.float32) for values in filled)
         self.measured = Lesson(contenders, cost, slowdown, support, workspace, log_best)
         self._walk = walk
-        self._randomised = _Randomised(x, filled, seed, _TREES, each, walk)
-        self._boosted = [walk.boosted(fitted) for fitted in each(lambda times: _boosted(x, times, seed), log_time.T)]
-        randomised = _Randomised(x, [log_best[:, None]], seed, _TREES, each, walk)
-        self._best = randomised, walk.boosted(_boosted(x, log_best, seed, _FOR_BEST))
+        self._randomised = _Randomised(x, filled, seed, options.n_trees, each, walk)
+        boosted = each(lambda times: _boosted(x, times, seed, options.n_rounds), log_time.T)
+        self._boosted = [walk.boosted(fitted) for fitted in boosted]
+        randomised = _Randomised(x, [log_best[:, None]], seed, options.n_trees, each, walk)
+        self._best = randomised, walk.boosted(_boosted(x, log_best, seed, options.n_rounds_for_best, _FOR_BEST))
 
     def label(self, x: np.ndarray) -> Lesson:
         """What it believes of problems with these features.
@@ -195,6 +200,7 @@ def unseen_error(
     costs: Costs,
     x: np.ndarray,
     seed: int,
+    options: Options,
     each: Each = map,
     walk: Walk = ON_CORES,
 ) -> np.ndarray:
@@ -211,7 +217,7 @@ def unseen_error(
     layers = [layer_of(problem).key for problem in costs.problems]
     off = np.zeros(len(truth))
     for known, unseen in GroupKFold(min(_FOLDS, len(set(layers)))).split(x, groups=layers):
-        forest = _Randomised(x[known], [truth[known]], seed, _TREES // _FOLDS, each, walk)
+        forest = _Randomised(x[known], [truth[known]], seed, max(1, options.n_trees // _FOLDS), each, walk)
         (guess,) = forest.predict(walk.hold(x[unseen]))
         is_near = guess <= np.maximum(guess.min(axis=1, keepdims=True), CONTENDER_LOG_SLOWDOWN)
         squares = np.where(is_near, np.minimum(np.abs(guess - truth[unseen]), 1.0) ** 2, 0.0)
@@ -359,12 +365,12 @@ def _bare(tree: Any) -> Any:
     return bare
 
 
-def _boosted(x: np.ndarray, y: np.ndarray, seed: int, options: Mapping[str, Any] = MappingProxyType({})) -> Any:
+def _boosted(x: np.ndarray, y: np.ndarray, seed: int, n_rounds: int, how: Mapping[str, Any] = _BOOSTING) -> Any:
     """Gradient-boosted trees, trained where y is known."""
     from sklearn.ensemble import HistGradientBoostingRegressor
 
     known = np.isfinite(y)
-    return HistGradientBoostingRegressor(**{**_BOOSTING, **options}, random_state=seed).fit(x[known], y[known])
+    return HistGradientBoostingRegressor(**how, max_iter=n_rounds, random_state=seed).fit(x[known], y[known])
 
 
 def _cost_by_time(log_times: np.ndarray) -> np.ndarray:

@@ -21,7 +21,8 @@ from conv_advisor.models.accuracy import learn_laws
 from conv_advisor.models.costs import Costs, device_of, from_table, is_of, layer_of
 from conv_advisor.models.domain import learn_domain
 from conv_advisor.models.graft import graft
-from conv_advisor.models.grow import MIN_PROBLEMS, Options, Orders, grow_all
+from conv_advisor.models.grow import MIN_PROBLEMS, Orders, grow_all
+from conv_advisor.models.options import Options
 from conv_advisor.models.threads import threads
 from conv_advisor.models.tree_file import DOMAIN, TreeModel, make, with_card
 from conv_advisor.models.walk import ON_CORES, Walk

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
 from conv_advisor.data.problem import ConvProblem, DType
+from conv_advisor.kernels.builds import kept_build
 from conv_advisor.kernels.cuda.cuconv import plan as cuconv_plan
 from conv_advisor.kernels.cuda.depthwise import plan as depthwise_choice
 from conv_advisor.kernels.cuda.direct import plan as direct_plan
@@ -78,6 +80,8 @@ _BY_STORAGE: Final[dict[str, Callable[[str], tuple[dict[str, int], ...]]]] = {
     "implicit_gemm_nhwc": implicit_gemm_nhwc_plan.defines_for,
 }
 
+_NVRTC_OPTIONS: Final[dict[str, Any]] = {"std": "c++17", "ptxas_options": ["-v"]}
+
 _INCLUDE: Final = re.compile(r'^#include "(\w+\.cuh)"$', re.MULTILINE)
 
 STORAGE_OF: Final = {
@@ -135,7 +139,7 @@ def read_source(name: str) -> str:
 
 
 def compile_cubin(name: str, storage: str, defines: dict[str, int], arch: str) -> tuple[bytes, str]:
-    """Compile without a GPU or a driver.
+    """Compile without a GPU or a driver, or take from `kernels.builds` what was compiled before.
 
     Parameters
     ----------
@@ -153,18 +157,32 @@ def compile_cubin(name: str, storage: str, defines: dict[str, int], arch: str) -
     log : str
         Warnings, and for each kernel its registers, stack and spills.
     """
+    source = read_source(name)
+    macros = [f"STORAGE_{storage}", *(f"{macro}={value}" for macro, value in defines.items())]
+
+    def build(folder: Path) -> None:
+        cubin, log = _compile(source, macros, arch)
+        (folder / "cubin").write_bytes(cubin)
+        (folder / "log").write_text(log)
+
+    kept = kept_build("nvrtc", [source, *macros, arch, repr(_NVRTC_OPTIONS), *_toolkit()], build)
+    return (kept / "cubin").read_bytes(), (kept / "log").read_text()
+
+
+def _compile(source: str, macros: Sequence[str], arch: str) -> tuple[bytes, str]:
     from cuda.core import Program, ProgramOptions
 
-    options = ProgramOptions(
-        arch=arch,
-        std="c++17",
-        include_path=_include_path(),
-        define_macro=[f"STORAGE_{storage}", *((macro, str(value)) for macro, value in defines.items())],
-        ptxas_options=["-v"],
-    )
+    options = ProgramOptions(arch=arch, include_path=_include_path(), define_macro=list(macros), **_NVRTC_OPTIONS)
     log = io.StringIO()
-    compiled = Program(read_source(name), "c++", options).compile("cubin", logs=log)
+    compiled = Program(source, "c++", options).compile("cubin", logs=log)
     return bytes(compiled.code), log.getvalue()
+
+
+@cache
+def _toolkit() -> list[str]:
+    """The versions of the compiler and of its headers."""
+    found = ((each.name, each.version) for each in distributions())
+    return sorted(f"{name} {version}" for name, version in found if name.startswith(("cuda-", "nvidia-cuda-")))
 
 
 def load_kernel(name: str, kernel: str, dtype: DType, **defines: int) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -206,6 +207,7 @@ def start(
     todo: Iterable[Compilation], pool: ThreadPoolExecutor
 ) -> dict[Compilation, Future[tuple[bytes, str, list[Resources]]]]:
     """Compile on a pool's threads: the compiler lets other threads run."""
+    importlib.import_module("cuda.core")  # two threads that import it first at once fail
     return {compilation: pool.submit(compile_one, compilation) for compilation in todo}
 
 

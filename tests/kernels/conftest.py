@@ -1,4 +1,4 @@
-"""What the tests of kernels share: every CUDA source compiled once a session, and the table of what kernels take."""
+"""What the tests of kernels share: every CUDA source compiled once a session."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     Compiled = dict[Compilation, Future[tuple[bytes, str, list[Resources]]]]
 
-_COMPILED = pytest.StashKey["Compiled"]()
-
 
 @pytest.fixture(scope="session")
 def compiled(request: pytest.FixtureRequest) -> Iterator[Compiled]:
@@ -25,20 +23,5 @@ def compiled(request: pytest.FixtureRequest) -> Iterator[Compiled]:
     wanted = {each["source"] for each in params if "source" in each}
     with new_pool() as pool:
         started = start([each for each in compilations() if each.source in wanted], pool)
-        request.config.stash[_COMPILED] = started
         yield started
         pool.shutdown(cancel_futures=True)
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print what the compiled kernels take, so that a test run reports registers and spills."""
-    started = terminalreporter.config.stash.get(_COMPILED, None)
-    if not started:
-        return
-    from conv_advisor.kernels.cuda.resources import report
-
-    done = [future for future in started.values() if future.done() and not future.cancelled()]
-    terminalreporter.section("registers, memory and spills of every kernel")
-    terminalreporter.write_line(
-        report([each for future in done if not future.exception() for each in future.result()[2]])
-    )

@@ -12,7 +12,6 @@ import mmap
 import re
 import subprocess
 import sys
-import tempfile
 from functools import cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -23,9 +22,11 @@ import numpy as np
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels import reference
+from conv_advisor.kernels.builds import kept_build
 from conv_advisor.kernels.catalog import get
 
 SHIM = Path(__file__).with_name("host_shim.h")
+LIBRARY = "kernels.so"
 DEVICE = Device(id="host", name="host", kind="cuda", capability="8.0", processors=1)
 """With few processors, so that small problems already take the kernels' large tiles, and without clusters."""
 _C = ctypes.CDLL(None)
@@ -115,16 +116,29 @@ def _build(code: str, defines: tuple[str, ...]) -> ctypes.CDLL:
     head = f"#define DYNAMIC_SHARED {dynamic[0]}\n" if dynamic else ""
     launchers = "\n".join(f"LAUNCHER({kernel})" for kernel in kernels)
     code = code.replace("extern __shared__", "extern")
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    text = f'{head}#include "{SHIM.name}"\n{code}\n{launchers}\n'
+    command = ["g++", "-std=c++17", "-O2", "-w", "-fPIC", "-shared", *defines]
+
+    shim = SHIM.read_text()
+
+    def build(folder: Path) -> None:
         for header in ("cuda_fp16.h", "cuda_bf16.h"):
             (folder / header).touch()
-        source, library = folder / "kernels.cpp", folder / "kernels.so"
-        source.write_text(f'{head}#include "{SHIM}"\n{code}\n{launchers}\n')
-        command = ["g++", "-std=c++17", "-O2", "-w", "-fPIC", "-shared", f"-I{folder}", *defines, source, "-o", library]
-        built = subprocess.run(command, capture_output=True, text=True, check=False)
+        (folder / SHIM.name).write_text(shim)
+        source = folder / "kernels.cpp"
+        source.write_text(text)
+        built = subprocess.run(
+            [*command, f"-I{folder}", source, "-o", folder / LIBRARY], capture_output=True, text=True, check=False
+        )
         assert built.returncode == 0, built.stderr
-        return ctypes.CDLL(str(library))
+
+    kept = kept_build("g++", [text, shim, *command, _compiler_version()], build)
+    return ctypes.CDLL(str(kept / LIBRARY))
+
+
+@cache
+def _compiler_version() -> str:
+    return subprocess.run(["/usr/bin/env", "g++", "-v"], capture_output=True, text=True, check=True).stderr
 
 
 class HostPlan:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("cuda.core", reason="cuda-core compiles without a GPU", exc_type=ImportError)
 
 from conv_advisor.data.problem import ConvProblem, DType
+from conv_advisor.kernels import builds
+from conv_advisor.kernels.cuda import compile as compiling
 from conv_advisor.kernels.cuda.compile import (
     ARCHITECTURE,
     ARCHITECTURES,
@@ -47,6 +50,20 @@ def test_a_source_compiles_without_warnings_or_unlisted_spills(source, arch, sto
         assert sorted(each.kernel for each in found) == sorted(kernels_of(source))
         assert all(each.kernel.encode() in cubin for each in found)
         assert [describe(each) for each in unlisted_spills(found)] == []
+
+
+def test_what_was_compiled_is_compiled_no_second_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(builds, "_home", lambda _compiler: tmp_path)
+    made: list[str] = []
+
+    def compile_once(_source: str, macros: list[str], arch: str) -> tuple[bytes, str]:
+        made.append(f"{macros[0]} {arch}")
+        return ELF, "no warnings"
+
+    monkeypatch.setattr(compiling, "_compile", compile_once)
+    for arch in ("sm_90", "sm_90", "sm_80"):
+        assert compiling.compile_cubin("im2col", "FLOAT32", {}, arch) == (ELF, "no warnings")
+    assert made == ["STORAGE_FLOAT32 sm_90", "STORAGE_FLOAT32 sm_80"]
 
 
 def test_many_cuts_are_compiled_for_hopper_and_the_first_and_last_elsewhere() -> None:

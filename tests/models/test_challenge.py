@@ -14,7 +14,7 @@ import pytest
 from conv_advisor.models import train as training
 from conv_advisor.models.challenge import Challenge, _without, challenge, hold_out
 from conv_advisor.models.costs import from_table, layer_of
-from conv_advisor.models.grow import Options
+from conv_advisor.models.options import Options
 from conv_advisor.models.threads import Each, threads
 from conv_advisor.models.train import train
 from conv_advisor.models.tree_file import TreeModel

@@ -20,8 +20,9 @@ from conv_advisor.models import fits
 from conv_advisor.models.challenge import hold_out
 from conv_advisor.models.costs import Costs, from_table, layer_of
 from conv_advisor.models.evaluate import evaluate, scores_of
-from conv_advisor.models.grow import Options, Orders
+from conv_advisor.models.grow import Orders
 from conv_advisor.models.judging import Result, Score, TimeError, first_then, judge, single_best_order, time_errors
+from conv_advisor.models.options import Options
 from conv_advisor.models.peers import Peers
 from conv_advisor.models.train import train
 from conv_advisor.models.tree_file import TreeModel

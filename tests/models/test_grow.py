@@ -13,8 +13,8 @@ from conv_advisor.data.problem import DType, Layout
 from conv_advisor.models import grow
 from conv_advisor.models.costs import Costs, from_table
 from conv_advisor.models.features import FEATURES, features
-from conv_advisor.models.grow import Options
 from conv_advisor.models.hints import HINTS
+from conv_advisor.models.options import Options
 from conv_advisor.models.teacher import Lesson, Teacher
 from conv_advisor.models.train import fit_beside
 from conv_advisor.models.tree_file import RANKING_ARRAYS, TreeModel, walk

@@ -26,6 +26,7 @@ from conv_advisor.models.teacher import (
 )
 from conv_advisor.models.train import training_set
 from tests.models import synthetic
+from tests.models.conftest import QUICK
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +46,11 @@ def test_what_was_measured_stays_and_either_half_ranks_unseen_layers_better_than
     randomised_share: float, costs: Costs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(teacher, "_RANDOMISED_SHARE", randomised_share)
-    monkeypatch.setitem(teacher._BOOSTING, "max_iter", 30)
-    monkeypatch.setattr(teacher, "_FOR_BEST", {})
     rows = np.arange(len(costs.problems))
     known, unseen = costs.take(rows[rows % 3 > 0]), costs.take(rows[rows % 3 == 0])
     x, wanted = feature_matrix(known.problems), feature_matrix(unseen.problems)
     with threadpool_limits(1):
-        taught = Teacher(known, x, np.log(known.best_ms), seed=0)
+        taught = Teacher(known, x, np.log(known.best_ms), 0, QUICK)
         labelled = taught.label(wanted)
     lesson = taught.measured.then(labelled)
     measured = known.log_slowdown(CAP)[:, lesson.contenders]
@@ -101,11 +100,7 @@ def test_only_the_first_targets_decide_where_the_rest_is_alike() -> None:
     assert 0 < alone.mean() < 1
 
 
-def test_a_variant_that_half_of_the_sweeps_left_out_is_believed_to_run(
-    costs: Costs, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(teacher._BOOSTING, "max_iter", 10)
-    monkeypatch.setattr(teacher, "_FOR_BEST", {})
+def test_a_variant_that_half_of_the_sweeps_left_out_is_believed_to_run(costs: Costs) -> None:
     runs = np.isfinite(costs.time_ms)
     column = int(runs.sum(axis=0).argmax())
     known = costs.take(np.flatnonzero(runs[:, column]))
@@ -117,7 +112,7 @@ def test_a_variant_that_half_of_the_sweeps_left_out_is_believed_to_run(
     usable = np.isfinite(np.where(left_out.is_pruned, np.nan, left_out.time_ms)).any(axis=1)
     assert usable.all()
     with threadpool_limits(1):
-        taught = Teacher(left_out, x, np.zeros(len(x)), seed=0)
+        taught = Teacher(left_out, x, np.zeros(len(x)), 0, QUICK)
         lesson = taught.measured.then(taught.label(x))
     assert lesson.support[:, column] == pytest.approx(np.ones(2 * len(x)))
 
@@ -139,12 +134,10 @@ def test_of_each_tree_only_the_nodes_are_kept_and_they_part_rows_as_before() -> 
 
 
 def test_problems_labelled_together_are_labelled_as_alone(costs: Costs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(teacher._BOOSTING, "max_iter", 10)
-    monkeypatch.setattr(teacher, "_FOR_BEST", {})
     monkeypatch.setattr(walk, "_BLOCK", 7)
     x = feature_matrix(costs.problems)
     with threadpool_limits(1):
-        taught = Teacher(costs, x, np.log(costs.best_ms), seed=0)
+        taught = Teacher(costs, x, np.log(costs.best_ms), 0, QUICK)
         together, one, rest = (taught.label(rows) for rows in (x[:20], x[:3], x[3:20]))
     for field in dataclasses.fields(together):
         assert np.array_equal(getattr(together, field.name), getattr(one.then(rest), field.name)), field.name

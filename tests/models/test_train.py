@@ -20,8 +20,8 @@ from conv_advisor.models.advisor import Advisor
 from conv_advisor.models.costs import from_table
 from conv_advisor.models.features import feature_matrix, features
 from conv_advisor.models.graft import nodes_of
-from conv_advisor.models.grow import Options
 from conv_advisor.models.judging import Score, judge
+from conv_advisor.models.options import Options
 from conv_advisor.models.registry import SHIPPED
 from conv_advisor.models.teacher import sample_like, saturate
 from conv_advisor.models.train import data_digest, fit_beside, train, training_set

@@ -11,7 +11,7 @@ import pytest
 from conv_advisor.models import walk_gpu
 from conv_advisor.models.costs import from_table
 from conv_advisor.models.fits import fit_each
-from conv_advisor.models.grow import Options
+from conv_advisor.models.options import Options
 from conv_advisor.models.train import train
 from conv_advisor.models.tree_file import TreeModel
 from conv_advisor.models.walk import ON_CORES

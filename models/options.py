@@ -1,0 +1,40 @@
+"""How to train: what a tree is allowed, and the teacher that it learns from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Options:
+    """What training takes its time for, and how large a tree it grows; the defaults are those of the trees that ship.
+
+    Parameters
+    ----------
+    n_sampled : int
+        Made-up problems for each dtype and layout, at the most.
+    max_leaves : int
+        Of each dtype and layout.
+    min_samples_leaf : int
+    measured_weight : float
+        What a measured problem counts, against 1 for a made-up one.
+    best_weight : float
+        What the spread of the best times counts in choosing a split, against 1 for the cost of one variant.
+    least_gain : float
+        A leaf of the ranking is split further, for the time alone, where that takes this much off the variance of the
+        log of the best time over all problems.
+    n_trees : int
+        Randomised trees of the teacher.
+    n_rounds, n_rounds_for_best : int
+        Of boosting the teacher: for the time of one variant, and for the best time.
+    """
+
+    n_sampled: int = 800_000
+    max_leaves: int = 4500
+    min_samples_leaf: int = 3
+    measured_weight: float = 3.0
+    best_weight: float = 0.05
+    least_gain: float = 1e-6
+    n_trees: int = 120
+    n_rounds: int = 150
+    n_rounds_for_best: int = 500
