@@ -44,6 +44,11 @@ class Backend(StrEnum):
         """The kind of device it runs on: ``cpu`` or ``cuda``."""
         return "cpu" if self is Backend.CPU else "cuda"
 
+    @property
+    def has_complete_rules(self) -> bool:
+        """Whether the rules and workspaces of its variants decide alone what runs; cuDNN refuses more than it says."""
+        return self in (Backend.CPU, Backend.CUDA)
+
 
 Rule = Callable[[ConvProblem, Device], str | None]
 """Why a variant does not apply, or None where it does: it then gives the right answer."""
@@ -111,6 +116,14 @@ class Launch:
     workspace_bytes: int = 0
     plan: dict[str, Any] = field(default_factory=dict)
     scratch: tuple[Scratch, ...] = ()
+
+
+def why_not(variant: Variant, problem: ConvProblem, device: Device) -> str | None:
+    """Why a variant does not compute a problem on a device, whatever the device's kind; None where it does."""
+    kind = variant.backend.device_kind
+    if kind != device.kind:
+        return f"it runs on {kind} devices, and {device.id} is {device.kind}"
+    return variant.why_not(problem, device)
 
 
 def no_workspace(_problem: ConvProblem) -> int:

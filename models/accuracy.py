@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +15,9 @@ from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels.reference import tolerance
 from conv_advisor.models.costs import is_of
 from conv_advisor.models.tree_file import TreeModel
+
+if TYPE_CHECKING:
+    from conv_advisor.data.summary import Summary
 
 SLOPES: Final = (0.0, 0.25, 0.5)
 """Powers of gemm_k that an error may grow with: none where rounding operands or the result decides, a half where sums
@@ -94,6 +97,15 @@ def expected_error(
     intercept, slope = law
     predicted = 2.0 ** (intercept + slope * math.log2(problem.gemm_k))
     return min(predicted, allowed), ErrorSource.PREDICTED
+
+
+def error_of(
+    laws: Mapping[str, Mapping[str, Any]], variant: str, problem: ConvProblem, known: Summary | None
+) -> tuple[float, ErrorSource]:
+    """How far a variant's y is from float64: measured on this layer, else as `expected_error` has it."""
+    if known is not None and known.max_error is not None:
+        return known.max_error, ErrorSource.MEASURED
+    return expected_error(laws, variant, problem)
 
 
 def _law(length: np.ndarray, error: np.ndarray) -> list[float]:

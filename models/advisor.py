@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,20 +14,18 @@ from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.catalog import VARIANTS
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Variant
+from conv_advisor.models.accuracy import error_of, laws_of
 from conv_advisor.models.candidates import (
     Candidate,
     Choice,
-    likely,
-    order,
-    over_limits,
-    predicted,
+    consider,
+    doubt,
+    rank,
     ranking,
-    refusal,
     scale,
-    workspace_of,
 )
 from conv_advisor.models.features import describe
-from conv_advisor.models.leaf import MIN_SUPPORT, Leaf, Row, least_ms, try_of
+from conv_advisor.models.leaf import Leaf, Row, is_expected, least_ms, try_of
 from conv_advisor.models.rules import Rules
 from conv_advisor.models.ties import levels
 from conv_advisor.models.tree_file import Step, TreeModel, path, walk
@@ -58,8 +56,8 @@ class Advice:
     model_id : str or None
         None where no model took part.
     ranking : tuple of Choice
-        By time; of equal times the measured first, then the one with less workspace, then a deterministic one.
-        Predicted times that cannot be told apart are equal (`models.ties`).
+        By time; of those that are tied, closer than they can be told apart (`models.ties`), the measured first, then
+        the one with less workspace, then a deterministic one, then the more accurate.
     excluded : tuple of Exclusion
         In the order of the catalogue.
     path : tuple of Step
@@ -117,6 +115,8 @@ class Advisor:
         self._tries = {name: each for name, variant in self._pool.items() if (each := try_of(variant, found))}
         self._column = {name: column for column, name in enumerate(model.variants)} if model else {}
         self._rows: dict[int, Row] = {}
+        missing = "the model does not know it" if model else f"there is no model of {found.id}"
+        self._unknown = f"not measured on this layer, and {missing}"
 
     def advise(
         self,
@@ -153,20 +153,16 @@ class Advisor:
             if reason is not None:
                 excluded.append(Exclusion(variant.id, reason))
                 continue
-            summary = measured.get(variant.id) if measured else None
-            if summary is None and leaf:
-                found = predicted(variant, problem, leaf, *limits)
-            else:
-                found = self._known(variant, problem, leaf, summary, *limits)
-            if isinstance(found, str):
-                excluded.append(Exclusion(variant.id, found))
-            else:
+            found = consider(variant, problem, leaf, measured.get(variant.id) if measured else None, *limits)
+            if isinstance(found, Candidate):
                 candidates.append(found)
+            else:
+                excluded.append(Exclusion(variant.id, found or self._unknown))
         if not candidates:
             raise _nothing_left(problem, self.device, {each.variant: each.reason for each in excluded})
         if leaf:
             scale(candidates, leaf)
-        ranked = ranking(candidates, leaf.row.spread if leaf else 0.0)
+        ranked = ranking(candidates, self._error_of(problem, measured or {}))
         return Advice(
             problem=problem,
             device_id=self.device.id,
@@ -176,6 +172,19 @@ class Advisor:
             path=tuple(path(self.model, values)) if self.model else (),
             trust=trust_in(self.model, problem, ranked),
         )
+
+    def doubts(self, problem: ConvProblem, measured: Mapping[str, Summary] | None = None) -> dict[str, str]:
+        """Why variants of the device will not run though their rules allow the problem; those alone that will not.
+
+        Parameters
+        ----------
+        problem : ConvProblem
+        measured : mapping of variant to Summary
+            What is known of this problem on this device.
+        """
+        leaf, measured = self._leaf(*describe(problem)), measured or {}
+        reasons = {name: doubt(variant, leaf, measured.get(name)) for name, variant in self._pool.items()}
+        return {name: reason for name, reason in reasons.items() if reason}
 
     def choose(
         self,
@@ -286,8 +295,16 @@ class Advisor:
         """Of variants of one predicted time those that apply, in the order of a ranking."""
         variants = [variant for name in names if not (variant := self._pool[name]).why_not(problem, self.device)]
         limits = max_workspace_bytes, is_deterministic
-        found = [predicted(variant, problem, leaf, *limits) for variant in variants]
-        return sorted((each for each in found if not isinstance(each, str)), key=order)
+        found = [consider(variant, problem, leaf, None, *limits) for variant in variants]
+        candidates = [each for each in found if isinstance(each, Candidate)]
+        if len(candidates) > 1:
+            errors = self._error_of(problem, {})
+            candidates.sort(key=lambda candidate: rank(candidate, errors))
+        return candidates
+
+    def _error_of(self, problem: ConvProblem, measured: Mapping[str, Summary]) -> Callable[[str], float]:
+        laws = laws_of(self.model)
+        return lambda variant: error_of(laws, variant, problem, measured.get(variant))[0]
 
     def _leaf(self, values: Sequence[float], flops: int, n_bytes: int) -> Leaf | None:
         if self.model is None:
@@ -310,7 +327,7 @@ class Advisor:
         for column, each in levels(log_slowdown, spread):
             levelled[column] = each
             name = model.variants[column]
-            if support[column] >= MIN_SUPPORT and name in self._tries:
+            if name in self._tries and is_expected(self._pool[name], support[column]):
                 found.setdefault(each, []).append(name)
         row = self._rows[place] = Row(
             column=self._column,
@@ -328,26 +345,6 @@ class Advisor:
             spread=spread,
         )
         return row
-
-    def _known(
-        self,
-        variant: Variant,
-        problem: ConvProblem,
-        leaf: Leaf | None,
-        summary: Summary | None,
-        max_workspace_bytes: int,
-        is_deterministic: bool,
-    ) -> Candidate | str:
-        """A variant of which something was measured, or nothing is predicted, with its time, or why it is out."""
-        workspace = workspace_of(variant, problem, leaf, summary)
-        reason = over_limits(variant, workspace, max_workspace_bytes, is_deterministic)
-        if reason:
-            return reason
-        if summary and summary.time_ms is not None:
-            return Candidate(variant, workspace, summary, summary.time_ms, summary.noise or 0.0)
-        if leaf is None:
-            return refusal(summary) or f"not measured on this layer, and there is no model of {self.device.id}"
-        return refusal(summary) or likely(variant, workspace, leaf)
 
 
 def _nothing_left(problem: ConvProblem, device: Device, reasons: Mapping[str, str] | None = None) -> NoAdvice:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from statistics import median
@@ -13,8 +14,8 @@ import msgspec
 from conv_advisor.data.measurement import Outcome
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.variant import Variant
-from conv_advisor.models.costs import is_tied
-from conv_advisor.models.leaf import MIN_SUPPORT, Leaf, unlikely
+from conv_advisor.models.leaf import Leaf, is_expected, too_seldom
+from conv_advisor.models.ties import level_ms
 
 if TYPE_CHECKING:
     from conv_advisor.data.summary import Summary
@@ -44,12 +45,12 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
     time_ms : float
     source : Source
     slowdown : float
-        Time against that of the best choice.
+        Time against that of the fastest choice.
     uncertainty : float
         Standard error of a measured time, relative; of a predicted one that of its slowdown, on layers never trained
         on.
     is_tied : bool
-        Closer to the best than they can be told apart.
+        Its time counts as the best one's (`models.ties`): something else decided between them.
     workspace_bytes : int or None
         None where unknown.
     is_deterministic : bool
@@ -79,55 +80,50 @@ class Candidate:
     uncertainty: float
 
 
-_UNKNOWN: Final = "not measured on this layer, and the model does not know it"
+def consider(
+    variant: Variant,
+    problem: ConvProblem,
+    leaf: Leaf | None,
+    summary: Summary | None,
+    max_workspace_bytes: int,
+    is_deterministic: bool,
+) -> Candidate | str | None:
+    """A variant whose rule allows a problem, with its time and workspace; why it is out; or None: its time is unknown.
 
-
-def predicted(
-    variant: Variant, problem: ConvProblem, leaf: Leaf, max_workspace_bytes: int, is_deterministic: bool
-) -> Candidate | str:
-    """A variant that applies and was not measured, with its predicted time, or why it is out."""
-    workspace = variant.workspace_bytes(problem)
-    if workspace is None:
-        workspace = leaf.workspace_bytes(variant.id)
-    if (is_deterministic and not variant.is_deterministic) or (workspace or 0) > max_workspace_bytes:
-        return over_limits(variant, workspace, max_workspace_bytes, is_deterministic) or ""
-    return likely(variant, workspace, leaf)
-
-
-def likely(variant: Variant, workspace_bytes: int | None, leaf: Leaf) -> Candidate | str:
-    """A variant with its predicted time, or why it will not run."""
-    row = leaf.row
-    column = row.column.get(variant.id)
-    if column is None:
-        return _UNKNOWN
-    if row.support[column] < MIN_SUPPORT:
-        return unlikely(row.support[column])
-    time_ms = leaf.best_ms * math.exp(row.log_slowdown[column])
-    return Candidate(variant, workspace_bytes, None, time_ms, row.spread)
-
-
-def workspace_of(variant: Variant, problem: ConvProblem, leaf: Leaf | None, summary: Summary | None) -> int | None:
-    """As measured, else as the variant computes it, else the most that the model expects."""
-    if summary and summary.workspace_bytes is not None:
-        return summary.workspace_bytes
-    exact = variant.workspace_bytes(problem)
-    return exact if exact is not None or leaf is None else leaf.workspace_bytes(variant.id)
-
-
-def over_limits(
-    variant: Variant, workspace_bytes: int | None, max_workspace_bytes: int, is_deterministic: bool
-) -> str | None:
-    """Why a variant is beyond the limits that were asked for; None where it is within."""
+    That it does not run counts before the workspace it would take, which the model makes up where it never ran.
+    """
     if is_deterministic and not variant.is_deterministic:
         return "not deterministic"
-    if workspace_bytes is not None and workspace_bytes > max_workspace_bytes:
-        return f"workspace is {workspace_bytes} bytes, above the limit of {max_workspace_bytes}"
-    return None
+    reason = doubt(variant, leaf, summary)
+    if reason:
+        return reason
+    workspace = summary.workspace_bytes if summary else None
+    if workspace is None:
+        workspace = variant.workspace_bytes(problem)
+    if workspace is None and leaf:
+        workspace = leaf.workspace_bytes(variant.id)
+    if workspace is not None and workspace > max_workspace_bytes:
+        return f"workspace is {workspace} bytes, above the limit of {max_workspace_bytes}"
+    if summary and summary.time_ms is not None:
+        return Candidate(variant, workspace, summary, summary.time_ms, summary.noise or 0.0)
+    if leaf is None or variant.id not in leaf.row.column:
+        return None
+    return Candidate(variant, workspace, None, leaf.time_ms(variant.id), leaf.row.spread)
 
 
-def refusal(summary: Summary | None) -> str | None:
-    """Why a variant that was tried did not run; None where it was not tried, or nothing speaks against it."""
-    if summary is None or summary.outcome in _NO_REFUSAL:
+def doubt(variant: Variant, leaf: Leaf | None, summary: Summary | None) -> str | None:
+    """Why a variant will not run that its rule allows: the device refused it on this layer, or it seldom ran nearby."""
+    if summary and summary.outcome is not Outcome.NOT_APPLICABLE:
+        return refusal(summary)
+    column = leaf.row.column.get(variant.id) if leaf else None
+    if leaf is None or column is None or is_expected(variant, leaf.row.support[column]):
+        return None
+    return too_seldom(leaf.row.support[column])
+
+
+def refusal(summary: Summary) -> str | None:
+    """Why a variant that was tried did not run; None where nothing speaks against it."""
+    if summary.outcome in _NO_REFUSAL:
         return None
     return f"{summary.outcome}: {summary.detail}" if summary.detail else str(summary.outcome)
 
@@ -148,39 +144,39 @@ def scale(candidates: list[Candidate], leaf: Leaf) -> None:
                 each.time_ms = best_ms
 
 
-def ranking(candidates: list[Candidate], spread: float) -> tuple[Choice, ...]:
-    """The candidates in order; those without a time of their own have this uncertainty."""
-    candidates.sort(key=order)
-    best = candidates[0]
-    best_ms, reach_ms = best.time_ms, best.time_ms * math.exp(spread)
+def ranking(candidates: Sequence[Candidate], error_of: Callable[[str], float]) -> tuple[Choice, ...]:
+    """The candidates in order: by the time that each counts as, then as `rank` says.
+
+    Parameters
+    ----------
+    candidates : sequence of Candidate
+        At least one.
+    error_of : callable (variant) -> float
+        How far the y of the variant of this id is from float64.
+    """
+    levels = level_ms([(each.time_ms, each.uncertainty if each.timed else None) for each in candidates])
+    ranked = sorted(zip(levels, candidates, strict=True), key=lambda pair: (pair[0], *rank(pair[1], error_of)))
+    least_ms = ranked[0][0]
     return tuple(
         [
             Choice(
                 each.variant.id,
                 each.time_ms,
                 Source.MEASURED if each.timed else Source.PREDICTED,
-                each.time_ms / best_ms,
+                each.time_ms / least_ms,
                 each.uncertainty,
-                _is_tied(each, best) if each.timed and best.timed else each.time_ms <= reach_ms,
+                level == least_ms,
                 each.workspace_bytes,
                 each.variant.is_deterministic,
                 each.timed.plan if each.timed else None,
             )
-            for each in candidates
+            for level, each in ranked
         ]
     )
 
 
-def order(each: Candidate) -> tuple[float, bool, float, bool, str]:
-    """What ranks candidates: time, measured before predicted, less workspace, deterministic, name."""
+def rank(each: Candidate, error_of: Callable[[str], float]) -> tuple[bool, float, bool, float, str]:
+    """What ranks candidates of one time: measured before predicted, less workspace, deterministic, accuracy, name."""
     variant, workspace = each.variant, each.workspace_bytes
     least_last = math.inf if workspace is None else workspace
-    return each.time_ms, each.timed is None, least_last, not variant.is_deterministic, variant.id
-
-
-def _is_tied(each: Candidate, best: Candidate) -> bool:
-    """Of two that were measured."""
-    assert each.timed  # noqa: S101 - or there is nothing to compare
-    if each is not best and each.timed.outcome is Outcome.PRUNED:  # its one sample says only that it is far behind
-        return False
-    return is_tied(each.time_ms, each.uncertainty, best.time_ms, best.uncertainty)
+    return each.timed is None, least_last, not variant.is_deterministic, error_of(variant.id), variant.id

@@ -13,7 +13,7 @@ from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Rule, Variant, left_to_ask, no_workspace
 
 MIN_SUPPORT: Final = 0.5
-"""A variant that is less likely to run than this is not advised unless it was measured."""
+"""A variant that is less likely to run than this is not advised, unless it was measured or its own rule says all."""
 
 _SURELY_ABOVE: Final = 1.25
 """A workspace predicted this many times above the limit of measurements is above it; below that, whether the variant is
@@ -77,7 +77,13 @@ def try_of(variant: Variant, device: Device) -> Try | None:
 
 
 @lru_cache(maxsize=4096)
-def unlikely(support: float) -> str:
+def is_expected(variant: Variant, support: float) -> bool:
+    """Whether a variant whose rule allows a problem is expected to run, where it so often ran nearby."""
+    return support >= MIN_SUPPORT or variant.backend.has_complete_rules
+
+
+@lru_cache(maxsize=4096)
+def too_seldom(support: float) -> str:
     """Why a variant that so often ran nearby is out."""
     return f"predicted as not supported: it is {support:.0%} likely to run"
 

@@ -11,11 +11,12 @@ import msgspec
 
 from conv_advisor.data.errors import ConvAdvisorError, NoAdvice
 from conv_advisor.data.problem import ConvProblem, Layout
-from conv_advisor.models.accuracy import ErrorSource, expected_error, laws_of
+from conv_advisor.models.accuracy import ErrorSource, error_of, laws_of
 from conv_advisor.models.advisor import Advice, Advisor, Exclusion
 from conv_advisor.models.candidates import Choice, Source
 from conv_advisor.models.costs import TIE_STANDARD_ERRORS
 from conv_advisor.models.features import features
+from conv_advisor.models.ties import level_ms
 from conv_advisor.models.tree_file import walk
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ class Point(msgspec.Struct, frozen=True):
     error_source : ErrorSource
     is_deterministic : bool
     is_on_front : bool
-        No other variant is at least as good in everything and better in something, beyond what can be told apart.
+        No other variant is at least as good in everything and better in something, beyond what can be told apart. The
+        advised one always is.
     """
 
     variant: str
@@ -156,11 +158,7 @@ def weigh(
     laws = laws_of(advisor.model)
     points, excluded = [], list(advice.excluded)
     for choice in advice.ranking:
-        summary = measured.get(choice.variant) if measured else None
-        if summary and summary.max_error is not None:
-            error, source = summary.max_error, ErrorSource.MEASURED
-        else:
-            error, source = expected_error(laws, choice.variant, advice.problem)
+        error, source = error_of(laws, choice.variant, advice.problem, (measured or {}).get(choice.variant))
         if bounds.max_error is not None and error > bounds.max_error:
             reason = f"error is up to {error:.2g} ({source}), above the limit of {bounds.max_error:.2g}"
             excluded.append(Exclusion(choice.variant, reason))
@@ -172,18 +170,37 @@ def weigh(
     if bounds.max_slowdown is not None:
         points, slow = _fast_enough(points, bounds.max_slowdown)
         excluded += slow
-    return Pareto(advice, _marked(points), tuple(excluded))
+    return Pareto(advice, _marked(points, counted_ms(advice.ranking)), tuple(excluded))
 
 
-def dominates(one: Point, other: Point) -> bool:
-    """Whether one is at least as good in everything and better in something, beyond what can be told apart."""
+def counted_ms(choices: Sequence[Choice | Point]) -> dict[str, float]:
+    """The time that each variant counts as, by its id: equal where two are tied (`models.ties`), as in a ranking."""
+    is_measured = [each.source is Source.MEASURED for each in choices]
+    times = [(each.time_ms, each.uncertainty if own else None) for each, own in zip(choices, is_measured, strict=True)]
+    return dict(zip([each.variant for each in choices], level_ms(times), strict=True))
+
+
+def dominates(one: Point, other: Point, time_ms: Mapping[str, float]) -> bool:
+    """Whether one is at least as good in everything and better in something, beyond what can be told apart.
+
+    Parameters
+    ----------
+    one, other : Point
+    time_ms : mapping of variant to float
+        What `counted_ms` gives. Of two that count as equally fast a guess is never as good as a measured one: so what a
+        ranking puts first, nothing dominates.
+    """
     workspace, others = (inf if each.workspace_bytes is None else each.workspace_bytes for each in (one, other))
     if workspace > others or one.is_deterministic < other.is_deterministic:
         return False
-    if one.max_error > SAME_ERROR * other.max_error or _is_faster(other, one):
+    time, other_time = time_ms[one.variant], time_ms[other.variant]
+    if time > other_time or (time == other_time and _is_guess(one) > _is_guess(other)):
+        return False
+    if one.max_error > SAME_ERROR * other.max_error:
         return False
     is_better = workspace < others or one.is_deterministic > other.is_deterministic
-    return is_better or other.max_error > SAME_ERROR * one.max_error or _is_faster(one, other)
+    is_better = is_better or other.max_error > SAME_ERROR * one.max_error
+    return is_better or (time < other_time and _is_faster(one, other))
 
 
 def other_layout(
@@ -262,25 +279,27 @@ def _fast_enough(points: Sequence[Point], max_slowdown: float) -> tuple[list[Poi
     return [point for point in points if point.variant not in slow], excluded
 
 
-def _marked(points: Sequence[Point]) -> tuple[Point, ...]:
+def _marked(points: Sequence[Point], time_ms: Mapping[str, float]) -> tuple[Point, ...]:
     """The points by time, with those on the front marked, and slowdowns against the fastest of them."""
     best_ms = min(point.time_ms for point in points)
     return tuple(
         msgspec.structs.replace(
             point,
             slowdown=point.time_ms / best_ms,
-            is_on_front=not any(dominates(other, point) for other in points),
+            is_on_front=not any(dominates(other, point, time_ms) for other in points),
         )
         for point in sorted(points, key=lambda point: point.time_ms)
     )
 
 
+def _is_guess(point: Point) -> bool:
+    return point.source is Source.PREDICTED
+
+
 def _is_faster(one: Point, other: Point) -> bool:
     """Whether one is faster by more than the noise of measurements, or than a prediction errs."""
     spreads = [_spread(point) for point in (one, other)]
-    predicted = [
-        spread for spread, point in zip(spreads, (one, other), strict=True) if point.source is Source.PREDICTED
-    ]
+    predicted = [spread for spread, point in zip(spreads, (one, other), strict=True) if _is_guess(point)]
     reach = max(predicted) if predicted else TIE_STANDARD_ERRORS * hypot(*spreads)
     return one.time_ms * exp(reach) < other.time_ms
 

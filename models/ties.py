@@ -1,9 +1,11 @@
-"""Predicted times that cannot be told apart, put level, so that workspace and determinism decide between them."""
+"""Times that cannot be told apart, put level, so that workspace, determinism and accuracy decide between them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Final
+
+from conv_advisor.models.costs import is_tied
 
 SHARE_OF_SPREAD: Final = 0.05
 """Predictions closer than this share of their spread are level.
@@ -43,3 +45,28 @@ def levels(log_slowdown: Sequence[float], spread: float) -> Iterator[tuple[int, 
         if log_slowdown[place] - leader > band:
             leader = log_slowdown[place]
         yield place, leader
+
+
+def level_ms(times: Sequence[tuple[float, float | None]]) -> list[float]:
+    """The time that each variant of a ranking counts as: measured ones level with the fastest of their group.
+
+    Parameters
+    ----------
+    times : sequence of (float, float or None)
+        Time in ms, and its relative standard error; None of a predicted time, which `level` has put level with its
+        like. An error of 1 or more is that of a single launch, which says only that the variant is far behind.
+
+    Returns
+    -------
+    list of float
+        In the same order. Equal where two are tied, which is so of any two of one group: so ties break no order.
+    """
+    levelled = [time_ms for time_ms, _ in times]
+    measured = [(time_ms, noise, place) for place, (time_ms, noise) in enumerate(times) if noise is not None]
+    leader_ms, leader_noise = 0.0, 1.0
+    for time_ms, noise, place in sorted(measured):
+        is_single = max(noise, leader_noise) >= 1
+        if is_single or not is_tied(time_ms, noise, leader_ms, leader_noise):
+            leader_ms, leader_noise = time_ms, noise
+        levelled[place] = leader_ms
+    return levelled

@@ -13,12 +13,15 @@ from conv_advisor.app.service.service import Service
 from conv_advisor.app.wire.schemas import AdviceParameters
 from conv_advisor.data.errors import ConvAdvisorError
 from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels import catalog
+from conv_advisor.kernels.variant import why_not
 from conv_advisor.models.advisor import Advice, Advisor
 from conv_advisor.models.batch import predict_many
 from conv_advisor.models.candidates import Source
 
 if TYPE_CHECKING:
     from conv_advisor.app.advice.asked import AskedAdvice
+    from conv_advisor.data.measurement import Device
     from conv_advisor.data.summary import Summary
 
 
@@ -88,6 +91,19 @@ def advise_alone(service: Service, problem: ConvProblem, limits: Limits, advisor
         return BestAlone(problem.short, *predicted, Source.PREDICTED, model_id, limits.device_id)
     best = _advise(advisor, problem, limits, measured).best
     return BestAlone(problem.short, best.variant, best.time_ms, best.source, model_id, limits.device_id)
+
+
+def why_not_each(service: Service, problem: ConvProblem, device_id: str) -> tuple[Device, dict[str, str]]:
+    """A device, and why those variants that do not run a problem there do not, by their ids.
+
+    Raises
+    ------
+    UnknownDevice, ModelRejected, StoreError
+    """
+    advisor, device = service.advisor(device_id), service.find_device(device_id)
+    measured = service.recall.summaries([problem], device_id).get(problem.key)
+    rules = {name: why_not(variant, problem, device) for name, variant in catalog.VARIANTS.items()}
+    return device, advisor.doubts(problem, measured) | {name: reason for name, reason in rules.items() if reason}
 
 
 def advise(

@@ -27,7 +27,7 @@ from conv_advisor.data.measurement import Device, Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels import catalog
 from conv_advisor.kernels.bench import BenchOptions
-from conv_advisor.kernels.variant import Variant
+from conv_advisor.kernels.variant import Variant, why_not
 
 Run = Callable[..., Awaitable[Any]]
 """Runs a task in the worker: takes the task and its arguments."""
@@ -139,14 +139,6 @@ async def convolve(service: Service, run: Run, order: Order) -> Convolution:
     if not best.is_good and best.measurement.outcome is not Outcome.WRONG_RESULT:
         raise _error_of(best.measurement, order.options)
     return Convolution(best, attempts, chosen_by)
-
-
-def why_not(variant: Variant, problem: ConvProblem, device: Device) -> str | None:
-    """Why a variant does not compute a problem on a device, whatever the device's kind; None where it does."""
-    kind = variant.backend.device_kind
-    if kind != device.kind:
-        return f"it runs on {kind} devices, and {device.id} is {device.kind}"
-    return variant.why_not(problem, device)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse
 
-from conv_advisor.app.convolve.convolution import why_not
+from conv_advisor.app.advice.advise import why_not_each
 from conv_advisor.app.routes.state import service_of
 from conv_advisor.app.wire.answers.catalogue import (
     DevicesAnswer,
@@ -30,16 +30,16 @@ router = APIRouter(tags=["catalogue"])
 
 @router.get("/v1/variants", responses=documented(400, 404, 503, answer=VariantsAnswer))
 async def list_variants(request: Request, asked: Annotated[VariantParameters, Query()]) -> JSONResponse:
-    """Every variant; with a layer, whether each computes it on the device and, if not, why not."""
+    """Every variant; with a layer, whether each runs it on the device and, if not, why not."""
     given = asked.given()
     if not given and asked.device is None:
         return JSONResponse({"variants": [variant_answer(variant) for variant in VARIANTS.values()]})
     service = service_of(request)
     problem = problem_from(given)
-    device = await asyncio.to_thread(service.find_device, asked.device or service.default_device_id())
-    answers = [
-        applicability_answer(variant, problem, why_not(variant, problem, device)) for variant in VARIANTS.values()
-    ]
+    device, reasons = await asyncio.to_thread(
+        why_not_each, service, problem, asked.device or service.default_device_id()
+    )
+    answers = [applicability_answer(variant, problem, reasons.get(name)) for name, variant in VARIANTS.items()]
     return JSONResponse({"variants": answers, "problem": problem_answer(problem), "device": device.id})
 
 

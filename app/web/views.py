@@ -17,7 +17,7 @@ from conv_advisor.data.problem import ConvProblem, Layout
 from conv_advisor.data.summary import Summary
 from conv_advisor.kernels.catalog import VARIANTS
 from conv_advisor.kernels.variant import Algorithm, Backend
-from conv_advisor.models.accuracy import ErrorSource, expected_error, laws_of
+from conv_advisor.models.accuracy import ErrorSource, error_of, laws_of
 from conv_advisor.models.advisor import Advice, Advisor, Exclusion
 from conv_advisor.models.candidates import Choice, Source
 from conv_advisor.models.explain import QUANTITIES, Decision, explain
@@ -257,7 +257,7 @@ def _rows(
         low_ms, high_ms = _interval(choice)
         predicted_ms = predicted.get(choice.variant) if is_measured else None
         variant = VARIANTS[choice.variant]
-        max_error, error_source = _error(laws, known.get(choice.variant), choice.variant, advice.problem)
+        max_error, error_source = error_of(laws, choice.variant, advice.problem, known.get(choice.variant))
         rows.append(
             Row(
                 place=place,
@@ -275,13 +275,6 @@ def _rows(
             )
         )
     return rows
-
-
-def _error(laws: _Laws, known: Summary | None, variant: str, problem: ConvProblem) -> tuple[float, ErrorSource]:
-    """How far y is off: measured on this layer, else what it stays below."""
-    if known is not None and known.max_error is not None:
-        return known.max_error, ErrorSource.MEASURED
-    return expected_error(laws, variant, problem)
 
 
 def _knobs(choice: Choice) -> str:

@@ -50,8 +50,13 @@ def recording(problem: ConvProblem) -> list[Measurement]:
 
 
 def small_tree(times_ms: dict[str, float], device: Device = GPU) -> tree_file.TreeModel:
-    """A tree of one decision, batch at most 64, that predicts these times on both sides."""
-    variants = [variant.id for variant in catalog.for_device_kind(device.kind)]
+    """A tree of one decision, batch at most 64, that predicts these times on both sides.
+
+    It expects no variant of a library to run that is not among them, and knows no other of ours, whose rules would be
+    believed.
+    """
+    pool = catalog.for_device_kind(device.kind)
+    variants = [each.id for each in pool if each.id in times_ms or not each.backend.has_complete_rules]
     best = min(times_ms.values())
     slowdown = np.array([math.log(times_ms.get(name, 9 * best) / best) for name in variants], np.float32)
     support = np.array([float(name in times_ms) for name in variants], np.float32)

@@ -25,8 +25,10 @@ from conv_advisor.data import networks
 from conv_advisor.data.errors import StoreError, WorkerError
 from conv_advisor.data.store import Store
 from conv_advisor.kernels.catalog import VARIANTS
-from tests.app.serving import FAST, LAYER, LEAN, Client, is_problem, serving
+from tests.app.serving import FAST, LAYER, LEAN, REFUSED, Client, is_problem, serving
 from tests.processes import eventually
+
+REFUSED_ON = "14-1-3-256-128"
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -54,6 +56,26 @@ def test_variants_say_whether_they_compute_a_layer_and_why_not(client: Client) -
     assert "5x5" in listed["cuda.winograd_fused"]["reason"]
     assert "cpu devices" in listed["cpu.direct"]["reason"]
     assert listed["cuda.gemm"]["workspace_bytes"] is not None
+
+
+def test_what_does_not_run_says_so_as_advice_does(client: Client) -> None:
+    is_problem(client.post("/v1/convolutions", json={"layer": REFUSED_ON, "variant": REFUSED}), 409, "not-supported")
+    for layer in (REFUSED_ON, "28-1-5-64-32"):
+        query = f"layer={layer}&device=fake-gpu"
+        advice = client.get(f"/v1/advice?{query}&max_workspace_bytes={2**62}").json()
+        out = {each["variant"]: each["reason"] for each in advice["excluded"]}
+        unknown = {name for name, reason in out.items() if "the model does not know it" in reason}
+        ranked = {choice["variant"] for choice in advice["ranking"]}
+        listed = {variant["id"]: variant for variant in client.get(f"/v1/variants?{query}").json()["variants"]}
+        ours = {name: variant for name, variant in listed.items() if variant["device_kind"] == "cuda"}
+        assert {name for name, variant in ours.items() if variant["applies"]} == ranked | unknown
+        said = {name: variant["reason"] for name, variant in ours.items() if not variant["applies"]}
+        assert said == {name: reason for name, reason in out.items() if name not in unknown}
+        assert listed["cudnn.gemm"]["reason"] == (
+            "not_supported: as recorded"
+            if layer == REFUSED_ON
+            else "predicted as not supported: it is 0% likely to run"
+        )
 
 
 def test_devices_say_who_owns_them_and_who_models_them(client: Client) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from conv_advisor.data.errors import CompileFailed, LaunchFailed, NotSupported, OutOfMemory
 from conv_advisor.data.measurement import Device
-from conv_advisor.data.problem import ConvProblem, DType
+from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.cudnn import library, plans
 from conv_advisor.kernels.cudnn.variants import (
     ENGINES,
@@ -23,9 +23,11 @@ from conv_advisor.kernels.cudnn.variants import (
     graph_engine_variant,
     legacy_id,
 )
-from conv_advisor.kernels.variant import Algorithm, Backend
+from conv_advisor.kernels.variant import Algorithm, Backend, left_to_ask
 
 H200 = Device(id="nvidia-h200", name="NVIDIA H200", kind="cuda", capability="9.0")
+A100 = Device(id="nvidia-a100", name="NVIDIA A100", kind="cuda", capability="8.0")
+NEVER_IMPLEMENTED = ("cudnn.direct", "cudnn.direct_tc")
 BY_ID = {variant.id: variant for variant in VARIANTS}
 ROOT = Path(__file__).parents[2]
 
@@ -76,9 +78,9 @@ def test_algorithms_stand_where_the_header_numbers_them() -> None:
 @pytest.mark.parametrize("dtype", DType)
 def test_fma_variants_take_every_dtype_and_tensor_cores_all_but_float32(dtype: DType) -> None:
     for variant in VARIANTS:
-        if variant.backend is Backend.CUDNN_LEGACY:
+        if variant.backend is Backend.CUDNN_LEGACY and variant.id not in NEVER_IMPLEMENTED:
             is_refused = variant.id.endswith("_tc") and dtype is DType.FLOAT32
-            why = variant.why_not(ConvProblem.parse("14-1-3-256-128", dtype=dtype), H200)
+            why = variant.why_not(ConvProblem.parse("14-1-3-256-128", dtype=dtype), A100)
             assert (why is not None) is is_refused, variant.id
 
 
@@ -104,7 +106,6 @@ def test_an_engine_of_tensor_cores_does_not_take_float32_and_an_unknown_one_is_a
         ("cudnn.fft_tiling", "512-1-33-1-1", {}, "longer than 32"),
         ("cudnn.fft_tiling", "512-1-1-1-1", {"s": 256}, None),
         ("cudnn.fft_tiling", "512-1-1-1-1", {"s": 257}, "longer than 256"),
-        ("cudnn.winograd", "14-1-3-8-8", {}, None),
         ("cudnn.winograd", "14-1-5-8-8", {}, "filter is 5x5"),
         ("cudnn.winograd_nonfused", "14-1-5-8-8", {}, "not accurate"),
         ("cudnn.graph.eng6", "14-1-5-8-8", {"dtype": "bfloat16"}, "not accurate"),
@@ -114,12 +115,28 @@ def test_an_engine_of_tensor_cores_does_not_take_float32_and_an_unknown_one_is_a
         ("cudnn.gemm", "14-1-3-8-8", {"stride_h": 2}, None),
         ("cudnn.gemm", "14-1-3-8-8", {"layout": "nhwc"}, "layout"),
         ("cudnn.implicit_gemm", "14-1-3-8-8", {"layout": "nhwc", "stride_h": 2, "dilation_w": 2, "groups": 4}, None),
-        ("cudnn.direct", "14-1-3-8-8", {"layout": "nhwc"}, None),
     ],
 )
 def test_documented_limits(variant_id: str, layer: str, changes: dict[str, object], said: str | None) -> None:
     why = reason(variant_id, layer, **changes)
     assert why is None if said is None else said in (why or "")
+
+
+@pytest.mark.parametrize("dtype", DType)
+@pytest.mark.parametrize("layout", Layout)
+def test_what_runs_nowhere_on_a_device_says_so_of_every_layer(dtype: DType, layout: Layout) -> None:
+    problem = ConvProblem.parse("14-1-3-8-8", dtype=dtype, layout=layout)
+    for variant_id in NEVER_IMPLEMENTED:
+        for device in (H200, A100):
+            assert BY_ID[variant_id].why_not(problem, device) is not None
+            assert left_to_ask(BY_ID[variant_id].why_not, problem, device) is None
+    for variant_id in ("cudnn.winograd", "cudnn.winograd_tc"):
+        assert BY_ID[variant_id].why_not(problem, H200) is not None
+        assert left_to_ask(BY_ID[variant_id].why_not, problem, H200) is None
+        assert left_to_ask(BY_ID[variant_id].why_not, problem, A100) is not None
+    assert "implements it for no device" in (reason("cudnn.direct", "14-1-3-8-8") or "")
+    assert "cuDNN refuses it for every layer" in (reason("cudnn.winograd", "14-1-3-8-8") or "")
+    assert BY_ID["cudnn.winograd"].why_not(ConvProblem.parse("14-1-3-8-8"), A100) is None
 
 
 def test_a_plan_name_is_read_and_written() -> None:

@@ -25,11 +25,17 @@ LEAST_MS = 0.5
 """The roofline of every problem here."""
 
 
-def _variant(variant_id: str, *rules: Rule, workspace_bytes: int | None = 0, is_deterministic: bool = True) -> Variant:
+def _variant(
+    variant_id: str,
+    *rules: Rule,
+    workspace_bytes: int | None = 0,
+    is_deterministic: bool = True,
+    backend: Backend = Backend.CUDA,
+) -> Variant:
     return Variant(
         id=variant_id,
         algorithm=Algorithm.DIRECT,
-        backend=Backend.CUDA,
+        backend=backend,
         is_deterministic=is_deterministic,
         why_not=all_of(*rules),
         workspace_bytes=lambda _problem: workspace_bytes,
@@ -42,7 +48,7 @@ CATALOGUE = {
     "cuda.big": _variant("cuda.big", workspace_bytes=2**20),
     "cuda.only_3x3": _variant("cuda.only_3x3", filter_is((3, 3)), workspace_bytes=None),
     "cuda.loose": _variant("cuda.loose", is_deterministic=False),
-    "cuda.shy": _variant("cuda.shy"),
+    "cuda.shy": _variant("cuda.shy", backend=Backend.CUDNN_GRAPH),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from conv_advisor.data.errors import NoAdvice
@@ -12,7 +13,7 @@ from conv_advisor.data.measurement import Device, Outcome
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.summary import Summary
 from conv_advisor.kernels.catalog import VARIANTS
-from conv_advisor.kernels.variant import Variant
+from conv_advisor.kernels.variant import Backend, Variant, unknown_workspace
 from conv_advisor.models.advisor import Advice, Advisor
 from conv_advisor.models.candidates import Source
 from tests.models import hand_made
@@ -87,9 +88,51 @@ def test_predicted_refusals_are_out_unless_measured(advisor: Advisor) -> None:
     assert advisor.advise(MIDDLE, measured=measured(shy=0.1, plain=1.0, only_3x3=1.0)).variant == "cuda.shy"
 
 
-def test_ties_are_within_the_spread(advisor: Advisor) -> None:
+def test_where_a_complete_rule_says_yes_the_variant_is_in_the_ranking_however_seldom_it_ran(advisor: Advisor) -> None:
+    ours = CATALOGUE | {"cuda.shy": replace(CATALOGUE["cuda.shy"], backend=Backend.CUDA)}
+    complete = Advisor(hand_made.model(), variants=ours)
+    assert "cuda.shy" in reasons(advisor.advise(MIDDLE))
+    found = {choice.variant: choice for choice in complete.advise(MIDDLE).ranking}
+    assert found["cuda.shy"].time_ms == pytest.approx(1.2 * found["cuda.plain"].time_ms)
+    assert list(complete.predict_order(MIDDLE)) == list(found)
+
+
+def shy_with_workspace(**arrays: Any) -> Advisor:
+    """An advisor whose tree makes a workspace up, as a share of the problem, for a variant that never ran."""
+    workspace = np.zeros((3, 5), np.float32)
+    workspace[:, 4] = 1e6
+    library = replace(CATALOGUE["cuda.shy"], workspace_bytes=unknown_workspace)
+    return Advisor(hand_made.model(workspace=workspace, **arrays), variants=CATALOGUE | {"cuda.shy": library})
+
+
+def test_a_variant_that_never_runs_says_so_and_not_what_workspace_is_made_up_for_it() -> None:
+    support = np.ones((3, 5), np.float32)
+    support[:, 4] = 0.0
+    never = shy_with_workspace(support=support)
+    assert reasons(never.advise(SMALL))["cuda.shy"] == "predicted as not supported: it is 0% likely to run"
+    assert never.doubts(SMALL) == {"cuda.shy": "predicted as not supported: it is 0% likely to run"}
+
+
+def test_what_was_refused_says_so_and_not_what_workspace_it_would_take() -> None:
+    known = measured(shy=None)
+    advisor = shy_with_workspace()
+    assert "above the limit" in reasons(advisor.advise(SMALL))["cuda.shy"]
+    assert reasons(advisor.advise(SMALL, measured=known))["cuda.shy"] == "not_supported: status 9"
+    assert advisor.doubts(SMALL, known) == {"cuda.shy": "not_supported: status 9"}
+    assert advisor.doubts(SMALL) == {}
+
+
+def test_what_was_refused_for_its_workspace_alone_is_believed_to_run_with_more(advisor: Advisor) -> None:
+    exceeded = summary("cuda.shy", outcome=Outcome.WORKSPACE_EXCEEDED, workspace_bytes=2**30)
+    known = {"cuda.shy": exceeded}
+    assert "cuda.shy" in order(advisor.advise(MIDDLE, max_workspace_bytes=2**30, measured=known))
+    out = reasons(advisor.advise(MIDDLE, max_workspace_bytes=2**30 - 1, measured=known))
+    assert out["cuda.shy"] == f"workspace is {2**30} bytes, above the limit of {2**30 - 1}"
+
+
+def test_tied_is_what_counts_as_equally_fast(advisor: Advisor) -> None:
     tied = {choice.variant: choice.is_tied for choice in advisor.advise(MIDDLE).ranking}
-    assert tied == {"cuda.plain": True, "cuda.only_3x3": True, "cuda.big": False, "cuda.loose": False}
+    assert tied == {"cuda.plain": True, "cuda.only_3x3": False, "cuda.big": False, "cuda.loose": False}
 
 
 def test_equal_times_go_by_workspace_then_determinism_then_name(advisor: Advisor) -> None:
@@ -112,6 +155,21 @@ def test_measured_medians_closer_than_their_noise_are_tied(advisor: Advisor) -> 
     advice = advisor.advise(SMALL, measured=measured(plain=0.3, loose=0.3005, big=0.4))
     tied = {choice.variant for choice in advice.ranking if choice.is_tied}
     assert tied == {"cuda.plain", "cuda.loose"}
+
+
+def test_of_measured_ties_the_one_with_less_workspace_is_advised(advisor: Advisor) -> None:
+    known = measured(big=0.3, plain=0.3005, loose=0.3001, only_3x3=0.4, shy=0.5)
+    advice = advisor.advise(SMALL, measured=known | {"cuda.big": summary("cuda.big", 0.3, workspace_bytes=2**20)})
+    assert order(advice) == ["cuda.plain", "cuda.loose", "cuda.big", "cuda.only_3x3", "cuda.shy"]
+    assert [choice.is_tied for choice in advice.ranking] == [True, True, True, False, False]
+    assert advice.best.slowdown == pytest.approx(0.3005 / 0.3), "against the fastest"
+
+
+def test_of_ties_that_cost_the_same_otherwise_the_more_accurate_is_advised(advisor: Advisor) -> None:
+    errors = {"cuda.plain": 4e-6, "cuda.shy": 1e-6, "cuda.big": 1e-6, "cuda.only_3x3": 1e-7}
+    known = {name: summary(name, 0.3, max_error=error) for name, error in errors.items()}
+    known["cuda.only_3x3"] = summary("cuda.only_3x3", 0.3, max_error=1e-7, workspace_bytes=8)
+    assert order(advisor.advise(SMALL, measured=known))[:4] == ["cuda.shy", "cuda.plain", "cuda.only_3x3", "cuda.big"]
 
 
 def test_a_pruned_variant_is_never_tied_though_its_one_sample_says_nothing_of_its_noise(advisor: Advisor) -> None:

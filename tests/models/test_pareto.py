@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,17 +13,35 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from conv_advisor.data.errors import NoAdvice
-from conv_advisor.data.problem import Layout
+from conv_advisor.data.measurement import Outcome
+from conv_advisor.data.problem import ConvProblem, Layout
+from conv_advisor.data.summary import Summary
 from conv_advisor.kernels.reference import tolerance
 from conv_advisor.models.accuracy import ErrorSource
 from conv_advisor.models.advisor import Advisor, Exclusion
 from conv_advisor.models.candidates import Source
 from conv_advisor.models.features import FEATURES
-from conv_advisor.models.pareto import SAME_ERROR, Bounds, Point, dominates, in_other_layout, other_layout, weigh
+from conv_advisor.models.pareto import (
+    SAME_ERROR,
+    Bounds,
+    Point,
+    counted_ms,
+    dominates,
+    in_other_layout,
+    other_layout,
+    weigh,
+)
 from conv_advisor.models.tree_file import with_card
 from tests.models import hand_made
-from tests.models.hand_made import CATALOGUE, LEAST_MS, SMALL
+from tests.models.hand_made import CATALOGUE, LEAST_MS, MIDDLE, POINTWISE, SMALL
 from tests.models.test_advisor import measured, summary
+
+
+def beats(one: Point, other: Point, *more: Point) -> bool:
+    """Whether one dominates another, where these are all that there is."""
+    named = [replace(each, variant=str(place)) for place, each in enumerate((one, other, *more))]
+    return dominates(named[0], named[1], counted_ms(named))
+
 
 POINT = Point("one", 1.0, Source.MEASURED, 1.0, 0.001, 1000, 1e-6, ErrorSource.MEASURED, True)
 
@@ -36,39 +56,39 @@ def advisor() -> Advisor:
     [{"time_ms": 0.9}, {"workspace_bytes": 999}, {"max_error": 0.49e-6}],
     ids=["faster", "smaller", "more accurate"],
 )
-def test_one_that_is_better_in_one_thing_and_as_good_in_the_others_dominates(better: dict) -> None:
-    assert dominates(replace(POINT, **better), POINT)
-    assert not dominates(POINT, replace(POINT, **better))
+def test_one_that_is_better_in_one_thing_and_as_good_in_the_others_beats(better: dict) -> None:
+    assert beats(replace(POINT, **better), POINT)
+    assert not beats(POINT, replace(POINT, **better))
     for cost in ({"time_ms": 1.2}, {"workspace_bytes": 2000}, {"max_error": 3e-6}, {"is_deterministic": False}):
         if cost.keys() != better.keys():
-            assert not dominates(replace(POINT, **better, **cost), POINT)
+            assert not beats(replace(POINT, **better, **cost), POINT)
 
 
 def test_determinism_counts_as_one_thing() -> None:
-    assert dominates(POINT, replace(POINT, is_deterministic=False))
-    assert not dominates(replace(POINT, is_deterministic=False), POINT)
+    assert beats(POINT, replace(POINT, is_deterministic=False))
+    assert not beats(replace(POINT, is_deterministic=False), POINT)
 
 
 def test_what_cannot_be_told_apart_is_no_advantage() -> None:
     tied = replace(POINT, time_ms=1.002, max_error=SAME_ERROR * 0.99e-6)
-    assert not dominates(POINT, tied)
-    assert not dominates(tied, POINT)
-    assert dominates(replace(tied, workspace_bytes=0), POINT), "level in time and error, and smaller"
-    assert dominates(POINT, replace(POINT, time_ms=1.003)), "beyond two standard errors of the difference"
+    assert not beats(POINT, tied)
+    assert not beats(tied, POINT)
+    assert beats(replace(tied, workspace_bytes=0), POINT), "level in time and error, and smaller"
+    assert beats(POINT, replace(POINT, time_ms=1.003)), "beyond two standard errors of the difference"
     guess = replace(POINT, source=Source.PREDICTED, uncertainty=0.1)
-    assert not dominates(guess, replace(guess, time_ms=1.1))
-    assert dominates(guess, replace(guess, time_ms=1.11))
-    assert not dominates(POINT, replace(guess, time_ms=1.1))
+    assert not beats(guess, replace(guess, time_ms=1.1))
+    assert beats(guess, replace(guess, time_ms=1.11))
+    assert not beats(POINT, replace(guess, time_ms=1.1))
 
 
 def test_a_single_launch_far_behind_is_behind() -> None:
-    assert dominates(POINT, replace(POINT, time_ms=5.0, uncertainty=1.0))
+    assert beats(POINT, replace(POINT, time_ms=5.0, uncertainty=1.0))
 
 
 def test_an_unknown_workspace_is_no_small_one() -> None:
     unknown = replace(POINT, workspace_bytes=None)
-    assert dominates(POINT, unknown)
-    assert not dominates(unknown, POINT)
+    assert beats(POINT, unknown)
+    assert not beats(unknown, POINT)
 
 
 points = st.builds(
@@ -87,9 +107,57 @@ points = st.builds(
 
 @given(st.lists(points, min_size=1, max_size=8))
 def test_there_is_a_front_whatever_the_points(some: list[Point]) -> None:
-    assert not any(dominates(one, one) for one in some)
-    assert not any(dominates(one, other) and dominates(other, one) for one in some for other in some)
-    assert any(not any(dominates(other, one) for other in some) for one in some)
+    named = [replace(each, variant=str(place)) for place, each in enumerate(some)]
+    time_ms = counted_ms(named)
+    assert not any(dominates(one, one, time_ms) for one in named)
+    assert not any(
+        dominates(one, other, time_ms) and dominates(other, one, time_ms) for one in named for other in named
+    )
+    assert any(not any(dominates(other, one, time_ms) for other in named) for one in named)
+
+
+summaries = st.builds(
+    summary,
+    variant=st.just(""),
+    time_ms=st.none() | st.sampled_from([0.5, 0.999, 1.0, 1.001, 1.002, 1.01, 2.0]),
+    noise=st.sampled_from([0.0, 0.0005, 0.001, 0.02, 1.0]),
+    workspace_bytes=st.none() | st.integers(0, 3),
+    max_error=st.none() | st.sampled_from([1e-7, 1.5e-7, 4e-7]),
+    outcome=st.sampled_from([Outcome.MEASURED, Outcome.PRUNED, Outcome.UNSTEADY, Outcome.NOT_SUPPORTED]),
+)
+slowdowns = st.sampled_from([1.0, 1.002, 1.004, 1.05, 1.2, 2.0])
+
+
+@given(
+    known=st.dictionaries(st.sampled_from(hand_made.VARIANTS), summaries),
+    logs=st.lists(slowdowns.map(math.log), min_size=5, max_size=5),
+    errors=st.lists(st.sampled_from([1e-7, 1.5e-7, 4e-7]), min_size=5, max_size=5),
+    problem=st.sampled_from([SMALL, MIDDLE, POINTWISE]),
+    limit=st.sampled_from([0, 2, 2**20, 2**30]),
+    is_deterministic=st.booleans(),
+    bounds=st.builds(Bounds, st.none() | st.just(2e-7), st.none() | st.sampled_from([1.0, 1.1, 3.0])),
+)
+def test_the_advised_variant_is_on_its_own_front_and_has_the_least_workspace_of_those_tied_with_it(
+    known: dict[str, Summary],
+    logs: list[float],
+    errors: list[float],
+    problem: ConvProblem,
+    limit: int,
+    is_deterministic: bool,
+    bounds: Bounds,
+) -> None:
+    arrays = {"log_slowdown": np.tile(np.array(logs, np.float32), (3, 1))}
+    laws = {name: {"float32": [math.log2(error), 0.0]} for name, error in zip(hand_made.VARIANTS, errors, strict=True)}
+    advisor = Advisor(with_card(hand_made.model(**arrays), errors=laws), variants=CATALOGUE)
+    limits: dict[str, Any] = {"max_workspace_bytes": limit, "is_deterministic": is_deterministic}
+    with suppress(NoAdvice):
+        advice = advisor.advise(problem, measured=known, **limits)
+        tied = [choice for choice in advice.ranking if choice.is_tied and choice.source is advice.best.source]
+        workspaces = [math.inf if each.workspace_bytes is None else each.workspace_bytes for each in tied]
+        assert workspaces[0] == min(workspaces)
+        assert advice.variant in [point.variant for point in weigh(advisor, advice, measured=known).front]
+        points = {point.variant: point for point in weigh(advisor, advice, measured=known, bounds=bounds).points}
+        assert advice.variant not in points or points[advice.variant].is_on_front
 
 
 def test_every_variant_of_the_ranking_is_weighed_and_the_front_is_that_by_hand(advisor: Advisor) -> None:

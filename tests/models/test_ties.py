@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conv_advisor.models.advisor import Advisor
-from conv_advisor.models.ties import SHARE_OF_SPREAD, level
+from conv_advisor.models.ties import SHARE_OF_SPREAD, level, level_ms
 from tests.models import hand_made
 from tests.models.hand_made import CATALOGUE, SMALL
 
@@ -33,6 +33,29 @@ def test_order_is_kept_and_nothing_moves_by_more_than_the_band(values: list[floa
     assert level(found, spread) == found
 
 
+def test_measured_times_closer_than_their_noise_count_as_the_fastest_of_them() -> None:
+    times = [(1.002, 0.001), (1.0, 0.001), (1.004, 0.001), (0.9, None), (1.0, None)]
+    assert level_ms(times) == [1.0, 1.0, 1.004, 0.9, 1.0]
+
+
+def test_a_single_launch_is_level_with_nothing() -> None:
+    assert level_ms([(1.0, 1.0), (1.1, 1.0), (1.2, 0.001), (1.2001, 0.001)]) == [1.0, 1.1, 1.2, 1.2]
+    assert level_ms([(1.0, 0.001), (1.001, 1.0)]) == [1.0, 1.001]
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 10), st.none() | st.floats(0, 1)), min_size=1, max_size=20))
+def test_counted_times_are_those_of_one_as_fast_and_keep_the_order(
+    times: list[tuple[float, float | None]],
+) -> None:
+    found = level_ms(times)
+    assert all(counted <= time_ms for counted, (time_ms, _) in zip(found, times, strict=True))
+    assert set(found) <= {time_ms for time_ms, _ in times}
+    assert min(found) == min(time_ms for time_ms, _ in times)
+    for kind in (True, False):
+        rows = sorted((row, counted) for row, counted in zip(times, found, strict=True) if (row[1] is None) is kind)
+        assert [counted for _, counted in rows] == sorted(counted for _, counted in rows)
+
+
 def advisor(slowdowns: list[float]) -> Advisor:
     """The advisor of the hand-made tree, whose first leaf predicts these."""
     logs = hand_made.arrays()["log_slowdown"]
@@ -52,7 +75,7 @@ def test_of_near_ties_the_one_with_less_workspace_is_advised() -> None:
 def test_what_is_told_apart_is_ranked_by_time() -> None:
     found = advisor([math.exp(1.2 * BAND), 1.0, 4.0, 4.0, 8.0]).advise(SMALL)
     assert [choice.variant for choice in found.ranking[:2]] == ["cuda.big", "cuda.plain"]
-    assert found.ranking[1].is_tied, "it is within the spread all the same"
+    assert not found.ranking[1].is_tied, "though it is within the spread"
 
 
 def test_of_near_ties_without_workspace_the_deterministic_one_is_advised() -> None:

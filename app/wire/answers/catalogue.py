@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 
 class VariantAnswer(TypedDict):
-    """One implementation; the last three say whether it computes the layer that was asked about."""
+    """One implementation; the last three say whether it runs the layer that was asked about, as advice has it.
+
+    It does not where its own rule says no, where the device refused it on this layer, or where the device's model
+    expects that it does.
+    """
 
     id: str
     algorithm: str
@@ -104,7 +108,7 @@ def variant_answer(variant: Variant) -> VariantAnswer:
 
 
 def applicability_answer(variant: Variant, problem: ConvProblem, reason: str | None) -> VariantAnswer:
-    """A variant, and the reason why it does not compute a problem; None where it does."""
+    """A variant, and the reason why it does not run a problem; None where it does."""
     workspace_bytes = variant.workspace_bytes(problem) if reason is None else None
     return {**variant_answer(variant), "applies": reason is None, "reason": reason, "workspace_bytes": workspace_bytes}
 
