@@ -69,6 +69,11 @@ def test_imports_flow_one_way() -> None:
     assert finished.returncode == 0, finished.stdout + finished.stderr
 
 
+def test_no_environment_is_kept() -> None:
+    kept = subprocess.run(["git", "ls-files", ".venv"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert kept.stdout == ""  # whoever fetches it would lose their own
+
+
 def test_every_module_says_what_it_is() -> None:
     silent = [
         path.relative_to(ROOT)
