@@ -26,6 +26,7 @@ from conv_advisor.app.settings import load_settings
 from conv_advisor.app.wire.body import Bytes, read
 from conv_advisor.app.wire.npy import write_npy
 from conv_advisor.app.wire.open_inference import LENGTH_HEADER, read_inference, write_inference
+from conv_advisor.app.wire.parts import Parts, PartsResponse
 from conv_advisor.app.wire.safetensors import write_safetensors
 from conv_advisor.data.measurement import Device, Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem
@@ -38,7 +39,7 @@ LONG_HEADERS: Final = [(b"x-request-id", b"0123456789abcdef"), *CAUTION]
 """Those that the service gives every answer."""
 MAX_BODY_BYTES: Final = 64 * 2**20
 
-Made = tuple[bytes, list[tuple[bytes, bytes]]]
+Made = tuple[Parts, dict[str, str]]
 
 
 async def raw(scope: Scope, receive: Receive, send: Send) -> None:
@@ -62,8 +63,8 @@ async def forms(scope: Scope, receive: Receive, send: Send) -> None:
         return
     request = Request(scope, receive)
     body = await read(request, MAX_BODY_BYTES)
-    made, headers = _FORMS[scope["path"]](request, body)
-    await _answer(send, made, headers)
+    parts, headers = _FORMS[scope["path"]](request, body)
+    await PartsResponse(parts, "application/octet-stream", headers)(scope, receive, send)
 
 
 def service() -> FastAPI:
@@ -89,20 +90,20 @@ def main() -> None:
 
 
 def _bytes(_request: Request, body: Bytes) -> Made:
-    return body.tobytes(), []
+    return (b"", body.data), {}
 
 
 def _safetensors(_request: Request, body: Bytes) -> Made:
     order = order_from_safetensors(body, load_settings())
     assert order.tensors is not None  # noqa: S101 - the benchmark sends some
     done = _done(order.problem, order.tensors[0])
-    return write_safetensors(order.tensors[0], convolution_metadata(done)), []
+    return write_safetensors(order.tensors[0], convolution_metadata(done)), {}
 
 
 def _npy(request: Request, body: Bytes) -> Made:
     order = order_from_npy(body, request.query_params, load_settings())
     assert order.tensors is not None  # noqa: S101 - the benchmark sends some
-    return write_npy(order.tensors[0]), []
+    return write_npy(order.tensors[0]), {}
 
 
 def _inference(request: Request, body: Bytes) -> Made:
@@ -111,8 +112,8 @@ def _inference(request: Request, body: Bytes) -> Made:
     assert order.tensors is not None  # noqa: S101 - the benchmark sends some
     y = order.tensors[0]
     head = {"model_name": "conv", "parameters": convolution_summary(_done(order.problem, y))}
-    content, json_bytes = write_inference(head, "y", y, is_binary=True)
-    return content, [(LENGTH_HEADER.lower().encode(), b"%d" % json_bytes)]
+    parts = write_inference(head, "y", y, is_binary=True)
+    return parts, {LENGTH_HEADER: str(len(parts[0]))}
 
 
 _FORMS: Final[dict[str, Callable[[Request, Bytes], Made]]] = {

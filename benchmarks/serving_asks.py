@@ -68,7 +68,7 @@ def tensors_of(x: np.ndarray, weight: np.ndarray) -> dict[str, tuple[bytes, dict
     return {
         "/bytes": (tensors, {}),
         "/safetensors": (save({"x": x, "weight": weight}), {}),
-        "/npy": (write_npy(x) + write_npy(weight), {}),
+        "/npy": (b"".join(write_npy(x) + write_npy(weight)), {}),
         "/inference": (head + tensors, {"Inference-Header-Content-Length": str(len(head))}),
     }
 

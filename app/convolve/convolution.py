@@ -183,13 +183,16 @@ class _Trial:
         """Try them all."""
         if self.order.tensors is None:
             return await self.random(variants)
-        return [await self.one(variant) for variant in variants]
+        attempts: list[Attempt] = []
+        for variant in variants:
+            _add(attempts, await self.one(variant))
+        return attempts
 
     async def until_good(self, variants: list[Variant]) -> list[Attempt]:
         """Try one after the other until one gives the right output."""
         attempts: list[Attempt] = []
         for variant in variants[:_MAX_TRIED]:
-            attempts.append(await self.one(variant))
+            _add(attempts, await self.one(variant))
             if attempts[-1].is_good:
                 break
         return attempts
@@ -204,6 +207,18 @@ class _Trial:
         if self.order.is_deterministic and not variant.is_deterministic:
             return "equal inputs may give unequal bits"
         return why_not(variant, self.order.problem, self.device)
+
+
+def _add(attempts: list[Attempt], attempt: Attempt) -> None:
+    """Note one more attempt; of every y only that of the best is kept."""
+    for place, other in enumerate(attempts):
+        if other.y is None or attempt.y is None:
+            continue
+        if attempt.rank < other.rank:
+            attempts[place] = Attempt(other.measurement)
+        else:
+            attempt = Attempt(attempt.measurement)
+    attempts.append(attempt)
 
 
 async def _try_advised(service: Service, trial: _Trial) -> tuple[list[Attempt], ChosenBy]:

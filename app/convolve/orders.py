@@ -10,7 +10,7 @@ import numpy as np
 
 from conv_advisor.app.convolve.convolution import ADVISED, Order
 from conv_advisor.app.settings import Settings
-from conv_advisor.app.wire.body import Bytes, parse_strings, parse_values
+from conv_advisor.app.wire.body import Bytes, Hold, parse_strings, parse_values
 from conv_advisor.app.wire.npy import read_npy
 from conv_advisor.app.wire.open_inference import Inference
 from conv_advisor.app.wire.safetensors import from_lists, read_safetensors
@@ -22,6 +22,9 @@ from conv_advisor.kernels.reference import HOST_DTYPE
 
 MAX_JSON_ELEMENTS: Final = 2**20
 """Elements of a y that is answered in JSON; a larger one goes as safetensors."""
+
+LISTS_COST: Final = 8
+"""Bytes that Python's lists of numbers take for one of the text, "1.5," or of a float32: 32 a number."""
 
 _IGNORED: Final = ("format",)
 """What libraries write into metadata of their own accord."""
@@ -81,12 +84,12 @@ def order_from_inference(asked: Inference, settings: Settings) -> Order:
     return _order(parameters, (asked.tensors["x"], asked.tensors["weight"]), settings)
 
 
-def check_answer(order: Order, settings: Settings, *, is_json: bool) -> None:
-    """Refuse a y too large to be sent.
+def hold_answer(order: Order, settings: Settings, held: Hold, *, is_json: bool) -> None:
+    """Refuse a y too large to be sent; hold any other beside the body that asks for it, which may be far shorter.
 
     Raises
     ------
-    InvalidProblem
+    InvalidProblem, QueueFull
     """
     problem = order.problem
     if order.tensors is None:
@@ -96,6 +99,17 @@ def check_answer(order: Order, settings: Settings, *, is_json: bool) -> None:
     if is_json and problem.y_bytes > MAX_JSON_ELEMENTS * problem.dtype.itemsize_bytes:
         allowed = f"at most {MAX_JSON_ELEMENTS} elements in JSON; Accept: application/vnd.safetensors has no such limit"
         raise InvalidProblem("y", problem.y_shape, allowed)
+    held.more(min(problem.y_bytes * LISTS_COST, settings.max_body_bytes) if is_json else problem.y_bytes)
+
+
+def hold_lists(count: int, settings: Settings, held: Hold) -> None:
+    """Hold what so many bytes of JSON become when they are lists of numbers.
+
+    Raises
+    ------
+    QueueFull
+    """
+    held.more(min(count * (LISTS_COST - 1), settings.max_body_bytes))
 
 
 def _order(asked: ConvolutionParameters, tensors: tuple[np.ndarray, np.ndarray] | None, settings: Settings) -> Order:

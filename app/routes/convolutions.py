@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from functools import partial
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
@@ -18,13 +19,20 @@ from conv_advisor.app.convolve.answers import (
     convolution_summary,
 )
 from conv_advisor.app.convolve.convolution import Convolution, Order, convolve
-from conv_advisor.app.convolve.orders import check_answer, order_from_json, order_from_npy, order_from_safetensors
+from conv_advisor.app.convolve.orders import (
+    hold_answer,
+    hold_lists,
+    order_from_json,
+    order_from_npy,
+    order_from_safetensors,
+)
 from conv_advisor.app.routes.state import service_of
 from conv_advisor.app.settings import Settings
 from conv_advisor.app.wire.body import Hold, announced_bytes, parse_json, read, require_media_type
 from conv_advisor.app.wire.documented import body_of
 from conv_advisor.app.wire.errors import documented
 from conv_advisor.app.wire.npy import write_npy
+from conv_advisor.app.wire.parts import PartsResponse
 from conv_advisor.app.wire.safetensors import write_safetensors
 from conv_advisor.app.wire.schemas import ConvolutionRequest
 
@@ -49,7 +57,7 @@ router = APIRouter(tags=["convolutions"])
     | {200: {"model": ConvolutionAnswer, "content": {SAFETENSORS: _BYTES, NPY: _BYTES}}},
     openapi_extra=body_of(ConvolutionRequest, *_BINARY),
 )
-async def run_convolution(request: Request) -> Response:
+async def run_convolution(request: Request, held: Annotated[Hold, Depends(hold_tensors)]) -> Response:
     """Run the advised variant, a named one, or all of them; answer y, the time with every sample, and the error.
 
     The body is safetensors with the tensors `x` and `weight` and the parameters as metadata; or the two as .npy, one
@@ -62,10 +70,15 @@ async def run_convolution(request: Request) -> Response:
     media_type = require_media_type(request, JSON, *_BINARY)
     preferred = SAFETENSORS if media_type == OCTETS else media_type
     wanted = _accepted(request.headers.get("accept", "*/*"), preferred)
-    with service.budget.hold(announced_bytes(request)) as held:
-        order = await _read_order(request, media_type, service.settings, held)
-        check_answer(order, service.settings, is_json=wanted == JSON)
-        return await asyncio.to_thread(_response, await carry_out(request, order), wanted)
+    order = await _read_order(request, media_type, service.settings, held)
+    hold_answer(order, service.settings, held, is_json=wanted == JSON)
+    return await asyncio.to_thread(_response, await carry_out(request, order), wanted)
+
+
+async def hold_tensors(request: Request) -> AsyncIterator[Hold]:
+    """What is held of a request's tensors, until its answer is sent."""
+    with service_of(request).budget.hold(announced_bytes(request)) as held:
+        yield held
 
 
 async def carry_out(request: Request, order: Order) -> Convolution:
@@ -83,6 +96,7 @@ async def carry_out(request: Request, order: Order) -> Convolution:
 async def _read_order(request: Request, media_type: str, settings: Settings, held: Hold) -> Order:
     body = await read(request, settings.max_body_bytes, held)
     if media_type == JSON:
+        hold_lists(len(body), settings, held)
         return await asyncio.to_thread(
             lambda: order_from_json(parse_json(ConvolutionRequest, body.tobytes()), settings)
         )
@@ -97,8 +111,8 @@ def _response(done: Convolution, wanted: str) -> Response:
         return JSONResponse(convolution_answer(done))
     if wanted == NPY:
         headers = {SUMMARY_HEADER: json.dumps(convolution_summary(done))}
-        return Response(write_npy(y), media_type=NPY, headers=headers)
-    return Response(write_safetensors(y, convolution_metadata(done)), media_type=SAFETENSORS)
+        return PartsResponse(write_npy(y), NPY, headers)
+    return PartsResponse(write_safetensors(y, convolution_metadata(done)), SAFETENSORS)
 
 
 def _accepted(accept: str, preferred: str) -> str:

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from importlib.metadata import version
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from conv_advisor.app.convolve.answers import convolution_summary
 from conv_advisor.app.convolve.convolution import Convolution
-from conv_advisor.app.convolve.orders import check_answer, order_from_inference
-from conv_advisor.app.routes.convolutions import carry_out
+from conv_advisor.app.convolve.orders import hold_answer, hold_lists, order_from_inference
+from conv_advisor.app.routes.convolutions import carry_out, hold_tensors
 from conv_advisor.app.routes.health import readiness
 from conv_advisor.app.routes.state import service_of
-from conv_advisor.app.wire.body import MAX_JSON_BYTES, announced_bytes, read, require_media_type, too_long
+from conv_advisor.app.wire.body import MAX_JSON_BYTES, Hold, read, require_media_type, too_long
 from conv_advisor.app.wire.errors import documented
 from conv_advisor.app.wire.open_inference import LENGTH_HEADER, Inference, read_inference, write_inference
+from conv_advisor.app.wire.parts import PartsResponse
 from conv_advisor.data.errors import UnknownModel
 
 MODEL: Final = "conv"
@@ -75,7 +76,7 @@ async def is_model_ready(request: Request, model: str) -> Response:
     responses=documented(400, 404, 409, 413, 415, 503, 504, 507),
     openapi_extra=_BODY,
 )
-async def infer(request: Request, model: str) -> Response:
+async def infer(request: Request, model: str, held: Annotated[Hold, Depends(hold_tensors)]) -> Response:
     """Convolve the inputs x and weight; the parameters of the request are those of POST /v1/convolutions.
 
     Tensors are JSON, or bytes after it (the extension binary_tensor_data); y comes back as outputs, or the parameter
@@ -85,13 +86,13 @@ async def infer(request: Request, model: str) -> Response:
     service = service_of(request)
     if "content-type" in request.headers:  # Triton's client sends none
         require_media_type(request, _JSON, _OCTETS)
-    with service.budget.hold(announced_bytes(request)) as held:
-        body = await read(request, service.settings.max_body_bytes, held)
-        json_bytes = _json_bytes(request, len(body))
-        asked = await asyncio.to_thread(read_inference, body, json_bytes, ("x", "weight"), "y")
-        order = order_from_inference(asked, service.settings)
-        check_answer(order, service.settings, is_json=not asked.is_binary)
-        return await asyncio.to_thread(_answer, await carry_out(request, order), asked)
+    body = await read(request, service.settings.max_body_bytes, held)
+    json_bytes = _json_bytes(request, len(body))
+    hold_lists(json_bytes, service.settings, held)
+    asked = await asyncio.to_thread(read_inference, body, json_bytes, ("x", "weight"), "y")
+    order = order_from_inference(asked, service.settings)
+    hold_answer(order, service.settings, held, is_json=not asked.is_binary)
+    return await asyncio.to_thread(_answer, await carry_out(request, order), asked)
 
 
 def _check_name(model: str) -> None:
@@ -112,7 +113,7 @@ def _answer(done: Convolution, asked: Inference) -> Response:
     assert done.best.y is not None  # noqa: S101 - tensors were given
     head: dict[str, Any] = {"model_name": MODEL, "parameters": convolution_summary(done)}
     head |= {"id": asked.id} if asked.id else {}
-    content, json_bytes = write_inference(head, "y", done.best.y, is_binary=asked.is_binary)
+    parts = write_inference(head, "y", done.best.y, is_binary=asked.is_binary)
     if not asked.is_binary:
-        return Response(content, media_type=_JSON)
-    return Response(content, media_type=_OCTETS, headers={LENGTH_HEADER: str(json_bytes)})
+        return PartsResponse(parts, _JSON)
+    return PartsResponse(parts, _OCTETS, {LENGTH_HEADER: str(len(parts[0]))})

@@ -104,7 +104,7 @@ class Service:
     def __init__(self, settings: Settings, open_engine: OpenEngine, timings: Path) -> None:
         self.settings = settings
         longest = settings.max_body_bytes
-        self.budget = Budget(BODIES_AT_ONCE * longest, longest)
+        self.budget = Budget(BODIES_AT_ONCE * longest, 2 * longest)  # of tensors: x and weight, then y
         self._json_budget = Budget(BODIES_AT_ONCE * longest, longest)  # so that tensors keep no advice out
         self.registry = Registry(settings.models_home)
         self.device: Device | None = None
@@ -199,8 +199,7 @@ class Service:
         future = asyncio.wrap_future(engine.submit(task, *args, deadline_s=deadline_s))
         hung_up = asyncio.ensure_future(request.receive())
         try:
-            both: set[asyncio.Future[Any]] = {future, hung_up}
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((future, hung_up), return_when=asyncio.FIRST_COMPLETED)
             if not future.done():
                 raise ClientGone
             if future.cancelled():
@@ -209,6 +208,7 @@ class Service:
         finally:
             hung_up.cancel()
             future.cancel()
+            del future, hung_up  # an error holds this frame, which must not hold the error: it has a caller's tensors
 
     def workers(self) -> dict[str, AnyEngine | None]:
         """The engines by what they are for; None where one is not open yet."""

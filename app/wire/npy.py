@@ -18,6 +18,7 @@ from conv_advisor.data.errors import InvalidTensor
 
 if TYPE_CHECKING:
     from conv_advisor.app.wire.body import Bytes
+    from conv_advisor.app.wire.parts import Parts
 
 MAX_HEADER_BYTES: Final = 1024
 """NumPy writes 128 bytes where there are four dimensions."""
@@ -71,13 +72,13 @@ def read_npy(body: Bytes, names: tuple[str, ...]) -> dict[str, np.ndarray]:
     return tensors
 
 
-def write_npy(y: np.ndarray) -> bytes:
-    """One array."""
+def write_npy(y: np.ndarray) -> Parts:
+    """One array: its header, and its own bytes."""
     descr = next(name for name, dtype in _DTYPES.items() if dtype == y.dtype).decode()
     header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {y.shape}, }}".encode()
     padding = -(len(_MAGIC) + 4 + len(header) + 1) % _ALIGNMENT
     header += b" " * padding + b"\n"
-    return b"".join((_MAGIC, b"\x01\x00", len(header).to_bytes(2, "little"), header, as_bytes(y)))
+    return b"".join((_MAGIC, b"\x01\x00", len(header).to_bytes(2, "little"), header)), as_bytes(y)
 
 
 def _header(name: str, data: Bytes) -> tuple[np.dtype[Any], tuple[int, ...], int]:

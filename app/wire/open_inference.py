@@ -18,6 +18,7 @@ from conv_advisor.data.errors import InvalidTensor
 
 if TYPE_CHECKING:
     from conv_advisor.app.wire.body import Bytes
+    from conv_advisor.app.wire.parts import Parts
 
 LENGTH_HEADER: Final = "Inference-Header-Content-Length"
 """Of the JSON, where bytes follow it."""
@@ -120,8 +121,8 @@ def read_inference(body: Bytes, json_bytes: int, names: tuple[str, ...], output:
     return Inference(asked.id, tensors, own, is_binary is True)
 
 
-def write_inference(head: dict[str, Any], name: str, y: np.ndarray, *, is_binary: bool) -> tuple[bytes, int]:
-    """An answer, and how much of it is JSON.
+def write_inference(head: dict[str, Any], name: str, y: np.ndarray, *, is_binary: bool) -> Parts:
+    """An answer: its JSON, and the tensor's bytes, of which there are none where the JSON has its numbers.
 
     Parameters
     ----------
@@ -133,9 +134,9 @@ def write_inference(head: dict[str, Any], name: str, y: np.ndarray, *, is_binary
     if not is_binary:
         # JSON has no NaN and no infinities: the protocol leaves them out, and null stands for them.
         text = msgspec.json.encode(head | {"outputs": [output | {"data": y.astype(np.float64).ravel().tolist()}]})
-        return text, len(text)
+        return text, memoryview(b"")
     text = msgspec.json.encode(head | {"outputs": [output | {"parameters": {_SIZE: y.nbytes}}]})
-    return b"".join((text, as_bytes(y))), len(text)
+    return text, as_bytes(y)
 
 
 def _tensor(given: _Input, data: Bytes) -> tuple[np.ndarray, int]:

@@ -14,6 +14,7 @@ from conv_advisor.data.errors import InvalidTensor
 
 if TYPE_CHECKING:
     from conv_advisor.app.wire.body import Bytes
+    from conv_advisor.app.wire.parts import Parts
 
 MAX_HEADER_BYTES: Final = 64 * 1024
 """Two tensors and thirty parameters take under 2 KiB."""
@@ -66,13 +67,13 @@ def read_safetensors(body: Bytes, names: tuple[str, ...]) -> tuple[dict[str, np.
     return tensors, metadata
 
 
-def write_safetensors(y: np.ndarray, metadata: Mapping[str, str]) -> bytes:
-    """One tensor, ``y``, with its metadata; the library copies the data twice, this once."""
+def write_safetensors(y: np.ndarray, metadata: Mapping[str, str]) -> Parts:
+    """One tensor, ``y``, with its metadata: the header, and y's own bytes; the library copies them twice."""
     stored = next(name for name, dtype in STORED.items() if dtype == y.dtype)
     entry = {"dtype": stored, "shape": y.shape, "data_offsets": [0, y.nbytes]}
     header = json.dumps({"__metadata__": dict(metadata), "y": entry}, separators=(",", ":")).encode()
     header += b" " * (-len(header) % 8)
-    return b"".join((len(header).to_bytes(8, "little"), header, as_bytes(y)))
+    return len(header).to_bytes(8, "little") + header, as_bytes(y)
 
 
 def as_bytes(array: np.ndarray) -> memoryview:

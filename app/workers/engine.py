@@ -114,7 +114,7 @@ class Engine:
                 raise QueueFull(f"{len(self._waiting)} jobs wait for {self.device_id} already")
             self._waiting.append(job)
             self._changed.notify_all()
-        job.future.add_done_callback(lambda future: self._drop(job) if future.cancelled() else None)
+        job.future.add_done_callback(self._drop_cancelled)
         return job.future
 
     def run(self, task: Callable[..., T], *args: Any, deadline_s: float, on_progress: OnProgress | None = None) -> T:
@@ -180,13 +180,20 @@ class Engine:
     ) -> None:
         self.close()
 
-    def _drop(self, job: _Job) -> None:
-        """Take a cancelled job out of the queue, or out of the child that runs it."""
+    def _drop_cancelled(self, future: Future[Any]) -> None:
+        """Take a cancelled job out of the queue, or out of the child that runs it.
+
+        A future keeps its callbacks: one that held the job would keep the tensors that go in and come out of it until
+        a collection of garbage.
+        """
+        if not future.cancelled():
+            return
         with self._changed:
-            if job in self._waiting:
-                self._waiting.remove(job)
-                job.future.set_running_or_notify_cancel()
-            elif self._running and self._running[0] is job:
+            waiting = next((job for job in self._waiting if job.future is future), None)
+            if waiting:
+                self._waiting.remove(waiting)
+                future.set_running_or_notify_cancel()
+            elif self._running and self._running[0].future is future:
                 self._running[1].kill()
 
     def _supervise(self) -> None:
@@ -196,6 +203,7 @@ class Engine:
             job = self._next_job()
             if job:
                 self._execute(job)
+            del job  # the next may be long in coming
         for child in (self._child, self._spare):
             if child:
                 child.bury()
@@ -331,10 +339,14 @@ def resolve_device(device: str, *, start_timeout_s: float = 60.0) -> str:
 
 
 def settle(future: Future[Any], result: Any, error: BaseException | None) -> None:
-    """Give a future its result or its error, unless it was cancelled."""
+    """Give a future its result or its error, unless it was cancelled.
+
+    The error comes without the frames that it passed: they hold the job, and with it the future that holds the error.
+    """
     if not future.set_running_or_notify_cancel():
         return
     if error is None:
         future.set_result(result)
     else:
+        error.__traceback__ = error.__context__ = None
         future.set_exception(error)

@@ -51,9 +51,11 @@ def main() -> None:
             return
         pipe.send(("taken",))
         reply = _answer(message)
+        del message
         _send(pipe, reply)
         if reply[0] == "fatal":
             return
+        del reply  # what it holds may be large, and the next task long in coming
 
 
 def report_progress(fraction: float, message: str) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, wait
 from pathlib import Path
 
@@ -260,6 +262,23 @@ def parent_of(entry: Path) -> int:
         return int((entry / "stat").read_text().rpartition(")")[2].split()[1])
     except (FileNotFoundError, ProcessLookupError):
         return 0
+
+
+@pytest.mark.parametrize("task", [fakes.total, fakes.refuse])
+def test_what_goes_into_a_job_and_comes_out_is_freed_without_a_collection_of_garbage(
+    shared: Engine, task: Callable[..., object]
+) -> None:
+    gc.disable()
+    try:
+        given = fakes.zeros(8)
+        future = shared.submit(task, given, deadline_s=30)
+        wait([future])
+        result = shared.run(fakes.zeros, 8, deadline_s=30)
+        kept = weakref.ref(given), weakref.ref(future), weakref.ref(result)
+        del given, future, result
+        assert eventually(lambda: [each() for each in kept] == [None] * 3, within_s=10)
+    finally:
+        gc.enable()
 
 
 def test_the_workers_output_stays_off_standard_output():

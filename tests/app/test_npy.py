@@ -51,7 +51,7 @@ def test_what_numpy_writes_is_read_without_a_copy(dtype: np.dtype, version: tupl
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_what_is_written_is_what_numpy_reads_and_writes(dtype: np.dtype) -> None:
     y = np.array([1.5, -np.inf, np.nan, 3]).reshape(1, 1, 2, 2).astype(dtype)
-    content = write_npy(y[:, :, ::-1])
+    content = b"".join(write_npy(y[:, :, ::-1]))
     found = np.load(io.BytesIO(content), allow_pickle=False)
     assert found.tobytes() == y[:, :, ::-1].tobytes()
     assert found.shape == y.shape

@@ -48,22 +48,22 @@ def test_numbers_may_be_flat_or_nested_and_beside_bytes(data: Any) -> None:
 @pytest.mark.parametrize(("datatype", "dtype"), DATATYPES.items())
 def test_every_type_goes_both_ways(datatype: str, dtype: np.dtype) -> None:
     y = np.array([1.5, -2, 0.25, 3]).reshape(1, 1, 2, 2).astype(dtype)
-    content, json_bytes = write_inference({"model_name": "conv"}, "y", y, is_binary=True)
-    head = json.loads(content[:json_bytes])
+    text, data = write_inference({"model_name": "conv"}, "y", y, is_binary=True)
+    head = json.loads(text)
     size = {"binary_data_size": y.nbytes}
     output = {"name": "y", "datatype": datatype, "shape": [1, 1, 2, 2], "parameters": size}
     assert head == {"model_name": "conv", "outputs": [output]}
     inputs = [{**head["outputs"][0], "name": name} for name in ("x", "weight")]
-    found = read({"inputs": inputs}, content[json_bytes:] * 2)
+    found = read({"inputs": inputs}, bytes(data) * 2)
     np.testing.assert_array_equal(found.tensors["x"], y)
     assert found.tensors["weight"].dtype == dtype
 
 
 def test_an_answer_in_numbers_is_json_alone() -> None:
     y = np.array([1.5, np.nan, np.inf, 3], ml_dtypes.bfloat16).reshape(1, 1, 2, 2)
-    content, json_bytes = write_inference({}, "y", y, is_binary=False)
-    assert json_bytes == len(content)
-    (output,) = json.loads(content)["outputs"]
+    text, data = write_inference({}, "y", y, is_binary=False)
+    assert len(data) == 0
+    (output,) = json.loads(text)["outputs"]
     assert output == {"name": "y", "datatype": "BF16", "shape": [1, 1, 2, 2], "data": [1.5, None, None, 3]}
 
 

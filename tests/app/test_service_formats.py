@@ -34,7 +34,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 
 
 def npy(*arrays: np.ndarray) -> bytes:
-    return b"".join(map(write_npy, arrays))
+    return b"".join(part for array in arrays for part in write_npy(array))
 
 
 def inference(problem: ConvProblem, *tensors: np.ndarray, **more: Any) -> tuple[bytes, dict[str, str]]:

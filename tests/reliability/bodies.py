@@ -97,7 +97,7 @@ def originals() -> dict[str, tuple[Sent, ...]]:
             _safetensors(save({"x": half[0], "weight": half[1]}, {"pad_h": "1", "pad_w": "1", "format": "np"})),
         ),
         "npy": tuple(
-            Sent(f"{_CONVOLUTIONS}?pad=1", {"content-type": "application/x-npy"}, write_npy(a) + write_npy(b))
+            Sent(f"{_CONVOLUTIONS}?pad=1", {"content-type": "application/x-npy"}, b"".join(write_npy(a) + write_npy(b)))
             for a, b in ((x, weight), half)
         ),
         "oip": (_inference(x, weight, is_binary=True), _inference(x, weight, is_binary=False)),

@@ -17,6 +17,7 @@ from typing import Any, Final
 import httpx
 
 from conv_advisor.app.settings import PREFIX
+from conv_advisor.data.problem import ConvProblem
 from conv_advisor.models.tree_file import TreeModel
 from tests.app.serving import LARGE, SMALL, TIMES_MS, keep_tree, small_tree
 from tests.processes import eventually
@@ -63,11 +64,22 @@ class Server:
 
 @contextmanager
 def running(
-    home: Path, *, pace_s: float = 0.0, model: TreeModel | None = _TREE, **settings: object
+    home: Path,
+    *problems: ConvProblem,
+    pace_s: float = 0.0,
+    model: TreeModel | None = _TREE,
+    descriptors: int | None = None,
+    **settings: object,
 ) -> Iterator[Server]:
-    """A server on a device that replays two layers, once it lacks nothing, but for a tree where none is given."""
+    """A server on a device that replays two layers and these problems, once it is ready but for a tree not given.
+
+    Parameters
+    ----------
+    descriptors : int, optional
+        How many files and sockets it may have open.
+    """
     home.mkdir(parents=True, exist_ok=True)
-    write_recording(home / "recording.parquet", SMALL, LARGE)
+    write_recording(home / "recording.parquet", SMALL, LARGE, *problems)
     if model:
         keep_tree(home, model)
     with socket.socket() as free:
@@ -78,7 +90,9 @@ def running(
     environment = os.environ | {f"{PREFIX}HOME": str(home), PACE: str(pace_s)} | given
     module = [sys.executable, "-m", "tests.reliability.faulty", str(home / "recording.parquet")]
     with (home / "server.log").open("ab") as log:
-        process = subprocess.Popen([*module, "serve", "--port", str(port)], env=environment, stdout=log, stderr=log)
+        limit = [] if descriptors is None else ["prlimit", f"--nofile={descriptors}"]
+        command = [*limit, *module, "serve", "--port", str(port)]
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=_ANSWER_S) as http:
         server = Server(process, port, http, home)
         try:

@@ -222,17 +222,20 @@ class ClusterEngine:
                 raise QueueFull(f"{len(self._waiting)} jobs wait for {self.device_id} already")
             self._waiting.append(job)
             self._changed.notify_all()
-        job.future.add_done_callback(lambda future: self._drop(job) if future.cancelled() else None)
+        job.future.add_done_callback(self._drop_cancelled)
         return job.future
 
-    def _drop(self, job: Job) -> None:
-        """Take a cancelled job out of the queue, or out of the worker that runs it."""
+    def _drop_cancelled(self, future: Future[Any]) -> None:
+        """Take a cancelled job out of the queue, or out of the worker that runs it; as `Engine` does, it holds none."""
+        if not future.cancelled():
+            return
         with self._changed:
-            if job in self._waiting:
-                self._waiting.remove(job)
-                job.future.set_running_or_notify_cancel()
+            waiting = next((job for job in self._waiting if job.future is future), None)
+            if waiting:
+                self._waiting.remove(waiting)
+                future.set_running_or_notify_cancel()
             for lane in self._lanes.values():
-                if lane.job is job:
+                if lane.job and lane.job.future is future:
                     lane.wake()
 
     def _ready(self) -> list[Lane]:
