@@ -47,6 +47,11 @@ _TLS_CAUTION: Final = (*CAUTION, (b"strict-transport-security", b"max-age=315360
 _CAUTION_NAMES: Final = frozenset(name for name, _ in CAUTION)
 
 
+def caution(scheme: str | None) -> tuple[tuple[bytes, bytes], ...]:
+    """`CAUTION`, over TLS with what keeps browsers to it."""
+    return _TLS_CAUTION if scheme == "https" else CAUTION
+
+
 class Border:
     """Refuses what was sent to another name, by another site's page, or too long; marks and counts every answer.
 
@@ -83,7 +88,7 @@ class Border:
             return
         headers = {name: value for name, value in reversed(scope["headers"]) if name in _READ}
         request_id = _request_id(headers.get(b"x-request-id", b""))
-        all_caution = _TLS_CAUTION if scope.get("scheme") == "https" else CAUTION
+        all_caution = caution(scope.get("scheme"))
         start, status = time.perf_counter(), 0
 
         async def send_marked(message: Message) -> None:
@@ -92,10 +97,10 @@ class Border:
                 status = message["status"]
                 given = message.get("headers", ())
                 names = [name for name, _ in given]
-                caution = all_caution
+                added = all_caution
                 if not _CAUTION_NAMES.isdisjoint(names):
-                    caution = tuple(each for each in caution if each[0] not in names)
-                message["headers"] = [*given, (b"x-request-id", request_id), *caution]
+                    added = tuple(each for each in added if each[0] not in names)
+                message["headers"] = [*given, (b"x-request-id", request_id), *added]
             elif status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE and not message.get("more_body"):
                 await send({**message, "more_body": True})
                 await _linger(receive)

@@ -16,6 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 import uvicorn
 from uvicorn.config import STARTUP_FAILURE
 
+from conv_advisor.app.server.patience import Patience, most_connections
+from conv_advisor.app.server.protocol import Protocol
+
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
@@ -61,6 +64,7 @@ class Server(uvicorn.Server):
 
     def __init__(self, config: uvicorn.Config, on_stop: Callable[[], None], on_late: Callable[[], None]) -> None:
         super().__init__(config)
+        self.server_state = self._patience = Patience(most_connections())
         self._on_stop = on_stop
         self._on_late = on_late
 
@@ -70,6 +74,12 @@ class Server(uvicorn.Server):
         gc.collect()
         gc.freeze()
         gc.set_threshold(_ALLOCATIONS)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Once a second, end what has waited too long for its client; uvicorn ticks ten times."""
+        if counter % 10 == 0:
+            self._patience.give_up()
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Answer what was accepted, within `LAST_REQUESTS_S`, `LAST_WORK_S` and a little more."""
@@ -110,7 +120,8 @@ def run(app: FastAPI, **options: Any) -> None:
     **options
         Of `uvicorn.Config`.
     """
-    config = uvicorn.Config(app, timeout_graceful_shutdown=int(LAST_WORK_S + _LAST_ANSWERS_S), **options)
+    grace_s = int(LAST_WORK_S + _LAST_ANSWERS_S)
+    config = uvicorn.Config(app, http=Protocol, ws="none", timeout_graceful_shutdown=grace_s, **options)
 
     def on_stop() -> None:  # the service is made when the server has started
         app.state.service.stop_soon()

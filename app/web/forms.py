@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from conv_advisor.app.wire.body import too_long
+from conv_advisor.app.wire.body import arriving, too_long
 from conv_advisor.app.wire.schemas import LAYER, AdviceParameters, problem_from
 from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.problem import ConvProblem, DType, Layout
@@ -123,7 +123,7 @@ async def read_form(request: Request) -> dict[str, str]:
         413
     """
     body = bytearray()
-    async for chunk in request.stream():
+    async for chunk in arriving(request):
         body += chunk
         if len(body) > MAX_FORM_BYTES:
             raise HTTPException(413, too_long(MAX_FORM_BYTES))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import mmap
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ MAX_JSON_BYTES: Final = 8 * 2**20
 """Longest JSON body: ten thousand layers with every field named take 3 MiB. Tensors of any size go as safetensors."""
 LONGEST_PAUSE_S: Final = 10.0
 """Between two parts of a body: on the way through a network that loses packets a second or two is usual."""
+LEAST_BYTES_PER_S: Final = 4096
+"""Of a body, but for `LONGEST_PAUSE_S` in all: a client that sends a byte at a time holds its place no longer."""
 _OF_SMALL_PAGES: Final = 2 * 2**20
 """Bytes of a body before its pages are huge."""
 
@@ -116,14 +119,13 @@ async def read(request: Request, limit: int, held: Hold | None = None) -> Bytes:
     InvalidTensor
         It ends before its announced length.
     HTTPException
-        408 where nothing arrives for `LONGEST_PAUSE_S`.
+        408, as `arriving` says.
     QueueFull
     """
     buffer = _buffer(announced_bytes(request, limit))
     filled = 0
-    chunks = request.stream()
     try:
-        while chunk := await _next(chunks):
+        async for chunk in arriving(request):
             if held:
                 held.more(len(chunk))
             end = filled + len(chunk)
@@ -150,14 +152,27 @@ def _buffer(count: int) -> Bytes:
     return np.frombuffer(pages, np.uint8)
 
 
-async def _next(chunks: AsyncGenerator[bytes, None]) -> bytes:
-    """The next bytes of a body; none at its end."""
-    try:
-        async with asyncio.timeout(LONGEST_PAUSE_S):
-            return await anext(chunks, b"")
-    except TimeoutError:
-        said = f"nothing of the body arrived for {LONGEST_PAUSE_S:g} s"
-        raise HTTPException(408, said, {"Connection": "close"}) from None
+async def arriving(request: Request) -> AsyncGenerator[bytes, None]:
+    """A body's bytes as they come.
+
+    Raises
+    ------
+    HTTPException
+        408 where nothing comes for `LONGEST_PAUSE_S`, or all of it at less than `LEAST_BYTES_PER_S`.
+    """
+    chunks, began, count = request.stream(), time.monotonic(), 0
+    while True:
+        late_s = time.monotonic() - began - count / LEAST_BYTES_PER_S
+        try:
+            async with asyncio.timeout(min(LONGEST_PAUSE_S, LONGEST_PAUSE_S - late_s)):
+                chunk = await anext(chunks, b"")
+        except TimeoutError:
+            said = f"the body arrives at less than {LEAST_BYTES_PER_S} bytes a second, or not at all"
+            raise HTTPException(408, said, {"Connection": "close"}) from None
+        if not chunk:
+            return
+        count += len(chunk)
+        yield chunk
 
 
 @asynccontextmanager

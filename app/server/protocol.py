@@ -1,0 +1,211 @@
+"""uvicorn's HTTP/1.1, but that it reads one request at a time, no head without end, and waits for nobody for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+from typing import Any, Final, cast
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from conv_advisor.app.server.border import caution
+from conv_advisor.app.server.patience import Patience
+from conv_advisor.app.wire.errors import problem_response
+
+MOST_HEAD_BYTES: Final = 64 * 1024
+"""Of a request before its body, and of what is no body within one: lengths of chunks, and trailers."""
+HEAD_S: Final = 10.0
+"""For a request's head, from the connection or the last answer on, and again from its first byte."""
+BODY_S: Final = 20.0
+"""Between two parts of a body that nobody reads; who reads one waits for `app.wire.body.LONGEST_PAUSE_S`."""
+READ_S: Final = 20.0
+"""For a client to take what waits for it, and as long again as this takes at the pace of:"""
+LEAST_BYTES_PER_S: Final = 16 * 1024
+_LINGER_S: Final = 1.0
+"""What still comes after a refusal is thrown away for so long: a close over unread bytes takes the answer with it."""
+
+_END: Final = b"\r\n\r\n"
+"""What every head ends with, and every body in chunks: llhttp takes no bare line feed."""
+
+
+class Protocol(HttpToolsProtocol):
+    """One connection.
+
+    Notes
+    -----
+    The parser takes all it is given, and uvicorn then keeps every request that it found. So it is given no more than to
+    the next place where a request may end, and nothing while an answer waits: the rest stays as it came, and no more of
+    it is read. Its state is a `Patience`, which a `drain.Server` has.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._patience = cast(Patience, self.server_state)
+        self._rest = b""
+        self._rest_at = 0
+        self._tail = b""
+        self._body_left = 0
+        self._bare_bytes = 0
+        self._is_begun = False
+        self._has_head = False
+        self._is_refused = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's own
+        super().connection_made(transport)
+        if self._patience.make_room():
+            self._patience.wait(self, HEAD_S)
+        else:
+            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests are being worked on")
+            self.transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._rest = b""
+        self._patience.go_on(self)
+        self._patience.release(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_refused:
+            return
+        if self._rest or self._is_answering or self.flow.write_paused:
+            self._rest, self._rest_at = self._rest[self._rest_at :] + data, 0
+            self.flow.pause_reading()
+        else:
+            self._read(data, 0)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._is_begun, self._has_head = True, False
+        self._patience.wait(self, HEAD_S)
+
+    def on_headers_complete(self) -> None:
+        if self.parser.get_http_version() == "0.9":  # has no head, and so no end that can be told
+            raise httptools.HttpParserError("HTTP/0.9")
+        self._has_head, self._bare_bytes = True, 0
+        length = next((value for name, value in self.headers if name == b"content-length"), b"0")
+        self._body_left = int(length)
+        super().on_headers_complete()
+        self.headers = []  # for trailers, which count for nothing
+
+    def on_body(self, body: bytes) -> None:
+        self._bare_bytes = 0
+        self._body_left -= len(body) if self._body_left else 0
+        if not (self.cycle.response_complete or self.flow.write_paused):
+            self._patience.wait(self, BODY_S)
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._is_begun, self._bare_bytes = False, 0
+        if not (self.cycle.response_complete or self.flow.write_paused):
+            self._patience.go_on(self)
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.flow.write_paused:
+            self._unset_keepalive_if_required()  # it is not idle: its client reads
+        else:
+            self._patience.wait(self, HEAD_S)
+            self._read_on()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        unsent = self.transport.get_write_buffer_size()
+        self._patience.wait(self, READ_S + unsent / LEAST_BYTES_PER_S)
+        self._patience.hold(self, unsent)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._patience.release(self)
+        if self._is_answering:
+            self._patience.go_on(self)
+        else:
+            self._patience.wait(self, BODY_S if self._is_begun else HEAD_S)
+            self._read_on()
+
+    def give_up(self) -> None:
+        """End the connection: its client takes too long."""
+        is_answered = self.cycle is None or self.cycle.response_complete
+        if self._is_refused or self.flow.write_paused or self.transport.is_closing():
+            self.cut()
+        elif self._is_begun and not self._has_head:
+            self._refuse(HTTPStatus.REQUEST_TIMEOUT, f"the head of the request took longer than {HEAD_S:g} s")
+        elif not is_answered and self.flow.read_paused:
+            self._patience.wait(self, BODY_S)  # it is the server that does not read
+        elif not is_answered:
+            self._refuse(HTTPStatus.REQUEST_TIMEOUT, f"nothing of the body arrived for {BODY_S:g} s")
+        else:
+            self.transport.close()
+            self._patience.wait(self, _LINGER_S)
+
+    def cut(self) -> None:
+        """End the connection at once."""
+        self.transport.abort()
+
+    @property
+    def _is_answering(self) -> bool:
+        """Whether a request has arrived whole, and its answer has not gone."""
+        return self.cycle is not None and not (self.cycle.more_body or self.cycle.response_complete)
+
+    def _read(self, data: bytes, start: int) -> None:
+        """Parse from there on, up to the end of a request that is to be answered; what follows it is kept."""
+        while start < len(data) and not (self._is_refused or self._is_answering or self.flow.write_paused):
+            end = self._next_end(data, start)
+            part = data[start:end]
+            self._tail = (self._tail + part[-3:])[-3:]
+            self._bare_bytes += len(part)
+            start = end
+            self._parse(part)
+            if self._bare_bytes > MOST_HEAD_BYTES or not part:
+                said = f"the head of the request is longer than {MOST_HEAD_BYTES} bytes"
+                self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, said)
+        self._rest, self._rest_at = (data, start) if start < len(data) and not self._is_refused else (b"", 0)
+        if self._rest:
+            self.flow.pause_reading()
+
+    def _read_on(self) -> None:
+        """Parse what was read beyond the request that has been answered."""
+        if self._rest and not self.transport.is_closing():
+            self._read(self._rest, self._rest_at)
+
+    def _next_end(self, data: bytes, start: int) -> int:
+        """Where a request may end next, and no later."""
+        if self._body_left:
+            return min(start + self._body_left, len(data))
+        most = len(data)
+        if not (self._is_begun and self._has_head):
+            most = min(most, start + MOST_HEAD_BYTES - self._bare_bytes)
+        across = (self._tail + data[start : start + 3]).find(_END)
+        if across >= 0:
+            return min(start + across + len(_END) - len(self._tail), most)
+        found = data.find(_END, start, most)
+        return most if found < 0 else found + len(_END)
+
+    def _parse(self, part: bytes) -> None:
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(part)
+        except httptools.HttpParserUpgrade:
+            self.cycle.keep_alive = False  # it is answered as if nothing else had been asked for, and is the last
+        except httptools.HttpParserError as error:
+            self._refuse(HTTPStatus.BAD_REQUEST, f"this is no HTTP/1.1: {error}")
+
+    def _refuse(self, status: HTTPStatus, detail: str) -> None:
+        """Answer what HTTP itself refuses, and read no more."""
+        if self._is_refused:
+            return
+        self._is_refused = True
+        is_free = self.cycle is None or self.cycle.response_complete
+        if not is_free:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if is_free or not self.cycle.response_started:
+            response = problem_response(status, detail, {"Connection": "close"})
+            headers = [*self.server_state.default_headers, *response.raw_headers, *caution(self.scheme)]
+            lines = [b"%b: %b\r\n" % each for each in headers]
+            self.transport.write(b"".join([STATUS_LINE[status], *lines, b"\r\n", bytes(response.body)]))
+        self.flow.resume_reading()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self._patience.wait(self, _LINGER_S)

@@ -1,0 +1,86 @@
+"""Whom the server waits for, and who makes room."""
+
+from __future__ import annotations
+
+import resource
+from typing import Any
+
+import pytest
+
+from conv_advisor.app.server import patience
+from conv_advisor.app.server.patience import MOST_CONNECTIONS, MOST_UNSENT_BYTES, Patience, most_connections
+
+
+class Connection:
+    """Notes how it was ended."""
+
+    def __init__(self, ended: list[Connection]) -> None:
+        self._ended = ended
+
+    def give_up(self) -> None:
+        self._ended.append(self)
+
+    cut = give_up
+
+
+def crowd(patience: Patience, count: int) -> tuple[list[Connection], list[Connection]]:
+    ended: list[Connection] = []
+    connections = [Connection(ended) for _ in range(count)]
+    state: Any = patience
+    state.connections.update(connections)
+    return connections, ended
+
+
+def test_the_one_that_was_waited_for_longest_makes_room_and_none_that_works() -> None:
+    own = Patience(most_connections=2)
+    (first, second, third), ended = crowd(own, 3)
+    for connection in (first, second, third):
+        own.wait(connection, 10)
+    own.wait(first, 10)  # it has sent something
+    own.go_on(second)  # it has sent all of its request
+    assert own.make_room()
+    assert ended == [third]
+    assert own.make_room()
+    assert ended == [third, first]
+    assert not own.make_room()
+
+
+def test_where_there_is_room_nobody_makes_any() -> None:
+    own = Patience(most_connections=3)
+    connections, ended = crowd(own, 3)
+    own.wait(connections[0], 10)
+    assert own.make_room()
+    assert not ended
+
+
+def test_those_that_take_too_long_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Patience(most_connections=9)
+    (quick, slow, working), ended = crowd(own, 3)
+    own.wait(slow, 1)
+    own.wait(quick, 3)
+    own.wait(working, 1)
+    own.go_on(working)
+    now = patience.time.monotonic()
+    monkeypatch.setattr(patience.time, "monotonic", lambda: now + 2)
+    own.give_up()
+    assert ended == [slow]
+
+
+def test_answers_that_nobody_reads_are_bounded_together() -> None:
+    own = Patience(most_connections=99)
+    connections, ended = crowd(own, 20)
+    for connection in connections:
+        own.hold(connection, MOST_UNSENT_BYTES // 10)
+    assert ended == connections[:10]
+    own.release(connections[10])
+    own.hold(connections[11], 1)
+    own.hold(connections[0], MOST_UNSENT_BYTES // 10)
+    assert ended == connections[:10]
+
+
+@pytest.mark.parametrize(
+    ("descriptors", "most"), [(512, 384), (2**20, MOST_CONNECTIONS), (resource.RLIM_INFINITY, MOST_CONNECTIONS)]
+)
+def test_a_share_of_the_descriptors_is_left(monkeypatch: pytest.MonkeyPatch, descriptors: int, most: int) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _which: (descriptors, descriptors))
+    assert most_connections() == most
