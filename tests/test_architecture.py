@@ -70,7 +70,8 @@ def test_imports_flow_one_way() -> None:
 
 
 def test_no_environment_is_kept() -> None:
-    kept = subprocess.run(["git", "ls-files", ".venv"], cwd=ROOT, capture_output=True, text=True, check=False)
+    command = ["git", "ls-files", ".venv"]
+    kept = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert kept.stdout == ""  # whoever fetches it would lose their own
 
 
