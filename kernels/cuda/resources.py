@@ -213,6 +213,8 @@ def start(
 
 def new_pool() -> ThreadPoolExecutor:
     """As many threads as there are cores for this process."""
+    import cuda.core  # noqa: F401 - two threads that import it at once may each see half of it
+
     return ThreadPoolExecutor(available_cores(), "nvrtc")
 
 

@@ -3,7 +3,8 @@
 //   tensors      x (N,C,H,W), weight (K,C,R,S), y (N,K,P,Q), all nchw; planes (R*S,N,K,P,Q) in float32
 //   work         stage 1: planes[tap,n,k,p,q] = sum over c of weight[k,c,tap] * x[n,c,h,w]; a thread computes one pixel
 //                of FILTERS filters, whose rows of one tap lie in shared memory; neighbouring threads read
-//                neighbouring pixels of the same plane, so x needs no transform
+//                neighbouring pixels of the same plane, so x needs no transform. A thread's loads of AHEAD channels
+//                are in flight together: a small layer has few warps to hide their latency
 //                stage 2: y = sum of the R*S planes
 //   versions     cuconv_scalar_products then cuconv_sum_planes | cuconv_pointwise: 1x1, straight to y
 //   grid, block  stage 1: filter block fastest, then tap, then blocks of 64 to 256 consecutive pixels of the batch
@@ -14,6 +15,8 @@
 #ifndef FILTERS
 #error "define FILTERS, the filters a thread computes"
 #endif
+
+#define AHEAD (FILTERS < 16 ? 16 : 8)
 
 __device__ __forceinline__ void put(float* target, float value) { *target = value; }
 #if !defined(STORAGE_FLOAT32)
@@ -47,11 +50,17 @@ __device__ __forceinline__ void multiply_rows(const Storage* __restrict__ x, con
             rows[c * FILTERS + j] = k0 + j < K ? widen(weight[((size_t)(k0 + j) * C + c0 + c) * taps + tap]) : 0.0f;
         }
         __syncthreads();
-#pragma unroll 4
-        for (int c = 0; c < channels; ++c) {
-            const float value = is_read ? widen(column[(c0 + c) * plane]) : 0.0f;
-            add_products(sum, value, rows + c * FILTERS);
+        const Storage* source = column + c0 * plane;
+        int c = 0;
+        for (; c + AHEAD <= channels; c += AHEAD) {
+            float values[AHEAD];
+#pragma unroll
+            for (int i = 0; i < AHEAD; ++i, source += plane) values[i] = is_read ? widen(*source) : 0.0f;
+#pragma unroll
+            for (int i = 0; i < AHEAD; ++i) add_products(sum, values[i], rows + (c + i) * FILTERS);
         }
+        for (; c < channels; ++c, source += plane)
+            add_products(sum, is_read ? widen(*source) : 0.0f, rows + c * FILTERS);
     }
     if (!has_pixel) return;
     Output* const target = planes + (((size_t)tap * N + n) * K + k0) * P * Q + pixel;
@@ -63,13 +72,13 @@ __device__ __forceinline__ void multiply_rows(const Storage* __restrict__ x, con
 #define SHAPE_ARGUMENTS \
     N, C, H, W, K, R, S, P, Q, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, groups
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 3)
     cuconv_scalar_products(const Storage* __restrict__ x, const Storage* __restrict__ weight,
                            float* __restrict__ planes, SHAPE, int stage_channels) {
     multiply_rows(x, weight, planes, SHAPE_ARGUMENTS, stage_channels);
 }
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 3)
     cuconv_pointwise(const Storage* __restrict__ x, const Storage* __restrict__ weight, Storage* __restrict__ y, SHAPE,
                      int stage_channels) {
     multiply_rows(x, weight, y, SHAPE_ARGUMENTS, stage_channels);
@@ -80,7 +89,7 @@ extern "C" __global__ void __launch_bounds__(256)
     const unsigned index = blockIdx.x * blockDim.x + threadIdx.x;
     if (index >= (unsigned)count) return;
     float sum = 0.0f;
-#pragma unroll 4
+#pragma unroll 8
     for (int tap = 0; tap < taps; ++tap) sum += planes[(size_t)tap * count + index];
     put(y + index, sum);
 }

@@ -11,12 +11,23 @@
 //   grid, block  naive, constant: blocks of 64 to 256 consecutive pixels; filter blocks vary fastest, so that the
 //                blocks that read the same pixels run together
 //                tiled: a block is a tile of blockDim.y x blockDim.x pixels of one image
+//   filter size  a launch constant; with -DFILTER_SIZE=<R and S> a compile-time one, whose taps are unrolled
 //   limits       naive: stride, dilation and groups; constant: too, with FILTERS = 1 where groups > 1
 //                tiled: stride 1, dilation 1, groups 1; tile and filters of one channel within 48 KB
 //   source       "Convolutions in CUDA" (post): naive, constant filter, tiled with full halo, tiled cached
 
 #ifndef FILTERS
 #error "define FILTERS, the filters a thread computes"
+#endif
+
+#ifdef FILTER_SIZE
+#define TAPS_R FILTER_SIZE
+#define TAPS_S FILTER_SIZE
+#define UNROLL_TAPS _Pragma("unroll")
+#else
+#define TAPS_R R
+#define TAPS_S S
+#define UNROLL_TAPS
 #endif
 
 #define CONSTANT_BYTES 65536
@@ -47,9 +58,9 @@ __device__ __forceinline__ void accumulate_window(float (&sum)[FILTERS], const S
     const int w0 = pixel.q * stride_w - pad_w;
     for (int c = 0; c < channels; ++c) {
         const Storage* const plane = planes + (size_t)c * H * W;
-        for (int r = 0; r < R; ++r) {
+        UNROLL_TAPS for (int r = 0; r < R; ++r) {
             const int h = h0 + r * dilation_h;
-            for (int s = 0; s < S; ++s) {
+            UNROLL_TAPS for (int s = 0; s < S; ++s) {
                 const int w = w0 + s * dilation_w;
                 const float value = is_inside(h, H) && is_inside(w, W) ? widen(plane[h * W + w]) : 0.0f;
 #pragma unroll
@@ -77,7 +88,7 @@ extern "C" __global__ void __launch_bounds__(256)
     const int group = blockIdx.x % columns / filter_blocks;
     const int first = blockIdx.x % columns % filter_blocks * FILTERS;
     const int left = min(FILTERS, filters - first);
-    const int length = channels * R * S;
+    const int length = channels * TAPS_R * TAPS_S;
     const Storage* const rows = weight + (size_t)(group * filters + first) * length;
     // Filters beyond the last read the last one again: their sums are never stored.
     int offset[FILTERS];
@@ -87,7 +98,7 @@ extern "C" __global__ void __launch_bounds__(256)
     const Pixel pixel = pixel_at(index, P, Q);
     const Storage* const planes = x + ((size_t)pixel.n * C + group * channels) * H * W;
     float sum[FILTERS] = {};
-    accumulate_window(sum, planes, pixel, channels, H, W, R, S, stride_h, stride_w, pad_h, pad_w, dilation_h,
+    accumulate_window(sum, planes, pixel, channels, H, W, TAPS_R, TAPS_S, stride_h, stride_w, pad_h, pad_w, dilation_h,
                       dilation_w, [&](int j, int i) { return widen(rows[offset[j] + i]); });
     store_sums(sum, y, pixel, group * filters + first, left, K, P, Q);
 }
@@ -103,7 +114,7 @@ extern "C" __global__ void __launch_bounds__(256)
     const int first = blockIdx.x % filter_blocks * FILTERS;
     const int left = min(FILTERS, k_count - first);
     const int group = (k_begin + first) / (K / groups);
-    const int length = channels * R * S;
+    const int length = channels * TAPS_R * TAPS_S;
     int offset[FILTERS];
 #pragma unroll
     for (int j = 0; j < FILTERS; ++j) offset[j] = (first + min(j, left - 1)) * length;
@@ -111,7 +122,7 @@ extern "C" __global__ void __launch_bounds__(256)
     const Pixel pixel = pixel_at(index, P, Q);
     const Storage* const planes = x + ((size_t)pixel.n * C + group * channels) * H * W;
     float sum[FILTERS] = {};
-    accumulate_window(sum, planes, pixel, channels, H, W, R, S, stride_h, stride_w, pad_h, pad_w, dilation_h,
+    accumulate_window(sum, planes, pixel, channels, H, W, TAPS_R, TAPS_S, stride_h, stride_w, pad_h, pad_w, dilation_h,
                       dilation_w, [&](int j, int i) { return widen(constant_weight[offset[j] + i]); });
     store_sums(sum, y, pixel, k_begin + first, left, K, P, Q);
 }
@@ -168,7 +179,7 @@ extern "C" __global__ void __launch_bounds__(256)
                       SHAPE, int stage_channels) {
     extern __shared__ __align__(16) float shared[];
     const Tile tile = tile_of_block(K, P, Q);
-    const int taps = R * S, rows = blockDim.y + R - 1, columns = blockDim.x + S - 1;
+    const int taps = TAPS_R * TAPS_S, rows = blockDim.y + TAPS_R - 1, columns = blockDim.x + TAPS_S - 1;
     float* const staged_weight = shared;
     float* const staged_input = shared + stage_channels * taps * FILTERS;
     float sum[FILTERS] = {};
@@ -181,9 +192,9 @@ extern "C" __global__ void __launch_bounds__(256)
         __syncthreads();
         const float* filters = staged_weight;
         for (int c = 0; c < channels; ++c) {
-            for (int r = 0; r < R; ++r) {
+            UNROLL_TAPS for (int r = 0; r < TAPS_R; ++r) {
                 const float* const row = staged_input + (c * rows + threadIdx.y + r) * columns + threadIdx.x;
-                for (int s = 0; s < S; ++s, filters += FILTERS) add_products(sum, row[s], filters);
+                UNROLL_TAPS for (int s = 0; s < TAPS_S; ++s, filters += FILTERS) add_products(sum, row[s], filters);
             }
         }
     }
@@ -195,7 +206,7 @@ extern "C" __global__ void __launch_bounds__(256)
                         SHAPE, int stage_channels) {
     extern __shared__ __align__(16) float shared[];
     const Tile tile = tile_of_block(K, P, Q);
-    const int taps = R * S, rows = blockDim.y, columns = blockDim.x;
+    const int taps = TAPS_R * TAPS_S, rows = blockDim.y, columns = blockDim.x;
     float* const staged_weight = shared;
     float* const staged_input = shared + stage_channels * taps * FILTERS;
     float sum[FILTERS] = {};
@@ -208,9 +219,9 @@ extern "C" __global__ void __launch_bounds__(256)
         __syncthreads();
         const float* filters = staged_weight;
         for (int c = 0; c < channels; ++c) {
-            for (int r = 0; r < R; ++r) {
+            UNROLL_TAPS for (int r = 0; r < TAPS_R; ++r) {
                 const int row = (int)threadIdx.y + r - pad_h;
-                for (int s = 0; s < S; ++s, filters += FILTERS) {
+                UNROLL_TAPS for (int s = 0; s < TAPS_S; ++s, filters += FILTERS) {
                     const int column = (int)threadIdx.x + s - pad_w;
                     const int h = tile.p0 + row, w = tile.q0 + column;
                     float value = 0.0f;

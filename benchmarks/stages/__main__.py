@@ -1,0 +1,126 @@
+"""Each kernel of a variant by itself: the papers' tables then and now, ablations of cuConv, the post's setting.
+
+    python -m benchmarks.stages --output stages.json       # on a GPU, about a minute
+    python -m benchmarks.stages --report stages.json       # anywhere: the tables in Markdown
+
+A kernel's time is that of a replayed graph in which only it is switched on (`kernels/cuda/stages.py`), median of 20
+replays, warm L2. Every launch is checked against float64 first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.options import say
+from benchmarks.stages import tables
+from benchmarks.stages.papers import PRINTED
+from conv_advisor.data.errors import ConvAdvisorError, LaunchFailed, RunError
+from conv_advisor.data.problem import ConvProblem, DType
+from conv_advisor.kernels import catalog
+from conv_advisor.kernels.bench import open_runner
+from conv_advisor.kernels.reference import tolerance
+from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Launch
+
+POST_SIZE: Final = 512
+POST_FILTERS: Final = (3, 5, 7)
+DIRECT: Final = ("cuda.direct_naive", "cuda.direct_constant", "cuda.direct_tiled_halo", "cuda.direct_tiled_cached")
+STUDIED: Final = ("cuda.cuconv", "cuda.implicit_gemm", "cudnn.implicit_gemm", "cudnn.implicit_precomp_gemm")
+"""What is timed on each of cuConv's layers besides what its tables list."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Time stages, or print what was timed; the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.stages", description=__doc__)
+    parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--output", type=Path, help="write what was timed to this JSON file")
+    parser.add_argument("--report", type=Path, help="print the tables of this file; needs no GPU")
+    chosen = parser.parse_args(arguments)
+    try:
+        document = json.loads(chosen.report.read_text()) if chosen.report else _timed(chosen.device)
+    except (ConvAdvisorError, OSError, ValueError) as error:
+        say(str(error))
+        return 2
+    if chosen.output:
+        chosen.output.write_text(json.dumps(document, indent=1) + "\n")
+    print(tables.everything(document))
+    return 0
+
+
+def _timed(name: str) -> dict[str, Any]:
+    runner = open_runner(name)
+    device = runner.device
+    rows = list(_rows(runner, _asked_of(device)))
+    return {"device": asdict(device), "floor_ms": runner.floor_ms, "rows": rows}
+
+
+def _asked_of(device: Any) -> Iterator[tuple[str, ConvProblem, str, dict[str, int]]]:
+    """What is timed: the part of the report, the problem, the variant, and what is forced on its launcher."""
+    for printed in PRINTED:
+        yield "papers", printed.problem, printed.variant, {}
+    layers = list(dict.fromkeys(printed.problem for printed in PRINTED if printed.paper == "cuConv"))
+    for problem in layers:
+        for variant in STUDIED:
+            yield "papers", problem, variant, {}
+        for rows_a_block in (1, 4, 16):
+            yield "rows", problem, "cuda.cuconv", {"filters": rows_a_block}
+    for size in POST_FILTERS:
+        problem = replace(ConvProblem.parse(f"{POST_SIZE}-1-{size}-1-1"), dtype=DType.FLOAT32)
+        for variant in DIRECT:
+            for is_constant in (0, 1):
+                yield "post", problem, variant, {"has_constant_taps": is_constant}
+
+
+def _rows(runner: Any, asked: Iterable[tuple[str, ConvProblem, str, dict[str, int]]]) -> Iterator[dict[str, Any]]:
+    seen: set[str] = set()
+    for part, problem, variant, forced in asked:
+        row = {
+            "part": part,
+            "layer": problem.short,
+            "dtype": str(problem.dtype),
+            "variant": variant,
+            "forced": forced,
+        }
+        if (key := json.dumps(row)) in seen:
+            continue
+        seen.add(key)
+        try:
+            yield row | _stages(runner, problem, variant, forced)
+        except LaunchFailed:
+            raise
+        except RunError as error:
+            yield row | {"error": str(error)}
+
+
+def _stages(runner: Any, problem: ConvProblem, variant: str, forced: dict[str, int]) -> dict[str, Any]:
+    """One variant verified, timed whole, and kernel by kernel."""
+    from conv_advisor.kernels.cuda.stages import stages
+
+    launch = _launch(runner, problem, variant, forced)
+    operands = runner.make_operands(problem, 0)
+    first = runner.first_run(problem, launch, operands)
+    if not first.error <= tolerance(problem):
+        return {"error": f"wrong by {first.error}"}
+    found = stages(launch, operands, first.launch_ms)
+    runner.release()
+    return {"stages": [asdict(stage) for stage in found], "error_relative": first.error}
+
+
+def _launch(runner: Any, problem: ConvProblem, variant: str, forced: dict[str, int]) -> Launch:
+    if not forced:
+        launch: Launch = runner.prepare(catalog.get(variant), problem, DEFAULT_WORKSPACE_LIMIT_BYTES)
+        return launch
+    from conv_advisor.kernels.cuda import cuconv, direct
+
+    if variant == "cuda.cuconv":
+        return cuconv.prepare(problem, runner.device, DEFAULT_WORKSPACE_LIMIT_BYTES, **forced)
+    return getattr(direct, f"prepare_{variant.removeprefix('cuda.direct_')}")(problem, runner.device, 0, **forced)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,153 @@
+"""What each kernel of a launch takes: its graph replayed with every other node switched off."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+from typing import Any, Final
+
+import cupy
+import numpy as np
+from cuda.bindings import driver
+
+from conv_advisor.data.errors import LaunchFailed
+from conv_advisor.kernels.cuda.border import translated
+from conv_advisor.kernels.runner import Operands
+from conv_advisor.kernels.variant import Launch
+
+_REPLAYS: Final = 20
+_LEAST_REGION_MS: Final = 0.25
+_MOST_LAUNCHES: Final = 256
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One node of a launch's graph.
+
+    Parameters
+    ----------
+    name : str
+        Of the kernel, as it was compiled; ``memcpy`` and ``memset`` for the others.
+    time_ms : float
+        Median device time of this node alone, with what a launch in a replayed graph costs.
+    blocks, threads, registers : int
+        Of the launch, of a block, of a thread; 0 for what is no kernel.
+    occupancy : float
+        Share of a multiprocessor's warps that its blocks may fill, 0 to 1.
+    """
+
+    name: str
+    time_ms: float
+    blocks: int = 0
+    threads: int = 0
+    registers: int = 0
+    occupancy: float = 0.0
+
+
+def stages(launch: Launch, operands: Operands, launch_ms: float) -> list[Stage]:
+    """Time each node of a launch alone, in the order in which they run.
+
+    Parameters
+    ----------
+    launch : Launch
+    operands : Operands
+        Of its problem. What comes out of a node that runs alone means nothing.
+    launch_ms : float
+        About what the whole launch takes: graphs are made long enough to be timed.
+
+    Returns
+    -------
+    stages : list of Stage
+        The sum of their times is above the launch's own: each has a launch's floor, and none overlaps the next.
+
+    Notes
+    -----
+    cuGraphNodeSetEnabled leaves a disabled node as an empty one (CUDA driver API, graph management).
+    """
+    count = max(1, min(_MOST_LAUNCHES, round(_LEAST_REGION_MS / max(launch_ms, 1e-3))))
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream, translated():
+        nodes, executable = _captured(launch, operands, stream, count)
+        length = len(nodes) // count
+        try:
+            return [_stage(nodes, executable, stream, place, length) for place in range(length)]
+        finally:
+            _asked(driver.cuGraphExecDestroy(executable))
+
+
+def _captured(launch: Launch, operands: Operands, stream: Any, count: int) -> tuple[list[Any], Any]:
+    """The nodes of so many launches in the order of their chain, and the graph to replay."""
+    handle = driver.CUstream(stream.ptr)
+    mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+    _asked(driver.cuStreamBeginCapture(handle, mode))
+    try:
+        for _ in range(count):
+            launch.run(operands.x, operands.weight, operands.y)
+    finally:
+        graph = _asked(driver.cuStreamEndCapture(handle))
+    _, number = _asked(driver.cuGraphGetNodes(graph))
+    nodes, _ = _asked(driver.cuGraphGetNodes(graph, number))
+    return _in_order(graph, list(nodes)), _asked(driver.cuGraphInstantiate(graph, 0))
+
+
+def _in_order(graph: Any, nodes: list[Any]) -> list[Any]:
+    """The nodes from the first to the last; what one stream captured is a chain."""
+    *_, number = _asked(driver.cuGraphGetEdges(graph))
+    if not number:
+        return nodes
+    begins, ends, *_ = _asked(driver.cuGraphGetEdges(graph, number))
+    follower = {int(begin): int(end) for begin, end in zip(begins, ends, strict=True)}
+    known = {int(node): node for node in nodes}
+    (first,) = set(known) - set(follower.values())
+    chain = [first]
+    while chain[-1] in follower:
+        chain.append(follower[chain[-1]])
+    return [known[node] for node in chain]
+
+
+def _stage(nodes: list[Any], executable: Any, stream: Any, place: int, length: int) -> Stage:
+    for index, node in enumerate(nodes):
+        _asked(driver.cuGraphNodeSetEnabled(executable, node, int(index % length == place)))
+    time_ms = _replayed_ms(executable, stream) * length / len(nodes)
+    return _described(nodes[place], time_ms)
+
+
+def _replayed_ms(executable: Any, stream: Any) -> float:
+    """Median time of a replay; the first two are not counted."""
+    handle = driver.CUstream(stream.ptr)
+    events = [cupy.cuda.Event() for _ in range(_REPLAYS + 3)]
+    for event in events:
+        _asked(driver.cuGraphLaunch(executable, handle))
+        event.record(stream)
+    events[-1].synchronize()
+    return float(np.median([cupy.cuda.get_elapsed_time(a, b) for a, b in pairwise(events)][2:]))
+
+
+def _described(node: Any, time_ms: float) -> Stage:
+    kind = _asked(driver.cuGraphNodeGetType(node))
+    if kind != driver.CUgraphNodeType.CU_GRAPH_NODE_TYPE_KERNEL:
+        return Stage(kind.name.rpartition("_")[2].lower(), time_ms)
+    given = _asked(driver.cuGraphKernelNodeGetParams(node))
+    function = given.func if int(given.func) else _asked(driver.cuKernelGetFunction(given.kern))
+    name = _asked(driver.cuFuncGetName(function)).decode()
+    threads = prod((given.blockDimX, given.blockDimY, given.blockDimZ))
+    registers = _asked(driver.cuFuncGetAttribute(driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NUM_REGS, function))
+    resident = _asked(driver.cuOccupancyMaxActiveBlocksPerMultiprocessor(function, threads, given.sharedMemBytes))
+    most = cupy.cuda.Device().attributes["MaxThreadsPerMultiProcessor"]
+    blocks = prod((given.gridDimX, given.gridDimY, given.gridDimZ))
+    return Stage(name, time_ms, blocks, threads, registers, resident * threads / most)
+
+
+def _asked(answer: tuple[Any, ...]) -> Any:
+    """What a call of the driver gave.
+
+    Raises
+    ------
+    LaunchFailed
+        Naming its error.
+    """
+    status, *given = answer
+    if status != driver.CUresult.CUDA_SUCCESS:
+        raise LaunchFailed(f"the driver answered {status.name}")
+    return given[0] if len(given) == 1 else tuple(given)
