@@ -72,8 +72,8 @@ def _asked_of(device: Any) -> Iterator[tuple[str, ConvProblem, str, dict[str, in
     for size in POST_FILTERS:
         problem = replace(ConvProblem.parse(f"{POST_SIZE}-1-{size}-1-1"), dtype=DType.FLOAT32)
         for variant in DIRECT:
-            for is_constant in (0, 1):
-                yield "post", problem, variant, {"has_constant_taps": is_constant}
+            for is_fixed in (0, 1):
+                yield "post", problem, variant, {"is_size_fixed": is_fixed}
 
 
 def _rows(runner: Any, asked: Iterable[tuple[str, ConvProblem, str, dict[str, int]]]) -> Iterator[dict[str, Any]]:
@@ -115,11 +115,14 @@ def _launch(runner: Any, problem: ConvProblem, variant: str, forced: dict[str, i
     if not forced:
         launch: Launch = runner.prepare(catalog.get(variant), problem, DEFAULT_WORKSPACE_LIMIT_BYTES)
         return launch
-    from conv_advisor.kernels.cuda import cuconv, direct
+    from conv_advisor.kernels.cuda.cuconv import launch as cuconv
+    from conv_advisor.kernels.cuda.direct import launch as direct
 
     if variant == "cuda.cuconv":
         return cuconv.prepare(problem, runner.device, DEFAULT_WORKSPACE_LIMIT_BYTES, **forced)
-    return getattr(direct, f"prepare_{variant.removeprefix('cuda.direct_')}")(problem, runner.device, 0, **forced)
+    prepare = getattr(direct, f"prepare_{variant.removeprefix('cuda.direct_')}")
+    found: Launch = prepare(problem, runner.device, 0, **forced)
+    return found
 
 
 if __name__ == "__main__":

@@ -106,7 +106,7 @@ def _fused(layer: str, known: Mapping[tuple[str, int], Row], mhz: float) -> tupl
 def post(rows: Iterable[Row]) -> str:
     """The post's four kernels in its own setting, with the filter's size fixed at compile time and not."""
     known = {
-        (row["layer"], row["variant"], row["forced"]["has_constant_taps"]): row for row in rows if row["part"] == "post"
+        (row["layer"], row["variant"], row["forced"]["is_size_fixed"]): row for row in rows if row["part"] == "post"
     }
     head = (
         "layer",
@@ -122,8 +122,8 @@ def post(rows: Iterable[Row]) -> str:
 def _post_lines(known: Mapping[tuple[str, str, int], Row]) -> Iterator[tuple[str, ...]]:
     for layer, variant in dict.fromkeys((layer, variant) for layer, variant, _ in known):
         times, copies = [], 0.0
-        for has_constant_taps in (0, 1):
-            stages = known[layer, variant, has_constant_taps].get("stages", ())
+        for is_size_fixed in (0, 1):
+            stages = known[layer, variant, is_size_fixed].get("stages", ())
             times.append(sum(stage["time_ms"] for stage in stages if stage["blocks"]) or float("nan"))
             copies = sum(stage["time_ms"] for stage in stages if not stage["blocks"])
         intensity = operations_a_byte(variant, ConvProblem.parse(layer))

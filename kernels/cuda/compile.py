@@ -30,7 +30,6 @@ PARTS: Final = FOLDER / "parts"
 """What sources of several families include."""
 STORAGES: Final = ("FLOAT32", "FLOAT16", "BFLOAT16")
 
-_FILTERS_OF_DIRECT: Final = tuple({"FILTERS": filters} for filters in direct_plan.FILTERS)
 _FILTERS_OF_CUCONV: Final = tuple({"FILTERS": filters} for filters in cuconv_plan.FILTERS)
 _TILES_OF_FFT: Final = tuple({"TILE_N": tile_n, "TILE_K": tile_k} for tile_n, tile_k in fft_plan.FFT_TILES)
 _CUTS_OF_IMPLICIT_GEMM: Final = tuple(
@@ -48,7 +47,7 @@ ARCHITECTURE: Final = {"implicit_gemm_nhwc": "sm_90a", "pointwise": "sm_90a", "w
 _FLOAT32_ALONE: Final = ("winograd_large", "winograd_gemm")
 
 INSTANTIATIONS: Final[dict[str, tuple[dict[str, int], ...]]] = {
-    "direct": _FILTERS_OF_DIRECT,
+    "direct": direct_plan.DEFINES,
     "cuconv": _FILTERS_OF_CUCONV,
     "depthwise": depthwise_choice.DEFINES,
     "depthwise_any": ({},),

@@ -116,7 +116,6 @@ class BorneSpill:
 
 
 _NOT_TUNED: Final = "the tiles are sized for Hopper, where nothing spills; no such device has been measured"
-_CUCONV_16: Final = "ptxas itself keeps to 40 of the 255 registers a thread may have; " + _NOT_TUNED
 _FUSED: Final = "the bound of two blocks leaves 128 registers, of which Hopper's code needs every one; " + _NOT_TUNED
 _ELEMENTS: Final = (
     "a copy of single elements, for channels that are no multiple of 16 bytes: it waits for memory, not for these"
@@ -133,8 +132,6 @@ BORNE_SPILLS: Final = (
         defines=(("FILTER_R", 5), ("STRIDE", 2), ("TP", 4), ("TQ", 2)),
     ),
     BorneSpill("pointwise", "pointwise", "sm_90a", 12, _ELEMENTS, defines=(("BN", 256), ("LOADING", 3))),
-    BorneSpill("cuconv", "cuconv_pointwise", "sm_80", 40, _CUCONV_16, defines=(("FILTERS", 16),)),
-    BorneSpill("cuconv", "cuconv_scalar_products", "sm_80", 40, _CUCONV_16, defines=(("FILTERS", 16),)),
     BorneSpill("winograd", "winograd_fused", "sm_80", 40, _FUSED),
     BorneSpill("winograd", "winograd_fused", "sm_100", 28, _FUSED),
 )

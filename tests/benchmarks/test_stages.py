@@ -71,7 +71,7 @@ def test_rows_a_block_name_the_fastest():
 def test_the_copy_to_the_symbol_is_not_counted_as_the_kernels():
     copy = stage("memcpy", 0.002, blocks=0)
     found = [
-        row("post", "512-1-3-1-1", "cuda.direct_constant", copy, stage("direct_constant", ms), has_constant_taps=fixed)
+        row("post", "512-1-3-1-1", "cuda.direct_constant", copy, stage("direct_constant", ms), is_size_fixed=fixed)
         for fixed, ms in ((0, 0.005), (1, 0.004))
     ]
     assert "| 512-1-3-1-1 | constant | 5.0 | 4.0 | 2.0 | 0.50 |" in tables.post(found)

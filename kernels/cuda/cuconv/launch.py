@@ -17,13 +17,13 @@ from conv_advisor.kernels.scratch import Scratch
 from conv_advisor.kernels.variant import Launch
 
 
-def prepare(problem: ConvProblem, device: Device, workspace_limit_bytes: int) -> Launch:
-    """Two kernels, or one for 1×1."""
+def prepare(problem: ConvProblem, device: Device, workspace_limit_bytes: int, *, filters: int | None = None) -> Launch:
+    """Two kernels, or one for 1×1; with so many filter rows a block, or as many as the plan finds best."""
     workspace_bytes = plans.planes_bytes(problem)
     if workspace_bytes > workspace_limit_bytes:
         raise WorkspaceExceeded(workspace_bytes, workspace_limit_bytes)
     pixels, taps = problem.gemm_m, problem.r * problem.s
-    filters = filters_per_thread(plans.FILTERS, problem.k, pixels * taps, device.processors)
+    filters = filters or filters_per_thread(plans.FILTERS, problem.k, pixels * taps, device.processors)
     name = "cuconv_pointwise" if taps == 1 else "cuconv_scalar_products"
     multiply = load_kernel("cuconv", name, problem.dtype, FILTERS=filters)
     stage_channels = min(problem.c, STAGE_BYTES // (4 * filters))

@@ -11,7 +11,7 @@
 //   grid, block  naive, constant: blocks of 64 to 256 consecutive pixels; filter blocks vary fastest, so that the
 //                blocks that read the same pixels run together
 //                tiled: a block is a tile of blockDim.y x blockDim.x pixels of one image
-//   filter size  a launch constant; with -DFILTER_SIZE=<R and S> a compile-time one, whose taps are unrolled
+//   filter size  a launch constant; with -DFILTER_SIZE=<R and S> a compile-time one, whose rows are unrolled
 //   limits       naive: stride, dilation and groups; constant: too, with FILTERS = 1 where groups > 1
 //                tiled: stride 1, dilation 1, groups 1; tile and filters of one channel within 48 KB
 //   source       "Convolutions in CUDA" (post): naive, constant filter, tiled with full halo, tiled cached
@@ -24,10 +24,12 @@
 #define TAPS_R FILTER_SIZE
 #define TAPS_S FILTER_SIZE
 #define UNROLL_TAPS _Pragma("unroll")
+#define UNROLL_ROWS _Pragma("unroll 1")  // whole windows unrolled spill on Blackwell
 #else
 #define TAPS_R R
 #define TAPS_S S
 #define UNROLL_TAPS
+#define UNROLL_ROWS
 #endif
 
 #define CONSTANT_BYTES 65536
@@ -58,7 +60,7 @@ __device__ __forceinline__ void accumulate_window(float (&sum)[FILTERS], const S
     const int w0 = pixel.q * stride_w - pad_w;
     for (int c = 0; c < channels; ++c) {
         const Storage* const plane = planes + (size_t)c * H * W;
-        UNROLL_TAPS for (int r = 0; r < R; ++r) {
+        UNROLL_ROWS for (int r = 0; r < R; ++r) {
             const int h = h0 + r * dilation_h;
             UNROLL_TAPS for (int s = 0; s < S; ++s) {
                 const int w = w0 + s * dilation_w;
@@ -78,7 +80,7 @@ __device__ __forceinline__ void store_sums(const float (&sum)[FILTERS], Storage*
         if (j < filters) target[(size_t)j * P * Q] = narrow(sum[j]);
 }
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 3)
     direct_naive(const Storage* __restrict__ x, const Storage* __restrict__ weight, Storage* __restrict__ y, SHAPE) {
     const int channels = C / groups, filters = K / groups;
     const unsigned filter_blocks = (filters + FILTERS - 1) / FILTERS;
@@ -105,7 +107,7 @@ extern "C" __global__ void __launch_bounds__(256)
 
 // Filters k_begin .. k_begin + k_count - 1, which lie at the start of constant_weight. FILTERS is 1 where groups > 1:
 // a block's filters then share no input.
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 3)
     direct_constant(const Storage* __restrict__ x, Storage* __restrict__ y, SHAPE, int k_begin, int k_count) {
     const int channels = C / groups;
     const unsigned filter_blocks = (k_count + FILTERS - 1) / FILTERS;
@@ -174,7 +176,7 @@ __device__ __forceinline__ void store_tile(const float (&sum)[FILTERS], Storage*
     if (pixel.p < P && pixel.q < Q) store_sums(sum, y, pixel, tile.k0, min(FILTERS, K - tile.k0), K, P, Q);
 }
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 3)
     direct_tiled_halo(const Storage* __restrict__ x, const Storage* __restrict__ weight, Storage* __restrict__ y,
                       SHAPE, int stage_channels) {
     extern __shared__ __align__(16) float shared[];
@@ -192,7 +194,7 @@ extern "C" __global__ void __launch_bounds__(256)
         __syncthreads();
         const float* filters = staged_weight;
         for (int c = 0; c < channels; ++c) {
-            UNROLL_TAPS for (int r = 0; r < TAPS_R; ++r) {
+            UNROLL_ROWS for (int r = 0; r < TAPS_R; ++r) {
                 const float* const row = staged_input + (c * rows + threadIdx.y + r) * columns + threadIdx.x;
                 UNROLL_TAPS for (int s = 0; s < TAPS_S; ++s, filters += FILTERS) add_products(sum, row[s], filters);
             }
@@ -201,7 +203,7 @@ extern "C" __global__ void __launch_bounds__(256)
     store_tile(sum, y, tile, K, P, Q);
 }
 
-extern "C" __global__ void __launch_bounds__(256)
+extern "C" __global__ void __launch_bounds__(256, 3)
     direct_tiled_cached(const Storage* __restrict__ x, const Storage* __restrict__ weight, Storage* __restrict__ y,
                         SHAPE, int stage_channels) {
     extern __shared__ __align__(16) float shared[];
@@ -219,7 +221,7 @@ extern "C" __global__ void __launch_bounds__(256)
         __syncthreads();
         const float* filters = staged_weight;
         for (int c = 0; c < channels; ++c) {
-            UNROLL_TAPS for (int r = 0; r < TAPS_R; ++r) {
+            UNROLL_ROWS for (int r = 0; r < TAPS_R; ++r) {
                 const int row = (int)threadIdx.y + r - pad_h;
                 UNROLL_TAPS for (int s = 0; s < TAPS_S; ++s, filters += FILTERS) {
                     const int column = (int)threadIdx.x + s - pad_w;

@@ -16,11 +16,13 @@ from conv_advisor.kernels.cuda.parts.arithmetic import filters_per_thread, threa
 from conv_advisor.kernels.variant import Launch
 
 
-def prepare_naive(problem: ConvProblem, device: Device, _workspace_limit_bytes: int) -> Launch:
+def prepare_naive(
+    problem: ConvProblem, device: Device, _workspace_limit_bytes: int, *, is_size_fixed: bool = True
+) -> Launch:
     """One pixel of several filters a thread, everything from global memory."""
     pixels = problem.gemm_m
     filters = filters_per_thread(plans.FILTERS, problem.gemm_n, pixels * problem.groups, device.processors)
-    kernel = load_kernel("direct", "direct_naive", problem.dtype, FILTERS=filters)
+    kernel = load_kernel("direct", "direct_naive", problem.dtype, **_defines(problem, filters, is_size_fixed))
     shape = shape_arguments(problem)
     threads = threads_for(pixels)
     blocks = ceil(pixels / threads) * problem.groups * ceil(problem.gemm_n / filters)
@@ -31,12 +33,15 @@ def prepare_naive(problem: ConvProblem, device: Device, _workspace_limit_bytes: 
     return Launch(run)
 
 
-def prepare_constant(problem: ConvProblem, device: Device, _workspace_limit_bytes: int) -> Launch:
+def prepare_constant(
+    problem: ConvProblem, device: Device, _workspace_limit_bytes: int, *, is_size_fixed: bool = True
+) -> Launch:
     """Fill constant memory with filters, launch, and again until all filters had their turn."""
     pixels, chunk = problem.gemm_m, plans.constant_filters(problem)
     filters = filters_per_thread(plans.FILTERS, chunk, pixels, device.processors) if problem.groups == 1 else 1
-    kernel = load_kernel("direct", "direct_constant", problem.dtype, FILTERS=filters)
-    memory = load_module("direct", problem.dtype, FILTERS=filters).get_global("constant_weight").ptr
+    defines = _defines(problem, filters, is_size_fixed)
+    kernel = load_kernel("direct", "direct_constant", problem.dtype, **defines)
+    memory = load_module("direct", problem.dtype, **defines).get_global("constant_weight").ptr
     shape = shape_arguments(problem)
     threads = threads_for(pixels)
     filter_bytes = problem.gemm_k * problem.dtype.itemsize_bytes
@@ -54,20 +59,29 @@ def prepare_constant(problem: ConvProblem, device: Device, _workspace_limit_byte
     return Launch(run)
 
 
-def prepare_tiled_halo(problem: ConvProblem, _device: Device, _workspace_limit_bytes: int) -> Launch:
+def prepare_tiled_halo(
+    problem: ConvProblem, _device: Device, _workspace_limit_bytes: int, *, is_size_fixed: bool = True
+) -> Launch:
     """Tile and halo in shared memory."""
-    return _prepare_tiled(problem, "direct_tiled_halo", has_halo=True)
+    return _prepare_tiled(problem, "direct_tiled_halo", has_halo=True, is_size_fixed=is_size_fixed)
 
 
-def prepare_tiled_cached(problem: ConvProblem, _device: Device, _workspace_limit_bytes: int) -> Launch:
+def prepare_tiled_cached(
+    problem: ConvProblem, _device: Device, _workspace_limit_bytes: int, *, is_size_fixed: bool = True
+) -> Launch:
     """Tile in shared memory, halo from the caches."""
-    return _prepare_tiled(problem, "direct_tiled_cached", has_halo=False)
+    return _prepare_tiled(problem, "direct_tiled_cached", has_halo=False, is_size_fixed=is_size_fixed)
 
 
-def _prepare_tiled(problem: ConvProblem, name: str, *, has_halo: bool) -> Launch:
+def _defines(problem: ConvProblem, filters: int, is_size_fixed: bool) -> dict[str, int]:
+    """What the source is compiled with; with the filter's size among the arguments only to be compared with."""
+    return {"FILTERS": filters} | (plans.fixed_size(problem) if is_size_fixed else {})
+
+
+def _prepare_tiled(problem: ConvProblem, name: str, *, has_halo: bool, is_size_fixed: bool) -> Launch:
     plan = plans.plan_tiles(problem, has_halo=has_halo)
     assert plan is not None, "the variant's rule asked"  # noqa: S101 - for mypy
-    kernel = load_kernel("direct", name, problem.dtype, FILTERS=plan.filters)
+    kernel = load_kernel("direct", name, problem.dtype, **_defines(problem, plan.filters, is_size_fixed))
     arguments = (*shape_arguments(problem), np.int32(plan.stage_channels))
     tiles = problem.n * ceil(problem.p / plan.height) * ceil(problem.q / plan.width)
     blocks = tiles * ceil(problem.k / plan.filters)

@@ -15,6 +15,14 @@ MOST_CONSTANT_CHUNKS: Final = 256
 """Launches of the constant-memory kernel: beyond, launching costs more than the constant cache can save."""
 FILTERS: Final = (8, 4, 1)
 """Filters a thread of the direct kernels may compute."""
+FILTER_SIZES: Final = (3, 5, 7)
+"""Square filters whose size is fixed at compile time, so that their rows are unrolled."""
+DEFINES: Final[tuple[dict[str, int], ...]] = tuple(
+    {"FILTERS": filters} | fixed
+    for filters in FILTERS
+    for fixed in ({}, *({"FILTER_SIZE": size} for size in FILTER_SIZES))
+)
+"""What direct.cu is compiled with."""
 _TILES: Final = ((32, 8), (16, 16), (32, 4), (16, 8), (8, 16), (8, 8))
 """Output tiles (width, height), the larger first."""
 _TILES_SMALLEST_FIRST: Final = _TILES[::-1]
@@ -40,6 +48,11 @@ class TilePlan:
     filters: int
     stage_channels: int
     shared_bytes: int
+
+
+def fixed_size(problem: ConvProblem) -> dict[str, int]:
+    """The definition that fixes the filter's size at compile time; none for sizes that are not among those."""
+    return {"FILTER_SIZE": problem.r} if problem.r == problem.s and problem.r in FILTER_SIZES else {}
 
 
 def has_tiles(problem: ConvProblem, *, has_halo: bool) -> bool:
