@@ -9,10 +9,10 @@ PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check
 
 .PHONY: serve test test-all lint docs lock images clean
 
-.venv/.base: constraints/base.txt pyproject.toml
+.venv/.base: constraints/serve.txt pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "conv-advisor needs Python 3.11 or newer; set PYTHON=")'
 	$(PYTHON) -m venv .venv
-	$(PIP) --require-hashes --no-deps -r constraints/base.txt
+	$(PIP) --require-hashes --no-deps -r constraints/serve.txt
 	$(PIP) --no-deps --no-build-isolation -e .
 	touch $@
 

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Write the pinned, hashed package lists from pyproject.toml: base (the service), cluster (base, PostgreSQL, Dask,
-# traces), cuda (cluster and the CUDA libraries), dev (cluster, tests and lint).
+# Write the pinned, hashed package lists from pyproject.toml: base (advice and the service alone), serve (base, convolutions
+# on the CPU, training), cluster (serve, PostgreSQL, Dask, traces), cuda (cluster and the CUDA libraries), dev (cluster,
+# tests and lint).
 set -eu
 uv=$1
 compile() {
@@ -11,5 +12,6 @@ compile() {
 }
 compile dev.txt --extra dev
 compile base.txt --extra build --constraint constraints/dev.txt
-compile cluster.txt --extra cluster --extra build --constraint constraints/dev.txt
-compile cuda.txt --extra cuda --extra cluster --constraint constraints/dev.txt
+compile serve.txt --extra cpu --extra train --extra build --constraint constraints/dev.txt
+compile cluster.txt --extra cpu --extra train --extra cluster --extra build --constraint constraints/dev.txt
+compile cuda.txt --extra cpu --extra train --extra cuda --extra cluster --constraint constraints/dev.txt

@@ -18,6 +18,7 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import GenericFunction
 
 from conv_advisor.data import parquet
+from conv_advisor.data.extras import require
 from conv_advisor.data.measurement import Device, relative_noise
 from conv_advisor.data.problem import FIELDS, ConvProblem
 from conv_advisor.data.tables import PROBLEMS
@@ -57,7 +58,13 @@ def _now_s_in_postgresql(_function: now_s, _compiler: Any, **_: Any) -> str:
 
 
 def open_engine(url: str) -> Engine:
-    """Open a database; a SQLite file gets its folder, and settings fit for several processes."""
+    """Open a database; a SQLite file gets its folder, and settings fit for several processes.
+
+    Raises
+    ------
+    NotInstalled
+        It is PostgreSQL, and its driver is missing.
+    """
     parsed = make_url(url)
     if parsed.get_backend_name() in ("postgresql", "postgres"):
         return _open_postgresql(parsed)
@@ -74,6 +81,8 @@ def _open_postgresql(url: URL) -> Engine:
     """PostgreSQL by psycopg 3, whatever driver SQLAlchemy takes by default; a server that is gone is noticed."""
     if url.drivername in ("postgresql", "postgres"):
         url = url.set(drivername="postgresql+psycopg")
+    if url.get_driver_name() == "psycopg":
+        require("psycopg")
     limits = {name: value for name, value in _POSTGRESQL_LIMITS.items() if name not in url.query}
     return create_engine(url, connect_args=limits, pool_pre_ping=True, pool_timeout=10)
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from conv_advisor.data import networks
 from conv_advisor.data.errors import InvalidInput, InvalidProblem
+from conv_advisor.data.extras import require
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 
 MAX_FLOPS: Final = 2e12
@@ -146,6 +147,7 @@ _TAPS_BELOW: Final = np.cumsum([*_FILTERS.values(), *_FLAT_FILTERS.values()])
 
 
 def _sequence(seed: int) -> Iterator[_Point]:
+    require("scipy")
     from scipy.stats import qmc
 
     sobol = qmc.Sobol(len(_Point._fields), rng=np.random.default_rng(seed))

@@ -19,6 +19,7 @@ from conv_advisor.data.errors import (
     UnknownDevice,
     WorkspaceExceeded,
 )
+from conv_advisor.data.extras import require
 from conv_advisor.data.measurement import L2State, Measurement, Outcome, Pick
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.reference import tolerance
@@ -58,15 +59,18 @@ def open_runner(device: str) -> Runner:
     Raises
     ------
     UnknownDevice
-        There is no such device, or its libraries are not installed.
+        There is no such device, or its libraries cannot be used.
+    NotInstalled
     """
     if device == "cpu":
+        require("numba", "scipy", "threadpoolctl")
         from conv_advisor.kernels.cpu.runner import CpuRunner
 
         return CpuRunner()
     kind, _, ordinal = device.partition(":")
     if kind != "cuda" or not (ordinal or "0").isdigit():
         raise UnknownDevice(device, ["cpu", "cuda:0"])
+    require("cupy", "pynvml")
     try:
         from conv_advisor.kernels.cuda.runner import CudaRunner
     except ImportError as error:

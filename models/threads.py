@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-from threadpoolctl import threadpool_limits
+from conv_advisor.data.extras import require
 
 Each = Callable[..., Iterator[Any]]
 """As `map`: what comes out is in the order of what goes in."""
@@ -18,15 +18,24 @@ Each = Callable[..., Iterator[Any]]
 def threads(count: int) -> Iterator[Each]:
     """A `map` that works on so many threads, each of which keeps the libraries it calls to itself.
 
+    Raises
+    ------
+    NotInstalled
+
     Notes
     -----
     Threads of OpenMP that wait for a busy core spin: beside other work, two took ten times as long as one. Their limit
     is a thread's own, and only libraries that are loaded already are limited.
     """
+    require("sklearn", "threadpoolctl")
     importlib.import_module("sklearn.ensemble")
+    from threadpoolctl import threadpool_limits
+
     with threadpool_limits(1), ThreadPoolExecutor(count, "train", initializer=_alone) as pool:
         yield pool.map
 
 
 def _alone() -> None:
+    from threadpoolctl import threadpool_limits
+
     threadpool_limits(1, user_api="openmp")

@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from conv_advisor.data.errors import InvalidInput
+from conv_advisor.data.extras import require
 from conv_advisor.models.walk import Boosted, Mean, Tree, boosted_nodes_of, nodes_of
 
 SOURCE: Final = Path(__file__).with_name("walk.cu")
@@ -30,10 +31,12 @@ class OnGpu:
     Raises
     ------
     InvalidInput
-        There is no such GPU, or no CuPy.
+        There is no such GPU.
+    NotInstalled
     """
 
     def __init__(self, place: int = 0) -> None:
+        require("cupy")
         count = n_gpus()
         if not 0 <= place < count:
             raise InvalidInput("gpu", place, f"a GPU that CUDA finds, of which there are {count} here")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import typer
 
 from conv_advisor.app.cli import access, ask, cluster, database, jobs, learn, measure, serve, transfer, upgrade
-from conv_advisor.data.errors import ConvAdvisorError, InvalidInput, NotApplicable, Unknown
+from conv_advisor.data.errors import ConvAdvisorError, InvalidInput, NotApplicable, NotInstalled, Unknown
 
 cli = typer.Typer(
     name="conv-advisor",
@@ -30,9 +30,9 @@ cli.add_typer(database.database, name="database")
 
 
 def main() -> None:
-    """Run the command line; a known error is one line on standard error and exit status 2 for bad input, else 1."""
+    """Run the command line; a known error is one line on standard error, and exit status 2 for what cannot be asked."""
     try:
         cli()
     except ConvAdvisorError as error:
         sys.stderr.write(f"conv-advisor: {error}\n")
-        sys.exit(2 if isinstance(error, InvalidInput | Unknown | NotApplicable) else 1)
+        sys.exit(2 if isinstance(error, InvalidInput | Unknown | NotApplicable | NotInstalled) else 1)

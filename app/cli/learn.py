@@ -15,6 +15,7 @@ import typer
 from conv_advisor.app.cli.output import AsJson, print_json, print_table, progress_bar, split_words
 from conv_advisor.app.settings import load_settings
 from conv_advisor.data.errors import InvalidInput, ModelRejected
+from conv_advisor.data.extras import require
 from conv_advisor.data.networks import HELD_OUT
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def train(
     from conv_advisor.models.registry import SHIPPED
     from conv_advisor.models.retrain import retrain
 
+    require("sklearn")
     settings, walk = load_settings(), _walk(gpu)
     folder = SHIPPED / device if ship else output
     if output and (force or ship):
@@ -80,6 +82,7 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Judge trees on networks they were not trained on, beside the single best variant, cuDNN and PyTorch."""
+    require("sklearn")
     walk = _walk(gpu)
     with _filled_store(device) as store, progress_bar() as show:
         report = _judge(store, device, jobs, lambda share: show(share, 1, "leaving out networks"), walk, networks)

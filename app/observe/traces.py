@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from fastapi.telemetry import TelemetryConfig
 
-from conv_advisor.data.errors import InvalidInput
+from conv_advisor.data.extras import require
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -29,13 +29,11 @@ def provider(endpoint: str) -> TracerProvider:
 
     Raises
     ------
-    InvalidInput
-        OpenTelemetry is not installed.
+    NotInstalled
     """
-    try:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-    except ImportError:
-        raise InvalidInput("otlp_endpoint", endpoint, "nothing, unless conv-advisor[cluster] is installed") from None
+    require("opentelemetry.sdk")
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
     return provider_of(OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces"))
 
 

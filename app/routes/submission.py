@@ -7,6 +7,7 @@ import asyncio
 from conv_advisor.app.jobs.requests import AnyJob, RetrainJob, kept_request, key_of
 from conv_advisor.app.jobs.table import Job, JobKind, Key
 from conv_advisor.app.service.service import Service
+from conv_advisor.data.extras import require
 from conv_advisor.data.measurement import Device
 
 
@@ -25,11 +26,15 @@ async def submit(service: Service, asked: AnyJob, key: str | None, caller: str) 
     Raises
     ------
     InvalidInput, KeyReused, QueueFull, StoreError, UnknownDevice, UnknownNetwork, UnknownVariant, WorkerError
+    NotInstalled
+        What the job needs is left out of this installation.
     """
     known = key_of(key, asked, caller)
     job = await asyncio.to_thread(service.jobs.find, known) if known else None
     if job is not None:
         return job
+    if isinstance(asked, RetrainJob):
+        require("sklearn")
     device = await _device_of(service, asked)
     return await asyncio.to_thread(_create, service, asked, device, known)
 

@@ -26,7 +26,7 @@ from conv_advisor.app.workers import tasks
 from conv_advisor.app.workers.any_engine import AnyEngine
 from conv_advisor.app.workers.cluster.engine import open_cluster
 from conv_advisor.app.workers.engine import NO_DEVICE, Engine, resolve_device
-from conv_advisor.data.errors import ConvAdvisorError, UnknownDevice, WorkerError
+from conv_advisor.data.errors import ConvAdvisorError, NotInstalled, UnknownDevice, WorkerError
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.presence import Presence
 from conv_advisor.data.shipped import import_shipped
@@ -177,7 +177,11 @@ class Service:
         ------
         WorkerError
             It does not start.
+        NotInstalled
+            It never will.
         """
+        if isinstance(self._failure, NotInstalled):
+            raise NotInstalled(self._failure.extra, self._failure.package)
         if self._failure is not None and not self._ready.done():
             raise WorkerError(f"the worker does not start: {self._failure}")
         try:
@@ -309,7 +313,8 @@ class Service:
     def shortcomings(self) -> dict[str, str]:
         """What keeps the service from doing all it is for: part to reason; empty when it is ready."""
         found = {"server": "it is being stopped"} if self._is_stopping else {}
-        if self._engine is None or not self._engine.is_alive or self.device is None:
+        is_wanted = not isinstance(self._failure, NotInstalled)  # else advice is all that this installation is for
+        if is_wanted and (self._engine is None or not self._engine.is_alive or self.device is None):
             state = self._engine.state if self._engine else "starting"
             found["worker"] = f"its state is {state}" + (f"; {self._failure}" if self._failure else "")
         checks: dict[str, Callable[[], object]] = {
@@ -341,6 +346,12 @@ class Service:
             try:
                 self._open_engine()
             except CancelledError:  # by close()
+                return
+            except NotInstalled as error:
+                log.warning("no convolution can be run: %s", error)
+                self._failure = error
+                if self._engine is not None:
+                    self._engine.close()
                 return
             except ConvAdvisorError as error:
                 log.warning("the worker does not start: %s", error)

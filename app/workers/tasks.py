@@ -6,6 +6,7 @@ import ctypes
 import importlib
 import signal
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from multiprocessing.connection import Connection
@@ -14,7 +15,7 @@ from pathlib import Path
 from traceback import format_exc
 from typing import TYPE_CHECKING, Any
 
-from conv_advisor.data.errors import ConvAdvisorError, LaunchFailed, UnknownDevice, WorkerError
+from conv_advisor.data.errors import ConvAdvisorError, LaunchFailed, NotInstalled, UnknownDevice, WorkerError
 from conv_advisor.data.measurement import Device, Measurement, Pick
 from conv_advisor.data.problem import ConvProblem
 
@@ -136,7 +137,7 @@ def find_device() -> str:
 
     try:
         _ = open_runner("cuda:0").device
-    except UnknownDevice:  # no libraries
+    except (UnknownDevice, NotInstalled):  # no libraries
         return "cpu"
     except Exception as error:  # no driver, no device, or one in a bad state: auto means "where it can be used"
         sys.stderr.write(f"cuda:0 cannot be used: {error}\n")
@@ -160,7 +161,8 @@ def _warm_up() -> None:
     """Do what takes long and takes nothing of the device, so that a spare can take over at once."""
     _load(_Process.opener)
     if _Process.device_id == "cpu":
-        _runner()
+        with suppress(NotInstalled):  # whoever asks for the device is told
+            _runner()
 
 
 def _answer(message: bytes) -> tuple[Any, ...]:

@@ -8,9 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
 from functools import cache, partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from threadpoolctl import ThreadpoolController
+if TYPE_CHECKING:
+    from threadpoolctl import ThreadpoolController
 
 LEAST_FLOPS: Final = 2_000_000
 """Work of a thread below which it costs more than it saves: handing it over takes some 20 µs, and 10¹¹ flop/s is
@@ -77,4 +78,6 @@ def one_blas_thread() -> Iterator[None]:
 @cache
 def _blas_libraries() -> ThreadpoolController:
     """The loaded libraries; looking for them takes milliseconds, so it is done once."""
+    from threadpoolctl import ThreadpoolController
+
     return ThreadpoolController()

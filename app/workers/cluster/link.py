@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -11,6 +10,7 @@ from urllib.parse import urlsplit
 from conv_advisor.app.hosts import is_loopback
 from conv_advisor.app.settings import PREFIX, Settings
 from conv_advisor.data.errors import InvalidInput
+from conv_advisor.data.extras import require
 
 if TYPE_CHECKING:
     from distributed.security import Security
@@ -70,13 +70,12 @@ def link_from(settings: Settings) -> Link:
     ------
     InvalidInput
         Naming what is missing, cannot be read, or is not safe.
+    NotInstalled
     """
     address = settings.scheduler
     if not address:
         raise InvalidInput("scheduler", address, "tls://host:port, or tcp://host:port on loopback")
-    if find_spec("distributed") is None:
-        allowed = "nothing where Dask is not installed: pip install 'conv-advisor[cluster]'"
-        raise InvalidInput("scheduler", address, allowed)
+    require("distributed")
     link = Link(address, settings.scheduler_ca_file, settings.scheduler_cert_file, settings.scheduler_key_file)
     if link.protocol == "tls":
         _check_files(settings)
