@@ -59,7 +59,7 @@ def create_app(settings: Settings, *, open_engine: OpenEngine = open_engine, tim
     open_engine : callable (settings) -> Engine
         Finds the device and starts its worker; tests give one that replays a recording.
     timings : Path
-        Measurements to import at the start: those that ship with the project.
+        Folder of the tables of measurements that ship.
     """
 
     keyring, rates = keyring_of(settings), rates_of(settings)

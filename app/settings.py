@@ -142,6 +142,11 @@ class Settings(BaseSettings):
         return self.database_url or f"sqlite:///{self.home / 'conv-advisor.db'}"
 
     @property
+    def has_store(self) -> bool:
+        """Whether there is a store already: whoever only asks creates none."""
+        return bool(self.database_url) or (self.home / "conv-advisor.db").exists()
+
+    @property
     def models_home(self) -> Path:
         """Home of the registry of models, which keeps those trained here in ``models`` below it."""
         return self.home

@@ -23,7 +23,7 @@ from typing import Final
 
 from benchmarks.options import interruptible, list_of, say, shard
 from benchmarks.rivals.layer import OPERANDS, Order
-from benchmarks.rivals.orders import TIMINGS, Named, Near, of_networks, orders, shuffled, timing_files
+from benchmarks.rivals.orders import Named, Near, of_networks, orders, shuffled
 from benchmarks.rivals.rows import JOURNAL, LAYER, Row, append, merge, read, write
 from benchmarks.rivals.tables import report
 from benchmarks.rivals.worker import Worker
@@ -31,8 +31,10 @@ from conv_advisor.app.sweep.attempt import outcome_of
 from conv_advisor.data import networks
 from conv_advisor.data.errors import ConvAdvisorError, LaunchFailed, WorkerError
 from conv_advisor.data.measurement import Outcome
+from conv_advisor.data.packing import attempts_in
 from conv_advisor.data.problem import DType, Layout
 from conv_advisor.data.problem_file import read_problems
+from conv_advisor.data.shipped import TIMINGS
 from conv_advisor.kernels.stopping import StopRule
 from conv_advisor.models.tree_file import TreeModel
 from conv_advisor.models.tree_file import read as read_tree
@@ -148,9 +150,9 @@ class Run:
 
     def _orders(self, wanted: Named, model: TreeModel) -> Iterator[Order]:
         chosen = self.chosen
-        files = timing_files(chosen.timings or TIMINGS / model.device.id)
+        attempts = attempts_in(chosen.timings or TIMINGS / model.device.id)
         rule = StopRule(max_samples=chosen.max_samples, budget_ms=chosen.budget_ms)
-        return orders(wanted, model, files, near=chosen.near, is_fresh=chosen.choose_now, rule=rule)
+        return orders(wanted, model, attempts, near=chosen.near, is_fresh=chosen.choose_now, rule=rule)
 
     def _measure_all(self, todo: Iterable[Order], total: int, started: float, journal: Path | None) -> bool:
         told, lost = started, 0

@@ -13,14 +13,14 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from conv_advisor.data import parquet
 from conv_advisor.data.measurement import Device
+from conv_advisor.data.packing import attempts_in
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.data.shipped import TIMINGS
 from conv_advisor.models.advisor import Advisor
@@ -129,13 +129,9 @@ def _always(order: Sequence[str], _problem: ConvProblem) -> Sequence[str]:
 
 
 def _measurements(device_id: str) -> pa.Table:
-    files = [file for file in sorted((TIMINGS / device_id).glob("*.parquet")) if not _is_left_out(file)]
-    return pa.concat_tables([parquet.read(file, parquet.SCHEMA) for file in files])
-
-
-def _is_left_out(file: Path) -> bool:
-    """Picks are no measurements, and nothing is trained on the layers held out for judging."""
-    return file.name.endswith("picks.parquet") or file.name.startswith("held-out")
+    """Without those on the layers that are held out for judging, on which nothing is trained."""
+    attempts = attempts_in(TIMINGS / device_id)
+    return attempts.filter(pc.not_equal(attempts["source"], "held-out"))
 
 
 if __name__ == "__main__":

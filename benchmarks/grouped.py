@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+import pyarrow.compute as pc
 
 from benchmarks.contest.choice import CUDNN, OURS
 from benchmarks.measured import ALL_COLUMNS, best_of, is_win, mean_ratio
 from benchmarks.plots.pages import number, percent, table
-from conv_advisor.data import parquet
+from conv_advisor.data.packing import attempts_in
 from conv_advisor.data.shipped import TIMINGS
 from conv_advisor.models.costs import Costs, from_table
 
@@ -32,11 +33,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.grouped", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--device", default="nvidia-h200", help="a folder of data/timings (default nvidia-h200)")
-    parser.add_argument("--timings", type=Path, help="one file of measurements (default zoo-grouped.parquet there)")
+    parser.add_argument("--device", default="nvidia-h200", help="whose measurements (default nvidia-h200)")
+    parser.add_argument("--timings", type=Path, help="measurements (default what ships)")
+    parser.add_argument("--source", default="zoo-grouped", help="the sweep whose rows count (default zoo-grouped)")
     chosen = parser.parse_args(arguments)
-    path = chosen.timings or TIMINGS / chosen.device / "zoo-grouped.parquet"
-    costs = from_table(parquet.read(path, parquet.SCHEMA), chosen.device)
+    attempts = attempts_in(chosen.timings or TIMINGS / chosen.device)
+    costs = from_table(attempts.filter(pc.equal(attempts["source"], chosen.source)), chosen.device)
     for name, is_depthwise in KINDS.items():
         print(f"{name}\n\n{report(costs, is_depthwise=is_depthwise)}\n")
     return 0

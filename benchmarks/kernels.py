@@ -30,6 +30,7 @@ from conv_advisor.app.workers.engine import DEFAULT_OPENER, Engine
 from conv_advisor.data.errors import ConvAdvisorError, DeadlineExceeded, LaunchFailed, WorkerDied
 from conv_advisor.data.measurement import Device, L2State, Outcome
 from conv_advisor.data.networks import SEED_BATCHES, problems
+from conv_advisor.data.packing import attempts_in
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.data.shipped import TIMINGS
 from conv_advisor.kernels.stopping import StopRule
@@ -168,12 +169,11 @@ class Contest:
         ours = tuple(reversed(chosen.variants))  # the catalogue has the plain ones first: the fast ones set the mark
         fresh = {"all": (*CUDNN, *ours), "ours": ours, None: ()}[chosen.choose_now]
         known = () if chosen.choose_now == "all" else tuple(v for v in (*CUDNN, *chosen.variants) if v not in fresh)
-        folder = chosen.timings or TIMINGS / device.id
-        paths = sorted(path for path in folder.glob("*.parquet") if not path.name.endswith("picks.parquet"))
-        candidates = from_timings(paths, wanted, known) if known else {}
+        timings = chosen.timings or TIMINGS / device.id
+        candidates = from_timings(attempts_in(timings), wanted, known) if known else {}
         _say_unknown(known, candidates.values())
         choosing = " and ".join(
-            ([f"the measurements in {folder.name}"] if known else []) + (["a first pass of this run"] if fresh else [])
+            ([f"the measurements in {timings.name}"] if known else []) + (["a first pass of this run"] if fresh else [])
         )
         for problem in wanted:
             yield Order(

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.compute as pc
 
 from benchmarks.contest.choice import CUDNN, OURS
 from benchmarks.contest.rows import LEAST_GAIN, STANDARD_ERRORS
 from benchmarks.contest.scores import geometric_mean
-from conv_advisor.data import parquet
 from conv_advisor.data.errors import NotEnoughData
 from conv_advisor.data.networks import problems
+from conv_advisor.data.packing import attempts_in
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.catalog import VARIANTS
 from conv_advisor.kernels.variant import Backend
@@ -35,23 +36,34 @@ LEGACY: Final = tuple(v.id for v in VARIANTS.values() if v.backend is Backend.CU
 """The forward algorithms that the seed papers compared."""
 
 
-def load(folder: Path, device_id: str, column: Column, group: str = "seeds") -> Costs:
+def load(timings: Path, device_id: str, column: Column, group: str = "seeds") -> Costs:
     """What is known of the layers of one group of networks in one dtype and layout.
+
+    Parameters
+    ----------
+    timings : Path
+        As `data.packing.attempts_in` takes it.
 
     Raises
     ------
     NotEnoughData
     """
     wanted = set(problems(group, dtypes=[DType(column[0])], layouts=[Layout(column[1])]))
-    paths = [path for path in sorted(folder.glob("*.parquet")) if not path.name.endswith("picks.parquet")]
-    which = [("dtype", "=", column[0]), ("layout", "=", column[1])]
-    tables = [pq.read_table(path, columns=parquet.SCHEMA.names, filters=which) for path in paths]
-    if not any(table.num_rows for table in tables):
-        raise NotEnoughData(f"nothing in {folder}")
-    costs = from_table(pa.concat_tables(tables), device_id).where(lambda problem: problem in wanted)
+    attempts = _attempts_in(timings)
+    is_of_it = pc.and_(pc.equal(attempts["dtype"], column[0]), pc.equal(attempts["layout"], column[1]))
+    mine = attempts.filter(is_of_it)
+    if not mine.num_rows:
+        raise NotEnoughData(f"nothing in {timings}")
+    costs = from_table(mine, device_id).where(lambda problem: problem in wanted)
     if not costs.problems:
         raise NotEnoughData(f"none of the {len(wanted)} configurations of {group}")
     return costs
+
+
+@lru_cache(maxsize=1)
+def _attempts_in(timings: Path) -> pa.Table:
+    """All of it: who asks for one dtype and layout asks for the others next."""
+    return attempts_in(timings)
 
 
 def times_of(costs: Costs, variants: Sequence[str]) -> np.ndarray:

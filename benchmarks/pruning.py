@@ -21,11 +21,9 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-import pyarrow as pa
 
 from benchmarks.options import say, shard
-from benchmarks.rivals.orders import timing_files
-from conv_advisor.data import parquet
+from conv_advisor.data.packing import attempts_in
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.data.shipped import TIMINGS
 from conv_advisor.kernels.bench import BenchOptions, measure, open_runner
@@ -64,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--report", type=Path, nargs="+", metavar="FILE", help="print what runs wrote, and end")
     parser.add_argument("--output", type=Path, help="write what was found there, as JSON")
     parser.add_argument("--device", default="cuda:0", help="cuda:0 (default), cuda:1 ..., cpu")
-    parser.add_argument("--timings", type=Path, default=TIMINGS / "nvidia-h200", help="folder of the measurements")
+    parser.add_argument("--timings", type=Path, default=TIMINGS / "nvidia-h200", help="the measurements")
     parser.add_argument("--shard", type=shard, default=(0, 1), metavar="I/N")
     parser.add_argument("--time-limit", type=float, default=200, metavar="SECONDS")
     parser.add_argument("--seed", type=int, default=0)
@@ -72,10 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.report:
         print(report(Again(**one) for path in chosen.report for one in json.loads(path.read_text())))
         return 0
-    tables = [parquet.read(path, parquet.SCHEMA) for path in timing_files(chosen.timings)]
     index, count = chosen.shard
     runner = open_runner(chosen.device)
-    drawn = draw(from_table(pa.concat_tables(tables), runner.device.id), chosen.seed)[index::count]
+    drawn = draw(from_table(attempts_in(chosen.timings), runner.device.id), chosen.seed)[index::count]
     found = measure_again(runner, drawn, chosen.time_limit)
     say(f"{len(found)} of {len(drawn)}")
     if chosen.output:

@@ -42,8 +42,6 @@ from benchmarks.wrk import Load, Server, run_wrk, served
 from conv_advisor.data.networks import problems
 from conv_advisor.data.problem import DType, Layout
 from conv_advisor.data.sampling import sample_problems
-from conv_advisor.data.shipped import TIMINGS, import_shipped
-from conv_advisor.data.store import Store
 
 TENSOR_SHAPE: Final = (10, 64, 64, 64)
 """10 MiB of float32."""
@@ -91,9 +89,6 @@ def main() -> None:
     console = Console(width=max(Console().width, 120))
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         home = Path(folder)
-        if not arguments.quick:
-            with Store(f"sqlite:///{home / 'conv-advisor.db'}") as store:
-                import_shipped(store, TIMINGS)
         raw, service, forms = (stack.enter_context(served(name, home)) for name in ("raw", "service", "forms"))
         bench = Bench(effort, home, raw, service, forms)
         for table in (bench.single(), bench.lists(), bench.tensors()):

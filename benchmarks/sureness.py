@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Ask, and print the tables; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sureness", description=__doc__)
     parser.add_argument("--device", default="nvidia-h200")
-    parser.add_argument("--timings", type=Path, default=TIMINGS, help="holds <device>/*.parquet")
+    parser.add_argument("--timings", type=Path, default=TIMINGS, help="holds <device>.safetensors")
     parser.add_argument("--trained", type=Path, default=SHIPPED, help="holds <device>/card.json")
     chosen = parser.parse_args(arguments)
     found = answers(chosen.timings / chosen.device, chosen.trained / chosen.device)

@@ -20,11 +20,9 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-import pyarrow as pa
 
-from benchmarks.rivals.orders import timing_files
-from conv_advisor.data import parquet
 from conv_advisor.data.errors import InvalidProblem
+from conv_advisor.data.packing import attempts_in
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.data.problem_file import read_problems
 from conv_advisor.data.shipped import TIMINGS
@@ -48,14 +46,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.unsure", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--device", default="nvidia-h200", help="whose measurements, a folder of data/timings")
+    parser.add_argument("--device", default="nvidia-h200", help="whose measurements")
     parser.add_argument("--candidates", type=Path, action="append", default=[], metavar="FILE", help="lines of layers")
     parser.add_argument("--made-up", type=int, default=5000, help="made-up layers a dtype and layout (default 5000)")
     parser.add_argument("--count", type=int, default=100, help="problems a dtype and layout (default 100)")
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args(arguments)
-    tables = [parquet.read(path, parquet.SCHEMA) for path in timing_files(TIMINGS / chosen.device)]
-    costs = training_set(from_table(pa.concat_tables(tables), chosen.device))
+    costs = training_set(from_table(attempts_in(TIMINGS / chosen.device), chosen.device))
     layers = [problem for path in chosen.candidates for problem in read_problems(path, [DType.FLOAT32], [Layout.NCHW])]
     for problem in unsure(costs, layers, chosen.made_up, chosen.count, chosen.seed):
         print(problem.short, problem.dtype, problem.layout)

@@ -65,6 +65,21 @@ PICKS_SCHEMA: Final = pa.schema(
 )
 """A row is one choice of somebody else's rule: the problem's fields, then those of `Pick`."""
 
+_ONLY_MEASURED: Final = ("samples_ms", "floor_ms", "clock_start_mhz", "clock_end_mhz")
+
+ATTEMPTS: Final = pa.schema(
+    [
+        *(field for field in SCHEMA if field.name not in _ONLY_MEASURED),
+        pa.field("noise", pa.float64()),
+        pa.field("n_samples", pa.int32(), nullable=False),
+        pa.field("source", pa.string(), nullable=False),
+    ]
+)
+"""What is kept of the rows of `SCHEMA` where samples are not: their number, median and noise.
+
+An unsteady time has that outcome already. source is the file that a row was packed from; empty where it was in none.
+"""
+
 _CLOSED_LISTS: Final = {"dtype": DType, "layout": Layout, "outcome": Outcome, "l2": L2State}
 
 
@@ -156,6 +171,26 @@ def sample_medians(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
         deviation = 1.4826 * np.median(np.abs(samples - middle[rows, None]), axis=1)
         noise[rows] = math.sqrt(math.pi / 2) * deviation / (middle[rows] * math.sqrt(length)) if length > 1 else 1.0
     return middle, noise
+
+
+def times(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+    """Median and noise of each row of `SCHEMA` or `ATTEMPTS`, float64 arrays; NaN where there are no samples."""
+    if "samples_ms" in table.column_names:
+        return sample_medians(table["samples_ms"])
+    middle, noise = (pc.fill_null(table[name], np.nan).to_numpy() for name in ("time_ms", "noise"))
+    return middle, noise
+
+
+def to_attempts(table: pa.Table, source: str = "") -> pa.Table:
+    """Rows of `SCHEMA`, refused where they are unsteady, in `ATTEMPTS`."""
+    middle, noise = sample_medians(table["samples_ms"])
+    columns = {
+        "time_ms": pa.array(middle, from_pandas=True),
+        "noise": pa.array(noise, from_pandas=True),
+        "n_samples": pc.cast(pc.list_value_length(table["samples_ms"]), pa.int32()),
+        "source": pa.repeat(pa.scalar(source), table.num_rows),
+    }
+    return pa.table([columns[name] if name in columns else table[name] for name in ATTEMPTS.names], schema=ATTEMPTS)
 
 
 def write(table: pa.Table, path: Path) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 from sqlalchemy import Connection, Engine, func, inspect, select, text
+from sqlalchemy.exc import OperationalError
 
 from conv_advisor.data.errors import StoreError
 
-HEAD: Final = "0003"
+HEAD: Final = "0004"
 """The revision that this version works with: the newest of `MIGRATIONS`."""
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
@@ -38,6 +39,7 @@ def upgrade(engine: Engine) -> None:
     if found is None or found < HEAD:
         with _locked(engine) as connection:  # another process may have done it in the meantime: then it does nothing
             _migrate(connection)
+        _shrink(engine)
     elif found > HEAD:
         raise StoreError(f"the database's schema is {found}, newer than {HEAD}, which this version knows")
 
@@ -57,6 +59,18 @@ def _migrate(connection: Connection) -> None:
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.attributes["connection"] = connection
     command.upgrade(config, HEAD)
+
+
+def _shrink(engine: Engine) -> None:
+    """Give a file back what a migration has emptied, where that is most of it and nobody else has it open."""
+    if engine.dialect.name != "sqlite":
+        return
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        names = "page_count", "freelist_count"
+        pages, free = (connection.exec_driver_sql(f"PRAGMA {name}").scalar_one() for name in names)
+        if free > pages / 2:
+            with suppress(OperationalError):  # another process reads: the empty pages are used again later
+                connection.exec_driver_sql("VACUUM")
 
 
 @contextmanager

@@ -1,53 +1,321 @@
-"""The measurements that ship with the project, brought into a store."""
+"""The measurements that ship: a table a device, read where it lies."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator, Sequence
+from functools import cached_property, lru_cache
+from math import isnan
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from conv_advisor.data.store import Store
+import msgspec
+import numpy as np
+from safetensors import SafetensorError, safe_open
 
-TIMINGS: Final = Path(__file__).parent.parent / "data" / "timings"
+from conv_advisor.data.block import Block, decode, decompress, decompress_text
+from conv_advisor.data.errors import StoreError
+from conv_advisor.data.measurement import Device, Outcome
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.summary import Attempt
+
+TIMINGS: Final = Path(__file__).parent / "timings"
+SUFFIX: Final = ".safetensors"
+
+FORMAT: Final = 1
+"""Of the tables; a reader refuses any other."""
+BLOCK_PROBLEMS: Final = 64
+"""Problems of one block: decompressing it takes a fraction of a millisecond."""
+GAP: Final = "\0"
+"""In a reason's detail, stands for a number that differs from attempt to attempt."""
+
+_BLOCKS_KEPT: Final = 64
+_MOST_CARD_BYTES: Final = 2**24
+_MOST_TEXT_BYTES: Final = 2**28
+_BROKEN: Final = (OSError, ValueError, SafetensorError, msgspec.MsgspecError)
 
 
-def import_shipped(store: Store, folder: Path = TIMINGS, *, device_id: str | None = None) -> int:
-    """Import every shipped file that this store has not seen; the number of rows added.
+class Reason(msgspec.Struct, frozen=True):
+    """What came of an attempt, and why; `GAP` stands for numbers."""
+
+    outcome: Outcome
+    detail: str
+
+
+class Run(msgspec.Struct, frozen=True):
+    """A run of a sweep, the file that it was packed from, and the place of its device among the table's."""
+
+    id: str
+    source: str
+    device: int
+
+
+class Format(msgspec.Struct, frozen=True):
+    """What every format says of itself."""
+
+    format: int
+
+
+class Card(Format, frozen=True):
+    """What a table says of itself, and the lists that its columns point into.
 
     Parameters
     ----------
-    store : Store
+    format, n_problems, n_attempts, n_plans, n_picks : int
+    device_id : str
+    devices : list of Device
+        Fingerprints of the one device, in the order they were measured last.
+    variants, pick_sources : list of str
+    reasons : list of Reason
+    runs : list of Run
+    clocks : dict of str to int
+        SM clock in MHz, and how many times were taken at it.
+    files : dict of str to str
+        SHA-256 and name of every file that is packed in it.
+    """
+
+    n_problems: int
+    n_attempts: int
+    n_plans: int
+    n_picks: int
+    device_id: str
+    devices: list[Device]
+    variants: list[str]
+    reasons: list[Reason]
+    runs: list[Run]
+    pick_sources: list[str]
+    clocks: dict[str, int]
+    files: dict[str, str]
+
+
+class ShippedTable:
+    """What was measured of one device, compact: checked when it is opened, decompressed where it is asked.
+
+    Parameters
+    ----------
+    path : Path
+
+    Attributes
+    ----------
+    card : Card
+    keys : list of str
+        The keys of all problems, alike ones beside each other.
+    ends : int64 array of shape (P + 1,)
+        The attempts at a problem are those from its end to the next.
+    n_timed : int64 array of shape (P,)
+        How many of them were measured.
+
+    Raises
+    ------
+    StoreError
+        From everything; names the file and what is wrong with it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            self._file: Any = safe_open(path, framework="numpy")
+            self._open()
+        except _BROKEN as error:
+            raise StoreError(f"{path} is no table of measurements: {error}") from error
+        self._block = lru_cache(_BLOCKS_KEPT)(self._read_block)
+
+    @property
+    def device(self) -> Device:
+        """The device as it was measured last."""
+        return self.card.devices[-1]
+
+    @property
+    def usual_clock_mhz(self) -> float | None:
+        """The SM clock that most times were taken at; None where none is known."""
+        clocks = self.card.clocks
+        return float(max(clocks, key=clocks.__getitem__)) if clocks else None
+
+    @cached_property
+    def plans(self) -> list[str]:
+        """Every plan, as JSON; the first is none."""
+        try:
+            plans = msgspec.json.decode(self._text("plans"), type=list[str])
+            _require(len(plans) == self.card.n_plans, f"there are {len(plans)}; allowed: {self.card.n_plans}")
+        except _BROKEN as error:
+            raise StoreError(f"{self.path}: plans: {error}") from error
+        return plans
+
+    @cached_property
+    def picks(self) -> np.ndarray:
+        """What other rules chose: problem, source, variant, plan and run of each, int32 array of shape (5, picks)."""
+        card = self.card
+        lengths = (card.n_problems, len(card.pick_sources), len(card.variants), card.n_plans, len(card.runs))
+        try:
+            picks = decompress(self._bytes("picks"), (5, card.n_picks), "<i4")
+            is_inside = (picks >= 0) & (picks < np.array(lengths)[:, None])
+            _require(bool(is_inside.all()), "a place is beyond its list")
+        except _BROKEN as error:
+            raise StoreError(f"{self.path}: picks: {error}") from error
+        return picks
+
+    def problems(self, places: Sequence[int] | None = None) -> list[ConvProblem]:
+        """The problems at some places, by default all."""
+        return [problem_of(self.keys[place]) for place in (range(len(self.keys)) if places is None else places)]
+
+    def measured_problems(self) -> list[ConvProblem]:
+        """The problems on which some variant was timed in full."""
+        return self.problems(np.flatnonzero(self.n_timed).tolist())
+
+    def attempts(self, key: str) -> list[Attempt]:
+        """The attempts at one problem, by variant and time; none where it is unknown."""
+        place = self.place.get(key)
+        if place is None:
+            return []
+        number = place // BLOCK_PROBLEMS
+        start = self.ends[number * BLOCK_PROBLEMS]
+        rows = self._block(number).rows(int(self.ends[place] - start), int(self.ends[place + 1] - start))
+        return self._attempts(rows)
+
+    def blocks(self) -> Iterator[Block]:
+        """Every block, in order."""
+        return map(self._read_block, range(len(self._block_ends)))
+
+    def detail(self, reason: int, numbers: str) -> str:
+        """The words of a reason, with its numbers in the gaps."""
+        head, *tail = self._words[reason]
+        return head + "".join(map("".join, zip(numbers.split(" "), tail, strict=True))) if tail else head
+
+    def _attempts(self, rows: Block) -> list[Attempt]:
+        card, plans = self.card, self.plans
+        columns = (rows.variant, rows.reason, rows.at_s, rows.n_samples, rows.time_ms, rows.noise)
+        lists = [column.tolist() for column in (*columns, rows.max_error, rows.workspace_bytes, rows.plan)]
+        return [
+            Attempt(
+                variant=card.variants[variant],
+                outcome=card.reasons[reason].outcome,
+                time_ms=time_ms if n_samples else None,
+                noise=noise if n_samples else None,
+                n_samples=n_samples,
+                workspace_bytes=workspace_bytes if workspace_bytes >= 0 else None,
+                max_error=None if isnan(max_error) else max_error,
+                plan=plans[plan],
+                detail=self.detail(reason, numbers),
+                measured_at_us=at_s * 1_000_000,
+            )
+            for variant, reason, at_s, n_samples, time_ms, noise, max_error, workspace_bytes, plan, numbers in zip(
+                *lists, rows.numbers, strict=True
+            )
+        ]
+
+    def _read_block(self, number: int) -> Block:
+        start = self._block_ends[number - 1] if number else 0
+        first, last = number * BLOCK_PROBLEMS, min((number + 1) * BLOCK_PROBLEMS, len(self.keys))
+        try:
+            content = self._file.get_slice("blocks")[int(start) : int(self._block_ends[number])].tobytes()
+            block = decode(content, int(self.ends[last] - self.ends[first]))
+            self._check_block(block)
+        except (ValueError, SafetensorError) as error:
+            raise StoreError(f"{self.path}: block {number}: {error}") from error
+        return block
+
+    def _check_block(self, block: Block) -> None:
+        card = self.card
+        lengths = len(card.variants), len(card.reasons), len(card.runs), card.n_plans
+        for name, length in zip(("variant", "reason", "run", "plan"), lengths, strict=True):
+            most = int(getattr(block, name).max(initial=0))
+            _require(most < length, f"{name} is {most}; allowed: below {length}")
+        timed = block.time_ms[block.n_samples > 0]
+        _require(bool((np.isfinite(timed) & (timed > 0)).all()), "time_ms has a value that is no time")
+        n_numbers = [line.count(" ") + bool(line) for line in block.numbers]
+        _require(np.array_equal(n_numbers, self._n_gaps[block.reason]), "numbers are not one for each gap of a reason")
+
+    def _open(self) -> None:
+        card = self.card = _card_of(self._file.metadata() or {})
+        self._words = [reason.detail.split(GAP) for reason in card.reasons]
+        self._n_gaps = np.array([len(words) - 1 for words in self._words])
+        self.keys = self._text("keys").split("\n") if card.n_problems else []
+        _require(len(self.keys) == card.n_problems, f"{len(self.keys)} problems; allowed: {card.n_problems}")
+        self.place = {key: place for place, key in enumerate(self.keys)}
+        _require(len(self.place) == card.n_problems, "a problem is there twice")
+        counts = decompress(self._bytes("counts"), (2, card.n_problems), "<u4").astype(np.int64)
+        self.ends, self.n_timed = np.concatenate([[0], np.cumsum(counts[0])]), counts[1]
+        _require(self.ends[-1] == card.n_attempts, f"{self.ends[-1]} attempts; allowed: {card.n_attempts}")
+        n_blocks = -(-card.n_problems // BLOCK_PROBLEMS)
+        self._block_ends = decompress(self._bytes("block_ends"), (n_blocks,), "<u4").astype(np.int64)
+        blocks = self._file.get_slice("blocks")
+        _require(blocks.get_dtype() == "U8", f"blocks is {blocks.get_dtype()}; allowed: U8")
+        (length,) = blocks.get_shape()
+        edges = np.concatenate([[0], self._block_ends])
+        _require(bool((np.diff(edges) > 0).all()) and edges[-1] == length, "its blocks do not follow each other")
+
+    def _text(self, name: str) -> str:
+        return decompress_text(self._bytes(name), _MOST_TEXT_BYTES)
+
+    def _bytes(self, name: str) -> bytes:
+        tensor = self._file.get_tensor(name)
+        _require(tensor.dtype == np.uint8 and tensor.ndim == 1, f"{name} is {tensor.dtype}; allowed: uint8")
+        return bytes(tensor.tobytes())
+
+
+def problem_of(key: str) -> ConvProblem:
+    """The problem that has this key.
+
+    Raises
+    ------
+    InvalidProblem, InvalidLayerName
+    """
+    short, dtype, layout = key.rsplit("-", 2)
+    return ConvProblem.parse(short, dtype=dtype, layout=layout)
+
+
+def _card_of(metadata: dict[str, str]) -> Card:
+    text = metadata.get("card", "")
+    _require(0 < len(text) <= _MOST_CARD_BYTES, f"its card has {len(text)} characters")
+    found = msgspec.json.decode(text, type=Format).format
+    _require(found == FORMAT, f"its format is {found}; allowed: {FORMAT}")
+    card = msgspec.json.decode(text, type=Card)
+    for name in ("variants", "pick_sources"):
+        values = getattr(card, name)
+        _require(len(set(values)) == len(values), f"{name} has a name twice")
+    _require({device.id for device in card.devices} == {card.device_id}, f"its devices are not all {card.device_id}")
+    _require(all(0 <= run.device < len(card.devices) for run in card.runs), "a run is of no device")
+    return card
+
+
+def _require(is_right: bool, reason: str) -> None:
+    if not is_right:
+        raise ValueError(reason)
+
+
+class Shipped:
+    """The tables of a folder, each opened when it is first asked for.
+
+    Parameters
+    ----------
     folder : Path
-        Holds ``<device>/*.parquet``; files whose name ends in ``picks.parquet`` hold picks, the others measurements.
-    device_id : str, optional
-        Only the files of this device.
+        Holds ``<device>.safetensors``.
 
     Raises
     ------
     StoreError
+        A table cannot be read.
     """
-    paths = sorted(folder.glob("*/*.parquet"))
-    return sum(import_file(store, path) for path in paths if device_id in (None, path.parent.name))
 
+    def __init__(self, folder: Path = TIMINGS) -> None:
+        self._paths = {path.stem: path for path in sorted(folder.glob(f"*{SUFFIX}"))}
+        self._tables: dict[str, ShippedTable] = {}
+        self._lock = threading.Lock()
 
-def import_file(store: Store, path: Path) -> int:
-    """Import one file of measurements or, if its name ends in ``picks.parquet``, of picks; the number of rows added.
+    @property
+    def device_ids(self) -> list[str]:
+        """The devices that have a table."""
+        return list(self._paths)
 
-    Raises
-    ------
-    StoreError
-    """
-    return store.import_picks(path) if path.name.endswith("picks.parquet") else store.import_parquet(path)
+    def table(self, device_id: str) -> ShippedTable | None:
+        """The table of a device, if it has one."""
+        with self._lock:  # several requests would all open it
+            if device_id in self._paths and device_id not in self._tables:
+                table = self._tables[device_id] = ShippedTable(self._paths[device_id])
+                if table.card.device_id != device_id:
+                    raise StoreError(f"{table.path} is of {table.card.device_id}")
+            return self._tables.get(device_id)
 
-
-def export_files(store: Store, path: Path, *, device_id: str, run_id: str | None = None) -> dict[Path, int]:
-    """Write a device's measurements to path and its picks beside them; the rows in each file.
-
-    Raises
-    ------
-    StoreError
-    """
-    picks = path.with_name(f"{path.stem}-picks.parquet")
-    return {
-        path: store.export_parquet(path, device_id=device_id, run_id=run_id),
-        picks: store.export_picks(picks, device_id=device_id, run_id=run_id),
-    }
+    def devices(self) -> list[Device]:
+        """Every device that has a table, as it was measured last."""
+        return [table.device for name in self._paths if (table := self.table(name))]

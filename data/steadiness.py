@@ -74,14 +74,17 @@ def unsteady_rows(table: pa.Table, usual_mhz: Mapping[str, float | None] = Mappi
     Parameters
     ----------
     table : pyarrow.Table
-        In `data.parquet.SCHEMA`.
+        In `data.parquet.SCHEMA` or `ATTEMPTS`.
     usual_mhz : mapping of device id to float or None
         Of a device that is not there, the clock that most of the table's times were taken at.
 
     Returns
     -------
     bool array of shape (n_rows,)
+        Nowhere true in rows of `data.parquet.ATTEMPTS`, whose unsteady times have that outcome already.
     """
+    if "samples_ms" not in table.column_names:
+        return np.zeros(table.num_rows, dtype=bool)
     return _unsteady(table, usual_mhz)[0]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,9 +22,18 @@ from conv_advisor.data.errors import InvalidProblem, StoreError, UnknownDevice
 from conv_advisor.data.measurement import Device, L2State, Measurement, Outcome, Pick
 from conv_advisor.data.problem import FIELDS, ConvProblem
 from conv_advisor.data.schema import upgrade
+from conv_advisor.data.shipped import Shipped
 from conv_advisor.data.steadiness import LEAST_ROWS, refuse_unsteady, refuse_unsteady_rows
-from conv_advisor.data.summary import COLUMNS, Summary, summary_of
+from conv_advisor.data.summary import Attempt, Summary, summarise
 from conv_advisor.data.tables import DEVICES, IMPORTS, MEASUREMENTS, PICKS, PROBLEMS, VERSIONS
+
+_OF_AN_ATTEMPT: Final = [
+    MEASUREMENTS.c[name]
+    for name in (
+        *("samples_ms", "variant", "outcome", "time_ms", "noise"),
+        *("workspace_bytes", "max_error", "plan", "detail", "measured_at_us"),
+    )
+]
 
 
 class Store:
@@ -36,6 +45,8 @@ class Store:
         SQLAlchemy URL, e.g. ``sqlite:///var/conv-advisor.db`` or ``postgresql://host/database``. A SQLite file and its
         folder are created; its journal is a write-ahead log, so that readers never wait for a writer. An older schema
         is brought up to date.
+    shipped : Shipped, optional
+        Says at which clock a device usually runs, where too few times are known here.
 
     Attributes
     ----------
@@ -48,7 +59,7 @@ class Store:
         From every method, where the database cannot be opened, read or written.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, shipped: Shipped | None = None) -> None:
         with _border("open"):
             self.engine = open_engine(url)
             try:
@@ -58,6 +69,7 @@ class Store:
                 raise
         self._writes = _Counter()
         self._usual_mhz: dict[str, float] = {}
+        self._shipped = shipped
         self._guard: Guard | None = None
 
     def __enter__(self) -> Self:
@@ -142,19 +154,26 @@ class Store:
         dict of problem key to dict of variant to Summary
             Without the problems and variants of which nothing is known.
         """
-        attempts: dict[tuple[str, str], list[AnyRow]] = {}
-        for keys in in_lists(list(dict.fromkeys(problem.key for problem in problems))):
-            wanted = select(*COLUMNS).where(
-                MEASUREMENTS.c.device_id == device_id,
-                MEASUREMENTS.c.problem_key.in_(keys),
-                MEASUREMENTS.c.l2 == str(l2),
+        attempts = self.attempts([problem.key for problem in problems], device_id, l2=l2)
+        return {key: summarise(rows) for key, rows in attempts.items()}
+
+    def attempts(self, keys: Iterable[str], device_id: str, *, l2: L2State = L2State.WARM) -> dict[str, list[Attempt]]:
+        """The attempts at the problems of these keys, in the order they came; without those that have none."""
+        attempts: dict[str, list[Attempt]] = {}
+        for some in in_lists(list(dict.fromkeys(keys))):
+            wanted = (
+                select(MEASUREMENTS.c.problem_key, *_OF_AN_ATTEMPT)
+                .where(
+                    MEASUREMENTS.c.device_id == device_id,
+                    MEASUREMENTS.c.problem_key.in_(some),
+                    MEASUREMENTS.c.l2 == str(l2),
+                )
+                .order_by(MEASUREMENTS.c.id)
             )
-            for row in self._fetch(wanted):
-                attempts.setdefault((row[0], row[1]), []).append(row)
-        found: dict[str, dict[str, Summary]] = {}
-        for (key, variant), rows in attempts.items():
-            found.setdefault(key, {})[variant] = summary_of(rows)
-        return found
+            for key, samples_ms, variant, outcome, time_ms, noise, *others in self._fetch(wanted):
+                values = (variant, outcome, time_ms, noise, len(samples_ms) // 4, *others)
+                attempts.setdefault(key, []).append(Attempt._make(values))
+        return attempts
 
     def version(self, device_id: str) -> int:
         """A number that grows with every addition of measurements of this device, whichever process adds them."""
@@ -176,7 +195,8 @@ class Store:
             )
             counts = {int(row[0]): int(row[1]) for row in self._fetch(wanted)}
             if sum(counts.values()) < LEAST_ROWS:
-                return None
+                table = self._shipped.table(device_id) if self._shipped else None
+                return table.usual_clock_mhz if table else None
             self._usual_mhz[device_id] = float(max(counts, key=counts.__getitem__))
         return self._usual_mhz[device_id]
 

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from conv_advisor.data.database import AnyRow
 from conv_advisor.data.measurement import Outcome
-from conv_advisor.data.tables import MEASUREMENTS
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
-COLUMNS: Final = [
-    MEASUREMENTS.c[name]
-    for name in (
-        *("problem_key", "variant", "outcome", "time_ms", "noise", "samples_ms"),
-        *("workspace_bytes", "max_error", "plan", "detail", "measured_at_us"),
-    )
-]
-"""Of `data.tables.MEASUREMENTS`: what a summary is made of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,36 +48,77 @@ class Summary:
     measured_at: datetime
 
 
-def summary_of(rows: list[AnyRow]) -> Summary:
-    """Sum up the attempts of one variant on one problem: rows of `COLUMNS`, at least one."""
-    if len(rows) > 1:
-        rows = _those_that_count(rows)
-    _, variant, outcome, time_ms, noise, samples_ms, workspace_bytes, max_error, plan, detail, measured_at_us = rows[-1]
-    n_samples = len(samples_ms) // 4
-    if len(rows) > 1:
-        time_ms, noise = median(row.time_ms for row in rows), median(row.noise for row in rows)
-        n_samples = sum(len(row.samples_ms) // 4 for row in rows)
-    if outcome == Outcome.UNSTEADY:
+class Attempt(NamedTuple):
+    """One attempt of a variant at a problem, as a summary needs it.
+
+    Parameters
+    ----------
+    variant, outcome, detail : str
+    time_ms, noise : float or None
+        None where there are no samples.
+    n_samples : int
+    workspace_bytes, max_error
+        As in `data.measurement.Measurement`.
+    plan : str
+        JSON.
+    measured_at_us : int
+        Since 1970, UTC.
+    """
+
+    variant: str
+    outcome: str
+    time_ms: float | None
+    noise: float | None
+    n_samples: int
+    workspace_bytes: int | None
+    max_error: float | None
+    plan: str
+    detail: str
+    measured_at_us: int
+
+
+def summarise(attempts: Iterable[Attempt]) -> dict[str, Summary]:
+    """Sum up the attempts at one problem, by variant."""
+    by_variant: dict[str, list[Attempt]] = {}
+    for attempt in attempts:
+        by_variant.setdefault(attempt.variant, []).append(attempt)
+    return {variant: summary_of(rows) for variant, rows in by_variant.items()}
+
+
+def summary_of(attempts: list[Attempt]) -> Summary:
+    """Sum up the attempts of one variant on one problem, at least one."""
+    if len(attempts) > 1:
+        attempts = _those_that_count(attempts)
+    last = attempts[-1]
+    time_ms, noise = last.time_ms, last.noise
+    if len(attempts) > 1:
+        time_ms, noise = _median_of(attempts, "time_ms"), _median_of(attempts, "noise")
+    if last.outcome == Outcome.UNSTEADY:
         time_ms = noise = None
     return Summary(
-        variant,
-        Outcome(outcome),
+        last.variant,
+        Outcome(last.outcome),
         time_ms,
         noise,
-        n_samples,
-        workspace_bytes,
-        max_error,
-        json.loads(plan),
-        detail,
-        _EPOCH + timedelta(microseconds=measured_at_us),
+        sum(attempt.n_samples for attempt in attempts),
+        last.workspace_bytes,
+        last.max_error,
+        json.loads(last.plan),
+        last.detail,
+        _EPOCH + timedelta(microseconds=last.measured_at_us),
     )
 
 
-def _those_that_count(rows: list[AnyRow]) -> list[AnyRow]:
+def _median_of(attempts: list[Attempt], name: str) -> float | None:
+    values = [value for attempt in attempts if (value := getattr(attempt, name)) is not None]
+    return median(values) if values else None
+
+
+def _those_that_count(attempts: list[Attempt]) -> list[Attempt]:
     """The attempts that make a summary, the newest last."""
-    rows = sorted(rows, key=lambda row: row.measured_at_us)
+    attempts = sorted(attempts, key=lambda attempt: attempt.measured_at_us)
     for outcome in (Outcome.MEASURED, Outcome.PRUNED):
-        timed = [row for row in rows if row.outcome == outcome and row.time_ms is not None]
+        timed = [attempt for attempt in attempts if attempt.outcome == outcome and attempt.time_ms is not None]
         if timed:
             return timed
-    return rows[-1:]
+    return attempts[-1:]

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from conv_advisor.data.errors import NotEnoughData, UnknownDevice
 from conv_advisor.data.measurement import LEAST_UNLAUNCHED_SLOWDOWN, Device, L2State, Outcome
-from conv_advisor.data.parquet import distinct_problems, sample_medians
+from conv_advisor.data.parquet import distinct_problems, times
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.data.steadiness import unsteady_rows
 from conv_advisor.kernels.catalog import VARIANTS
@@ -144,7 +144,7 @@ def from_table(table: pa.Table, device_id: str) -> Costs:
     Parameters
     ----------
     table : pyarrow.Table
-        In `data.parquet.SCHEMA`.
+        In `data.parquet.SCHEMA` or `ATTEMPTS`.
     device_id : str
 
     Returns
@@ -172,7 +172,7 @@ def from_table(table: pa.Table, device_id: str) -> Costs:
     variants, columns = np.unique(np.array(table["variant"].to_pylist(), dtype=str), return_inverse=True)
     shape = (len(problems), len(variants))
     outcomes = np.array(table["outcome"].to_pylist(), dtype=str)
-    row_ms, row_noise = sample_medians(table["samples_ms"])
+    row_ms, row_noise = times(table)
     cells = rows * len(variants) + columns
     is_ruled_out = _ruled_out(problems, variants.tolist(), device_of(table, device_id))
     is_measured = _any_by(cells[outcomes == Outcome.MEASURED], shape) & ~is_ruled_out

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from conv_advisor.data.errors import ModelRejected, UnknownDevice
-from conv_advisor.data.shipped import import_shipped
+from conv_advisor.data.records import Records
 from conv_advisor.data.store import Store
 from conv_advisor.kernels.cpu.threads import available_cores
 from conv_advisor.models.registry import Registry
@@ -113,9 +113,8 @@ def train(
     champion = champion_of(Registry(home), device_id)
     with Store(store_url) as store:
         tell(0.0, "reading the measurements")
-        import_shipped(store, device_id=device_id)
-        store.device(device_id)
-        table = store.table(device_id)
+        records = Records(store)
+        table = records.table(records.device(device_id).id)
     found = challenge(
         table,
         champion,

@@ -1,18 +1,20 @@
-"""What is known without a server: the trees that ship and those trained here, and what the store has measured."""
+"""What is known without a server: the trees that ship and those trained here, and what ships and was measured here."""
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
+from conv_advisor.app.service.known import records_of
+from conv_advisor.app.service.recall import Recall
 from conv_advisor.data.errors import UnknownDevice
 from conv_advisor.models.advisor import Advice, Advisor
 from conv_advisor.models.registry import Registry
 
 if TYPE_CHECKING:
-    from conv_advisor.app.service.recall import Recall
     from conv_advisor.app.settings import Settings
     from conv_advisor.data.problem import ConvProblem
-    from conv_advisor.data.store import Store
+    from conv_advisor.data.records import Records
 
 
 class Local:
@@ -27,13 +29,16 @@ class Local:
         self.settings = settings
         self.registry = Registry(settings.models_home)
         self._advisors: dict[str, Advisor] = {}
-        self._recall: tuple[Store, Recall] | None = None
 
-    @property
-    def store(self) -> Store | None:
-        """The store, if there is one: asking for advice creates none."""
-        known = self._known()
-        return known[0] if known else None
+    @cached_property
+    def records(self) -> Records:
+        """What ships, and the store's own measurements if there is one: asking for advice creates none."""
+        return records_of(self.settings)
+
+    @cached_property
+    def recall(self) -> Recall:
+        """The records, where the store is asked no more often than it changes."""
+        return Recall(self.records)
 
     def advisor(self, device_id: str) -> Advisor:
         """The advisor of a device, on its active tree; on measurements alone where it has none.
@@ -47,7 +52,7 @@ class Local:
         try:
             model = self.registry.active(device_id)
         except UnknownDevice:
-            measured = {device.id: device for device in self.store.devices()} if self.store else {}
+            measured = self.records.devices()
             if device_id not in measured:
                 raise UnknownDevice(device_id, sorted({*measured, *self.registry.devices()})) from None
             return Advisor(None, measured[device_id])
@@ -78,8 +83,7 @@ class Local:
         ------
         NoAdvice, UnknownDevice, ModelRejected, StoreError
         """
-        known = self._known()
-        measured = known[1].summaries([problem], device_id) if known else {}
+        measured = self.recall.summaries([problem], device_id)
         limit = self.settings.workspace_limit_bytes if max_workspace_bytes is None else max_workspace_bytes
         return self.advisor(device_id).advise(
             problem,
@@ -87,13 +91,3 @@ class Local:
             is_deterministic=is_deterministic,
             measured=measured.get(problem.key),
         )
-
-    def _known(self) -> tuple[Store, Recall] | None:
-        settings = self.settings
-        if self._recall is None and (settings.database_url or (settings.home / "conv-advisor.db").exists()):
-            from conv_advisor.app.service.recall import Recall
-            from conv_advisor.data.store import Store
-
-            store = Store(settings.store_url)
-            self._recall = store, Recall(store)
-        return self._recall

@@ -66,9 +66,9 @@ def advise(
     advice = local.advise(problem, device, max_workspace_bytes=limit, is_deterministic=deterministic)
     if pareto:
         bounds = Bounds(max_error, max_slowdown)
-        details.show_pareto(local.advisor(device), local.store, advice, limits, bounds, as_json)
+        details.show_pareto(local.advisor(device), local.records, advice, limits, bounds, as_json)
     elif neighbours:
-        details.show_neighbours(local.store, advice, neighbours, as_json)
+        details.show_neighbours(local.records, advice, neighbours, as_json)
     elif snippet:
         details.show_snippet(advice, variant, limits, language, as_json)
     else:
@@ -158,7 +158,7 @@ def devices(as_json: AsJson = False) -> None:
     from conv_advisor.app.advice.local import Local
 
     local = Local(load_settings())
-    measured = {device.id: device for device in local.store.devices()} if local.store else {}
+    measured = local.records.devices()
     with_model = local.registry.devices()
     ids = sorted({*measured, *with_model})
     if as_json:

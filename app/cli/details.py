@@ -12,7 +12,7 @@ from conv_advisor.app.snippets.writer import Language
 if TYPE_CHECKING:
     from conv_advisor.app.advice.advise import Limits
     from conv_advisor.data.problem import ConvProblem
-    from conv_advisor.data.store import Store
+    from conv_advisor.data.records import Records
     from conv_advisor.data.summary import Summary
     from conv_advisor.models.advisor import Advice, Advisor
     from conv_advisor.models.pareto import Bounds, OtherLayout
@@ -28,7 +28,7 @@ def show_trust(advice: Advice) -> None:
 
 
 def show_pareto(
-    advisor: Advisor, store: Store | None, advice: Advice, limits: Limits, bounds: Bounds, as_json: bool
+    advisor: Advisor, records: Records, advice: Advice, limits: Limits, bounds: Bounds, as_json: bool
 ) -> None:
     """Time against workspace, error and determinism, and the other layout.
 
@@ -39,7 +39,7 @@ def show_pareto(
     from conv_advisor.app.advice.details import pareto_answer, weighed
 
     def known(problems: Sequence[ConvProblem]) -> Mapping[str, Mapping[str, Summary]]:
-        return store.summaries(problems, limits.device_id) if store else {}
+        return records.summaries(problems, limits.device_id)
 
     found, other = weighed(advisor, known, advice, limits, bounds)
     if as_json:
@@ -60,19 +60,19 @@ def show_pareto(
     show_trust(advice)
 
 
-def show_neighbours(store: Store | None, advice: Advice, count: int, as_json: bool) -> None:
-    """The nearest measured layers; none without a store.
+def show_neighbours(records: Records, advice: Advice, count: int, as_json: bool) -> None:
+    """The nearest measured layers.
 
     Raises
     ------
     StoreError
     """
     from conv_advisor.app.advice.details import neighbours_answer
-    from conv_advisor.app.service.neighbours import Neighbourhoods
+    from conv_advisor.models.neighbours import Neighbourhood, describe
 
-    found = (
-        Neighbourhoods(store).of(advice.problem, advice.device_id, count=count, advised=advice.variant) if store else []
-    )
+    nearest = Neighbourhood(records.measured_problems(advice.device_id)).nearest(advice.problem, count)
+    known = records.summaries([problem for problem, _ in nearest], advice.device_id)
+    found = describe(nearest, known, advice.variant)
     if as_json:
         print_json(neighbours_answer(advice, found))
         return

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,13 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from conv_advisor.app.cli.output import AsJson, print_json, print_table, progress_bar, split_words
+from conv_advisor.app.service.known import records_of
 from conv_advisor.app.settings import load_settings
 from conv_advisor.data.errors import InvalidInput, ModelRejected
 from conv_advisor.data.extras import require
 from conv_advisor.data.networks import HELD_OUT
 
 if TYPE_CHECKING:
-    from conv_advisor.data.store import Store
+    from conv_advisor.data.records import Records
     from conv_advisor.models.evaluate import Part, Report
     from conv_advisor.models.judging import Score
     from conv_advisor.models.tree_file import TreeModel
@@ -84,8 +84,9 @@ def evaluate(
     """Judge trees on networks they were not trained on, beside the single best variant, cuDNN and PyTorch."""
     require("sklearn")
     walk = _walk(gpu)
-    with _filled_store(device) as store, progress_bar() as show:
-        report = _judge(store, device, jobs, lambda share: show(share, 1, "leaving out networks"), walk, networks)
+    with progress_bar() as show:
+        records = records_of(load_settings())
+        report = _judge(records, device, jobs, lambda share: show(share, 1, "leaving out networks"), walk, networks)
     if as_json:
         print_json(report.to_dict())
         return
@@ -104,7 +105,7 @@ def _walk(gpu: int | None) -> Walk:
 
 
 def _judge(
-    store: Store,
+    records: Records,
     device: str,
     jobs: int | None,
     on_progress: Callable[[float], None],
@@ -119,8 +120,8 @@ def _judge(
     never_trained = {name: [layer.problem for layer in networks.layers(name)] for name in members}
     peers = PEERS / f"{device}.parquet"
     return judge(
-        store.table(device),
-        store.picks_table(device),
+        records.table(device),
+        records.picks_table(device),
         device_id=device,
         never_trained=None if names == HELD_OUT else never_trained,
         peers=read_peers(peers) if peers.exists() else None,
@@ -172,20 +173,20 @@ def _train_into(
     from conv_advisor.models.train import MOST_THREADS
     from conv_advisor.models.tree_file import with_scores, write
 
-    with _filled_store(device) as store:
-        champion = _shipped_tree(folder) if ship else None
-        found = challenge(
-            store.table(device),
-            champion,
-            device_id=device,
-            on_progress=lambda share: on_progress(share / 2),
-            n_threads=min(MOST_THREADS, available_cores()),
-            walk=walk,
-        )
-        model, is_written = found.model, is_forced or found.is_no_worse
-        if ship and is_written:
-            report = _judge(store, device, None, lambda share: on_progress(0.5 + share / 2), walk)
-            model = with_scores(model, scores_of(report))
+    records = records_of(load_settings())
+    champion = _shipped_tree(folder) if ship else None
+    found = challenge(
+        records.table(device),
+        champion,
+        device_id=device,
+        on_progress=lambda share: on_progress(share / 2),
+        n_threads=min(MOST_THREADS, available_cores()),
+        walk=walk,
+    )
+    model, is_written = found.model, is_forced or found.is_no_worse
+    if ship and is_written:
+        report = _judge(records, device, None, lambda share: on_progress(0.5 + share / 2), walk)
+        model = with_scores(model, scores_of(report))
     if is_written:
         write(folder, model)
     changes = found.changes.to_dict() if found.changes else None
@@ -227,16 +228,6 @@ def _show_result(result: dict[str, Any]) -> None:
         rows = [[each[name] for name in names] for each in changes.get(title, ())]
         if rows:
             print_table(columns, rows, title=f"{title} than with the tree before, on layers neither was trained on")
-
-
-@contextmanager
-def _filled_store(device: str) -> Iterator[Store]:
-    from conv_advisor.data.shipped import import_shipped
-    from conv_advisor.data.store import Store
-
-    with Store(load_settings().store_url) as store:
-        import_shipped(store, device_id=device)
-        yield store
 
 
 def _show_scores(title: str, scores: dict[str, Score]) -> None:

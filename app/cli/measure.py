@@ -116,8 +116,9 @@ def sweep(
     """Measure every variant on every layer. Run again, it goes on where it ended."""
     from conv_advisor.app.sweep import sweep as sweeping
     from conv_advisor.app.workers import tasks
-    from conv_advisor.data.shipped import export_files
+    from conv_advisor.data.shipped import Shipped
     from conv_advisor.data.store import Store
+    from conv_advisor.data.transfer import export_files
     from conv_advisor.kernels import catalog
 
     settings = load_settings(scheduler=scheduler)
@@ -126,7 +127,7 @@ def sweep(
     todo += _listed_problems(problems, dtypes, layouts) + _sampled_problems(sampled, seed, dtypes, layouts)
     todo = sweeping.shard_of(list(dict.fromkeys(todo)), *_read_shard(shard))
     wanted = [catalog.get(name).id for name in split_words("variants", variants)] if variants else []
-    with Store(settings.store_url) as store:
+    with Store(settings.store_url, shipped=Shipped()) as store:
         with _open_engines(device, settings) as engines, progress_bar() as on_progress:
             found = engines[0].run(tasks.describe_device, deadline_s=settings.start_timeout_s)
             report = sweeping.sweep(

@@ -20,8 +20,8 @@ def import_(
     as_json: AsJson = False,
 ) -> None:
     """Add the rows of Parquet files; a file that was imported before adds nothing."""
-    from conv_advisor.data.shipped import import_file
     from conv_advisor.data.store import Store
+    from conv_advisor.data.transfer import import_file
 
     for path in paths:
         if not path.is_file():
@@ -38,14 +38,41 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write a device's measurements and picks as Parquet."""
-    from conv_advisor.data.shipped import export_files
     from conv_advisor.data.store import Store
+    from conv_advisor.data.transfer import export_files
 
     if path.suffix != ".parquet":
         raise InvalidInput("path", str(path), "a name that ends in .parquet")
     with Store(load_settings().store_url) as store:
         store.device(device)
         _show(export_files(store, path, device_id=device, run_id=run_id), "written", as_json)
+
+
+@data.command("pack")
+def pack(
+    paths: Annotated[list[Path], typer.Argument(help="What sweeps wrote: measurements, and picks: *picks.parquet.")],
+    device: Annotated[str, typer.Option(help="The device that they were measured on, e.g. nvidia-h200.")],
+    output: Annotated[
+        Path | None, typer.Option(help="Table to write.  [default: where the project ships the device's]")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Add Parquet files to the compact table of a device, which ships; a file that is in it already adds nothing."""
+    from conv_advisor.data import packing
+    from conv_advisor.data.shipped import SUFFIX, TIMINGS, ShippedTable
+
+    table = output or TIMINGS / f"{device}{SUFFIX}"
+    contents = packing.contents_of(ShippedTable(table)) if table.exists() else packing.empty()
+    before = contents.attempts.num_rows
+    for path in paths:
+        contents = packing.added(contents, path, device)
+    size_bytes = packing.write(contents, table, device)
+    facts = {"path": str(table), "attempts": contents.attempts.num_rows, "bytes": size_bytes}
+    facts |= {"added": contents.attempts.num_rows - before, "picks": contents.picks.num_rows}
+    if as_json:
+        print_json(facts)
+    else:
+        print_table(("", ""), [(name, str(value)) for name, value in facts.items()])
 
 
 def _show(rows: dict[Path, int], verb: str, as_json: bool) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from conv_advisor.app.cli.output import AsJson, print_json, print_table
+from conv_advisor.app.service.known import records_of
 from conv_advisor.app.settings import load_settings
 from conv_advisor.data.errors import InvalidInput, NotEnoughData, UnknownDevice
 from conv_advisor.data.measurement import Device
@@ -18,7 +19,7 @@ from conv_advisor.data.measurement import Device
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from conv_advisor.data.store import Store
+    from conv_advisor.data.records import Records
     from conv_advisor.models.upgrade import Line
 
 _FINGERPRINT = re.compile(r"[0-9a-f]{16}")
@@ -85,31 +86,27 @@ def _table(name: str, option: str) -> pa.Table:
         return pa.concat_tables([parquet.read(file, parquet.SCHEMA) for file in files])
     if path.is_file():
         return parquet.read(path, parquet.SCHEMA)
-    return _stored(name)
+    return _known(name)
 
 
-def _stored(name: str) -> pa.Table:
-    """The measurements of a device in the store; of a fingerprint, those alone that were taken under it."""
-    from conv_advisor.data.shipped import import_shipped
-    from conv_advisor.data.store import Store
-
-    with Store(load_settings().store_url) as store:
-        import_shipped(store)
-        if not _FINGERPRINT.fullmatch(name):
-            store.device(name)
-            return store.table(name)
-        for device in store.devices():
-            found = _under(store, device.id, name)
-            if found is not None:
-                return found
-        raise UnknownDevice(name, [device.id for device in store.devices()])
+def _known(name: str) -> pa.Table:
+    """The measurements of a device; of a fingerprint, those alone that were taken under it."""
+    records = records_of(load_settings())
+    known = records.devices()
+    if not _FINGERPRINT.fullmatch(name):
+        return records.table(records.device(name).id)
+    for device_id in known:
+        found = _under(records, device_id, name)
+        if found is not None:
+            return found
+    raise UnknownDevice(name, list(known))
 
 
-def _under(store: Store, device_id: str, fingerprint: str) -> pa.Table | None:
+def _under(records: Records, device_id: str, fingerprint: str) -> pa.Table | None:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    table = store.table(device_id)
+    table = records.table(device_id)
     texts = pc.cast(table["device"], pa.string())
     mine = [text for text in texts.unique().to_pylist() if Device(**json.loads(text)).fingerprint == fingerprint]
     return table.filter(pc.is_in(texts, value_set=pa.array(mine, pa.string()))) if mine else None

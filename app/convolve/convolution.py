@@ -244,7 +244,7 @@ def _ranking(service: Service, order: Order, device: Device, applicable: set[str
     limits = Limits(device.id, order.options.workspace_limit_bytes, order.is_deterministic)
     has_model = service.advisor(device.id).model is not None
     if not has_model:
-        tried = service.store.summaries([order.problem], device.id).get(order.problem.key, {})
+        tried = service.records.summaries([order.problem], device.id).get(order.problem.key, {})
         if not applicable <= set(tried):
             return [], ChosenBy.MEASURED_NOW
     advice = advise_one(service, order.problem, limits)

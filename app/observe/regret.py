@@ -108,7 +108,7 @@ class LiveRegret(Collector):
 
     def _compare(self, device_id: str, measured: dict[ConvProblem, list[tuple[str, float]]]) -> None:
         advisor = self._service.advisor(device_id)
-        known = self._service.store.summaries(list(measured), device_id)
+        known = self._service.records.summaries(list(measured), device_id)
         for problem, times in measured.items():
             try:
                 predicted = {choice.variant: choice.time_ms for choice in advisor.advise(problem).ranking}

@@ -11,7 +11,7 @@ from conv_advisor.models.neighbours import Neighbour, Neighbourhood, describe
 
 if TYPE_CHECKING:
     from conv_advisor.data.problem import ConvProblem
-    from conv_advisor.data.store import Store
+    from conv_advisor.data.records import Records
 
 LOOK_AGAIN_S: Final = 10.0
 """How old a neighbourhood may be: while a sweep adds layers, looking at all of them takes about a second each time."""
@@ -25,11 +25,12 @@ class _Kept:
 
 
 class Neighbourhoods:
-    """Neighbours from the store.
+    """Neighbours from what is known.
 
     Parameters
     ----------
-    store : Store
+    records : Records
+        What ships, and the store on top if there is one.
 
     Raises
     ------
@@ -37,8 +38,8 @@ class Neighbourhoods:
         From every method.
     """
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, records: Records) -> None:
+        self._records = records
         self._kept: dict[str, _Kept] = {}
         self._lock = threading.Lock()
 
@@ -55,17 +56,18 @@ class Neighbourhoods:
             The variant that is advised on the layer.
         """
         nearest = self._neighbourhood(device_id).nearest(problem, count)
-        return describe(nearest, self._store.summaries([each for each, _ in nearest], device_id), advised)
+        return describe(nearest, self._records.summaries([each for each, _ in nearest], device_id), advised)
 
     def _neighbourhood(self, device_id: str) -> Neighbourhood:
         with self._lock:  # several requests would all look at every layer
             kept, now = self._kept.get(device_id), monotonic()
             if kept is not None and now < kept.looked_at + LOOK_AGAIN_S:
                 return kept.neighbourhood
-            version = self._store.version(device_id)
+            store = self._records.store
+            version = store.version(device_id) if store else 0
             if kept is not None and kept.version == version:
                 found = kept.neighbourhood
             else:
-                found = Neighbourhood(self._store.measured_problems(device_id))
+                found = Neighbourhood(self._records.measured_problems(device_id))
             self._kept[device_id] = _Kept(version, now, found)
             return found

@@ -1,4 +1,4 @@
-"""What the store knows of layers, asked no more often than it changes."""
+"""What is known of layers: the store is asked no more often than it changes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from time import monotonic
 from typing import Final
 
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.data.store import Store
+from conv_advisor.data.records import Records
 from conv_advisor.data.summary import Summary
 
 ASK_AGAIN_S: Final = 0.5
@@ -27,11 +27,12 @@ class _Version:
 
 
 class Recall:
-    """The store's summaries, without asking the database for layers that were never measured.
+    """Summaries of what is known, without asking the database for layers that were never measured here.
 
     Parameters
     ----------
-    store : Store
+    records : Records
+        What ships, and the store on top if there is one.
 
     Raises
     ------
@@ -39,15 +40,17 @@ class Recall:
         From every method.
     """
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, records: Records) -> None:
+        self._store, self._records = records.store, records
         self._versions: dict[str, _Version] = {}
         self._keys: set[str] = set()
         self._keys_at: dict[str, int] = {}
         self._load_from = 0.0
 
     def version(self, device_id: str) -> int:
-        """The store's version for a device, at most `ASK_AGAIN_S` old."""
+        """The store's version for a device, at most `ASK_AGAIN_S` old; 0 without a store."""
+        if self._store is None:
+            return 0
         seen, writes, now = self._versions.get(device_id), self._store.writes, monotonic()
         if seen is None or seen.writes != writes or now >= seen.until:
             seen = _Version(self._store.version(device_id), writes, now + ASK_AGAIN_S)
@@ -56,17 +59,19 @@ class Recall:
 
     def is_recent(self, device_id: str) -> bool:
         """Whether `version`, asked now, says what it knows, without asking the database."""
+        if self._store is None:
+            return True
         seen = self._versions.get(device_id)
         return seen is not None and seen.writes == self._store.writes and monotonic() + _SOON_S < seen.until
 
     def summaries(self, problems: Sequence[ConvProblem], device_id: str) -> dict[str, dict[str, Summary]]:
-        """What `Store.summaries` gives."""
-        known = self._known(device_id)
-        wanted = problems if known is None else [problem for problem in problems if problem.key in known]
-        return self._store.summaries(wanted, device_id) if wanted else {}
+        """What `Records.summaries` gives."""
+        return self._records.summaries(problems, device_id, stored=self._known(device_id))
 
     def _known(self, device_id: str) -> set[str] | None:
-        """The keys of all problems that were ever measured; None where that would have to be asked too often."""
+        """The keys of all problems that were ever measured here; None where that would have to be asked too often."""
+        if self._store is None:
+            return set()
         version = self.version(device_id)
         if self._keys_at.get(device_id) != version:
             now = monotonic()

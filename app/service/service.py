@@ -29,7 +29,8 @@ from conv_advisor.app.workers.engine import NO_DEVICE, Engine, resolve_device
 from conv_advisor.data.errors import ConvAdvisorError, NotInstalled, UnknownDevice, WorkerError
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.presence import Presence
-from conv_advisor.data.shipped import import_shipped
+from conv_advisor.data.records import Records
+from conv_advisor.data.shipped import Shipped
 from conv_advisor.data.store import Store
 from conv_advisor.models.advisor import Advisor
 from conv_advisor.models.registry import Registry
@@ -98,7 +99,7 @@ class Service:
     open_engine : callable (settings) -> Engine
         Finds the device and starts its worker; tests give one that replays a recording.
     timings : Path
-        Measurements to import at the start.
+        Folder of the tables that ship.
     """
 
     def __init__(self, settings: Settings, open_engine: OpenEngine, timings: Path) -> None:
@@ -131,18 +132,17 @@ class Service:
         ------
         StoreError
         """
-        self.store = Store(self.settings.store_url)
+        shipped = Shipped(self._timings)
+        self.store = Store(self.settings.store_url, shipped=shipped)
         self.presence = Presence(self.store.engine.url.database if self.store.engine.name == "sqlite" else None)
-        self.recall = Recall(self.store)
-        self.neighbours = Neighbourhoods(self.store)
+        self.records = Records(self.store, shipped)
+        self.recall = Recall(self.records)
+        self.neighbours = Neighbourhoods(self.records)
         self.trainer = Engine(
             NO_DEVICE, max_queue=self.settings.max_queue, start_timeout_s=self.settings.start_timeout_s
         )
         self.background = Background(self.settings, self.store, self.registry, self.trainer)
         self.jobs, self.models = self.background.jobs, self.background.models
-        store_url, deadline_s = self.settings.store_url, self.settings.job_deadline_s
-        imported = self.trainer.submit(_import_timings, store_url, self._timings, deadline_s=deadline_s)
-        imported.add_done_callback(self._note_import)
         self.background.start()
         threading.Thread(target=self._keep_opening, name="open engine", daemon=True).start()
 
@@ -220,7 +220,7 @@ class Service:
 
     def devices(self) -> dict[str, Device]:
         """Every device known: measured, modelled, or the worker's own; by id."""
-        known = {device.id: device for device in self.store.devices()}
+        known = self.records.devices()
         for device_id in self.registry.devices():
             known.setdefault(device_id, self.registry.active(device_id).device)
         if self.device is not None:
@@ -332,15 +332,6 @@ class Service:
         self.presence.check()
         self.store.devices()
 
-    def _note_import(self, imported: Future[int]) -> None:
-        if imported.cancelled() or self._closing.is_set():
-            return
-        error = imported.exception()
-        if error:
-            log.error("the shipped measurements were not imported: %s", error)
-        elif imported.result():
-            log.info("%d shipped measurements were imported", imported.result())
-
     def _keep_opening(self) -> None:
         while not self._closing.is_set():
             try:
@@ -373,8 +364,3 @@ class Service:
         self.background.offer(self._engine, self.device)
         self._ready.set_result((self._engine, self.device))
         log.info("the worker owns %s (%s)", self.device.id, self.device.name)
-
-
-def _import_timings(store_url: str, folder: Path) -> int:
-    with Store(store_url) as store:
-        return import_shipped(store, folder)

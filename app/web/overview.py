@@ -174,7 +174,7 @@ def network_view(service: Service, name: str, values: Mapping[str, str]) -> Netw
     device_id = values.get("device") or service.default_device_id()
     advisor = service.advisor(device_id)
     problems = networks.problems(name, batches=(batch,), dtypes=(dtype,), layouts=(layout,))
-    known = service.store.summaries(problems, device_id)
+    known = service.records.summaries(problems, device_id)
     found: list[Advice | None] = []
     for problem in problems:
         try:

@@ -209,7 +209,7 @@ def advice_view(service: Service, form: LayerForm) -> AdviceView:
     advisor = service.advisor(asked.device or service.default_device_id())
     limit = asked.max_workspace_bytes
     limit = service.settings.workspace_limit_bytes if limit is None else limit
-    known = service.store.summaries([problem], advisor.device.id).get(problem.key, {})
+    known = service.records.summaries([problem], advisor.device.id).get(problem.key, {})
     advice = advisor.advise(problem, max_workspace_bytes=limit, is_deterministic=asked.deterministic, measured=known)
     scale = Scale(advice.best.time_ms, _factor(advice.ranking))
     rows = _rows(advice, known, _predictions(advisor, problem, limit), scale, laws_of(advisor.model))

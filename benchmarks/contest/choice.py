@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from conv_advisor.data.measurement import L2State, Outcome
 from conv_advisor.data.problem import FIELDS, ConvProblem
@@ -75,14 +73,14 @@ def interleaved(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 
 def from_timings(
-    paths: Iterable[Path], problems: Collection[ConvProblem], variants: Collection[str]
+    attempts: pa.Table, problems: Collection[ConvProblem], variants: Collection[str]
 ) -> dict[ConvProblem, list[Candidate]]:
-    """What measured files know of these variants on these problems, warm.
+    """What was measured of these variants on these problems, warm.
 
     Parameters
     ----------
-    paths : iterable of Path
-        Files in `data.parquet.SCHEMA`.
+    attempts : pyarrow.Table
+        In `data.parquet.ATTEMPTS`.
     problems : collection of ConvProblem
     variants : collection of str
 
@@ -95,13 +93,11 @@ def from_timings(
     times: dict[tuple[ConvProblem, str], list[float]] = {}
     plans: dict[tuple[ConvProblem, str], str] = {}
     columns = [*FIELDS, "variant", "plan", "time_ms"]
-    for path in paths:
-        table = pq.read_table(path, columns=[*columns, "outcome", "l2"])
-        for record in _relevant(table, wanted, variants).select(columns).to_pylist():
-            problem = ConvProblem(*(record[name] for name in FIELDS))
-            if problem in wanted:
-                times.setdefault((problem, record["variant"]), []).append(record["time_ms"])
-                plans[problem, record["variant"]] = record["plan"]
+    for record in _relevant(attempts, wanted, variants).sort_by("measured_at").select(columns).to_pylist():
+        problem = ConvProblem(*(record[name] for name in FIELDS))
+        if problem in wanted:
+            times.setdefault((problem, record["variant"]), []).append(record["time_ms"])
+            plans[problem, record["variant"]] = record["plan"]
     found: dict[ConvProblem, list[Candidate]] = {}
     for (problem, variant), each in times.items():
         found.setdefault(problem, []).append(

@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Draw, rewrite the pages, and say what was written; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.plots", description=plots.__doc__)
     parser.add_argument("--device", default="nvidia-h200")
-    parser.add_argument("--timings", type=Path, default=ROOT / "data" / "timings", help="holds <device>/*.parquet")
+    parser.add_argument("--timings", type=Path, default=ROOT / "data" / "timings", help="holds <device>.safetensors")
     parser.add_argument("--trained", type=Path, default=ROOT / "models" / "trained", help="holds <device>/card.json")
     parser.add_argument("--docs", type=Path, default=DOCS, help="holds the pages; figures go to figures/ in it")
     parser.add_argument("--readme", type=Path, default=ROOT / "README.md", help="has a part of docs/advice.md too")

@@ -6,7 +6,6 @@ import random
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
@@ -14,8 +13,7 @@ import pyarrow as pa
 from benchmarks.contest.choice import Candidate, from_timings
 from benchmarks.rivals.layer import POOL, Choice, Order
 from benchmarks.rivals.rows import ADVICE, SINGLE_BEST
-from conv_advisor import data
-from conv_advisor.data import networks, parquet
+from conv_advisor.data import networks
 from conv_advisor.data.errors import NoAdvice
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.stopping import StopRule
@@ -24,7 +22,6 @@ from conv_advisor.models.costs import from_table, layer_of
 from conv_advisor.models.judging import single_best_order
 from conv_advisor.models.tree_file import TreeModel
 
-TIMINGS: Final = Path(data.__file__).parent / "timings"
 MOST_STAND_INS: Final = 5
 """Choices of advice that are tried where the first does not run."""
 
@@ -68,15 +65,10 @@ def shuffled(problems: Iterable[ConvProblem], seed: int) -> list[ConvProblem]:
     return [problem for row in zip_longest(*columns.values()) for problem in row if problem is not None]
 
 
-def timing_files(folder: Path) -> list[Path]:
-    """The measurements in a folder, without the picks."""
-    return sorted(path for path in folder.glob("*.parquet") if not path.name.endswith("picks.parquet"))
-
-
 def orders(
     wanted: Mapping[ConvProblem, str],
     model: TreeModel,
-    timings: Sequence[Path],
+    attempts: pa.Table,
     *,
     near: Near | None = None,
     is_fresh: bool = False,
@@ -90,8 +82,8 @@ def orders(
         With the names of the networks that have its layer.
     model : TreeModel
         Whose advice is asked. It answers by the tree alone: what the timings know is not told to it.
-    timings : sequence of Path
-        What is known of the problems.
+    attempts : pyarrow.Table
+        What is known of the problems, in `data.parquet.ATTEMPTS`.
     near : Near
     is_fresh : bool
         Whether every variant is tried on every layer; else only on those that the timings do not know.
@@ -99,8 +91,8 @@ def orders(
     """
     near = near or Near()
     advisor = Advisor(model)
-    known = from_timings(timings, wanted, POOL) if timings and not is_fresh else {}
-    singles = single_best([parquet.read(path, parquet.SCHEMA) for path in timings], model.device.id, wanted)
+    known = {} if is_fresh else from_timings(attempts, wanted, POOL)
+    singles = single_best(attempts, model.device.id, wanted)
     for problem, names in wanted.items():
         advised, predicted_ms = _advised(advisor, problem)
         single = singles.get((problem.dtype, problem.layout), ())
@@ -116,13 +108,11 @@ def orders(
         )
 
 
-def single_best(
-    tables: Sequence[pa.Table], device_id: str, left_out: Collection[ConvProblem]
-) -> dict[Column, list[str]]:
+def single_best(attempts: pa.Table, device_id: str, left_out: Collection[ConvProblem]) -> dict[Column, list[str]]:
     """For each dtype and layout the variants by geometric-mean slowdown, over layers that are not measured here."""
-    if not tables:
+    if not attempts.num_rows:
         return {}
-    costs = from_table(pa.concat_tables(tables), device_id)
+    costs = from_table(attempts, device_id)
     layers = {layer_of(problem) for problem in left_out}
     others = [row for row, problem in enumerate(costs.problems) if layer_of(problem) not in layers]
     columns: dict[Column, list[int]] = {}

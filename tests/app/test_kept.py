@@ -15,6 +15,7 @@ from conv_advisor.app.service.recall import ASK_AGAIN_S, Recall
 from conv_advisor.app.service.service import PROMOTED_S
 from conv_advisor.data.measurement import Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.records import Records
 from conv_advisor.data.store import Store
 from conv_advisor.models.registry import Registry
 from tests.app.serving import FAST, GPU, LEAN, SLOW, Client, keep_tree, serving, small_tree
@@ -146,15 +147,13 @@ def test_lists_are_kept_by_everything_that_they_ask_for(client: Client) -> None:
 def test_layers_that_were_never_measured_are_not_looked_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Store(f"sqlite:///{tmp_path / 'store.db'}") as store:
         store.append([timed(PROBLEM)])
-        recall, asked = Recall(store), []
-        summaries = store.summaries
-        monkeypatch.setattr(
-            store, "summaries", lambda problems, device: asked.extend(problems) or summaries(problems, device)
-        )
+        recall, asked = Recall(Records(store)), []
+        attempts = store.attempts
+        monkeypatch.setattr(store, "attempts", lambda keys, device: asked.extend(keys) or attempts(keys, device))
         other = replace(PROBLEM, n=3)
         assert set(recall.summaries([PROBLEM, other], "fake-gpu")) == {PROBLEM.key}
         assert recall.summaries([other], "fake-gpu") == {}
-        assert asked == [PROBLEM]
+        assert asked == [PROBLEM.key]
         store.append([timed(other)])
         assert set(recall.summaries([PROBLEM, other], "fake-gpu")) == {PROBLEM.key, other.key}
         monkeypatch.setattr(recall_module, "monotonic", lambda: 1e9)

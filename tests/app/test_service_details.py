@@ -12,6 +12,7 @@ from conv_advisor.app.service.neighbours import Neighbourhoods
 from conv_advisor.app.snippets.writer import RULE
 from conv_advisor.data.measurement import Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.records import Records
 from conv_advisor.data.store import Store
 from conv_advisor.kernels import reference
 from conv_advisor.models.domain import learn_domain
@@ -140,7 +141,7 @@ def test_neighbours_are_those_that_were_measured_nearest_first(client: Client) -
 def test_new_measurements_become_neighbours_before_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = ConvProblem.parse(TRAINED)
     with Store(f"sqlite:///{tmp_path / 'own.db'}") as store:
-        near = Neighbourhoods(store)
+        near = Neighbourhoods(Records(store))
 
         def layers() -> list[str]:
             return [each.layer for each in near.of(asked, GPU.id, count=5, advised=FAST)]

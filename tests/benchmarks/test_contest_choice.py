@@ -7,6 +7,7 @@ import pytest
 from benchmarks.contest.choice import CUDNN, LIBRARIES, OURS, Candidate, from_timings, interleaved, shortlist
 from conv_advisor.data import parquet
 from conv_advisor.data.measurement import L2State, Measurement, Outcome
+from conv_advisor.data.packing import attempts_in
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.catalog import VARIANTS
 from tests.benchmarks.made_up import GPU
@@ -64,7 +65,7 @@ def test_measured_files_choose(tmp_path) -> None:
     second = [measured(LAYER, "cuda.implicit_gemm", 1.0), measured(LAYER, "cudnn.gemm", 0.1, l2=L2State.COLD)]
     for name, rows in (("a", first), ("b", second)):
         parquet.write(parquet.measurements_to_table(rows), tmp_path / f"{name}.parquet")
-    chosen = from_timings(sorted(tmp_path.glob("*.parquet")), [LAYER], [*CUDNN, *OURS])
+    chosen = from_timings(attempts_in(tmp_path), [LAYER], [*CUDNN, *OURS])
     assert set(chosen) == {LAYER}
     found = {each.variant: (each.plan, each.chosen_ms) for each in chosen[LAYER]}
     assert found == {

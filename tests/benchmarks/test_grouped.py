@@ -36,7 +36,7 @@ def test_a_row_a_dtype_and_layout_of_each_kind(tmp_path: Path, capsys: pytest.Ca
     ]
     path = tmp_path / "rows.parquet"
     parquet.write(parquet.measurements_to_table(rows), path)
-    assert grouped.main(["--device", GPU.id, "--timings", str(path)]) == 0
+    assert grouped.main(["--device", GPU.id, "--timings", str(path), "--source", "rows"]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| float32") or "tf32" in line]
     assert lines == [
         "| float32 nchw | 2 | 50 % | 1.00 | 2.00 | 0.50 | 0.50 |",

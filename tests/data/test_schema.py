@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -15,11 +17,16 @@ from sqlalchemy import Engine, column, insert, inspect, select, table
 from sqlalchemy.exc import IntegrityError
 
 from conv_advisor.data import schema
+from conv_advisor.data.addition import add
 from conv_advisor.data.database import open_engine
 from conv_advisor.data.errors import StoreError
+from conv_advisor.data.measurement import Pick
+from conv_advisor.data.parquet import measurements_to_table, picks_to_table
 from conv_advisor.data.schema import HEAD, MIGRATIONS, revision, upgrade
+from conv_advisor.data.shipped import Shipped
 from conv_advisor.data.store import Store
-from conv_advisor.data.tables import JOBS, MEASUREMENTS, METADATA
+from conv_advisor.data.tables import JOBS, MEASUREMENTS, METADATA, PICKS
+from tests.data.stored import LAYER, MEASURED
 from tests.data.stored import MEASUREMENTS as SOME
 
 BEFORE_MIGRATIONS = """
@@ -123,6 +130,45 @@ def test_keys_from_before_callers_had_their_own_are_kept(engine: Engine, monkeyp
         connection.execute(insert(JOBS).values(id="new", **job))
     with engine.begin() as connection:
         connection.execute(insert(JOBS).values(id="new", caller="one", **job))
+
+
+def test_copies_of_what_ships_leave_and_what_was_measured_here_stays(
+    engine: Engine, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "HEAD", "0003")
+        upgrade(engine)
+    (shipped,) = Shipped().devices()
+    copied = {"device": shipped, "run_id": "held-out", "measured_at": datetime(2026, 11, 22, tzinfo=UTC)}
+    copy = replace(MEASURED, **copied, detail="a copy")
+    own = {
+        "elsewhere": replace(copy, device=replace(shipped, versions={"driver": "1"})),
+        "another run": replace(copy, run_id="monday"),
+        "later": replace(copy, measured_at=datetime(2026, 11, 24, tzinfo=UTC)),
+    }
+    rows = [copy, *(replace(row, detail=name) for name, row in own.items())]
+    pick = Pick(LAYER, shipped, "cudnn.heuristic_v7", "cudnn.gemm", run_id="held-out")
+    picks = [pick, replace(pick, run_id="monday")]
+    add(engine, {MEASUREMENTS: measurements_to_table(rows), PICKS: picks_to_table(picks)})
+    with Store(database_url) as store:
+        assert sorted(store.table(shipped.id)["detail"].to_pylist()) == sorted(own)
+        assert store.picks_table(shipped.id)["run_id"].to_pylist() == ["monday"]
+
+
+def test_a_file_that_a_migration_empties_shrinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url, path = f"sqlite:///{tmp_path / 'store.db'}", tmp_path / "store.db"
+    engine = open_engine(url)
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "HEAD", "0003")
+        upgrade(engine)
+    (shipped,) = Shipped().devices()
+    copy = replace(MEASURED, device=shipped, run_id="held-out", measured_at=datetime(2026, 11, 22, tzinfo=UTC))
+    add(engine, {MEASUREMENTS: measurements_to_table([copy] * 2000)})
+    engine.dispose()
+    before = path.stat().st_size
+    with Store(url) as store:
+        assert store.table(shipped.id).num_rows == 0
+    assert path.stat().st_size < before / 2
 
 
 def _open(url: str) -> str | None:

@@ -9,6 +9,7 @@ import pytest
 from conv_advisor.data import parquet
 from conv_advisor.data.measurement import Device, Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.shipped import Shipped
 from conv_advisor.data.steadiness import LEAST_ROWS, refuse_unsteady, refuse_unsteady_rows, unsteady_rows, why_unsteady
 from conv_advisor.data.store import Store
 
@@ -112,3 +113,10 @@ def test_the_usual_clock_is_the_store_s_once_it_has_times_enough(tmp_path) -> No
         store.append([timed(start=1200, end=1200)])
         assert store.table(GPU.id)["outcome"].to_pylist()[-1] == "unsteady"
         assert store.usual_clock_mhz("elsewhere") is None
+
+
+def test_the_usual_clock_is_what_ships_says_where_the_store_has_few_times(tmp_path) -> None:
+    with Store(f"sqlite:///{tmp_path / 'store.db'}", shipped=Shipped()) as store:
+        assert store.usual_clock_mhz("nvidia-h200") == 1980
+        store.append([replace(timed(start=1410, end=1410), device=replace(GPU, id="nvidia-h200"))])
+        assert store.table("nvidia-h200")["outcome"].to_pylist() == ["unsteady"]

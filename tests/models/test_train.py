@@ -12,10 +12,10 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from conv_advisor.data.errors import NotEnoughData, UnknownDevice
-from conv_advisor.data.parquet import SCHEMA, measurements_to_table, table_to_measurements
-from conv_advisor.data.parquet import read as read_rows
+from conv_advisor.data.packing import attempts_in
+from conv_advisor.data.parquet import measurements_to_table, table_to_measurements
 from conv_advisor.data.problem import DType, Layout
-from conv_advisor.data.steadiness import refuse_unsteady_rows
+from conv_advisor.data.shipped import TIMINGS
 from conv_advisor.models.advisor import Advisor
 from conv_advisor.models.costs import from_table
 from conv_advisor.models.features import feature_matrix, features
@@ -28,8 +28,6 @@ from conv_advisor.models.train import data_digest, fit_beside, train, training_s
 from conv_advisor.models.tree_file import CARD_FILE, TREE_FILE, TreeModel, read, walk, write
 from tests.models import synthetic
 from tests.models.conftest import CREATED, QUICK
-
-TIMINGS = Path(__file__).parent.parent.parent / "data" / "timings"
 
 
 def test_walking_gives_what_scikit_learn_predicts() -> None:
@@ -193,6 +191,5 @@ def test_asking_the_teacher_changes_no_tree_and_ranks_what_was_measured_well(
 @pytest.mark.slow
 def test_the_shipped_tree_was_trained_on_what_ships() -> None:
     for folder in SHIPPED.iterdir():
-        files = [path for path in (TIMINGS / folder.name).glob("*.parquet") if not path.stem.endswith("picks")]
-        rows = pa.concat_tables([refuse_unsteady_rows(read_rows(path, SCHEMA)) for path in sorted(files)])
-        assert data_digest(training_set(from_table(rows, folder.name))) == read(folder).card["data_sha256"]
+        costs = from_table(attempts_in(TIMINGS / folder.name), folder.name)
+        assert data_digest(training_set(costs)) == read(folder).card["data_sha256"]

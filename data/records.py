@@ -1,0 +1,119 @@
+"""All that is known of devices: what ships, and on top of it what a store holds of its user's own measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+from conv_advisor.data.errors import UnknownDevice
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.shipped import Shipped
+from conv_advisor.data.summary import Attempt, Summary, summarise
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from conv_advisor.data.store import Store
+
+
+class Records:
+    """What ships and what was measured here, read as one.
+
+    Parameters
+    ----------
+    store : Store, optional
+        Without one, only what ships is known.
+    shipped : Shipped, optional
+        By default what ships with the project.
+
+    Attributes
+    ----------
+    store : Store or None
+
+    Raises
+    ------
+    StoreError
+        From every method.
+    """
+
+    def __init__(self, store: Store | None = None, shipped: Shipped | None = None) -> None:
+        self.store = store
+        self._shipped = shipped or Shipped()
+
+    def summaries(
+        self, problems: Sequence[ConvProblem], device_id: str, *, stored: Collection[str] | None = None
+    ) -> dict[str, dict[str, Summary]]:
+        """What is known of every variant on these problems, warm.
+
+        Parameters
+        ----------
+        problems : sequence of ConvProblem
+        device_id : str
+            Attempts under all drivers and libraries that this device has had are taken together.
+        stored : collection of str, optional
+            The keys that the store may know of; by default it is asked for all.
+
+        Returns
+        -------
+        dict of problem key to dict of variant to Summary
+            Without the problems and variants of which nothing is known.
+        """
+        keys = [problem.key for problem in problems]
+        attempts = self._shipped_attempts(keys, device_id)
+        asked = keys if stored is None else [key for key in keys if key in stored]
+        if self.store is not None and asked:
+            for key, own in self.store.attempts(asked, device_id).items():
+                attempts[key] = [*attempts.get(key, ()), *own]
+        return {key: summarise(rows) for key, rows in attempts.items()}
+
+    def measured_problems(self, device_id: str) -> list[ConvProblem]:
+        """The problems on which some variant was timed in full on a device, by key."""
+        table = self._shipped.table(device_id)
+        shipped = table.measured_problems() if table else []
+        own = self.store.measured_problems(device_id) if self.store else []
+        return sorted({*shipped, *own}, key=lambda problem: problem.key)
+
+    def devices(self) -> dict[str, Device]:
+        """Every device that was measured, by id; of one id the fingerprint measured last."""
+        known = {device.id: device for device in self._shipped.devices()}
+        if self.store:
+            known |= {device.id: device for device in self.store.devices()}
+        return dict(sorted(known.items()))
+
+    def device(self, device_id: str) -> Device:
+        """The device of this id, as it was measured last.
+
+        Raises
+        ------
+        UnknownDevice
+        """
+        known = self.devices()
+        if device_id not in known:
+            raise UnknownDevice(device_id, list(known))
+        return known[device_id]
+
+    def table(self, device_id: str) -> pa.Table:
+        """Every attempt on a device, in `data.parquet.ATTEMPTS`."""
+        import pyarrow as pa  # a fifth of a second, which what only answers saves
+
+        from conv_advisor.data import packing, parquet
+
+        table = self._shipped.table(device_id)
+        shipped = packing.attempts_of(table) if table else parquet.ATTEMPTS.empty_table()
+        own = [parquet.to_attempts(self.store.table(device_id))] if self.store else []
+        return pa.concat_tables([shipped, *own])
+
+    def picks_table(self, device_id: str) -> pa.Table:
+        """The picks of a device, in `data.parquet.PICKS_SCHEMA`; of several by one rule the last counts."""
+        import pyarrow as pa
+
+        from conv_advisor.data import packing, parquet
+
+        table = self._shipped.table(device_id)
+        shipped = packing.picks_of(table) if table else parquet.PICKS_SCHEMA.empty_table()
+        return pa.concat_tables([shipped, *([self.store.picks_table(device_id)] if self.store else [])])
+
+    def _shipped_attempts(self, keys: Sequence[str], device_id: str) -> dict[str, list[Attempt]]:
+        table = self._shipped.table(device_id)
+        return {key: attempts for key in keys if (attempts := table.attempts(key))} if table else {}
