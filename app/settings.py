@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from platformdirs import user_data_path
 from pydantic import AliasChoices, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -26,7 +27,10 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
 
-    home: Path = Field(Path("var"), description="Folder of everything that is written: the database, trained models.")
+    home: Path = Field(
+        default_factory=lambda: user_data_path("conv-advisor", appauthor=False),
+        description="Folder of everything that is written: the database, trained models.",
+    )
     database_url: str = Field(
         "",
         repr=False,

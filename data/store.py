@@ -42,7 +42,7 @@ class Store:
     Parameters
     ----------
     url : str
-        SQLAlchemy URL, e.g. ``sqlite:///var/conv-advisor.db`` or ``postgresql://host/database``. A SQLite file and its
+        SQLAlchemy URL, e.g. ``sqlite:////srv/conv-advisor.db`` or ``postgresql://host/database``. A SQLite file and its
         folder are created; its journal is a write-ahead log, so that readers never wait for a writer. An older schema
         is brought up to date.
     shipped : Shipped, optional

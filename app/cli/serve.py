@@ -15,7 +15,9 @@ def serve(
     host: Annotated[str | None, typer.Option(help="Address to listen on.  [default: 127.0.0.1]")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0: any free one.  [default: 8000]")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda:0, cuda:1 ...  [default: auto]")] = None,
-    home: Annotated[Path | None, typer.Option(help="Folder of what is written.  [default: var]")] = None,
+    home: Annotated[
+        Path | None, typer.Option(help="Folder of what is written.  [default: the user's data folder]")
+    ] = None,
 ) -> None:
     """Serve over HTTP, beyond loopback with tokens only; settings are CONV_ADVISOR_<NAME> in the environment too."""
     settings = load_settings(host=host, port=port, device=device, home=home)

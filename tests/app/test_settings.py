@@ -19,11 +19,13 @@ def nothing_set(monkeypatch):
             monkeypatch.delenv(name)
 
 
-def test_defaults_are_for_one_machine():
+def test_defaults_are_for_one_machine_and_its_user_wherever_it_is_started(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_DATA_HOME", "/home/somebody/data")
+    monkeypatch.chdir(tmp_path)
     settings = load_settings()
     assert (settings.host, settings.port, settings.device) == ("127.0.0.1", 8000, "auto")
-    assert settings.store_url == "sqlite:///var/conv-advisor.db"
-    assert settings.models_home == Path("var")
+    assert settings.store_url == "sqlite:////home/somebody/data/conv-advisor/conv-advisor.db"
+    assert settings.models_home == Path("/home/somebody/data/conv-advisor")
 
 
 def test_the_environment_decides_and_an_override_wins(monkeypatch):
