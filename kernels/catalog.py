@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from conv_advisor.data.errors import UnknownVariant
 from conv_advisor.kernels.cpu.variants import VARIANTS as CPU_VARIANTS
-from conv_advisor.kernels.cuda.variants import VARIANTS as CUDA_VARIANTS
+from conv_advisor.kernels.cuda.catalog import VARIANTS as CUDA_VARIANTS
 from conv_advisor.kernels.cudnn.variants import VARIANTS as CUDNN_VARIANTS
 from conv_advisor.kernels.variant import Variant
 

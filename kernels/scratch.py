@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import cupy
-
 
 class Scratch:
     """Device memory whose contents matter during one run alone.
@@ -26,6 +24,8 @@ class Scratch:
     """
 
     def __init__(self, nbytes: int) -> None:
+        import cupy
+
         self.nbytes = nbytes
         self._own = cupy.cuda.alloc(nbytes) if nbytes else None
         self.ptr: int = self._own.ptr if self._own else 0

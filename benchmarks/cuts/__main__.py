@@ -74,7 +74,7 @@ def _report(found: Sequence[rows.Row], device: Device, *, has_refit: bool) -> No
     if not has_refit:
         return
     for (name, dtypes), mine in _alike(parts).items():
-        module = KERNELS[name].module
+        module = KERNELS[name].constants
         known, unseen = ([part for part in mine if _half(part) == half] for half in (0, 1))
         kinds = regret.by_kind(unseen)
         before = {kind: [part.regret(device) for part in each] for kind, each in kinds.items()}

@@ -9,14 +9,16 @@ from concurrent.futures import ThreadPoolExecutor
 from statistics import median
 from typing import Final
 
-from benchmarks.cuts.kernels import KERNELS, Kernel, name_of
+from benchmarks.cuts.kernels import KERNELS, applies, name_of, sources_of
 from benchmarks.cuts.rows import Row
 from benchmarks.options import say
 from conv_advisor.data.errors import LaunchFailed, OutOfMemory, RunError
 from conv_advisor.data.measurement import L2State
 from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels.bench import LEAST_PRUNED_MS
-from conv_advisor.kernels.cuda.compile import STORAGE_OF, instantiations, load_module
+from conv_advisor.kernels.cuda.catalog import SOURCES
+from conv_advisor.kernels.cuda.compile import load_module
+from conv_advisor.kernels.cuda.family import Tuning
 from conv_advisor.kernels.reference import tolerance
 from conv_advisor.kernels.runner import Operands, Runner
 from conv_advisor.kernels.stopping import StopRule
@@ -25,8 +27,6 @@ RULE: Final = StopRule(min_samples=3, max_samples=5, max_noise=0.01, budget_ms=8
 PROMISING: Final = 2.5
 """Cuts that are expected to take so many times as long as the best are not timed."""
 PRUNE_FACTOR: Final = 3.0
-_BESIDE: Final = {"implicit_gemm_nhwc": ("nhwc_pack",)}
-"""Sources that a kernel launches beside its own."""
 
 
 def measure(
@@ -46,7 +46,7 @@ def measure(
         By the monotonic clock: no problem is begun after it.
     """
     for problem in problems:
-        kernels = {name: KERNELS[name] for name in names if KERNELS[name].applies(problem, runner.device)}
+        kernels = {name: KERNELS[name] for name in names if applies(name, problem, runner.device)}
         if time.monotonic() >= ends_at_s:
             return
         try:
@@ -62,20 +62,15 @@ def measure(
 
 def precompile(names: Iterable[str], dtypes: Iterable[DType]) -> None:
     """Compile all that the kernels may launch, on every core; the compiler's cache keeps it."""
-    sources = [source for name in names for source in (name, *_BESIDE.get(name, ()))]
-    jobs = [
-        (source, dtype, defines)
-        for source in sources
-        for dtype in dtypes
-        for defines in instantiations(source, STORAGE_OF[dtype])
-    ]
+    sources = [SOURCES[source] for name in names for source in sources_of(name)]
+    jobs = [(source, dtype, defines) for source in sources for dtype in dtypes for defines in source.definitions(dtype)]
     with ThreadPoolExecutor(os.cpu_count(), "compile") as pool:
         for _ in pool.map(lambda job: load_module(job[0], job[1], **job[2]).compile(), jobs):
             pass
 
 
 def _times(
-    runner: Runner, problem: ConvProblem, operands: Operands, name: str, kernel: Kernel, most: int
+    runner: Runner, problem: ConvProblem, operands: Operands, name: str, kernel: Tuning, most: int
 ) -> Iterator[Row]:
     device = runner.device
     expected = {cut: kernel.expected_us(cut, problem, device) for cut in kernel.cuts(problem, device)}
@@ -85,7 +80,7 @@ def _times(
         if expected[cut] > PROMISING * expected[ranked[0]]:
             return
         try:
-            launch = kernel.prepare(problem, device, cut)
+            launch = kernel.launch(problem, device, cut)
             first = runner.first_run(problem, launch, operands)
             if not first.max_error <= tolerance(problem):
                 say(f"{problem.key}: {name} {name_of(cut)} errs by {first.max_error:.3g}")

@@ -71,7 +71,7 @@ def refit(parts: Sequence[Timed], device: Device) -> dict[str, Any]:
     """
     from scipy.optimize import least_squares
 
-    module = KERNELS[parts[0].kernel].module
+    module = KERNELS[parts[0].kernel].constants
     names = holders(module, parts[0], device)
     constants = tuple(getattr(module, name) for name in names)
     start = np.array(numbers_of(constants))

@@ -41,7 +41,7 @@ class Timed:
     def expected_us(self, device: Device) -> np.ndarray:
         """Of each cut, by the model as it is: the tiles of a menu hold fitted times, which may have been changed."""
         kernel = KERNELS[self.kernel]
-        menu_for = getattr(kernel.module, "menu_for", None)
+        menu_for = getattr(kernel.constants, "menu_for", None)
         tiles = {name_of(tile): tile for tile in menu_for(self.problem.dtype).tiles} if menu_for else {}
         cuts = (
             [replace(cut, tile=tiles[name]) for cut, name in zip(self.cuts, self.tiles, strict=True)]

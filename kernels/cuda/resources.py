@@ -13,14 +13,9 @@ from itertools import groupby
 from typing import Final
 
 from conv_advisor.kernels.cpu.threads import available_cores
-from conv_advisor.kernels.cuda.compile import (
-    ARCHITECTURES,
-    INSTANTIATIONS,
-    STORAGES,
-    architectures,
-    compile_cubin,
-    instantiations,
-)
+from conv_advisor.kernels.cuda.catalog import SOURCES
+from conv_advisor.kernels.cuda.compile import compile_cubin
+from conv_advisor.kernels.cuda.parts.source import ARCHITECTURES, STORAGES
 
 TUNED: Final = "sm_90"
 """The tiles are sized for Hopper: many instantiations are compiled for it, the first and last for the others."""
@@ -139,7 +134,7 @@ BORNE_SPILLS: Final = (
 
 
 def compilations(
-    sources: Iterable[str] = tuple(INSTANTIATIONS), archs: Sequence[str] = ARCHITECTURES, *, is_everything: bool = False
+    sources: Iterable[str] = tuple(SOURCES), archs: Sequence[str] = ARCHITECTURES, *, is_everything: bool = False
 ) -> list[Compilation]:
     """What is compiled to check the sources for these architectures.
 
@@ -155,11 +150,11 @@ def compilations(
     return [
         Compilation(source, storage, arch, tuple(defines.items()))
         for source in sources
-        for arch in architectures(source)
+        for arch in SOURCES[source].architectures
         if arch.removesuffix("a") in archs or arch in archs
         for shift, storage in enumerate(STORAGES)
         for defines in _some(
-            instantiations(source, storage),
+            SOURCES[source].instantiations(storage),
             None if is_everything else MOST_CUTS if arch.startswith(TUNED) else 2,
             shift / len(STORAGES),
         )
@@ -177,7 +172,9 @@ def _some(everything: Sequence[dict[str, int]], most: int | None, shift: float) 
 
 def compile_one(compilation: Compilation) -> tuple[bytes, str, list[Resources]]:
     """Compile; the cubin, the compiler's log and what each kernel takes."""
-    cubin, log = compile_cubin(compilation.source, compilation.storage, dict(compilation.defines), compilation.arch)
+    cubin, log = compile_cubin(
+        SOURCES[compilation.source], compilation.storage, dict(compilation.defines), compilation.arch
+    )
     return cubin, log, list(parse(compilation, log))
 
 
@@ -223,7 +220,7 @@ def table(found: Iterable[Resources]) -> str:
 
     def order(each: Resources) -> tuple[int, str, int, str]:
         source, kernel, arch = group(each)
-        return list(INSTANTIATIONS).index(source), kernel, len(arch), arch
+        return list(SOURCES).index(source), kernel, len(arch), arch
 
     lines = [_LINE.format("source", "kernel", "arch", "cuts", "registers", "static shared", "stack", "spilled")]
     for (source, kernel, arch), same in groupby(sorted(found, key=order), key=group):
@@ -277,14 +274,14 @@ def _defined(defines: tuple[tuple[str, int], ...]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compile, print the table, and fail where a kernel spills that is not listed; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m conv_advisor.kernels.cuda.resources", description=__doc__)
-    parser.add_argument("sources", nargs="*", metavar="SOURCE", help=f"of {', '.join(INSTANTIATIONS)}; default all")
+    parser.add_argument("sources", nargs="*", metavar="SOURCE", help=f"of {', '.join(SOURCES)}; default all")
     parser.add_argument("--arch", action="append", choices=ARCHITECTURES, help="default all; may be repeated")
     parser.add_argument("--everything", action="store_true", help=f"every cut, not at most {MOST_CUTS}; takes minutes")
     chosen = parser.parse_args(arguments)
-    unknown = set(chosen.sources) - set(INSTANTIATIONS)
+    unknown = set(chosen.sources) - set(SOURCES)
     if unknown:
         parser.error(f"no source is called {', '.join(sorted(unknown))}")
-    todo = compilations(chosen.sources or INSTANTIATIONS, chosen.arch or ARCHITECTURES, is_everything=chosen.everything)
+    todo = compilations(chosen.sources or SOURCES, chosen.arch or ARCHITECTURES, is_everything=chosen.everything)
     with new_pool() as pool:
         found = [each for future in start(todo, pool).values() for each in future.result()[2]]
     sys.stdout.write(report(found) + "\n")

@@ -18,6 +18,7 @@ from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels import reference
 from conv_advisor.kernels.cuda.border import device_count, translated
 from conv_advisor.kernels.cuda.checks import Checks, linear_offsets, storage_type
+from conv_advisor.kernels.cuda.family import CudaVariant
 from conv_advisor.kernels.cuda.prepare import prepare as prepare_cuda
 from conv_advisor.kernels.cudnn import graph, legacy
 from conv_advisor.kernels.cudnn.library import version as cudnn_version
@@ -108,13 +109,13 @@ class CudaRunner:
     ) -> Launch:
         """Compile and allocate; with a plan, exactly that one of a graph engine."""
         with self._stream, translated():
+            if isinstance(variant, CudaVariant):
+                return prepare_cuda(variant, problem, self.device, workspace_limit_bytes)
             if variant.backend is Backend.CUDNN_LEGACY:
                 return legacy.prepare(variant, problem, workspace_limit_bytes)
-            if variant.backend is Backend.CUDNN_GRAPH and plan:
+            if plan:
                 return graph.prepare_offered(problem, plan, workspace_limit_bytes)
-            if variant.backend is Backend.CUDNN_GRAPH:
-                return graph.prepare(variant, problem, workspace_limit_bytes)
-            return prepare_cuda(variant, problem, self.device, workspace_limit_bytes)
+            return graph.prepare(variant, problem, workspace_limit_bytes)
 
     def plans(self, problem: ConvProblem) -> Sequence[tuple[str, dict[str, Any]]]:
         """Every plan that heuristics A, B and FALLBACK of cuDNN's graph API offer."""

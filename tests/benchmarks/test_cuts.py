@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.cuts import measure, refit, regret, rows
 from benchmarks.cuts.__main__ import main
-from benchmarks.cuts.kernels import KERNELS, name_of
+from benchmarks.cuts.kernels import KERNELS, applies, name_of
 from conv_advisor.data.errors import NotSupported
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.cuda.grouped import plan as grouped_choice
@@ -61,11 +61,11 @@ class Timer:
 def _launches_that_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = KERNELS[NAME]
 
-    def prepare(problem: ConvProblem, device: Any, cut: Any) -> Launch:
+    def launch(problem: ConvProblem, device: Any, cut: Any) -> Launch:
         plan = {"name": name_of(cut), "expected_us": kernel.expected_us(cut, problem, device)}
         return Launch(lambda _x, _weight, _y: None, plan=plan)
 
-    monkeypatch.setitem(KERNELS, NAME, replace(kernel, prepare=prepare))
+    monkeypatch.setitem(KERNELS, NAME, replace(kernel, launch=launch))
 
 
 def names_of(problem: ConvProblem = PROBLEM) -> list[str]:
@@ -81,7 +81,7 @@ def test_cuts_are_told_apart_and_their_rule_chooses_one_of_them(name: str, shape
     for dtype in DType:
         for layout in Layout:
             problem = edge_problem(shape, dtype, layout)
-            if KERNELS[name].applies(problem, H200):
+            if applies(name, problem, H200):
                 cuts = KERNELS[name].cuts(problem, H200)
                 assert len({name_of(cut) for cut in cuts}) == len(set(cuts)), problem.key
                 assert all(KERNELS[name].expected_us(cut, problem, H200) > 0 for cut in cuts[:3])
@@ -126,7 +126,7 @@ def made_by(menu: nhwc.Menu, problems: list[ConvProblem], monkeypatch: pytest.Mo
 
 def test_the_constants_of_a_rule_are_found_whole_numbers_among_them_and_shared_ones_once() -> None:
     problem = edge_problem("groups_48", DType.FLOAT16, Layout.NHWC)
-    assert KERNELS["grouped"].applies(problem, H200)
+    assert applies("grouped", problem, H200)
     cuts = KERNELS["grouped"].cuts(problem, H200)[:5]
     part = regret.Timed("grouped", problem, tuple(cuts), np.arange(1.0, 6.0))
     assert refit.holders(grouped_choice, part, H200) == ["COSTS"]

@@ -21,7 +21,7 @@ from conv_advisor.data import parquet
 from conv_advisor.data.measurement import Measurement, Outcome
 from conv_advisor.data.networks import problems
 from conv_advisor.data.problem import DType
-from conv_advisor.kernels.cuda.variants import VARIANTS
+from conv_advisor.kernels.cuda.catalog import VARIANTS
 from tests.benchmarks.made_up import GPU
 
 COLUMN = ("float32", "nchw")

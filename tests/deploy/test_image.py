@@ -240,18 +240,20 @@ def test_what_clusters_need_is_in_it(container: Container) -> None:
 
 COMPILE_ALL = """
 import cupy
-from conv_advisor.kernels.cuda import compile as sources
+from conv_advisor.kernels.cuda.catalog import SOURCES
+from conv_advisor.kernels.cuda.compile import _include_path
+from conv_advisor.kernels.cuda.parts.source import STORAGES
 from conv_advisor.kernels.cuda.cubin import _compile
 from conv_advisor.kernels.cudnn import library
 
-print("cupy", cupy.__version__, "cudnn", library.version(), "headers", *sources._include_path())
-for name in sources.INSTANTIATIONS:
-    for storage in sources.STORAGES:
-        for defines in sources.instantiations(name, storage)[:1]:
-            options = ("-std=c++17", *(f"-I{path}" for path in sources._include_path()), f"-DSTORAGE_{storage}")
+print("cupy", cupy.__version__, "cudnn", library.version(), "headers", *_include_path())
+for name, source in SOURCES.items():
+    for storage in STORAGES:
+        for defines in source.instantiations(storage)[:1]:
+            options = ("-std=c++17", *(f"-I{path}" for path in _include_path()), f"-DSTORAGE_{storage}")
             options += tuple(f"-D{macro}={value}" for macro, value in defines.items())
-            arch = sources.architectures(name)[-1]
-            cubin = _compile(sources.read_source(name), name, (*options, f"--gpu-architecture={arch}"))
+            arch = source.architectures[-1]
+            cubin = _compile(source.text(), name, (*options, f"--gpu-architecture={arch}"))
             print(name, storage, arch, len(cubin))
 """
 

@@ -24,6 +24,7 @@ from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels import reference
 from conv_advisor.kernels.builds import kept_build
 from conv_advisor.kernels.catalog import get
+from conv_advisor.kernels.variant import Launch
 
 SHIM = Path(__file__).with_name("host_shim.h")
 LIBRARY = "kernels.so"
@@ -329,14 +330,19 @@ def result_of(
     """Run a variant on these operands, from a y full of NaN."""
     from conv_advisor.kernels.cuda.prepare import prepare
 
+    launch = prepare(get(variant_id), problem, device, workspace_limit_bytes)
+    assert launch.workspace_bytes <= workspace_limit_bytes
+    return result_of_launch(launch, problem, x, weight)
+
+
+def result_of_launch(launch: Launch, problem: ConvProblem, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Run what was prepared on these operands, from a y full of NaN."""
     storage = np.uint16 if problem.dtype is DType.BFLOAT16 else x.dtype
     arrays = [empty(array.shape, storage) for array in (x, weight)]
     for array, values in zip(arrays, (x, weight), strict=True):
         array.values[...] = values.view(storage)
     y = empty(problem.y_shape, storage)
-    launch = prepare(get(variant_id), problem, device, workspace_limit_bytes)
     launch.run(*arrays, y)
-    assert launch.workspace_bytes <= workspace_limit_bytes
     assert all(array.is_guard_intact() for array in (*arrays, y))
     result: np.ndarray = y.values.view(x.dtype).copy()
     return result

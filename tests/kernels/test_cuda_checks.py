@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from conv_advisor.kernels.cuda.compile import FOLDER, _include_path
+from conv_advisor.kernels.cuda.compile import _include_path
+from conv_advisor.kernels.cuda.parts.source import FOLDER
 
 ARCHS = ("sm_80", "sm_90", "sm_100")
 TEMPLATES = ("fill", "reference_at", "gather", "count_not_finite")

@@ -12,26 +12,21 @@ pytest.importorskip("cuda.core", reason="cuda-core compiles without a GPU", exc_
 from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels import builds
 from conv_advisor.kernels.cuda import compile as compiling
-from conv_advisor.kernels.cuda.compile import (
-    ARCHITECTURE,
-    ARCHITECTURES,
-    INSTANTIATIONS,
-    STORAGES,
-    architectures,
-    instantiations,
-    load_module,
-    read_source,
-    shape_arguments,
-)
+from conv_advisor.kernels.cuda.catalog import SOURCES
+from conv_advisor.kernels.cuda.compile import load_module, shape_arguments
+from conv_advisor.kernels.cuda.direct.plan import SOURCE as DIRECT
+from conv_advisor.kernels.cuda.parts.source import ARCHITECTURES, FOLDER, STORAGES
 from conv_advisor.kernels.cuda.resources import MOST_CUTS, TUNED, compilations, describe, unlisted_spills
 
-CASES = [(source, arch, storage) for source in INSTANTIATIONS for arch in architectures(source) for storage in STORAGES]
+CASES = [
+    (source, arch, storage) for source in SOURCES for arch in SOURCES[source].architectures for storage in STORAGES
+]
 ELF = b"\x7fELF"
 
 
 def kernels_of(source: str) -> list[str]:
     """The kernels a source defines."""
-    return re.findall(r"__launch_bounds__\([^)]*\)\s*(\w+)\(", read_source(source))
+    return re.findall(r"__launch_bounds__\([^)]*\)\s*(\w+)\(", SOURCES[source].text())
 
 
 @pytest.mark.slow
@@ -42,7 +37,7 @@ def test_a_source_compiles_without_warnings_or_unlisted_spills(source, arch, sto
         for compilation, future in compiled.items()
         if (compilation.source, compilation.arch, compilation.storage) == (source, arch, storage)
     }
-    assert mine or not instantiations(source, storage)
+    assert mine or not SOURCES[source].instantiations(storage)
     for future in mine.values():
         cubin, log, found = future.result()
         assert cubin.startswith(ELF)
@@ -56,13 +51,13 @@ def test_what_was_compiled_is_compiled_no_second_time(monkeypatch: pytest.Monkey
     monkeypatch.setattr(builds, "_home", lambda _compiler: tmp_path)
     made: list[str] = []
 
-    def compile_once(_source: str, macros: list[str], arch: str) -> tuple[bytes, str]:
+    def compile_once(_text: str, macros: list[str], arch: str) -> tuple[bytes, str]:
         made.append(f"{macros[0]} {arch}")
         return ELF, "no warnings"
 
     monkeypatch.setattr(compiling, "_compile", compile_once)
     for arch in ("sm_90", "sm_90", "sm_80"):
-        assert compiling.compile_cubin("im2col", "FLOAT32", {}, arch) == (ELF, "no warnings")
+        assert compiling.compile_cubin(SOURCES["im2col"], "FLOAT32", {}, arch) == (ELF, "no warnings")
     assert made == ["STORAGE_FLOAT32 sm_90", "STORAGE_FLOAT32 sm_80"]
 
 
@@ -70,32 +65,36 @@ def test_many_cuts_are_compiled_for_hopper_and_the_first_and_last_elsewhere() ->
     chosen = compilations()
     assert len(set(chosen)) == len(chosen)
     for source, arch, storage in CASES:
-        everything = instantiations(source, storage)
+        everything = SOURCES[source].instantiations(storage)
         mine = [dict(c.defines) for c in chosen if (c.source, c.storage, c.arch) == (source, storage, arch)]
         assert len(mine) == min(len(everything), MOST_CUTS if arch.startswith(TUNED) else 2)
         assert all(end in mine for end in (*everything[:1], *everything[-1:]))
         whole = [dict(c.defines) for c in compilations([source], is_everything=True) if c.storage == storage]
-        assert whole == list(everything) * len(architectures(source))
+        assert whole == list(everything) * len(SOURCES[source].architectures)
 
 
 def test_a_source_is_for_every_architecture_or_for_one_of_a_family_that_we_name() -> None:
-    assert {arch.removesuffix("a") for arch in ARCHITECTURE.values()} <= set(ARCHITECTURES)
-    assert set(ARCHITECTURE) <= set(INSTANTIATIONS)
+    assert {arch.removesuffix("a") for source in SOURCES.values() for arch in source.architectures} <= set(
+        ARCHITECTURES
+    )
 
 
 def test_no_source_asks_for_fast_math() -> None:
-    assert not [
-        name for name in INSTANTIATIONS if "fast_math" in read_source(name) or "__fdividef" in read_source(name)
-    ]
+    texts = {name: source.text() for name, source in SOURCES.items()}
+    assert not [name for name, text in texts.items() if "fast_math" in text or "__fdividef" in text]
+
+
+def test_every_source_in_the_folders_of_families_is_listed_once() -> None:
+    assert sorted(path.stem for path in FOLDER.glob("*/*.cu")) == sorted(SOURCES)
 
 
 def test_an_unlisted_instantiation_is_refused() -> None:
     with pytest.raises(ValueError, match="FILTERS"):
-        load_module("direct", DType.FLOAT32, FILTERS=3)
+        load_module(DIRECT, DType.FLOAT32, FILTERS=3)
 
 
 def test_the_shape_is_in_the_order_of_the_kernels_parameters() -> None:
-    declared = re.search(r"#define SHAPE\s+(.*?)\n\n", read_source("direct"), re.DOTALL)
+    declared = re.search(r"#define SHAPE\s+(.*?)\n\n", DIRECT.text(), re.DOTALL)
     assert declared is not None
     names = [name.lower() for name in re.findall(r"int (\w+)", declared.group(1))]
     problem = ConvProblem(

@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.kernels.cuda.compile import INSTANTIATIONS
 from conv_advisor.kernels.cuda.depthwise import cut as plans
 from conv_advisor.kernels.cuda.depthwise import plan as choice
-from conv_advisor.kernels.cuda.depthwise.cost import expected_us
 from conv_advisor.kernels.cuda.depthwise.cut import Channels, Plain, Planes, Scale, Staged
 
 H200 = Device(id="nvidia-h200", name="NVIDIA H200", kind="cuda", capability="9.0", processors=132)
@@ -61,7 +59,7 @@ def test_a_divider_divides(divisor: int, value: int) -> None:
     ],
 )
 def test_each_kind_of_layer_has_its_kernels(layer: str, changes: dict[str, object], expected: set[type]) -> None:
-    assert {type(cut) for cut in choice.cuts_for(depthwise(layer, **changes))} == expected
+    assert {type(cut) for cut in choice.cuts_for(depthwise(layer, **changes), H200)} == expected
 
 
 def test_a_wide_row_is_not_staged() -> None:
@@ -107,7 +105,7 @@ def test_shared_memory_by_hand() -> None:
 @given(problem=problems())
 def test_every_cut_covers_the_outputs_fits_and_is_compiled(problem: ConvProblem) -> None:
     window = plans.window_of(problem)
-    for cut in choice.cuts_for(problem):
+    for cut in choice.cuts_for(problem, H200):
         if isinstance(cut, Scale | Plain):
             continue
         assert window is not None
@@ -120,7 +118,7 @@ def test_every_cut_covers_the_outputs_fits_and_is_compiled(problem: ConvProblem)
             assert rows == problem.p or (planes == 1 and rows % cut.strip == 0)
             assert planes == 1 or planes % plans.multiplier_of(problem) == 0
             assert cut.shared_bytes(problem) <= plans.MOST_SHARED_BYTES
-            assert cut.defines(window, cut.pairs_of(problem)) in INSTANTIATIONS["depthwise"]
+            assert cut.defines(window, cut.pairs_of(problem)) in choice.planes_defines(problem.dtype)
         elif isinstance(cut, Staged):
             (lanes, parts), (rows, columns) = cut.lanes_of(problem), cut.share_of(problem)
             copy = plans.copy_of(problem)
@@ -129,24 +127,23 @@ def test_every_cut_covers_the_outputs_fits_and_is_compiled(problem: ConvProblem)
             assert (rows % cut.strip, columns % cut.tq) == (0, 0)
             assert blocks == problem.n * parts * ceil(problem.p / rows) * ceil(problem.q / columns)
             assert cut.shared_bytes(problem) <= plans.MOST_SHARED_BYTES
-            assert cut.defines(window, copy) in INSTANTIATIONS["depthwise_nhwc"]
+            assert cut.defines(window, copy) in choice.staged_defines(problem.dtype)
         else:
             assert (
                 blocks * threads * cut.vec * cut.tp * cut.repeats * cut.tq
                 >= problem.n * problem.k * problem.p * problem.q
             )
-            assert cut.defines(window) in INSTANTIATIONS["depthwise_channels"]
+            assert cut.defines(window) in choice.channels_defines(problem.dtype)
 
 
 @settings(deadline=None, max_examples=150)
 @given(problem=problems())
 def test_the_model_chooses_what_it_expects_to_be_fastest(problem: ConvProblem) -> None:
-    chosen, cuts, window = choice.plan_cut(problem, H200), choice.cuts_for(problem), plans.window_of(problem)
+    chosen, cuts = choice.plan_cut(problem, H200), choice.cuts_for(problem, H200)
     assert chosen in cuts
-    if window is None or isinstance(chosen, Scale | Plain):
-        return
-    expected = [expected_us(cut, problem, window, 132) for cut in cuts if not isinstance(cut, Scale | Plain)]
-    assert 0 < expected_us(chosen, problem, window, 132) <= min(expected)
+    expected = choice.expected_us(chosen, problem, H200)
+    assert expected == min(choice.expected_us(cut, problem, H200) for cut in cuts)
+    assert (expected == 0) == isinstance(chosen, Scale | Plain)
 
 
 def test_a_single_image_gets_more_threads_than_a_large_batch_would_have() -> None:

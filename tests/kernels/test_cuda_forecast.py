@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.data.table import sizes_of
+from conv_advisor.kernels.cuda.catalog import VARIANTS
 from conv_advisor.kernels.cuda.forecast import KERNELS, VALUES, forecast
 from conv_advisor.kernels.cuda.implicit_gemm import plan as implicit_gemm_plan
+from conv_advisor.kernels.cuda.implicit_gemm.choice import choose_cut
 from conv_advisor.kernels.cuda.implicit_gemm_nhwc import plan as implicit_gemm_nhwc_plan
 from conv_advisor.kernels.cuda.implicit_gemm_tensor import cut as tensor_plan
-from conv_advisor.kernels.cuda.implicit_gemm_tensor import plan as implicit_gemm_choice
+from conv_advisor.kernels.cuda.implicit_gemm_tensor import plan as tensor
 from conv_advisor.kernels.cuda.pointwise import plan as pointwise_plan
-from conv_advisor.kernels.cuda.variants import VARIANTS
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES
 
 H200 = Device(id="nvidia-h200", name="NVIDIA H200", kind="cuda", capability="9.0", processors=132)
@@ -51,7 +52,7 @@ def by_plan(kernel: str, problem: ConvProblem, device: Device) -> tuple[float, .
     cut: pointwise_plan.Cut | implicit_gemm_plan.Cut | tensor_plan.Cut | implicit_gemm_nhwc_plan.Cut
     if kernel == "pointwise":
         cut = pointwise_plan.plan_cut(problem, device)
-        us = pointwise_plan.expected_us(cut, problem, device.processors)
+        us = pointwise_plan.expected_us(cut, problem, device)
         outputs, blocks = cut.tile.bn * cut.tile.bp, pointwise_plan.blocks_for(cut, problem, device.processors)
     elif kernel == "packed":
         images = implicit_gemm_nhwc_plan.images_at_a_time(problem, DEFAULT_WORKSPACE_LIMIT_BYTES)
@@ -59,10 +60,10 @@ def by_plan(kernel: str, problem: ConvProblem, device: Device) -> tuple[float, .
         us = implicit_gemm_nhwc_plan.expected_us(cut, problem, device, images) * -(-problem.n // images)
         outputs, blocks = cut.tile.bf * cut.tile.bp, implicit_gemm_nhwc_plan.blocks_for(cut, problem, images)
     else:
-        cut = implicit_gemm_choice.choose_cut(problem, device)
+        cut = choose_cut(problem, device)
         outputs = cut.tile.bm * cut.tile.bn
         if isinstance(cut, tensor_plan.Cut):
-            us, blocks = implicit_gemm_choice.expected_us(cut, problem, device), 1
+            us, blocks = tensor.expected_us(cut, problem, device), 1
             for count in tensor_plan.grid_for(cut, problem):
                 blocks *= count
         else:

@@ -15,7 +15,7 @@ from conv_advisor.data.errors import NotApplicable, WorkspaceExceeded
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels import reference
-from conv_advisor.kernels.cuda.variants import VARIANTS
+from conv_advisor.kernels.cuda.catalog import VARIANTS
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES
 from tests.shapes import EDGE_SHAPES, edge_problem
 

@@ -52,14 +52,13 @@ def cuts_of(problem: ConvProblem) -> list[plans.Cut]:
 
 def errors_of(problem: ConvProblem) -> list[float]:
     """The error of every cut; in a process in which CuPy's name is taken by its stand-in."""
-    from conv_advisor.kernels.cuda import prepare
-    from conv_advisor.kernels.cuda.grouped import launch as grouped
+    from conv_advisor.kernels.cuda.grouped import launch
 
     x, weight = random_operands(problem, 0)
     expected, errors = convolve(problem, x, weight), []
     for cut in cuts_of(problem):
-        prepare._PREPARE["cuda.grouped"] = lambda problem, _device, _limit, cut=cut: grouped.prepare_cut(problem, cut)
-        errors.append(max_error(host_cuda.result_of("cuda.grouped", problem, x, weight), expected))
+        result = host_cuda.result_of_launch(launch.launch(problem, host_cuda.DEVICE, cut), problem, x, weight)
+        errors.append(max_error(result, expected))
     return errors
 
 

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from conv_advisor.data.errors import InvalidProblem
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.kernels.cuda.compile import STORAGES, instantiations
+from conv_advisor.kernels.cuda.catalog import VARIANTS
 from conv_advisor.kernels.cuda.grouped import cut as plans
 from conv_advisor.kernels.cuda.grouped import plan as grouped_choice
 from conv_advisor.kernels.cuda.grouped.cut import Cut, Mode, Tile
-from conv_advisor.kernels.cuda.variants import VARIANTS
+from conv_advisor.kernels.cuda.parts.source import STORAGES
 
 H200 = Device(id="nvidia-h200", name="NVIDIA H200", kind="cuda", capability="9.0", processors=132)
 GROUPED = next(variant for variant in VARIANTS if variant.id == "cuda.grouped")
@@ -121,7 +121,7 @@ def test_a_cut_covers_the_outputs_and_fits(problem: ConvProblem) -> None:
     assert max(geometry.slab_words, geometry.slab_pixels) < 2**16
     assert all(-(2**31) <= argument < 2**31 for argument in plans.arguments(problem, chosen))
     storage = {"float32": "FLOAT32", "tf32": "FLOAT32", "float16": "FLOAT16", "bfloat16": "BFLOAT16"}[problem.dtype]
-    assert plans.defines_for(chosen.tile, problem) in instantiations("grouped", storage)
+    assert plans.defines_for(chosen.tile, problem) in plans.SOURCE.instantiations(storage)
 
 
 @settings(deadline=None, max_examples=30)
@@ -141,4 +141,4 @@ def test_what_lies_in_fours_and_runs_is_aligned(problem: ConvProblem, data: st.D
 
 
 def test_every_storage_type_has_its_instantiations() -> None:
-    assert [len(instantiations("grouped", storage)) for storage in STORAGES] == [84, 42, 42]
+    assert [len(plans.SOURCE.instantiations(storage)) for storage in STORAGES] == [84, 42, 42]

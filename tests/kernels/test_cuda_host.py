@@ -11,9 +11,9 @@ import pytest
 
 from conv_advisor.data.errors import WorkspaceExceeded
 from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels.cuda.catalog import VARIANTS
 from conv_advisor.kernels.cuda.fft import plan as fft_plan
 from conv_advisor.kernels.cuda.gemm import plan as gemm_plan
-from conv_advisor.kernels.cuda.variants import VARIANTS
 from conv_advisor.kernels.cuda.winograd import plan as winograd_plan
 from conv_advisor.kernels.reference import tolerance
 from tests.kernels import host_cuda

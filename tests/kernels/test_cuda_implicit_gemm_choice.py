@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType
-from conv_advisor.kernels.cuda.compile import INSTANTIATIONS
 from conv_advisor.kernels.cuda.implicit_gemm import plan as other
+from conv_advisor.kernels.cuda.implicit_gemm.choice import choose_cut
 from conv_advisor.kernels.cuda.implicit_gemm_tensor import cut as plans
 from conv_advisor.kernels.cuda.implicit_gemm_tensor import plan as choice
 from conv_advisor.kernels.cuda.implicit_gemm_tensor.cut import Cut
@@ -26,7 +26,7 @@ problems = st.builds(
 
 @pytest.mark.parametrize("dtype", DType)
 def test_a_deep_layer_of_a_few_pixels_is_split_over_a_cluster(dtype: DType) -> None:
-    cut = choice.choose_cut(ConvProblem.parse("7-1-1-32-832", dtype=dtype), H200)
+    cut = choose_cut(ConvProblem.parse("7-1-1-32-832", dtype=dtype), H200)
     assert isinstance(cut, Cut)
     assert cut.cluster > 4
 
@@ -34,12 +34,12 @@ def test_a_deep_layer_of_a_few_pixels_is_split_over_a_cluster(dtype: DType) -> N
 def test_without_clusters_the_other_kernel_is_chosen() -> None:
     problem = ConvProblem.parse("7-1-1-32-832")
     assert choice.plan_cut(problem, A100) is None
-    assert choice.choose_cut(problem, A100) == other.plan_cut(problem, A100)
+    assert choose_cut(problem, A100) == other.plan_cut(problem, A100)
 
 
 def test_a_window_that_is_too_large_is_left_to_the_other_kernel() -> None:
     far = ConvProblem(1, 8, 60, 60, 8, 3, 3, pad_h=25, pad_w=25, dilation_h=25, dilation_w=25)
-    assert choice.choose_cut(far, H200) == other.plan_cut(far, H200)
+    assert choose_cut(far, H200) == other.plan_cut(far, H200)
 
 
 @settings(deadline=None, max_examples=60)
@@ -55,13 +55,13 @@ def test_a_cut_covers_the_outputs_and_is_compiled(problem: ConvProblem) -> None:
     assert in_z * cut.tile.bm >= problem.k
     assert cut.cluster <= plans.stages_of(cut.tile, problem)
     assert plans.shared_bytes(cut, problem) <= plans.MOST_BLOCK_BYTES
-    assert plans.defines_for(cut, problem) in INSTANTIATIONS["implicit_gemm_tensor"]
+    assert plans.defines_for(cut, problem) in choice.definitions(problem.dtype)
 
 
 @settings(deadline=None, max_examples=30)
 @given(problem=problems)
 def test_the_model_chooses_what_it_expects_to_be_fastest(problem: ConvProblem) -> None:
-    chosen = choice.choose_cut(problem, H200)
+    chosen = choose_cut(problem, H200)
     mine = choice.plan_cut(problem, H200)
     theirs = other.expected_us(other.plan_cut(problem, H200), problem, H200)
     if mine is None:

@@ -29,14 +29,14 @@ def runner() -> Any:
 @pytest.mark.parametrize("problem", CLAIMED, ids=lambda problem: problem.key)
 def test_every_cut_is_right_even_where_blocks_of_a_cluster_have_no_stage(runner: Any, problem: ConvProblem) -> None:
     from conv_advisor.kernels.cuda.border import translated
-    from conv_advisor.kernels.cuda.implicit_gemm.launch import prepare_cut
+    from conv_advisor.kernels.cuda.implicit_gemm.launch import launch as launch_cut
 
     operands = runner.make_operands(problem, 0)
     clusters = range(1, plans.LARGEST_CLUSTER + 1 if plans.has_clusters(runner.device) else 2)
     for tile in plans.menu_for(problem.dtype).tiles:
         for cluster in clusters:
             with translated():
-                launch = prepare_cut(problem, plans.Cut(tile, cluster))
+                launch = launch_cut(problem, runner.device, plans.Cut(tile, cluster))
             error = runner.first_run(problem, launch, operands).max_error
             assert error <= tolerance(problem), (tile, cluster)
 
@@ -44,13 +44,13 @@ def test_every_cut_is_right_even_where_blocks_of_a_cluster_have_no_stage(runner:
 @pytest.mark.parametrize("problem", CLAIMED, ids=lambda problem: problem.key)
 def test_every_cut_on_tensor_cores_is_right(runner: Any, problem: ConvProblem) -> None:
     from conv_advisor.kernels.cuda.border import translated
-    from conv_advisor.kernels.cuda.implicit_gemm.launch import prepare_tensor_cut
+    from conv_advisor.kernels.cuda.implicit_gemm_tensor.launch import launch as launch_cut
 
     if not plans.has_clusters(runner.device):
         pytest.skip("the device has no clusters")
     operands = runner.make_operands(problem, 0)
     for cut in tensor_plans.cuts(choice.tiles_for(problem), problem, choice.LARGEST_CLUSTER):
         with translated():
-            launch = prepare_tensor_cut(problem, cut)
+            launch = launch_cut(problem, runner.device, cut)
         error = runner.first_run(problem, launch, operands).max_error
         assert error <= tolerance(problem), cut

@@ -41,20 +41,16 @@ def compile_everything() -> None:
     """On all cores: one after the other the cuts would take minutes to compile."""
     from conv_advisor.kernels.cuda.compile import load_module
 
-    todo = [
-        (dtype, defines)
-        for dtype, storage in {DType.TF32: "FLOAT32", DType.FLOAT16: "FLOAT16", DType.BFLOAT16: "BFLOAT16"}.items()
-        for defines in plans.defines_for(storage)
-    ]
-    load_module("implicit_gemm_nhwc", todo[0][0], **todo[0][1])  # what it imports is imported by one thread
+    todo = [(dtype, defines) for dtype in DType for defines in plans.definitions(dtype)]
+    load_module(plans.SOURCE, todo[0][0], **todo[0][1])  # what it imports is imported by one thread
     with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda each: load_module("implicit_gemm_nhwc", each[0], **each[1]), todo))
+        list(pool.map(lambda each: load_module(plans.SOURCE, each[0], **each[1]), todo))
 
 
 @pytest.mark.parametrize("problem", CLAIMED, ids=lambda problem: problem.key)
 def test_every_cut_is_right_even_where_blocks_of_a_cluster_have_no_stage(runner: Any, problem: ConvProblem) -> None:
     from conv_advisor.kernels.cuda.border import translated
-    from conv_advisor.kernels.cuda.implicit_gemm_nhwc.launch import prepare_cut
+    from conv_advisor.kernels.cuda.implicit_gemm_nhwc.launch import launch as launch_cut
 
     operands = runner.make_operands(problem, 0)
     for tile in plans.menu_for(problem.dtype).tiles:
@@ -62,7 +58,7 @@ def test_every_cut_is_right_even_where_blocks_of_a_cluster_have_no_stage(runner:
             if tile.shared_bytes(problem.layout, cluster) > plans.MOST_SHARED_BYTES:
                 continue
             with translated():
-                launch = prepare_cut(problem, problem.n, plans.Cut(tile, cluster))
+                launch = launch_cut(problem, runner.device, plans.Cut(tile, cluster), problem.n)
             error = runner.first_run(problem, launch, operands).max_error
             assert error <= tolerance(problem), (tile, cluster)
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from conv_advisor.data.errors import WorkspaceExceeded
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.kernels.cuda.compile import STORAGES, instantiations
 from conv_advisor.kernels.cuda.implicit_gemm_nhwc import plan as plans
 from conv_advisor.kernels.cuda.implicit_gemm_nhwc.plan import Cut
+from conv_advisor.kernels.cuda.parts.source import STORAGES
 
 H200 = Device(id="nvidia-h200", name="NVIDIA H200", kind="cuda", capability="9.0", processors=132)
 GIB = 2**30
@@ -137,5 +137,5 @@ def test_every_cut_is_one_that_the_source_is_compiled_for(storage: str) -> None:
             defines = plans.plan_cut(problem, H200, problem.n).tile.defines(
                 layout, is_pointwise=plans.is_pointwise(problem)
             )
-            assert defines in instantiations("implicit_gemm_nhwc", storage)
-            assert plans.pack_defines(problem) in instantiations("nhwc_pack", storage)
+            assert defines in plans.SOURCE.instantiations(storage)
+            assert plans.pack_defines(problem) in plans.PACK_SOURCE.instantiations(storage)

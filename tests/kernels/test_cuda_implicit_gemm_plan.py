@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType
-from conv_advisor.kernels.cuda.compile import STORAGES, instantiations
 from conv_advisor.kernels.cuda.implicit_gemm import plan as plans
 from conv_advisor.kernels.cuda.implicit_gemm.plan import Cut, Loading
+from conv_advisor.kernels.cuda.parts.source import STORAGES
 
 H200 = Device(id="nvidia-h200", name="NVIDIA H200", kind="cuda", capability="9.0", processors=132)
 A100 = Device(id="nvidia-a100", name="NVIDIA A100", kind="cuda", capability="8.0", processors=108)
@@ -97,4 +97,4 @@ def test_tensor_cores_multiply_everything_but_float32(dtype: DType) -> None:
 
 @pytest.mark.parametrize(("storage", "tiles"), list(zip(STORAGES, (10, 6, 6), strict=True)))
 def test_a_storage_type_is_compiled_with_its_own_tiles_only(storage: str, tiles: int) -> None:
-    assert len(instantiations("implicit_gemm", storage)) == tiles * len(Loading)
+    assert len(plans.SOURCE.instantiations(storage)) == tiles * len(Loading)

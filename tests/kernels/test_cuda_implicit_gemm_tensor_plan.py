@@ -9,10 +9,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from conv_advisor.data.problem import ConvProblem, DType
-from conv_advisor.kernels.cuda.compile import source_path
 from conv_advisor.kernels.cuda.implicit_gemm_tensor import cut as plans
 from conv_advisor.kernels.cuda.implicit_gemm_tensor import plan as choice
 from conv_advisor.kernels.cuda.implicit_gemm_tensor.cut import Cut, Loading, Tile
+from conv_advisor.kernels.cuda.parts.source import path_of
 
 SMALL = Tile(32, 32, 64, 8, 1, 1, 4, 3, 3)
 
@@ -28,7 +28,7 @@ problems = st.builds(
 
 def fields(cut: Cut, problem: ConvProblem) -> dict[str, int]:
     """The sizes by the names that the .cu gives them."""
-    declared = re.search(r"struct Sizes \{(.*?)\n\};", source_path("implicit_gemm_tensor").read_text(), re.DOTALL)
+    declared = re.search(r"struct Sizes \{(.*?)\n\};", path_of("implicit_gemm_tensor").read_text(), re.DOTALL)
     assert declared is not None
     lines = re.findall(r"int ([^;]+);", declared[1])
     names = [name.strip() for line in lines for name in line.split(",")]

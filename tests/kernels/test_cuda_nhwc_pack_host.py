@@ -40,7 +40,7 @@ def packed(problem: ConvProblem) -> tuple[np.ndarray, np.ndarray]:
     targets = [host_cuda.empty((positions, channels), x.dtype) for positions in (pixels, filter_taps)]
     x_tiles = plans.pack_tiles(problem, pixels)
     sizes = (x_tiles, pixels, problem.h * problem.w, filter_taps, problem.r * problem.s, problem.c, channels)
-    kernel = load_kernel("nhwc_pack", "nhwc_pack", problem.dtype, **plans.pack_defines(problem))
+    kernel = load_kernel(plans.PACK_SOURCE, "nhwc_pack", problem.dtype, **plans.pack_defines(problem))
     grid = (x_tiles + plans.pack_tiles(problem, filter_taps),)
     kernel(grid, (plans.PACK_THREADS,), (*arrays, *targets, *(np.int32(size) for size in sizes)))
     assert all(array.is_guard_intact() for array in (*arrays, *targets))

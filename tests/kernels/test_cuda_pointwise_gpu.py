@@ -32,11 +32,11 @@ def runner() -> Any:
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.key)
 def test_every_cut_is_right(runner: Any, problem: ConvProblem) -> None:
     from conv_advisor.kernels.cuda.border import translated
-    from conv_advisor.kernels.cuda.pointwise.launch import prepare_cut
+    from conv_advisor.kernels.cuda.pointwise.launch import launch as launch_cut
 
     operands = runner.make_operands(problem, 0)
-    for cut in plans.cuts_for(problem):
+    for cut in plans.cuts_for(problem, runner.device):
         with translated():
-            launch = prepare_cut(problem, cut, runner.device.processors)
+            launch = launch_cut(problem, runner.device, cut)
         error = runner.first_run(problem, launch, operands).max_error
         assert error <= tolerance(problem), cut

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType
-from conv_advisor.kernels.cuda.compile import STORAGES, instantiations
+from conv_advisor.kernels.cuda.parts.source import STORAGES
 from conv_advisor.kernels.cuda.pointwise import plan as plans
 from conv_advisor.kernels.cuda.pointwise.plan import Loading
 
@@ -88,31 +88,32 @@ def test_a_cut_covers_the_outputs_fits_and_leaves_no_block_without_work(problem:
 @settings(deadline=None)
 @given(problem=problems)
 def test_the_model_chooses_what_it_expects_to_be_fastest(problem: ConvProblem) -> None:
-    chosen = plans.expected_us(plans.plan_cut(problem, H200), problem, H200.processors)
-    assert 0 < chosen <= min(plans.expected_us(cut, problem, H200.processors) for cut in plans.cuts_for(problem))
+    chosen = plans.expected_us(plans.plan_cut(problem, H200), problem, H200)
+    assert 0 < chosen <= min(plans.expected_us(cut, problem, H200) for cut in plans.cuts_for(problem, H200))
 
 
 @pytest.mark.parametrize("layer", ["7-64-1-16-1968", "14-256-1-15-1760", "11-128-1-8-2048"])
 def test_few_filters_of_many_channels_have_a_cut(layer: str) -> None:
     """The narrowest float32 tiles keep the whole weight of their filters, which is too much here."""
     problem = ConvProblem.parse(layer)
-    assert plans.cuts_for(problem)
+    assert plans.cuts_for(problem, H200)
     assert plans.shared_bytes(plans.plan_cut(problem, H200).tile, problem) <= plans.MOST_SHARED_BYTES
 
 
 @settings(deadline=None)
 @given(problem=problems)
 def test_every_cut_is_compiled(problem: ConvProblem) -> None:
-    listed = plans.instantiations_for([problem.dtype])
-    assert all(plans.defines_for(cut.tile, problem) in listed for cut in plans.cuts_for(problem))
+    listed = plans.definitions(problem.dtype)
+    assert all(plans.defines_for(cut.tile, problem) in listed for cut in plans.cuts_for(problem, H200))
 
 
 def test_only_float32_is_split() -> None:
     for dtype in DType:
-        assert {defines["SPLIT"] for defines in plans.instantiations_for([dtype])} == {int(dtype is DType.FLOAT32)}
+        assert {defines["SPLIT"] for defines in plans.definitions(dtype)} == {int(dtype is DType.FLOAT32)}
 
 
 @pytest.mark.parametrize("storage", STORAGES)
 def test_a_storage_type_is_compiled_with_its_own_tiles_only(storage: str) -> None:
     dtypes = {"FLOAT32": (DType.FLOAT32, DType.TF32), "FLOAT16": (DType.FLOAT16,), "BFLOAT16": (DType.BFLOAT16,)}
-    assert instantiations("pointwise", storage) == plans.instantiations_for(dtypes[storage])
+    own = [defines for dtype in dtypes[storage] for defines in plans.definitions(dtype)]
+    assert list(plans.SOURCE.instantiations(storage)) == own

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from conv_advisor.kernels.cuda import resources
-from conv_advisor.kernels.cuda.compile import INSTANTIATIONS, STORAGES, architectures, instantiations
+from conv_advisor.kernels.cuda.catalog import SOURCES
+from conv_advisor.kernels.cuda.parts.source import STORAGES
 from conv_advisor.kernels.cuda.resources import (
     BORNE_SPILLS,
     BorneSpill,
@@ -68,7 +69,7 @@ def test_every_spill_on_the_list_has_its_reason_and_is_of_something_that_is_comp
     for spill in BORNE_SPILLS:
         assert len(spill.reason) > 20
         assert (spill.source, spill.arch) in compiled
-        cuts = [cut.items() for storage in STORAGES for cut in instantiations(spill.source, storage)]
+        cuts = [cut.items() for storage in STORAGES for cut in SOURCES[spill.source].instantiations(storage)]
         assert any(set(spill.defines) <= set(cut) for cut in cuts)
 
 
@@ -91,8 +92,8 @@ def test_the_report_names_what_spills_unlisted() -> None:
 
 
 def test_a_source_for_one_exact_architecture_is_compiled_for_that_alone() -> None:
-    for source in INSTANTIATIONS:
-        assert {each.arch for each in compilations([source])} == set(architectures(source))
+    for source in SOURCES:
+        assert {each.arch for each in compilations([source])} == set(SOURCES[source].architectures)
         assert not [each for each in compilations([source], ["sm_80"]) if each.arch != "sm_80"]
 
 

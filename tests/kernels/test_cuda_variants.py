@@ -12,11 +12,11 @@ from conv_advisor.data import networks
 from conv_advisor.data.errors import WorkspaceExceeded
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import MAX_ELEMENTS, ConvProblem, DType
+from conv_advisor.kernels.cuda.catalog import VARIANTS
 from conv_advisor.kernels.cuda.direct import plan as direct_plan
 from conv_advisor.kernels.cuda.fft import plan as fft_plan
 from conv_advisor.kernels.cuda.gemm import plan as gemm_plan
 from conv_advisor.kernels.cuda.parts.arithmetic import SHARED_BYTES, filters_per_thread
-from conv_advisor.kernels.cuda.variants import VARIANTS
 from conv_advisor.kernels.cuda.winograd import plan as winograd_plan
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Backend
 

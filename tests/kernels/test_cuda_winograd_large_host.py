@@ -14,7 +14,7 @@ from conv_advisor.data.errors import WorkspaceExceeded
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels import reference
-from conv_advisor.kernels.cuda.variants import VARIANTS
+from conv_advisor.kernels.cuda.catalog import VARIANTS
 from conv_advisor.kernels.cuda.winograd_large import plan as plans
 from conv_advisor.kernels.reference import tolerance
 from tests.kernels import host_cuda

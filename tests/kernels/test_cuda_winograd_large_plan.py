@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from conv_advisor.data import networks
 from conv_advisor.data.errors import WorkspaceExceeded
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.kernels.cuda.compile import read_source
 from conv_advisor.kernels.cuda.winograd_large import plan as plans
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES
 
@@ -45,8 +44,8 @@ def largest_line_sums(tile: int) -> tuple[float, float]:
 def test_no_transform_overflows_float16(tile: int) -> None:
     of_x, of_weight = largest_line_sums(tile)
     top_x = 10 if tile == 6 else 7
-    assert "#define TOP_X (TILE == 6 ? 10 : 7)" in read_source("winograd_large")
-    assert "#define TOP_WEIGHT 12" in read_source("winograd_large")
+    assert "#define TOP_X (TILE == 6 ? 10 : 7)" in plans.TRANSFORM_SOURCE.text()
+    assert "#define TOP_WEIGHT 12" in plans.TRANSFORM_SOURCE.text()
     assert of_x**2 * 2 ** (top_x + 1) < LARGEST_HALF
     assert of_weight**2 * 2 ** (12 + 1) < LARGEST_HALF
 

@@ -7,7 +7,8 @@ import pytest
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.kernels.cuda.implicit_gemm_tensor import plan as implicit_gemm_choice
+from conv_advisor.kernels.cuda.implicit_gemm.choice import choose_cut
+from conv_advisor.kernels.cuda.implicit_gemm_tensor import plan as tensor
 from conv_advisor.kernels.cuda.implicit_gemm_tensor.cut import Cut
 from conv_advisor.models.costs import roofline_ms
 from conv_advisor.models.hints import HINTS, hint_matrix
@@ -23,9 +24,9 @@ def test_times_are_against_the_roofline_and_against_each_other() -> None:
     assert hints.shape == (2, len(HINTS))
     assert hints.dtype == np.float32
     one, other = (dict(zip(HINTS, row.tolist(), strict=True)) for row in hints)
-    cut = implicit_gemm_choice.choose_cut(wide, H200)
+    cut = choose_cut(wide, H200)
     assert isinstance(cut, Cut)
-    expected_ms = implicit_gemm_choice.expected_us(cut, wide, H200) / 1000
+    expected_ms = tensor.expected_us(cut, wide, H200) / 1000
     least_ms = roofline_ms(wide, ROOFLINES[DType.FLOAT32, Layout.NCHW].tolist())
     assert other["log2_implicit_gemm_roofline"] == pytest.approx(np.log2(expected_ms / least_ms), rel=1e-5)
     assert other["log2_implicit_gemm_cluster"] == np.log2(cut.cluster)

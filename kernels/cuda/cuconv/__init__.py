@@ -1,1 +1,25 @@
 """cuConv: scalar products of filter rows along the depth, then the sum of their planes."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from conv_advisor.kernels.cuda.cuconv import launch, plan
+from conv_advisor.kernels.cuda.family import Family, cuda_variant
+from conv_advisor.kernels.cuda.parts.rules import NCHW
+from conv_advisor.kernels.variant import Algorithm, all_of, groups_1
+
+FAMILY: Final = Family(
+    "cuconv",
+    sources=(plan.SOURCE,),
+    variants=(
+        cuda_variant(
+            "cuda.cuconv",
+            Algorithm.TWO_STAGE,
+            why_not=all_of(NCHW, groups_1),
+            workspace_bytes=plan.planes_bytes,
+            source="Jordà, Valero-Lara, Peña: cuConv, arXiv:2103.16234",
+            prepare=launch.prepare,
+        ),
+    ),
+)

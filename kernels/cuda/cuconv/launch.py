@@ -25,7 +25,7 @@ def prepare(problem: ConvProblem, device: Device, workspace_limit_bytes: int, *,
     pixels, taps = problem.gemm_m, problem.r * problem.s
     filters = filters or filters_per_thread(plans.FILTERS, problem.k, pixels * taps, device.processors)
     name = "cuconv_pointwise" if taps == 1 else "cuconv_scalar_products"
-    multiply = load_kernel("cuconv", name, problem.dtype, FILTERS=filters)
+    multiply = load_kernel(plans.SOURCE, name, problem.dtype, FILTERS=filters)
     stage_channels = min(problem.c, STAGE_BYTES // (4 * filters))
     arguments = (*shape_arguments(problem), np.int32(stage_channels))
     threads = threads_for(pixels)
@@ -39,7 +39,7 @@ def prepare(problem: ConvProblem, device: Device, workspace_limit_bytes: int, *,
         return Launch(run_pointwise)
 
     planes = Scratch(workspace_bytes)
-    sum_planes = load_kernel("cuconv", "cuconv_sum_planes", problem.dtype, FILTERS=filters)
+    sum_planes = load_kernel(plans.SOURCE, "cuconv_sum_planes", problem.dtype, FILTERS=filters)
     outputs = workspace_bytes // 4 // taps
 
     def run(x: Any, weight: Any, y: Any) -> None:

@@ -7,8 +7,8 @@ from math import ceil, prod
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, Layout
 from conv_advisor.kernels.cuda.compile import load_kernel, shape_arguments
-from conv_advisor.kernels.cuda.depthwise import cut as plans
-from conv_advisor.kernels.cuda.depthwise import plan as depthwise_choice
+from conv_advisor.kernels.cuda.depthwise import cut as cuts
+from conv_advisor.kernels.cuda.depthwise import plan
 from conv_advisor.kernels.cuda.parts.launching import Start, prepare_start
 from conv_advisor.kernels.variant import Launch
 
@@ -17,18 +17,18 @@ _THREADS = 256
 
 def prepare(problem: ConvProblem, device: Device, _workspace_limit_bytes: int) -> Launch:
     """One launch, cut by the kernels' own rule."""
-    return prepare_cut(problem, depthwise_choice.plan_cut(problem, device))
+    return launch(problem, device, plan.plan_cut(problem, device))
 
 
-def prepare_cut(problem: ConvProblem, cut: plans.Cut) -> Launch:
+def launch(problem: ConvProblem, _device: Device, cut: cuts.Cut) -> Launch:
     """One launch with this cut."""
-    if isinstance(cut, plans.Planes):
+    if isinstance(cut, cuts.Planes):
         start = _start_planes(problem, cut)
-    elif isinstance(cut, plans.Channels):
+    elif isinstance(cut, cuts.Channels):
         start = _start_channels(problem, cut)
-    elif isinstance(cut, plans.Staged):
+    elif isinstance(cut, cuts.Staged):
         start = _start_staged(problem, cut)
-    elif isinstance(cut, plans.Scale):
+    elif isinstance(cut, cuts.Scale):
         start = _start_scale(problem)
     else:
         start = _start_any(problem)
@@ -36,15 +36,17 @@ def prepare_cut(problem: ConvProblem, cut: plans.Cut) -> Launch:
 
 
 def _dividers(*divisors: int) -> tuple[int, ...]:
-    return tuple(number for divisor in divisors for number in plans.divider(divisor))
+    return tuple(number for divisor in divisors for number in cuts.divider(divisor))
 
 
-def _start_planes(problem: ConvProblem, cut: plans.Planes) -> Start:
-    window = plans.window_of(problem)
+def _start_planes(problem: ConvProblem, cut: cuts.Planes) -> Start:
+    window = cuts.window_of(problem)
     assert window is not None, "a cut of planes has one"  # noqa: S101 - for mypy
-    kernel = load_kernel("depthwise", "depthwise_planes", problem.dtype, **cut.defines(window, cut.pairs_of(problem)))
+    kernel = load_kernel(
+        plan.PLANES_SOURCE, "depthwise_planes", problem.dtype, **cut.defines(window, cut.pairs_of(problem))
+    )
     (planes, rows), (blocks, threads) = cut.share_of(problem), cut.grid_of(problem)
-    multiplier = plans.multiplier_of(problem)
+    multiplier = cuts.multiplier_of(problem)
     tiles = ceil(rows / cut.strip), ceil(problem.q / cut.tq)
     sizes = (
         *(problem.n * problem.k, problem.h, problem.w, problem.k, problem.p, problem.q, problem.pad_h, problem.pad_w),
@@ -54,25 +56,25 @@ def _start_planes(problem: ConvProblem, cut: plans.Planes) -> Start:
     return prepare_start(kernel, (blocks, 1, 1), threads, cut.shared_bytes(problem), sizes)
 
 
-def _start_channels(problem: ConvProblem, cut: plans.Channels) -> Start:
-    window = plans.window_of(problem)
+def _start_channels(problem: ConvProblem, cut: cuts.Channels) -> Start:
+    window = cuts.window_of(problem)
     assert window is not None, "a cut of channels has one"  # noqa: S101 - for mypy
-    kernel = load_kernel("depthwise_channels", "depthwise_channels", problem.dtype, **cut.defines(window))
+    kernel = load_kernel(plan.CHANNELS_SOURCE, "depthwise_channels", problem.dtype, **cut.defines(window))
     (lanes, parts), (tiles_p, tiles_q) = cut.lanes_of(problem), cut.tiles_of(problem)
     blocks, threads = cut.grid_of(problem)
     sizes = (
         *(problem.n, problem.c, problem.h, problem.w, problem.k, problem.p, problem.q, problem.pad_h, problem.pad_w),
         *(lanes, parts, tiles_p, tiles_q, cut.repeats),
-        *_dividers(plans.multiplier_of(problem), lanes, tiles_q, tiles_p, parts),
+        *_dividers(cuts.multiplier_of(problem), lanes, tiles_q, tiles_p, parts),
     )
     return prepare_start(kernel, (blocks, 1, 1), threads, 0, sizes)
 
 
-def _start_staged(problem: ConvProblem, cut: plans.Staged) -> Start:
-    window = plans.window_of(problem)
+def _start_staged(problem: ConvProblem, cut: cuts.Staged) -> Start:
+    window = cuts.window_of(problem)
     assert window is not None, "a cut of channels has one"  # noqa: S101 - for mypy
     kernel = load_kernel(
-        "depthwise_nhwc", "depthwise_staged", problem.dtype, **cut.defines(window, plans.copy_of(problem))
+        plan.STAGED_SOURCE, "depthwise_staged", problem.dtype, **cut.defines(window, cuts.copy_of(problem))
     )
     (lanes, parts), (rows, columns), bands = cut.lanes_of(problem), cut.share_of(problem), cut.bands_of(problem)
     blocks, threads = cut.grid_of(problem)
@@ -85,7 +87,7 @@ def _start_staged(problem: ConvProblem, cut: plans.Staged) -> Start:
 
 
 def _start_scale(problem: ConvProblem) -> Start:
-    kernel = load_kernel("depthwise_any", "depthwise_scale", problem.dtype)
+    kernel = load_kernel(plan.ANY_SOURCE, "depthwise_scale", problem.dtype)
     elements = prod(problem.y_shape)
     inner = problem.h * problem.w if problem.layout is Layout.NCHW else 1
     blocks = ceil(elements / (_THREADS * (16 // problem.dtype.itemsize_bytes)))
@@ -94,6 +96,6 @@ def _start_scale(problem: ConvProblem) -> Start:
 
 
 def _start_any(problem: ConvProblem) -> Start:
-    kernel = load_kernel("depthwise_any", "depthwise_any", problem.dtype)
+    kernel = load_kernel(plan.ANY_SOURCE, "depthwise_any", problem.dtype)
     sizes = (*map(int, shape_arguments(problem)), int(problem.layout is Layout.NHWC))
     return prepare_start(kernel, (ceil(prod(problem.y_shape) / _THREADS), 1, 1), _THREADS, 0, sizes)

@@ -7,8 +7,8 @@ from math import ceil
 from typing import Final
 
 from conv_advisor.data.measurement import Device
-from conv_advisor.data.problem import ConvProblem, Layout
-from conv_advisor.kernels.cuda.depthwise.cost import expected_us
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels.cuda.depthwise import cost
 from conv_advisor.kernels.cuda.depthwise.cut import (
     MOST_SHARED_BYTES,
     WINDOWS,
@@ -23,6 +23,7 @@ from conv_advisor.kernels.cuda.depthwise.cut import (
     multiplier_of,
     window_of,
 )
+from conv_advisor.kernels.cuda.parts.source import Defines, Source
 
 Tiles = tuple[tuple[int, ...], ...]
 
@@ -148,7 +149,7 @@ def _channels(problem: ConvProblem, window: Window) -> Iterator[Cut]:
                     yield Channels(vec, tp, tq, blocks, lanes, threads, repeats)
 
 
-def cuts_for(problem: ConvProblem) -> list[Cut]:
+def cuts_for(problem: ConvProblem, _device: Device) -> list[Cut]:
     """Those that the problem can have."""
     multiplier, window = multiplier_of(problem), window_of(problem)
     is_pointwise = problem.r == problem.s == 1 and problem.pad_h == problem.pad_w == 0
@@ -163,19 +164,20 @@ def cuts_for(problem: ConvProblem) -> list[Cut]:
     return [*staged, *_channels(problem, window)]
 
 
+def expected_us(cut: Cut, problem: ConvProblem, device: Device) -> float:
+    """A model of the time of a launch, good for choosing among cuts; nothing where there is but one."""
+    window = window_of(problem)
+    if window is None or isinstance(cut, Scale | Plain):
+        return 0.0
+    return cost.expected_us(cut, problem, window, device.processors)
+
+
 def plan_cut(problem: ConvProblem, device: Device) -> Cut:
     """The cut that the model expects to be fastest."""
-    window = window_of(problem)
-
-    def cost(cut: Cut) -> float:
-        if window is None or isinstance(cut, Scale | Plain):
-            return 0.0
-        return expected_us(cut, problem, window, device.processors)
-
-    return min(cuts_for(problem), key=cost)
+    return min(cuts_for(problem, device), key=lambda cut: expected_us(cut, problem, device))
 
 
-def planes_defines() -> tuple[dict[str, int], ...]:
+def planes_defines(_dtype: DType) -> tuple[Defines, ...]:
     """What nchw's source is compiled with."""
     return tuple(
         Planes(tp, tq, staged, 0).defines(window, pairs)
@@ -185,8 +187,9 @@ def planes_defines() -> tuple[dict[str, int], ...]:
     )
 
 
-def staged_defines(item: int) -> tuple[dict[str, int], ...]:
-    """What nhwc's source is compiled with for elements of so many bytes."""
+def staged_defines(dtype: DType) -> tuple[Defines, ...]:
+    """What nhwc's source is compiled with."""
+    item = dtype.itemsize_bytes
     return tuple(
         Staged(vec, tp, tq, blocks, pitch, 0).defines(window, copy)
         for window in WINDOWS
@@ -197,20 +200,17 @@ def staged_defines(item: int) -> tuple[dict[str, int], ...]:
     )
 
 
-def channels_defines(item: int) -> tuple[dict[str, int], ...]:
+def channels_defines(dtype: DType) -> tuple[Defines, ...]:
     """The same where channels are not staged."""
     return tuple(
         Channels(vec, tp, tq, blocks, 0, 0).defines(window)
         for window in WINDOWS
-        for vec, tp, tq, blocks in channels_tiles(window, item)
+        for vec, tp, tq, blocks in channels_tiles(window, dtype.itemsize_bytes)
     )
 
 
-def _each_once(*groups: tuple[dict[str, int], ...]) -> tuple[dict[str, int], ...]:
-    return tuple({tuple(defines.items()): defines for group in groups for defines in group}.values())
-
-
-DEFINES: Final = planes_defines()
-DEFINES_NHWC: Final = _each_once(staged_defines(4), staged_defines(2))
-DEFINES_CHANNELS: Final = _each_once(channels_defines(4), channels_defines(2))
-"""Everything that a launcher may compile."""
+PLANES_SOURCE: Final = Source("depthwise", planes_defines)
+ANY_SOURCE: Final = Source("depthwise_any")
+CHANNELS_SOURCE: Final = Source("depthwise_channels", channels_defines)
+STAGED_SOURCE: Final = Source("depthwise_nhwc", staged_defines)
+SOURCES: Final = (PLANES_SOURCE, ANY_SOURCE, CHANNELS_SOURCE, STAGED_SOURCE)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import ceil
 from typing import Any
 
-import cupy
 import numpy as np
 
 from conv_advisor.data.measurement import Device
@@ -22,7 +21,7 @@ def prepare_naive(
     """One pixel of several filters a thread, everything from global memory."""
     pixels = problem.gemm_m
     filters = filters_per_thread(plans.FILTERS, problem.gemm_n, pixels * problem.groups, device.processors)
-    kernel = load_kernel("direct", "direct_naive", problem.dtype, **_defines(problem, filters, is_size_fixed))
+    kernel = load_kernel(plans.SOURCE, "direct_naive", problem.dtype, **_defines(problem, filters, is_size_fixed))
     shape = shape_arguments(problem)
     threads = threads_for(pixels)
     blocks = ceil(pixels / threads) * problem.groups * ceil(problem.gemm_n / filters)
@@ -37,11 +36,13 @@ def prepare_constant(
     problem: ConvProblem, device: Device, _workspace_limit_bytes: int, *, is_size_fixed: bool = True
 ) -> Launch:
     """Fill constant memory with filters, launch, and again until all filters had their turn."""
+    import cupy
+
     pixels, chunk = problem.gemm_m, plans.constant_filters(problem)
     filters = filters_per_thread(plans.FILTERS, chunk, pixels, device.processors) if problem.groups == 1 else 1
     defines = _defines(problem, filters, is_size_fixed)
-    kernel = load_kernel("direct", "direct_constant", problem.dtype, **defines)
-    memory = load_module("direct", problem.dtype, **defines).get_global("constant_weight").ptr
+    kernel = load_kernel(plans.SOURCE, "direct_constant", problem.dtype, **defines)
+    memory = load_module(plans.SOURCE, problem.dtype, **defines).get_global("constant_weight").ptr
     shape = shape_arguments(problem)
     threads = threads_for(pixels)
     filter_bytes = problem.gemm_k * problem.dtype.itemsize_bytes
@@ -81,7 +82,7 @@ def _defines(problem: ConvProblem, filters: int, is_size_fixed: bool) -> dict[st
 def _prepare_tiled(problem: ConvProblem, name: str, *, has_halo: bool, is_size_fixed: bool) -> Launch:
     plan = plans.plan_tiles(problem, has_halo=has_halo)
     assert plan is not None, "the variant's rule asked"  # noqa: S101 - for mypy
-    kernel = load_kernel("direct", name, problem.dtype, **_defines(problem, plan.filters, is_size_fixed))
+    kernel = load_kernel(plans.SOURCE, name, problem.dtype, **_defines(problem, plan.filters, is_size_fixed))
     arguments = (*shape_arguments(problem), np.int32(plan.stage_channels))
     tiles = problem.n * ceil(problem.p / plan.height) * ceil(problem.q / plan.width)
     blocks = tiles * ceil(problem.k / plan.filters)

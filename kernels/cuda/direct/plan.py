@@ -8,6 +8,7 @@ from typing import Final
 
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.cuda.parts.arithmetic import SHARED_BYTES, STAGE_BYTES
+from conv_advisor.kernels.cuda.parts.source import Source
 
 CONSTANT_BYTES: Final = 64 * 1024
 """Constant memory of one module."""
@@ -23,6 +24,7 @@ DEFINES: Final[tuple[dict[str, int], ...]] = tuple(
     for fixed in ({}, *({"FILTER_SIZE": size} for size in FILTER_SIZES))
 )
 """What direct.cu is compiled with."""
+SOURCE: Final = Source("direct", lambda _dtype: DEFINES)
 _TILES: Final = ((32, 8), (16, 16), (32, 4), (16, 8), (8, 16), (8, 8))
 """Output tiles (width, height), the larger first."""
 _TILES_SMALLEST_FIRST: Final = _TILES[::-1]

@@ -1,1 +1,25 @@
 """FFT by cuFFT around our own product."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from conv_advisor.kernels.cuda.family import Family, cuda_variant
+from conv_advisor.kernels.cuda.fft import launch, plan
+from conv_advisor.kernels.cuda.parts.rules import PLAIN, under_the_default_limit
+from conv_advisor.kernels.variant import Algorithm
+
+FAMILY: Final = Family(
+    "fft",
+    sources=(plan.SOURCE,),
+    variants=(
+        cuda_variant(
+            "cuda.fft",
+            Algorithm.FFT,
+            why_not=PLAIN,
+            workspace_bytes=under_the_default_limit(plan.workspace_bytes),
+            source="Mathieu, Henaff, LeCun: Fast Training of Convolutional Networks through FFTs, arXiv:1312.5851",
+            prepare=launch.prepare,
+        ),
+    ),
+)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from math import ceil
 from typing import Any
 
-import cupy
 import numpy as np
-from cupy.cuda import cufft
 
 from conv_advisor.data.errors import WorkspaceExceeded
 from conv_advisor.data.measurement import Device
@@ -21,6 +19,8 @@ from conv_advisor.kernels.variant import Launch
 
 def prepare(problem: ConvProblem, device: Device, workspace_limit_bytes: int) -> Launch:
     """Chunks of filters, and for each, chunks of images: pad, transform, multiply, transform back, crop."""
+    from cupy.cuda import cufft
+
     plan = plans.plan_fft(problem, workspace_limit_bytes)
     x = _Planes(plan, plan.images * problem.c, cufft.CUFFT_R2C)
     weight = _Planes(plan, plan.filters * problem.c, cufft.CUFFT_R2C)
@@ -50,6 +50,9 @@ class _Planes:
     """A buffer of padded planes and the cuFFT plan that transforms them in place, some at a time."""
 
     def __init__(self, plan: FftPlan, planes: int, kind: int) -> None:
+        import cupy
+        from cupy.cuda import cufft
+
         self._batch = plan.batch_of(planes)
         self._step = self._batch * plan.plane_floats
         self.buffer = cupy.empty(plan.rounded(planes) * plan.plane_floats, "float32")
@@ -79,7 +82,7 @@ class _Product:
         tile_n, tile_k = plans.fft_tile(plan.images, plan.filters, plan.frequencies, device.processors)
         self._tile = (tile_n, tile_k)
         self._pad, self._multiply, self._crop = (
-            load_kernel("fft", name, problem.dtype, TILE_N=tile_n, TILE_K=tile_k)
+            load_kernel(plans.SOURCE, name, problem.dtype, TILE_N=tile_n, TILE_K=tile_k)
             for name in ("fft_pad", "fft_multiply", "fft_crop")
         )
 

@@ -9,9 +9,13 @@ from typing import Final
 from conv_advisor.data.errors import WorkspaceExceeded
 from conv_advisor.data.problem import MAX_ELEMENTS, ConvProblem
 from conv_advisor.kernels.cuda.parts.arithmetic import LEAST_THREADS_PER_PROCESSOR
+from conv_advisor.kernels.cuda.parts.source import Source
 
 FFT_TILES: Final = ((4, 4), (1, 4), (1, 1))
 """Images and filters a thread of the FFT's product may compute."""
+DEFINES: Final = tuple({"TILE_N": tile_n, "TILE_K": tile_k} for tile_n, tile_k in FFT_TILES)
+"""What fft.cu is compiled with."""
+SOURCE: Final = Source("fft", lambda _dtype: DEFINES)
 
 
 def fft_tile(images: int, filters: int, frequencies: int, processors: int) -> tuple[int, int]:
@@ -114,6 +118,11 @@ def plan_fft(problem: ConvProblem, limit_bytes: int) -> FftPlan:
             needed = _fft_plan(problem, rows, columns, 1, 1, 1).buffers_bytes
             raise WorkspaceExceeded(needed + (needed - 1) // 7, limit_bytes)
         parts *= 2
+
+
+def workspace_bytes(problem: ConvProblem, limit_bytes: int) -> int:
+    """Of the padded planes; what cuFFT takes beside them only cuFFT knows."""
+    return plan_fft(problem, limit_bytes).buffers_bytes
 
 
 def _fft_images(problem: ConvProblem, rows: int, columns: int, filters: int, batch: int, budget_bytes: int) -> int:

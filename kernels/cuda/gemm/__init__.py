@@ -1,1 +1,36 @@
 """im2col, then GEMM by cuBLAS."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import MAX_ELEMENTS, ConvProblem
+from conv_advisor.kernels.cuda.family import Family, cuda_variant
+from conv_advisor.kernels.cuda.gemm import launch, plan
+from conv_advisor.kernels.cuda.parts.rules import ANY, under_the_default_limit
+from conv_advisor.kernels.variant import Algorithm, all_of
+
+
+def _fits_columns(problem: ConvProblem, _device: Device) -> str | None:
+    elements = plan.column_elements(problem)
+    if elements <= MAX_ELEMENTS or plan.is_plain_gemm(problem):
+        return None
+    return f"the im2col matrix of one image has {elements} elements, above {MAX_ELEMENTS}"
+
+
+FAMILY: Final = Family(
+    "gemm",
+    sources=(plan.SOURCE,),
+    variants=(
+        cuda_variant(
+            "cuda.gemm",
+            Algorithm.GEMM,
+            why_not=all_of(ANY, _fits_columns),
+            workspace_bytes=under_the_default_limit(plan.workspace_bytes),
+            least_workspace_bytes=plan.least_gemm_bytes,
+            source="Chellapilla, Puri, Simard: High Performance Convolutional Neural Networks, 2006",
+            prepare=launch.prepare,
+        ),
+    ),
+)

@@ -30,7 +30,7 @@ def prepare(problem: ConvProblem, _device: Device, workspace_limit_bytes: int) -
     itemsize = problem.dtype.itemsize_bytes
     image_elements = plans.column_elements(problem)
     columns = Scratch(plan.images * image_elements * itemsize)
-    kernel = load_kernel("im2col", f"im2col_{problem.layout}", problem.dtype)
+    kernel = load_kernel(plans.SOURCE, f"im2col_{problem.layout}", problem.dtype)
     threads = threads_for(problem.p * problem.q) if problem.layout is Layout.NCHW else 256
 
     def run(x: Any, weight: Any, y: Any) -> None:

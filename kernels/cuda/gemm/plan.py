@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.cuda.parts.chunks import BLAS_WORKSPACE_BYTES, ChunkPlan, check_limit, plan_images
+from conv_advisor.kernels.cuda.parts.source import Source
+
+SOURCE: Final = Source("im2col")
 
 
 def is_plain_gemm(problem: ConvProblem) -> bool:
@@ -29,6 +34,11 @@ def plan_gemm(problem: ConvProblem, limit_bytes: int) -> ChunkPlan:
         return ChunkPlan(problem.n, BLAS_WORKSPACE_BYTES)
     elements = column_elements(problem)
     return plan_images(problem.n, BLAS_WORKSPACE_BYTES, elements * problem.dtype.itemsize_bytes, elements, limit_bytes)
+
+
+def workspace_bytes(problem: ConvProblem, limit_bytes: int) -> int:
+    """Of cuBLAS and of the im2col matrices that are there at a time."""
+    return plan_gemm(problem, limit_bytes).workspace_bytes
 
 
 def least_gemm_bytes(problem: ConvProblem) -> int:

@@ -1,1 +1,41 @@
-"""Groups of several channels on tensor cores."""
+"""Groups of several channels on tensor cores, in one launch."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.cuda.family import Family, Tuning, cuda_variant
+from conv_advisor.kernels.cuda.grouped import launch, plan
+from conv_advisor.kernels.cuda.grouped.cut import MOST_TAPS, SOURCE
+from conv_advisor.kernels.cuda.parts.rules import ANY
+from conv_advisor.kernels.variant import Algorithm, all_of, no_workspace
+
+
+def _has_groups_of_channels(problem: ConvProblem, _device: Device) -> str | None:
+    if 1 < problem.groups < problem.c:
+        return None
+    return f"groups is {problem.groups}, with {problem.c // problem.groups} of the {problem.c} channels each"
+
+
+def _fits_a_slab(problem: ConvProblem, _device: Device) -> str | None:
+    taps = problem.r * problem.s
+    return None if taps <= MOST_TAPS else f"the filter has {taps} taps, above {MOST_TAPS}"
+
+
+FAMILY: Final = Family(
+    "grouped",
+    sources=(SOURCE,),
+    variants=(
+        cuda_variant(
+            "cuda.grouped",
+            Algorithm.IMPLICIT_GEMM,
+            why_not=all_of(ANY, _has_groups_of_channels, _fits_a_slab),
+            workspace_bytes=no_workspace,
+            source="Ootomo, Yokota: Recovering single precision accuracy from Tensor Cores, arXiv:2203.03341",
+            prepare=launch.prepare,
+        ),
+    ),
+    tuning=Tuning(plan.cuts_for, plan.expected_us, launch.launch, constants=plan),
+)

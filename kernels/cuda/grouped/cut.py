@@ -8,6 +8,7 @@ from math import ceil, gcd
 from typing import Final
 
 from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels.cuda.parts.source import Defines, Source
 
 MOST_WARPS: Final = 8
 """Of a block."""
@@ -47,13 +48,6 @@ class Tile:
 
 _PIXELS_BY_FILTERS: Final = {1: (1, 2, 4), 2: (1, 2, 4), 3: (1, 2, 4), 4: (2, 4), 6: (1, 2, 4)}
 TILES: Final = tuple(Tile(mt, nt) for nt, every_mt in _PIXELS_BY_FILTERS.items() for mt in every_mt)
-DEFINES: Final = tuple(
-    {"MT": tile.mt, "NT": tile.nt, "MODE": int(mode), "SPLIT": split}
-    for tile in TILES
-    for mode in Mode
-    for split in (0, 1)
-)
-"""Everything the source may be compiled with."""
 
 
 @dataclass(frozen=True)
@@ -138,9 +132,13 @@ class Geometry:
     shared_bytes: int
 
 
-def defines_of(storage: str) -> tuple[dict[str, int], ...]:
-    """What a launcher may define with this storage type."""
-    return tuple(defines for defines in DEFINES if storage == "FLOAT32" or not defines["SPLIT"])
+def definitions(dtype: DType) -> tuple[Defines, ...]:
+    """What a launcher may define for this precision."""
+    split = int(dtype is DType.FLOAT32)
+    return tuple({"MT": tile.mt, "NT": tile.nt, "MODE": int(mode), "SPLIT": split} for tile in TILES for mode in Mode)
+
+
+SOURCE: Final = Source("grouped", definitions)
 
 
 def elements_of_word(problem: ConvProblem) -> int:

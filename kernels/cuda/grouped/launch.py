@@ -13,12 +13,12 @@ from conv_advisor.kernels.variant import Launch
 
 def prepare(problem: ConvProblem, device: Device, _workspace_limit_bytes: int) -> Launch:
     """One launch, with the cut of the kernel's own rule."""
-    return prepare_cut(problem, plan_cut(problem, device))
+    return launch(problem, device, plan_cut(problem, device))
 
 
-def prepare_cut(problem: ConvProblem, cut: plans.Cut) -> Launch:
+def launch(problem: ConvProblem, _device: Device, cut: plans.Cut) -> Launch:
     """One launch with this cut."""
-    kernel = load_kernel("grouped", "grouped", problem.dtype, **plans.defines_for(cut.tile, problem))
+    kernel = load_kernel(plans.SOURCE, "grouped", problem.dtype, **plans.defines_for(cut.tile, problem))
     blocks = cut.tile_blocks * plans.columns_of_blocks(problem, cut)
     sizes = [int(size) for size in shape_arguments(problem)] + plans.arguments(problem, cut)
     shared_bytes = plans.geometry_of(problem, cut).shared_bytes

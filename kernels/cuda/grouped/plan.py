@@ -168,7 +168,7 @@ def _resident_blocks(cut: Cut, shared_bytes: int) -> int:
     return max(1, min(PROCESSOR_SHARED_BYTES // (shared_bytes + 1024), registers, 32))
 
 
-def estimate_us(problem: ConvProblem, cut: Cut, processors: int) -> float:
+def expected_us(cut: Cut, problem: ConvProblem, device: Device) -> float:
     """Expected time: what a busy multiprocessor's units take, and the latency of its blocks, wave after wave."""
     costs = COSTS[problem.dtype][problem.layout]
     g, runs, tile = geometry_of(problem, cut), runs_of(problem, cut), cut.tile
@@ -189,7 +189,7 @@ def estimate_us(problem: ConvProblem, cut: Cut, processors: int) -> float:
     busy += warps * steps * max(costs.fragments * fragments, costs.products * products)
     walked = ceil(tiles / cut.tile_blocks)
     weights = walked if g.chunks > 1 else 1
-    blocks = ceil(cut.tile_blocks * columns / processors)
+    blocks = ceil(cut.tile_blocks * columns / device.processors)
     waves = ceil(blocks / _resident_blocks(cut, g.shared_bytes))
     clocks = blocks * (walked * busy + weights * costs.weight * weight_copies)
     clocks += waves * (costs.block + walked * latency + weights * weight_latency)
@@ -202,16 +202,15 @@ def _busy_threads(cut: Cut, lanes: int) -> int:
     return cut.threads // lanes * lanes
 
 
-def every_walk(problem: ConvProblem, processors: int) -> list[Cut]:
+def cuts_for(problem: ConvProblem, device: Device) -> list[Cut]:
     """Every cut with a block a tile of pixels, and with as many as run at a time, which keep their weight."""
     cuts = list(every_cut(problem)) or [_least_cut(problem)]
-    return [walked(problem, cut, processors, waves) for cut in cuts for waves in (0, 1)]
+    return [walked(problem, cut, device.processors, waves) for cut in cuts for waves in (0, 1)]
 
 
 def plan_cut(problem: ConvProblem, device: Device) -> Cut:
-    """The fastest by `estimate_us`."""
-    processors = device.processors
-    return min(every_walk(problem, processors), key=lambda cut: estimate_us(problem, cut, processors))
+    """The cut that the model expects to be fastest."""
+    return min(cuts_for(problem, device), key=lambda cut: expected_us(cut, problem, device))
 
 
 def walked(problem: ConvProblem, cut: Cut, processors: int, waves: int = 0) -> Cut:

@@ -12,6 +12,7 @@ import numpy as np
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
+from conv_advisor.kernels.cuda.parts.source import Defines, Source
 
 MOST_TAPS: Final = 1024
 """Taps of a filter: their table lies in shared memory."""
@@ -181,6 +182,14 @@ def menu_for(dtype: DType) -> Menu:
     return {DType.FLOAT32: FMA, DType.TF32: TF32}.get(dtype, HALF)
 
 
+def definitions(dtype: DType) -> tuple[Defines, ...]:
+    """What a launcher may define for this precision."""
+    return tuple({**tile.defines, "LOADING": int(loading)} for tile in menu_for(dtype).tiles for loading in Loading)
+
+
+SOURCE: Final = Source("implicit_gemm", definitions)
+
+
 def loading_for(problem: ConvProblem) -> Loading:
     """The widest copies that the alignment of the pixels allows."""
     is_pointwise = problem.r == problem.s == 1 and problem.pad_h == problem.pad_w == 0
@@ -262,7 +271,7 @@ def has_clusters(device: Device) -> bool:
     return int((device.capability or "0").split(".")[0]) >= 9
 
 
-def every_cut(problem: ConvProblem, device: Device) -> list[Cut]:
+def cuts_for(problem: ConvProblem, device: Device) -> list[Cut]:
     """Those that the device can run; no block of a cluster is left without a stage."""
     return [
         Cut(tile, cluster)
@@ -274,4 +283,4 @@ def every_cut(problem: ConvProblem, device: Device) -> list[Cut]:
 
 def plan_cut(problem: ConvProblem, device: Device) -> Cut:
     """The cut that the model expects to be fastest."""
-    return min(every_cut(problem, device), key=lambda cut: expected_us(cut, problem, device))
+    return min(cuts_for(problem, device), key=lambda cut: expected_us(cut, problem, device))

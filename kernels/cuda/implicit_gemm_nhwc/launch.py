@@ -10,7 +10,7 @@ from conv_advisor.kernels.cuda.compile import load_kernel, shape_arguments
 from conv_advisor.kernels.cuda.implicit_gemm_nhwc import plan as plans
 from conv_advisor.kernels.cuda.parts.launching import Start, prepare_start
 from conv_advisor.kernels.scratch import Scratch
-from conv_advisor.kernels.variant import Launch
+from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Launch
 
 _CHANNELS: Final = 1
 """Where the channels are among the shape's arguments."""
@@ -19,11 +19,12 @@ _CHANNELS: Final = 1
 def prepare(problem: ConvProblem, device: Device, workspace_limit_bytes: int) -> Launch:
     """One launch where x and weight can be read as they are; else one packs images and one multiplies them."""
     images = plans.images_at_a_time(problem, workspace_limit_bytes)
-    return prepare_cut(problem, images, plans.plan_cut(problem, device, images))
+    return launch(problem, device, plans.plan_cut(problem, device, images), images)
 
 
-def prepare_cut(problem: ConvProblem, images: int, cut: plans.Cut) -> Launch:
-    """The launches for so many images at a time, with this tile and cluster."""
+def launch(problem: ConvProblem, _device: Device, cut: plans.Cut, images: int | None = None) -> Launch:
+    """The launches with this tile and cluster, for so many images at a time or as many as the default limit allows."""
+    images = images or plans.images_at_a_time(problem, DEFAULT_WORKSPACE_LIMIT_BYTES)
     if not plans.is_packed(problem):
         multiply = _multiplication(problem, problem.n, cut, overlaps=False)
         return Launch(lambda x, weight, y: multiply(x.data.ptr, weight.data.ptr, y.data.ptr))
@@ -52,7 +53,7 @@ def prepare_cut(problem: ConvProblem, images: int, cut: plans.Cut) -> Launch:
 
 
 def _packing(problem: ConvProblem, images: int, *, has_weight: bool) -> Start:
-    kernel = load_kernel("nhwc_pack", "nhwc_pack", problem.dtype, **plans.pack_defines(problem))
+    kernel = load_kernel(plans.PACK_SOURCE, "nhwc_pack", problem.dtype, **plans.pack_defines(problem))
     plane, taps = problem.h * problem.w, problem.r * problem.s
     pixels, filter_taps = images * plane, problem.k * taps
     x_tiles = plans.pack_tiles(problem, pixels)
@@ -63,7 +64,7 @@ def _packing(problem: ConvProblem, images: int, *, has_weight: bool) -> Start:
 
 def _multiplication(problem: ConvProblem, images: int, cut: plans.Cut, *, overlaps: bool) -> Start:
     defines = cut.tile.defines(problem.layout, is_pointwise=plans.is_pointwise(problem))
-    kernel = load_kernel("implicit_gemm_nhwc", "implicit_gemm_nhwc", problem.dtype, **defines)
+    kernel = load_kernel(plans.SOURCE, "implicit_gemm_nhwc", problem.dtype, **defines)
     shared_bytes = cut.tile.shared_bytes(problem.layout, cut.cluster)
     shape = [int(size) for size in shape_arguments(problem, images)]
     shape[_CHANNELS] = plans.packed_channels(problem)

@@ -12,6 +12,8 @@ from conv_advisor.data.errors import WorkspaceExceeded
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import MAX_ELEMENTS, ConvProblem, DType, Layout
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
+from conv_advisor.kernels.cuda.parts.source import Defines, Source
+from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES
 
 ROW_BYTES: Final = 128
 """Of gemm_k in a stage."""
@@ -329,8 +331,12 @@ def room_for(cluster: int, resident: int, processors: int) -> int:
     return max(1, clusters) * cluster
 
 
-def expected_us(cut: Cut, problem: ConvProblem, device: Device, images: int) -> float:
-    """A model of the time of the multiplication, good for choosing among cuts; see `expect`."""
+def expected_us(cut: Cut, problem: ConvProblem, device: Device, images: int | None = None) -> float:
+    """A model of the time of the multiplication, good for choosing among cuts; see `expect`.
+
+    Of so many images at a time, or as many as the default limit allows.
+    """
+    images = images or images_at_a_time(problem, DEFAULT_WORKSPACE_LIMIT_BYTES)
     blocks = blocks_for(cut, problem, images)
     return float(
         expect(cut, menu_for(problem.dtype), problem.layout, is_pointwise(problem), stages_of(problem), blocks, device)
@@ -361,7 +367,7 @@ def expect(cut: Cut, menu: Menu, layout: Layout, has_one_tap: Any, all_stages: A
     return menu.launch_us + waves * wave_us(resident) + np.where(rest, wave_us(rest), 0.0) + cluster_us
 
 
-def every_cut(problem: ConvProblem) -> list[Cut]:
+def cuts_for(problem: ConvProblem, _device: Device) -> list[Cut]:
     """Those that fit; no block of a cluster is left without a stage."""
     return [
         Cut(tile, cluster)
@@ -373,28 +379,26 @@ def every_cut(problem: ConvProblem) -> list[Cut]:
 
 def plan_cut(problem: ConvProblem, device: Device, images: int) -> Cut:
     """The cut that the model expects to be fastest."""
-    return min(every_cut(problem), key=lambda cut: expected_us(cut, problem, device, images))
+    return min(cuts_for(problem, device), key=lambda cut: expected_us(cut, problem, device, images))
 
 
-def defines_for(storage: str) -> tuple[dict[str, int], ...]:
-    """What implicit_gemm_nhwc.cu is compiled with for a storage type."""
-    menu = menu_for(DType.TF32 if storage == "FLOAT32" else DType.FLOAT16)
+def definitions(dtype: DType) -> tuple[Defines, ...]:
+    """What implicit_gemm_nhwc.cu is compiled with for this precision."""
+    if dtype is DType.FLOAT32:
+        return ()
     return tuple(
         tile.defines(layout, is_pointwise=is_pointwise)
-        for tile in menu.tiles
+        for tile in menu_for(dtype).tiles
         for layout in Layout
         for is_pointwise in (False, True)
     )
 
 
-DEFINES: Final = tuple(
-    {tuple(defines.items()): defines for storage in ("FLOAT16", "FLOAT32") for defines in defines_for(storage)}.values()
-)
-"""What implicit_gemm_nhwc.cu is compiled with for any storage type."""
-PACK_DEFINES: Final = tuple(
-    {"RUNS": runs, "IS_NHWC": is_nhwc, "ROUNDED": is_rounded}
-    for runs in PACK_RUNS
-    for is_nhwc in (0, 1)
-    for is_rounded in (0, 1)
-)
-"""What nhwc_pack.cu is compiled with; only float32 is rounded."""
+def pack_definitions(dtype: DType) -> tuple[Defines, ...]:
+    """What nhwc_pack.cu is compiled with for this precision."""
+    is_rounded = int(dtype is DType.TF32)
+    return tuple({"RUNS": runs, "IS_NHWC": is_nhwc, "ROUNDED": is_rounded} for runs in PACK_RUNS for is_nhwc in (0, 1))
+
+
+SOURCE: Final = Source("implicit_gemm_nhwc", definitions, architecture="sm_90a")
+PACK_SOURCE: Final = Source("nhwc_pack", pack_definitions)

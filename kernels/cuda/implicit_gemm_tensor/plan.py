@@ -26,6 +26,7 @@ from conv_advisor.kernels.cuda.implicit_gemm_tensor.cut import (
     window_of,
 )
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
+from conv_advisor.kernels.cuda.parts.source import Defines, Source
 
 LARGEST_CLUSTER: Final = 16
 """Blocks of a cluster; above 8 a kernel has to be allowed it."""
@@ -262,27 +263,17 @@ def expect(cut: Cut, work: Work, device: Device) -> Any:
     return fixed + waves * wave_us(work.resident) + last
 
 
-def every_cut(problem: ConvProblem, device: Device) -> list[Cut]:
+def cuts_for(problem: ConvProblem, device: Device) -> list[Cut]:
     """Those that the device can run; none where the kernel cannot: only devices with clusters do."""
     return list(cuts(tiles_for(problem), problem, LARGEST_CLUSTER)) if plans.has_clusters(device) else []
 
 
 def plan_cut(problem: ConvProblem, device: Device) -> Cut | None:
     """The cut that the model expects to be fastest; None where the kernel cannot run."""
-    return min(every_cut(problem, device), key=lambda cut: expected_us(cut, problem, device), default=None)
+    return min(cuts_for(problem, device), key=lambda cut: expected_us(cut, problem, device), default=None)
 
 
-def choose_cut(problem: ConvProblem, device: Device) -> Cut | plans.Cut:
-    """Of this kernel or of implicit_gemm.cu, whichever is expected to be faster."""
-    other = plans.plan_cut(problem, device)
-    mine = plan_cut(problem, device)
-    if mine is None:
-        return other
-    is_faster = expected_us(mine, problem, device) <= plans.expected_us(other, problem, device)
-    return mine if is_faster else other
-
-
-def every_define(dtype: DType) -> tuple[dict[str, int], ...]:
+def definitions(dtype: DType) -> tuple[Defines, ...]:
     """What `defines_for` may give: for each tile every loading, with and without clusters and whole rows of weight."""
     units = (1, 2, 4) if dtype.itemsize_bytes == 4 else (1, 2, 4, 8)
     loadings = ((Loading.RUNS, 1), (Loading.ROWS, 1), *((Loading.WINDOWS, unit) for unit in units))
@@ -297,6 +288,9 @@ def every_define(dtype: DType) -> tuple[dict[str, int], ...]:
         for clustered in (0, 1)
         for wide in ((0, 1) if tile is menu_for(dtype).tiles[0] else (1,))
     )
+
+
+SOURCE: Final = Source("implicit_gemm_tensor", definitions)
 
 
 def resident_blocks(cut: Cut, problem: ConvProblem, device: Device) -> int:

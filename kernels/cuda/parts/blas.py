@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
-import cupy
-
 from conv_advisor.data.problem import DType
 from conv_advisor.kernels.cuda.parts.chunks import BLAS_WORKSPACE_BYTES
 from conv_advisor.kernels.scratch import Scratch
@@ -69,6 +67,8 @@ def new_workspace() -> Scratch:
 
 def enqueue(gemm: Gemm, a: int, b: int, c: int, workspace: Scratch) -> None:
     """Enqueue on the current stream; a, b and c are device addresses of the first matrices."""
+    import cupy
+
     library, handle = _library(), _handle()
     _check(library.cublasSetStream_v2(handle, cupy.cuda.get_current_stream().ptr))
     _check(library.cublasSetWorkspace_v2(handle, workspace.ptr, BLAS_WORKSPACE_BYTES))

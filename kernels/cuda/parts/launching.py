@@ -6,7 +6,6 @@ import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-import cupy
 import numpy as np
 
 from conv_advisor.kernels.cuda.parts.arithmetic import SHARED_BYTES
@@ -78,6 +77,7 @@ def prepare_start(
 
 
 def _with_attributes(kernel: Any, config: Any, values: list[Any], cluster: int) -> Start:
+    import cupy
     from cuda.bindings import driver
 
     function = driver.CUfunction(kernel.kernel.ptr)
@@ -114,5 +114,7 @@ def _attributes(cluster: int, overlaps: bool) -> list[Any]:
 
 
 def _check(result: tuple[Any, ...]) -> None:
+    import cupy
+
     if int(result[0]) != 0:
         raise cupy.cuda.driver.CUDADriverError(int(result[0]))

@@ -1,1 +1,35 @@
-"""The 1x1 convolution by wgmma."""
+"""The 1x1 convolution of nchw by Hopper's wgmma, in one launch."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.cuda.family import Family, Tuning, cuda_variant
+from conv_advisor.kernels.cuda.parts.rules import NCHW, has_wgmma
+from conv_advisor.kernels.cuda.pointwise import launch, plan
+from conv_advisor.kernels.variant import Algorithm, all_of, filter_is, groups_1, no_workspace, stride_1
+
+
+def _is_unpadded(problem: ConvProblem, _device: Device) -> str | None:
+    if problem.pad_h == problem.pad_w == 0:
+        return None
+    return f"padding is {problem.pad_h}x{problem.pad_w}, not 0x0"
+
+
+FAMILY: Final = Family(
+    "pointwise",
+    sources=(plan.SOURCE,),
+    variants=(
+        cuda_variant(
+            "cuda.pointwise",
+            Algorithm.IMPLICIT_GEMM,
+            why_not=all_of(NCHW, stride_1, groups_1, filter_is((1, 1)), _is_unpadded, has_wgmma),
+            workspace_bytes=no_workspace,
+            source="Ootomo, Yokota: Recovering single precision accuracy from Tensor Cores, arXiv:2203.03341",
+            prepare=launch.prepare,
+        ),
+    ),
+    tuning=Tuning(plan.cuts_for, plan.expected_us, launch.launch, constants=plan),
+)

@@ -12,14 +12,14 @@ from conv_advisor.kernels.variant import Launch
 
 def prepare(problem: ConvProblem, device: Device, _workspace_limit_bytes: int) -> Launch:
     """One launch, with the tile and the cluster of the kernel's own rule."""
-    return prepare_cut(problem, plans.plan_cut(problem, device), device.processors)
+    return launch(problem, device, plans.plan_cut(problem, device))
 
 
-def prepare_cut(problem: ConvProblem, cut: plans.Cut, processors: int) -> Launch:
+def launch(problem: ConvProblem, device: Device, cut: plans.Cut) -> Launch:
     """One launch with this tile and cluster."""
     tile = cut.tile
-    kernel = load_kernel("pointwise", "pointwise", problem.dtype, **plans.defines_for(tile, problem))
-    blocks, shared_bytes = plans.blocks_for(cut, problem, processors), plans.shared_bytes(tile, problem)
+    kernel = load_kernel(plans.SOURCE, "pointwise", problem.dtype, **plans.defines_for(tile, problem))
+    blocks, shared_bytes = plans.blocks_for(cut, problem, device.processors), plans.shared_bytes(tile, problem)
     shape = [int(size) for size in shape_arguments(problem)]
     start = prepare_start(kernel, (blocks, 1, 1), tile.threads, shared_bytes, shape, cluster=cut.cluster)
     return Launch(lambda x, weight, y: start(x.data.ptr, weight.data.ptr, y.data.ptr))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from math import ceil
@@ -13,6 +12,7 @@ import numpy as np
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
+from conv_advisor.kernels.cuda.parts.source import Defines, Source
 
 MOST_SHARED_BYTES: Final = 227 * 1024
 """What a block may have of a Hopper multiprocessor's shared memory."""
@@ -259,13 +259,8 @@ def _defines(tile: Tile, dtype: DType, loading: Loading, segments: int) -> dict[
     return {**tile.defines, "SPLIT": int(dtype is DType.FLOAT32), "LOADING": int(loading), "SEGMENTS": segments}
 
 
-def instantiations_for(dtypes: Iterable[DType]) -> tuple[dict[str, int], ...]:
-    """Everything that a launcher may compile for these precisions, each once."""
-    found = {tuple(defines.items()): defines for dtype in dtypes for defines in _instantiations(dtype)}
-    return tuple(found.values())
-
-
-def _instantiations(dtype: DType) -> tuple[dict[str, int], ...]:
+def definitions(dtype: DType) -> tuple[Defines, ...]:
+    """Everything that a launcher may compile for this precision."""
     item = dtype.itemsize_bytes
     ways = [(Loading.VECTORS, 0), (Loading.ELEMENTS, 0), *([(Loading.WORDS, 0)] if item == 4 else [])]
     ways += [(Loading.CHUNKS, segments) for segments in SEGMENTS[item]]
@@ -275,6 +270,9 @@ def _instantiations(dtype: DType) -> tuple[dict[str, int], ...]:
         for loading, segments in ways
         if has_columns(tile.bp, item, segments)
     )
+
+
+SOURCE: Final = Source("pointwise", definitions, architecture="sm_90a")
 
 
 def shared_bytes(tile: Tile, problem: ConvProblem) -> int:
@@ -329,11 +327,11 @@ def _grid(cut: Cut, filters: Any, pixels: Any, fitting: Any, processors: int) ->
     return filters * pixels * cut.cluster
 
 
-def expected_us(cut: Cut, problem: ConvProblem, processors: int) -> float:
+def expected_us(cut: Cut, problem: ConvProblem, device: Device) -> float:
     """A model of the time of a launch, good for choosing among cuts; see `expect`."""
     loading, fitting = loading_for(problem, cut.tile.bp), residents(cut.tile, problem)
     pixels = problem.n * problem.h * problem.w
-    return float(expect(cut, problem.dtype, loading, pixels, problem.c, problem.k, fitting, processors)[0])
+    return float(expect(cut, problem.dtype, loading, pixels, problem.c, problem.k, fitting, device.processors)[0])
 
 
 def expect(
@@ -380,7 +378,7 @@ def expect(
     return menu.launch_us + np.maximum(body + ranks, moved / BYTES_PER_US), grid
 
 
-def cuts_for(problem: ConvProblem) -> list[Cut]:
+def cuts_for(problem: ConvProblem, _device: Device) -> list[Cut]:
     """Those that fit and whose blocks all have a stage; of these, where there are any, those at least half of use."""
     all_stages = ceil(problem.c * problem.dtype.itemsize_bytes / ROW_BYTES)
     tiles = [tile for tile in menu_for(problem.dtype).tiles if residents(tile, problem)]
@@ -392,8 +390,4 @@ def cuts_for(problem: ConvProblem) -> list[Cut]:
 
 def plan_cut(problem: ConvProblem, device: Device) -> Cut:
     """The cut that the model expects to be fastest."""
-    return min(cuts_for(problem), key=lambda cut: expected_us(cut, problem, device.processors))
-
-
-DEFINES: Final = instantiations_for(DType)
-"""Everything that a launcher may compile."""
+    return min(cuts_for(problem, device), key=lambda cut: expected_us(cut, problem, device))

@@ -1,1 +1,35 @@
-"""Winograd F(2x2,3x3), fused and non-fused."""
+"""Winograd F(2x2,3x3): fused in one kernel, and non-fused around a GEMM by cuBLAS."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from conv_advisor.kernels.cuda.family import Family, cuda_variant
+from conv_advisor.kernels.cuda.parts.rules import PLAIN, under_the_default_limit
+from conv_advisor.kernels.cuda.winograd import launch, plan
+from conv_advisor.kernels.variant import Algorithm, all_of, filter_is, no_workspace
+
+_LAVIN_GRAY: Final = "Lavin, Gray: Fast Algorithms for Convolutional Neural Networks, arXiv:1509.09308"
+
+FAMILY: Final = Family(
+    "winograd",
+    sources=(plan.SOURCE,),
+    variants=(
+        cuda_variant(
+            "cuda.winograd_fused",
+            Algorithm.WINOGRAD,
+            why_not=all_of(PLAIN, filter_is((3, 3))),
+            workspace_bytes=no_workspace,
+            source=_LAVIN_GRAY,
+            prepare=launch.prepare_fused,
+        ),
+        cuda_variant(
+            "cuda.winograd_nonfused",
+            Algorithm.WINOGRAD,
+            why_not=all_of(PLAIN, filter_is((3, 3))),
+            workspace_bytes=under_the_default_limit(plan.workspace_bytes),
+            source=_LAVIN_GRAY,
+            prepare=launch.prepare_nonfused,
+        ),
+    ),
+)

@@ -23,7 +23,7 @@ _POSITIONS = 16
 
 def prepare_fused(problem: ConvProblem, _device: Device, _workspace_limit_bytes: int) -> Launch:
     """Transforms and products in one kernel."""
-    kernel = load_kernel("winograd", "winograd_fused", problem.dtype)
+    kernel = load_kernel(plans.SOURCE, "winograd_fused", problem.dtype)
     shape = shape_arguments(problem)
     tiles = problem.n * plans.winograd_tiles(problem)
     blocks = ceil(tiles / _BLOCK_TILES) * ceil(problem.k / _BLOCK_FILTERS)
@@ -39,7 +39,7 @@ def prepare_nonfused(problem: ConvProblem, _device: Device, workspace_limit_byte
     plan = plans.plan_winograd(problem, workspace_limit_bytes)
     workspace = blas.new_workspace()
     transform_x, transform_weight, transform_y = (
-        load_kernel("winograd", f"winograd_transform_{operand}", problem.dtype) for operand in ("x", "weight", "y")
+        load_kernel(plans.SOURCE, f"winograd_transform_{operand}", problem.dtype) for operand in ("x", "weight", "y")
     )
     chunk_tiles = plan.images * plans.winograd_tiles(problem)
     u = Scratch(4 * _POSITIONS * problem.k * problem.c)

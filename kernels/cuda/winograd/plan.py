@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from math import ceil
+from typing import Final
 
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.cuda.parts.chunks import BLAS_WORKSPACE_BYTES, ChunkPlan, plan_images
+from conv_advisor.kernels.cuda.parts.source import Source
+
+SOURCE: Final = Source("winograd")
 
 
 def winograd_tiles(problem: ConvProblem) -> int:
@@ -24,3 +28,8 @@ def plan_winograd(problem: ConvProblem, limit_bytes: int) -> ChunkPlan:
     fixed_bytes = BLAS_WORKSPACE_BYTES + 4 * 16 * problem.k * problem.c
     elements = 16 * winograd_tiles(problem) * (problem.c + problem.k)
     return plan_images(problem.n, fixed_bytes, 4 * elements, elements, limit_bytes)
+
+
+def workspace_bytes(problem: ConvProblem, limit_bytes: int) -> int:
+    """Of cuBLAS, the filters' transforms, and those of the images that are there at a time."""
+    return plan_winograd(problem, limit_bytes).workspace_bytes

@@ -21,16 +21,16 @@ _Y_THREADS: Final = 128
 
 def prepare(problem: ConvProblem, _device: Device, workspace_limit_bytes: int) -> Launch:
     """Largest magnitudes of images and filters; then images by the chunk: transform, multiply, transform back."""
-    return prepare_cut(problem, plans.plan_cut(problem, workspace_limit_bytes))
+    return launch(problem, plans.plan_cut(problem, workspace_limit_bytes))
 
 
-def prepare_cut(problem: ConvProblem, cut: plans.Cut) -> Launch:
+def launch(problem: ConvProblem, cut: plans.Cut) -> Launch:
     """The launches of this cut."""
     find_maxima, transform, transform_back = (
-        load_kernel("winograd_large", f"winograd_{step}", problem.dtype, TILE=plans.tile_of(problem))
+        load_kernel(plans.TRANSFORM_SOURCE, f"winograd_{step}", problem.dtype, TILE=plans.tile_of(problem))
         for step in ("maxima", "transform", "transform_y")
     )
-    multiply = load_kernel("winograd_gemm", "winograd_gemm", problem.dtype, **cut.tile.defines)
+    multiply = load_kernel(plans.GEMM_SOURCE, "winograd_gemm", problem.dtype, **cut.tile.defines)
     staged_bytes, ring_bytes = plans.staged_bytes(problem), cut.tile.shared_bytes
     for kernel, shared_bytes in ((transform, staged_bytes), (multiply, ring_bytes)):
         if shared_bytes > SHARED_BYTES:

@@ -7,7 +7,8 @@ from math import ceil
 from typing import Final
 
 from conv_advisor.data.errors import WorkspaceExceeded
-from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.problem import ConvProblem, DType
+from conv_advisor.kernels.cuda.parts.source import Source
 
 OUT: Final = 4
 """Rows and columns of an output tile."""
@@ -102,6 +103,10 @@ GEMM_DEFINES: Final = tuple(timed.tile.defines for timed in MENU)
 """What winograd_gemm.cu may be compiled with."""
 TRANSFORM_DEFINES: Final = tuple({"TILE": tile} for tile in TILES_OF.values())
 """What winograd_large.cu may be compiled with."""
+GEMM_SOURCE: Final = Source(
+    "winograd_gemm", lambda dtype: GEMM_DEFINES if dtype is DType.FLOAT32 else (), architecture="sm_90a"
+)
+TRANSFORM_SOURCE: Final = Source("winograd_large", lambda dtype: TRANSFORM_DEFINES if dtype is DType.FLOAT32 else ())
 
 
 @dataclass(frozen=True)
@@ -252,3 +257,8 @@ def plan_cut(problem: ConvProblem, limit_bytes: int) -> Cut:
     if not timed_cuts:
         raise WorkspaceExceeded(least_workspace_bytes(problem), limit_bytes)
     return min(timed_cuts, key=lambda timed_cut: timed_cut[0])[1]
+
+
+def planned_bytes(problem: ConvProblem, limit_bytes: int) -> int:
+    """Workspace of the cut that `plan_cut` chooses."""
+    return workspace_bytes(problem, plan_cut(problem, limit_bytes))

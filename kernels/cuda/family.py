@@ -1,0 +1,79 @@
+"""What a family of kernels is: a folder that exposes its variants, its sources, and the model that chooses its cuts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from types import ModuleType
+from typing import Any, Final
+
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.cuda.parts.source import Source
+from conv_advisor.kernels.variant import Backend, Launch, Variant
+
+Prepare = Callable[[ConvProblem, Device, int], Launch]
+"""Plans, compiles and allocates on the current device, with so many bytes of workspace at the most."""
+
+
+@dataclass(frozen=True, slots=True)
+class CudaVariant(Variant):
+    """A variant of ours, and what prepares it.
+
+    Parameters
+    ----------
+    prepare : callable (problem, device, workspace_limit_bytes) -> Launch
+        Raises WorkspaceExceeded, and whatever CUDA raises.
+    """
+
+    prepare: Prepare = field(kw_only=True)
+
+
+cuda_variant: Final = partial(CudaVariant, backend=Backend.CUDA, is_deterministic=True)
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """A model of the time that chooses among cuts, as who refits it asks for them.
+
+    Parameters
+    ----------
+    cuts : callable (problem, device) -> sequence
+        All that it chooses from.
+    expected_us : callable (cut, problem, device) -> float
+    launch : callable (problem, device, cut) -> Launch
+        Needs a GPU.
+    constants : module
+        Holds the fitted constants, by names in capitals.
+    serves : tuple of str
+        Variants of other families that launch its cuts too.
+    """
+
+    cuts: Callable[[ConvProblem, Device], Sequence[Any]]
+    expected_us: Callable[[Any, ConvProblem, Device], float]
+    launch: Callable[[ConvProblem, Device, Any], Launch]
+    constants: ModuleType
+    serves: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Family:
+    """One folder of ``kernels/cuda``, as the catalogue lists it.
+
+    Parameters
+    ----------
+    name : str
+        Of the folder.
+    sources : tuple of Source
+        Everything that its launchers compile.
+    variants : tuple of CudaVariant
+        In the order that a sweep tries them.
+    tuning : Tuning, optional
+        Where a fitted model chooses the cut.
+    """
+
+    name: str
+    sources: tuple[Source, ...]
+    variants: tuple[CudaVariant, ...] = ()
+    tuning: Tuning | None = None

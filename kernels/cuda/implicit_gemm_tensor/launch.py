@@ -1,0 +1,26 @@
+"""Launcher of implicit_gemm_tensor.cu."""
+
+from __future__ import annotations
+
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.cuda.compile import load_kernel
+from conv_advisor.kernels.cuda.implicit_gemm_tensor import cut as cuts
+from conv_advisor.kernels.cuda.implicit_gemm_tensor.plan import SOURCE
+from conv_advisor.kernels.cuda.parts.launching import prepare_start
+from conv_advisor.kernels.variant import Launch
+
+
+def launch(problem: ConvProblem, _device: Device, cut: cuts.Cut) -> Launch:
+    """One launch with this tile and cluster."""
+    kernel = load_kernel(SOURCE, "implicit_gemm_tensor", problem.dtype, **cuts.defines_for(cut, problem))
+    start = prepare_start(
+        kernel,
+        cuts.grid_for(cut, problem),
+        cut.tile.threads,
+        cuts.shared_bytes(cut, problem),
+        cuts.sizes_for(cut, problem),
+        cluster=cut.cluster,
+        is_structure=True,
+    )
+    return Launch(lambda x, weight, y: start(x.data.ptr, weight.data.ptr, y.data.ptr))

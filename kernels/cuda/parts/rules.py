@@ -1,0 +1,58 @@
+"""Where our CUDA variants apply: the rules that several families share, and workspaces under the default limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from conv_advisor.data.errors import WorkspaceExceeded
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem, Layout
+from conv_advisor.kernels.variant import (
+    DEFAULT_WORKSPACE_LIMIT_BYTES,
+    all_of,
+    at_least_capability,
+    dilation_1,
+    groups_1,
+    layout_is,
+    of_device,
+    stride_1,
+)
+
+MOST_PADDED: Final = 2**30
+"""Rows and columns of a padded input: the kernels compute positions in it with 32-bit integers."""
+
+
+def _fits_indices(problem: ConvProblem, _device: Device) -> str | None:
+    rows, columns = problem.h + 2 * problem.pad_h, problem.w + 2 * problem.pad_w
+    if rows <= MOST_PADDED and columns <= MOST_PADDED:
+        return None
+    return f"padded input has {max(rows, columns)} rows or columns, above {MOST_PADDED}"
+
+
+@of_device
+def has_wgmma(_problem: ConvProblem, device: Device) -> str | None:
+    """Applies to Hopper, whose warps multiply together."""
+    if device.capability == "9.0":
+        return None
+    return f"compute capability is {device.capability or 'unknown'}, and only 9.0 has wgmma"
+
+
+ANY: Final = all_of(at_least_capability("8.0"), _fits_indices)
+"""Applies wherever our kernels run."""
+NCHW: Final = all_of(ANY, layout_is(Layout.NCHW))
+PLAIN: Final = all_of(NCHW, stride_1, dilation_1, groups_1)
+
+
+def under_the_default_limit(
+    workspace_bytes: Callable[[ConvProblem, int], int],
+) -> Callable[[ConvProblem], int]:
+    """The workspace under the default limit of what depends on one; where that is exceeded, the least."""
+
+    def needed_bytes(problem: ConvProblem) -> int:
+        try:
+            return workspace_bytes(problem, DEFAULT_WORKSPACE_LIMIT_BYTES)
+        except WorkspaceExceeded as error:
+            return error.needed_bytes
+
+    return needed_bytes
