@@ -84,7 +84,7 @@ def test_cuts_are_told_apart_and_their_rule_chooses_one_of_them(name: str, shape
             if applies(name, problem, H200):
                 cuts = KERNELS[name].cuts(problem, H200)
                 assert len({name_of(cut) for cut in cuts}) == len(set(cuts)), problem.key
-                assert all(KERNELS[name].expected_us(cut, problem, H200) > 0 for cut in cuts[:3])
+                assert len(cuts) == 1 or all(KERNELS[name].expected_us(cut, problem, H200) > 0 for cut in cuts[:3])
 
 
 def test_a_name_holds_no_fitted_time() -> None:

@@ -64,6 +64,12 @@ def empty(shape: Any, dtype: Any) -> HostArray:
     return HostArray(owner[usable - size :].view(dtype).reshape(shape), owner)
 
 
+def alloc(nbytes: int) -> SimpleNamespace:
+    """As much of ``cupy.cuda.alloc`` as launchers use: memory full of NaN, which lives as long as what is returned."""
+    array = empty(nbytes, np.uint8)
+    return SimpleNamespace(ptr=array.data.ptr, array=array)
+
+
 class HostModule:
     """A ``cupy.RawModule`` compiled by g++."""
 
@@ -279,6 +285,7 @@ def install() -> None:
     cupy, cuda, cufft = ModuleType("cupy"), ModuleType("cupy.cuda"), ModuleType("cupy.cuda.cufft")
     cufft.__dict__.update(PlanNd=HostPlan, CUFFT_R2C=_R2C, CUFFT_C2R=_C2R, CUFFT_FORWARD=-1, CUFFT_INVERSE=1)
     cuda.__dict__.update(
+        alloc=alloc,
         cufft=cufft,
         get_current_stream=lambda: SimpleNamespace(ptr=0),
         runtime=SimpleNamespace(
