@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from conv_advisor.app.cli import measure
+from conv_advisor.app.cli import main, measure
 from conv_advisor.app.settings import load_settings
 from conv_advisor.app.wire.answers.advice import advice_answer
 from conv_advisor.data.problem import ConvProblem
@@ -210,12 +210,16 @@ def test_convolve_all_runs_every_variant_of_the_device(home):
         (("serve", "--port", "70000"), "port is 70000; allowed: "),
     ],
 )
-def test_bad_input_is_one_line_and_status_2(home, arguments, message):
-    done = run(home, *arguments)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.startswith(f"conv-advisor: {message}")
-    assert done.stderr.count("\n") == 1
+def test_bad_input_is_one_line_and_status_2(home, monkeypatch, capsys, arguments, message):
+    """In this process: that the command is this function, every other test shows."""
+    monkeypatch.setenv("CONV_ADVISOR_HOME", str(home))
+    monkeypatch.setattr(sys, "argv", ["conv-advisor", *arguments])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    output, errors = capsys.readouterr()
+    assert output == ""
+    assert errors.startswith(f"conv-advisor: {message}")
+    assert errors.count("\n") == 1
 
 
 def test_a_store_that_cannot_be_read_is_one_line_and_status_1(home):

@@ -34,6 +34,8 @@ from tests.app.clusters import COMMAND, Cluster, Process, certificates
 from tests.app.serving import Client, is_problem
 from tests.processes import eventually, is_running, read_pid
 
+pytestmark = pytest.mark.slow
+
 BARE = "tests.fakes:open_bare"
 
 
@@ -190,7 +192,6 @@ def test_nobody_waits_for_a_scheduler_that_is_not_there():
         assert engine.state is EngineState.DOWN
 
 
-@pytest.mark.slow
 def test_workers_come_and_go(caplog):
     with Cluster() as cluster, cluster.engine(start_timeout_s=2.0) as engine:
         assert engine.state is EngineState.STARTING
@@ -212,7 +213,6 @@ def test_workers_come_and_go(caplog):
         assert engine.restarts == 2
 
 
-@pytest.mark.slow
 def test_a_killed_dask_worker_fails_its_job_and_comes_back_and_ends_with_its_scheduler(tmp_path):
     with Cluster() as cluster:
         (nanny,) = cluster.add("cpu", BARE)
@@ -242,7 +242,6 @@ def test_a_killed_dask_worker_fails_its_job_and_comes_back_and_ends_with_its_sch
             assert engine.state is EngineState.DOWN
 
 
-@pytest.mark.slow
 def test_the_commands_make_a_cluster_with_tls_that_lets_in_nobody_else(tmp_path):
     (tmp_path / "strange").mkdir()
     files, strange = certificates(tmp_path), certificates(tmp_path / "strange")

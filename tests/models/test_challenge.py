@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 from conv_advisor.models import train as training
 from conv_advisor.models.challenge import Challenge, _without, challenge, hold_out
 from conv_advisor.models.costs import from_table, layer_of
+from conv_advisor.models.grow import grow_all
 from conv_advisor.models.options import Options
 from conv_advisor.models.threads import Each, threads
 from conv_advisor.models.train import train
@@ -35,13 +36,52 @@ def test_hold_out_keeps_the_batches_of_a_layer_together_and_never_moves_a_layer(
     assert {layer_of(problem) for problem in hold_out(fewer)[1].problems} == layers[1]
 
 
-def test_a_challenger_on_the_same_data_is_no_worse(table: pa.Table, trained: TreeModel, quick: Options) -> None:
-    found = challenge(table, trained, device_id=DEVICE_ID, options=quick, variants=synthetic.CATALOGUE)
+@dataclass
+class Watched:
+    """A challenge on the same data, and what each of its trainings was given."""
+
+    found: Challenge
+    threads: list[int]
+    walks: list[Walk]
+
+
+WALK = OnCores()
+
+
+@pytest.fixture(scope="module")
+def watched(table: pa.Table, trained: TreeModel, quick: Options) -> Watched:
+    counts: list[int] = []
+    walks: list[Walk] = []
+
+    def counted(count: int) -> AbstractContextManager[Each]:
+        counts.append(count)
+        return threads(count)
+
+    def grown(*arguments: Any) -> Any:
+        walks.append(arguments[-1])
+        return grow_all(*arguments)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(training, "threads", counted)
+        patched.setattr(training, "grow_all", grown)
+        found = challenge(
+            table, trained, device_id=DEVICE_ID, options=quick, variants=synthetic.CATALOGUE, n_threads=2, walk=WALK
+        )
+    return Watched(found, counts, walks)
+
+
+def test_a_challenger_on_the_same_data_is_no_worse(watched: Watched, trained: TreeModel) -> None:
+    found = watched.found
     assert found.slowdown == found.champion_slowdown
     assert found.is_no_worse
     assert found.model.id == trained.id
     assert found.model.card["scores"]["held_out_slowdown"] == found.slowdown
     assert found.objections == ()
+
+
+def test_every_training_of_a_challenge_is_given_the_threads_and_the_walk(watched: Watched) -> None:
+    assert watched.threads == [2, 2, 2]
+    assert [each is WALK for each in watched.walks] == [True] * 3
 
 
 def test_a_challenger_with_more_data_beats_a_champion_with_little_and_says_how(quick: Options) -> None:
@@ -58,29 +98,6 @@ def test_a_challenger_with_more_data_beats_a_champion_with_little_and_says_how(q
     assert found.model.card["changes"]["champion"] == champion.id
     assert found.model.card["changes"]["better"][0]["before"] != found.model.card["changes"]["better"][0]["after"]
     assert found.model.id == train(both, device_id=DEVICE_ID, options=quick).id
-
-
-def test_every_training_of_a_challenge_is_given_the_threads_and_the_walk(
-    table: pa.Table, trained: TreeModel, quick: Options, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given: list[int] = []
-
-    def watched(count: int) -> AbstractContextManager[Each]:
-        given.append(count)
-        return threads(count)
-
-    walks: list[Walk] = []
-
-    def grown(*arguments: Any) -> Any:
-        walks.append(arguments[-1])
-        return grow(*arguments)
-
-    grow, walk = training.grow_all, OnCores()
-    monkeypatch.setattr(training, "threads", watched)
-    monkeypatch.setattr(training, "grow_all", grown)
-    challenge(table, trained, device_id=DEVICE_ID, options=quick, variants=synthetic.CATALOGUE, n_threads=2, walk=walk)
-    assert given == [2, 2, 2]
-    assert [each is walk for each in walks] == [True] * 3
 
 
 def test_a_champion_is_judged_without_the_layers_held_out(table: pa.Table, trained: TreeModel) -> None:
