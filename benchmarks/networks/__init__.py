@@ -1,0 +1,1 @@
+"""Whole networks: PyTorch's modes against the backend of conv_advisor.torch."""

@@ -1,0 +1,194 @@
+"""One cell on the GPU: a network by each of PyTorch's modes and by ours, all on the same weights and images."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from statistics import median
+from typing import Any, Final
+
+import torch
+import torchvision
+
+from benchmarks.networks.cells import OURS, Cell, Row
+from conv_advisor.torch import backend
+
+_DTYPES: Final = {
+    "float32": torch.float32,
+    "tf32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+}
+_LEAST_REGION_MS: Final = 4.0
+_SAMPLES: Final = 15
+_WALL_CALLS: Final = 15
+_COMPARED: Final = 2
+"""Images whose outputs are compared with float64."""
+
+
+def run_cell(cell: Cell, modes: tuple[str, ...], options: dict[str, Any] | None = None) -> Row:
+    """Everything that is printed of one cell.
+
+    Parameters
+    ----------
+    cell : Cell
+    modes : tuple of str
+        Of PyTorch's; ours is run in any case.
+    options : dict, optional
+        For our backend.
+    """
+    row = Row(cell)
+    is_tf32 = cell.precision == "tf32"
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = is_tf32
+    network, x = _network(cell), _images(cell)
+    with torch.no_grad():
+        expected = _in_float64(network, x)
+        row = _replace_errors(row, torch_error=_error(network(x), expected))
+        if "eager" in modes:
+            _run(row, "eager", lambda: network)
+        if "benchmark" in modes:
+            with _benchmarking():
+                _in_a_thread(lambda: _run(row, "benchmark", lambda: network))
+        if "compile" in modes:
+            _run(row, "compile", lambda: torch.compile(network))
+        if "max-autotune" in modes:
+            _run(row, "max-autotune", lambda: torch.compile(network, mode="max-autotune-no-cudagraphs"))
+        with _outcomes() as outcomes:
+            call = _run(row, OURS, lambda: torch.compile(network, backend=backend, options=options))
+        if call is not None:
+            row = _replace_errors(row, error=_error(call(x), expected))
+    replaced = sum(" by cuda." in outcome or " by cudnn." in outcome for outcome in outcomes)
+    row = Row(**(row.__dict__ | {"replaced": replaced, "convolutions": len(outcomes)}))
+    torch.compiler.reset()
+    torch.cuda.empty_cache()
+    return row
+
+
+def _network(cell: Cell) -> Any:
+    torch.manual_seed(0)
+    extra = {"aux_logits": False, "init_weights": False} if cell.network == "googlenet" else {}
+    network = torchvision.models.get_model(cell.network, weights=None, **extra).eval()
+    return network.to("cuda", _DTYPES[cell.precision], memory_format=_memory_format(cell))
+
+
+def _images(cell: Cell) -> Any:
+    torch.manual_seed(1)
+    images = torch.randn(cell.batch, 3, 224, 224, device="cuda", dtype=_DTYPES[cell.precision])
+    return images.contiguous(memory_format=_memory_format(cell))
+
+
+def _memory_format(cell: Cell) -> Any:
+    return torch.channels_last if cell.is_nhwc else torch.contiguous_format
+
+
+def _in_float64(network: Any, x: Any) -> Any:
+    dtype = x.dtype
+    y = network.double()(x[:_COMPARED].double())
+    network.to(dtype)
+    return y
+
+
+def _error(y: Any, expected: Any) -> float:
+    return float((y[:_COMPARED].double() - expected).abs().max() / expected.abs().max())
+
+
+def _run(row: Row, mode: str, make: Callable[[], Any]) -> Any:
+    """Time a mode, and keep what it gives in the row; what fails is kept with its reason. The callable, if it ran."""
+    x = _images(row.cell)
+    torch.compiler.reset()
+    begin = time.perf_counter()
+    try:
+        with torch.no_grad():
+            call = make()
+            call(x)
+            torch.cuda.synchronize()
+            row.first_call_s[mode] = time.perf_counter() - begin
+            row.device_ms[mode] = _device_ms(lambda: call(x))
+            row.wall_ms[mode] = _wall_ms(lambda: call(x))
+    except Exception as error:  # one mode of one network must not end the run
+        row.failures[mode] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        return None
+    return call
+
+
+def _device_ms(call: Callable[[], Any]) -> float:
+    """Median device time of one call: of a graph, replayed as often as fills a region."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            call()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    replays = max(1, int(_LEAST_REGION_MS / max(_region_ms(graph.replay, 3), 1e-3)))
+    samples = [_region_ms(graph.replay, replays) for _ in range(_SAMPLES)]
+    return median(samples)
+
+
+def _region_ms(call: Callable[[], Any], count: int) -> float:
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    for _ in range(count):
+        call()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) / count
+
+
+def _wall_ms(call: Callable[[], Any]) -> float:
+    samples = []
+    for _ in range(_WALL_CALLS):
+        begin = time.perf_counter()
+        call()
+        torch.cuda.synchronize()
+        samples.append(1000 * (time.perf_counter() - begin))
+    return median(samples)
+
+
+@contextmanager
+def _benchmarking() -> Iterator[None]:
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = False
+
+
+def _in_a_thread(work: Callable[[], Any]) -> None:
+    """Run in a thread of its own: PyTorch keeps what it has chosen for a layer by thread."""
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
+@contextmanager
+def _outcomes() -> Iterator[list[str]]:
+    """What our backend says of each layer meanwhile."""
+    said: list[str] = []
+
+    class Keeper(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            message = record.getMessage()
+            if record.levelno >= logging.WARNING:
+                print("   ", message, flush=True)
+            elif record.msg == "%s: %s":
+                said.append(message)
+
+    log, keeper = logging.getLogger("conv_advisor.torch"), Keeper()
+    level = log.level
+    log.addHandler(keeper)
+    log.setLevel(logging.INFO)
+    try:
+        yield said
+    finally:
+        log.removeHandler(keeper)
+        log.setLevel(level)
+
+
+def _replace_errors(row: Row, **errors: float) -> Row:
+    return Row(**(row.__dict__ | errors))

@@ -1,0 +1,102 @@
+"""The backend that ``torch.compile`` calls with a graph: advised convolutions, and Inductor for all else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+
+from conv_advisor.torch.choice import Chooser
+from conv_advisor.torch.folding import fold_batch_norms
+from conv_advisor.torch.graph import Site, find_sites, replace
+from conv_advisor.torch.operator import plan_name
+from conv_advisor.torch.options import Options, read_options
+from conv_advisor.torch.report import remember_layer, tell
+
+
+def backend(
+    gm: GraphModule,
+    inputs: Sequence[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """Compile a graph whose convolutions run by the fastest variants for their shapes.
+
+    Parameters
+    ----------
+    gm : GraphModule
+        As Dynamo captured it.
+    inputs : sequence
+        Its inputs: parameters and buffers too, and a number for each symbolic size.
+    mode : str, optional
+        One of ``torch.compile``'s modes, for Inductor.
+    options : mapping, optional
+        Those of `conv_advisor.torch.options.Options`, and Inductor's.
+
+    Returns
+    -------
+    compiled : callable
+
+    Raises
+    ------
+    InvalidInput
+        An option or a mode that neither we nor Inductor know.
+
+    Notes
+    -----
+    A graph that needs gradients, has no convolution, or is not on a GPU goes to Inductor as it is.
+    """
+    ours, inductors = read_options(mode, options)
+    chooser = None if _needs_gradients(inputs) else chooser_for(inputs)
+    if chooser is None:
+        return _compile(gm, inputs, inductors)
+    sites, others = find_sites(gm)
+    foldings = fold_batch_norms(gm, sites, inputs) if ours.fold else None
+    outcomes = _replace_all(gm, sites, chooser, ours)
+    tell([*others, *outcomes])
+    if any(node.target is torch.ops.conv_advisor.conv2d_v1.default for node in gm.graph.nodes):
+        # Variants were chosen for the layouts that the model has; Inductor is not to choose others for what is left.
+        inductors = {"layout_optimization": False} | inductors
+    gm.recompile()
+    compiled = _compile(gm, inputs, inductors)
+    return foldings.around(compiled) if foldings else compiled
+
+
+def chooser_for(inputs: Sequence[Any]) -> Chooser | None:
+    """Who chooses variants for a graph: the one GPU that all its tensors are on; None where there is none."""
+    devices = {tensor.device for tensor in inputs if isinstance(tensor, torch.Tensor)}
+    if len(devices) != 1 or next(iter(devices)).type != "cuda" or torch.version.cuda is None:
+        return None
+    from conv_advisor.torch.gpu import open_gpu
+
+    return open_gpu(next(iter(devices)).index)
+
+
+def _replace_all(gm: GraphModule, sites: Sequence[Site], chooser: Chooser, options: Options) -> list[tuple[str, str]]:
+    layers = {site.problem: site.layer for site in reversed(sites)}
+    for problem, layer in layers.items():
+        remember_layer(plan_name(problem.key, options.limits), layer)
+    choices = chooser.choose(layers, options)
+    outcomes = []
+    for site in sites:
+        choice = choices[site.problem]
+        outcomes.append((site.layer, f"{site.problem.key} by {choice}"))
+        if choice.variant is not None:
+            replace(gm, site, plan_name(site.problem.key, options.limits))
+    return outcomes
+
+
+def _needs_gradients(inputs: Sequence[Any]) -> bool:
+    return torch.is_grad_enabled() and any(
+        isinstance(tensor, torch.Tensor) and tensor.requires_grad for tensor in inputs
+    )
+
+
+def _compile(gm: GraphModule, inputs: Sequence[Any], config: Mapping[str, Any]) -> Callable[..., Any]:
+    from torch._inductor.compile_fx import compile_fx
+
+    compiled: Callable[..., Any] = compile_fx(gm, inputs, config_patches=dict(config))
+    return compiled

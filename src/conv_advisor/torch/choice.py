@@ -1,0 +1,56 @@
+"""What is chosen for a convolution, and who chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.torch.options import Options
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What runs one problem on one device.
+
+    Parameters
+    ----------
+    variant : str or None
+        Its id; None for PyTorch's own convolution.
+    plan : dict
+        What rebuilds it beside the id, as in `Measurement.plan`.
+    time_ms : float or None
+        As measured here; None where nothing was.
+    torch_ms : float or None
+        Of PyTorch's own convolution.
+    reason : str
+        Why it is PyTorch's own, where it is.
+    """
+
+    variant: str | None
+    plan: dict[str, Any] = field(default_factory=dict)
+    time_ms: float | None = None
+    torch_ms: float | None = None
+    reason: str = ""
+
+    def __str__(self) -> str:
+        name = self.variant or f"PyTorch's own ({self.reason})"
+        if self.time_ms is None or self.torch_ms is None:
+            return name
+        return f"{name}, {self.time_ms * 1000:.2f} µs against {self.torch_ms * 1000:.2f} of PyTorch's own"
+
+
+class Chooser(Protocol):
+    """Chooses variants for problems, and has them ready to run."""
+
+    def choose(self, layers: Mapping[ConvProblem, str], options: Options) -> Mapping[ConvProblem, Choice]:
+        """A choice for every problem; what runs it is then in `conv_advisor.torch.operator.LOADED`.
+
+        Parameters
+        ----------
+        layers : mapping of ConvProblem to str
+            The problems, and the layer that each comes from.
+        options : Options
+        """
+        ...

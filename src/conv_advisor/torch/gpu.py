@@ -1,0 +1,260 @@
+"""One GPU: which variants its convolutions might take, which of them is fastest, and what runs it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import cupy
+import torch
+from cupy.cuda import MemoryPointer, UnownedMemory
+from platformdirs import user_data_path
+
+from conv_advisor.data.errors import ConvAdvisorError, InvalidInput, NoAdvice, UnknownDevice
+from conv_advisor.data.problem import ConvProblem, DType
+from conv_advisor.kernels.catalog import VARIANTS
+from conv_advisor.kernels.cpu.threads import available_cores
+from conv_advisor.kernels.cuda.runner import CudaRunner
+from conv_advisor.kernels.variant import Backend
+from conv_advisor.models.advisor import Advisor
+from conv_advisor.models.registry import Registry
+from conv_advisor.models.tree_file import TreeModel
+from conv_advisor.torch.choice import Choice
+from conv_advisor.torch.layers import Geometry, problem_of
+from conv_advisor.torch.operator import LOADED, Run, plan_name
+from conv_advisor.torch.options import Options
+from conv_advisor.torch.plans import PlanFile, basis_of, default_path
+from conv_advisor.torch.report import log, warn_of_failure
+from conv_advisor.torch.running import Prepared
+from conv_advisor.torch.timing import Trial
+
+MOST_SLOWDOWN: Final = 1.5
+"""A variant that is predicted to be further behind the first is not timed: it would cost more than it may win."""
+LEAST_GAIN: Final = 1.01
+"""A variant must be this much faster than PyTorch's own convolution, or that stays."""
+
+_opened: Final[dict[int, Gpu | None]] = {}
+_open_lock: Final = threading.Lock()
+
+
+def open_gpu(device: int) -> Gpu | None:
+    """The chooser of a GPU; None, and one warning, where it cannot be used.
+
+    The libraries that variants call keep to one device of a process: the first that is asked for.
+    """
+    with _open_lock:
+        if device not in _opened:
+            others = [f"cuda:{index}" for index, gpu in _opened.items() if gpu is not None]
+            try:
+                if others:
+                    raise UnknownDevice(f"cuda:{device}, in a process that has begun with another", others)
+                _opened[device] = Gpu(device)
+            except (ConvAdvisorError, ImportError, OSError) as error:
+                log.warning("convolutions on cuda:%d stay PyTorch's own: %s", device, error)
+                _opened[device] = None
+        return _opened[device]
+
+
+def load_kept(plan: str, x: Any, weight: Any, geometry: tuple[Any, ...]) -> Run | None:
+    """What runs a plan on a shape that its graph was not made for, where a choice for that shape is kept.
+
+    Parameters
+    ----------
+    plan : str
+        As the graph names it.
+    x, weight : tensor
+    geometry : tuple
+        Stride, padding, dilation and groups.
+    """
+    gpu = open_gpu(x.get_device())
+    key, _, limits = plan.partition("/")
+    stride, padding, dilation, groups = geometry
+    shape = Geometry(tuple(stride), tuple(padding), tuple(dilation), groups)
+    problem = problem_of(x, weight, shape, is_tf32_allowed=f"-{DType.TF32}-" in key)
+    if gpu is None or isinstance(problem, str):
+        return None
+    return gpu.load_kept(problem, plan_name(problem.key, limits))
+
+
+class Gpu:
+    """A `Chooser` for one GPU.
+
+    Parameters
+    ----------
+    index : int
+
+    Raises
+    ------
+    UnknownDevice
+        There is no tree for a device like it.
+    ModelRejected, NotSupported
+    """
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+        with torch.cuda.device(index):
+            self._runner = CudaRunner(index)
+            self.device = self._runner.device
+            self._stream = torch.cuda.Stream(index)
+        self._advisor = Advisor(_tree(self.device.id, self.device.capability), self.device)
+        self._basis = basis_of(self.device, torch.__version__)
+        self._files: dict[Path, PlanFile] = {}
+        self._lock = threading.RLock()
+
+    def choose(self, layers: Mapping[ConvProblem, str], options: Options) -> Mapping[ConvProblem, Choice]:
+        """As `Chooser.choose` says; what is not kept yet is measured, and then kept."""
+        if torch.cuda.is_current_stream_capturing():
+            return {problem: Choice(None, reason="it was compiled during a capture") for problem in layers}
+        with (
+            self._lock,
+            torch.cuda.device(self._index),
+            torch.inference_mode(False),
+            torch.no_grad(),
+            torch.autocast("cuda", enabled=False),
+        ):
+            return self._choose(layers, options)
+
+    def load_kept(self, problem: ConvProblem, plan: str) -> Run | None:
+        """What runs a problem by the choice that is kept of it; None where none is, or it is PyTorch's own."""
+        with self._lock:
+            known = (kept.get(plan) for kept in self._files.values())
+            choice = next((choice for choice in known if choice is not None), None)
+            if choice is None or choice.variant is None:
+                return None
+            ready = self._try(problem, choice, Options())
+        if isinstance(ready, Prepared):
+            return ready
+        warn_of_failure(plan, ready)
+        return None
+
+    def _choose(self, layers: Mapping[ConvProblem, str], options: Options) -> dict[ConvProblem, Choice]:
+        file = self._file(options)
+        plans = {problem: plan_name(problem.key, options.limits) for problem in layers}
+        kept = {problem: choice for problem, plan in plans.items() if (choice := file.get(plan)) is not None}
+        asked = {problem: self._candidates(problem, options) for problem in layers if problem not in kept}
+        ready = self._prepare_all(asked | {problem: [choice] for problem, choice in kept.items()}, options)
+        for problem in kept:
+            for prepared in ready[problem].values():
+                prepared.warm()
+        made = {problem: self._pick(problem, asked[problem], ready[problem], options) for problem in asked}
+        torch.cuda.empty_cache()  # operands of every shape, which nobody needs again
+        choices = made | {
+            problem: choice for problem, choice in kept.items() if choice.variant in (None, *ready[problem])
+        }
+        for problem, plan in plans.items():
+            choice = choices.setdefault(problem, Choice(None, reason="what was kept of it cannot be prepared"))
+            run = ready[problem].get(choice.variant or "")
+            LOADED[plan, torch.Size((problem.n, problem.c, problem.h, problem.w)), self._index] = run
+        file.add({plans[problem]: choice for problem, choice in made.items() if choice.torch_ms is not None})
+        return choices
+
+    def _file(self, options: Options) -> PlanFile:
+        path = Path(options.plan_file) if options.plan_file else default_path(self.device.id)
+        if path not in self._files:
+            try:
+                self._files[path] = PlanFile(path, self._basis)
+            except InvalidInput as error:
+                if options.plan_file:
+                    raise
+                log.warning("%s is begun anew: %s", path, error)  # nobody but us writes there
+                path.unlink(missing_ok=True)
+                self._files[path] = PlanFile(path, self._basis)
+        return self._files[path]
+
+    def _candidates(self, problem: ConvProblem, options: Options) -> list[Choice]:
+        """The first variants of the ranking, none of them timed."""
+        try:
+            advice = self._advisor.advise(
+                problem, max_workspace_bytes=options.max_workspace_bytes, is_deterministic=options.deterministic
+            )
+        except NoAdvice:
+            return []
+        ranking = [each for each in advice.ranking if not options.only_cudnn or each.variant.startswith("cudnn.")]
+        first = ranking[: max(1, options.measure)]
+        return [Choice(each.variant) for each in first if each.time_ms <= MOST_SLOWDOWN * first[0].time_ms]
+
+    def _prepare_all(
+        self, wanted: Mapping[ConvProblem, Sequence[Choice]], options: Options
+    ) -> dict[ConvProblem, dict[str, Prepared]]:
+        """Everything that is to be run, by problem and variant; what cannot be prepared is left out.
+
+        Our kernels are compiled by several threads. cuDNN's handle serves one, which asks it meanwhile.
+        """
+        tasks = [(problem, choice) for problem, choices in wanted.items() for choice in choices if choice.variant]
+        is_ours = [VARIANTS[choice.variant or ""].backend is Backend.CUDA for _, choice in tasks]
+        with ThreadPoolExecutor(available_cores(), "nvrtc") as pool:
+            compiling = [
+                pool.submit(self._try, *task, options) if ours else None
+                for task, ours in zip(tasks, is_ours, strict=True)
+            ]
+            results = [None if ours else self._try(*task, options) for task, ours in zip(tasks, is_ours, strict=True)]
+        ready: dict[ConvProblem, dict[str, Prepared]] = {problem: {} for problem in wanted}
+        for (problem, choice), future, result in zip(tasks, compiling, results, strict=True):
+            prepared = result if future is None else future.result()
+            if isinstance(prepared, Prepared):
+                ready[problem][choice.variant or ""] = prepared
+            else:
+                log.info("%s by %s: %s", problem.key, choice.variant, prepared)
+        return ready
+
+    def _try(self, problem: ConvProblem, choice: Choice, options: Options) -> Prepared | Exception:
+        """A variant ready to run, or why it is not."""
+        variant = VARIANTS[choice.variant or ""]
+        try:
+            with torch.cuda.device(self._index), _memory_of_torch(self._index):
+                cupy.cuda.Device(self._index).use()
+                launch = self._runner.prepare(variant, problem, options.max_workspace_bytes, choice.plan)
+                return Prepared(problem, launch, self._index)
+        except Exception as error:  # whatever it is, there are other variants, and PyTorch's own
+            return error
+
+    def _pick(
+        self, problem: ConvProblem, candidates: Sequence[Choice], ready: Mapping[str, Prepared], options: Options
+    ) -> Choice:
+        """The fastest of PyTorch's own convolution and the variants that are ready; else the first of those."""
+        if not ready:
+            reason = "none of the first variants can be prepared" if candidates else "no variant applies"
+            return Choice(None, reason=reason)
+        if options.measure == 0:
+            first = next(choice for choice in candidates if choice.variant in ready)
+            ready[first.variant or ""].warm()
+            return first
+        with Trial(problem, self._index, self._stream) as trial:
+            torch_ms = trial.time_own_ms()
+            times_ms = {variant: ms for variant, run in ready.items() if (ms := trial.time_ms(run)) is not None}
+        if trial.failures and not times_ms:
+            warn_of_failure(plan_name(problem.key, options.limits), trial.failures[0])
+        best = min(times_ms, key=times_ms.__getitem__, default=None)
+        if best is None or times_ms[best] * LEAST_GAIN > torch_ms:
+            reason = "it is as fast as the first variants" if times_ms else "the first variants fail"
+            return Choice(None, {}, torch_ms, torch_ms, reason)
+        return Choice(best, ready[best].plan, times_ms[best], torch_ms)
+
+
+def _tree(device_id: str, capability: str) -> TreeModel:
+    """The tree of a device; else that of another of the same architecture, whose times it will not have."""
+    registry = Registry(Path(os.environ.get("CONV_ADVISOR_HOME") or user_data_path("conv-advisor")))
+    if device_id in registry.devices():
+        return registry.active(device_id)
+    for model in map(registry.active, registry.devices()):
+        if model.device.capability == capability:
+            log.info("%s has no tree of its own: variants are ranked by that of %s", device_id, model.device.id)
+            return model
+    raise UnknownDevice(device_id, registry.devices())
+
+
+@contextmanager
+def _memory_of_torch(index: int) -> Iterator[None]:
+    """What CuPy allocates on this thread is PyTorch's, and goes back there."""
+
+    def allocate(nbytes: int) -> Any:
+        tensor = torch.empty(nbytes, dtype=torch.uint8, device=f"cuda:{index}")
+        return MemoryPointer(UnownedMemory(tensor.data_ptr(), nbytes, tensor, index), 0)
+
+    with cupy.cuda.using_allocator(allocate):
+        yield

@@ -1,0 +1,157 @@
+"""Convolutions in a graph of Dynamo: found, and replaced by our operator; everything else stays as it is."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from dataclasses import dataclass
+from inspect import Parameter, Signature
+from typing import Any, Final
+
+import torch
+from torch.fx import GraphModule, Node
+
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.torch.layers import Geometry, geometry_of, is_tf32_allowed, problem_of
+from conv_advisor.torch.operator import conv2d
+
+_CONVOLUTIONS: Final = (torch.conv2d, torch.ops.aten.conv2d.default, torch.ops.aten.conv2d.padding)
+_DEFAULTS: Final = {"bias": None, "stride": 1, "padding": 0, "dilation": 1, "groups": 1}
+_SIGNATURE: Final = Signature(
+    [
+        Parameter("input", Parameter.POSITIONAL_OR_KEYWORD),
+        Parameter("weight", Parameter.POSITIONAL_OR_KEYWORD),
+        *(Parameter(name, Parameter.POSITIONAL_OR_KEYWORD, default=value) for name, value in _DEFAULTS.items()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Site:
+    """One convolution in a graph.
+
+    Parameters
+    ----------
+    node : Node
+        The call; its value is y.
+    geometry : Geometry
+    problem : ConvProblem
+    dtype : torch.dtype
+        Of y, and of x and weight once autocast has been at them.
+    layer : str
+        The name of the module, as its model knows it.
+    """
+
+    node: Node
+    geometry: Geometry
+    problem: ConvProblem
+    dtype: Any
+    layer: str
+
+    @property
+    def operands(self) -> tuple[Node, Node, Node | None]:
+        """x, weight and bias, as the call takes them now."""
+        x, weight, bias, *_ = _arguments(self.node)
+        return x, weight, bias
+
+    def set_weight(self, weight: Node, bias: Node) -> None:
+        """Let the call take another weight and bias."""
+        x, _, _, *rest = _arguments(self.node)
+        self.node.args, self.node.kwargs = (x, weight, bias, *rest), {}
+
+
+def find_sites(gm: GraphModule) -> tuple[list[Site], list[tuple[str, str]]]:
+    """Every convolution in a graph.
+
+    Returns
+    -------
+    sites : list of Site
+        Those that are a problem of ours.
+    others : list of (str, str)
+        Of the others the layer, and why it is none.
+    """
+    sites, others = [], []
+    for node in gm.graph.nodes:
+        if node.op == "call_function" and node.target in _CONVOLUTIONS:
+            found = _site(node)
+            if isinstance(found, str):
+                others.append((layer_of(node), found))
+            else:
+                sites.append(found)
+    return sites, others
+
+
+def replace(gm: GraphModule, site: Site, plan: str) -> None:
+    """Put the operator where the convolution was; its bias is added behind it, where Inductor fuses it."""
+    graph, node = gm.graph, site.node
+    with graph.inserting_before(node):
+        x, weight, bias = (None if tensor is None else _cast(gm, tensor, site.dtype) for tensor in site.operands)
+        geometry = site.geometry
+        sizes = (list(geometry.stride), list(geometry.padding), list(geometry.dilation), geometry.groups)
+        y = graph.call_function(conv2d, (x, weight, *sizes, plan))
+        y.meta = dict(node.meta)
+        if bias is not None:
+            by_filter = graph.call_function(torch.reshape, (bias, (1, -1, 1, 1)))
+            y = graph.call_function(operator.add, (y, by_filter))
+            y.meta = dict(node.meta)
+    node.replace_all_uses_with(y)
+    graph.erase_node(node)
+
+
+def layer_of(node: Node) -> str:
+    """The name of the module whose call a node is, such as ``layer1.0.conv1``; else the node's own."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    path = str(stack[-1][0]) if stack else node.name
+    for start in ("L['self']", "L['fn']", "L['model']"):
+        path = path.removeprefix(start)
+    return path.lstrip(".") or node.name
+
+
+def value_of(node: Node) -> Any:
+    """The fake tensor that a node had when it was traced."""
+    value = node.meta.get("example_value")
+    return node.meta.get("val") if value is None else value
+
+
+def _site(node: Node) -> Site | str:
+    x, weight, _, *rest = _arguments(node)
+    values = [value_of(each) for each in (x, weight, node) if isinstance(each, Node)]
+    if len(values) != 3 or not all(isinstance(value, torch.Tensor) for value in values):
+        return "its operands were not traced as tensors"
+    x_value, weight_value, y_value = values
+    if not all(isinstance(number, int) for number in _numbers(rest)):
+        return "stride, padding, dilation or groups are not known before it runs"
+    geometry = geometry_of(weight_value, *rest)
+    if isinstance(geometry, str):
+        return geometry
+    x_value, weight_value = (_as_dtype(value, y_value.dtype) for value in (x_value, weight_value))
+    problem = problem_of(x_value, weight_value, geometry, is_tf32_allowed=is_tf32_allowed())
+    if isinstance(problem, str):
+        return problem
+    return Site(node, geometry, problem, y_value.dtype, layer_of(node))
+
+
+def _arguments(node: Node) -> tuple[Any, ...]:
+    """Input, weight, bias, stride, padding, dilation and groups of a call."""
+    bound = _SIGNATURE.bind(*node.args, **node.kwargs)
+    bound.apply_defaults()
+    return bound.args
+
+
+def _numbers(arguments: Iterable[Any]) -> Iterable[Any]:
+    for argument in arguments:
+        if isinstance(argument, list | tuple):
+            yield from argument
+        elif not isinstance(argument, str):
+            yield argument
+
+
+def _as_dtype(value: Any, dtype: Any) -> Any:
+    """A fake tensor as autocast hands it to the convolution."""
+    return value if value.dtype == dtype else value.to(dtype)
+
+
+def _cast(gm: GraphModule, node: Node, dtype: Any) -> Node:
+    if value_of(node).dtype == dtype:
+        return node
+    return gm.graph.call_function(torch.ops.aten.to.dtype, (node, dtype))

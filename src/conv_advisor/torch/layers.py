@@ -1,0 +1,110 @@
+"""From one call of PyTorch's convolution to the problem that it is, or why it is none of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from conv_advisor.data.errors import InvalidProblem
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+
+_DTYPES: Final = {torch.float32: DType.FLOAT32, torch.float16: DType.FLOAT16, torch.bfloat16: DType.BFLOAT16}
+TORCH_DTYPES: Final = {DType.TF32: torch.float32} | {ours: theirs for theirs, ours in _DTYPES.items()}
+MEMORY_FORMATS: Final = {Layout.NCHW: torch.contiguous_format, Layout.NHWC: torch.channels_last}
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """How the filter goes over the image: rows first, then columns."""
+
+    stride: Pair
+    padding: Pair
+    dilation: Pair
+    groups: int
+
+
+def geometry_of(weight: Any, stride: Any, padding: Any, dilation: Any, groups: int) -> Geometry | str:
+    """The arguments of ``torch.conv2d`` as numbers, or why there are none.
+
+    Parameters
+    ----------
+    weight : tensor of shape (K,C/groups,R,S)
+    stride, dilation : int or sequence of int
+    padding : int, sequence of int, or ``same`` or ``valid``
+    groups : int
+    """
+    steps, dilations = _pair(stride), _pair(dilation)
+    if not isinstance(padding, str):
+        return Geometry(steps, _pair(padding), dilations, int(groups))
+    if padding == "valid":
+        return Geometry(steps, (0, 0), dilations, int(groups))
+    around = [step * (int(taps) - 1) for step, taps in zip(dilations, weight.shape[2:], strict=True)]
+    if any(total % 2 for total in around):
+        return "padding is 'same' around an even filter: one side has more than the other"
+    return Geometry(steps, (around[0] // 2, around[1] // 2), dilations, int(groups))
+
+
+def problem_of(x: Any, weight: Any, geometry: Geometry, *, is_tf32_allowed: bool) -> ConvProblem | str:
+    """The problem that a convolution of x with weight is, or why it is none.
+
+    Parameters
+    ----------
+    x : tensor of shape (N,C,H,W)
+        Real or fake; a symbolic size counts as what it was when the graph was made.
+    weight : tensor of shape (K,C/groups,R,S)
+    geometry : Geometry
+    is_tf32_allowed : bool
+        Whether products of float32 may be rounded to tf32.
+    """
+    if x.dim() != 4 or weight.dim() != 4:
+        return f"x has {x.dim()} dimensions, not 4"
+    if x.dtype not in _DTYPES or x.dtype != weight.dtype:
+        return f"x is {x.dtype} and weight {weight.dtype}, not both float32, float16 or bfloat16"
+    dtype = _DTYPES[x.dtype]
+    if dtype is DType.FLOAT32 and is_tf32_allowed:
+        dtype = DType.TF32
+    sizes = [hint for size in (*x.shape, *weight.shape) if (hint := _hint(size)) is not None]
+    if len(sizes) != 8:
+        return f"x is of shape {tuple(x.shape)}, which is not known before it runs"
+    n, c, h, w, k, _, r, s = sizes
+    try:
+        return ConvProblem(
+            *(n, c, h, w, k, r, s),
+            *(*geometry.stride, *geometry.padding, *geometry.dilation, geometry.groups),
+            dtype=dtype,
+            layout=layout_of(x, weight),
+        )
+    except InvalidProblem as error:
+        return str(error)
+
+
+def layout_of(x: Any, weight: Any) -> Layout:
+    """The layout that PyTorch gives y: channels last where x or weight has it."""
+    formats = {torch._prims_common.suggest_memory_format(tensor) for tensor in (x, weight)}
+    return Layout.NHWC if torch.channels_last in formats else Layout.NCHW
+
+
+def is_tf32_allowed() -> bool:
+    """Whether PyTorch lets cuDNN round products of float32 now."""
+    try:
+        return bool(torch.backends.cudnn.allow_tf32)
+    except RuntimeError:  # it was set by the newer name, which the older one refuses to speak for
+        return bool(torch.backends.cudnn.conv.fp32_precision == "tf32")
+
+
+def _hint(size: Any) -> int | None:
+    """A size as it was when the graph was made; None where it was not known then."""
+    hint = size if isinstance(size, int) else size.node.hint
+    return None if hint is None else int(hint)
+
+
+def _pair(value: int | Sequence[int]) -> Pair:
+    if isinstance(value, int):
+        return value, value
+    first, last = value[0], value[-1]
+    return int(first), int(last)

@@ -1,0 +1,127 @@
+"""The one operator that stands for an advised convolution in a graph: ``torch.ops.conv_advisor.conv2d_v1``.
+
+Its name bears a version, since graphs that PyTorch compiled and kept outlive this code: what it computes, and the
+strides of what it returns, may change under another name alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import torch
+
+from conv_advisor.data.problem import Layout
+from conv_advisor.torch.layers import MEMORY_FORMATS
+
+QUALIFIED: Final = "conv_advisor::conv2d_v1"
+
+Run = Callable[[Any, Any], Any]
+"""Takes x and weight, dense in the plan's layout, and returns y: one variant, ready on one device."""
+
+LOADED: Final[dict[tuple[str, Any, int], Run | None]] = {}
+"""What runs a plan on an x of this shape on this device; None where that is PyTorch's own convolution.
+
+It is filled before a graph runs: under a capture nothing may be compiled, loaded or waited for.
+"""
+
+_ALIGNMENT_BYTES: Final = 16
+"""Of operands, as cuDNN and the vector loads of our kernels want it."""
+
+
+def plan_name(problem_key: str, limits: str = "") -> str:
+    """The name of a plan: the key of its problem, and what narrows the choice.
+
+    Parameters
+    ----------
+    problem_key : str
+        `ConvProblem.key`. With symbolic sizes it is the shape that the graph was made for; others are told by x.
+    limits : str
+        As `Options.limits` says it.
+    """
+    return f"{problem_key}/{limits}" if limits else problem_key
+
+
+def layout_of_plan(plan: str) -> Layout:
+    """The layout in which a plan takes x and weight and returns y."""
+    return Layout(plan.partition("/")[0].rpartition("-")[2])
+
+
+def own_convolution(
+    x: Any, weight: Any, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, plan: str
+) -> Any:
+    """PyTorch's own convolution, in the plan's layout."""
+    y = torch.ops.aten.convolution.default(x, weight, None, stride, padding, dilation, False, [0, 0], groups)
+    return y.contiguous(memory_format=MEMORY_FORMATS[layout_of_plan(plan)])
+
+
+def _on_cuda(
+    x: Any, weight: Any, stride: list[int], padding: list[int], dilation: list[int], groups: int, plan: str
+) -> Any:
+    key = (plan, x.shape, x.get_device())
+    try:
+        run = LOADED[key]
+    except KeyError:
+        run = _load(key, x, weight, (stride, padding, dilation, groups))
+    if run is None:
+        return own_convolution(x, weight, stride, padding, dilation, groups, plan)
+    memory_format = MEMORY_FORMATS[layout_of_plan(plan)]
+    x, weight = x.contiguous(memory_format=memory_format), weight.contiguous(memory_format=memory_format)
+    if (x.data_ptr() | weight.data_ptr()) % _ALIGNMENT_BYTES:
+        return own_convolution(x, weight, stride, padding, dilation, groups, plan)
+    try:
+        return run(x, weight)
+    except Exception as error:  # whatever it was, PyTorch's own convolution gives the answer
+        from conv_advisor.torch.report import warn_of_failure
+
+        LOADED[key] = None
+        warn_of_failure(plan, error)
+    return own_convolution(x, weight, stride, padding, dilation, groups, plan)
+
+
+def _load(key: tuple[str, Any, int], x: Any, weight: Any, geometry: tuple[Any, ...]) -> Run | None:
+    """What runs a plan on a shape that it meets for the first time; PyTorch's own where nothing is kept of it."""
+    if torch.cuda.is_current_stream_capturing():
+        return None
+    from conv_advisor.torch.gpu import load_kept
+
+    run = LOADED[key] = load_kept(key[0], x, weight, geometry)
+    return run
+
+
+def _fake(x: Any, weight: Any, stride: Any, padding: Any, dilation: Any, groups: int, plan: str) -> Any:
+    taps = weight.shape[2:]
+    plane = [
+        (size + 2 * pad - step * (count - 1) - 1) // jump + 1
+        for size, pad, step, count, jump in zip(x.shape[2:], padding, dilation, taps, stride, strict=True)
+    ]
+    shape = (x.shape[0], weight.shape[0], *plane)
+    memory_format = MEMORY_FORMATS[layout_of_plan(plan)]
+    return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=memory_format)
+
+
+def _keep_operands(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    x, weight, *ctx.geometry, _ = inputs
+    ctx.save_for_backward(x, weight)
+
+
+def _backward(ctx: Any, grad: Any) -> tuple[Any, ...]:
+    x, weight = ctx.saved_tensors
+    stride, padding, dilation, groups = ctx.geometry
+    wanted = [*ctx.needs_input_grad[:2], False]
+    grad_x, grad_weight, _ = torch.ops.aten.convolution_backward.default(
+        grad, x, weight, None, stride, padding, dilation, False, [0, 0], groups, wanted
+    )
+    return grad_x, grad_weight, None, None, None, None, None
+
+
+_library: Final = torch.library.Library("conv_advisor", "DEF")
+_library.define(
+    "conv2d_v1(Tensor x, Tensor weight, int[] stride, int[] padding, int[] dilation, int groups, str plan) -> Tensor",
+    tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides),
+)
+_library.impl("conv2d_v1", _on_cuda, "CUDA")
+_library.impl("conv2d_v1", own_convolution, "CPU")
+torch.library.register_fake(QUALIFIED, _fake, lib=_library)
+torch.library.register_autograd(QUALIFIED, _backward, setup_context=_keep_operands, lib=_library)
+conv2d: Final = torch.ops.conv_advisor.conv2d_v1.default

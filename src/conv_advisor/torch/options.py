@@ -1,0 +1,98 @@
+"""What may be set about the backend, told apart from what is Inductor's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+
+import torch._inductor
+
+from conv_advisor.data.errors import InvalidInput
+from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES
+
+
+@dataclass(frozen=True)
+class Options:
+    """How convolutions are chosen.
+
+    Parameters
+    ----------
+    measure : int
+        Variants of the ranking, from the first on, that are timed on this GPU beside PyTorch's own convolution; 0
+        takes the first of the ranking without timing anything.
+    fold : bool
+        Whether batch norms behind a convolution go into its weights.
+    max_workspace_bytes : int
+        Scratch memory that a variant may need.
+    deterministic : bool
+        Whether only variants will do that give bitwise equal outputs for equal inputs; PyTorch's
+        ``use_deterministic_algorithms`` asks for the same.
+    only_cudnn : bool
+        Whether only cuDNN's variants will do.
+    plan_file : str, optional
+        Where choices are kept; by default a file of this device in the user's cache folder.
+    """
+
+    measure: int = 3
+    fold: bool = True
+    max_workspace_bytes: int = DEFAULT_WORKSPACE_LIMIT_BYTES
+    deterministic: bool = False
+    only_cudnn: bool = False
+    plan_file: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("measure", "max_workspace_bytes"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 0:
+                raise InvalidInput(f"options.{name}", value, "an integer from 0 on")
+        for name in ("fold", "deterministic", "only_cudnn"):
+            if type(getattr(self, name)) is not bool:
+                raise InvalidInput(f"options.{name}", getattr(self, name), "True or False")
+        if self.plan_file is not None and not isinstance(self.plan_file, str | Path):
+            raise InvalidInput("options.plan_file", self.plan_file, "a path")
+
+    @property
+    def limits(self) -> str:
+        """What narrows the choice, as part of a plan's name; empty where nothing does."""
+        said = ("deterministic" if self.deterministic else "", "cudnn" if self.only_cudnn else "")
+        bytes_ = self.max_workspace_bytes
+        most = f"workspace{bytes_}" if bytes_ != DEFAULT_WORKSPACE_LIMIT_BYTES else ""
+        return "-".join(filter(None, (*said, most)))
+
+
+_OURS: Final = tuple(field.name for field in fields(Options))
+
+
+def read_options(mode: str | None, options: Mapping[str, Any] | None) -> tuple[Options, dict[str, Any]]:
+    """Our options, and what Inductor is to be configured with.
+
+    Parameters
+    ----------
+    mode : str or None
+        One of ``torch.compile``'s modes.
+    options : mapping of str to value, or None
+        Ours by their names in `Options`; the others are Inductor's.
+
+    Raises
+    ------
+    InvalidInput
+        A mode or an option that neither knows, or a value that is not allowed.
+    """
+    modes = torch._inductor.list_mode_options()
+    if mode not in (None, "default", *modes):
+        raise InvalidInput("mode", mode, ", ".join(sorted({"default", *modes})))
+    ours: dict[str, Any] = {}
+    inductors = dict(modes.get(mode, {}))
+    for name, value in (options or {}).items():
+        plain = name.replace("-", "_")
+        if plain in _OURS:
+            ours[plain] = value
+        elif plain in torch._inductor.list_options():
+            inductors[plain] = value
+        else:
+            raise InvalidInput("options", name, f"{', '.join(_OURS)}, or an option of Inductor")
+    if torch.are_deterministic_algorithms_enabled():
+        ours["deterministic"] = True
+    return Options(**ours), inductors

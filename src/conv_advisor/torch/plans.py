@@ -1,0 +1,173 @@
+"""Choices kept on disk, so that the next process starts at once: one JSON file, which may lie beside a model."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+from platformdirs import user_cache_path
+
+import conv_advisor.kernels
+from conv_advisor.data.errors import InvalidInput
+from conv_advisor.data.measurement import Device
+from conv_advisor.torch.choice import Choice
+from conv_advisor.torch.report import log
+
+VERSION: Final = 1
+"""Of the file's form; a reader refuses any other."""
+
+_MOST_BYTES: Final = 2**26
+_SOURCES: Final = ("*.cu", "*.cuh", "*.py")
+_CUDNN: Final = "cudnn"
+
+
+@dataclass(frozen=True)
+class Basis:
+    """What kept choices depend on: a choice of which anything has changed is not used, and is measured again.
+
+    Parameters
+    ----------
+    device : str
+        Name and driver.
+    cudnn, kernels, torch : str
+        Versions; of our kernels a hash of their sources.
+    """
+
+    device: str
+    cudnn: str
+    kernels: str
+    torch: str
+
+    def of(self, variant: str | None) -> str:
+        """What a choice of this variant depends on; PyTorch's own convolution was compared with all of them."""
+        parts = [self.device, f"torch {self.torch}"]
+        if variant is None or variant.startswith(_CUDNN):
+            parts.append(f"cudnn {self.cudnn}")
+        if variant is None or not variant.startswith(_CUDNN):
+            parts.append(f"kernels {self.kernels}")
+        return ", ".join(parts)
+
+
+def basis_of(device: Device, torch_version: str) -> Basis:
+    """The basis of choices made on this device now."""
+    name = f"{device.name}, driver {device.versions.get('driver', 'unknown')}"
+    return Basis(name, device.versions.get("cudnn", "none"), _kernels_hash(), torch_version)
+
+
+class PlanFile:
+    """The choices of one file. Several threads and processes may use one: a writer adds to what it finds there.
+
+    Parameters
+    ----------
+    path : Path
+    basis : Basis
+        Of this process.
+
+    Raises
+    ------
+    InvalidInput
+        The file is not one that this version wrote.
+    """
+
+    def __init__(self, path: Path, basis: Basis) -> None:
+        self.path = path
+        self._basis = basis
+        self._lock = threading.Lock()
+        self._entries = _read(path)
+
+    def get(self, plan: str) -> Choice | None:
+        """What is kept of a plan; None where nothing is, or where what it depends on has changed."""
+        entry = self._entries.get(plan)
+        if entry is None or entry["basis"] != self._basis.of(entry["variant"]):
+            return None
+        return Choice(entry["variant"], entry["plan"], entry["time_ms"], entry["torch_ms"], entry["reason"])
+
+    def add(self, choices: Mapping[str, Choice]) -> None:
+        """Keep choices, by the names of their plans.
+
+        Notes
+        -----
+        A file that cannot be written is no reason not to run: the choices then live as long as the process.
+        """
+        found = {
+            plan: {
+                "variant": choice.variant,
+                "plan": choice.plan,
+                "time_ms": choice.time_ms,
+                "torch_ms": choice.torch_ms,
+                "reason": choice.reason,
+                "basis": self._basis.of(choice.variant),
+            }
+            for plan, choice in choices.items()
+        }
+        with self._lock:
+            self._entries |= found
+            try:
+                self._entries = _read(self.path) | self._entries
+                _write(self.path, self._entries)
+            except (InvalidInput, OSError) as error:
+                log.warning("choices live as long as this process: %s", error)
+
+
+def default_path(device_id: str) -> Path:
+    """Where choices for a device are kept: in ``CONV_ADVISOR_PLANS``, else in the user's cache folder."""
+    folder = os.environ.get("CONV_ADVISOR_PLANS") or user_cache_path("conv-advisor") / "plans"
+    return Path(folder) / f"{device_id}.json"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise InvalidInput("plan_file", str(path), f"a file of at most {_MOST_BYTES} bytes")
+        kept = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise InvalidInput("plan_file", str(path), f"a JSON file that can be read ({error})") from error
+    version = kept.get("version") if isinstance(kept, dict) else None
+    if version != VERSION:
+        raise InvalidInput("plan_file.version", version, f"{VERSION}, in {path}")
+    entries = kept.get("choices")
+    if not isinstance(entries, dict) or not all(_is_sound(entry) for entry in entries.values()):
+        raise InvalidInput("plan_file.choices", str(path), "a mapping of plans to choices, as this version writes them")
+    return entries
+
+
+def _is_sound(entry: Any) -> bool:
+    return (
+        isinstance(entry, dict)
+        and isinstance(entry.get("variant"), str | None)
+        and isinstance(entry.get("plan"), dict)
+        and all(isinstance(entry.get(name), float | int | None) for name in ("time_ms", "torch_ms"))
+        and all(isinstance(entry.get(name), str) for name in ("reason", "basis"))
+    )
+
+
+def _write(path: Path, entries: Mapping[str, Any]) -> None:
+    unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    text = json.dumps({"version": VERSION, "choices": dict(sorted(entries.items()))}, indent=1)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        unfinished.write_text(text, encoding="utf-8")
+        unfinished.replace(path)  # whole or not at all: other processes read it
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+@cache
+def _kernels_hash() -> str:
+    """Sixteen hex digits that differ when any source of our kernels does."""
+    folder = Path(conv_advisor.kernels.__path__[0]) / "cuda"
+    paths = sorted(path for pattern in _SOURCES for path in folder.rglob(pattern))
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,54 @@
+"""What the tests of conv_advisor.torch share: a chooser that needs no GPU, and one way to compile and compare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from conv_advisor.data.problem import ConvProblem
+
+
+class EverythingAdvised:
+    """A chooser that puts the operator in the place of every problem, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.layers: dict[ConvProblem, str] = {}
+        self.options: Any = None
+        self.graphs = 0
+
+    def choose(self, layers: Mapping[ConvProblem, str], options: Any) -> Mapping[ConvProblem, Any]:
+        from conv_advisor.torch.choice import Choice
+
+        self.layers |= layers
+        self.options = options
+        self.graphs += 1
+        return {problem: Choice("cuda.implicit_gemm") for problem in layers}
+
+
+@pytest.fixture
+def chooser(monkeypatch: pytest.MonkeyPatch) -> Iterator[EverythingAdvised]:
+    """Every convolution is advised, on a CPU; what is compiled is forgotten afterwards."""
+    import torch
+
+    chooser = EverythingAdvised()
+    module = import_module("conv_advisor.torch.backend")  # as an attribute of its package it is the function
+    monkeypatch.setattr(module, "chooser_for", lambda _inputs: chooser)
+    torch.compiler.reset()
+    yield chooser
+    torch.compiler.reset()
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """AOTAutograd runs what it captured as it is, where Inductor would compile it: the graph work is the same."""
+    from functorch.compile import make_boxed_func
+    from torch._dynamo.backends.common import aot_autograd
+
+    def compile_fx(gm: Any, inputs: Any, config_patches: Any = None) -> Any:
+        return aot_autograd(fw_compiler=lambda graph, _: make_boxed_func(graph.forward))(gm, inputs)
+
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", compile_fx)
+    return compile_fx

@@ -1,0 +1,147 @@
+"""Small networks of the usual kinds, with batch norms that have run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+
+class Residual(nn.Module):
+    """Convolution, batch norm, ReLU in place, twice, around a sum in place; and a strided projection."""
+
+    def __init__(self, depth: int, filters: int, stride: int = 1) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(depth, filters, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(filters)
+        self.conv2 = nn.Conv2d(filters, filters, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(filters)
+        self.relu = nn.ReLU(inplace=True)
+        self.project = None
+        if stride != 1 or depth != filters:
+            self.project = nn.Sequential(nn.Conv2d(depth, filters, 1, stride, bias=False), nn.BatchNorm2d(filters))
+
+    def forward(self, x: Any) -> Any:
+        y = self.relu(self.bn1(self.conv1(x)))
+        y = self.bn2(self.conv2(y))
+        y += x if self.project is None else self.project(x)
+        return self.relu(y)
+
+
+class Dense(nn.Module):
+    """Batch norm and ReLU before each convolution, and everything ahead put side by side."""
+
+    def __init__(self, depth: int, growth: int, layers: int) -> None:
+        super().__init__()
+        sizes = [depth + growth * layer for layer in range(layers)]
+        self.norms = nn.ModuleList(nn.BatchNorm2d(size) for size in sizes)
+        self.convs = nn.ModuleList(nn.Conv2d(size, growth, 3, padding=1, bias=False) for size in sizes)
+
+    def forward(self, x: Any) -> Any:
+        parts = [x]
+        for norm, conv in zip(self.norms, self.convs, strict=True):
+            parts.append(conv(torch.relu(norm(torch.cat(parts, 1)))))
+        return torch.cat(parts, 1)
+
+
+class Fire(nn.Module):
+    """SqueezeNet's: 1x1, then 1x1 and 3x3 side by side, all with bias."""
+
+    def __init__(self, depth: int, squeezed: int, expanded: int) -> None:
+        super().__init__()
+        self.squeeze = nn.Conv2d(depth, squeezed, 1)
+        self.left = nn.Conv2d(squeezed, expanded, 1)
+        self.right = nn.Conv2d(squeezed, expanded, 3, padding="same")
+
+    def forward(self, x: Any) -> Any:
+        x = torch.relu(self.squeeze(x))
+        return torch.cat([torch.relu(self.left(x)), torch.relu(self.right(x))], 1)
+
+
+class Separable(nn.Module):
+    """MobileNet's: 1x1, depthwise, 1x1, with hard swish, and squeeze and excitation."""
+
+    def __init__(self, depth: int, inner: int) -> None:
+        super().__init__()
+        self.expand = nn.Sequential(nn.Conv2d(depth, inner, 1, bias=False), nn.BatchNorm2d(inner), nn.Hardswish())
+        self.depthwise = nn.Conv2d(inner, inner, 5, padding=2, groups=inner, bias=False)
+        self.norm = nn.BatchNorm2d(inner)
+        self.gate = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(inner, inner, 1), nn.Hardsigmoid())
+        self.reduce = nn.Conv2d(inner, depth, 1)
+
+    def forward(self, x: Any) -> Any:
+        y = torch.relu(self.norm(self.depthwise(self.expand(x))))
+        return x + self.reduce(y * self.gate(y))
+
+
+class SharedWeight(nn.Module):
+    """One convolution used twice, each time before another batch norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(8, 8, 3, padding=1)
+        self.first, self.second = nn.BatchNorm2d(8), nn.BatchNorm2d(8)
+
+    def forward(self, x: Any) -> Any:
+        return self.second(self.conv(torch.relu(self.first(self.conv(x)))))
+
+
+class TwoReaders(nn.Module):
+    """What a convolution returns is taken by its batch norm and by a sum: it must not be folded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8)
+
+    def forward(self, x: Any) -> Any:
+        y = self.conv(x)
+        return y + self.norm(y)
+
+
+class Mutating(nn.Module):
+    """Inputs and outputs of convolutions change in place around them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8)
+
+    def forward(self, x: Any) -> Any:
+        y = self.conv(x)
+        x.relu_()
+        y[:, :4] *= 2
+        y.add_(x)
+        return torch.relu_(self.norm(y)) + self.conv(x)
+
+
+def resnet() -> nn.Module:
+    """A stem and three residual blocks."""
+    stem = nn.Sequential(nn.Conv2d(3, 8, 7, 2, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU(inplace=True))
+    return nn.Sequential(stem, nn.MaxPool2d(3, 2, 1), Residual(8, 8), Residual(8, 16, 2), Residual(16, 16))
+
+
+def every_kind() -> dict[str, tuple[nn.Module, tuple[int, ...]]]:
+    """Networks by name, each with the shape of its input."""
+    networks = {
+        "resnet": (resnet(), (2, 3, 33, 32)),
+        "densenet": (Dense(8, 4, 3), (2, 8, 9, 10)),
+        "squeezenet": (nn.Sequential(nn.Conv2d(3, 8, 3, 2), Fire(8, 4, 8)), (2, 3, 17, 16)),
+        "mobilenet": (Separable(8, 16), (2, 8, 7, 9)),
+        "shared weight": (SharedWeight(), (2, 8, 6, 6)),
+        "two readers": (TwoReaders(), (2, 8, 6, 6)),
+        "mutating": (Mutating(), (2, 8, 6, 6)),
+    }
+    return {name: (settle(network, shape), shape) for name, (network, shape) in networks.items()}
+
+
+def settle(network: nn.Module, shape: tuple[int, ...]) -> nn.Module:
+    """Give every batch norm statistics of its own, and put the network into evaluation."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for module in network.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.running_mean.copy_(torch.randn(module.num_features, generator=generator))
+                module.running_var.copy_(torch.rand(module.num_features, generator=generator) + 0.5)
+                module.weight.copy_(torch.rand(module.num_features, generator=generator) + 0.5)
+                module.bias.copy_(torch.randn(module.num_features, generator=generator))
+    return network.eval()

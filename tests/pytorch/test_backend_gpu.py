@@ -1,0 +1,309 @@
+"""The backend on a GPU: right answers by every kind of variant, under capture, on several streams, after failures."""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conv_advisor.data.problem import ConvProblem, Layout
+from conv_advisor.kernels.catalog import VARIANTS
+
+MISSING = ""
+try:
+    import torch
+
+    import conv_advisor.torch
+    from conv_advisor.torch import gpu as gpus
+    from conv_advisor.torch import operator
+    from conv_advisor.torch.choice import Choice
+    from conv_advisor.torch.layers import MEMORY_FORMATS, TORCH_DTYPES
+    from conv_advisor.torch.options import Options
+    from conv_advisor.torch.running import Prepared
+    from conv_advisor.torch.timing import Trial
+    from tests.pytorch.networks import every_kind
+except ImportError as error:
+    MISSING = str(error)
+
+NETWORKS = {} if MISSING else every_kind()
+NAMES = ("resnet", "densenet", "squeezenet", "mobilenet", "shared weight", "two readers", "mutating")
+KINDS = [("float32", "nchw"), ("float16", "nhwc"), ("bfloat16", "nhwc"), ("float32", "nhwc")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.filterwarnings("default"),  # PyTorch's own, of its own parts
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(bool(MISSING) and os.environ.get("REQUIRE_TORCH") != "1", reason=f"not installed: {MISSING}"),
+]
+
+
+@pytest.fixture(autouse=True)
+def plans(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """Choices of this test alone, and float32 as it is."""
+    monkeypatch.setenv("CONV_ADVISOR_PLANS", str(tmp_path))
+    forget()
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        yield tmp_path
+    forget()
+
+
+def forget() -> None:
+    """As a new process begins, but that the GPU is open."""
+    torch.compiler.reset()
+    operator.LOADED.clear()
+    gpu = gpus.open_gpu(0)
+    assert gpu is not None
+    gpu._files.clear()
+
+
+@pytest.fixture
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's own convolution never wins, so that the variants run on layers as small as these."""
+    monkeypatch.setattr(gpus, "LEAST_GAIN", 0.0)
+
+
+def on_gpu(name: str, dtype: str = "float32", layout: str = "nchw") -> tuple[Any, Any]:
+    network, shape = NETWORKS[name]
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    placed = {"device": "cuda", "dtype": getattr(torch, dtype), "memory_format": MEMORY_FORMATS[Layout(layout)]}
+    return copy.deepcopy(network).to(**placed), x.to(**placed)
+
+
+def compiled(network: Any, **options: Any) -> Any:
+    return torch.compile(network, backend=conv_advisor.torch.backend, **options)
+
+
+def assert_near_float64(network: Any, x: Any, got: Any, eager: Any) -> None:
+    """As near to float64 as PyTorch's own in the same precision, and a little for chance on so few outputs."""
+    expected = copy.deepcopy(network).double()(x.double())
+    scale = float(expected.abs().max())
+    error, eagers = (float((y.double() - expected).abs().max()) / scale for y in (got, eager))
+    assert error <= 3 * eagers + 2e-5
+
+
+@pytest.mark.parametrize(("dtype", "layout"), KINDS)
+@pytest.mark.parametrize("name", NAMES)
+def test_outputs_are_as_near_to_float64_as_pytorchs(
+    name: str, dtype: str, layout: str, always: None, plans: Path, quick: Any
+) -> None:
+    network, x = on_gpu(name, dtype, layout)
+    with torch.no_grad():
+        eager, got = (call(x.clone(memory_format=torch.preserve_format)) for call in (network, compiled(network)))
+        assert got.stride() == eager.stride()
+        if name != "mutating":
+            assert_near_float64(network, x, got, eager)
+    (path,) = plans.iterdir()
+    choices = json.loads(path.read_text())["choices"].values()
+    assert any(choice["variant"] for choice in choices)
+    assert any(run is not None for run in operator.LOADED.values())
+
+
+@pytest.mark.parametrize(("dtype", "layout"), KINDS[:2])
+def test_inductor_takes_what_the_backend_leaves_it(dtype: str, layout: str, always: None) -> None:
+    network, x = on_gpu("resnet", dtype, layout)
+    with torch.no_grad():
+        assert_near_float64(network, x, compiled(network)(x), network(x))
+
+
+def test_a_kept_plan_is_neither_measured_nor_ranked_again(
+    always: None, quick: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network, x = on_gpu("resnet")
+    with torch.no_grad():
+        expected = compiled(network)(x)
+        forget()
+        monkeypatch.setattr(gpus.Gpu, "_pick", lambda *_: pytest.fail("measured again"))
+        monkeypatch.setattr(gpus.Gpu, "_candidates", lambda *_: pytest.fail("ranked again"))
+        assert torch.allclose(compiled(network)(x), expected, rtol=1e-4, atol=1e-4)
+    assert any(run is not None for run in operator.LOADED.values())
+
+
+def test_the_first_of_the_ranking_needs_no_measurement(monkeypatch: pytest.MonkeyPatch, quick: Any) -> None:
+    monkeypatch.setattr(gpus, "Trial", lambda *_: pytest.fail("measured"))
+    network, x = on_gpu("resnet")
+    with torch.no_grad():
+        eager, got = network(x), compiled(network, options={"measure": 0})(x)
+        assert_near_float64(network, x, got, eager)
+    assert all(run is not None for run in operator.LOADED.values())
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_it_is_captured_as_it_is(is_kept: bool, always: None) -> None:
+    network, x = on_gpu("resnet", "float16", "nhwc")
+    with torch.no_grad():
+        compiled(network)(x)
+        if is_kept:
+            forget()
+        call = compiled(network)
+        call(x)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = call(x)
+        x.mul_(2)
+        graph.replay()
+        expected = call(x)
+    assert torch.allclose(y, expected, rtol=1e-2, atol=1e-2 * float(expected.abs().max()))
+
+
+def test_reduce_overhead(always: None) -> None:
+    network, x = on_gpu("resnet")
+    call = compiled(network, mode="reduce-overhead")
+    with torch.no_grad():
+        for factor in (1.0, 2.0, 3.0, 4.0):
+            y, expected = call(x * factor).clone(), network(x * factor)
+            assert torch.allclose(y, expected, rtol=1e-3, atol=1e-3 * float(expected.abs().max()))
+
+
+def test_several_threads_each_on_its_stream(always: None, quick: Any) -> None:
+    network, x = on_gpu("resnet")
+    call = compiled(network)
+    outputs: dict[int, Any] = {}
+    with torch.no_grad():
+        call(x)
+        inputs = [x * (index + 1) for index in range(4)]
+        expected = [network(each) for each in inputs]
+    torch.cuda.synchronize()
+
+    def run(index: int) -> None:
+        with torch.no_grad(), torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(20):
+                outputs[index] = call(inputs[index])
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    torch.cuda.synchronize()
+    for index, wanted in enumerate(expected):
+        assert torch.allclose(outputs[index], wanted, rtol=1e-3, atol=1e-3 * float(wanted.abs().max()))
+
+
+def test_a_variant_that_fails_leaves_its_layer_to_pytorch(
+    always: None, quick: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    network, x = on_gpu("two readers")
+    with torch.no_grad():
+        call = compiled(network)
+        expected = call(x)
+
+        def fail(*_: Any) -> None:
+            raise RuntimeError("broken on purpose")
+
+        monkeypatch.setattr(Prepared, "__call__", fail)
+        with caplog.at_level(logging.WARNING, "conv_advisor.torch"):
+            for _ in range(2):
+                assert torch.allclose(call(x), expected, rtol=1e-4, atol=1e-4)
+    (record,) = caplog.records
+    assert "conv" in record.getMessage()
+    assert "broken on purpose" in record.getMessage()
+
+
+def test_other_batches_run_by_what_is_kept_of_them_or_by_pytorch(always: None, quick: Any) -> None:
+    network, x = on_gpu("squeezenet")
+    call = compiled(network, dynamic=True)
+    with torch.no_grad():
+        for batch in (2, 5, 3, 2):
+            images = x[:1].expand(batch, -1, -1, -1).contiguous()
+            expected = network(images)
+            assert torch.allclose(call(images), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_pytorchs_own_stays_where_it_is_faster(quick: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpus, "LEAST_GAIN", float("inf"))
+    network, x = on_gpu("resnet")
+    with torch.no_grad():
+        compiled(network)(x)
+    assert set(operator.LOADED.values()) == {None}
+
+
+RUN = [
+    ("cuda.gemm", "14-2-3-32-16", {"dtype": "float32", "layout": "nchw"}),
+    ("cuda.gemm", "14-2-1-32-16", {"dtype": "float16", "layout": "nhwc"}),
+    ("cuda.winograd_fused", "14-2-3-32-16", {"dtype": "float32", "layout": "nchw"}),
+    ("cuda.winograd_nonfused", "14-2-3-32-16", {"dtype": "float32", "layout": "nchw"}),
+    ("cuda.winograd_nonfused_4x4_3x3", "14-2-3-32-16", {"dtype": "float32", "layout": "nchw"}),
+    ("cuda.cuconv", "14-2-3-32-16", {"dtype": "float32", "layout": "nchw"}),
+    ("cuda.implicit_gemm", "14-2-3-32-16", {"dtype": "float32", "layout": "nchw"}),
+    ("cuda.implicit_gemm_nhwc", "14-2-3-32-16", {"dtype": "float16", "layout": "nhwc"}),
+    ("cuda.implicit_gemm_nhwc", "14-2-3-32-3", {"dtype": "float16", "layout": "nhwc"}),
+    ("cuda.implicit_gemm_transposed", "14-2-3-32-16", {"dtype": "float16", "layout": "nchw"}),
+    ("cuda.pointwise", "14-2-1-64-64", {"dtype": "float16", "layout": "nhwc"}),
+    ("cuda.depthwise", "14-2-3-16-16", {"dtype": "float32", "layout": "nchw", "groups": 16}),
+    ("cuda.grouped", "14-2-3-64-64", {"dtype": "bfloat16", "layout": "nhwc", "groups": 4}),
+    ("cuda.direct_naive", "14-2-3-32-16", {"dtype": "float32", "layout": "nchw"}),
+    ("cudnn.implicit_precomp_gemm", "14-2-3-32-16", {"dtype": "float32", "layout": "nchw"}),
+    ("cudnn.winograd_nonfused", "14-2-3-32-16", {"dtype": "float32", "layout": "nchw"}),
+    ("cudnn.fft_tiling", "14-2-3-32-16", {"dtype": "float32", "layout": "nchw"}),
+]
+
+
+def prepared(variant: str, problem: ConvProblem) -> Prepared | Exception:
+    gpu = gpus.open_gpu(0)
+    assert gpu is not None
+    return gpu._try(problem, Choice(variant), Options())
+
+
+@pytest.mark.parametrize(("variant", "layer", "fields"), RUN)
+def test_every_kind_of_variant_runs_on_pytorchs_tensors(variant: str, layer: str, fields: dict[str, Any]) -> None:
+    problem = ConvProblem.parse(layer, **fields)
+    run = prepared(variant, problem)
+    assert isinstance(run, Prepared), run
+    with torch.no_grad(), Trial(problem, 0, torch.cuda.Stream()) as trial:
+        time_ms, own_ms = trial.time_ms(run), trial.time_own_ms()
+    assert trial.failures == []
+    assert time_ms is not None
+    assert time_ms > 0
+    assert own_ms > 0
+
+
+@pytest.mark.parametrize(("dtype", "layout"), [("float16", "nhwc"), ("tf32", "nchw"), ("float32", "nchw")])
+def test_engines_of_cudnns_graph_api_run_too(dtype: str, layout: str) -> None:
+    problem = ConvProblem.parse("14-2-3-32-16", dtype=dtype, layout=layout)
+    runs = [prepared(name, problem) for name in VARIANTS if name.startswith("cudnn.graph.")]
+    ready = [run for run in runs if isinstance(run, Prepared)]
+    assert ready
+    with torch.no_grad(), Trial(problem, 0, torch.cuda.Stream()) as trial:
+        assert all(trial.time_ms(run) for run in ready), trial.failures
+
+
+@pytest.mark.parametrize("variant", ["cuda.winograd_nonfused", "cuda.winograd_nonfused_4x4_3x3", "cuda.gemm"])
+def test_scratch_memory_is_of_each_call(variant: str) -> None:
+    problem = ConvProblem.parse("28-8-3-64-64", dtype="float32", layout="nchw")
+    run = prepared(variant, problem)
+    assert isinstance(run, Prepared)
+    dtype, memory_format = TORCH_DTYPES[problem.dtype], MEMORY_FORMATS[problem.layout]
+    inputs = [torch.rand(8, 64, 28, 28, device="cuda", dtype=dtype).to(memory_format=memory_format) for _ in range(4)]
+    weight = torch.rand(64, 64, 3, 3, device="cuda", dtype=dtype)
+    expected = [run(x, weight) for x in inputs]
+    torch.cuda.synchronize()
+    graphs, outputs = [], []
+    for x in inputs:
+        graphs.append(torch.cuda.CUDAGraph())
+        with torch.cuda.graph(graphs[-1]):
+            outputs.append(run(x, weight))
+    streams = [torch.cuda.Stream() for _ in inputs]
+    for _ in range(50):
+        for graph, stream in zip(graphs, streams, strict=True):
+            with torch.cuda.stream(stream):
+                graph.replay()
+    torch.cuda.synchronize()
+    for y, wanted in zip(outputs, expected, strict=True):
+        assert torch.equal(y, wanted)
+
+
+def test_a_wrong_result_is_not_timed() -> None:
+    problem = ConvProblem.parse("14-2-3-32-16", dtype="float32", layout="nchw")
+    run = prepared("cuda.implicit_gemm", problem)
+    assert isinstance(run, Prepared)
+    inner = run._run
+    run._run = lambda x, weight, y: inner(x, x, y)
+    with torch.no_grad(), Trial(problem, 0, torch.cuda.Stream()) as trial:
+        assert trial.time_ms(run) is None
+    assert "max error" in str(trial.failures[0])

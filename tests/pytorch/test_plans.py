@@ -1,0 +1,93 @@
+"""Choices on disk: what is kept, what is still believed, and files that are not ours."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="PyTorch is not installed")
+
+from conv_advisor.data.errors import InvalidInput
+from conv_advisor.data.measurement import Device
+from conv_advisor.torch.choice import Choice
+from conv_advisor.torch.plans import Basis, PlanFile, basis_of, default_path
+
+BASIS = Basis("NVIDIA H200, driver 580", "9.19.0", "0123456789abcdef", "2.11.0")
+OURS = Choice("cuda.implicit_gemm", {}, 0.01, 0.02)
+CUDNN = Choice("cudnn.graph.eng62", {"engine": 62, "knobs": {"2": 0}}, 0.01, 0.02)
+PYTORCHS = Choice(None, {}, 0.01, 0.01, "it is as fast")
+KEPT = {"a": OURS, "b": CUDNN, "c": PYTORCHS}
+
+
+def test_the_next_process_finds_what_was_kept(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "plans.json"
+    PlanFile(path, BASIS).add(KEPT)
+    again = PlanFile(path, BASIS)
+    assert {name: again.get(name) for name in KEPT} == KEPT
+    assert again.get("d") is None
+    assert [entry.name for entry in path.parent.iterdir()] == ["plans.json"]
+
+
+@pytest.mark.parametrize(
+    ("change", "believed"),
+    [
+        ({"device": "NVIDIA H100, driver 580"}, set()),
+        ({"cudnn": "9.20.0"}, {"a"}),
+        ({"kernels": "fedcba9876543210"}, {"b"}),
+        ({"torch": "2.13.0"}, set()),
+    ],
+)
+def test_only_what_moved_is_measured_again(change: dict[str, str], believed: set[str], tmp_path: Path) -> None:
+    PlanFile(tmp_path / "plans.json", BASIS).add(KEPT)
+    later = PlanFile(tmp_path / "plans.json", replace(BASIS, **change))
+    assert {name for name in KEPT if later.get(name)} == believed
+
+
+def test_two_processes_add_to_one_file(tmp_path: Path) -> None:
+    first, second = (PlanFile(tmp_path / "plans.json", BASIS) for _ in range(2))
+    first.add({"a": OURS})
+    second.add({"b": CUDNN})
+    assert set(json.loads((tmp_path / "plans.json").read_text())["choices"]) == {"a", "b"}
+
+
+def test_where_nothing_can_be_written_choices_live_as_long_as_the_process(tmp_path: Path) -> None:
+    plans = PlanFile(tmp_path / "folder" / "plans.json", BASIS)
+    (tmp_path / "folder").write_text("a file, now")
+    plans.add({"a": OURS})
+    assert plans.get("a") == OURS
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "plan_file is"),
+        ("[]", "plan_file.version is None"),
+        ('{"version": 2, "choices": {}}', "plan_file.version is 2"),
+        ('{"version": 1, "choices": []}', "plan_file.choices"),
+        ('{"version": 1, "choices": {"a": {"variant": 3}}}', "plan_file.choices"),
+        ('{"version": 1, "choices": {"a": {"variant": null, "plan": {}, "basis": ""}}}', "plan_file.choices"),
+    ],
+)
+def test_a_file_that_is_not_ours_is_refused_by_name(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "plans.json").write_text(text)
+    with pytest.raises(InvalidInput, match=said):
+        PlanFile(tmp_path / "plans.json", BASIS)
+
+
+def test_the_folder_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("CONV_ADVISOR_PLANS", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert default_path("nvidia-h200") == tmp_path / "conv-advisor" / "plans" / "nvidia-h200.json"
+    monkeypatch.setenv("CONV_ADVISOR_PLANS", str(tmp_path / "mine"))
+    assert default_path("nvidia-h200") == tmp_path / "mine" / "nvidia-h200.json"
+
+
+def test_the_basis_is_of_the_device_and_our_sources() -> None:
+    versions: dict[str, Any] = {"driver": "580", "cudnn": "9.19.0"}
+    basis = basis_of(Device("nvidia-h200", "NVIDIA H200", "cuda", versions=versions), "2.11.0")
+    assert basis.device == "NVIDIA H200, driver 580"
+    assert (basis.cudnn, basis.torch, len(basis.kernels)) == ("9.19.0", "2.11.0", 16)
