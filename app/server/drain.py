@@ -11,6 +11,7 @@ import socket
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import uvicorn
@@ -30,6 +31,8 @@ _LEAST_S: Final = 0.1
 """For those that begin: between the two is waited for as long as there are connections."""
 LAST_WORK_S: Final = 5.0
 """For how long work goes on after that; then what is not done is answered with 503."""
+HANDSHAKE_S: Final = 5.0
+"""For TLS to begin: until then a connection is none that `Patience` knows."""
 _LAST_ANSWERS_S: Final = 3.0
 """For sending those; together less than the ten seconds that container engines wait."""
 _LOOK_AGAIN_S: Final = 0.01
@@ -70,10 +73,28 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start, and let the garbage collector pass over what is there from now on: that takes 50 ms at a time."""
-        await super().startup(sockets)
+        await self.lifespan.startup()
+        if self.lifespan.should_exit:
+            sys.exit(STARTUP_FAILURE)
+        try:
+            self.servers = [await self._listen()]
+        except OSError as error:
+            log.error("%s", error)  # noqa: TRY400 - the port is taken: no traceback
+            await self.lifespan.shutdown()
+            sys.exit(STARTUP_FAILURE)
+        self._log_started_message(self.servers[0].sockets)
+        self.started = True
         gc.collect()
         gc.freeze()
         gc.set_threshold(_ALLOCATIONS)
+
+    async def _listen(self) -> asyncio.Server:
+        """Listen as uvicorn does, but that a client has `HANDSHAKE_S` to begin TLS, and not a minute."""
+        config, loop = self.config, asyncio.get_running_loop()
+        protocol: Any = config.http_protocol_class
+        make = partial(protocol, config=config, server_state=self.server_state, app_state=self.lifespan.state)
+        tls: dict[str, Any] = {"ssl": config.ssl, "ssl_handshake_timeout": HANDSHAKE_S} if config.ssl else {}
+        return await loop.create_server(make, config.host, config.port, backlog=config.backlog, **tls)
 
     async def on_tick(self, counter: int) -> bool:
         """Once a second, end what has waited too long for its client; uvicorn ticks ten times."""

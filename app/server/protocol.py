@@ -49,6 +49,7 @@ class Protocol(HttpToolsProtocol):
         self._bare_bytes = 0
         self._is_begun = False
         self._has_head = False
+        self._is_timed = False
         self._is_refused = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's own
@@ -68,25 +69,23 @@ class Protocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._is_refused:
             return
-        if self._rest or self._is_answering or self.flow.write_paused:
+        if self._rest or self._is_busy:
             self._rest, self._rest_at = self._rest[self._rest_at :] + data, 0
             self.flow.pause_reading()
+        elif not self._is_begun and len(data) <= MOST_HEAD_BYTES and data.find(_END) == len(data) - len(_END):
+            self._parse(data)  # as almost everything comes: one head, whole
         else:
             self._read(data, 0)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._is_begun, self._has_head = True, False
-        self._patience.wait(self, HEAD_S)
+        self._is_begun, self._has_head, self._is_timed = True, False, False
 
     def on_headers_complete(self) -> None:
         if self.parser.get_http_version() == "0.9":  # has no head, and so no end that can be told
             raise httptools.HttpParserError("HTTP/0.9")
         self._has_head, self._bare_bytes = True, 0
-        length = next((value for name, value in self.headers if name == b"content-length"), b"0")
-        self._body_left = int(length)
         super().on_headers_complete()
-        self.headers = []  # for trailers, which count for nothing
 
     def on_body(self, body: bytes) -> None:
         self._bare_bytes = 0
@@ -102,11 +101,13 @@ class Protocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        super().on_response_complete()
-        if self.flow.write_paused:
-            self._unset_keepalive_if_required()  # it is not idle: its client reads
-        else:
-            self._patience.wait(self, HEAD_S)
+        # uvicorn's own would set a timer, and take what is kept of other requests from its pipeline, which is empty.
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if not self.flow.write_paused:
+            self._patience.wait(self, HEAD_S if self._is_begun else self.timeout_keep_alive)
             self._read_on()
 
     def pause_writing(self) -> None:
@@ -118,10 +119,10 @@ class Protocol(HttpToolsProtocol):
     def resume_writing(self) -> None:
         super().resume_writing()
         self._patience.release(self)
-        if self._is_answering:
+        if self._is_busy:
             self._patience.go_on(self)
         else:
-            self._patience.wait(self, BODY_S if self._is_begun else HEAD_S)
+            self._patience.wait(self, BODY_S if self._is_begun else self.timeout_keep_alive)
             self._read_on()
 
     def give_up(self) -> None:
@@ -144,13 +145,14 @@ class Protocol(HttpToolsProtocol):
         self.transport.abort()
 
     @property
-    def _is_answering(self) -> bool:
+    def _is_busy(self) -> bool:
         """Whether a request has arrived whole, and its answer has not gone."""
-        return self.cycle is not None and not (self.cycle.more_body or self.cycle.response_complete)
+        cycle = self.cycle
+        return self.flow.write_paused or (cycle is not None and not (cycle.more_body or cycle.response_complete))
 
     def _read(self, data: bytes, start: int) -> None:
         """Parse from there on, up to the end of a request that is to be answered; what follows it is kept."""
-        while start < len(data) and not (self._is_refused or self._is_answering or self.flow.write_paused):
+        while start < len(data) and not (self._is_refused or self._is_busy):
             end = self._next_end(data, start)
             part = data[start:end]
             self._tail = (self._tail + part[-3:])[-3:]
@@ -171,6 +173,10 @@ class Protocol(HttpToolsProtocol):
 
     def _next_end(self, data: bytes, start: int) -> int:
         """Where a request may end next, and no later."""
+        if self._is_begun and self._has_head and self.headers:
+            length = next((value for name, value in self.headers if name == b"content-length"), b"0")
+            self._body_left = int(length)
+            self.headers = []  # for trailers, which count for nothing
         if self._body_left:
             return min(start + self._body_left, len(data))
         most = len(data)
@@ -183,13 +189,16 @@ class Protocol(HttpToolsProtocol):
         return most if found < 0 else found + len(_END)
 
     def _parse(self, part: bytes) -> None:
-        self._unset_keepalive_if_required()
         try:
             self.parser.feed_data(part)
         except httptools.HttpParserUpgrade:
             self.cycle.keep_alive = False  # it is answered as if nothing else had been asked for, and is the last
         except httptools.HttpParserError as error:
             self._refuse(HTTPStatus.BAD_REQUEST, f"this is no HTTP/1.1: {error}")
+        else:
+            if self._is_begun and not self._is_timed:
+                self._is_timed = True
+                self._patience.wait(self, HEAD_S)
 
     def _refuse(self, status: HTTPStatus, detail: str) -> None:
         """Answer what HTTP itself refuses, and read no more."""

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import resource
+from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
+import uvicorn
 
-from conv_advisor.app.server import patience
+from conv_advisor.app.server import drain, patience
 from conv_advisor.app.server.patience import MOST_CONNECTIONS, MOST_UNSENT_BYTES, Patience, most_connections
+from conv_advisor.app.server.protocol import Protocol
+from tests.app.serving import free_port
 
 
 class Connection:
@@ -84,3 +91,31 @@ def test_answers_that_nobody_reads_are_bounded_together() -> None:
 def test_a_share_of_the_descriptors_is_left(monkeypatch: pytest.MonkeyPatch, descriptors: int, most: int) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _which: (descriptors, descriptors))
     assert most_connections() == most
+
+
+def test_a_client_that_does_not_begin_tls_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drain, "HANDSHAKE_S", 0.5)
+    pem = tmp_path / "server.pem"
+    trustme.CA().issue_cert("localhost").private_key_and_cert_chain_pem.write_to_path(pem)
+    port = free_port()
+    config = uvicorn.Config(lambda: None, port=port, http=Protocol, ws="none", lifespan="off", ssl_certfile=pem)
+    server = drain.Server(config, lambda: None, lambda: None)
+
+    async def connect() -> bytes:
+        serving = asyncio.create_task(server.serve())
+        while not server.started:
+            await asyncio.sleep(0.01)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            return await asyncio.wait_for(reader.read(), 20)
+        finally:
+            writer.close()
+            server.should_exit = True
+            await serving
+
+    threshold = gc.get_threshold()
+    try:
+        assert asyncio.run(connect()) == b""
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*threshold)

@@ -69,6 +69,7 @@ def test_a_thousand_convolutions_end_where_they_began(tmp_path: Path, capsys: py
         assert more < MOST_MORE_BYTES
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_convolutions_give_their_memory_back_without_a_collection_of_garbage(tmp_path: Path) -> None:
     problem = plane(2048)
@@ -80,6 +81,7 @@ def test_convolutions_give_their_memory_back_without_a_collection_of_garbage(tmp
         assert eventually(lambda: held_bytes(server.process.pid) - before < 48 * MIB, within_s=5)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_small_requests_for_large_answers_that_nobody_reads_are_bounded_together(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
