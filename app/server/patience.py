@@ -59,6 +59,7 @@ class Patience(ServerState):
         """End every connection whose client has taken longer than it may."""
         now = time.monotonic()
         for connection in [connection for connection, until in self._until.items() if until < now]:
+            self.go_on(connection)
             connection.give_up()
 
     def make_room(self) -> bool:

@@ -309,6 +309,29 @@ def test_bodies_that_are_worked_on_are_bounded_together(client: Client) -> None:
     unpacked(convolve(client, packed(SMALL, x, weight, variant=LEAN)))
 
 
+def test_y_counts_with_the_bodies_before_it_is_made(client: Client) -> None:
+    budget = client.app.state.service.budget
+    body = packed(SMALL, *reference.random_operands(SMALL, seed=1), variant=LEAN)
+    with budget.hold() as held:
+        held.more(budget.limit_bytes - len(body) - SMALL.y_bytes + 1)
+        is_problem(convolve(client, body), 503, "queue-full")
+        held.count -= 1
+        budget.held_bytes -= 1
+        unpacked(convolve(client, body))
+    assert budget.held_bytes == 0
+
+
+def test_lists_of_numbers_count_as_what_they_become(client: Client) -> None:
+    budget = client.app.state.service.budget
+    asked = {"x": [[[[1.5] * 8] * 8] * 4], "weight": [[[[1.5] * 3] * 3] * 4] * 6, "pad": 1, "variant": LEAN}
+    body = json.dumps(asked).encode()
+    with budget.hold() as held:
+        held.more(budget.limit_bytes - 2 * len(body))
+        headers = {"content-type": "application/json"}
+        is_problem(client.post("/v1/convolutions", content=body, headers=headers), 503, "queue-full")
+    assert budget.held_bytes == 0
+
+
 @pytest.mark.parametrize(
     ("method", "path", "body"),
     [
