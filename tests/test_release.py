@@ -70,3 +70,26 @@ def test_the_hooks_before_a_commit_are_the_projects_own_tools() -> None:
     hooks = [hook for repo in read_yaml(".pre-commit-config.yaml")["repos"] for hook in repo["hooks"]]
     lint = (ROOT / "Makefile").read_text().partition("\nlint:")[2].partition("\n\n")[0]
     assert all(hook["entry"].split()[0] in lint for hook in hooks)
+
+
+LISTS = {
+    "base": ("build",),
+    "serve": ("build", "cpu", "train"),
+    "cluster": ("build", "cpu", "train", "cluster"),
+    "cuda": ("cpu", "train", "cluster", "cuda"),
+    "dev": ("build", "cpu", "train", "cluster", "dev"),
+}
+"""Extras beside the base that each pinned list has."""
+
+
+@pytest.mark.parametrize(("name", "extras"), LISTS.items())
+def test_a_list_pins_all_that_its_extras_name(name: str, extras: tuple[str, ...]) -> None:
+    wanted = [*PROJECT["dependencies"], *(each for extra in extras for each in PROJECT["optional-dependencies"][extra])]
+    names = {match[0] for each in wanted if (match := re.match(r"[\w.-]+", each))} - {PROJECT["name"]}
+    pinned = set(re.findall(r"^([\w.-]+)==", (ROOT / f"constraints/{name}.txt").read_text(), re.MULTILINE))
+    assert names <= pinned, names - pinned
+    assert f"compile {name}.txt" in (ROOT / "constraints/lock.sh").read_text()
+
+
+def test_there_is_no_other_list() -> None:
+    assert {path.stem for path in (ROOT / "constraints").glob("*.txt")} == set(LISTS)
