@@ -72,6 +72,7 @@ def test_a_refused_choice_leaves_its_place_to_the_next() -> None:
     assert len(found) == 30
 
 
+@pytest.mark.slow
 def test_the_page_says_how_sure_the_shipped_tree_is() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert rewritten(page, tables(answers(TIMINGS / DEVICE, SHIPPED / DEVICE))) == page
