@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from math import ceil
 
 import pytest
@@ -101,6 +102,11 @@ def test_shared_memory_by_hand() -> None:
     assert channels.shared_bytes(depthwise("14-8-3-64-64", layout="nhwc")) == 18 * 16 * 64
 
 
+planes_defines, staged_defines, channels_defines = map(
+    cache, (choice.planes_defines, choice.staged_defines, choice.channels_defines)
+)
+
+
 @settings(deadline=None, max_examples=150)
 @given(problem=problems())
 def test_every_cut_covers_the_outputs_fits_and_is_compiled(problem: ConvProblem) -> None:
@@ -118,7 +124,7 @@ def test_every_cut_covers_the_outputs_fits_and_is_compiled(problem: ConvProblem)
             assert rows == problem.p or (planes == 1 and rows % cut.strip == 0)
             assert planes == 1 or planes % plans.multiplier_of(problem) == 0
             assert cut.shared_bytes(problem) <= plans.MOST_SHARED_BYTES
-            assert cut.defines(window, cut.pairs_of(problem)) in choice.planes_defines(problem.dtype)
+            assert cut.defines(window, cut.pairs_of(problem)) in planes_defines(problem.dtype)
         elif isinstance(cut, Staged):
             (lanes, parts), (rows, columns) = cut.lanes_of(problem), cut.share_of(problem)
             copy = plans.copy_of(problem)
@@ -127,13 +133,13 @@ def test_every_cut_covers_the_outputs_fits_and_is_compiled(problem: ConvProblem)
             assert (rows % cut.strip, columns % cut.tq) == (0, 0)
             assert blocks == problem.n * parts * ceil(problem.p / rows) * ceil(problem.q / columns)
             assert cut.shared_bytes(problem) <= plans.MOST_SHARED_BYTES
-            assert cut.defines(window, copy) in choice.staged_defines(problem.dtype)
+            assert cut.defines(window, copy) in staged_defines(problem.dtype)
         else:
             assert (
                 blocks * threads * cut.vec * cut.tp * cut.repeats * cut.tq
                 >= problem.n * problem.k * problem.p * problem.q
             )
-            assert cut.defines(window) in choice.channels_defines(problem.dtype)
+            assert cut.defines(window) in channels_defines(problem.dtype)
 
 
 @settings(deadline=None, max_examples=150)
