@@ -16,7 +16,8 @@ import numpy as np
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.data.table import sizes_of
-from conv_advisor.kernels.cuda.forecast import KERNELS, VALUES, forecast
+from conv_advisor.kernels.cuda.forecast import KERNELS, forecast
+from conv_advisor.kernels.cuda.parts.offers import VALUES
 from conv_advisor.models.features import Kind, Quantities, code_of, kinds_of
 
 HINTS: Final = (

@@ -13,12 +13,13 @@ from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.data.table import sizes_of
 from conv_advisor.kernels.cuda.catalog import VARIANTS
-from conv_advisor.kernels.cuda.forecast import KERNELS, VALUES, forecast
+from conv_advisor.kernels.cuda.forecast import KERNELS, forecast
 from conv_advisor.kernels.cuda.implicit_gemm import plan as implicit_gemm_plan
 from conv_advisor.kernels.cuda.implicit_gemm.choice import choose_cut
 from conv_advisor.kernels.cuda.implicit_gemm_nhwc import plan as implicit_gemm_nhwc_plan
 from conv_advisor.kernels.cuda.implicit_gemm_tensor import cut as tensor_plan
 from conv_advisor.kernels.cuda.implicit_gemm_tensor import plan as tensor
+from conv_advisor.kernels.cuda.parts.offers import VALUES
 from conv_advisor.kernels.cuda.pointwise import plan as pointwise_plan
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES
 

@@ -13,6 +13,7 @@ from conv_advisor.kernels.cuda.implicit_gemm.choice import choose_cut
 from conv_advisor.kernels.cuda.implicit_gemm_tensor import cut as plans
 from conv_advisor.kernels.cuda.implicit_gemm_tensor import plan as choice
 from conv_advisor.kernels.cuda.implicit_gemm_tensor.cut import Cut
+from conv_advisor.kernels.cuda.parts.multiprocessor import HOPPER_BLOCK_BYTES
 
 H200 = Device(id="nvidia-h200", name="NVIDIA H200", kind="cuda", capability="9.0", processors=132)
 A100 = Device(id="nvidia-a100", name="NVIDIA A100", kind="cuda", capability="8.0", processors=108)
@@ -54,7 +55,7 @@ def test_a_cut_covers_the_outputs_and_is_compiled(problem: ConvProblem) -> None:
     assert in_y == problem.n
     assert in_z * cut.tile.bm >= problem.k
     assert cut.cluster <= plans.stages_of(cut.tile, problem)
-    assert plans.shared_bytes(cut, problem) <= plans.MOST_BLOCK_BYTES
+    assert plans.shared_bytes(cut, problem) <= HOPPER_BLOCK_BYTES
     assert plans.defines_for(cut, problem) in choice.definitions(problem.dtype)
 
 
@@ -70,6 +71,5 @@ def test_the_model_chooses_what_it_expects_to_be_fastest(problem: ConvProblem) -
     expected = choice.expected_us(mine, problem, H200)
     assert expected > 0
     assert isinstance(chosen, Cut) == (expected <= theirs)
-    for tile in choice.tiles_for(problem):
-        if plans.is_possible(Cut(tile, 1), problem):
-            assert expected <= choice.expected_us(Cut(tile, 1), problem, H200)
+    for cut in choice.cuts_for(problem, H200):
+        assert expected <= choice.expected_us(cut, problem, H200)

@@ -8,8 +8,8 @@ import pytest
 
 from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels.cuda.implicit_gemm import plan as plans
-from conv_advisor.kernels.cuda.implicit_gemm_tensor import cut as tensor_plans
 from conv_advisor.kernels.cuda.implicit_gemm_tensor import plan as choice
+from conv_advisor.kernels.cuda.parts.multiprocessor import has_clusters
 from conv_advisor.kernels.reference import tolerance
 from tests.shapes import EDGE_SHAPES
 
@@ -32,7 +32,7 @@ def test_every_cut_is_right_even_where_blocks_of_a_cluster_have_no_stage(runner:
     from conv_advisor.kernels.cuda.implicit_gemm.launch import launch as launch_cut
 
     operands = runner.make_operands(problem, 0)
-    clusters = range(1, plans.LARGEST_CLUSTER + 1 if plans.has_clusters(runner.device) else 2)
+    clusters = range(1, plans.LARGEST_CLUSTER + 1 if has_clusters(runner.device) else 2)
     for tile in plans.menu_for(problem.dtype).tiles:
         for cluster in clusters:
             with translated():
@@ -46,10 +46,10 @@ def test_every_cut_on_tensor_cores_is_right(runner: Any, problem: ConvProblem) -
     from conv_advisor.kernels.cuda.border import translated
     from conv_advisor.kernels.cuda.implicit_gemm_tensor.launch import launch as launch_cut
 
-    if not plans.has_clusters(runner.device):
+    if not has_clusters(runner.device):
         pytest.skip("the device has no clusters")
     operands = runner.make_operands(problem, 0)
-    for cut in tensor_plans.cuts(choice.tiles_for(problem), problem, choice.LARGEST_CLUSTER):
+    for cut in choice.cuts_for(problem, runner.device):
         with translated():
             launch = launch_cut(problem, runner.device, cut)
         error = runner.first_run(problem, launch, operands).max_error

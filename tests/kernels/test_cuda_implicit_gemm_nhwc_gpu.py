@@ -10,6 +10,7 @@ import pytest
 from conv_advisor.data.errors import WorkspaceExceeded
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.cuda.implicit_gemm_nhwc import plan as plans
+from conv_advisor.kernels.cuda.parts.multiprocessor import HOPPER_BLOCK_BYTES
 from conv_advisor.kernels.reference import tolerance
 from tests.shapes import EDGE_SHAPES
 
@@ -55,7 +56,7 @@ def test_every_cut_is_right_even_where_blocks_of_a_cluster_have_no_stage(runner:
     operands = runner.make_operands(problem, 0)
     for tile in plans.menu_for(problem.dtype).tiles:
         for cluster in CLUSTERS:
-            if tile.shared_bytes(problem.layout, cluster) > plans.MOST_SHARED_BYTES:
+            if tile.shared_bytes(problem.layout, cluster) > HOPPER_BLOCK_BYTES:
                 continue
             with translated():
                 launch = launch_cut(problem, runner.device, plans.Cut(tile, cluster), problem.n)

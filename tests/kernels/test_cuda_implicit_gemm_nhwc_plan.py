@@ -13,6 +13,8 @@ from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.cuda.implicit_gemm_nhwc import plan as plans
 from conv_advisor.kernels.cuda.implicit_gemm_nhwc.plan import Cut
+from conv_advisor.kernels.cuda.parts.multiprocessor import HOPPER_BLOCK_BYTES
+from conv_advisor.kernels.cuda.parts.shapes import is_pointwise
 from conv_advisor.kernels.cuda.parts.source import STORAGES
 
 H200 = Device(id="nvidia-h200", name="NVIDIA H200", kind="cuda", capability="9.0", processors=132)
@@ -102,7 +104,7 @@ def test_a_cut_covers_the_outputs_fits_and_leaves_no_block_without_work(problem:
     assert 1 <= cut.cluster <= min(8, plans.stages_of(problem))
     outputs = problem.k * problem.gemm_m
     assert plans.blocks_for(cut, problem, problem.n) * tile.bf * tile.bp >= cut.cluster * outputs
-    assert tile.shared_bytes(problem.layout, cut.cluster) <= plans.MOST_SHARED_BYTES
+    assert tile.shared_bytes(problem.layout, cut.cluster) <= HOPPER_BLOCK_BYTES
 
 
 @settings(deadline=None)
@@ -135,7 +137,7 @@ def test_every_cut_is_one_that_the_source_is_compiled_for(storage: str) -> None:
         for layer in ("7-1-1-32-832", "14-8-3-64-64", "28-64-5-96-32"):
             problem = ConvProblem.parse(layer, dtype=dtype, layout=layout)
             defines = plans.plan_cut(problem, H200, problem.n).tile.defines(
-                layout, is_pointwise=plans.is_pointwise(problem)
+                layout, is_pointwise=bool(is_pointwise(problem))
             )
             assert defines in plans.SOURCE.instantiations(storage)
             assert plans.pack_defines(problem) in plans.PACK_SOURCE.instantiations(storage)

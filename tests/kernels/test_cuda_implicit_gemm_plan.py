@@ -47,12 +47,12 @@ def test_shared_memory_by_hand() -> None:
     fma = next(tile for tile in plans.FMA.tiles if (tile.bm, tile.bn, tile.bk, tile.stages) == (32, 32, 32, 4))
     pointwise, wide = ConvProblem.parse("14-1-1-64-64"), ConvProblem.parse("14-1-3-64-64")
     stages = 4 * (32 * 36 + 32 * 32) * 4
-    assert plans.shared_bytes(fma, pointwise, Loading.RUNS, 1) == stages
-    assert plans.shared_bytes(fma, pointwise, Loading.RUNS, 3) == stages + 3 * 11 * 32 * 4
-    assert plans.shared_bytes(fma, wide, Loading.TAPS, 1) == stages + 16 * (9 + 32)
+    assert plans.shared_bytes(fma, 1, pointwise) == stages
+    assert plans.shared_bytes(fma, 3, pointwise) == stages + 3 * 11 * 32 * 4
+    assert plans.shared_bytes(fma, 1, wide) == stages + 16 * (9 + 32)
     half = next(tile for tile in plans.HALF.tiles if (tile.bm, tile.bn) == (32, 32))
     gathered = ConvProblem.parse("14-1-3-64-64", dtype="float16")
-    assert plans.shared_bytes(half, gathered, Loading.TAPS, 1) == 3 * (32 + 32) * 72 * 2 + 4 * (9 + 64)
+    assert plans.shared_bytes(half, 1, gathered) == 3 * (32 + 32) * 72 * 2 + 4 * (9 + 64)
 
 
 def test_a_single_image_is_split_over_a_cluster_and_a_large_batch_is_not() -> None:
@@ -73,12 +73,12 @@ def test_a_large_problem_takes_a_larger_tile_than_a_small_one(dtype: DType) -> N
 @given(problem=problems, device=st.sampled_from((H200, A100)))
 def test_a_cut_covers_the_outputs_fits_and_leaves_no_block_without_work(problem: ConvProblem, device: Device) -> None:
     cut = plans.plan_cut(problem, device)
-    tile, loading = cut.tile, plans.loading_for(problem)
+    tile = cut.tile
     assert tile in plans.menu_for(problem.dtype).tiles
     assert 1 <= cut.cluster <= min(8, ceil(problem.gemm_k / tile.bk))
     assert device is H200 or cut.cluster == 1
     assert plans.blocks_for(cut, problem) * tile.bm * tile.bn >= cut.cluster * problem.k * problem.gemm_m
-    assert plans.shared_bytes(tile, problem, loading, cut.cluster) <= MOST_SHARED_BYTES
+    assert plans.shared_bytes(tile, cut.cluster, problem) <= MOST_SHARED_BYTES
 
 
 @settings(deadline=None)

@@ -8,12 +8,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels.cuda.implicit_gemm_tensor import cut as plans
 from conv_advisor.kernels.cuda.implicit_gemm_tensor import plan as choice
 from conv_advisor.kernels.cuda.implicit_gemm_tensor.cut import Cut, Loading, Tile
 from conv_advisor.kernels.cuda.parts.source import path_of
 
+H200 = Device(id="nvidia-h200", name="NVIDIA H200", kind="cuda", capability="9.0", processors=132)
 SMALL = Tile(32, 32, 64, 8, 1, 1, 4, 3, 3)
 
 problems = st.builds(
@@ -96,11 +98,10 @@ def test_every_tap_of_every_pixel_of_a_tile_lies_at_its_place_in_the_window(prob
 @settings(deadline=None, max_examples=50)
 @given(problem=problems)
 def test_the_magic_numbers_divide(problem: ConvProblem) -> None:
-    for tile in choice.menu_for(problem.dtype).tiles:
-        cut = Cut(tile, 1)
-        if not plans.is_possible(cut, problem):
+    for cut in choice.cuts_for(problem, H200):
+        if cut.cluster > 1:
             continue
-        z = fields(cut, problem)
+        tile, z = cut.tile, fields(cut, problem)
         for count, magic, divisor, bits in (
             (tile.threads, z["chunks_magic20"], z["chunks"], 20),
             (z["stage_k"], z["taps_magic20"], z["taps"], 20),
@@ -115,8 +116,10 @@ def test_the_magic_numbers_divide(problem: ConvProblem) -> None:
 
 
 def test_what_the_kernel_cannot_do_is_refused() -> None:
-    assert not plans.is_possible(Cut(SMALL, 2), ConvProblem.parse("14-1-1-64-64"))
-    assert not plans.is_possible(Cut(SMALL, 1), ConvProblem(65536, 8, 1, 1, 8, 1, 1))
+    one_stage = [cut for cut in choice.cuts_for(ConvProblem.parse("14-1-1-64-64"), H200) if cut.tile.bk == 64]
+    assert {cut.cluster for cut in one_stage} == {1}
+    assert choice.cuts_for(ConvProblem(65535, 8, 1, 1, 8, 1, 1), H200)
+    assert choice.cuts_for(ConvProblem(65536, 8, 1, 1, 8, 1, 1), H200) == []
     far = ConvProblem(1, 8, 60, 60, 8, 3, 3, pad_h=25, pad_w=25, dilation_h=25, dilation_w=25)
     assert plans.window_of(far, 32) is None
-    assert not plans.is_possible(Cut(SMALL, 1), far)
+    assert all(cut.tile.bn < 32 for cut in choice.cuts_for(far, H200))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType
+from conv_advisor.kernels.cuda.parts.multiprocessor import HOPPER_BLOCK_BYTES
 from conv_advisor.kernels.cuda.parts.source import STORAGES
 from conv_advisor.kernels.cuda.pointwise import plan as plans
 from conv_advisor.kernels.cuda.pointwise.plan import Loading
@@ -43,9 +44,9 @@ def test_x_is_copied_as_wide_as_its_alignment_allows(layer: str, dtype: str, bp:
 
 
 def test_a_tile_has_parts_of_as_many_images_as_it_can_touch() -> None:
-    assert plans.segments_for(ConvProblem.parse("7-8-1-64-64", dtype="float16"), 128) == 4
-    assert plans.segments_for(ConvProblem.parse("27-8-1-64-64", dtype="float16"), 128) == 2
-    assert plans.segments_for(ConvProblem.parse("3-8-1-64-64", dtype="float16"), 128) == 0
+    assert plans.segments_of(ConvProblem.parse("7-8-1-64-64", dtype="float16"), 128) == 4
+    assert plans.segments_of(ConvProblem.parse("27-8-1-64-64", dtype="float16"), 128) == 2
+    assert plans.segments_of(ConvProblem.parse("3-8-1-64-64", dtype="float16"), 128) == 0
 
 
 def test_shared_memory_by_hand() -> None:
@@ -77,7 +78,7 @@ def test_a_cut_covers_the_outputs_fits_and_leaves_no_block_without_work(problem:
     filters, pixels = plans.tiles_of(tile, problem)
     assert filters * tile.bn >= problem.k
     assert pixels * tile.bp >= problem.n * problem.h * problem.w
-    assert plans.shared_bytes(tile, problem) <= plans.MOST_SHARED_BYTES
+    assert plans.shared_bytes(tile, problem) <= HOPPER_BLOCK_BYTES
     assert cut.cluster <= max(1, ceil(problem.c * problem.dtype.itemsize_bytes / plans.ROW_BYTES))
     assert grid % (filters * cut.cluster) == 0
     walked = grid // (filters * cut.cluster)
@@ -97,7 +98,7 @@ def test_few_filters_of_many_channels_have_a_cut(layer: str) -> None:
     """The narrowest float32 tiles keep the whole weight of their filters, which is too much here."""
     problem = ConvProblem.parse(layer)
     assert plans.cuts_for(problem, H200)
-    assert plans.shared_bytes(plans.plan_cut(problem, H200).tile, problem) <= plans.MOST_SHARED_BYTES
+    assert plans.shared_bytes(plans.plan_cut(problem, H200).tile, problem) <= HOPPER_BLOCK_BYTES
 
 
 @settings(deadline=None)

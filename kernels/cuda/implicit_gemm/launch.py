@@ -25,7 +25,7 @@ def launch(problem: ConvProblem, _device: Device, cut: plans.Cut) -> Launch:
     tile, loading = cut.tile, plans.loading_for(problem)
     kernel = load_kernel(plans.SOURCE, "implicit_gemm", problem.dtype, **tile.defines, LOADING=int(loading))
     grid = (plans.blocks_for(cut, problem), 1, 1)
-    shared_bytes = plans.shared_bytes(tile, problem, loading, cut.cluster)
+    shared_bytes = int(plans.shared_bytes(tile, cut.cluster, problem))
     shape = [int(size) for size in shape_arguments(problem)]
     start = prepare_start(kernel, grid, tile.threads, shared_bytes, shape, cluster=cut.cluster)
     return Launch(lambda x, weight, y: start(x.data.ptr, weight.data.ptr, y.data.ptr))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from math import ceil
 from typing import Any, Final
 
 import numpy as np
 
 from conv_advisor.data.measurement import Device
-from conv_advisor.data.problem import ConvProblem, DType
+from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
+from conv_advisor.kernels.cuda.parts.multiprocessor import RESERVED_BYTES, has_clusters, shared_memory_of
+from conv_advisor.kernels.cuda.parts.offers import Offer, cheapest, possible
+from conv_advisor.kernels.cuda.parts.shapes import Array, Problems, Shapes, is_dense, is_pointwise
 from conv_advisor.kernels.cuda.parts.source import Defines, Source
 
 MOST_TAPS: Final = 1024
@@ -190,97 +193,109 @@ def definitions(dtype: DType) -> tuple[Defines, ...]:
 SOURCE: Final = Source("implicit_gemm", definitions)
 
 
+def loadings(problems: Problems) -> Any:
+    """The widest copies, by the numbers of `Loading`, that the alignment of the pixels allows."""
+    item, plane = problems.dtype.itemsize_bytes, problems.p * problems.q
+    has_runs = is_dense(problems) & (plane * item % 16 == 0)
+    has_points = (is_pointwise(problems) & (item == 4)) | (is_dense(problems) & (plane % 2 == 0))
+    return np.where(has_runs, int(Loading.RUNS), np.where(has_points, int(Loading.POINTS), int(Loading.TAPS)))
+
+
 def loading_for(problem: ConvProblem) -> Loading:
-    """The widest copies that the alignment of the pixels allows."""
-    is_pointwise = problem.r == problem.s == 1 and problem.pad_h == problem.pad_w == 0
-    is_dense = is_pointwise and problem.stride_h == problem.stride_w == 1
-    item, plane = problem.dtype.itemsize_bytes, problem.p * problem.q
-    if is_dense and plane * item % 16 == 0:
-        return Loading.RUNS
-    if (is_pointwise and item == 4) or (is_dense and plane % 2 == 0):
-        return Loading.POINTS
-    return Loading.TAPS
+    """`loadings` of one problem."""
+    return Loading(int(loadings(problem)))
 
 
-def most_taps(problem: ConvProblem) -> int:
+def most_taps(problems: Problems) -> int:
     """Taps that a filter may have."""
-    return MOST_TAPS if problem.dtype.itemsize_bytes == 4 else MOST_GATHERED_TAPS
+    return MOST_TAPS if problems.dtype.itemsize_bytes == 4 else MOST_GATHERED_TAPS
 
 
-def shared_bytes(tile: Tile, problem: ConvProblem, loading: Loading, cluster: int) -> int:
+def shared_bytes(tile: Tile, cluster: Any, problems: Problems) -> Any:
     """Shared memory of a block: stages or sums, received slices, table of taps, as the .cu lays them out."""
-    return int(shared_bytes_with(tile, problem.dtype, problem.r * problem.s, loading, cluster))
-
-
-def shared_bytes_with(tile: Tile, dtype: DType, taps: Any, loading: Loading, cluster: int) -> Any:
-    """The same for the taps of one problem, or an array of them."""
-    item = dtype.itemsize_bytes
+    item, loading = problems.dtype.itemsize_bytes, loadings(problems)
     vector = 16 // item
-    is_gather = loading is Loading.TAPS and item == 2
+    has_table = loading == Loading.TAPS
+    is_gather = has_table & (item == 2)
     pad = 8 if tile.is_tensor else 0
-    x_elements = tile.bn * (tile.bk + vector) if is_gather else tile.bk * (tile.bn + pad)
+    x_elements = np.where(is_gather, tile.bn * (tile.bk + vector), tile.bk * (tile.bn + pad))
     stage = (tile.bm * (tile.bk + vector) + x_elements) * item
     sums = 4 * tile.parts * tile.bm * (tile.bn + pad)
-    received = 4 * cluster * ceil(tile.bm / cluster) * tile.bn if cluster > 1 else 0
-    table = (4 if is_gather else 16) * (taps + tile.bk) if loading is Loading.TAPS else 0
-    return max(tile.stages * stage, sums) + received + table
+    received = np.where(np.greater(cluster, 1), 4 * cluster * ceil_div(tile.bm, cluster) * tile.bn, 0)
+    table = np.where(has_table, np.where(is_gather, 4, 16) * (problems.r * problems.s + tile.bk), 0)
+    return np.maximum(tile.stages * stage, sums) + received + table
 
 
 def blocks_for(cut: Cut, problem: ConvProblem) -> int:
     """The grid."""
-    return ceil(problem.k / cut.tile.bm) * ceil(problem.gemm_m / cut.tile.bn) * cut.cluster
+    return int(_tiles(cut.tile, problem) * cut.cluster)
+
+
+def _tiles(tile: Tile, problems: Problems) -> Any:
+    return ceil_div(problems.k, tile.bm) * ceil_div(problems.n * problems.p * problems.q, tile.bn)
 
 
 def expected_us(cut: Cut, problem: ConvProblem, device: Device) -> float:
     """A model of the time of a launch, good for choosing among cuts; see `expect`."""
-    loading, taps = loading_for(problem), problem.r * problem.s
-    return float(expect(cut, problem.dtype, loading, taps, problem.gemm_k, blocks_for(cut, problem), device))
+    return float(expect(cut.tile, cut.cluster, problem, device))
 
 
-def expect(cut: Cut, dtype: DType, loading: Loading, taps: Any, gemm_k: Any, blocks: Any, device: Device) -> Any:
-    """Time of a launch of so many blocks in us, of one problem or of arrays of them.
+def expect(tile: Tile, cluster: Any, problems: Problems, device: Device) -> Any:
+    """Time of a launch in us, with clusters of so many blocks, one number or an array.
 
     Blocks come to a multiprocessor in waves of as many as fit. A stage of a wave takes its latency, or the time in
     which the multiprocessor multiplies the stages of all its blocks, whichever is longer.
     """
-    tile, menu = cut.tile, menu_for(dtype)
-    fitting = shared_memory_of(device) // (shared_bytes_with(tile, dtype, taps, loading, cut.cluster) + 1024)
+    menu, loading = menu_for(problems.dtype), loadings(problems)
+    fitting = shared_memory_of(device) // (shared_bytes(tile, cluster, problems) + RESERVED_BYTES)
     resident = np.maximum(1, np.minimum(tile.blocks, fitting))
-    stages = ceil_div(ceil_div(gemm_k, tile.bk), cut.cluster)
-    latency = tile.latency_us * (1.0, *menu.latency_factors)[loading]
-    busy = tile.busy_us * (1.0, *menu.busy_factors)[loading]
+    stages = ceil_div(stages_of(tile, problems), cluster)
+    latency = tile.latency_us * np.array((1.0, *menu.latency_factors))[loading]
+    busy = tile.busy_us * np.array((1.0, *menu.busy_factors))[loading]
 
     def wave_us(blocks: Any) -> Any:
         outputs = blocks * tile.bm * tile.bn / 1024
         return stages * np.maximum(latency, blocks * busy) + menu.wave_us + outputs * menu.output_us
 
-    waves, rest = np.divmod(ceil_div(blocks, device.processors), resident)
-    cluster_us = menu.cluster_us + menu.rank_us * cut.cluster if cut.cluster > 1 else 0.0
+    waves, rest = np.divmod(ceil_div(_tiles(tile, problems) * cluster, device.processors), resident)
+    cluster_us = np.where(np.greater(cluster, 1), menu.cluster_us + menu.rank_us * cluster, 0.0)
     return menu.launch_us + waves * wave_us(resident) + np.where(rest, wave_us(rest), 0.0) + cluster_us
 
 
-def shared_memory_of(device: Device) -> int:
-    """Bytes of a multiprocessor (CUDA C++ Programming Guide, technical specifications by compute capability)."""
-    return 1024 * {"8.0": 164, "8.7": 164, "9.0": 228, "10.0": 228, "10.3": 228, "11.0": 228}.get(
-        device.capability, 100
-    )
+def stages_of(tile: Tile, problems: Problems) -> Any:
+    """Stages of all gemm_k, of layers of one group."""
+    return ceil_div(problems.c * problems.r * problems.s, tile.bk)
 
 
-def has_clusters(device: Device) -> bool:
-    """Whether blocks can reach each other's shared memory: from compute capability 9.0 on."""
-    return int((device.capability or "0").split(".")[0]) >= 9
+def offers(problems: Shapes, device: Device) -> Iterator[Offer]:
+    """Every cut that the device can run; no block of a cluster is left without a stage.
+
+    Parameters
+    ----------
+    problems : Shapes
+        Of layers that ``cuda.implicit_gemm`` computes.
+    device : Device
+    """
+    clusters = np.arange(1, LARGEST_CLUSTER + 1 if has_clusters(device) else 2)[:, None]
+    for tile in menu_for(problems.dtype).tiles:
+        us = np.where(clusters <= stages_of(tile, problems), expect(tile, clusters, problems, device), np.inf)
+        cuts = tuple(Cut(tile, cluster) for cluster in clusters[:, 0].tolist())
+        yield Offer(cuts, tile.bm * tile.bn, us, _tiles(tile, problems) * clusters)
+
+
+def computes(problems: Shapes, _device: Device) -> Array:
+    """For which of many problems the rule of ``cuda.implicit_gemm`` says nothing."""
+    taps = problems.r * problems.s
+    computed: Array = (problems.groups == 1) & (taps <= most_taps(problems)) & (problems.layout is Layout.NCHW)
+    return computed
 
 
 def cuts_for(problem: ConvProblem, device: Device) -> list[Cut]:
-    """Those that the device can run; no block of a cluster is left without a stage."""
-    return [
-        Cut(tile, cluster)
-        for tile in menu_for(problem.dtype).tiles
-        for cluster in range(1, LARGEST_CLUSTER + 1 if has_clusters(device) else 2)
-        if cluster <= ceil(problem.gemm_k / tile.bk)
-    ]
+    """Those that `offers` has for one problem."""
+    return possible(offers(Shapes.of(problem), device))
 
 
 def plan_cut(problem: ConvProblem, device: Device) -> Cut:
     """The cut that the model expects to be fastest."""
-    return min(cuts_for(problem, device), key=lambda cut: expected_us(cut, problem, device))
+    cut: Cut = cheapest(offers(Shapes.of(problem), device))
+    return cut

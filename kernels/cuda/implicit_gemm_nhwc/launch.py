@@ -9,6 +9,7 @@ from conv_advisor.data.problem import ConvProblem, Layout
 from conv_advisor.kernels.cuda.compile import load_kernel, shape_arguments
 from conv_advisor.kernels.cuda.implicit_gemm_nhwc import plan as plans
 from conv_advisor.kernels.cuda.parts.launching import Start, prepare_start
+from conv_advisor.kernels.cuda.parts.shapes import is_pointwise
 from conv_advisor.kernels.scratch import Scratch
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Launch
 
@@ -63,9 +64,9 @@ def _packing(problem: ConvProblem, images: int, *, has_weight: bool) -> Start:
 
 
 def _multiplication(problem: ConvProblem, images: int, cut: plans.Cut, *, overlaps: bool) -> Start:
-    defines = cut.tile.defines(problem.layout, is_pointwise=plans.is_pointwise(problem))
+    defines = cut.tile.defines(problem.layout, is_pointwise=bool(is_pointwise(problem)))
     kernel = load_kernel(plans.SOURCE, "implicit_gemm_nhwc", problem.dtype, **defines)
-    shared_bytes = cut.tile.shared_bytes(problem.layout, cut.cluster)
+    shared_bytes = int(cut.tile.shared_bytes(problem.layout, cut.cluster))
     shape = [int(size) for size in shape_arguments(problem, images)]
     shape[_CHANNELS] = plans.packed_channels(problem)
     shape += [*plans.division(problem.p * problem.q), *plans.division(problem.q)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import ceil
 from typing import Any, Final
@@ -12,6 +13,9 @@ from conv_advisor.data.errors import WorkspaceExceeded
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import MAX_ELEMENTS, ConvProblem, DType, Layout
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
+from conv_advisor.kernels.cuda.parts.multiprocessor import HOPPER_BLOCK_BYTES, HOPPER_SHARED_BYTES, RESERVED_BYTES
+from conv_advisor.kernels.cuda.parts.offers import Offer, cheapest, possible
+from conv_advisor.kernels.cuda.parts.shapes import Array, Problems, Shapes, is_pointwise
 from conv_advisor.kernels.cuda.parts.source import Defines, Source
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES
 
@@ -21,11 +25,6 @@ RUN_BYTES: Final = 16
 """That one copy takes: channels are padded to whole runs."""
 ALIGNMENT: Final = 1024
 """Of the stages in shared memory, for the swizzle of wgmma."""
-MOST_SHARED_BYTES: Final = 227 * 1024
-"""Of a block, on compute capability 9.0."""
-PROCESSOR_SHARED_BYTES: Final = 228 * 1024
-RESERVED_BYTES: Final = 1024
-"""That the system takes for every block."""
 GROUP_PROCESSORS: Final = 16
 """Multiprocessors of a group (GPC); some have two more: two of the eight of an H200 by their number."""
 LARGEST_CLUSTER: Final = 8
@@ -96,12 +95,12 @@ class Tile:
             "IS_POINTWISE": int(is_pointwise),
         }
 
-    def shared_bytes(self, layout: Layout, cluster: int) -> int:
+    def shared_bytes(self, layout: Layout, cluster: Any) -> Any:
         """Of a block: stages or sums, then what other blocks of its cluster push, as the .cu lays them out."""
         outer, inner = (self.bp, self.bf) if layout is Layout.NHWC else (self.bf, self.bp)
         is_turned = (layout is Layout.NHWC) != self.is_pixels_m
         sums = 4 * self.parts * outer * (inner + (4 if is_turned else 8))
-        received = 4 * cluster * ceil(outer / cluster) * inner if cluster > 1 else 0
+        received = np.where(np.greater(cluster, 1), 4 * cluster * ceil_div(outer, cluster) * inner, 0)
         return ALIGNMENT + max(self.stages * (self.bf + self.bp) * ROW_BYTES, sums) + received
 
 
@@ -217,36 +216,31 @@ def run_elements(dtype: DType) -> int:
     return RUN_BYTES // dtype.itemsize_bytes
 
 
-def packed_channels(problem: ConvProblem) -> int:
+def packed_channels(problems: Problems) -> Any:
     """Channels of the packed copies: whole runs."""
-    run = run_elements(problem.dtype)
-    return -(-problem.c // run) * run
+    run = run_elements(problems.dtype)
+    return ceil_div(problems.c, run) * run
 
 
-def is_packed(problem: ConvProblem) -> bool:
+def is_packed(problems: Problems) -> Any:
     """Whether x and weight are copied before they are multiplied: always from nchw, else to pad the channels."""
-    return problem.layout is Layout.NCHW or problem.c % run_elements(problem.dtype) != 0
+    return (problems.c % run_elements(problems.dtype) > 0) | (problems.layout is Layout.NCHW)
 
 
-def is_pointwise(problem: ConvProblem) -> bool:
-    """Whether a filter has one tap, which lies inside every image."""
-    return problem.r == problem.s == 1 and problem.pad_h == problem.pad_w == 0
-
-
-def weight_bytes(problem: ConvProblem) -> int:
+def weight_bytes(problems: Problems) -> Any:
     """Of the packed filters, padded so that x begins aligned."""
-    elements = problem.k * problem.r * problem.s * packed_channels(problem)
-    return -(-elements * problem.dtype.itemsize_bytes // PACKED_ALIGNMENT) * PACKED_ALIGNMENT
+    elements = problems.k * problems.r * problems.s * packed_channels(problems)
+    return ceil_div(elements * problems.dtype.itemsize_bytes, PACKED_ALIGNMENT) * PACKED_ALIGNMENT
 
 
-def image_bytes(problem: ConvProblem) -> int:
+def image_bytes(problems: Problems) -> Any:
     """Of a packed image."""
-    return problem.h * problem.w * packed_channels(problem) * problem.dtype.itemsize_bytes
+    return problems.h * problems.w * packed_channels(problems) * problems.dtype.itemsize_bytes
 
 
 def least_workspace_bytes(problem: ConvProblem) -> int:
     """Of the packed copies, of one image at a time."""
-    return weight_bytes(problem) + image_bytes(problem) if is_packed(problem) else 0
+    return int(weight_bytes(problem) + image_bytes(problem)) if is_packed(problem) else 0
 
 
 def images_at_a_time(problem: ConvProblem, limit_bytes: int) -> int:
@@ -259,31 +253,46 @@ def images_at_a_time(problem: ConvProblem, limit_bytes: int) -> int:
     """
     if not is_packed(problem):
         return problem.n
-    limit_bytes = min(limit_bytes, MAX_ELEMENTS * problem.dtype.itemsize_bytes)
+    limit_bytes = _packed_limit(problem, limit_bytes)
     if (least_bytes := least_workspace_bytes(problem)) > limit_bytes:
         raise WorkspaceExceeded(least_bytes, limit_bytes)
-    fixed, each = weight_bytes(problem), image_bytes(problem)
-    fitting = min(problem.n, (limit_bytes - fixed) // each)
-    # Equal chunks: fewer images at a time than would fit, but no small rest.
-    return ceil(problem.n / ceil(problem.n / fitting))
+    return int(_equal_chunks(problem, (limit_bytes - weight_bytes(problem)) // image_bytes(problem)))
+
+
+def _packed_limit(problems: Problems, limit_bytes: int) -> int:
+    """Of the packed copies, whose elements the kernels count by 32-bit integers."""
+    return min(limit_bytes, MAX_ELEMENTS * problems.dtype.itemsize_bytes)
+
+
+def _equal_chunks(problems: Problems, fitting: Any) -> Any:
+    """Fewer images at a time than would fit, but no small rest."""
+    return ceil_div(problems.n, ceil_div(problems.n, fitting))
+
+
+def images_of(problems: Shapes) -> Array:
+    """`images_at_a_time` of many problems under the default limit; 0 where not even one fits."""
+    limit_bytes = _packed_limit(problems, DEFAULT_WORKSPACE_LIMIT_BYTES)
+    fitting = (limit_bytes - weight_bytes(problems)) // image_bytes(problems)
+    chunks = np.where(fitting > 0, _equal_chunks(problems, np.maximum(fitting, 1)), 0)
+    return np.where(is_packed(problems), chunks, problems.n)
 
 
 def workspace_bytes(problem: ConvProblem, limit_bytes: int) -> int:
     """Of the packed copies."""
     if not is_packed(problem):
         return 0
-    return weight_bytes(problem) + images_at_a_time(problem, limit_bytes) * image_bytes(problem)
+    return int(weight_bytes(problem) + images_at_a_time(problem, limit_bytes) * image_bytes(problem))
 
 
 def pack_runs(problem: ConvProblem) -> int:
     """Runs of channels in a tile: no more than there are, so that no thread is without."""
     runs = packed_channels(problem) // run_elements(problem.dtype)
-    return next((each for each in PACK_RUNS if each >= runs), PACK_RUNS[-1])
+    return next((count for count in PACK_RUNS if count >= runs), PACK_RUNS[-1])
 
 
 def pack_tiles(problem: ConvProblem, positions: int) -> int:
     """Blocks that pack so many positions of all channels."""
-    runs = packed_channels(problem) // run_elements(problem.dtype)
+    runs: int = packed_channels(problem) // run_elements(problem.dtype)
     return ceil(positions * pack_runs(problem) / PACKED_AT_A_TIME) * ceil(runs / pack_runs(problem))
 
 
@@ -309,26 +318,27 @@ def division(divisor: int) -> tuple[int, int]:
     return -(-(1 << bits) // divisor), bits - 32
 
 
-def stages_of(problem: ConvProblem) -> int:
+def stages_of(problems: Problems) -> Any:
     """Stages of all gemm_k."""
-    return ceil(problem.r * problem.s * packed_channels(problem) * problem.dtype.itemsize_bytes / ROW_BYTES)
+    return ceil_div(problems.r * problems.s * packed_channels(problems) * problems.dtype.itemsize_bytes, ROW_BYTES)
 
 
 def blocks_for(cut: Cut, problem: ConvProblem, images: int) -> int:
     """The grid."""
-    pixels = images * problem.p * problem.q
-    return ceil(problem.k / cut.tile.bf) * ceil(pixels / cut.tile.bp) * cut.cluster
+    return int(_tiles(cut.tile, problem, images) * cut.cluster)
 
 
-def room_for(cluster: int, resident: int, processors: int) -> int:
+def _tiles(tile: Tile, problems: Problems, images: Any) -> Any:
+    return ceil_div(problems.k, tile.bf) * ceil_div(images * problems.p * problems.q, tile.bp)
+
+
+def room_for(cluster: Any, resident: Any, processors: int) -> Any:
     """Blocks that run at a time, so many a multiprocessor: a cluster lies within one group of multiprocessors."""
-    if cluster == 1:
-        return processors * resident
     groups, rest = divmod(processors, GROUP_PROCESSORS)
     larger = min(groups, rest // 2)
     clusters = (groups - larger) * (GROUP_PROCESSORS * resident // cluster)
     clusters += larger * ((GROUP_PROCESSORS + 2) * resident // cluster)
-    return max(1, clusters) * cluster
+    return np.where(np.greater(cluster, 1), np.maximum(1, clusters) * cluster, processors * resident)
 
 
 def expected_us(cut: Cut, problem: ConvProblem, device: Device, images: int | None = None) -> float:
@@ -337,22 +347,19 @@ def expected_us(cut: Cut, problem: ConvProblem, device: Device, images: int | No
     Of so many images at a time, or as many as the default limit allows.
     """
     images = images or images_at_a_time(problem, DEFAULT_WORKSPACE_LIMIT_BYTES)
-    blocks = blocks_for(cut, problem, images)
-    return float(
-        expect(cut, menu_for(problem.dtype), problem.layout, is_pointwise(problem), stages_of(problem), blocks, device)
-    )
+    return float(expect(cut.tile, cut.cluster, problem, images, device))
 
 
-def expect(cut: Cut, menu: Menu, layout: Layout, has_one_tap: Any, all_stages: Any, blocks: Any, device: Device) -> Any:
-    """Time of a launch of so many blocks in us, of one problem or of arrays of them.
+def expect(tile: Tile, cluster: Any, problems: Problems, images: Any, device: Device) -> Any:
+    """Time of the multiplication of so many images in us, with clusters of so many blocks, one number or an array.
 
     Blocks come to a multiprocessor in waves of as many as fit. A stage of a wave takes its latency, or the time in
     which the multiprocessor multiplies the stages of all its blocks, whichever is longer.
     """
-    tile = cut.tile
-    fitting = PROCESSOR_SHARED_BYTES // (tile.shared_bytes(layout, cut.cluster) + RESERVED_BYTES)
-    resident = max(1, min(tile.blocks, fitting))
-    stages = ceil_div(all_stages, cut.cluster)
+    menu, layout, has_one_tap = menu_for(problems.dtype), problems.layout, is_pointwise(problems)
+    fitting = HOPPER_SHARED_BYTES // (tile.shared_bytes(layout, cluster) + RESERVED_BYTES)
+    resident = np.maximum(1, np.minimum(tile.blocks, fitting))
+    stages = ceil_div(stages_of(problems), cluster)
     latency = tile.latency_us * np.where(has_one_tap, menu.pointwise[0], 1.0)
     busy = tile.busy_us * np.where(has_one_tap, menu.pointwise[1], 1.0)
     thousands = tile.bf * tile.bp / 1024
@@ -361,25 +368,56 @@ def expect(cut: Cut, menu: Menu, layout: Layout, has_one_tap: Any, all_stages: A
         return menu.wave_us + stages * np.maximum(latency, blocks * busy) + blocks * thousands * menu.output_us[layout]
 
     processors = device.processors or 1
-    waves, rest = np.divmod(blocks, room_for(cut.cluster, resident, processors))
+    waves, rest = np.divmod(_tiles(tile, problems, images) * cluster, room_for(cluster, resident, processors))
     rest = np.minimum(resident, ceil_div(rest, processors))
-    cluster_us = menu.cluster_us + menu.rank_us * cut.cluster + menu.push_us * thousands if cut.cluster > 1 else 0.0
+    sharing_us = menu.cluster_us + menu.rank_us * cluster + menu.push_us * thousands
+    cluster_us = np.where(np.greater(cluster, 1), sharing_us, 0.0)
     return menu.launch_us + waves * wave_us(resident) + np.where(rest, wave_us(rest), 0.0) + cluster_us
 
 
-def cuts_for(problem: ConvProblem, _device: Device) -> list[Cut]:
-    """Those that fit; no block of a cluster is left without a stage."""
-    return [
-        Cut(tile, cluster)
-        for tile in menu_for(problem.dtype).tiles
-        for cluster in range(1, LARGEST_CLUSTER + 1)
-        if cluster <= stages_of(problem) and tile.shared_bytes(problem.layout, cluster) <= MOST_SHARED_BYTES
-    ]
+def offers(problems: Shapes, device: Device, images: Any = None) -> Iterator[Offer]:
+    """Every cut that fits; no block of a cluster is left without a stage.
+
+    Parameters
+    ----------
+    problems : Shapes
+        Of layers that the kernel computes.
+    device : Device
+    images : int or int array, optional
+        That are multiplied at a time; as many as the default limit allows.
+    """
+    images = images_of(problems) if images is None else images
+    clusters = np.arange(1, LARGEST_CLUSTER + 1)[:, None]
+    for tile in menu_for(problems.dtype).tiles:
+        fits = tile.shared_bytes(problems.layout, clusters) <= HOPPER_BLOCK_BYTES
+        us = expect(tile, clusters, problems, images, device)
+        cuts = tuple(Cut(tile, cluster) for cluster in clusters[:, 0].tolist())
+        possible_us = np.where(fits & (clusters <= stages_of(problems)), us, np.inf)
+        yield Offer(cuts, tile.bf * tile.bp, possible_us, _tiles(tile, problems, images) * clusters)
+
+
+def computes(problems: Shapes, device: Device) -> Array:
+    """For which of many problems the rules of the variants say nothing, and the default limit allows an image."""
+    is_here = problems.dtype is not DType.FLOAT32 and device.capability == "9.0"
+    computed: Array = (problems.groups == 1) & (images_of(problems) > 0) & is_here
+    return computed
+
+
+def launches_of(problems: Shapes) -> Array:
+    """Multiplications one after the other, each of as many images as the default limit allows."""
+    launches: Array = ceil_div(problems.n, images_of(problems))
+    return launches
+
+
+def cuts_for(problem: ConvProblem, device: Device) -> list[Cut]:
+    """Those that `offers` has for one problem."""
+    return possible(offers(Shapes.of(problem), device, problem.n))
 
 
 def plan_cut(problem: ConvProblem, device: Device, images: int) -> Cut:
-    """The cut that the model expects to be fastest."""
-    return min(cuts_for(problem, device), key=lambda cut: expected_us(cut, problem, device, images))
+    """The cut that the model expects to be fastest for so many images at a time."""
+    cut: Cut = cheapest(offers(Shapes.of(problem), device, images))
+    return cut
 
 
 def definitions(dtype: DType) -> tuple[Defines, ...]:

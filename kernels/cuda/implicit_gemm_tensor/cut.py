@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
@@ -13,9 +12,9 @@ import numpy as np
 
 from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
+from conv_advisor.kernels.cuda.parts.multiprocessor import HOPPER_BLOCK_BYTES
+from conv_advisor.kernels.cuda.parts.shapes import Problems, is_dense
 
-MOST_BLOCK_BYTES: Final = 227 * 1024
-"""Shared memory that a block may ask for on the devices that have clusters."""
 MOST_IMAGES: Final = 65535
 """They are blocks in y."""
 LINES: Final = 6
@@ -124,12 +123,16 @@ def vector_of(problem: ConvProblem) -> int:
     return 16 // problem.dtype.itemsize_bytes
 
 
+def loadings(problems: Problems) -> Any:
+    """The widest copies, by the numbers of `Loading`, that the filter and the planes allow."""
+    has_runs = problems.h * problems.w % (16 // problems.dtype.itemsize_bytes) == 0
+    rows = np.where(has_runs, int(Loading.RUNS), int(Loading.ROWS))
+    return np.where(is_dense(problems), rows, int(Loading.WINDOWS))
+
+
 def loading_for(problem: ConvProblem) -> Loading:
-    """The widest copies that the filter and the planes allow."""
-    is_pointwise = problem.r == problem.s == 1 and problem.pad_h == problem.pad_w == 0
-    if not (is_pointwise and problem.stride_h == problem.stride_w == 1):
-        return Loading.WINDOWS
-    return Loading.RUNS if problem.h * problem.w % vector_of(problem) == 0 else Loading.ROWS
+    """`loadings` of one problem."""
+    return Loading(int(loadings(problem)))
 
 
 def unit_of(problem: ConvProblem) -> int:
@@ -137,9 +140,9 @@ def unit_of(problem: ConvProblem) -> int:
     return next(unit for unit in (8, 4, 2, 1) if unit <= vector_of(problem) and problem.w % unit == 0)
 
 
-def is_gathered(problem: ConvProblem) -> bool:
+def is_gathered(problems: Problems) -> Any:
     """Whether x is too narrow for asynchronous copies: two-byte elements in rows of an odd number."""
-    return unit_of(problem) * problem.dtype.itemsize_bytes == 2
+    return (problems.w % 2 == 1) & (problems.dtype.itemsize_bytes == 2)
 
 
 @cache
@@ -230,13 +233,12 @@ def _stage_elements(tile: Tile, dtype: DType, loading: Loading, taps: Any, pitch
 def body_floats(cut: Cut, problem: ConvProblem) -> int:
     """Of the stages that are in shared memory at a time, or the sums."""
     taps, pitch = problem.r * problem.s, channel_pitch(cut.tile, problem)
-    return int(_body_floats(cut, problem.dtype, loading_for(problem), taps, problem.c, pitch))
+    return int(_body_floats(cut.tile, cut.cluster, problem.dtype, loading_for(problem), taps, problem.c, pitch))
 
 
-def _body_floats(cut: Cut, dtype: DType, loading: Loading, taps: Any, c: Any, pitch: Any) -> Any:
-    tile = cut.tile
+def _body_floats(tile: Tile, cluster: Any, dtype: DType, loading: Loading, taps: Any, c: Any, pitch: Any) -> Any:
     all_stages = ceil_div(c, stage_channels(tile, loading))
-    stages = np.minimum(tile.stages, ceil_div(all_stages, cut.cluster))
+    stages = np.minimum(tile.stages, ceil_div(all_stages, cluster))
     floats = stages * _stage_elements(tile, dtype, loading, taps, pitch) * dtype.itemsize_bytes // 4
     return np.maximum(floats, tile.warps_k * tile.bm * (tile.bn + 8))
 
@@ -244,14 +246,14 @@ def _body_floats(cut: Cut, dtype: DType, loading: Loading, taps: Any, c: Any, pi
 def shared_bytes(cut: Cut, problem: ConvProblem) -> int:
     """Shared memory of a block: stages or sums, table of places, received sums, as the .cu lays them out."""
     taps, pitch = problem.r * problem.s, channel_pitch(cut.tile, problem)
-    return int(shared_bytes_with(cut, problem.dtype, loading_for(problem), taps, problem.c, pitch))
+    return int(shared_bytes_with(cut.tile, cut.cluster, problem.dtype, loading_for(problem), taps, problem.c, pitch))
 
 
-def shared_bytes_with(cut: Cut, dtype: DType, loading: Loading, taps: Any, c: Any, pitch: Any) -> Any:
-    """The same for the taps, depth and `channel_pitch` of one problem, or arrays of them."""
-    table = stage_k_with(cut.tile, dtype, loading, taps) if loading is Loading.WINDOWS else 0
-    received = cut.cluster * ceil(cut.tile.bm / cut.cluster) * cut.tile.bn if cut.cluster > 1 else 0
-    return 4 * (_body_floats(cut, dtype, loading, taps, c, pitch) + table + received)
+def shared_bytes_with(tile: Tile, cluster: Any, dtype: DType, loading: Loading, taps: Any, c: Any, pitch: Any) -> Any:
+    """The same for the taps, depth and `channel_pitch` of one problem, or arrays of them, and sizes of a cluster."""
+    table = stage_k_with(tile, dtype, loading, taps) if loading is Loading.WINDOWS else 0
+    received = np.where(np.greater(cluster, 1), cluster * ceil_div(tile.bm, cluster) * tile.bn, 0)
+    return 4 * (_body_floats(tile, cluster, dtype, loading, taps, c, pitch) + table + received)
 
 
 def tiles_n(tile: Tile, problem: ConvProblem) -> int:
@@ -310,22 +312,17 @@ def _magic(divisor: int, bits: int) -> int:
     return -(-(1 << bits) // divisor)
 
 
-def is_possible(cut: Cut, problem: ConvProblem) -> bool:
-    """Whether the kernel can be compiled and run with this cut for the problem; no block is left without a stage."""
-    loading = loading_for(problem)
-    if problem.n > MOST_IMAGES or (loading is Loading.WINDOWS and window_of(problem, cut.tile.bn) is None):
-        return False
-    pitch = channel_pitch(cut.tile, problem)
-    return bool(
-        is_possible_with(cut, problem.dtype, loading, problem.r, problem.s, problem.c, is_gathered(problem), pitch)
-    )
+def is_possible(
+    tile: Tile, cluster: Any, dtype: DType, loading: Loading, r: Any, s: Any, c: Any, gathers: Any, pitch: Any
+) -> Any:
+    """Whether the kernel can be compiled and run with this tile and cluster; no block is left without a stage.
 
-
-def is_possible_with(cut: Cut, dtype: DType, loading: Loading, r: Any, s: Any, c: Any, gathers: Any, pitch: Any) -> Any:
-    """The same of problems with a window and not too many images, by arrays of their sizes."""
-    tile, item, taps = cut.tile, dtype.itemsize_bytes, r * s
+    Of problems with a window and no more than `MOST_IMAGES`, by their sizes.
+    """
+    item, taps = dtype.itemsize_bytes, r * s
     stages = ceil_div(c, stage_channels(tile, loading))
-    possible = (cut.cluster <= stages) & (shared_bytes_with(cut, dtype, loading, taps, c, pitch) <= MOST_BLOCK_BYTES)
+    needed_bytes = shared_bytes_with(tile, cluster, dtype, loading, taps, c, pitch)
+    possible = (cluster <= stages) & (needed_bytes <= HOPPER_BLOCK_BYTES)
     if loading is Loading.WINDOWS:
         k = stage_k_with(tile, dtype, loading, taps)
         possible &= k // (16 // item) <= tile.threads
@@ -333,11 +330,3 @@ def is_possible_with(cut: Cut, dtype: DType, loading: Loading, r: Any, s: Any, c
         possible &= (tile.channels * taps % (32 // item) == 0) | (stages <= 1)
         possible &= np.logical_not(gathers) | (tile.channels % (tile.threads // 32) == 0)
     return possible
-
-
-def cuts(tiles: tuple[Tile, ...], problem: ConvProblem, largest_cluster: int) -> Iterator[Cut]:
-    """Every cut of these tiles that is possible."""
-    for tile in tiles:
-        for cluster in range(1, largest_cluster + 1):
-            if is_possible(Cut(tile, cluster), problem):
-                yield Cut(tile, cluster)

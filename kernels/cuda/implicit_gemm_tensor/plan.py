@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -9,23 +10,31 @@ import numpy as np
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType
-from conv_advisor.kernels.cuda.implicit_gemm import plan as plans
 from conv_advisor.kernels.cuda.implicit_gemm_tensor.cut import (
+    MOST_IMAGES,
     Cut,
     Loading,
     Tile,
-    cuts,
     grid_for,
     is_gathered,
+    is_possible,
     loading_for,
+    loadings,
+    run_pitch,
     shared_bytes,
+    shared_bytes_with,
+    stage_channels,
     stage_k,
+    stage_k_with,
     stages_of,
     tile_defines,
-    vector_of,
     window_of,
 )
+from conv_advisor.kernels.cuda.implicit_gemm_tensor.windows import Windows, windows_of
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
+from conv_advisor.kernels.cuda.parts.multiprocessor import RESERVED_BYTES, has_clusters, shared_memory_of
+from conv_advisor.kernels.cuda.parts.offers import Offer, cheapest, possible
+from conv_advisor.kernels.cuda.parts.shapes import Array, Shapes
 from conv_advisor.kernels.cuda.parts.source import Defines, Source
 
 LARGEST_CLUSTER: Final = 16
@@ -158,12 +167,6 @@ def menu_for(dtype: DType) -> Menu:
     return {DType.FLOAT32: SPLIT, DType.TF32: TF32}.get(dtype, HALF)
 
 
-def tiles_for(problem: ConvProblem) -> tuple[Tile, ...]:
-    """The tiles to choose from; one alone is compiled for rows of weight that are no whole vectors."""
-    tiles = menu_for(problem.dtype).tiles
-    return tiles if problem.gemm_k % vector_of(problem) == 0 else tiles[:1]
-
-
 @dataclass(frozen=True)
 class Work:
     """What a cut makes of one problem, or of arrays of them.
@@ -197,7 +200,7 @@ class Work:
 
 
 def work_of(cut: Cut, problem: ConvProblem, device: Device) -> Work:
-    """What a cut makes of a problem."""
+    """What a cut makes of one problem."""
     loading, (in_x, in_y, in_z) = loading_for(problem), grid_for(cut, problem)
     window = window_of(problem, cut.tile.bn) if loading is Loading.WINDOWS else None
     return Work(
@@ -208,13 +211,13 @@ def work_of(cut: Cut, problem: ConvProblem, device: Device) -> Work:
         stages_of(cut.tile, problem),
         window.positions if window else 0,
         in_x * in_y * in_z,
-        resident_blocks(cut, problem, device),
+        resident_blocks(cut.tile, shared_bytes(cut, problem), device),
     )
 
 
-def _stage_us(cut: Cut, work: Work) -> tuple[Any, Any]:
+def _stage_us(tile: Tile, work: Work) -> tuple[Any, Any]:
     """Latency of a stage, and for how long it keeps the multiprocessor busy."""
-    tile, menu, item = cut.tile, menu_for(work.dtype), work.dtype.itemsize_bytes
+    menu, item = menu_for(work.dtype), work.dtype.itemsize_bytes
     k, vector, warps = work.stage_k, 16 // item, tile.warps_m * tile.warps_n
     steps = k // (32 // item)
     rows, columns = tile.bm // tile.warps_m // 16, tile.bn // tile.warps_n // 8
@@ -233,44 +236,94 @@ def _stage_us(cut: Cut, work: Work) -> tuple[Any, Any]:
 
 def expected_us(cut: Cut, problem: ConvProblem, device: Device) -> float:
     """A model of the time of a launch, good for choosing among cuts; see `expect`."""
-    return float(expect(cut, work_of(cut, problem, device), device))
+    return float(expect(cut.tile, cut.cluster, work_of(cut, problem, device), device))
 
 
-def expect(cut: Cut, work: Work, device: Device) -> Any:
-    """Time of a launch in us.
+def expect(tile: Tile, cluster: Any, work: Work, device: Device) -> Any:
+    """Time of a launch in us, with clusters of so many blocks, one number or an array.
 
     Blocks come to a multiprocessor in waves of as many as fit. A stage of a wave takes its latency, or the time for
     which the stages of all its blocks keep the multiprocessor busy, whichever is longer.
     """
-    tile, menu = cut.tile, menu_for(work.dtype)
-    latency, busy = _stage_us(cut, work)
-    stages, outputs = ceil_div(work.stages, cut.cluster), tile.bm * tile.bn / 1024
+    menu, has_cluster = menu_for(work.dtype), np.greater(cluster, 1)
+    latency, busy = _stage_us(tile, work)
+    stages, outputs = ceil_div(work.stages, cluster), tile.bm * tile.bn / 1024
 
     def wave_us(blocks: Any) -> Any:
         return menu.wave + stages * np.maximum(latency, blocks * busy) + blocks * outputs * menu.output
 
-    places = work.resident * device.processors
-    if cut.cluster > 1:
-        groups = divmod(device.processors, CLUSTER_PROCESSORS)
-        sizes = (*[CLUSTER_PROCESSORS] * groups[0], groups[1])
-        fitting = sum(size * work.resident // cut.cluster * cut.cluster for size in sizes)
-        places = np.maximum(cut.cluster, fitting)
+    whole_groups, rest_of_group = divmod(device.processors, CLUSTER_PROCESSORS)
+    fitting = whole_groups * (CLUSTER_PROCESSORS * work.resident // cluster * cluster)
+    fitting = np.maximum(cluster, fitting + rest_of_group * work.resident // cluster * cluster)
+    places = np.where(has_cluster, fitting, work.resident * device.processors)
     waves, rest = np.divmod(work.blocks, places)
-    fixed = menu.launch + menu.window * (work.loading is Loading.WINDOWS)
-    if cut.cluster > 1:
-        fixed += menu.cluster + menu.rank * cut.cluster + menu.push * outputs
+    fixed: Any = menu.launch + menu.window * (work.loading is Loading.WINDOWS)
+    fixed += np.where(has_cluster, menu.cluster + menu.rank * cluster + menu.push * outputs, 0.0)
     last = np.where(rest, wave_us(ceil_div(rest * work.resident, places)), 0.0)
     return fixed + waves * wave_us(work.resident) + last
 
 
+def offers(problems: Shapes, device: Device) -> Iterator[Offer]:
+    """Every cut that the kernel can be compiled and run with; none without clusters, which only some devices have.
+
+    Parameters
+    ----------
+    problems : Shapes
+        Of layers that ``cuda.implicit_gemm`` computes.
+    device : Device
+    """
+    if not has_clusters(device):
+        return
+    loading = loadings(problems)
+    windows = {
+        tile.bn: windows_of(problems, tile.bn, loading == Loading.WINDOWS) for tile in menu_for(problems.dtype).tiles
+    }
+    has_vectors = problems.c * problems.r * problems.s % (16 // problems.dtype.itemsize_bytes) == 0
+    clusters = tuple(range(1, LARGEST_CLUSTER + 1))
+    for place, tile in enumerate(menu_for(problems.dtype).tiles):
+        is_runnable = (problems.n <= MOST_IMAGES) & (has_vectors | (place == 0)) & windows[tile.bn].is_found
+        us, blocks = np.full((len(clusters), len(problems)), np.inf), np.zeros((len(clusters), len(problems)), np.int64)
+        for way in Loading:
+            rows = np.flatnonzero(is_runnable & (loading == way))
+            if len(rows):
+                us[:, rows], blocks[:, rows] = _of_way(
+                    tile, way, problems.take(rows), windows[tile.bn].take(rows), device
+                )
+        yield Offer(tuple(Cut(tile, cluster) for cluster in clusters), tile.bm * tile.bn, us, blocks)
+
+
+def _of_way(tile: Tile, loading: Loading, problems: Shapes, windows: Windows, device: Device) -> tuple[Array, Array]:
+    """Times and grids with each size of a cluster, of problems whose x comes to shared memory in one way."""
+    dtype, taps, gathers = problems.dtype, problems.r * problems.s, is_gathered(problems)
+    is_window = loading is Loading.WINDOWS
+    pitch = windows.pitch if is_window else run_pitch(tile, dtype)
+    tiles = windows.tiles if is_window else ceil_div(problems.p * problems.q, tile.bn)
+    cluster = np.arange(1, LARGEST_CLUSTER + 1)[:, None]
+    blocks = cluster * tiles * problems.n * ceil_div(problems.k, tile.bm)
+    needed_bytes = shared_bytes_with(tile, cluster, dtype, loading, taps, problems.c, pitch)
+    work = Work(
+        dtype,
+        loading,
+        gathers,
+        stage_k_with(tile, dtype, loading, taps),
+        ceil_div(problems.c, stage_channels(tile, loading)),
+        windows.positions,
+        blocks,
+        resident_blocks(tile, needed_bytes, device),
+    )
+    possible = is_possible(tile, cluster, dtype, loading, problems.r, problems.s, problems.c, gathers, pitch)
+    return np.where(possible, expect(tile, cluster, work, device), np.inf), blocks
+
+
 def cuts_for(problem: ConvProblem, device: Device) -> list[Cut]:
-    """Those that the device can run; none where the kernel cannot: only devices with clusters do."""
-    return list(cuts(tiles_for(problem), problem, LARGEST_CLUSTER)) if plans.has_clusters(device) else []
+    """Those that `offers` has for one problem; none where the kernel cannot run."""
+    return possible(offers(Shapes.of(problem), device))
 
 
 def plan_cut(problem: ConvProblem, device: Device) -> Cut | None:
     """The cut that the model expects to be fastest; None where the kernel cannot run."""
-    return min(cuts_for(problem, device), key=lambda cut: expected_us(cut, problem, device), default=None)
+    cut: Cut | None = cheapest(offers(Shapes.of(problem), device))
+    return cut
 
 
 def definitions(dtype: DType) -> tuple[Defines, ...]:
@@ -293,12 +346,7 @@ def definitions(dtype: DType) -> tuple[Defines, ...]:
 SOURCE: Final = Source("implicit_gemm_tensor", definitions)
 
 
-def resident_blocks(cut: Cut, problem: ConvProblem, device: Device) -> int:
-    """Blocks that a multiprocessor holds."""
-    return int(resident_with(cut, shared_bytes(cut, problem), device))
-
-
-def resident_with(cut: Cut, needed_bytes: Any, device: Device) -> Any:
-    """The same for the shared memory that a block needs, one or an array."""
-    fitting = plans.shared_memory_of(device) // (needed_bytes + 1024)
-    return np.maximum(1, np.minimum(cut.tile.blocks, fitting))
+def resident_blocks(tile: Tile, needed_bytes: Any, device: Device) -> Any:
+    """Blocks that a multiprocessor holds, of so much shared memory each: one number or an array."""
+    fitting = shared_memory_of(device) // (needed_bytes + RESERVED_BYTES)
+    return np.maximum(1, np.minimum(tile.blocks, fitting))

@@ -19,7 +19,7 @@ def launch(problem: ConvProblem, device: Device, cut: plans.Cut) -> Launch:
     """One launch with this tile and cluster."""
     tile = cut.tile
     kernel = load_kernel(plans.SOURCE, "pointwise", problem.dtype, **plans.defines_for(tile, problem))
-    blocks, shared_bytes = plans.blocks_for(cut, problem, device.processors), plans.shared_bytes(tile, problem)
+    blocks, shared_bytes = plans.blocks_for(cut, problem, device.processors), int(plans.shared_bytes(tile, problem))
     shape = [int(size) for size in shape_arguments(problem)]
     start = prepare_start(kernel, (blocks, 1, 1), tile.threads, shared_bytes, shape, cluster=cut.cluster)
     return Launch(lambda x, weight, y: start(x.data.ptr, weight.data.ptr, y.data.ptr))

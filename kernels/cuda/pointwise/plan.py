@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from math import ceil
 from typing import Any, Final
 
 import numpy as np
 
 from conv_advisor.data.measurement import Device
-from conv_advisor.data.problem import ConvProblem, DType
+from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
+from conv_advisor.kernels.cuda.parts.multiprocessor import HOPPER_BLOCK_BYTES, HOPPER_SHARED_BYTES, RESERVED_BYTES
+from conv_advisor.kernels.cuda.parts.offers import Offer, cheapest, possible
+from conv_advisor.kernels.cuda.parts.shapes import Array, Problems, Shapes, is_dense
 from conv_advisor.kernels.cuda.parts.source import Defines, Source
 
-MOST_SHARED_BYTES: Final = 227 * 1024
-"""What a block may have of a Hopper multiprocessor's shared memory."""
-PROCESSOR_SHARED_BYTES: Final = 228 * 1024
-"""Of a multiprocessor, of which each block takes 1 KB more than it asks for."""
 SEGMENTS: Final = {4: (2,), 2: (2, 4)}
 """Images that the pixels of a tile may belong to where x comes in CHUNKS, for each size of an element.
 
@@ -224,34 +223,41 @@ def menu_for(dtype: DType) -> Menu:
     return {DType.FLOAT32: SPLIT_TF32, DType.TF32: TF32}.get(dtype, HALF)
 
 
-def segments_for(problem: ConvProblem, bp: int) -> int:
+def segments_of(problems: Problems, bp: int) -> Any:
     """Images that the pixels of a tile may belong to, as the source provides for them; 0 where they are too many."""
-    item = problem.dtype.itemsize_bytes
-    needed = ceil((bp - 1) / (problem.h * problem.w)) + 1
-    return next((count for count in SEGMENTS[item] if count >= needed and has_columns(bp, item, count)), 0)
+    item = problems.dtype.itemsize_bytes
+    needed = ceil_div(bp - 1, problems.h * problems.w) + 1
+    segments = 0 * needed
+    for count in reversed(SEGMENTS[item]):
+        if has_columns(bp, item, count):
+            segments = np.where(needed <= count, count, segments)
+    return segments
 
 
 def has_columns(bp: int, item: int, segments: int) -> bool:
+    """Whether copies in a row are few enough for tiles of so many pixels of so many images."""
     return bp * item // 16 + 2 * segments <= MOST_COLUMNS
 
 
-def loading_for(problem: ConvProblem, bp: int) -> Loading:
-    """The widest copies that the alignment of x allows for tiles of so many pixels."""
-    item = problem.dtype.itemsize_bytes
+def loadings(problems: Problems, bp: int) -> Any:
+    """The widest copies, by the numbers of `Loading`, that the alignment of x allows for tiles of so many pixels."""
+    item = problems.dtype.itemsize_bytes
     vector = 16 // item
-    if problem.c % vector:
-        return Loading.ELEMENTS
-    if problem.h * problem.w % vector == 0:
-        return Loading.VECTORS
-    if segments_for(problem, bp):
-        return Loading.CHUNKS
-    return Loading.WORDS if item == 4 else Loading.ELEMENTS
+    rest = Loading.WORDS if item == 4 else Loading.ELEMENTS
+    unaligned = np.where(segments_of(problems, bp) > 0, int(Loading.CHUNKS), int(rest))
+    whole = np.where(problems.h * problems.w % vector == 0, int(Loading.VECTORS), unaligned)
+    return np.where(problems.c % vector > 0, int(Loading.ELEMENTS), whole)
+
+
+def loading_for(problem: ConvProblem, bp: int) -> Loading:
+    """`loadings` of one problem."""
+    return Loading(int(loadings(problem, bp)))
 
 
 def defines_for(tile: Tile, problem: ConvProblem) -> dict[str, int]:
     """What the source is compiled with."""
     loading = loading_for(problem, tile.bp)
-    segments = segments_for(problem, tile.bp) if loading is Loading.CHUNKS else 0
+    segments = int(segments_of(problem, tile.bp)) if loading is Loading.CHUNKS else 0
     return _defines(tile, problem.dtype, loading, segments)
 
 
@@ -275,119 +281,133 @@ def definitions(dtype: DType) -> tuple[Defines, ...]:
 SOURCE: Final = Source("pointwise", definitions, architecture="sm_90a")
 
 
-def shared_bytes(tile: Tile, problem: ConvProblem) -> int:
+def shared_bytes(tile: Tile, problems: Problems) -> Any:
     """Shared memory of a block: weight, its small parts, stages of x, sums, as the .cu lays them out."""
-    loading = loading_for(problem, tile.bp)
-    segments = segments_for(problem, tile.bp) if loading is Loading.CHUNKS else 0
-    return int(shared_bytes_with(tile, problem.dtype, loading, segments, problem.c))
-
-
-def shared_bytes_with(tile: Tile, dtype: DType, loading: Loading, segments: int, c: Any) -> Any:
-    """The same for the depth of one problem, or an array of depths."""
-    item, is_split = dtype.itemsize_bytes, dtype is DType.FLOAT32
+    item, is_split = problems.dtype.itemsize_bytes, problems.dtype is DType.FLOAT32
     vector, channels = 16 // item, ROW_BYTES // item
-    pitch = tile.bp + 8
-    if loading is Loading.CHUNKS:
-        slots = tile.bp // vector + 2 * segments
-        pitch = vector * (slots + ((42 - slots % 8) % 8 if item == 4 else (37 - slots % 4) % 4))
-    kept = ceil_div(c, channels) if tile.is_resident else tile.stages
+    loading = loadings(problems, tile.bp)
+    slots = tile.bp // vector + 2 * segments_of(problems, tile.bp)
+    chunk_pitch = vector * (slots + ((42 - slots % 8) % 8 if item == 4 else (37 - slots % 4) % 4))
+    pitch = np.where(loading == Loading.CHUNKS, chunk_pitch, tile.bp + 8)
+    kept = ceil_div(problems.c, channels) if tile.is_resident else tile.stages
     kept_low = (kept if tile.is_resident else 2) if is_split else 0
     ring = (kept + kept_low) * tile.bn * ROW_BYTES + tile.stages * channels * pitch * item
     is_wide = item == 4 or tile.mode == "split"
-    is_direct = item == 4 and loading is Loading.VECTORS and tile.mode != "split"
-    sums = 0 if is_direct else tile.bn * (tile.bp + (4 if is_wide else 8)) * (4 if is_wide else item)
-    return _ALIGNMENT + (ring + sums if tile.is_resident else max(ring, sums))
+    is_direct = (loading == Loading.VECTORS) & (item == 4 and tile.mode != "split")
+    sums = np.where(is_direct, 0, tile.bn * (tile.bp + (4 if is_wide else 8)) * (4 if is_wide else item))
+    return _ALIGNMENT + (ring + sums if tile.is_resident else np.maximum(ring, sums))
 
 
-def residents(tile: Tile, problem: ConvProblem) -> int:
+def residents(tile: Tile, problems: Problems) -> Any:
     """Blocks that a multiprocessor holds; 0 where not even one fits."""
-    return int(fitting_blocks(tile, shared_bytes(tile, problem)))
+    needed_bytes = shared_bytes(tile, problems)
+    fitting = np.minimum(tile.blocks, HOPPER_SHARED_BYTES // (needed_bytes + RESERVED_BYTES))
+    return np.where(needed_bytes <= HOPPER_BLOCK_BYTES, fitting, 0)
 
 
-def fitting_blocks(tile: Tile, needed_bytes: Any) -> Any:
-    """The same for the shared memory that a block needs, one or an array."""
-    fitting = np.minimum(tile.blocks, PROCESSOR_SHARED_BYTES // (needed_bytes + 1024))
-    return np.where(needed_bytes <= MOST_SHARED_BYTES, fitting, 0)
-
-
-def tiles_of(tile: Tile, problem: ConvProblem) -> tuple[int, int]:
+def tiles_of(tile: Tile, problems: Problems) -> tuple[Any, Any]:
     """Tiles of filters and of pixels."""
-    return ceil(problem.k / tile.bn), ceil(problem.n * problem.h * problem.w / tile.bp)
+    return ceil_div(problems.k, tile.bn), ceil_div(problems.n * problems.h * problems.w, tile.bp)
 
 
 def blocks_for(cut: Cut, problem: ConvProblem, processors: int) -> int:
     """The grid. Where blocks stay, as many as fit at a time, and no more than leave each a whole share of tiles."""
-    return int(_grid(cut, *tiles_of(cut.tile, problem), residents(cut.tile, problem), processors))
+    return int(_grid(cut.tile, cut.cluster, problem, residents(cut.tile, problem), processors))
 
 
-def _grid(cut: Cut, filters: Any, pixels: Any, fitting: Any, processors: int) -> Any:
-    if cut.tile.is_resident:
+def _grid(tile: Tile, cluster: Any, problems: Problems, fitting: Any, processors: int) -> Any:
+    filters, pixels = tiles_of(tile, problems)
+    if tile.is_resident:
         most = np.minimum(np.maximum(1, processors * fitting // filters), pixels)
         pixels = ceil_div(pixels, ceil_div(pixels, most))
-    return filters * pixels * cut.cluster
+    return filters * pixels * cluster
 
 
 def expected_us(cut: Cut, problem: ConvProblem, device: Device) -> float:
     """A model of the time of a launch, good for choosing among cuts; see `expect`."""
-    loading, fitting = loading_for(problem, cut.tile.bp), residents(cut.tile, problem)
-    pixels = problem.n * problem.h * problem.w
-    return float(expect(cut, problem.dtype, loading, pixels, problem.c, problem.k, fitting, device.processors)[0])
+    return float(expect(cut.tile, cut.cluster, problem, residents(cut.tile, problem), device.processors)[0])
 
 
-def expect(
-    cut: Cut, dtype: DType, loading: Any, pixels: Any, c: Any, k: Any, fitting: Any, processors: int
-) -> tuple[Any, Any]:
-    """Time in us and grid of a launch, of one problem or of arrays of them.
+def expect(tile: Tile, cluster: Any, problems: Problems, fitting: Any, processors: int) -> tuple[Any, Any]:
+    """Time in us and grid of a launch.
 
     A stage takes its latency, or the time in which a multiprocessor works off a stage of each of its blocks, whichever
     is longer; so does what follows the stages of a tile. No launch is faster than memory moves x, weight and y.
 
     Parameters
     ----------
-    cut : Cut
-    dtype : DType
-    loading : int or int array
-        One of `Loading`.
-    pixels : int or int array
-        Of all images.
-    c, k : int or int array
+    tile : Tile
+    cluster : int or int array
+        Blocks that share its channels.
+    problems : ConvProblem or Shapes
     fitting : int or int array
-        Blocks that a multiprocessor holds.
+        Blocks that a multiprocessor holds, at least one.
     processors : int
     """
-    tile, menu = cut.tile, menu_for(dtype)
+    menu, item, c, k = menu_for(problems.dtype), problems.dtype.itemsize_bytes, problems.c, problems.k
+    loading, pixels = loadings(problems, tile.bp), problems.n * problems.h * problems.w
     latency = tile.latency_us * np.array((1.0, *menu.latency_factors))[loading]
     busy = tile.busy_us * np.array((1.0, *menu.busy_factors))[loading]
-    all_stages = ceil_div(c * dtype.itemsize_bytes, ROW_BYTES)
-    stages = ceil_div(all_stages, cut.cluster)
+    all_stages = stages_of(problems)
+    stages = ceil_div(all_stages, cluster)
 
     def tile_us(blocks: Any) -> Any:
         following = np.maximum(tile.output_us, blocks * tile.busy_output_us)
         return stages * np.maximum(latency, blocks * busy) + following
 
-    filters, tiles = ceil_div(k, tile.bn), ceil_div(pixels, tile.bp)
-    grid = _grid(cut, filters, tiles, fitting, processors)
+    grid = _grid(tile, cluster, problems, fitting, processors)
     if tile.is_resident:
+        filters, tiles = tiles_of(tile, problems)
         rounds = ceil_div(tiles, grid // filters)
         body = rounds * tile_us(ceil_div(grid, processors)) + all_stages * menu.weight_us
     else:
         waves, rest = np.divmod(ceil_div(grid, processors), fitting)
         body = waves * tile_us(fitting) + np.where(rest, tile_us(rest), 0.0)
-    moved = dtype.itemsize_bytes * (pixels * (c + k) + k * c)
-    ranks = menu.rank_us * cut.cluster if cut.cluster > 1 else 0.0
+    moved = item * (pixels * (c + k) + k * c)
+    ranks = np.where(np.greater(cluster, 1), menu.rank_us * cluster, 0.0)
     return menu.launch_us + np.maximum(body + ranks, moved / BYTES_PER_US), grid
 
 
-def cuts_for(problem: ConvProblem, _device: Device) -> list[Cut]:
-    """Those that fit and whose blocks all have a stage; of these, where there are any, those at least half of use."""
-    all_stages = ceil(problem.c * problem.dtype.itemsize_bytes / ROW_BYTES)
-    tiles = [tile for tile in menu_for(problem.dtype).tiles if residents(tile, problem)]
-    filled = [tile for tile in tiles if tile.bn < 2 * problem.k] or [
-        tile for tile in tiles if tile.bn == min(each.bn for each in tiles)
-    ]
-    return [Cut(tile, cluster) for tile in filled for cluster in tile.clusters if cluster <= max(1, all_stages)]
+def stages_of(problems: Problems) -> Any:
+    """Stages of all channels."""
+    return ceil_div(problems.c * problems.dtype.itemsize_bytes, ROW_BYTES)
+
+
+def offers(problems: Shapes, device: Device) -> Iterator[Offer]:
+    """Every cut that fits and whose blocks all have a stage; of these, where there are any, those at least half of use.
+
+    Parameters
+    ----------
+    problems : Shapes
+        Of layers that the kernel computes.
+    device : Device
+    """
+    tiles, most_clusters = menu_for(problems.dtype).tiles, np.maximum(1, stages_of(problems))
+    rooms = np.array([residents(tile, problems) for tile in tiles])
+    columns = np.array([[tile.bn] for tile in tiles])
+    is_filled = (rooms > 0) & (columns < 2 * problems.k)
+    narrowest = np.where(rooms > 0, columns, columns.max() + 1).min(axis=0)
+    is_wanted = np.where(is_filled.any(axis=0), is_filled, (rooms > 0) & (columns == narrowest))
+    for tile, room, wanted in zip(tiles, rooms, is_wanted, strict=True):
+        clusters = np.array(tile.clusters)[:, None]
+        us, blocks = expect(tile, clusters, problems, np.maximum(room, 1), device.processors)
+        cuts = tuple(Cut(tile, cluster) for cluster in tile.clusters)
+        yield Offer(cuts, tile.bn * tile.bp, np.where(wanted & (clusters <= most_clusters), us, np.inf), blocks)
+
+
+def computes(problems: Shapes, device: Device) -> Array:
+    """For which of many problems the rule of ``cuda.pointwise`` says nothing."""
+    is_here = problems.layout is Layout.NCHW and device.capability == "9.0"
+    computed: Array = is_dense(problems) & (problems.groups == 1) & is_here
+    return computed
+
+
+def cuts_for(problem: ConvProblem, device: Device) -> list[Cut]:
+    """Those that `offers` has for one problem."""
+    return possible(offers(Shapes.of(problem), device))
 
 
 def plan_cut(problem: ConvProblem, device: Device) -> Cut:
     """The cut that the model expects to be fastest."""
-    return min(cuts_for(problem, device), key=lambda cut: expected_us(cut, problem, device))
+    cut: Cut = cheapest(offers(Shapes.of(problem), device))
+    return cut

@@ -1,0 +1,77 @@
+"""Sizes of many problems at once, by the names that one has them by: plans do the same arithmetic with either."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.data.table import SIZES, output_plane, sizes_of
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """Problems of one dtype and layout, each size an array of int64.
+
+    Parameters
+    ----------
+    dtype : DType
+    layout : Layout
+    n, c, h, w, k, r, s, p, q : int64 array of shape (N,)
+    stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, groups : int64 array of shape (N,)
+    """
+
+    dtype: DType
+    layout: Layout
+    n: Array
+    c: Array
+    h: Array
+    w: Array
+    k: Array
+    r: Array
+    s: Array
+    stride_h: Array
+    stride_w: Array
+    pad_h: Array
+    pad_w: Array
+    dilation_h: Array
+    dilation_w: Array
+    groups: Array
+    p: Array
+    q: Array
+
+    @classmethod
+    def of_table(cls, sizes: Array, dtype: DType, layout: Layout) -> Shapes:
+        """The columns of `data.table`, and the plane of y."""
+        p, q = output_plane(sizes)
+        return cls(dtype, layout, **dict(zip(SIZES, sizes.T, strict=True)), p=p, q=q)
+
+    @classmethod
+    def of(cls, problem: ConvProblem) -> Shapes:
+        """One problem alone."""
+        return cls.of_table(sizes_of([problem]), problem.dtype, problem.layout)
+
+    def __len__(self) -> int:
+        return len(self.n)
+
+    def take(self, rows: Array) -> Shapes:
+        """Some of the problems."""
+        return Shapes(self.dtype, self.layout, *(getattr(self, name)[rows] for name in (*SIZES, "p", "q")))
+
+
+Problems = ConvProblem | Shapes
+"""What arithmetic takes that is the same for one problem and for many."""
+
+
+def is_pointwise(problems: Problems) -> Any:
+    """Whether a filter has one tap, which lies inside every image."""
+    return (problems.r * problems.s == 1) & (problems.pad_h == 0) & (problems.pad_w == 0)
+
+
+def is_dense(problems: Problems) -> Any:
+    """Whether that tap sees every pixel."""
+    return is_pointwise(problems) & (problems.stride_h == 1) & (problems.stride_w == 1)
