@@ -13,6 +13,7 @@ from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.cuda.implicit_gemm_nhwc import plan as plans
 from conv_advisor.kernels.cuda.implicit_gemm_nhwc.plan import Cut
+from conv_advisor.kernels.cuda.parts.division import division
 from conv_advisor.kernels.cuda.parts.multiprocessor import HOPPER_BLOCK_BYTES
 from conv_advisor.kernels.cuda.parts.shapes import is_pointwise
 from conv_advisor.kernels.cuda.parts.source import STORAGES
@@ -86,7 +87,7 @@ def test_shared_memory_by_hand() -> None:
 
 @pytest.mark.parametrize("divisor", [1, 2, 3, 7, 49, 169, 3025, 50176, 2**30, 2**30 + 1, 2**31 - 1])
 def test_division_by_multiplication(divisor: int) -> None:
-    multiplier, shift = plans.division(divisor)
+    multiplier, shift = division(divisor)
     assert 0 <= multiplier < 2**32
     assert 0 <= shift < 32
     dividends = {0, 1, 12345678, 2**31 - 1, *(divisor * i + j for i in (1, 2, 1000) for j in (-1, 0, 1))}

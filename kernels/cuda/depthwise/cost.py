@@ -9,9 +9,8 @@ from typing import Final
 
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.cuda.depthwise.cut import Channels, Planes, Staged, Window, copy_of
+from conv_advisor.kernels.cuda.parts.multiprocessor import HOPPER_SHARED_BYTES, RESERVED_BYTES
 
-PROCESSOR_SHARED_BYTES: Final = 228 * 1024
-"""Of a multiprocessor, of which each block takes 1 KB more than it asks for."""
 REGISTERS: Final = 65536
 SLOTS_PER_US: Final = 4 * 1750
 """Instructions of warps that a multiprocessor issues."""
@@ -98,7 +97,9 @@ def _extent(window: Window, tp: int, tq: int) -> tuple[int, int, int]:
 
 def _residents(threads: int, registers: int, shared_bytes: int) -> int:
     warps = ceil(threads / 32)
-    room = min(32, 64 // warps, PROCESSOR_SHARED_BYTES // (shared_bytes + 1024), REGISTERS // (registers * 32 * warps))
+    room = min(
+        32, 64 // warps, HOPPER_SHARED_BYTES // (shared_bytes + RESERVED_BYTES), REGISTERS // (registers * 32 * warps)
+    )
     return max(1, room)
 
 

@@ -7,6 +7,7 @@ from math import ceil
 from typing import Final
 
 from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.cuda.parts.division import division
 
 MOST_SHARED_BYTES: Final = 96 * 1024
 """Of a block: what every capability from 8.0 on has."""
@@ -46,10 +47,8 @@ def multiplier_of(problem: ConvProblem) -> int:
 
 def divider(divisor: int) -> tuple[int, int]:
     """Magic and shift with which the kernels divide values below 2^31."""
-    if divisor & (divisor - 1) == 0:
-        return 0, divisor.bit_length() - 1
-    shift = divisor.bit_length() - 1
-    return (2 ** (32 + shift)) // divisor + 1, shift
+    is_power_of_2 = divisor & (divisor - 1) == 0  # by which they only shift
+    return (0, divisor.bit_length() - 1) if is_power_of_2 else division(divisor)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from math import ceil, gcd
 from typing import Final
 
 from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels.cuda.parts.division import division, magic, signed
 from conv_advisor.kernels.cuda.parts.source import Defines, Source
 
 MOST_WARPS: Final = 8
@@ -307,14 +308,10 @@ def arguments(problem: ConvProblem, cut: Cut) -> list[int]:
 
 def _reciprocal(divisor: int) -> int:
     """What the kernel multiplies numbers below 2^16 by, instead of dividing."""
-    return 0 if divisor == 1 else _signed(-(-(2**32) // divisor))
+    return 0 if divisor == 1 else signed(magic(divisor, 32))
 
 
 def _long_reciprocal(divisor: int) -> tuple[int, int]:
     """What it multiplies numbers below 2^31 by and shifts them by."""
-    shift = max(0, (divisor - 1).bit_length() - 1)
-    return (0, 0) if divisor == 1 else (_signed(-(-(2 ** (32 + shift)) // divisor)), shift)
-
-
-def _signed(bits: int) -> int:
-    return bits - 2**32 if bits >= 2**31 else bits
+    multiplier, shift = division(divisor)
+    return signed(multiplier), shift

@@ -25,9 +25,8 @@ from conv_advisor.kernels.cuda.grouped.cut import (
     runs_of,
     tiles_of,
 )
+from conv_advisor.kernels.cuda.parts.multiprocessor import HOPPER_SHARED_BYTES, RESERVED_BYTES
 
-PROCESSOR_SHARED_BYTES: Final = 228 * 1024
-"""Of a multiprocessor, of which each block takes 1 KB more than it asks for."""
 CLOCKS_PER_US: Final = 1700
 DOUBLE_STAGES: Final = 0.1
 """Of a chunk's latency that a second stage hides."""
@@ -165,7 +164,7 @@ def _least_cut(problem: ConvProblem) -> Cut:
 def _resident_blocks(cut: Cut, shared_bytes: int) -> int:
     """Blocks that a multiprocessor holds at a time."""
     registers = cut.tile.blocks * MOST_WARPS * 32 // cut.threads
-    return max(1, min(PROCESSOR_SHARED_BYTES // (shared_bytes + 1024), registers, 32))
+    return max(1, min(HOPPER_SHARED_BYTES // (shared_bytes + RESERVED_BYTES), registers, 32))
 
 
 def expected_us(cut: Cut, problem: ConvProblem, device: Device) -> float:

@@ -8,6 +8,7 @@ from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, Layout
 from conv_advisor.kernels.cuda.compile import load_kernel, shape_arguments
 from conv_advisor.kernels.cuda.implicit_gemm_nhwc import plan as plans
+from conv_advisor.kernels.cuda.parts.division import division
 from conv_advisor.kernels.cuda.parts.launching import Start, prepare_start
 from conv_advisor.kernels.cuda.parts.shapes import is_pointwise
 from conv_advisor.kernels.scratch import Scratch
@@ -69,6 +70,6 @@ def _multiplication(problem: ConvProblem, images: int, cut: plans.Cut, *, overla
     shared_bytes = int(cut.tile.shared_bytes(problem.layout, cut.cluster))
     shape = [int(size) for size in shape_arguments(problem, images)]
     shape[_CHANNELS] = plans.packed_channels(problem)
-    shape += [*plans.division(problem.p * problem.q), *plans.division(problem.q)]
+    shape += [*division(problem.p * problem.q), *division(problem.q)]
     grid = (plans.blocks_for(cut, problem, images), 1, 1)
     return prepare_start(kernel, grid, cut.tile.threads, shared_bytes, shape, cluster=cut.cluster, overlaps=overlaps)

@@ -305,19 +305,6 @@ def pack_defines(problem: ConvProblem) -> dict[str, int]:
     }
 
 
-def division(divisor: int) -> tuple[int, int]:
-    """A multiplier and a shift: ``dividend * multiplier >> 32 >> shift`` is the quotient of dividends below 2³¹.
-
-    Notes
-    -----
-    Source: Granlund, Montgomery: Division by Invariant Integers using Multiplication, 1994. Unused for a divisor of 1.
-    """
-    if divisor == 1:
-        return 0, 0
-    bits = 31 + (divisor - 1).bit_length()
-    return -(-(1 << bits) // divisor), bits - 32
-
-
 def stages_of(problems: Problems) -> Any:
     """Stages of all gemm_k."""
     return ceil_div(problems.r * problems.s * packed_channels(problems) * problems.dtype.itemsize_bytes, ROW_BYTES)

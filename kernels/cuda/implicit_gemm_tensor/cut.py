@@ -12,6 +12,7 @@ import numpy as np
 
 from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
+from conv_advisor.kernels.cuda.parts.division import magic
 from conv_advisor.kernels.cuda.parts.multiprocessor import HOPPER_BLOCK_BYTES
 from conv_advisor.kernels.cuda.parts.shapes import Problems, is_dense
 
@@ -298,18 +299,14 @@ def sizes_for(cut: Cut, problem: ConvProblem) -> tuple[int, ...]:
     owned, chunks, taps = ceil(tile.bm / cut.cluster), k // vector_of(problem), problem.r * problem.s
     return (
         *(problem.n, problem.c, problem.h, problem.w, problem.k, problem.q, plane, problem.gemm_k),
-        *(stages, more_stages, k, weight_pitch(tile, problem), chunks, _magic(chunks, 20)),
-        *(owned, _magic(owned, 16), taps, _magic(taps, 20), problem.s, _magic(problem.s, 16)),
+        *(stages, more_stages, k, weight_pitch(tile, problem), chunks, magic(chunks, 20)),
+        *(owned, magic(owned, 16), taps, magic(taps, 20), problem.s, magic(problem.s, 16)),
         *(problem.stride_h, problem.stride_w, problem.pad_h, problem.pad_w, problem.dilation_h, problem.dilation_w),
-        *(window.strip, _magic(max(2, window.strip), 32), window.tiles),
-        *(window.positions, window.units * window.unit, window.units, _magic(window.units, 16), window.channel_pitch),
+        *(window.strip, magic(max(2, window.strip), 32), window.tiles),
+        *(window.positions, window.units * window.unit, window.units, magic(window.units, 16), window.channel_pitch),
         *(window.last_place, stage_elements(tile, problem), body_floats(cut, problem)),
         int(window.strip == problem.q and plane % 4 == 0),
     )
-
-
-def _magic(divisor: int, bits: int) -> int:
-    return -(-(1 << bits) // divisor)
 
 
 def is_possible(

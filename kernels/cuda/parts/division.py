@@ -1,0 +1,27 @@
+"""Numbers by which the kernels multiply and shift instead of dividing.
+
+Source: Granlund, Montgomery: Division by Invariant Integers using Multiplication, 1994.
+"""
+
+from __future__ import annotations
+
+
+def magic(divisor: int, bits: int) -> int:
+    """The multiplier with which ``dividend * multiplier >> bits`` is the quotient, where the dividend is small."""
+    return -(-(1 << bits) // divisor)
+
+
+def division(divisor: int) -> tuple[int, int]:
+    """A multiplier and a shift: ``dividend * multiplier >> 32 >> shift`` is the quotient of dividends below 2³¹.
+
+    Zeros for a divisor of 1, by which the kernels do not divide.
+    """
+    if divisor == 1:
+        return 0, 0
+    shift = (divisor - 1).bit_length() - 1
+    return magic(divisor, 32 + shift), shift
+
+
+def signed(bits: int) -> int:
+    """What a 32-bit integer that has these bits is."""
+    return bits - 2**32 if bits >= 2**31 else bits
