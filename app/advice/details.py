@@ -15,7 +15,7 @@ from conv_advisor.app.service.service import Service
 from conv_advisor.app.snippets.writer import Language, Snippet, write_snippet
 from conv_advisor.app.wire.answers.advice import ExclusionAnswer, TrustAnswer
 from conv_advisor.app.wire.answers.problems import ProblemAnswer, problem_answer
-from conv_advisor.app.wire.schemas import AdviceParameters, problem_from
+from conv_advisor.app.wire.schemas import AdviceParameters, Whole, problem_from
 from conv_advisor.data.errors import NotApplicable
 from conv_advisor.kernels import catalog
 from conv_advisor.models.neighbours import MOST
@@ -142,7 +142,7 @@ class ParetoParameters(AdviceParameters):
 class NeighbourParameters(AdviceParameters):
     """A layer, and how many measured ones to set beside it."""
 
-    count: Annotated[int, Field(ge=1, le=MOST, description="Neighbours at most.")] = 5
+    count: Annotated[int, Field(ge=1, le=MOST, description="Neighbours at most."), Whole] = 5
 
 
 class SnippetParameters(AdviceParameters):

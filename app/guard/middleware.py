@@ -18,7 +18,7 @@ from conv_advisor.app.settings import Settings
 from conv_advisor.app.web.render import is_fragment, page
 from conv_advisor.app.wire.caller import CALLER, Caller
 from conv_advisor.app.wire.error_types import type_of_status
-from conv_advisor.app.wire.errors import problem_response
+from conv_advisor.app.wire.errors import refusal
 from conv_advisor.data.errors import InvalidInput
 
 _READ: Final = frozenset((b"authorization", b"cookie"))
@@ -108,7 +108,7 @@ def refuse(scope: Scope, status: int, detail: str, headers: Mapping[str, str] | 
     """A refusal as whoever asks can read it: a page for a browser that wants one, else a problem document."""
     request = Request(scope)
     if not is_fragment(request) and "text/html" not in request.headers.get("accept", ""):
-        return problem_response(status, detail, headers, **more)
+        return refusal(scope, status, detail, headers, **more)
     problem = {"status": status, "title": type_of_status(status).title, "detail": detail}
     template = "error.html" if is_fragment(request) and request.method == "POST" else "error-page.html"
     shown = page(request, template, {"problem": problem}, status)

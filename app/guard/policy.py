@@ -21,13 +21,16 @@ COOKIE: Final = "conv-advisor-token"
 SECURE_COOKIE: Final = f"__Host-{COOKIE}"
 """Over TLS: a browser takes a cookie of this name only from the host itself, and never sends it in the clear."""
 
-PROBES: Final = frozenset(("/livez", "/readyz", "/v2/health/live", "/v2/health/ready", "/v2/models/conv/ready"))
+_MODEL_READY: Final = ("/v2/models/conv/ready", "/v2/models/conv/versions/1/ready")
+PROBES: Final = frozenset(("/livez", "/readyz", "/v2/health/live", "/v2/health/ready", *_MODEL_READY))
 """Open to everybody, and without data for whoever has shown no token."""
 _OPEN: Final = PROBES | {SIGN_IN, SIGN_OUT, ERROR_TYPES}
 _OPEN_BELOW: Final = ("/static/", ERROR_TYPES + "/")
 
 _READING: Final = frozenset(("/v1/advice",))
-_MEASURING: Final = re.compile(r"/v1/convolutions|/v1/jobs|/v2/models/[^/]+/infer|/measurements(?:/.*)?", re.DOTALL)
+_MEASURING: Final = re.compile(
+    r"/v1/convolutions|/v1/jobs|/v2/models/[^/]+(?:/versions/[^/]+)?/infer|/measurements(?:/.*)?", re.DOTALL
+)
 
 
 def scope_needed(method: str, path: str) -> Scope | None:

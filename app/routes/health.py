@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 
 from conv_advisor.app.guard.policy import is_known
 from conv_advisor.app.routes.state import service_of
-from conv_advisor.app.wire.errors import documented, problem_response
+from conv_advisor.app.wire.errors import documented, refusal
 
 router = APIRouter(tags=["health"])
 
@@ -32,6 +32,6 @@ async def readiness(request: Request, answer: dict[str, Any]) -> JSONResponse:
     if not missing:
         return JSONResponse(answer)
     if not is_known(request):
-        return problem_response(503, "not ready; with a token it is said why")
+        return refusal(request.scope, 503, "not ready; with a token it is said why")
     said = "; ".join(f"{part}: {reason}" for part, reason in missing.items())
-    return problem_response(503, said, missing=missing)
+    return refusal(request.scope, 503, said, missing=missing)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from importlib.metadata import version
+from importlib.metadata import version as version_of
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -16,73 +16,83 @@ from conv_advisor.app.convolve.orders import hold_answer, hold_lists, order_from
 from conv_advisor.app.routes.convolutions import carry_out, hold_tensors
 from conv_advisor.app.routes.health import readiness
 from conv_advisor.app.routes.state import service_of
+from conv_advisor.app.wire.answers.inference import (
+    InferenceAnswer,
+    InferenceRequest,
+    LiveAnswer,
+    ModelAnswer,
+    ReadyAnswer,
+    ServerAnswer,
+)
 from conv_advisor.app.wire.body import MAX_JSON_BYTES, Hold, read, require_media_type, too_long
+from conv_advisor.app.wire.documented import body_of
 from conv_advisor.app.wire.errors import documented
 from conv_advisor.app.wire.open_inference import LENGTH_HEADER, Inference, read_inference, write_inference
 from conv_advisor.app.wire.parts import PartsResponse
 from conv_advisor.data.errors import UnknownModel
 
 MODEL: Final = "conv"
+VERSION: Final = "1"
+"""Of the model's tensors and parameters, not of a tree; a path that names none means it."""
 _JSON: Final = "application/json"
 _OCTETS: Final = "application/octet-stream"
 _ANY_SIZES: Final = [-1, -1, -1, -1]
-_BODY: Final = {
-    "requestBody": {
-        "required": True,
-        "content": {_JSON: {"schema": {"type": "object"}}, _OCTETS: {"schema": {"type": "string", "format": "binary"}}},
-    }
-}
+_MODEL_PATHS: Final = ("/models/{model}", "/models/{model}/versions/{version}")
 
 router = APIRouter(prefix="/v2", tags=["inference"])
 
 
-@router.get("", responses=documented())
+@router.get("", responses=documented(answer=ServerAnswer))
 async def describe_server() -> JSONResponse:
     """Name, version, and the extensions of the protocol that are spoken."""
-    known = {"name": "conv-advisor", "version": version("conv-advisor"), "extensions": ["binary_tensor_data"]}
+    known = {"name": "conv-advisor", "version": version_of("conv-advisor"), "extensions": ["binary_tensor_data"]}
     return JSONResponse(known)
 
 
-@router.get("/health/live", responses=documented())
+@router.get("/health/live", responses=documented(answer=LiveAnswer))
 async def is_live() -> JSONResponse:
     """The process runs and answers."""
     return JSONResponse({"live": True})
 
 
-@router.get("/health/ready", responses=documented(503))
+@router.get("/health/ready", responses=documented(503, answer=ReadyAnswer))
 async def is_ready(request: Request) -> Response:
     """As /readyz."""
     return await readiness(request, {"ready": True})
 
 
-@router.get("/models/{model}", responses=documented(404))
-async def describe_model(model: str) -> JSONResponse:
+@router.get(_MODEL_PATHS[1], responses=documented(404, answer=ModelAnswer))
+@router.get(_MODEL_PATHS[0], responses=documented(404, answer=ModelAnswer))
+async def describe_model(model: str, version: str = VERSION) -> JSONResponse:
     """The tensors that go in and come out; FP16 and BF16 are taken too, and y has the type of x."""
-    _check_name(model)
+    _check_name(model, version)
     x, weight, y = ({"name": name, "datatype": "FP32", "shape": _ANY_SIZES} for name in ("x", "weight", "y"))
-    known = {"name": MODEL, "versions": [], "platform": "conv-advisor", "inputs": [x, weight], "outputs": [y]}
+    known = {"name": MODEL, "versions": [VERSION], "platform": "conv-advisor", "inputs": [x, weight], "outputs": [y]}
     return JSONResponse(known)
 
 
-@router.get("/models/{model}/ready", responses=documented(404, 503))
-async def is_model_ready(request: Request, model: str) -> Response:
+@router.get(f"{_MODEL_PATHS[1]}/ready", responses=documented(404, 503, answer=ReadyAnswer))
+@router.get(f"{_MODEL_PATHS[0]}/ready", responses=documented(404, 503, answer=ReadyAnswer))
+async def is_model_ready(request: Request, model: str, version: str = VERSION) -> Response:
     """As /readyz."""
-    _check_name(model)
+    _check_name(model, version)
     return await readiness(request, {"ready": True})
 
 
-@router.post(
-    "/models/{model}/infer",
-    responses=documented(400, 404, 409, 413, 415, 503, 504, 507),
-    openapi_extra=_BODY,
-)
-async def infer(request: Request, model: str, held: Annotated[Hold, Depends(hold_tensors)]) -> Response:
+_INFER: Final = documented(400, 404, 409, 413, 415, 503, 504, 507, answer=InferenceAnswer)
+
+
+@router.post(f"{_MODEL_PATHS[1]}/infer", responses=_INFER, openapi_extra=body_of(InferenceRequest, _OCTETS))
+@router.post(f"{_MODEL_PATHS[0]}/infer", responses=_INFER, openapi_extra=body_of(InferenceRequest, _OCTETS))
+async def infer(
+    request: Request, model: str, held: Annotated[Hold, Depends(hold_tensors)], version: str = VERSION
+) -> Response:
     """Convolve the inputs x and weight; the parameters of the request are those of POST /v1/convolutions.
 
     Tensors are JSON, or bytes after it (the extension binary_tensor_data); y comes back as outputs, or the parameter
     binary_data_output, ask for it. The answer's parameters have the variant, its time in ms and its error.
     """
-    _check_name(model)
+    _check_name(model, version)
     service = service_of(request)
     if "content-type" in request.headers:  # Triton's client sends none
         require_media_type(request, _JSON, _OCTETS)
@@ -95,9 +105,11 @@ async def infer(request: Request, model: str, held: Annotated[Hold, Depends(hold
     return await asyncio.to_thread(_answer, await carry_out(request, order), asked)
 
 
-def _check_name(model: str) -> None:
+def _check_name(model: str, version: str) -> None:
     if model != MODEL:
         raise UnknownModel(model, [MODEL])
+    if version != VERSION:
+        raise UnknownModel(f"{model}/versions/{version}", [f"{MODEL}/versions/{VERSION}"])
 
 
 def _json_bytes(request: Request, body_bytes: int) -> int:
@@ -111,7 +123,7 @@ def _json_bytes(request: Request, body_bytes: int) -> int:
 
 def _answer(done: Convolution, asked: Inference) -> Response:
     assert done.best.y is not None  # noqa: S101 - tensors were given
-    head: dict[str, Any] = {"model_name": MODEL, "parameters": convolution_summary(done)}
+    head: dict[str, Any] = {"model_name": MODEL, "model_version": VERSION, "parameters": convolution_summary(done)}
     head |= {"id": asked.id} if asked.id else {}
     parts = write_inference(head, "y", done.best.y, is_binary=asked.is_binary)
     if not asked.is_binary:

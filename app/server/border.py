@@ -8,6 +8,7 @@ import logging
 import re
 import secrets
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from http import HTTPStatus
 from itertools import count
@@ -20,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from conv_advisor.app.hosts import ANY, Hosts, foreign_origin
 from conv_advisor.app.observe.templates import Templates, method_of
 from conv_advisor.app.wire.body import MAX_JSON_BYTES, too_long
-from conv_advisor.app.wire.errors import problem_response, unforeseen
+from conv_advisor.app.wire.errors import refusal, unforeseen
 
 if TYPE_CHECKING:
     from conv_advisor.app.observe.meter import Meter
@@ -33,6 +34,7 @@ _PROCESS: Final = secrets.token_hex(4).encode()
 _NUMBERS: Final = count()
 _OF_A_BODY: Final = (b"content-type", b"content-encoding", b"content-length", b"transfer-encoding")
 _READ: Final = frozenset((b"x-request-id", b"host", b"origin", b"sec-fetch-site", *_OF_A_BODY))
+_SINGLE: Final = frozenset((b"host", b"origin", b"sec-fetch-site", b"content-type", b"content-length"))
 _SAFE: Final = frozenset(("GET", "HEAD", "OPTIONS"))
 CAUTION: Final[tuple[tuple[bytes, bytes], ...]] = (
     (b"x-content-type-options", b"nosniff"),
@@ -86,7 +88,9 @@ class Border:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = {name: value for name, value in reversed(scope["headers"]) if name in _READ}
+        given = [pair for pair in scope["headers"] if pair[0] in _READ]
+        headers = dict(reversed(given))
+        repeated = _repeated(given) if len(headers) < len(given) else ""
         request_id = _request_id(headers.get(b"x-request-id", b""))
         all_caution = caution(scope.get("scheme"))
         start, status = time.perf_counter(), 0
@@ -111,15 +115,15 @@ class Border:
         if meter is not None:
             meter.in_flight += 1
         try:
-            if self._is_plain(scope, headers):
+            if not repeated and self._is_plain(scope, headers):
                 await self._app(scope, receive, send_marked)
             else:
                 limit = self._limit(headers)
-                refusal = self._refusal(scope, headers, limit)
-                await (refusal or self._app)(scope, _counted(receive, limit), send_marked)
+                refused = self._refusal(scope, headers, limit, repeated)
+                await (refused or self._app)(scope, _counted(receive, limit), send_marked)
         except Exception:
             if not status:  # what is around this application answers too, but without what every answer is marked with
-                await unforeseen()(scope, receive, send_marked)
+                await unforeseen(scope)(scope, receive, send_marked)
             raise
         finally:
             elapsed_s = time.perf_counter() - start
@@ -140,24 +144,33 @@ class Border:
         """Whether nothing can be wrong with a request: it changes nothing, and says nothing of a body or where from."""
         return len(headers) == 1 and scope["method"] in _SAFE and self._hosts.allow(headers.get(b"host", b""))
 
-    def _refusal(self, scope: Scope, headers: dict[bytes, bytes], limit: int) -> Response | None:
+    def _refusal(self, scope: Scope, headers: dict[bytes, bytes], limit: int, repeated: str) -> Response | None:
+        if repeated:
+            said = f"the header {repeated} is given more than once; allowed: once"
+            return refusal(scope, HTTPStatus.BAD_REQUEST, said, {"Connection": "close"})
         host = headers.get(b"host", b"")
         if not self._hosts.allow(host):
             said = f"Host is {host[:120].decode('latin-1')!r}; allowed: {', '.join(self._hosts.names)}"
-            return problem_response(HTTPStatus.MISDIRECTED_REQUEST, said)
+            return refusal(scope, HTTPStatus.MISDIRECTED_REQUEST, said)
         if scope["method"] not in _SAFE:
             origin = foreign_origin(headers)
             if origin is not None:
-                return problem_response(
-                    HTTPStatus.FORBIDDEN, f"the request comes from {origin[:120]}, not from this page"
+                return refusal(
+                    scope, HTTPStatus.FORBIDDEN, f"the request comes from {origin[:120]}, not from this page"
                 )
-        refusal = _body_refusal(headers, limit)
+        refused = _body_refusal(headers, limit)
         # The unread rest of the body must not be taken for the next request.
-        return problem_response(*refusal, {"Connection": "close"}) if refusal else None
+        return refusal(scope, *refused, {"Connection": "close"}) if refused else None
 
     def _limit(self, headers: dict[bytes, bytes]) -> int:
         kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
         return min(self._max_body_bytes, MAX_JSON_BYTES) if kind == b"application/json" else self._max_body_bytes
+
+
+def _repeated(given: Sequence[tuple[bytes, bytes]]) -> str:
+    """The first header that may be given once and is given again: what is in front of the service may heed another."""
+    names = [name for name, _ in given if name in _SINGLE]
+    return next((name.decode() for name in names if names.count(name) > 1), "")
 
 
 def _request_id(asked: bytes) -> bytes:

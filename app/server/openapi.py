@@ -11,6 +11,7 @@ from pydantic.json_schema import models_json_schema
 
 from conv_advisor.app.guard.policy import COOKIE, SECURE_COOKIE, scope_needed
 from conv_advisor.app.jobs.requests import JobRequest
+from conv_advisor.app.wire.answers.inference import InferenceRequest
 from conv_advisor.app.wire.caller import Scope
 from conv_advisor.app.wire.documented import REFERENCE
 from conv_advisor.app.wire.error_types import titles_of
@@ -30,6 +31,7 @@ _MODELS: Final[tuple[type[BaseModel], ...]] = (
     RetrainRequest,
     ActivateRequest,
     JobRequest,
+    InferenceRequest,
 )
 _SECURITY: Final = {
     "token": {

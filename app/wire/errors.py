@@ -11,6 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
+from starlette.types import Scope
 
 from conv_advisor.app.wire.error_types import ErrorType, titles_of, type_of, type_of_status
 from conv_advisor.data import errors as e
@@ -56,9 +57,16 @@ def problem_response(status: int, detail: str, headers: Mapping[str, str] | None
     return _response(_document(type_of_status(status), detail, more), headers)
 
 
-def unforeseen() -> JSONResponse:
+def refusal(
+    scope: Scope, status: int, detail: str, headers: Mapping[str, str] | None = None, **more: Any
+) -> JSONResponse:
+    """`problem_response` to this request: where the Open Inference Protocol asks for ``error``, with that."""
+    return problem_response(status, detail, headers, **more, **_protocol(scope, detail))
+
+
+def unforeseen(scope: Scope) -> JSONResponse:
     """The answer to a bug, which tells nothing of the inside."""
-    return problem_response(HTTPStatus.INTERNAL_SERVER_ERROR, "an error that nobody foresaw; the log has it")
+    return refusal(scope, HTTPStatus.INTERNAL_SERVER_ERROR, "an error that nobody foresaw; the log has it")
 
 
 def install(app: FastAPI) -> None:
@@ -97,7 +105,7 @@ async def _on_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, e.ConvAdvisorError)  # noqa: S101 - what it is registered for
     if type_of(error).status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         log.warning("%s: %s", type(error).__name__, error)
-    return _response(problem_of(error) | _protocol(request, str(error)))
+    return _response(problem_of(error) | _protocol(request.scope, str(error)))
 
 
 async def _on_malformed(request: Request, error: Exception) -> JSONResponse:
@@ -109,27 +117,25 @@ async def _on_malformed(request: Request, error: Exception) -> JSONResponse:
     ]
     first = f"{faults[0]['field']}: {faults[0]['detail']}" if faults else "the payload cannot be read"
     rest = f", and {len(found) - 1} more" if len(found) > 1 else ""
-    more = _protocol(request, first + rest)
-    return problem_response(HTTPStatus.UNPROCESSABLE_ENTITY, first + rest, errors=faults, **more)
+    return refusal(request.scope, HTTPStatus.UNPROCESSABLE_ENTITY, first + rest, errors=faults)
 
 
 async def _on_http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)  # noqa: S101 - what it is registered for
-    detail = str(error.detail)
-    return problem_response(error.status_code, detail, error.headers, **_protocol(request, detail))
+    return refusal(request.scope, error.status_code, str(error.detail), error.headers)
 
 
-def _protocol(request: Request, detail: str) -> dict[str, Any]:
+def _protocol(scope: Scope, detail: str) -> dict[str, Any]:
     """What a problem document has besides where the Open Inference Protocol asks for it."""
-    return {"error": detail} if request.scope.get("path", "").startswith("/v2") else {}
+    return {"error": detail} if scope.get("path", "").startswith("/v2") else {}
 
 
 async def _on_gone(_request: Request, _error: Exception) -> Response:
     return Response(status_code=_CLIENT_GONE)
 
 
-async def _on_bug(_request: Request, _error: Exception) -> JSONResponse:
-    return unforeseen()
+async def _on_bug(request: Request, _error: Exception) -> JSONResponse:
+    return unforeseen(request.scope)
 
 
 _HANDLERS: Final[dict[type[Exception], Callable[[Request, Exception], Awaitable[Response]]]] = {

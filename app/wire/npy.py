@@ -1,19 +1,22 @@
-"""Tensors as NumPy's .npy: the header is read by hand and checked against the body before anything is believed.
+"""Tensors as NumPy's .npy: NumPy reads the header, which is checked against the body before anything is believed.
 
 A body holds one array after the other, as ``cat x.npy weight.npy`` gives them. `numpy.load` is not used: it allocates
-what the header asks for before it looks whether the data are there, and evaluates the header as Python.
+what the header asks for before it looks whether the data are there.
 """
 
 from __future__ import annotations
 
+import io
 import math
-import re
+import tokenize
+import warnings
 from typing import TYPE_CHECKING, Any, Final
 
 import ml_dtypes
 import numpy as np
+from numpy.lib import format as npy_format
 
-from conv_advisor.app.wire.safetensors import MAX_DIMENSIONS, as_bytes
+from conv_advisor.app.wire.safetensors import MAX_DIMENSIONS, as_bytes, checked_shape
 from conv_advisor.data.errors import InvalidTensor
 
 if TYPE_CHECKING:
@@ -23,19 +26,17 @@ if TYPE_CHECKING:
 MAX_HEADER_BYTES: Final = 1024
 """NumPy writes 128 bytes where there are four dimensions."""
 
-_MAGIC: Final = b"\x93NUMPY"
-_ALIGNMENT: Final = 64
-_HEADER: Final = re.compile(
-    rb"\{ *'descr': *'([<>|=]?\w{1,16})', *'fortran_order': *(True|False),"
-    rb" *'shape': *\(((?:\d{1,10}, ?)*\d{0,10})\),? *\} *\n?"
-)
-_DTYPES: Final[dict[bytes, np.dtype[Any]]] = {
-    b"<f4": np.dtype(np.float32),
-    b"<f2": np.dtype(np.float16),
-    b"<V2": np.dtype(ml_dtypes.bfloat16),
-    b"|V2": np.dtype(ml_dtypes.bfloat16),
+_BEFORE_HEADER_BYTES: Final = npy_format.MAGIC_LEN + 4
+_DTYPES: Final[dict[str, np.dtype[Any]]] = {
+    "<f4": np.dtype(np.float32),
+    "<f2": np.dtype(np.float16),
+    "|V2": np.dtype(ml_dtypes.bfloat16),
 }
 """The format has no name for bfloat16: libraries write two bytes without a meaning."""
+_UNREADABLE: Final = (
+    *(ValueError, TypeError, OverflowError, SyntaxError, RecursionError, MemoryError, tokenize.TokenError),
+)
+"""What NumPy and Python's own reader of literals raise of 1,024 bytes of anything."""
 
 
 def read_npy(body: Bytes, names: tuple[str, ...]) -> dict[str, np.ndarray]:
@@ -74,35 +75,29 @@ def read_npy(body: Bytes, names: tuple[str, ...]) -> dict[str, np.ndarray]:
 
 def write_npy(y: np.ndarray) -> Parts:
     """One array: its header, and its own bytes."""
-    descr = next(name for name, dtype in _DTYPES.items() if dtype == y.dtype).decode()
-    header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {y.shape}, }}".encode()
-    padding = -(len(_MAGIC) + 4 + len(header) + 1) % _ALIGNMENT
-    header += b" " * padding + b"\n"
-    return b"".join((_MAGIC, b"\x01\x00", len(header).to_bytes(2, "little"), header)), as_bytes(y)
+    descr = next(name for name, dtype in _DTYPES.items() if dtype == y.dtype)
+    file = io.BytesIO()
+    npy_format.write_array_header_1_0(file, {"descr": descr, "fortran_order": False, "shape": y.shape})
+    return file.getvalue(), as_bytes(y)
 
 
 def _header(name: str, data: Bytes) -> tuple[np.dtype[Any], tuple[int, ...], int]:
     """Element type, shape, and where the data begin."""
-    start = data[:12].tobytes()
-    if start[:6] != _MAGIC or len(start) < 12 or start[6] not in (1, 2, 3):
-        raise InvalidTensor(name, start[:8], "an array in NumPy's format .npy, version 1, 2 or 3")
-    size_bytes = 2 if start[6] == 1 else 4
-    length = int.from_bytes(start[8 : 8 + size_bytes], "little")
-    offset = 8 + size_bytes
-    if length > min(MAX_HEADER_BYTES, len(data) - offset):
-        raise InvalidTensor(
-            f"{name}, length of its header", length, f"at most {MAX_HEADER_BYTES} bytes, and those there are"
-        )
-    text = data[offset : offset + length].tobytes()
-    match = _HEADER.fullmatch(text)
-    if match is None:
-        raise InvalidTensor(f"{name}, its header", text, "descr, fortran_order and shape, as NumPy writes them")
-    dtype = _DTYPES.get(match[1])
-    if dtype is None:
-        raise InvalidTensor(f"{name}.dtype", match[1].decode(), ", ".join(each.decode() for each in _DTYPES))
-    if match[2] != b"False":
+    file = io.BytesIO(data[: _BEFORE_HEADER_BYTES + MAX_HEADER_BYTES].tobytes())
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of what Python 2 wrote: it is read all the same
+            version = npy_format.read_magic(file)
+            read = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
+            if version not in ((1, 0), (2, 0), (3, 0)):  # 3 differs from 2 in names of fields, of which there are none
+                raise ValueError(f"version {version}")
+            shape, is_fortran, dtype = read(file, max_header_size=MAX_HEADER_BYTES)
+    except _UNREADABLE as error:
+        allowed = f"NumPy's format .npy, version 1, 2 or 3, in at most {MAX_HEADER_BYTES} bytes ({error})"
+        raise InvalidTensor(f"{name}, its header", data[:40].tobytes(), allowed) from None
+    if dtype.str not in _DTYPES or dtype.fields or dtype.subdtype:
+        raise InvalidTensor(f"{name}.dtype", str(dtype), ", ".join(_DTYPES))
+    if is_fortran:
         raise InvalidTensor(f"{name}.fortran_order", True, "False: rows one after the other")
-    shape = tuple(int(size) for size in match[3].split(b",") if size.strip())
-    if len(shape) != MAX_DIMENSIONS:
+    if not all(type(size) is int for size in shape):
         raise InvalidTensor(f"{name}.shape", shape, f"{MAX_DIMENSIONS} sizes")
-    return dtype, shape, offset + length
+    return _DTYPES[dtype.str], checked_shape(name, shape), file.tell()

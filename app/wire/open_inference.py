@@ -13,7 +13,7 @@ import ml_dtypes
 import msgspec
 import numpy as np
 
-from conv_advisor.app.wire.safetensors import MAX_DIMENSIONS, as_bytes, numbers
+from conv_advisor.app.wire.safetensors import MAX_DIMENSIONS, as_bytes, checked_shape, numbers
 from conv_advisor.data.errors import InvalidTensor
 
 if TYPE_CHECKING:
@@ -33,6 +33,12 @@ _WHOLE_BINARY: Final = "binary_data_output"
 _ONE_BINARY: Final = "binary_data"
 _SIZE: Final = "binary_data_size"
 
+_OF_THE_PROTOCOL: Final = frozenset(
+    (_WHOLE_BINARY, "priority", "timeout", "sequence_id", "sequence_start", "sequence_end")
+)
+"""Parameters that say nothing of the convolution: requests wait in one queue for the device, with the service's own
+deadline, and none depends on another."""
+
 Natural = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 
 
@@ -41,7 +47,7 @@ class _Input(msgspec.Struct):
     shape: Annotated[list[Natural], msgspec.Meta(min_length=MAX_DIMENSIONS, max_length=MAX_DIMENSIONS)]
     datatype: str
     parameters: dict[str, Any] = {}
-    data: Any = None
+    data: list[Any] | msgspec.UnsetType = msgspec.UNSET
 
 
 class _Output(msgspec.Struct):
@@ -115,7 +121,7 @@ def read_inference(body: Bytes, json_bytes: int, names: tuple[str, ...], output:
         rest = rest[used:]
     if len(rest):
         raise InvalidTensor("body", f"{len(rest)} bytes after the last tensor", "none")
-    own = {name: value for name, value in asked.parameters.items() if name != _WHOLE_BINARY}
+    own = {name: value for name, value in asked.parameters.items() if name not in _OF_THE_PROTOCOL}
     whole = asked.parameters.get(_WHOLE_BINARY, False)
     is_binary = asked.outputs[0].parameters.get(_ONE_BINARY, whole) if asked.outputs else whole
     return Inference(asked.id, tensors, own, is_binary is True)
@@ -144,14 +150,19 @@ def _tensor(given: _Input, data: Bytes) -> tuple[np.ndarray, int]:
     dtype = DATATYPES.get(given.datatype)
     if dtype is None:
         raise InvalidTensor(f"{given.name}.datatype", given.datatype, ", ".join(DATATYPES))
-    needed = math.prod(given.shape) * dtype.itemsize
+    shape = checked_shape(given.name, given.shape)
+    needed = math.prod(shape) * dtype.itemsize
     if _SIZE not in given.parameters:
+        if isinstance(given.data, msgspec.UnsetType):
+            raise InvalidTensor(f"{given.name}.data", "missing", f"a list of numbers, or {_SIZE} and bytes")
         array = numbers(given.name, given.data, dtype)
         if array.size * dtype.itemsize != needed:
-            raise InvalidTensor(f"{given.name}.data", f"{array.size} numbers", f"as many as {given.shape} has")
-        return array.reshape(given.shape), 0
+            raise InvalidTensor(f"{given.name}.data", f"{array.size} numbers", f"as many as {shape} has")
+        return array.reshape(shape), 0
+    if not isinstance(given.data, msgspec.UnsetType):
+        raise InvalidTensor(f"{given.name}.data", "a list", f"nothing beside {_SIZE}")
     size = given.parameters[_SIZE]
     if type(size) is not int or size != needed or size > len(data):
-        allowed = f"{needed}, which {given.datatype} {given.shape} takes, and no more than the {len(data)} that follow"
+        allowed = f"{needed}, which {given.datatype} {shape} takes, and no more than the {len(data)} that follow"
         raise InvalidTensor(f"{given.name}.{_SIZE}", size, allowed)
-    return data[:size].view(dtype).reshape(given.shape), size
+    return data[:size].view(dtype).reshape(shape), size

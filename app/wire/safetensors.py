@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import ml_dtypes
 import numpy as np
 
 from conv_advisor.data.errors import InvalidTensor
+from conv_advisor.data.problem import MAX_ELEMENTS
 
 if TYPE_CHECKING:
     from conv_advisor.app.wire.body import Bytes
@@ -29,6 +30,8 @@ STORED: Final[dict[str, np.dtype[Any]]] = {
 """Element types by their name in safetensors."""
 
 _SPECIAL: Final = {math.inf: "Infinity", -math.inf: "-Infinity"}
+_LACKING: Final = {None: math.nan, "NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_NUMBERS: Final = frozenset((int, float))
 _ORDERED: Final = ("shape", "dtype", "data_offsets")
 
 
@@ -103,10 +106,23 @@ def numbers(name: str, lists: Any, dtype: np.dtype[Any]) -> np.ndarray:
     """
     try:
         with np.errstate(over="ignore"):  # a number beyond the type's range is infinite in it, as IEEE says
-            return np.asarray(lists, np.float64).astype(dtype)
+            return np.asarray(_plain(name, lists), np.float64).astype(dtype)
     except (ValueError, TypeError, RecursionError, OverflowError) as error:
         allowed = f"nested lists of numbers, every list of one level as long ({error})"
         raise InvalidTensor(name, lists, allowed) from None
+
+
+def checked_shape(name: str, shape: Sequence[int]) -> tuple[int, ...]:
+    """A tensor's shape, before anything of its size is made.
+
+    Raises
+    ------
+    InvalidTensor
+        It has not four sizes, or one that no tensor of a convolution has: of none NumPy makes no array of huge others.
+    """
+    if len(shape) != MAX_DIMENSIONS or not all(1 <= size <= MAX_ELEMENTS for size in shape):
+        raise InvalidTensor(f"{name}.shape", tuple(shape), f"{MAX_DIMENSIONS} sizes from 1 to {MAX_ELEMENTS}")
+    return tuple(shape)
 
 
 def to_lists(array: np.ndarray) -> Any:
@@ -114,6 +130,17 @@ def to_lists(array: np.ndarray) -> Any:
     if np.isfinite(array).all():
         return array.astype(np.float64).tolist()
     return _named(array.astype(np.float64).tolist())
+
+
+def _plain(name: str, value: Any) -> Any:
+    """Lists of numbers alone: what NumPy would read as one, such as "1_000" or true, is none."""
+    if isinstance(value, list):
+        return value if {*map(type, value)} <= _NUMBERS else [_plain(name, item) for item in value]
+    if type(value) in _NUMBERS:
+        return value
+    if value is None or (isinstance(value, str) and value in _LACKING):
+        return _LACKING[value]
+    raise InvalidTensor(name, value, 'numbers; null or "NaN", "Infinity" and "-Infinity" for what JSON lacks')
 
 
 def _named(value: Any) -> Any:
@@ -130,9 +157,10 @@ def _split(body: Bytes) -> tuple[dict[str, Any], Bytes]:
     if length > most:
         raise InvalidTensor("header length", length, f"at most {most} bytes here")
     try:
-        header = json.loads(body[8 : 8 + length].tobytes(), object_pairs_hook=_distinct)
+        # As text: of bytes, Python's reader would guess the encoding, and take UTF-16 and a byte order mark.
+        header = json.loads(body[8 : 8 + length].tobytes().decode("utf-8"), object_pairs_hook=_distinct)
     except (ValueError, RecursionError) as error:
-        raise InvalidTensor("header", str(error), "a JSON object") from None
+        raise InvalidTensor("header", str(error), "a JSON object in UTF-8, without a byte order mark") from None
     if not isinstance(header, dict):
         raise InvalidTensor("header", header, "a JSON object")
     return header, body[8 + length :]
@@ -152,14 +180,15 @@ def _entry(name: str, entry: Any, data_bytes: int) -> tuple[np.dtype[Any], tuple
     if dtype is None:
         raise InvalidTensor(f"{name}.dtype", entry["dtype"], ", ".join(STORED))
     shape, offsets = entry["shape"], entry["data_offsets"]
-    if not _is_naturals(shape) or len(shape) != MAX_DIMENSIONS:
+    if not _is_naturals(shape):
         raise InvalidTensor(f"{name}.shape", shape, f"{MAX_DIMENSIONS} sizes")
+    shape = checked_shape(name, shape)
     if not _is_naturals(offsets) or len(offsets) != 2 or not offsets[0] <= offsets[1] <= data_bytes:
         raise InvalidTensor(f"{name}.data_offsets", offsets, f"[start, end] within the {data_bytes} bytes of data")
     needed = math.prod(shape) * dtype.itemsize
     if needed != offsets[1] - offsets[0]:
         raise InvalidTensor(f"{name}.data_offsets", offsets, f"{needed} bytes, which {entry['dtype']} {shape} takes")
-    return dtype, tuple(shape), (offsets[0], offsets[1])
+    return dtype, shape, (offsets[0], offsets[1])
 
 
 def _is_naturals(value: Any) -> bool:

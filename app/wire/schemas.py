@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
@@ -19,13 +20,16 @@ SIZES: Final = ("n", "c", "h", "w", "k", "r", "s")
 _PAIRS: Final = ("stride", "pad", "dilation")
 
 
-def _no_bool(value: Any) -> Any:
-    if isinstance(value, bool):
-        raise ValueError("an integer, not a truth value")  # noqa: TRY004 - what Pydantic reports as a fault of the field
+def _whole(value: Any) -> Any:
+    """An integer as anybody writes one: Python would read "1_0" and " 1" too, and true as 1."""
+    if isinstance(value, bool) or (isinstance(value, str) and not _DIGITS.fullmatch(value)):
+        raise ValueError("an integer in plain digits")
     return value
 
 
-Size = Annotated[int | None, BeforeValidator(_no_bool)]
+_DIGITS: Final = re.compile(r"-?[0-9]+")
+Whole = BeforeValidator(_whole)
+Size = Annotated[int | None, Whole]
 Name = Annotated[str | None, Field(max_length=200)]
 Id = Annotated[str, Field(max_length=200, pattern=r"^[\w.:-]+$")]
 """Of a device or a model: it may become part of a path."""
@@ -121,7 +125,9 @@ class AdviceParameters(LayerParameters):
         Id | None, Field(description="Device id; default: the worker's GPU, else the one the project ships.")
     ] = None
     max_workspace_bytes: Annotated[
-        int | None, Field(ge=0, le=2**63 - 1, description="Scratch memory a variant may use; default 1 GiB.")
+        int | None,
+        Field(ge=0, le=2**63 - 1, description="Scratch memory a variant may use; default 1 GiB."),
+        Whole,
     ] = None
     deterministic: Annotated[bool, Field(description="Only variants whose equal inputs give equal bits.")] = False
 
@@ -166,11 +172,15 @@ class ConvolutionParameters(LayerParameters):
         str, Field(max_length=200, description="advised, all, or a variant's id.", examples=["advised", "cpu.direct"])
     ] = "advised"
     top: Annotated[
-        int, Field(ge=1, le=100, description="With advised: measure so many of the ranking's first, keep the fastest.")
+        int,
+        Whole,
+        Field(ge=1, le=100, description="With advised: measure so many of the ranking's first, keep the fastest."),
     ] = 1
-    seed: Annotated[int, Field(ge=0, le=2**63 - 1, description="Of random operands.")] = 0
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1, description="Of random operands."), Whole] = 0
     max_workspace_bytes: Annotated[
-        int | None, Field(ge=0, le=2**63 - 1, description="Scratch memory; never more than the service's own limit.")
+        int | None,
+        Whole,
+        Field(ge=0, le=2**63 - 1, description="Scratch memory; never more than the service's own limit."),
     ] = None
     deterministic: Annotated[bool, Field(description="Only variants whose equal inputs give equal bits.")] = False
 

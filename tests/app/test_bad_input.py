@@ -150,7 +150,7 @@ CONTRADICTIONS: dict[str, tuple[dict[str, np.ndarray], dict[str, str], str, str]
     "dtype": ({"x": X, "weight": WEIGHT}, {"dtype": "float16"}, "invalid-tensor", "x.dtype"),
     "two_dtypes": ({"x": X, "weight": WEIGHT.astype(np.float16)}, {}, "invalid-tensor", "weight.dtype"),
     "filter_larger_than_input": ({"x": X[:, :, :2].copy(), "weight": WEIGHT}, {}, "invalid-problem", "r"),
-    "empty": ({"x": X[:0].copy(), "weight": WEIGHT}, {}, "invalid-problem", "n"),
+    "empty": ({"x": X[:0].copy(), "weight": WEIGHT}, {}, "invalid-tensor", "x.shape"),
     "unknown_dtype": ({"x": X, "weight": WEIGHT}, {"dtype": "int8"}, "invalid-problem", "dtype"),
     "unknown_layout": ({"x": X, "weight": WEIGHT}, {"layout": "chwn"}, "invalid-problem", "layout"),
 }
@@ -315,3 +315,20 @@ def test_no_bad_input_brought_anything_down(client: Client) -> None:
         headers={"content-type": "application/json; charset=utf-8"},
     )
     assert ran.status_code == 200
+
+
+@pytest.mark.parametrize("value", ["1_0", "+1", " 1", "1 ", "1.0", "0x1", "١", "true", ""])
+@pytest.mark.parametrize("name", ["n", "max_workspace_bytes"])
+def test_an_integer_in_a_url_is_plain_digits(client: Client, name: str, value: str) -> None:
+    sizes = {"n": "1", "c": "4", "h": "8", "w": "8", "k": "4", "r": "3", "s": "3"} | {name: value}
+    for path in ("/v1/advice", "/v1/pareto"):
+        problem = is_problem(client.get(path, params=sizes), 422, "unprocessable-entity")
+        assert problem["errors"][0]["field"] == f"query.{name}"
+
+
+@pytest.mark.parametrize("name", ["host", "content-type", "content-length", "origin"])
+def test_a_header_that_is_given_twice_is_refused(client: Client, name: str) -> None:
+    twice = [(name, "localhost"), (name, "localhost")]
+    others = [] if name == "host" else [("host", "localhost")]
+    problem = is_problem(client.get("/v1/networks", headers=[*others, *twice]), 400, "bad-request")
+    assert problem["detail"] == f"the header {name} is given more than once; allowed: once"

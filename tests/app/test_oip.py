@@ -82,6 +82,11 @@ def test_the_requests_own_parameters_and_id_are_kept() -> None:
     assert (found.id, found.parameters) == ("7", {"pad": 1, "variant": "all"})
 
 
+def test_parameters_of_the_protocol_are_taken_and_say_nothing_of_the_convolution() -> None:
+    protocol = {"priority": 1, "timeout": 5000, "sequence_id": 7, "sequence_start": True, "sequence_end": False}
+    assert read(asked(parameters={"pad": 1} | protocol)).parameters == {"pad": 1}
+
+
 LIES: dict[str, tuple[Any, str]] = {
     "no_json": (b"{", "body"),
     "no_text": (b"\xff\xfe", "body"),
@@ -105,6 +110,16 @@ LIES: dict[str, tuple[Any, str]] = {
     "a_size_that_is_not_the_shapes": ({"inputs": [X | {"parameters": {"binary_data_size": 12}}, WEIGHT]}, "x.binary"),
     "a_size_that_is_none": ({"inputs": [X | {"parameters": {"binary_data_size": "16"}}, WEIGHT]}, "x.binary"),
     "no_data": ({"inputs": [X | {"parameters": {}}, WEIGHT]}, "x"),
+    "no_data_of_one_number": ({"inputs": [X, WEIGHT | {"parameters": {}}]}, "weight.data"),
+    "null_for_data": ({"inputs": [X, WEIGHT | {"parameters": {}, "data": None}]}, "body"),
+    "a_number_for_data": ({"inputs": [X, WEIGHT | {"parameters": {}, "data": 1}]}, "body"),
+    "data_beside_bytes": ({"inputs": [X, WEIGHT | {"data": [1]}]}, "weight.data"),
+    "numbers_as_words": ({"inputs": [X | {"parameters": {}, "data": ["1", "1_0", "2", "3"]}, WEIGHT]}, "x"),
+    "truth_values": ({"inputs": [X | {"parameters": {}, "data": [1, 2, 3, True]}, WEIGHT]}, "x"),
+    "none_of_one_size_and_huge_others": (
+        {"inputs": [X | {"shape": [0, *[2**31 - 1] * 3], "parameters": {"binary_data_size": 0}}, WEIGHT]},
+        "x.shape",
+    ),
     "too_few_numbers": ({"inputs": [X | {"parameters": {}, "data": [1, 2, 3]}, WEIGHT]}, "x.data"),
     "uneven_lists": ({"inputs": [X | {"parameters": {}, "data": [[1, 2], [3]]}, WEIGHT]}, "x"),
     "words": ({"inputs": [X | {"parameters": {}, "data": ["one"] * 4}, WEIGHT]}, "x"),

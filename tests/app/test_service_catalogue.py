@@ -178,6 +178,7 @@ def test_the_openapi_document_has_every_route_with_its_errors_and_examples(clien
     expected |= {"/v1/jobs/{job_id}/events", "/metrics", "/problems", "/problems/{name}"}
     expected |= {f"/v2{path}" for path in ("", "/health/live", "/health/ready")}
     expected |= {f"/v2/models/{{model}}{path}" for path in ("", "/ready", "/infer")}
+    expected |= {f"/v2/models/{{model}}/versions/{{version}}{path}" for path in ("", "/ready", "/infer")}
     assert set(document["paths"]) == expected
     text = json.dumps(document)
     for reference in {part.split('"')[0] for part in text.split('"#/components/schemas/')[1:]}:
@@ -185,6 +186,8 @@ def test_the_openapi_document_has_every_route_with_its_errors_and_examples(clien
     for path, methods in document["paths"].items():
         for operation in methods.values():
             assert operation["description"]
+            if path.startswith("/v2"):
+                assert operation["responses"]["200"]["content"]["application/json"]["schema"]["$ref"]
             if path.startswith("/v1/"):
                 assert "application/problem+json" in operation["responses"]["422"]["content"]
                 assert "application/problem+json" in operation["responses"]["500"]["content"]

@@ -154,8 +154,41 @@ def test_the_protocols_metadata_and_health(client: Client) -> None:
     assert [each["name"] for each in model["outputs"]] == ["y"]
     for path in ("/v2/health/live", "/v2/health/ready", "/v2/models/conv/ready"):
         assert client.get(path).status_code == 200
+    assert client.get("/v2/models/conv/versions/1").json() == model
+    assert client.get("/v2/models/conv/versions/1/ready").status_code == 200
+    for path in ("/v2/models/conv/versions/2", "/v2/models/conv/versions/2/ready"):
+        assert "versions/2" in is_problem(client.get(path), 404, "unknown-model")["error"]
     for path in ("/v2/models/resnet", "/v2/models/resnet/ready"):
         assert "resnet" in is_problem(client.get(path), 404, "unknown-model")["error"]
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "kind"),
+    [
+        ({"host": "elsewhere.example"}, 421, "misdirected-request"),
+        ({"origin": "https://elsewhere.example"}, 403, "forbidden"),
+        ({"content-encoding": "gzip"}, 415, "unsupported-media-type"),
+        ({"content-length": "x"}, 400, "bad-request"),
+    ],
+)
+def test_a_refusal_at_the_border_has_the_protocols_error(
+    client: Client, headers: dict[str, str], status: int, kind: str
+) -> None:
+    problem = is_problem(client.post(INFER, content=b"{}", headers=headers), status, kind)
+    assert problem["error"] == problem["detail"]
+    assert "error" not in is_problem(client.post("/v1/convolutions", content=b"{}", headers=headers), status, kind)
+
+
+def test_a_version_in_the_path_and_the_protocols_own_parameters_are_taken(client: Client) -> None:
+    x, weight = reference.random_operands(SMALL, seed=1)
+    inputs = [
+        {"name": name, "datatype": "FP32", "shape": each.shape, "data": each.ravel().tolist()}
+        for name, each in (("x", x), ("weight", weight))
+    ]
+    own = {"pad": 1, "variant": LEAN, "priority": 3, "timeout": 10_000_000, "sequence_id": 4}
+    answer = client.post("/v2/models/conv/versions/1/infer", json={"inputs": inputs, "parameters": own}).json()
+    assert answer["model_version"] == "1"
+    assert answer["outputs"][0]["shape"] == list(SMALL.y_shape)
 
 
 def test_it_lives_but_is_not_ready_without_a_worker(tmp_path: Path) -> None:
@@ -197,7 +230,7 @@ def test_a_request_of_numbers_is_answered_with_numbers(client: Client) -> None:
     [
         ({"parameters": {"layer": "9-2-3-6-4"}}, 400, "invalid-tensor"),
         ({"parameters": {"variant": "nobody", "pad": 1}}, 404, "unknown-variant"),
-        ({"parameters": {"sequence_id": 1}}, 422, "unprocessable-entity"),
+        ({"parameters": {"nonsense": 1}}, 422, "unprocessable-entity"),
         ({"outputs": [{"name": "z"}]}, 400, "invalid-tensor"),
     ],
 )

@@ -65,7 +65,7 @@ LIES: dict[str, tuple[Any, str]] = {
     "negative_offsets": ({"x": X | {"data_offsets": [-16, 0]}, "weight": WEIGHT}, "data_offsets"),
     "shape_larger_than_its_bytes": ({"x": X | {"shape": [2**20, 2**20, 1, 1]}, "weight": WEIGHT}, "data_offsets"),
     "shape_smaller_than_its_bytes": ({"x": X | {"shape": [1, 1, 1, 1]}, "weight": WEIGHT}, "data_offsets"),
-    "shape_that_overflows": ({"x": X | {"shape": [2**62, 2**62, 2**62, 2**62]}, "weight": WEIGHT}, "data_offsets"),
+    "shape_that_overflows": ({"x": X | {"shape": [2**62, 2**62, 2**62, 2**62]}, "weight": WEIGHT}, "shape"),
     "negative_shape": ({"x": X | {"shape": [-1, -1, 2, 2]}, "weight": WEIGHT}, "shape"),
     "shape_of_truths": ({"x": X | {"shape": [True, True, 2, 2]}, "weight": WEIGHT}, "shape"),
     "shape_of_fractions": ({"x": X | {"shape": [1.0, 1, 2, 2]}, "weight": WEIGHT}, "shape"),
@@ -158,3 +158,33 @@ def test_a_number_beyond_the_type_is_infinite_in_it() -> None:
 def test_lists_that_are_no_tensor_are_refused(lists: Any) -> None:
     with pytest.raises(InvalidTensor, match="weight"):
         from_lists("weight", lists, np.dtype(np.float32))
+
+
+@pytest.mark.parametrize("size", [0, -1, 2**31, 2**63, 10**30])
+def test_a_size_that_no_tensor_has_is_refused_before_an_array_is_made(size: int) -> None:
+    shape = [0, size, 2**31 - 1, 2**31 - 1]
+    empty = {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}
+    with pytest.raises(InvalidTensor) as caught:
+        read(body({"x": empty, "weight": {**WEIGHT, "data_offsets": [0, 4]}}, bytes(4)))
+    assert caught.value.field == "x.shape"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-32"])
+def test_a_header_is_utf_8_without_a_byte_order_mark(encoding: str) -> None:
+    with pytest.raises(InvalidTensor, match="UTF-8, without a byte order mark") as caught:
+        read(body(json.dumps({"x": X, "weight": WEIGHT}).encode(encoding)))
+    assert caught.value.field == "header"
+
+
+@pytest.mark.parametrize("value", ["1.5", "1_000", " 1", "nan", "inf", True, False, {}, "", "Infinity "])
+@pytest.mark.parametrize("place", ["alone", "beside"])
+def test_what_is_no_number_is_named(value: Any, place: str) -> None:
+    with pytest.raises(InvalidTensor) as caught:
+        from_lists("x", [[[[value] if place == "alone" else [1.5, value]]]], np.dtype(np.float32))
+    assert caught.value.field == "x"
+    assert caught.value.value == repr(value)
+
+
+def test_what_json_lacks_has_its_names() -> None:
+    found = from_lists("x", [[[[1, 2.5, None, "NaN", "Infinity", "-Infinity"]]]], np.dtype(np.float32))
+    np.testing.assert_array_equal(found.ravel(), [1, 2.5, np.nan, np.nan, np.inf, -np.inf])
