@@ -13,7 +13,7 @@ import numpy as np
 
 from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels.builds import kept_build
-from conv_advisor.kernels.cuda.parts.source import STORAGE_OF, Source
+from conv_advisor.kernels.cuda.parts.source import STORAGE_OF, Source, definitions_of
 
 _NVRTC_OPTIONS: Final[dict[str, Any]] = {"std": "c++17", "ptxas_options": ["-v"]}
 
@@ -88,8 +88,9 @@ def load_kernel(source: Source, kernel: str, dtype: DType, **defines: int) -> An
 
 def load_module(source: Source, dtype: DType, **defines: int) -> Any:
     """The module that `load_kernel` takes kernels from: a ``cupy.RawModule``, compiled once a process."""
-    if defines not in source.definitions(dtype):
-        raise ValueError(f"{source.name}.cu is compiled with {source.definitions(dtype)} for {dtype}, not {defines}")
+    listed = definitions_of(source, dtype)
+    if defines not in listed:
+        raise ValueError(f"{source.name}.cu is compiled with {listed} for {dtype}, not {defines}")
     return _load_module(source, STORAGE_OF[dtype], tuple(defines.items()))
 
 

@@ -255,7 +255,7 @@ class HostProducts:
         self, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...], shared_mem: int = 0
     ) -> None:
         bm, bn = int(self._defines["BM"]), int(self._defines["BN"])
-        u, v, m = (array.data.ptr for array in args[:3])
+        u, v, m = args[:3]
         filters, slices, positions, rows_v = map(int, args[3:])
         assert shared_mem <= self.max_dynamic_shared_size_bytes
         assert block == (2 * bm + 32,)

@@ -12,7 +12,7 @@ pytest.importorskip("cuda.core", reason="cuda-core compiles without a GPU", exc_
 from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels import builds
 from conv_advisor.kernels.cuda import compile as compiling
-from conv_advisor.kernels.cuda.catalog import SOURCES
+from conv_advisor.kernels.cuda.catalog import FAMILIES, SOURCES, VARIANTS
 from conv_advisor.kernels.cuda.compile import load_module, shape_arguments
 from conv_advisor.kernels.cuda.direct.plan import SOURCE as DIRECT
 from conv_advisor.kernels.cuda.parts.source import ARCHITECTURES, FOLDER, STORAGES
@@ -86,6 +86,13 @@ def test_no_source_asks_for_fast_math() -> None:
 
 def test_every_source_in_the_folders_of_families_is_listed_once() -> None:
     assert sorted(path.stem for path in FOLDER.glob("*/*.cu")) == sorted(SOURCES)
+
+
+def test_every_folder_with_a_launcher_is_a_family_of_its_name() -> None:
+    assert sorted(path.parent.name for path in FOLDER.glob("*/launch.py")) == sorted(each.name for each in FAMILIES)
+    ids = [variant.id for variant in VARIANTS]
+    assert len(set(ids)) == len(ids)
+    assert {id_ for each in FAMILIES if each.tuning for id_ in each.tuning.serves} <= set(ids)
 
 
 def test_an_unlisted_instantiation_is_refused() -> None:

@@ -81,6 +81,12 @@ class Source:
 
 
 @cache
+def definitions_of(source: Source, dtype: DType) -> Sequence[Defines]:
+    """A source's definitions, made once: launchers ask for them every time that they load a kernel."""
+    return source.definitions(dtype)
+
+
+@cache
 def path_of(name: str) -> Path:
     """Where ``<name>.cu`` is: in the folder of its family."""
     (path,) = FOLDER.glob(f"*/{name}.cu")
