@@ -78,10 +78,9 @@ def test_types_keep_the_names_that_clients_compare() -> None:
 
 
 def test_every_status_that_the_code_refuses_with_has_a_type() -> None:
-    named = {status.name: int(status) for status in HTTPStatus}
     refusal = re.compile(r"(?:HTTPException|problem_response|refuse)\(\s*(?:scope, )?(?:(\d{3})|HTTPStatus\.(\w+))")
     sources = "\n".join(path.read_text() for path in sorted(APP.rglob("*.py")))
-    used = {int(number) if number else named[name] for number, name in refusal.findall(sources)}
+    used = {int(number or HTTPStatus[name]) for number, name in refusal.findall(sources)}
     assert len(used) > 8
     assert used <= set(OF_STATUS)
 
