@@ -24,6 +24,13 @@ HOST_DTYPE: Final[dict[DType, np.dtype[Any]]] = {
 
 _EPS32: Final = 2.0**-23
 _BASE: Final = {DType.FLOAT32: 2.0**-17, DType.TF32: 2.0**-9, DType.FLOAT16: 2.0**-9, DType.BFLOAT16: 2.0**-6}
+SAMPLES: Final = 1024
+"""Outputs that are compared of random operands, which are all alike."""
+GIVEN_SAMPLES: Final = 2048
+"""Outputs that are compared of somebody's operands, where comparing all would cost more than the convolution."""
+_MOST_OUTPUTS: Final = 2**22
+_MOST_PRODUCTS: Final = 2**31
+"""Outputs and products up to which all are compared: some 0.1 s by BLAS on one core, less than timing takes."""
 _GATHER_ELEMENTS: Final = 2**22
 """Elements that `convolve_at` gathers at a time: 32 MiB of float64."""
 
@@ -58,7 +65,75 @@ def convolve(problem: ConvProblem, x: Array, weight: Array) -> Float64s:
     return np.ascontiguousarray(_ordered(problem, y.reshape(n, k, p, q)))
 
 
-def sample_outputs(problem: ConvProblem, count: int = 1024, seed: int = 0) -> npt.NDArray[np.int64]:
+def n_compared(problem: ConvProblem, *, is_given: bool) -> int:
+    """How many outputs a result is compared at.
+
+    Parameters
+    ----------
+    problem : ConvProblem
+    is_given : bool
+        Whether the operands are somebody's: then all, where the products in float64 are few enough to cost no more than
+        verifying and timing the convolution does; else `GIVEN_SAMPLES`, half of them chosen by cancellation. Of random
+        operands `SAMPLES`.
+    """
+    total = problem.n * problem.k * problem.p * problem.q
+    if is_given and total <= _MOST_OUTPUTS and total * problem.gemm_k <= _MOST_PRODUCTS:
+        return total
+    return min(total, GIVEN_SAMPLES if is_given else SAMPLES)
+
+
+def given_outputs(problem: ConvProblem, x: Array, weight: Array) -> npt.NDArray[np.int64]:
+    """Outputs to compare of somebody's operands, int64 array of shape (`n_compared`, 4).
+
+    Where not all of them are: first those that may cancel most, of the largest windows of x and the largest filters,
+    whose products are the largest whatever their sum is; then those of `sample_outputs`.
+    """
+    count = n_compared(problem, is_given=True)
+    sampled = sample_outputs(problem, count)
+    if count == problem.n * problem.k * problem.p * problem.q:
+        return sampled
+    shape = (problem.n, problem.k, problem.p, problem.q)
+    chosen = np.concatenate([_largest_products(problem, x, weight, count // 2), sampled])
+    flat = np.ravel_multi_index(tuple(chosen.T), shape)
+    _, first_seen = np.unique(flat, return_index=True)
+    kept = flat[np.sort(first_seen)[:count]]
+    return np.stack(np.unravel_index(kept, shape), axis=1).astype(np.int64)
+
+
+def _largest_products(problem: ConvProblem, x: Array, weight: Array, count: int) -> npt.NDArray[np.int64]:
+    """Outputs of the largest windows of x and the largest filters of their group, by their norms."""
+    n, groups, p, q = problem.n, problem.groups, problem.p, problem.q
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = np.square(_nchw(problem, x), dtype=np.float32)
+        energy = squares.reshape(n, groups, problem.c // groups, problem.h, problem.w).sum(axis=2)
+        taps = np.square(_nchw(problem, weight), dtype=np.float32).sum(axis=(1, 2, 3))
+    padded = np.pad(energy, ((0, 0), (0, 0), (problem.pad_h,) * 2, (problem.pad_w,) * 2))
+    windows = np.zeros((n, groups, p, q), np.float32)
+    for row in range(problem.r):
+        for column in range(problem.s):
+            top, left = row * problem.dilation_h, column * problem.dilation_w
+            windows += padded[:, :, top :: problem.stride_h, left :: problem.stride_w][:, :, :p, :q]
+    side = max(1, int(sqrt(count)))
+    places = _largest(windows.ravel(), count // side)
+    filters = [_largest(part, side) for part in taps.reshape(groups, -1)]
+    image, group, row_of, column_of = np.unravel_index(places, windows.shape)
+    per_group = problem.k // groups
+    found = [
+        (i, g * per_group + k, a, b)
+        for i, g, a, b in zip(image.tolist(), group.tolist(), row_of.tolist(), column_of.tolist(), strict=True)
+        for k in filters[g].tolist()
+    ]
+    return np.array(found, np.int64)
+
+
+def _largest(values: npt.NDArray[np.float32], count: int) -> npt.NDArray[np.int64]:
+    """Places of the largest values, what is no number first; at most so many."""
+    count = min(count, len(values))
+    ranked = np.where(np.isnan(values), np.inf, values)
+    return np.argpartition(ranked, len(ranked) - count)[len(ranked) - count :]
+
+
+def sample_outputs(problem: ConvProblem, count: int = SAMPLES, seed: int = 0) -> npt.NDArray[np.int64]:
     """Choose outputs to compare where comparing all of them would take too long.
 
     Parameters
@@ -114,10 +189,24 @@ def convolve_at(problem: ConvProblem, x: Array, weight: Array, outputs: npt.NDAr
     return np.concatenate(parts)
 
 
+def expected_at(problem: ConvProblem, x: Array, weight: Array, outputs: npt.NDArray[np.int64]) -> Float64s:
+    """`convolve_at`, of all outputs by matrix products."""
+    if len(outputs) < problem.n * problem.k * problem.p * problem.q:
+        return convolve_at(problem, x, weight, outputs)
+    return take(problem, convolve(problem, x, weight), outputs)
+
+
 def take(problem: ConvProblem, y: Array, outputs: npt.NDArray[np.int64]) -> Array:
     """The elements of y, an array of y_shape, at these (n, k, p, q)."""
     picked: Array = _nchw(problem, y)[tuple(outputs.T)]
     return picked
+
+
+def not_finite(problem: ConvProblem, y: Array) -> npt.NDArray[np.int64]:
+    """The first outputs of y that are not finite, at most `SAMPLES`, as int64 array of shape (count, 4)."""
+    flat = np.flatnonzero(~np.isfinite(y).ravel())[:SAMPLES]
+    index = np.stack(np.unravel_index(flat, y.shape), axis=1).astype(np.int64)
+    return index if problem.layout is Layout.NCHW else index[:, [0, 3, 1, 2]]
 
 
 def max_error(y: Array, reference: Float64s) -> float:

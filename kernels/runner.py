@@ -26,7 +26,7 @@ class Operands:
         Indices (n, k, p, q) of the compared outputs.
     reference : float64 array of shape (n_compared,)
     is_finite : bool
-        Whether every output must be finite.
+        Whether every output must be finite, as of random operands; somebody's may rightly overflow.
     """
 
     x: Any

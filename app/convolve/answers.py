@@ -11,6 +11,7 @@ from typing_extensions import TypedDict
 from conv_advisor.app.wire.answers.catalogue import DeviceAnswer, device_answer
 from conv_advisor.app.wire.answers.problems import ProblemAnswer, problem_answer
 from conv_advisor.app.wire.safetensors import to_lists
+from conv_advisor.kernels.reference import n_compared
 
 if TYPE_CHECKING:
     from conv_advisor.app.convolve.convolution import Attempt, Convolution
@@ -29,8 +30,13 @@ class AttemptAnswer(TypedDict):
 
 
 class ConvolutionAnswer(AttemptAnswer):
-    """The variant whose y it is, everything else that was tried, and y where tensors were given."""
+    """The variant whose y it is, everything else that was tried, and y where tensors were given.
 
+    n_compared says over how many outputs max_error was taken: of given tensors over all, unless that costs more than
+    the convolution; then over some, half of them where most may cancel.
+    """
+
+    n_compared: int
     chosen_by: str
     y: Any
     attempts: list[AttemptAnswer]
@@ -52,7 +58,7 @@ def convolution_metadata(done: Convolution) -> dict[str, str]:
 def convolution_summary(done: Convolution) -> dict[str, str | float]:
     """What fits beside a y that has no place for more: the numbers and names, without what is unknown."""
     answer = _convolution(done, None)
-    names = ("variant", "chosen_by", "outcome", "detail", "time_ms", "max_error", "workspace_bytes")
+    names = ("variant", "chosen_by", "outcome", "detail", "time_ms", "max_error", "n_compared", "workspace_bytes")
     return {name: value for name, value in answer.items() if name in names and isinstance(value, str | float | int)}
 
 
@@ -60,6 +66,7 @@ def _convolution(done: Convolution, y: Any) -> ConvolutionAnswer:
     measurement = done.best.measurement
     return {
         **_attempt(done.best),
+        "n_compared": n_compared(measurement.problem, is_given=done.best.y is not None),
         "chosen_by": done.chosen_by,
         "y": y,
         "attempts": [_attempt(attempt) for attempt in done.attempts],

@@ -64,7 +64,7 @@ async def run_convolution(request: Request, held: Annotated[Hold, Depends(hold_t
     after the other, with the parameters in the URL; or small JSON. Without tensors the convolution of random ones is
     only measured. y comes back in the form that Accept asks for, else in that of the body; as .npy with the variant,
     time and error in the header `Convolution`. What JSON lacks is written "NaN", "Infinity" and "-Infinity", and read
-    so too. max_error is relative to float64. The measurement joins the store.
+    so too. max_error is relative to float64, over n_compared outputs. The measurement joins the store.
     """
     service = service_of(request)
     media_type = require_media_type(request, JSON, *_BINARY)

@@ -84,15 +84,15 @@ class CudaRunner:
         """Random operands, uniform in (-1, 1), made on the device."""
         with self._stream, translated():
             x, weight = self._random(problem, seed)
-            return self._with_reference(problem, x, weight, is_finite=True)
+            return self._with_reference(problem, x, weight, reference.sample_outputs(problem), is_finite=True)
 
     def upload(self, problem: ConvProblem, x: np.ndarray, weight: np.ndarray) -> Operands:
         """Operands from host arrays in the problem's memory order."""
-        is_finite = bool(np.isfinite(x).all() and np.isfinite(weight).all())
+        outputs = reference.given_outputs(problem, x, weight)
         storage = storage_type(problem.dtype)
         with self._stream, translated():
             on_device = [cupy.asarray(np.ascontiguousarray(array).view(storage)) for array in (x, weight)]
-            return self._with_reference(problem, on_device[0], on_device[1], is_finite)
+            return self._with_reference(problem, on_device[0], on_device[1], outputs, is_finite=False)
 
     def download(self, problem: ConvProblem, operands: Operands) -> np.ndarray:
         """The output as a host array; bfloat16 as ``ml_dtypes.bfloat16``."""
@@ -128,10 +128,10 @@ class CudaRunner:
         with self._stream, translated():
             self._checks.poison(operands.y, problem.dtype)
             launch_ms = self._launch_ms(launch, operands)
-            compared = self._checks.gather(problem, operands.y, cupy.asarray(linear_offsets(problem, operands.outputs)))
-            error = reference.max_error(compared, operands.reference)
-            if operands.is_finite and not self._checks.is_finite(operands.y, problem.dtype):
-                error = np.inf
+            error = self._error_at(problem, operands, operands.outputs, operands.reference)
+            is_compared = len(operands.outputs) == operands.y.size
+            if not is_compared and not self._checks.is_finite(operands.y, problem.dtype):
+                error = np.inf if operands.is_finite else max(error, self._error_of_infinite(problem, operands))
             # The least of several: code loaded now, or a host busy for a moment, must not make it look hopeless.
             if launch_ms < LONG_LAUNCH_MS:
                 launch_ms = min(launch_ms, self._launch_ms(launch, operands))
@@ -169,6 +169,17 @@ class CudaRunner:
         if pool.total_bytes() > self.device.memory_bytes // 4:
             pool.free_all_blocks()
 
+    def _error_at(self, problem: ConvProblem, operands: Operands, outputs: np.ndarray, expected: np.ndarray) -> float:
+        """`reference.max_error` at these outputs, in the dtype of y, which has infinities of its own."""
+        compared = self._checks.gather(problem, operands.y, cupy.asarray(linear_offsets(problem, outputs)))
+        return reference.max_error(compared.astype(reference.HOST_DTYPE[problem.dtype]), expected)
+
+    def _error_of_infinite(self, problem: ConvProblem, operands: Operands) -> float:
+        """Infinite where one of the outputs that are not finite should be, as far as they are looked at; else 0."""
+        places = reference.not_finite(problem, self.download(problem, operands))
+        expected = self._checks.reference_at(problem, operands.x, operands.weight, places)
+        return self._error_at(problem, operands, places, expected)
+
     def _operand_sets(self, problem: ConvProblem, operands: Operands, l2: L2State) -> list[Operands]:
         """What launches take turns on; kept until `release`, since up to a thousand sets take long to make."""
         count = operand_sets(problem, l2, self.device.l2_bytes)
@@ -191,8 +202,9 @@ class CudaRunner:
             arrays.append(array)
         return arrays[0], arrays[1]
 
-    def _with_reference(self, problem: ConvProblem, x: Any, weight: Any, is_finite: bool) -> Operands:
-        outputs = reference.sample_outputs(problem)
+    def _with_reference(
+        self, problem: ConvProblem, x: Any, weight: Any, outputs: np.ndarray, *, is_finite: bool
+    ) -> Operands:
         expected = self._checks.reference_at(problem, x, weight, outputs)
         y = cupy.empty(problem.y_shape, storage_type(problem.dtype))
         return Operands(x, weight, y, outputs, expected, is_finite)

@@ -87,6 +87,7 @@ def test_metadata_says_time_samples_error_problem_and_device(client: Client) -> 
     assert float(metadata["time_ms"]) == pytest.approx(TIMES_MS[SLOW])
     assert len(json.loads(metadata["samples_ms"])) == 3
     assert float(metadata["max_error"]) == pytest.approx(1e-7)
+    assert int(metadata["n_compared"]) == int(np.prod(SMALL.y_shape)), "all of y"
     assert json.loads(metadata["workspace_bytes"]) == 2**20
     assert json.loads(metadata["problem"])["layer"] == LAYER
     assert json.loads(metadata["device"])["id"] == "fake-gpu"
