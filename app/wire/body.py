@@ -34,7 +34,7 @@ _OF_SMALL_PAGES: Final = 2 * 2**20
 
 
 class Budget:
-    """Bytes of request bodies that may be held at once; what exceeds them is asked to come back.
+    """Bytes that requests may hold at once, of bodies and of what is answered to them; whoever is too many comes back.
 
     The body that began first has its place to its end, so that of any number that arrive together one gets through.
 
@@ -42,7 +42,7 @@ class Budget:
     ----------
     limit_bytes : int
     longest_bytes : int
-        Of any one body: what the first may still bring is kept for it.
+        Of any one request: what the first may still bring is kept for it.
     """
 
     def __init__(self, limit_bytes: int, longest_bytes: int) -> None:
@@ -84,7 +84,7 @@ class Budget:
         first = self._held[0] if self._held else None
         kept = 0 if first is None or first is of else max(self._longest_bytes - first.count, 0)
         if self.held_bytes + kept + count > self.limit_bytes:
-            raise QueueFull(f"request bodies of {self.held_bytes} bytes are being worked on, of {self.limit_bytes}")
+            raise QueueFull(f"requests that hold {self.held_bytes} bytes are being worked on, of {self.limit_bytes}")
 
 
 @dataclass(eq=False)
