@@ -1,8 +1,9 @@
-"""What each kernel of a launch takes: its graph replayed with every other node switched off."""
+"""What each kernel of a launch takes: its graph replayed up to that kernel, and up to the one before."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 from itertools import pairwise
 from math import prod
 from typing import Any, Final
@@ -30,7 +31,7 @@ class Stage:
     name : str
         Of the kernel, as it was compiled; ``memcpy`` and ``memset`` for the others.
     time_ms : float
-        Median device time of this node alone, with what a launch in a replayed graph costs.
+        By how much the launch is longer with this node than without it and what comes after it.
     blocks, threads, registers : int
         Of the launch, of a block, of a thread; 0 for what is no kernel.
     occupancy : float
@@ -46,24 +47,25 @@ class Stage:
 
 
 def stages(launch: Launch, operands: Operands, launch_ms: float) -> list[Stage]:
-    """Time each node of a launch alone, in the order in which they run.
+    """Time each node of a launch, in the order in which they run.
 
     Parameters
     ----------
     launch : Launch
     operands : Operands
-        Of its problem. What comes out of a node that runs alone means nothing.
+        Of its problem.
     launch_ms : float
         About what the whole launch takes: graphs are made long enough to be timed.
 
     Returns
     -------
     stages : list of Stage
-        The sum of their times is above the launch's own: each has a launch's floor, and none overlaps the next.
+        Their times add up to the launch's own.
 
     Notes
     -----
-    cuGraphNodeSetEnabled leaves a disabled node as an empty one (CUDA driver API, graph management).
+    A node runs behind all that it waits for, so that it finds what it reads. cuGraphNodeSetEnabled leaves a disabled
+    node as an empty one (CUDA driver API, graph management).
     """
     count = max(1, min(_MOST_LAUNCHES, round(_LEAST_REGION_MS / max(launch_ms, 1e-3))))
     stream = cupy.cuda.Stream(non_blocking=True)
@@ -71,9 +73,11 @@ def stages(launch: Launch, operands: Operands, launch_ms: float) -> list[Stage]:
         nodes, executable = _captured(launch, operands, stream, count)
         length = len(nodes) // count
         try:
-            return [_stage(nodes, executable, stream, place, length) for place in range(length)]
+            upto = [_replayed_ms(_cut(nodes, executable, length, place), stream) for place in range(length + 1)]
         finally:
             _asked(driver.cuGraphExecDestroy(executable))
+        times = [max(0.0, longer - shorter) / count for shorter, longer in pairwise(upto)]
+        return [_described(node, time_ms) for node, time_ms in zip(nodes[:length], times, strict=True)]
 
 
 def _captured(launch: Launch, operands: Operands, stream: Any, count: int) -> tuple[list[Any], Any]:
@@ -92,25 +96,21 @@ def _captured(launch: Launch, operands: Operands, stream: Any, count: int) -> tu
 
 
 def _in_order(graph: Any, nodes: list[Any]) -> list[Any]:
-    """The nodes from the first to the last; what one stream captured is a chain."""
+    """The nodes, each after those that it waits for, and otherwise as they were captured."""
     *_, number = _asked(driver.cuGraphGetEdges(graph))
-    if not number:
-        return nodes
-    begins, ends, *_ = _asked(driver.cuGraphGetEdges(graph, number))
-    follower = {int(begin): int(end) for begin, end in zip(begins, ends, strict=True)}
+    begins, ends, *_ = _asked(driver.cuGraphGetEdges(graph, number)) if number else ((), ())
+    waits: dict[int, set[int]] = {int(node): set() for node in nodes}
+    for begin, end in zip(begins, ends, strict=True):
+        waits[int(end)].add(int(begin))
     known = {int(node): node for node in nodes}
-    (first,) = set(known) - set(follower.values())
-    chain = [first]
-    while chain[-1] in follower:
-        chain.append(follower[chain[-1]])
-    return [known[node] for node in chain]
+    return [known[handle] for handle in TopologicalSorter(waits).static_order()]
 
 
-def _stage(nodes: list[Any], executable: Any, stream: Any, place: int, length: int) -> Stage:
+def _cut(nodes: list[Any], executable: Any, length: int, end: int) -> Any:
+    """The graph with the first nodes of each launch switched on, and the others off."""
     for index, node in enumerate(nodes):
-        _asked(driver.cuGraphNodeSetEnabled(executable, node, int(index % length == place)))
-    time_ms = _replayed_ms(executable, stream) * length / len(nodes)
-    return _described(nodes[place], time_ms)
+        _asked(driver.cuGraphNodeSetEnabled(executable, node, int(index % length < end)))
+    return executable
 
 
 def _replayed_ms(executable: Any, stream: Any) -> float:
