@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from graphlib import TopologicalSorter
 from itertools import pairwise
 from math import prod
 from typing import Any, Final
@@ -12,7 +11,7 @@ import cupy
 import numpy as np
 from cuda.bindings import driver
 
-from conv_advisor.data.errors import LaunchFailed
+from conv_advisor.data.errors import LaunchFailed, NotSupported
 from conv_advisor.kernels.cuda.border import translated
 from conv_advisor.kernels.runner import Operands
 from conv_advisor.kernels.variant import Launch
@@ -62,6 +61,11 @@ def stages(launch: Launch, operands: Operands, launch_ms: float) -> list[Stage]:
     stages : list of Stage
         Their times add up to the launch's own.
 
+    Raises
+    ------
+    NotSupported
+        Its nodes are no chain: cuDNN's FFT variants run on several streams.
+
     Notes
     -----
     A node runs behind all that it waits for, so that it finds what it reads. cuGraphNodeSetEnabled leaves a disabled
@@ -70,18 +74,21 @@ def stages(launch: Launch, operands: Operands, launch_ms: float) -> list[Stage]:
     count = max(1, min(_MOST_LAUNCHES, round(_LEAST_REGION_MS / max(launch_ms, 1e-3))))
     stream = cupy.cuda.Stream(non_blocking=True)
     with stream, translated():
-        nodes, executable = _captured(launch, operands, stream, count)
-        length = len(nodes) // count
+        graph = _captured(launch, operands, stream, count)
         try:
+            nodes = _in_order(graph)
+            length = len(nodes) // count
+            executable = _asked(driver.cuGraphInstantiate(graph, 0))
             upto = [_replayed_ms(_cut(nodes, executable, length, place), stream) for place in range(length + 1)]
-        finally:
             _asked(driver.cuGraphExecDestroy(executable))
-        times = [max(0.0, longer - shorter) / count for shorter, longer in pairwise(upto)]
-        return [_described(node, time_ms) for node, time_ms in zip(nodes[:length], times, strict=True)]
+            times = [max(0.0, longer - shorter) / count for shorter, longer in pairwise(upto)]
+            return [_described(node, time_ms) for node, time_ms in zip(nodes[:length], times, strict=True)]
+        finally:
+            _asked(driver.cuGraphDestroy(graph))
 
 
-def _captured(launch: Launch, operands: Operands, stream: Any, count: int) -> tuple[list[Any], Any]:
-    """The nodes of so many launches in the order of their chain, and the graph to replay."""
+def _captured(launch: Launch, operands: Operands, stream: Any, count: int) -> Any:
+    """A graph of so many launches."""
     handle = driver.CUstream(stream.ptr)
     mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
     _asked(driver.cuStreamBeginCapture(handle, mode))
@@ -90,20 +97,27 @@ def _captured(launch: Launch, operands: Operands, stream: Any, count: int) -> tu
             launch.run(operands.x, operands.weight, operands.y)
     finally:
         graph = _asked(driver.cuStreamEndCapture(handle))
-    _, number = _asked(driver.cuGraphGetNodes(graph))
-    nodes, _ = _asked(driver.cuGraphGetNodes(graph, number))
-    return _in_order(graph, list(nodes)), _asked(driver.cuGraphInstantiate(graph, 0))
+    return graph
 
 
-def _in_order(graph: Any, nodes: list[Any]) -> list[Any]:
-    """The nodes, each after those that it waits for, and otherwise as they were captured."""
+def _in_order(graph: Any) -> list[Any]:
+    """The nodes from the first to the last of their chain.
+
+    Raises
+    ------
+    NotSupported
+    """
+    nodes, _ = _asked(driver.cuGraphGetNodes(graph, _asked(driver.cuGraphGetNodes(graph))[1]))
     *_, number = _asked(driver.cuGraphGetEdges(graph))
     begins, ends, *_ = _asked(driver.cuGraphGetEdges(graph, number)) if number else ((), ())
-    waits: dict[int, set[int]] = {int(node): set() for node in nodes}
-    for begin, end in zip(begins, ends, strict=True):
-        waits[int(end)].add(int(begin))
-    known = {int(node): node for node in nodes}
-    return [known[handle] for handle in TopologicalSorter(waits).static_order()]
+    follower = {int(begin): int(end) for begin, end in zip(begins, ends, strict=True)}
+    known, followers = {int(node): node for node in nodes}, set(follower.values())
+    chain = [node for node in known if node not in followers]
+    while chain[-1] in follower:
+        chain.append(follower[chain[-1]])
+    if len(chain) != len(nodes) or len(follower) != number:
+        raise NotSupported("its kernels run side by side, so that none has a time of its own")
+    return [known[node] for node in chain]
 
 
 def _cut(nodes: list[Any], executable: Any, length: int, end: int) -> Any:
