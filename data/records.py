@@ -67,12 +67,12 @@ class Records:
                 attempts[key] = [*attempts.get(key, ()), *own]
         return {key: summarise(rows) for key, rows in attempts.items()}
 
-    def measured_problems(self, device_id: str) -> list[ConvProblem]:
-        """The problems on which some variant was timed in full on a device, by key."""
+    def measured_keys(self, device_id: str) -> list[str]:
+        """The keys of the problems on which some variant was timed in full on a device, in rising order."""
         table = self._shipped.table(device_id)
-        shipped = table.measured_problems() if table else []
-        own = self.store.measured_problems(device_id) if self.store else []
-        return sorted({*shipped, *own}, key=lambda problem: problem.key)
+        shipped = table.measured_keys() if table else []
+        own = self.store.measured_keys(device_id) if self.store else []
+        return sorted({*shipped, *own})
 
     def devices(self) -> dict[str, Device]:
         """Every device that was measured, by id; of one id the fingerprint measured last."""

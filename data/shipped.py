@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property, lru_cache
 from math import isnan
 from pathlib import Path
@@ -154,13 +154,13 @@ class ShippedTable:
             raise StoreError(f"{self.path}: picks: {error}") from error
         return picks
 
-    def problems(self, places: Sequence[int] | None = None) -> list[ConvProblem]:
-        """The problems at some places, by default all."""
-        return [problem_of(self.keys[place]) for place in (range(len(self.keys)) if places is None else places)]
+    def problems(self) -> list[ConvProblem]:
+        """Every problem, in the order of the keys."""
+        return list(map(problem_of, self.keys))
 
-    def measured_problems(self) -> list[ConvProblem]:
-        """The problems on which some variant was timed in full."""
-        return self.problems(np.flatnonzero(self.n_timed).tolist())
+    def measured_keys(self) -> list[str]:
+        """The keys of the problems on which some variant was timed in full."""
+        return [self.keys[place] for place in np.flatnonzero(self.n_timed).tolist()]
 
     def attempts(self, key: str) -> list[Attempt]:
         """The attempts at one problem, by variant and time; none where it is unknown."""

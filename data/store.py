@@ -20,7 +20,7 @@ from conv_advisor.data.addition import Guard, add
 from conv_advisor.data.database import ROWS_AT_ONCE, AnyRow, in_lists, open_engine, to_batch
 from conv_advisor.data.errors import InvalidProblem, StoreError, UnknownDevice
 from conv_advisor.data.measurement import Device, L2State, Measurement, Outcome, Pick
-from conv_advisor.data.problem import FIELDS, ConvProblem
+from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.schema import upgrade
 from conv_advisor.data.shipped import Shipped
 from conv_advisor.data.steadiness import LEAST_ROWS, refuse_unsteady, refuse_unsteady_rows
@@ -204,20 +204,15 @@ class Store:
         """The keys of all problems that were ever measured, on whatever device."""
         return {row[0] for row in self._fetch(select(PROBLEMS.c.key))}
 
-    def measured_problems(self, device_id: str, *, l2: L2State = L2State.WARM) -> list[ConvProblem]:
-        """The problems on which some variant was timed in full on a device, by key."""
-        measured = (
-            select(MEASUREMENTS.c.problem_key)
-            .where(
-                MEASUREMENTS.c.device_id == device_id,
-                MEASUREMENTS.c.outcome == str(Outcome.MEASURED),
-                MEASUREMENTS.c.l2 == str(l2),
-            )
-            .distinct()
+    def measured_keys(self, device_id: str) -> list[str]:
+        """The keys of the problems on which some variant was timed in full on a device, warm, in rising order."""
+        key = MEASUREMENTS.c.problem_key
+        wanted = select(key).where(
+            MEASUREMENTS.c.device_id == device_id,
+            MEASUREMENTS.c.outcome == str(Outcome.MEASURED),
+            MEASUREMENTS.c.l2 == str(L2State.WARM),
         )
-        columns = [PROBLEMS.c[name] for name in FIELDS]
-        rows = self._fetch(select(*columns).where(PROBLEMS.c.key.in_(measured)).order_by(PROBLEMS.c.key))
-        return [ConvProblem(*row) for row in rows]
+        return [row[0] for row in self._fetch(wanted.distinct().order_by(key))]
 
     def devices(self) -> list[Device]:
         """Every device that was measured, by id; of one id the fingerprint measured last."""

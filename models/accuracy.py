@@ -8,8 +8,6 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels.reference import tolerance
@@ -17,6 +15,8 @@ from conv_advisor.models.costs import is_of
 from conv_advisor.models.tree_file import TreeModel
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from conv_advisor.data.summary import Summary
 
 SLOPES: Final = (0.0, 0.25, 0.5)
@@ -63,6 +63,8 @@ def learn_laws(table: pa.Table, device_id: str) -> Laws:
     Of `SLOPES` the one whose residuals have the least median size counts: some variants round on some layers what they
     do not on others, and least squares follows those few.
     """
+    import pyarrow.compute as pc  # what only answers does without Arrow
+
     table = table.filter(pc.and_(is_of(table, device_id), pc.is_finite(pc.fill_null(table["max_error"], math.nan))))
     table = table.filter(pc.and_(pc.greater(table["max_error"], 0.0), pc.less(table["max_error"], 1.0)))
     error = np.log2(table["max_error"].to_numpy())

@@ -6,18 +6,17 @@ import json
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from conv_advisor.data.errors import NotEnoughData, UnknownDevice
 from conv_advisor.data.measurement import LEAST_UNLAUNCHED_SLOWDOWN, Device, L2State, Outcome
-from conv_advisor.data.parquet import distinct_problems, times
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.data.steadiness import unsteady_rows
 from conv_advisor.kernels.catalog import VARIANTS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 REFUSALS: Final = tuple(
     sorted(set(Outcome) - {Outcome.MEASURED, Outcome.PRUNED, Outcome.UNSTEADY, Outcome.NOT_APPLICABLE})
@@ -161,6 +160,12 @@ def from_table(table: pa.Table, device_id: str) -> Costs:
     NotEnoughData
         No problem is left.
     """
+    import pyarrow as pa  # what only answers does without Arrow
+    import pyarrow.compute as pc
+
+    from conv_advisor.data.parquet import distinct_problems, times
+    from conv_advisor.data.steadiness import unsteady_rows
+
     table = table.filter(pc.and_(is_of(table, device_id), pc.equal(table["l2"], str(L2State.WARM))))
     was_refused = pc.equal(table["outcome"], str(Outcome.UNSTEADY)).to_numpy()
     is_unsteady = unsteady_rows(table) | was_refused
@@ -293,12 +298,18 @@ def _knows_winners(costs: Costs, is_measured: np.ndarray, is_ruled_out: np.ndarr
 
 def is_of(table: pa.Table, device_id: str) -> pa.ChunkedArray:
     """For each row of a table with a device column, whether it is of this device."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     devices = _strings(table["device"])
     mine = [text for text in devices.unique().to_pylist() if json.loads(text)["id"] == device_id]
     return pc.is_in(devices, value_set=pa.array(mine, pa.string()))
 
 
 def _strings(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     return pc.cast(column, pa.string())
 
 

@@ -13,11 +13,14 @@ import numpy as np
 
 from conv_advisor.data.errors import ModelRejected
 from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.data.table import SIZES, sizes_of
 from conv_advisor.models.costs import layer_of
 from conv_advisor.models.tree_file import DOMAIN, TreeModel
 
 COLUMNS: Final = ("n", "c", "h", "w", "k", "r", "s", "stride_h", "stride_w", "dilation_h", "dilation_w", "groups")
 """Of the array `DOMAIN`, before one that has a bit for each dtype and layout that the sizes were trained in."""
+
+_PLACES: Final = [SIZES.index(name) for name in COLUMNS]
 
 WEIGHTS: Final = (0.5, 1.0, sqrt(0.5), sqrt(0.5), 1.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0)
 """What a factor of two in each of `COLUMNS` counts.
@@ -127,10 +130,19 @@ class Domain:
         return Place(distance, limit, _reason(problem, known, nearest, own, (distance, limit)))
 
 
-def coordinates(problems: Sequence[ConvProblem]) -> np.ndarray:
-    """Where problems lie: log2 of their sizes, weighted, float64 array of shape (P, 12)."""
-    sizes = np.array([[getattr(problem, name) for name in COLUMNS] for problem in problems], np.float64)
-    points: np.ndarray = np.log2(sizes.reshape(-1, len(COLUMNS))) * WEIGHTS
+def coordinates(sizes: np.ndarray) -> np.ndarray:
+    """Where problems lie: log2 of their sizes, weighted.
+
+    Parameters
+    ----------
+    sizes : int64 array of shape (P, 14)
+        As `data.table.sizes_of` gives them.
+
+    Returns
+    -------
+    float64 array of shape (P, 12)
+    """
+    points: np.ndarray = np.log2(sizes[:, _PLACES].astype(np.float64)) * WEIGHTS
     return points
 
 
@@ -197,7 +209,7 @@ def _own_distance(problems: Sequence[ConvProblem]) -> float:
     """Within which most problems have one of another layer; 0 where there is only one layer."""
     from scipy.spatial import cKDTree
 
-    points = coordinates(problems)
+    points = coordinates(sizes_of(problems))
     layers = np.unique([layer_of(problem).key for problem in problems], return_inverse=True)[1]
     distances, others = cKDTree(points).query(points, k=min(_NEAREST, len(problems)))
     is_other = layers[others.reshape(len(points), -1)] != layers[:, None]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import log2
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 import numpy as np
 
+from conv_advisor.data.errors import InvalidLayerName
 from conv_advisor.data.measurement import Outcome
 from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.table import SIZES, sizes_of, table_of_names
 from conv_advisor.models.domain import coordinates
 
 if TYPE_CHECKING:
@@ -53,37 +54,43 @@ class Neighbour(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    problems: tuple[ConvProblem, ...]
+    shorts: Sequence[str]
     points: np.ndarray
     squares: np.ndarray
 
 
 class Neighbourhood:
-    """The layers that were measured on one device.
+    """The layers that were measured on one device; those of one dtype and layout are placed when they are asked for.
 
     Parameters
     ----------
-    problems : sequence of ConvProblem
+    keys : iterable of str
+        Of their problems.
     """
 
-    def __init__(self, problems: Sequence[ConvProblem]) -> None:
-        groups: dict[tuple[str, str], list[ConvProblem]] = {}
-        for problem in problems:
-            groups.setdefault((problem.dtype, problem.layout), []).append(problem)
-        self._groups = {kind: _group(members) for kind, members in groups.items()}
+    def __init__(self, keys: Iterable[str]) -> None:
+        self._shorts: dict[tuple[str, str], list[str]] = {}
+        for key in keys:
+            short, dtype, layout = key.rsplit("-", 2)
+            self._shorts.setdefault((dtype, layout), []).append(short)
+        self._groups: dict[tuple[str, str], _Group] = {}
 
     def nearest(self, problem: ConvProblem, count: int) -> list[tuple[ConvProblem, float]]:
         """The nearest layers in the same dtype and layout but for the layer itself, and their distances in octaves."""
-        group = self._groups.get((problem.dtype, problem.layout))
-        if group is None:
+        kind = (problem.dtype, problem.layout)
+        if kind not in self._shorts:
             return []
-        own = _points([problem])[0]
+        group = self._groups.get(kind) or self._groups.setdefault(kind, _group(self._shorts[kind]))
+        own = _points(sizes_of([problem]))[0]
         squares = group.squares - 2 * (group.points @ own)  # less own @ own, which is the same for all
         some = min(count + 1, len(squares))
-        chosen = np.argpartition(squares, some - 1)[:some]
-        found = [(group.problems[row], float(np.linalg.norm(group.points[row] - own))) for row in chosen.tolist()]
-        others = sorted((pair for pair in found if pair[0] != problem), key=lambda pair: (pair[1], pair[0].key))
-        return others[:count]
+        chosen = np.argpartition(squares, some - 1)[:some].tolist()
+        found = [(group.shorts[row], float(np.linalg.norm(group.points[row] - own))) for row in chosen]
+        others = sorted((pair for pair in found if pair[0] != problem.short), key=lambda pair: (pair[1], pair[0]))
+        return [
+            (ConvProblem.parse(short, dtype=problem.dtype, layout=problem.layout), distance)
+            for short, distance in others[:count]
+        ]
 
 
 def describe(
@@ -118,18 +125,19 @@ def describe(
     return found
 
 
-def _group(problems: Sequence[ConvProblem]) -> _Group:
-    points = _points(problems)
-    return _Group(tuple(problems), points, (points**2).sum(axis=1))
+def _group(shorts: Sequence[str]) -> _Group:
+    sizes = table_of_names(shorts)
+    if sizes is None:
+        raise InvalidLayerName("layer", ", ".join(shorts), "layers as problems write them")
+    points = _points(sizes)
+    return _Group(shorts, points, (points**2).sum(axis=1))
 
 
-def _points(problems: Sequence[ConvProblem]) -> np.ndarray:
+def _points(sizes: np.ndarray) -> np.ndarray:
     """Where problems lie: as in `coordinates`, and by two more columns that are 0 where padding keeps the size."""
+    column = dict(zip(SIZES, sizes.T, strict=True))
     excess = [
-        [
-            log2((1 + problem.pad_h) / (1 + problem.dilation_h * (problem.r - 1) / 2)),
-            log2((1 + problem.pad_w) / (1 + problem.dilation_w * (problem.s - 1) / 2)),
-        ]
-        for problem in problems
+        np.log2((1 + column[f"pad_{axis}"]) / (1 + column[f"dilation_{axis}"] * (column[taps] - 1) / 2))
+        for axis, taps in (("h", "r"), ("w", "s"))
     ]
-    return np.concatenate([coordinates(problems), np.array(excess, np.float64).reshape(-1, 2)], axis=1)
+    return np.column_stack([coordinates(sizes), *excess])

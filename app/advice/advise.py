@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
+from conv_advisor.app.advice.limits import Limits
 from conv_advisor.app.service.service import Service
-from conv_advisor.app.wire.schemas import AdviceParameters
 from conv_advisor.data.errors import ConvAdvisorError
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels import catalog
@@ -20,28 +19,8 @@ from conv_advisor.models.batch import predict_many
 from conv_advisor.models.candidates import Source
 
 if TYPE_CHECKING:
-    from conv_advisor.app.advice.asked import AskedAdvice
     from conv_advisor.data.measurement import Device
     from conv_advisor.data.summary import Summary
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What advice is for: the device, and what a variant may take and must be."""
-
-    device_id: str
-    max_workspace_bytes: int
-    is_deterministic: bool
-
-    @classmethod
-    def of(cls, asked: AdviceParameters | AskedAdvice, service: Service) -> Limits:
-        """The limits that were asked for, else the service's own."""
-        workspace = asked.max_workspace_bytes
-        return cls(
-            asked.device or service.default_device_id(),
-            service.settings.workspace_limit_bytes if workspace is None else workspace,
-            asked.deterministic,
-        )
 
 
 class Best(msgspec.Struct, frozen=True, gc=False):

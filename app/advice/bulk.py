@@ -9,9 +9,10 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from conv_advisor.app.advice.advise import Best, Limits, advise, advise_best
+from conv_advisor.app.advice.advise import Best, advise, advise_best
 from conv_advisor.app.advice.asked import AskedLayer, AskedList
 from conv_advisor.app.advice.layers import Layer, Reader
+from conv_advisor.app.advice.limits import Limits
 from conv_advisor.app.service.kept import Parts
 from conv_advisor.app.service.service import Basis, Service
 from conv_advisor.app.wire.answers.advice import advice_json

@@ -10,9 +10,11 @@ import msgspec
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from conv_advisor.app.advice.advise import Limits, advise_one
+from conv_advisor.app.advice.advise import advise_one
+from conv_advisor.app.advice.limits import Limits
 from conv_advisor.app.service.service import Service
-from conv_advisor.app.snippets.writer import Language, Snippet, write_snippet
+from conv_advisor.app.snippets.language import Language
+from conv_advisor.app.snippets.writer import Snippet, write_snippet
 from conv_advisor.app.wire.answers.advice import ExclusionAnswer, TrustAnswer
 from conv_advisor.app.wire.answers.problems import ProblemAnswer, problem_answer
 from conv_advisor.app.wire.schemas import AdviceParameters, Whole, problem_from

@@ -9,8 +9,6 @@ from typing import Annotated
 import typer
 
 from conv_advisor.app.cli.output import split_enum
-from conv_advisor.app.guard.tokens import Keyring, entry_of, make_token
-from conv_advisor.app.wire.caller import Scope
 from conv_advisor.data.errors import InvalidInput
 
 
@@ -19,12 +17,15 @@ def token(
     scopes: Annotated[
         str,
         typer.Option(help="What it is good for: read, measure, administer, divided by commas; none implies another."),
-    ] = Scope.READ,
+    ] = "read",
     file: Annotated[
         Path | None, typer.Option(help="Add its hash to this file; without one, the line to add is printed.")
     ] = None,
 ) -> None:
     """Make an API token. It is shown this once, on standard output; what is kept of it is a hash."""
+    from conv_advisor.app.guard.tokens import entry_of, make_token
+    from conv_advisor.app.wire.caller import Scope
+
     made = make_token()
     line = entry_of(name, split_enum("scopes", scopes, Scope), made)
     if file is None:
@@ -42,6 +43,8 @@ def _add(file: Path, name: str, line: str) -> None:
     ------
     InvalidInput
     """
+    from conv_advisor.app.guard.tokens import Keyring
+
     text = ""
     if file.exists():
         Keyring(path=file)  # what cannot be read is not added to

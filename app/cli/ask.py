@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from conv_advisor.app.cli.environment import load_settings
 from conv_advisor.app.cli.output import AsJson, LayerName, OneDType, OneLayout, print_json, print_table
-from conv_advisor.app.settings import load_settings
-from conv_advisor.app.snippets.writer import Language
+from conv_advisor.app.snippets.language import Language
 from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 
@@ -49,7 +49,7 @@ def advise(
     as_json: AsJson = False,
 ) -> None:
     """Say which variant is fastest for a layer, how fast, how sure, and why the others are out."""
-    from conv_advisor.app.advice.advise import Limits
+    from conv_advisor.app.advice.limits import Limits
     from conv_advisor.app.advice.local import Local
     from conv_advisor.app.cli import details
     from conv_advisor.models.pareto import Bounds

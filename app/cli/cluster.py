@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from conv_advisor.app.cli.environment import load_settings
 from conv_advisor.app.cli.output import split_words
-from conv_advisor.app.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from conv_advisor.app.settings import Settings
 
 SchedulerOption = Annotated[
     str | None,

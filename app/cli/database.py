@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import typer
-from sqlalchemy.exc import SQLAlchemyError
 
+from conv_advisor.app.cli.environment import load_settings
 from conv_advisor.app.cli.output import AsJson, print_json, print_table
-from conv_advisor.app.settings import load_settings
 from conv_advisor.data.errors import StoreError
 
 database = typer.Typer(help="See the database's schema, and bring it up to date.", no_args_is_help=True)
@@ -15,6 +14,8 @@ database = typer.Typer(help="See the database's schema, and bring it up to date.
 @database.command()
 def revision(as_json: AsJson = False) -> None:
     """Show the revision of the schema, and the one that this version needs; nothing is changed."""
+    from sqlalchemy.exc import SQLAlchemyError
+
     from conv_advisor.data import schema
     from conv_advisor.data.database import open_engine
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from conv_advisor.app.cli.output import print_json, print_table
-from conv_advisor.app.snippets.writer import Language
+from conv_advisor.app.snippets.language import Language
 
 if TYPE_CHECKING:
-    from conv_advisor.app.advice.advise import Limits
+    from conv_advisor.app.advice.limits import Limits
     from conv_advisor.data.problem import ConvProblem
     from conv_advisor.data.records import Records
     from conv_advisor.data.summary import Summary
@@ -70,7 +70,7 @@ def show_neighbours(records: Records, advice: Advice, count: int, as_json: bool)
     from conv_advisor.app.advice.details import neighbours_answer
     from conv_advisor.models.neighbours import Neighbourhood, describe
 
-    nearest = Neighbourhood(records.measured_problems(advice.device_id)).nearest(advice.problem, count)
+    nearest = Neighbourhood(records.measured_keys(advice.device_id)).nearest(advice.problem, count)
     known = records.summaries([problem for problem, _ in nearest], advice.device_id)
     found = describe(nearest, known, advice.variant)
     if as_json:

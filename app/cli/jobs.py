@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from conv_advisor.app.cli.environment import load_settings
 from conv_advisor.app.cli.output import AsJson, print_json, print_table
-from conv_advisor.app.settings import load_settings
 
 if TYPE_CHECKING:
     from conv_advisor.app.jobs.table import Job, Jobs

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from conv_advisor.app.cli.environment import load_settings
 from conv_advisor.app.cli.output import AsJson, print_json, print_table, progress_bar, split_words
 from conv_advisor.app.service.known import records_of
-from conv_advisor.app.settings import load_settings
 from conv_advisor.data.errors import InvalidInput, ModelRejected
 from conv_advisor.data.extras import require
 from conv_advisor.data.networks import HELD_OUT

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from conv_advisor.app.cli.cluster import SchedulerOption, resolve_devices
+from conv_advisor.app.cli.environment import load_settings
 from conv_advisor.app.cli.output import (
     AsJson,
     LayerName,
@@ -23,12 +24,12 @@ from conv_advisor.app.cli.output import (
     split_enum,
     split_words,
 )
-from conv_advisor.app.settings import Settings, load_settings
 from conv_advisor.data.errors import InvalidInput, NoAdvice, UnknownDevice
 from conv_advisor.data.measurement import Device, L2State, Measurement
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 
 if TYPE_CHECKING:
+    from conv_advisor.app.settings import Settings
     from conv_advisor.app.sweep.sweep import SweepReport
     from conv_advisor.app.workers.any_engine import AnyEngine
     from conv_advisor.kernels.bench import BenchOptions

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from conv_advisor.app.settings import load_settings
-from conv_advisor.app.workers.cluster.link import link_from
+from conv_advisor.app.cli.environment import load_settings
 
 
 def serve(
@@ -22,6 +21,8 @@ def serve(
     """Serve over HTTP, beyond loopback with tokens only; settings are CONV_ADVISOR_<NAME> in the environment too."""
     settings = load_settings(host=host, port=port, device=device, home=home)
     if settings.scheduler:
+        from conv_advisor.app.workers.cluster.link import link_from
+
         link_from(settings)  # what is wrong with it is said now, and not when the first job comes
     from conv_advisor.app.main import create_app
     from conv_advisor.app.observe import logs

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from conv_advisor.app.cli.environment import load_settings
 from conv_advisor.app.cli.output import AsJson, print_json, print_table
-from conv_advisor.app.settings import load_settings
 from conv_advisor.data.errors import InvalidInput
 
 data = typer.Typer(help="Carry measurements in and out, as Parquet.", no_args_is_help=True)

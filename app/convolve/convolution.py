@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from conv_advisor.app.advice.advise import Limits, advise_one
+from conv_advisor.app.advice.advise import advise_one
+from conv_advisor.app.advice.limits import Limits
 from conv_advisor.app.service.service import Service
 from conv_advisor.app.workers import tasks
 from conv_advisor.data.errors import (

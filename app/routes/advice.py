@@ -11,10 +11,11 @@ from fastapi import APIRouter, Query, Request
 from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from conv_advisor.app.advice.advise import Limits, advise_alone, advise_one
+from conv_advisor.app.advice.advise import advise_alone, advise_one
 from conv_advisor.app.advice.asked import parse_list, parse_query
 from conv_advisor.app.advice.bulk import advise_all
 from conv_advisor.app.advice.layers import read_one
+from conv_advisor.app.advice.limits import Limits
 from conv_advisor.app.service.service import Basis, Service
 from conv_advisor.app.wire.answers.advice import AdviceAnswer, BestAloneAnswer, BulkAdviceAnswer, advice_json
 from conv_advisor.app.wire.documented import body_of

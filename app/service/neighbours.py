@@ -68,6 +68,6 @@ class Neighbourhoods:
             if kept is not None and kept.version == version:
                 found = kept.neighbourhood
             else:
-                found = Neighbourhood(self._records.measured_problems(device_id))
+                found = Neighbourhood(self._records.measured_keys(device_id))
             self._kept[device_id] = _Kept(version, now, found)
             return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from conv_advisor.app.snippets.language import Language
 from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.problem import FIELDS, ConvProblem, DType, Layout
 from conv_advisor.kernels.cudnn.plans import BARRED_NOTES, KNOB_TYPES, MOST_BUILDS, PlanRef, packed_strides
@@ -29,17 +29,6 @@ RULE: Final = (
     f"within the workspace, of at most {MOST_BUILDS} that are tried"
 )
 """What gives the knobs of an engine that was not measured on the layer, as in `kernels.cudnn.graph.prepare`."""
-
-
-class Language(StrEnum):
-    """What a program is written in and for."""
-
-    PYTHON = "python"
-    """NumPy arrays on a CPU, CuPy arrays on a GPU."""
-    TORCH = "torch"
-    """Python, on PyTorch's tensors and stream."""
-    C = "c"
-    """cuDNN's legacy API alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import log
 from typing import Final
 
-from conv_advisor.app.advice.advise import Limits
 from conv_advisor.app.advice.details import ParetoParameters, SnippetParameters, neighbours_of, snippet_for, weighed_by
+from conv_advisor.app.advice.limits import Limits
 from conv_advisor.app.service.service import Service
 from conv_advisor.app.snippets.writer import Snippet
 from conv_advisor.app.web.forms import LayerForm

@@ -48,7 +48,8 @@ class Engine:
     start_timeout_s : float
         Longest start of a child.
     has_spare : bool
-        Keep a second child, its imports done, that takes over at once. A sweep keeps none: its start disturbs timings.
+        Keep a second child from the first task on, its imports done, that takes over at once: an idle service does
+        without its memory. A sweep keeps none: its start disturbs timings.
     opener : str
         ``module:function`` that opens the device, as `kernels.bench.open_runner` does; tests name a fake.
     """
@@ -73,6 +74,7 @@ class Engine:
         self._running: tuple[_Job, Child] | None = None
         self._child: Child | None = None
         self._spare: Child | None = None
+        self._is_used = False
         self._state = EngineState.STARTING if self._has_device else EngineState.IDLE
         self._restarts = 0
         self._is_suspect = False
@@ -248,6 +250,7 @@ class Engine:
             return self._try(job)
 
     def _try(self, job: _Job) -> Any:
+        self._is_used |= job.task is not tasks.describe_device
         child = self._ready_child()
         with self._changed:
             self._enter(EngineState.BUSY)
@@ -267,7 +270,7 @@ class Engine:
         child = self._child
         if child is None or not child.is_alive:
             child = self._take_over()
-        if self._has_spare and not (self._spare and self._spare.is_alive):
+        if self._has_spare and self._is_used and not (self._spare and self._spare.is_alive):
             if self._spare:
                 self._spare.bury()
             with self._changed:

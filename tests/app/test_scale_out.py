@@ -16,8 +16,8 @@ from typing import Any
 import httpx
 import pytest
 
-from conv_advisor.app.advice.advise import Limits
 from conv_advisor.app.advice.details import pareto_answer, weighed
+from conv_advisor.app.advice.limits import Limits
 from conv_advisor.app.wire.answers.advice import advice_json
 from conv_advisor.data import parquet
 from conv_advisor.data.problem import ConvProblem

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conv_advisor.app.snippets.writer import RULE, Language, languages_of, write_snippet
+from conv_advisor.app.snippets.language import Language
+from conv_advisor.app.snippets.writer import RULE, languages_of, write_snippet
 from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels import catalog, reference

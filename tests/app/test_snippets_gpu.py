@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from conv_advisor.app.snippets.writer import Language, write_snippet
+from conv_advisor.app.snippets.language import Language
+from conv_advisor.app.snippets.writer import write_snippet
 from conv_advisor.data.errors import NotSupported
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels import catalog

@@ -13,6 +13,7 @@ import pytest
 from conv_advisor.data import networks
 from conv_advisor.data.errors import ModelRejected
 from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.data.table import sizes_of
 from conv_advisor.models.domain import COLUMNS, LEAST_LIMIT, WEIGHTS, Domain, coordinates, domain_of, learn_domain
 from conv_advisor.models.registry import SHIPPED
 from conv_advisor.models.tree_file import CARD_FILE, DOMAIN, TREE_FILE, TreeModel, read, with_card, write
@@ -125,7 +126,7 @@ def test_what_is_learned_does_not_depend_on_the_order() -> None:
     assert np.array_equal(sizes, again)
     assert card == same
     assert len(sizes) == len(PROBLEMS)
-    assert np.allclose(coordinates(PROBLEMS[:1])[0][:2], [0.0, math.log2(128)])
+    assert np.allclose(coordinates(sizes_of(PROBLEMS[:1]))[0][:2], [0.0, math.log2(128)])
 
 
 def test_a_trained_tree_keeps_its_domain(trained: TreeModel, tmp_path: Path) -> None:

@@ -17,35 +17,39 @@ PROBLEMS = [ConvProblem.parse(layer) for layer in LAYERS]
 ASKED = ConvProblem.parse("14-1-3-256-120")
 
 
+def of(problems: list[ConvProblem]) -> Neighbourhood:
+    return Neighbourhood(problem.key for problem in problems)
+
+
 def shorts(found: list[tuple[ConvProblem, float]]) -> list[str]:
     return [problem.short for problem, _ in found]
 
 
 def test_neighbours_come_nearest_first_with_their_distance() -> None:
-    found = Neighbourhood(PROBLEMS).nearest(ASKED, 5)
+    found = of(PROBLEMS).nearest(ASKED, 5)
     assert shorts(found) == ["14-1-3-256-128", "14-2-3-256-128", "14-1-3-128-128", "14-1-3-256-16", "14-1-5-256-128"]
     assert found[0][1] == pytest.approx(0.0931, abs=1e-4)
-    assert shorts(Neighbourhood(PROBLEMS).nearest(ASKED, 2)) == shorts(found)[:2]
+    assert shorts(of(PROBLEMS).nearest(ASKED, 2)) == shorts(found)[:2]
 
 
 def test_the_layer_itself_is_no_neighbour() -> None:
-    found = Neighbourhood(PROBLEMS).nearest(PROBLEMS[0], 5)
+    found = of(PROBLEMS).nearest(PROBLEMS[0], 5)
     assert len(found) == 4
     assert PROBLEMS[0] not in [problem for problem, _ in found]
 
 
 def test_a_layer_that_differs_in_padding_alone_is_a_neighbour_at_some_distance() -> None:
     valid = replace(PROBLEMS[0], pad_h=0, pad_w=0)
-    assert Neighbourhood(PROBLEMS).nearest(valid, 1) == [(PROBLEMS[0], pytest.approx(math.sqrt(2)))]
-    assert Neighbourhood([valid]).nearest(replace(valid, pad_w=1), 1) == [(valid, pytest.approx(1.0))]
+    assert of(PROBLEMS).nearest(valid, 1) == [(PROBLEMS[0], pytest.approx(math.sqrt(2)))]
+    assert of([valid]).nearest(replace(valid, pad_w=1), 1) == [(valid, pytest.approx(1.0))]
 
 
 def test_neighbours_are_of_the_same_precision_and_layout() -> None:
     others = [ConvProblem.parse(layer, dtype="float16") for layer in LAYERS[:2]]
-    found = Neighbourhood(PROBLEMS + others).nearest(ConvProblem.parse("14-1-3-256-120", dtype="float16"), 5)
+    found = of(PROBLEMS + others).nearest(ConvProblem.parse("14-1-3-256-120", dtype="float16"), 5)
     assert [problem for problem, _ in found] == others
-    assert Neighbourhood(PROBLEMS).nearest(ConvProblem.parse(LAYERS[0], layout="nhwc"), 5) == []
-    assert Neighbourhood([]).nearest(ASKED, 5) == []
+    assert of(PROBLEMS).nearest(ConvProblem.parse(LAYERS[0], layout="nhwc"), 5) == []
+    assert of([]).nearest(ASKED, 5) == []
 
 
 def test_of_each_the_fastest_is_told_and_how_the_advised_one_did() -> None:

@@ -1,0 +1,30 @@
+"""What advice is for, and what a variant may take and must be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from conv_advisor.app.advice.asked import AskedAdvice
+    from conv_advisor.app.service.service import Service
+    from conv_advisor.app.wire.schemas import AdviceParameters
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The device, and what a variant may take and must be."""
+
+    device_id: str
+    max_workspace_bytes: int
+    is_deterministic: bool
+
+    @classmethod
+    def of(cls, asked: AdviceParameters | AskedAdvice, service: Service) -> Limits:
+        """The limits that were asked for, else the service's own."""
+        workspace = asked.max_workspace_bytes
+        return cls(
+            asked.device or service.default_device_id(),
+            service.settings.workspace_limit_bytes if workspace is None else workspace,
+            asked.deterministic,
+        )
