@@ -138,12 +138,12 @@ def explain(model: TreeModel, problem: ConvProblem) -> list[Decision]:
     """
     values = features(problem)
     tested, thresholds, left, right, _ = model.nodes
-    counts = _winners(model)
+    winners = _winners(model)
     found = []
     for node in path_nodes(model, values)[:-1]:
         name, value, threshold = FEATURES[tested[node]], values[tested[node]], thresholds[node]
         is_below = value <= threshold
-        low, high = (_branch(counts[child], model.variants) for child in (left[node], right[node]))
+        low, high = (_branch(winners.below(child), model.variants) for child in (left[node], right[node]))
         quantity = QUANTITIES[name]
         found.append(
             Decision(
@@ -172,14 +172,14 @@ def favourites(model: TreeModel, dtype: DType, layout: Layout) -> list[str]:
     """
     fixed = {FEATURES.index("dtype"): DTYPES.index(dtype), FEATURES.index("is_nhwc"): layout is Layout.NHWC}
     tested, thresholds, left, right, _ = model.nodes
-    counts = _winners(model)
-    total = np.zeros(counts.shape[1], np.int64)
+    winners = _winners(model)
+    total = np.zeros(len(model.variants) + 1, np.int64)
     nodes = [0]
     while nodes:
         node = nodes.pop()
         feature = tested[node]
         if feature < 0:
-            total += counts[node]
+            total += winners.below(node)
         elif feature in fixed:
             nodes.append(left[node] if fixed[feature] <= thresholds[node] else right[node])
         else:
@@ -194,19 +194,47 @@ def _branch(counts: np.ndarray, variants: tuple[str, ...]) -> Branch:
     return Branch(n_leaves, favourite, float(counts[best] / n_leaves))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Winners:
+    """What the L leaves of a tree of N nodes predict as the fastest, in an order that has those below a node together.
+
+    Parameters
+    ----------
+    winner : int array of shape (L,)
+        A variant's column; the number of variants where none is predicted to run.
+    first, n_leaves : list of N int
+        The place of a node's first leaf, and how many it has.
+    n_variants : int
+    """
+
+    winner: np.ndarray
+    first: list[int]
+    n_leaves: list[int]
+    n_variants: int
+
+    def below(self, node: int) -> np.ndarray:
+        """How many leaves below a node predict each variant, or none (the last), int64 array of shape (V + 1,)."""
+        start = self.first[node]
+        return np.bincount(self.winner[start : start + self.n_leaves[node]], minlength=self.n_variants + 1)
+
+
 @lru_cache(maxsize=8)
-def _winners(model: TreeModel) -> np.ndarray:
-    """How many leaves below each node predict each variant as the fastest, or none (the last): int64, (N, V + 1)."""
-    arrays = model.arrays
+def _winners(model: TreeModel) -> _Winners:
+    arrays, n_variants = model.arrays, len(model.variants)
+    feature, _, left, right, _ = model.nodes
+    n_leaves, first = [1] * len(feature), [0] * len(feature)
+    inner = [node for node, tested in enumerate(feature) if tested >= 0]
+    for node in reversed(inner):  # children come after their parents
+        n_leaves[node] = n_leaves[left[node]] + n_leaves[right[node]]
+    for node in inner:
+        first[left[node]] = first[node]
+        first[right[node]] = first[node] + n_leaves[left[node]]
     slowdown = np.where(arrays["support"] >= LEAST_SUPPORT, arrays["log_slowdown"], np.inf)
-    winner = np.where(np.isfinite(slowdown).any(axis=1), slowdown.argmin(axis=1), len(model.variants))
-    counts = np.zeros((arrays["feature"].size, len(model.variants) + 1), np.int64)
+    fastest = np.where(np.isfinite(slowdown).any(axis=1), slowdown.argmin(axis=1), n_variants)
     leaves = np.flatnonzero(arrays["feature"] < 0)
-    counts[leaves, winner[model.rankings[arrays["place"][leaves]]]] = 1
-    _, _, left, right, _ = model.nodes
-    for node in np.flatnonzero(arrays["feature"] >= 0)[::-1].tolist():  # children come after their parents
-        counts[node] = counts[left[node]] + counts[right[node]]
-    return counts
+    winner = np.empty(len(leaves), np.int64)
+    winner[np.array(first)[leaves]] = fastest[model.rankings[arrays["place"][leaves]]]
+    return _Winners(winner, first, n_leaves, n_variants)
 
 
 def _said(name: str, value: float) -> str | float:

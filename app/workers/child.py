@@ -46,6 +46,8 @@ class Child:
     device_id : str
     opener : str
         ``module:function`` that opens the device.
+    is_warm : bool
+        Whether what computes is imported at its start, and not with the first task: a spare is to take over at once.
 
     Notes
     -----
@@ -54,15 +56,16 @@ class Child:
     breaks when its idle worker is killed, and takes 3 s to stop one that is deaf to SIGTERM, as one in a C loop is.
     """
 
-    def __init__(self, device_id: str, opener: str) -> None:
+    def __init__(self, device_id: str, opener: str, *, is_warm: bool = True) -> None:
         self._pipe, theirs = Pipe()
         self._killed_for: WorkerError | None = None
         self._is_killed = False
         self._is_ready = False
+        warmth = ["warm"] if is_warm else []
         with theirs:
             self._process = subprocess.Popen(  # noqa: S603 - this interpreter, on this package
                 # -P: the folder it is started in may have its own modules of any name
-                [sys.executable, "-P", "-c", _BOOT, str(theirs.fileno()), device_id, opener],
+                [sys.executable, "-P", "-c", _BOOT, str(theirs.fileno()), device_id, opener, *warmth],
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
                 stdout=2,  # what a library prints must not end up in a command's output

@@ -321,7 +321,7 @@ class Engine:
         if self._state is EngineState.CLOSED:
             raise WorkerError(f"the engine of {self.device_id} is closed")
         try:
-            return Child(self.device_id, self._opener)
+            return Child(self.device_id, self._opener, is_warm=self._is_used)
         except OSError as error:
             self._enter(EngineState.DOWN)
             raise WorkerDied(f"no worker process can be started: {error}") from error

@@ -38,12 +38,15 @@ class _Process:
 
 
 def main() -> None:
-    """Take tasks from the pipe until it closes; arguments: its descriptor, the device's id, what opens the device."""
-    descriptor, _Process.device_id, _Process.opener = sys.argv[1:]
+    """Take tasks from the pipe until it closes.
+
+    Arguments are its descriptor, the device's id, what opens the device, and ``warm`` where a spare is started.
+    """
+    descriptor, _Process.device_id, _Process.opener, *warm = sys.argv[1:]
     _die_with_parent()
     _Process.pipe = pipe = Connection(int(descriptor))
     if _Process.device_id != "none":
-        _warm_up()
+        _warm_up(computes=bool(warm))
     pipe.send(("ready",))
     while True:
         try:
@@ -157,12 +160,14 @@ def _load(name: str) -> Any:
     return getattr(importlib.import_module(module), function)
 
 
-def _warm_up() -> None:
-    """Do what takes long and takes nothing of the device, so that a spare can take over at once."""
+def _warm_up(*, computes: bool) -> None:
+    """Do what takes long and takes nothing of the device; what computes too where a spare is to take over at once."""
     _load(_Process.opener)
     if _Process.device_id == "cpu":
         with suppress(NotInstalled):  # whoever asks for the device is told
             _runner()
+            if computes:
+                importlib.import_module("conv_advisor.kernels.cpu.prepare")
 
 
 def _answer(message: bytes) -> tuple[Any, ...]:

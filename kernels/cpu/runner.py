@@ -12,7 +12,6 @@ import numpy as np
 from conv_advisor.data.measurement import Device, L2State, Pick
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels import reference
-from conv_advisor.kernels.cpu.prepare import prepare
 from conv_advisor.kernels.device import cpu_device
 from conv_advisor.kernels.rotation import operand_sets
 from conv_advisor.kernels.runner import FirstRun, Operands, Samples
@@ -67,6 +66,8 @@ class CpuRunner:
         _plan: Mapping[str, Any] | None = None,
     ) -> Launch:
         """Compile and allocate; a variant has one plan here."""
+        from conv_advisor.kernels.cpu.prepare import prepare  # Numba: 100 MB that who only waits does without
+
         return prepare(variant, problem, workspace_limit_bytes)
 
     def plans(self, _problem: ConvProblem) -> Sequence[tuple[str, dict[str, Any]]]:
