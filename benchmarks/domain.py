@@ -98,6 +98,7 @@ def leave_out(costs: Costs, device: Device, is_left_out: Callable[[ConvProblem],
     return [
         (place.distance, place.is_inside, by_tree, by_single)
         for place, by_tree, by_single in zip(places, tree, single, strict=True)
+        if by_tree.is_timed and by_single.is_timed
     ]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -16,8 +16,10 @@ from benchmarks.contest.choice import CUDNN, OURS
 from benchmarks.contest.rows import LEAST_GAIN, STANDARD_ERRORS
 from benchmarks.contest.scores import geometric_mean
 from conv_advisor.data.errors import NotEnoughData
+from conv_advisor.data.measurement import Outcome
 from conv_advisor.data.networks import problems
 from conv_advisor.data.packing import attempts_in
+from conv_advisor.data.parquet import distinct_problems
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.catalog import VARIANTS
 from conv_advisor.kernels.variant import Backend
@@ -36,6 +38,34 @@ LEGACY: Final = tuple(v.id for v in VARIANTS.values() if v.backend is Backend.CU
 """The forward algorithms that the seed papers compared."""
 
 
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How much was measured, each problem and variant counting once, however often it was tried.
+
+    Parameters
+    ----------
+    n_problems : int
+    n_tried : int
+        Pairs of a problem and a variant that applies, whatever came of it.
+    n_timed : int
+        Pairs that were timed to the end.
+    """
+
+    n_problems: int
+    n_tried: int
+    n_timed: int
+
+    @classmethod
+    def of(cls, table: pa.Table) -> Counts:
+        """Count a table of measurements."""
+        problems, rows = distinct_problems(table)
+        variants = pc.index_in(table["variant"], pc.unique(table["variant"])).to_numpy()
+        pairs = rows * (int(variants.max()) + 1) + variants
+        is_tried = pc.not_equal(table["outcome"], str(Outcome.NOT_APPLICABLE)).to_numpy()
+        is_timed = pc.equal(table["outcome"], str(Outcome.MEASURED)).to_numpy()
+        return cls(len(problems), *(len(np.unique(pairs[wanted])) for wanted in (is_tried, is_timed)))
+
+
 def load(timings: Path, device_id: str, column: Column, group: str = "seeds") -> Costs:
     """What is known of the layers of one group of networks in one dtype and layout.
 
@@ -49,7 +79,7 @@ def load(timings: Path, device_id: str, column: Column, group: str = "seeds") ->
     NotEnoughData
     """
     wanted = set(problems(group, dtypes=[DType(column[0])], layouts=[Layout(column[1])]))
-    attempts = _attempts_in(timings)
+    attempts = attempts_of(timings)
     is_of_it = pc.and_(pc.equal(attempts["dtype"], column[0]), pc.equal(attempts["layout"], column[1]))
     mine = attempts.filter(is_of_it)
     if not mine.num_rows:
@@ -61,7 +91,7 @@ def load(timings: Path, device_id: str, column: Column, group: str = "seeds") ->
 
 
 @lru_cache(maxsize=1)
-def _attempts_in(timings: Path) -> pa.Table:
+def attempts_of(timings: Path) -> pa.Table:
     """All of it: who asks for one dtype and layout asks for the others next."""
     return attempts_in(timings)
 

@@ -18,16 +18,17 @@ from typing import Final
 
 import numpy as np
 
-from benchmarks.measured import ALL_COLUMNS, load
+from benchmarks.measured import ALL_COLUMNS, attempts_of
 from benchmarks.plots.pages import number, percent, table
 from conv_advisor.data.errors import NotEnoughData
 from conv_advisor.data.networks import HELD_OUT, held_out_layers
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.shipped import TIMINGS
 from conv_advisor.models.advisor import Advisor
-from conv_advisor.models.costs import Costs, layer_of
+from conv_advisor.models.costs import Costs, from_table, layer_of
+from conv_advisor.models.judging import even_weights, quantile
 from conv_advisor.models.registry import SHIPPED
-from conv_advisor.models.tree_file import read
+from conv_advisor.models.tree_file import TreeModel, read
 from conv_advisor.models.trust import WITHIN
 
 BANDS: Final = (1.0, 0.95, 0.9, 0.8, 0.0)
@@ -62,9 +63,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--timings", type=Path, default=TIMINGS, help="holds <device>.safetensors")
     parser.add_argument("--trained", type=Path, default=SHIPPED, help="holds <device>/card.json")
     chosen = parser.parse_args(arguments)
-    found = answers(chosen.timings / chosen.device, chosen.trained / chosen.device)
-    if not found:
-        print(f"nothing was measured of the networks {HELD_OUT}", file=sys.stderr)
+    try:
+        found = answers(chosen.timings / chosen.device, read(chosen.trained / chosen.device))
+    except NotEnoughData as error:
+        print(error, file=sys.stderr)
         return 1
     print("\n\n".join(tables(found).values()))
     return 0
@@ -75,33 +77,38 @@ def tables(found: Sequence[Answer]) -> dict[str, str]:
     return {"how sure": sure_table(found), "top": top_table(found)}
 
 
-def answers(timings: Path, trained: Path) -> list[Answer]:
-    """Of the tree in one folder on what the files of another have of the layers that teach no tree.
+def answers(timings: Path, model: TreeModel) -> list[Answer]:
+    """Of a tree on what the files of a folder have of the layers that teach no tree.
 
     Raises
     ------
-    ModelRejected
+    NotEnoughData
+        They have nothing of those.
     """
-    model, never, found = read(trained), held_out_layers(), []
-    for column in ALL_COLUMNS:
-        try:
-            costs = load(timings, model.device.id, column, HELD_OUT)
-        except NotEnoughData:
-            continue
-        found += answers_on(costs.where(lambda problem: layer_of(problem) in never), Advisor(model))
-    return found
+    never = held_out_layers()
+    attempts = attempts_of(timings)
+    costs = from_table(attempts, model.device.id).where(lambda each: layer_of(each) in never) if len(attempts) else None
+    if not costs or not costs.problems:
+        raise NotEnoughData(f"nothing was measured of the networks {HELD_OUT}")
+    return answers_on(costs, Advisor(model))
 
 
 def answers_on(costs: Costs, advisor: Advisor) -> list[Answer]:
-    """Of one advisor on some problems; variants that were never tried there are passed over."""
+    """Of one advisor on some problems; variants that were never tried there are passed over.
+
+    A problem is left out where the first that runs was given up on after its first launch, which is no time.
+    """
     place = {name: column for column, name in enumerate(costs.variants)}
     found = []
     for row, problem in enumerate(costs.problems):
         advice = advisor.advise(problem)
         columns = [place[choice.variant] for choice in advice.ranking if choice.variant in place]
-        times = costs.time_ms[row, [column for column in columns if costs.is_known[row, column]]]
-        runs = np.flatnonzero(np.isfinite(times))
-        fastest_ms = [np.nanmin(times[: max(top, runs[0] + 1)]) for top in TOPS]
+        columns = [column for column in columns if costs.is_known[row, column]]
+        first = int(np.flatnonzero(np.isfinite(costs.time_ms[row, columns]))[0])
+        if costs.is_pruned[row, columns[first]]:
+            continue
+        times = np.where(costs.is_pruned[row, columns], np.nan, costs.time_ms[row, columns])
+        fastest_ms = [np.nanmin(times[: max(top, first + 1)]) for top in TOPS]
         found.append(
             Answer(problem, advice.trust.confidence, tuple(float(ms / costs.best_ms[row]) for ms in fastest_ms))
         )
@@ -109,13 +116,14 @@ def answers_on(costs: Costs, advisor: Advisor) -> list[Answer]:
 
 
 def sure_table(found: Sequence[Answer]) -> str:
-    """A row a band of confidence, those that abstain, and all; in Markdown."""
-    sure = [(answer.confidence, answer) for answer in found if answer.confidence is not None]
+    """A row a band of confidence, those that abstain, and all; in Markdown. Every dtype and layout counts the same."""
+    counted = list(zip(found, even_weights([answer.problem for answer in found]).tolist(), strict=True))
+    sure = [(answer.confidence, (answer, weight)) for answer, weight in counted if answer.confidence is not None]
     rows = [
-        (_band(low, high), [answer for said, answer in sure if low <= said and (said < high or high == BANDS[0])])
+        (_band(low, high), [each for said, each in sure if low <= said and (said < high or high == BANDS[0])])
         for high, low in pairwise(BANDS)
     ]
-    rows += [("abstains", [answer for answer in found if answer.confidence is None]), ("all", list(found))]
+    rows += [("abstains", [each for each in counted if each[0].confidence is None]), ("all", counted)]
     right = f"at most {percent(WITHIN)} off"
     head = ("how sure", "answers", "sure in the mean", right, "mean · 95th percentile · worst")
     return table(head, [(name, *_row(part, len(found))) for name, part in rows if part])
@@ -138,22 +146,25 @@ def _band(low: float, high: float) -> str:
     return f"below {percent(high)}" if low == BANDS[-1] else f"{percent(low)} to {percent(high)}"
 
 
-def _row(part: Sequence[Answer], n_all: int) -> Iterable[str]:
-    slowdowns = [answer.slowdowns[0] for answer in part]
-    said = [answer.confidence for answer in part if answer.confidence is not None]
+def _row(part: Sequence[tuple[Answer, float]], n_all: int) -> Iterable[str]:
+    slowdowns, weights = [answer.slowdowns[0] for answer, _ in part], np.array([weight for _, weight in part])
+    sure = np.where([answer.confidence is None for answer, _ in part], 0.0, weights)
+    said = [answer.confidence or 0.0 for answer, _ in part]
     yield f"{len(part):,} ({percent(len(part) / n_all)})"
-    yield percent(float(np.mean(said))) if said else "-"
-    yield percent(float(np.mean(np.array(slowdowns) <= 1 + WITHIN)))
-    yield _three(slowdowns)
+    yield percent(float(np.average(said, weights=sure))) if sure.any() else "-"
+    yield percent(float(np.average(np.array(slowdowns) <= 1 + WITHIN, weights=weights)))
+    yield _three(slowdowns, weights)
 
 
 def _of_each_top(part: Sequence[Answer]) -> list[str]:
-    return [_three([answer.slowdowns[place] for answer in part]) for place in range(len(TOPS))]
+    weights = even_weights([answer.problem for answer in part])
+    return [_three([answer.slowdowns[place] for answer in part], weights) for place in range(len(TOPS))]
 
 
-def _three(slowdowns: Sequence[float]) -> str:
-    three = np.exp(np.log(slowdowns).mean()), np.quantile(slowdowns, 0.95), np.max(slowdowns)
-    return " · ".join(number(float(value), digits) for value, digits in zip(three, (3, 2, 1), strict=True))
+def _three(slowdowns: Sequence[float], weights: np.ndarray) -> str:
+    mean = float(np.exp(np.average(np.log(slowdowns), weights=weights)))
+    three = mean, quantile(slowdowns, 0.95, weights), max(slowdowns)
+    return " · ".join(number(value, digits) for value, digits in zip(three, (3, 2, 1), strict=True))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -22,7 +22,7 @@ from conv_advisor.models.changes import Changes, changes_between
 from conv_advisor.models.costs import Costs, device_of, from_table, layer_of, split
 from conv_advisor.models.evaluate import Progress
 from conv_advisor.models.gate import objections
-from conv_advisor.models.judging import Result, Score, judge
+from conv_advisor.models.judging import Result, Score, comparable, judge
 from conv_advisor.models.options import Options
 from conv_advisor.models.train import fit, train, trainable
 from conv_advisor.models.tree_file import TreeModel, with_card, with_scores
@@ -102,15 +102,16 @@ def challenge(
     device = device_of(table, device_id)
     rehearsal = fit(known, device, seed=seed, options=options, n_threads=n_threads, walk=walk)
     results = _results(rehearsal, unseen, variants)
-    slowdown = Score.of(results).geometric_mean
     confidence = calibrate(Advisor(rehearsal, variants=variants), unseen)
     report(0.35)
-    champion_slowdown, changes = math.nan, None
+    changes: Changes | None = None
     against: tuple[str, ...] = ()
     if champion:
         earlier = _results(_without(champion, table, unseen, n_threads, walk), unseen, variants)
-        champion_slowdown = Score.of(earlier).geometric_mean
+        slowdown, champion_slowdown = _slowdowns(results, earlier)
         changes, against = changes_between(earlier, results), objections(earlier, results)
+    else:
+        (slowdown,), champion_slowdown = _slowdowns(results), math.nan
     report(0.65)
     model = train(table, device_id=device_id, seed=seed, options=options, n_threads=n_threads, walk=walk)
     scores = {"held_out_slowdown": slowdown, "held_out_layers": len({layer_of(each) for each in unseen.problems})}
@@ -141,6 +142,20 @@ def hold_out(costs: Costs) -> tuple[Costs, Costs]:
 
 def _results(model: TreeModel, costs: Costs, variants: Mapping[str, Variant]) -> list[Result]:
     return judge(costs, Advisor(model, variants=variants).predict_order)
+
+
+def _slowdowns(*trees: Sequence[Result]) -> list[float]:
+    """Geometric mean of each on the problems where the choice of every one was timed to the end.
+
+    Raises
+    ------
+    NotEnoughData
+        There is none.
+    """
+    judged = comparable({str(place): results for place, results in enumerate(trees)})
+    if not all(judged.values()):
+        raise NotEnoughData("of no choice on the layers held out more than its first launch is known")
+    return [Score.of(results).geometric_mean for results in judged.values()]
 
 
 def _without(

@@ -75,10 +75,10 @@ def changes_between(before: Sequence[Result], after: Sequence[Result]) -> Change
     Parameters
     ----------
     before, after : sequence of Result
-        Of the same problems, in whatever order; what only one of them has is left out.
+        Of the same problems, in whatever order; what only one of them has a slowdown of is left out.
     """
-    earlier = {result.problem: result for result in before}
-    pairs = [(earlier[result.problem], result) for result in after if result.problem in earlier]
+    earlier = {result.problem: result for result in before if result.is_timed}
+    pairs = [(earlier[result.problem], result) for result in after if result.is_timed and result.problem in earlier]
     changed = [
         Change(new.problem.key, old.variant, new.variant, old.slowdown, new.slowdown)
         for old, new in pairs

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, fields
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,9 +26,8 @@ from conv_advisor.models.judging import (
     TREE,
     Ranker,
     Result,
-    Score,
-    TimeError,
     always,
+    comparable,
     first_then,
     judge,
     oracle,
@@ -39,62 +37,14 @@ from conv_advisor.models.judging import (
 )
 from conv_advisor.models.options import Options
 from conv_advisor.models.peers import Peers
+from conv_advisor.models.report import OVERALL, Found, Judged, Part, Report
 from conv_advisor.models.train import trainable
+from conv_advisor.models.tree_file import TreeModel
 from conv_advisor.models.tuning import Worth, worth
 from conv_advisor.models.walk import ON_CORES, Walk
 
 Progress = Callable[[float], None]
 """Told the share that is done, from 0 to 1."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """Scores of every rule: over all problems, by dtype and layout, and by network.
-
-    Parameters
-    ----------
-    overall : dict of rule to Score
-        The tree, the ensemble that it learned from, each source of picks, the single best of the dtype and layout,
-        other libraries, and the oracle.
-    by_precision : dict of ``dtype/layout`` to dict of rule to Score
-    by_network : dict of network to dict of rule to Score
-    time_error : dict of ``overall`` or ``dtype/layout`` to TimeError
-        Of the time that the tree predicts of its choice.
-    in_common : dict of ``overall`` or ``dtype/layout`` to dict of rule to Score
-        Over the problems alone that every rule was judged on, against one oracle: the variant that was fastest in the
-        run that timed the other libraries. Empty without such a run.
-    """
-
-    overall: dict[str, Score]
-    by_precision: dict[str, dict[str, Score]]
-    by_network: dict[str, dict[str, Score]]
-    time_error: dict[str, TimeError]
-    in_common: dict[str, dict[str, Score]] = field(default_factory=dict, kw_only=True)
-
-
-@dataclass(frozen=True)
-class Report(Part):
-    """Scores over networks left out one at a time, and over networks that nothing was ever trained on.
-
-    Parameters
-    ----------
-    device_id : str
-    never_trained : Part or None
-        None where no layer of these was measured.
-    tuning : dict of ``overall`` or ``dtype/layout`` to Worth
-        When PyTorch's tuning pays against the advice that was timed beside it, on the problems that are judged.
-    tuning_trees : tuple of str
-        The trees whose advice that was.
-    """
-
-    device_id: str
-    never_trained: Part | None = None
-    tuning: dict[str, Worth] = field(default_factory=dict)
-    tuning_trees: tuple[str, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON takes it."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -109,40 +59,6 @@ class _Fold:
         """Of all its networks."""
         return set().union(*self.networks.values())
 
-    def names(self, problem: ConvProblem) -> list[str]:
-        """The networks that have the layer of a problem."""
-        return [name for name, layers in self.networks.items() if layer_of(problem) in layers]
-
-
-@dataclass
-class _Found:
-    """Results and errors of predicted times, each with the names of the networks that count it."""
-
-    results: list[tuple[Sequence[str], str, Result]] = field(default_factory=list)
-    errors: list[tuple[str, float]] = field(default_factory=list)
-    common: list[tuple[str, Result]] = field(default_factory=list)
-    """By rule, on the problems that every rule was judged on, against one oracle."""
-
-    def part(self, names: Iterable[str]) -> Part:
-        """The scores of it all, in the order of these networks."""
-        precisions = sorted({precision_of(result.problem) for _, _, result in self.results})
-        by_precision = [
-            (key, [row for row in self.results if precision_of(row[2].problem) == key]) for key in precisions
-        ]
-        by_name = [(name, [row for row in self.results if name in row[0]]) for name in names]
-        errors = {key: [error for of, error in self.errors if of == key] for key in precisions}
-        common = {"overall": self.common} | {
-            key: [row for row in self.common if precision_of(row[1].problem) == key] for key in precisions
-        }
-        errors = {"overall": [error for _, error in self.errors]} | errors
-        return Part(
-            overall=_scores(self.results),
-            by_precision={key: _scores(rows) for key, rows in by_precision},
-            by_network={name: _scores(rows) for name, rows in by_name if rows},
-            in_common={key: _scores(("", *row) for row in rows) for key, rows in common.items() if rows},
-            time_error={key: TimeError.of(each) for key, each in errors.items() if each},
-        )
-
 
 def evaluate(
     table: pa.Table,
@@ -152,6 +68,7 @@ def evaluate(
     network_layers: Mapping[str, Iterable[ConvProblem]] | None = None,
     never_trained: Mapping[str, Iterable[ConvProblem]] | None = None,
     peers: Peers | None = None,
+    model: TreeModel | None = None,
     seed: int = 0,
     options: Options | None = None,
     variants: Mapping[str, Variant] = VARIANTS,
@@ -173,6 +90,9 @@ def evaluate(
         networks of `data.networks.HELD_OUT`.
     peers : Peers
         What other libraries cost, as `models.peers.read_peers` gives it.
+    model : TreeModel
+        Judged on what no tree was trained on, as it is; nothing is then trained, and networks that are left out are
+        judged by the rules that need no tree. By default a tree is trained for each part.
     seed, options
         As in `train`.
     variants : mapping of str to Variant
@@ -195,28 +115,32 @@ def evaluate(
     splits = [split(costs, fold.layers) for fold in folds]
     known = [trainable(part) for part, _ in splits]
     chosen, peers = _picks(picks, device_id), peers or Peers()
-    left_out, never = _Found(), _Found()
-    asked = [part.problems for _, part in splits]
-    fits = fit_each(known, device, asked=asked, seed=seed, options=options, jobs=jobs, walk=walk)
+    left_out, never = Found(), Found()
+    if model:
+        fits: Iterable[tuple[TreeModel | None, Orders | None]]
+        fits = [(model if fold.is_never_trained else None, None) for fold in folds]
+    else:
+        asked = [part.problems for _, part in splits]
+        fits = fit_each(known, device, asked=asked, seed=seed, options=options, jobs=jobs, walk=walk)
     for done, (fold, (tree, orders)) in enumerate(zip(folds, fits, strict=True)):
         found = never if fold.is_never_trained else left_out
-        advisor, teacher = Advisor(tree, device, variants=variants), partial(_applicable, orders, variants, device)
+        advisor = Advisor(tree, device, variants=variants) if tree else None
+        teacher = None if orders is None else partial(_applicable, orders, variants, device)
         _judge_fold(found, fold, known[done], splits[done][1], advisor, teacher, chosen, peers)
         if on_progress:
             on_progress((done + 1) / len(folds))
-    parts = [found.part(_names(folds, is_never)) for found, is_never in ((left_out, False), (never, True))]
     return Report(
-        **{each.name: getattr(parts[0], each.name) for each in fields(Part)},
+        **{each.name: getattr(left_out.part(), each.name) for each in fields(Part)},
         device_id=device_id,
-        never_trained=parts[1] if never.results else None,
-        tuning=_tuning(peers, {result.problem for part in (left_out, never) for _, _, result in part.results}),
+        never_trained=never.part() if never.folds else None,
+        tuning=_tuning(peers, left_out.problems | never.problems),
         tuning_trees=peers.trees,
     )
 
 
 def _tuning(peers: Peers, judged: Collection[ConvProblem]) -> dict[str, Worth]:
     mine = [problem for problem in peers.trials if problem in judged]
-    parts = {"overall": mine} | {
+    parts = {OVERALL: mine} | {
         key: [problem for problem in mine if precision_of(problem) == key]
         for key in sorted({precision_of(problem) for problem in mine})
     }
@@ -239,12 +163,12 @@ def _folds(
 
 
 def _judge_fold(
-    found: _Found,
+    found: Found,
     fold: _Fold,
     known: Costs,
     unseen: Costs,
-    advisor: Advisor,
-    teacher: Ranker,
+    advisor: Advisor | None,
+    teacher: Ranker | None,
     picks: Mapping[str, Mapping[ConvProblem, str]],
     peers: Peers,
 ) -> None:
@@ -252,21 +176,17 @@ def _judge_fold(
     known_parts = _by_precision(known)
     for precision, part in _by_precision(unseen).items():
         order = single_best_order(known_parts.get(precision, known))
-        rankers: dict[str, Ranker] = {
-            TREE: advisor.predict_order,
+        rankers: dict[str, Ranker | None] = {
+            TREE: advisor.predict_order if advisor else None,
             TEACHER: teacher,
             **{source: first_then(first, order) for source, first in picks.items()},
             SINGLE_BEST: partial(always, order),
             ORACLE: oracle(part),
         }
-        judged = {rule: judge(part, ranker) for rule, ranker in rankers.items()}
-        for rule, of in peers.results.items():
-            judged[rule] = [of[each] for each in part.problems if each in of] or judged.get(rule, [])
-        found.results += [
-            (fold.names(result.problem), rule, result) for rule, results in judged.items() for result in results
-        ]
-        found.common += _in_common(part, rankers, judged, peers)
-        found.errors += [(precision, error) for error in time_errors(part, advisor)]
+        judged = {rule: judge(part, ranker) for rule, ranker in rankers.items() if ranker}
+        found.folds.append((fold.networks, judged))
+        found.common += _in_common(part, {rule: each for rule, each in rankers.items() if each}, judged, peers)
+        found.errors += time_errors(part, advisor) if advisor else ()
 
 
 def _applicable(orders: Orders, variants: Mapping[str, Variant], device: Device, problem: ConvProblem) -> list[str]:
@@ -274,47 +194,26 @@ def _applicable(orders: Orders, variants: Mapping[str, Variant], device: Device,
     return [name for name in orders[problem] if name in variants and variants[name].why_not(problem, device) is None]
 
 
-def _in_common(
-    costs: Costs, rankers: Mapping[str, Ranker], judged: Mapping[str, Sequence[Result]], peers: Peers
-) -> list[tuple[str, Result]]:
-    """Every rule on the problems that all were judged on, each against the variant that was the oracle of the peers.
+def _in_common(costs: Costs, rankers: Mapping[str, Ranker], judged: Judged, peers: Peers) -> list[tuple[str, Result]]:
+    """Every rule on the problems that all can be scored on, each against the variant that was the oracle of the peers.
 
     A slowdown is a ratio within one run: of the peers to that variant's time in theirs, of the others to its time in
     the measurements. It may be below 1, where the measurements have a faster one.
     """
     against = {problem: peers.oracle[problem] for problem in costs.problems if problem in peers.oracle}
-    stands = {result.problem for result in judge(costs, _only(against)) if result.variant == against[result.problem]}
-    shared = stands.intersection(*({result.problem for result in results} for results in judged.values()))
+    stands = [each for each in judge(costs, _only(against)) if each.variant == against[each.problem]]
+    theirs = {rule: [of[each] for each in costs.problems if each in of] for rule, of in peers.results.items()}
+    everyone = {rule: results for rule, results in ({**judged, **theirs}).items() if results}
+    shared = {each.problem for each in comparable(everyone | {ORACLE: stands})[ORACLE]}
     part = costs.where(shared.__contains__)
-    rules = {**rankers, ORACLE: _only(against)}
-    again = {rule: judge(part, ranker, against) for rule, ranker in rules.items() if rule not in peers.results}
+    again = {rule: judge(part, ranker, against) for rule, ranker in rankers.items() if rule not in peers.results}
+    again |= {ORACLE: judge(part, _only(against), against)}
     again |= {rule: [of[problem] for problem in part.problems] for rule, of in peers.results.items() if shared}
     return [(rule, result) for rule, results in again.items() for result in results]
 
 
 def _only(chosen: Mapping[ConvProblem, str]) -> Ranker:
     return lambda problem: [chosen[problem]] if problem in chosen else None
-
-
-def _names(folds: Iterable[_Fold], is_never_trained: bool) -> list[str]:
-    return [name for fold in folds if fold.is_never_trained is is_never_trained for name in fold.networks]
-
-
-def scores_of(report: Report) -> dict[str, Any]:
-    """What a card says of a report: the tree's scores over all and by dtype and layout, of both parts."""
-    parts: dict[str, Part | None] = {"leave_one_network_out": report, "never_trained": report.never_trained}
-    return {name: _tree_scores(part) for name, part in parts.items() if part and TREE in part.overall}
-
-
-def _tree_scores(part: Part) -> dict[str, dict[str, float]]:
-    shown = ("geometric_mean", "p95", "worst", "share_tied", "share_refused")
-    by_name = {"overall": part.overall} | part.by_precision
-    return {
-        name: {each: round(getattr(scores[TREE], each), 4) for each in shown}
-        | ({"median_time_error": round(part.time_error[name].median, 4)} if name in part.time_error else {})
-        for name, scores in by_name.items()
-        if TREE in scores
-    }
 
 
 def _layers_of(names: Iterable[str]) -> dict[str, list[ConvProblem]]:
@@ -341,10 +240,3 @@ def _picks(picks: pa.Table | None, device_id: str) -> dict[str, dict[ConvProblem
     for row, source, variant in zip(rows, picks["source"].to_pylist(), picks["variant"].to_pylist(), strict=True):
         chosen.setdefault(source, {})[problems[row]] = variant
     return chosen
-
-
-def _scores(found: Iterable[tuple[Sequence[str], str, Result]]) -> dict[str, Score]:
-    by_rule: dict[str, list[Result]] = {}
-    for _, rule, result in found:
-        by_rule.setdefault(rule, []).append(result)
-    return {rule: Score.of(results) for rule, results in by_rule.items()}

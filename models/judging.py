@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -31,7 +33,8 @@ class Result:
     ----------
     problem : ConvProblem
     slowdown : float
-        Time of the choice against the oracle's; of a refused choice, that of the next one.
+        Time of the choice against the oracle's; of a refused choice, that of the next one. NaN where no more is known
+        of it than its first launch, which has the host's time in it and scores nothing.
     is_tied : bool
         Whether choice and oracle are closer than the noise.
     is_refused : bool
@@ -49,6 +52,11 @@ class Result:
     is_oracle: bool
     variant: str = ""
 
+    @property
+    def is_timed(self) -> bool:
+        """Whether the choice was timed to the end, so that it has a slowdown."""
+        return math.isfinite(self.slowdown)
+
 
 @dataclass(frozen=True, slots=True)
 class Score:
@@ -64,17 +72,35 @@ class Score:
     worst_problem: str
 
     @classmethod
-    def of(cls, results: Sequence[Result]) -> Score:
-        """Summarise; at least one result."""
+    def of(cls, results: Sequence[Result], weights: np.ndarray | None = None) -> Score:
+        """Summarise; at least one result, each with a slowdown.
+
+        Parameters
+        ----------
+        results : sequence of Result
+        weights : float64 array of shape (len(results),), optional
+            What each counts; by default all the same.
+
+        Raises
+        ------
+        ValueError
+            Of one choice no more than a launch is known: `comparable` leaves such problems out.
+        """
         slowdowns = np.array([result.slowdown for result in results])
+        if not np.isfinite(slowdowns).all():
+            raise ValueError("a score cannot rest on a first launch")
+        means = {
+            name: float(np.average([getattr(result, name) for result in results], weights=weights))
+            for name in ("is_tied", "is_refused", "is_oracle")
+        }
         return cls(
             n_problems=len(results),
-            geometric_mean=float(np.exp(np.log(slowdowns).mean())),
-            p95=float(np.quantile(slowdowns, 0.95)),
+            geometric_mean=float(np.exp(np.average(np.log(slowdowns), weights=weights))),
+            p95=quantile(slowdowns, 0.95, weights),
             worst=float(slowdowns.max()),
-            share_tied=float(np.mean([result.is_tied for result in results])),
-            share_refused=float(np.mean([result.is_refused for result in results])),
-            accuracy=float(np.mean([result.is_oracle for result in results])),
+            share_tied=means["is_tied"],
+            share_refused=means["is_refused"],
+            accuracy=means["is_oracle"],
             worst_problem=results[int(slowdowns.argmax())].problem.key,
         )
 
@@ -88,9 +114,9 @@ class TimeError:
     p90: float
 
     @classmethod
-    def of(cls, errors: Sequence[float]) -> TimeError:
+    def of(cls, errors: Sequence[float], weights: np.ndarray | None = None) -> TimeError:
         """Summarise; at least one error."""
-        return cls(len(errors), float(np.median(errors)), float(np.quantile(errors, 0.9)))
+        return cls(len(errors), quantile(errors, 0.5, weights), quantile(errors, 0.9, weights))
 
 
 def precision_of(problem: ConvProblem) -> str:
@@ -98,10 +124,29 @@ def precision_of(problem: ConvProblem) -> str:
     return f"{problem.dtype}/{problem.layout}"
 
 
+def even_weights(problems: Sequence[ConvProblem]) -> np.ndarray:
+    """Weights by which every dtype and layout counts the same, however many problems it has; they sum to 1."""
+    precisions = [precision_of(problem) for problem in problems]
+    counts = Counter(precisions)
+    return np.array([1 / (len(counts) * counts[precision]) for precision in precisions])
+
+
+def quantile(values: Sequence[float] | np.ndarray, share: float, weights: np.ndarray | None = None) -> float:
+    """A quantile of weighted values, linear in between; of equal weights what `numpy.quantile` gives."""
+    values = np.asarray(values, dtype=np.float64)
+    weights = np.ones(len(values)) if weights is None else weights
+    order = np.argsort(values, kind="stable")
+    values, weights = values[order], weights[order]
+    # Place k of n is at k for equal weights: half-way between two values lies half of what both count.
+    places = np.arange(len(values)) * weights + (len(values) - 1) * (np.cumsum(weights) - weights)
+    return float(np.interp(share * places[-1], places, values))
+
+
 def judge(costs: Costs, ranker: Ranker, against: Mapping[ConvProblem, str] | None = None) -> list[Result]:
     """What a rule's choices cost where it makes any.
 
-    A choice that was never tried is passed over. Where the device refuses every choice, the slowest variant counts.
+    A choice that was never tried is passed over. Where the device refuses every choice, the slowest that was timed
+    counts. A choice that was given up on after its first launch has no slowdown.
 
     Parameters
     ----------
@@ -119,6 +164,16 @@ def judge(costs: Costs, ranker: Ranker, against: Mapping[ConvProblem, str] | Non
     ]
 
 
+def comparable(judged: Mapping[str, Sequence[Result]]) -> dict[str, list[Result]]:
+    """The results of each rule on the problems where every rule has a choice that was timed to the end.
+
+    What one rule cannot be scored on leaves the comparison for everybody, so that all are held to the same problems.
+    """
+    timed = [{result.problem for result in results if result.is_timed} for results in judged.values()]
+    shared = set.intersection(*timed) if timed else set()
+    return {rule: [each for each in results if each.problem in shared] for rule, results in judged.items()}
+
+
 def single_best_order(costs: Costs) -> list[str]:
     """The variants by geometric-mean slowdown, refusals counting as far behind; and last those seldom tried."""
     slowdown = np.where(costs.is_known, np.nan_to_num(costs.log_slowdown(CAP), nan=CAP), 0.0)
@@ -129,12 +184,13 @@ def single_best_order(costs: Costs) -> list[str]:
 
 def _judge_row(costs: Costs, row: int, ranked: Sequence[int], fastest: int) -> Result:
     times = costs.time_ms[row]
+    slowest = int(np.nanargmax(np.where(costs.is_pruned[row], np.nan, times)))
     tried = [place for place in ranked if costs.is_known[row, place]]
-    chosen = next((place for place in tried if np.isfinite(times[place])), int(np.nanargmax(times)))
+    chosen = next((place for place in tried if np.isfinite(times[place])), slowest)
     noise = costs.noise[row]
     return Result(
         problem=costs.problems[row],
-        slowdown=float(times[chosen] / times[fastest]),
+        slowdown=math.nan if costs.is_pruned[row, chosen] else float(times[chosen] / times[fastest]),
         is_tied=is_tied(times[chosen], noise[chosen], times[fastest], noise[fastest]),
         is_refused=not tried or tried[0] != chosen,
         is_oracle=chosen == fastest,
@@ -142,7 +198,7 @@ def _judge_row(costs: Costs, row: int, ranked: Sequence[int], fastest: int) -> R
     )
 
 
-def time_errors(costs: Costs, advisor: Advisor) -> list[float]:
+def time_errors(costs: Costs, advisor: Advisor) -> list[tuple[ConvProblem, float]]:
     """How far the predicted time of each first choice is off; nothing where that was not timed in full."""
     column = {name: place for place, name in enumerate(costs.variants)}
     errors = []
@@ -153,7 +209,7 @@ def time_errors(costs: Costs, advisor: Advisor) -> list[float]:
             continue
         measured_ms = costs.time_ms[row, place]
         if np.isfinite(measured_ms):
-            errors.append(abs(found[1] / float(measured_ms) - 1))
+            errors.append((problem, abs(found[1] / float(measured_ms) - 1)))
     return errors
 
 

@@ -167,7 +167,7 @@ def _card(costs: Costs, seed: int, options: Options) -> dict[str, Any]:
         "data_sha256": data_digest(costs),
         "n_problems": len(costs.problems),
         "n_layers": len({layer_of(problem) for problem in costs.problems}),
-        "n_times": int(np.isfinite(costs.time_ms).sum()),
+        "n_times": int((np.isfinite(costs.time_ms) & ~costs.is_pruned).sum()),
         "n_unsteady": costs.n_unsteady,
         "seed": seed,
         "options": asdict(options),

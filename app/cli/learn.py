@@ -20,8 +20,8 @@ from conv_advisor.data.networks import HELD_OUT
 
 if TYPE_CHECKING:
     from conv_advisor.data.records import Records
-    from conv_advisor.models.evaluate import Part, Report
     from conv_advisor.models.judging import Score
+    from conv_advisor.models.report import Part, Report
     from conv_advisor.models.tree_file import TreeModel
     from conv_advisor.models.walk import Walk
 
@@ -79,14 +79,22 @@ def evaluate(
     ] = HELD_OUT,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes; without it, one a processor.")] = None,
     gpu: Labeller = None,
+    is_training: Annotated[
+        bool, typer.Option("--train/--no-train", help="Train trees, or judge the one in use as it is: in seconds.")
+    ] = True,
     as_json: AsJson = False,
 ) -> None:
     """Judge trees on networks they were not trained on, beside the single best variant, cuDNN and PyTorch."""
     require("sklearn")
+    if not is_training and networks != HELD_OUT:
+        raise InvalidInput("--networks", networks, f"{HELD_OUT}, beside --no-train: the tree in use knows the others")
+    model = None if is_training else _tree_in_use(device)
     walk = _walk(gpu)
     with progress_bar() as show:
         records = records_of(load_settings())
-        report = _judge(records, device, jobs, lambda share: show(share, 1, "leaving out networks"), walk, networks)
+        report = _judge(
+            records, device, jobs, lambda share: show(share, 1, "leaving out networks"), walk, networks, model
+        )
     if as_json:
         print_json(report.to_dict())
         return
@@ -94,6 +102,12 @@ def evaluate(
     if report.never_trained:
         _show_part("networks never trained on", report.never_trained)
     _show_tuning(report)
+
+
+def _tree_in_use(device: str) -> TreeModel:
+    from conv_advisor.models.registry import Registry
+
+    return Registry(load_settings().models_home).active(device)
 
 
 def _walk(gpu: int | None) -> Walk:
@@ -111,6 +125,7 @@ def _judge(
     on_progress: Callable[[float], None],
     walk: Walk,
     names: str = HELD_OUT,
+    model: TreeModel | None = None,
 ) -> Report:
     from conv_advisor.data import networks
     from conv_advisor.models.evaluate import evaluate as judge
@@ -125,6 +140,7 @@ def _judge(
         device_id=device,
         never_trained=None if names == HELD_OUT else never_trained,
         peers=read_peers(peers) if peers.exists() else None,
+        model=model,
         jobs=jobs,
         walk=walk,
         on_progress=on_progress,
@@ -136,11 +152,18 @@ def _show_part(title: str, part: Part) -> None:
     for scores in (part.by_precision, part.by_network):
         for name, found in scores.items():
             _show_scores(f"{title}: {name}", found)
+    rules = dict.fromkeys([*part.n_left_out, *part.n_silent])
+    gone = [(rule, part.n_left_out.get(rule, 0), part.n_silent.get(rule, 0)) for rule in rules]
+    if gone:
+        columns = ("rule", "chooses what was given up on", "says nothing")
+        print_table(columns, gone, title=f"{title}: problems that these leave out for everybody")
+    for name, found in part.trees.items():
+        _show_scores(f"{title}, trees alone: {name}", found)
     for name, found in part.in_common.items():
         _show_scores(f"{title}, only what every rule was judged on, against one oracle: {name}", found)
     rows = [(name, error.n_problems, error.median, error.p90) for name, error in part.time_error.items()]
-    columns = ("", "problems", "median", "90th percentile")
-    print_table(columns, rows, title=f"{title}: error of the predicted time of what is chosen")
+    error_columns = ("", "problems", "median", "90th percentile")
+    print_table(error_columns, rows, title=f"{title}: error of the predicted time of what is chosen")
 
 
 def _show_tuning(report: Report) -> None:
@@ -169,7 +192,7 @@ def _train_into(
     """
     from conv_advisor.kernels.cpu.threads import available_cores
     from conv_advisor.models.challenge import challenge
-    from conv_advisor.models.evaluate import scores_of
+    from conv_advisor.models.report import scores_of
     from conv_advisor.models.train import MOST_THREADS
     from conv_advisor.models.tree_file import with_scores, write
 

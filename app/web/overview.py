@@ -128,6 +128,7 @@ class ModelRow:
 
     entry: Entry
     judged: Sequence[Judged]
+    n_problems: int | None
     n_layers: int | None
     n_times: int | None
     created: str
@@ -276,6 +277,7 @@ def _model_row(entry: Entry) -> ModelRow:
     return ModelRow(
         entry,
         _judged(card.get("scores") or {}),
+        card.get("n_problems"),
         card.get("n_layers"),
         card.get("n_times"),
         str(card.get("created", "")),

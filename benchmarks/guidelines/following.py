@@ -43,7 +43,8 @@ class Followed:
     share_best, share_close : float
         Where its choice is the fastest of the pool, and within `CLOSE` of it.
     slowdown, slowdown_of_all : float
-        Geometric mean where it runs, against the fastest of the pool and of everything; NaN where it never runs.
+        Geometric mean where it was timed to the end, against the fastest of the pool and of everything; NaN where it
+        never was.
     instead : str
         What is the fastest of the pool most often.
     share_instead : float
@@ -75,7 +76,7 @@ def verdict_of(value: float, holds_from: float, in_part_from: float) -> Verdict:
 
 def follow(costs: Costs, guideline: Guideline) -> Followed | None:
     """How a guideline fares; None where no problem that it speaks of was measured."""
-    rows, chosen_ms = choices_ms(costs, guideline.choose)
+    rows, chosen_ms, timed_ms = choices_ms(costs, guideline.choose)
     if not len(rows):
         return None
     times = times_of(costs, guideline.pool)[rows]
@@ -86,14 +87,14 @@ def follow(costs: Costs, guideline: Guideline) -> Followed | None:
         share_run=float(np.isfinite(chosen_ms).mean()),
         share_best=float((chosen_ms <= best_ms).mean()),
         share_close=float((chosen_ms <= CLOSE * best_ms).mean()),
-        slowdown=mean_ratio(chosen_ms, best_ms),
-        slowdown_of_all=mean_ratio(chosen_ms, costs.best_ms[rows]),
+        slowdown=mean_ratio(timed_ms, best_ms),
+        slowdown_of_all=mean_ratio(timed_ms, costs.best_ms[rows]),
         instead=guideline.pool[fastest],
         share_instead=count / len(rows),
     )
 
 
-def choices_ms(costs: Costs, choose: Choice) -> tuple[np.ndarray, np.ndarray]:
+def choices_ms(costs: Costs, choose: Choice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Where a guideline makes a choice, and the time of it.
 
     Returns
@@ -102,9 +103,15 @@ def choices_ms(costs: Costs, choose: Choice) -> tuple[np.ndarray, np.ndarray]:
         Of ``costs.problems``.
     chosen_ms : float64 array of shape (R,)
         Infinite where the choice does not run.
+    timed_ms : float64 array of shape (R,)
+        Infinite too where it was given up on after its first launch, which is no time to compare.
     """
     chosen = [(row, variant) for row, p in enumerate(costs.problems) if (variant := choose(p)) is not None]
     names = sorted({variant for _, variant in chosen})
     times = times_of(costs, names)
     rows = np.array([row for row, _ in chosen], dtype=np.int64)
-    return rows, np.array([times[row, names.index(variant)] for row, variant in chosen], dtype=np.float64)
+    chosen_ms = np.array([times[row, names.index(variant)] for row, variant in chosen], dtype=np.float64)
+    is_launch = [
+        variant in costs.variants and costs.is_pruned[row, costs.variants.index(variant)] for row, variant in chosen
+    ]
+    return rows, chosen_ms, np.where(np.array(is_launch, dtype=bool), np.inf, chosen_ms)

@@ -229,7 +229,10 @@ def order_of(rules: Sequence[Rule], problem: ConvProblem) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Fared:
-    """How choices fared: geometric mean and 95th percentile of the slowdown, and the share close to the best."""
+    """How choices fared: geometric mean and 95th percentile of the slowdown, and the share close to the best.
+
+    A choice that was given up on after its first launch is not close, and has no slowdown.
+    """
 
     n_problems: int
     slowdown: float
@@ -238,10 +241,10 @@ class Fared:
 
     @classmethod
     def of(cls, results: Sequence[Result]) -> Fared:
-        """Summarise; at least one result."""
-        slowdowns = np.array([result.slowdown for result in results])
+        """Summarise; at least one result that has a slowdown."""
+        slowdowns = np.array([result.slowdown for result in results if result.is_timed])
         mean, p95 = float(np.exp(np.log(slowdowns).mean())), float(np.quantile(slowdowns, 0.95))
-        return cls(len(results), mean, p95, float((slowdowns <= CLOSE).mean()))
+        return cls(len(results), mean, p95, int((slowdowns <= CLOSE).sum()) / len(results))
 
 
 def followed(known: Known, rules: Sequence[Rule]) -> dict[Rule, list[Result]]:

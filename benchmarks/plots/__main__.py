@@ -14,8 +14,12 @@ from benchmarks.measured import ALL_COLUMNS, Column, load
 from benchmarks.plots import advice, guidelines, kernels
 from benchmarks.plots.pages import rewritten
 from conv_advisor.data.errors import NotEnoughData
+from conv_advisor.data.records import Records
+from conv_advisor.data.shipped import Shipped
 from conv_advisor.models.costs import Costs
-from conv_advisor.models.peers import PEERS
+from conv_advisor.models.evaluate import evaluate
+from conv_advisor.models.peers import PEERS, read_peers
+from conv_advisor.models.tree_file import read
 
 ROOT: Final = Path(__file__).parent.parent.parent
 DOCS: Final = ROOT / "docs"
@@ -46,8 +50,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     guidelines.write(book, chosen.docs, chosen.device, chosen.trained / chosen.device / "card.json")
     report = chosen.evaluation or RESULTS / f"evaluation-{chosen.device}.json"
     if report.exists():
-        advice.write(report, chosen.peers / f"{chosen.device}.parquet", chosen.docs, chosen.readme)
-        sure = sureness.tables(sureness.answers(folder, chosen.trained / chosen.device))
+        peers, model = chosen.peers / f"{chosen.device}.parquet", read(chosen.trained / chosen.device)
+        records = Records(shipped=Shipped(chosen.timings))
+        standing = evaluate(
+            records.table(chosen.device),
+            records.picks_table(chosen.device),
+            device_id=chosen.device,
+            peers=read_peers(peers),
+            model=model,
+        )
+        advice.write(report, standing.to_dict(), peers, chosen.docs, chosen.readme)
+        sure = sureness.tables(sureness.answers(folder, model))
         page = chosen.docs / "advice.md"
         page.write_text(rewritten(page.read_text(encoding="utf-8"), sure), encoding="utf-8")
     else:

@@ -1,4 +1,4 @@
-"""docs/advice.md and the README: the scores that `conv-advisor evaluate --json` found, and those beside PyTorch."""
+"""docs/advice.md and the README: how the shipped tree fares, trees trained without some networks, and PyTorch."""
 
 from __future__ import annotations
 
@@ -25,46 +25,62 @@ NAMES: Final = {
     SINGLE_BEST: "single best variant",
 }
 """Of the rules, on the pages."""
-BESIDE: Final = (TREE, "cudnn.heuristic_v7", "cudnn.graph.heuristic_a", SINGLE_BEST)
-"""Rules that every problem was judged on."""
+OTHERS: Final = ("cudnn.heuristic_v7", "cudnn.graph.heuristic_a", SINGLE_BEST)
+BESIDE: Final = (TREE, *OTHERS)
+"""Rules that are compared on the same problems."""
 OF_NETWORKS: Final = (TREE, "cudnn.graph.heuristic_a", SINGLE_BEST)
+
+NEVER: Final = "never trained"
+"""The part that the README has too."""
 
 Scores = Mapping[str, Any]
 
 
-def write(report: Path, peers: Path, docs: Path, readme: Path) -> None:
+def write(report: Path, standing: Scores, peers: Path, docs: Path, readme: Path) -> None:
     """Rewrite the parts of both pages.
 
     Parameters
     ----------
     report : Path
         What `conv-advisor evaluate --json` printed.
+    standing : dict
+        What `models.evaluate.evaluate` says of the shipped tree, which trains nothing.
     peers : Path
         Rows of `benchmarks.advice`.
     docs : Path
         Holds advice.md.
     readme : Path
     """
-    found = parts(json.loads(report.read_text(encoding="utf-8")), read(peers))
-    for page, names in ((docs / "advice.md", list(found)), (readme, ["never trained"])):
+    found = parts(json.loads(report.read_text(encoding="utf-8")), standing, read(peers))
+    for page, names in ((docs / "advice.md", list(found)), (readme, [NEVER])):
         text = rewritten(page.read_text(encoding="utf-8"), {name: found[name] for name in names})
         page.write_text(text, encoding="utf-8")
 
 
-def parts(report: Scores, rows: list[Row]) -> dict[str, str]:
-    """The parts of docs/advice.md, by the name of their marks."""
-    never, layers = report["never_trained"], layers_of(rows)
-    return {
-        "never trained": precision_table(never),
-        "its networks": network_table(never),
-        "in common": common_table(never["in_common"]["overall"]),
-        "predicted times": time_sentence(never["time_error"]),
-        "teacher": teacher_table(never),
-        "left out": precision_table(report),
+def parts(report: Scores, standing: Scores, rows: list[Row]) -> dict[str, str]:
+    """The parts of docs/advice.md, by the name of their marks.
+
+    What needs trees that are trained without some networks is of the report, everything else of the shipped tree.
+    """
+    layers = layers_of(rows)
+    return standing_parts(standing) | {
+        "teacher": teacher_table(report["never_trained"]["trees"]),
+        "left out": left_out_table(report["trees"], standing),
         "slowdown beside PyTorch": slowdown_table(layers),
         "speedup over PyTorch": speedup_table(layers),
         "times beside PyTorch": prediction_table(layers),
         "tuning": worth_table(layers),
+    }
+
+
+def standing_parts(standing: Scores) -> dict[str, str]:
+    """Those of the shipped tree on networks that it was never trained on."""
+    never = standing["never_trained"]
+    return {
+        NEVER: f"{precision_table(never)}\n\n{left_out_sentence(never)}",
+        "its networks": network_table(never),
+        "in common": common_table(never["in_common"]["overall"]),
+        "predicted times": time_sentence(never["time_error"]),
     }
 
 
@@ -73,6 +89,36 @@ def precision_table(part: Scores) -> str:
     rows = [*_precisions(part["by_precision"]), ("all", part["overall"])]
     head = ("", "problems", *(NAMES[rule] for rule in BESIDE))
     return table(head, [(name, _count(of), *(_three(of[rule]) for rule in BESIDE)) for name, of in rows])
+
+
+def left_out_sentence(part: Scores) -> str:
+    """How many problems nobody is scored on, and why; and the tree on all of them."""
+    launched, silent = (
+        ", ".join(f"{NAMES[rule]} {part[name][rule]:,}" for rule in BESIDE if part[name].get(rule)) or "none"
+        for name in ("n_left_out", "n_silent")
+    )
+    alone = part["trees"]["overall"][TREE]
+    gone = alone["n_problems"] - part["overall"][TREE]["n_problems"]
+    return (
+        "All rules are held to the same problems, and over all each precision and layout counts the same."
+        f" {gone:,} more problems were measured and are left out for everybody: of what one rule chooses there no more"
+        f" than a first launch is known, which scores nothing ({launched}), or it chooses nothing ({silent}). With them"
+        f" the tree is at {_three(alone)} on {alone['n_problems']:,}."
+    )
+
+
+def left_out_table(trees: Scores, standing: Scores) -> str:
+    """The tree on all problems, and what needs no training on those that all of it can be scored on."""
+    head = ("", "problems", NAMES[TREE], "problems", *(NAMES[rule] for rule in OTHERS))
+    named = dict([*_precisions(standing["by_precision"]), ("all", standing["overall"])])
+    rows = dict([*_precisions(trees), ("all", trees["overall"])])
+    return table(
+        head,
+        [
+            (name, _count(rows[name]), _three(rows[name][TREE]), _count(of), *(_three(of[rule]) for rule in OTHERS))
+            for name, of in named.items()
+        ],
+    )
 
 
 def network_table(part: Scores) -> str:
@@ -94,9 +140,9 @@ def common_table(scores: Scores) -> str:
     return table(head, [(NAMES[rule], *_three(scores[rule]).split(" · ")) for rule in ranked])
 
 
-def teacher_table(part: Scores) -> str:
+def teacher_table(trees: Scores) -> str:
     """The tree beside what it learned from."""
-    rows = [*_precisions(part["by_precision"]), ("all", part["overall"])]
+    rows = [*_precisions(trees), ("all", trees["overall"])]
     return table(
         ("", NAMES[TREE], NAMES[TEACHER]), [(name, _three(of[TREE]), _three(of[TEACHER])) for name, of in rows]
     )
@@ -121,7 +167,8 @@ def _precisions(scores: Scores) -> Iterable[tuple[str, Scores]]:
 
 
 def _count(scores: Scores) -> str:
-    return f"{scores[TREE]['n_problems']:,}"
+    """How many problems they rest on: all of them on the same."""
+    return f"{next(iter(scores.values()))['n_problems']:,}"
 
 
 def _three(score: Scores) -> str:

@@ -76,7 +76,8 @@ def guideline_table(known: Known) -> str:
     text = (
         f"A guideline holds where its choice is within {CLOSE_PERCENT} of the fastest of what it chooses among, in at"
         f" least {percent(HOLDS_FROM)} of the configurations it speaks of, and in part from {percent(IN_PART_FROM)} on;"
-        " a choice that does not run is not within it."
+        " a choice that does not run is not within it. One that was given up on after its first launch is not either,"
+        " and has no slowdown."
     )
     return f"{text}\n\n{table(head, [_guideline_row(*each) for each in all_followed(known)])}"
 

@@ -17,9 +17,9 @@ from conv_advisor.models import evaluate as evaluation
 from conv_advisor.models import walk_gpu
 from conv_advisor.models.challenge import Challenge
 from conv_advisor.models.changes import changes_between
-from conv_advisor.models.evaluate import Report
 from conv_advisor.models.judging import Result
 from conv_advisor.models.registry import Registry
+from conv_advisor.models.report import Report
 from conv_advisor.models.retrain import retrain
 from conv_advisor.models.train import MOST_THREADS
 from conv_advisor.models.tree_file import read, write
@@ -115,7 +115,7 @@ def test_a_tree_that_is_better_in_all_but_fails_a_part_is_not_used_and_says_why(
 )
 def test_what_ships_passes_the_same_gate(url, tmp_path, trees, monkeypatch, objections, is_forced, is_written):
     monkeypatch.setenv("CONV_ADVISOR_DATABASE_URL", url)
-    monkeypatch.setattr(learn, "_judge", lambda *_: Report({}, {}, {}, {}, device_id=DEVICE.id))
+    monkeypatch.setattr(learn, "_judge", lambda *_: Report({}, {}, {}, {}, {}, {}, {}, device_id=DEVICE.id))
     found = Challenge(trees[1], 1.1, 1.2, objections=objections)
     monkeypatch.setattr(gate, "challenge", lambda _table, _champion, **_options: found)
     folder = tmp_path / "shipped" / DEVICE.id
@@ -134,7 +134,7 @@ def test_what_walks_the_trees_is_what_was_asked_for(url, tmp_path, trees, monkey
 
     def evaluate(_table, _picks, *, walk, **_options):
         given.append(walk)
-        return Report({}, {}, {}, {}, device_id=DEVICE.id)
+        return Report({}, {}, {}, {}, {}, {}, {}, device_id=DEVICE.id)
 
     walk = OnCores()
     monkeypatch.setenv("CONV_ADVISOR_DATABASE_URL", url)

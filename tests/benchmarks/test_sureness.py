@@ -17,6 +17,7 @@ from conv_advisor.models.advisor import Advisor
 from conv_advisor.models.costs import from_table
 from conv_advisor.models.judging import judge
 from conv_advisor.models.registry import SHIPPED
+from conv_advisor.models.tree_file import read
 from tests.fakes import SMALL_DEVICE, small_measurements, small_tree
 
 DEVICE = "nvidia-h200"
@@ -47,6 +48,11 @@ def test_what_is_left_of_the_first_few_is_told_by_dtype_and_layout() -> None:
     ]
 
 
+def test_over_all_every_dtype_and_layout_counts_the_same() -> None:
+    found = [answer(1.0, 1.0)] * 3 + [answer(1.0, 4.0, layout="nhwc")]
+    assert sure_table(found).splitlines()[-1] == "| all | 4 (100 %) | 100 % | 50 % | 2.000 · 3.73 · 4.0 |"
+
+
 @pytest.mark.parametrize("is_swapped", [False, True])
 def test_an_answer_is_judged_by_what_was_measured(is_swapped: bool) -> None:
     other = {"cpu.direct": "cpu.gemm", "cpu.gemm": "cpu.direct"}
@@ -72,10 +78,21 @@ def test_a_refused_choice_leaves_its_place_to_the_next() -> None:
     assert len(found) == 30
 
 
+def test_a_first_launch_is_no_answer() -> None:
+    rows = [
+        replace(row, outcome=Outcome.PRUNED, samples_ms=row.samples_ms[:1]) if row.variant == "cpu.direct" else row
+        for row in small_measurements(0.01)
+    ]
+    costs = from_table(parquet.measurements_to_table(rows), SMALL_DEVICE.id)
+    advisor = Advisor(small_tree(0.01))
+    assert answers_on(costs, advisor) == []
+    assert not any(each.is_timed for each in judge(costs, advisor.predict_order))
+
+
 @pytest.mark.slow
 def test_the_page_says_how_sure_the_shipped_tree_is() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert rewritten(page, tables(answers(TIMINGS / DEVICE, SHIPPED / DEVICE))) == page
+    assert rewritten(page, tables(answers(TIMINGS / DEVICE, read(SHIPPED / DEVICE)))) == page
 
 
 def test_without_measurements_there_is_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

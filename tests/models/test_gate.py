@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from conv_advisor.data.problem import ConvProblem
@@ -51,3 +52,15 @@ def test_the_worst_twentieth_may_not_pay_for_the_rest() -> None:
 
 def test_problems_that_only_one_has_are_left_out() -> None:
     assert objections(results(1.0), results(1.0) + results(9.0, dtype="tf32")) == ()
+
+
+def test_choices_that_were_given_up_on_have_no_slowdown_and_may_not_become_more() -> None:
+    before = results(1.2)
+    after = [replace(each, slowdown=math.nan if each.problem.n == 1 else 1.0) for each in before]
+    assert objections(after, before[:1] + after[1:]) == (), "one fewer"
+    assert objections(before, after) == (
+        "choices that were given up on after their first launch went from 0 to 1; allowed: at most 0",
+    )
+    assert objections(before[:1], after[:1]) == objections(before, after)
+    many = results(1.2, count=1000)
+    assert objections(many, [replace(many[0], slowdown=math.nan), *many[1:]]) == (), "one of a thousand"
