@@ -172,7 +172,8 @@ def from_table(table: pa.Table, device_id: str) -> Costs:
     n_unsteady = int(np.count_nonzero(is_unsteady))
     table = table.filter(pa.array(~is_unsteady))
     if not table.num_rows:
-        raise NotEnoughData(f"device {device_id}: nothing was measured")
+        counted = f"none of its {n_unsteady} times counts: the device was throttled or shared" if n_unsteady else ""
+        raise NotEnoughData(f"device {device_id}: {counted or 'nothing was measured with a warm L2 cache'}")
     problems, rows = distinct_problems(table)
     variants, columns = np.unique(np.array(table["variant"].to_pylist(), dtype=str), return_inverse=True)
     shape = (len(problems), len(variants))

@@ -24,7 +24,7 @@ from conv_advisor.app.cli.output import (
     split_enum,
     split_words,
 )
-from conv_advisor.data.errors import InvalidInput, NoAdvice, UnknownDevice
+from conv_advisor.data.errors import InvalidInput, NoAdvice, NotApplicable, RunError, UnknownDevice
 from conv_advisor.data.measurement import Device, L2State, Measurement
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 
@@ -70,6 +70,7 @@ def convolve(
     settings = load_settings(scheduler=scheduler, device=device)
     with _open_engines(device, settings) as (engine, *_):
         found = engine.run(tasks.describe_device, deadline_s=settings.start_timeout_s)
+        _check_device(wanted, found, problem)
         if all_:
             wanted = [each.id for each in catalog.for_device_kind(found.kind)]
         if not wanted:
@@ -78,6 +79,26 @@ def convolve(
         deadline_s = settings.convolution_deadline_s * len(wanted)
         measurements = engine.run(tasks.measure, problem, wanted, options, "", deadline_s=deadline_s)
     _show_measurements(problem, measurements, as_json)
+    if not any(each.time_ms is not None for each in measurements):
+        raise RunError(f"no variant of {len(measurements)} ran {problem.short} on {found.id}")
+
+
+def _check_device(variants: Sequence[str], device: Device, problem: ConvProblem | None = None) -> None:
+    """Refuse a variant that was named and does not run on a device, or not this problem.
+
+    Raises
+    ------
+    NotApplicable
+    """
+    from conv_advisor.kernels import catalog
+    from conv_advisor.kernels.variant import why_not
+
+    for variant in map(catalog.get, variants):
+        kind = variant.backend.device_kind
+        reason = f"it runs on {kind} devices, and {device.id} is {device.kind}" if kind != device.kind else None
+        reason = why_not(variant, problem, device) if problem else reason
+        if reason:
+            raise NotApplicable(variant.id, reason)
 
 
 def sweep(
@@ -131,6 +152,7 @@ def sweep(
     with Store(settings.store_url, shipped=Shipped()) as store:
         with _open_engines(device, settings) as engines, progress_bar() as on_progress:
             found = engines[0].run(tasks.describe_device, deadline_s=settings.start_timeout_s)
+            _check_device(wanted, found)
             report = sweeping.sweep(
                 store,
                 engines,

@@ -86,6 +86,9 @@ def _table(name: str, option: str) -> pa.Table:
         return pa.concat_tables([parquet.read(file, parquet.SCHEMA) for file in files])
     if path.is_file():
         return parquet.read(path, parquet.SCHEMA)
+    if path.suffix or len(path.parts) > 1:  # no id of a device has either
+        allowed = "a Parquet file or a folder of them that exists, the id of a device, or its fingerprint"
+        raise InvalidInput(option, name, allowed)
     return _known(name)
 
 

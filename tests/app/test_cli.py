@@ -196,6 +196,17 @@ def test_convolve_all_runs_every_variant_of_the_device(home):
         (("advise", "8-1-3-4-3", "--max-slowdown", "2"), "--max-slowdown is 2.0; allowed: a finite number, with"),
         (("advise", "8-1-3-4-3", "--max-error", "1e-5"), "--max-error is 1e-05; allowed: a number above 0, with"),
         (("advise", "8-1-3-4-3", "--language", "c"), "--language is 'c'; allowed: nothing without --snippet"),
+        (
+            ("convolve", "8-1-3-4-3", "--device", "cpu", "--variant", "cuda.gemm"),
+            "cuda.gemm does not apply: it runs on cuda",
+        ),
+        (
+            ("convolve", "8-1-5-4-3", "--device", "cpu", "--variant", "cpu.gemm,cpu.winograd"),
+            "cpu.winograd does not apply",
+        ),
+        (("compare", "missing.parquet", "nvidia-h200"), "BEFORE is 'missing.parquet'; allowed: a Parquet file or a"),
+        (("compare", "no/folder", "nvidia-h200"), "BEFORE is 'no/folder'; allowed: a Parquet file or a folder"),
+        (("compare", "abacus", "nvidia-h200"), "unknown device 'abacus'"),
         (("convolve", "8-1-3-4-3", "--device", "gpu"), "device is 'gpu'; allowed: auto, cpu, cuda:0"),
         (("sweep", "--networks", "lenet"), "unknown network 'lenet'; known: alexnet"),
         (("sweep", "--without", "lenet"), "unknown network 'lenet'; known: alexnet"),
@@ -256,6 +267,26 @@ def test_a_sweep_takes_layers_from_a_file_alone(home, tmp_path):
     done = run(home, "sweep", *mine)
     assert done.returncode == 2
     assert "mine.txt line 1" in done.stderr
+
+
+def test_a_sweep_of_variants_of_another_kind_of_device_is_refused(home):
+    done = run(home, "sweep", "--device", "cpu", "--networks", "alexnet", "--variants", "cuda.gemm")
+    assert done.returncode == 2
+    assert "cuda.gemm does not apply: it runs on cuda devices" in done.stderr.splitlines()[-1]
+    assert done.stdout == ""
+
+
+def test_convolve_says_that_nothing_ran_by_its_exit_status(home, monkeypatch, capsys):
+    monkeypatch.setenv("CONV_ADVISOR_HOME", str(home))
+    monkeypatch.setenv("CONV_ADVISOR_WORKSPACE_LIMIT_BYTES", "0")
+    monkeypatch.setattr(
+        sys, "argv", ["conv-advisor", "convolve", "8-1-3-4-3", "--device", "cpu", "--variant", "cpu.gemm"]
+    )
+    with pytest.raises(SystemExit, match="1"):
+        main()
+    output, errors = capsys.readouterr()
+    assert "workspace_exceeded" in output, "what happened is shown all the same"
+    assert errors == "conv-advisor: no variant of 1 ran 8-1-3-4-3 on cpu\n"
 
 
 def test_a_sweep_stops_at_its_time_limit(home):

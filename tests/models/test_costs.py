@@ -209,3 +209,13 @@ def test_roofline_takes_the_tightest_limit() -> None:
 def test_layer_ignores_batch_dtype_and_layout() -> None:
     assert layer_of(replace(PROBLEM, n=8, dtype="float16", layout="nhwc")) == layer_of(PROBLEM)
     assert layer_of(replace(PROBLEM, k=255)) != layer_of(PROBLEM)
+
+
+def test_that_no_time_counts_is_not_said_to_be_that_nothing_was_measured() -> None:
+    problem = ConvProblem.parse("14-1-3-16-8")
+    row = Measurement(problem, "cuda.gemm", DEVICE, Outcome.UNSTEADY, "shared", (1.0, 1.1), measured_at=MEASURED_AT)
+    with pytest.raises(NotEnoughData, match="none of its 1 times counts: the device was throttled or shared"):
+        from_table(measurements_to_table([row]), DEVICE.id)
+    cold = replace(row, outcome=Outcome.MEASURED, l2=L2State.COLD)
+    with pytest.raises(NotEnoughData, match="nothing was measured with a warm L2 cache"):
+        from_table(measurements_to_table([cold]), DEVICE.id)
