@@ -20,6 +20,7 @@ from sqlalchemy.sql.functions import GenericFunction
 from conv_advisor.data import parquet
 from conv_advisor.data.extras import require
 from conv_advisor.data.measurement import Device, relative_noise
+from conv_advisor.data.privacy import close_to_others, keep_to_the_point, make_folder
 from conv_advisor.data.problem import FIELDS, ConvProblem
 from conv_advisor.data.tables import PROBLEMS
 
@@ -58,7 +59,9 @@ def _now_s_in_postgresql(_function: now_s, _compiler: Any, **_: Any) -> str:
 
 
 def open_engine(url: str) -> Engine:
-    """Open a database; a SQLite file gets its folder, and settings fit for several processes.
+    """Open a database; a SQLite file gets its folder, settings fit for several processes, and no other reader.
+
+    No error of it shows a statement or a parameter.
 
     Raises
     ------
@@ -66,13 +69,18 @@ def open_engine(url: str) -> Engine:
         It is PostgreSQL, and its driver is missing.
     """
     parsed = make_url(url)
-    if parsed.get_backend_name() in ("postgresql", "postgres"):
-        return _open_postgresql(parsed)
-    if parsed.get_backend_name() != "sqlite":
-        return create_engine(parsed)
-    if parsed.database and not parsed.database.startswith(("file:", ":")):
-        Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
-    engine = create_engine(parsed)
+    openers = {"sqlite": _open_sqlite, "postgresql": _open_postgresql, "postgres": _open_postgresql}
+    engine = openers.get(parsed.get_backend_name(), create_engine)(parsed)
+    keep_to_the_point(engine)
+    return engine
+
+
+def _open_sqlite(url: URL) -> Engine:
+    engine = create_engine(url)
+    if url.database and not url.database.startswith(("file:", ":")):
+        file = Path(url.database)
+        make_folder(file.parent)
+        event.listen(engine, "do_connect", lambda *_: close_to_others(file))
     event.listen(engine, "connect", _prepare_sqlite)
     return engine
 

@@ -346,6 +346,23 @@ def test_an_error_of_the_database_does_not_show_its_password(url: str) -> None:
 _WATCH: dict[str, list[str] | None] = {"asked": None}
 
 
+def test_an_error_of_the_database_says_nothing_of_a_job_in_answer_or_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    mark, key = "run-nobodys-business", "key-nobodys-business"
+    with serving(tmp_path) as own, caplog.at_level(logging.DEBUG):
+        with own.app.state.service.store.engine.begin() as connection:
+            refuse = "CREATE TRIGGER full BEFORE INSERT ON jobs BEGIN SELECT RAISE(ABORT, 'it is full'); END"
+            connection.exec_driver_sql(refuse)
+        body = {"kind": "measure", "layers": [LAYER], "run_id": mark}
+        response = own.post("/v1/jobs", json=body, headers={"Idempotency-Key": key})
+    assert "it is full" in is_problem(response, 503, "store-error")["detail"]
+    assert "it is full" in caplog.text
+    for secret in (mark, key, "INSERT"):
+        assert secret not in response.text
+        assert secret not in caplog.text
+
+
 def _note_network(event: str, arguments: tuple[Any, ...]) -> None:
     asked = _WATCH["asked"]
     if asked is None:

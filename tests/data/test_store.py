@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import stat
+import traceback
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -12,7 +15,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, func, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import IntegrityError, StatementError
 
 from conv_advisor.data import networks, parquet
 from conv_advisor.data.database import bulk_insert
@@ -338,3 +341,45 @@ def test_what_a_guard_refuses_is_not_added(store: Store) -> None:
     assert store.writes == 1, "whoever reads through the store itself must know"
     store.append(MEASUREMENTS)
     assert _count(store) == 2 * len(MEASUREMENTS)
+
+
+def test_no_error_of_the_database_shows_a_statement_or_what_was_to_be_written(store: Store) -> None:
+    mark = "nobodys-business"
+    row = {"problem_key": mark, "device": mark, "device_id": "cpu", "source": mark, "variant": mark, "plan": mark}
+    said = []
+    for parameters in (row | {"run_id": mark}, [row | {"run_id": mark}] * 2, row | {"run_id": object()}):
+        with pytest.raises(StatementError) as caught, store.engine.begin() as connection:
+            connection.execute(insert(PICKS), parameters)
+        said.append("".join(traceback.format_exception(caught.value)))
+    assert "constraint" in said[0]
+    for text in said:
+        assert mark not in text
+        assert "INSERT" not in text
+        assert "sqlalche.me" not in text
+
+
+def _modes(folder: Path) -> dict[str, int]:
+    return {file.name: stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()}
+
+
+def test_only_its_user_can_read_a_database_file_and_what_is_beside_it(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "folder"
+    before = os.umask(0o022)
+    try:
+        with Store(f"sqlite:///{folder / 'store.db'}") as store:
+            store.append(MEASUREMENTS)
+            assert _modes(folder) == dict.fromkeys(("store.db", "store.db-wal", "store.db-shm"), 0o600)
+        assert {stat.S_IMODE(each.stat().st_mode) for each in (folder, folder.parent)} == {0o700}
+    finally:
+        os.umask(before)
+
+
+def test_a_database_file_that_all_could_read_is_closed_to_them_and_one_of_a_group_stays_so(tmp_path: Path) -> None:
+    file, names = tmp_path / "store.db", ("store.db", "store.db-wal", "store.db-shm")
+    for mode, becomes in ((0o644, 0o600), (0o640, 0o640)):
+        with Store(f"sqlite:///{file}") as older:  # holds the files beside it
+            older.append(MEASUREMENTS)
+            for name in names:
+                (tmp_path / name).chmod(mode)
+            with Store(f"sqlite:///{file}"):
+                assert _modes(tmp_path) == dict.fromkeys(names, becomes)

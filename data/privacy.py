@@ -1,0 +1,64 @@
+"""What others get to see of a database: nothing of its files, and of its errors only what went wrong."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import Engine, event
+from sqlalchemy.engine import ExceptionContext
+from sqlalchemy.exc import DBAPIError, StatementError
+
+_FILE_MODE: Final = 0o600
+_FOLDER_MODE: Final = 0o700
+_OTHERS: Final = 0o007
+_BESIDE: Final = ("", "-wal", "-shm")
+"""The files of one SQLite database. SQLite makes the latter two as open as the first."""
+
+
+def keep_to_the_point(engine: Engine) -> None:
+    """Take statements and their parameters out of every error of this engine, whoever shows or logs it.
+
+    A parameter is what callers sent: the body of a job, an idempotency key.
+    """
+    event.listen(engine, "handle_error", _shorten)
+
+
+def _shorten(context: ExceptionContext) -> None:
+    error, cause = context.sqlalchemy_exception, context.original_exception
+    if isinstance(error, StatementError):
+        error.statement = error.params = error.code = None
+    if isinstance(error, DBAPIError):
+        error.args = cause.args = (_reason(cause),)  # of the cause too: a traceback shows it
+
+
+def _reason(cause: Any) -> str:
+    """What a driver says, without the row that PostgreSQL adds as a detail, or the value that it quotes."""
+    state: str | None = getattr(cause, "sqlstate", None)
+    if state is None:
+        return str(cause)
+    is_of_a_value = state.startswith("22")
+    return f"{type(cause).__name__} ({state})" + ("" if is_of_a_value else f": {cause.diag.message_primary}")
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder, and those above it that are missing, for this user alone; one that exists stays as it is."""
+    for missing in reversed([each for each in (folder, *folder.parents) if not each.exists()]):
+        missing.mkdir(mode=_FOLDER_MODE, exist_ok=True)
+
+
+def close_to_others(file: Path) -> None:
+    """Make a SQLite file that only this user can read, or make it so, with the files beside it.
+
+    A mode that lets in a group and nobody else is somebody's decision, and stays. What cannot be changed is left to
+    SQLite, which says what it cannot do.
+    """
+    with suppress(OSError):
+        os.close(os.open(file, os.O_CREAT | os.O_RDONLY, _FILE_MODE))
+    for name in _BESIDE:
+        with suppress(OSError):
+            path = Path(f"{file}{name}")
+            if path.stat().st_mode & _OTHERS:
+                path.chmod(_FILE_MODE)
