@@ -16,7 +16,9 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
+from conv_advisor.app.jobs.leases import BEAT_S
 from conv_advisor.app.jobs.table import Effect, Job, JobKind, JobLost, Jobs
+from conv_advisor.app.workers.child import WorkerKilled
 from conv_advisor.app.workers.engine import Engine
 from conv_advisor.data.errors import ConvAdvisorError, DeadlineExceeded, StoreError, WorkerDied, WorkerError
 
@@ -236,6 +238,8 @@ class JobRunner:
             jobs.succeed(job, done.result, done.effect)
         except (CancelledError, JobLost):  # cancelled or taken by another, who have said so; or this service stops
             jobs.release(job)
+        except WorkerKilled as error:
+            jobs.release(job, f"attempt {job.attempt} was interrupted: {error}")
         except (WorkerDied, StoreError) as error:
             jobs.interrupt(job, error)
         except ConvAdvisorError as error:
@@ -247,7 +251,7 @@ class JobRunner:
     def _keep(self, held: Held, is_done: threading.Event) -> None:
         """Renew the lease until the job is done; stop the job where that cannot be done in time."""
         renewed_at = time.monotonic()
-        while not is_done.wait(self._lease_s / _BEATS_A_LEASE):
+        while not is_done.wait(min(self._lease_s / _BEATS_A_LEASE, BEAT_S)):
             try:
                 if not self._jobs.renew(held.job, self._lease_s):
                     held.stop()

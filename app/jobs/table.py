@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -15,13 +16,16 @@ from sqlalchemy import and_, func, insert, or_, select, update
 from sqlalchemy.engine import Connection, Row
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
+from conv_advisor.app.jobs.leases import Leases
 from conv_advisor.data.database import now_s
 from conv_advisor.data.errors import ConvAdvisorError, KeyReused, StoreError, UnknownJob, WorkerDied
 from conv_advisor.data.store import Store
 from conv_advisor.data.tables import JOBS
 
 MAX_ATTEMPTS: Final = 3
-"""Attempts in a row that may be interrupted without having kept anything."""
+"""Attempts that may break off by themselves since one has kept something."""
+_KEPT: Final = -1
+"""Interruptions of an attempt that has kept something: that it breaks off then makes none."""
 _NO_KEY: Final = (None, None, "")
 
 
@@ -132,13 +136,15 @@ class Jobs:
 
     Notes
     -----
-    A running job is leased: its owner renews the lease, and who finds it ended takes the job with the next attempt
-    number. Every write of an owner names its attempt, so whoever still works on an earlier one changes nothing; and
-    what an attempt writes elsewhere in the database is written only where `confirm` passes in the same transaction.
+    A running job is leased: its owner renews the lease, and who finds it ended, or not renewed for as long, takes the
+    job with the next attempt number. Every write of an owner names its attempt, so whoever still works on an earlier
+    one changes nothing; and what an attempt writes elsewhere in the database is written only where `confirm` passes in
+    the same transaction.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._engine = store.engine
+        self._leases = Leases(clock)
 
     def create(
         self,
@@ -235,17 +241,18 @@ class Jobs:
             The owner's device: jobs that must run on another are left to others.
         """
         is_ours = or_(JOBS.c.device_id.is_(None), JOBS.c.device_id == device_id)
-        wanted = select(JOBS).where(_IS_FREE, JOBS.c.kind.in_(list(kinds)), is_ours).order_by(JOBS.c.number).limit(1)
+        wanted = select(JOBS).where(JOBS.c.kind.in_(list(kinds)), is_ours).order_by(JOBS.c.number).limit(1)
         while True:
             with self._begin() as connection:
+                is_free = or_(_IS_FREE, *self._leases.stale(connection, lease_s))
                 # SQLite knows no such lock: there the condition of the update decides between two that saw the same.
-                row = connection.execute(wanted.with_for_update(skip_locked=True)).one_or_none()
+                row = connection.execute(wanted.where(is_free).with_for_update(skip_locked=True)).one_or_none()
                 if row is None:
                     return None
                 values = _taken(row, owner, lease_s)
-                is_unchanged = (JOBS.c.id == row.id, JOBS.c.attempt == row.attempt, _IS_FREE)
+                is_unchanged = (JOBS.c.id == row.id, JOBS.c.attempt == row.attempt, is_free)
                 changed = connection.execute(update(JOBS).where(*is_unchanged).values(**values, **_REVISED)).rowcount
-            if changed and values["state"] is JobState.RUNNING:
+            if changed:
                 return self.get(row.id)
 
     def renew(self, job: Job, lease_s: float) -> bool:
@@ -263,7 +270,7 @@ class Jobs:
         ------
         JobLost
         """
-        if not connection.execute(update(JOBS).where(*_is_held(job)).values(interruptions=0)).rowcount:
+        if not connection.execute(update(JOBS).where(*_is_held(job)).values(interruptions=_KEPT)).rowcount:
             raise JobLost(job.id)
 
     def note_progress(self, job: Job, fraction: float, message: str) -> None:
@@ -290,16 +297,16 @@ class Jobs:
         self._change(job, state=JobState.FAILED, error=_problem(error), **_ended())
 
     def interrupt(self, job: Job, reason: ConvAdvisorError) -> None:
-        """Queue a running job once more whose worker or database is gone; fail it after `MAX_ATTEMPTS` in a row."""
+        """Queue a job once more whose attempt broke off; fail it after `MAX_ATTEMPTS` that kept nothing."""
         with self._begin() as connection:
             row = connection.execute(select(JOBS).where(*_is_held(job))).one_or_none()
             if row is not None:
                 values = _interrupted(row, reason)
                 connection.execute(update(JOBS).where(*_is_held(job)).values(**values, **_REVISED))
 
-    def release(self, job: Job) -> None:
-        """Queue a running job once more because its owner stops; that is nothing against the job."""
-        self._change(job, state=JobState.QUEUED, progress=0.0, message="the service was stopped", **_FREED)
+    def release(self, job: Job, why: str = "the service was stopped") -> None:
+        """Queue a running job once more that was ended from outside; that is nothing against the job."""
+        self._change(job, state=JobState.QUEUED, progress=0.0, message=why, **_FREED)
 
     def cancel(self, job_id: str) -> Job:
         """Cancel a job that is not finished; the job as it then is. Who runs it learns it at the next renewal.
@@ -340,14 +347,13 @@ def _ended() -> dict[str, Any]:
 
 
 def _taken(row: Row[Any], owner: str, lease_s: float) -> dict[str, Any]:
-    """What a free job becomes in the hands of an owner: failed, where it was interrupted too often."""
-    values: dict[str, Any] = {"interruptions": row.interruptions}
-    if row.state == JobState.RUNNING:
-        values = _interrupted(row, WorkerDied(f"its server {row.owner or ''} ended or lost the database"))
-        if values["state"] is JobState.FAILED:
-            return values
+    """What a free job becomes in the hands of an owner; that a server was killed is nothing against its job."""
     started = {"state": JobState.RUNNING, "attempt": JOBS.c.attempt + 1, "started_at": datetime.now(UTC)}
-    return values | started | {"owner": owner, "lease_ends_s": now_s() + lease_s}
+    if row.state == JobState.RUNNING:
+        ended = f"attempt {row.attempt} was interrupted: its server {row.owner or ''} ended or lost the database"
+        started |= {"progress": 0.0, "message": ended}
+    interruptions = max(row.interruptions, 0)
+    return started | {"interruptions": interruptions, "owner": owner, "lease_ends_s": now_s() + lease_s}
 
 
 def _interrupted(row: Row[Any], reason: ConvAdvisorError) -> dict[str, Any]:

@@ -38,6 +38,17 @@ class JobNotTaken(WorkerDied):
     """The process ended before it took the job, which has therefore not begun."""
 
 
+class WorkerKilled(WorkerDied):
+    """A signal that others send has ended the process during the job: nothing the job has done.
+
+    The kernel's, where memory runs out, is one of them: it cannot be told from an operator's.
+    """
+
+
+_SENT_BY_OTHERS: Final = {-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP}
+"""Exit statuses."""
+
+
 class Child:
     """A plain Python process that owns one device.
 
@@ -141,6 +152,8 @@ class Child:
             log.error("worker process %d does not end", self.pid)
         self._is_killed = True
         self._pipe.close()
+        if code in _SENT_BY_OTHERS and kind is WorkerDied:
+            kind = WorkerKilled
         return self._killed_for or kind(f"the worker process ended {moment} (exit status {code})")
 
     def _collect(self, timeout_s: float) -> int | None:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 import pytest
 from sqlalchemy import event, insert, select, update
 
+from conv_advisor.app.jobs.leases import BEAT_S
 from conv_advisor.app.jobs.runner import Done, JobRunner, Work
 from conv_advisor.app.jobs.table import MAX_ATTEMPTS, Job, JobKind, JobLost, Jobs, JobState, Key
 from conv_advisor.app.workers.engine import NO_DEVICE, Engine
@@ -173,28 +174,53 @@ def test_what_a_job_changes_at_its_end_is_changed_once_or_not_at_all(jobs, store
         assert connection.execute(select(IMPORTS.c.sha256)).scalars().all() == ["effect"]
 
 
-def test_what_killed_services_left_is_taken_up_until_it_is_given_up(jobs, store):
-    jobs.create(JobKind.RETRAIN, {})
-    for attempt in range(1, MAX_ATTEMPTS + 1):
+def crash(jobs: Jobs) -> Job:
+    """Claim the job, and let its attempt break off by itself."""
+    job = claim(jobs)
+    jobs.interrupt(job, WorkerDied("exit status 1"))
+    return jobs.get(job.id)
+
+
+def test_what_killed_services_left_is_taken_up_however_often(jobs, store):
+    jobs.create(JobKind.SWEEP, {})
+    for attempt in range(1, 3 * MAX_ATTEMPTS):
         job = claim(jobs)
         assert job.attempt == attempt
         assert claim(jobs) is None
         abandon(store)
-    assert claim(jobs) is None
-    given_up = jobs.get(job.id)
+    assert "ended or lost the database" in claim(jobs).message
+
+
+def test_a_job_whose_attempts_crash_is_given_up(jobs):
+    jobs.create(JobKind.RETRAIN, {})
+    for _ in range(MAX_ATTEMPTS - 1):
+        assert crash(jobs).state is JobState.QUEUED
+    given_up = crash(jobs)
     assert given_up.state is JobState.FAILED
     assert given_up.error["type"] == "worker-died"
     assert f"after {MAX_ATTEMPTS} attempts" in given_up.error["detail"]
 
 
-def test_a_job_that_keeps_something_each_time_is_not_given_up(jobs, store):
+def test_a_crash_of_an_attempt_that_has_kept_something_does_not_count(jobs, store):
     jobs.create(JobKind.SWEEP, {})
     for attempt in range(1, 3 * MAX_ATTEMPTS):
         job = claim(jobs)
         assert job.attempt == attempt
         with store.engine.begin() as connection:
             jobs.confirm(job, connection)
-        abandon(store)
+        jobs.interrupt(job, WorkerDied("exit status 1"))
+    for _ in range(MAX_ATTEMPTS - 1):
+        assert crash(jobs).state is JobState.QUEUED
+    assert crash(jobs).state is JobState.FAILED
+
+
+def test_what_was_kept_forgives_only_the_attempt_that_kept_it(jobs, store):
+    jobs.create(JobKind.SWEEP, {})
+    job = claim(jobs)
+    with store.engine.begin() as connection:
+        jobs.confirm(job, connection)
+    jobs.release(job)
+    assert [crash(jobs).state for _ in range(MAX_ATTEMPTS)][-1] is JobState.FAILED
 
 
 def test_a_service_that_stops_counts_nothing_against_its_job(jobs):
@@ -215,6 +241,42 @@ def test_a_lease_lasts_as_long_as_it_is_renewed(jobs):
     time.sleep(0.5)
     assert claim(jobs).attempt == 2
     assert not jobs.renew(job, 0.4)
+
+
+def set_ahead(store: Store, by_s: float) -> None:
+    """Let every lease end so much later, as if the clock had been ahead when it was given."""
+    with store.engine.begin() as connection:
+        held = update(JOBS).where(JOBS.c.state == JobState.RUNNING)
+        connection.execute(held.values(lease_ends_s=JOBS.c.lease_ends_s + by_s))
+
+
+def test_a_lease_given_while_the_clock_was_ahead_ends_once_nobody_renews_it(store):
+    clock_s = [0.0]
+    jobs = Jobs(store, clock=lambda: clock_s[0])
+    jobs.create(JobKind.RETRAIN, {})
+    job = claim(jobs)
+    set_ahead(store, 3600)
+    assert claim(jobs, lease_s=20) is None
+    clock_s[0] = 19
+    assert claim(jobs, lease_s=20) is None
+    assert jobs.renew(job, 3600)
+    clock_s[0] = 38
+    assert claim(jobs, lease_s=20) is None, "a renewal is a sign of life"
+    clock_s[0] = 57
+    assert claim(jobs, lease_s=20) is None
+    clock_s[0] = 59
+    assert claim(jobs, lease_s=20).attempt == 2
+    assert not jobs.renew(job, 20)
+
+
+def test_who_looks_with_short_leases_takes_no_job_whose_owner_gives_longer_ones(store):
+    clock_s = [0.0]
+    jobs = Jobs(store, clock=lambda: clock_s[0])
+    jobs.create(JobKind.RETRAIN, {})
+    claim(jobs, lease_s=3600)
+    assert claim(jobs, lease_s=1) is None
+    clock_s[0] = BEAT_S * 9
+    assert claim(jobs, lease_s=1) is None
 
 
 def test_jobs_go_to_those_who_can_do_them(jobs):
@@ -343,12 +405,17 @@ def test_an_overrun_fails_the_job_and_the_next_one_runs(jobs, tmp_path):
         assert ended(jobs, second).state is JobState.SUCCEEDED
 
 
-def test_a_killed_worker_costs_an_attempt_but_not_the_job(jobs, tmp_path):
+def test_a_worker_killed_from_outside_costs_attempts_but_never_the_job(jobs, tmp_path):
+    n_kills = MAX_ATTEMPTS + 1
     with running(jobs, fakes.job_once_interrupted) as runner:
         job = submit(jobs, runner, {"path": str(tmp_path / "pid")})
-        os.kill(read_pid(tmp_path / "pid"), signal.SIGKILL)
+        for number in range(n_kills):
+            worker = read_pid(tmp_path / "pid")
+            if number < n_kills - 1:
+                (tmp_path / "pid").unlink()
+            os.kill(worker, signal.SIGKILL)
         job = ended(jobs, job)
-    assert (job.state, job.attempt) == (JobState.SUCCEEDED, 2)
+    assert (job.state, job.attempt) == (JobState.SUCCEEDED, n_kills + 1)
 
 
 def test_a_job_that_always_kills_its_worker_is_given_up(jobs):
@@ -385,7 +452,10 @@ def test_a_stopped_service_leaves_its_job_to_the_next(jobs, tmp_path):
         assert ended(jobs, job).state is JobState.SUCCEEDED
 
 
-def test_a_service_killed_during_a_job_loses_nothing_and_leaves_nothing_stuck(jobs, database_url, tmp_path):
+@pytest.mark.parametrize("ahead_s", [0, 3600])
+def test_a_service_killed_during_a_job_loses_nothing_and_leaves_nothing_stuck(
+    jobs, store, database_url, tmp_path, ahead_s
+):
     service = subprocess.Popen([sys.executable, "-c", SERVICE, database_url, str(tmp_path / "pid")])
     try:
         worker = read_pid(tmp_path / "pid")
@@ -394,6 +464,7 @@ def test_a_service_killed_during_a_job_loses_nothing_and_leaves_nothing_stuck(jo
         service.wait()
     (job,) = jobs.list()
     assert job.state is JobState.RUNNING
+    set_ahead(store, ahead_s)
     with running(jobs, fakes.job_once_interrupted):
         job = ended(jobs, job)
     assert (job.state, job.attempt, job.result) == (JobState.SUCCEEDED, 2, {"done": True})
