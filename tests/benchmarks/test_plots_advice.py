@@ -109,6 +109,7 @@ def standing(measured: tuple[pa.Table, pa.Table]) -> dict[str, Any]:
     return evaluate(*measured, device_id=DEVICE, peers=peers, model=read(SHIPPED / DEVICE)).to_dict()
 
 
+@pytest.mark.slow
 def test_the_pages_say_what_the_shipped_tree_comes_to_on_the_shipped_measurements(standing: dict[str, Any]) -> None:
     report = json.loads((RESULTS / f"evaluation-{DEVICE}.json").read_text(encoding="utf-8"))
     found = advice.parts(report, standing, advice.read(PEERS / f"{DEVICE}.parquet"))
@@ -118,6 +119,7 @@ def test_the_pages_say_what_the_shipped_tree_comes_to_on_the_shipped_measurement
         assert stale == [], f"{path.name}: run python -m benchmarks.plots"
 
 
+@pytest.mark.slow
 def test_the_report_and_the_card_say_it_too(standing: dict[str, Any]) -> None:
     report = json.loads((RESULTS / f"evaluation-{DEVICE}.json").read_text(encoding="utf-8"))
     card = json.loads((SHIPPED / DEVICE / "card.json").read_text(encoding="utf-8"))
@@ -135,6 +137,7 @@ def test_the_report_and_the_card_say_it_too(standing: dict[str, Any]) -> None:
         )
 
 
+@pytest.mark.slow
 def test_what_is_published_was_timed_to_the_end(standing: dict[str, Any]) -> None:
     """cuDNN's heuristic v7 was said to be 250.4 times behind at worst, for a first launch; sampled, that is 2.91."""
     worst = {rule: score["worst"] for rule, score in standing["never_trained"]["overall"].items()}
@@ -142,6 +145,7 @@ def test_what_is_published_was_timed_to_the_end(standing: dict[str, Any]) -> Non
     assert standing["never_trained"]["n_left_out"]["cudnn.heuristic_v7"] == 42
 
 
+@pytest.mark.slow
 def test_every_count_is_that_of_the_shipped_measurements(measured: tuple[pa.Table, pa.Table]) -> None:
     """Problems, layers and times count the same on every page: a time is one that was sampled to the end."""
     counts = Counts.of(measured[0])
