@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cached_property
@@ -104,8 +104,22 @@ class Device:
 
     @classmethod
     def from_json(cls, text: str) -> Device:
-        """Read what `json` wrote."""
-        return cls(**json.loads(text))
+        """Read what `json` wrote.
+
+        Raises
+        ------
+        ValueError, TypeError
+            It is no JSON, or not of a device.
+        """
+        device = cls(**json.loads(text))
+        for each in fields(cls):
+            value, kind = getattr(device, each.name), _KINDS[str(each.type)]
+            if not isinstance(value, kind):
+                raise TypeError(f"{each.name} is {value!r}; allowed: {each.type}")
+        return device
+
+
+_KINDS: Final[dict[str, type]] = {"str": str, "int": int, "dict[str, str]": dict}
 
 
 @dataclass(frozen=True)

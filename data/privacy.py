@@ -35,10 +35,10 @@ def _shorten(context: ExceptionContext) -> None:
 
 
 def _reason(cause: Any) -> str:
-    """What a driver says, without the row that PostgreSQL adds as a detail, or the value that it quotes."""
+    """What a driver says, without the row that PostgreSQL adds as a detail, or the value that a driver quotes."""
     state: str | None = getattr(cause, "sqlstate", None)
     if state is None:
-        return str(cause)
+        return str(cause).partition(" with text ")[0]  # what is not UTF-8, SQLite's driver quotes
     is_of_a_value = state.startswith("22")
     return f"{type(cause).__name__} ({state})" + ("" if is_of_a_value else f": {cause.diag.message_primary}")
 

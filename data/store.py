@@ -221,8 +221,9 @@ class Store:
             .where(MEASUREMENTS.c.device == DEVICES.c.fingerprint)
             .scalar_subquery()
         )
-        rows = self._fetch(select(DEVICES.c.json).order_by(DEVICES.c.id, func.coalesce(last, 0)))
-        return list({device.id: device for device in (Device.from_json(row[0]) for row in rows)}.values())
+        wanted = select(DEVICES.c.fingerprint, DEVICES.c.json).order_by(DEVICES.c.id, func.coalesce(last, 0))
+        found = (_device(fingerprint, text) for fingerprint, text in self._fetch(wanted))
+        return list({device.id: device for device in found}.values())
 
     def device(self, device_id: str) -> Device:
         """The device of this id, as it was measured last.
@@ -338,6 +339,14 @@ def _border(verb: str) -> Iterator[None]:
     except (SQLAlchemyError, OSError, ImportError, InvalidProblem, OverflowError, pa.ArrowException) as error:
         reason = getattr(error, "orig", None) or error
         raise StoreError(f"cannot {verb} the store: {reason}") from error
+
+
+def _device(fingerprint: str, text: str) -> Device:
+    try:
+        return Device.from_json(text)
+    except (ValueError, TypeError) as error:
+        said = f"the row with the fingerprint {fingerprint!r} in its table devices is corrupt ({error})"
+        raise StoreError(f"cannot read the store: {said}") from None
 
 
 def _export(table: pa.Table, path: Path) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -16,7 +17,7 @@ from conv_advisor.app.guard.rates import Rates, network_of
 from conv_advisor.app.guard.tokens import Keyring
 from conv_advisor.app.settings import Settings
 from conv_advisor.app.web.render import is_fragment, page
-from conv_advisor.app.wire.caller import CALLER, Caller
+from conv_advisor.app.wire.caller import CALLER, IS_LET_IN, Caller
 from conv_advisor.app.wire.error_types import type_of_status
 from conv_advisor.app.wire.errors import refusal
 from conv_advisor.data.errors import InvalidInput
@@ -66,6 +67,7 @@ class Guard:
             return _unknown(scope)
         if needed not in caller.scopes:
             return refuse(scope, 403, lacking(caller, needed), {"WWW-Authenticate": _challenge(needed)})
+        scope[IS_LET_IN] = partial(self._keyring.lets_in, token, needed)
         return None
 
     def _wait_s(self, scope: Scope, caller: Caller | None) -> float:

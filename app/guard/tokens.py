@@ -90,6 +90,13 @@ class Keyring:
                     found = caller
         return found
 
+    def lets_in(self, token: str, scope: Scope) -> bool:
+        """Whether a token that was found before still counts, and has this scope."""
+        self._refresh()
+        digest = _digest(token)
+        caller = self._filed.get(digest) or self._given.get(digest)
+        return caller is not None and scope in caller.scopes
+
     def problem(self) -> str | None:
         """Why the file does not say what it should; None where it does, or there is none."""
         self._refresh()

@@ -75,7 +75,9 @@ class Streams:
         """Let every stream end within `LOOK_EVERY_S`: its listener comes back, to the server that follows this one."""
         self._is_ending = True
 
-    def open(self, jobs: Jobs, job: Job, seen: int, caller: str) -> EventStream:
+    def open(
+        self, jobs: Jobs, job: Job, seen: int, caller: str, is_let_in: Callable[[], bool] = lambda: True
+    ) -> EventStream:
         """Begin a stream, which counts from now on: many that are asked for at once are not more than may be open.
 
         Parameters
@@ -87,6 +89,8 @@ class Streams:
             The revision that the listener has seen last; -1: none.
         caller : str
             Name of the listener's token; empty where there are no tokens: then there is one caller, who may have all.
+        is_let_in : callable () -> bool
+            Whether the listener's token still counts; the stream ends where it does not.
 
         Raises
         ------
@@ -97,7 +101,8 @@ class Streams:
         if caller and self._open[caller] >= MAX_OF_CALLER:
             raise QueueFull(f"{self._open[caller]} event streams of the token {caller!r} are open already")
         self._open[caller] += 1
-        return EventStream(events(jobs, job, seen, lambda: self._is_ending), lambda: self._close(caller))
+        content = events(jobs, job, seen, lambda: self._is_ending, is_let_in)
+        return EventStream(content, lambda: self._close(caller))
 
     def _close(self, caller: str) -> None:
         self._open[caller] -= 1
@@ -105,12 +110,19 @@ class Streams:
 
 
 async def events(
-    jobs: Jobs, job: Job, seen: int, is_ending: Callable[[], bool] = lambda: False
+    jobs: Jobs,
+    job: Job,
+    seen: int,
+    is_ending: Callable[[], bool] = lambda: False,
+    is_let_in: Callable[[], bool] = lambda: True,
 ) -> AsyncIterator[bytes]:
-    """The events of a job after the revision that was seen, until it ends; the last is then called ``end``."""
+    """The events of a job after the revision that was seen, until it ends; the last is then called ``end``.
+
+    Who is not let in any more is told nothing more.
+    """
     began = said_at = time.monotonic()
     yield format_sse_event(retry=_RETRY_MS)
-    while True:
+    while is_let_in():
         if job.revision > seen:
             yield _event(job)
             seen, said_at = job.revision, time.monotonic()

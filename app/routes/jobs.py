@@ -15,7 +15,7 @@ from conv_advisor.app.jobs.requests import JobRequest, KeyHeader, RetrainJob
 from conv_advisor.app.routes.state import service_of
 from conv_advisor.app.routes.submission import submit
 from conv_advisor.app.wire.body import parse_json
-from conv_advisor.app.wire.caller import Scope, caller_name
+from conv_advisor.app.wire.caller import Scope, caller_name, is_let_in
 from conv_advisor.app.wire.documented import body_of
 from conv_advisor.app.wire.errors import documented
 from conv_advisor.data.errors import InvalidInput
@@ -85,7 +85,7 @@ async def stream_job(
     job = await asyncio.to_thread(service.jobs.get, job_id)
     if job.state.is_final and job.revision == seen:
         return Response(status_code=HTTPStatus.NO_CONTENT)  # so that an EventSource does not come back again
-    return service.streams.open(service.jobs, job, seen, caller_name(request))
+    return service.streams.open(service.jobs, job, seen, caller_name(request), is_let_in(request))
 
 
 @router.delete("/v1/jobs/{job_id}", responses=documented(404, 503, answer=JobAnswer))

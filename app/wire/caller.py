@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -10,6 +11,9 @@ from fastapi import Request
 
 CALLER: Final = "conv_advisor.caller"
 """Where in the ASGI scope it stands who asks; missing where no token is asked for at all."""
+
+IS_LET_IN: Final = "conv_advisor.is_let_in"
+"""Where in the ASGI scope it stands whether the request would be let in now too; missing as `CALLER` is."""
 
 
 class Scope(StrEnum):
@@ -41,3 +45,9 @@ def caller_name(request: Request) -> str:
     """By what name something can be a caller's own: their token's; empty where nobody has shown one."""
     caller = caller_of(request)
     return caller.name if caller else ""
+
+
+def is_let_in(request: Request) -> Callable[[], bool]:
+    """Whether who asks would be let in now too: for an answer that outlasts the look at their token."""
+    asked: Callable[[], bool] = request.scope.get(IS_LET_IN, lambda: True)
+    return asked

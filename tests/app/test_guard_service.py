@@ -6,12 +6,14 @@ import logging
 import re
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fastapi import FastAPI
+from sqlalchemy import insert
 
 from conv_advisor.app.guard.policy import COOKIE, SECURE_COOKIE
 from conv_advisor.app.guard.tokens import entry_of, make_token
@@ -20,6 +22,7 @@ from conv_advisor.app.settings import Settings
 from conv_advisor.app.wire.caller import Scope
 from conv_advisor.data.errors import InvalidInput, StoreError, WorkerError
 from conv_advisor.data.store import Store
+from conv_advisor.data.tables import DEVICES
 from tests.app.serving import GPU, LAYER, Client, is_problem, serving
 from tests.processes import eventually
 
@@ -361,6 +364,39 @@ def test_an_error_of_the_database_says_nothing_of_a_job_in_answer_or_log(
     for secret in (mark, key, "INSERT"):
         assert secret not in response.text
         assert secret not in caplog.text
+
+
+def test_a_corrupt_row_of_a_device_is_named_wherever_it_is_read(tmp_path: Path) -> None:
+    with serving(tmp_path) as own:
+        assert eventually(lambda: own.get("/readyz").status_code == 200)
+        with own.app.state.service.store.engine.begin() as connection:
+            connection.execute(insert(DEVICES), {"fingerprint": "spoilt", "id": "spoilt", "json": "{}"})
+        asked = f"layer={LAYER}&device=nvidia-h100"
+        answers = [own.get(path) for path in ("/v1/devices", f"/v1/advice?{asked}", f"/v1/pareto?{asked}")]
+        answers.append(own.post("/v1/jobs", json={"kind": "measure", "layers": [LAYER], "device": "abacus"}))
+        answers.append(own.post("/v1/jobs", json={"kind": "retrain", "device": GPU.id}))
+        for answer in answers:
+            assert "fingerprint 'spoilt'" in is_problem(answer, 503, "store-error")["detail"]
+        assert [own.get(path, headers=PAGE).status_code for path in ("/", "/models", "/networks/alexnet")] == [503] * 3
+
+
+def test_a_stream_of_events_ends_when_its_token_is_taken_out_of_the_file(tmp_path: Path) -> None:
+    file, token = tmp_path / "tokens", make_token()
+    file.write_text(entry_of("listener", [Scope.MEASURE, Scope.READ], token))
+    file.chmod(0o600)
+    headers = {"authorization": f"Bearer {token}"}
+    with serving(tmp_path, tokens_file=file) as own, ThreadPoolExecutor(1) as thread:
+        service = own.app.state.service
+        body = {"kind": "measure", "layers": [LAYER], "device": "nvidia-h200"}  # which nobody here has: it stays queued
+        job = own.post("/v1/jobs", json=body, headers=headers).json()
+        listening = thread.submit(own.get, f"/v1/jobs/{job['id']}/events", headers=headers)
+        try:
+            assert eventually(lambda: service.streams._open)
+            file.write_text(entry_of("another", [Scope.READ], make_token()))
+            assert eventually(listening.done, within_s=20)
+            assert own.get("/v1/jobs", headers=headers).status_code == 401
+        finally:
+            service.stop_soon()  # so that one that goes on does not hold the test for an hour
 
 
 def _note_network(event: str, arguments: tuple[Any, ...]) -> None:

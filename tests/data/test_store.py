@@ -358,6 +358,35 @@ def test_no_error_of_the_database_shows_a_statement_or_what_was_to_be_written(st
         assert "sqlalche.me" not in text
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{}", "missing"),
+        ("null", "NoneType"),
+        ("[1]", "list"),
+        ("", "Expecting value"),
+        (H200.json[:-9], "column"),
+        (H200.json.replace('"nvidia-h200"', "7"), "id is 7; allowed: str"),
+        (H200.json.replace("132", '"132"'), "processors is '132'; allowed: int"),
+        (H200.json.replace('"cuda"', '"cuda","unheard":1'), "unheard"),
+    ],
+)
+def test_a_corrupt_row_of_a_device_is_named(store: Store, text: str, reason: str) -> None:
+    store.append([MEASURED])
+    with store.engine.begin() as connection:
+        connection.execute(insert(DEVICES), {"fingerprint": "spoilt", "id": "spoilt", "json": text})
+    with pytest.raises(StoreError, match=f"fingerprint 'spoilt' in its table devices is corrupt .*{reason}"):
+        store.devices()
+
+
+def test_a_text_that_is_not_utf_8_is_not_quoted(sqlite_store: Store) -> None:
+    with sqlite_store.engine.begin() as connection:
+        connection.exec_driver_sql("INSERT INTO devices VALUES ('x', 'x', CAST(x'736563726574FF' AS TEXT))")
+    with pytest.raises(StoreError, match="UTF-8 column 'json'") as caught:
+        sqlite_store.devices()
+    assert "secret" not in str(caught.value)
+
+
 def _modes(folder: Path) -> dict[str, int]:
     return {file.name: stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()}
 
