@@ -12,8 +12,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, replace
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from functools import cache
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +25,7 @@ from benchmarks.options import say
 from benchmarks.stages import tables
 from benchmarks.stages.papers import PRINTED
 from conv_advisor.data.errors import ConvAdvisorError, LaunchFailed, RunError
-from conv_advisor.data.problem import ConvProblem, DType
+from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels import catalog
 from conv_advisor.kernels.bench import open_runner
 from conv_advisor.kernels.reference import tolerance
@@ -53,48 +57,63 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _timed(name: str) -> dict[str, Any]:
-    runner = open_runner(name)
-    device = runner.device
-    rows = list(_rows(runner, _asked_of(device)))
-    return {"device": asdict(device), "floor_ms": runner.floor_ms, "rows": rows}
+    rows: list[dict[str, Any]] = []
+    waiting = deque(dict.fromkeys(_asked_of()))
+    while waiting:
+        # A kernel that brings its process down costs its own row: the next process goes on with those behind it.
+        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+            try:
+                facts = pool.submit(_facts, name).result()
+                while waiting:
+                    rows.append(pool.submit(_row, name, waiting[0]).result())
+                    waiting.popleft()
+            except LaunchFailed as error:
+                rows.append(_named(*waiting.popleft()) | {"error": str(error)})
+    return {**facts, "rows": rows}
 
 
-def _asked_of(device: Any) -> Iterator[tuple[str, ConvProblem, str, dict[str, int]]]:
-    """What is timed: the part of the report, the problem, the variant, and what is forced on its launcher."""
+@cache
+def _runner(name: str) -> Any:
+    return open_runner(name)
+
+
+def _facts(name: str) -> dict[str, Any]:
+    return {"device": asdict(_runner(name).device), "floor_ms": _runner(name).floor_ms}
+
+
+Asked = tuple[str, ConvProblem, str, tuple[tuple[str, int], ...]]
+"""The part of the report, the problem, the variant, and what is forced on its launcher."""
+
+
+def _asked_of() -> Iterator[Asked]:
     for printed in PRINTED:
-        yield "papers", printed.problem, printed.variant, {}
+        yield "papers", printed.problem, printed.variant, ()
     layers = list(dict.fromkeys(printed.problem for printed in PRINTED if printed.paper == "cuConv"))
     for problem in layers:
         for variant in STUDIED:
-            yield "papers", problem, variant, {}
+            yield "papers", problem, variant, ()
         for rows_a_block in (1, 4, 16):
-            yield "rows", problem, "cuda.cuconv", {"filters": rows_a_block}
+            yield "rows", problem, "cuda.cuconv", (("filters", rows_a_block),)
     for size in POST_FILTERS:
-        problem = replace(ConvProblem.parse(f"{POST_SIZE}-1-{size}-1-1"), dtype=DType.FLOAT32)
+        problem = ConvProblem.parse(f"{POST_SIZE}-1-{size}-1-1")
         for variant in DIRECT:
             for is_fixed in (0, 1):
-                yield "post", problem, variant, {"is_size_fixed": is_fixed}
+                yield "post", problem, variant, (("is_size_fixed", is_fixed),)
 
 
-def _rows(runner: Any, asked: Iterable[tuple[str, ConvProblem, str, dict[str, int]]]) -> Iterator[dict[str, Any]]:
-    seen: set[str] = set()
-    for part, problem, variant, forced in asked:
-        row = {
-            "part": part,
-            "layer": problem.short,
-            "dtype": str(problem.dtype),
-            "variant": variant,
-            "forced": forced,
-        }
-        if (key := json.dumps(row)) in seen:
-            continue
-        seen.add(key)
-        try:
-            yield row | _stages(runner, problem, variant, forced)
-        except LaunchFailed:
-            raise
-        except RunError as error:
-            yield row | {"error": str(error)}
+def _named(part: str, problem: ConvProblem, variant: str, forced: tuple[tuple[str, int], ...]) -> dict[str, Any]:
+    asked = {"part": part, "layer": problem.short, "dtype": str(problem.dtype), "variant": variant}
+    return asked | {"forced": dict(forced)}
+
+
+def _row(name: str, asked: Asked) -> dict[str, Any]:
+    _, problem, variant, forced = asked
+    try:
+        return _named(*asked) | _stages(_runner(name), problem, variant, dict(forced))
+    except LaunchFailed:
+        raise
+    except RunError as error:
+        return _named(*asked) | {"error": str(error)}
 
 
 def _stages(runner: Any, problem: ConvProblem, variant: str, forced: dict[str, int]) -> dict[str, Any]:
