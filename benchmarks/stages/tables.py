@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
@@ -16,14 +17,18 @@ _FLOAT_BYTES: Final = 4
 
 def everything(document: Mapping[str, Any]) -> str:
     """All tables, each with a heading."""
-    rows, mhz = document["rows"], document["device"]["clock_mhz"]
-    parts = {
+    return "\n\n".join(f"### {name}\n\n{text}" for name, text in parts(document).items())
+
+
+def parts(document: Mapping[str, Any]) -> dict[str, str]:
+    """The tables by their headings, as docs/kernels.md and docs/guidelines.md show them."""
+    rows, mhz = document["rows"], document["device"]["max_clock_mhz"]
+    return {
         "cuConv's tables 3 to 5": papers(rows, "cuConv", mhz),
         "The cuDNN study's tables 2 to 6": papers(rows, "cuDNN study", mhz),
         "Rows a block of cuConv": rows_a_block(rows, mhz),
         "Convolutions in CUDA: 512², one channel, one filter": post(rows),
     }
-    return "\n\n".join(f"### {name}\n\n{text}" for name, text in parts.items())
 
 
 def papers(rows: Iterable[Row], paper: str, mhz: float) -> str:
@@ -34,7 +39,7 @@ def papers(rows: Iterable[Row], paper: str, mhz: float) -> str:
     rows : iterable of mapping
     paper : str
     mhz : float
-        Clock of the multiprocessors of the device here.
+        Highest clock of the multiprocessors of the device here.
     """
     known = {(row["layer"], row["dtype"], row["variant"]): row for row in rows if row["part"] == "papers"}
     head = ("table", "layer", "variant", "on the V100, µs", "here, µs", "cycles a channel, then", "now")
@@ -78,9 +83,14 @@ def total_ms(row: Row) -> float:
 
 
 def _short(name: str) -> str:
-    """The part of a mangled or templated name that tells kernels apart."""
-    name = name.removeprefix("void ").partition("<")[0].partition("(")[0].rpartition("::")[2]
-    return name if len(name) <= 32 else f"{name[:29]}..."
+    """The part of a name, mangled as C++ does, that tells kernels apart."""
+    parts, rest = [], re.sub(r"^_ZN?", "", name) if name.startswith("_Z") else ""
+    while length := re.match(r"I?(\d+)", rest):  # an argument of a template comes behind an I
+        parts.append(rest[length.end() : length.end() + int(length[1])])
+        rest = rest[length.end() + int(length[1]) :]
+    known = [part for part in parts if not part.startswith("__")]
+    last = known[-1] if known else name
+    return last if len(last) <= 40 else f"{last[:37]}..."
 
 
 def rows_a_block(rows: Iterable[Row], mhz: float) -> str:

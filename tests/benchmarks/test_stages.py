@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,8 @@ from benchmarks.stages import tables
 from benchmarks.stages.papers import PRINTED
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels import catalog
+
+ROOT = Path(__file__).parents[2]
 
 SUMS = {
     ("cuConv", "7-1-3-384-192", "cuda.cuconv"): 57.79,
@@ -84,10 +87,36 @@ def test_operations_a_byte_are_the_posts():
     assert tables.operations_a_byte("cuda.direct_tiled_halo", problem) == pytest.approx(2 * 25 * 256 / (4 * 36 * 12))
 
 
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("cuconv_pointwise", "cuconv_pointwise"),
+        ("_Z23implicit_convolve_sgemmI6__halfS0_Li128ELi5E", "implicit_convolve_sgemm"),
+        ("_ZN5cudnn17winograd_nonfused22winogradForwardData4x4IffEEvNS0_", "winogradForwardData4x4"),
+        (
+            "_ZN7cutlass7Kernel2I43cutlass_80_simt_sgemm_256x128_8x4_nn_align1EEvNT_",
+            "cutlass_80_simt_sgemm_256x128_8x4_nn_...",
+        ),
+    ],
+)
+def test_mangled_names_are_read(name: str, short: str):
+    assert short in tables.said(row("papers", "7-1-1-256-832", "cuda.cuconv", stage(name, 0.01)))
+
+
+PAGES = ("kernels.md", "guidelines.md")
+
+
+def test_the_pages_show_what_was_measured():
+    document = json.loads((ROOT / "benchmarks" / "results" / "stages-nvidia-h100.json").read_text())
+    pages = "".join((ROOT / "docs" / page).read_text() for page in PAGES)
+    for part in tables.parts(document).values():
+        assert part in pages
+
+
 def test_a_report_prints_every_table(tmp_path, capsys):
     found = row("papers", "7-1-3-384-192", "cuda.cuconv", stage("k", 0.01))
     path = tmp_path / "stages.json"
-    path.write_text(json.dumps({"device": {"clock_mhz": 1980}, "rows": [found]}))
+    path.write_text(json.dumps({"device": {"max_clock_mhz": 1980}, "rows": [found]}))
     assert stages.main(["--report", str(path)]) == 0
     printed = capsys.readouterr().out
     assert "### cuConv's tables 3 to 5" in printed

@@ -12,7 +12,7 @@ from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.cuda.compile import load_kernel, shape_arguments
 from conv_advisor.kernels.cuda.cuconv import plan as plans
-from conv_advisor.kernels.cuda.parts.arithmetic import STAGE_BYTES, filters_per_thread, threads_for
+from conv_advisor.kernels.cuda.parts.arithmetic import STAGE_BYTES, threads_for
 from conv_advisor.kernels.scratch import Scratch
 from conv_advisor.kernels.variant import Launch
 
@@ -23,7 +23,7 @@ def prepare(problem: ConvProblem, device: Device, workspace_limit_bytes: int, *,
     if workspace_bytes > workspace_limit_bytes:
         raise WorkspaceExceeded(workspace_bytes, workspace_limit_bytes)
     pixels, taps = problem.gemm_m, problem.r * problem.s
-    filters = filters or filters_per_thread(plans.FILTERS, problem.k, pixels * taps, device.processors)
+    filters = filters or plans.filters_per_block(problem, device.processors)
     name = "cuconv_pointwise" if taps == 1 else "cuconv_scalar_products"
     multiply = load_kernel(plans.SOURCE, name, problem.dtype, FILTERS=filters)
     stage_channels = min(problem.c, STAGE_BYTES // (4 * filters))

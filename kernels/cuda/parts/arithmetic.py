@@ -23,9 +23,15 @@ def threads_for(count: int) -> int:
     return 64 if count <= 64 else 128 if count <= 128 else 256
 
 
-def filters_per_thread(choices: tuple[int, ...], filters: int, pixels: int, processors: int) -> int:
+def filters_per_thread(
+    choices: tuple[int, ...],
+    filters: int,
+    pixels: int,
+    processors: int,
+    least_threads: int = LEAST_THREADS_PER_PROCESSOR,
+) -> int:
     """The most filters a thread may compute, of descending choices, while the device stays busy."""
     for choice in choices:
-        if choice <= filters and pixels * ceil(filters / choice) >= processors * LEAST_THREADS_PER_PROCESSOR:
+        if choice <= filters and pixels * ceil(filters / choice) >= processors * least_threads:
             return choice
     return choices[-1]
