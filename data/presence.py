@@ -1,14 +1,26 @@
-"""Whether a database's file is still the one that was opened: a process keeps reading a file that was deleted."""
+"""Whether a database's file is still the one that was opened, and can be written."""
 
 from __future__ import annotations
 
+import os
+import sqlite3
+from contextlib import closing
 from pathlib import Path
+from typing import Final
+
+from sqlalchemy import Engine, text
+from sqlalchemy.exc import SQLAlchemyError
 
 from conv_advisor.data.errors import StoreError
 
+PATIENCE_S: Final = 0.5
+"""How long another may write before it is said that nobody else can."""
+
+_Identity = tuple[int, int] | None
+
 
 class Presence:
-    """A file as it was when this was made.
+    """The files of a database as they were when this was made, with its log: a process goes on with deleted ones.
 
     Parameters
     ----------
@@ -18,27 +30,78 @@ class Presence:
 
     def __init__(self, file: str | None) -> None:
         self._file = Path(file) if file and not file.startswith(("file:", ":")) else None
-        self._opened = _identity(self._file)
+        self._opened = {path: _identity(path) for path in _files(self._file)}
 
     def check(self) -> None:
-        """See that it is there and no other.
+        """See that they are there and no others.
+
+        Raises
+        ------
+        StoreError
+            What is written now would be lost.
+        """
+        for path, opened in self._opened.items():
+            found = _identity(path)
+            if opened is None and path != self._file:  # no log yet
+                self._opened[path] = found
+            elif found is None:
+                raise StoreError(f"{path} is gone; what is written would be lost")
+            elif found != opened:
+                raise StoreError(f"{path} is not the file that was opened; restart the service to open it")
+
+    def check_writable(self) -> None:
+        """See that they are there, and commit something that changes nothing.
 
         Raises
         ------
         StoreError
         """
+        self.check()
         if self._file is None:
             return
-        found = _identity(self._file)
-        if found is None:
-            raise StoreError(f"{self._file} is gone")
-        if found != self._opened:
-            raise StoreError(f"{self._file} is not the file that was opened; restart the service to open it")
+        for path in self._opened:
+            if path.exists() and not (path.stat().st_mode & 0o222 and os.access(path, os.W_OK)):
+                raise StoreError(f"{path} is read-only")
+        try:
+            with closing(sqlite3.connect(self._file, timeout=PATIENCE_S, isolation_level=None)) as connection:
+                _write(connection)
+        except sqlite3.Error as error:
+            raise StoreError(f"{self._file} cannot be written: {error}") from error
 
 
-def _identity(file: Path | None) -> tuple[int, int] | None:
+def check_writable(engine: Engine, presence: Presence) -> None:
+    """See that a database takes what is written to it.
+
+    Raises
+    ------
+    StoreError
+        Why it does not.
+    """
+    presence.check_writable()
+    if engine.dialect.name == "postgresql":
+        try:
+            with engine.connect() as connection:
+                if connection.execute(text("SHOW transaction_read_only")).scalar_one() == "on":
+                    raise StoreError("the database is read-only")
+        except SQLAlchemyError as error:
+            raise StoreError(f"the database cannot be asked: {type(error).__name__}") from error
+
+
+def _write(connection: sqlite3.Connection) -> None:
+    """Commit a page to the log; the number is nobody's, and stays what it is."""
+    connection.execute("BEGIN IMMEDIATE")
+    (number,) = connection.execute("PRAGMA user_version").fetchone()
+    connection.execute(f"PRAGMA user_version = {number:d}")
+    connection.execute("COMMIT")
+
+
+def _files(file: Path | None) -> list[Path]:
+    return [] if file is None else [file, file.with_name(f"{file.name}-wal")]
+
+
+def _identity(file: Path) -> _Identity:
     try:
-        stat = file.stat() if file else None
+        stat = file.stat()
     except OSError:
         return None
-    return (stat.st_dev, stat.st_ino) if stat else None
+    return (stat.st_dev, stat.st_ino)

@@ -20,6 +20,7 @@ from conv_advisor.data.addition import Guard, add
 from conv_advisor.data.database import ROWS_AT_ONCE, AnyRow, in_lists, open_engine, to_batch
 from conv_advisor.data.errors import InvalidProblem, StoreError, UnknownDevice
 from conv_advisor.data.measurement import Device, L2State, Measurement, Outcome, Pick
+from conv_advisor.data.presence import Presence, check_writable
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.schema import upgrade
 from conv_advisor.data.shipped import Shipped
@@ -52,6 +53,8 @@ class Store:
     ----------
     engine : sqlalchemy.Engine
         For the tables of `data.tables` that are not the store's.
+    presence : Presence
+        Of its files.
 
     Raises
     ------
@@ -67,6 +70,7 @@ class Store:
             except BaseException:
                 self.engine.dispose()
                 raise
+        self.presence = Presence(self.engine.url.database if self.is_local else None)
         self._writes = _Counter()
         self._usual_mhz: dict[str, float] = {}
         self._shipped = shipped
@@ -86,6 +90,16 @@ class Store:
     def is_local(self) -> bool:
         """Whether the database is a file of this host, which answers at once; another may keep its clients waiting."""
         return self.engine.dialect.name == "sqlite"
+
+    def check_writable(self) -> None:
+        """See that what is written now is kept.
+
+        Raises
+        ------
+        StoreError
+            Its reason: a file that is gone, replaced or read-only, a full disk, somebody's lock.
+        """
+        check_writable(self.engine, self.presence)
 
     @property
     def writes(self) -> int:

@@ -143,7 +143,7 @@ class Jobs:
     """
 
     def __init__(self, store: Store, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._engine = store.engine
+        self._engine, self._presence = store.engine, store.presence
         self._leases = Leases(clock)
 
     def create(
@@ -161,6 +161,8 @@ class Jobs:
         ------
         KeyReused
             Something else was asked for with this key.
+        StoreError
+            Also where it would be gone with this process.
         """
         job_id = secrets.token_urlsafe(16)
         name, sha256, caller = (key.name, key.sha256, key.caller) if key else _NO_KEY
@@ -176,12 +178,14 @@ class Jobs:
             with self._begin() as connection:
                 connection.execute(insert(JOBS).values(**values))
                 # In the same transaction: a runner may claim it as soon as this ends, and it was queued.
-                return _job(connection.execute(select(JOBS).where(JOBS.c.id == job_id)).one())
+                job = _job(connection.execute(select(JOBS).where(JOBS.c.id == job_id)).one())
         except StoreError as error:
             before = self.find(key) if key and isinstance(error.__cause__, IntegrityError) else None
             if before is None:
                 raise
             return before
+        self._presence.check()  # else it is in a file that was deleted, and is gone with this process
+        return job
 
     def find(self, key: Key) -> Job | None:
         """The job that was queued with a key.
@@ -196,6 +200,7 @@ class Jobs:
             row = connection.execute(select(JOBS).where(*is_it)).one_or_none()
         if row is not None and row.request_sha256 != key.sha256:
             raise KeyReused(key.name)
+        self._presence.check()
         return None if row is None else _job(row)
 
     def get(self, job_id: str) -> Job:

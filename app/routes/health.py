@@ -22,7 +22,7 @@ async def is_live() -> JSONResponse:
 
 @router.get("/readyz", responses=documented(503))
 async def is_ready(request: Request) -> JSONResponse:
-    """The worker is alive, the store can be read, and a model can advise; else 503 and what is missing."""
+    """The worker is alive, the store can be read and written, and a model can advise; else 503 and what is missing."""
     return await readiness(request, {"status": "ready"})
 
 

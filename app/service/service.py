@@ -26,9 +26,8 @@ from conv_advisor.app.workers import tasks
 from conv_advisor.app.workers.any_engine import AnyEngine
 from conv_advisor.app.workers.cluster.engine import open_cluster
 from conv_advisor.app.workers.engine import NO_DEVICE, Engine, resolve_device
-from conv_advisor.data.errors import ConvAdvisorError, NotInstalled, UnknownDevice, WorkerError
+from conv_advisor.data.errors import ConvAdvisorError, NotInstalled, StoreError, UnknownDevice, WorkerError
 from conv_advisor.data.measurement import Device
-from conv_advisor.data.presence import Presence
 from conv_advisor.data.records import Records
 from conv_advisor.data.shipped import Shipped
 from conv_advisor.data.store import Store
@@ -120,7 +119,7 @@ class Service:
         self._engine: AnyEngine | None = None
         self._ready: Future[tuple[AnyEngine, Device]] = Future()
         self._failure: ConvAdvisorError | None = None
-        self.readiness = Readiness(self.shortcomings)
+        self.readiness = Readiness(self._unready)
         self._is_stopping = False
         self._closing = threading.Event()
         self._lock = threading.Lock()
@@ -134,7 +133,6 @@ class Service:
         """
         shipped = Shipped(self._timings)
         self.store = Store(self.settings.store_url, shipped=shipped)
-        self.presence = Presence(self.store.engine.url.database if self.store.engine.name == "sqlite" else None)
         self.records = Records(self.store, shipped)
         self.recall = Recall(self.records)
         self.neighbours = Neighbourhoods(self.records)
@@ -329,8 +327,18 @@ class Service:
         return found
 
     def _check_store(self) -> None:
-        self.presence.check()
+        self.store.presence.check()
         self.store.devices()
+
+    def _unready(self) -> dict[str, str]:
+        """`shortcomings`, and whether the store can be written, for which it may have to wait for another's lock."""
+        found = self.shortcomings()
+        if "store" not in found:
+            try:
+                self.store.check_writable()
+            except StoreError as error:
+                found["store"] = str(error)
+        return found
 
     def _keep_opening(self) -> None:
         while not self._closing.is_set():

@@ -145,6 +145,8 @@ class Child:
     def bury(self, kind: type[WorkerDied] = WorkerDied, moment: str = "during the job") -> WorkerError:
         """End it, collect it, and say why it is gone."""
         code = self._collect(_LAST_BREATH_S)
+        if code in _SENT_BY_OTHERS and kind is WorkerDied:
+            kind = WorkerKilled
         if code is None:
             self.kill()
             code = self._collect(_KILL_TIMEOUT_S)
@@ -152,8 +154,6 @@ class Child:
             log.error("worker process %d does not end", self.pid)
         self._is_killed = True
         self._pipe.close()
-        if code in _SENT_BY_OTHERS and kind is WorkerDied:
-            kind = WorkerKilled
         return self._killed_for or kind(f"the worker process ended {moment} (exit status {code})")
 
     def _collect(self, timeout_s: float) -> int | None:

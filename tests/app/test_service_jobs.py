@@ -317,3 +317,18 @@ def test_jobs_that_nobody_here_can_do_say_so_and_keep_out_no_others(tmp_path: Pa
         assert "for nvidia-h200" in is_problem(refused, 503, "queue-full")["detail"]
         assert ended(own, submitted(own, MEASURE))["state"] == "succeeded"
         assert submitted(own, {"kind": "retrain", "device": "fake-gpu"})["message"] == ""
+
+
+@pytest.mark.parametrize("name", ["conv-advisor.db", "conv-advisor.db-wal"])
+def test_a_job_that_would_go_with_the_process_is_not_acknowledged(tmp_path: Path, name: str) -> None:
+    with serving(tmp_path) as client:
+        key = {"Idempotency-Key": "again"}
+        submitted(client, MEASURE, **key)
+        file = tmp_path / name
+        file.rename(tmp_path / "away")
+        for headers in ({}, key):
+            said = is_problem(client.post("/v1/jobs", json=MEASURE, headers=headers), 503, "store-error")
+            assert f"{name} is gone" in said["detail"]
+        assert client.get("/readyz").status_code == 503
+        (tmp_path / "away").rename(file)
+        submitted(client, MEASURE)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import resource
+import sqlite3
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -47,18 +51,36 @@ def mend_worker(server: Server) -> None:
     Path(f"{server.recording}{BROKEN}").unlink()
 
 
+def lose_log(server: Server) -> None:
+    (server.home / "conv-advisor.db-wal").rename(server.home / "away-wal")
+
+
+def find_log(server: Server) -> None:
+    (server.home / "away-wal").rename(server.home / "conv-advisor.db-wal")
+
+
+def forbid_writing(server: Server) -> None:
+    (server.home / "conv-advisor.db").chmod(0o400)
+
+
+def allow_writing(server: Server) -> None:
+    (server.home / "conv-advisor.db").chmod(0o600)
+
+
 CHANGES = {
-    "store": (lose_store, find_store),
-    "worker": (break_worker, mend_worker),
+    "file": ("store", lose_store, find_store),
+    "log": ("store", lose_log, find_log),
+    "permission": ("store", forbid_writing, allow_writing),
+    "worker": ("worker", break_worker, mend_worker),
 }
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("part", CHANGES)
+@pytest.mark.parametrize("name", CHANGES)
 def test_what_is_missing_is_told_and_that_it_is_there_again(
-    tmp_path: Path, part: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    lose, restore = CHANGES[part]
+    part, lose, restore = CHANGES[name]
     with running(tmp_path) as server:
         for _ in range(ATTEMPTS):
             began = time.monotonic()
@@ -77,7 +99,7 @@ def test_what_is_missing_is_told_and_that_it_is_there_again(
             assert eventually(server.is_ready)
             back_s = time.monotonic() - began
             with capsys.disabled():
-                print(f"\n{part}: told after {lost_s:.2f} s, again after {back_s:.2f} s")
+                print(f"\n{name}: told after {lost_s:.2f} s, again after {back_s:.2f} s")
             if max(lost_s, back_s) < WITHIN_S * slowness():
                 return
     pytest.fail(f"in none of {ATTEMPTS} attempts within {WITHIN_S} s")
@@ -162,6 +184,67 @@ def test_a_file_that_was_replaced_is_not_the_one_that_was_opened(tmp_path: Path)
         presence.check()
     (tmp_path / "old").rename(file)
     presence.check()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    with Store(f"sqlite:///{tmp_path / 'store.db'}") as store:
+        yield store
+
+
+def test_a_store_that_can_be_written_says_nothing_and_is_not_changed(database_url: str) -> None:
+    with Store(database_url) as store:
+        for _ in range(3):
+            store.check_writable()
+
+
+def test_a_log_that_is_gone_is_told(store: Store, tmp_path: Path) -> None:
+    store.check_writable()
+    (tmp_path / "store.db-wal").unlink()
+    with pytest.raises(StoreError, match=r"store\.db-wal is gone"):
+        store.check_writable()
+    assert not (tmp_path / "store.db-wal").exists(), "a second log beside that which others write would ruin the file"
+
+
+@pytest.mark.parametrize("name", ["store.db", "store.db-wal"])
+def test_a_file_that_is_read_only_is_told(store: Store, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).chmod(0o400)
+    with pytest.raises(StoreError, match=f"{name} is read-only"):
+        store.check_writable()
+    (tmp_path / name).chmod(0o600)
+    store.check_writable()
+
+
+def test_a_lock_that_is_held_is_told_soon(store: Store, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "store.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        began = time.monotonic()
+        with pytest.raises(StoreError, match="cannot be written: database is locked"):
+            store.check_writable()
+        assert time.monotonic() - began < LONGEST_S * slowness()
+        assert store.devices() == []
+        other.execute("ROLLBACK")
+    store.check_writable()
+
+
+def test_a_disk_that_takes_no_more_is_told(store: Store, tmp_path: Path) -> None:
+    size = (tmp_path / "store.db-wal").stat().st_size
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        with pytest.raises(StoreError, match="cannot be written"):
+            store.check_writable()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    store.check_writable()
+
+
+def test_a_postgresql_that_takes_nothing_is_told() -> None:
+    with new_postgresql() as url:
+        Store(url).close()
+        read_only = f"{url}&options=-c%20default_transaction_read_only%3Don"
+        with Store(read_only) as store, pytest.raises(StoreError, match="read-only"):
+            store.check_writable()
 
 
 @pytest.mark.parametrize("name", [None, "", ":memory:", "file:memory?mode=memory"])
