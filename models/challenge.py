@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from conv_advisor.data.errors import NotEnoughData
-from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.catalog import VARIANTS
 from conv_advisor.kernels.variant import Variant
 from conv_advisor.models.advisor import Advisor
 from conv_advisor.models.calibration import calibrate
 from conv_advisor.models.changes import Changes, changes_between
 from conv_advisor.models.costs import Costs, device_of, from_table, layer_of, split
+from conv_advisor.models.enough import held_out_of
 from conv_advisor.models.evaluate import Progress
 from conv_advisor.models.gate import objections
 from conv_advisor.models.judging import Result, Score, comparable, judge
@@ -27,9 +25,6 @@ from conv_advisor.models.options import Options
 from conv_advisor.models.train import fit, train, trainable
 from conv_advisor.models.tree_file import TreeModel, with_card, with_scores
 from conv_advisor.models.walk import ON_CORES, Walk
-
-HOLD_OUT_PARTS: Final = 5
-"""One of so many parts of the layers is held out to judge a retrained tree."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +118,7 @@ def challenge(
 
 
 def hold_out(costs: Costs) -> tuple[Costs, Costs]:
-    """The rows to train on and the rows to judge by: the layers whose hash says so, one of `HOLD_OUT_PARTS`.
+    """The rows to train on and the rows to judge by: the layers of `models.enough.held_out_of`.
 
     A layer is on the same side in every table, and with it all its batches, dtypes and layouts. Layers that nothing is
     trained on judge no retrained tree either, since what is chosen by them is tuned on them: they are on neither side.
@@ -133,11 +128,10 @@ def hold_out(costs: Costs) -> tuple[Costs, Costs]:
     NotEnoughData
     """
     costs = trainable(costs)
-    digests = {layer: _digest(layer) for layer in {layer_of(problem) for problem in costs.problems}}
-    if not digests:
+    layers = {layer_of(problem) for problem in costs.problems}
+    if not layers:
         raise NotEnoughData("every layer that was measured is one of those that judge trees and teach none")
-    chosen = {layer for layer, digest in digests.items() if digest % HOLD_OUT_PARTS == 0}
-    return split(costs, chosen or {min(digests, key=digests.__getitem__)})
+    return split(costs, held_out_of(layers))
 
 
 def _results(model: TreeModel, costs: Costs, variants: Mapping[str, Variant]) -> list[Result]:
@@ -171,7 +165,3 @@ def _without(
         return fit(known, champion.device, seed=seed, options=options, n_threads=n_threads, walk=walk)
     except (NotEnoughData, KeyError, TypeError, ValueError):
         return champion
-
-
-def _digest(layer: ConvProblem) -> int:
-    return int.from_bytes(hashlib.sha256(layer.key.encode()).digest()[:8], "big")

@@ -13,6 +13,7 @@ from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.table import sizes_of
 from conv_advisor.models.costs import Costs, roofline_ms
+from conv_advisor.models.enough import MIN_PROBLEMS
 from conv_advisor.models.features import Kind, Quantities, code_of, feature_matrix, kinds_of
 from conv_advisor.models.graft import Arrays, Group, hang, mean_by, nodes_of
 from conv_advisor.models.hints import hint_matrix, hints
@@ -33,9 +34,6 @@ from conv_advisor.models.walk import Walk
 
 _MOST_SAMPLED: Final = 20
 """Made-up problems to one measured: a teacher of few layers knows no more than that."""
-
-MIN_PROBLEMS: Final = 20
-"""Fewer measured problems make no tree."""
 
 GROUPED_SHARE: Final = 0.5
 """Leaves and made-up problems of grouped layers, against those of the others.

@@ -20,8 +20,9 @@ from conv_advisor.data.problem import ConvProblem
 from conv_advisor.models.accuracy import learn_laws
 from conv_advisor.models.costs import Costs, device_of, from_table, is_of, layer_of
 from conv_advisor.models.domain import learn_domain
+from conv_advisor.models.enough import MIN_PROBLEMS, teaches
 from conv_advisor.models.graft import graft
-from conv_advisor.models.grow import MIN_PROBLEMS, Orders, grow_all
+from conv_advisor.models.grow import Orders, grow_all
 from conv_advisor.models.options import Options
 from conv_advisor.models.threads import threads
 from conv_advisor.models.tree_file import DOMAIN, TreeModel, make, with_card
@@ -138,22 +139,13 @@ def fit_beside(
 
 def training_set(costs: Costs) -> Costs:
     """The problems that a tree is trained on."""
-    return trainable(costs).where(_teaches)
+    return trainable(costs).where(teaches)
 
 
 def trainable(costs: Costs) -> Costs:
     """Without `data.networks.held_out_layers`, which judge every tree and therefore teach none."""
     never = held_out_layers()
     return costs.where(lambda problem: layer_of(problem) not in never)
-
-
-def _teaches(problem: ConvProblem) -> bool:
-    """Whether a layer is of a kind that networks have.
-
-    One filter over a whole plane, as in the experiments on FFT, is not: there FFT and the plainest kernels win, and a
-    tree that learned so advised them for the first layers of networks, up to 28 times too slow.
-    """
-    return problem.gemm_n > 1 or problem.groups > 1
 
 
 def _iso(moment: datetime) -> str:

@@ -32,6 +32,8 @@ from conv_advisor.kernels.stopping import StopRule
 from conv_advisor.kernels.variant import Launch, Variant
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from conv_advisor.models.retrain import Trained
     from conv_advisor.models.tree_file import TreeModel
 
@@ -335,6 +337,10 @@ def train_quickly(_store_url: str, _home: Path, request: dict[str, Any]) -> Trai
 
     tree = small_tree(0.02)
     return Trained(tree, {"device": request["device"], "model": tree.id, "promoted": True, "forced": True})
+
+
+def ask_for_nothing(_measured: Sequence[ConvProblem], _device_id: str) -> None:
+    """What a trainer needs that learns from nothing."""
 
 
 def _fail_as(row: Measurement, workspace_limit_bytes: int) -> None:

@@ -44,6 +44,8 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Train a tree on the store's measurements; it is used from then on if it is no worse on layers held out."""
+    from conv_advisor.data.shipped import problem_of
+    from conv_advisor.models.enough import check_enough
     from conv_advisor.models.registry import SHIPPED
     from conv_advisor.models.retrain import retrain
 
@@ -52,6 +54,8 @@ def train(
     folder = SHIPPED / device if ship else output
     if output and (force or ship):
         raise InvalidInput("--output", str(output), "neither --force nor --ship beside it")
+    records = records_of(settings)
+    check_enough([problem_of(key) for key in records.measured_keys(records.device(device).id)], device)
     with progress_bar() as show:
         if folder:
             result = _train_into(

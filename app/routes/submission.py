@@ -9,6 +9,7 @@ from conv_advisor.app.jobs.table import Job, JobKind, Key
 from conv_advisor.app.service.service import Service
 from conv_advisor.data.extras import require
 from conv_advisor.data.measurement import Device
+from conv_advisor.data.shipped import problem_of
 
 
 async def submit(service: Service, asked: AnyJob, key: str | None, caller: str) -> Job:
@@ -25,7 +26,8 @@ async def submit(service: Service, asked: AnyJob, key: str | None, caller: str) 
 
     Raises
     ------
-    InvalidInput, KeyReused, QueueFull, StoreError, UnknownDevice, UnknownNetwork, UnknownVariant, WorkerError
+    InvalidInput, KeyReused, NotEnoughData, QueueFull, StoreError
+    UnknownDevice, UnknownNetwork, UnknownVariant, WorkerError
     NotInstalled
         What the job needs is left out of this installation.
     """
@@ -36,6 +38,8 @@ async def submit(service: Service, asked: AnyJob, key: str | None, caller: str) 
     if isinstance(asked, RetrainJob):
         require("sklearn")
     device = await _device_of(service, asked)
+    if isinstance(asked, RetrainJob):
+        await asyncio.to_thread(_check_enough, service, device.id)
     return await asyncio.to_thread(_create, service, asked, device, known)
 
 
@@ -49,6 +53,12 @@ async def _device_of(service: Service, asked: AnyJob) -> Device:
     if asked.device is None and not isinstance(asked, RetrainJob):
         return (await service.engine())[1]
     return await asyncio.to_thread(lambda: service.find_device(asked.device or service.default_device_id()))
+
+
+def _check_enough(service: Service, device_id: str) -> None:
+    from conv_advisor.models.enough import check_enough  # what trains is loaded where somebody wants to train
+
+    check_enough([problem_of(key) for key in service.records.measured_keys(device_id)], device_id)
 
 
 def _create(service: Service, asked: AnyJob, device: Device, key: Key | None) -> Job:

@@ -33,6 +33,7 @@ from conv_advisor.app.settings import Settings
 from conv_advisor.app.workers import tasks
 from conv_advisor.app.workers.any_engine import EngineState
 from conv_advisor.app.workers.engine import Engine
+from conv_advisor.models import enough
 from tests import fakes
 
 assert alembic.ddl.postgresql
@@ -133,11 +134,11 @@ class ThreadEngine(Engine):
 
 
 def serve(app: FastAPI, settings: Settings, options: dict[str, Any]) -> None:
-    """Run the server on a device that replays, with a trainer that is done at once."""
+    """Run the server on a device that replays, with a trainer that is done at once and needs no measurements."""
     home = Path(options["home"])
     Killer(options["number"], options["when"], home / "killed-at").install()
     service.Engine = ThreadEngine
-    tasks.train = fakes.train_quickly
+    tasks.train, enough.check_enough = fakes.train_quickly, fakes.ask_for_nothing
     tasks._Process.device_id, tasks._Process.opener = options["recording"], fakes.REPLAY
     settings.__dict__.update(home=home, database_url=options["url"])
     uvicorn.run(app, port=options["port"], log_config=None, timeout_graceful_shutdown=1)

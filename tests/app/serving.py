@@ -24,6 +24,7 @@ from conv_advisor.data.measurement import Device, Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels import catalog
 from conv_advisor.models import tree_file
+from conv_advisor.models.enough import ENOUGH_MEASURED
 from conv_advisor.models.features import FEATURES
 from conv_advisor.models.registry import Registry
 from tests.fakes import REPLAY
@@ -47,6 +48,20 @@ def recording(problem: ConvProblem) -> list[Measurement]:
     ]
     failures = {CRASHING: Outcome.CRASHED, HANGING: Outcome.TIMED_OUT, REFUSED: Outcome.NOT_SUPPORTED}
     return rows + [Measurement(problem, name, GPU, outcome, "as recorded") for name, outcome in failures.items()]
+
+
+def enough_measured() -> list[Measurement]:
+    """As many measured problems as a retrain is said to need, each with a time of one variant of three.
+
+    A retrain on them is begun, and fails soon: of none half of the variants that apply were measured.
+    """
+    problems = [ConvProblem.parse(f"7-1-3-{k}-64") for k in range(8, 8 + ENOUGH_MEASURED)]
+    return [recording(problem)[place % len(TIMES_MS)] for place, problem in enumerate(problems)]
+
+
+def measure_enough(client: Client) -> None:
+    """Give them to the store of an application."""
+    client.app.state.service.store.append(enough_measured())
 
 
 def small_tree(times_ms: dict[str, float], device: Device = GPU) -> tree_file.TreeModel:

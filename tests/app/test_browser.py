@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page, expect
 from conv_advisor.data.store import Store
 from conv_advisor.models.registry import Registry
 from tests.app.browser import DESKTOP, PHONE, Visitor, chromium
-from tests.app.serving import FAST, LEAN, SLOW, TIMES_MS, keep_tree, small_tree
+from tests.app.serving import FAST, LEAN, SLOW, TIMES_MS, enough_measured, keep_tree, small_tree
 from tests.app.test_end_to_end import Server, server
 from tests.fakes import SMALL_DEVICE, small_measurements
 from tests.processes import eventually
@@ -45,7 +45,7 @@ MEASURED = "20-1-3-24-16"
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("home")
     with Store(f"sqlite:///{home / 'conv-advisor.db'}") as store:
-        store.append(small_measurements(0.01))
+        store.append(small_measurements(0.01) + enough_measured())
     Registry(home).add(small_tree({FAST: 0.03, SLOW: 0.02, LEAN: 0.01}))
     keep_tree(home, small_tree(TIMES_MS))
     return home

@@ -154,6 +154,16 @@ def test_training_and_judging_need_measurements(home, command):
     assert "Traceback" not in done.stderr
 
 
+def test_training_on_too_little_ends_with_what_is_missing(home):
+    with Store(f"sqlite:///{home / 'conv-advisor.db'}") as store:
+        store.append(small_measurements(0.01)[:20])
+    for more in ((), ("--output", str(home / "tree"))):
+        done = run(home, "train", "--device", SMALL_DEVICE.id, *more)
+        assert done.returncode == 1, done.stderr
+        assert f"conv-advisor: device {SMALL_DEVICE.id}: 10 problems were measured, and" in done.stderr
+    assert not (home / "tree").exists()
+
+
 def test_convolve_measures_the_named_variants(home):
     found = answer(home, "convolve", "8-1-3-4-3", "--device", "cpu", "--variant", "cpu.gemm,cpu.direct")
     assert (found["layer"], found["dtype"], found["device"]) == ("8-1-3-4-3", "float32", "cpu")

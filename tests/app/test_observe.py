@@ -28,7 +28,7 @@ from conv_advisor.app.wire.caller import Scope
 from conv_advisor.app.workers.any_engine import EngineState
 from conv_advisor.data.measurement import Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem
-from tests.app.serving import FAST, GPU, LAYER, LEAN, SLOW, Client, serving
+from tests.app.serving import FAST, GPU, LAYER, LEAN, SLOW, Client, measure_enough, serving
 from tests.processes import eventually
 
 Samples = dict[str, dict[tuple[tuple[str, str], ...], float]]
@@ -139,6 +139,7 @@ def test_a_bug_is_counted_as_an_error_of_ours(client: Client) -> None:
 
 
 def test_workers_queues_and_jobs_are_told(stored: Client) -> None:
+    measure_enough(stored)
     job = stored.post("/v1/models", json={"device": GPU.id}).json()
     assert stored.request("DELETE", f"/v1/jobs/{job['id']}").json()["state"] == "cancelled"
     engine, _ = stored.await_(stored.app.state.service.engine())

@@ -40,6 +40,7 @@ from tests.app.serving import (
     SLOW,
     TIMES_MS,
     Client,
+    measure_enough,
     serving,
     small_tree,
 )
@@ -383,6 +384,7 @@ def test_without_scripts_forms_lead_to_pages(client: Client) -> None:
         "noscript" in client.get(asked.headers["location"]).text
         or "Done:" in client.get(asked.headers["location"]).text
     )
+    measure_enough(client)
     assert client.post("/models/retrain", data={"device": GPU.id}).headers["location"] == "/jobs"
 
 
@@ -463,8 +465,17 @@ def test_shipped_scores_are_told_by_precision(client: Client) -> None:
     assert places == sorted(places), "the strictest comes first"
 
 
+def test_a_retrain_on_too_little_is_refused_where_it_is_asked_for(tmp_path: Path) -> None:
+    with serving(tmp_path) as own:
+        refused = own.post("/models/retrain", data={"device": GPU.id}, headers=HTMX)
+        assert refused.status_code == 409
+        assert "0 problems were measured, and 0 are left to train on" in Found(refused.text).text
+        assert own.post("/models/retrain", data={"device": GPU.id}).status_code == 409, "without scripts too"
+        assert own.get("/v1/jobs").json()["jobs"] == []
+
+
 def test_a_retrain_is_a_job_that_shows_how_it_ends(client: Client) -> None:
-    client.post("/v1/convolutions", json={"layer": LAYER, "variant": LEAN})
+    measure_enough(client)
     asked = client.post("/models/retrain", data={"device": GPU.id}, headers=HTMX)
     (cancel,) = [str(form["action"]) for form in shown(asked).all("form")]
     job = cancel.removesuffix("/cancel")
@@ -486,6 +497,7 @@ def test_a_retrain_whose_answer_was_lost_is_one_job_and_the_next_is_another(clie
     def job_of(found: Found) -> str:
         return next(name for name in found.ids() if name.startswith("job-"))
 
+    measure_enough(client)
     key = key_of(shown(client.get("/models")))
     lost, again = (
         shown(client.post("/models/retrain", data={"device": GPU.id, "key": key}, headers=HTMX)) for _ in range(2)

@@ -11,9 +11,22 @@ import pytest
 
 from conv_advisor.app.jobs.answers import JobAnswer
 from conv_advisor.app.service.service import PROMOTED_S
+from conv_advisor.models.enough import ENOUGH_MEASURED
 from conv_advisor.models.registry import Registry
 from conv_advisor.models.tree_file import TREE_FILE
-from tests.app.serving import FAST, GPU, LAYER, LEAN, SLOW, Client, is_problem, keep_tree, serving, small_tree
+from tests.app.serving import (
+    FAST,
+    GPU,
+    LAYER,
+    LEAN,
+    SLOW,
+    Client,
+    is_problem,
+    keep_tree,
+    measure_enough,
+    serving,
+    small_tree,
+)
 from tests.processes import eventually
 
 OTHER_TREE = small_tree({FAST: 0.03, SLOW: 0.02, LEAN: 0.01})
@@ -87,8 +100,20 @@ def test_what_does_not_exist_is_not_found(client: Client) -> None:
     is_problem(client.request("DELETE", "/v1/jobs/none"), 404, "unknown-job")
 
 
+def test_a_retrain_on_too_little_is_refused_when_it_is_asked_for(tmp_path: Path) -> None:
+    with serving(tmp_path) as own:
+        own.post("/v1/convolutions", json={"layer": LAYER, "variant": LEAN})
+        for path, body in (("/v1/models", {}), ("/v1/jobs", {"kind": "retrain"})):
+            refused = is_problem(own.post(path, json=body | {"device": GPU.id}), 409, "not-enough-data")
+            assert f"device {GPU.id}: 1 problems were measured, and 0 are left to train on" in refused["detail"]
+            assert f"about {ENOUGH_MEASURED} are measured" in refused["detail"]
+        assert own.get("/v1/jobs").json()["jobs"] == []
+        measure_enough(own)
+        assert own.post("/v1/models", json={"device": GPU.id}).status_code == 202
+
+
 def test_retraining_is_a_job_and_says_how_it_ended(client: Client) -> None:
-    client.post("/v1/convolutions", json={"layer": LAYER, "variant": LEAN})
+    measure_enough(client)
     response = client.post("/v1/models", json={"device": GPU.id})
     assert response.status_code == 202, response.text
     job = response.json()
@@ -103,6 +128,7 @@ def test_retraining_is_a_job_and_says_how_it_ended(client: Client) -> None:
 
 
 def test_a_job_can_be_cancelled_and_stays_so(client: Client) -> None:
+    measure_enough(client)
     first = client.post("/v1/models", json={"device": GPU.id}).headers["location"]
     second = client.post("/v1/models", json={"device": GPU.id}).headers["location"]
     assert client.request("DELETE", second).json()["state"] == "cancelled"
@@ -114,7 +140,7 @@ def test_a_job_can_be_cancelled_and_stays_so(client: Client) -> None:
 
 def test_jobs_do_not_pile_up_without_end(tmp_path: Path) -> None:
     with serving(tmp_path, max_queue=2) as own:
-        own.post("/v1/convolutions", json={"layer": LAYER, "variant": LEAN})
+        measure_enough(own)
         answers = [own.post("/v1/models", content=json.dumps({"device": GPU.id}), headers=JSON) for _ in range(4)]
         assert answers[0].status_code == 202
         is_problem(answers[-1], 503, "queue-full")

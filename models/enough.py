@@ -1,0 +1,59 @@
+"""Whether enough was measured on a device to train its tree: what a request for one is told before any work is done."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from conv_advisor.data.errors import NotEnoughData
+from conv_advisor.data.networks import held_out_layers
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.models.costs import layer_of
+
+HOLD_OUT_PARTS: Final = 5
+"""One of so many parts of the layers is held out to judge a retrained tree."""
+MIN_PROBLEMS: Final = 20
+"""Fewer measured problems make no tree."""
+ENOUGH_MEASURED: Final = 40
+"""Measured problems of as many layers, of which enough are nearly always left to train on: what people are told."""
+
+
+def check_enough(measured: Sequence[ConvProblem], device_id: str) -> None:
+    """Refuse to train a tree on too little.
+
+    Parameters
+    ----------
+    measured : sequence of ConvProblem
+        All that were measured on the device, as its user counts them.
+    device_id : str
+
+    Raises
+    ------
+    NotEnoughData
+    """
+    never = held_out_layers()
+    layers = [layer for problem in measured if (layer := layer_of(problem)) not in never]
+    held_out = held_out_of(set(layers)) if layers else set()
+    n_left = sum(layer not in held_out and teaches(layer) for layer in layers)
+    if n_left < MIN_PROBLEMS:
+        raise NotEnoughData(
+            f"device {device_id}: {len(measured)} problems were measured, and {n_left} are left to train on beside the"
+            f" layers that judge; allowed: at least {MIN_PROBLEMS} left, for which about {ENOUGH_MEASURED} are measured"
+        )
+
+
+def teaches(problem: ConvProblem) -> bool:
+    """Whether a layer is of a kind that networks have.
+
+    One filter over a whole plane, as in the experiments on FFT, is not: there FFT and the plainest kernels win, and a
+    tree that learned so advised them for the first layers of networks, up to 28 times too slow.
+    """
+    return problem.gemm_n > 1 or problem.groups > 1
+
+
+def held_out_of(layers: Collection[ConvProblem]) -> set[ConvProblem]:
+    """Of some layers those that judge a retrained tree: the ones whose hash says so, and one at least."""
+    digests = {layer: int.from_bytes(hashlib.sha256(layer.key.encode()).digest()[:8], "big") for layer in layers}
+    chosen = {layer for layer, digest in digests.items() if digest % HOLD_OUT_PARTS == 0}
+    return chosen or {min(digests, key=digests.__getitem__)}

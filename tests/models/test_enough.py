@@ -1,0 +1,44 @@
+"""Whether enough was measured: the number that a request is told is the one that training needs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from conv_advisor import app
+from conv_advisor.data.errors import NotEnoughData
+from conv_advisor.data.networks import held_out_layers
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.models.challenge import hold_out
+from conv_advisor.models.costs import from_table
+from conv_advisor.models.enough import ENOUGH_MEASURED, MIN_PROBLEMS, check_enough, held_out_of, teaches
+from tests.models import synthetic
+
+LAYERS = [ConvProblem.parse(f"7-1-3-{k}-64") for k in range(8, 8 + ENOUGH_MEASURED)]
+
+
+def test_what_is_told_is_what_training_is_left_with() -> None:
+    table = synthetic.table(LAYERS[:25])
+    left = sum(teaches(problem) for problem in hold_out(from_table(table, synthetic.DEVICE.id))[0].problems)
+    assert left == 25 - len(held_out_of(LAYERS[:25]))
+    few = LAYERS[: MIN_PROBLEMS - 1]
+    n_left = len(few) - len(held_out_of(few))
+    with pytest.raises(NotEnoughData, match=f"here: 19 problems were measured, and {n_left} are left to train on"):
+        check_enough(few, "here")
+
+
+def test_as_many_as_people_are_told_are_enough() -> None:
+    check_enough(LAYERS, "here")
+    templates = Path(app.__file__).parent / "web" / "templates"
+    told = [int(n) for page in templates.glob("*.html") for n in re.findall(r"about (\d+) layers", page.read_text())]
+    assert told == [ENOUGH_MEASURED] * 3
+
+
+def test_layers_that_teach_nothing_do_not_count() -> None:
+    judges = sorted(held_out_layers(), key=lambda layer: layer.key)
+    with pytest.raises(NotEnoughData, match="and 0 are left"):
+        check_enough(judges[:60], "here")
+    with pytest.raises(NotEnoughData, match="0 problems were measured"):
+        check_enough([], "here")
