@@ -55,8 +55,8 @@ def close_to_others(file: Path) -> None:
     A mode that lets in a group and nobody else is somebody's decision, and stays. What cannot be changed is left to
     SQLite, which says what it cannot do.
     """
-    with suppress(OSError):
-        os.close(os.open(file, os.O_CREAT | os.O_RDONLY, _FILE_MODE))
+    with suppress(OSError):  # a file that exists is not opened: closing it would drop the locks that SQLite holds on it
+        os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR, _FILE_MODE))
     for name in _BESIDE:
         with suppress(OSError):
             path = Path(f"{file}{name}")

@@ -36,9 +36,10 @@ class OnGpu:
     """
 
     def __init__(self, place: int = 0) -> None:
-        require("cupy")
         count = n_gpus()
         if not 0 <= place < count:
+            if not count:
+                require("cupy")
             raise InvalidInput("gpu", place, f"a GPU that CUDA finds, of which there are {count} here")
         self.place = place
 

@@ -20,7 +20,7 @@ from conv_advisor.app.workers.any_engine import EngineState
 from conv_advisor.app.workers.engine import NO_DEVICE, Engine, resolve_device
 from conv_advisor.data.errors import DeadlineExceeded, LaunchFailed, NotSupported, QueueFull, WorkerDied, WorkerError
 from tests import fakes
-from tests.processes import eventually, is_running, read_pid
+from tests.processes import eventually, is_running, read_pid, slowness
 
 OPENER = "tests.fakes:open_nothing"
 
@@ -246,7 +246,7 @@ def test_children_die_with_a_killed_parent(tmp_path):
     finally:
         parent.kill()
         parent.wait()
-    assert eventually(lambda: not any(map(is_running, children)), within_s=5)
+    assert eventually(lambda: not any(map(is_running, children)), within_s=5 * slowness())
 
 
 def test_a_worker_ignores_what_lies_in_the_folder_it_is_started_in(tmp_path, monkeypatch):
