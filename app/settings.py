@@ -19,7 +19,7 @@ SECRETS: Final = Path("/run/secrets")
 """Where containers find secrets: a file that is named like a variable holds its value."""
 _LONGEST_S: Final = 30 * 86_400.0
 _RATE_PER_S: Final = 100.0
-"""Of one caller beyond loopback: a page with its parts takes ten requests, a scrape of Prometheus one in 15 s."""
+"""The rate of one caller beyond loopback: a page with its parts is ten requests, a scrape of Prometheus one in 15 s."""
 
 
 class Settings(BaseSettings):

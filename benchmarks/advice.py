@@ -45,7 +45,7 @@ SHIPPED_TREE: Final = TIMINGS.parent.parent / "models" / "trained" / "nvidia-h20
 
 PROGRESS_S: Final = 10.0
 MOST_RESTARTS: Final = 4
-"""Of the worker, for one layer."""
+"""How often the worker may start again for one layer."""
 MOST_STRIKES: Final = 3
 """Workers that a variant may bring down before it is left out of the rest."""
 MOST_LOST: Final = 3

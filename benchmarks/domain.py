@@ -46,10 +46,10 @@ KINDS: Final[dict[str, Callable[[ConvProblem], bool]]] = {
     "dilation": lambda problem: problem.dilation_h > 1,
     "odd sizes": lambda problem: problem.h % 2 == 1,
 }
-"""Of layers that are left out."""
+"""Kinds of layers that are left out in turn."""
 
 EDGES: Final = (0.0, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.5, math.inf)
-"""Of the bins of distance, octaves."""
+"""Edges of the bins of distance, octaves."""
 
 QUICK: Final = Options(n_sampled=1500, max_leaves=400)
 """Smaller than a tree that is shipped: what counts is how the error grows."""

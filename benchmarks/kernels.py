@@ -38,7 +38,7 @@ from conv_advisor.kernels.stopping import StopRule
 CHECKPOINT_S: Final = 60.0
 PROGRESS_S: Final = 10.0
 MOST_RESTARTS: Final = 4
-"""Of the worker, for one layer."""
+"""How often the worker may start again for one layer."""
 MOST_STRIKES: Final = 3
 """Workers that a variant may bring down before it is left out of the rest."""
 

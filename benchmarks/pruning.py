@@ -34,7 +34,7 @@ from conv_advisor.models.costs import Costs, from_table
 
 FAR: Final = 20.0
 EDGES: Final = (5.0, 10.0, 20.0, 50.0, 100.0, float("inf"))
-"""Of the bins of the first launch over the best."""
+"""Edges of the bins of the first launch over the best."""
 LONGEST_MS: Final = 250.0
 """Attempts whose first launch took longer are not drawn: a few would take all the time."""
 OPTIONS: Final = BenchOptions(prune_factor=float("inf"), stop=StopRule(max_samples=6))

@@ -55,13 +55,13 @@ class Effort:
     Parameters
     ----------
     seconds : int
-        Of one load.
+        How long one load lasts.
     rounds : int
-        Of loads that are compared.
+        How often loads that are compared take turns.
     shapes : int
         New layers of a load, each in every dtype and layout: more than the service keeps.
     exchanges : int
-        Of a tensor.
+        How often a tensor goes there and back.
     predictions : int
         Layers in one call.
     """

@@ -78,7 +78,7 @@ def tables(found: Sequence[Answer]) -> dict[str, str]:
 
 
 def answers(timings: Path, model: TreeModel) -> list[Answer]:
-    """Of a tree on what the files of a folder have of the layers that teach no tree.
+    """Ask a tree about those layers in the files of a folder that teach no tree.
 
     Raises
     ------
@@ -94,7 +94,7 @@ def answers(timings: Path, model: TreeModel) -> list[Answer]:
 
 
 def answers_on(costs: Costs, advisor: Advisor) -> list[Answer]:
-    """Of one advisor on some problems; variants that were never tried there are passed over.
+    """Ask one advisor about some problems; variants that were never tried there are passed over.
 
     A problem is left out where the first that runs was given up on after its first launch, which is no time.
     """

@@ -36,7 +36,7 @@ MOST_FLOPS: Final = 6e11
 MOST_BYTES: Final = 8e8
 TREES: Final = 30
 UNSURE_SHARE: Final = 0.3
-"""Of the candidates of a dtype and layout: those that expect most regret, of which the list is drawn."""
+"""The share of a dtype's and layout's candidates, those that expect most regret, from which the list is drawn."""
 MIN_NEAR: Final = 0.002
 """Variants that are near the best on fewer of the problems than this share have no part in the regret."""
 

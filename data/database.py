@@ -27,7 +27,7 @@ from conv_advisor.data.tables import PROBLEMS
 AnyRow = Row[*tuple[Any, ...]]
 
 ROWS_AT_ONCE: Final = 16_384
-"""Of a large table, on their way in or out."""
+"""How much of a large table is on its way in or out at once."""
 _KEYS_AT_ONCE: Final = 500
 """Values of one IN list: every database takes so many."""
 _BUSY_TIMEOUT_MS: Final = 30_000

@@ -42,7 +42,7 @@ class Contents:
     picks : pyarrow.Table
         In `data.parquet.PICKS_SCHEMA`.
     clocks : Counter of int
-        Of measured times, by the SM clock they were taken at, MHz.
+        How many times were measured at each SM clock, MHz.
     files : dict of str to str
         SHA-256 and name of every file that they come from.
     """

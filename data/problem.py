@@ -23,7 +23,7 @@ class DType(StrEnum):
     Attributes
     ----------
     itemsize_bytes : int
-        Of one stored element.
+        What one stored element takes.
     """
 
     FLOAT32 = "float32"
@@ -45,7 +45,7 @@ class Layout(StrEnum):
 
 
 KEY_ENDS: Final = {(dtype, layout): f"-{dtype}-{layout}" for dtype in DType for layout in Layout}
-"""Of a problem's key, after its short form."""
+"""How a problem's key goes on after its short form."""
 
 
 T = TypeVar("T")

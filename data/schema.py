@@ -18,7 +18,7 @@ HEAD: Final = "0004"
 MIGRATIONS: Final = Path(__file__).parent / "migrations"
 
 _LOCK: Final = 0x636F6E76
-"""Of PostgreSQL's advisory locks, the one that whoever migrates holds."""
+"""The one of PostgreSQL's advisory locks that whoever migrates holds."""
 
 
 def revision(engine: Engine) -> str | None:

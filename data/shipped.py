@@ -23,7 +23,7 @@ TIMINGS: Final = Path(__file__).parent / "timings"
 SUFFIX: Final = ".safetensors"
 
 FORMAT: Final = 1
-"""Of the tables; a reader refuses any other."""
+"""The version of the tables; a reader refuses any other."""
 BLOCK_PROBLEMS: Final = 64
 """Problems of one block: decompressing it takes a fraction of a millisecond."""
 GAP: Final = "\0"

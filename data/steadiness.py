@@ -20,9 +20,9 @@ from conv_advisor.data.measurement import Device, Measurement, Outcome
 from conv_advisor.data.parquet import sample_medians
 
 MOST_CLOCK_CHANGE: Final = 0.03
-"""Of the SM clock, between the start and the end of the samples."""
+"""How far the SM clock may move between the start and the end of the samples."""
 LEAST_CLOCK: Final = 0.95
-"""Of the usual clock of the device."""
+"""The least share of the device's usual clock."""
 MOST_NOISE: Final = 0.02
 """Relative standard error of the median: ten times what the stop rule asks for."""
 LEAST_SAMPLES: Final = 5
@@ -76,7 +76,7 @@ def unsteady_rows(table: pa.Table, usual_mhz: Mapping[str, float | None] = Mappi
     table : pyarrow.Table
         In `data.parquet.SCHEMA` or `ATTEMPTS`.
     usual_mhz : mapping of device id to float or None
-        Of a device that is not there, the clock that most of the table's times were taken at.
+        For a device that is not there it is the clock that most of the table's times were taken at.
 
     Returns
     -------

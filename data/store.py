@@ -54,7 +54,7 @@ class Store:
     engine : sqlalchemy.Engine
         For the tables of `data.tables` that are not the store's.
     presence : Presence
-        Of its files.
+        Watches over its files.
 
     Raises
     ------

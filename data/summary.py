@@ -31,7 +31,7 @@ class Summary:
         Relative standard error of time_ms, as `data.measurement.relative_noise` estimates it from the median absolute
         deviation of an attempt's samples; median over the attempts.
     n_samples : int
-        Of all these attempts.
+        Over all these attempts.
     workspace_bytes, max_error, plan, detail, measured_at
         As in `Measurement`, of the newest of these attempts.
     """

@@ -113,7 +113,7 @@ def advise_best(
     advisor : Advisor
     problems : sequence of ConvProblem
     sizes : int64 array of shape (N, 14)
-        Of the same problems, as in `data.table`.
+        The sizes of the same problems, as in `data.table`.
     limits : Limits
 
     Raises

@@ -67,7 +67,7 @@ class Reader:
         -------
         problems : list of ConvProblem or InvalidInput
         sizes : int64 array of shape (P, 14)
-            Of the problems among them, as in `data.table`.
+            The sizes of the problems among them, as in `data.table`.
         """
         named = self._named(layers)
         kinds = [self.kind(layer) for layer in layers] if named is None else [self._both] * len(layers)

@@ -113,7 +113,7 @@ def advise(
     layer : str or ConvProblem
         ``size-batch-filter-filters-depth``, such as ``14-1-3-256-128``; a `ConvProblem` where it is no plain layer.
     dtype, layout : str, optional
-        Of a layer that is given by name; float32 (no tensor cores) and nchw by default.
+        For a layer that is given by name; float32 (no tensor cores) and nchw by default.
     device : str
         One that has a tree or measurements.
     max_workspace_bytes : int, optional

@@ -37,9 +37,9 @@ ADVISED: Final = "advised"
 ALL: Final = "all"
 
 _SHARE_OF_MEMORY: Final = 0.25
-"""Of a device's memory that a problem's tensors may take: variants hold copies and scratch memory besides."""
+"""The part of a device's memory for a problem's tensors: variants hold copies and scratch memory besides."""
 _MAX_TRIED: Final = 5
-"""Of a ranking, where the first do not run."""
+"""How far down a ranking it goes where the first do not run."""
 
 _OUTCOMES: Final[dict[type[RunError], Outcome]] = {
     NotSupported: Outcome.NOT_SUPPORTED,
@@ -73,7 +73,7 @@ class Order:
     variant : str
         ``advised``, ``all``, or a variant's id.
     top : int
-        Of what is advised: how many of the ranking's first are measured, the fastest of which answers.
+        Where it is advised: how many of the ranking's first are measured, the fastest of which answers.
     options : BenchOptions
     is_deterministic : bool
     run_id : str

@@ -86,7 +86,7 @@ class Background:
         Parameters
         ----------
         device_id : str, optional
-            Of the device that must run it.
+            The device that must run it.
 
         Raises
         ------

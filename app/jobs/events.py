@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 MAX_STREAMS: Final = 100
 """At once, in one process."""
 MAX_OF_CALLER: Final = 25
-"""Of these, of one token."""
+"""Those of one token among them."""
 LONGEST_S: Final = 3600.0
 """A stream that has lasted so long is ended; whoever still listens comes back with the last event's id."""
 LOOK_EVERY_S: Final = 0.25

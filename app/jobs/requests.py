@@ -26,7 +26,7 @@ from conv_advisor.kernels.stopping import StopRule
 KEY_HEADER: Final = "Idempotency-Key"
 MAX_KEY_LENGTH: Final = 255
 MAX_PROBLEMS: Final = 100_000
-"""Of one job: some forty times all networks in all precisions and layouts, weeks of measuring."""
+"""What one job may ask for: some forty times all networks in all precisions and layouts, weeks of measuring."""
 MAX_MEASURED_LAYERS: Final = 1_000
 _SAMPLES_BUDGET_MS: Final = 10_000.0
 """Device time for the samples of one variant of a long measurement."""

@@ -83,7 +83,7 @@ class Job:
     created_at, started_at, finished_at : datetime
         UTC; None where it has not happened.
     device_id : str or None
-        Of the device that must run it; None: any server does.
+        The device that must run it; None: any server does.
     revision : int
         How often it has changed.
     """
@@ -112,7 +112,7 @@ class Key:
     ----------
     name : str
     sha256 : str
-        Of what was asked for under that name.
+        Digest of what was asked for under that name.
     caller : str
         Whose name it is, by their token; empty where there are no tokens. Another caller's same name is another key.
     """

@@ -23,7 +23,7 @@ class Metrics:
     Parameters
     ----------
     meter : Meter
-        Of its requests.
+        Counts its requests.
     keyring : Keyring or None
     """
 

@@ -25,7 +25,7 @@ def provider(endpoint: str) -> TracerProvider:
     Parameters
     ----------
     endpoint : str
-        Of OTLP over HTTP, without its ``/v1/traces``.
+        The address for OTLP over HTTP, without its ``/v1/traces``.
 
     Raises
     ------

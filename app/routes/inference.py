@@ -33,7 +33,7 @@ from conv_advisor.data.errors import UnknownModel
 
 MODEL: Final = "conv"
 VERSION: Final = "1"
-"""Of the model's tensors and parameters, not of a tree; a path that names none means it."""
+"""The version of the model's tensors and parameters, not of a tree; a path that names none means it."""
 _JSON: Final = "application/json"
 _OCTETS: Final = "application/octet-stream"
 _ANY_SIZES: Final = [-1, -1, -1, -1]

@@ -61,7 +61,7 @@ class Border:
     ----------
     app : ASGI application
     max_body_bytes : int
-        Of any body; JSON is held to `MAX_JSON_BYTES` besides.
+        The longest body of any kind; JSON is held to `MAX_JSON_BYTES` besides.
     templates : Templates
         Name requests in the log.
     hosts : Hosts, optional

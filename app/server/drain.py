@@ -137,9 +137,9 @@ def run(app: FastAPI, **options: Any) -> None:
     Parameters
     ----------
     app : FastAPI
-        Of `app.main.create_app`.
+        As `app.main.create_app` makes it.
     **options
-        Of `uvicorn.Config`.
+        As `uvicorn.Config` takes them.
     """
     grace_s = int(LAST_WORK_S + _LAST_ANSWERS_S)
     config = uvicorn.Config(app, http=Protocol, ws="none", timeout_graceful_shutdown=grace_s, **options)

@@ -13,7 +13,7 @@ MOST_CONNECTIONS: Final = 1024
 _SHARE_OF_DESCRIPTORS: Final = 0.75
 """That connections may take: the database, workers and files need the others."""
 MOST_UNSENT_BYTES: Final = 128 * 2**20
-"""Of answers that were handed over whole and are not read; a tensor is held by its own budget, and sent in pieces."""
+"""Answers handed over whole that nobody has read yet; a tensor is held by its own budget, and sent in pieces."""
 
 
 class Held(Protocol):

@@ -14,7 +14,7 @@ from conv_advisor.app.server.patience import Patience
 from conv_advisor.app.wire.errors import problem_response
 
 MOST_HEAD_BYTES: Final = 64 * 1024
-"""Of a request before its body, and of what is no body within one: lengths of chunks, and trailers."""
+"""The most that a request may have before its body, and within it beside it: lengths of chunks, and trailers."""
 HEAD_S: Final = 10.0
 """For a request's head, from the connection or the last answer on, and again from its first byte."""
 BODY_S: Final = 20.0

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 _ENTRY_BYTES: Final = 300
-"""Of an entry beside its question and its answer: what holds them, and their headers."""
+"""What an entry takes beside its question and its answer: what holds them, and their headers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Answers:
     Parameters
     ----------
     most_bytes : int
-        Of all answers together, with the questions and what holds both.
+        What all answers together may take, with the questions and what holds both.
 
     Attributes
     ----------

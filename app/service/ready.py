@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from typing import Final
 
 LONGEST_S: Final = 1.5
-"""Of all checks together."""
+"""How long all checks together may take."""
 
 Shortcomings = dict[str, str]
 

@@ -53,7 +53,7 @@ class SweepReport:
     n_skipped : int
         Attempts that an earlier part of the run had made already.
     outcomes : dict of Outcome to int
-        Of the rows added.
+        How many of the rows added had each.
     is_complete : bool
         False where the time limit came first.
     elapsed_s : float

@@ -76,7 +76,7 @@ class RunView:
 
     @property
     def percent(self) -> int:
-        """Of the variants."""
+        """The share of the variants that are done."""
         return round(100 * self.done / max(self.total, 1))
 
     @property

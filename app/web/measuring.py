@@ -82,7 +82,7 @@ class Run:
 
     @property
     def best_ms(self) -> float | None:
-        """Of the variants measured so far."""
+        """Time of the fastest variant measured so far."""
         times = [each.time_ms for each in self.measurements if each.outcome is Outcome.MEASURED and each.time_ms]
         return min(times, default=None)
 

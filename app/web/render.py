@@ -61,10 +61,10 @@ def _policy(*, style: str, images: str) -> str:
 
 
 POLICY: Final = _policy(style=f"'sha256-{_STYLE_HASH}'", images="")
-"""Of every page."""
+"""The Content-Security-Policy that every page has."""
 
 DOCS_POLICY: Final = _policy(style="'unsafe-inline'", images=" data:")
-"""Of the API's documentation alone: Swagger UI has drawings in its style sheet, and styles in its elements."""
+"""That of the API's documentation alone: Swagger UI has drawings in its style sheet, and styles in its elements."""
 
 _HEADERS: Final = {
     "content-security-policy": POLICY,

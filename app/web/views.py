@@ -60,9 +60,9 @@ class Bar:
     Parameters
     ----------
     end : float
-        Of the bar.
+        Where the bar ends.
     low, high : float
-        Of the whisker.
+        The ends of the whisker.
     predicted : float or None
         Where the prediction lies beside a measured time, if it is on the scale.
     is_cut : bool
@@ -131,7 +131,7 @@ class DrawnDecision:
     at : float or None
         Where the value lies on a line whose middle is the threshold, in percent; None for names.
     names : tuple of (str, bool, bool)
-        Of a precision or layout: each name, whether it is on the side that is taken, and whether it is the layer's own.
+        For a precision or layout each name, whether it is on the side that is taken, and whether it is the layer's own.
     """
 
     decision: Decision

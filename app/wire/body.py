@@ -28,7 +28,7 @@ MAX_JSON_BYTES: Final = 8 * 2**20
 LONGEST_PAUSE_S: Final = 10.0
 """Between two parts of a body: on the way through a network that loses packets a second or two is usual."""
 LEAST_BYTES_PER_S: Final = 4096
-"""Of a body, but for `LONGEST_PAUSE_S` in all: a client that sends a byte at a time holds its place no longer."""
+"""How fast a body must come, but for `LONGEST_PAUSE_S` in all: a client of a byte at a time loses its place."""
 _OF_SMALL_PAGES: Final = 2 * 2**20
 """Bytes of a body before its pages are huge."""
 
@@ -42,7 +42,7 @@ class Budget:
     ----------
     limit_bytes : int
     longest_bytes : int
-        Of any one request: what the first may still bring is kept for it.
+        The most that any one request may hold: what the first may still bring is kept for it.
     """
 
     def __init__(self, limit_bytes: int, longest_bytes: int) -> None:

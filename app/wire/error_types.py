@@ -26,7 +26,7 @@ class ErrorType:
     title : str
         The same for every error of this kind.
     status : int
-        Of HTTP.
+        The HTTP status.
     meaning : str
         What has happened, and what to do.
     """
@@ -145,8 +145,8 @@ OF_ERROR: Final[dict[type[e.ConvAdvisorError], ErrorType]] = {
     ),
     e.StoreError: ErrorType("store-error", "Store error", 503, "The database cannot be read or written. " + _AGAIN),
 }
-"""Of each class in `data.errors`. A name in a parameter that nothing bears is 404 wherever it stands; 422 is left to
-payloads that cannot be read."""
+"""What each class in `data.errors` is to a client. A name in a parameter that nothing bears is 404 wherever it stands;
+422 is left to payloads that cannot be read."""
 
 OF_STATUS: Final[dict[int, ErrorType]] = {
     kind.status: kind
@@ -197,7 +197,7 @@ OF_STATUS: Final[dict[int, ErrorType]] = {
         ErrorType("service-unavailable", "Service Unavailable", 503, "The service is not ready. " + _AGAIN),
     )
 }
-"""Of requests that HTTP itself refuses, by status."""
+"""What HTTP itself refuses, by status."""
 
 ALL: Final = {kind.name: kind for kind in (*OF_ERROR.values(), *OF_STATUS.values())}
 

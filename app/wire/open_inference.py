@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from conv_advisor.app.wire.parts import Parts
 
 LENGTH_HEADER: Final = "Inference-Header-Content-Length"
-"""Of the JSON, where bytes follow it."""
+"""Tells how long the JSON is, where bytes follow it."""
 
 DATATYPES: Final[dict[str, np.dtype[Any]]] = {
     "FP32": np.dtype(np.float32),
@@ -76,7 +76,7 @@ class Inference:
     tensors : dict of str to array
         Views of the body where they came as bytes.
     parameters : dict
-        Of the request, without those of the protocol.
+        The request's, without those of the protocol.
     is_binary : bool
         Whether y shall go back as bytes.
     """

@@ -12,7 +12,7 @@ Parts = tuple[bytes, memoryview]
 """What stands before a tensor, and its bytes."""
 
 _PIECE_BYTES: Final = 2**18
-"""Of a buffer that are handed over at once: what a client that does not read costs beside the buffer itself."""
+"""How much is handed over at once: what a client that does not read costs beside the buffer itself."""
 
 
 class PartsResponse(Response):

@@ -32,7 +32,7 @@ Whole = BeforeValidator(_whole)
 Size = Annotated[int | None, Whole]
 Name = Annotated[str | None, Field(max_length=200)]
 Id = Annotated[str, Field(max_length=200, pattern=r"^[\w.:-]+$")]
-"""Of a device or a model: it may become part of a path."""
+"""Names a device or a model: it may become part of a path."""
 
 
 class LayerParameters(BaseModel):

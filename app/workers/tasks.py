@@ -125,7 +125,7 @@ def train(store_url: str, home: Path, request: dict[str, Any]) -> Trained:
     ----------
     store_url : str
     home : Path
-        Of the registry of models.
+        Where the registry of models is.
     request : dict
         ``device``: whose measurements; ``force``: replace the champion whatever the scores.
     """

@@ -51,7 +51,7 @@ class Order:
         How many of cuDNN's and of ours are timed again.
     states : tuple of L2State
     rule : StopRule
-        Of all rounds together.
+        Applies to all rounds together.
     excluded : frozenset of str
         Names of candidates, or ids of variants, that brought a worker down.
     choosing : str

@@ -21,7 +21,7 @@ from conv_advisor.data.problem import FIELDS, ConvProblem
 LEAST_GAIN: Final = 0.03
 """A win is faster by more than this share, beyond noise."""
 STANDARD_ERRORS: Final = 2.0
-"""Of the difference of two medians: what is called noise here, as in `models.costs`."""
+"""As many as the difference of two medians must exceed not to be called noise, as in `models.costs`."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Side:
     chosen_ms : float
         Its time on the run that it was chosen on.
     samples_ms : tuple of float
-        Of the run that is reported; at least one.
+        Those of the run that is reported; at least one.
     """
 
     variant: str

@@ -63,7 +63,7 @@ class Score:
     rows : int
         With a time of cuDNN: those that are compared. Where ours has none, it is a loss, and cuDNN the better of both.
     without_ours : int
-        Of these, those with no time of ours.
+        Those among them with no time of ours.
     wins, gain, one_image, one_image_best, one_image_wins
         As in `Target`; not a number where there are no such rows.
     """

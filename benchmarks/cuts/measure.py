@@ -39,7 +39,7 @@ def measure(
     runner : Runner
     problems : iterable of ConvProblem
     names : sequence of str
-        Of the kernels.
+        Which kernels.
     most : int
         Cuts of one kernel at the most, those first that are expected to be fastest.
     ends_at_s : float

@@ -66,7 +66,7 @@ def refit(parts: Sequence[Timed], device: Device) -> dict[str, Any]:
     Parameters
     ----------
     parts : sequence of Timed
-        Of one kernel, and of dtypes that share their constants.
+        Times of one kernel, in dtypes that share their constants.
     device : Device
     """
     from scipy.optimize import least_squares

@@ -39,7 +39,7 @@ class Timed:
         return self.kernel, str(self.problem.dtype), str(self.problem.layout)
 
     def expected_us(self, device: Device) -> np.ndarray:
-        """Of each cut, by the model as it is: the tiles of a menu hold fitted times, which may have been changed."""
+        """Each cut's time by the model as it is: the tiles of a menu hold fitted times, which may have been changed."""
         kernel = KERNELS[self.kernel]
         menu_for = getattr(kernel.constants, "menu_for", None)
         tiles = {name_of(tile): tile for tile in menu_for(self.problem.dtype).tiles} if menu_for else {}

@@ -33,7 +33,7 @@ class Row:
     ----------
     problem : ConvProblem
     kernel : str
-        Of `benchmarks.cuts.kernels.KERNELS`.
+        One of `benchmarks.cuts.kernels.KERNELS`.
     cut : str
         As `benchmarks.cuts.kernels.name_of` names it.
     time_ms : float

@@ -87,7 +87,7 @@ def slowdown_knowing(costs: Costs, parameter: str, *, is_beside_filter: bool = F
     ----------
     costs : Costs
     parameter : str
-        Of `PARAMETERS`.
+        One of `PARAMETERS`.
     is_beside_filter : bool
         Whether there is such a bound, and two such choices, for each filter size.
     """

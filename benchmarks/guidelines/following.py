@@ -100,7 +100,7 @@ def choices_ms(costs: Costs, choose: Choice) -> tuple[np.ndarray, np.ndarray, np
     Returns
     -------
     rows : int64 array of shape (R,)
-        Of ``costs.problems``.
+        Places in ``costs.problems``.
     chosen_ms : float64 array of shape (R,)
         Infinite where the choice does not run.
     timed_ms : float64 array of shape (R,)

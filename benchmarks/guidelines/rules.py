@@ -25,7 +25,7 @@ LEAST_PROBLEMS: Final = 20
 """A rule speaks of at least so many configurations."""
 
 _LEAST_SAVED: Final = 1e-9
-"""Of summed log slowdown: below it two choices differ by rounding."""
+"""Summed log slowdown below which two choices differ by rounding."""
 _HALVES: Final = (DType.FLOAT16, DType.BFLOAT16)
 
 
@@ -41,7 +41,7 @@ class Question:
     subject : str
         What it looks at.
     bound : int
-        Of sizes: yes is at most this; 0 where it is not of a size.
+        Where it looks at a size, yes is at most this; else 0.
     """
 
     yes: str

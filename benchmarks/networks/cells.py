@@ -12,7 +12,7 @@ NETWORKS: Final = (
     *("resnet50", "squeezenet1_1", "vgg19", "googlenet", "densenet121"),
     *("efficientnet_b0", "mobilenet_v3_large", "regnet_x_3_2gf"),
 )
-"""Of torchvision."""
+"""By their names in torchvision."""
 PRECISIONS: Final = ("float32", "float16", "tf32", "bfloat16")
 BATCHES: Final = (1, 32)
 PEERS: Final = ("eager", "benchmark", "compile", "max-autotune")

@@ -36,7 +36,7 @@ def run_cell(cell: Cell, modes: tuple[str, ...], options: dict[str, Any] | None 
     ----------
     cell : Cell
     modes : tuple of str
-        Of PyTorch's; ours is run in any case.
+        Which of PyTorch's are run; ours is in any case.
     options : dict, optional
         For our backend.
     """

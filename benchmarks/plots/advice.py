@@ -24,7 +24,7 @@ NAMES: Final = {
     TUNED: "PyTorch `benchmark=True`",
     SINGLE_BEST: "single best variant",
 }
-"""Of the rules, on the pages."""
+"""What the pages call the rules."""
 OTHERS: Final = ("cudnn.heuristic_v7", "cudnn.graph.heuristic_a", SINGLE_BEST)
 BESIDE: Final = (TREE, *OTHERS)
 """Rules that are compared on the same problems."""

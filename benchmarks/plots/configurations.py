@@ -95,7 +95,7 @@ def _ribbon(panel: Axes, points: Sequence[tuple[np.ndarray, np.ndarray]], colour
 
 
 def _place(place: float, n_layers: int) -> float:
-    """Of a layer, from 0 to 1, in the interval of a batch; between two layers it is halfway."""
+    """Where a layer stands in the interval of its batch, from 0 to 1; between two layers it is halfway."""
     return (place + 0.5) / n_layers
 
 

@@ -32,7 +32,7 @@ from benchmarks.plots.style import STYLE, save
 from conv_advisor.models.costs import Costs
 
 FOLDER: Final = "guidelines"
-"""Of the figures, in that of all figures."""
+"""Where these figures are, within the folder of all figures."""
 FULL: Final = ("float32", "nchw")
 MORE_RULES: Final = 16
 
@@ -59,7 +59,7 @@ def write(book: Book, docs: Path, device_id: str, card: Path) -> None:
         Holds guidelines.md and figures/.
     device_id : str
     card : Path
-        Of the shipped tree, whose held-out scores stand beside our rules; there may be none.
+        The shipped tree's, whose held-out scores stand beside our rules; there may be none.
     """
     folder = docs / "figures" / FOLDER
     folder.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ _OURS_COLOURS: Final = (
     *("#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#882255", "#6a3d9a", "#117733", "#b2182b"),
     *("#1b9e77", "#7570b3", "#a6761d", "#e7298a", "#66a61e", "#8c510a", "#01665e", "#5e3c99", "#c51b7d", "#35978f"),
 )
-"""Of our variants, in the order of the catalogue."""
+"""Colours of our variants, in the order of the catalogue."""
 _CUDNN_GROUPS: Final = {
     "cuDNN, graph engine": "#4d4d4d",
     "cuDNN, GEMM": "#8c8c8c",
@@ -36,7 +36,7 @@ METHOD_COLOURS: Final = {
     "direct": "#a6761d",
     "graph engine": "#4d4d4d",
 }
-"""Of methods, whoever implements them, where a figure is of methods."""
+"""Colours of methods, whoever implements them, where a figure is of methods."""
 
 STYLE: Final[dict[Any, Any]] = {
     "svg.fonttype": "none",

@@ -60,13 +60,13 @@ class Order:
     choices : mapping of rule to tuple of Choice
         What each rule would run, best first: the first that runs counts. Heuristics of cuDNN are asked on the device.
     predicted_ms : float or None
-        Of the first choice of advice.
+        The time predicted of the first choice of advice.
     near_best : tuple of Choice
         Beside all choices, what the oracle is chosen among.
     is_fresh : bool
         Whether every variant is tried, where nobody has measured the layer.
     rule : StopRule
-        Of the pass that is told, all rounds together.
+        Applies to the pass that is told, all rounds together.
     excluded : frozenset of str
         Names of candidates, modes of PyTorch, or ids of variants, that brought a worker down.
     networks, tree : str

@@ -24,7 +24,7 @@ SINGLE_BEST: Final = "single best"
 DEFAULT: Final = peers.DEFAULT
 TUNED: Final = peers.TUNED
 LAYER: Final = "layer"
-"""Of a row that says why nothing of its layer could be measured."""
+"""The rule of a row that says why nothing of its layer could be measured."""
 
 RULES: Final = (
     ADVICE,
@@ -54,7 +54,7 @@ class Row:
     plan : str
         JSON that rebuilds the exact plan; empty where the variant has only one.
     samples_ms : tuple of float
-        Of the pass that is reported; empty where nothing runs.
+        Those of the pass that is reported; empty where nothing runs.
     chosen_ms : float or None
         Median on the pass that the oracle was chosen on.
     predicted_ms : float or None
@@ -68,7 +68,7 @@ class Row:
     failure : str
         Why nothing runs, or what stood in for the first choice: ``outcome: reason``.
     others_ms : dict of str to float
-        Of the oracle alone: the medians on the choosing pass of all that it was chosen among.
+        For the oracle alone: the medians on the choosing pass of all that it was chosen among.
     networks : str
         Names of the networks that have the layer, separated by blanks.
     tree, device, software : str

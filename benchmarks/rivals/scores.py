@@ -115,7 +115,7 @@ def of_column(layers: Iterable[Layer], column: Column) -> list[Layer]:
 
 
 def slowdown(layers: Iterable[Layer], rule: str) -> Slowdown | None:
-    """Of a rule against the oracle, over the layers where both have a time; None where there are none."""
+    """How a rule fares against the oracle, over the layers where both have a time; None where there are none."""
     found = [
         (layer[rule].time_ms / layer[ORACLE].time_ms, layer[rule].problem.key) for layer in layers if rule in layer
     ]
@@ -126,7 +126,7 @@ def slowdown(layers: Iterable[Layer], rule: str) -> Slowdown | None:
 
 
 def speedup(layers: Iterable[Layer], rule: str) -> Speedup | None:
-    """Of advice over another rule; None where no layer has both."""
+    """How much faster advice is than another rule; None where no layer has both."""
     both = [layer for layer in layers if rule in layer and ADVICE in layer]
     found = [(layer[rule].time_ms / layer[ADVICE].time_ms, layer[rule].problem.key) for layer in both]
     if not found:

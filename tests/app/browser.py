@@ -58,9 +58,9 @@ class Visitor:
     ----------
     browser : Browser
     address : str
-        Of the service: whatever is asked of anybody else is a fault.
+        The service's: whatever is asked of anybody else is a fault.
     options
-        Of Playwright's new_context: viewport, color_scheme and so on.
+        As Playwright's new_context takes them: viewport, color_scheme and so on.
     """
 
     def __init__(self, browser: Browser, address: str, **options: Any) -> None:

@@ -92,7 +92,7 @@ def test_a_status_of_a_librarys_own_is_said_as_the_standard_says() -> None:
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    """Of a server that asks for tokens; nothing here shows one."""
+    """Ask a server that wants tokens; nothing here shows one."""
     home = tmp_path_factory.mktemp("home")
     (home / "tokens").touch()
     with serving(home, tokens_file=home / "tokens") as client:

@@ -69,7 +69,7 @@ def _launches_that_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def names_of(problem: ConvProblem = PROBLEM) -> list[str]:
-    """Of all cuts, those first that are expected to be fastest."""
+    """The names of all cuts, those first that are expected to be fastest."""
     kernel = KERNELS[NAME]
     cuts = sorted(kernel.cuts(problem, H200), key=lambda cut: kernel.expected_us(cut, problem, H200))
     return [name_of(cut) for cut in cuts]

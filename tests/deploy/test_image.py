@@ -52,7 +52,7 @@ class Served:
 
     @property
     def pid(self) -> int:
-        """Of its process 1, as this machine counts."""
+        """The id that this machine gives its process 1."""
         (child,) = children(self.process.pid)
         return child
 

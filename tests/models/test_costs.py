@@ -145,7 +145,7 @@ def test_of_variants_that_do_not_apply_none_has_to_be_attempted() -> None:
 def test_a_problem_counts_where_the_variants_that_win_elsewhere_were_tried(
     n_swept: int, tried: str, counts: bool
 ) -> None:
-    """Of seven variants a wins 94 of 100 problems and c the others, so b, and d to g, are not missed."""
+    """Among seven variants a wins 94 of 100 problems and c the others, so b, and d to g, are not missed."""
     swept = [
         attempt(name, 1.0 + place if n % 16 or name != "c" else 0.5, problem=replace(PROBLEM, n=n))
         for n in range(1, n_swept + 1)

@@ -16,7 +16,7 @@ class Stalling:
     Parameters
     ----------
     url : str
-        Of a database, by a folder of Unix sockets or by host and port.
+        Names a database, by a folder of Unix sockets or by host and port.
     """
 
     def __init__(self, url: str) -> None:

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 N_BODIES = count(20_000, 1_000_000)
 N_REQUESTS = count(800, 20_000)
 LONGEST_S = 5.0
-"""Of one body; a valid one takes 50 µs, but a machine may be busy."""
+"""What one body may take; a valid one takes 50 µs, but a machine may be busy."""
 MOST_BYTES = 256 * 2**20
 """That decoding may add to a process, whatever a header says; the bodies are below 200 KB."""
 

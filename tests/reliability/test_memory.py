@@ -24,7 +24,7 @@ MIB = 2**20
 CONVOLUTIONS = count(60, 1000)
 MOST_MORE_BYTES = 64 * MIB
 SIZES = (64, 256, 512, 1024, 1536, 2048)
-"""Of planes of one channel: 16 KiB to 16 MiB of x, and of y as much."""
+"""Edges of planes of one channel: 16 KiB to 16 MiB of x, and of y as much."""
 _OCTETS = "application/octet-stream"
 
 

@@ -55,7 +55,7 @@ class Load:
 
     @property
     def p99_s(self) -> float:
-        """Of refusals."""
+        """How long 99 % of the refusals took at most."""
         return float(np.quantile(self.refused_s, 0.99))
 
 

@@ -36,7 +36,7 @@ _KNOCK_S: Final = 2.0
 """Longest wait for it to take a connection."""
 _CLOSE_TIMEOUT_S: Final = 10.0
 _MAX_TRIES: Final = 2
-"""Of a job whose worker ended before it took it."""
+"""How often a job is handed out whose worker ends before it takes it."""
 _LARGE_BYTES: Final = "1 GiB"
 """Tensors go with their job; Dask warns of jobs of over 10 MB, which are rare in what it is usually for."""
 
@@ -50,7 +50,7 @@ class ClusterEngine:
     device : str
         ``cpu``: workers on CPUs; ``cuda:N``: on GPUs; ``auto``: on GPUs if the first workers
         that are seen have one.
-        Of these, the first that answers decides the device; workers with another get nothing.
+        The first of these that answers decides the device; workers with another get nothing.
     max_queue : int
         Jobs that may wait.
     start_timeout_s : float

@@ -98,7 +98,7 @@ class Lane:
     ----------
     client : Client
     address : str
-        Of the worker. Jobs are pinned to it, so that Dask runs none of them twice.
+        The worker's. Jobs are pinned to it, so that Dask runs none of them twice.
     resource : str
         What the worker has one of, ``GPU`` or ``CPU``.
     desk : Desk

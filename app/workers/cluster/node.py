@@ -118,7 +118,7 @@ def execute(call: bytes, job_id: str, topic: str, deadline_s: float | None) -> E
         A pickled function and its arguments.
     job_id : str
     topic : str
-        Of the events that tell the job's beginning and progress.
+        Under which events tell the job's beginning and progress.
     deadline_s : float or None
         The function runs in the child and is killed after this time; None: it runs here, takes an engine first and what
         reports progress last, and bounds its time itself.
