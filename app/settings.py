@@ -40,6 +40,13 @@ class Settings(BaseSettings):
         "auto",
         description="Device of the worker: cpu, cuda:0, cuda:1 ...; auto: cuda:0 where it can be used, else cpu.",
     )
+    advice_device: str = Field(
+        "",
+        max_length=200,
+        pattern=r"^[A-Za-z0-9_.:-]*$",
+        description="Id of the device that advice is for where a request names none, such as nvidia-h200; empty: the "
+        "worker's GPU, else the one with the most measurements of those that have a tree.",
+    )
     scheduler: str = Field(
         "",
         description="Address of a Dask scheduler, tls://host:port or tcp://host:port: its workers do the work.",

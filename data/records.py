@@ -74,6 +74,12 @@ class Records:
         own = self.store.measured_keys(device_id) if self.store else []
         return sorted({*shipped, *own})
 
+    def n_attempts(self, device_id: str) -> int:
+        """How many attempts were made on a device."""
+        table = self._shipped.table(device_id)
+        own = self.store.n_attempts(device_id) if self.store else 0
+        return own + (table.card.n_attempts if table else 0)
+
     def devices(self) -> dict[str, Device]:
         """Every device that was measured, by id; of one id the fingerprint measured last."""
         known = {device.id: device for device in self._shipped.devices()}

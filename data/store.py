@@ -214,6 +214,11 @@ class Store:
             self._usual_mhz[device_id] = float(max(counts, key=counts.__getitem__))
         return self._usual_mhz[device_id]
 
+    def n_attempts(self, device_id: str) -> int:
+        """How many attempts on a device are here."""
+        wanted = select(func.count()).where(MEASUREMENTS.c.device_id == device_id)
+        return int(self._fetch(wanted)[0][0])
+
     def problem_keys(self) -> set[str]:
         """The keys of all problems that were ever measured, on whatever device."""
         return {row[0] for row in self._fetch(select(PROBLEMS.c.key))}

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from conv_advisor.app.wire.answers.advice import AdviceAnswer
     from conv_advisor.data.problem import DType, Layout
 
-DEVICE: Final = "nvidia-h200"
-"""The device whose measurements ship."""
-
 _SHOWN: Final = 5
 """Variants of the ranking that are printed."""
 
@@ -99,7 +96,7 @@ def advise(
     *,
     dtype: DType | str | None = None,
     layout: Layout | str | None = None,
-    device: str = DEVICE,
+    device: str | None = None,
     max_workspace_bytes: int | None = None,
     deterministic: bool = False,
 ) -> LayerAdvice:
@@ -114,8 +111,9 @@ def advise(
         ``size-batch-filter-filters-depth``, such as ``14-1-3-256-128``; a `ConvProblem` where it is no plain layer.
     dtype, layout : str, optional
         For a layer that is given by name; float32 (no tensor cores) and nchw by default.
-    device : str
-        One that has a tree or measurements.
+    device : str, optional
+        One that has a tree or measurements; by default the one that ``CONV_ADVISOR_ADVICE_DEVICE`` names, else that
+        with the most measurements of those that have a tree.
     max_workspace_bytes : int, optional
         Scratch memory that a variant may use; 1 GiB by default.
     deterministic : bool
@@ -144,9 +142,10 @@ def advise(
     """
     if max_workspace_bytes is not None and (type(max_workspace_bytes) is not int or max_workspace_bytes < 0):
         raise InvalidInput("max_workspace_bytes", max_workspace_bytes, "a number of bytes, from 0, or None")
-    found = _local().advise(
+    local = _local()
+    found = local.advise(
         _problem_of(layer, dtype, layout),
-        device,
+        local.default_device_id if device is None else device,
         max_workspace_bytes=max_workspace_bytes,
         is_deterministic=deterministic,
     )

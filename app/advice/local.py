@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from conv_advisor.app.service.default import DefaultDevice
 from conv_advisor.app.service.known import records_of
 from conv_advisor.app.service.recall import Recall
 from conv_advisor.data.errors import UnknownDevice
@@ -39,6 +40,16 @@ class Local:
     def recall(self) -> Recall:
         """The records, where the store is asked no more often than it changes."""
         return Recall(self.records)
+
+    @cached_property
+    def default_device_id(self) -> str:
+        """The device that advice is for where none is named: as a server without a GPU has it.
+
+        Raises
+        ------
+        UnknownDevice, StoreError
+        """
+        return DefaultDevice(self.settings, self.registry, self.records).id()
 
     def advisor(self, device_id: str) -> Advisor:
         """The advisor of a device, on its active tree; on measurements alone where it has none.

@@ -22,7 +22,9 @@ def advise(
     layer: LayerName,
     dtype: OneDType = DType.FLOAT32,
     layout: OneLayout = Layout.NCHW,
-    device: Annotated[str, typer.Option(help="Device that has a model or measurements.")] = "nvidia-h200",
+    device: Annotated[
+        str, typer.Option(help="Device that has a model or measurements.  [default: that with the most measurements]")
+    ] = "",
     max_workspace_bytes: Annotated[
         int | None, typer.Option(min=0, help="Scratch memory a variant may use.  [default: 1 GiB]")
     ] = None,
@@ -61,6 +63,7 @@ def advise(
         raise InvalidInput("--language", str(language), "nothing without --snippet")
     problem = ConvProblem.parse(layer, dtype=dtype, layout=layout)
     local = Local(load_settings())
+    device = device or local.default_device_id
     limit = local.settings.workspace_limit_bytes if max_workspace_bytes is None else max_workspace_bytes
     limits = Limits(device, limit, deterministic)
     advice = local.advise(problem, device, max_workspace_bytes=limit, is_deterministic=deterministic)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from conv_advisor.app.jobs.background import Background
 from conv_advisor.app.jobs.events import Streams
+from conv_advisor.app.service.default import DefaultDevice
 from conv_advisor.app.service.kept import Answers, Parts
 from conv_advisor.app.service.neighbours import Neighbourhoods
 from conv_advisor.app.service.ready import Readiness
@@ -48,8 +49,6 @@ _ANSWERS_BYTES: Final = 32 * 2**20
 """Some 4,000 answers with their whole rankings."""
 KEPT_PARTS: Final = 100_000
 """Answers of lists, some 300 bytes each with their keys."""
-_LOOK_AGAIN_S: Final = 0.1
-"""How old the list of devices that have a tree may be."""
 PROMOTED_S: Final = 0.002
 """For how long an answer that is kept may be given after another process has put another tree in charge: looking takes
 longer than giving ten such answers."""
@@ -112,7 +111,6 @@ class Service:
         self.parts = Parts(KEPT_PARTS)
         self.streams = Streams()
         self._seen: dict[str | None, _Seen] = {}
-        self._modelled: tuple[float, list[str]] = (0.0, [])
         self._open = open_engine
         self._timings = timings
         self._advisors: dict[str, Advisor] = {}
@@ -135,6 +133,7 @@ class Service:
         self.store = Store(self.settings.store_url, shipped=shipped)
         self.records = Records(self.store, shipped)
         self.recall = Recall(self.records)
+        self.default = DefaultDevice(self.settings, self.registry, self.records)
         self.neighbours = Neighbourhoods(self.records)
         self.trainer = Engine(
             NO_DEVICE, max_queue=self.settings.max_queue, start_timeout_s=self.settings.start_timeout_s
@@ -238,23 +237,13 @@ class Service:
         return known[device_id]
 
     def default_device_id(self) -> str:
-        """The worker's device if it is a GPU, else the first GPU that has a model, else whatever there is.
+        """The device that advice is for where none is named; see `DefaultDevice`.
 
         Raises
         ------
-        UnknownDevice
+        UnknownDevice, StoreError
         """
-        if self.device is not None and self.device.kind == "cuda":
-            return self.device.id
-        looked_at, modelled = self._modelled
-        if time.monotonic() >= looked_at + _LOOK_AGAIN_S or not modelled:
-            modelled = sorted(self.registry.devices(), key=lambda device_id: device_id == "cpu")
-            self._modelled = (time.monotonic(), modelled)
-        if modelled:
-            return modelled[0]
-        if self.device is None:
-            raise UnknownDevice("", [])
-        return self.device.id
+        return self.default.id(self.device)
 
     def advisor(self, device_id: str) -> Advisor:
         """The advisor of a device, on its active model; on measurements alone where it has none.

@@ -122,7 +122,8 @@ class AdviceParameters(LayerParameters):
     """What advice depends on beside the layer."""
 
     device: Annotated[
-        Id | None, Field(description="Device id; default: the worker's GPU, else the one the project ships.")
+        Id | None,
+        Field(description="Device id; default: as configured, else the worker's GPU, else the one measured most."),
     ] = None
     max_workspace_bytes: Annotated[
         int | None,
