@@ -169,10 +169,11 @@ def test_advice_shows_the_ranking_the_decisions_and_what_is_out(client: Client) 
     assert f"{LAYER}: {FAST}" in found.text
 
 
-def test_measured_stands_beside_predicted(client: Client) -> None:
+def test_measured_stands_beside_predicted(tmp_path: Path) -> None:
     layer = "8-2-3-6-4"
-    assert client.post("/v1/convolutions", json={"layer": layer, "variant": SLOW}).status_code == 200
-    found = shown(client.get("/", params={"layer": layer, "device": "fake-gpu"}))
+    with serving(tmp_path) as own:
+        assert own.post("/v1/convolutions", json={"layer": layer, "variant": SLOW}).status_code == 200
+        found = shown(own.get("/", params={"layer": layer, "device": "fake-gpu"}))
     row = found.text[found.text.index(f"{SLOW} ") :]
     assert "predicted" in row
     assert "error 1.0e-07 measured" in row

@@ -48,7 +48,9 @@ def best(client: Client) -> str:
 
 
 def test_models_are_listed_with_their_cards(client: Client) -> None:
-    (model,) = (each for each in client.get("/v1/models").json()["models"] if each["device"] == "fake-gpu")
+    active = client.app.state.service.registry.active("fake-gpu").id
+    (model,) = (each for each in client.get("/v1/models").json()["models"] if each["id"] == active)
+    assert model["device"] == "fake-gpu"
     assert model["is_active"]
     assert not model["is_shipped"]
     assert model["problem"] is None
