@@ -14,6 +14,7 @@ PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check
 	$(PYTHON) -m venv .venv
 	$(PIP) --require-hashes --no-deps -r constraints/serve.txt
 	$(PIP) --no-deps --no-build-isolation -e .
+	.venv/bin/python -m compileall -q app data kernels models src  # as pip does where it copies
 	touch $@
 
 .venv/.dev: .venv/.base constraints/dev.txt
@@ -24,7 +25,7 @@ serve: .venv/.base
 	.venv/bin/conv-advisor serve --host $(HOST) --port $(PORT)
 
 # Bytecode is kept whatever the environment says: half of a start is compiling it again.
-test test-all: export PYTHONDONTWRITEBYTECODE =
+serve test test-all: export PYTHONDONTWRITEBYTECODE =
 
 # What every change should pass, in a few minutes, and what it must before it lands.
 test: .venv/.dev

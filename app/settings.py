@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from platformdirs import user_data_path
-from pydantic import AliasChoices, Field, ValidationError, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from conv_advisor.app.hosts import ANY, LOOPBACK, is_loopback
 from conv_advisor.data.errors import InvalidInput
@@ -22,10 +22,14 @@ _RATE_PER_S: Final = 100.0
 """The rate of one caller beyond loopback: a page with its parts is ten requests, a scrape of Prometheus one in 15 s."""
 
 
-class Settings(BaseSettings):
+_OF_OTHERS: Final = {"OTEL_EXPORTER_OTLP_ENDPOINT": "otlp_endpoint"}
+"""Variables that others named, and the settings that they say where ours do not."""
+
+
+class Settings(BaseModel):
     """Every setting; a variable's name is ``CONV_ADVISOR_`` and the field's name in capitals."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     home: Path = Field(
         default_factory=lambda: user_data_path("conv-advisor", appauthor=False),
@@ -83,7 +87,6 @@ class Settings(BaseSettings):
     metrics: bool = Field(True, description="Count requests, and answer GET /metrics.")
     otlp_endpoint: str = Field(
         "",
-        validation_alias=AliasChoices(f"{PREFIX}OTLP_ENDPOINT", "otlp_endpoint", "OTEL_EXPORTER_OTLP_ENDPOINT"),
         description="Collector of traces by OTLP over HTTP, such as http://127.0.0.1:4318; empty: no traces.",
     )
     port: int = Field(8000, ge=0, le=65535, description="Port the service listens on; 0: any free one.")
@@ -171,16 +174,44 @@ def load_settings(**overrides: Any) -> Settings:
     InvalidInput
         Naming the variable, its value and what is allowed.
     """
-    known = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields}
-    for name in os.environ:
-        if name.upper().startswith(PREFIX) and name.upper() not in known:
-            # Never what it says: it may be a password, its name misspelt.
-            raise InvalidInput(name, "set", f"one of the settings {', '.join(sorted(known))}")
+    values: dict[str, Any] = {}
+    named_by: dict[str, str] = {}
+    for field, name, value in (*_from_secrets(), *_from_environment()):
+        values[field], named_by[field] = value, name
+    given = {field: value for field, value in overrides.items() if value is not None}
     try:
-        given = {name: value for name, value in overrides.items() if value is not None}
-        return Settings(**given | {"_secrets_dir": SECRETS if SECRETS.is_dir() else None})
+        return Settings(**values | given)
     except ValidationError as error:
         first = error.errors()[0]
         field = str(first["loc"][0])
-        named = field if overrides.get(field) is not None or field.isupper() else f"{PREFIX}{field.upper()}"
-        raise InvalidInput(named, first["input"], first["msg"].removeprefix("Value error, ")) from None
+        name = field if field in given else named_by.get(field, field)
+        raise InvalidInput(name, first["input"], first["msg"].removeprefix("Value error, ")) from None
+
+
+def _from_environment() -> Iterator[tuple[str, str, str]]:
+    """Field, variable and value of every setting in the environment; what counts comes last.
+
+    Raises
+    ------
+    InvalidInput
+        A variable is named like a setting, and is none.
+    """
+    ours = _variables()
+    for name in os.environ:
+        if name.upper().startswith(PREFIX) and name.upper() not in ours:
+            # Never what it says: it may be a password, its name misspelt.
+            raise InvalidInput(name, "set", f"one of the settings {', '.join(sorted(ours))}")
+    for known in (_OF_OTHERS, ours):
+        yield from ((known[name.upper()], name, value) for name, value in os.environ.items() if name.upper() in known)
+
+
+def _from_secrets() -> Iterator[tuple[str, str, str]]:
+    """The same of every file in `SECRETS` that is named like a variable."""
+    files = {file.name.upper(): file for file in SECRETS.iterdir() if file.is_file()} if SECRETS.is_dir() else {}
+    for known in (_OF_OTHERS, _variables()):
+        yield from ((known[name], name, files[name].read_text().strip()) for name in known if name in files)
+
+
+def _variables() -> dict[str, str]:
+    """The fields of the settings by their variables."""
+    return {f"{PREFIX}{field.upper()}": field for field in Settings.model_fields}

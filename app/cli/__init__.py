@@ -16,6 +16,7 @@ cli = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help: rich's takes half as long again as the rest of it
 )
 _COMMANDS: tuple[Callable[..., None], ...] = (
     *(ask.advise, measure.convolve, measure.sweep, learn.train, learn.evaluate, upgrade.compare),

@@ -85,3 +85,34 @@ def test_a_file_of_the_secrets_is_read_like_a_variable_and_after_it(
     monkeypatch.setattr(settings, "SECRETS", tmp_path / "nowhere")
     monkeypatch.delenv(f"{PREFIX}DATABASE_URL")
     assert load_settings().database_url == ""
+
+
+@pytest.mark.parametrize("name", ["conv_advisor_port", "Conv_Advisor_Port"])
+def test_capitals_of_a_variable_do_not_matter(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "9000")
+    assert load_settings().port == 9000
+    monkeypatch.setenv(name, "none")
+    with pytest.raises(InvalidInput, match=f"^{name} is 'none'; allowed: "):
+        load_settings()
+
+
+def test_a_variable_that_others_named_counts_less_than_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(settings, "SECRETS", tmp_path)
+    (tmp_path / "OTEL_EXPORTER_OTLP_ENDPOINT").write_text("http://theirs-in-a-file:4318\n")
+    assert load_settings().otlp_endpoint == "http://theirs-in-a-file:4318"
+    (tmp_path / f"{PREFIX}OTLP_ENDPOINT").write_text("http://ours-in-a-file:4318\n")
+    assert load_settings().otlp_endpoint == "http://ours-in-a-file:4318"
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "theirs")
+    with pytest.raises(InvalidInput, match=r"^OTEL_EXPORTER_OTLP_ENDPOINT is 'theirs'; allowed: an address"):
+        load_settings()
+
+
+def test_the_environment_alone_is_read_by_load_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(f"{PREFIX}PORT", "9000")
+    assert settings.Settings().port == 8000
+
+
+@pytest.mark.parametrize(("word", "meant"), [("1", True), ("yes", True), ("off", False), ("FALSE", False)])
+def test_a_switch_takes_the_usual_words(monkeypatch: pytest.MonkeyPatch, word: str, meant: bool) -> None:
+    monkeypatch.setenv(f"{PREFIX}METRICS", word)
+    assert load_settings().metrics is meant
