@@ -67,6 +67,22 @@ class Records:
                 attempts[key] = [*attempts.get(key, ()), *own]
         return {key: summarise(rows) for key, rows in attempts.items()}
 
+    def picked(self, problem: ConvProblem, device_id: str, *, stored: Collection[str] | None = None) -> dict[str, str]:
+        """What other rules chose for a problem on a device: the variant by the rule's name; the last of each counts.
+
+        Parameters
+        ----------
+        problem : ConvProblem
+        device_id : str
+        stored : collection of str, optional
+            As in `summaries`.
+        """
+        table = self._shipped.table(device_id)
+        found = table.picked(problem.key) if table else {}
+        if self.store is not None and (stored is None or problem.key in stored):
+            found |= self.store.picked(problem.key, device_id)
+        return found
+
     def measured_keys(self, device_id: str) -> list[str]:
         """The keys of the problems on which some variant was timed in full on a device, in rising order."""
         table = self._shipped.table(device_id)

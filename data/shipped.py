@@ -154,6 +154,19 @@ class ShippedTable:
             raise StoreError(f"{self.path}: picks: {error}") from error
         return picks
 
+    def picked(self, key: str) -> dict[str, str]:
+        """What other rules chose for one problem: the variant by the rule's name; of several by one rule the last."""
+        place = self.place.get(key)
+        if place is None:
+            return {}
+        problems, rows = self._picks_by_problem
+        first, last = np.searchsorted(problems, (place, place + 1)).tolist()
+        _, sources, variants, _, _ = self.picks[:, rows[first:last]].tolist()
+        card = self.card
+        return {
+            card.pick_sources[source]: card.variants[variant] for source, variant in zip(sources, variants, strict=True)
+        }
+
     def problems(self) -> list[ConvProblem]:
         """Every problem, in the order of the keys."""
         return list(map(problem_of, self.keys))
@@ -180,6 +193,12 @@ class ShippedTable:
         """The words of a reason, with its numbers in the gaps."""
         head, *tail = self._words[reason]
         return head + "".join(map("".join, zip(numbers.split(" "), tail, strict=True))) if tail else head
+
+    @cached_property
+    def _picks_by_problem(self) -> tuple[np.ndarray, np.ndarray]:
+        """The problems of the picks in rising order, and the place of each pick."""
+        rows = np.argsort(self.picks[0], kind="stable")
+        return self.picks[0][rows], rows
 
     def _attempts(self, rows: Block) -> list[Attempt]:
         card, plans = self.card, self.plans

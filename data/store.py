@@ -189,6 +189,15 @@ class Store:
                 attempts.setdefault(key, []).append(Attempt._make(values))
         return attempts
 
+    def picked(self, key: str, device_id: str) -> dict[str, str]:
+        """What other rules chose for the problem of this key: the variant by the rule's name; the last counts."""
+        wanted = (
+            select(PICKS.c.source, PICKS.c.variant)
+            .where(PICKS.c.device_id == device_id, PICKS.c.problem_key == key)
+            .order_by(PICKS.c.id)
+        )
+        return {row[0]: row[1] for row in self._fetch(wanted)}
+
     def version(self, device_id: str) -> int:
         """A number that grows with every addition of measurements of this device, whichever process adds them."""
         rows = self._fetch(select(VERSIONS.c.version).where(VERSIONS.c.device_id == device_id))

@@ -15,6 +15,7 @@ from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.catalog import VARIANTS
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Variant
 from conv_advisor.models.accuracy import error_of, laws_of
+from conv_advisor.models.baselines import Baselines, Rivals
 from conv_advisor.models.candidates import (
     Candidate,
     Choice,
@@ -25,6 +26,7 @@ from conv_advisor.models.candidates import (
     scale,
 )
 from conv_advisor.models.features import describe
+from conv_advisor.models.habits import habits_of
 from conv_advisor.models.leaf import Leaf, Row, is_expected, least_ms, try_of
 from conv_advisor.models.rules import Rules
 from conv_advisor.models.ties import levels
@@ -63,6 +65,8 @@ class Advice:
     path : tuple of Step
         The comparisons that led to the predictions.
     trust : Trust
+    baselines : Baselines
+        What others would run, and how much faster the best is.
     """
 
     problem: ConvProblem
@@ -72,6 +76,7 @@ class Advice:
     excluded: tuple[Exclusion, ...]
     path: tuple[Step, ...]
     trust: Trust
+    baselines: Baselines
 
     @property
     def best(self) -> Choice:
@@ -112,6 +117,7 @@ class Advisor:
         self.device = found
         self._pool = {variant.id: variant for variant in variants.values() if variant.backend.device_kind == found.kind}
         self._rules = Rules(tuple(self._pool.values()), found)
+        self._rivals = Rivals(found, habits_of(found.id))
         self._tries = {name: each for name, variant in self._pool.items() if (each := try_of(variant, found))}
         self._column = {name: column for column, name in enumerate(model.variants)} if model else {}
         self._rows: dict[int, Row] = {}
@@ -125,6 +131,7 @@ class Advisor:
         max_workspace_bytes: int = DEFAULT_WORKSPACE_LIMIT_BYTES,
         is_deterministic: bool = False,
         measured: Mapping[str, Summary] | None = None,
+        picked: Mapping[str, str] | None = None,
     ) -> Advice:
         """Rank every variant that applies within the limits.
 
@@ -138,6 +145,8 @@ class Advisor:
             What is known of this problem on this device. A measured time stands in for the predicted one, a measured
             refusal excludes. The measured times also scale the predicted ones, and a prediction that is ahead of the
             best measured time by less than its own uncertainty is put level with it.
+        picked : mapping of heuristic to variant
+            What cuDNN's heuristics chose for this problem on this device, where they were asked.
 
         Raises
         ------
@@ -171,6 +180,7 @@ class Advisor:
             excluded=tuple(excluded),
             path=tuple(path(self.model, values)) if self.model else (),
             trust=trust_in(self.model, problem, ranked),
+            baselines=self._rivals.beside(problem, ranked, excluded, values, picked or {}),
         )
 
     def doubts(self, problem: ConvProblem, measured: Mapping[str, Summary] | None = None) -> dict[str, str]:

@@ -47,7 +47,7 @@ def advise_one(service: Service, problem: ConvProblem, limits: Limits, advisor: 
     NoAdvice, UnknownDevice, ModelRejected, StoreError
     """
     advisor = advisor or service.advisor(limits.device_id)
-    return _advise(advisor, problem, limits, service.recall.summaries([problem], limits.device_id))
+    return _advise(service, advisor, problem, limits, service.recall.summaries([problem], limits.device_id))
 
 
 def advise_alone(service: Service, problem: ConvProblem, limits: Limits, advisor: Advisor) -> BestAlone:
@@ -68,7 +68,7 @@ def advise_alone(service: Service, problem: ConvProblem, limits: Limits, advisor
     model_id = advisor.model.id if advisor.model else None
     if predicted is not None:
         return BestAlone(problem.short, *predicted, Source.PREDICTED, model_id, limits.device_id)
-    best = _advise(advisor, problem, limits, measured).best
+    best = _advise(service, advisor, problem, limits, measured).best
     return BestAlone(problem.short, best.variant, best.time_ms, best.source, model_id, limits.device_id)
 
 
@@ -97,7 +97,7 @@ def advise(
     measured = service.recall.summaries(problems, limits.device_id)
     for problem in problems:
         try:
-            yield _advise(advisor, problem, limits, measured)
+            yield _advise(service, advisor, problem, limits, measured)
         except ConvAdvisorError as error:
             yield error
 
@@ -133,18 +133,23 @@ def advise_best(
             yield Best(problem.short, *found, Source.PREDICTED)
             continue
         try:
-            best = _advise(advisor, problem, limits, measured).best
+            best = _advise(service, advisor, problem, limits, measured).best
             yield Best(problem.short, best.variant, best.time_ms, best.source)
         except ConvAdvisorError as error:
             yield error
 
 
 def _advise(
-    advisor: Advisor, problem: ConvProblem, limits: Limits, measured: Mapping[str, Mapping[str, Summary]]
+    service: Service,
+    advisor: Advisor,
+    problem: ConvProblem,
+    limits: Limits,
+    measured: Mapping[str, Mapping[str, Summary]],
 ) -> Advice:
     return advisor.advise(
         problem,
         max_workspace_bytes=limits.max_workspace_bytes,
         is_deterministic=limits.is_deterministic,
         measured=measured.get(problem.key),
+        picked=service.recall.picked(problem, limits.device_id),
     )

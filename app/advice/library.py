@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import fields
 from functools import cache
 from html import escape
 from typing import TYPE_CHECKING, Final
@@ -149,9 +150,7 @@ def advise(
         max_workspace_bytes=max_workspace_bytes,
         is_deterministic=deterministic,
     )
-    return LayerAdvice(
-        found.problem, found.device_id, found.model_id, found.ranking, found.excluded, found.path, found.trust
-    )
+    return LayerAdvice(**{field.name: getattr(found, field.name) for field in fields(found)})
 
 
 @cache

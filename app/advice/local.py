@@ -101,4 +101,5 @@ class Local:
             max_workspace_bytes=limit,
             is_deterministic=is_deterministic,
             measured=measured.get(problem.key),
+            picked=self.recall.picked(problem, device_id),
         )

@@ -68,6 +68,10 @@ class Recall:
         """What `Records.summaries` gives."""
         return self._records.summaries(problems, device_id, stored=self._known(device_id))
 
+    def picked(self, problem: ConvProblem, device_id: str) -> dict[str, str]:
+        """What `Records.picked` gives."""
+        return self._records.picked(problem, device_id, stored=self._known(device_id))
+
     def _known(self, device_id: str) -> set[str] | None:
         """The keys of all problems that were ever measured here; None where that would have to be asked too often."""
         if self._store is None:

@@ -210,7 +210,10 @@ def advice_view(service: Service, form: LayerForm) -> AdviceView:
     limit = asked.max_workspace_bytes
     limit = service.settings.workspace_limit_bytes if limit is None else limit
     known = service.records.summaries([problem], advisor.device.id).get(problem.key, {})
-    advice = advisor.advise(problem, max_workspace_bytes=limit, is_deterministic=asked.deterministic, measured=known)
+    picked = service.recall.picked(problem, advisor.device.id)
+    advice = advisor.advise(
+        problem, max_workspace_bytes=limit, is_deterministic=asked.deterministic, measured=known, picked=picked
+    )
     scale = Scale(advice.best.time_ms, _factor(advice.ranking))
     rows = _rows(advice, known, _predictions(advisor, problem, limit), scale, laws_of(advisor.model))
     seconds = advice.best.time_ms / 1e3

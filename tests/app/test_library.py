@@ -121,7 +121,9 @@ def test_a_notebook_shows_all_of_it_and_nothing_of_it_is_markup(server: Client) 
     advice = conv_advisor.advise(LAYER, device=GPU.id)
     shown = advice._repr_html_()
     assert all(choice.variant in shown for choice in (*advice.ranking, *advice.excluded))
-    loud = library.LayerAdvice(advice.problem, "<b>", None, advice.ranking, advice.excluded, (), advice.trust)
+    loud = library.LayerAdvice(
+        advice.problem, "<b>", None, advice.ranking, advice.excluded, (), advice.trust, advice.baselines
+    )
     assert "<b>" not in loud._repr_html_()
 
 

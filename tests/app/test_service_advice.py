@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from conv_advisor.data.measurement import Measurement, Outcome
+from conv_advisor.data.measurement import Measurement, Outcome, Pick
 from conv_advisor.data.problem import FIELDS, ConvProblem
 from tests.app.serving import FAST, GPU, LAYER, LEAN, SLOW, SMALL, TIMES_MS, Client, is_problem, serving
 
@@ -71,6 +71,29 @@ def test_a_measured_time_counts_instead_of_a_predicted_one(client: Client) -> No
     assert (found[FAST]["source"], found[FAST]["time_ms"]) == ("measured", pytest.approx(0.09))
     assert found[LEAN]["slowdown"] < found[FAST]["slowdown"]
     assert found[SLOW]["source"] == "predicted"
+
+
+def test_every_answer_says_what_others_would_run(client: Client) -> None:
+    layer = "13-2-3-6-4"
+    known = advice(client, f"layer={layer}&device=fake-gpu")["baselines"]
+    assert (known["cudnn_best"]["variant"], known["cudnn_best"]["source"]) == (FAST, "predicted")
+    assert known["cudnn_best"]["speedup"] == 1
+    assert known["cudnn_heuristic"]["time_ms"] is known["pytorch_default"]["time_ms"] is None
+    assert "not asked" in known["cudnn_heuristic"]["basis"]
+    problem = ConvProblem.parse(layer)
+    measured = [
+        Measurement(problem, name, GPU, Outcome.MEASURED, "", (ms, ms, ms), 0, 1e-7)
+        for name, ms in ((FAST, 0.04), (LEAN, 0.02))
+    ]
+    store = client.app.state.service.store
+    store.append(measured, [Pick(problem, GPU, "cudnn.graph.heuristic_a", FAST)])
+    asked = advice(client, f"layer={layer}&device=fake-gpu")
+    heuristic = asked["baselines"]["cudnn_heuristic"]
+    assert asked["variant"] == LEAN
+    assert (heuristic["variant"], heuristic["source"], heuristic["speedup"]) == (FAST, "measured", pytest.approx(2))
+    body = {"layers": [layer], "device": "fake-gpu", "ranking": True}
+    (listed,) = client.post("/v1/advice", json=body).json()["advice"]
+    assert listed["baselines"] == asked["baselines"]
 
 
 def test_what_does_not_apply_is_excluded_with_its_reason(client: Client) -> None:

@@ -95,6 +95,17 @@ def test_a_file_is_added_once_and_picks_beside_it(tmp_path: Path) -> None:
     assert table.usual_clock_mhz == MEASURED.clock_end_mhz
 
 
+def test_what_other_rules_chose_for_a_problem_comes_out_by_rule_and_the_last_counts(tmp_path: Path) -> None:
+    heuristic = PICKS[-1]
+    later = replace(heuristic, variant="cudnn.graph.eng5")
+    parquet.write(parquet.picks_to_table([heuristic, *PICKS, later]), tmp_path / "some-picks.parquet")
+    contents = packing.added(packing.empty(), tmp_path / "some-picks.parquet", H200.id)
+    table = ShippedTable(packed(tmp_path, ROWS, onto=contents))
+    assert table.picked(STRIDED.key) == {heuristic.source: later.variant}
+    assert table.picked(LAYER.key) == {PICKS[0].source: PICKS[0].variant}
+    assert table.picked(replace(LAYER, n=2).key) == table.picked("no such problem") == {}
+
+
 def test_an_attempt_that_was_repeated_has_one_summary(tmp_path: Path) -> None:
     known = summarise(ShippedTable(packed(tmp_path, ROWS)).attempts(LAYER.key))
     assert known[MEASURED.variant].n_samples == 5

@@ -20,13 +20,17 @@ from sqlalchemy.exc import IntegrityError, StatementError
 from conv_advisor.data import networks, parquet
 from conv_advisor.data.database import bulk_insert
 from conv_advisor.data.errors import StoreError, UnknownDevice
-from conv_advisor.data.measurement import L2State, Measurement, Outcome
+from conv_advisor.data.measurement import L2State, Measurement, Outcome, Pick
 from conv_advisor.data.problem import DType, Layout
+from conv_advisor.data.records import Records
+from conv_advisor.data.shipped import SUFFIX, TIMINGS, ShippedTable, problem_of
 from conv_advisor.data.store import Store
 from conv_advisor.data.tables import DEVICES, METADATA, PICKS, PROBLEMS
 from conv_advisor.data.tables import MEASUREMENTS as ROWS
 from tests.data.stored import BARE, CPU, H200, LAYER, MEASURED, MEASUREMENTS, NOON, STRIDED
 from tests.data.stored import PICKS as SOME_PICKS
+
+KNOWN = ShippedTable(TIMINGS / f"nvidia-h200{SUFFIX}")
 
 
 @pytest.fixture
@@ -68,6 +72,19 @@ def test_picks_survive_store_file_and_another_store(store: Store, tmp_path: Path
         assert parquet.table_to_picks(other.picks_table("nvidia-h200")) == SOME_PICKS
         assert parquet.table_to_picks(other.picks_table("nvidia-h200", run_id="sweep-1")) == SOME_PICKS[:1]
         assert other.picks_table("cpu").num_rows == 0
+
+
+def test_what_a_rule_chose_last_for_a_problem_counts_before_what_ships(store: Store) -> None:
+    problem, device = problem_of(KNOWN.keys[int(KNOWN.picks[0, 0])]), KNOWN.device
+    shipped = Records().picked(problem, device.id)
+    assert len(shipped) > 1
+    source = next(iter(shipped))
+    store.append([], [Pick(problem, device, source, variant) for variant in ("cudnn.fft", "cudnn.gemm")])
+    assert store.picked(problem.key, device.id) == {source: "cudnn.gemm"}
+    assert store.picked(problem.key, "cpu") == {}
+    records = Records(store)
+    assert records.picked(problem, device.id) == shipped | {source: "cudnn.gemm"}
+    assert records.picked(problem, device.id, stored=set()) == shipped
 
 
 def test_measurements_survive_reopening(database_url: str) -> None:

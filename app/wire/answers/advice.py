@@ -70,12 +70,40 @@ class TrustAnswer(TypedDict):
     limit: float | None
 
 
+class BaselineAnswer(TypedDict):
+    """What somebody else would run, and how many times as long it takes as the advised variant.
+
+    source says whether the time is measured, of what is known to run on this very layer, or predicted; basis says how
+    that is known, or why it is not: all else is null then. PyTorch, where it was timed, does not say which variant it
+    runs.
+    """
+
+    variant: str | None
+    time_ms: float | None
+    source: str | None
+    speedup: float | None
+    basis: str
+
+
+class BaselinesAnswer(TypedDict):
+    """What the advised variant is up against.
+
+    cudnn_best is the fastest of cuDNN's variants within the limits, cudnn_heuristic what its heuristic A puts first,
+    pytorch_default what torch's conv2d runs without cudnn.benchmark.
+    """
+
+    cudnn_best: BaselineAnswer
+    cudnn_heuristic: BaselineAnswer
+    pytorch_default: BaselineAnswer
+
+
 class AdviceAnswer(TypedDict):
     """The best variant, the whole ranking, and why the others are out; model is null where only measurements spoke."""
 
     variant: str
     time_ms: float
     source: str
+    baselines: BaselinesAnswer
     ranking: list[ChoiceAnswer]
     excluded: list[ExclusionAnswer]
     path: list[StepAnswer]
@@ -120,6 +148,7 @@ def _advice(advice: Advice) -> dict[str, Any]:
         "variant": best.variant,
         "time_ms": best.time_ms,
         "source": best.source,
+        "baselines": advice.baselines,
         "ranking": advice.ranking,
         "excluded": advice.excluded,
         "path": advice.path,

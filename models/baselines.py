@@ -1,0 +1,183 @@
+"""What the advised variant is up against: cuDNN's best, cuDNN's own heuristic, and PyTorch's default."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from conv_advisor.data.problem import ConvProblem, Layout
+from conv_advisor.models.candidates import Choice, Source
+from conv_advisor.models.habits import HEURISTIC, Habits
+
+if TYPE_CHECKING:
+    from conv_advisor.data.measurement import Device
+    from conv_advisor.models.advisor import Exclusion
+
+CUDNN: Final = "cudnn."
+"""How the ids of cuDNN's variants begin."""
+
+_FAR_BEHIND: Final = "after its first launch it was too far behind to be timed"
+
+
+class Baseline(msgspec.Struct, frozen=True, gc=False):
+    """What somebody else would run, and how much faster the advised variant is.
+
+    Attributes
+    ----------
+    variant : str or None
+        None where it is unknown, and of PyTorch where it was timed: it does not say what it runs.
+    time_ms : float or None
+        None where it is unknown; the rest is too, then.
+    source : Source or None
+        Measured: of what is known to run on this very layer. Predicted: the choice, its time, or both.
+    speedup : float or None
+        Its time against that of the advised variant; below 1 where it is faster than that.
+    basis : str
+        How this is known, or why it is not.
+    """
+
+    variant: str | None
+    time_ms: float | None
+    source: Source | None
+    speedup: float | None
+    basis: str
+
+
+class Baselines(msgspec.Struct, frozen=True, gc=False):
+    """The three that every advice is held against.
+
+    Attributes
+    ----------
+    cudnn_best : Baseline
+        The fastest of cuDNN's variants within the limits: its eight algorithms, and each engine of its graph API by the
+        first plan that its heuristics offer.
+    cudnn_heuristic : Baseline
+        The first choice of the graph API's heuristic A.
+    pytorch_default : Baseline
+        ``torch.nn.functional.conv2d`` as it comes, without ``cudnn.benchmark``.
+    """
+
+    cudnn_best: Baseline
+    cudnn_heuristic: Baseline
+    pytorch_default: Baseline
+
+
+class Rivals:
+    """Holds advice on one device against what others run there.
+
+    Parameters
+    ----------
+    device : Device
+    habits : Habits or None
+        None where nobody looked at what others run on the device.
+    """
+
+    def __init__(self, device: Device, habits: Habits | None) -> None:
+        self._habits = habits
+        self._none = None if device.kind == "cuda" else _unknown(f"it does not run on {device.id}, which is no GPU")
+        self._asked = f"cuDNN was asked for its {HEURISTIC.removeprefix(CUDNN)} on this layer"
+        if habits:
+            self._learned = (
+                f"learned from what the heuristic chose on {habits.n_asked:,} problems: on layers held out it is right "
+                f"in {habits.share_right:.0%}, and within 5% of the time in {habits.share_near:.0%}"
+            )
+            self._timed = f"timed in another run, by {habits.software.partition(';')[0]}"
+            self._followed = (
+                "it runs what cuDNN's heuristic chooses: where both were timed they took the same within 5% "
+                f"in {habits.share_beside:.0%} of {habits.n_beside:,} problems; "
+            )
+
+    def beside(
+        self,
+        problem: ConvProblem,
+        ranking: Sequence[Choice],
+        excluded: Iterable[Exclusion],
+        values: Sequence[float],
+        picked: Mapping[str, str],
+    ) -> Baselines:
+        """What others would run on a problem.
+
+        Parameters
+        ----------
+        problem : ConvProblem
+        ranking : sequence of Choice
+            The advised variant first.
+        excluded : iterable of Exclusion
+            Why the others are out.
+        values : sequence of float
+            Of `models.features.FEATURES`.
+        picked : mapping of str to str
+            The variant that each heuristic chose for this very problem, by the heuristic's name.
+        """
+        if self._none:
+            return Baselines(self._none, self._none, self._none)
+        advised_ms = ranking[0].time_ms
+        cudnn = {each.variant: each for each in ranking if each.variant.startswith(CUDNN) and not _is_launch(each)}
+        chosen = picked.get(HEURISTIC)
+        if chosen is None:
+            heuristic = self._predicted(cudnn, values, advised_ms)
+        elif chosen in cudnn:
+            heuristic = _baseline(cudnn[chosen], advised_ms, cudnn[chosen].source, self._asked)
+        else:
+            reasons = {each.variant: each.reason for each in excluded}
+            heuristic = _unknown(f"it chooses {chosen}, whose time is unknown: {reasons.get(chosen, _FAR_BEHIND)}")
+        return Baselines(_best(cudnn, advised_ms), heuristic, self._default(problem, heuristic, advised_ms))
+
+    def _predicted(self, cudnn: Mapping[str, Choice], values: Sequence[float], advised_ms: float) -> Baseline:
+        if self._habits is None:
+            return _unknown("cuDNN was not asked about this layer, and nothing is known of what it chooses on others")
+        likely = next((name for name in self._habits.likely(values) if name in cudnn), None)
+        if likely is None:
+            return _unknown("cuDNN was not asked about this layer, and what it chooses on such layers is out here")
+        return _baseline(cudnn[likely], advised_ms, Source.PREDICTED, self._learned)
+
+    def _default(self, problem: ConvProblem, heuristic: Baseline, advised_ms: float) -> Baseline:
+        if self._habits is None:
+            return _unknown("PyTorch was not timed on this device")
+        timed_ms = self._habits.default_ms.get(problem.key)
+        if timed_ms is not None:
+            return Baseline(None, timed_ms, Source.MEASURED, timed_ms / advised_ms, self._timed)
+        if has_kernel_of_pytorch(problem):
+            return _unknown("PyTorch runs a depthwise kernel of its own on it, which was not timed on this layer")
+        if heuristic.time_ms is None:
+            return _unknown(f"it runs what cuDNN's heuristic chooses, and that is unknown: {heuristic.basis}")
+        return Baseline(
+            heuristic.variant,
+            heuristic.time_ms,
+            Source.PREDICTED,
+            heuristic.speedup,
+            self._followed + heuristic.basis,
+        )
+
+
+def has_kernel_of_pytorch(problem: ConvProblem) -> bool:
+    """Whether PyTorch may leave cuDNN aside: it has a kernel of its own for depthwise layers in NCHW.
+
+    Notes
+    -----
+    Its times on these are up to four times those of cuDNN's heuristic A; on all others they are the same.
+    Source: PyTorch, aten/src/ATen/native/Convolution.cpp, ``use_cudnn_depthwise``.
+    """
+    return problem.layout is Layout.NCHW and problem.groups == problem.c > 1
+
+
+def _best(cudnn: Mapping[str, Choice], advised_ms: float) -> Baseline:
+    best = min(cudnn.values(), key=lambda choice: choice.time_ms, default=None)
+    if best is None:
+        return _unknown("no variant of cuDNN is known to run this layer within the limits")
+    return _baseline(best, advised_ms, best.source, "the fastest of cuDNN's variants within the limits")
+
+
+def _is_launch(choice: Choice) -> bool:
+    """Whether a time is that of one launch: the host's time is in it, and the variant is far behind."""
+    return choice.source is Source.MEASURED and choice.uncertainty >= 1
+
+
+def _baseline(choice: Choice, advised_ms: float, source: Source, basis: str) -> Baseline:
+    return Baseline(choice.variant, choice.time_ms, source, choice.time_ms / advised_ms, basis)
+
+
+def _unknown(reason: str) -> Baseline:
+    return Baseline(None, None, None, None, reason)
