@@ -34,6 +34,7 @@ from conv_advisor.app.routes import metrics as scraped
 from conv_advisor.app.server import openapi
 from conv_advisor.app.server.application import Application
 from conv_advisor.app.server.border import Border
+from conv_advisor.app.server.head import Head
 from conv_advisor.app.service.service import OpenEngine, Service, open_engine
 from conv_advisor.app.settings import Settings
 from conv_advisor.app.wire import errors
@@ -87,6 +88,9 @@ def create_app(settings: Settings, *, open_engine: OpenEngine = open_engine, tim
         version=version("conv-advisor"),
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         lifespan=lifespan,
+        servers=[{"url": "/", "description": "This server."}],
+        openapi_tags=openapi.TAGS,
+        generate_unique_id_function=openapi.operation_id,
         docs_url=None,
         redoc_url=None,
         telemetry=traces.config(tracer),
@@ -104,6 +108,7 @@ def create_app(settings: Settings, *, open_engine: OpenEngine = open_engine, tim
     errors.install(app)
     openapi.install(app, needs_token=keyring is not None)
     app.add_middleware(advice.Advice)
+    app.add_middleware(Head)
     if keyring is not None or rates is not None:
         app.add_middleware(Guard, keyring=keyring, rates=rates)
     app.add_middleware(

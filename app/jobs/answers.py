@@ -30,9 +30,10 @@ class JobAnswer(TypedDict):
 
 
 class JobsAnswer(TypedDict):
-    """Background jobs, newest first."""
+    """Background jobs, newest first; next is the address of the page that follows, null on the last."""
 
     jobs: list[JobAnswer]
+    next: str | None
 
 
 def job_answer(job: Job) -> JobAnswer:

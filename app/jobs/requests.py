@@ -46,7 +46,9 @@ _Variants = Annotated[list[Annotated[str, Field(max_length=200)]], Field(min_len
 class RetrainJob(RetrainRequest):
     """Train a tree, which takes over if it is no worse: what `POST /v1/models` does too."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"examples": [{"kind": "retrain", "device": "nvidia-h200"}]}
+    )
 
     kind: Literal["retrain"]
 

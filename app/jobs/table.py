@@ -216,10 +216,36 @@ class Jobs:
             raise UnknownJob(job_id)
         return _job(row)
 
-    def list(self, limit: int = 100) -> tuple[Job, ...]:
-        """The newest jobs, newest first."""
+    def list(
+        self, limit: int = 100, *, before: str | None = None, kind: JobKind | None = None, state: JobState | None = None
+    ) -> tuple[Job, ...]:
+        """The newest jobs, newest first.
+
+        Parameters
+        ----------
+        limit : int
+        before : str, optional
+            Id of a job: only those that are older.
+        kind, state : optional
+            Only those of it.
+
+        Raises
+        ------
+        UnknownJob
+            No job has that id.
+        """
+        wanted = select(JOBS).order_by(JOBS.c.number.desc()).limit(limit)
+        if kind is not None:
+            wanted = wanted.where(JOBS.c.kind == kind)
+        if state is not None:
+            wanted = wanted.where(JOBS.c.state == state)
         with self._begin() as connection:
-            rows = connection.execute(select(JOBS).order_by(JOBS.c.number.desc()).limit(limit)).all()
+            if before is not None:
+                number = connection.execute(select(JOBS.c.number).where(JOBS.c.id == before)).scalar_one_or_none()
+                if number is None:
+                    raise UnknownJob(before)
+                wanted = wanted.where(JOBS.c.number < number)
+            rows = connection.execute(wanted).all()
         return tuple(_job(row) for row in rows)
 
     def count_unfinished(self, device_id: str | None = None) -> int:

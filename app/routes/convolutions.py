@@ -55,13 +55,14 @@ router = APIRouter(tags=["convolutions"])
     "/v1/convolutions",
     responses=documented(400, 404, 406, 409, 413, 415, 503, 504, 507)
     | {200: {"model": ConvolutionAnswer, "content": {SAFETENSORS: _BYTES, NPY: _BYTES}}},
-    openapi_extra=body_of(ConvolutionRequest, *_BINARY),
+    openapi_extra=body_of(ConvolutionRequest, OCTETS),
 )
 async def run_convolution(request: Request, held: Annotated[Hold, Depends(hold_tensors)]) -> Response:
     """Run the advised variant, a named one, or all of them; answer y, the time with every sample, and the error.
 
-    The body is safetensors with the tensors `x` and `weight` and the parameters as metadata; or the two as .npy, one
-    after the other, with the parameters in the URL; or small JSON. Without tensors the convolution of random ones is
+    The body is safetensors (application/vnd.safetensors or octet-stream) with the tensors `x` and `weight` and the
+    parameters as metadata; or the two as .npy (application/x-npy), one after the other, with the parameters in the URL;
+    or small JSON. Without tensors the convolution of random ones is
     only measured. y comes back in the form that Accept asks for, else in that of the body; as .npy with the variant,
     time and error in the header `Convolution`. What JSON lacks is written "NaN", "Infinity" and "-Infinity", and read
     so too. max_error is relative to float64, over n_compared outputs. The measurement joins the store.

@@ -20,8 +20,8 @@ from conv_advisor.app.wire.answers.inference import (
     InferenceAnswer,
     InferenceRequest,
     LiveAnswer,
-    ModelAnswer,
     ReadyAnswer,
+    ServedModelAnswer,
     ServerAnswer,
 )
 from conv_advisor.app.wire.body import MAX_JSON_BYTES, Hold, read, require_media_type, too_long
@@ -50,19 +50,19 @@ async def describe_server() -> JSONResponse:
 
 
 @router.get("/health/live", responses=documented(answer=LiveAnswer))
-async def is_live() -> JSONResponse:
+async def is_server_live() -> JSONResponse:
     """The process runs and answers."""
     return JSONResponse({"live": True})
 
 
 @router.get("/health/ready", responses=documented(503, answer=ReadyAnswer))
-async def is_ready(request: Request) -> Response:
+async def is_server_ready(request: Request) -> Response:
     """As /readyz."""
     return await readiness(request, {"ready": True})
 
 
-@router.get(_MODEL_PATHS[1], responses=documented(404, answer=ModelAnswer))
-@router.get(_MODEL_PATHS[0], responses=documented(404, answer=ModelAnswer))
+@router.get(_MODEL_PATHS[1], responses=documented(404, answer=ServedModelAnswer))
+@router.get(_MODEL_PATHS[0], responses=documented(404, answer=ServedModelAnswer))
 async def describe_model(model: str, version: str = VERSION) -> JSONResponse:
     """The tensors that go in and come out; FP16 and BF16 are taken too, and y has the type of x."""
     _check_name(model, version)

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from http import HTTPStatus
 from typing import Annotated
+from urllib.parse import urlencode
 
-from fastapi import APIRouter, Header, Request, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
 
 from conv_advisor.app.guard.policy import require
 from conv_advisor.app.jobs.answers import JobAnswer, JobsAnswer, job_answer
 from conv_advisor.app.jobs.requests import JobRequest, KeyHeader, RetrainJob
+from conv_advisor.app.jobs.table import JobKind, JobState
 from conv_advisor.app.routes.state import service_of
 from conv_advisor.app.routes.submission import submit
 from conv_advisor.app.wire.body import parse_json
 from conv_advisor.app.wire.caller import Scope, caller_name, is_let_in
 from conv_advisor.app.wire.documented import body_of
 from conv_advisor.app.wire.errors import documented
+from conv_advisor.app.wire.schemas import Whole
 from conv_advisor.data.errors import InvalidInput
 
 router = APIRouter(tags=["jobs"])
@@ -25,11 +30,31 @@ router = APIRouter(tags=["jobs"])
 _EVENTS = {"text/event-stream": {"schema": {"type": "string"}}}
 
 
-@router.get("/v1/jobs", responses=documented(503, answer=JobsAnswer))
-async def list_jobs(request: Request) -> JSONResponse:
-    """The hundred newest jobs, newest first."""
-    jobs = await asyncio.to_thread(service_of(request).jobs.list)
-    return JSONResponse({"jobs": [job_answer(job) for job in jobs]})
+class JobsQuery(BaseModel):
+    """Which jobs to list."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    limit: Annotated[int, Field(ge=1, le=1000, description="Jobs on a page."), Whole] = 100
+    before: Annotated[
+        str | None, Field(max_length=32, description="Id of a job: only older ones; `next` has it for the page after.")
+    ] = None
+    kind: Annotated[JobKind | None, Field(description="Only jobs of this kind.")] = None
+    state: Annotated[JobState | None, Field(description="Only jobs in this state.")] = None
+
+
+@router.get("/v1/jobs", responses=documented(400, 404, 503, answer=JobsAnswer))
+async def list_jobs(request: Request, asked: Annotated[JobsQuery, Query()]) -> JSONResponse:
+    """Jobs, newest first, a page at a time; `next` is the address of the page that follows."""
+    only = asked.model_dump(exclude={"limit"})
+    # One more than the page has: whether there is another page.
+    jobs = await asyncio.to_thread(partial(service_of(request).jobs.list, asked.limit + 1, **only))
+    page = jobs[: asked.limit]
+    following = None
+    if len(jobs) > len(page):
+        again = asked.model_copy(update={"before": page[-1].id}).model_dump(mode="json", exclude_none=True)
+        following = f"{request.url.path}?{urlencode(again)}"
+    return JSONResponse({"jobs": [job_answer(job) for job in page], "next": following})
 
 
 @router.post(

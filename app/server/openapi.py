@@ -6,6 +6,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
@@ -33,6 +34,19 @@ _MODELS: Final[tuple[type[BaseModel], ...]] = (
     JobRequest,
     InferenceRequest,
 )
+TAGS: Final = [
+    {"name": "advice", "description": "Which variant is fastest for a layer, how fast, how sure, and what else runs."},
+    {"name": "convolutions", "description": "A convolution, computed and timed on this server's device."},
+    {"name": "inference", "description": "The same convolutions by the Open Inference Protocol of KServe and Triton."},
+    {"name": "models", "description": "The decision trees: which there are, which one answers, and training again."},
+    {"name": "jobs", "description": "Work in the background: retraining, sweeps and long measurements."},
+    {"name": "catalogue", "description": "The variants, devices and networks that are known."},
+    {"name": "insight", "description": "Why the tree decides as it does, and how its answer changes with the layer."},
+    {"name": "health", "description": "Probes, open to everybody."},
+    {"name": "observability", "description": "Counters and histograms for Prometheus."},
+    {"name": "errors", "description": "What each type of problem document means."},
+]
+"""What the routes of a tag are for, in the order in which documentation shows them."""
 _SECURITY: Final = {
     "token": {
         "type": "http",
@@ -48,6 +62,14 @@ _SECURITY: Final = {
     },
 }
 _METHODS: Final = frozenset(("get", "put", "post", "delete", "patch"))
+
+
+def operation_id(route: APIRoute) -> str:
+    """The name of an operation, which generated clients call their function: its endpoint's own.
+
+    A path that names the version of a model is the same endpoint again.
+    """
+    return f"{route.name}_version" if "{version}" in route.path else route.name
 
 
 def install(app: FastAPI, *, needs_token: bool) -> None:
@@ -70,7 +92,9 @@ def install(app: FastAPI, *, needs_token: bool) -> None:
 def _guard(operation: dict[str, Any], scope: Scope | None, *, needs_token: bool) -> None:
     """Say which scope an operation needs, and how it refuses."""
     refusals = [HTTPStatus.MISDIRECTED_REQUEST, HTTPStatus.FORBIDDEN, HTTPStatus.TOO_MANY_REQUESTS]
-    if scope is not None:
+    if scope is None:
+        operation["security"] = []
+    else:
         either: list[dict[str, list[str]]] = [{name: [scope.value]} for name in _SECURITY]
         operation["security"] = either if needs_token else [*either, {}]
         refusals.append(HTTPStatus.UNAUTHORIZED)

@@ -174,14 +174,14 @@ class ConvolutionParameters(LayerParameters):
     ] = "advised"
     top: Annotated[
         int,
-        Whole,
         Field(ge=1, le=100, description="With advised: measure so many of the ranking's first, keep the fastest."),
+        Whole,
     ] = 1
     seed: Annotated[int, Field(ge=0, le=2**63 - 1, description="Of random operands."), Whole] = 0
     max_workspace_bytes: Annotated[
         int | None,
-        Whole,
         Field(ge=0, le=2**63 - 1, description="Scratch memory; never more than the service's own limit."),
+        Whole,
     ] = None
     deterministic: Annotated[bool, Field(description="Only variants whose equal inputs give equal bits.")] = False
 

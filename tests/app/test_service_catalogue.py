@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import TypeAdapter
@@ -195,12 +197,51 @@ def test_the_openapi_document_has_every_route_with_its_errors_and_examples(clien
         assert document["components"]["schemas"][model]["examples"]
 
 
+def test_the_openapi_document_makes_a_client_that_reads_well(client: Client) -> None:
+    document = client.get("/openapi.json").json()
+    operations = [operation for path in document["paths"].values() for operation in path.values()]
+    names = [operation["operationId"] for operation in operations]
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch(r"[a-z]+(_[a-z]+){0,3}", name) for name in names), "they become functions"
+    described = {tag["name"] for tag in document["tags"] if tag["description"]}
+    assert {tag for operation in operations for tag in operation["tags"]} == described
+    assert all("security" in operation for operation in operations)
+    assert document["servers"]
+    titles = [schema["title"] for schema in document["components"]["schemas"].values() if "title" in schema]
+    assert len(set(titles)) == len(titles), "they become classes"
+    keywords = {key for schema in document["components"]["schemas"].values() for key in keys_of(schema)}
+    assert not keywords & {"ge", "gt", "le", "lt"}, "of pydantic, not of JSON Schema"
+
+
+def keys_of(schema: Any) -> set[str]:
+    """Every key of a schema and of what is in it."""
+    if isinstance(schema, list):
+        return {key for part in schema for key in keys_of(part)}
+    if not isinstance(schema, dict):
+        return set()
+    return set(schema) | {key for part in schema.values() for key in keys_of(part)}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [f"/v1/advice?layer={LAYER}", f"/v1/advice?layer={LAYER}&n=0", "/v1/variants", "/", "/livez", "/v1/jobs/nobody"],
+)
+def test_head_says_what_get_would_without_the_body(client: Client, path: str) -> None:
+    got, head = client.get(path), client.request("HEAD", path)
+    assert head.status_code == got.status_code
+    assert not head.content
+    changing = {"date", "x-request-id", "server"}
+    headers = {name: value for name, value in got.headers.items() if name not in changing}
+    assert {name: value for name, value in head.headers.items() if name not in changing} == headers
+
+
 def test_serving_advice_imports_neither_the_gpu_stack_nor_numba_nor_scikit_learn(tmp_path: Path) -> None:
     code = """
 import sys
 for name in ("cupy", "cudnn", "cuda", "pynvml", "numba", "sklearn", "torch"):
     sys.modules[name] = None
 from pathlib import Path
+from typing import Any
 from tests.app.serving import LAYER, serving
 with serving(Path(sys.argv[1])) as client:
     assert client.get(f"/v1/advice?layer={LAYER}&device=fake-gpu").status_code == 200

@@ -148,6 +148,37 @@ def test_more_problems_than_a_job_may_have_are_refused(client: Client) -> None:
     is_problem(client.post("/v1/jobs", json=body | {"sampled": 10_000, "networks": ["seeds"]}), 400, "invalid-input")
 
 
+def test_jobs_are_listed_a_page_at_a_time(client: Client) -> None:
+    made = [submitted(client, MEASURE | {"seed": seed})["id"] for seed in range(3)]
+    newest = list(reversed(made))
+    first = client.get("/v1/jobs?limit=2&kind=measure").json()
+    assert [job["id"] for job in first["jobs"]] == newest[:2]
+    assert first["next"] == f"/v1/jobs?limit=2&before={newest[1]}&kind=measure"
+    second = client.get(first["next"]).json()
+    assert second["jobs"][0]["id"] == newest[2]
+    last = client.get(f"/v1/jobs?limit=1000&before={newest[2]}").json()
+    assert last["next"] is None
+    assert not set(newest) & {job["id"] for job in last["jobs"]}
+    assert client.get("/v1/jobs?state=failed&kind=sweep").json() == {"jobs": [], "next": None}
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "field"),
+    [
+        ("limit=0", 422, "limit"),
+        ("limit=1001", 422, "limit"),
+        ("limit=1_0", 422, "limit"),
+        ("state=lost", 422, "state"),
+        ("kind=party", 422, "kind"),
+        ("page=2", 422, "page"),
+        ("before=nobody", 404, "nobody"),
+    ],
+)
+def test_a_page_of_jobs_that_cannot_be_is_refused(client: Client, asked: str, status: int, field: str) -> None:
+    kind = "unknown-job" if status == 404 else "unprocessable-entity"
+    assert field in is_problem(client.get(f"/v1/jobs?{asked}"), status, kind)["detail"]
+
+
 def test_the_same_key_and_request_are_the_same_job(client: Client) -> None:
     key = {"Idempotency-Key": "5f0c-1"}
     first = submitted(client, MEASURE, **key)

@@ -38,7 +38,7 @@ class TensorAnswer(TypedDict):
     shape: list[int]
 
 
-class ModelAnswer(TypedDict):
+class ServedModelAnswer(TypedDict):
     """The one model: its tensors, and its versions."""
 
     name: str
