@@ -20,9 +20,10 @@ from sqlalchemy.sql.functions import GenericFunction
 from conv_advisor.data import parquet
 from conv_advisor.data.extras import require
 from conv_advisor.data.measurement import Device, relative_noise
-from conv_advisor.data.privacy import close_to_others, keep_to_the_point, make_folder
+from conv_advisor.data.privacy import close_to_others, keep_to_the_point, make_file, make_folder
 from conv_advisor.data.problem import FIELDS, ConvProblem
 from conv_advisor.data.tables import PROBLEMS
+from conv_advisor.data.waiting import LONGEST_WAIT_S, limit_waiting
 
 AnyRow = Row[*tuple[Any, ...]]
 
@@ -30,8 +31,6 @@ ROWS_AT_ONCE: Final = 16_384
 """How much of a large table is on its way in or out at once."""
 _KEYS_AT_ONCE: Final = 500
 """Values of one IN list: every database takes so many."""
-_BUSY_TIMEOUT_MS: Final = 30_000
-"""How long one writer waits for another."""
 _POSTGRESQL_LIMITS: Final = {
     "connect_timeout": 5,
     "keepalives_idle": 10,
@@ -72,14 +71,18 @@ def open_engine(url: str) -> Engine:
     openers = {"sqlite": _open_sqlite, "postgresql": _open_postgresql, "postgres": _open_postgresql}
     engine = openers.get(parsed.get_backend_name(), create_engine)(parsed)
     keep_to_the_point(engine)
+    limit_waiting(engine)
     return engine
 
 
 def _open_sqlite(url: URL) -> Engine:
-    engine = create_engine(url)
-    if url.database and not url.database.startswith(("file:", ":")):
-        file = Path(url.database)
+    is_file = bool(url.database) and not str(url.database).startswith(("file:", ":"))
+    # As many connections as threads ask at once: one that had to wait for a connection would wait for a writer.
+    engine = create_engine(url, pool_size=0) if is_file else create_engine(url)
+    if is_file:
+        file = Path(str(url.database))
         make_folder(file.parent)
+        make_file(file)
         event.listen(engine, "do_connect", lambda *_: close_to_others(file))
     event.listen(engine, "connect", _prepare_sqlite)
     return engine
@@ -97,7 +100,7 @@ def _open_postgresql(url: URL) -> Engine:
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:
     cursor = connection.cursor()
-    cursor.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
+    cursor.execute(f"PRAGMA busy_timeout = {round(LONGEST_WAIT_S * 1e3)}")
     _use_write_ahead_log(cursor)
     cursor.execute("PRAGMA synchronous = NORMAL")
     cursor.execute("PRAGMA foreign_keys = ON")
@@ -106,7 +109,7 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
 
 def _use_write_ahead_log(cursor: sqlite3.Cursor) -> None:
     """Turn on the log; of two processes that do so at once SQLite refuses one without waiting."""
-    give_up_at_s = monotonic() + _BUSY_TIMEOUT_MS / 1000
+    give_up_at_s = monotonic() + LONGEST_WAIT_S
     while True:
         try:
             cursor.execute("PRAGMA journal_mode = WAL")

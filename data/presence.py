@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, event, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from conv_advisor.data.errors import StoreError
@@ -48,6 +48,20 @@ class Presence:
                 raise StoreError(f"{path} is gone; what is written would be lost")
             elif found != opened:
                 raise StoreError(f"{path} is not the file that was opened; restart the service to open it")
+
+    def refuse_others(self, engine: Engine) -> None:
+        """Open no more connections where the files are gone or others.
+
+        SQLite would make a new file where there is none, take the log of the old one for its own and delete it; and a
+        second log beside one that is written still ruins the file.
+        """
+        event.listen(engine, "do_connect", self._check_connecting)
+
+    def _check_connecting(self, *_: object) -> None:
+        try:
+            self.check()
+        except StoreError as error:
+            raise sqlite3.OperationalError(str(error)) from error
 
     def check_writable(self) -> None:
         """See that they are there, and commit something that changes nothing.

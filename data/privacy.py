@@ -49,14 +49,18 @@ def make_folder(folder: Path) -> None:
         missing.mkdir(mode=_FOLDER_MODE, exist_ok=True)
 
 
+def make_file(file: Path) -> None:
+    """Make a SQLite file that only this user can read; one that exists stays as it is."""
+    with suppress(OSError):  # one that exists is not opened: closing it would drop the locks that SQLite holds on it
+        os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR, _FILE_MODE))
+
+
 def close_to_others(file: Path) -> None:
-    """Make a SQLite file that only this user can read, or make it so, with the files beside it.
+    """Let only this user read a SQLite file and those beside it.
 
     A mode that lets in a group and nobody else is somebody's decision, and stays. What cannot be changed is left to
     SQLite, which says what it cannot do.
     """
-    with suppress(OSError):  # a file that exists is not opened: closing it would drop the locks that SQLite holds on it
-        os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_RDWR, _FILE_MODE))
     for name in _BESIDE:
         with suppress(OSError):
             path = Path(f"{file}{name}")

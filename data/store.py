@@ -27,6 +27,7 @@ from conv_advisor.data.shipped import Shipped
 from conv_advisor.data.steadiness import LEAST_ROWS, refuse_unsteady, refuse_unsteady_rows
 from conv_advisor.data.summary import Attempt, Summary, summarise
 from conv_advisor.data.tables import DEVICES, IMPORTS, MEASUREMENTS, PICKS, PROBLEMS, VERSIONS
+from conv_advisor.data.waiting import waiting_at_most
 
 _OF_AN_ATTEMPT: Final = [
     MEASUREMENTS.c[name]
@@ -71,6 +72,8 @@ class Store:
                 self.engine.dispose()
                 raise
         self.presence = Presence(self.engine.url.database if self.is_local else None)
+        if self.is_local:
+            self.presence.refuse_others(self.engine)
         self._writes = _Counter()
         self._usual_mhz: dict[str, float] = {}
         self._shipped = shipped
@@ -112,6 +115,12 @@ class Store:
         guarded._guard = guard
         return guarded
 
+    def waiting_at_most(self, seconds: float) -> Store:
+        """The same store, which waits no longer than this for what another has locked, and then raises."""
+        hurried = copy(self)
+        hurried.engine = waiting_at_most(self.engine, seconds)
+        return hurried
+
     def append(self, measurements: Iterable[Measurement], picks: Iterable[Pick] = ()) -> int:
         """Add measurements, and picks beside them, all or none; times of an unsteady device with that outcome.
 
@@ -119,6 +128,11 @@ class Store:
         -------
         int
             How many measurements.
+
+        Raises
+        ------
+        StoreError
+            Also where they would be gone with this process.
         """
         rows = list(measurements)
         gpus = {row.device.id for row in rows if row.device.kind != "cpu"}
@@ -129,6 +143,7 @@ class Store:
             parquet.check(table, parquet.SCHEMA)
             parquet.check(picked, parquet.PICKS_SCHEMA)
             self._add({MEASUREMENTS: table, PICKS: picked})
+        self.presence.check()  # else they are in a file that was deleted, and are gone with this process
         return int(table.num_rows)
 
     def attempted(self, run_id: str) -> set[tuple[str, str]]:

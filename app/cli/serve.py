@@ -28,9 +28,10 @@ def serve(
     from conv_advisor.app.observe import logs
     from conv_advisor.app.server.drain import run
 
+    app = create_app(settings)
     logs.configure(settings.log_level, settings.log_format)
     run(
-        create_app(settings),
+        app,
         host=settings.host,
         port=settings.port,
         log_config=None,  # uvicorn's loggers speak through the root's handler too

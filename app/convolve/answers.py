@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from typing_extensions import TypedDict
 
@@ -15,6 +15,12 @@ from conv_advisor.kernels.reference import n_compared
 
 if TYPE_CHECKING:
     from conv_advisor.app.convolve.convolution import Attempt, Convolution
+
+
+_SUMMARY: Final = (
+    *("variant", "chosen_by", "outcome", "detail", "time_ms", "max_error", "n_compared", "workspace_bytes"),
+    *("is_stored", "why_not_stored"),
+)
 
 
 class AttemptAnswer(TypedDict):
@@ -32,12 +38,15 @@ class AttemptAnswer(TypedDict):
 class ConvolutionAnswer(AttemptAnswer):
     """The variant whose y it is, everything else that was tried, and y where tensors were given.
 
-    n_compared says over how many outputs max_error was taken: of given tensors over all, unless that costs more than
+    is_stored says whether the times are in the store, from which advice and training take them; if not,
+    why_not_stored says why. n_compared says over how many outputs max_error was taken: of given tensors over all, unless that costs more than
     the convolution; then over some, half of them where most may cancel.
     """
 
     n_compared: int
     chosen_by: str
+    is_stored: bool
+    why_not_stored: str
     y: Any
     attempts: list[AttemptAnswer]
     problem: ProblemAnswer
@@ -58,8 +67,7 @@ def convolution_metadata(done: Convolution) -> dict[str, str]:
 def convolution_summary(done: Convolution) -> dict[str, str | float]:
     """What fits beside a y that has no place for more: the numbers and names, without what is unknown."""
     answer = _convolution(done, None)
-    names = ("variant", "chosen_by", "outcome", "detail", "time_ms", "max_error", "n_compared", "workspace_bytes")
-    return {name: value for name, value in answer.items() if name in names and isinstance(value, str | float | int)}
+    return {name: value for name, value in answer.items() if name in _SUMMARY and isinstance(value, str | float | int)}
 
 
 def _convolution(done: Convolution, y: Any) -> ConvolutionAnswer:
@@ -68,6 +76,8 @@ def _convolution(done: Convolution, y: Any) -> ConvolutionAnswer:
         **_attempt(done.best),
         "n_compared": n_compared(measurement.problem, is_given=done.best.y is not None),
         "chosen_by": done.chosen_by,
+        "is_stored": not done.why_not_stored,
+        "why_not_stored": done.why_not_stored,
         "y": y,
         "attempts": [_attempt(attempt) for attempt in done.attempts],
         "problem": problem_answer(measurement.problem),

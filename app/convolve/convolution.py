@@ -110,15 +110,19 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Convolution:
-    """What was run: the best attempt, all of them, and how the variant was chosen."""
+    """What was run: the best attempt, all of them, how the variant was chosen, and why their times are not kept.
+
+    The last is empty where they are in the store.
+    """
 
     best: Attempt
     attempts: list[Attempt]
     chosen_by: ChosenBy
+    why_not_stored: str = ""
 
 
 async def convolve(service: Service, run: Run, order: Order) -> Convolution:
-    """Run what the order says; what was learned joins the store.
+    """Run what the order says; what was learned joins the store, if that can be written.
 
     Raises
     ------
@@ -135,11 +139,11 @@ async def convolve(service: Service, run: Run, order: Order) -> Convolution:
         attempts, chosen_by = [await trial.one(trial.named())], ChosenBy.NAMED
     # What a variant makes of somebody's NaN says nothing of the variant: of given tensors the times alone are kept.
     kept = [each.measurement for each in attempts if order.tensors is None or each.measurement.samples_ms]
-    await asyncio.to_thread(service.store.append, kept)
+    why_not_stored = await service.keep(kept) if kept else "no time was measured"
     best = min(attempts, key=lambda attempt: attempt.rank)
     if not best.is_good and best.measurement.outcome is not Outcome.WRONG_RESULT:
         raise _error_of(best.measurement, order.options)
-    return Convolution(best, attempts, chosen_by)
+    return Convolution(best, attempts, chosen_by, why_not_stored)
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,9 @@ class Background:
     ----------
     settings : Settings
     store : Store
+        Of jobs that run: as patient as they are.
+    hurried : Store
+        The same one for requests, which wait for nobody for long.
     registry : Registry
     trainer : Engine
         Trains; it needs no device.
@@ -41,9 +44,10 @@ class Background:
     StoreError
     """
 
-    def __init__(self, settings: Settings, store: Store, registry: Registry, trainer: Engine) -> None:
-        self.jobs = Jobs(store)
-        self.models = SharedModels(registry, store.engine)
+    def __init__(self, settings: Settings, store: Store, hurried: Store, registry: Registry, trainer: Engine) -> None:
+        self.jobs = Jobs(hurried)
+        self.models = SharedModels(registry, hurried.engine)
+        self._running = Jobs(store)
         self._settings = settings
         self._store = store
         self._devices: set[str] = set()
@@ -122,7 +126,7 @@ class Background:
 
     def _runner(self, works: Mapping[JobKind, Work], device_id: Callable[[], str | None] = lambda: None) -> JobRunner:
         lease_s = self._settings.job_lease_s
-        return JobRunner(self.jobs, works, device_id=device_id, lease_s=lease_s, on_finished=self._on_finished)
+        return JobRunner(self._running, works, device_id=device_id, lease_s=lease_s, on_finished=self._on_finished)
 
     def _on_finished(self, job: Job) -> None:
         log.info("job %s (%s) has %s", job.id, job.kind, job.state)

@@ -3,12 +3,33 @@
 from __future__ import annotations
 
 import logging
-from typing import Final, Literal
+import sys
+from contextlib import suppress
+from typing import Any, Final, Literal
 
 from pythonjsonlogger.json import JsonFormatter
 
 _TEXT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
 _RENAMED: Final = {"levelname": "level", "name": "logger"}
+
+
+class StandardError(logging.StreamHandler[Any]):
+    """Writes to what standard error is now.
+
+    One that kept the stream of its beginning would write to a closed one where that is exchanged, and a thread that
+    logs would end by it: the error is printed to a stream that may be closed too.
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        stream = sys.stderr
+        if stream is None or stream.closed:
+            return
+        self.stream = stream
+        super().emit(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's own name
+        with suppress(ValueError):  # closed since: whoever logs has other things to do
+            super().handleError(record)
 
 
 def configure(level: str, form: Literal["text", "json"]) -> None:
@@ -22,7 +43,7 @@ def configure(level: str, form: Literal["text", "json"]) -> None:
         As JSON each line has timestamp (RFC 3339, UTC), level, logger and message; those of ``app.access`` also method,
         method, route (its template), status, ms and request_id.
     """
-    handler = logging.StreamHandler()
+    handler = StandardError()
     handler.setFormatter(formatter(form))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 

@@ -65,7 +65,8 @@ async def run_convolution(request: Request, held: Annotated[Hold, Depends(hold_t
     or small JSON. Without tensors the convolution of random ones is
     only measured. y comes back in the form that Accept asks for, else in that of the body; as .npy with the variant,
     time and error in the header `Convolution`. What JSON lacks is written "NaN", "Infinity" and "-Infinity", and read
-    so too. max_error is relative to float64, over n_compared outputs. The measurement joins the store.
+    so too. max_error is relative to float64, over n_compared outputs. The measurement joins the
+    store; where that cannot be written, y is answered all the same, and is_stored is false.
     """
     service = service_of(request)
     media_type = require_media_type(request, JSON, *_BINARY)

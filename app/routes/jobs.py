@@ -116,7 +116,8 @@ async def stream_job(
 @router.delete("/v1/jobs/{job_id}", responses=documented(404, 503, answer=JobAnswer))
 async def cancel_job(request: Request, job_id: str) -> JSONResponse:
     """Cancel a job, queued or running, on whichever server; one that has ended stays as it is."""
-    return JSONResponse(job_answer(await asyncio.to_thread(service_of(request).background.cancel, job_id)))
+    service = service_of(request)
+    return JSONResponse(job_answer(await service.writing.run(service.background.cancel, job_id)))
 
 
 def _revision(event_id: str | None) -> int:

@@ -58,6 +58,6 @@ async def activate(request: Request) -> JSONResponse:
     service = service_of(request)
     async with service.json_body(request) as body:
         asked = parse_json(ActivateRequest, body)
-    await asyncio.to_thread(service.models.activate, asked.device, asked.model)
+    await service.writing.run(service.models.activate, asked.device, asked.model)
     entries = await asyncio.to_thread(service.registry.list, asked.device)
     return JSONResponse(model_answer(next(entry for entry in entries if entry.id == asked.model)))

@@ -159,7 +159,7 @@ async def activate(request: Request) -> Response:
     """Put one of a device's trees in charge; the list as it then is."""
     service = service_of(request)
     form = await read_form(request)
-    await asyncio.to_thread(service.models.activate, form.get("device", ""), form.get("model", ""))
+    await service.writing.run(service.models.activate, form.get("device", ""), form.get("model", ""))
     if not is_fragment(request):
         return RedirectResponse("/models", 303)
     models = await asyncio.to_thread(overview.model_rows, service)
@@ -188,7 +188,8 @@ async def show_job(request: Request, job_id: str) -> Response:
 @router.post("/jobs/{job_id}/cancel")
 async def cancel_job(request: Request, job_id: str) -> Response:
     """Cancel a job; the job as it then is."""
-    job = await asyncio.to_thread(service_of(request).background.cancel, job_id)
+    service = service_of(request)
+    job = await service.writing.run(service.background.cancel, job_id)
     if not is_fragment(request):
         return RedirectResponse("/jobs", 303)
     (row,) = overview.job_rows([job])

@@ -40,7 +40,7 @@ async def submit(service: Service, asked: AnyJob, key: str | None, caller: str) 
     device = await _device_of(service, asked)
     if isinstance(asked, RetrainJob):
         await asyncio.to_thread(_check_enough, service, device.id)
-    return await asyncio.to_thread(_create, service, asked, device, known)
+    return await service.writing.run(_create, service, asked, device, known)
 
 
 async def _device_of(service: Service, asked: AnyJob) -> Device:

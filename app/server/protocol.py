@@ -11,7 +11,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from conv_advisor.app.server.border import caution
 from conv_advisor.app.server.patience import Patience
-from conv_advisor.app.wire.errors import problem_response
+from conv_advisor.app.wire.errors import refusal
 
 MOST_HEAD_BYTES: Final = 64 * 1024
 """The most that a request may have before its body, and within it beside it: lengths of chunks, and trailers."""
@@ -210,7 +210,8 @@ class Protocol(HttpToolsProtocol):
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         if is_free or not self.cycle.response_started:
-            response = problem_response(status, detail, {"Connection": "close"})
+            path = self.url.decode("latin-1") if self._is_begun else ""  # as far as it has come
+            response = refusal({"path": path}, status, detail, {"Connection": "close"})
             headers = [*self.server_state.default_headers, *response.raw_headers, *caution(self.scheme)]
             lines = [b"%b: %b\r\n" % each for each in headers]
             self.transport.write(b"".join([STATUS_LINE[status], *lines, b"\r\n", bytes(response.body)]))

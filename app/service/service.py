@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -20,6 +20,7 @@ from conv_advisor.app.service.kept import Answers, Parts
 from conv_advisor.app.service.neighbours import Neighbourhoods
 from conv_advisor.app.service.ready import Readiness
 from conv_advisor.app.service.recall import Recall
+from conv_advisor.app.service.writing import WAIT_S, Writing
 from conv_advisor.app.settings import Settings
 from conv_advisor.app.wire.body import Budget, json_body
 from conv_advisor.app.wire.errors import ClientGone
@@ -28,7 +29,7 @@ from conv_advisor.app.workers.any_engine import AnyEngine
 from conv_advisor.app.workers.cluster.engine import open_cluster
 from conv_advisor.app.workers.engine import NO_DEVICE, Engine, resolve_device
 from conv_advisor.data.errors import ConvAdvisorError, NotInstalled, StoreError, UnknownDevice, WorkerError
-from conv_advisor.data.measurement import Device
+from conv_advisor.data.measurement import Device, Measurement
 from conv_advisor.data.records import Records
 from conv_advisor.data.shipped import Shipped
 from conv_advisor.data.store import Store
@@ -110,6 +111,7 @@ class Service:
         self.answers = Answers(_ANSWERS_BYTES)
         self.parts = Parts(KEPT_PARTS)
         self.streams = Streams()
+        self.writing = Writing()
         self._seen: dict[str | None, _Seen] = {}
         self._open = open_engine
         self._timings = timings
@@ -130,7 +132,8 @@ class Service:
         StoreError
         """
         shipped = Shipped(self._timings)
-        self.store = Store(self.settings.store_url, shipped=shipped)
+        patient = Store(self.settings.store_url, shipped=shipped)
+        self.store = patient.waiting_at_most(WAIT_S)
         self.records = Records(self.store, shipped)
         self.recall = Recall(self.records)
         self.default = DefaultDevice(self.settings, self.registry, self.records)
@@ -138,7 +141,7 @@ class Service:
         self.trainer = Engine(
             NO_DEVICE, max_queue=self.settings.max_queue, start_timeout_s=self.settings.start_timeout_s
         )
-        self.background = Background(self.settings, self.store, self.registry, self.trainer)
+        self.background = Background(self.settings, patient, self.store, self.registry, self.trainer)
         self.jobs, self.models = self.background.jobs, self.background.models
         self.background.start()
         threading.Thread(target=self._keep_opening, name="open engine", daemon=True).start()
@@ -148,6 +151,7 @@ class Service:
         with self._lock:
             self._closing.set()
         self.background.close()
+        self.writing.close()
         self.trainer.close()
         if self._engine is not None:
             self._engine.close()
@@ -210,6 +214,21 @@ class Service:
             hung_up.cancel()
             future.cancel()
             del future, hung_up  # an error holds this frame, which must not hold the error: it has a caller's tensors
+
+    async def keep(self, measurements: Sequence[Measurement]) -> str:
+        """Add measurements to the store, if that can be done soon: what was computed is worth telling all the same.
+
+        Returns
+        -------
+        str
+            Why they are not kept; empty where they are.
+        """
+        try:
+            await self.writing.run(self.store.append, measurements)
+        except StoreError as error:
+            log.warning("%d measurements are not kept: %s", len(measurements), error)
+            return str(error)
+        return ""
 
     def workers(self) -> dict[str, AnyEngine | None]:
         """The engines by what they are for; None where one is not open yet."""
@@ -341,9 +360,10 @@ class Service:
                 if self._engine is not None:
                     self._engine.close()
                 return
-            except ConvAdvisorError as error:
-                log.warning("the worker does not start: %s", error)
-                self._failure = error
+            except Exception as error:  # whatever it is: nobody else starts the worker
+                is_expected = isinstance(error, ConvAdvisorError)
+                self._failure = error if is_expected else WorkerError(f"{type(error).__name__}: {error}")
+                log.warning("the worker does not start: %s", self._failure, exc_info=not is_expected)
                 self._closing.wait(_RETRY_S)
             else:
                 return

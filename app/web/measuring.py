@@ -73,6 +73,8 @@ class Run:
     measurements: list[Measurement] = field(default_factory=list)
     started_s: float = field(default_factory=time.monotonic)
     ended_s: float | None = None
+    why_not_stored: str = ""
+    """Why some of the measurements are not in the store; empty where all of them are."""
 
     @property
     def current(self) -> str | None:
@@ -93,7 +95,7 @@ class Run:
 
 
 class Measuring:
-    """The runs of one service, newest last; they live as long as it does, and what they measure is in the store.
+    """The runs of one service, newest last; they live as long as it does, and what they measure is in the store, or said not to be.
 
     Used on the event loop alone.
     """
@@ -212,7 +214,7 @@ async def _measure(run: Run, variant: str, service: Service, engine: AnyEngine) 
 
     Raises
     ------
-    QueueFull, StoreError, WorkerError
+    QueueFull, WorkerError
     """
     deadline_s = service.settings.convolution_deadline_s
     run_id = f"page-{run.id}"
@@ -223,5 +225,5 @@ async def _measure(run: Run, variant: str, service: Service, engine: AnyEngine) 
     except (RunError, WorkerDied, DeadlineExceeded) as error:
         came_of_it = outcome_of(error), str(error)
         measurement = Measurement(run.problem, variant, run.device, *came_of_it, l2=run.options.l2, run_id=run_id)
-    await asyncio.to_thread(service.store.append, [measurement])
+    run.why_not_stored = await service.keep([measurement]) or run.why_not_stored
     return measurement

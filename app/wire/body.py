@@ -205,13 +205,13 @@ def require_media_type(request: Request, *allowed: str) -> str:
 
 
 def parse_json(model: type[Model], text: bytes) -> Model:
-    """A model from JSON.
+    """A model from JSON, which has numbers and truth values: no text stands for one, and 1.0 or true for no integer.
 
     Raises
     ------
     RequestValidationError
     """
-    return _reported(lambda: model.model_validate_json(text))
+    return _reported(lambda: model.model_validate_json(text, strict=True))
 
 
 def parse_strings(model: type[Model], values: Mapping[str, str]) -> Model:

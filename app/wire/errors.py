@@ -52,16 +52,11 @@ def problem_of(error: e.ConvAdvisorError) -> dict[str, Any]:
     return _document(type_of(error), str(error), more)
 
 
-def problem_response(status: int, detail: str, headers: Mapping[str, str] | None = None, **more: Any) -> JSONResponse:
-    """The answer to a request that HTTP itself refuses."""
-    return _response(_document(type_of_status(status), detail, more), headers)
-
-
 def refusal(
     scope: Scope, status: int, detail: str, headers: Mapping[str, str] | None = None, **more: Any
 ) -> JSONResponse:
-    """`problem_response` to this request: where the Open Inference Protocol asks for ``error``, with that."""
-    return problem_response(status, detail, headers, **more, **_protocol(scope, detail))
+    """The answer to a request that HTTP itself refuses; where the Open Inference Protocol asks for ``error``, with that."""
+    return _response(_document(type_of_status(status), detail, more | _protocol(scope, detail)), headers)
 
 
 def unforeseen(scope: Scope) -> JSONResponse:

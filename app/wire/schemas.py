@@ -21,8 +21,8 @@ _PAIRS: Final = ("stride", "pad", "dilation")
 
 
 def _whole(value: Any) -> Any:
-    """An integer as anybody writes one: Python would read "1_0" and " 1" too, and true as 1."""
-    if isinstance(value, bool) or (isinstance(value, str) and not _DIGITS.fullmatch(value)):
+    """An integer as anybody writes one: Python would read "1_0" and " 1" too, and true and 1.0 as 1."""
+    if isinstance(value, bool | float) or (isinstance(value, str) and not _DIGITS.fullmatch(value)):
         raise ValueError("an integer in plain digits")
     return value
 

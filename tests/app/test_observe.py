@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -289,6 +290,27 @@ def test_the_id_of_a_request_is_given_back(client: Client) -> None:
     assert len(made) == 50
     for bad in ("a b", "x" * 65, 'a"b'):
         assert client.get("/livez", headers={"x-request-id": bad}).headers["x-request-id"] != bad
+
+
+def test_a_line_goes_to_what_standard_error_is_now_and_to_none_that_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    root, before = logging.getLogger(), (logging.root.handlers[:], logging.root.level)
+    first, second = io.StringIO(), io.StringIO()
+    root.handlers.clear()  # pytest's own, which configuring would close
+    try:
+        monkeypatch.setattr(sys, "stderr", first)
+        logs.configure("info", "text")
+        logging.getLogger("a thread").warning("one")
+        first.close()
+        logging.getLogger("a thread").warning("lost")
+        monkeypatch.setattr(sys, "stderr", second)
+        logging.getLogger("a thread").warning("two")
+        monkeypatch.setattr(sys, "stderr", None)
+        logging.getLogger("a thread").warning("lost")
+    finally:
+        root.handlers[:] = before[0]
+        root.setLevel(before[1])
+    assert second.getvalue().endswith("a thread two\n")
+    assert second.getvalue().count("\n") == 1
 
 
 def test_lines_for_people_stay_lines(client: Client) -> None:

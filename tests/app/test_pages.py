@@ -23,7 +23,7 @@ from conv_advisor.app.web import overview, render, text
 from conv_advisor.app.web.measuring import MAX_RUNNING
 from conv_advisor.app.workers.engine import Engine
 from conv_advisor.data import networks
-from conv_advisor.data.errors import WorkerError
+from conv_advisor.data.errors import StoreError, WorkerError
 from conv_advisor.data.measurement import Outcome
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.catalog import VARIANTS
@@ -351,6 +351,21 @@ def test_measuring_only_the_best_measures_five(client: Client) -> None:
     asked = client.post("/measurements", data={"layer": LAYER, "which": "best"}, headers=HTMX)
     path = fragment_until(client, asked, lambda html: "Done:" in html)
     assert f"of {min(pages.BEST, len(VARIANTS))} in" in Found(client.get(path, headers=HTMX).text).text
+
+
+def test_what_is_measured_is_shown_where_it_cannot_be_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(tmp_path, convolution_deadline_s=2.0) as own:
+
+        def refuse(_measurements: object) -> None:
+            raise StoreError("database is locked")
+
+        monkeypatch.setattr(own.app.state.service.store, "append", refuse)
+        asked = own.post("/measurements", data={"layer": LAYER, "which": "best"}, headers=HTMX)
+        path = fragment_until(own, asked, lambda html: "Done:" in html)
+        said = Found(own.get(path, headers=HTMX).text).text
+        assert "Not in the store database is locked" in said
+        assert f"{FAST} {text.time(TIMES_MS[FAST])}" in said
+        assert "Every sample is in the store" not in said
 
 
 def test_a_measurement_can_be_cancelled_and_stays_so(tmp_path: Path) -> None:

@@ -139,6 +139,23 @@ def test_what_cannot_be_done_is_refused_at_once(client: Client, body: Any, statu
     assert client.get("/v1/jobs").json()["jobs"] == before
 
 
+@pytest.mark.parametrize("value", [True, "1", 1.0, 1e3, [1], {}], ids=repr)
+def test_an_integer_of_a_job_is_one(client: Client, value: Any) -> None:
+    sweep: dict[str, Any] = {"kind": "sweep", "networks": ["alexnet"]}
+    bodies = [MEASURE | {name: value} for name in ("samples", "seed", "max_workspace_bytes")]
+    bodies += [MEASURE | {"layers": [{"layer": LAYER, "stride": value}]}]
+    bodies += [sweep | {"sampled": value}, sweep | {"batches": [value]}]
+    for body in bodies:
+        is_problem(client.post("/v1/jobs", json=body), 422, "unprocessable-entity")
+
+
+@pytest.mark.parametrize("value", [1, 0, "true", "yes", 1.0], ids=repr)
+@pytest.mark.parametrize(("path", "body"), [("/v1/jobs", {"kind": "retrain"}), ("/v1/models", {})])
+def test_a_truth_value_of_a_job_is_one(client: Client, path: str, body: dict[str, Any], value: Any) -> None:
+    said = is_problem(client.post(path, json=body | {"force": value}), 422, "unprocessable-entity")
+    assert "force" in said["detail"]
+
+
 def test_more_problems_than_a_job_may_have_are_refused(client: Client) -> None:
     body = {"kind": "sweep", "networks": ["seeds"], "batches": list(range(1, 33))}
     body |= {"dtypes": ["float32", "tf32", "float16", "bfloat16"] * 2, "layouts": ["nchw", "nhwc"] * 2, "sampled": 0}

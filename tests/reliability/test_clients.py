@@ -200,6 +200,26 @@ def test_what_is_no_http_is_refused_as_everything_is(server: Server, sent: bytes
     assert json.loads(body)["type"] == "/problems/bad-request"
 
 
+@pytest.mark.parametrize(("path", "is_told"), [("/v2/models/conv/infer", True), ("/v2", True), ("/v1/advice", False)])
+@pytest.mark.parametrize(
+    ("rest", "status"),
+    [
+        (b"X-Long: %b\r\n\r\n" % (b"A" * MOST_HEAD_BYTES), 431),
+        (b"no header\r\n\r\n", 400),
+        (b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n", 400),
+        (b"Transfer-Encoding: chunked\r\n\r\nno size\r\n", 400),
+    ],
+    ids=["a long head", "no header", "two lengths", "no chunk"],
+)
+def test_what_no_request_is_has_the_protocols_error_too(
+    server: Server, path: str, rest: bytes, status: int, *, is_told: bool
+) -> None:
+    ((answered, body),) = answers(f"POST {path} HTTP/1.1\r\nHost: localhost\r\n".encode() + rest, server)
+    said = json.loads(body)
+    assert (answered, said["status"]) == (status, status)
+    assert said.get("error") == (said["detail"] if is_told else None)
+
+
 @pytest.mark.parametrize(
     "headers", [{"Connection": "close"}, {"Connection": "Upgrade", "Upgrade": "h2c"}], ids=["close", "upgrade"]
 )
