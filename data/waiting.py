@@ -1,4 +1,4 @@
-"""How long a transaction waits for what another has locked: as long as suits whoever asks, on one pool of connections."""
+"""How long a transaction waits for what another has locked: as long as suits whoever asks, on the same connections."""
 
 from __future__ import annotations
 

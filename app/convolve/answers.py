@@ -39,8 +39,8 @@ class ConvolutionAnswer(AttemptAnswer):
     """The variant whose y it is, everything else that was tried, and y where tensors were given.
 
     is_stored says whether the times are in the store, from which advice and training take them; if not,
-    why_not_stored says why. n_compared says over how many outputs max_error was taken: of given tensors over all, unless that costs more than
-    the convolution; then over some, half of them where most may cancel.
+    why_not_stored says why. n_compared says over how many outputs max_error was taken: of given tensors over all,
+    unless that costs more than the convolution; then over some, half of them where most may cancel.
     """
 
     n_compared: int

@@ -361,9 +361,9 @@ class Service:
                     self._engine.close()
                 return
             except Exception as error:  # whatever it is: nobody else starts the worker
-                is_expected = isinstance(error, ConvAdvisorError)
-                self._failure = error if is_expected else WorkerError(f"{type(error).__name__}: {error}")
-                log.warning("the worker does not start: %s", self._failure, exc_info=not is_expected)
+                told = error if isinstance(error, ConvAdvisorError) else WorkerError(f"{type(error).__name__}: {error}")
+                log.warning("the worker does not start: %s", told, exc_info=told is not error)
+                self._failure = told
                 self._closing.wait(_RETRY_S)
             else:
                 return

@@ -1,4 +1,4 @@
-"""What requests write to the database, on threads of their own: so reads never wait for a lock that a write waits for."""
+"""What requests write to the database, on threads of their own: what reads waits for no lock that a write waits for."""
 
 from __future__ import annotations
 

@@ -95,7 +95,9 @@ class Run:
 
 
 class Measuring:
-    """The runs of one service, newest last; they live as long as it does, and what they measure is in the store, or said not to be.
+    """The runs of one service, newest last; they live as long as it does.
+
+    What they measure is in the store, or they say why not.
 
     Used on the event loop alone.
     """

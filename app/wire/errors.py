@@ -55,7 +55,7 @@ def problem_of(error: e.ConvAdvisorError) -> dict[str, Any]:
 def refusal(
     scope: Scope, status: int, detail: str, headers: Mapping[str, str] | None = None, **more: Any
 ) -> JSONResponse:
-    """The answer to a request that HTTP itself refuses; where the Open Inference Protocol asks for ``error``, with that."""
+    """The answer to a request that HTTP itself refuses; with ``error`` where the Open Inference Protocol has it."""
     return _response(_document(type_of_status(status), detail, more | _protocol(scope, detail)), headers)
 
 
