@@ -32,6 +32,7 @@ from conv_advisor.models.rules import Rules
 from conv_advisor.models.ties import levels
 from conv_advisor.models.tree_file import Step, TreeModel, path, walk
 from conv_advisor.models.trust import Trust, trust_in
+from conv_advisor.models.words import trusted
 
 if TYPE_CHECKING:
     from conv_advisor.data.summary import Summary
@@ -87,6 +88,11 @@ class Advice:
     def variant(self) -> str:
         """The id of the best."""
         return self.ranking[0].variant
+
+    @property
+    def trusted(self) -> str:
+        """How far it can be trusted, in words: the same on the page, on the command line and in a notebook."""
+        return trusted(self.trust, self.ranking)
 
 
 class Advisor:
@@ -179,7 +185,7 @@ class Advisor:
             ranking=ranked,
             excluded=tuple(excluded),
             path=tuple(path(self.model, values)) if self.model else (),
-            trust=trust_in(self.model, problem, ranked),
+            trust=trust_in(self.model, problem, ranked, sum(each.reason is self._unknown for each in excluded)),
             baselines=self._rivals.beside(problem, ranked, excluded, values, picked or {}),
         )
 

@@ -100,10 +100,12 @@ def consider(
     workspace = summary.workspace_bytes if summary else None
     if workspace is None:
         workspace = variant.workspace_bytes(problem)
+    is_predicted = workspace is None
     if workspace is None and leaf:
         workspace = leaf.workspace_bytes(variant.id)
     if workspace is not None and workspace > max_workspace_bytes:
-        return f"workspace is {workspace} bytes, above the limit of {max_workspace_bytes}"
+        said = "predicted as " if is_predicted else ""
+        return f"workspace is {said}{workspace} bytes, above the limit of {max_workspace_bytes}"
     if summary and summary.time_ms is not None:
         return Candidate(variant, workspace, summary, summary.time_ms, summary.noise or 0.0)
     if leaf is None or variant.id not in leaf.row.column:
@@ -125,7 +127,8 @@ def refusal(summary: Summary) -> str | None:
     """Why a variant that was tried did not run; None where nothing speaks against it."""
     if summary.outcome in _NO_REFUSAL:
         return None
-    return f"{summary.outcome}: {summary.detail}" if summary.detail else str(summary.outcome)
+    said = summary.outcome.replace("_", " ")
+    return f"{said}: {summary.detail}" if summary.detail else said
 
 
 def scale(candidates: list[Candidate], leaf: Leaf) -> None:

@@ -11,6 +11,7 @@ from typing import Final
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Rule, Variant, left_to_ask, no_workspace
+from conv_advisor.models.words import chance
 
 MIN_SUPPORT: Final = 0.5
 """A variant that is less likely to run than this is not advised, unless it was measured or its own rule says all."""
@@ -85,7 +86,7 @@ def is_expected(variant: Variant, support: float) -> bool:
 @lru_cache(maxsize=4096)
 def too_seldom(support: float) -> str:
     """Why a variant that so often ran nearby is out."""
-    return f"predicted as not supported: it is {support:.0%} likely to run"
+    return f"predicted as not supported: it is {chance(support)} likely to run"
 
 
 def least_ms(row: Row, flops: int, n_bytes: int) -> float:

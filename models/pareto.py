@@ -18,6 +18,7 @@ from conv_advisor.models.costs import TIE_STANDARD_ERRORS
 from conv_advisor.models.features import features
 from conv_advisor.models.ties import level_ms
 from conv_advisor.models.tree_file import walk
+from conv_advisor.models.words import above
 
 if TYPE_CHECKING:
     from conv_advisor.data.summary import Summary
@@ -160,7 +161,8 @@ def weigh(
     for choice in advice.ranking:
         error, source = error_of(laws, choice.variant, advice.problem, (measured or {}).get(choice.variant))
         if bounds.max_error is not None and error > bounds.max_error:
-            reason = f"error is up to {error:.2g} ({source}), above the limit of {bounds.max_error:.2g}"
+            shown, allowed = above(error, bounds.max_error)
+            reason = f"error is up to {shown} ({source}), above the limit of {allowed}"
             excluded.append(Exclusion(choice.variant, reason))
         else:
             points.append(_point(choice, error, source))
@@ -272,9 +274,10 @@ def _point(choice: Choice, error: float, source: ErrorSource) -> Point:
 def _fast_enough(points: Sequence[Point], max_slowdown: float) -> tuple[list[Point], list[Exclusion]]:
     best_ms = min(point.time_ms for point in points)
     slow = {point.variant: ratio for point in points if (ratio := point.time_ms / best_ms) > max_slowdown}
+    said = {name: above(ratio, max_slowdown) for name, ratio in slow.items()}
     excluded = [
-        Exclusion(name, f"takes {ratio:.3g} times the fastest's time, above the limit of {max_slowdown:.3g}")
-        for name, ratio in slow.items()
+        Exclusion(name, f"takes {shown} times the fastest's time, above the limit of {allowed}")
+        for name, (shown, allowed) in said.items()
     ]
     return [point for point in points if point.variant not in slow], excluded
 

@@ -42,6 +42,9 @@ class Trust(msgspec.Struct, frozen=True):
         guess. Measure it.
     reason : str or None
         Why it is outside, naming the size, its value and what was trained on.
+    n_unknown : int
+        Variants that may run and are not in the ranking, since nothing says how long they take: none was measured on
+        this layer, and the model does not know them. They may be faster.
     distance, limit : float or None
         To the nearest layer trained on, and within which the model counts as trained, in octaves; None where the model
         was trained before it kept its domain.
@@ -51,12 +54,13 @@ class Trust(msgspec.Struct, frozen=True):
     within: float
     is_calibrated: bool
     abstains: bool
+    n_unknown: int = 0
     reason: str | None = None
     distance: float | None = None
     limit: float | None = None
 
 
-def trust_in(model: TreeModel | None, problem: ConvProblem, ranking: Sequence[Choice]) -> Trust:
+def trust_in(model: TreeModel | None, problem: ConvProblem, ranking: Sequence[Choice], n_unknown: int = 0) -> Trust:
     """How far a ranking can be trusted.
 
     Parameters
@@ -66,6 +70,8 @@ def trust_in(model: TreeModel | None, problem: ConvProblem, ranking: Sequence[Ch
     problem : ConvProblem
     ranking : sequence of Choice
         Best first; at least one.
+    n_unknown : int
+        Variants that may run, whose times nobody knows.
 
     Raises
     ------
@@ -85,6 +91,7 @@ def trust_in(model: TreeModel | None, problem: ConvProblem, ranking: Sequence[Ch
         within=WITHIN,
         is_calibrated=bool(table) or not any(is_predicted),
         abstains=is_predicted[0] and not place.is_inside,
+        n_unknown=n_unknown,
         reason=place.reason,
         distance=place.distance if domain and isfinite(place.distance) else None,
         limit=place.limit if domain else None,

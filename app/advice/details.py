@@ -70,10 +70,14 @@ class OtherLayoutAnswer(TypedDict):
 
 
 class ParetoAnswer(TypedDict):
-    """Every variant within the limits, fastest first, the front marked; the other layout beside them."""
+    """Every variant within the limits, fastest first, the front marked; the other layout beside them.
+
+    trust is of variant, which is advised without the limits of error and slowdown: they may leave it out.
+    """
 
     device: str
     model: str | None
+    variant: str
     problem: ProblemAnswer
     points: list[PointAnswer]
     front: list[str]
@@ -222,6 +226,7 @@ def pareto_answer(found: Pareto, other: OtherLayout | None) -> ParetoAnswer:
     return {
         "device": advice.device_id,
         "model": advice.model_id,
+        "variant": advice.variant,
         "problem": problem_answer(advice.problem),
         "points": msgspec.to_builtins(found.points),
         "front": [point.variant for point in found.front],

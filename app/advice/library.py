@@ -26,8 +26,8 @@ _SHOWN: Final = 5
 class LayerAdvice(Advice):
     """What to run for a layer, as `advise` answers: immutable, and shown as a table in a notebook.
 
-    Beside what `Advice` holds (``problem device_id model_id ranking excluded path trust best variant``) it has the
-    answers that are asked for most.
+    Beside what `Advice` holds (``problem device_id model_id ranking excluded path trust best variant trusted``) it has
+    the answers that are asked for most.
     """
 
     __slots__ = ()
@@ -67,14 +67,14 @@ class LayerAdvice(Advice):
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
         more = [f"... and {rest} more; {len(self.excluded)} are out" if rest > 0 else f"{len(self.excluded)} are out"]
-        return "\n".join([f"{self._title()}: {self.variant}", self._trusted(), *lines, *more])
+        return "\n".join([f"{self._title()}: {self.variant}", self.trusted, *lines, *more])
 
     def _repr_html_(self) -> str:
         rows = ["".join(f"<td>{escape(cell)}</td>" for cell in _cells(choice)) for choice in self.ranking]
         excluded = "".join(f"<li>{escape(each.variant)}: {escape(each.reason)}</li>" for each in self.excluded)
         heads = "".join(f"<th>{head}</th>" for head in ("variant", "time", "slowdown", "time is", "workspace", ""))
         return (
-            f"<p><strong>{escape(self._title())}</strong><br>{escape(self._trusted())}</p>"
+            f"<p><strong>{escape(self._title())}</strong><br>{escape(self.trusted)}</p>"
             f"<table><thead><tr>{heads}</tr></thead><tbody>"
             + "".join(f"<tr>{row}</tr>" for row in rows)
             + f"</tbody></table><details><summary>{len(self.excluded)} are out</summary><ul>{excluded}</ul></details>"
@@ -83,13 +83,6 @@ class LayerAdvice(Advice):
     def _title(self) -> str:
         problem = self.problem
         return f"{problem.short} {problem.dtype} {problem.layout} on {self.device_id}"
-
-    def _trusted(self) -> str:
-        if self.trust.abstains:
-            return f"a guess: {self.trust.reason}"
-        if self.confidence is None:
-            return "nothing says how sure this is"
-        return f"{self.confidence:.0%} likely to be within {self.trust.within:.0%} of the fastest"
 
 
 def advise(

@@ -20,11 +20,7 @@ if TYPE_CHECKING:
 
 def show_trust(advice: Advice) -> None:
     """How far the advice can be trusted, on one line."""
-    trust = advice.trust
-    if trust.abstains:
-        sys.stdout.write(f"The model abstains, and the ranking is a guess: {trust.reason}. Measure the layer.\n")
-    elif trust.confidence is not None:
-        sys.stdout.write(f"{trust.confidence:.0%} likely to be within {trust.within:.0%} of the fastest.\n")
+    sys.stdout.write(f"{advice.trusted}\n")
 
 
 def show_pareto(
@@ -57,6 +53,8 @@ def show_pareto(
     print_table(columns, rows, title=_title(advice))
     if other:
         sys.stdout.write(_said_of(other) + "\n")
+    if advice.variant not in {point.variant for point in found.points}:
+        sys.stdout.write("Without the limits of error and slowdown: ")
     show_trust(advice)
 
 

@@ -133,7 +133,7 @@ def test_advice_comes_with_trade_offs_neighbours_and_a_program(trained, tmp_path
     program.write_text(run(trained, *asked, "--snippet").stdout + "print(y.shape)\n")
     done = subprocess.run([sys.executable, program], capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout.strip() == "(2, 16, 8, 8)"
-    assert "likely to be within 5%" in run(trained, *asked).stdout
+    assert "likely to be within 5 %" in run(trained, *asked).stdout
 
 
 def test_advice_keeps_to_its_limits(trained):

@@ -112,7 +112,7 @@ def test_it_prints_as_one_reads_it() -> None:
     advice = conv_advisor.advise("14-1-3-256-128")
     first, second, third, *_, last = repr(advice).splitlines()
     assert first == f"14-1-3-256-128 float32 nchw on nvidia-h200: {advice.variant}"
-    assert "% likely to be within 5% of the fastest" in second
+    assert " % likely to be within 5 % of the fastest" in second
     assert third.startswith(advice.variant)
     assert last.endswith(f"{len(advice.excluded)} are out")
 
@@ -131,7 +131,8 @@ def test_a_guess_says_that_it_is_one() -> None:
     advice = conv_advisor.advise("3000-1-31-7-7")
     assert advice.is_guess
     assert advice.confidence is None
-    assert repr(advice).splitlines()[1] == f"a guess: {advice.trust.reason}"
+    assert repr(advice).splitlines()[1] == advice.trusted
+    assert "the ranking is a guess: filter height is 31; trained on 1 to 12" in advice.trusted
 
 
 @pytest.mark.parametrize(

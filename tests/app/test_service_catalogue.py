@@ -76,7 +76,7 @@ def test_what_does_not_run_says_so_as_advice_does(client: Client) -> None:
         assert listed["cudnn.gemm"]["reason"] == (
             "not_supported: as recorded"
             if layer == REFUSED_ON
-            else "predicted as not supported: it is 0% likely to run"
+            else "predicted as not supported: it is under 1 % likely to run"
         )
 
 

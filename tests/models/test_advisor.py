@@ -84,7 +84,7 @@ def test_only_deterministic_variants_on_demand(advisor: Advisor) -> None:
 
 
 def test_predicted_refusals_are_out_unless_measured(advisor: Advisor) -> None:
-    assert reasons(advisor.advise(MIDDLE)) == {"cuda.shy": "predicted as not supported: it is 20% likely to run"}
+    assert reasons(advisor.advise(MIDDLE)) == {"cuda.shy": "predicted as not supported: it is 20 % likely to run"}
     assert advisor.advise(MIDDLE, measured=measured(shy=0.1, plain=1.0, only_3x3=1.0)).variant == "cuda.shy"
 
 
@@ -109,16 +109,16 @@ def test_a_variant_that_never_runs_says_so_and_not_what_workspace_is_made_up_for
     support = np.ones((3, 5), np.float32)
     support[:, 4] = 0.0
     never = shy_with_workspace(support=support)
-    assert reasons(never.advise(SMALL))["cuda.shy"] == "predicted as not supported: it is 0% likely to run"
-    assert never.doubts(SMALL) == {"cuda.shy": "predicted as not supported: it is 0% likely to run"}
+    assert reasons(never.advise(SMALL))["cuda.shy"] == "predicted as not supported: it is under 1 % likely to run"
+    assert never.doubts(SMALL) == {"cuda.shy": "predicted as not supported: it is under 1 % likely to run"}
 
 
 def test_what_was_refused_says_so_and_not_what_workspace_it_would_take() -> None:
     known = measured(shy=None)
     advisor = shy_with_workspace()
     assert "above the limit" in reasons(advisor.advise(SMALL))["cuda.shy"]
-    assert reasons(advisor.advise(SMALL, measured=known))["cuda.shy"] == "not_supported: status 9"
-    assert advisor.doubts(SMALL, known) == {"cuda.shy": "not_supported: status 9"}
+    assert reasons(advisor.advise(SMALL, measured=known))["cuda.shy"] == "not supported: status 9"
+    assert advisor.doubts(SMALL, known) == {"cuda.shy": "not supported: status 9"}
     assert advisor.doubts(SMALL) == {}
 
 
@@ -201,7 +201,7 @@ def test_a_prediction_barely_ahead_does_not_displace_the_measured_best(advisor: 
 def test_a_measured_refusal_excludes(advisor: Advisor) -> None:
     advice = advisor.advise(SMALL, measured=measured(big=None))
     assert advice.variant == "cuda.only_3x3"
-    assert reasons(advice) == {"cuda.big": "not_supported: status 9"}
+    assert reasons(advice) == {"cuda.big": "not supported: status 9"}
 
 
 def test_a_workspace_refusal_counts_only_below_what_it_needs(advisor: Advisor) -> None:

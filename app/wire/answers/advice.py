@@ -58,13 +58,15 @@ class TrustAnswer(TypedDict):
     """How likely the advised variant takes at most the share `within` longer than the fastest, or why that is unknown.
 
     A model abstains outside the domain it was trained on: the ranking is a guess, confidence is null, and reason says
-    which size is unlike all that was trained on. distance and limit are in octaves, factors of two.
+    which size is unlike all that was trained on. confidence is over the ranking; n_unknown more variants may run, and
+    nothing says how long they take. distance and limit are in octaves, factors of two.
     """
 
     confidence: float | None
     within: float
     is_calibrated: bool
     abstains: bool
+    n_unknown: int
     reason: str | None
     distance: float | None
     limit: float | None
