@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
 
+import msgspec
+from msgspec import Meta
 from platformdirs import user_data_path
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from conv_advisor.app.hosts import ANY, LOOPBACK, is_loopback
 from conv_advisor.data.errors import InvalidInput
@@ -17,118 +18,94 @@ from conv_advisor.data.errors import InvalidInput
 PREFIX: Final = "CONV_ADVISOR_"
 SECRETS: Final = Path("/run/secrets")
 """Where containers find secrets: a file that is named like a variable holds its value."""
-_LONGEST_S: Final = 30 * 86_400.0
-_RATE_PER_S: Final = 100.0
-"""The rate of one caller beyond loopback: a page with its parts is ten requests, a scrape of Prometheus one in 15 s."""
-
-
 _OF_OTHERS: Final = {"OTEL_EXPORTER_OTLP_ENDPOINT": "otlp_endpoint"}
 """Variables that others named, and the settings that they say where ours do not."""
+_RATE_PER_S: Final = 100.0
+"""The rate of one caller beyond loopback: a page with its parts is ten requests, a scrape of Prometheus one in 15 s."""
+_ON: Final = ("1", "true", "yes", "on")
+_OFF: Final = ("0", "false", "no", "off")
+
+Seconds = Annotated[float, Meta(gt=0, le=30 * 86_400.0)]
 
 
-class Settings(BaseModel):
-    """Every setting; a variable's name is ``CONV_ADVISOR_`` and the field's name in capitals."""
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Every setting; a variable's name is ``CONV_ADVISOR_`` and the field's name in capitals.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    A plain value: `load_settings` reads the environment, and checks what it says.
+    """
 
-    home: Path = Field(
-        default_factory=lambda: user_data_path("conv-advisor", appauthor=False),
-        description="Folder of everything that is written: the database, trained models.",
-    )
-    database_url: str = Field(
-        "",
-        repr=False,
-        description="URL of the store, such as postgresql://user@host/name; empty: a SQLite file in home.",
-    )
-    device: str = Field(
-        "auto",
-        description="Device of the worker: cpu, cuda:0, cuda:1 ...; auto: cuda:0 where it can be used, else cpu.",
-    )
-    advice_device: str = Field(
-        "",
-        max_length=200,
-        pattern=r"^[A-Za-z0-9_.:-]*$",
-        description="Id of the device that advice is for where a request names none, such as nvidia-h200; empty: the "
-        "worker's GPU, else the one with the most measurements of those that have a tree.",
-    )
-    scheduler: str = Field(
-        "",
-        description="Address of a Dask scheduler, tls://host:port or tcp://host:port: its workers do the work.",
-    )
-    scheduler_ca_file: Path | None = Field(None, description="Authority that signed the cluster's certificates.")
-    scheduler_cert_file: Path | None = Field(None, description="Certificate to show in the cluster.")
-    scheduler_key_file: Path | None = Field(None, description="Key of that certificate.")
-    scheduler_plain: bool = Field(
-        False,
-        description="Allow tcp:// beyond loopback: whoever can reach a scheduler or a worker then runs code there.",
-    )
-    host: str = Field("127.0.0.1", min_length=1, description="Address the service listens on.")
-    tokens_file: Path | None = Field(
-        None, description="File of the tokens that are let in, as `conv-advisor token` writes it; may change meanwhile."
-    )
-    tokens: str = Field("", repr=False, description="The same lines, divided by ;")
-    allowed_hosts: str = Field(
-        "",
-        description="Names that a Host header may bear, divided by commas: *.example.org for all below one, * for any; "
-        "empty: on loopback its own names, beyond it any.",
-    )
-    trusted_proxies: str = Field(
-        "127.0.0.1", description="Addresses whose X-Forwarded-For and -Proto are believed, divided by commas."
-    )
-    tls_certificate: Path | None = Field(None, description="PEM file to serve HTTPS with, with its chain.")
-    tls_key: Path | None = Field(None, description="PEM file of its key.")
-    rate_limit_per_s: float | None = Field(
-        None,
-        ge=0,
-        le=1e6,
-        description="Requests a second of one token or address; 0: any; unset: any on loopback, 100 beyond it.",
-    )
-    rate_limit_burst: int = Field(200, ge=1, description="Requests at once after a pause, where there is a rate.")
-    metrics: bool = Field(True, description="Count requests, and answer GET /metrics.")
-    otlp_endpoint: str = Field(
-        "",
-        description="Collector of traces by OTLP over HTTP, such as http://127.0.0.1:4318; empty: no traces.",
-    )
-    port: int = Field(8000, ge=0, le=65535, description="Port the service listens on; 0: any free one.")
+    home: Path = field(default_factory=lambda: user_data_path("conv-advisor", appauthor=False))
+    """Folder of everything that is written: the database, trained models."""
+    database_url: str = field(default="", repr=False)
+    """URL of the store, such as postgresql://user@host/name; empty: a SQLite file in home."""
+    device: Annotated[
+        str, Meta(pattern=r"^(auto|cpu|cuda:[0-9]{1,3})\Z", title="auto, cpu, cuda:0, cuda:1 and so on")
+    ] = "auto"
+    """Device of the worker; auto: cuda:0 where it can be used, else cpu."""
+    advice_device: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:-]{0,200}\Z", title="the id of a device")] = ""
+    """Id of the device that advice is for where a request names none, such as nvidia-h200; empty: the worker's GPU,
+    else the one with the most measurements of those that have a tree."""
+    scheduler: Annotated[
+        str,
+        Meta(
+            pattern=r"^((tls|tcp)://([a-zA-Z0-9_.-]+|\[[0-9a-fA-F:]+\]):[0-9]{1,5})?\Z",
+            title="tls://host:port, or tcp://host:port on loopback",
+        ),
+    ] = ""
+    """Address of a Dask scheduler: its workers do the work."""
+    scheduler_ca_file: Path | None = None
+    """Authority that signed the cluster's certificates."""
+    scheduler_cert_file: Path | None = None
+    """Certificate to show in the cluster."""
+    scheduler_key_file: Path | None = None
+    """Key of that certificate."""
+    scheduler_plain: bool = False
+    """Allow tcp:// beyond loopback: whoever can reach a scheduler or a worker then runs code there."""
+    host: Annotated[str, Meta(min_length=1, title="an address")] = "127.0.0.1"
+    """Address the service listens on."""
+    tokens_file: Path | None = None
+    """File of the tokens that are let in, as `conv-advisor token` writes it; may change meanwhile."""
+    tokens: str = field(default="", repr=False)
+    """The same lines, divided by ;"""
+    allowed_hosts: str = ""
+    """Names that a Host header may bear, divided by commas: *.example.org for all below one, * for any; empty: on
+    loopback its own names, beyond it any."""
+    trusted_proxies: str = "127.0.0.1"
+    """Addresses whose X-Forwarded-For and -Proto are believed, divided by commas."""
+    tls_certificate: Path | None = None
+    """PEM file to serve HTTPS with, with its chain."""
+    tls_key: Path | None = None
+    """PEM file of its key."""
+    rate_limit_per_s: Annotated[float, Meta(ge=0, le=1e6)] | None = None
+    """Requests a second of one token or address; 0: any; unset: any on loopback, 100 beyond it."""
+    rate_limit_burst: Annotated[int, Meta(ge=1)] = 200
+    """Requests at once after a pause, where there is a rate."""
+    metrics: bool = True
+    """Count requests, and answer GET /metrics."""
+    otlp_endpoint: Annotated[
+        str, Meta(pattern=r"^(https?://[^/]|\Z)", title="an address that begins with http:// or https://")
+    ] = ""
+    """Collector of traces by OTLP over HTTP, such as http://127.0.0.1:4318; empty: no traces."""
+    port: Annotated[int, Meta(ge=0, le=65535)] = 8000
+    """Port the service listens on; 0: any free one."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    log_format: Literal["text", "json"] = Field("text", description="json: one object a line.")
-    max_body_bytes: int = Field(256 * 2**20, ge=1024, description="Longest request body.")
-    max_queue: int = Field(64, ge=1, description="Jobs that may wait for one worker.")
-    convolution_deadline_s: float = Field(
-        60.0, gt=0, le=_LONGEST_S, description="A convolution that overruns it is killed."
-    )
-    job_deadline_s: float = Field(
-        21_600.0,
-        gt=0,
-        le=_LONGEST_S,
-        description="An attempt of a background job that overruns it is killed; what a sweep has measured stays.",
-    )
-    job_lease_s: float = Field(
-        10.0, ge=1, le=3600, description="A job whose server has not been heard of for so long is another's."
-    )
-    start_timeout_s: float = Field(60.0, gt=0, le=_LONGEST_S, description="Longest start of a worker.")
-    workspace_limit_bytes: int = Field(2**30, ge=0, description="Scratch memory a variant may use.")
-
-    @field_validator("device")
-    @classmethod
-    def _check_device(cls, device: str) -> str:
-        if not re.fullmatch(r"auto|cpu|cuda:\d{1,3}", device, re.ASCII):
-            raise ValueError("auto, cpu, cuda:0, cuda:1 and so on")
-        return device
-
-    @field_validator("scheduler")
-    @classmethod
-    def _check_scheduler(cls, address: str) -> str:
-        if address and not re.fullmatch(r"(tls|tcp)://([\w.-]+|\[[0-9a-fA-F:]+\]):\d{1,5}", address, re.ASCII):
-            raise ValueError("tls://host:port, or tcp://host:port on loopback")
-        return address
-
-    @field_validator("otlp_endpoint")
-    @classmethod
-    def _check_endpoint(cls, endpoint: str) -> str:
-        if endpoint and not re.match(r"https?://[^/]", endpoint):
-            raise ValueError("an address that begins with http:// or https://")
-        return endpoint
+    log_format: Literal["text", "json"] = "text"
+    """json: one object a line."""
+    max_body_bytes: Annotated[int, Meta(ge=1024)] = 256 * 2**20
+    """Longest request body."""
+    max_queue: Annotated[int, Meta(ge=1)] = 64
+    """Jobs that may wait for one worker."""
+    convolution_deadline_s: Seconds = 60.0
+    """A convolution that overruns it is killed."""
+    job_deadline_s: Seconds = 21_600.0
+    """An attempt of a background job that overruns it is killed; what a sweep has measured stays."""
+    job_lease_s: Annotated[float, Meta(ge=1, le=3600)] = 10.0
+    """A job whose server has not been heard of for so long is another's."""
+    start_timeout_s: Seconds = 60.0
+    """Longest start of a worker."""
+    workspace_limit_bytes: Annotated[int, Meta(ge=0)] = 2**30
+    """Scratch memory a variant may use."""
 
     @property
     def is_local(self) -> bool:
@@ -174,22 +151,58 @@ def load_settings(**overrides: Any) -> Settings:
     InvalidInput
         Naming the variable, its value and what is allowed.
     """
-    values: dict[str, Any] = {}
-    named_by: dict[str, str] = {}
-    for field, name, value in (*_from_secrets(), *_from_environment()):
-        values[field], named_by[field] = value, name
-    given = {field: value for field, value in overrides.items() if value is not None}
+    kinds = get_type_hints(Settings, include_extras=True)
+    found = {setting: (name, text) for setting, name, text in (*_from_secrets(), *_from_environment())}
+    found |= {setting: (setting, value) for setting, value in overrides.items() if value is not None}
+    return Settings(**{setting: _checked(name, value, kinds[setting]) for setting, (name, value) in found.items()})
+
+
+def _checked(name: str, value: Any, kind: Any) -> Any:
+    """What a text, or a value that is no text, means for a setting of this kind."""
     try:
-        return Settings(**values | given)
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = str(first["loc"][0])
-        name = field if field in given else named_by.get(field, field)
-        raise InvalidInput(name, first["input"], first["msg"].removeprefix("Value error, ")) from None
+        return msgspec.convert(_read(value, kind) if isinstance(value, str) else value, kind)
+    except ValueError:  # of which msgspec's own is one
+        raise InvalidInput(name, value, _allowed(kind)) from None
+
+
+def _read(text: str, kind: Any) -> Any:
+    plain = _plain(kind)
+    if plain is bool:
+        return text.lower() in _ON if text.lower() in (*_ON, *_OFF) else text
+    return plain(text) if plain in (int, float, Path) else text
+
+
+def _allowed(kind: Any) -> str:
+    """What a setting of this kind may be, in words."""
+    plain, meta = _plain(kind), _meta(kind)
+    if get_origin(plain) is Literal:
+        return ", ".join(get_args(plain))
+    if plain is bool:
+        return ", ".join((*_ON, *_OFF))
+    if meta is None or meta.title:
+        return (meta and meta.title) or "a path"
+    least = f"above {meta.gt:g}" if meta.gt is not None else f"from {meta.ge:g}"
+    most = "" if meta.le is None else f" to {meta.le:.0f}"
+    return f"{'an integer' if plain is int else 'a number'} {least}{most}"
+
+
+def _plain(kind: Any) -> Any:
+    """A kind without None and without bounds."""
+    chosen = _without_none(kind)
+    return get_args(chosen)[0] if get_origin(chosen) is Annotated else chosen
+
+
+def _meta(kind: Any) -> Meta | None:
+    return next((each for each in get_args(_without_none(kind))[1:] if isinstance(each, Meta)), None)
+
+
+def _without_none(kind: Any) -> Any:
+    is_optional = type(None) in get_args(kind)
+    return get_args(kind)[0] if is_optional else kind
 
 
 def _from_environment() -> Iterator[tuple[str, str, str]]:
-    """Field, variable and value of every setting in the environment; what counts comes last.
+    """Setting, variable and value of everything in the environment that is one; what counts comes last.
 
     Raises
     ------
@@ -213,5 +226,5 @@ def _from_secrets() -> Iterator[tuple[str, str, str]]:
 
 
 def _variables() -> dict[str, str]:
-    """The fields of the settings by their variables."""
-    return {f"{PREFIX}{field.upper()}": field for field in Settings.model_fields}
+    """The settings by their variables."""
+    return {f"{PREFIX}{setting.upper()}": setting for setting in Settings.__dataclass_fields__}

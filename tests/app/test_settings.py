@@ -116,3 +116,25 @@ def test_the_environment_alone_is_read_by_load_settings(monkeypatch: pytest.Monk
 def test_a_switch_takes_the_usual_words(monkeypatch: pytest.MonkeyPatch, word: str, meant: bool) -> None:
     monkeypatch.setenv(f"{PREFIX}METRICS", word)
     assert load_settings().metrics is meant
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("PORT", "-1", "an integer from 0 to 65535"),
+        ("MAX_QUEUE", "many", "an integer from 1"),
+        ("START_TIMEOUT_S", "0", "a number above 0 to 2592000"),
+        ("RATE_LIMIT_PER_S", "-1", "a number from 0 to 1000000"),
+        ("LOG_FORMAT", "xml", "text, json"),
+        ("METRICS", "2", "1, true, yes, on, 0, false, no, off"),
+        ("HOST", "", "an address"),
+        ("DEVICE", "cuda:0\n", "auto, cpu, cuda:0, cuda:1 and so on"),
+        ("SCHEDULER", "db:8786", "tls://host:port, or tcp://host:port on loopback"),
+        ("OTLP_ENDPOINT", "collector", "an address that begins with http:// or https://"),
+    ],
+)
+def test_what_is_allowed_is_said_in_words(monkeypatch: pytest.MonkeyPatch, name: str, value: str, allowed: str) -> None:
+    monkeypatch.setenv(f"{PREFIX}{name}", value)
+    with pytest.raises(InvalidInput) as caught:
+        load_settings()
+    assert str(caught.value).endswith(f"; allowed: {allowed}")

@@ -94,9 +94,11 @@ def test_ports_are_published_on_loopback_alone(name: str) -> None:
 def test_its_variables_are_settings_and_its_files_are_secrets(name: str) -> None:
     service = SERVICES[name]
     variables = service["environment"]
-    assert {variable.removeprefix(PREFIX).lower() for variable in variables} <= set(Settings.model_fields)
+    assert {variable.removeprefix(PREFIX).lower() for variable in variables} <= set(
+        Settings.__dataclass_fields__.keys()
+    )
     settings = [target for target in _targets(service) if target.startswith(PREFIX)]
-    assert {target.removeprefix(PREFIX).lower() for target in settings} <= set(Settings.model_fields)
+    assert {target.removeprefix(PREFIX).lower() for target in settings} <= set(Settings.__dataclass_fields__.keys())
     files = {value for value in variables.values() if value.startswith("/")}
     assert files <= {f"/run/secrets/{target}" for target in _targets(service)}
 
