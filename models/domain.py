@@ -105,20 +105,17 @@ class Domain:
     """
 
     def __init__(self, sizes: np.ndarray, limits: Mapping[str, float], weights: Sequence[float] = WEIGHTS) -> None:
-        self._weights = np.array(weights)
-        self._limits = limits
-        self._known: dict[tuple[DType, Layout], _Known] = {}
-        for group, bit in _GROUPS.items():
-            mine = (sizes[:, -1] & bit) > 0
-            if mine.any():
-                points = np.log2(sizes[mine, :-1]) * self._weights
-                self._known[group] = _Known(sizes[mine, :-1], points, (points**2).sum(axis=1))
+        self._sizes, self._weights, self._limits = sizes, np.array(weights), limits
+        self._known: dict[tuple[DType, Layout], _Known | None] = {}
 
     def locate(self, problem: ConvProblem) -> Place:
         """How far a problem is from what was trained on in its dtype and layout."""
-        known = self._known.get((problem.dtype, problem.layout))
+        group = (problem.dtype, problem.layout)
+        if group not in self._known:  # those that nobody asks about are not worked out
+            self._known[group] = self._known_of(_GROUPS[group])
+        known = self._known[group]
         if known is None:
-            trained = ", ".join(f"{dtype} {layout}" for dtype, layout in self._known)
+            trained = ", ".join(f"{dtype} {layout}" for (dtype, layout), bit in _GROUPS.items() if self._has(bit))
             reason = f"precision and layout are {problem.dtype} {problem.layout}; trained on {trained}"
             return Place(float("inf"), 0.0, reason)
         own = np.array([log2(getattr(problem, name)) for name in COLUMNS]) * self._weights
@@ -128,6 +125,14 @@ class Domain:
         if distance <= limit:
             return Place(distance, limit, _why_padded(problem))
         return Place(distance, limit, _reason(problem, known, nearest, own, (distance, limit)))
+
+    def _has(self, bit: int) -> bool:
+        return bool((self._sizes[:, -1] & bit).any())
+
+    def _known_of(self, bit: int) -> _Known | None:
+        sizes = self._sizes[(self._sizes[:, -1] & bit) > 0, :-1]
+        points = np.log2(sizes) * self._weights
+        return _Known(sizes, points, (points**2).sum(axis=1)) if len(sizes) else None
 
 
 def coordinates(sizes: np.ndarray) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import uuid
@@ -100,26 +101,32 @@ class TreeModel:
         return np.arange(len(self.arrays["log_best"])) if found is None else found
 
     @cached_property
-    def nodes(self) -> tuple[list[int], list[float], list[int], list[int], list[int]]:
-        """feature, threshold, left, right and place as lists, which Python walks faster than arrays."""
-        feature, threshold, left, right, place = (self.arrays[name].tolist() for name in _NODE_ARRAYS)
+    def nodes(self) -> tuple[memoryview, memoryview, memoryview, memoryview, memoryview]:
+        """feature, threshold, left, right and place, by node.
+
+        As views, whose elements are plain numbers: of an array's they are objects of NumPy's, and slow. Lists would be
+        walked in half the time, 2 µs less, but take 25 ms and 36 MB to make.
+        """
+        feature, threshold, left, right, place = (self.arrays[name].data for name in _NODE_ARRAYS)
         return feature, threshold, left, right, place
 
     @cached_property
-    def bounds(self) -> list[float]:
-        """The largest value of each node that is at most its threshold once it is rounded to float32.
+    def bounds(self) -> memoryview:
+        """The largest value of each node that is at most its threshold once it is rounded to float32; of a leaf 0.
 
         So values need not be rounded to be compared, which takes as long as the walk itself.
         """
-        threshold = self.arrays["threshold"]
+        bounds = np.zeros(self.arrays["threshold"].shape)
+        is_inner = self.arrays["feature"] != LEAF
+        threshold = self.arrays["threshold"][is_inner]
         with np.errstate(over="ignore"):
             below = threshold.astype(np.float32)
-            below = np.where(below > threshold, np.nextafter(below, np.float32(-np.inf)), below)
+            np.nextafter(below, np.float32(-np.inf), out=below, where=below > threshold)
             above = np.nextafter(below, np.float32(np.inf))
         middle = (below.astype(np.float64) + above) / 2  # a tie goes to the even one
-        is_even = (below.view(np.int32) & 1) == 0
-        bounds: list[float] = np.where(is_even, middle, np.nextafter(middle, -np.inf)).tolist()
-        return bounds
+        np.nextafter(middle, -np.inf, out=middle, where=(below.view(np.int32) & 1) != 0)
+        bounds[is_inner] = middle
+        return bounds.data
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -290,12 +297,15 @@ def _audit_arrays(arrays: dict[str, np.ndarray], n_variants: int) -> None:
     for name in RANKING_ARRAYS:
         _check_array(name, arrays[name], (np.float16, np.float32), (n_rankings, n_variants))
     _audit_structure(arrays, is_leaf)
-    _check(bool((arrays["roofline"] > 0).all()), "roofline has a value that is not above 0")
+    extremes = {name: _extremes(arrays[name]) for name in (*_LEAF_ARRAYS, *RANKING_ARRAYS)}
+    _check(extremes["roofline"][0] > 0, "roofline has a value that is not above 0")
     for name in _LOGS:
-        _check(bool((np.abs(arrays[name]) <= _MAX_LOG).all()), f"{name} has a value beyond ±{_MAX_LOG:g}")
+        least, most = extremes[name]
+        _check(least >= -_MAX_LOG and most <= _MAX_LOG, f"{name} has a value beyond ±{_MAX_LOG:g}")
     for name in ("spread", "workspace"):
-        _check(bool((arrays[name] >= 0).all()), f"{name} has a value below 0")
-    _check(bool(((arrays["support"] >= 0) & (arrays["support"] <= 1)).all()), "support has a value outside 0 to 1")
+        _check(extremes[name][0] >= 0, f"{name} has a value below 0")
+    least, most = extremes["support"]
+    _check(least >= 0 and most <= 1, "support has a value outside 0 to 1")
 
 
 def _audit_domain(sizes: np.ndarray | None) -> None:
@@ -336,7 +346,24 @@ def _check_array(name: str, array: np.ndarray, dtypes: tuple[Any, ...], shape: t
     allowed = " or ".join(str(np.dtype(dtype)) for dtype in dtypes)
     _check(array.dtype in dtypes, f"{name} is {array.dtype}; allowed: {allowed}")
     _check(array.shape == shape, f"{name} has shape {array.shape}; allowed: {shape}")
-    _check(bool(np.isfinite(array).all()), f"{name} has a value that is not finite")
+    if array.dtype.kind == "f":
+        least, most = _extremes(array)
+        _check(-math.inf < least and most < math.inf, f"{name} has a value that is not finite")
+
+
+def _extremes(array: np.ndarray) -> tuple[float, float]:
+    """The least and the largest value; both infinite and no range at all, or NaN, where a value is NaN."""
+    if not array.size:
+        return 0.0, 0.0
+    if array.dtype != np.float16:
+        return float(array.min()), float(array.max())
+    # Halves are compared by their bits, twenty times as fast as by their values: of one sign these rise with the
+    # magnitude, and a NaN's are beyond infinity's.
+    bits = np.ascontiguousarray(array)
+    signed, unsigned = bits.view(np.int16), bits.view(np.uint16)
+    least = unsigned.max() if signed.min() < 0 else unsigned.min()
+    most = signed.max() if signed.max() >= 0 else unsigned.min()
+    return float(least.view(np.float16)), float(np.uint16(most).view(np.float16))
 
 
 def _check(is_right: bool, reason: str) -> None:
