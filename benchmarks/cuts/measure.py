@@ -73,7 +73,7 @@ def _times(
     runner: Runner, problem: ConvProblem, operands: Operands, name: str, kernel: Tuning, most: int
 ) -> Iterator[Row]:
     device = runner.device
-    expected = {cut: kernel.expected_us(cut, problem, device) for cut in kernel.cuts(problem, device)}
+    expected = kernel.expected(problem, device)
     ranked = sorted(expected, key=expected.__getitem__)
     best_ms = float("inf")
     for cut in ranked[:most]:

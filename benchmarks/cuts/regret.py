@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,17 +19,12 @@ Kind = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Timed:
-    """The cuts of one kernel that were timed on one problem, and their times in ms."""
+    """The cuts of one kernel that were timed on one problem, by their places among all, and their times in ms."""
 
     kernel: str
     problem: ConvProblem
-    cuts: tuple[Any, ...]
+    places: np.ndarray
     times_ms: np.ndarray
-
-    @cached_property
-    def tiles(self) -> tuple[str, ...]:
-        """The names of their tiles."""
-        return tuple(name_of(cut.tile) for cut in self.cuts)
 
     @property
     def kind(self) -> Kind:
@@ -39,16 +32,9 @@ class Timed:
         return self.kernel, str(self.problem.dtype), str(self.problem.layout)
 
     def expected_us(self, device: Device) -> np.ndarray:
-        """Each cut's time by the model as it is: the tiles of a menu hold fitted times, which may have been changed."""
-        kernel = KERNELS[self.kernel]
-        menu_for = getattr(kernel.constants, "menu_for", None)
-        tiles = {name_of(tile): tile for tile in menu_for(self.problem.dtype).tiles} if menu_for else {}
-        cuts = (
-            [replace(cut, tile=tiles[name]) for cut, name in zip(self.cuts, self.tiles, strict=True)]
-            if tiles
-            else self.cuts
-        )
-        return np.array([kernel.expected_us(cut, self.problem, device) for cut in cuts])
+        """What the model as it is expects of each: a refit changes its constants, and not which cuts there are."""
+        expected = KERNELS[self.kernel].expected(self.problem, device)
+        return np.take(np.array(list(expected.values())), self.places)
 
     def regret(self, device: Device) -> float:
         """Time of the cut that is expected to be fastest over the least time."""
@@ -62,9 +48,11 @@ def timed(rows: Iterable[Row], device: Device) -> list[Timed]:
         found.setdefault((row.kernel, row.problem), {})[row.cut] = row.time_ms
     parts = []
     for (name, problem), times_ms in found.items():
-        cuts = [cut for cut in KERNELS[name].cuts(problem, device) if name_of(cut) in times_ms]
-        if cuts:
-            parts.append(Timed(name, problem, tuple(cuts), np.array([times_ms[name_of(cut)] for cut in cuts])))
+        names = [name_of(cut) for cut in KERNELS[name].expected(problem, device)]
+        places = [place for place, cut in enumerate(names) if cut in times_ms]
+        if places:
+            times = np.array([times_ms[names[place]] for place in places])
+            parts.append(Timed(name, problem, np.array(places), times))
     return parts
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from types import ModuleType
@@ -39,9 +39,8 @@ class Tuning:
 
     Parameters
     ----------
-    cuts : callable (problem, device) -> sequence
-        All that it chooses from.
-    expected_us : callable (cut, problem, device) -> float
+    expected : callable (problem, device) -> dict
+        Every cut that it chooses from, and the time in us that each is expected to take.
     launch : callable (problem, device, cut) -> Launch
         Needs a GPU.
     constants : module
@@ -50,8 +49,7 @@ class Tuning:
         Variants of other families that launch its cuts too.
     """
 
-    cuts: Callable[[ConvProblem, Device], Sequence[Any]]
-    expected_us: Callable[[Any, ConvProblem, Device], float]
+    expected: Callable[[ConvProblem, Device], Mapping[Any, float]]
     launch: Callable[[ConvProblem, Device, Any], Launch]
     constants: ModuleType
     serves: tuple[str, ...] = ()

@@ -5,7 +5,7 @@ The plans that choose the cut of one problem are asked here for the cuts of a mi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -15,11 +15,11 @@ from conv_advisor.data.problem import DType, Layout
 from conv_advisor.kernels.cuda.implicit_gemm import choice as implicit_gemm
 from conv_advisor.kernels.cuda.implicit_gemm import plan as plain
 from conv_advisor.kernels.cuda.implicit_gemm_nhwc import plan as packed
-from conv_advisor.kernels.cuda.parts.offers import VALUES, Offer, values_of_cheapest
+from conv_advisor.kernels.cuda.parts.offers import VALUES, Offers, values_of_cheapest
 from conv_advisor.kernels.cuda.parts.shapes import Array, Shapes
 from conv_advisor.kernels.cuda.pointwise import plan as pointwise
 
-_PLANS: Final[dict[str, tuple[Callable[[Shapes, Device], Array], Callable[[Shapes, Device], Iterator[Offer]]]]] = {
+_PLANS: Final[dict[str, tuple[Callable[[Shapes, Device], Array], Offers]]] = {
     "pointwise": (pointwise.computes, pointwise.offers),
     "implicit_gemm": (plain.computes, implicit_gemm.offers),
     "packed": (packed.computes, packed.offers),
@@ -29,7 +29,7 @@ _PLANS: Final[dict[str, tuple[Callable[[Shapes, Device], Array], Callable[[Shape
 KERNELS: Final = tuple(_PLANS)
 """Whose plans are asked: packed is that of ``cuda.implicit_gemm_nhwc`` and ``cuda.implicit_gemm_transposed``."""
 
-_AT_A_TIME: Final = 2**12
+_AT_A_TIME: Final = 2**9
 """Problems whose arrays are in memory together."""
 
 

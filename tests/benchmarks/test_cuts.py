@@ -18,7 +18,7 @@ from benchmarks.cuts.kernels import KERNELS, applies, name_of
 from conv_advisor.data.errors import NotSupported
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.cuda.grouped import plan as grouped_choice
-from conv_advisor.kernels.cuda.implicit_gemm_nhwc import plan as nhwc
+from conv_advisor.kernels.cuda.implicit_gemm_nhwc import menu as nhwc
 from conv_advisor.kernels.runner import FirstRun, Operands, Samples
 from conv_advisor.kernels.variant import Launch
 from tests.benchmarks.made_up import GPU
@@ -62,7 +62,7 @@ def _launches_that_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = KERNELS[NAME]
 
     def launch(problem: ConvProblem, device: Any, cut: Any) -> Launch:
-        plan = {"name": name_of(cut), "expected_us": kernel.expected_us(cut, problem, device)}
+        plan = {"name": name_of(cut), "expected_us": kernel.expected(problem, device)[cut]}
         return Launch(lambda _x, _weight, _y: None, plan=plan)
 
     monkeypatch.setitem(KERNELS, NAME, replace(kernel, launch=launch))
@@ -70,9 +70,8 @@ def _launches_that_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def names_of(problem: ConvProblem = PROBLEM) -> list[str]:
     """The names of all cuts, those first that are expected to be fastest."""
-    kernel = KERNELS[NAME]
-    cuts = sorted(kernel.cuts(problem, H200), key=lambda cut: kernel.expected_us(cut, problem, H200))
-    return [name_of(cut) for cut in cuts]
+    expected = KERNELS[NAME].expected(problem, H200)
+    return [name_of(cut) for cut in sorted(expected, key=expected.__getitem__)]
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -82,9 +81,9 @@ def test_cuts_are_told_apart_and_their_rule_chooses_one_of_them(name: str, shape
         for layout in Layout:
             problem = edge_problem(shape, dtype, layout)
             if applies(name, problem, H200):
-                cuts = KERNELS[name].cuts(problem, H200)
-                assert len({name_of(cut) for cut in cuts}) == len(set(cuts)), problem.key
-                assert len(cuts) == 1 or all(KERNELS[name].expected_us(cut, problem, H200) > 0 for cut in cuts[:3])
+                expected = KERNELS[name].expected(problem, H200)
+                assert len({name_of(cut) for cut in expected}) == len(expected), problem.key
+                assert len(expected) == 1 or min(expected.values(), default=1) > 0
 
 
 def test_a_name_holds_no_fitted_time() -> None:
@@ -118,17 +117,20 @@ def test_nothing_is_begun_after_the_time(tmp_path: Path) -> None:
 def made_by(menu: nhwc.Menu, problems: list[ConvProblem], monkeypatch: pytest.MonkeyPatch) -> Iterator[rows.Row]:
     """Times of all cuts as another menu would have them."""
     with monkeypatch.context() as patch:
-        patch.setattr(nhwc, "HALF", menu)
+        patch.setattr(nhwc, "MENUS", menus_of(menu))
         for problem in problems:
-            for cut in KERNELS[NAME].cuts(problem, H200):
-                yield rows.Row(problem, NAME, name_of(cut), KERNELS[NAME].expected_us(cut, problem, H200) / 1e3)
+            for cut, us in KERNELS[NAME].expected(problem, H200).items():
+                yield rows.Row(problem, NAME, name_of(cut), us / 1e3)
+
+
+def menus_of(menu: nhwc.Menu) -> dict[str, dict[DType, nhwc.Menu]]:
+    return {"nvidia-h200": {DType.FLOAT16: menu}}
 
 
 def test_the_constants_of_a_rule_are_found_whole_numbers_among_them_and_shared_ones_once() -> None:
     problem = edge_problem("groups_48", DType.FLOAT16, Layout.NHWC)
     assert applies("grouped", problem, H200)
-    cuts = KERNELS["grouped"].cuts(problem, H200)[:5]
-    part = regret.Timed("grouped", problem, tuple(cuts), np.arange(1.0, 6.0))
+    part = regret.Timed("grouped", problem, np.arange(5), np.arange(1.0, 6.0))
     assert refit.holders(grouped_choice, part, H200) == ["COSTS"]
     numbers = refit.numbers_of(grouped_choice.COSTS)
     assert len(numbers) == 6 * len(fields(grouped_choice.Costs)), "float16 and bfloat16 share theirs"
@@ -144,18 +146,18 @@ def test_a_refit_finds_what_times_were_made_by(monkeypatch: pytest.MonkeyPatch) 
         replace(tile, latency_us=tile.latency_us * (3.0 if place % 2 else 0.5)) if place < 6 else tile
         for place, tile in enumerate(nhwc.HALF.tiles[:8])
     )
-    monkeypatch.setattr(nhwc, "HALF", replace(nhwc.HALF, tiles=nhwc.HALF.tiles[:8]))
+    monkeypatch.setattr(nhwc, "MENUS", menus_of(replace(nhwc.HALF, tiles=nhwc.HALF.tiles[:8])))
     truth = replace(nhwc.HALF, tiles=tiles, wave_us=4.0)
     layers = [
         f"{size}-{batch}-{taps}-{k}-64" for size in (7, 28) for batch in (1, 8) for taps in (1, 3) for k in (64, 256)
     ]
     problems = [ConvProblem.parse(layer, dtype="float16", layout="nhwc") for layer in layers]
-    before = nhwc.HALF
+    before = nhwc.MENUS
     parts = regret.timed(made_by(truth, problems, monkeypatch), H200)
     known, unseen = parts[::2], parts[1::2]
-    assert refit.holders(nhwc, known[0], H200) == ["HALF"]
+    assert refit.holders(nhwc, known[0], H200) == ["MENUS"]
     as_it_is = np.mean([part.regret(H200) for part in unseen])
     with refit.applied(nhwc, refit.refit(known, H200)):
         refitted = np.mean([part.regret(H200) for part in unseen])
-    assert before is nhwc.HALF
+    assert before is nhwc.MENUS
     assert refitted - 1 < (as_it_is - 1) / 4

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,10 +18,12 @@ from conv_advisor.kernels.cuda.catalog import VARIANTS
 from conv_advisor.kernels.cuda.forecast import KERNELS, forecast
 from conv_advisor.kernels.cuda.implicit_gemm import plan as implicit_gemm_plan
 from conv_advisor.kernels.cuda.implicit_gemm.choice import choose_cut
+from conv_advisor.kernels.cuda.implicit_gemm_nhwc import packing
 from conv_advisor.kernels.cuda.implicit_gemm_nhwc import plan as implicit_gemm_nhwc_plan
 from conv_advisor.kernels.cuda.implicit_gemm_tensor import cut as tensor_plan
 from conv_advisor.kernels.cuda.implicit_gemm_tensor import plan as tensor
-from conv_advisor.kernels.cuda.parts.offers import VALUES
+from conv_advisor.kernels.cuda.implicit_gemm_tensor.menu import Tile
+from conv_advisor.kernels.cuda.parts.offers import VALUES, Cut
 from conv_advisor.kernels.cuda.pointwise import plan as pointwise_plan
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES
 
@@ -50,25 +54,23 @@ def expected(problems: list[ConvProblem], device: Device) -> dict[str, np.ndarra
 
 def by_plan(kernel: str, problem: ConvProblem, device: Device) -> tuple[float, ...]:
     """`VALUES` as the kernel's own launcher comes by them."""
-    cut: pointwise_plan.Cut | implicit_gemm_plan.Cut | tensor_plan.Cut | implicit_gemm_nhwc_plan.Cut
+    cut: Cut[Any]
     if kernel == "pointwise":
         cut = pointwise_plan.plan_cut(problem, device)
-        us = pointwise_plan.expected_us(cut, problem, device)
+        us = pointwise_plan.expected(problem, device)[cut]
         outputs, blocks = cut.tile.bn * cut.tile.bp, pointwise_plan.blocks_for(cut, problem, device.processors)
     elif kernel == "packed":
-        images = implicit_gemm_nhwc_plan.images_at_a_time(problem, DEFAULT_WORKSPACE_LIMIT_BYTES)
+        images = packing.images_at_a_time(problem, DEFAULT_WORKSPACE_LIMIT_BYTES)
         cut = implicit_gemm_nhwc_plan.plan_cut(problem, device, images)
-        us = implicit_gemm_nhwc_plan.expected_us(cut, problem, device, images) * -(-problem.n // images)
+        us = implicit_gemm_nhwc_plan.expected(problem, device)[cut] * -(-problem.n // images)
         outputs, blocks = cut.tile.bf * cut.tile.bp, implicit_gemm_nhwc_plan.blocks_for(cut, problem, images)
     else:
         cut = choose_cut(problem, device)
         outputs = cut.tile.bm * cut.tile.bn
-        if isinstance(cut, tensor_plan.Cut):
-            us, blocks = tensor.expected_us(cut, problem, device), 1
-            for count in tensor_plan.grid_for(cut, problem):
-                blocks *= count
+        if isinstance(cut.tile, Tile):
+            us, blocks = tensor.expected(problem, device)[cut], prod(tensor_plan.grid_for(cut, problem))
         else:
-            us = implicit_gemm_plan.expected_us(cut, problem, device)
+            us = implicit_gemm_plan.expected(problem, device)[cut]
             blocks = implicit_gemm_plan.blocks_for(cut, problem)
     return us, cut.cluster, outputs, blocks
 
@@ -108,4 +110,4 @@ def test_more_images_than_blocks_may_be_and_filters_too_large_for_the_workspace_
     large = ConvProblem(1, 32_768, 3, 3, 32_768, 1, 1, dtype=DType.FLOAT16)
     assert tuple(expected([many], H200)["implicit_gemm"][0]) == by_plan("implicit_gemm", many, H200)
     assert np.isnan(expected([large], H200)["packed"]).all()
-    assert implicit_gemm_nhwc_plan.least_workspace_bytes(large) > DEFAULT_WORKSPACE_LIMIT_BYTES
+    assert packing.least_workspace_bytes(large) > DEFAULT_WORKSPACE_LIMIT_BYTES

@@ -12,7 +12,7 @@ from conv_advisor.kernels.cuda.implicit_gemm import plan as other
 from conv_advisor.kernels.cuda.implicit_gemm.choice import choose_cut
 from conv_advisor.kernels.cuda.implicit_gemm_tensor import cut as plans
 from conv_advisor.kernels.cuda.implicit_gemm_tensor import plan as choice
-from conv_advisor.kernels.cuda.implicit_gemm_tensor.cut import Cut
+from conv_advisor.kernels.cuda.implicit_gemm_tensor.menu import Tile
 from conv_advisor.kernels.cuda.parts.multiprocessor import HOPPER_BLOCK_BYTES
 
 H200 = Device(id="nvidia-h200", name="NVIDIA H200", kind="cuda", capability="9.0", processors=132)
@@ -28,7 +28,7 @@ problems = st.builds(
 @pytest.mark.parametrize("dtype", DType)
 def test_a_deep_layer_of_a_few_pixels_is_split_over_a_cluster(dtype: DType) -> None:
     cut = choose_cut(ConvProblem.parse("7-1-1-32-832", dtype=dtype), H200)
-    assert isinstance(cut, Cut)
+    assert isinstance(cut.tile, Tile)
     assert cut.cluster > 4
 
 
@@ -64,12 +64,10 @@ def test_a_cut_covers_the_outputs_and_is_compiled(problem: ConvProblem) -> None:
 def test_the_model_chooses_what_it_expects_to_be_fastest(problem: ConvProblem) -> None:
     chosen = choose_cut(problem, H200)
     mine = choice.plan_cut(problem, H200)
-    theirs = other.expected_us(other.plan_cut(problem, H200), problem, H200)
+    theirs = min(other.expected(problem, H200).values())
     if mine is None:
-        assert isinstance(chosen, other.Cut)
+        assert chosen == other.plan_cut(problem, H200)
         return
-    expected = choice.expected_us(mine, problem, H200)
-    assert expected > 0
-    assert isinstance(chosen, Cut) == (expected <= theirs)
-    for cut in choice.cuts_for(problem, H200):
-        assert expected <= choice.expected_us(cut, problem, H200)
+    expected = choice.expected(problem, H200)
+    assert 0 < expected[mine] == min(expected.values())
+    assert isinstance(chosen.tile, Tile) == (expected[mine] <= theirs)

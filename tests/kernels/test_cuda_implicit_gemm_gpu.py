@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from conv_advisor.data.problem import ConvProblem, DType
+from conv_advisor.kernels.cuda.implicit_gemm import menu
 from conv_advisor.kernels.cuda.implicit_gemm import plan as plans
 from conv_advisor.kernels.cuda.implicit_gemm_tensor import plan as choice
 from conv_advisor.kernels.cuda.parts.multiprocessor import has_clusters
+from conv_advisor.kernels.cuda.parts.offers import Cut
 from conv_advisor.kernels.reference import tolerance
 from tests.shapes import EDGE_SHAPES
 
@@ -32,11 +34,11 @@ def test_every_cut_is_right_even_where_blocks_of_a_cluster_have_no_stage(runner:
     from conv_advisor.kernels.cuda.implicit_gemm.launch import launch as launch_cut
 
     operands = runner.make_operands(problem, 0)
-    clusters = range(1, plans.LARGEST_CLUSTER + 1 if has_clusters(runner.device) else 2)
-    for tile in plans.menu_for(problem.dtype).tiles:
+    clusters = range(1, menu.LARGEST_CLUSTER + 1 if has_clusters(runner.device) else 2)
+    for tile in menu.tiles_for(problem.dtype):
         for cluster in clusters:
             with translated():
-                launch = launch_cut(problem, runner.device, plans.Cut(tile, cluster))
+                launch = launch_cut(problem, runner.device, Cut(tile, cluster))
             error = runner.first_run(problem, launch, operands).max_error
             assert error <= tolerance(problem), (tile, cluster)
 
@@ -49,7 +51,7 @@ def test_every_cut_on_tensor_cores_is_right(runner: Any, problem: ConvProblem) -
     if not has_clusters(runner.device):
         pytest.skip("the device has no clusters")
     operands = runner.make_operands(problem, 0)
-    for cut in choice.cuts_for(problem, runner.device):
+    for cut in choice.expected(problem, runner.device):
         with translated():
             launch = launch_cut(problem, runner.device, cut)
         error = runner.first_run(problem, launch, operands).max_error

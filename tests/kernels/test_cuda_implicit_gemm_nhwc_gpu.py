@@ -9,8 +9,10 @@ import pytest
 
 from conv_advisor.data.errors import WorkspaceExceeded
 from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels.cuda.implicit_gemm_nhwc import menu
 from conv_advisor.kernels.cuda.implicit_gemm_nhwc import plan as plans
 from conv_advisor.kernels.cuda.parts.multiprocessor import HOPPER_BLOCK_BYTES
+from conv_advisor.kernels.cuda.parts.offers import Cut
 from conv_advisor.kernels.reference import tolerance
 from tests.shapes import EDGE_SHAPES
 
@@ -23,7 +25,7 @@ CLAIMED = [
     for dtype in (DType.TF32, DType.FLOAT16, DType.BFLOAT16)
     for layout in Layout
 ]
-CLUSTERS = (1, 2, 5, 7, plans.LARGEST_CLUSTER)
+CLUSTERS = (1, 2, 5, 7, menu.LARGEST_CLUSTER)
 """Alone, even, and such that the last blocks own few rows of a tile or none."""
 
 
@@ -54,12 +56,12 @@ def test_every_cut_is_right_even_where_blocks_of_a_cluster_have_no_stage(runner:
     from conv_advisor.kernels.cuda.implicit_gemm_nhwc.launch import launch as launch_cut
 
     operands = runner.make_operands(problem, 0)
-    for tile in plans.menu_for(problem.dtype).tiles:
+    for tile in menu.tiles_for(problem.dtype):
         for cluster in CLUSTERS:
             if tile.shared_bytes(problem.layout, cluster) > HOPPER_BLOCK_BYTES:
                 continue
             with translated():
-                launch = launch_cut(problem, runner.device, plans.Cut(tile, cluster), problem.n)
+                launch = launch_cut(problem, runner.device, Cut(tile, cluster), problem.n)
             error = runner.first_run(problem, launch, operands).max_error
             assert error <= tolerance(problem), (tile, cluster)
 

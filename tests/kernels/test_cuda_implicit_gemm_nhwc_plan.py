@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from conv_advisor.data.errors import WorkspaceExceeded
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels.cuda.implicit_gemm_nhwc import menu, packing
 from conv_advisor.kernels.cuda.implicit_gemm_nhwc import plan as plans
-from conv_advisor.kernels.cuda.implicit_gemm_nhwc.plan import Cut
 from conv_advisor.kernels.cuda.parts.division import division
 from conv_advisor.kernels.cuda.parts.multiprocessor import HOPPER_BLOCK_BYTES
 from conv_advisor.kernels.cuda.parts.shapes import is_pointwise
@@ -46,38 +46,38 @@ def test_channels_are_padded_to_16_bytes_and_nchw_is_packed(
     layer: str, changes: dict[str, object], channels: int, is_packed: bool
 ) -> None:
     problem = ConvProblem.parse(layer, **changes)
-    assert plans.packed_channels(problem) == channels
-    assert plans.is_packed(problem) is is_packed
+    assert packing.packed_channels(problem) == channels
+    assert packing.is_packed(problem) is is_packed
 
 
 def test_the_workspace_by_hand() -> None:
     problem = ConvProblem.parse("14-8-3-65-60", dtype="float16")
     weight_bytes = ceil(65 * 9 * 64 * 2 / 256) * 256
     image_bytes = 14 * 14 * 64 * 2
-    assert plans.workspace_bytes(problem, GIB) == weight_bytes + 8 * image_bytes
-    assert plans.images_at_a_time(problem, weight_bytes + 7 * image_bytes) == 4
-    assert plans.images_at_a_time(problem, weight_bytes + image_bytes) == 1
+    assert packing.workspace_bytes(problem, GIB) == weight_bytes + 8 * image_bytes
+    assert packing.images_at_a_time(problem, weight_bytes + 7 * image_bytes) == 4
+    assert packing.images_at_a_time(problem, weight_bytes + image_bytes) == 1
     with pytest.raises(WorkspaceExceeded) as raised:
-        plans.images_at_a_time(problem, weight_bytes + image_bytes - 1)
+        packing.images_at_a_time(problem, weight_bytes + image_bytes - 1)
     assert raised.value.needed_bytes == weight_bytes + image_bytes
-    assert plans.workspace_bytes(ConvProblem.parse("14-8-3-65-64", dtype="float16", layout="nhwc"), 0) == 0
+    assert packing.workspace_bytes(ConvProblem.parse("14-8-3-65-64", dtype="float16", layout="nhwc"), 0) == 0
 
 
 def test_the_largest_layer_of_the_seed_papers_is_packed_in_equal_chunks() -> None:
     problem = ConvProblem.parse("224-256-3-64-64", dtype="float16")
-    assert plans.images_at_a_time(problem, GIB) == 128
-    assert plans.workspace_bytes(problem, GIB) <= GIB
+    assert packing.images_at_a_time(problem, GIB) == 128
+    assert packing.workspace_bytes(problem, GIB) <= GIB
 
 
 @pytest.mark.parametrize(("c", "runs", "tiles"), [(3, 1, 2), (16, 2, 4), (24, 4, 8), (64, 8, 16), (100, 8, 32)])
 def test_a_tile_of_the_packing_has_no_more_runs_than_there_are(c: int, runs: int, tiles: int) -> None:
     problem = ConvProblem.parse(f"14-1-3-64-{c}", dtype="float16")
-    assert plans.pack_runs(problem) == runs
-    assert plans.pack_tiles(problem, 1000) == tiles
+    assert packing.pack_runs(problem) == runs
+    assert packing.pack_tiles(problem, 1000) == tiles
 
 
 def test_shared_memory_by_hand() -> None:
-    tile = next(tile for tile in plans.HALF.tiles if (tile.bf, tile.bp) == (128, 128))
+    tile = next(tile for tile in menu.HALF.tiles if (tile.bf, tile.bp) == (128, 128))
     stages = tile.stages * 256 * 128
     assert not tile.is_pixels_m
     assert tile.shared_bytes(Layout.NCHW, 1) == 1024 + max(stages, 4 * 128 * 136)
@@ -101,7 +101,7 @@ def test_division_by_multiplication(divisor: int) -> None:
 def test_a_cut_covers_the_outputs_fits_and_leaves_no_block_without_work(problem: ConvProblem) -> None:
     cut = plans.plan_cut(problem, H200, problem.n)
     tile = cut.tile
-    assert tile in plans.menu_for(problem.dtype).tiles
+    assert tile in menu.menu_for(problem.dtype, H200).tiles
     assert 1 <= cut.cluster <= min(8, plans.stages_of(problem))
     outputs = problem.k * problem.gemm_m
     assert plans.blocks_for(cut, problem, problem.n) * tile.bf * tile.bp >= cut.cluster * outputs
@@ -111,10 +111,9 @@ def test_a_cut_covers_the_outputs_fits_and_leaves_no_block_without_work(problem:
 @settings(deadline=None)
 @given(problem=problems)
 def test_the_model_chooses_what_it_expects_to_be_fastest(problem: ConvProblem) -> None:
-    chosen = plans.expected_us(plans.plan_cut(problem, H200, problem.n), problem, H200, problem.n)
-    assert chosen > 0
-    for tile in plans.menu_for(problem.dtype).tiles:
-        assert chosen <= plans.expected_us(Cut(tile, 1), problem, H200, problem.n)
+    expected = plans.expected(problem, H200)
+    images = packing.images_at_a_time(problem, GIB)
+    assert 0 < expected[plans.plan_cut(problem, H200, images)] == min(expected.values())
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -141,4 +140,4 @@ def test_every_cut_is_one_that_the_source_is_compiled_for(storage: str) -> None:
                 layout, is_pointwise=bool(is_pointwise(problem))
             )
             assert defines in plans.SOURCE.instantiations(storage)
-            assert plans.pack_defines(problem) in plans.PACK_SOURCE.instantiations(storage)
+            assert packing.pack_defines(problem) in packing.PACK_SOURCE.instantiations(storage)

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType
+from conv_advisor.kernels.cuda.implicit_gemm import menu
 from conv_advisor.kernels.cuda.implicit_gemm import plan as plans
-from conv_advisor.kernels.cuda.implicit_gemm.plan import Cut, Loading
+from conv_advisor.kernels.cuda.implicit_gemm.plan import Loading
 from conv_advisor.kernels.cuda.parts.source import STORAGES
 
 H200 = Device(id="nvidia-h200", name="NVIDIA H200", kind="cuda", capability="9.0", processors=132)
@@ -44,13 +45,13 @@ def test_x_is_copied_as_wide_as_its_alignment_allows(layer: str, changes: dict[s
 
 
 def test_shared_memory_by_hand() -> None:
-    fma = next(tile for tile in plans.FMA.tiles if (tile.bm, tile.bn, tile.bk, tile.stages) == (32, 32, 32, 4))
+    fma = next(tile for tile in menu.FMA.tiles if (tile.bm, tile.bn, tile.bk, tile.stages) == (32, 32, 32, 4))
     pointwise, wide = ConvProblem.parse("14-1-1-64-64"), ConvProblem.parse("14-1-3-64-64")
     stages = 4 * (32 * 36 + 32 * 32) * 4
     assert plans.shared_bytes(fma, 1, pointwise) == stages
     assert plans.shared_bytes(fma, 3, pointwise) == stages + 3 * 11 * 32 * 4
     assert plans.shared_bytes(fma, 1, wide) == stages + 16 * (9 + 32)
-    half = next(tile for tile in plans.HALF.tiles if (tile.bm, tile.bn) == (32, 32))
+    half = next(tile for tile in menu.HALF.tiles if (tile.bm, tile.bn) == (32, 32))
     gathered = ConvProblem.parse("14-1-3-64-64", dtype="float16")
     assert plans.shared_bytes(half, 1, gathered) == 3 * (32 + 32) * 72 * 2 + 4 * (9 + 64)
 
@@ -74,7 +75,7 @@ def test_a_large_problem_takes_a_larger_tile_than_a_small_one(dtype: DType) -> N
 def test_a_cut_covers_the_outputs_fits_and_leaves_no_block_without_work(problem: ConvProblem, device: Device) -> None:
     cut = plans.plan_cut(problem, device)
     tile = cut.tile
-    assert tile in plans.menu_for(problem.dtype).tiles
+    assert tile in menu.menu_for(problem.dtype, H200).tiles
     assert 1 <= cut.cluster <= min(8, ceil(problem.gemm_k / tile.bk))
     assert device is H200 or cut.cluster == 1
     assert plans.blocks_for(cut, problem) * tile.bm * tile.bn >= cut.cluster * problem.k * problem.gemm_m
@@ -84,15 +85,13 @@ def test_a_cut_covers_the_outputs_fits_and_leaves_no_block_without_work(problem:
 @settings(deadline=None)
 @given(problem=problems)
 def test_the_model_chooses_what_it_expects_to_be_fastest(problem: ConvProblem) -> None:
-    chosen = plans.expected_us(plans.plan_cut(problem, H200), problem, H200)
-    assert chosen > 0
-    for tile in plans.menu_for(problem.dtype).tiles:
-        assert chosen <= plans.expected_us(Cut(tile, 1), problem, H200)
+    expected = plans.expected(problem, H200)
+    assert 0 < expected[plans.plan_cut(problem, H200)] == min(expected.values())
 
 
 @pytest.mark.parametrize("dtype", DType)
 def test_tensor_cores_multiply_everything_but_float32(dtype: DType) -> None:
-    assert {tile.is_tensor for tile in plans.menu_for(dtype).tiles} == {dtype is not DType.FLOAT32}
+    assert {tile.is_tensor for tile in menu.tiles_for(dtype)} == {dtype is not DType.FLOAT32}
 
 
 @pytest.mark.parametrize(("storage", "tiles"), list(zip(STORAGES, (10, 6, 6), strict=True)))

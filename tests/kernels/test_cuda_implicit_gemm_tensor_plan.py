@@ -12,7 +12,9 @@ from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels.cuda.implicit_gemm_tensor import cut as plans
 from conv_advisor.kernels.cuda.implicit_gemm_tensor import plan as choice
-from conv_advisor.kernels.cuda.implicit_gemm_tensor.cut import Cut, Loading, Tile
+from conv_advisor.kernels.cuda.implicit_gemm_tensor.cut import Loading
+from conv_advisor.kernels.cuda.implicit_gemm_tensor.menu import Tile
+from conv_advisor.kernels.cuda.parts.offers import Cut
 from conv_advisor.kernels.cuda.parts.source import path_of
 
 H200 = Device(id="nvidia-h200", name="NVIDIA H200", kind="cuda", capability="9.0", processors=132)
@@ -98,7 +100,7 @@ def test_every_tap_of_every_pixel_of_a_tile_lies_at_its_place_in_the_window(prob
 @settings(deadline=None, max_examples=50)
 @given(problem=problems)
 def test_the_magic_numbers_divide(problem: ConvProblem) -> None:
-    for cut in choice.cuts_for(problem, H200):
+    for cut in choice.expected(problem, H200):
         if cut.cluster > 1:
             continue
         tile, z = cut.tile, fields(cut, problem)
@@ -116,10 +118,10 @@ def test_the_magic_numbers_divide(problem: ConvProblem) -> None:
 
 
 def test_what_the_kernel_cannot_do_is_refused() -> None:
-    one_stage = [cut for cut in choice.cuts_for(ConvProblem.parse("14-1-1-64-64"), H200) if cut.tile.bk == 64]
+    one_stage = [cut for cut in choice.expected(ConvProblem.parse("14-1-1-64-64"), H200) if cut.tile.bk == 64]
     assert {cut.cluster for cut in one_stage} == {1}
-    assert choice.cuts_for(ConvProblem(65535, 8, 1, 1, 8, 1, 1), H200)
-    assert choice.cuts_for(ConvProblem(65536, 8, 1, 1, 8, 1, 1), H200) == []
+    assert choice.expected(ConvProblem(65535, 8, 1, 1, 8, 1, 1), H200)
+    assert choice.expected(ConvProblem(65536, 8, 1, 1, 8, 1, 1), H200) == {}
     far = ConvProblem(1, 8, 60, 60, 8, 3, 3, pad_h=25, pad_w=25, dilation_h=25, dilation_w=25)
     assert plans.window_of(far, 32) is None
-    assert all(cut.tile.bn < 32 for cut in choice.cuts_for(far, H200))
+    assert all(cut.tile.bn < 32 for cut in choice.expected(far, H200))

@@ -12,7 +12,7 @@ import pytest
 
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels import reference
-from conv_advisor.kernels.cuda.implicit_gemm_nhwc import plan as plans
+from conv_advisor.kernels.cuda.implicit_gemm_nhwc import packing
 from tests.kernels import host_cuda
 from tests.shapes import EDGE_SHAPES
 
@@ -30,7 +30,7 @@ def packed(problem: ConvProblem) -> tuple[np.ndarray, np.ndarray]:
     """What nhwc_pack.cu makes of random x and weight, in the process of the stand-in for CuPy."""
     from conv_advisor.kernels.cuda.compile import load_kernel
 
-    channels = plans.packed_channels(problem)
+    channels = packing.packed_channels(problem)
     x, weight = (bits(array) for array in reference.random_operands(problem, 0))
     arrays = []
     for source in (x, weight):
@@ -38,11 +38,11 @@ def packed(problem: ConvProblem) -> tuple[np.ndarray, np.ndarray]:
         arrays[-1].values[...] = source
     pixels, filter_taps = problem.n * problem.h * problem.w, problem.k * problem.r * problem.s
     targets = [host_cuda.empty((positions, channels), x.dtype) for positions in (pixels, filter_taps)]
-    x_tiles = plans.pack_tiles(problem, pixels)
+    x_tiles = packing.pack_tiles(problem, pixels)
     sizes = (x_tiles, pixels, problem.h * problem.w, filter_taps, problem.r * problem.s, problem.c, channels)
-    kernel = load_kernel(plans.PACK_SOURCE, "nhwc_pack", problem.dtype, **plans.pack_defines(problem))
-    grid = (x_tiles + plans.pack_tiles(problem, filter_taps),)
-    kernel(grid, (plans.PACK_THREADS,), (*arrays, *targets, *(np.int32(size) for size in sizes)))
+    kernel = load_kernel(packing.PACK_SOURCE, "nhwc_pack", problem.dtype, **packing.pack_defines(problem))
+    grid = (x_tiles + packing.pack_tiles(problem, filter_taps),)
+    kernel(grid, (packing.PACK_THREADS,), (*arrays, *targets, *(np.int32(size) for size in sizes)))
     assert all(array.is_guard_intact() for array in (*arrays, *targets))
     return targets[0].values.copy(), targets[1].values.copy()
 
@@ -61,9 +61,9 @@ def test_channels_come_to_lie_innermost_and_padded_with_zeros(dtype: DType, layo
     with ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=host_cuda.install) as pool:
         for problem, found in zip(problems, pool.map(packed, problems), strict=True):
             for source, target in zip(reference.random_operands(problem, 0), found, strict=True):
-                np.testing.assert_array_equal(target, expected(bits(source), layout, plans.packed_channels(problem)))
+                np.testing.assert_array_equal(target, expected(bits(source), layout, packing.packed_channels(problem)))
 
 
 def test_a_large_plane_takes_as_many_blocks_as_its_positions_need() -> None:
     problem = ConvProblem.parse("224-8-3-64-3", dtype="float16")
-    assert plans.pack_tiles(problem, 8 * 224 * 224) == ceil(8 * 224 * 224 / 512)
+    assert packing.pack_tiles(problem, 8 * 224 * 224) == ceil(8 * 224 * 224 / 512)

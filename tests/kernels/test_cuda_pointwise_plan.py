@@ -12,6 +12,7 @@ from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels.cuda.parts.multiprocessor import HOPPER_BLOCK_BYTES
 from conv_advisor.kernels.cuda.parts.source import STORAGES
+from conv_advisor.kernels.cuda.pointwise import menu
 from conv_advisor.kernels.cuda.pointwise import plan as plans
 from conv_advisor.kernels.cuda.pointwise.plan import Loading
 
@@ -50,12 +51,12 @@ def test_a_tile_has_parts_of_as_many_images_as_it_can_touch() -> None:
 
 
 def test_shared_memory_by_hand() -> None:
-    streaming = next(tile for tile in plans.HALF.tiles if tile.mode == "streaming" and tile.bp == 128)
+    streaming = next(tile for tile in menu.HALF.tiles if tile.mode == "streaming" and tile.bp == 128)
     aligned, odd = (ConvProblem.parse(f"{size}-8-1-256-256", dtype="float16") for size in (28, 27))
     weight, sums = streaming.stages * streaming.bn * 128, streaming.bn * 136 * 2
     assert plans.shared_bytes(streaming, aligned) == 1024 + max(weight + streaming.stages * 64 * 136 * 2, sums)
     assert plans.shared_bytes(streaming, odd) == 1024 + max(weight + streaming.stages * 64 * 168 * 2, sums)
-    resident = next(tile for tile in plans.SPLIT_TF32.tiles if tile.is_resident and tile.bp == 128)
+    resident = next(tile for tile in menu.SPLIT_TF32.tiles if tile.is_resident and tile.bp == 128)
     problem = ConvProblem.parse("28-8-1-64-96")
     assert plans.shared_bytes(resident, problem) == 1024 + 2 * 3 * resident.bn * 128 + resident.stages * 32 * 136 * 4
 
@@ -89,15 +90,15 @@ def test_a_cut_covers_the_outputs_fits_and_leaves_no_block_without_work(problem:
 @settings(deadline=None)
 @given(problem=problems)
 def test_the_model_chooses_what_it_expects_to_be_fastest(problem: ConvProblem) -> None:
-    chosen = plans.expected_us(plans.plan_cut(problem, H200), problem, H200)
-    assert 0 < chosen <= min(plans.expected_us(cut, problem, H200) for cut in plans.cuts_for(problem, H200))
+    expected = plans.expected(problem, H200)
+    assert 0 < expected[plans.plan_cut(problem, H200)] == min(expected.values())
 
 
 @pytest.mark.parametrize("layer", ["7-64-1-16-1968", "14-256-1-15-1760", "11-128-1-8-2048"])
 def test_few_filters_of_many_channels_have_a_cut(layer: str) -> None:
     """The narrowest float32 tiles keep the whole weight of their filters, which is too much here."""
     problem = ConvProblem.parse(layer)
-    assert plans.cuts_for(problem, H200)
+    assert plans.expected(problem, H200)
     assert plans.shared_bytes(plans.plan_cut(problem, H200).tile, problem) <= HOPPER_BLOCK_BYTES
 
 
@@ -105,7 +106,7 @@ def test_few_filters_of_many_channels_have_a_cut(layer: str) -> None:
 @given(problem=problems)
 def test_every_cut_is_compiled(problem: ConvProblem) -> None:
     listed = plans.definitions(problem.dtype)
-    assert all(plans.defines_for(cut.tile, problem) in listed for cut in plans.cuts_for(problem, H200))
+    assert all(plans.defines_for(cut.tile, problem) in listed for cut in plans.expected(problem, H200))
 
 
 def test_only_float32_is_split() -> None:

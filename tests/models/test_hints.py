@@ -9,7 +9,7 @@ from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.cuda.implicit_gemm.choice import choose_cut
 from conv_advisor.kernels.cuda.implicit_gemm_tensor import plan as tensor
-from conv_advisor.kernels.cuda.implicit_gemm_tensor.cut import Cut
+from conv_advisor.kernels.cuda.implicit_gemm_tensor.menu import Tile
 from conv_advisor.models.costs import roofline_ms
 from conv_advisor.models.hints import HINTS, hint_matrix
 
@@ -25,8 +25,8 @@ def test_times_are_against_the_roofline_and_against_each_other() -> None:
     assert hints.dtype == np.float32
     one, other = (dict(zip(HINTS, row.tolist(), strict=True)) for row in hints)
     cut = choose_cut(wide, H200)
-    assert isinstance(cut, Cut)
-    expected_ms = tensor.expected_us(cut, wide, H200) / 1000
+    assert isinstance(cut.tile, Tile)
+    expected_ms = tensor.expected(wide, H200)[cut] / 1000
     least_ms = roofline_ms(wide, ROOFLINES[DType.FLOAT32, Layout.NCHW].tolist())
     assert other["log2_implicit_gemm_roofline"] == pytest.approx(np.log2(expected_ms / least_ms), rel=1e-5)
     assert other["log2_implicit_gemm_cluster"] == np.log2(cut.cluster)

@@ -31,5 +31,5 @@ FAMILY: Final = Family(
             prepare=launch.prepare,
         ),
     ),
-    tuning=Tuning(plan.cuts_for, plan.expected_us, launch.launch, constants=cost),
+    tuning=Tuning(plan.expected, launch.launch, constants=cost),
 )

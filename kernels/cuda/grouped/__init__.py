@@ -37,5 +37,5 @@ FAMILY: Final = Family(
             prepare=launch.prepare,
         ),
     ),
-    tuning=Tuning(plan.cuts_for, plan.expected_us, launch.launch, constants=plan),
+    tuning=Tuning(plan.expected, launch.launch, constants=plan),
 )

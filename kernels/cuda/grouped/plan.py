@@ -207,6 +207,11 @@ def cuts_for(problem: ConvProblem, device: Device) -> list[Cut]:
     return [walked(problem, cut, device.processors, waves) for cut in cuts for waves in (0, 1)]
 
 
+def expected(problem: ConvProblem, device: Device) -> dict[Cut, float]:
+    """The cuts of one problem, and the time in us that each is expected to take."""
+    return {cut: expected_us(cut, problem, device) for cut in cuts_for(problem, device)}
+
+
 def plan_cut(problem: ConvProblem, device: Device) -> Cut:
     """The cut that the model expects to be fastest."""
     return min(cuts_for(problem, device), key=lambda cut: expected_us(cut, problem, device))

@@ -7,7 +7,7 @@ from typing import Final
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.cuda.family import Family, Tuning, cuda_variant
-from conv_advisor.kernels.cuda.implicit_gemm import launch, plan
+from conv_advisor.kernels.cuda.implicit_gemm import launch, menu, plan
 from conv_advisor.kernels.cuda.parts.rules import NCHW
 from conv_advisor.kernels.variant import Algorithm, all_of, groups_1, no_workspace
 
@@ -30,5 +30,5 @@ FAMILY: Final = Family(
             prepare=launch.prepare,
         ),
     ),
-    tuning=Tuning(plan.cuts_for, plan.expected_us, launch.launch, constants=plan),
+    tuning=Tuning(plan.expected, launch.launch, constants=menu),
 )

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import Any
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.kernels.cuda.implicit_gemm import plan
-from conv_advisor.kernels.cuda.implicit_gemm_tensor import cut as tensor_cut
+from conv_advisor.kernels.cuda.implicit_gemm import menu, plan
+from conv_advisor.kernels.cuda.implicit_gemm_tensor import menu as tensor_menu
 from conv_advisor.kernels.cuda.implicit_gemm_tensor import plan as tensor_plan
-from conv_advisor.kernels.cuda.parts.offers import Offer, cheapest
+from conv_advisor.kernels.cuda.parts.offers import Cut, Offer, cheapest
 from conv_advisor.kernels.cuda.parts.shapes import Shapes
 
 
-def offers(problems: Shapes, device: Device) -> Iterator[Offer]:
+def offers(problems: Shapes, device: Device) -> tuple[Offer[Any], ...]:
     """The cuts of both, those of tensor cores first: the choice is theirs where both take as long."""
-    yield from tensor_plan.offers(problems, device)
-    yield from plan.offers(problems, device)
+    return (*tensor_plan.offers(problems, device), *plan.offers(problems, device))
 
 
-def choose_cut(problem: ConvProblem, device: Device) -> tensor_cut.Cut | plan.Cut:
+def choose_cut(problem: ConvProblem, device: Device) -> Cut[tensor_menu.Tile] | Cut[menu.Tile]:
     """The cut of either kernel that is expected to be fastest."""
-    cut: tensor_cut.Cut | plan.Cut = cheapest(offers(Shapes.of(problem), device))
+    cut: Cut[tensor_menu.Tile] | Cut[menu.Tile] = cheapest(offers(Shapes.of(problem), device))
     return cut

@@ -6,24 +6,24 @@ from typing import Final
 
 from conv_advisor.data.problem import DType, Layout
 from conv_advisor.kernels.cuda.family import Family, Tuning, cuda_variant
-from conv_advisor.kernels.cuda.implicit_gemm_nhwc import launch, plan
+from conv_advisor.kernels.cuda.implicit_gemm_nhwc import launch, menu, packing, plan
 from conv_advisor.kernels.cuda.parts.rules import ANY, NCHW, has_wgmma, under_the_default_limit
 from conv_advisor.kernels.variant import Algorithm, all_of, dtype_in, groups_1, layout_is
 
 _CUDNN: Final = "Chetlur et al.: cuDNN: Efficient Primitives for Deep Learning, arXiv:1410.0759"
 _PACKED: Final = all_of(groups_1, dtype_in(DType.TF32, DType.FLOAT16, DType.BFLOAT16), has_wgmma)
-_WORKSPACE_BYTES: Final = under_the_default_limit(plan.workspace_bytes)
+_WORKSPACE_BYTES: Final = under_the_default_limit(packing.workspace_bytes)
 
 FAMILY: Final = Family(
     "implicit_gemm_nhwc",
-    sources=(plan.SOURCE, plan.PACK_SOURCE),
+    sources=(plan.SOURCE, packing.PACK_SOURCE),
     variants=(
         cuda_variant(
             "cuda.implicit_gemm_nhwc",
             Algorithm.IMPLICIT_GEMM,
             why_not=all_of(ANY, layout_is(Layout.NHWC), _PACKED),
             workspace_bytes=_WORKSPACE_BYTES,
-            least_workspace_bytes=plan.least_workspace_bytes,
+            least_workspace_bytes=packing.least_workspace_bytes,
             source=_CUDNN,
             prepare=launch.prepare,
         ),
@@ -32,10 +32,10 @@ FAMILY: Final = Family(
             Algorithm.IMPLICIT_GEMM,
             why_not=all_of(NCHW, _PACKED),
             workspace_bytes=_WORKSPACE_BYTES,
-            least_workspace_bytes=plan.least_workspace_bytes,
+            least_workspace_bytes=packing.least_workspace_bytes,
             source=_CUDNN,
             prepare=launch.prepare,
         ),
     ),
-    tuning=Tuning(plan.cuts_for, plan.expected_us, launch.launch, constants=plan),
+    tuning=Tuning(plan.expected, launch.launch, constants=menu),
 )

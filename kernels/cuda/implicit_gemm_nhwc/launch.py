@@ -7,9 +7,12 @@ from typing import Any, Final
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, Layout
 from conv_advisor.kernels.cuda.compile import load_kernel, shape_arguments
+from conv_advisor.kernels.cuda.implicit_gemm_nhwc import packing
 from conv_advisor.kernels.cuda.implicit_gemm_nhwc import plan as plans
+from conv_advisor.kernels.cuda.implicit_gemm_nhwc.menu import Tile
 from conv_advisor.kernels.cuda.parts.division import division
 from conv_advisor.kernels.cuda.parts.launching import Start, prepare_start
+from conv_advisor.kernels.cuda.parts.offers import Cut
 from conv_advisor.kernels.cuda.parts.shapes import is_pointwise
 from conv_advisor.kernels.scratch import Scratch
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Launch
@@ -20,18 +23,18 @@ _CHANNELS: Final = 1
 
 def prepare(problem: ConvProblem, device: Device, workspace_limit_bytes: int) -> Launch:
     """One launch where x and weight can be read as they are; else one packs images and one multiplies them."""
-    images = plans.images_at_a_time(problem, workspace_limit_bytes)
+    images = packing.images_at_a_time(problem, workspace_limit_bytes)
     return launch(problem, device, plans.plan_cut(problem, device, images), images)
 
 
-def launch(problem: ConvProblem, _device: Device, cut: plans.Cut, images: int | None = None) -> Launch:
+def launch(problem: ConvProblem, _device: Device, cut: Cut[Tile], images: int | None = None) -> Launch:
     """The launches with this tile and cluster, for so many images at a time or as many as the default limit allows."""
-    images = images or plans.images_at_a_time(problem, DEFAULT_WORKSPACE_LIMIT_BYTES)
-    if not plans.is_packed(problem):
+    images = images or packing.images_at_a_time(problem, DEFAULT_WORKSPACE_LIMIT_BYTES)
+    if not packing.is_packed(problem):
         multiply = _multiplication(problem, problem.n, cut, overlaps=False)
         return Launch(lambda x, weight, y: multiply(x.data.ptr, weight.data.ptr, y.data.ptr))
-    bytes_of_weight, item = plans.weight_bytes(problem), problem.dtype.itemsize_bytes
-    workspace = Scratch(bytes_of_weight + images * plans.image_bytes(problem))
+    bytes_of_weight, item = packing.weight_bytes(problem), problem.dtype.itemsize_bytes
+    workspace = Scratch(bytes_of_weight + images * packing.image_bytes(problem))
     chunks = [(begin, min(images, problem.n - begin)) for begin in range(0, problem.n, images)]
     steps = [
         (
@@ -55,21 +58,21 @@ def launch(problem: ConvProblem, _device: Device, cut: plans.Cut, images: int | 
 
 
 def _packing(problem: ConvProblem, images: int, *, has_weight: bool) -> Start:
-    kernel = load_kernel(plans.PACK_SOURCE, "nhwc_pack", problem.dtype, **plans.pack_defines(problem))
+    kernel = load_kernel(packing.PACK_SOURCE, "nhwc_pack", problem.dtype, **packing.pack_defines(problem))
     plane, taps = problem.h * problem.w, problem.r * problem.s
     pixels, filter_taps = images * plane, problem.k * taps
-    x_tiles = plans.pack_tiles(problem, pixels)
-    blocks = x_tiles + (plans.pack_tiles(problem, filter_taps) if has_weight else 0)
-    sizes = (x_tiles, pixels, plane, filter_taps, taps, problem.c, plans.packed_channels(problem))
-    return prepare_start(kernel, (blocks, 1, 1), plans.PACK_THREADS, 0, sizes)
+    x_tiles = packing.pack_tiles(problem, pixels)
+    blocks = x_tiles + (packing.pack_tiles(problem, filter_taps) if has_weight else 0)
+    sizes = (x_tiles, pixels, plane, filter_taps, taps, problem.c, packing.packed_channels(problem))
+    return prepare_start(kernel, (blocks, 1, 1), packing.PACK_THREADS, 0, sizes)
 
 
-def _multiplication(problem: ConvProblem, images: int, cut: plans.Cut, *, overlaps: bool) -> Start:
+def _multiplication(problem: ConvProblem, images: int, cut: Cut[Tile], *, overlaps: bool) -> Start:
     defines = cut.tile.defines(problem.layout, is_pointwise=bool(is_pointwise(problem)))
     kernel = load_kernel(plans.SOURCE, "implicit_gemm_nhwc", problem.dtype, **defines)
     shared_bytes = int(cut.tile.shared_bytes(problem.layout, cut.cluster))
     shape = [int(size) for size in shape_arguments(problem, images)]
-    shape[_CHANNELS] = plans.packed_channels(problem)
+    shape[_CHANNELS] = packing.packed_channels(problem)
     shape += [*division(problem.p * problem.q), *division(problem.q)]
     grid = (plans.blocks_for(cut, problem, images), 1, 1)
     return prepare_start(kernel, grid, cut.tile.threads, shared_bytes, shape, cluster=cut.cluster, overlaps=overlaps)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from conv_advisor.kernels.cuda.family import Family, Tuning
-from conv_advisor.kernels.cuda.implicit_gemm_tensor import launch, plan
+from conv_advisor.kernels.cuda.implicit_gemm_tensor import launch, menu, plan
 
 FAMILY: Final = Family(
     "implicit_gemm_tensor",
     sources=(plan.SOURCE,),
-    tuning=Tuning(plan.cuts_for, plan.expected_us, launch.launch, constants=plan, serves=("cuda.implicit_gemm",)),
+    tuning=Tuning(plan.expected, launch.launch, constants=menu, serves=("cuda.implicit_gemm",)),
 )

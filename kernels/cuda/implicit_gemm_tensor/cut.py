@@ -11,9 +11,10 @@ from typing import Any, Final
 import numpy as np
 
 from conv_advisor.data.problem import ConvProblem, DType
+from conv_advisor.kernels.cuda.implicit_gemm_tensor.menu import Tile
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 from conv_advisor.kernels.cuda.parts.division import magic
-from conv_advisor.kernels.cuda.parts.multiprocessor import HOPPER_BLOCK_BYTES
+from conv_advisor.kernels.cuda.parts.offers import Cut
 from conv_advisor.kernels.cuda.parts.shapes import Problems, is_dense
 
 MOST_IMAGES: Final = 65535
@@ -30,43 +31,6 @@ class Loading(IntEnum):
     RUNS = 0
     ROWS = 1
     WINDOWS = 2
-
-
-@dataclass(frozen=True)
-class Tile:
-    """What a block computes: `bm` filters of `bn` pixels.
-
-    Parameters
-    ----------
-    bm, bn : int
-    bk, channels : int
-        Channels of a stage of 1x1, and of a larger filter.
-    warps_m, warps_n, warps_k : int
-        Warps of the tile, and groups of them that share a stage.
-    stages : int
-        In shared memory at a time.
-    blocks : int
-        That a multiprocessor's registers must have room for.
-    latency, busy : float
-        What the times of the model for a stage are multiplied by: fitted on an H200.
-    """
-
-    bm: int
-    bn: int
-    bk: int
-    channels: int
-    warps_m: int
-    warps_n: int
-    warps_k: int
-    stages: int
-    blocks: int
-    latency: float = 1.0
-    busy: float = 1.0
-
-    @property
-    def threads(self) -> int:
-        """Of a block."""
-        return 32 * self.warps_m * self.warps_n * self.warps_k
 
 
 @dataclass(frozen=True)
@@ -103,20 +67,6 @@ class Window:
     def channel_pitch(self) -> int:
         """Elements from a channel to the next: whole lines of copies."""
         return ceil(self.positions / 32) * 32 * self.unit
-
-
-@dataclass(frozen=True)
-class Cut:
-    """A tile, and the blocks of a cluster that share its gemm_k.
-
-    Parameters
-    ----------
-    tile : Tile
-    cluster : int
-    """
-
-    tile: Tile
-    cluster: int
 
 
 def vector_of(problem: ConvProblem) -> int:
@@ -231,7 +181,7 @@ def _stage_elements(tile: Tile, dtype: DType, loading: Loading, taps: Any, pitch
     return rows + stage_channels(tile, loading) * pitch
 
 
-def body_floats(cut: Cut, problem: ConvProblem) -> int:
+def body_floats(cut: Cut[Tile], problem: ConvProblem) -> int:
     """Of the stages that are in shared memory at a time, or the sums."""
     taps, pitch = problem.r * problem.s, channel_pitch(cut.tile, problem)
     return int(_body_floats(cut.tile, cut.cluster, problem.dtype, loading_for(problem), taps, problem.c, pitch))
@@ -244,7 +194,7 @@ def _body_floats(tile: Tile, cluster: Any, dtype: DType, loading: Loading, taps:
     return np.maximum(floats, tile.warps_k * tile.bm * (tile.bn + 8))
 
 
-def shared_bytes(cut: Cut, problem: ConvProblem) -> int:
+def shared_bytes(cut: Cut[Tile], problem: ConvProblem) -> int:
     """Shared memory of a block: stages or sums, table of places, received sums, as the .cu lays them out."""
     taps, pitch = problem.r * problem.s, channel_pitch(cut.tile, problem)
     return int(shared_bytes_with(cut.tile, cut.cluster, problem.dtype, loading_for(problem), taps, problem.c, pitch))
@@ -265,12 +215,12 @@ def tiles_n(tile: Tile, problem: ConvProblem) -> int:
     return window.tiles * ceil(problem.q / window.strip) if window else 0
 
 
-def grid_for(cut: Cut, problem: ConvProblem) -> tuple[int, int, int]:
+def grid_for(cut: Cut[Tile], problem: ConvProblem) -> tuple[int, int, int]:
     """Blocks in x, y and z."""
     return cut.cluster * tiles_n(cut.tile, problem), problem.n, ceil(problem.k / cut.tile.bm)
 
 
-def defines_for(cut: Cut, problem: ConvProblem) -> dict[str, int]:
+def defines_for(cut: Cut[Tile], problem: ConvProblem) -> dict[str, int]:
     """What the source is compiled with."""
     loading, is_split = loading_for(problem), problem.dtype is DType.FLOAT32
     return {
@@ -289,7 +239,7 @@ def tile_defines(tile: Tile, loading: Loading, unit: int, *, is_split: bool) -> 
     return {"BM": tile.bm, "BN": tile.bn, **warps, "STAGES": tile.stages, "BLOCKS": tile.blocks, **kind, **stage}
 
 
-def sizes_for(cut: Cut, problem: ConvProblem) -> tuple[int, ...]:
+def sizes_for(cut: Cut[Tile], problem: ConvProblem) -> tuple[int, ...]:
     """The fields of the .cu's Sizes, in their order."""
     tile, loading = cut.tile, loading_for(problem)
     window = window_of(problem, tile.bn) if loading is Loading.WINDOWS else None
@@ -309,21 +259,20 @@ def sizes_for(cut: Cut, problem: ConvProblem) -> tuple[int, ...]:
     )
 
 
-def is_possible(
-    tile: Tile, cluster: Any, dtype: DType, loading: Loading, r: Any, s: Any, c: Any, gathers: Any, pitch: Any
-) -> Any:
-    """Whether the kernel can be compiled and run with this tile and cluster; no block is left without a stage.
+def has_divisors(tile: Tile, problems: Problems, k: Any, stages: Any) -> Any:
+    """Whether windows suit the kernel: its threads, its steps of gemm_k, and what its magic numbers divide.
 
-    Of problems with a window and no more than `MOST_IMAGES`, by their sizes.
+    Parameters
+    ----------
+    tile : Tile
+        One, or several `stacked`.
+    problems : ConvProblem or Shapes
+    k : int or int array
+        gemm_k of a stage.
+    stages : int or int array
+        Of all gemm_k.
     """
-    item, taps = dtype.itemsize_bytes, r * s
-    stages = ceil_div(c, stage_channels(tile, loading))
-    needed_bytes = shared_bytes_with(tile, cluster, dtype, loading, taps, c, pitch)
-    possible = (cluster <= stages) & (needed_bytes <= HOPPER_BLOCK_BYTES)
-    if loading is Loading.WINDOWS:
-        k = stage_k_with(tile, dtype, loading, taps)
-        possible &= k // (16 // item) <= tile.threads
-        possible &= (k * taps < 2**20) & (r * s**2 < 2**16)  # what the magic numbers divide
-        possible &= (tile.channels * taps % (32 // item) == 0) | (stages <= 1)
-        possible &= np.logical_not(gathers) | (tile.channels % (tile.threads // 32) == 0)
-    return possible
+    item, taps, s = problems.dtype.itemsize_bytes, problems.r * problems.s, problems.s
+    suits = (k // (16 // item) <= tile.threads) & (k * taps < 2**20) & (problems.r * s**2 < 2**16)
+    suits = suits & ((tile.channels * taps % (32 // item) == 0) | (stages <= 1))
+    return suits & (np.logical_not(is_gathered(problems)) | (tile.channels % (tile.threads // 32) == 0))

@@ -6,12 +6,14 @@ from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.cuda.compile import load_kernel
 from conv_advisor.kernels.cuda.implicit_gemm_tensor import cut as cuts
+from conv_advisor.kernels.cuda.implicit_gemm_tensor.menu import Tile
 from conv_advisor.kernels.cuda.implicit_gemm_tensor.plan import SOURCE
 from conv_advisor.kernels.cuda.parts.launching import prepare_start
+from conv_advisor.kernels.cuda.parts.offers import Cut
 from conv_advisor.kernels.variant import Launch
 
 
-def launch(problem: ConvProblem, _device: Device, cut: cuts.Cut) -> Launch:
+def launch(problem: ConvProblem, _device: Device, cut: Cut[Tile]) -> Launch:
     """One launch with this tile and cluster."""
     kernel = load_kernel(SOURCE, "implicit_gemm_tensor", problem.dtype, **cuts.defines_for(cut, problem))
     start = prepare_start(

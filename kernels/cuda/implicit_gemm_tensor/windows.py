@@ -1,23 +1,26 @@
-"""Windows of many problems at once: each of those that differ in what a window depends on is looked for once."""
+"""The windows of many problems: each of those that differ in what a window depends on is looked for once."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from functools import lru_cache
+from typing import Any, Final
 
 import numpy as np
 
-from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels.cuda.implicit_gemm_tensor.cut import find_window
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 from conv_advisor.kernels.cuda.parts.shapes import Array, Shapes
 
 _DEPENDS_ON: Final = ("h", "w", "r", "s", "stride_h", "stride_w", "pad_h", "pad_w", "dilation_h", "dilation_w")
+_MOST_KEPT: Final = 2**14
+"""Windows that are remembered: the layers of a network share most of theirs."""
 
 
 @dataclass(frozen=True)
 class Windows:
-    """Of tiles of so many pixels, an array of each.
+    """What the taps of tiles of so many pixels see, arrays of shape (n_tiles, 1, n_problems).
 
     Parameters
     ----------
@@ -26,7 +29,7 @@ class Windows:
     pitch : int64 array
         Elements from a channel to the next.
     tiles : int64 array
-        Of an image.
+        Tiles of an image.
     is_found : bool array
         Whether there is a window; true where none is needed.
     """
@@ -37,24 +40,36 @@ class Windows:
     is_found: Array
 
     def take(self, rows: Array) -> Windows:
-        """Those of some of the problems."""
-        return Windows(self.positions[rows], self.pitch[rows], self.tiles[rows], self.is_found[rows])
+        """The windows of some of the problems."""
+        return Windows(*(values[..., rows] for values in (self.positions, self.pitch, self.tiles, self.is_found)))
 
 
-def windows_of(problems: Shapes, bn: int, wanted: Array) -> Windows:
-    """The windows of tiles of so many pixels, of those problems whose x comes in them."""
-    found = np.zeros((3, len(problems)), np.int64)
-    is_found = ~wanted
+def windows_of(problems: Shapes, bn: Any, wanted: Array) -> Windows:
+    """The windows of tiles of so many pixels, of those problems whose x comes in them.
+
+    Parameters
+    ----------
+    problems : Shapes
+    bn : int array of shape (n_tiles, 1, 1)
+    wanted : bool array of shape (n_problems,)
+    """
     rows = np.flatnonzero(wanted)
-    some = problems.take(rows)
-    kinds, place = np.unique(np.array([getattr(some, name) for name in _DEPENDS_ON]), axis=1, return_inverse=True)
-    for number, values in enumerate(kinds.T.tolist()):
-        shape = ConvProblem(n=1, c=1, k=1, dtype=problems.dtype, **dict(zip(_DEPENDS_ON, values, strict=True)))
-        window = find_window(shape, bn)
-        if window:
-            mine = rows[place == number]
-            tiles = window.tiles * ceil_div(shape.q, window.strip)
-            found[:, mine] = [[window.positions], [window.channel_pitch], [tiles]]
-            is_found[mine] = True
-    positions, pitch, tiles = found
-    return Windows(positions, pitch, tiles, is_found)
+    sizes = np.array([getattr(problems, name)[rows] for name in _DEPENDS_ON])
+    kinds, place = np.unique(sizes, axis=1, return_inverse=True) if len(rows) > 1 else (sizes, np.zeros(1, np.int64))
+    values = np.zeros((4, len(bn), 1, len(problems)), np.int64)
+    values[3] = ~wanted
+    for number, kind in enumerate(kinds.T.tolist() if len(rows) else ()):
+        of_tiles = [_measured(problems.dtype, tuple(kind), pixels) for pixels in bn.ravel().tolist()]
+        values[:, :, 0, rows[place == number]] = np.array(of_tiles).T[:, :, None]
+    return Windows(values[0], values[1], values[2], values[3] > 0)
+
+
+@lru_cache(_MOST_KEPT)
+def _measured(dtype: DType, sizes: tuple[int, ...], bn: int) -> tuple[int, int, int, int]:
+    """Positions, pitch and tiles of a window, and whether there is one."""
+    changes: dict[str, Any] = dict(zip(_DEPENDS_ON, sizes, strict=True))
+    shape = ConvProblem(n=1, c=1, k=1, dtype=dtype, **changes)
+    window = find_window(shape, bn)
+    if window is None:
+        return 0, 0, 0, 0
+    return window.positions, window.channel_pitch, window.tiles * ceil_div(shape.q, window.strip), 1

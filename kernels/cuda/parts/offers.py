@@ -2,27 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final, Generic, TypeVar, cast
 
 import numpy as np
 
-from conv_advisor.kernels.cuda.parts.shapes import Array
+from conv_advisor.data.measurement import Device
+from conv_advisor.kernels.cuda.parts.shapes import Array, Shapes
+
+T = TypeVar("T")
 
 VALUES: Final = ("us", "cluster", "outputs", "blocks")
-"""Of a chosen cut: expected time, blocks that share a tile, outputs of a tile, and blocks of the grid."""
+"""What is said of a chosen cut: expected time, blocks that share a tile, outputs of a tile, and blocks of the grid."""
 
 
 @dataclass(frozen=True)
-class Offer:
-    """One tile, with each of some sizes of a cluster.
+class Cut(Generic[T]):
+    """A tile, and the blocks of a cluster that share its gemm_k.
+
+    Parameters
+    ----------
+    tile : T
+        What a block computes, as the kernel's own menu describes it.
+    cluster : int
+    """
+
+    tile: T
+    cluster: int
+
+
+def stacked(tiles: Sequence[T], axes: int = 2) -> T:
+    """Tiles as one, whose numbers are arrays: arithmetic on it is that of all of them at once.
+
+    Parameters
+    ----------
+    tiles : sequence of T
+        Of one dataclass.
+    axes : int
+        Axes of length 1 behind that of the tiles, for what they meet: clusters, problems.
+    """
+    names = [each.name for each in fields(cast(Any, tiles[0]))]
+    columns = [np.array([getattr(tile, name) for tile in tiles]) for name in names]
+    return type(tiles[0])(*(column.reshape(-1, *(1,) * axes) for column in columns))
+
+
+@dataclass(frozen=True)
+class Choice(Generic[T]):
+    """The cuts of a menu, one by one and as arrays.
+
+    Parameters
+    ----------
+    cuts : tuple of Cut
+    tile : T
+        `stacked`: arithmetic on it and `cluster` is that of all cuts, in their order.
+    cluster : int array
+    """
+
+    cuts: tuple[Cut[T], ...]
+    tile: T
+    cluster: Array
+
+
+def choice_of(tiles: Sequence[T], largest: int) -> Choice[T]:
+    """Every tile, with clusters of up to so many blocks: axes of tiles, of clusters, and one for problems."""
+    clusters = range(1, largest + 1)
+    cuts = tuple(Cut(tile, cluster) for tile in tiles for cluster in clusters)
+    return Choice(cuts, stacked(tiles), np.array(clusters)[:, None])
+
+
+@dataclass(frozen=True)
+class Offer(Generic[T]):
+    """Every cut of a kernel.
 
     Parameters
     ----------
     cuts : tuple
-        One for each size of a cluster.
-    outputs : int
+    outputs : int array of shape (n_cuts,)
         Of a tile.
     us : float64 array of shape (n_cuts, n_problems)
         Expected time; infinite where the cut is impossible.
@@ -30,18 +86,34 @@ class Offer:
         The grid.
     """
 
-    cuts: tuple[Any, ...]
-    outputs: int
+    cuts: tuple[Cut[T], ...]
+    outputs: Array
     us: Array
     blocks: Array
 
 
-def possible(offers: Iterable[Offer]) -> list[Any]:
-    """The cuts of one problem that are possible."""
-    return [cut for offer in offers for cut, us in zip(offer.cuts, offer.us[:, 0], strict=True) if np.isfinite(us)]
+Offers = Callable[[Shapes, Device], Iterable[Offer[Any]]]
+"""What a plan offers for problems of one dtype and layout on a device."""
 
 
-def cheapest(offers: Iterable[Offer]) -> Any:
+def offered(choice: Choice[T], outputs: Any, us: Array, blocks: Any) -> Offer[T]:
+    """An offer from arrays that have the axes of a choice, and then that of the problems."""
+    count = len(choice.cuts)
+    outputs, blocks = (np.broadcast_to(values, us.shape).reshape(count, -1) for values in (outputs, blocks))
+    return Offer(choice.cuts, outputs[:, 0], us.reshape(count, -1), blocks)
+
+
+def expected_of(offers: Iterable[Offer[Any]]) -> dict[Any, float]:
+    """The cuts of one problem that are possible, and the time in us that each is expected to take."""
+    return {
+        cut: us
+        for offer in offers
+        for cut, us in zip(offer.cuts, offer.us[:, 0].tolist(), strict=True)
+        if np.isfinite(us)
+    }
+
+
+def cheapest(offers: Iterable[Offer[Any]]) -> Any:
     """The first of the cuts that take least, for one problem; None where none is possible."""
     least_us, chosen = np.inf, None
     for offer in offers:
@@ -51,16 +123,16 @@ def cheapest(offers: Iterable[Offer]) -> Any:
     return chosen
 
 
-def values_of_cheapest(offers: Iterable[Offer], count: int) -> Array:
+def values_of_cheapest(offers: Iterable[Offer[Any]], count: int) -> Array:
     """`VALUES` of what `cheapest` chooses for each of so many problems: float64 of shape (count, len(VALUES))."""
-    found = np.full((count, len(VALUES)), np.nan)
+    values = np.full((count, len(VALUES)), np.nan)
     least_us = np.full(count, np.inf)
     for offer in offers:
         places = offer.us.argmin(axis=0)
         us = np.take_along_axis(offer.us, places[None], axis=0)[0]
         better = np.flatnonzero(us < least_us)
         least_us[better] = us[better]
-        clusters = np.array([cut.cluster for cut in offer.cuts])[places[better]]
-        blocks = offer.blocks[places[better], better]
-        found[better] = np.stack(np.broadcast_arrays(us[better], clusters, offer.outputs, blocks), axis=1)
-    return found
+        chosen = places[better]
+        clusters = np.array([cut.cluster for cut in offer.cuts])[chosen]
+        values[better] = np.stack((us[better], clusters, offer.outputs[chosen], offer.blocks[chosen, better]), axis=1)
+    return values

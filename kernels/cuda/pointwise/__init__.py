@@ -8,7 +8,7 @@ from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.cuda.family import Family, Tuning, cuda_variant
 from conv_advisor.kernels.cuda.parts.rules import NCHW, has_wgmma
-from conv_advisor.kernels.cuda.pointwise import launch, plan
+from conv_advisor.kernels.cuda.pointwise import launch, menu, plan
 from conv_advisor.kernels.variant import Algorithm, all_of, filter_is, groups_1, no_workspace, stride_1
 
 
@@ -31,5 +31,5 @@ FAMILY: Final = Family(
             prepare=launch.prepare,
         ),
     ),
-    tuning=Tuning(plan.cuts_for, plan.expected_us, launch.launch, constants=plan),
+    tuning=Tuning(plan.expected, launch.launch, constants=menu),
 )

@@ -6,7 +6,9 @@ from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.cuda.compile import load_kernel, shape_arguments
 from conv_advisor.kernels.cuda.parts.launching import prepare_start
+from conv_advisor.kernels.cuda.parts.offers import Cut
 from conv_advisor.kernels.cuda.pointwise import plan as plans
+from conv_advisor.kernels.cuda.pointwise.menu import Tile
 from conv_advisor.kernels.variant import Launch
 
 
@@ -15,7 +17,7 @@ def prepare(problem: ConvProblem, device: Device, _workspace_limit_bytes: int) -
     return launch(problem, device, plans.plan_cut(problem, device))
 
 
-def launch(problem: ConvProblem, device: Device, cut: plans.Cut) -> Launch:
+def launch(problem: ConvProblem, device: Device, cut: Cut[Tile]) -> Launch:
     """One launch with this tile and cluster."""
     tile = cut.tile
     kernel = load_kernel(plans.SOURCE, "pointwise", problem.dtype, **plans.defines_for(tile, problem))

@@ -1,0 +1,127 @@
+"""The packed copies of x and weight: channels innermost, in whole runs of 16 bytes, images at a time."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Any, Final
+
+import numpy as np
+
+from conv_advisor.data.errors import WorkspaceExceeded
+from conv_advisor.data.problem import MAX_ELEMENTS, ConvProblem, DType, Layout
+from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
+from conv_advisor.kernels.cuda.parts.shapes import Array, Problems, Shapes
+from conv_advisor.kernels.cuda.parts.source import Defines, Source
+from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES
+
+RUN_BYTES: Final = 16
+"""Bytes that one copy takes: channels are padded to whole runs."""
+PACK_RUNS: Final = (1, 2, 4, 8)
+"""Runs of channels in a tile of nhwc_pack.cu."""
+PACKED_AT_A_TIME: Final = 512
+"""Runs in such a tile, of all its positions."""
+PACK_THREADS: Final = 256
+PACKED_ALIGNMENT: Final = 256
+
+
+def run_elements(dtype: DType) -> int:
+    """Elements of 16 bytes."""
+    return RUN_BYTES // dtype.itemsize_bytes
+
+
+def packed_channels(problems: Problems) -> Any:
+    """Channels of the packed copies: whole runs."""
+    run = run_elements(problems.dtype)
+    return ceil_div(problems.c, run) * run
+
+
+def is_packed(problems: Problems) -> Any:
+    """Whether x and weight are copied before they are multiplied: always from nchw, else to pad the channels."""
+    return (problems.c % run_elements(problems.dtype) > 0) | (problems.layout is Layout.NCHW)
+
+
+def weight_bytes(problems: Problems) -> Any:
+    """Of the packed filters, padded so that x begins aligned."""
+    elements = problems.k * problems.r * problems.s * packed_channels(problems)
+    return ceil_div(elements * problems.dtype.itemsize_bytes, PACKED_ALIGNMENT) * PACKED_ALIGNMENT
+
+
+def image_bytes(problems: Problems) -> Any:
+    """Of a packed image."""
+    return problems.h * problems.w * packed_channels(problems) * problems.dtype.itemsize_bytes
+
+
+def least_workspace_bytes(problem: ConvProblem) -> int:
+    """Of the packed copies, of one image at a time."""
+    return int(weight_bytes(problem) + image_bytes(problem)) if is_packed(problem) else 0
+
+
+def images_at_a_time(problem: ConvProblem, limit_bytes: int) -> int:
+    """Images whose packed copies fit the limit beside that of the filters; all where nothing is packed.
+
+    Raises
+    ------
+    WorkspaceExceeded
+        Not even one fits.
+    """
+    if not is_packed(problem):
+        return problem.n
+    limit_bytes = _packed_limit(problem, limit_bytes)
+    if (least_bytes := least_workspace_bytes(problem)) > limit_bytes:
+        raise WorkspaceExceeded(least_bytes, limit_bytes)
+    return int(_equal_chunks(problem, (limit_bytes - weight_bytes(problem)) // image_bytes(problem)))
+
+
+def _packed_limit(problems: Problems, limit_bytes: int) -> int:
+    """Of the packed copies, whose elements the kernels count by 32-bit integers."""
+    return min(limit_bytes, MAX_ELEMENTS * problems.dtype.itemsize_bytes)
+
+
+def _equal_chunks(problems: Problems, fitting: Any) -> Any:
+    """Fewer images at a time than would fit, but no small rest."""
+    return ceil_div(problems.n, ceil_div(problems.n, fitting))
+
+
+def images_of(problems: Shapes) -> Array:
+    """`images_at_a_time` of many problems under the default limit; 0 where not even one fits."""
+    limit_bytes = _packed_limit(problems, DEFAULT_WORKSPACE_LIMIT_BYTES)
+    fitting = (limit_bytes - weight_bytes(problems)) // image_bytes(problems)
+    chunks = np.where(fitting > 0, _equal_chunks(problems, np.maximum(fitting, 1)), 0)
+    return np.where(is_packed(problems), chunks, problems.n)
+
+
+def workspace_bytes(problem: ConvProblem, limit_bytes: int) -> int:
+    """Of the packed copies."""
+    if not is_packed(problem):
+        return 0
+    return int(weight_bytes(problem) + images_at_a_time(problem, limit_bytes) * image_bytes(problem))
+
+
+def pack_runs(problem: ConvProblem) -> int:
+    """Runs of channels in a tile: no more than there are, so that no thread is without."""
+    runs = packed_channels(problem) // run_elements(problem.dtype)
+    return next((count for count in PACK_RUNS if count >= runs), PACK_RUNS[-1])
+
+
+def pack_tiles(problem: ConvProblem, positions: int) -> int:
+    """Blocks that pack so many positions of all channels."""
+    runs: int = packed_channels(problem) // run_elements(problem.dtype)
+    return ceil(positions * pack_runs(problem) / PACKED_AT_A_TIME) * ceil(runs / pack_runs(problem))
+
+
+def pack_defines(problem: ConvProblem) -> dict[str, int]:
+    """What nhwc_pack.cu is compiled with."""
+    return {
+        "RUNS": pack_runs(problem),
+        "IS_NHWC": int(problem.layout is Layout.NHWC),
+        "ROUNDED": int(problem.dtype is DType.TF32),
+    }
+
+
+def pack_definitions(dtype: DType) -> tuple[Defines, ...]:
+    """What nhwc_pack.cu is compiled with for this precision."""
+    is_rounded = int(dtype is DType.TF32)
+    return tuple({"RUNS": runs, "IS_NHWC": is_nhwc, "ROUNDED": is_rounded} for runs in PACK_RUNS for is_nhwc in (0, 1))
+
+
+PACK_SOURCE: Final = Source("nhwc_pack", pack_definitions)

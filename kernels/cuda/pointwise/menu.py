@@ -1,0 +1,211 @@
+"""The tiles of the 1x1 convolution, and what each is expected to take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import DType
+from conv_advisor.kernels.cuda.parts.fitted import fitted_on
+from conv_advisor.kernels.cuda.parts.offers import Choice, Cut, stacked
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What a block computes at a time: `bn` filters of 64 x `warpgroups` x `tiles_p` pixels.
+
+    Parameters
+    ----------
+    bn : int
+    warpgroups : int
+        Of 128 threads.
+    tiles_p : int
+        Tiles of 64 pixels of a warpgroup.
+    stages : int
+        Of x in shared memory at a time, each of 128 bytes of channels.
+    blocks : int
+        That a multiprocessor's registers must have room for.
+    mode : str
+        ``resident``: a block keeps all its weight in shared memory and walks over tiles of pixels; ``streaming``:
+        weight comes in stages as x does, and a block computes one tile; ``split``: so do the blocks of a cluster.
+    latency_us, busy_us : float
+        Time of a stage of VECTORS when a block is alone on its multiprocessor, and what it takes of a busy one.
+    output_us, busy_output_us : float
+        The same of what follows the stages of a tile.
+    """
+
+    bn: int
+    warpgroups: int
+    tiles_p: int
+    stages: int
+    blocks: int
+    mode: str
+    latency_us: float
+    busy_us: float
+    output_us: float
+    busy_output_us: float
+
+    @property
+    def bp(self) -> int:
+        """Pixels."""
+        return 64 * self.warpgroups * self.tiles_p
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return 128 * self.warpgroups
+
+    @property
+    def is_resident(self) -> Any:
+        """Whether a block keeps its weight."""
+        return np.equal(self.mode, "resident")
+
+    @property
+    def is_split(self) -> Any:
+        """Whether the blocks of a cluster share the channels."""
+        return np.equal(self.mode, "split")
+
+    @property
+    def clusters(self) -> tuple[int, ...]:
+        """Blocks that may share the channels of a tile."""
+        return (2, 3, 4, 6, 8) if self.is_split else (1,)
+
+    @property
+    def defines(self) -> dict[str, int]:
+        """What the source is compiled with, beside the loading and the precision."""
+        return {
+            "BN": self.bn,
+            "INST_N": self.bn if self.bn <= 128 else self.bn // 2,
+            "WARPGROUPS": self.warpgroups,
+            "TILES_P": self.tiles_p,
+            "STAGES": self.stages,
+            "BLOCKS": self.blocks,
+            "RESIDENT": int(self.is_resident),
+            "SPLIT_C": int(self.is_split),
+        }
+
+
+@dataclass(frozen=True)
+class Menu:
+    """The tiles of one precision, and what a launch costs beside their stages.
+
+    Parameters
+    ----------
+    tiles : tuple of Tile
+    latency_factors, busy_factors : tuple of float
+        What WORDS, CHUNKS and ELEMENTS multiply a stage's times by; ELEMENTS guessed.
+    launch_us : float
+    weight_us : float
+        Of a stage of weight that a block loads before its first tile.
+    rank_us : float
+        Of each block of a cluster.
+    bytes_per_us : float
+        What the device's memory moves.
+    """
+
+    tiles: tuple[Tile, ...]
+    latency_factors: tuple[float, float, float]
+    busy_factors: tuple[float, float, float]
+    launch_us: float
+    weight_us: float
+    rank_us: float
+    bytes_per_us: float
+
+    @cached_property
+    def choice(self) -> Choice[Tile]:
+        """Every tile with every size of its clusters: an axis of cuts, and one for problems."""
+        cuts = tuple(Cut(tile, cluster) for tile in self.tiles for cluster in tile.clusters)
+        return Choice(cuts, stacked([cut.tile for cut in cuts], axes=1), np.array([[cut.cluster] for cut in cuts]))
+
+
+SPLIT_TF32: Final = Menu(
+    tiles=(
+        Tile(16, 1, 1, 3, 3, "resident", 0.596, 0.245, 0.195, 0.241),
+        Tile(16, 1, 2, 3, 2, "resident", 0.746, 0.481, 0.234, 0.412),
+        Tile(16, 2, 1, 3, 1, "resident", 0.711, 0.240, 0.315, 0.318),
+        Tile(32, 1, 1, 3, 3, "resident", 0.707, 0.243, 0.681, 0.320),
+        Tile(32, 2, 1, 3, 2, "resident", 0.789, 0.133, 0.662, 0.750),
+        Tile(64, 1, 1, 3, 3, "resident", 0.477, 0.159, 2.358, 0.698),
+        Tile(128, 2, 1, 3, 1, "resident", 1.157, 0.208, 1.880, 0.684),
+        Tile(64, 2, 1, 2, 3, "streaming", 1.448, 0.885, 0.887, 1.164),
+        Tile(64, 2, 1, 3, 2, "streaming", 0.947, 0.925, 2.478, 0.561),
+        Tile(96, 2, 1, 3, 1, "streaming", 1.026, 0.250, 1.667, 0.706),
+        Tile(128, 2, 2, 2, 1, "streaming", 2.432, 0.338, 5.438, 0.804),
+        Tile(32, 1, 1, 3, 2, "split", 0.390, 0.360, 2.708, 0.525),
+        Tile(64, 2, 1, 3, 2, "split", 0.384, 0.916, 7.151, 0.688),
+    ),
+    latency_factors=(1.29, 1.78, 3.0),
+    busy_factors=(1.00, 0.75, 3.0),
+    launch_us=1.543,
+    weight_us=0.170,
+    rank_us=0.079,
+    bytes_per_us=4.1e6,
+)
+TF32: Final = Menu(
+    tiles=(
+        Tile(16, 1, 1, 4, 3, "resident", 0.236, 0.188, 0.087, 0.029),
+        Tile(16, 1, 2, 3, 2, "resident", 0.432, 0.352, 0.132, 0.064),
+        Tile(32, 1, 1, 4, 3, "resident", 0.499, 0.078, 0.413, 0.207),
+        Tile(32, 2, 1, 3, 2, "resident", 0.339, 0.331, 0.768, 0.384),
+        Tile(64, 2, 1, 3, 2, "resident", 0.353, 0.359, 1.378, 0.577),
+        Tile(192, 2, 1, 4, 1, "resident", 0.745, 0.251, 2.164, 0.681),
+        Tile(64, 1, 1, 3, 3, "streaming", 0.463, 0.259, 0.681, 0.686),
+        Tile(64, 2, 1, 3, 2, "streaming", 0.587, 0.479, 2.412, 0.686),
+        Tile(128, 2, 1, 3, 2, "streaming", 0.363, 0.619, 3.757, 2.186),
+        Tile(32, 1, 1, 3, 2, "split", 0.460, 0.196, 1.036, 1.072),
+        Tile(64, 1, 1, 3, 2, "split", 0.319, 0.243, 3.500, 0.495),
+        Tile(128, 2, 1, 3, 2, "split", 0.310, 0.508, 10.304, 0.536),
+    ),
+    latency_factors=(1.03, 1.10, 3.0),
+    busy_factors=(1.19, 1.24, 3.0),
+    launch_us=1.657,
+    weight_us=0.133,
+    rank_us=0.082,
+    bytes_per_us=4.1e6,
+)
+HALF: Final = Menu(
+    tiles=(
+        Tile(16, 1, 1, 4, 3, "resident", 0.167, 0.158, 0.566, 0.189),
+        Tile(16, 1, 2, 3, 2, "resident", 0.272, 0.253, 0.785, 0.455),
+        Tile(32, 1, 1, 4, 3, "resident", 0.322, 0.210, 0.482, 0.161),
+        Tile(32, 2, 1, 3, 2, "resident", 0.243, 0.291, 0.928, 0.464),
+        Tile(48, 2, 1, 3, 2, "resident", 0.265, 0.310, 1.142, 0.568),
+        Tile(64, 2, 1, 3, 2, "resident", 0.320, 0.377, 1.192, 0.596),
+        Tile(96, 2, 1, 3, 2, "resident", 0.202, 0.643, 0.942, 0.467),
+        Tile(128, 2, 1, 3, 2, "resident", 0.375, 0.295, 1.797, 0.495),
+        Tile(256, 2, 1, 4, 1, "resident", 1.231, 0.190, 1.705, 0.576),
+        Tile(64, 1, 1, 3, 4, "streaming", 0.235, 0.201, 1.437, 0.520),
+        Tile(64, 2, 1, 3, 2, "streaming", 0.317, 0.306, 1.256, 1.001),
+        Tile(112, 2, 1, 3, 2, "streaming", 0.374, 0.370, 2.344, 0.493),
+        Tile(128, 2, 1, 3, 2, "streaming", 0.386, 0.384, 3.087, 0.778),
+        Tile(256, 2, 1, 3, 1, "streaming", 0.544, 0.205, 3.730, 0.478),
+        Tile(32, 1, 1, 3, 2, "split", 0.199, 0.240, 1.856, 0.490),
+        Tile(64, 1, 1, 3, 2, "split", 0.315, 0.308, 2.789, 0.860),
+    ),
+    latency_factors=(1.21, 2.55, 3.0),
+    busy_factors=(1.63, 2.07, 3.0),
+    launch_us=1.822,
+    weight_us=0.137,
+    rank_us=0.048,
+    bytes_per_us=4.1e6,
+)
+
+MENUS: Final[Mapping[str, Mapping[DType, Menu]]] = {
+    "nvidia-h200": {DType.FLOAT32: SPLIT_TF32, DType.TF32: TF32, DType.FLOAT16: HALF, DType.BFLOAT16: HALF}
+}
+"""By the device that they were fitted on."""
+
+
+def menu_for(dtype: DType, device: Device) -> Menu:
+    """The tiles that multiply this precision."""
+    return fitted_on(device, MENUS)[dtype]
+
+
+def tiles_for(dtype: DType) -> tuple[Tile, ...]:
+    """The tiles of every device that multiply this precision."""
+    return tuple(tile for menus in MENUS.values() for tile in menus[dtype].tiles)
