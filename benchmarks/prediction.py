@@ -19,8 +19,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from conv_advisor.app.advice.asked import AskedLayer
-from conv_advisor.app.advice.layers import Reader, read_one
+from conv_advisor.app.wire.layers import named, problem_from, problems_from
 from conv_advisor.data.networks import held_out_layers
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.data.sampling import sample_problems
@@ -118,8 +117,8 @@ def _verdict(is_reached: bool) -> str:
 def prediction_table(layers: int) -> Table:
     """Times on this machine's processor, the median of `ROUNDS`; for a call of so many layers its whole time too."""
     advisor, shorts = Advisor(read(TREE)), _layers(layers)
-    asked = [AskedLayer(layer=each, dtype="float16", layout="nhwc") for each in shorts]
-    problems = [read_one(each) for each in asked]
+    asked = [{"layer": each} | KINDS for each in shorts]
+    problems = [problem_from(each) for each in asked]
     sizes = table([row_of(problem) for problem in problems])
     limits: dict[str, Any] = {"max_workspace_bytes": DEFAULT_WORKSPACE_LIMIT_BYTES, "is_deterministic": False}
     _prepare(advisor, problems)
@@ -127,7 +126,7 @@ def prediction_table(layers: int) -> Table:
     for column in ("", "us a layer", "s in all"):
         found.add_column(column, justify="right" if column else "left")
     cases: dict[str, Callable[[], object]] = {
-        "read, one by one": lambda: [read_one(each) for each in asked],
+        "read, one by one": lambda: [problem_from(each) for each in asked],
         "predict, one by one, beyond reading": lambda: [advisor.predict(problem) for problem in problems],
         "read, in one call": lambda: _many(shorts),
         "predict, in one call, beyond reading": lambda: predict_many(advisor, problems, sizes, **limits),
@@ -153,9 +152,9 @@ def _seconds(case: Callable[[], object]) -> float:
 
 def _many(shorts: list[str], use: Callable[[list[ConvProblem], np.ndarray], object] = lambda *_: None) -> None:
     """Read all the layers, and use what was read of them, so many at a time."""
-    reader = Reader(dict(KINDS))
+    common = named(KINDS)
     for start in range(0, len(shorts), AT_ONCE):
-        found, sizes = reader.read(shorts[start : start + AT_ONCE])
+        found, sizes = problems_from(shorts[start : start + AT_ONCE], common)
         use([each for each in found if isinstance(each, ConvProblem)], sizes)
 
 

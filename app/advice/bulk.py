@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, TypeVar
 
 import msgspec
 import numpy as np
 
-from conv_advisor.app.advice.advise import Best, advise, advise_best
-from conv_advisor.app.advice.asked import AskedLayer, AskedList
-from conv_advisor.app.advice.layers import Layer, Reader
+from conv_advisor.app.advice.advise import advise, advise_best
+from conv_advisor.app.advice.asked import AskedList
 from conv_advisor.app.advice.limits import Limits
 from conv_advisor.app.service.kept import Parts
 from conv_advisor.app.service.service import Basis, Service
 from conv_advisor.app.wire.answers.advice import advice_json
 from conv_advisor.app.wire.errors import problem_of
-from conv_advisor.app.wire.schemas import BulkAdviceRequest, named
+from conv_advisor.app.wire.layers import Layer, Named, named, problems_from
 from conv_advisor.data.errors import ConvAdvisorError, InvalidInput
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.models.advisor import Advisor
+
+Answer = TypeVar("Answer")
 
 MAX_RANKINGS: Final = 1000
 """Layers of one request whose whole rankings are answered: some 5 KB each."""
@@ -29,7 +30,7 @@ _AT_ONCE: Final = 1000
 """Layers whose measurements are held at a time."""
 
 
-def advise_all(service: Service, asked: AskedList | BulkAdviceRequest) -> bytes:
+def advise_all(service: Service, asked: AskedList) -> bytes:
     """Advice on a list of layers, as the JSON of a `BulkAdviceAnswer`; one that has none says why in its place.
 
     One tree answers the whole list.
@@ -38,17 +39,16 @@ def advise_all(service: Service, asked: AskedList | BulkAdviceRequest) -> bytes:
     ------
     InvalidInput, UnknownDevice, ModelRejected, StoreError
     """
-    if asked.ranking and len(asked.layers) > MAX_RANKINGS:
+    has_ranking = asked.common.ranking
+    if has_ranking and len(asked.layers) > MAX_RANKINGS:
         raise InvalidInput("layers", f"a list of {len(asked.layers)}", f"at most {MAX_RANKINGS} with ranking")
-    limits, common = Limits.of(asked, service), named(asked)
+    limits, common = Limits.of(asked.common, service), named(asked.common.given())
     basis = service.basis(limits.device_id)
     oracle = _Oracle(service, basis.advisor, limits, common)
-    if asked.ranking:
+    if has_ranking:
         parts = list(oracle.whole(asked.layers))
-    elif isinstance(asked, AskedList):
-        parts = _remembered(asked.layers, oracle.best, service.parts, ((limits, *common.items()), basis))
     else:
-        parts = list(oracle.best(asked.layers))
+        parts = _remembered(asked.layers, oracle.best, service.parts, ((limits, common), basis))
     model = basis.advisor.model
     head = msgspec.json.encode({"device": limits.device_id, "model": model.id if model else None})
     entries = b",".join([b'{"index":%d,%b' % (index, part[1:]) for index, part in enumerate(parts)])
@@ -62,7 +62,7 @@ class _Oracle:
     service: Service
     advisor: Advisor
     limits: Limits
-    common: dict[str, Any]
+    common: Named
 
     def best(self, layers: Sequence[Layer]) -> Iterator[bytes]:
         """The best variant for each layer."""
@@ -70,33 +70,37 @@ class _Oracle:
         for problems, sizes in self._read(layers):
             valid = [each for each in problems if isinstance(each, ConvProblem)]
             found = advise_best(self.service, self.advisor, valid, sizes, self.limits)
-            answers: Iterator[Best | ConvAdvisorError] = found
-            if len(valid) < len(problems):
-                answers = (next(found) if isinstance(each, ConvProblem) else each for each in problems)
-            for each in answers:
-                yield _error(each) if isinstance(each, ConvAdvisorError) else encode(each)
+            for answer in _in_place(problems, found):
+                yield _error(answer) if isinstance(answer, ConvAdvisorError) else encode(answer)
 
     def whole(self, layers: Sequence[Layer]) -> Iterator[bytes]:
         """The whole advice on each layer."""
         for problems, _ in self._read(layers):
             valid = [each for each in problems if isinstance(each, ConvProblem)]
-            found = advise(self.service, self.advisor, valid, self.limits)
-            for problem in problems:
-                each = next(found) if isinstance(problem, ConvProblem) else problem
-                if isinstance(each, ConvAdvisorError):
-                    yield _error(each)
+            for answer in _in_place(problems, advise(self.service, self.advisor, valid, self.limits)):
+                if isinstance(answer, ConvAdvisorError):
+                    yield _error(answer)
                 else:
-                    yield b'{"layer":%b,%b' % (msgspec.json.encode(each.problem.short), advice_json(each)[1:])
+                    yield b'{"layer":%b,%b' % (msgspec.json.encode(answer.problem.short), advice_json(answer)[1:])
 
     def _read(self, layers: Sequence[Layer]) -> Iterator[tuple[list[ConvProblem | InvalidInput], np.ndarray]]:
         """What each layer means, or why it means nothing; so many at a time."""
-        reader = Reader(self.common)
-        return (reader.read(layers[start : start + _AT_ONCE]) for start in range(0, len(layers), _AT_ONCE))
+        starts = range(0, len(layers), _AT_ONCE)
+        return (problems_from(layers[start : start + _AT_ONCE], self.common) for start in starts)
+
+
+def _in_place(
+    problems: Sequence[ConvProblem | InvalidInput], answers: Iterator[Answer | ConvAdvisorError]
+) -> Iterator[Answer | ConvAdvisorError]:
+    """The answers to those that are problems, and the errors of the others where they stand."""
+    if all(isinstance(each, ConvProblem) for each in problems):
+        return answers
+    return (next(answers) if isinstance(each, ConvProblem) else each for each in problems)
 
 
 def _remembered(
-    layers: Sequence[str | AskedLayer],
-    answer: Callable[[Sequence[str | AskedLayer]], Iterator[bytes]],
+    layers: Sequence[Layer],
+    answer: Callable[[Sequence[Layer]], Iterator[bytes]],
     parts: Parts,
     asked: tuple[Hashable, Basis],
 ) -> list[bytes]:

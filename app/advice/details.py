@@ -17,7 +17,8 @@ from conv_advisor.app.snippets.language import Language
 from conv_advisor.app.snippets.writer import Snippet, write_snippet
 from conv_advisor.app.wire.answers.advice import ExclusionAnswer, TrustAnswer
 from conv_advisor.app.wire.answers.problems import ProblemAnswer, problem_answer
-from conv_advisor.app.wire.schemas import AdviceParameters, Whole, problem_from
+from conv_advisor.app.wire.layers import problem_from
+from conv_advisor.app.wire.schemas import AdviceParameters, Whole
 from conv_advisor.data.errors import NotApplicable
 from conv_advisor.kernels import catalog
 from conv_advisor.models.neighbours import MOST

@@ -11,7 +11,8 @@ from typing_extensions import TypedDict
 from conv_advisor.app.service.service import Service
 from conv_advisor.app.wire.answers.advice import StepAnswer
 from conv_advisor.app.wire.answers.problems import ProblemAnswer, problem_answer
-from conv_advisor.app.wire.schemas import AdviceParameters, problem_from
+from conv_advisor.app.wire.layers import problem_from
+from conv_advisor.app.wire.schemas import AdviceParameters
 from conv_advisor.data.errors import NoAdvice
 from conv_advisor.models.advisor import Advisor
 from conv_advisor.models.explain import Branch, Decision, explain

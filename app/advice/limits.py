@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from conv_advisor.app.advice.asked import AskedAdvice
     from conv_advisor.app.service.service import Service
     from conv_advisor.app.wire.schemas import AdviceParameters
 
@@ -20,7 +19,7 @@ class Limits:
     is_deterministic: bool
 
     @classmethod
-    def of(cls, asked: AdviceParameters | AskedAdvice, service: Service) -> Limits:
+    def of(cls, asked: AdviceParameters, service: Service) -> Limits:
         """The limits that were asked for, else the service's own."""
         workspace = asked.max_workspace_bytes
         return cls(

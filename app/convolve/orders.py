@@ -11,10 +11,11 @@ import numpy as np
 from conv_advisor.app.convolve.convolution import ADVISED, Order
 from conv_advisor.app.settings import Settings
 from conv_advisor.app.wire.body import Bytes, Hold, parse_strings, parse_values
+from conv_advisor.app.wire.layers import problem_from
 from conv_advisor.app.wire.npy import read_npy
 from conv_advisor.app.wire.open_inference import Inference
 from conv_advisor.app.wire.safetensors import from_lists, read_safetensors
-from conv_advisor.app.wire.schemas import ConvolutionParameters, ConvolutionRequest, problem_from
+from conv_advisor.app.wire.schemas import ConvolutionParameters, ConvolutionRequest
 from conv_advisor.data.errors import InvalidInput, InvalidProblem, InvalidTensor
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.bench import BenchOptions

@@ -13,7 +13,8 @@ from fastapi import Header
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from conv_advisor.app.jobs.table import JobKind, Key
-from conv_advisor.app.wire.schemas import Id, LayerParameters, RetrainRequest, named, problem_from
+from conv_advisor.app.wire.layers import problem_from
+from conv_advisor.app.wire.schemas import Id, LayerParameters, RetrainRequest
 from conv_advisor.data import networks
 from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.measurement import L2State
@@ -184,6 +185,6 @@ def problem_deadline_s(kind: JobKind, n_variants: int) -> float:
 
 
 def _layer(asked: str | LayerParameters, dtype: DType, layout: Layout) -> dict[str, Any]:
-    given = {"layer": asked} if isinstance(asked, str) else named(asked)
+    given = {"layer": asked} if isinstance(asked, str) else asked.given()
     problem = problem_from({"dtype": dtype, "layout": layout} | given)
     return {name: getattr(problem, name) for name in problem.__dataclass_fields__}

@@ -14,12 +14,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from conv_advisor.app.advice.advise import advise_alone, advise_one
 from conv_advisor.app.advice.asked import parse_list, parse_query
 from conv_advisor.app.advice.bulk import advise_all
-from conv_advisor.app.advice.layers import read_one
 from conv_advisor.app.advice.limits import Limits
 from conv_advisor.app.service.service import Basis, Service
 from conv_advisor.app.wire.answers.advice import AdviceAnswer, BestAloneAnswer, BulkAdviceAnswer, advice_json
 from conv_advisor.app.wire.documented import body_of
 from conv_advisor.app.wire.errors import documented
+from conv_advisor.app.wire.layers import problem_from
 from conv_advisor.app.wire.schemas import AdviceQuery, BulkAdviceRequest
 
 log = logging.getLogger(__name__)
@@ -70,7 +70,7 @@ async def _get(service: Service, query: bytes) -> bytes:
 def _make(service: Service, query: bytes) -> tuple[str | None, Basis, bytes]:
     """The device that is asked for, what the answer is made from, and the answer."""
     asked = parse_query(query)
-    problem, limits = read_one(asked), Limits.of(asked, service)
+    problem, limits = problem_from(asked.given()), Limits.of(asked, service)
     # Before the advice, so that what changes meanwhile makes it out of date.
     basis = service.recent_basis(asked.device)
     if asked.ranking:

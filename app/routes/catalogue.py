@@ -21,7 +21,8 @@ from conv_advisor.app.wire.answers.catalogue import (
 )
 from conv_advisor.app.wire.answers.problems import problem_answer
 from conv_advisor.app.wire.errors import documented
-from conv_advisor.app.wire.schemas import VariantParameters, problem_from
+from conv_advisor.app.wire.layers import problem_from
+from conv_advisor.app.wire.schemas import VariantParameters
 from conv_advisor.data import networks
 from conv_advisor.kernels.catalog import VARIANTS
 

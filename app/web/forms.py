@@ -12,7 +12,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from conv_advisor.app.wire.body import arriving, too_long
-from conv_advisor.app.wire.schemas import LAYER, AdviceParameters, problem_from
+from conv_advisor.app.wire.layers import LAYER, problem_from
+from conv_advisor.app.wire.schemas import AdviceParameters
 from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 

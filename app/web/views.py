@@ -10,7 +10,8 @@ from typing import Any, Final
 from conv_advisor.app.service.service import Service
 from conv_advisor.app.web import text
 from conv_advisor.app.web.forms import LayerForm
-from conv_advisor.app.wire.schemas import AdviceParameters, problem_from
+from conv_advisor.app.wire.layers import problem_from
+from conv_advisor.app.wire.schemas import AdviceParameters
 from conv_advisor.data import networks
 from conv_advisor.data.errors import NoAdvice
 from conv_advisor.data.problem import ConvProblem, Layout

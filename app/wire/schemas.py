@@ -7,17 +7,14 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from conv_advisor.data.errors import InvalidProblem
-from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.app.wire.layers import LAYER
+from conv_advisor.data.problem import DType, Layout
 
 MAX_LAYERS: Final = 10_000
 """Layers that one request may ask advice for."""
 
-LAYER: Final = "14-1-3-256-128"
-"""The layer of every example."""
-
-SIZES: Final = ("n", "c", "h", "w", "k", "r", "s")
-_PAIRS: Final = ("stride", "pad", "dilation")
+LONGEST_NAME: Final = 200
+"""Characters of any name."""
 
 
 def _whole(value: Any) -> Any:
@@ -30,8 +27,8 @@ def _whole(value: Any) -> Any:
 _DIGITS: Final = re.compile(r"-?[0-9]+")
 Whole = BeforeValidator(_whole)
 Size = Annotated[int | None, Whole]
-Name = Annotated[str | None, Field(max_length=200)]
-Id = Annotated[str, Field(max_length=200, pattern=r"^[\w.:-]+$")]
+Name = Annotated[str | None, Field(max_length=LONGEST_NAME)]
+Id = Annotated[str, Field(max_length=LONGEST_NAME, pattern=r"^[\w.:-]+$")]
 """Names a device or a model: it may become part of a path."""
 
 
@@ -43,7 +40,7 @@ class LayerParameters(BaseModel):
     layer: Annotated[
         str | None,
         Field(
-            max_length=200,
+            max_length=LONGEST_NAME,
             description="Short form size-batch-filter-filters-depth: stride 1, padding filter // 2.",
             examples=[LAYER],
         ),
@@ -77,45 +74,14 @@ class LayerParameters(BaseModel):
     ] = None
 
     def given(self) -> dict[str, Any]:
-        """What of a layer was named; see `named`."""
-        return named(self)
+        """What of a layer was named: see `app.wire.layers.problem_from`."""
+        return {name: value for name, value in self.__dict__.items() if value is not None and name in LAYER_TYPES}
 
 
-_LAYER_NAMES: Final = tuple(LayerParameters.model_fields)
-
-
-def named(asked: object) -> dict[str, Any]:
-    """What of a layer was named; a pair (stride, pad, dilation) as its two members, where those are not named.
-
-    Parameters
-    ----------
-    asked : LayerParameters, or what has the same attributes
-    """
-    found = {name: value for name in _LAYER_NAMES if (value := getattr(asked, name)) is not None}
-    for pair in _PAIRS:
-        if pair in found:
-            value = found.pop(pair)
-            found = {f"{pair}_h": value, f"{pair}_w": value} | found
-    return found
-
-
-def problem_from(given: dict[str, Any]) -> ConvProblem:
-    """The problem that the named parameters describe.
-
-    Raises
-    ------
-    InvalidProblem, InvalidLayerName
-    """
-    if "layer" in given:
-        changes = {name: value for name, value in given.items() if name != "layer"}
-        for name in SIZES:
-            if name in changes:
-                raise InvalidProblem(name, changes[name], "nothing beside layer, which says it")
-        return ConvProblem.parse(given["layer"], **changes)
-    for name in SIZES:
-        if name not in given:
-            raise InvalidProblem(name, None, f"an integer; or layer, such as {LAYER}")
-    return ConvProblem(**given)
+LAYER_TYPES: Final = {
+    name: int if field.annotation == int | None else str for name, field in LayerParameters.model_fields.items()
+}
+"""The type of each parameter of a layer."""
 
 
 class AdviceParameters(LayerParameters):
@@ -147,7 +113,13 @@ class VariantParameters(LayerParameters):
     device: Annotated[Id | None, Field(description="Device id; default as in advice.")] = None
 
 
-class BulkAdviceRequest(AdviceParameters):
+class BulkAdviceParameters(AdviceParameters):
+    """What holds for a whole list of layers."""
+
+    ranking: Annotated[bool, Field(description="Answer each layer as GET does, not its best variant alone.")] = False
+
+
+class BulkAdviceRequest(BulkAdviceParameters):
     """Layers to be advised on; parameters beside them hold for every layer that does not name its own."""
 
     model_config = ConfigDict(
@@ -160,17 +132,19 @@ class BulkAdviceRequest(AdviceParameters):
     )
 
     layers: Annotated[
-        list[Annotated[str, Field(max_length=200)] | LayerParameters],
+        list[Annotated[str, Field(max_length=LONGEST_NAME)] | LayerParameters],
         Field(min_length=1, max_length=MAX_LAYERS, description="Short forms, or objects of named parameters."),
     ]
-    ranking: Annotated[bool, Field(description="Answer each layer as GET does, not its best variant alone.")] = False
 
 
 class ConvolutionParameters(LayerParameters):
     """What shall be run beside the tensors: the metadata of a safetensors body, where all values are strings."""
 
     variant: Annotated[
-        str, Field(max_length=200, description="advised, all, or a variant's id.", examples=["advised", "cpu.direct"])
+        str,
+        Field(
+            max_length=LONGEST_NAME, description="advised, all, or a variant's id.", examples=["advised", "cpu.direct"]
+        ),
     ] = "advised"
     top: Annotated[
         int,

@@ -18,7 +18,8 @@ from pydantic import ValidationError
 from conv_advisor.app.server.application import Application
 from conv_advisor.app.wire.answers.advice import advice_answer
 from conv_advisor.app.wire.errors import problem_of
-from conv_advisor.app.wire.schemas import AdviceQuery, problem_from
+from conv_advisor.app.wire.layers import problem_from
+from conv_advisor.app.wire.schemas import AdviceQuery
 from conv_advisor.data.errors import ConvAdvisorError, UnknownDevice
 from conv_advisor.data.problem import DType, Layout
 from conv_advisor.data.sampling import sample_problems

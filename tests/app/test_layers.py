@@ -1,4 +1,4 @@
-"""Layers of a list, read together: what each means alone."""
+"""What parameters of a layer mean: the same alone and in a list, and what the documentation says."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conv_advisor.app.advice.asked import AskedList, parse_list
-from conv_advisor.app.advice.layers import Reader
-from conv_advisor.app.wire.schemas import named, problem_from
-from conv_advisor.data.errors import InvalidInput
+from conv_advisor.app.advice.asked import parse_list
+from conv_advisor.app.wire.layers import named, problem_from, problems_from
+from conv_advisor.data.errors import InvalidInput, InvalidProblem
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.table import row_of
 
@@ -45,32 +44,74 @@ LAYERS = st.one_of(
 )
 
 
+def spelled_out(given: dict[str, Any]) -> dict[str, Any]:
+    """Pairs as their two members, where those are not named."""
+    found = dict(given)
+    for pair in ("stride", "pad", "dilation"):
+        if pair in found:
+            value = found.pop(pair)
+            found = {f"{pair}_h": value, f"{pair}_w": value} | found
+    return found
+
+
 def alone(common: dict[str, Any], layer: Any) -> ConvProblem | str:
+    """What a layer means, by what the documentation says and nothing that is there to be fast."""
+    own = {"layer": layer} if isinstance(layer, str) else layer
+    given = spelled_out(common) | spelled_out(own)
+    short = given.pop("layer", None)
     try:
-        return problem_from(common | ({"layer": layer} if isinstance(layer, str) else named(layer)))
+        if short is None:
+            missing = next((name for name in "nchwkrs" if name not in given), None)
+            return f"{missing} is None" if missing else ConvProblem(**given)
+        beside = next((name for name in "nchwkrs" if name in given), None)
+        return f"{beside} is {given[beside]}" if beside else ConvProblem.parse(short, **given)
     except InvalidInput as error:
         return str(error)
 
 
-@settings(max_examples=500, deadline=None)
+def said(problem: ConvProblem | InvalidInput, as_far_as: ConvProblem | str) -> ConvProblem | str:
+    """A problem, or the words of an error as far as those that are expected go."""
+    if isinstance(problem, ConvProblem):
+        return problem
+    return str(problem)[: len(as_far_as)] if isinstance(as_far_as, str) else str(problem)
+
+
+@settings(max_examples=1000, deadline=None)
 @given(LAYERS, KIND, st.one_of(st.just({}), MORE))
 def test_each_layer_means_what_it_means_alone(layers: list[Any], kind: dict[str, Any], more: dict[str, Any]) -> None:
     asked = parse_list(json.dumps({"layers": layers} | kind | more).encode())
-    common = named(asked)
-    problems, sizes = Reader(common).read(asked.layers)
-    expected = [alone(common, layer) for layer in asked.layers]
-    assert [each if isinstance(each, ConvProblem) else str(each) for each in problems] == expected
+    problems, sizes = problems_from(asked.layers, named(asked.common.given()))
+    expected = [alone(kind | more, layer) for layer in layers]
+    assert list(map(said, problems, expected)) == expected
     valid = [each for each in expected if isinstance(each, ConvProblem)]
     assert sizes.tolist() == [list(row_of(each)) for each in valid]
     found = [each for each in problems if isinstance(each, ConvProblem)]
     assert [each.key for each in found] == [each.key for each in valid]
 
 
+@settings(max_examples=1000, deadline=None)
+@given(st.one_of(NAMED, OBJECT, SIZES, MORE, SHORT.map(lambda short: {"layer": short})))
+def test_a_layer_of_no_list_means_the_same(layer: dict[str, Any]) -> None:
+    expected = alone({}, layer)
+    if isinstance(expected, ConvProblem):
+        assert (problem_from(layer), problem_from(layer).key) == (expected, expected.key)
+    else:
+        with pytest.raises(InvalidInput) as caught:
+            problem_from(layer)
+        assert said(caught.value, expected) == expected
+
+
+@pytest.mark.parametrize("value", [True, "3", 3.0, None])
+def test_what_is_no_integer_is_no_size_of_a_layer(value: Any) -> None:
+    sizes = dict.fromkeys("nchwkrs", 3) | {"k": value}
+    with pytest.raises(InvalidProblem, match=r"^k is "):
+        problem_from(sizes)
+
+
 @pytest.mark.parametrize("layer", ["14-1-3-256-128", {"layer": "14-1-3-256-128", "dtype": "tf32"}])
 def test_a_problem_that_was_made_from_a_row_is_a_problem(layer: Any) -> None:
     asked = parse_list(json.dumps({"layers": [layer]}).encode())
-    assert isinstance(asked, AskedList)
-    ((problem,), _) = Reader({}).read(asked.layers)
+    ((problem,), _) = problems_from(asked.layers)
     assert isinstance(problem, ConvProblem)
     assert problem == ConvProblem.parse("14-1-3-256-128", dtype=problem.dtype)
     assert problem.short == "14-1-3-256-128"
