@@ -69,7 +69,7 @@ class _Oracle:
         encode = msgspec.json.Encoder().encode
         for problems, sizes in self._read(layers):
             valid = [each for each in problems if isinstance(each, ConvProblem)]
-            found = advise_best(self.service, self.advisor, valid, sizes, self.limits)
+            found = advise_best(self.service, self.advisor, valid, self.limits, sizes)
             for answer in _in_place(problems, found):
                 yield _error(answer) if isinstance(answer, ConvAdvisorError) else encode(answer)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import msgspec
@@ -25,14 +24,9 @@ from conv_advisor.models.neighbours import MOST
 from conv_advisor.models.pareto import Bounds, OtherLayout, Pareto, in_other_layout, other_layout, weigh
 
 if TYPE_CHECKING:
-    from conv_advisor.data.problem import ConvProblem
-    from conv_advisor.data.summary import Summary
+    from conv_advisor.app.service.recall import Recall
     from conv_advisor.models.advisor import Advice, Advisor
     from conv_advisor.models.neighbours import Neighbour
-
-
-Summaries = Callable[[Sequence["ConvProblem"]], Mapping[str, Mapping[str, "Summary"]]]
-"""What was measured of problems."""
 
 
 class PointAnswer(TypedDict):
@@ -174,29 +168,20 @@ def weigh_layer(service: Service, asked: ParetoParameters) -> ParetoAnswer:
     problem, limits = problem_from(asked.given()), Limits.of(asked, service)
     advisor = service.advisor(limits.device_id)
     advice = advise_one(service, problem, limits, advisor)
-    return pareto_answer(*weighed_by(service, advisor, advice, limits, asked.bounds))
+    return pareto_answer(*weighed(service.recall, advisor, advice, limits, asked.bounds))
 
 
 def weighed(
-    advisor: Advisor, known: Summaries, advice: Advice, limits: Limits, bounds: Bounds
+    recall: Recall, advisor: Advisor, advice: Advice, limits: Limits, bounds: Bounds
 ) -> tuple[Pareto, OtherLayout | None]:
-    """What to weigh for an advice that was made within these limits, and the other layout's best.
-
-    Parameters
-    ----------
-    advisor : Advisor
-    known : callable (problems) -> dict of problem key to dict of variant to Summary
-        What was measured.
-    advice : Advice
-    limits : Limits
-    bounds : Bounds
+    """What to weigh for an advice of this advisor that was made within these limits, and the other layout's best.
 
     Raises
     ------
     NoAdvice, StoreError
     """
     there = in_other_layout(advice.problem)
-    measured = known([advice.problem, there])
+    measured = recall.summaries([advice.problem, there], limits.device_id)
     found = weigh(advisor, advice, measured=measured.get(advice.problem.key), bounds=bounds)
     other = other_layout(
         advisor,
@@ -206,19 +191,6 @@ def weighed(
         measured=measured.get(there.key),
     )
     return found, other
-
-
-def weighed_by(
-    service: Service, advisor: Advisor, advice: Advice, limits: Limits, bounds: Bounds
-) -> tuple[Pareto, OtherLayout | None]:
-    """`weighed` with a service's measurements; the advisor is the one that the advice is of.
-
-    Raises
-    ------
-    NoAdvice, StoreError
-    """
-    known = partial(service.recall.summaries, device_id=limits.device_id)
-    return weighed(advisor, known, advice, limits, bounds)
 
 
 def pareto_answer(found: Pareto, other: OtherLayout | None) -> ParetoAnswer:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from conv_advisor.app.advice.advise import advise_one
+from conv_advisor.app.advice.limits import Limits
 from conv_advisor.app.service.default import DefaultDevice
 from conv_advisor.app.service.known import records_of
 from conv_advisor.app.service.recall import Recall
@@ -94,12 +96,5 @@ class Local:
         ------
         NoAdvice, UnknownDevice, ModelRejected, StoreError
         """
-        measured = self.recall.summaries([problem], device_id)
         limit = self.settings.workspace_limit_bytes if max_workspace_bytes is None else max_workspace_bytes
-        return self.advisor(device_id).advise(
-            problem,
-            max_workspace_bytes=limit,
-            is_deterministic=is_deterministic,
-            measured=measured.get(problem.key),
-            picked=self.recall.picked(problem, device_id),
-        )
+        return advise_one(self, problem, Limits(device_id, limit, is_deterministic))

@@ -69,7 +69,7 @@ def advise(
     advice = local.advise(problem, device, max_workspace_bytes=limit, is_deterministic=deterministic)
     if pareto:
         bounds = Bounds(max_error, max_slowdown)
-        details.show_pareto(local.advisor(device), local.records, advice, limits, bounds, as_json)
+        details.show_pareto(local.advisor(device), local.recall, advice, limits, bounds, as_json)
     elif neighbours:
         details.show_neighbours(local.records, advice, neighbours, as_json)
     elif snippet:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from conv_advisor.app.cli.output import print_json, print_table
@@ -11,9 +10,8 @@ from conv_advisor.app.snippets.language import Language
 
 if TYPE_CHECKING:
     from conv_advisor.app.advice.limits import Limits
-    from conv_advisor.data.problem import ConvProblem
+    from conv_advisor.app.service.recall import Recall
     from conv_advisor.data.records import Records
-    from conv_advisor.data.summary import Summary
     from conv_advisor.models.advisor import Advice, Advisor
     from conv_advisor.models.pareto import Bounds, OtherLayout
 
@@ -24,7 +22,7 @@ def show_trust(advice: Advice) -> None:
 
 
 def show_pareto(
-    advisor: Advisor, records: Records, advice: Advice, limits: Limits, bounds: Bounds, as_json: bool
+    advisor: Advisor, recall: Recall, advice: Advice, limits: Limits, bounds: Bounds, as_json: bool
 ) -> None:
     """Time against workspace, error and determinism, and the other layout.
 
@@ -34,10 +32,7 @@ def show_pareto(
     """
     from conv_advisor.app.advice.details import pareto_answer, weighed
 
-    def known(problems: Sequence[ConvProblem]) -> Mapping[str, Mapping[str, Summary]]:
-        return records.summaries(problems, limits.device_id)
-
-    found, other = weighed(advisor, known, advice, limits, bounds)
+    found, other = weighed(recall, advisor, advice, limits, bounds)
     if as_json:
         print_json(pareto_answer(found, other))
         return

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import log
 from typing import Final
 
-from conv_advisor.app.advice.details import ParetoParameters, SnippetParameters, neighbours_of, snippet_for, weighed_by
+from conv_advisor.app.advice.details import ParetoParameters, SnippetParameters, neighbours_of, snippet_for, weighed
 from conv_advisor.app.advice.limits import Limits
 from conv_advisor.app.service.service import Service
 from conv_advisor.app.snippets.writer import Snippet
@@ -105,7 +105,7 @@ def _tradeoffs(
     service: Service, advisor: Advisor, advice: Advice, limits: Limits, bounds: Bounds
 ) -> tuple[TradeoffsView | None, dict[str, object] | None]:
     try:
-        pareto, other = weighed_by(service, advisor, advice, limits, bounds)
+        pareto, other = weighed(service.recall, advisor, advice, limits, bounds)
     except NoAdvice as error:
         return None, problem_of(error)
     placed = list(enumerate(pareto.points, 1))

@@ -18,9 +18,12 @@ import pytest
 
 from conv_advisor.app.advice.details import pareto_answer, weighed
 from conv_advisor.app.advice.limits import Limits
+from conv_advisor.app.service.recall import Recall
 from conv_advisor.app.wire.answers.advice import advice_json
 from conv_advisor.data import parquet
 from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.records import Records
+from conv_advisor.data.shipped import Shipped
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES
 from conv_advisor.models.advisor import Advisor
 from conv_advisor.models.pareto import NO_BOUNDS
@@ -45,10 +48,11 @@ NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 def expected(tree: TreeModel) -> dict[str, Any]:
     """What the tree answers to each layer by path, computed here."""
     advisor, limits = Advisor(tree), Limits(GPU.id, DEFAULT_WORKSPACE_LIMIT_BYTES, is_deterministic=False)
+    nothing = Recall(Records(None, Shipped(Path("nowhere"))))
     found: dict[str, Any] = {"/v1/advice": {}, "/v1/pareto": {}}
     for layer in LAYERS:
         advice = advisor.advise(ConvProblem.parse(layer), max_workspace_bytes=limits.max_workspace_bytes)
-        pareto = pareto_answer(*weighed(advisor, lambda problems: {}, advice, limits, NO_BOUNDS))
+        pareto = pareto_answer(*weighed(nothing, advisor, advice, limits, NO_BOUNDS))
         found["/v1/advice"][layer] = json.loads(advice_json(advice))
         found["/v1/pareto"][layer] = json.loads(json.dumps(pareto))
     return found
