@@ -21,8 +21,13 @@ PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check
 	$(PIP) --require-hashes --no-deps -r constraints/dev.txt
 	touch $@
 
-serve: .venv/.base
-	.venv/bin/conv-advisor serve --host $(HOST) --port $(PORT)
+# With GPU=1 what its kernels need is installed too, and the worker is the GPU's.
+.venv/.cuda: .venv/.base constraints/cuda.txt
+	$(PIP) --require-hashes --no-deps -r constraints/cuda.txt
+	touch $@
+
+serve: .venv/.base $(if $(GPU),.venv/.cuda)
+	.venv/bin/conv-advisor serve --host $(HOST) --port $(PORT) $(if $(GPU),--device cuda:0)
 
 # Bytecode is kept whatever the environment says: half of a start is compiling it again.
 serve test test-all: export PYTHONDONTWRITEBYTECODE =

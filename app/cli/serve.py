@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from conv_advisor.app.cli.environment import load_settings
+
+log = logging.getLogger(__name__)
 
 
 def serve(
@@ -27,9 +30,12 @@ def serve(
     from conv_advisor.app.main import create_app
     from conv_advisor.app.observe import logs
     from conv_advisor.app.server.drain import run
+    from conv_advisor.app.workers.gpus import what_is_found
 
     app = create_app(settings)
     logs.configure(settings.log_level, settings.log_format)
+    if found := what_is_found(settings.device):
+        log.info(found)
     run(
         app,
         host=settings.host,

@@ -1,0 +1,42 @@
+"""The NVIDIA GPUs of this host, as its driver names them: known without any of CUDA's libraries."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+DRIVER: Final = Path("/proc/driver/nvidia")
+"""Where Linux' driver tells of itself; containers that are given a GPU see it too."""
+
+
+def gpu_names(driver: Path = DRIVER) -> tuple[str, ...]:
+    """The model of each GPU, such as ``NVIDIA H200``; empty where there is none, or no driver."""
+    names = []
+    for path in sorted(driver.glob("gpus/*/information")):
+        said = dict(line.split(":", 1) for line in path.read_text(errors="replace").splitlines() if ":" in line)
+        names.append(said.get("Model", "GPU of unknown model").strip())
+    return tuple(names)
+
+
+def what_is_found(device: str, driver: Path = DRIVER) -> str:
+    """A sentence of the host's GPUs and of what would use them; empty where the device is what there is to use.
+
+    Parameters
+    ----------
+    device : str
+        As configured: auto, cpu, cuda:0 ...
+    driver : Path
+        Folder in which the driver tells of itself.
+    """
+    names = gpu_names(driver)
+    has_libraries = find_spec("cupy") is not None
+    if not names:
+        return f"No NVIDIA GPU is found on this host, and the device is {device}." if device.startswith("cuda") else ""
+    found = f"{len(names)} NVIDIA GPU{'s' * (len(names) > 1)} on this host ({', '.join(sorted(set(names)))})"
+    if not has_libraries:
+        return (
+            f"{found}: not used, since the extra 'cuda' is not installed. `make serve GPU=1` installs it and serves "
+            "the GPU; elsewhere, pip install 'conv-advisor[cuda]'."
+        )
+    return f"{found}: not used, since the device is cpu." if device == "cpu" else f"{found}."
