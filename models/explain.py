@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import floor
+from math import floor, log2
 from typing import Final
 
 import numpy as np
@@ -114,6 +114,10 @@ class Decision:
         Value and threshold as people say them: a number in that unit, or the names of precisions or layouts.
     taken, other : Branch
         What lies below the side that is taken, and below the other.
+    leaf : str or None
+        The variant that the leaf predicts as the fastest, at the end of all decisions.
+    share_before, share_after : float
+        The leaves that predict that variant, as a share of those below the decision and of those on the side taken.
     """
 
     feature: str
@@ -126,6 +130,29 @@ class Decision:
     limit: str | float
     taken: Branch
     other: Branch
+    leaf: str | None
+    share_before: float
+    share_after: float
+
+    @property
+    def weight_bits(self) -> float:
+        """How much the decision made the leaf's variant the one to expect; those of a path add up to all that did."""
+        return log2(self.share_after / self.share_before)
+
+
+def decisive(decisions: Sequence[Decision], count: int) -> list[Decision]:
+    """The decisions that did most to single out the leaf's variant, in the order of the path.
+
+    Parameters
+    ----------
+    decisions : sequence of Decision
+        A whole path.
+    count : int
+        At most so many; those that singled out nothing are left out, unless nothing else is there.
+    """
+    heaviest = sorted(decisions, key=lambda decision: -decision.weight_bits)[:count]
+    kept = [decision for decision in heaviest if decision.weight_bits > 0] or heaviest
+    return [decision for decision in decisions if decision in kept]
 
 
 def explain(model: TreeModel, problem: ConvProblem) -> list[Decision]:
@@ -139,8 +166,10 @@ def explain(model: TreeModel, problem: ConvProblem) -> list[Decision]:
     values = features(problem)
     tested, thresholds, left, right, _ = model.nodes
     winners = _winners(model)
+    *path, end = path_nodes(model, values)
+    winner = int(winners.below(end).argmax())
     found = []
-    for node in path_nodes(model, values)[:-1]:
+    for node, following in zip(path, [*path[1:], end], strict=True):
         name, value, threshold = FEATURES[tested[node]], values[tested[node]], thresholds[node]
         is_below = value <= threshold
         low, high = (_branch(winners.below(child), model.variants) for child in (left[node], right[node]))
@@ -156,6 +185,8 @@ def explain(model: TreeModel, problem: ConvProblem) -> list[Decision]:
                 _said(name, value),
                 _limit(name, threshold, is_below),
                 *((low, high) if is_below else (high, low)),
+                model.variants[winner] if winner < len(model.variants) else None,
+                *(_share(winners.below(at), winner) for at in (node, following)),
             )
         )
     return found
@@ -186,6 +217,10 @@ def favourites(model: TreeModel, dtype: DType, layout: Layout) -> list[str]:
             nodes += (left[node], right[node])
     ranked = np.argsort(-total[:-1], kind="stable")
     return [model.variants[column] for column in ranked.tolist() if total[column]]
+
+
+def _share(counts: np.ndarray, column: int) -> float:
+    return float(counts[column] / counts.sum())
 
 
 def _branch(counts: np.ndarray, variants: tuple[str, ...]) -> Branch:

@@ -1,4 +1,8 @@
-"""The layers of published networks and experiments, one CSV each; every row names its source."""
+"""The layers of published networks and experiments, one CSV each; every row names its source.
+
+The seed papers list some of their networks' layers only: without stems, without strides, without how often. Those
+networks have a second CSV, in the folder ``whole``, with every convolution that one image passes.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +38,9 @@ timm to train on, and others of those that advice is judged by and nothing is ev
 HELD_OUT: Final = "held-out"
 """The group whose layers judge advice: `models.train` refuses to learn from them, whoever measured them."""
 
+EXPERIMENTS: Final = "fourth-seed"
+"""The group whose members are no networks."""
+
 _FOLDER: Final = Path(__file__).parent
 
 
@@ -46,11 +53,14 @@ class Layer:
     problem : ConvProblem
         The layer at batch 1, in float32 and NCHW.
     source : str
-        The paper, and the layer's name or place in it.
+        The paper or the library, and the layer's name or place in it.
+    count : int
+        How often one image passes such a layer; 1 where the source does not say.
     """
 
     problem: ConvProblem
     source: str
+    count: int = 1
 
 
 def names() -> list[str]:
@@ -72,6 +82,27 @@ def layers(name: str) -> list[Layer]:
         for layer in _read(member):
             distinct.setdefault(layer.problem, layer)
     return list(distinct.values())
+
+
+def is_network(name: str) -> bool:
+    """Whether a name is that of one network, and not of an experiment or a group."""
+    return any(name in members for group, members in GROUPS.items() if group != EXPERIMENTS)
+
+
+def whole(name: str) -> list[Layer]:
+    """Every distinct convolution of a network, in the order that an image meets them, with how often it does.
+
+    Of the seed networks this is more than `layers`, which is what their papers measured: it has their stems, strides
+    and projections too.
+
+    Raises
+    ------
+    UnknownNetwork
+        No network has that name; experiments and groups have no whole.
+    """
+    if not is_network(name):
+        raise UnknownNetwork(name, [known for known in names() if is_network(known)])
+    return list(_read(f"whole/{name}" if name in GROUPS["seeds"] else name))
 
 
 @cache
@@ -100,7 +131,7 @@ def problems(
     ------
     UnknownNetwork, InvalidProblem
     """
-    is_experiment = name == "fourth-seed" or name in GROUPS["fourth-seed"]
+    is_experiment = name == EXPERIMENTS or name in GROUPS[EXPERIMENTS]
     wanted = tuple(batches) if batches is not None else (1,) if is_experiment else SEED_BATCHES
     dtypes, layouts = tuple(dtypes), tuple(layouts)
     return [
@@ -119,5 +150,5 @@ def _read(name: str) -> tuple[Layer, ...]:
 
 
 def _layer(row: dict[str, str]) -> Layer:
-    sizes: dict[str, Any] = {field: int(text) for field, text in row.items() if field != "source"}
-    return Layer(ConvProblem(n=1, **sizes), row["source"])
+    sizes: dict[str, Any] = {field: int(text) for field, text in row.items() if field not in ("source", "count")}
+    return Layer(ConvProblem(n=1, **sizes), row["source"], int(row.get("count", 1)))

@@ -120,3 +120,74 @@ def test_an_unknown_network_is_refused_with_the_known_ones() -> None:
         networks.problems("lenet")
     with pytest.raises(UnknownNetwork):
         networks.layers("../networks/alexnet")
+
+
+WHOLE = {  # convolutions, their multiply-adds in units of 10^9
+    "alexnet": (5, 1.077),  # 0.666 with conv2, conv4 and conv5 in two groups each, as Sze et al. 2017, table II, count
+    "googlenet": (57, 1.585),  # Szegedy et al., table 1: 1.501 with 0.034 for conv1, which takes 112² · 64 · 147 = 0.118
+    "squeezenet": (26, 0.8327),  # its authors' 1.72 GFLOP have conv10 on 15×15, not on the paper's 13×13
+    "resnet50": (53, 3.86),  # Sze et al. 2017, table II
+    "vgg19": (16, 19.51),  # He et al., figure 3: 19.6 with 0.124 of the three fully connected layers
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_whole_seed_network_does_the_work_that_is_published(name: str) -> None:
+    layers = networks.whole(name)
+    count, billions = WHOLE[name]
+    assert sum(layer.count for layer in layers) == count
+    assert macs(layers) == pytest.approx(billions * 1e9, rel=0.003)
+
+
+def test_the_published_counts_are_those_of_other_readings_of_the_same_networks() -> None:
+    alexnet = [layer.problem for layer in networks.whole("alexnet")]
+    towers = sum(problem.flops // 2 / (2 if place in (1, 3, 4) else 1) for place, problem in enumerate(alexnet))
+    assert towers == pytest.approx(0.666e9, rel=0.002)
+    squeezenet = networks.whole("squeezenet")
+    conv10 = squeezenet[-1].problem
+    assert 2 * (macs(squeezenet) + (15 * 15 - 13 * 13) * conv10.c * conv10.k) == pytest.approx(1.72e9, rel=0.003)
+
+
+TORCHVISION = {  # GFLOPS on its page of models, which are multiply-adds; inputs of its one linear layer or its two
+    "mobilenet_v2": (0.301, [(1280, 1000)]),
+    "mnasnet1_0": (0.314, [(1280, 1000)]),
+    "densenet121": (2.834, [(1024, 1000)]),
+    "efficientnet_b0": (0.386, [(1280, 1000)]),
+    "inception_v3": (5.713, [(2048, 1000)]),
+    "mobilenet_v3_large": (0.217, [(960, 1280), (1280, 1000)]),
+    "regnet_y_400mf": (0.402, [(440, 1000)]),
+    "resnext50_32x4d": (4.23, [(2048, 1000)]),
+    "shufflenet_v2_x1_0": (0.145, [(1024, 1000)]),
+    "wide_resnet50_2": (11.398, [(2048, 1000)]),
+}
+
+
+@pytest.mark.parametrize("name", TORCHVISION)
+def test_a_whole_network_of_torchvision_does_the_work_that_it_publishes(name: str) -> None:
+    billions, linear = TORCHVISION[name]
+    counted = macs(networks.whole(name)) + sum(inputs * outputs for inputs, outputs in linear)
+    assert counted == pytest.approx(billions * 1e9, abs=0.0006e9)
+
+
+@pytest.mark.parametrize("name", [name for name in networks.names() if networks.is_network(name)])
+def test_a_whole_network_has_every_layer_that_was_measured_of_it(name: str) -> None:
+    whole = {layer.problem for layer in networks.whole(name)}
+    others = {layer.problem for layer in networks.layers(name)} - whole
+    if name == "resnet50":  # the seed papers measured its strided 1x1 layers without their strides
+        others = {problem for problem in others if "first 1x1" not in source_of(name, problem)}
+    assert not others
+    assert len(whole) == len(networks.whole(name))
+
+
+def test_experiments_and_groups_have_no_whole() -> None:
+    for name in ("filter-sweep", "seeds", "lenet"):
+        with pytest.raises(UnknownNetwork, match="known: alexnet"):
+            networks.whole(name)
+
+
+def macs(layers: list[networks.Layer]) -> int:
+    return sum(layer.count * layer.problem.flops // 2 for layer in layers)
+
+
+def source_of(name: str, problem: ConvProblem) -> str:
+    return next(layer.source for layer in networks.layers(name) if layer.problem == problem)

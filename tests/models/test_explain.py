@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.models.explain import QUANTITIES, Branch, explain, favourites
+from conv_advisor.models.explain import QUANTITIES, Branch, decisive, explain, favourites
 from conv_advisor.models.features import FEATURES, features
 from conv_advisor.models.registry import Registry
 from conv_advisor.models.tree_file import TreeModel, path, walk
@@ -76,3 +76,27 @@ def test_favourites_are_those_of_one_precision_and_layout(shipped: TreeModel) ->
     assert "cuda.winograd_nonfused_4x4_3x3" in plain
     assert "cuda.winograd_nonfused_4x4_3x3" not in tensor_cores
     assert len(set(plain)) == len(plain) > 3
+
+
+def test_what_each_decision_did_adds_up_to_the_leaf(shipped: TreeModel) -> None:
+    decisions = explain(shipped, ConvProblem.parse("14-8-3-256-128"))
+    assert decisions[-1].share_after == 1.0
+    assert [decision.share_after for decision in decisions[:-1]] == [decision.share_before for decision in decisions[1:]]
+    total = sum(decision.weight_bits for decision in decisions)
+    assert total == pytest.approx(-np.log2(decisions[0].share_before))
+    assert {decision.leaf for decision in decisions} == {decisions[-1].taken.favourite}
+
+
+def test_the_decisive_ones_are_the_heaviest_in_the_order_of_the_path(shipped: TreeModel) -> None:
+    decisions = explain(shipped, ConvProblem.parse("14-8-3-256-128"))
+    chosen = decisive(decisions, 3)
+    assert len(chosen) == 3
+    assert [decisions.index(decision) for decision in chosen] == sorted(decisions.index(each) for each in chosen)
+    least = min(decision.weight_bits for decision in chosen)
+    assert all(decision.weight_bits <= least for decision in decisions if decision not in chosen)
+    # Both of the second decision's sides predict cuda.plain: it singles out nothing.
+    first, second = explain(hand_made.model(), hand_made.LARGE)
+    assert (first.share_before, first.share_after) == (pytest.approx(2 / 3), 1.0)
+    assert second.weight_bits == 0
+    assert decisive([first, second], 3) == [first]
+    assert decisive([second], 3) == [second]
