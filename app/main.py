@@ -29,6 +29,7 @@ from conv_advisor.app.routes import (
     pages,
     problems,
     session,
+    tables,
 )
 from conv_advisor.app.routes import metrics as scraped
 from conv_advisor.app.server import openapi
@@ -104,6 +105,7 @@ def create_app(settings: Settings, *, open_engine: OpenEngine = open_engine, tim
     for routes in (advice, details, convolutions, inference, models, jobs, catalogue, insight, health, problems):
         app.include_router(routes.router)
     app.include_router(session.router)
+    app.include_router(tables.router)
     pages.install(app)
     errors.install(app)
     openapi.install(app, needs_token=keyring is not None)

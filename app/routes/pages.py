@@ -16,15 +16,20 @@ from starlette.exceptions import HTTPException
 from conv_advisor.app.jobs.requests import RetrainJob
 from conv_advisor.app.routes.state import service_of
 from conv_advisor.app.routes.submission import submit
+from conv_advisor.app.service.service import Service
 from conv_advisor.app.web import networks, overview
-from conv_advisor.app.web.forms import layer_form, read_form
+from conv_advisor.app.web.compare import ComparedView, compared_forms, compared_view, other_fields
+from conv_advisor.app.web.elsewhere import Elsewhere, elsewhere
+from conv_advisor.app.web.forms import LayerForm, layer_form, read_form
+from conv_advisor.app.web.learning import learning_views
 from conv_advisor.app.web.measured import run_view
 from conv_advisor.app.web.measuring import Measuring, Run
 from conv_advisor.app.web.render import STATIC, Assets, is_fragment, page
+from conv_advisor.app.web.search import search_view
 from conv_advisor.app.web.tradeoffs import DetailsView, details_view
 from conv_advisor.app.web.views import AdviceView, advice_view
 from conv_advisor.app.wire.caller import caller_name
-from conv_advisor.app.wire.errors import problem_of
+from conv_advisor.app.wire.errors import problem_of, refusal
 from conv_advisor.data.errors import ConvAdvisorError
 from conv_advisor.kernels.bench import BenchOptions
 from conv_advisor.models.landscape import Axis
@@ -59,6 +64,7 @@ def install(app: FastAPI) -> None:
     """Add the pages and what they are made of."""
     app.include_router(router)
     app.mount("/static", Assets(directory=STATIC), name="static")
+    app.add_exception_handler(404, _on_nothing_here)
 
 
 @asynccontextmanager
@@ -69,6 +75,12 @@ async def measuring(app: FastAPI) -> AsyncIterator[None]:
         yield
     finally:
         await app.state.measuring.close()
+
+
+def measuring_of(request: Request) -> Measuring:
+    """The measurements of this process."""
+    held: Measuring = request.app.state.measuring
+    return held
 
 
 @router.get("/")
@@ -87,12 +99,45 @@ async def show_advice(request: Request) -> Response:
         view, problem = None, problem_of(error)
     devices, status = await asyncio.to_thread(lambda: (overview.device_ids(service), overview.status_view(service)))
     values: dict[str, Any] = {"form": form, "view": view, "details": details, "problem": problem}
-    values |= {"devices": devices, "status": status}
+    values |= {"devices": devices, "status": status, "same": _elsewhere(request, form) if view else None}
     values |= {"groups": networks.network_groups(), "titles": networks.TITLES}
     response = page(request, "advice.html", values, problem["status"] if problem else 200)
     if view:
         response.headers["HX-Push-Url"] = form.address("/", network=form["network"], language=form["language"])
     return response
+
+
+@router.get("/compare")
+async def show_compared(request: Request) -> Response:
+    """Two layers beside each other."""
+    service = service_of(request)
+    first, second = compared_forms(request.query_params)
+    view: ComparedView | None = None
+    problem: dict[str, Any] | None = None
+    try:
+        view = await asyncio.to_thread(compared_view, service, first, second)
+        first, second = (side.form for side in view.sides)
+    except ConvAdvisorError as error:
+        problem = problem_of(error)
+    devices = await asyncio.to_thread(overview.device_ids, service)
+    values = {"first": first, "second": second, "view": view, "problem": problem, "devices": devices}
+    response = page(request, "compare.html", values, problem["status"] if problem else 200)
+    if view:
+        response.headers["HX-Push-Url"] = first.address("/compare", **other_fields(second))
+    return response
+
+
+@router.get("/search")
+async def show_found(request: Request) -> Response:
+    """Networks and layers that have some words."""
+    view = await asyncio.to_thread(search_view, request.query_params.get("q", ""))
+    return page(request, "search.html", {"view": view, "titles": networks.TITLES})
+
+
+@router.get("/guide")
+async def show_guide(request: Request) -> Response:
+    """How the page is read, and where the rest is documented."""
+    return page(request, "guide.html", {})
 
 
 @router.get("/networks")
@@ -134,9 +179,9 @@ async def show_map(request: Request) -> Response:
 async def show_models(request: Request) -> Response:
     """The trees of every device, with their scores on layers held out."""
     service = service_of(request)
-    models = await asyncio.to_thread(overview.model_rows, service)
     devices = await asyncio.to_thread(overview.device_ids, service)
-    return page(request, "models.html", {"models": models, "devices": devices, "key": secrets.token_urlsafe()})
+    listed = await asyncio.to_thread(_listed, service)
+    return page(request, "models.html", listed | {"devices": devices, "key": secrets.token_urlsafe()})
 
 
 @router.post("/models/retrain")
@@ -162,15 +207,14 @@ async def activate(request: Request) -> Response:
     await service.writing.run(service.models.activate, form.get("device", ""), form.get("model", ""))
     if not is_fragment(request):
         return RedirectResponse("/models", 303)
-    models = await asyncio.to_thread(overview.model_rows, service)
-    return page(request, "models-list.html", {"models": models, "changed": form["model"]})
+    return page(request, "models-list.html", await asyncio.to_thread(_listed, service) | {"changed": form["model"]})
 
 
 @router.get("/jobs")
 async def show_jobs(request: Request) -> Response:
     """The newest jobs, and the measurements of this service."""
     jobs = await asyncio.to_thread(service_of(request).jobs.list)
-    runs = [run_view(run) for run in _measuring(request).list()]
+    runs = [run_view(run) for run in measuring_of(request).list()]
     return page(request, "jobs.html", {"rows": overview.job_rows(jobs), "runs": runs})
 
 
@@ -205,7 +249,7 @@ async def measure(request: Request) -> Response:
     problem = await asyncio.to_thread(form.problem)
     options = BenchOptions(workspace_limit_bytes=service.settings.workspace_limit_bytes)
     most = BEST if given.get("which") == "best" else None
-    run = await _measuring(request).begin(service, problem, options, most)
+    run = await measuring_of(request).begin(service, problem, options, most)
     if not is_fragment(request):
         return RedirectResponse(f"/measurements/{run.id}", 303)
     return _run_page(request, run)
@@ -214,13 +258,13 @@ async def measure(request: Request) -> Response:
 @router.get("/measurements/{run_id}")
 async def show_measurement(request: Request, run_id: str) -> Response:
     """How far a measurement is."""
-    return _run_page(request, _measuring(request).get(run_id))
+    return _run_page(request, measuring_of(request).get(run_id))
 
 
 @router.post("/measurements/{run_id}/cancel")
 async def cancel_measurement(request: Request, run_id: str) -> Response:
     """Stop a measurement; what is known so far."""
-    run = await _measuring(request).cancel(run_id)
+    run = await measuring_of(request).cancel(run_id)
     if not is_fragment(request):
         return RedirectResponse(f"/measurements/{run.id}", 303)
     return _run_page(request, run)
@@ -233,6 +277,16 @@ async def show_status(request: Request) -> Response:
     return page(request, "status.html", {"status": status})
 
 
+def _listed(service: Service) -> dict[str, Any]:
+    """Every tree, and how well those of a device do."""
+    models = overview.model_rows(service)
+    return {"models": models, "learning": learning_views(service, models)}
+
+
+def _elsewhere(request: Request, form: LayerForm) -> Elsewhere:
+    return elsewhere(form, str(request.base_url).rstrip("/"), needs_token=request.app.state.keyring is not None)
+
+
 def _run_page(request: Request, run: Run) -> Response:
     template = "measurement.html" if is_fragment(request) else "measurement-page.html"
     view = run_view(run)
@@ -242,9 +296,12 @@ def _run_page(request: Request, run: Run) -> Response:
     return response
 
 
-def _measuring(request: Request) -> Measuring:
-    found: Measuring = request.app.state.measuring
-    return found
+async def _on_nothing_here(request: Request, error: Exception) -> Response:
+    """A page for who takes pages; a problem document for the rest."""
+    detail = str(getattr(error, "detail", ""))
+    if request.method in ("GET", "HEAD") and "text/html" in request.headers.get("accept", ""):
+        return page(request, "nothing-here.html", {}, 404)
+    return refusal(request.scope, 404, detail)
 
 
 def _error_page(request: Request, problem: dict[str, Any]) -> Response:

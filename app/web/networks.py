@@ -59,6 +59,16 @@ GROUP_TITLES: Final = {
 """What stands above the members of a group; the first ones need no word."""
 
 
+def layers_of(name: str) -> list[networks.Layer]:
+    """Every convolution of a network, with how often it occurs; the distinct layers of an experiment or a group.
+
+    Raises
+    ------
+    UnknownNetwork
+    """
+    return networks.whole(name) if networks.is_network(name) else networks.layers(name)
+
+
 @dataclass(frozen=True)
 class NetworkGroup:
     """Networks that stand together, and the name that stands for all of them."""
@@ -72,6 +82,6 @@ class NetworkGroup:
 def network_groups() -> tuple[NetworkGroup, ...]:
     """Everything that has layers, in its groups."""
     return tuple(
-        NetworkGroup(group, GROUP_TITLES[group], {name: len(networks.layers(name)) for name in (*members, group)})
+        NetworkGroup(group, GROUP_TITLES[group], {name: len(layers_of(name)) for name in (*members, group)})
         for group, members in networks.GROUPS.items()
     )

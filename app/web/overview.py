@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import takewhile
 from typing import Any, Final
 
 import msgspec
@@ -15,11 +16,12 @@ from conv_advisor.app.jobs.table import Job, JobKind, JobState
 from conv_advisor.app.service.service import Service
 from conv_advisor.app.web import text
 from conv_advisor.app.web.forms import LIMITS, LayerForm, address
-from conv_advisor.app.web.networks import TITLES
+from conv_advisor.app.web.networks import TITLES, layers_of
 from conv_advisor.data import networks
 from conv_advisor.data.errors import InvalidInput, InvalidProblem, NoAdvice
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.models.advisor import Advice
+from conv_advisor.data.summary import Summary
+from conv_advisor.models.advisor import Advice, Advisor
 from conv_advisor.models.changes import Changes
 from conv_advisor.models.explain import favourites
 from conv_advisor.models.landscape import Axis, Landscape
@@ -48,25 +50,76 @@ class Status:
 
 @dataclass(frozen=True)
 class NetworkRow:
-    """One layer of a network; without advice where nothing is known to run it."""
+    """One distinct layer of a network; without advice where nothing is known to run it.
+
+    Parameters
+    ----------
+    problem : ConvProblem
+    count : int
+        How often one pass runs it.
+    origin : str
+        The layer's name or place in the network; of a list that has no one source, that too.
+    advice : Advice or None
+    total_ms : float
+        Of all its runs in one pass.
+    share : float
+        Of the layer with the greatest total, in percent.
+    href : str
+        Its advice.
+    """
 
     problem: ConvProblem
-    source: str
+    count: int
+    origin: str
     advice: Advice | None
+    total_ms: float
     share: float
     href: str
 
 
 @dataclass(frozen=True)
 class NetworkView:
-    """A network at one batch, precision and layout."""
+    """A network at one batch, precision and layout.
+
+    Parameters
+    ----------
+    name, title : str
+    source : str
+        Where all its layers come from; empty where they come from several places.
+    is_whole : bool
+        Whether it has every convolution of a network, with how often; else a list of layers, each once.
+    rows : sequence of NetworkRow
+    total_ms : float
+        Of all convolutions with the fastest variant of each.
+    flops : int
+        Of all convolutions.
+    n_measured : int
+        Layers whose advised time was measured.
+    device_id : str
+    table_query : str
+        What asks for its table.
+    """
 
     name: str
     title: str
+    source: str
+    is_whole: bool
     rows: Sequence[NetworkRow]
     total_ms: float
+    flops: int
     n_measured: int
     device_id: str
+    table_query: str
+
+    @property
+    def n_runs(self) -> int:
+        """Convolutions of one pass."""
+        return sum(row.count for row in self.rows)
+
+    @property
+    def n_unknown(self) -> int:
+        """Layers that nothing is known to run: they are in no total."""
+        return sum(row.advice is None for row in self.rows)
 
 
 @dataclass(frozen=True)
@@ -174,29 +227,53 @@ def network_view(service: Service, name: str, values: Mapping[str, str]) -> Netw
     batch = _batch(values.get("batch") or "1")
     device_id = values.get("device") or service.default_device_id()
     advisor = service.advisor(device_id)
-    problems = networks.problems(name, batches=(batch,), dtypes=(dtype,), layouts=(layout,))
+    layers = layers_of(name)
+    problems = [replace(layer.problem, n=batch, dtype=dtype, layout=layout) for layer in layers]
     known = service.records.summaries(problems, device_id)
-    found: list[Advice | None] = []
-    for problem in problems:
-        try:
-            limit = service.settings.workspace_limit_bytes
-            found.append(advisor.advise(problem, max_workspace_bytes=limit, measured=known.get(problem.key)))
-        except NoAdvice:
-            found.append(None)
-    total_ms = sum(advice.best.time_ms for advice in found if advice)
-    slowest_ms = max((advice.best.time_ms for advice in found if advice), default=1.0)
+    limit = service.settings.workspace_limit_bytes
+    advices = [_advice(advisor, problem, limit, known.get(problem.key)) for problem in problems]
+    totals_ms = [
+        layer.count * advice.best.time_ms if advice else 0.0 for layer, advice in zip(layers, advices, strict=True)
+    ]
+    query = {"dtype": dtype, "layout": layout, "device": device_id}
+    source = _common_source([layer.source for layer in layers])
     rows = [
         NetworkRow(
-            problem,
-            layer.source,
-            advice,
-            100 * advice.best.time_ms / slowest_ms if advice else 0.0,
-            address("/", layer=problem.short, dtype=dtype, layout=layout, device=device_id, network=name),
+            problem=problem,
+            count=layer.count,
+            origin=layer.source.removeprefix(source).removeprefix(", "),
+            advice=advice,
+            total_ms=total_ms,
+            share=100 * total_ms / (max(totals_ms) or 1.0),
+            href=address("/", layer=problem.short, network=name, **query),
         )
-        for problem, layer, advice in zip(problems, networks.layers(name), found, strict=True)
+        for problem, layer, advice, total_ms in zip(problems, layers, advices, totals_ms, strict=True)
     ]
-    n_measured = sum(advice is not None and advice.best.source == "measured" for advice in found)
-    return NetworkView(name, TITLES.get(name, name), rows, total_ms, n_measured, device_id)
+    return NetworkView(
+        name=name,
+        title=TITLES.get(name, name),
+        source=source,
+        is_whole=networks.is_network(name),
+        rows=rows,
+        total_ms=sum(totals_ms),
+        flops=sum(row.count * row.problem.flops for row in rows),
+        n_measured=sum(advice is not None and advice.best.source == "measured" for advice in advices),
+        device_id=device_id,
+        table_query=address("", name=name, batch=batch, **query),
+    )
+
+
+def _common_source(sources: Sequence[str]) -> str:
+    """What all sources begin with: the paper, or the library and its network."""
+    parts = zip(*(source.split(", ") for source in sources), strict=False)
+    return ", ".join(same[0] for same in takewhile(lambda same: len(set(same)) == 1, parts))
+
+
+def _advice(advisor: Advisor, problem: ConvProblem, limit: int, known: Mapping[str, Summary] | None) -> Advice | None:
+    try:
+        return advisor.advise(problem, max_workspace_bytes=limit, measured=known)
+    except NoAdvice:
+        return None
 
 
 def map_view(service: Service, form: LayerForm, x: str, y: str) -> MapView:

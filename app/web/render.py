@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import re
@@ -13,12 +14,14 @@ from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
+from starlette.datastructures import Headers
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from conv_advisor.app.web import text
+from conv_advisor.app.web.compressed import LEAST_BYTES, compressed, compressed_file, takes_gzip
 from conv_advisor.app.wire.caller import caller_of
 from conv_advisor.data.problem import DType, Layout
 
@@ -69,21 +72,36 @@ DOCS_POLICY: Final = _policy(style="'unsafe-inline'", images=" data:")
 _HEADERS: Final = {
     "content-security-policy": POLICY,
     "referrer-policy": "same-origin",  # under no-referrer a browser does not say where a form comes from
-    "vary": "HX-Request, Cookie",
+    "vary": "HX-Request, Cookie, Accept-Encoding",
 }
 
 THEMES: Final = ("light", "dark")
 
 
 class Assets(StaticFiles):
-    """Static files; one that is asked for by the hash of its content never changes."""
+    """Static files, compressed; one that is asked for by the hash of its content never changes."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         """The file, with how long it may be kept."""
         response = await super().get_response(path, scope)
+        if isinstance(response, FileResponse):
+            response = await asyncio.to_thread(_as_gzip, response, scope)
         is_pinned = b"v=" in scope.get("query_string", b"")
         response.headers["cache-control"] = "public, max-age=31536000, immutable" if is_pinned else "no-cache"
+        response.headers["vary"] = "Accept-Encoding"
         return response
+
+
+def _as_gzip(response: FileResponse, scope: Scope) -> Response:
+    """The same file as gzip where that is taken; its ETag is then a weak one, which stands for both."""
+    asked = Headers(scope=scope)
+    kept = response.stat_result
+    if kept is None or kept.st_size < LEAST_BYTES or "range" in asked or not takes_gzip(asked):
+        return response
+    body = compressed_file(Path(response.path), kept.st_mtime_ns)
+    headers = {name: response.headers[name] for name in ("content-type", "last-modified")}
+    headers |= {"etag": f"W/{response.headers['etag']}", "content-encoding": "gzip", "content-length": str(len(body))}
+    return Response(b"" if scope["method"] == "HEAD" else body, headers=headers)
 
 
 def page(request: Request, template: str, values: Mapping[str, Any], status: int = 200) -> HTMLResponse:
@@ -99,8 +117,10 @@ def page(request: Request, template: str, values: Mapping[str, Any], status: int
     """
     theme = request.cookies.get("theme", "")
     common = {"theme": theme if theme in THEMES else "", "path": request.url.path, "caller": caller_of(request)}
-    content = _environment().get_template(template).render(common | dict(values))
-    return HTMLResponse(content, status, headers=_HEADERS)
+    body = _environment().get_template(template).render(common | dict(values)).encode()
+    if len(body) < LEAST_BYTES or not takes_gzip(request.headers):
+        return HTMLResponse(body, status, headers=_HEADERS)
+    return HTMLResponse(compressed(body), status, headers=_HEADERS | {"content-encoding": "gzip"})
 
 
 def is_fragment(request: Request) -> bool:

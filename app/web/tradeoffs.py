@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import log
 from typing import Final
 
 from conv_advisor.app.advice.details import ParetoParameters, SnippetParameters, neighbours_of, snippet_for, weighed
 from conv_advisor.app.advice.limits import Limits
 from conv_advisor.app.service.service import Service
 from conv_advisor.app.snippets.writer import Snippet
+from conv_advisor.app.web import text
+from conv_advisor.app.web.charts import MARGIN, Axis, Label, axis_of, place_labels
 from conv_advisor.app.web.forms import LayerForm
 from conv_advisor.app.wire.errors import problem_of
 from conv_advisor.data.errors import ConvAdvisorError, NoAdvice
@@ -23,8 +24,13 @@ NEIGHBOURS: Final = 5
 SHOWN: Final = 8
 """Points off the front that are shown at once."""
 
-_MARGIN: Final = 7.0
-"""Percent of the drawing that its outermost points keep from its edges."""
+_TICKS: Final = 6
+"""Values along an axis, at most: as many as fit on a phone."""
+
+_NONE_AT: Final = 100 - MARGIN
+_LEAST_AT: Final = 82.0
+"""Where variants without workspace lie, in percent from the top, and where the least workspace does: zero has no
+logarithm."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +44,28 @@ class Dot:
 
 
 @dataclass(frozen=True)
+class Drawing:
+    """Time from left to right, workspace from bottom to top, both by their logarithms.
+
+    Parameters
+    ----------
+    dots : sequence of Dot
+    labels : sequence of Label
+        Places of those on the front; none lies on another.
+    times, spaces : sequence of (str, float)
+        The ticks of the axes, and where they lie in percent.
+    n_unknown : int
+        Variants whose workspace nobody knows; they are in the tables alone.
+    """
+
+    dots: Sequence[Dot]
+    labels: Sequence[Label]
+    times: Sequence[tuple[str, float]]
+    spaces: Sequence[tuple[str, float]]
+    n_unknown: int
+
+
+@dataclass(frozen=True)
 class TradeoffsView:
     """What to weigh.
 
@@ -47,15 +75,15 @@ class TradeoffsView:
     other : OtherLayout or None
     front, rest : sequence of (int, Point)
         With their places by time, from 1.
-    dots : sequence of Dot
-        Time from left to right and workspace from bottom to top, both by their logarithms.
+    drawing : Drawing or None
+        None where there is only one point to draw, or none.
     """
 
     pareto: Pareto
     other: OtherLayout | None
     front: Sequence[tuple[int, Point]]
     rest: Sequence[tuple[int, Point]]
-    dots: Sequence[Dot]
+    drawing: Drawing | None
 
 
 @dataclass(frozen=True)
@@ -114,7 +142,7 @@ def _tradeoffs(
         other=other,
         front=[pair for pair in placed if pair[1].is_on_front],
         rest=[pair for pair in placed if not pair[1].is_on_front],
-        dots=_dots(placed),
+        drawing=_drawing(placed),
     ), None
 
 
@@ -126,20 +154,26 @@ def _snippet(form: LayerForm, advice: Advice, limits: Limits) -> tuple[Snippet |
         return None, problem_of(error)
 
 
-def _dots(placed: Sequence[tuple[int, Point]]) -> Sequence[Dot]:
-    """Where the points lie; those whose workspace nobody knows, and those that are off the front and slow, do not."""
-    drawn = [(place, point) for place, point in placed if point.workspace_bytes is not None]
-    if not drawn:
-        return []
-    times = [log(point.time_ms) for _, point in drawn]
-    spaces = [log(1 + (point.workspace_bytes or 0)) for _, point in drawn]
-    return [
-        Dot(_at(time, times), 100 - _at(space, spaces), place, point)
-        for (place, point), time, space in zip(drawn, times, spaces, strict=True)
-    ]
+def _drawing(placed: Sequence[tuple[int, Point]]) -> Drawing | None:
+    known = [(place, point, point.workspace_bytes) for place, point in placed if point.workspace_bytes is not None]
+    if len(known) < 2:
+        return None
+    times = axis_of([point.time_ms for _, point, _ in known])
+    sizes = [size for _, _, size in known if size]
+    spaces = axis_of(sizes) if sizes else None
+    dots = [Dot(times.at(point.time_ms), _down(spaces, size), place, point) for place, point, size in known]
+    on, off = ([dot for dot in dots if dot.point.is_on_front is is_on] for is_on in (True, False))
+    ticks = [(text.size(size), _down(spaces, size)) for size in spaces.binary_ticks(_TICKS - 1)] if spaces else []
+    none = [(text.size(0), _NONE_AT)] if len(sizes) < len(known) else []
+    return Drawing(
+        dots=[*off, *on],
+        labels=place_labels([(dot.x, dot.y, str(dot.place)) for dot in on], [(dot.x, dot.y) for dot in off]),
+        times=[(text.time(ms), times.at(ms)) for ms in times.ticks(_TICKS)],
+        spaces=[*none, *ticks],
+        n_unknown=len(placed) - len(known),
+    )
 
 
-def _at(value: float, values: Sequence[float]) -> float:
-    low, high = min(values), max(values)
-    share = (value - low) / (high - low) if high > low else 0.0
-    return round(_MARGIN + (100 - 2 * _MARGIN) * share, 2)
+def _down(spaces: Axis | None, size: float) -> float:
+    """Where a workspace lies, in percent from the top."""
+    return round(_LEAST_AT * (1 - spaces.at(size) / 100), 2) if spaces and size else _NONE_AT

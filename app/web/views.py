@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from conv_advisor.app.service.service import Service
 from conv_advisor.app.web import text
 from conv_advisor.app.web.forms import LayerForm
+from conv_advisor.app.web.networks import layers_of
 from conv_advisor.app.wire.layers import problem_from
 from conv_advisor.app.wire.schemas import AdviceParameters
 from conv_advisor.data import networks
@@ -21,11 +22,14 @@ from conv_advisor.kernels.variant import Algorithm, Backend
 from conv_advisor.models.accuracy import ErrorSource, error_of, laws_of
 from conv_advisor.models.advisor import Advice, Advisor, Exclusion
 from conv_advisor.models.candidates import Choice, Source
-from conv_advisor.models.explain import QUANTITIES, Decision, explain
+from conv_advisor.models.explain import QUANTITIES, Decision, decisive, explain
 from conv_advisor.models.features import DTYPES
 
 SHOWN: Final = 8
 """Variants of a ranking that are shown at once."""
+
+DECISIVE: Final = 3
+"""Decisions that are shown before anybody asks for the rest."""
 
 _LEAST_SCALE: Final = 3.0
 _MOST_SCALE: Final = 6.0
@@ -125,6 +129,8 @@ class DrawnDecision:
     Parameters
     ----------
     decision : Decision
+    place : int
+        On the path, from 1.
     before, after : float
         Half the width of the trunk above and below: it narrows as leaves are left behind.
     actual, sign, limit : str
@@ -136,6 +142,7 @@ class DrawnDecision:
     """
 
     decision: Decision
+    place: int
     before: float
     after: float
     actual: str
@@ -169,6 +176,7 @@ class AdviceView:
     tflops: float
     gb_per_s: float
     decisions: Sequence[DrawnDecision]
+    decisive: Sequence[DrawnDecision]
     spread: float | None
     neighbours: Neighbours | None
 
@@ -218,6 +226,9 @@ def advice_view(service: Service, form: LayerForm) -> AdviceView:
     scale = Scale(advice.best.time_ms, _factor(advice.ranking))
     rows = _rows(advice, known, _predictions(advisor, problem, limit), scale, laws_of(advisor.model))
     seconds = advice.best.time_ms / 1e3
+    decisions = explain(advisor.model, problem) if advisor.model else []
+    drawn = _drawn(decisions)
+    matter = decisive(decisions, DECISIVE)
     tied = [row for row in rows if row.choice.is_tied]
     predicted = [choice.uncertainty for choice in advice.ranking if choice.source is Source.PREDICTED]
     return AdviceView(
@@ -229,7 +240,8 @@ def advice_view(service: Service, form: LayerForm) -> AdviceView:
         n_tied=len(tied),
         tflops=problem.flops / seconds / 1e12,
         gb_per_s=problem.bytes / seconds / 1e9,
-        decisions=_drawn(explain(advisor.model, problem)) if advisor.model else (),
+        decisions=drawn,
+        decisive=[each for each in drawn if each.decision in matter],
         spread=math.expm1(predicted[0]) if predicted else None,
         neighbours=_neighbours(form, problem),
     )
@@ -300,6 +312,7 @@ def _drawn(decisions: Sequence[Decision]) -> Sequence[DrawnDecision]:
     return [
         DrawnDecision(
             decision=decision,
+            place=place,
             before=_half_width(decision.taken.n_leaves + decision.other.n_leaves, n_leaves),
             after=_half_width(decision.taken.n_leaves, n_leaves),
             actual=_said(decision, decision.actual),
@@ -308,7 +321,7 @@ def _drawn(decisions: Sequence[Decision]) -> Sequence[DrawnDecision]:
             at=None if isinstance(decision.actual, str) else _on_line(decision),
             names=_names(decision),
         )
-        for decision in decisions
+        for place, decision in enumerate(decisions, 1)
     ]
 
 
@@ -346,7 +359,8 @@ def _neighbours(form: LayerForm, problem: ConvProblem) -> Neighbours | None:
     name = form["network"]
     if name not in networks.names():
         return None
-    layers = networks.problems(name, batches=(problem.n,), dtypes=(problem.dtype,), layouts=(problem.layout,))
+    n, dtype, layout = problem.n, problem.dtype, problem.layout
+    layers = [replace(layer.problem, n=n, dtype=dtype, layout=layout) for layer in layers_of(name)]
     if problem not in layers:
         return None
     place = layers.index(problem)

@@ -47,7 +47,7 @@ from tests.app.serving import (
 from tests.processes import eventually
 
 HTMX = {"hx-request": "true"}
-PAGES = ("/", "/networks", "/networks/alexnet", "/map", "/models", "/jobs", "/status")
+PAGES = ("/", "/networks", "/networks/alexnet", "/compare", "/search", "/guide", "/map", "/models", "/jobs", "/status")
 
 
 @pytest.fixture(scope="module")

@@ -122,13 +122,19 @@ def test_an_unknown_network_is_refused_with_the_known_ones() -> None:
         networks.layers("../networks/alexnet")
 
 
-WHOLE = {  # convolutions, their multiply-adds in units of 10^9
-    "alexnet": (5, 1.077),  # 0.666 with conv2, conv4 and conv5 in two groups each, as Sze et al. 2017, table II, count
-    "googlenet": (57, 1.585),  # Szegedy et al., table 1: 1.501 with 0.034 for conv1, which takes 112² · 64 · 147 = 0.118
-    "squeezenet": (26, 0.8327),  # its authors' 1.72 GFLOP have conv10 on 15×15, not on the paper's 13×13
-    "resnet50": (53, 3.86),  # Sze et al. 2017, table II
-    "vgg19": (16, 19.51),  # He et al., figure 3: 19.6 with 0.124 of the three fully connected layers
+WHOLE = {
+    "alexnet": (5, 1.077),
+    "googlenet": (57, 1.585),
+    "squeezenet": (26, 0.8327),
+    "resnet50": (53, 3.86),
+    "vgg19": (16, 19.51),
 }
+"""Convolutions of one pass, and their multiply-adds in units of 10^9.
+
+AlexNet: Sze et al. 2017, table II, count 0.666 with conv2, conv4 and conv5 in two groups each. GoogLeNet: Szegedy et
+al., table 1, has 1.501 with 0.034 for conv1, which takes 0.118. SqueezeNet: its authors' 1.72 GFLOP have conv10 on
+15×15, not on the paper's 13×13. ResNet-50: Sze et al., table II. VGG19: He et al., figure 3, has 19.6 with 0.124 of the
+three fully connected layers."""
 
 
 @pytest.mark.parametrize("name", WHOLE)

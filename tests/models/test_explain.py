@@ -81,7 +81,9 @@ def test_favourites_are_those_of_one_precision_and_layout(shipped: TreeModel) ->
 def test_what_each_decision_did_adds_up_to_the_leaf(shipped: TreeModel) -> None:
     decisions = explain(shipped, ConvProblem.parse("14-8-3-256-128"))
     assert decisions[-1].share_after == 1.0
-    assert [decision.share_after for decision in decisions[:-1]] == [decision.share_before for decision in decisions[1:]]
+    assert [decision.share_after for decision in decisions[:-1]] == [
+        decision.share_before for decision in decisions[1:]
+    ]
     total = sum(decision.weight_bits for decision in decisions)
     assert total == pytest.approx(-np.log2(decisions[0].share_before))
     assert {decision.leaf for decision in decisions} == {decisions[-1].taken.favourite}

@@ -1,4 +1,4 @@
-// What the templates and htmx cannot do: the theme, and the drawing of the map.
+// What the templates and htmx cannot do: the theme, the drawing of the map, copying, and the key that leads to the search.
 "use strict";
 
 document.documentElement.classList.add("scripted");
@@ -106,7 +106,17 @@ function draw(figure, data) {
     const row = data.y.values.length - 1 - Math.floor(((event.clientY - box.top) * scale - top) / down.bandwidth);
     return cells.find((cell) => cell.across === column && cell.down === row);
   };
-  svg.addEventListener("pointermove", (event) => { const cell = cellAt(event); if (cell) move(cell); });
+  const tip = document.getElementById("map-tip");
+  const hideTip = () => { tip.hidden = true; };
+  svg.addEventListener("pointermove", (event) => {
+    const cell = cellAt(event);
+    if (!cell) return hideTip();
+    move(cell);
+    tip.replaceChildren(...tipOf(data, cell));
+    tip.hidden = false;
+    beside(tip, figure.getBoundingClientRect(), event);
+  });
+  svg.addEventListener("pointerleave", hideTip);
   svg.addEventListener("click", (event) => { const cell = cellAt(event); if (cell) ask(data, cell); });
   figure.onkeydown = (event) => {
     const step = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] }[event.key];
@@ -116,6 +126,22 @@ function draw(figure, data) {
     const next = cells.find((cell) => cell.across === at.across + step[0] && cell.down === at.down + step[1]);
     if (next) move(next);
   };
+}
+
+// What the tip beside the pointer says: the layer, and who wins it.
+function tipOf(data, cell) {
+  const name = document.createElement("code"), layer = document.createElement("span");
+  name.textContent = nameOf(data, cell);
+  layer.textContent = cell.layer ? `${cell.layer}, ${data.x.name} ${cell.x}, ${data.y.name} ${cell.y}` : "there is no such layer";
+  return [name, layer];
+}
+
+// To the right of the pointer and below it; on the other side where there is no room.
+function beside(tip, frame, event) {
+  const x = event.clientX - frame.left, y = event.clientY - frame.top, away = 14;
+  const left = x + away + tip.offsetWidth > frame.width ? x - away - tip.offsetWidth : x + away;
+  const top = y + away + tip.offsetHeight > frame.height ? y - away - tip.offsetHeight : y + away;
+  tip.style.translate = `${Math.max(left, 0)}px ${Math.max(top, 0)}px`;
 }
 
 function drawMap(isAnew) {
@@ -138,7 +164,7 @@ function markRefused() {
   }
 }
 
-// Where the browser lets a page write there, a program can be copied.
+// Where the browser lets a page write there, programs, links and calls can be copied.
 
 function offerCopies() {
   if (!navigator.clipboard) return;
@@ -151,12 +177,20 @@ document.body.addEventListener("click", async (event) => {
   try {
     await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).textContent);
     button.textContent = "Copied";
-    announce.textContent = "The program was copied";
+    announce.textContent = `${button.dataset.what ?? "The text"} was copied`;
   } catch {
     button.textContent = "Not copied";
     announce.textContent = "The browser did not let the page copy it";
   }
-  setTimeout(() => { button.textContent = "Copy"; }, 2000);
+  setTimeout(() => { button.textContent = button.dataset.said ?? "Copy"; }, 2000);
+});
+
+// The key / leads to the search, unless something is being typed.
+
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea")) return;
+  event.preventDefault();
+  document.getElementById("find").focus();
 });
 
 // A service that does not answer is said so, until it does.

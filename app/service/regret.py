@@ -1,0 +1,98 @@
+"""What following a tree would have cost on what was measured last: the live regret, problem by problem."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from sqlalchemy import distinct, func, select
+
+from conv_advisor.data.errors import ConvAdvisorError
+from conv_advisor.data.measurement import L2State, Outcome
+from conv_advisor.data.problem import FIELDS, ConvProblem, DType, Layout
+from conv_advisor.data.tables import MEASUREMENTS, PROBLEMS
+
+if TYPE_CHECKING:
+    from conv_advisor.app.service.service import Service
+
+MOST: Final = 200
+"""Problems that are looked back on."""
+
+_FIELDS: Final = [PROBLEMS.c[name] for name in FIELDS]
+_READ: Final = {"dtype": DType, "layout": Layout}
+
+
+@dataclass(frozen=True)
+class Regretted:
+    """One problem that was measured here, and what the tree's advice would have cost on it.
+
+    Parameters
+    ----------
+    problem : ConvProblem
+    measured_at : datetime
+        Of its last measurement, UTC.
+    advised, fastest : str
+        The variant that the tree in charge puts first by itself, and the fastest that was measured.
+    slowdown : float
+        Measured time of the one over that of the other; 1 where they are the same.
+    """
+
+    problem: ConvProblem
+    measured_at: datetime
+    advised: str
+    fastest: str
+    slowdown: float
+
+
+def live_regret(service: Service, device_id: str, most: int = MOST) -> list[Regretted]:
+    """What the tree of a device would have cost on the problems that were measured here last, the oldest first.
+
+    Problems count on which two variants or more were timed, one of them the advised one. What ships counts nowhere: it
+    was not measured here.
+
+    Raises
+    ------
+    UnknownDevice, ModelRejected, StoreError
+    """
+    advisor = service.advisor(device_id)
+    if advisor.model is None:
+        return []
+    recent = _recent(service, device_id, most)
+    known = service.records.summaries([problem for problem, _ in recent], device_id)
+    regretted = []
+    for problem, measured_at in recent:
+        measured = known.get(problem.key, {}).items()
+        times_ms = {name: each.time_ms for name, each in measured if each.outcome is Outcome.MEASURED and each.time_ms}
+        try:
+            advised = advisor.advise(problem).variant
+        except ConvAdvisorError:  # nothing is predicted to run there
+            continue
+        if advised in times_ms and len(times_ms) > 1:
+            fastest = min(times_ms, key=times_ms.__getitem__)
+            slowdown = times_ms[advised] / times_ms[fastest]
+            regretted.append(Regretted(problem, measured_at, advised, fastest, slowdown))
+    return regretted
+
+
+def _recent(service: Service, device_id: str, most: int) -> list[tuple[ConvProblem, datetime]]:
+    last = func.max(MEASUREMENTS.c.measured_at_us)
+    wanted = (
+        select(last, *_FIELDS)
+        .join(PROBLEMS, PROBLEMS.c.key == MEASUREMENTS.c.problem_key)
+        .where(MEASUREMENTS.c.device_id == device_id, MEASUREMENTS.c.l2 == str(L2State.WARM))
+        .where(MEASUREMENTS.c.outcome == str(Outcome.MEASURED))
+        .group_by(PROBLEMS.c.key, *_FIELDS)
+        .having(func.count(distinct(MEASUREMENTS.c.variant)) > 1)
+        .order_by(last.desc())
+        .limit(most)
+    )
+    with service.store.engine.connect() as connection:
+        rows: Sequence[Any] = connection.execute(wanted).all()
+    return [(_problem_of(fields), datetime.fromtimestamp(at_us / 1e6, UTC)) for at_us, *fields in reversed(rows)]
+
+
+def _problem_of(fields: Sequence[Any]) -> ConvProblem:
+    given: dict[str, Any] = {name: _READ.get(name, int)(value) for name, value in zip(FIELDS, fields, strict=True)}
+    return ConvProblem(**given)
