@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
 
 from benchmarks.networks.__main__ import main
 from benchmarks.networks.cells import Cell, Row, cells, report
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "benchmarks" / "results" / "networks-nvidia-h100.json"
 
 ROW = Row(
     Cell("resnet50", "float32", 1),
@@ -55,3 +59,20 @@ def test_files_are_merged_without_a_gpu(tmp_path: Path, capsys: pytest.CaptureFi
     (tmp_path / "rows.json").write_text(json.dumps([ROW.to_json()]))
     assert main(["--report", str(tmp_path / "rows.json")]) == 0
     assert "| float32, batch 1 | 1 | 3.000 | 3.000 |" in capsys.readouterr().out
+
+
+def test_the_pages_say_what_was_measured() -> None:
+    measured = [Row.from_json(fields) for fields in json.loads(RESULTS.read_text(encoding="utf-8"))]
+    mean, least, n = {}, {}, {}
+    for column in {(row.cell.precision, row.cell.batch) for row in measured}:
+        gains = [row.gain for row in measured if (row.cell.precision, row.cell.batch) == column and row.gain]
+        mean[column] = math.exp(math.fsum(map(math.log, gains)) / len(gains))
+        least[column], n[column] = min(gains), len(gains)
+    torch_page = (ROOT / "docs" / "torch.md").read_text(encoding="utf-8")
+    layouts = {"float32": "NCHW", "float16": "NHWC"}
+    for (precision, batch), gain in mean.items():
+        row = f"| {precision} {layouts[precision]}, batch {batch} | {n[precision, batch]} | {gain:.2f} |"
+        assert f"{row} {least[precision, batch]:.2f} |" in torch_page
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for precision in layouts:
+        assert f"| {mean[precision, 1]:.2f}× and {mean[precision, 32]:.2f}× |" in readme
