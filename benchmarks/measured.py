@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +20,7 @@ from conv_advisor.data.errors import NotEnoughData
 from conv_advisor.data.measurement import Outcome
 from conv_advisor.data.networks import problems
 from conv_advisor.data.packing import attempts_in
-from conv_advisor.data.parquet import distinct_problems
+from conv_advisor.data.parquet import distinct_problems, times
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.catalog import VARIANTS
 from conv_advisor.kernels.variant import Backend
@@ -27,6 +28,21 @@ from conv_advisor.models.costs import Costs, from_table
 
 Column = tuple[str, str]
 """Dtype and layout."""
+
+
+@dataclass(frozen=True)
+class Sampled(Costs):
+    """What is known of problems and variants, and how far their samples scatter.
+
+    Parameters
+    ----------
+    deviation : float64 array of shape (P, V)
+        Relative standard deviation of one launch's time, as `data.measurement.relative_noise` estimates it from the
+        median absolute deviation; NaN where a variant was not timed to the end.
+    """
+
+    deviation: np.ndarray = field(kw_only=True)
+
 
 Known = Mapping[Column, Costs]
 """What is known of each dtype and layout that was measured."""
@@ -66,7 +82,7 @@ class Counts:
         return cls(len(problems), *(len(np.unique(pairs[wanted])) for wanted in (is_tried, is_timed)))
 
 
-def load(timings: Path, device_id: str, column: Column, group: str = "seeds") -> Costs:
+def load(timings: Path, device_id: str, column: Column, group: str = "seeds") -> Sampled:
     """What is known of the layers of one group of networks in one dtype and layout.
 
     Parameters
@@ -87,7 +103,29 @@ def load(timings: Path, device_id: str, column: Column, group: str = "seeds") ->
     costs = from_table(mine, device_id).where(lambda problem: problem in wanted)
     if not costs.problems:
         raise NotEnoughData(f"none of the {len(wanted)} configurations of {group}")
-    return costs
+    known = {each.name: getattr(costs, each.name) for each in fields(costs)}
+    return Sampled(**known, deviation=deviations_in(mine, costs))
+
+
+def deviations_in(table: pa.Table, costs: Costs) -> np.ndarray:
+    """What `Sampled` has of the problems and variants of some costs, from the attempts that they were gathered from.
+
+    Parameters
+    ----------
+    table : pyarrow.Table
+        In `data.packing.ATTEMPTS`.
+    costs : Costs
+    """
+    problems, rows = distinct_problems(table)
+    place = {problem: row for row, problem in enumerate(costs.problems)}
+    at = np.array([place.get(problem, -1) for problem in problems])[rows]
+    column = pc.fill_null(pc.index_in(table["variant"], pa.array(costs.variants)), -1).to_numpy()
+    is_timed = pc.equal(table["outcome"], str(Outcome.MEASURED)).to_numpy() & (at >= 0) & (column >= 0)
+    _, noise = times(table)
+    of_one = noise * np.sqrt(table["n_samples"].to_numpy() / (math.pi / 2))
+    found = np.full(costs.time_ms.shape, np.nan)
+    found[at[is_timed], column[is_timed]] = of_one[is_timed]
+    return found
 
 
 @lru_cache(maxsize=1)
@@ -112,6 +150,14 @@ def times_of(costs: Costs, variants: Sequence[str]) -> np.ndarray:
     return times
 
 
+def deviation_of(costs: Costs, variant: str) -> np.ndarray:
+    """How far samples of a variant scatter, as in `Sampled`, shape (P,); NaN where that is not known."""
+    if not isinstance(costs, Sampled) or variant not in costs.variants:
+        return np.full(len(costs.problems), np.nan)
+    scattered: np.ndarray = costs.deviation[:, costs.variants.index(variant)]
+    return scattered
+
+
 def fastest_ms(costs: Costs, variants: Sequence[str]) -> np.ndarray:
     """Time of the fastest of some variants, ms, float64 array of shape (P,); infinite where none of them runs."""
     fastest: np.ndarray = times_of(costs, variants).min(axis=1, initial=np.inf)
@@ -121,9 +167,9 @@ def fastest_ms(costs: Costs, variants: Sequence[str]) -> np.ndarray:
 def only(costs: Costs, variants: Iterable[str]) -> Costs:
     """What is known of some variants alone, where one of them was timed to the end; their best is then the oracle."""
     columns = np.flatnonzero(np.isin(costs.variants, list(variants)))
-    arrays = {
-        name: getattr(costs, name)[:, columns]
-        for name in ("time_ms", "noise", "is_pruned", "is_refused", "is_known", "workspace_bytes")
+    values = {each.name: getattr(costs, each.name) for each in fields(costs)}
+    arrays: dict[str, Any] = {
+        name: value[:, columns] for name, value in values.items() if isinstance(value, np.ndarray)
     }
     part = replace(costs, variants=tuple(costs.variants[column] for column in columns), **arrays)
     return part.take(np.flatnonzero((np.isfinite(part.time_ms) & ~part.is_pruned).any(axis=1)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -9,7 +10,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.contest.choice import CUDNN, LIBRARIES, OURS
 from benchmarks.guidelines.study import CUCONV, PRECOMPUTED
-from benchmarks.measured import LEGACY, Column, fastest_ms
+from benchmarks.measured import LEGACY, Column, Known, deviation_of, fastest_ms
 from benchmarks.plots.configurations import NORMALISED, Line, Style, over_configurations
 from benchmarks.plots.style import METHOD_COLOURS
 from conv_advisor.kernels.catalog import VARIANTS
@@ -39,12 +40,31 @@ def method_of(variant: str) -> str:
 
 
 def algorithms(costs: Costs, column: Column) -> Figure | None:
-    """Figures 3 to 8 of the study: each legacy algorithm's time over that of the fastest of them."""
+    """Figures 3 to 8 of the study: each legacy algorithm's time over that of the fastest, with bands."""
     best_ms = fastest_ms(costs, LEGACY)
     best_ms[np.isinf(best_ms)] = np.nan  # nothing is known of any of them
-    lines = [_algorithm(costs, variant, fastest_ms(costs, [variant]) / best_ms) for variant in LEGACY]
+    lines = [
+        replace(
+            _algorithm(costs, variant, fastest_ms(costs, [variant]) / best_ms), deviation=deviation_of(costs, variant)
+        )
+        for variant in LEGACY
+    ]
     title = "time of each of cuDNN's legacy algorithms over that of the fastest of them"
     return over_configurations(costs, column, lines, title, "time / fastest", NORMALISED)
+
+
+def scatter(known: Known) -> str:
+    """How wide the shaded bands are, in words: the deviations of all legacy algorithms, everywhere."""
+    found = np.concatenate([deviation_of(costs, variant) for costs in known.values() for variant in LEGACY])
+    percents = 100 * found[np.isfinite(found)]
+    if not len(percents):
+        return "How far samples scatter is not known."
+    middle, nearly_all = np.quantile(percents, [0.5, 0.99])
+    return (
+        f"One standard deviation is shaded, as in the study. Over {len(percents):,} times it is {middle:.2f} % in the"
+        f" median, at most {nearly_all:.1f} % in 99 of 100 and {percents.max():.1f} % in the worst: most bands are"
+        " thinner than their lines."
+    )
 
 
 def methods(costs: Costs, column: Column) -> Figure | None:

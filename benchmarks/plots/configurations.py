@@ -22,18 +22,32 @@ NORMALISED: Final = (0.86, MOST_NORMALISED)
 _RIBBON: Final = (0.89, 0.96)
 """Below the line of the fastest: which it is."""
 
+_BAND_ALPHA: Final = 0.3
+
 Style = Literal["-", ":"]
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a figure: a value for every problem, NaN where there is none."""
+    """One line of a figure: a value for every problem, NaN where there is none.
+
+    Parameters
+    ----------
+    label : str
+    values : float64 array of shape (P,)
+    colour : str
+    style : str
+    width : float
+    deviation : float64 array of shape (P,), optional
+        Relative standard deviation of the values: a band of one to each side is shaded where it is known.
+    """
 
     label: str
     values: np.ndarray
     colour: str
     style: Style = "-"
     width: float = 0.9
+    deviation: np.ndarray | None = None
 
 
 def over_configurations(
@@ -52,6 +66,9 @@ def over_configurations(
             points = [_points(costs.problems, line.values, filter_size, layers, batches) for line in drawn]
             for line, (x, y) in zip(drawn, points, strict=True):
                 panel.plot(x, y, line.style, color=line.colour, linewidth=line.width)
+                if line.deviation is not None:
+                    _, reach = _points(costs.problems, line.values * line.deviation, filter_size, layers, batches)
+                    panel.fill_between(x, y - reach, y + reach, color=line.colour, alpha=_BAND_ALPHA, linewidth=0)
             if limits == NORMALISED:
                 _ribbon(panel, points, [line.colour for line in drawn])
         _axes(panel, f"{filter_size}x{filter_size}, {len(layers)} layers", unit, limits)

@@ -16,6 +16,7 @@ from benchmarks.guidelines.rules import N_RULES, Fared, held_out
 from benchmarks.measured import Column, Known
 from benchmarks.plots import algorithms
 from benchmarks.plots.course import course
+from benchmarks.plots.growth import growth_table
 from benchmarks.plots.guideline_tables import (
     CLOSE_PERCENT,
     guideline_table,
@@ -34,6 +35,7 @@ from conv_advisor.models.costs import Costs
 FOLDER: Final = "guidelines"
 """Where these figures are, within the folder of all figures."""
 FULL: Final = ("float32", "nchw")
+HALF: Final = ("float16", "nchw")
 MORE_RULES: Final = 16
 
 OF_COLUMN: Final[dict[str, tuple[str, Callable[[Costs, Column], Figure | None]]]] = {
@@ -94,6 +96,8 @@ def parts(book: Book, drawn: list[str], device_id: str, tree: Mapping[str, float
         "statements": statement_table(book),
         "rules": rules_table(book.known, N_RULES),
         "rules for cuDNN": _cudnn_rules(book.known),
+        "scatter": algorithms.scatter(book.known),
+        "growth": growth_table(book.known[HALF]) if HALF in book.known else "Not measured.",
         "workspaces": workspace_table(book.known[FULL]) if FULL in book.known else "Not measured.",
         **{f"figures of {name}": _shown(name, drawn) for name in (*OF_COLUMN, *_ALONE)},
     }

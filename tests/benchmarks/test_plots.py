@@ -26,7 +26,7 @@ from tests.benchmarks.made_up import GPU
 
 COLUMN = ("float32", "nchw")
 PARTS = [
-    *("summary", "guidelines", "together", "statements", "rules", "rules for cuDNN", "workspaces"),
+    *("summary", "guidelines", "together", "statements", "rules", "rules for cuDNN", "scatter", "growth", "workspaces"),
     *(f"figures of {name}" for name in (*guidelines.OF_COLUMN, "shares", "course")),
 ]
 
