@@ -35,77 +35,111 @@ class Settings:
     A plain value: `load_settings` reads the environment, and checks what it says.
     """
 
-    home: Path = field(default_factory=lambda: user_data_path("conv-advisor", appauthor=False))
-    """Folder of everything that is written: the database, trained models."""
-    database_url: str = field(default="", repr=False)
-    """URL of the store, such as postgresql://user@host/name; empty: a SQLite file in home."""
+    home: Annotated[Path, Meta(description="Folder of everything that is written: the database, trained models.")] = (
+        field(default_factory=lambda: user_data_path("conv-advisor", appauthor=False))
+    )
+    database_url: Annotated[
+        str, Meta(description="URL of the store, such as postgresql://user@host/name; empty: a SQLite file in home.")
+    ] = field(default="", repr=False)
     device: Annotated[
-        str, Meta(pattern=r"^(auto|cpu|cuda:[0-9]{1,3})\Z", title="auto, cpu, cuda:0, cuda:1 and so on")
+        str,
+        Meta(
+            pattern=r"^(auto|cpu|cuda:[0-9]{1,3})\Z",
+            title="auto, cpu, cuda:0, cuda:1 and so on",
+            description="Device of the worker; auto: cuda:0 where it can be used, else cpu.",
+        ),
     ] = "auto"
-    """Device of the worker; auto: cuda:0 where it can be used, else cpu."""
-    advice_device: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.:-]{0,200}\Z", title="the id of a device")] = ""
-    """Id of the device that advice is for where a request names none, such as nvidia-h200; empty: the worker's GPU,
-    else the one with the most measurements of those that have a tree."""
+    advice_device: Annotated[
+        str,
+        Meta(
+            pattern=r"^[A-Za-z0-9_.:-]{0,200}\Z",
+            title="the id of a device",
+            description="Id of the device that advice is for where a request names none, such as nvidia-h200; empty: "
+            "the worker's GPU, else the one with the most measurements of those that have a tree.",
+        ),
+    ] = ""
     scheduler: Annotated[
         str,
         Meta(
             pattern=r"^((tls|tcp)://([a-zA-Z0-9_.-]+|\[[0-9a-fA-F:]+\]):[0-9]{1,5})?\Z",
             title="tls://host:port, or tcp://host:port on loopback",
+            description="Address of a Dask scheduler: its workers do the work.",
         ),
     ] = ""
-    """Address of a Dask scheduler: its workers do the work."""
-    scheduler_ca_file: Path | None = None
-    """Authority that signed the cluster's certificates."""
-    scheduler_cert_file: Path | None = None
-    """Certificate to show in the cluster."""
-    scheduler_key_file: Path | None = None
-    """Key of that certificate."""
-    scheduler_plain: bool = False
-    """Allow tcp:// beyond loopback: whoever can reach a scheduler or a worker then runs code there."""
-    host: Annotated[str, Meta(min_length=1, title="an address")] = "127.0.0.1"
-    """Address the service listens on."""
-    tokens_file: Path | None = None
-    """File of the tokens that are let in, as `conv-advisor token` writes it; may change meanwhile."""
-    tokens: str = field(default="", repr=False)
-    """The same lines, divided by ;"""
-    allowed_hosts: str = ""
-    """Names that a Host header may bear, divided by commas: *.example.org for all below one, * for any; empty: on
-    loopback its own names, beyond it any."""
-    trusted_proxies: str = "127.0.0.1"
-    """Addresses whose X-Forwarded-For and -Proto are believed, divided by commas."""
-    tls_certificate: Path | None = None
-    """PEM file to serve HTTPS with, with its chain."""
-    tls_key: Path | None = None
-    """PEM file of its key."""
-    rate_limit_per_s: Annotated[float, Meta(ge=0, le=1e6)] | None = None
-    """Requests a second of one token or address; 0: any; unset: any on loopback, 100 beyond it."""
-    rate_limit_burst: Annotated[int, Meta(ge=1)] = 200
-    """Requests at once after a pause, where there is a rate."""
-    metrics: bool = True
-    """Count requests, and answer GET /metrics."""
-    otlp_endpoint: Annotated[
-        str, Meta(pattern=r"^(https?://[^/]|\Z)", title="an address that begins with http:// or https://")
+    scheduler_ca_file: Annotated[Path, Meta(description="Authority that signed the cluster's certificates.")] | None = (
+        None
+    )
+    scheduler_cert_file: Annotated[Path, Meta(description="Certificate to show in the cluster.")] | None = None
+    scheduler_key_file: Annotated[Path, Meta(description="Key of that certificate.")] | None = None
+    scheduler_plain: Annotated[
+        bool,
+        Meta(
+            description="Allow tcp:// beyond loopback: whoever can reach a scheduler or a worker then runs code there."
+        ),
+    ] = False
+    host: Annotated[str, Meta(min_length=1, title="an address", description="Address the service listens on.")] = (
+        "127.0.0.1"
+    )
+    tokens_file: (
+        Annotated[
+            Path,
+            Meta(description="File of the tokens that are let in, as `conv-advisor token` writes it; it may change."),
+        ]
+        | None
+    ) = None
+    tokens: Annotated[str, Meta(description="The same lines, divided by ;")] = field(default="", repr=False)
+    allowed_hosts: Annotated[
+        str,
+        Meta(
+            description="Names that a Host header may bear, divided by commas: "
+            "*.example.org for all below one, * for any; empty: on loopback its own names, beyond it any."
+        ),
     ] = ""
-    """Collector of traces by OTLP over HTTP, such as http://127.0.0.1:4318; empty: no traces."""
-    port: Annotated[int, Meta(ge=0, le=65535)] = 8000
-    """Port the service listens on; 0: any free one."""
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    log_format: Literal["text", "json"] = "text"
-    """json: one object a line."""
-    max_body_bytes: Annotated[int, Meta(ge=1024)] = 256 * 2**20
-    """Longest request body."""
-    max_queue: Annotated[int, Meta(ge=1)] = 64
-    """Jobs that may wait for one worker."""
-    convolution_deadline_s: Seconds = 60.0
-    """A convolution that overruns it is killed."""
-    job_deadline_s: Seconds = 21_600.0
-    """An attempt of a background job that overruns it is killed; what a sweep has measured stays."""
-    job_lease_s: Annotated[float, Meta(ge=1, le=3600)] = 10.0
-    """A job whose server has not been heard of for so long is another's."""
-    start_timeout_s: Seconds = 60.0
-    """Longest start of a worker."""
-    workspace_limit_bytes: Annotated[int, Meta(ge=0)] = 2**30
-    """Scratch memory a variant may use."""
+    trusted_proxies: Annotated[
+        str, Meta(description="Addresses whose X-Forwarded-For and -Proto are believed, divided by commas.")
+    ] = "127.0.0.1"
+    tls_certificate: Annotated[Path, Meta(description="PEM file to serve HTTPS with, with its chain.")] | None = None
+    tls_key: Annotated[Path, Meta(description="PEM file of its key.")] | None = None
+    rate_limit_per_s: (
+        Annotated[
+            float,
+            Meta(
+                ge=0,
+                le=1000000.0,
+                description="Requests a second of one token or address; 0: any; unset: any on loopback, 100 beyond it.",
+            ),
+        ]
+        | None
+    ) = None
+    rate_limit_burst: Annotated[
+        int, Meta(ge=1, description="Requests at once after a pause, where there is a rate.")
+    ] = 200
+    metrics: Annotated[bool, Meta(description="Count requests, and answer GET /metrics.")] = True
+    otlp_endpoint: Annotated[
+        str,
+        Meta(
+            pattern=r"^(https?://[^/]|\Z)",
+            title="an address that begins with http:// or https://",
+            description="Collector of traces by OTLP over HTTP, such as http://127.0.0.1:4318; empty: no traces.",
+        ),
+    ] = ""
+    port: Annotated[int, Meta(ge=0, le=65535, description="Port the service listens on; 0: any free one.")] = 8000
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], Meta(description="The least of what is logged.")
+    ] = "info"
+    log_format: Annotated[Literal["text", "json"], Meta(description="json: one object a line.")] = "text"
+    max_body_bytes: Annotated[int, Meta(ge=1024, description="Longest request body.")] = 256 * 2**20
+    max_queue: Annotated[int, Meta(ge=1, description="Jobs that may wait for one worker.")] = 64
+    convolution_deadline_s: Annotated[Seconds, Meta(description="A convolution that overruns it is killed.")] = 60.0
+    job_deadline_s: Annotated[
+        Seconds,
+        Meta(description="An attempt of a background job that overruns it is killed; what a sweep has measured stays."),
+    ] = 21_600.0
+    job_lease_s: Annotated[
+        float, Meta(ge=1, le=3600, description="A job whose server has not been heard of for so long is another's.")
+    ] = 10.0
+    start_timeout_s: Annotated[Seconds, Meta(description="Longest start of a worker.")] = 60.0
+    workspace_limit_bytes: Annotated[int, Meta(ge=0, description="Scratch memory a variant may use.")] = 2**30
 
     @property
     def is_local(self) -> bool:
@@ -179,8 +213,8 @@ def _allowed(kind: Any) -> str:
         return ", ".join(get_args(plain))
     if plain is bool:
         return ", ".join((*_ON, *_OFF))
-    if meta is None or meta.title:
-        return (meta and meta.title) or "a path"
+    if meta is None or meta.title or plain in (str, Path):
+        return (meta and meta.title) or ("a path" if plain is Path else "a text")
     least = f"above {meta.gt:g}" if meta.gt is not None else f"from {meta.ge:g}"
     most = "" if meta.le is None else f" to {meta.le:.0f}"
     return f"{'an integer' if plain is int else 'a number'} {least}{most}"

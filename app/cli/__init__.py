@@ -8,6 +8,7 @@ from collections.abc import Callable
 import typer
 
 from conv_advisor.app.cli import access, ask, cluster, database, jobs, learn, measure, serve, transfer, upgrade
+from conv_advisor.app.cli.settings import settings
 from conv_advisor.data.errors import ConvAdvisorError, InvalidInput, NotApplicable, NotInstalled, Unknown
 
 cli = typer.Typer(
@@ -20,7 +21,7 @@ cli = typer.Typer(
 )
 _COMMANDS: tuple[Callable[..., None], ...] = (
     *(ask.advise, measure.convolve, measure.sweep, learn.train, learn.evaluate, upgrade.compare),
-    *(serve.serve, access.token, ask.variants, ask.devices, ask.networks),
+    *(serve.serve, settings, access.token, ask.variants, ask.devices, ask.networks),
     *(cluster.scheduler, cluster.worker),
 )
 for _command in _COMMANDS:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
+import jsonschema
 import pytest
+from typer.testing import CliRunner
 
 from conv_advisor.app import settings
-from conv_advisor.app.settings import PREFIX, load_settings
+from conv_advisor.app.cli import cli
+from conv_advisor.app.cli.settings import settings_schema
+from conv_advisor.app.settings import PREFIX, Settings, load_settings
 from conv_advisor.data.errors import InvalidInput
 
 
@@ -138,3 +143,25 @@ def test_what_is_allowed_is_said_in_words(monkeypatch: pytest.MonkeyPatch, name:
     with pytest.raises(InvalidInput) as caught:
         load_settings()
     assert str(caught.value).endswith(f"; allowed: {allowed}")
+
+
+def test_the_environment_has_a_schema_that_says_what_each_variable_is(monkeypatch):
+    schema = settings_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    fields = schema["properties"]
+    assert set(fields) == {f"{PREFIX}{name.upper()}" for name in Settings.__dataclass_fields__}
+    assert all(field["description"] and ("type" in field or "enum" in field) for field in fields.values())
+    check = jsonschema.Draft202012Validator(schema).is_valid
+    assert check({"CONV_ADVISOR_PORT": 9000, "CONV_ADVISOR_DEVICE": "cuda:1", "PATH": "/bin"})
+    for wrong in ({"CONV_ADVISOR_PORT": 65536}, {"CONV_ADVISOR_DEVICE": "gpu"}, {"CONV_ADVISOR_PROT": 1}):
+        assert not check(wrong)
+
+
+def test_the_command_shows_what_is_in_force_and_no_secret(monkeypatch):
+    monkeypatch.setenv("CONV_ADVISOR_MAX_QUEUE", "9")
+    monkeypatch.setenv("CONV_ADVISOR_TOKENS", "me read sha256:0a1b")
+    shown = CliRunner().invoke(cli, ["settings"])
+    assert shown.exit_code == 0
+    assert "# Jobs that may wait for one worker.\nCONV_ADVISOR_MAX_QUEUE=9\n" in shown.stdout
+    assert "0a1b" not in shown.stdout
+    assert json.loads(CliRunner().invoke(cli, ["settings", "--json-schema"]).stdout) == settings_schema()
