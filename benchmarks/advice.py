@@ -14,23 +14,20 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from benchmarks.options import interruptible, list_of, say, shard
-from benchmarks.rivals.layer import OPERANDS, Order
+from benchmarks.rivals.layer import Order, measure
 from benchmarks.rivals.orders import Named, Near, of_networks, orders, shuffled
 from benchmarks.rivals.rows import JOURNAL, LAYER, Row, append, merge, read, write
 from benchmarks.rivals.tables import report
-from benchmarks.rivals.worker import Worker
-from conv_advisor.app.sweep.attempt import outcome_of
+from benchmarks.turns.run import START_S, Run, paced
+from conv_advisor.app.workers.engine import DEFAULT_OPENER, Engine
 from conv_advisor.data import networks
-from conv_advisor.data.errors import ConvAdvisorError, LaunchFailed, WorkerError
-from conv_advisor.data.measurement import Outcome
+from conv_advisor.data.errors import ConvAdvisorError
 from conv_advisor.data.packing import attempts_in
 from conv_advisor.data.problem import DType, Layout
 from conv_advisor.data.problem_file import read_problems
@@ -39,20 +36,13 @@ from conv_advisor.kernels.stopping import StopRule
 from conv_advisor.models.tree_file import TreeModel
 from conv_advisor.models.tree_file import read as read_tree
 
-OPENER: Final = "conv_advisor.kernels.bench:open_runner"
 PEER_OPENER: Final = "benchmarks.rivals.pytorch:open_peer"
 SHIPPED_TREE: Final = TIMINGS.parent.parent / "models" / "trained" / "nvidia-h200"
 
-PROGRESS_S: Final = 10.0
-MOST_RESTARTS: Final = 4
-"""How often the worker may start again for one layer."""
-MOST_STRIKES: Final = 3
-"""Workers that a variant may bring down before it is left out of the rest."""
-MOST_LOST: Final = 3
-"""Layers in a row whose operands bring the worker down before the device counts as lost."""
 
-
-def main(arguments: Sequence[str] | None = None, *, opener: str = OPENER, peer_opener: str = PEER_OPENER) -> int:
+def main(
+    arguments: Sequence[str] | None = None, *, opener: str = DEFAULT_OPENER, peer_opener: str = PEER_OPENER
+) -> int:
     """Measure or read, write, and print the tables; the exit status.
 
     Parameters
@@ -69,9 +59,9 @@ def main(arguments: Sequence[str] | None = None, *, opener: str = OPENER, peer_o
             if chosen.output:
                 write(rows, chosen.output)
         else:
-            run = Run(chosen, Worker(chosen.device, opener, peer_opener))
-            is_whole = run.go(_wanted(chosen), read_tree(chosen.tree))
-            rows = run.rows
+            match = Match(chosen, opener, peer_opener)
+            is_whole = match.go(_wanted(chosen), read_tree(chosen.tree))
+            rows = match.rows
     except (ConvAdvisorError, OSError) as error:
         say(str(error))
         return 2
@@ -80,23 +70,22 @@ def main(arguments: Sequence[str] | None = None, *, opener: str = OPENER, peer_o
 
 
 @dataclass
-class Run:
+class Match:
     """A run on one device.
 
     Parameters
     ----------
     chosen : argparse.Namespace
         The options.
-    worker : Worker
+    opener, peer_opener : str
     rows : list of Row
         What is measured so far, by an earlier run into the same output too.
     """
 
     chosen: argparse.Namespace
-    worker: Worker
+    opener: str
+    peer_opener: str
     rows: list[Row] = field(default_factory=list)
-    strikes: Counter[str] = field(default_factory=Counter)
-    """How many workers each variant, and each mode of PyTorch, brought down."""
 
     def go(self, wanted: Named, model: TreeModel) -> bool:
         """Measure layer after layer; False where the device was lost. The time limit and Ctrl-C end it early.
@@ -106,74 +95,36 @@ class Run:
         ConvAdvisorError
             The device cannot be opened.
         """
-        started = time.monotonic()
-        journal = _journal(self.chosen.output)
-        earlier = merge(read(path) for path in (self.chosen.output, journal) if path and path.exists())
+        chosen, journal = self.chosen, _journal(self.chosen.output)
+        earlier = merge(read(path) for path in (chosen.output, journal) if path and path.exists())
         self.rows = [row for row in earlier if row.rule != LAYER]
         done = {row.problem for row in self.rows}
         left = {problem: names for problem, names in wanted.items() if problem not in done}
         say(f"{len(left)} of {len(wanted)} layers to measure")
-        is_lost = False
-        with self.worker, interruptible():
-            self.worker.start()
+        engine = Engine(chosen.device, start_timeout_s=START_S, has_spare=False, opener=self.opener)
+        with engine, interruptible():
+            run = Run[Order, Row](engine, measure, (self.peer_opener, chosen.device), chosen.deadline)
+            run.open()
             try:
-                is_lost = not self._measure_all(self._orders(left, model), len(left), started, journal)
+                for order in paced(self._orders(left, model), len(left), chosen.time_limit):
+                    rows = _rows(order, *run.measure(order))
+                    if run.is_lost:
+                        say(f"the device is lost: {rows[0].failure}")
+                        return False
+                    self.rows += rows
+                    if journal:
+                        append(rows, journal)
             except KeyboardInterrupt:
                 say("interrupted: what follows is what was measured until now")
             finally:
                 self._save(journal)
-        return not is_lost
-
-    def layer(self, order: Order) -> list[Row]:
-        """The rows of one layer; what brings the worker down is noted, and the rest tried again."""
-        failed: dict[str, str] = {}
-        for _ in range(MOST_RESTARTS):
-            banned = {name for name, count in self.strikes.items() if count >= MOST_STRIKES}
-            try:
-                rows = self.worker.measure(
-                    replace(order, excluded=frozenset(banned | set(failed))), self.chosen.deadline
-                )
-            except (LaunchFailed, WorkerError) as error:
-                name = self.worker.in_hand
-                failed[name] = f"{outcome_of(error)}: {error}"
-                say(f"{order.problem.key}: {name}: {error}")
-                if name in (OPERANDS, ""):
-                    break
-                self.strikes[name.split()[0]] += 1
-            except ConvAdvisorError as error:
-                failed[self.worker.in_hand] = f"{Outcome.CRASHED}: {error}"
-                break
-            else:
-                return [replace(row, failure=_said(row, failed)) for row in rows]
-        text = "; ".join(f"{why} ({name or 'start'})" for name, why in failed.items())
-        return [Row(order.problem, LAYER, failure=text, networks=order.networks, tree=order.tree)]
+        return True
 
     def _orders(self, wanted: Named, model: TreeModel) -> Iterator[Order]:
         chosen = self.chosen
         attempts = attempts_in(chosen.timings or TIMINGS / model.device.id)
         rule = StopRule(max_samples=chosen.max_samples, budget_ms=chosen.budget_ms)
         return orders(wanted, model, attempts, near=chosen.near, is_fresh=chosen.choose_now, rule=rule)
-
-    def _measure_all(self, todo: Iterable[Order], total: int, started: float, journal: Path | None) -> bool:
-        told, lost = started, 0
-        for done, order in enumerate(todo):
-            now = time.monotonic()
-            if now - started >= self.chosen.time_limit:
-                say(f"the time limit of {self.chosen.time_limit:g} s ends the run after {done} layers")
-                return True
-            if now - told >= PROGRESS_S:
-                told = now
-                say(_progress(done, total, now - started))
-            rows = self.layer(order)
-            lost = lost + 1 if rows[0].rule == LAYER and Outcome.OUT_OF_MEMORY not in rows[0].failure else 0
-            if lost >= MOST_LOST:
-                say(f"the device is lost: {rows[0].failure}")
-                return False
-            self.rows += rows
-            if journal:
-                append(rows, journal)
-        say(_progress(total, total, time.monotonic() - started))
-        return True
 
     def _save(self, journal: Path | None) -> None:
         """Put what the journal holds, and what was there before, into the output."""
@@ -200,17 +151,20 @@ def _wanted(chosen: argparse.Namespace) -> Named:
     return {problem: named[problem] for problem in order}
 
 
+def _rows(order: Order, rows: list[Row], failed: dict[str, str]) -> list[Row]:
+    """The rows of a layer, with what brought workers down; where there are none, one that says why."""
+    if rows:
+        return [replace(row, failure=_said(row, failed)) for row in rows]
+    text = "; ".join(f"{why} ({name})" for name, why in failed.items())
+    return [Row(order.problem, LAYER, failure=text, networks=order.networks, tree=order.tree)]
+
+
 def _said(row: Row, failed: dict[str, str]) -> str:
     """What failed in a row, with what brought a worker down before."""
     mine = [f"{name}: {why}" for name, why in failed.items()] if row.rule in failed or not row.samples_ms else []
     if row.rule in failed:
         return failed[row.rule]
     return "; ".join(part for part in (row.failure, *mine) if part)
-
-
-def _progress(done: int, total: int, elapsed_s: float) -> str:
-    each_s = elapsed_s / max(1, done)
-    return f"{done} of {total} layers in {elapsed_s:.0f} s: {each_s:.3f} s each, {each_s * (total - done):.0f} s to go"
 
 
 def _near(text: str) -> Near:

@@ -12,23 +12,23 @@ import argparse
 import random
 import sys
 import time
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from benchmarks.contest.choice import CUDNN, OURS, Candidate, from_timings
-from benchmarks.contest.layer import OPERANDS, Order, describe, measure_layer
+from benchmarks.contest.choice import CUDNN, OURS, from_timings
+from benchmarks.contest.layer import Order, measure
 from benchmarks.contest.rows import Row, merge, read, write
 from benchmarks.contest.scores import COLUMNS, H200, Peaks, missing
 from benchmarks.contest.tables import N_LAYERS, missing_text, report
 from benchmarks.options import interruptible, list_of, say, shard
-from conv_advisor.app.sweep.attempt import outcome_of
+from benchmarks.turns.layer import Choice
+from benchmarks.turns.run import START_S, Run, paced
 from conv_advisor.app.sweep.sweep import shard_of
 from conv_advisor.app.workers.engine import DEFAULT_OPENER, Engine
-from conv_advisor.data.errors import ConvAdvisorError, DeadlineExceeded, LaunchFailed, WorkerDied
-from conv_advisor.data.measurement import Device, L2State, Outcome
+from conv_advisor.data.errors import ConvAdvisorError
+from conv_advisor.data.measurement import Device, L2State
 from conv_advisor.data.networks import SEED_BATCHES, problems
 from conv_advisor.data.packing import attempts_in
 from conv_advisor.data.problem import ConvProblem, DType, Layout
@@ -36,11 +36,6 @@ from conv_advisor.data.shipped import TIMINGS
 from conv_advisor.kernels.stopping import StopRule
 
 CHECKPOINT_S: Final = 60.0
-PROGRESS_S: Final = 10.0
-MOST_RESTARTS: Final = 4
-"""How often the worker may start again for one layer."""
-MOST_STRIKES: Final = 3
-"""Workers that a variant may bring down before it is left out of the rest."""
 
 
 def main(arguments: Sequence[str] | None = None, *, opener: str = DEFAULT_OPENER) -> int:
@@ -88,29 +83,23 @@ class Contest:
     chosen: argparse.Namespace
     opener: str
     rows: list[Row] = field(default_factory=list)
-    strikes: Counter[str] = field(default_factory=Counter)
-    """How many workers each variant brought down."""
 
     def run(self, wanted: Sequence[ConvProblem]) -> bool:
         """Measure layer after layer; False where the device was lost. The time limit and Ctrl-C end it early."""
-        started = told = saved = time.monotonic()
-        orders: list[Order] = []
-        with Engine(self.chosen.device, has_spare=False, opener=self.opener) as engine, interruptible():
+        saved, chosen = time.monotonic(), self.chosen
+        with Engine(chosen.device, start_timeout_s=START_S, has_spare=False, opener=self.opener) as engine:
+            run = Run[Order, Row](engine, measure, (), chosen.deadline)
             try:
-                device = engine.run(describe, self.opener, self.chosen.device, deadline_s=120)
-                orders = list(self._orders(wanted, device))
-                for done, order in enumerate(orders):
-                    now = time.monotonic()
-                    if now - started >= self.chosen.time_limit:
-                        say(f"the time limit of {self.chosen.time_limit:g} s ends the run after {done} layers")
-                        break
-                    if now - told >= PROGRESS_S:
-                        told = now
-                        say(_progress(done, len(orders), now - started))
-                    if now - saved >= CHECKPOINT_S:
-                        saved = now
-                        self._save()
-                    self.rows += self.layer(engine, order)
+                with interruptible():
+                    orders = list(self._orders(wanted, run.open()))
+                    for order in paced(orders, len(orders), chosen.time_limit):
+                        self.rows += _rows(order, *run.measure(order))
+                        if run.is_lost:
+                            say("the device is lost")
+                            return False
+                        if time.monotonic() - saved >= CHECKPOINT_S:
+                            saved = time.monotonic()
+                            self._save()
             except KeyboardInterrupt:
                 say("interrupted: what follows is what was measured until now")
             except ConvAdvisorError as error:
@@ -118,47 +107,7 @@ class Contest:
                 return False
             finally:
                 self._save()
-        say(_progress(len(self.rows) // len(self.chosen.l2), len(orders), time.monotonic() - started))
         return True
-
-    def layer(self, engine: Engine, order: Order) -> list[Row]:
-        """The rows of one layer; a candidate that brings the worker down is noted, and the rest tried again.
-
-        Raises
-        ------
-        ConvAdvisorError
-            The worker does not start, or not even the operands can be made.
-        """
-        failures: dict[str, str] = {}
-        in_hand: list[str] = []
-
-        def note(_fraction: float, name: str) -> None:
-            in_hand.append(name)
-
-        for _ in range(MOST_RESTARTS):
-            in_hand.clear()
-            banned = {variant for variant, count in self.strikes.items() if count >= MOST_STRIKES}
-            excluded = frozenset(banned | set(failures))
-            try:
-                rows = engine.run(
-                    measure_layer,
-                    *(self.opener, self.chosen.device, replace(order, excluded=excluded)),
-                    deadline_s=self.chosen.deadline,
-                    on_progress=note,
-                )
-            except (LaunchFailed, DeadlineExceeded, WorkerDied) as error:
-                if not in_hand or in_hand[-1] == OPERANDS:
-                    raise
-                failures[in_hand[-1]] = f"{outcome_of(error)}: {error}"
-                self.strikes[in_hand[-1].split()[0]] += 1
-                say(f"{order.problem.key}: {in_hand[-1]}: {error}")
-            except ConvAdvisorError as error:
-                failures[OPERANDS] = f"{Outcome.CRASHED}: {error}"
-                break
-            else:
-                left_out = dict.fromkeys(banned, f"{Outcome.CRASHED}: left out after {MOST_STRIKES} workers")
-                return [replace(row, failures=left_out | failures | row.failures) for row in rows]
-        return [Row(order.problem, l2, None, None, order.choosing, failures) for l2 in order.states]
 
     def _save(self) -> None:
         if self.chosen.output:
@@ -178,7 +127,7 @@ class Contest:
         for problem in wanted:
             yield Order(
                 problem,
-                tuple(candidates.get(problem, ())),
+                candidates.get(problem, {}),
                 fresh,
                 not chosen.first_plans,
                 chosen.candidates,
@@ -207,12 +156,13 @@ def _heading(rows: Sequence[Row]) -> str:
     return f"# Ours against the best of cuDNN's two APIs, on {devices}\n\nChosen on {choosing}.\n"
 
 
-def _progress(done: int, total: int, elapsed_s: float) -> str:
-    each_s = elapsed_s / max(1, done)
-    return f"{done} of {total} layers in {elapsed_s:.0f} s: {each_s:.3f} s each, {each_s * (total - done):.0f} s to go"
+def _rows(order: Order, rows: list[Row], failures: dict[str, str]) -> list[Row]:
+    """The rows of a layer, with what brought workers down; where there are none, rows that say why."""
+    rows = rows or [Row(order.problem, l2, None, None, order.choosing) for l2 in order.states]
+    return [replace(row, failures=failures | row.failures) for row in rows]
 
 
-def _say_unknown(known: Collection[str], candidates: Iterable[Sequence[Candidate]]) -> None:
+def _say_unknown(known: Collection[str], candidates: Iterable[Iterable[Choice]]) -> None:
     there = {each.variant for of_layer in candidates for each in of_layer}
     unknown = [variant for variant in known if variant in OURS and variant not in there]
     if unknown:

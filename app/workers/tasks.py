@@ -70,7 +70,7 @@ def report_progress(fraction: float, message: str) -> None:
 
 def describe_device() -> Device:
     """The fingerprint of this worker's device."""
-    return _runner().device
+    return runner().device
 
 
 def measure(
@@ -89,7 +89,7 @@ def measure(
     from conv_advisor.kernels import bench, catalog
 
     variants = [catalog.get(variant_id) for variant_id in variant_ids]
-    return bench.measure(_runner(), problem, variants, options=options, run_id=run_id, best_ms=best_ms)
+    return bench.measure(runner(), problem, variants, options=options, run_id=run_id, best_ms=best_ms)
 
 
 def convolve(
@@ -108,14 +108,14 @@ def convolve(
     """
     from conv_advisor.kernels import bench, catalog
 
-    return bench.convolve(_runner(), problem, x, weight, catalog.get(variant_id), options=options, run_id=run_id)
+    return bench.convolve(runner(), problem, x, weight, catalog.get(variant_id), options=options, run_id=run_id)
 
 
 def picks(problem: ConvProblem, options: BenchOptions | None = None, run_id: str = "") -> list[Pick]:
     """What the device's own library would choose; empty on a CPU."""
     from conv_advisor.kernels import bench
 
-    return [replace(pick, run_id=run_id) for pick in bench.picks(_runner(), problem, options)]
+    return [replace(pick, run_id=run_id) for pick in bench.picks(runner(), problem, options)]
 
 
 def train(store_url: str, home: Path, request: dict[str, Any]) -> Trained:
@@ -149,10 +149,10 @@ def find_device() -> str:
 
 
 @cache
-def _runner() -> Runner:
-    opener = _load(_Process.opener)
-    runner: Runner = opener(_Process.device_id)
-    return runner
+def runner() -> Runner:
+    """What runs kernels on this worker's device, which is opened when it is first asked for."""
+    opened: Runner = _load(_Process.opener)(_Process.device_id)
+    return opened
 
 
 def _load(name: str) -> Any:
@@ -165,7 +165,7 @@ def _warm_up(*, computes: bool) -> None:
     _load(_Process.opener)
     if _Process.device_id == "cpu":
         with suppress(NotInstalled):  # whoever asks for the device is told
-            _runner()
+            runner()
             if computes:
                 importlib.import_module("conv_advisor.kernels.cpu.prepare")
 

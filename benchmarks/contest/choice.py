@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 from statistics import median
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from benchmarks.turns.layer import Choice, kept_plan
 from conv_advisor.data.measurement import L2State, Outcome
 from conv_advisor.data.problem import FIELDS, ConvProblem
 from conv_advisor.kernels.catalog import VARIANTS
@@ -22,59 +21,35 @@ LIBRARIES: Final = {"cuda.gemm": "im2col and cuBLAS"}
 OURS: Final = tuple(v.id for v in VARIANTS.values() if v.backend is Backend.CUDA and v.id not in LIBRARIES)
 CUDNN: Final = tuple(v.id for v in VARIANTS.values() if v.backend in (Backend.CUDNN_LEGACY, Backend.CUDNN_GRAPH))
 
-
 MOST_BEHIND: Final = 1.5
-"""A candidate so many times slower than its side's fastest is not timed again: it will not come first."""
+"""A choice so many times slower than its side's fastest is not timed again: it will not come first."""
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """One variant, with the plan that it is rebuilt from, and its time on the run that chooses.
-
-    Parameters
-    ----------
-    variant : str
-    plan : str
-        JSON; empty where the variant has only one.
-    chosen_ms : float
-        Not a number where that run did not time it.
-    """
-
-    variant: str
-    plan: str = ""
-    chosen_ms: float = float("nan")
-
-    @property
-    def is_cudnn(self) -> bool:
-        """Which side it is on."""
-        return self.variant.startswith("cudnn.")
-
-    @property
-    def name(self) -> str:
-        """What a message calls it."""
-        return f"{self.variant} {self.plan}".strip()
+def is_cudnn(choice: Choice) -> bool:
+    """Which side it is on."""
+    return choice.variant.startswith("cudnn.")
 
 
-def shortlist(candidates: Iterable[Candidate], most_cudnn: int, most_ours: int) -> tuple[Candidate, ...]:
+def shortlist(chosen_ms: Mapping[Choice, float], most_cudnn: int, most_ours: int) -> list[Choice]:
     """The fastest of each side by chosen time that are no further behind than `MOST_BEHIND`; cuDNN's first."""
-    timed = sorted((each for each in candidates if each.chosen_ms > 0), key=lambda each: each.chosen_ms)
+    timed = sorted(chosen_ms, key=chosen_ms.__getitem__)
     kept = []
-    for is_cudnn, most in ((True, most_cudnn), (False, most_ours)):
-        side = [each for each in timed if each.is_cudnn is is_cudnn][:most]
-        kept += [each for each in side if each.chosen_ms <= MOST_BEHIND * side[0].chosen_ms]
-    return tuple(kept)
+    for of_cudnn, most in ((True, most_cudnn), (False, most_ours)):
+        side = [each for each in timed if is_cudnn(each) is of_cudnn][:most]
+        kept += [each for each in side if chosen_ms[each] <= MOST_BEHIND * chosen_ms[side[0]]]
+    return kept
 
 
-def interleaved(candidates: Sequence[Candidate]) -> list[Candidate]:
+def interleaved(choices: Sequence[Choice]) -> list[Choice]:
     """An order in which the two sides take turns, the fastest first."""
-    sides = ([each for each in candidates if each.is_cudnn], [each for each in candidates if not each.is_cudnn])
+    sides = ([each for each in choices if is_cudnn(each)], [each for each in choices if not is_cudnn(each)])
     places = range(max(map(len, sides)))
     return [side[place] for place in places for side in sides if place < len(side)]
 
 
 def from_timings(
     attempts: pa.Table, problems: Collection[ConvProblem], variants: Collection[str]
-) -> dict[ConvProblem, list[Candidate]]:
+) -> dict[ConvProblem, dict[Choice, float]]:
     """What was measured of these variants on these problems, warm.
 
     Parameters
@@ -86,7 +61,7 @@ def from_timings(
 
     Returns
     -------
-    dict of ConvProblem to list of Candidate
+    dict of ConvProblem to dict of Choice to time in ms
         A variant measured several times has the median of its medians, and its newest plan.
     """
     wanted = set(problems)
@@ -98,17 +73,11 @@ def from_timings(
         if problem in wanted:
             times.setdefault((problem, record["variant"]), []).append(record["time_ms"])
             plans[problem, record["variant"]] = record["plan"]
-    found: dict[ConvProblem, list[Candidate]] = {}
-    for (problem, variant), each in times.items():
-        found.setdefault(problem, []).append(
-            Candidate(variant, kept_plan(variant, plans[problem, variant]), median(each))
-        )
+    found: dict[ConvProblem, dict[Choice, float]] = {}
+    for (problem, variant), measured_ms in times.items():
+        choice = Choice(variant, kept_plan(variant, plans[problem, variant]))
+        found.setdefault(problem, {})[choice] = median(measured_ms)
     return found
-
-
-def kept_plan(variant: str, plan: str) -> str:
-    """The plan where it is what rebuilds the variant: an engine of the graph API has many."""
-    return plan if VARIANTS[variant].backend is Backend.CUDNN_GRAPH and json.loads(plan) else ""
 
 
 def _relevant(table: pa.Table, problems: set[ConvProblem], variants: Collection[str]) -> pa.Table:

@@ -10,9 +10,10 @@ from typing import Final
 
 import pyarrow as pa
 
-from benchmarks.contest.choice import Candidate, from_timings
-from benchmarks.rivals.layer import POOL, Choice, Order
+from benchmarks.contest.choice import from_timings
+from benchmarks.rivals.layer import POOL, Order
 from benchmarks.rivals.rows import ADVICE, SINGLE_BEST
+from benchmarks.turns.layer import Choice
 from conv_advisor.data import networks
 from conv_advisor.data.errors import NoAdvice
 from conv_advisor.data.problem import ConvProblem, DType, Layout
@@ -100,7 +101,7 @@ def orders(
             problem,
             {ADVICE: advised, SINGLE_BEST: tuple(map(Choice, single))},
             predicted_ms,
-            _near(known.get(problem, ()), near),
+            _near(known.get(problem, {}), near),
             problem not in known,
             rule or StopRule(),
             networks=names,
@@ -133,6 +134,6 @@ def _advised(advisor: Advisor, problem: ConvProblem) -> tuple[tuple[Choice, ...]
     return tuple(Choice(choice.variant) for choice in ranking), ranking[0].time_ms
 
 
-def _near(known: Iterable[Candidate], near: Near) -> tuple[Choice, ...]:
-    ranked = sorted(known, key=lambda each: each.chosen_ms)[: near.most]
-    return tuple(Choice(each.variant) for each in ranked if each.chosen_ms <= near.factor * ranked[0].chosen_ms)
+def _near(chosen_ms: Mapping[Choice, float], near: Near) -> tuple[Choice, ...]:
+    ranked = sorted(chosen_ms, key=chosen_ms.__getitem__)[: near.most]
+    return tuple(Choice(each.variant) for each in ranked if chosen_ms[each] <= near.factor * chosen_ms[ranked[0]])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.contest.choice import CUDNN, LIBRARIES, OURS, Candidate, from_timings, interleaved, shortlist
+from benchmarks.contest.choice import CUDNN, LIBRARIES, OURS, from_timings, interleaved, shortlist
+from benchmarks.turns.layer import Choice
 from conv_advisor.data import parquet
 from conv_advisor.data.measurement import L2State, Measurement, Outcome
 from conv_advisor.data.packing import attempts_in
@@ -33,20 +34,19 @@ def test_a_library_is_not_ours() -> None:
 
 def test_the_fastest_of_each_side_are_kept() -> None:
     times = {"cudnn.a": 1.4, "cudnn.b": 1.0, "cudnn.c": 1.3, "cuda.a": 0.5, "cuda.b": 0.4}
-    candidates = [Candidate(name, chosen_ms=time) for name, time in times.items()] + [Candidate("cuda.untimed")]
-    kept = shortlist(candidates, 2, 1)
+    kept = shortlist({Choice(name): time_ms for name, time_ms in times.items()}, 2, 1)
     assert [each.variant for each in kept] == ["cudnn.b", "cudnn.c", "cuda.b"]
-    assert shortlist([], 2, 1) == ()
+    assert shortlist({}, 2, 1) == []
 
 
 def test_who_is_far_behind_its_own_side_is_not_kept() -> None:
     times = {"cudnn.a": 1.0, "cudnn.b": 1.6, "cuda.a": 8.0, "cuda.b": 9.0}
-    kept = shortlist([Candidate(name, chosen_ms=time) for name, time in times.items()], 2, 2)
+    kept = shortlist({Choice(name): time_ms for name, time_ms in times.items()}, 2, 2)
     assert [each.variant for each in kept] == ["cudnn.a", "cuda.a", "cuda.b"]
 
 
 def test_the_sides_take_turns() -> None:
-    kept = [Candidate(name) for name in ("cudnn.a", "cudnn.b", "cudnn.c", "cuda.a")]
+    kept = [Choice(name) for name in ("cudnn.a", "cudnn.b", "cudnn.c", "cuda.a")]
     assert [each.variant for each in interleaved(kept)] == ["cudnn.a", "cuda.a", "cudnn.b", "cudnn.c"]
     assert interleaved([]) == []
 
@@ -67,7 +67,7 @@ def test_measured_files_choose(tmp_path) -> None:
         parquet.write(parquet.measurements_to_table(rows), tmp_path / f"{name}.parquet")
     chosen = from_timings(attempts_in(tmp_path), [LAYER], [*CUDNN, *OURS])
     assert set(chosen) == {LAYER}
-    found = {each.variant: (each.plan, each.chosen_ms) for each in chosen[LAYER]}
+    found = {each.variant: (each.plan, chosen_ms) for each, chosen_ms in chosen[LAYER].items()}
     assert found == {
         "cudnn.gemm": ("", pytest.approx(3.0)),
         "cudnn.graph.eng0": ('{"engine":0,"knobs":{"2":1}}', pytest.approx(2.0)),

@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks import kernels
 from benchmarks.contest.rows import Row, read
+from benchmarks.turns import run
 from conv_advisor.data import parquet
 from conv_advisor.data.measurement import L2State, Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem
@@ -56,7 +57,7 @@ def contest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Runs the benchmark on a recording, chosen from another; gives the status and the rows."""
     monkeypatch.setattr(kernels, "problems", lambda *_, dtypes, **__: LAYERS if dtypes == ["float32"] else [])
 
-    def run(
+    def bench(
         recording: list[Measurement], *options: str, known: list[Measurement] | None = None
     ) -> tuple[int, list[Row]]:
         timings = tmp_path / "timings"
@@ -67,7 +68,7 @@ def contest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         status = kernels.main([*shared, *options], opener=fakes.REPLAY)
         return status, read(output)
 
-    return run
+    return bench
 
 
 def fastest(rows: list[Row]) -> set[tuple[str, str]]:
@@ -131,7 +132,7 @@ def test_a_wrong_result_is_not_timed(contest) -> None:
 
 @pytest.mark.parametrize("outcome", [Outcome.LAUNCH_FAILED, Outcome.CRASHED])
 def test_a_variant_that_brings_the_worker_down_is_left_out_at_last(contest, outcome, monkeypatch) -> None:
-    monkeypatch.setattr(kernels, "MOST_STRIKES", 2)
+    monkeypatch.setattr(run, "MOST_STRIKES", 2)
     status, rows = contest(spoiled("cuda.implicit_gemm", outcome, LAYERS))
     assert status == 0
     assert fastest(rows) == {("cudnn.graph.eng0", "cuda.direct_naive")}

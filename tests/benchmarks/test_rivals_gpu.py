@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.rivals.layer import POOL, Choice, Order, measure_layer
+from benchmarks.rivals.layer import POOL, Order, measure_layer
 from benchmarks.rivals.pytorch import open_peer
 from benchmarks.rivals.rows import ADVICE, DEFAULT, ORACLE, TUNED
+from benchmarks.turns.layer import Choice
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.bench import open_runner
 from conv_advisor.kernels.stopping import StopRule
@@ -22,7 +23,7 @@ def test_everybody_is_timed_in_replayed_graphs_and_tuning_happens(dtype: DType, 
     advised = {ADVICE: tuple(map(Choice, POOL))}
     order = Order(problem, advised, is_fresh=True, rule=StopRule(max_samples=6, budget_ms=10))
     runner = open_runner("cuda:0")
-    rows = {row.rule: row for row in measure_layer(runner, open_peer(runner, "cuda:0"), order, lambda _name: None)}
+    rows = {row.rule: row for row in measure_layer(runner, open_peer(runner, "cuda:0"), order)}
     for rule in (ADVICE, ORACLE, "cudnn.heuristic_v7", "cudnn.graph.heuristic_a", DEFAULT, TUNED):
         assert min(rows[rule].samples_ms) > 0
         assert rows[rule].is_captured
