@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -17,8 +19,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import typer
+from PIL import Image
 
 from conv_advisor.app.cli import cli
 from conv_advisor.kernels.catalog import VARIANTS
@@ -198,6 +202,31 @@ def test_command_runs(command: str, environment: dict[str, str]) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout + done.stderr or ">" in command
+
+
+def test_the_photograph_of_the_tutorial_goes_through_its_filters(environment: dict[str, str], tmp_path: Path) -> None:
+    pictures = ROOT / "docs" / "pictures"
+    shutil.copy(pictures / "photograph.jpg", tmp_path)
+    (program,) = re.findall(
+        r"^```python\n(.*?)^```", (ROOT / "docs" / "tutorial.md").read_text(), re.DOTALL | re.MULTILINE
+    )
+    here = program.replace("127.0.0.1:8000", f"127.0.0.1:{environment['CONV_ADVISOR_PORT']}")
+    done = subprocess.run(
+        [sys.executable, "-c", here],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    measured = json.loads(done.stdout)
+    assert (measured["outcome"], measured["n_compared"]) == ("measured", 6 * 256 * 256)
+    for name in ("blurred", "second-derivative"):
+        shown, made = (np.asarray(Image.open(folder / f"{name}.jpg"), float) for folder in (pictures, tmp_path))
+        assert np.abs(shown - made).max() < 32, "the page shows what the program makes, but for JPEG's own rounding"
+        assert np.abs(shown - made).mean() < 1
 
 
 @pytest.mark.parametrize("command", [each for each in commands() if not is_run(each)])
