@@ -9,12 +9,14 @@ from typing import Annotated, Final
 import msgspec
 from fastapi import APIRouter, Query, Request
 from fastapi.routing import APIRoute
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from conv_advisor.app.advice.advise import advise_alone, advise_one
 from conv_advisor.app.advice.asked import parse_list, parse_query
 from conv_advisor.app.advice.bulk import advise_all
 from conv_advisor.app.advice.limits import Limits
+from conv_advisor.app.service.kept import Answer
 from conv_advisor.app.service.service import Basis, Service
 from conv_advisor.app.wire.answers.advice import AdviceAnswer, BestAloneAnswer, BulkAdviceAnswer, advice_json
 from conv_advisor.app.wire.documented import body_of
@@ -27,6 +29,8 @@ log = logging.getLogger(__name__)
 PATH: Final = "/v1/advice"
 
 _JSON: Final = (b"content-type", b"application/json")
+_ASK_AGAIN: Final = (b"cache-control", b"private, no-cache")
+"""A client may keep an answer, and asks each time whether it is still the one: what is measured may change it."""
 
 
 class Advice:
@@ -47,16 +51,16 @@ class Advice:
             asked_of = scope["app"]
             if not asked_of.is_observed:
                 try:
-                    body = await _get(asked_of.state.service, scope["query_string"])
+                    found = await _get(asked_of.state.service, scope["query_string"])
                 except Exception:
                     log.debug("passed on", exc_info=True)
                 else:
-                    await _send(send, body)
+                    await _send(scope, send, found)
                     return
         await self._app(scope, receive, send)
 
 
-async def _get(service: Service, query: bytes) -> bytes:
+async def _get(service: Service, query: bytes) -> Answer:
     is_local = service.store.is_local
     found = service.answers.get(query, service.recent_basis if is_local else service.known_basis)
     if found is None:
@@ -67,7 +71,7 @@ async def _get(service: Service, query: bytes) -> bytes:
     return found
 
 
-def _make(service: Service, query: bytes) -> tuple[str | None, Basis, bytes]:
+def _make(service: Service, query: bytes) -> tuple[str | None, Basis, Answer]:
     """The device that is asked for, what the answer is made from, and the answer."""
     asked = parse_query(query)
     problem, limits = problem_from(asked.given()), Limits.of(asked, service)
@@ -77,7 +81,7 @@ def _make(service: Service, query: bytes) -> tuple[str | None, Basis, bytes]:
         found = advice_json(advise_one(service, problem, limits, basis.advisor))
     else:
         found = msgspec.json.encode(advise_alone(service, problem, limits, basis.advisor))
-    return asked.device, basis, found
+    return asked.device, basis, Answer.of(found)
 
 
 async def _post(service: Service, request: Request) -> bytes:
@@ -85,10 +89,22 @@ async def _post(service: Service, request: Request) -> bytes:
         return await asyncio.to_thread(lambda: advise_all(service, parse_list(body)))
 
 
-async def _send(send: Send, body: bytes) -> None:
-    headers = [(b"content-length", b"%d" % len(body)), _JSON]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
+async def _send(scope: Scope, send: Send, found: Answer) -> None:
+    """The answer, or that it is the one which the client has already."""
+    headers = [(b"etag", found.tag), _ASK_AGAIN]
+    if is_known := any(name == b"if-none-match" and _names(tags, found.tag) for name, tags in scope["headers"]):
+        body = b""
+    else:
+        body = found.body
+        headers += [(b"content-length", b"%d" % len(body)), _JSON]
+    await send({"type": "http.response.start", "status": 304 if is_known else 200, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+
+
+def _names(tags: bytes, tag: bytes) -> bool:
+    """Whether a list of entity tags, or ``*``, has this one; weak ones are as good here."""
+    given = [each.strip().removeprefix(b"W/") for each in tags.split(b",")]
+    return tag in given or given == [b"*"]
 
 
 class _Documented(APIRoute):
@@ -97,9 +113,10 @@ class _Documented(APIRoute):
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         service: Service = scope["app"].state.service
         if scope["method"] == "GET":
-            await _send(send, await _get(service, scope["query_string"]))
+            await _send(scope, send, await _get(service, scope["query_string"]))
         elif scope["method"] == "POST":
-            await _send(send, await _post(service, Request(scope, receive)))
+            body = await _post(service, Request(scope, receive))
+            await Response(body, media_type="application/json")(scope, receive, send)
         else:
             await super().handle(scope, receive, send)
 
@@ -107,12 +124,16 @@ class _Documented(APIRoute):
 router = APIRouter(tags=["advice"], route_class=_Documented)
 
 
-@router.get(PATH, responses=documented(400, 404, 409, 503, answer=AdviceAnswer | BestAloneAnswer))
+_SAME: Final[dict[int | str, dict[str, object]]] = {304: {"description": "As If-None-Match names it."}}
+
+
+@router.get(PATH, responses=documented(400, 404, 409, 503, answer=AdviceAnswer | BestAloneAnswer) | _SAME)
 async def get_advice(asked: Annotated[AdviceQuery, Query()]) -> None:
     """The best variant for a layer, and the whole ranking: time, slowdown, workspace, ties; why the others are out.
 
     A time is measured where the store has it, else predicted by the device's tree, whose decisions are told. With
-    ``ranking=false`` the best variant alone, as in a list.
+    ``ranking=false`` the best variant alone, as in a list. ETag names the answer: with it in If-None-Match, 304 says
+    that it is still the same.
     """
 
 

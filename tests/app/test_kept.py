@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from conv_advisor.app.service import recall as recall_module
-from conv_advisor.app.service.kept import Answers, Parts
+from conv_advisor.app.service.kept import Answer, Answers, Parts
 from conv_advisor.app.service.recall import ASK_AGAIN_S, Recall
 from conv_advisor.app.service.service import PROMOTED_S
 from conv_advisor.data.measurement import Measurement, Outcome
@@ -52,26 +52,26 @@ def ask(client: Client, problem: ConvProblem = PROBLEM) -> tuple[str, str]:
 def test_an_answer_is_kept_until_what_it_was_made_from_changes() -> None:
     answers = Answers(1000)
     assert answers.get(b"layer", lambda _: 1) is None
-    answers.put(b"layer", "gpu", 1, b"one")
+    answers.put(b"layer", "gpu", 1, Answer.of(b"one"))
     asked_for: list[str | None] = []
-    assert answers.get(b"layer", lambda device_id: asked_for.append(device_id) or 1) == b"one"
+    assert answers.get(b"layer", lambda device_id: asked_for.append(device_id) or 1) == Answer.of(b"one")
     assert asked_for == ["gpu"]
     assert answers.get(b"layer", lambda _: 2) is None
-    answers.put(b"layer", "gpu", 2, b"two")
-    assert answers.get(b"layer", lambda _: 2) == b"two"
+    answers.put(b"layer", "gpu", 2, Answer.of(b"two"))
+    assert answers.get(b"layer", lambda _: 2) == Answer.of(b"two")
     assert (answers.hits, answers.misses) == (2, 2)
 
 
 def test_answers_are_bounded_by_their_bytes_and_the_oldest_go_first() -> None:
-    answers = Answers(3 * 1700)
+    answers = Answers(3 * 1800)
     for name in (b"a", b"b", b"c"):
-        answers.put(name, None, 0, bytes(1000))
+        answers.put(name, None, 0, Answer.of(bytes(1000)))
     assert answers.get(b"a", lambda _: 0)
-    answers.put(b"d", None, 0, bytes(1000))
+    answers.put(b"d", None, 0, Answer.of(bytes(1000)))
     assert [name for name in (b"a", b"b", b"c", b"d") if answers.get(name, lambda _: 0)] == [b"a", b"c", b"d"]
-    answers.put(b"d", None, 0, bytes(2000))
+    answers.put(b"d", None, 0, Answer.of(bytes(2000)))
     assert [name for name in (b"a", b"b", b"c", b"d") if answers.get(name, lambda _: 0)] == [b"c", b"d"]
-    answers.put(b"e", None, 0, bytes(3 * 1700))
+    answers.put(b"e", None, 0, Answer.of(bytes(3 * 1800)))
     kept = [name for name in (b"a", b"b", b"c", b"d", b"e") if answers.get(name, lambda _: 0)]
     assert kept == [b"c", b"d"], "what is more than may be kept drives nothing else out"
 
@@ -82,7 +82,7 @@ def test_kept_answers_take_no_more_than_they_are_counted_as() -> None:
     try:
         answers = Answers(most_bytes)
         for number in range(20_000):
-            answers.put(b"layer=%d-1-3-256-128&device=gpu" % number, "gpu", basis, bytes(100))
+            answers.put(b"layer=%d-1-3-256-128&device=gpu" % number, "gpu", basis, Answer.of(bytes(100)))
         taken_bytes, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -92,7 +92,7 @@ def test_kept_answers_take_no_more_than_they_are_counted_as() -> None:
 def test_long_questions_count_as_much_as_long_answers() -> None:
     answers, questions = Answers(100_000), [b"%05d" % number + bytes(995) for number in range(1000)]
     for question in questions:
-        answers.put(question, None, 0, b"short")
+        answers.put(question, None, 0, Answer.of(b"short"))
     kept = sum(answers.get(question, lambda _: 0) is not None for question in questions)
     assert 50 < kept < 100
 

@@ -36,6 +36,20 @@ def test_a_short_form_gets_the_fastest_variant_and_the_whole_ranking(client: Cli
     assert answer["device"] == "fake-gpu"
 
 
+def test_an_answer_that_a_client_has_already_is_not_sent_again(client: Client) -> None:
+    path = f"/v1/advice?layer={LAYER}&device=fake-gpu"
+    first = client.get(path)
+    tag = first.headers["etag"]
+    assert first.headers["cache-control"] == "private, no-cache"
+    for known in (tag, f'"other", W/{tag}', "*"):
+        same = client.get(path, headers={"if-none-match": known})
+        assert (same.status_code, same.content, same.headers["etag"]) == (304, b"", tag), known
+    for other in ('"other"', tag.replace('"', ""), "nothing"):
+        assert client.get(path, headers={"if-none-match": other}).content == first.content
+    assert client.get(path + "&ranking=false").headers["etag"] != tag
+    is_problem(client.get(path + "&n=2", headers={"if-none-match": "*"}), 400, "invalid-problem")
+
+
 def test_an_answer_says_the_problem_the_model_and_the_decisions(client: Client) -> None:
     answer = advice(client, f"layer={UNSEEN}&dtype=float16&layout=nhwc&device=fake-gpu")
     problem = ConvProblem.parse(UNSEEN, dtype="float16", layout="nhwc")
