@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from sqlalchemy import Column, Connection, Engine, Table, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from conv_advisor.data import parquet
-from conv_advisor.data.database import ROWS_AT_ONCE, bulk_insert, device_row, in_lists, problem_row, to_columns
+from conv_advisor.data.database import bulk_insert, device_row, in_lists, problem_row
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.tables import DEVICES, IMPORTS, MEASUREMENTS, PROBLEMS, VERSIONS
@@ -21,19 +17,45 @@ from conv_advisor.data.tables import DEVICES, IMPORTS, MEASUREMENTS, PROBLEMS, V
 Guard = Callable[[Connection], None]
 """Called first in the transaction of every addition; what it raises undoes the addition."""
 
+Columns = Mapping[str, Sequence[Any]]
+"""Values of rows, by the column of the database's table."""
+
 _REGISTER_ATTEMPTS: Final = 5
 
 
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """Rows to be added to one table.
+
+    Parameters
+    ----------
+    target : sqlalchemy.Table
+        `MEASUREMENTS` or `PICKS`.
+    n_rows : int
+    problems : collection of ConvProblem
+        All that the rows name.
+    devices : collection of Device
+        All that the rows name.
+    parts : iterable of Columns
+        The rows, so many at once; made while they are written.
+    """
+
+    target: Table
+    n_rows: int
+    problems: Collection[ConvProblem]
+    devices: Collection[Device]
+    parts: Iterable[Columns]
+
+
 def add(
-    engine: Engine, tables: Mapping[Table, pa.Table], *, guard: Guard | None = None, digest: str | None = None
+    engine: Engine, additions: Sequence[Addition], *, guard: Guard | None = None, digest: str | None = None
 ) -> bool:
-    """Add Arrow tables of `data.parquet`'s schemas to the database's, all or none.
+    """Add rows to the database's tables, all or none.
 
     Parameters
     ----------
     engine : sqlalchemy.Engine
-    tables : dict of sqlalchemy.Table to pyarrow.Table
-        `MEASUREMENTS` and `PICKS`, or one of them.
+    additions : sequence of Addition
     guard : Guard
     digest : str
         SHA-256 of the file that the rows came from, which is noted as imported.
@@ -48,20 +70,19 @@ def add(
     sqlalchemy.exc.IntegrityError
         Also where the file is imported already.
     """
-    additions = [_Addition.of(target, table) for target, table in tables.items() if table.num_rows or digest]
     for each in additions:
         _register(engine, PROBLEMS.c.key, {problem.key: problem_row(problem) for problem in each.problems})
-        _register(engine, DEVICES.c.fingerprint, {d.fingerprint: device_row(d) for d in each.devices.values()})
-    changed = sorted({device.id for each in additions if each.is_measured for device in each.devices.values()})
+        _register(engine, DEVICES.c.fingerprint, {device.fingerprint: device_row(device) for device in each.devices})
+    changed = sorted({device.id for each in additions if each.target is MEASUREMENTS for device in each.devices})
     _register(engine, VERSIONS.c.device_id, {each: {"device_id": each, "version": 0} for each in changed})
     with engine.begin() as connection:
         if guard:
             guard(connection)
         if digest is not None:
-            rows = sum(table.num_rows for table in tables.values())
-            connection.execute(insert(IMPORTS), {"sha256": digest, "rows": rows})
+            connection.execute(insert(IMPORTS), {"sha256": digest, "rows": sum(each.n_rows for each in additions)})
         for each in additions:
-            each.write(connection)
+            for columns in each.parts:
+                connection.exec_driver_sql(*bulk_insert(each.target, columns, connection.dialect))
         # Last, since the row is locked until the end: so versions grow in the order in which additions are seen.
         for device_id in changed:
             version = VERSIONS.c.version
@@ -91,29 +112,3 @@ def _register(engine: Engine, key: Column[str], rows: Mapping[str, dict[str, Any
         except IntegrityError:
             if attempt == _REGISTER_ATTEMPTS - 1:
                 raise
-
-
-@dataclass(frozen=True, slots=True)
-class _Addition:
-    """Rows to be added to one table, and the problems (a code a row) and devices that they name."""
-
-    target: Table
-    table: pa.Table
-    problems: Sequence[ConvProblem]
-    codes: np.ndarray
-    devices: Mapping[str, Device]
-
-    @classmethod
-    def of(cls, target: Table, table: pa.Table) -> _Addition:
-        devices = {text: Device.from_json(text) for text in pc.unique(table["device"]).to_pylist()}
-        return cls(target, table, *parquet.distinct_problems(table), devices)
-
-    @property
-    def is_measured(self) -> bool:
-        return self.target is MEASUREMENTS
-
-    def write(self, connection: Connection) -> None:
-        for start in range(0, self.table.num_rows, ROWS_AT_ONCE):
-            keys = [self.problems[code].key for code in self.codes[start : start + ROWS_AT_ONCE]]
-            columns = to_columns(self.table.slice(start, ROWS_AT_ONCE), keys, self.devices)
-            connection.exec_driver_sql(*bulk_insert(self.target, columns, connection.dialect))

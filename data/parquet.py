@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import math
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
@@ -230,6 +231,15 @@ def read(path: Path, schema: pa.Schema) -> pa.Table:
     except (OSError, pa.ArrowException, InvalidInput, StoreError) as error:
         raise StoreError(f"{path}: {error}") from error
     return table
+
+
+@contextmanager
+def border(verb: str) -> Iterator[None]:
+    """Where Arrow's errors become this project's."""
+    try:
+        yield
+    except pa.ArrowException as error:
+        raise StoreError(f"cannot {verb} the store: {error}") from error
 
 
 def check(table: pa.Table, schema: pa.Schema) -> None:

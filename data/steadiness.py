@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from conv_advisor.data.measurement import Device, Measurement, Outcome
-from conv_advisor.data.parquet import sample_medians
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 MOST_CLOCK_CHANGE: Final = 0.03
 """How far the SM clock may move between the start and the end of the samples."""
@@ -90,6 +90,9 @@ def unsteady_rows(table: pa.Table, usual_mhz: Mapping[str, float | None] = Mappi
 
 def refuse_unsteady_rows(table: pa.Table, usual_mhz: Mapping[str, float | None] = MappingProxyType({})) -> pa.Table:
     """`refuse_unsteady` for a table; parameters as in `unsteady_rows`."""
+    import pyarrow as pa  # who keeps one measurement after another does without tables
+    import pyarrow.compute as pc
+
     is_unsteady, noise, usual = _unsteady(table, usual_mhz)
     rows = np.flatnonzero(is_unsteady)
     if not len(rows):
@@ -109,6 +112,11 @@ def refuse_unsteady_rows(table: pa.Table, usual_mhz: Mapping[str, float | None] 
 
 def _unsteady(table: pa.Table, usual_mhz: Mapping[str, float | None]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Whether each row is unsteady, its noise, and the usual clock of its device, 0 where that is unknown."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from conv_advisor.data.parquet import sample_medians
+
     start, end = (
         pc.fill_null(pc.cast(table[name], pa.float64()), np.nan).to_numpy()
         for name in ("clock_start_mhz", "clock_end_mhz")

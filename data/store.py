@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from sqlalchemy import Select, Table, func, select
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
-from conv_advisor.data import parquet
-from conv_advisor.data.addition import Guard, add
-from conv_advisor.data.database import ROWS_AT_ONCE, AnyRow, in_lists, open_engine, to_batch
+from conv_advisor.data import rows
+from conv_advisor.data.addition import Addition, Guard, add
+from conv_advisor.data.database import ROWS_AT_ONCE, AnyRow, in_lists, open_engine
 from conv_advisor.data.errors import InvalidProblem, StoreError, UnknownDevice
 from conv_advisor.data.measurement import Device, L2State, Measurement, Outcome, Pick
 from conv_advisor.data.presence import Presence, check_writable
@@ -28,6 +26,9 @@ from conv_advisor.data.steadiness import LEAST_ROWS, refuse_unsteady, refuse_uns
 from conv_advisor.data.summary import Attempt, Summary, summarise
 from conv_advisor.data.tables import DEVICES, IMPORTS, MEASUREMENTS, PICKS, PROBLEMS, VERSIONS
 from conv_advisor.data.waiting import waiting_at_most
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _OF_AN_ATTEMPT: Final = [
     MEASUREMENTS.c[name]
@@ -134,17 +135,14 @@ class Store:
         StoreError
             Also where they would be gone with this process.
         """
-        rows = list(measurements)
-        gpus = {row.device.id for row in rows if row.device.kind != "cpu"}
+        measured = list(measurements)
+        gpus = {each.device.id for each in measured if each.device.kind != "cpu"}
         usual_mhz = {device_id: self.usual_clock_mhz(device_id) for device_id in gpus}
-        steady = (each for row in rows for each in refuse_unsteady([row], usual_mhz.get(row.device.id)))
+        steady = (row for each in measured for row in refuse_unsteady([each], usual_mhz.get(each.device.id)))
         with _border("write"):
-            table, picked = parquet.measurements_to_table(steady), parquet.picks_to_table(picks)
-            parquet.check(table, parquet.SCHEMA)
-            parquet.check(picked, parquet.PICKS_SCHEMA)
-            self._add({MEASUREMENTS: table, PICKS: picked})
+            self._add([rows.of_measurements(steady), rows.of_picks(picks)])
         self.presence.check()  # else they are in a file that was deleted, and are gone with this process
-        return int(table.num_rows)
+        return len(measured)
 
     def attempted(self, run_id: str) -> set[tuple[str, str]]:
         """The problem keys and variants that a run has attempted: what a resumed run leaves out."""
@@ -282,10 +280,14 @@ class Store:
 
     def table(self, device_id: str, *, run_id: str | None = None) -> pa.Table:
         """The measurements of a device, or of one run on it, in `parquet.SCHEMA` and in the order they came."""
+        from conv_advisor.data import parquet  # Arrow, which whoever only asks and measures does without
+
         return self._table(MEASUREMENTS, parquet.SCHEMA, device_id, run_id)
 
     def picks_table(self, device_id: str, *, run_id: str | None = None) -> pa.Table:
         """The picks of a device in `parquet.PICKS_SCHEMA`; of several of one source on a problem the last counts."""
+        from conv_advisor.data import parquet
+
         return self._table(PICKS, parquet.PICKS_SCHEMA, device_id, run_id)
 
     def export_parquet(self, path: Path, *, device_id: str, run_id: str | None = None) -> int:
@@ -311,14 +313,23 @@ class Store:
         StoreError
             Also where a column is not as `parquet.SCHEMA` says.
         """
+        from conv_advisor.data import parquet
+
         return self._import(MEASUREMENTS, parquet.SCHEMA, path)
 
     def import_picks(self, path: Path) -> int:
         """Add the picks of a file, as `import_parquet` does measurements."""
+        from conv_advisor.data import parquet
+
         return self._import(PICKS, parquet.PICKS_SCHEMA, path)
 
     def _import(self, target: Table, schema: pa.Schema, path: Path) -> int:
-        with _border(f"import {path} into"):
+        import pyarrow.compute as pc
+
+        from conv_advisor.data import columns, parquet
+
+        verb = f"import {path} into"
+        with _border(verb), parquet.border(verb):
             digest = hashlib.sha256(path.read_bytes()).hexdigest()
             if self._is_imported(digest):
                 return 0
@@ -327,7 +338,7 @@ class Store:
                 ids = {Device.from_json(text).id for text in pc.unique(table["device"]).to_pylist()}
                 table = refuse_unsteady_rows(table, {device_id: self.usual_clock_mhz(device_id) for device_id in ids})
             try:
-                self._add({target: table}, digest)
+                self._add([columns.addition_of(target, table)], digest)
             except IntegrityError:
                 # Another process may have imported the same file in the meantime.
                 if self._is_imported(digest):
@@ -338,25 +349,29 @@ class Store:
     def _is_imported(self, digest: str) -> bool:
         return bool(self._fetch(select(IMPORTS.c.rows).where(IMPORTS.c.sha256 == digest)))
 
-    def _add(self, tables: Mapping[Table, pa.Table], digest: str | None = None) -> None:
-        if add(self.engine, tables, guard=self._guard, digest=digest):
+    def _add(self, additions: Sequence[Addition], digest: str | None = None) -> None:
+        if add(self.engine, additions, guard=self._guard, digest=digest):
             self._writes.increase()
 
     def _table(self, source: Table, schema: pa.Schema, device_id: str, run_id: str | None) -> pa.Table:
+        import pyarrow as pa
+
+        from conv_advisor.data import columns, parquet
+
         wanted = select(source).where(source.c.device_id == device_id).order_by(source.c.id)
         if run_id is not None:
             wanted = wanted.where(source.c.run_id == run_id)
         devices = {row[0]: row[1] for row in self._fetch(select(DEVICES.c.fingerprint, DEVICES.c.json))}
         problems: dict[str, AnyRow] = {}
         batches = []
-        with _border("read"), self.engine.connect() as connection:
+        with _border("read"), parquet.border("read"), self.engine.connect() as connection:
             result = connection.execution_options(yield_per=ROWS_AT_ONCE).execute(wanted)
-            for rows in result.partitions():
-                columns = dict(zip(result.keys(), zip(*rows, strict=True), strict=True))
-                new = [key for key in dict.fromkeys(columns["problem_key"]) if key not in problems]
+            for part in result.partitions():
+                found = dict(zip(result.keys(), zip(*part, strict=True), strict=True))
+                new = [key for key in dict.fromkeys(found["problem_key"]) if key not in problems]
                 for keys in in_lists(new):
                     problems |= {row.key: row for row in self._fetch(select(PROBLEMS).where(PROBLEMS.c.key.in_(keys)))}
-                batches.append(to_batch(columns, schema, problems, devices))
+                batches.append(columns.to_batch(found, schema, problems, devices))
         return pa.Table.from_batches(batches, schema)
 
     def _fetch(self, wanted: Select[*tuple[Any, ...]]) -> Sequence[AnyRow]:
@@ -379,7 +394,7 @@ def _border(verb: str) -> Iterator[None]:
     """Where errors of the database, of files and of tables become this project's."""
     try:
         yield
-    except (SQLAlchemyError, OSError, ImportError, InvalidProblem, OverflowError, pa.ArrowException) as error:
+    except (SQLAlchemyError, OSError, ImportError, InvalidProblem, OverflowError) as error:
         reason = getattr(error, "orig", None) or error
         raise StoreError(f"cannot {verb} the store: {reason}") from error
 
@@ -393,6 +408,9 @@ def _device(fingerprint: str, text: str) -> Device:
 
 
 def _export(table: pa.Table, path: Path) -> int:
-    with _border(f"export {path} from"):
+    from conv_advisor.data import parquet
+
+    verb = f"export {path} from"
+    with _border(verb), parquet.border(verb):
         parquet.write(table, path)
     return int(table.num_rows)

@@ -21,11 +21,11 @@ from conv_advisor.data.addition import add
 from conv_advisor.data.database import open_engine
 from conv_advisor.data.errors import StoreError
 from conv_advisor.data.measurement import Pick
-from conv_advisor.data.parquet import measurements_to_table, picks_to_table
+from conv_advisor.data.rows import of_measurements, of_picks
 from conv_advisor.data.schema import HEAD, MIGRATIONS, revision, upgrade
 from conv_advisor.data.shipped import Shipped
 from conv_advisor.data.store import Store
-from conv_advisor.data.tables import JOBS, MEASUREMENTS, METADATA, PICKS
+from conv_advisor.data.tables import JOBS, MEASUREMENTS, METADATA
 from tests.data.stored import LAYER, MEASURED
 from tests.data.stored import MEASUREMENTS as SOME
 
@@ -149,7 +149,7 @@ def test_copies_of_what_ships_leave_and_what_was_measured_here_stays(
     rows = [copy, *(replace(row, detail=name) for name, row in own.items())]
     pick = Pick(LAYER, shipped, "cudnn.heuristic_v7", "cudnn.gemm", run_id="held-out")
     picks = [pick, replace(pick, run_id="monday")]
-    add(engine, {MEASUREMENTS: measurements_to_table(rows), PICKS: picks_to_table(picks)})
+    add(engine, [of_measurements(rows), of_picks(picks)])
     with Store(database_url) as store:
         assert sorted(store.table(shipped.id)["detail"].to_pylist()) == sorted(own)
         assert store.picks_table(shipped.id)["run_id"].to_pylist() == ["monday"]
@@ -163,7 +163,7 @@ def test_a_file_that_a_migration_empties_shrinks(tmp_path: Path, monkeypatch: py
         upgrade(engine)
     (shipped,) = Shipped().devices()
     copy = replace(MEASURED, device=shipped, run_id="held-out", measured_at=datetime(2026, 11, 22, tzinfo=UTC))
-    add(engine, {MEASUREMENTS: measurements_to_table([copy] * 2000)})
+    add(engine, [of_measurements([copy] * 2000)])
     engine.dispose()
     before = path.stat().st_size
     with Store(url) as store:
