@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -35,6 +36,8 @@ ALL_PAGES = (
     *("README.md", "CONTRIBUTING.md", "benchmarks/README.md"),
     *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md")),
 )
+UNDRAWN = "Drawn where the site is built"
+"""What a page says in a figure's place until then."""
 SERVE = "conv-advisor serve --device cpu"
 """Started once for all commands; its port is a free one."""
 NOT_RUN = {
@@ -88,20 +91,24 @@ class Links(HTMLParser):
     def __init__(self, page: str) -> None:
         super().__init__()
         self.loaded: list[str] = []
+        self.images: list[str] = []
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         name = {"script": "src", "link": "href", "img": "src", "iframe": "src"}.get(tag)
         given = dict(attrs)
+        if tag == "img":
+            self.images.append(given["src"] or "")
         if given.get("rel") != "canonical":
             self.loaded += [value for key, value in attrs if key == name and value]
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("docs") / "site"
+    """The site as `make docs` builds it."""
+    folder = tmp_path_factory.mktemp("docs")
     built = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", "mkdocs", "build", "--strict", "--site-dir", folder],
+        [sys.executable, "-W", "ignore", ".ci/docs.py", "--pages", folder / "pages", "--site", folder / "site"],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
         capture_output=True,
@@ -109,7 +116,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
         check=False,
     )
     assert built.returncode == 0, built.stdout + built.stderr
-    return folder
+    return folder / "site"
 
 
 def test_no_page_loads_anything_from_another_host(site: Path) -> None:
@@ -120,6 +127,31 @@ def test_no_page_loads_anything_from_another_host(site: Path) -> None:
     assert sorted(link for link in loaded if re.match(r"(https?:)?//", link)) == []
     styles = [style.read_text() for style in site.rglob("*.css")]
     assert [url for style in styles for url in re.findall(r"url\(['\"]?((?:https?:)?//[^)]*)", style)] == []
+
+
+def test_every_figure_is_drawn_and_shown(site: Path) -> None:
+    images = {link for page in ("kernels", "guidelines") for link in Links((site / f"{page}.html").read_text()).images}
+    drawn = {str(path.relative_to(site)) for path in (site / "figures").rglob("*.svg")}
+    assert {link for link in images if link.startswith("figures/")} == drawn
+    assert {f"figures/{name}-float16-nhwc.svg" for name in ("winners", "speedups", "slowdowns")} < drawn
+    assert {f"figures/guidelines/{name}.svg" for name in ("shares", "course", "cuconv-float32-nchw")} < drawn
+    assert not [page.name for page in site.glob("*.html") if UNDRAWN in page.read_text()]
+
+
+def test_the_site_wears_the_colours_of_the_page(site: Path) -> None:
+    colours, dressed = ((site / name).read_text() for name in ("colours.css", "site.css"))
+    assert (ROOT / "app" / "web" / "static" / "page.css").read_text().startswith(colours)
+    assert set(re.findall(r"var\((--[\w-]+)\)", dressed)) <= set(re.findall(r"(--[\w-]+):", colours))
+    assert {"colours.css", "site.css"} < set(Links((site / "index.html").read_text()).loaded)
+
+
+def test_the_site_opens_with_a_picture_and_an_example_that_runs(site: Path) -> None:
+    assert "page.png" in Links((site / "index.html").read_text()).images
+    home = (ROOT / "docs" / "index.md").read_text()
+    (example,) = re.findall(r"^```python\n(.*?)^```", home, re.DOTALL | re.MULTILINE)
+    first, second = example.split("\n\n")
+    assert first == "import conv_advisor"
+    assert eval(second, {"conv_advisor": importlib.import_module("conv_advisor")}).variant  # noqa: S307 - our own line
 
 
 def test_references_have_every_command_route_and_module(site: Path) -> None:

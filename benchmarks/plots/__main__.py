@@ -1,4 +1,4 @@
-"""Draw the figures and rewrite the pages, from measurements."""
+"""Rewrite the pages, or draw their figures, from measurements."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from benchmarks import plots, sureness
 from benchmarks.guidelines.findings import Book
 from benchmarks.measured import ALL_COLUMNS, Column, load
 from benchmarks.plots import advice, guidelines, kernels
+from benchmarks.plots.figures import show
 from benchmarks.plots.pages import rewritten
 from conv_advisor.data.errors import NotEnoughData
 from conv_advisor.data.records import Records
@@ -27,12 +28,13 @@ RESULTS: Final = ROOT / "benchmarks" / "results"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Draw, rewrite the pages, and say what was written; the exit status."""
+    """Rewrite the pages or draw their figures, and say what was written; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.plots", description=plots.__doc__)
     parser.add_argument("--device", default="nvidia-h200")
     parser.add_argument("--timings", type=Path, default=ROOT / "data" / "timings", help="holds <device>.safetensors")
     parser.add_argument("--trained", type=Path, default=ROOT / "models" / "trained", help="holds <device>/card.json")
-    parser.add_argument("--docs", type=Path, default=DOCS, help="holds the pages; figures go to figures/ in it")
+    parser.add_argument("--docs", type=Path, default=DOCS, help="holds the pages")
+    parser.add_argument("--figures", type=Path, help="a copy of the pages to draw into; nothing else is written")
     parser.add_argument("--readme", type=Path, default=ROOT / "README.md", help="has a part of docs/advice.md too")
     parser.add_argument(
         "--evaluation", type=Path, help="what `conv-advisor evaluate --json` printed; default in benchmarks/results"
@@ -44,36 +46,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
     known = {column: costs for column, costs in found.items() if costs is not None}
     if not known:
         return 1
-    (chosen.docs / "figures").mkdir(parents=True, exist_ok=True)
-    kernels.write(known, chosen.docs, chosen.device)
     book = Book(known, _known(folder, chosen.device, guidelines.FULL, "fourth-seed"))
+    if chosen.figures:
+        files = show(chosen.figures / "kernels.md", kernels.groups(known), kernels.draw(known))
+        files += show(chosen.figures / "guidelines.md", guidelines.GROUPS, guidelines.draw(book))
+        print(f"{len(files)} figures in {chosen.figures}")
+        return 0
+    kernels.write(known, chosen.docs, chosen.device)
     guidelines.write(book, chosen.docs, chosen.device, chosen.trained / chosen.device / "card.json")
     report = chosen.evaluation or RESULTS / f"evaluation-{chosen.device}.json"
     if report.exists():
-        peers, model = chosen.peers / f"{chosen.device}.parquet", read(chosen.trained / chosen.device)
-        records = Records(shipped=Shipped(chosen.timings))
-        standing = evaluate(
-            records.table(chosen.device),
-            records.picks_table(chosen.device),
-            device_id=chosen.device,
-            peers=read_peers(peers),
-            model=model,
-        )
-        advice.write(report, standing.to_dict(), peers, chosen.docs, chosen.readme)
-        sure = sureness.tables(sureness.answers(folder, model))
-        page = chosen.docs / "advice.md"
-        page.write_text(rewritten(page.read_text(encoding="utf-8"), sure), encoding="utf-8")
+        _write_advice(report, chosen)
     else:
         print(f"no scores of advice: there is no {report}", file=sys.stderr)
-    print(f"the figures of {len(known)} dtypes and layouts, and their parts of the pages in {chosen.docs}")
+    print(f"the parts of the pages in {chosen.docs}, of {len(known)} dtypes and layouts")
     return 0
+
+
+def _write_advice(report: Path, chosen: argparse.Namespace) -> None:
+    peers, model = chosen.peers / f"{chosen.device}.parquet", read(chosen.trained / chosen.device)
+    records = Records(shipped=Shipped(chosen.timings))
+    standing = evaluate(
+        records.table(chosen.device),
+        records.picks_table(chosen.device),
+        device_id=chosen.device,
+        peers=read_peers(peers),
+        model=model,
+    )
+    advice.write(report, standing.to_dict(), peers, chosen.docs, chosen.readme)
+    sure = sureness.tables(sureness.answers(chosen.timings / chosen.device, model))
+    page = chosen.docs / "advice.md"
+    page.write_text(rewritten(page.read_text(encoding="utf-8"), sure), encoding="utf-8")
 
 
 def _known(folder: Path, device_id: str, column: Column, group: str = "seeds") -> Costs | None:
     try:
         return load(folder, device_id, column, group)
     except NotEnoughData as error:
-        print(f"no figure of {' '.join(column)}, {group}: {error}", file=sys.stderr)
+        print(f"nothing of {' '.join(column)}, {group}: {error}", file=sys.stderr)
         return None
 
 

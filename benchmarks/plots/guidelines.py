@@ -1,13 +1,12 @@
-"""docs/guidelines.md: the seed papers' figures redrawn, and the parts of the page that measurements write."""
+"""docs/guidelines.md: the parts of the page that measurements write, and the seed papers' figures redrawn."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from benchmarks.contest.choice import CUDNN
@@ -16,6 +15,7 @@ from benchmarks.guidelines.rules import N_RULES, Fared, held_out
 from benchmarks.measured import Column, Known
 from benchmarks.plots import algorithms
 from benchmarks.plots.course import course
+from benchmarks.plots.figures import Drawing
 from benchmarks.plots.growth import growth_table
 from benchmarks.plots.guideline_tables import (
     CLOSE_PERCENT,
@@ -29,7 +29,6 @@ from benchmarks.plots.guideline_tables import (
 )
 from benchmarks.plots.pages import number, percent, rewritten
 from benchmarks.plots.shares import shares
-from benchmarks.plots.style import STYLE, save
 from conv_advisor.models.costs import Costs
 
 FOLDER: Final = "guidelines"
@@ -46,47 +45,46 @@ OF_COLUMN: Final[dict[str, tuple[str, Callable[[Costs, Column], Figure | None]]]
 }
 """Figures that there is one of for each dtype and layout, with what they show."""
 _ALONE: Final = {"shares": "How often each method is the fastest", "course": "The course's experiments"}
-"""Figures that there is one of."""
+"""Figures that there is one of, with what they show."""
+GROUPS: Final = (*OF_COLUMN, *_ALONE)
 _ONCE: Final = {"workspaces": FULL}
 """Those that are drawn of one dtype and layout alone."""
 
 
 def write(book: Book, docs: Path, device_id: str, card: Path) -> None:
-    """Draw every figure and rewrite the page.
+    """Rewrite the tables and verdicts of the page.
 
     Parameters
     ----------
     book : Book
     docs : Path
-        Holds guidelines.md and figures/.
+        Holds guidelines.md.
     device_id : str
     card : Path
         The shipped tree's, whose held-out scores stand beside our rules; there may be none.
     """
-    folder = docs / "figures" / FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
-    with mpl.rc_context(STYLE):
-        drawn = draw(book)
-        for name, figure in drawn.items():
-            save(figure, folder / f"{name}.svg")
     page = docs / "guidelines.md"
-    text = rewritten(page.read_text(encoding="utf-8"), parts(book, list(drawn), device_id, tree_scores(card)))
+    text = rewritten(page.read_text(encoding="utf-8"), parts(book, device_id, tree_scores(card)))
     page.write_text(text, encoding="utf-8")
 
 
-def draw(book: Book) -> dict[str, Figure]:
-    """Every figure that there is something to draw in, by name."""
-    figures = {"shares": shares(book.known)}
-    for name, (_, of_column) in OF_COLUMN.items():
+def draw(book: Book) -> Iterator[Drawing]:
+    """Every figure that there is something to draw in."""
+    yield _alone("shares", shares(book.known))
+    for name, (caption, of_column) in OF_COLUMN.items():
         for column, costs in book.known.items():
             if _ONCE.get(name, column) == column and (figure := of_column(costs, column)) is not None:
-                figures[f"{name}-{'-'.join(column)}"] = figure
+                title = "-".join(column)
+                yield Drawing(name, f"{FOLDER}/{name}-{title}", f"{caption}: {title}", figure)
     if book.course is not None:
-        figures["course"] = course(book.course)
-    return figures
+        yield _alone("course", course(book.course))
 
 
-def parts(book: Book, drawn: list[str], device_id: str, tree: Mapping[str, float]) -> dict[str, str]:
+def _alone(name: str, figure: Figure) -> Drawing:
+    return Drawing(name, f"{FOLDER}/{name}", _ALONE[name], figure)
+
+
+def parts(book: Book, device_id: str, tree: Mapping[str, float]) -> dict[str, str]:
     """The parts of the page, by the name of their marks."""
     found = held_out(book.known, (N_RULES, MORE_RULES))
     return {
@@ -99,7 +97,6 @@ def parts(book: Book, drawn: list[str], device_id: str, tree: Mapping[str, float
         "scatter": algorithms.scatter(book.known),
         "growth": growth_table(book.known[HALF]) if HALF in book.known else "Not measured.",
         "workspaces": workspace_table(book.known[FULL]) if FULL in book.known else "Not measured.",
-        **{f"figures of {name}": _shown(name, drawn) for name in (*OF_COLUMN, *_ALONE)},
     }
 
 
@@ -112,19 +109,6 @@ def _cudnn_rules(known: Known) -> str:
         f" {percent(fared.share_close)}."
     )
     return f"{rules_table(alone, N_RULES)}\n\n{text}"
-
-
-def _shown(name: str, drawn: list[str]) -> str:
-    """The figures of one kind, as Markdown shows them."""
-    if name in _ALONE:
-        return _image(_ALONE[name], name) if name in drawn else "Not measured."
-    files = [file for file in drawn if file.startswith(f"{name}-")]
-    shown = [_image(f"{OF_COLUMN[name][0]}: {file.removeprefix(f'{name}-')}", file) for file in files]
-    return "\n\n".join(shown) or "Not measured."
-
-
-def _image(caption: str, file: str) -> str:
-    return f"![{caption}](figures/{FOLDER}/{file}.svg)"
 
 
 def tree_scores(card: Path) -> dict[str, float]:

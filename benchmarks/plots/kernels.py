@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
@@ -17,8 +16,9 @@ from matplotlib.patches import Patch
 from benchmarks.contest.choice import CUDNN, LIBRARIES, OURS
 from benchmarks.contest.scores import COLUMNS, geometric_mean
 from benchmarks.measured import FILTERS, Column, Known, best_of, is_win, layer_of
+from benchmarks.plots.figures import Drawing, place_of
 from benchmarks.plots.pages import number, rewritten
-from benchmarks.plots.style import STYLE, colour_of, save
+from benchmarks.plots.style import colour_of
 from conv_advisor.models.costs import Costs
 
 MOST_SLOWDOWN: Final = 10.0
@@ -149,20 +149,25 @@ def figures_of(costs: Costs) -> list[str]:
     return [name for name in FIGURES if name != "speedups" or np.isfinite(best_of(costs, OURS)[1]).any()]
 
 
-def file_name(figure: str, column: Column) -> str:
-    """Where a figure is, in the folder of figures."""
-    return f"{figure}-{'-'.join(column)}.svg"
+def groups(known: Known) -> list[str]:
+    """The groups of figures on the page, one a dtype and layout."""
+    return [" ".join(column) for column in COLUMNS if column in known]
+
+
+def draw(known: Known) -> Iterator[Drawing]:
+    """Every figure of the page."""
+    for column in COLUMNS:
+        for name in figures_of(known[column]) if column in known else ():
+            title = " ".join(column)
+            figure = FIGURES[name](known[column], column)
+            yield Drawing(title, f"{name}-{'-'.join(column)}", f"{CAPTIONS[name]}: {title}", figure)
 
 
 def write(known: Known, docs: Path, device_id: str) -> None:
-    """Draw every figure and rewrite the page."""
+    """Rewrite the tables of the page, with places for its figures."""
     shown = {column: known[column] for column in COLUMNS if column in known}
-    with mpl.rc_context(STYLE):
-        for column, costs in shown.items():
-            for name in figures_of(costs):
-                save(FIGURES[name](costs, column), docs / "figures" / file_name(name, column))
     page = docs / "kernels.md"
-    parts = {"figures": part(shown, device_id)}
+    parts = {"where each wins": part(shown, device_id)}
     page.write_text(rewritten(page.read_text(encoding="utf-8"), parts), encoding="utf-8")
 
 
@@ -171,8 +176,7 @@ def part(known: Known, device_id: str) -> str:
     parts = [f"Over the 602 configurations on {device_id}, as the shipped sweep measured them:", table(known)]
     for column, costs in known.items():
         title = " ".join(column)
-        parts += [f"### {title}", class_table(costs)]
-        parts += [f"![{CAPTIONS[name]}: {title}](figures/{file_name(name, column)})" for name in figures_of(costs)]
+        parts += [f"### {title}", class_table(costs), place_of(title)]
     return "\n\n".join(parts)
 
 

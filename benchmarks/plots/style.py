@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Final
-
-import matplotlib as mpl
-from matplotlib.figure import Figure
 
 from benchmarks.contest.choice import LIBRARIES, OURS
 from conv_advisor.kernels.catalog import VARIANTS
@@ -48,12 +44,6 @@ STYLE: Final[dict[Any, Any]] = {
     "figure.facecolor": "white",
     "savefig.facecolor": "white",
 }
-
-
-def save(figure: Figure, path: Path) -> None:
-    """Write a figure; the same figure gives the same bytes."""
-    with mpl.rc_context(STYLE):
-        figure.savefig(path, metadata={"Date": None})
 
 
 def colour_of(variant: str) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,9 @@ pytest.importorskip("matplotlib", reason="only the figures need matplotlib")
 
 from benchmarks import measured as book
 from benchmarks.contest.choice import CUDNN, OURS
+from benchmarks.contest.scores import COLUMNS
 from benchmarks.guidelines.study import GUIDELINES
-from benchmarks.plots import algorithms, guidelines, kernels, pages, shares
+from benchmarks.plots import algorithms, figures, guidelines, kernels, pages, shares
 from benchmarks.plots.__main__ import DOCS, main
 from benchmarks.plots.configurations import MOST_NORMALISED
 from benchmarks.plots.style import colour_of
@@ -27,13 +29,13 @@ from tests.benchmarks.made_up import GPU
 COLUMN = ("float32", "nchw")
 PARTS = [
     *("summary", "guidelines", "together", "statements", "rules", "rules for cuDNN", "scatter", "growth", "workspaces"),
-    *(f"figures of {name}" for name in (*guidelines.OF_COLUMN, "shares", "course")),
 ]
 
 
-def page_of(*names: str) -> str:
-    """A page with nothing but the marks of these parts."""
-    return "# A page\n\n" + "\n".join("\n".join(pages.marks(name)) for name in names) + "\n\nThe end.\n"
+def page_of(*names: str, groups: Sequence[str] = ()) -> str:
+    """A page with nothing but the marks of these parts and groups of figures."""
+    places = ["\n".join(pages.marks(name)) for name in names] + [figures.place_of(group) for group in groups]
+    return "\n\n".join(("# A page", *places, "The end.\n"))
 
 
 def measured() -> list[Measurement]:
@@ -59,8 +61,8 @@ def docs(tmp_path: Path) -> Path:
     """A folder as docs, with the two pages."""
     folder = tmp_path / "docs"
     folder.mkdir()
-    (folder / "kernels.md").write_text(page_of("figures"))
-    (folder / "guidelines.md").write_text(page_of(*PARTS))
+    (folder / "kernels.md").write_text(page_of("where each wins"))
+    (folder / "guidelines.md").write_text(page_of(*PARTS, groups=guidelines.GROUPS))
     return folder
 
 
@@ -74,19 +76,17 @@ def shown(page: str) -> set[str]:
     return {f"figures/{name}" for name in re.findall(r"\(figures/(.*?)\)", page)}
 
 
-def test_every_figure_is_drawn_and_the_pages_show_them(timings, docs, capsys) -> None:
+def test_the_pages_say_what_was_measured(timings, docs, capsys) -> None:
     options = ["--device", GPU.id, "--timings", str(timings), "--docs", str(docs), "--trained", str(timings)]
     assert main(options) == 0
     written = files_of(docs)
-    ours, guides = (written.pop(name).decode() for name in ("kernels.md", "guidelines.md"))
-    assert shown(ours) == {f"figures/{name}-float32-nchw.svg" for name in kernels.FIGURES}
-    names = ("shares", "algorithms-float32-nchw", "methods-float32-nchw")
-    assert shown(guides) == {f"figures/guidelines/{name}.svg" for name in names}
-    assert shown(ours) | shown(guides) == set(written)
-    assert all(b"cuda.implicit_gemm" in written[name] and b"cuda.winograd" not in written[name] for name in shown(ours))
+    assert set(written) == {"kernels.md", "guidelines.md"}, "no figure is drawn into the pages that are kept"
+    ours, guides = (written[name].decode() for name in ("kernels.md", "guidelines.md"))
     for page in (ours, guides):
         assert page.startswith("# A page")
         assert page.endswith("The end.\n")
+        assert figures.UNDRAWN in page
+        assert not shown(page)
     assert "| float32 nchw | 172 | 50 % | 1.41 | 2.00 | `cuda.implicit_gemm` 86 |" in ours
     assert "| 5x5 | 2.00 (100 %) | 0.50 (0 %) |" in ours
     assert f"of {len(GUIDELINES)} guidelines 1 hold, " in guides
@@ -97,10 +97,27 @@ def test_every_figure_is_drawn_and_the_pages_show_them(timings, docs, capsys) ->
     assert "| batch 1 | `cuda.implicit_gemm` | `cudnn.implicit_gemm` | 86 | 100 % | 1.00 | 1.00 |" in guides
     assert "| float32 nchw | 1.00 · 1.00 | 1.41 · 2.00 | 1.00 · 1.00 | 1.00 · 1.00 | - |" in guides
     assert main(options) == 0
+    assert files_of(docs) == written, "written again, nothing changes"
+    assert "nothing of tf32 nchw, seeds: nothing in" in capsys.readouterr().err
+
+
+def test_every_figure_is_drawn_into_a_copy_of_the_pages_which_shows_them(timings, docs) -> None:
+    options = ["--device", GPU.id, "--timings", str(timings)]
+    assert main([*options, "--docs", str(docs), "--trained", str(timings)]) == 0
+    assert main([*options, "--figures", str(docs)]) == 0
+    drawn = files_of(docs)
+    ours, guides = (drawn.pop(name).decode() for name in ("kernels.md", "guidelines.md"))
+    assert shown(ours) == {f"figures/{name}-float32-nchw.svg" for name in kernels.FIGURES}
+    names = ("shares", "algorithms-float32-nchw", "methods-float32-nchw")
+    assert shown(guides) == {f"figures/guidelines/{name}.svg" for name in names}
+    assert shown(ours) | shown(guides) == set(drawn)
+    assert all(b"cuda.implicit_gemm" in drawn[name] and b"cuda.winograd" not in drawn[name] for name in shown(ours))
+    assert figures.UNMEASURED in guides, "of cuConv nothing was measured"
+    assert figures.UNDRAWN not in ours + guides
+    assert main([*options, "--figures", str(docs)]) == 0
     again = files_of(docs)
     assert (again.pop("kernels.md").decode(), again.pop("guidelines.md").decode()) == (ours, guides)
-    assert again == written, "drawn again, nothing changes"
-    assert "no figure of tf32 nchw, seeds: nothing in" in capsys.readouterr().err
+    assert again == drawn, "drawn again, nothing changes"
 
 
 def test_the_best_of_each_side_and_who_wins(timings) -> None:
@@ -114,16 +131,16 @@ def test_the_best_of_each_side_and_who_wins(timings) -> None:
     assert np.isinf(book.best_of(costs, ["cuda.fft"])[1]).all()
 
 
-def test_without_measurements_there_is_no_figure(tmp_path, capsys) -> None:
+def test_without_measurements_nothing_is_written(tmp_path, capsys) -> None:
     assert main(["--device", "nobody", "--timings", str(tmp_path), "--docs", str(tmp_path)]) == 1
-    assert "no figure of float32 nchw" in capsys.readouterr().err
+    assert "nothing of float32 nchw" in capsys.readouterr().err
 
 
 def test_a_page_without_marks_is_refused() -> None:
     with pytest.raises(ValueError, match="one line"):
-        pages.rewritten(page_of("figures", "figures"), {"figures": "new"})
+        pages.rewritten(page_of("rules", "rules"), {"rules": "new"})
     with pytest.raises(ValueError, match="one line"):
-        pages.rewritten("# A page\n", {"figures": "new"})
+        pages.rewritten("# A page\n", {"rules": "new"})
 
 
 def test_ours_have_colours_of_their_own() -> None:
@@ -156,9 +173,10 @@ def test_shares_of_wins_are_of_the_configurations_of_a_filter(timings) -> None:
     assert shares.wins(costs, 7, everything) == {}
 
 
-def test_the_pages_name_every_variant_and_show_every_figure_there_is() -> None:
+def test_the_pages_name_every_variant_and_have_a_place_for_every_figure() -> None:
     ours, guides = ((DOCS / name).read_text() for name in ("kernels.md", "guidelines.md"))
     assert [variant.id for variant in VARIANTS if f"`{variant.id}`" not in ours] == []
-    there = {str(path.relative_to(DOCS)) for path in (DOCS / "figures").rglob("*.svg")}
-    assert shown(ours) | shown(guides) == there
+    assert all(figures.place_of(" ".join(column)) in ours for column in COLUMNS)
+    assert all(figures.place_of(group) in guides for group in guidelines.GROUPS)
+    assert not shown(ours) | shown(guides)
     assert [guideline.quote for guideline in GUIDELINES if guideline.quote not in guides] == []

@@ -1,42 +1,60 @@
-"""MkDocs hooks: the HTTP reference from the OpenAPI document, the command line's from the Typer application.
+"""Build the documentation as a site: ``python .ci/docs.py``; into ``--site``, from pages completed in ``--pages``.
 
-Both are made at every build and are nowhere kept. A link from a page to a file outside ``docs`` becomes plain code.
+The pages of ``docs`` are completed by what is made at every build and nowhere kept: the figures, from the measurements
+that ship; the reference of the command line, by Typer; that of HTTP, from the OpenAPI document; and the product's
+colours, from its own style sheet.
 """
 
 from __future__ import annotations
 
-import re
+import argparse
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
-import typer
-from mkdocs.config.defaults import MkDocsConfig
-from mkdocs.structure.files import File, Files
-from mkdocs.structure.pages import Page
+from mkdocs.commands.build import build
+from mkdocs.config import load_config
 
-_OUTSIDE: Final = re.compile(
-    r"\[([^\]]*)\]\(((?:\.\./)+(?:README|CONTRIBUTING|benchmarks|kernels|data|app|deploy)[^)]*)\)"
-)
+ROOT: Final = Path(__file__).parent.parent
+STATIC: Final = ROOT / "app" / "web" / "static"
 
 
-def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the two generated pages."""
-    from conv_advisor.app.cli import cli
+def main() -> None:
+    """Complete the pages and build the site, strictly."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pages", type=Path, default=ROOT / "build" / "pages", help="is emptied first")
+    parser.add_argument("--site", type=Path, default=ROOT / "build" / "site")
+    chosen = parser.parse_args()
+    complete(chosen.pages)
+    config = load_config(str(ROOT / "mkdocs.yml"), docs_dir=str(chosen.pages), site_dir=str(chosen.site), strict=True)
+    config.plugins.on_startup(command="build", dirty=False)
+    build(config)
+
+
+def complete(pages: Path) -> None:
+    """Copy the pages of the repository into a folder and add what is made."""
     from conv_advisor.app.main import create_app
     from conv_advisor.app.settings import Settings
 
-    pages = {
-        "reference/http.md": http_reference(create_app(Settings()).openapi()),
-        "reference/cli.md": cli_reference(typer.main.get_command(cli)),
-    }
-    for uri, text in pages.items():
-        files.append(File.generated(config, uri, content=text))
-    return files
+    shutil.rmtree(pages, ignore_errors=True)
+    shutil.copytree(ROOT / "docs", pages)
+    shutil.copy(STATIC / "icon.svg", pages)
+    (pages / "colours.css").write_text(colours((STATIC / "page.css").read_text()))
+    (pages / "reference" / "http.md").write_text(http_reference(create_app(Settings()).openapi()))
+    commands = ("typer", "conv_advisor.app.cli", "utils", "docs", "--name", "conv-advisor")
+    for command in (
+        (*commands, "--output", pages / "reference" / "cli.md"),
+        ("benchmarks.plots", "--figures", pages),
+    ):
+        subprocess.run((sys.executable, "-m", *command), cwd=ROOT, check=True)  # noqa: S603 - our own words
 
 
-def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Name a file of the repository that is not part of the site instead of linking to it."""
-    return _OUTSIDE.sub(lambda link: f"{link[1]} (`{link[2].lstrip('./')}`)", markdown)
+def colours(sheet: str) -> str:
+    """The rules of the page's style sheet that name its colours, light and dark: those before the first element's."""
+    return sheet.partition("\n* {")[0]
 
 
 def http_reference(document: dict[str, Any]) -> str:
@@ -88,23 +106,6 @@ def _type(schema: dict[str, Any]) -> str:
     return str(schema.get("type", "any"))
 
 
-def cli_reference(command: Any, name: str = "conv-advisor", level: int = 1) -> str:
-    """A command, its arguments and options, and those below it, as Markdown."""
-    lines = [f"{'#' * level} {name}", "", _cell(command.help or ""), ""]
-    rows = [_option(parameter) for parameter in command.params]
-    lines += _table(("option", "default", "meaning"), rows) if rows else []
-    for below, each in getattr(command, "commands", {}).items():
-        lines.append(cli_reference(each, f"{name} {below}", level=2))
-    return "\n".join(lines)
-
-
-def _option(parameter: Any) -> tuple[str, str, str]:
-    is_argument = parameter.param_type_name == "argument"
-    spelled = parameter.name.upper() if is_argument else ", ".join(parameter.opts)
-    default = "" if parameter.default in (None, False) or is_argument else f"`{parameter.default}`"
-    return f"`{spelled}`", default, _cell(getattr(parameter, "help", None) or "")
-
-
 def _table(columns: tuple[str, ...], rows: Any) -> Iterator[str]:
     yield f"| {' | '.join(columns)} |"
     yield "|---" * len(columns) + "|"
@@ -119,3 +120,7 @@ def _text(value: dict[str, Any]) -> str:
 def _cell(text: str) -> str:
     """Text on one line that ends no column and opens no element."""
     return " ".join(text.split()).replace("\\|", "|").replace("|", "\\|").replace("<", "&lt;")
+
+
+if __name__ == "__main__":
+    main()
