@@ -15,6 +15,7 @@ from multiprocessing.connection import Pipe
 from pickle import PicklingError
 from typing import Any, Final
 
+from conv_advisor.app.workers.messages import receive, send
 from conv_advisor.data.errors import DeadlineExceeded, WorkerDied, WorkerError
 
 log = logging.getLogger(__name__)
@@ -104,7 +105,7 @@ class Child:
             return
         with self._killed_after(timeout_s, DeadlineExceeded(f"the worker took more than {timeout_s:g} s to start")):
             try:
-                self._pipe.recv()
+                receive(self._pipe)
             except (EOFError, OSError):
                 raise self.bury(moment="while it started") from None
         self._is_ready = True
@@ -125,7 +126,7 @@ class Child:
         late = DeadlineExceeded(f"{name} took more than {deadline_s:g} s and was stopped")
         with self._killed_after(deadline_s, late):
             try:
-                self._pipe.send((task, args))
+                send(self._pipe, (task, args))
             except (PicklingError, AttributeError, TypeError) as error:
                 raise WorkerError(f"{name} cannot be sent to the worker: {error}") from error
             except OSError:
@@ -166,7 +167,7 @@ class Child:
         has_taken = False
         while True:
             try:
-                kind, *content = self._pipe.recv()
+                kind, *content = receive(self._pipe)
             except (EOFError, OSError):
                 raise self.bury(WorkerDied if has_taken else JobNotTaken) from None
             match kind:

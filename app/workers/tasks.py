@@ -10,11 +10,11 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from multiprocessing.connection import Connection
-from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from traceback import format_exc
 from typing import TYPE_CHECKING, Any
 
+from conv_advisor.app.workers.messages import Packed, receive_packed, send, unpack
 from conv_advisor.data.errors import ConvAdvisorError, LaunchFailed, NotInstalled, UnknownDevice, WorkerError
 from conv_advisor.data.measurement import Device, Measurement, Pick
 from conv_advisor.data.problem import ConvProblem
@@ -47,13 +47,13 @@ def main() -> None:
     _Process.pipe = pipe = Connection(int(descriptor))
     if _Process.device_id != "none":
         _warm_up(computes=bool(warm))
-    pipe.send(("ready",))
+    send(pipe, ("ready",))
     while True:
         try:
-            message = pipe.recv_bytes()
+            message = receive_packed(pipe)
         except (EOFError, OSError):
             return
-        pipe.send(("taken",))
+        send(pipe, ("taken",))
         reply = _answer(message)
         del message
         _send(pipe, reply)
@@ -65,7 +65,7 @@ def main() -> None:
 def report_progress(fraction: float, message: str) -> None:
     """Tell whoever waits for the running task how far it is; does nothing outside a worker process."""
     if _Process.pipe is not None:
-        _Process.pipe.send(("progress", fraction, message))
+        send(_Process.pipe, ("progress", fraction, message))
 
 
 def describe_device() -> Device:
@@ -170,9 +170,9 @@ def _warm_up(*, computes: bool) -> None:
                 importlib.import_module("conv_advisor.kernels.cpu.prepare")
 
 
-def _answer(message: bytes) -> tuple[Any, ...]:
+def _answer(message: Packed) -> tuple[Any, ...]:
     try:
-        task, args = ForkingPickler.loads(message)
+        task, args = unpack(message)
         return ("done", task(*args))
     except LaunchFailed as error:
         return ("fatal", error)
@@ -185,11 +185,11 @@ def _answer(message: bytes) -> tuple[Any, ...]:
 
 def _send(pipe: Connection[Any, Any], reply: tuple[Any, ...]) -> None:
     try:
-        pipe.send(reply)
+        send(pipe, reply)
     except (BrokenPipeError, ConnectionResetError):  # nobody waits any more
         return
     except Exception as error:
-        pipe.send(("failed", WorkerError(f"the result cannot be sent: {error}")))
+        send(pipe, ("failed", WorkerError(f"the result cannot be sent: {error}")))
 
 
 def _die_with_parent() -> None:

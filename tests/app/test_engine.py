@@ -20,7 +20,7 @@ from conv_advisor.app.workers.any_engine import EngineState
 from conv_advisor.app.workers.engine import NO_DEVICE, Engine, resolve_device
 from conv_advisor.data.errors import DeadlineExceeded, LaunchFailed, NotSupported, QueueFull, WorkerDied, WorkerError
 from tests import fakes
-from tests.processes import eventually, is_running, read_pid, slowness
+from tests.processes import eventually, is_running, read_pid
 
 OPENER = "tests.fakes:open_nothing"
 
@@ -235,7 +235,7 @@ def test_children_die_with_a_killed_parent(tmp_path):
         "from conv_advisor.app.workers.engine import Engine; from tests import fakes\n"
         f"engine = Engine('cpu', opener={OPENER!r})\n"
         "engine.wait_ready(30)\n"
-        "engine.run(fakes.sleep, 60, Path(sys.argv[1]), deadline_s=60)\n"
+        "engine.run(fakes.sleep, 3600, Path(sys.argv[1]), deadline_s=3600)\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "pid")])
     try:
@@ -246,7 +246,7 @@ def test_children_die_with_a_killed_parent(tmp_path):
     finally:
         parent.kill()
         parent.wait()
-    assert eventually(lambda: not any(map(is_running, children)), within_s=5 * slowness())
+    assert eventually(lambda: not any(map(is_running, children))), "the task would have gone on for an hour"
 
 
 def test_a_worker_ignores_what_lies_in_the_folder_it_is_started_in(tmp_path, monkeypatch):

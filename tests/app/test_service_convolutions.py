@@ -286,7 +286,11 @@ def test_a_worker_killed_from_outside_is_told_within_a_second(client: Client) ->
 def test_one_that_overruns_its_deadline_is_stopped_and_the_next_runs(tmp_path: Path) -> None:
     with serving(tmp_path, convolution_deadline_s=4.0) as own:
         is_problem(own.post("/v1/convolutions", json={"layer": LAYER, "variant": HANGING}), 504, "deadline-exceeded")
-        assert own.post("/v1/convolutions", json={"layer": LAYER, "variant": LEAN}).status_code == 200
+
+        def runs() -> bool:  # what a new worker imports counts, and half a second is not much
+            return own.post("/v1/convolutions", json={"layer": LAYER, "variant": LEAN}).status_code == 200
+
+        assert eventually(runs)
 
 
 def test_a_full_queue_says_when_to_come_back(tmp_path: Path) -> None:

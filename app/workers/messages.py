@@ -1,0 +1,79 @@
+"""Messages between a worker process and its parent: tensors go as they lie in memory, and arrive where they stay."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import struct
+from multiprocessing.connection import Connection
+from typing import Any, Final
+
+_COUNT: Final = struct.Struct("!Q")
+_AT_ONCE: Final = 2**30
+"""Bytes that Linux reads in one call."""
+
+
+def send(pipe: Connection[Any, Any], message: Any) -> None:
+    """Send a message; of its arrays no copy is made.
+
+    Raises
+    ------
+    OSError
+        Nobody reads any more.
+    Exception
+        Whatever keeps it from being pickled; then nothing was sent.
+    """
+    arrays: list[pickle.PickleBuffer] = []
+    rest = pickle.dumps(message, protocol=5, buffer_callback=arrays.append)
+    parts = [array.raw() for array in arrays]
+    pipe.send_bytes(b"".join(_COUNT.pack(part.nbytes) for part in parts))
+    pipe.send_bytes(rest)
+    for part in parts:
+        _write(pipe.fileno(), part)
+
+
+def receive(pipe: Connection[Any, Any]) -> Any:
+    """The next message; its arrays are read into the memory that they stay in.
+
+    Raises
+    ------
+    EOFError, OSError
+        The other end is closed, in the middle of a message too.
+    """
+    return unpack(receive_packed(pipe))
+
+
+Packed = tuple[bytes, list[bytearray]]
+"""A message that has arrived: what is pickled, and the bytes of its arrays."""
+
+
+def receive_packed(pipe: Connection[Any, Any]) -> Packed:
+    """The next message as it came; see `receive`."""
+    counts = pipe.recv_bytes()
+    rest = pipe.recv_bytes()
+    return rest, [_read(pipe.fileno(), count) for (count,) in _COUNT.iter_unpack(counts)]
+
+
+def unpack(packed: Packed) -> Any:
+    """The message; that this can fail, as where the sender has other modules, is nothing against the pipe."""
+    rest, arrays = packed
+    return pickle.loads(rest, buffers=arrays)  # noqa: S301 - from a process that this one has started, or its parent
+
+
+def _write(descriptor: int, part: memoryview) -> None:
+    with part.cast("B") as left:
+        written = 0
+        while written < left.nbytes:
+            written += os.write(descriptor, left[written : written + _AT_ONCE])
+
+
+def _read(descriptor: int, count: int) -> bytearray:
+    buffer = bytearray(count)
+    with memoryview(buffer) as whole:
+        filled = 0
+        while filled < count:
+            got = os.readv(descriptor, [whole[filled : filled + _AT_ONCE]])
+            if got == 0:
+                raise EOFError
+            filled += got
+    return buffer
