@@ -15,6 +15,7 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from conv_advisor.data import rows
 from conv_advisor.data.addition import Addition, Guard, add
+from conv_advisor.data.connections import Connections, close
 from conv_advisor.data.database import ROWS_AT_ONCE, AnyRow, in_lists, open_engine
 from conv_advisor.data.errors import InvalidProblem, StoreError, UnknownDevice
 from conv_advisor.data.measurement import Device, L2State, Measurement, Outcome, Pick
@@ -70,8 +71,9 @@ class Store:
             try:
                 upgrade(self.engine)
             except BaseException:
-                self.engine.dispose()
+                close(self.engine)
                 raise
+        self._connections = Connections(self.engine)
         self.presence = Presence(self.engine.url.database if self.is_local else None)
         if self.is_local:
             self.presence.refuse_others(self.engine)
@@ -88,7 +90,7 @@ class Store:
 
     def close(self) -> None:
         """Give up every connection."""
-        self.engine.dispose()
+        close(self.engine)
 
     @property
     def is_local(self) -> bool:

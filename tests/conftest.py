@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import sqlite3
+import sys
+import warnings
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -33,6 +36,33 @@ def why_no_gpu() -> str:
     except cupy.cuda.runtime.CUDARuntimeError as error:
         return f"no usable GPU: {error}"
     return "" if count else "no GPU"
+
+
+class _Watched(sqlite3.Connection):
+    """Says what Python 3.13 says of a connection that nobody has closed."""
+
+    is_closed = True
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.is_closed = False
+
+    def close(self) -> None:
+        self.is_closed = True
+        super().close()
+
+    def __del__(self) -> None:
+        if not self.is_closed:
+            warnings.warn(f"unclosed database in {self!r}", ResourceWarning, source=self, stacklevel=1)
+
+
+def _connect_watched(*arguments: Any, **options: Any) -> sqlite3.Connection:
+    return _connect(*arguments, **{"factory": _Watched, **options})
+
+
+_connect = sqlite3.dbapi2.connect
+if sys.version_info < (3, 13):
+    sqlite3.connect = sqlite3.dbapi2.connect = _connect_watched  # type: ignore[assignment]
 
 
 def pytest_configure() -> None:

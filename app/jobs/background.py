@@ -21,6 +21,8 @@ from conv_advisor.models.shared import SharedModels
 
 log = logging.getLogger(__name__)
 
+_CLOSE_S: Final = 5.0
+
 FOLLOW_S: Final = 0.25
 """How long a tree that another process has put in charge, in another home, goes unnoticed."""
 
@@ -80,7 +82,7 @@ class Background:
         for runner in self._runners:
             runner.close()
         if self._follower.is_alive():
-            self._follower.join(FOLLOW_S)
+            self._follower.join(_CLOSE_S)
 
     def submit(
         self, kind: JobKind, request: dict[str, Any], *, device_id: str | None = None, key: Key | None = None

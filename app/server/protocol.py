@@ -7,6 +7,7 @@ from http import HTTPStatus
 from typing import Any, Final, cast
 
 import httptools
+from starlette.types import Receive
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from conv_advisor.app.server.border import caution
@@ -51,6 +52,7 @@ class Protocol(HttpToolsProtocol):
         self._has_head = False
         self._is_timed = False
         self._is_refused = False
+        self._has_ended = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's own
         super().connection_made(transport)
@@ -77,6 +79,18 @@ class Protocol(HttpToolsProtocol):
         else:
             self._read(data, 0)
 
+    def eof_received(self) -> bool:  # type: ignore[override] # uvicorn's own closes
+        """Answer what has arrived whole, though its client sends nothing more: it may have hung up, or only done so.
+
+        Whoever asks is told that it has hung up, and stops long work; what is answered all the same is sent.
+        """
+        if not self._is_busy or self._is_refused or self.scheme == "https":  # TLS has no half of a connection
+            return False
+        self._has_ended = True
+        if self.cycle is not None:
+            self.cycle.message_event.set()
+        return True
+
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._is_begun, self._has_head, self._is_timed = True, False, False
@@ -86,6 +100,21 @@ class Protocol(HttpToolsProtocol):
             raise httptools.HttpParserError("HTTP/0.9")
         self._has_head, self._bare_bytes = True, 0
         super().on_headers_complete()
+        self.cycle.receive = self._until_gone(self.cycle.receive)  # type: ignore[method-assign]
+
+    def _until_gone(self, receive: Receive) -> Receive:
+        """What an application receives: the request, and then that its client has ended."""
+        is_whole = False
+
+        async def receive_or_end() -> Any:
+            nonlocal is_whole
+            message = None if is_whole and self._has_ended else await receive()
+            if message is None or (is_whole and self._has_ended):
+                return {"type": "http.disconnect"}
+            is_whole = not message.get("more_body")
+            return message
+
+        return receive_or_end
 
     def on_body(self, body: bytes) -> None:
         self._bare_bytes = 0
@@ -108,7 +137,7 @@ class Protocol(HttpToolsProtocol):
         self.flow.resume_reading()
         if not self.flow.write_paused:
             self._patience.wait(self, HEAD_S if self._is_begun else self.timeout_keep_alive)
-            self._read_on()
+            self._go_on()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -123,7 +152,7 @@ class Protocol(HttpToolsProtocol):
             self._patience.go_on(self)
         else:
             self._patience.wait(self, BODY_S if self._is_begun else self.timeout_keep_alive)
-            self._read_on()
+            self._go_on()
 
     def give_up(self) -> None:
         """End the connection: its client takes too long."""
@@ -166,10 +195,12 @@ class Protocol(HttpToolsProtocol):
         if self._rest:
             self.flow.pause_reading()
 
-    def _read_on(self) -> None:
-        """Parse what was read beyond the request that has been answered."""
+    def _go_on(self) -> None:
+        """Parse what was read beyond the request that has been answered; end with who sends no more."""
         if self._rest and not self.transport.is_closing():
             self._read(self._rest, self._rest_at)
+        if self._has_ended and not self._is_busy:
+            self.transport.close()
 
     def _next_end(self, data: bytes, start: int) -> int:
         """Where a request may end next, and no later."""

@@ -46,6 +46,8 @@ T = TypeVar("T")
 BODIES_AT_ONCE: Final = 4
 """Bodies of the longest length whose tensors may be worked on at once."""
 _RETRY_S: Final = 1.0
+_LAST_START_S: Final = 5.0
+"""For a start of a worker that the end of the service has met halfway."""
 _ANSWERS_BYTES: Final = 32 * 2**20
 """Some 4,000 answers with their whole rankings."""
 KEPT_PARTS: Final = 100_000
@@ -122,6 +124,7 @@ class Service:
         self.readiness = Readiness(self._unready)
         self._is_stopping = False
         self._closing = threading.Event()
+        self._opener = threading.Thread(target=self._keep_opening, name="open engine", daemon=True)
         self._lock = threading.Lock()
 
     def start(self) -> None:
@@ -144,7 +147,7 @@ class Service:
         self.background = Background(self.settings, patient, self.store, self.registry, self.trainer)
         self.jobs, self.models = self.background.jobs, self.background.models
         self.background.start()
-        threading.Thread(target=self._keep_opening, name="open engine", daemon=True).start()
+        self._opener.start()
 
     def close(self) -> None:
         """Stop everything; a job that runs is taken up by the next start."""
@@ -155,6 +158,7 @@ class Service:
         self.trainer.close()
         if self._engine is not None:
             self._engine.close()
+        self._opener.join(_LAST_START_S)
         self.store.close()
 
     def stop_soon(self) -> None:

@@ -27,6 +27,8 @@ _BOOT: Final = "from conv_advisor.app.workers.tasks import main; main()"
 _LAST_BREATH_S: Final = 0.2
 """A process whose pipe has closed is ending by itself; its exit status is worth this wait."""
 _KILL_TIMEOUT_S: Final = 5.0
+_LOOK_S: Final = 1.0
+"""How long a process that has been stopped goes unnoticed."""
 
 
 def task_name(task: Callable[..., Any]) -> str:
@@ -59,7 +61,8 @@ class Child:
     opener : str
         ``module:function`` that opens the device.
     is_warm : bool
-        Whether what computes is imported at its start, and not with the first task: a spare is to take over at once.
+        Whether what computes on a CPU is imported at its start, and not with the first task: a spare is to take over at
+        once.
 
     Notes
     -----
@@ -69,6 +72,7 @@ class Child:
     """
 
     def __init__(self, device_id: str, opener: str, *, is_warm: bool = True) -> None:
+        self.is_warm = is_warm
         self._pipe, theirs = Pipe()
         self._killed_for: WorkerError | None = None
         self._is_killed = False
@@ -91,8 +95,17 @@ class Child:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it runs and was not told to end."""
-        return not self._is_killed and self._process.poll() is None
+        """Whether it runs, and was not told to end or stopped: a stopped process takes no job, and never says so."""
+        return not self._is_killed and self._process.poll() is None and not self._is_stopped
+
+    @property
+    def _is_stopped(self) -> bool:
+        if not hasattr(os, "waitid"):
+            return False
+        try:
+            return os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:  # somebody has collected it in between
+            return False
 
     def await_start(self, timeout_s: float) -> None:
         """Wait until its imports are done.
@@ -105,7 +118,7 @@ class Child:
             return
         with self._killed_after(timeout_s, DeadlineExceeded(f"the worker took more than {timeout_s:g} s to start")):
             try:
-                receive(self._pipe)
+                self._receive()
             except (EOFError, OSError):
                 raise self.bury(moment="while it started") from None
         self._is_ready = True
@@ -167,7 +180,7 @@ class Child:
         has_taken = False
         while True:
             try:
-                kind, *content = receive(self._pipe)
+                kind, *content = self._receive()
             except (EOFError, OSError):
                 raise self.bury(WorkerDied if has_taken else JobNotTaken) from None
             match kind:
@@ -182,6 +195,13 @@ class Child:
                 case "fatal":
                     self.kill()
                     raise content[0]
+
+    def _receive(self) -> Any:
+        """The next message; a process that is stopped meanwhile is ended: it would seem busy until its deadline."""
+        while not self._pipe.poll(_LOOK_S):
+            if self._is_stopped:
+                self.kill()
+        return receive(self._pipe)
 
     @contextmanager
     def _killed_after(self, seconds: float, reason: WorkerError) -> Iterator[None]:

@@ -48,8 +48,8 @@ class Engine:
     start_timeout_s : float
         Longest start of a child.
     has_spare : bool
-        Keep a second child from the first task on, its imports done, that takes over at once: an idle service does
-        without its memory. A sweep keeps none: its start disturbs timings.
+        Keep a second child, its imports done, that takes over at once; from when there has been nothing to do for a
+        moment, so that it delays no start, or from the first task on. A sweep keeps none: its start disturbs timings.
     opener : str
         ``module:function`` that opens the device, as `kernels.bench.open_runner` does; tests name a fake.
     """
@@ -75,6 +75,7 @@ class Engine:
         self._child: Child | None = None
         self._spare: Child | None = None
         self._is_used = False
+        self._is_settled = False
         self._state = EngineState.STARTING if self._has_device else EngineState.IDLE
         self._restarts = 0
         self._is_suspect = False
@@ -205,6 +206,8 @@ class Engine:
             job = self._next_job()
             if job:
                 self._execute(job)
+            elif self._state is EngineState.IDLE:
+                self._is_settled = True
             del job  # the next may be long in coming
         for child in (self._child, self._spare):
             if child:
@@ -270,12 +273,24 @@ class Engine:
         child = self._child
         if child is None or not child.is_alive:
             child = self._take_over()
-        if self._has_spare and self._is_used and not (self._spare and self._spare.is_alive):
-            if self._spare:
-                self._spare.bury()
-            with self._changed:
-                self._spare = self._start_child()
+        if self._has_spare and (self._is_used or self._is_settled):
+            self._ready_spare()
         return child
+
+    def _ready_spare(self) -> None:
+        """Start a spare where there is none: a warm one, which has much memory, once there was something to compute."""
+        spare = self._spare
+        if spare and spare.is_alive and (spare.is_warm or not self._wants_warm):
+            return
+        if spare:
+            spare.kill()
+            spare.bury()
+        with self._changed:
+            self._spare = self._start_child()
+
+    @property
+    def _wants_warm(self) -> bool:
+        return self._is_used and self.device_id == "cpu"
 
     def _take_over(self) -> Child:
         """Put the spare, or else a new child, in the place of one that ended."""
@@ -321,7 +336,7 @@ class Engine:
         if self._state is EngineState.CLOSED:
             raise WorkerError(f"the engine of {self.device_id} is closed")
         try:
-            return Child(self.device_id, self._opener, is_warm=self._is_used)
+            return Child(self.device_id, self._opener, is_warm=self._wants_warm)
         except OSError as error:
             self._enter(EngineState.DOWN)
             raise WorkerDied(f"no worker process can be started: {error}") from error

@@ -18,6 +18,7 @@ from conv_advisor.app.server.protocol import HEAD_S, MOST_HEAD_BYTES, READ_S
 from conv_advisor.app.wire.body import LEAST_BYTES_PER_S, LONGEST_PAUSE_S
 from tests.app.serving import LAYER
 from tests.processes import eventually, slowness
+from tests.reliability.faulty import FAST, HANGING
 from tests.reliability.scale import count
 from tests.reliability.servers import Server, head_of, request_of, running
 from tests.reliability.watch import held_bytes, peak_bytes
@@ -225,6 +226,36 @@ def test_what_no_request_is_has_the_protocols_error_too(
 )
 def test_nothing_is_read_after_the_last_request(server: Server, headers: dict[str, str]) -> None:
     assert [status for status, _ in answers(head_of("GET", "/livez", **headers) + GET * 2, server)] == [200]
+
+
+def test_who_sends_no_more_and_still_reads_is_answered(server: Server) -> None:
+    """As `nc` does with a request from a file; the answers take threads, so that the end is there before them."""
+    page = head_of("GET", "/?layer=8-2-3-6-4")
+    for sent, count in (
+        (page, 1),
+        (request_of("POST", "/v1/advice", _LAYERS), 1),
+        (page + GET + request_of("POST", "/v1/advice", _LAYERS) + page, 4),
+    ):
+        with connect(server, sent) as client:
+            client.shutdown(socket.SHUT_WR)
+            assert [status for status, _ in read_answers(client)] == [200] * count
+
+
+def test_who_ends_within_a_request_gets_no_answer_and_holds_nothing(server: Server) -> None:
+    for sent in (GET[:-2], head_of("POST", "/v1/advice", "application/json", Content_Length=9) + b"{"):
+        with connect(server, sent) as client:
+            client.shutdown(socket.SHUT_WR)
+            client.settimeout(60)
+            assert client.recv(1) == b""
+
+
+def test_the_convolution_of_who_sends_no_more_is_stopped(server: Server) -> None:
+    asked = {"layer": "8-2-3-6-4", "variant": HANGING}
+    with connect(server, request_of("POST", "/v1/convolutions", json.dumps(asked).encode())) as client:
+        client.shutdown(socket.SHUT_WR)
+        client.settimeout(60)
+        assert client.recv(65536).startswith(b"HTTP/1.1 499 ")
+    assert server.http.post("/v1/convolutions", json=asked | {"variant": FAST}).status_code == 200
 
 
 def held(server: Server, stack: ExitStack, sent: bytes) -> list[socket.socket]:

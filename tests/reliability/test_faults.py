@@ -98,7 +98,6 @@ def test_no_advice_fails_and_the_next_job_is_done_within_a_second(
     took_s: list[float] = []
     limits_s: list[float] = []
     with running(tmp_path, convolution_deadline_s=DEADLINE_S) as server, advice_asked(server) as found:
-        assert convolve(server, FAST).status_code == 200  # a spare stands by from the first task on
         for _ in range(ROUNDS):
             for _attempt in range(ATTEMPTS):  # the machine may do much else in one of them
                 assert eventually(lambda: has_spare(server), within_s=300)
