@@ -231,14 +231,14 @@ def test_nothing_is_read_after_the_last_request(server: Server, headers: dict[st
 def test_who_sends_no_more_and_still_reads_is_answered(server: Server) -> None:
     """As `nc` does with a request from a file; the answers take threads, so that the end is there before them."""
     page = head_of("GET", "/?layer=8-2-3-6-4")
-    for sent, count in (
+    for sent, requests in (
         (page, 1),
         (request_of("POST", "/v1/advice", _LAYERS), 1),
         (page + GET + request_of("POST", "/v1/advice", _LAYERS) + page, 4),
     ):
         with connect(server, sent) as client:
             client.shutdown(socket.SHUT_WR)
-            assert [status for status, _ in read_answers(client)] == [200] * count
+            assert [status for status, _ in read_answers(client)] == [200] * requests
 
 
 def test_who_ends_within_a_request_gets_no_answer_and_holds_nothing(server: Server) -> None:
