@@ -210,6 +210,7 @@ class Jobs:
         ------
         UnknownJob
         """
+        _check_id(job_id)
         with self._begin() as connection:
             row = connection.execute(select(JOBS).where(JOBS.c.id == job_id)).one_or_none()
         if row is None:
@@ -346,6 +347,7 @@ class Jobs:
         ------
         UnknownJob
         """
+        _check_id(job_id)
         is_open = (JOBS.c.id == job_id, JOBS.c.state.in_(_UNFINISHED))
         with self._begin() as connection:
             connection.execute(update(JOBS).where(*is_open).values(state=JobState.CANCELLED, **_ended(), **_REVISED))
@@ -367,6 +369,11 @@ class Jobs:
 _REVISED: Final[dict[str, Any]] = {"revision": JOBS.c.revision + 1}
 _FREED: Final[dict[str, Any]] = {"owner": None, "lease_ends_s": None}
 _NAMES: Final = tuple(each.name for each in fields(Job))
+
+
+def _check_id(job_id: str) -> None:
+    if "\0" in job_id:  # which no text of PostgreSQL holds
+        raise UnknownJob(job_id)
 
 
 def _is_held(job: Job) -> Sequence[Any]:

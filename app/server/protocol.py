@@ -100,7 +100,8 @@ class Protocol(HttpToolsProtocol):
             raise httptools.HttpParserError("HTTP/0.9")
         self._has_head, self._bare_bytes = True, 0
         super().on_headers_complete()
-        self.cycle.receive = self._until_gone(self.cycle.receive)  # type: ignore[method-assign]
+        cycle: Any = self.cycle
+        cycle.receive = self._until_gone(cycle.receive)
 
     def _until_gone(self, receive: Receive) -> Receive:
         """What an application receives: the request, and then that its client has ended."""

@@ -106,6 +106,9 @@ def test_ids_differ_and_unknown_ones_are_refused(jobs):
     ids = {jobs.create(JobKind.RETRAIN, {}).id for _ in range(20)}
     assert len(ids) == 20
     assert min(map(len, ids)) >= 20
+    for ask in (jobs.get, jobs.cancel):
+        with pytest.raises(UnknownJob):
+            ask("\0")
     with pytest.raises(UnknownJob):
         jobs.get("nonsense")
     with pytest.raises(UnknownJob):

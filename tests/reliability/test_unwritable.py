@@ -23,7 +23,7 @@ from conv_advisor.data.database import open_engine
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.store import Store
 from tests.app.serving import FAST, LAYER, SMALL, Client, is_problem, serving
-from tests.databases import new_database
+from tests.databases import new_database, new_postgresql
 from tests.processes import eventually
 from tests.reliability.servers import Server, running
 
@@ -191,6 +191,25 @@ def test_what_was_computed_is_answered_though_it_cannot_be_stored_and_readers_wa
         said = in_json(server.http)
         assert (said["is_stored"], said["why_not_stored"]) == (True, "")
         assert server.http.post("/v1/jobs", json=SWEEP).status_code == 202
+
+
+def test_tables_of_postgresql_that_somebody_has_locked_keep_no_reader_waiting(tmp_path: Path) -> None:
+    with new_postgresql() as url, running(tmp_path, database_url=url) as server:
+        assert read_all(server.http) == all_read()
+        other = open_engine(url)
+        with other.connect() as holding:
+            holding.execute(text("LOCK TABLE measurements, jobs IN EXCLUSIVE MODE"))
+            assert read_all(server.http) == all_read()
+            assert in_json(server.http)["is_stored"] is False
+            is_problem(server.http.post("/v1/jobs", json=SWEEP), 503, "store-error")
+            holding.rollback()
+            # Against reading too: whoever asks is told, and does not wait for the lock to end.
+            holding.execute(text("LOCK TABLE measurements, jobs"))
+            is_problem(server.http.get("/v1/jobs"), 503, "store-error")
+            assert server.http.get("/livez").status_code == 200
+            holding.rollback()
+        other.dispose()
+        assert in_json(server.http)["is_stored"] is True
 
 
 def test_what_a_read_only_file_still_takes_is_in_it(tmp_path: Path) -> None:
