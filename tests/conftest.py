@@ -62,7 +62,7 @@ def _connect_watched(*arguments: Any, **options: Any) -> sqlite3.Connection:
 
 _connect = sqlite3.dbapi2.connect
 if sys.version_info < (3, 13):
-    sqlite3.connect = sqlite3.dbapi2.connect = _connect_watched  # type: ignore[assignment]
+    sqlite3.connect = sqlite3.dbapi2.connect = _connect_watched
 
 
 def pytest_configure() -> None:
