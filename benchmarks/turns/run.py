@@ -87,12 +87,13 @@ class Run(Generic[Order, Row]):
         Returns
         -------
         rows : list of Row
-            None at all where the layer itself cannot be measured.
+            There are none where nothing of the layer could be measured.
         failures : dict of str to str
             What brought a worker down, here or so often that it was left out, by name.
         """
         failures: dict[str, str] = {}
         banned = {name for name, count in self.strikes.items() if count >= MOST_STRIKES}
+        left_out = dict.fromkeys(banned, f"{Outcome.CRASHED}: left out after {MOST_STRIKES} workers")
         in_hand = [""]
         for _ in range(MOST_RESTARTS):
             in_hand[:] = [""]
@@ -118,9 +119,7 @@ class Run(Generic[Order, Row]):
                 return [], failures | {in_hand[-1]: f"{Outcome.CRASHED}: {error}"}
             else:
                 self.n_lost = 0
-                return rows, dict.fromkeys(
-                    banned, f"{Outcome.CRASHED}: left out after {MOST_STRIKES} workers"
-                ) | failures
+                return rows, left_out | failures
         return [], failures
 
 
