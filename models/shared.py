@@ -6,10 +6,9 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any
 
 from sqlalchemy import Connection, Engine, Table, select
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import SQLAlchemyError
 
 from conv_advisor.data.errors import ConvAdvisorError, ModelRejected, StoreError
@@ -18,8 +17,6 @@ from conv_advisor.models.registry import Registry
 from conv_advisor.models.tree_file import TreeModel, decode, encode
 
 log = logging.getLogger(__name__)
-
-_INSERT: Final[dict[str, Callable[[Table], Any]]] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
 
 class SharedModels:
@@ -174,4 +171,11 @@ def _put_in_charge(connection: Connection, device_id: str, model_id: str) -> Non
 
 
 def _insert(connection: Connection, table: Table) -> Any:
-    return _INSERT[connection.dialect.name](table)
+    """An INSERT that can say what to do on a conflict, which each database has a form of its own for."""
+    if connection.dialect.name == "postgresql":
+        from sqlalchemy.dialects import postgresql  # drivers and types by the dozen, which SQLite does without
+
+        return postgresql.insert(table)
+    from sqlalchemy.dialects import sqlite
+
+    return sqlite.insert(table)

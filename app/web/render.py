@@ -123,6 +123,13 @@ def page(request: Request, template: str, values: Mapping[str, Any], status: int
     return HTMLResponse(compressed(body), status, headers=_HEADERS | {"content-encoding": "gzip"})
 
 
+def compile_templates() -> None:
+    """Make every template ready to be rendered, which otherwise its first page waits for."""
+    environment = _environment()
+    for name in environment.list_templates():
+        environment.get_template(name)
+
+
 def is_fragment(request: Request) -> bool:
     """Whether htmx asks, for a part of a page."""
     return request.headers.get("hx-request") == "true"
