@@ -38,7 +38,7 @@ TILES = ((1, 1), (2, 3))
 
 def cuts_of(problem: ConvProblem) -> list[plans.Cut]:
     """Some of very different kinds: without chunks, and with them, in one stage and two; walking over tiles or not."""
-    cuts = [cut for cut in grouped_choice.every_cut(problem) if (cut.tile.mt, cut.tile.nt) in TILES]
+    cuts = [cut for cut in grouped_choice.expected(problem, host_cuda.DEVICE) if (cut.tile.mt, cut.tile.nt) in TILES]
     kinds = {
         (cut.tile, cut.chunk_words < plans.group_words(problem), cut.stages, cut.block_groups): cut for cut in cuts
     }

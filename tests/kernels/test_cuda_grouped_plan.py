@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -9,13 +11,16 @@ from hypothesis import strategies as st
 from conv_advisor.data.errors import InvalidProblem
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.data.table import sizes_of
 from conv_advisor.kernels.cuda.catalog import VARIANTS
 from conv_advisor.kernels.cuda.grouped import cut as plans
 from conv_advisor.kernels.cuda.grouped import plan as grouped_choice
 from conv_advisor.kernels.cuda.grouped.cut import Cut, Mode, Tile
+from conv_advisor.kernels.cuda.parts.shapes import Shapes
 from conv_advisor.kernels.cuda.parts.source import STORAGES
 
 H200 = Device(id="nvidia-h200", name="NVIDIA H200", kind="cuda", capability="9.0", processors=132)
+A100 = Device(id="nvidia-a100", name="NVIDIA A100", kind="cuda", capability="8.0", processors=108)
 GROUPED = next(variant for variant in VARIANTS if variant.id == "cuda.grouped")
 REGNET = "28x28-64-3x3-432-432-stride2x2-pad1x1-dilation1x1-groups9"
 
@@ -76,7 +81,8 @@ def test_the_slab_by_hand() -> None:
     assert (geometry.gemm_k, geometry.chunks, geometry.slab_pitch) == (9 * 24, 1, 28)
     weight, slab = 48 * (9 * 24 + 4), 29 * 30 * 28
     assert geometry.weight_pitch == 9 * 24 + 4
-    assert geometry.shared_bytes == 4 * (9 * 24 + 872 + weight + slab)
+    problem = ConvProblem.parse(REGNET, dtype="float16", layout="nhwc")
+    assert plans.shared_bytes(problem, cut()) == 4 * (9 * 24 + 872 + weight + slab)
 
 
 def test_steps_that_no_tap_reads_are_not_staged() -> None:
@@ -110,7 +116,7 @@ def test_copies_are_as_wide_as_alignment_allows(layer: str, dtype: str, expected
 def test_a_cut_covers_the_outputs_and_fits(problem: ConvProblem) -> None:
     chosen = grouped_choice.plan_cut(problem, H200)
     geometry, filters = plans.geometry_of(problem, chosen), problem.k // problem.groups
-    assert geometry.shared_bytes <= plans.MOST_SHARED_BYTES
+    assert plans.shared_bytes(problem, chosen) <= plans.MOST_SHARED_BYTES
     assert chosen.threads <= 32 * plans.MOST_WARPS
     assert chosen.tile_pixels <= 16 * chosen.tile.mt * chosen.warps_m
     assert chosen.block_filters <= 8 * chosen.tile.nt * chosen.warps_n
@@ -124,12 +130,38 @@ def test_a_cut_covers_the_outputs_and_fits(problem: ConvProblem) -> None:
     assert plans.defines_for(chosen.tile, problem) in plans.SOURCE.instantiations(storage)
 
 
+@pytest.mark.parametrize("device", [H200, A100], ids=lambda device: device.id)
+@settings(deadline=None, max_examples=20)
+@given(shapes=st.lists(problems(), min_size=1, max_size=4))
+def test_each_is_planned_the_same_whatever_stands_beside_it(device: Device, shapes: list[ConvProblem]) -> None:
+    alike = [replace(shape, dtype=shapes[0].dtype, layout=shapes[0].layout) for shape in shapes]
+    together = Shapes.of_table(sizes_of(alike), alike[0].dtype, alike[0].layout)
+    assert grouped_choice.plan_cuts(together, device) == [grouped_choice.plan_cut(each, device) for each in alike]
+
+
+@settings(deadline=None, max_examples=20)
+@given(problem=problems())
+def test_the_model_chooses_what_it_expects_to_be_fastest(problem: ConvProblem) -> None:
+    expected = grouped_choice.expected(problem, H200)
+    assert 0 < expected[grouped_choice.plan_cut(problem, H200)] == min(expected.values())
+
+
+def test_where_nothing_else_fits_a_block_has_one_pixel_and_as_few_filters_as_it_takes() -> None:
+    large = ConvProblem(1, 16, 40, 40, 64, 32, 32, groups=2, layout=Layout.NHWC)
+    small = ConvProblem.parse(REGNET, layout="nhwc")
+    together = Shapes.of_table(sizes_of([small, large, small]), small.dtype, small.layout)
+    first, second, third = grouped_choice.plan_cuts(together, H200)
+    assert first == third == grouped_choice.plan_cut(small, H200)
+    assert (second.tile_pixels, second.block_groups, second.chunk_words) == (1, 1, 4)
+    assert 1 <= second.block_filters < 8
+    assert plans.shared_bytes(large, second) <= plans.MOST_SHARED_BYTES
+    assert plans.shared_bytes(large, replace(second, block_filters=second.block_filters + 1)) > plans.MOST_SHARED_BYTES
+
+
 @settings(deadline=None, max_examples=30)
 @given(problem=problems(), data=st.data())
 def test_what_lies_in_fours_and_runs_is_aligned(problem: ConvProblem, data: st.DataObject) -> None:
-    cuts = list(grouped_choice.every_cut(problem))
-    assume(cuts)
-    chosen = data.draw(st.sampled_from(cuts))
+    chosen = data.draw(st.sampled_from(list(grouped_choice.expected(problem, H200))))
     geometry, runs, mode = plans.geometry_of(problem, chosen), plans.runs_of(problem, chosen), plans.mode_of(problem)
     assert geometry.weight_pitch % 4 == geometry.padded_k % 8 == geometry.slab_words % 4 == 0
     if mode is Mode.NHWC:

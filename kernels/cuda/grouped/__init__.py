@@ -7,7 +7,7 @@ from typing import Final
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.cuda.family import Family, Tuning, cuda_variant
-from conv_advisor.kernels.cuda.grouped import launch, plan
+from conv_advisor.kernels.cuda.grouped import cost, launch, plan
 from conv_advisor.kernels.cuda.grouped.cut import MOST_TAPS, SOURCE
 from conv_advisor.kernels.cuda.parts.rules import ANY
 from conv_advisor.kernels.variant import Algorithm, all_of, no_workspace
@@ -37,5 +37,5 @@ FAMILY: Final = Family(
             prepare=launch.prepare,
         ),
     ),
-    tuning=Tuning(plan.expected, launch.launch, constants=plan),
+    tuning=Tuning(plan.expected, launch.launch, constants=cost),
 )

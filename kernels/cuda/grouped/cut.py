@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from math import ceil, gcd
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
 
 from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
+from conv_advisor.kernels.cuda.parts.candidates import row_of
 from conv_advisor.kernels.cuda.parts.division import division, magic, signed
+from conv_advisor.kernels.cuda.parts.shapes import Ints, Problems
 from conv_advisor.kernels.cuda.parts.source import Defines, Source
 
 MOST_WARPS: Final = 8
@@ -34,17 +38,16 @@ class Tile:
     Parameters
     ----------
     mt, nt : int
-    blocks : int
-        That a multiprocessor's registers have room for.
     """
 
-    mt: int
-    nt: int
+    mt: Ints
+    nt: Ints
 
     @property
-    def blocks(self) -> int:
+    def blocks(self) -> Ints:
         """Blocks of MOST_WARPS that a multiprocessor's registers have room for."""
-        return 3 if self.mt * self.nt < 4 else 2 if self.mt * self.nt <= 12 else 1
+        fragments = self.mt * self.nt
+        return np.where(np.less(fragments, 4), 3, np.where(np.less_equal(fragments, 12), 2, 1))
 
 
 _PIXELS_BY_FILTERS: Final = {1: (1, 2, 4), 2: (1, 2, 4), 3: (1, 2, 4), 4: (2, 4), 6: (1, 2, 4)}
@@ -53,7 +56,7 @@ TILES: Final = tuple(Tile(mt, nt) for nt, every_mt in _PIXELS_BY_FILTERS.items()
 
 @dataclass(frozen=True)
 class Cut:
-    """How a problem is shared out among blocks.
+    """How a problem is shared out among blocks; many cuts are one of arrays.
 
     Parameters
     ----------
@@ -72,24 +75,24 @@ class Cut:
     """
 
     tile: Tile
-    warps_m: int
-    warps_n: int
-    block_groups: int
-    block_filters: int
-    tile_n: int
-    tile_p: int
-    tile_q: int
-    chunk_words: int
-    stages: int
-    tile_blocks: int = 1
+    warps_m: Ints
+    warps_n: Ints
+    block_groups: Ints
+    block_filters: Ints
+    tile_n: Ints
+    tile_p: Ints
+    tile_q: Ints
+    chunk_words: Ints
+    stages: Ints
+    tile_blocks: Ints = 1
 
     @property
-    def threads(self) -> int:
+    def threads(self) -> Ints:
         """Of a block."""
         return 32 * self.warps_m * self.warps_n * self.block_groups
 
     @property
-    def tile_pixels(self) -> int:
+    def tile_pixels(self) -> Ints:
         """Of a block."""
         return self.tile_n * self.tile_p * self.tile_q
 
@@ -111,26 +114,24 @@ class Geometry:
     chunks : int
     gemm_k, padded_k, weight_pitch : int
         Words of a chunk of a filter.
-    shared_bytes : int
     """
 
-    rows: int
-    columns: int
-    phase_columns: int
-    step_h: int
-    step_w: int
-    stride_p: int
-    stride_q: int
-    dilation_r: int
-    dilation_s: int
-    slab_pixels: int
-    slab_pitch: int
-    slab_words: int
-    chunks: int
-    gemm_k: int
-    padded_k: int
-    weight_pitch: int
-    shared_bytes: int
+    rows: Ints
+    columns: Ints
+    phase_columns: Ints
+    step_h: Ints
+    step_w: Ints
+    stride_p: Ints
+    stride_q: Ints
+    dilation_r: Ints
+    dilation_s: Ints
+    slab_pixels: Ints
+    slab_pitch: Ints
+    slab_words: Ints
+    chunks: Ints
+    gemm_k: Ints
+    padded_k: Ints
+    weight_pitch: Ints
 
 
 def definitions(dtype: DType) -> tuple[Defines, ...]:
@@ -142,21 +143,27 @@ def definitions(dtype: DType) -> tuple[Defines, ...]:
 SOURCE: Final = Source("grouped", definitions)
 
 
-def elements_of_word(problem: ConvProblem) -> int:
+def elements_of_word(problems: Problems) -> int:
     """Channels in four bytes."""
-    return 4 // problem.dtype.itemsize_bytes
+    return 4 // problems.dtype.itemsize_bytes
 
 
-def group_words(problem: ConvProblem) -> int:
+def group_words(problems: Problems) -> Any:
     """Words of a group's channels of a pixel."""
-    return ceil(problem.c // problem.groups / elements_of_word(problem))
+    return ceil_div(problems.c // problems.groups, elements_of_word(problems))
+
+
+def modes_of(problems: Problems) -> Any:
+    """The numbers of `Mode`: words in fours need a multiple of four."""
+    if problems.layout is Layout.NCHW:
+        return int(Mode.NCHW)
+    is_odd = problems.c // problems.groups % (4 * elements_of_word(problems)) > 0
+    return np.where(is_odd, int(Mode.NHWC_ODD), int(Mode.NHWC))
 
 
 def mode_of(problem: ConvProblem) -> Mode:
-    """Words in fours need a multiple of four."""
-    if problem.layout is Layout.NCHW:
-        return Mode.NCHW
-    return Mode.NHWC_ODD if problem.c // problem.groups % (4 * elements_of_word(problem)) else Mode.NHWC
+    """`modes_of` one problem."""
+    return Mode(int(modes_of(problem)))
 
 
 def defines_for(tile: Tile, problem: ConvProblem) -> dict[str, int]:
@@ -171,124 +178,125 @@ class Runs:
 
     Parameters
     ----------
-    x : int
+    x : int or int array
         Neighbouring pixels of a plane (nchw), or words of a pixel.
-    weight : int
+    weight : int or int array
         Words of a filter.
-    y : int
+    y : int or int array
         Neighbouring pixels of a plane of two-byte elements, by which y is written; else 1.
-    lead : int
+    lead : int or int array
         Columns ahead of the slab's first, so that runs of x are aligned.
     """
 
-    x: int
-    weight: int
-    y: int = 1
-    lead: int = 0
+    x: Any
+    weight: Any
+    y: Any
+    lead: Any
 
 
-def runs_of(problem: ConvProblem, cut: Cut) -> Runs:
+def runs_of(problems: Problems, cut: Cut) -> Runs:
     """As long as alignment allows."""
-    words, elements, mode = group_words(problem), elements_of_word(problem), mode_of(problem)
-    chunk, taps = cut.chunk_words, problem.r * problem.s
-    if mode is Mode.NCHW:
-        is_wide = elements == 1 and words * taps % 4 == 0 and (chunk == words or chunk * taps % 4 == 0)
-        x_run, lead = next((run, -problem.pad_w % run) for run in (4, 2, 1) if _has_runs_of_x(problem, cut, run))
-        y_run = 1 if elements == 1 else next(run for run in (4, 2, 1) if _has_runs_of_y(problem, cut, run))
-        return Runs(x_run, 4 if is_wide else 1, y_run, lead)
-    is_copied = elements == 1 or mode is Mode.NHWC
-    is_wide = (
-        is_copied
-        and problem.c % (4 * elements) == 0
-        and words * cut.block_groups % 4 == 0 == chunk * cut.block_groups % 4
-    )
-    return Runs(4 if is_wide else 1, 4 if mode is Mode.NHWC else 1)
+    words, elements, chunk = group_words(problems), elements_of_word(problems), cut.chunk_words
+    if problems.layout is Layout.NCHW:
+        taps = problems.r * problems.s
+        has_fours = (words * taps % 4 == 0) & (np.equal(chunk, words) | (chunk * taps % 4 == 0))
+        x_run = _longest(*(_has_runs_of_x(problems, cut, run) for run in (4, 2)))
+        y_run = 1 if elements == 1 else _longest(*(_has_runs_of_y(problems, cut, run) for run in (4, 2)))
+        return Runs(x_run, np.where((elements == 1) & has_fours, 4, 1), y_run, -problems.pad_w % x_run)
+    is_aligned = modes_of(problems) == Mode.NHWC
+    has_fours = (words * cut.block_groups % 4 == 0) & (chunk * cut.block_groups % 4 == 0)
+    is_wide = (is_aligned | (elements == 1)) & (problems.c % (4 * elements) == 0) & has_fours
+    return Runs(np.where(is_wide, 4, 1), np.where(is_aligned, 4, 1), 1, 0)
 
 
-def _has_runs_of_x(problem: ConvProblem, cut: Cut, run: int) -> bool:
+def _longest(has_fours: Any, has_twos: Any) -> Any:
+    return np.where(has_fours, 4, np.where(has_twos, 2, 1))
+
+
+def _has_runs_of_x(problems: Problems, cut: Cut, run: int) -> Any:
     """Whether aligned runs of pixels of the slab are such in x, and inside or outside of it as a whole."""
-    if run == 1:
-        return True
-    step, stride, _, columns = _axis(problem.s, problem.stride_w, problem.dilation_w, cut.tile_q)
-    if step > 1 or stride > 1:
-        return False
-    if problem.w % run == 0:
-        return cut.tile_q == problem.q or cut.tile_q * problem.stride_w % run == 0
-    step, _, _, rows = _axis(problem.r, problem.stride_h, problem.dilation_h, cut.tile_p)
-    is_whole = columns == problem.w and step == 1 and problem.pad_h == problem.pad_w == 0
-    starts = cut.tile_p * problem.stride_h * problem.w if cut.tile_p < problem.p else 0
-    return is_whole and all(size % run == 0 for size in (problem.h * problem.w, rows * columns, starts))
+    step_w, stride, _, columns = _axis(problems.s, problems.stride_w, problems.dilation_w, cut.tile_q)
+    step_h, _, _, rows = _axis(problems.r, problems.stride_h, problems.dilation_h, cut.tile_p)
+    in_rows = np.equal(cut.tile_q, problems.q) | (cut.tile_q * problems.stride_w % run == 0)
+    is_whole = (columns == problems.w) & (step_h == 1) & (problems.pad_h == 0) & (problems.pad_w == 0)
+    starts = np.where(np.less(cut.tile_p, problems.p), cut.tile_p * problems.stride_h * problems.w, 0)
+    in_planes = is_whole & (problems.h * problems.w % run == 0) & (rows * columns % run == 0) & (starts % run == 0)
+    return (step_w <= 1) & (stride <= 1) & np.where(problems.w % run == 0, in_rows, in_planes)
 
 
-def _has_runs_of_y(problem: ConvProblem, cut: Cut, run: int) -> bool:
-    if run == 1:
-        return True
-    if cut.tile_q < problem.q:
-        return problem.q % run == 0 and cut.tile_q % run == 0
-    return problem.p * problem.q % run == 0 and cut.tile_p * cut.tile_q % run == 0
+def _has_runs_of_y(problems: Problems, cut: Cut, run: int) -> Any:
+    in_rows = (problems.q % run == 0) & (cut.tile_q % run == 0)
+    in_planes = (problems.p * problems.q % run == 0) & (cut.tile_p * cut.tile_q % run == 0)
+    return np.where(np.less(cut.tile_q, problems.q), in_rows, in_planes)
 
 
-def _axis(filter_size: int, stride: int, dilation: int, tile: int) -> tuple[int, int, int, int]:
+def _axis(filter_size: Any, stride: Any, dilation: Any, tile: Any) -> tuple[Any, Any, Any, Any]:
     """Step of the input, stride and dilation of the slab in steps, and the steps that a tile's windows cover."""
-    dilation = dilation if filter_size > 1 else stride
-    step = dilation if tile == 1 else gcd(stride, dilation)
-    stride, dilation = (1 if tile == 1 else stride // step), dilation // step
+    dilation, is_one = np.where(np.greater(filter_size, 1), dilation, stride), np.equal(tile, 1)
+    step = np.where(is_one, dilation, np.gcd(stride, dilation))
+    stride, dilation = np.where(is_one, 1, stride // step), dilation // step
     return step, stride, dilation, (tile - 1) * stride + (filter_size - 1) * dilation + 1
 
 
-def geometry_of(problem: ConvProblem, cut: Cut) -> Geometry:
-    """Where things lie in shared memory."""
-    step_h, stride_p, dilation_r, rows = _axis(problem.r, problem.stride_h, problem.dilation_h, cut.tile_p)
-    step_w, stride_q, dilation_s, covered = _axis(problem.s, problem.stride_w, problem.dilation_w, cut.tile_q)
-    runs = runs_of(problem, cut)
-    if mode_of(problem) is Mode.NCHW and problem.w % runs.x == 0:
-        covered = next_of(covered + runs.lead, 0, runs.x)
-    phase_columns = ceil(covered / stride_q)
+def geometry_of(problems: Problems, cut: Cut, runs: Runs | None = None) -> Geometry:
+    """Where things lie in shared memory; the cut's `runs_of` may be given where they are known."""
+    runs = runs or runs_of(problems, cut)
+    step_h, stride_p, dilation_r, rows = _axis(problems.r, problems.stride_h, problems.dilation_h, cut.tile_p)
+    step_w, stride_q, dilation_s, covered = _axis(problems.s, problems.stride_w, problems.dilation_w, cut.tile_q)
+    is_nchw = problems.layout is Layout.NCHW
+    if is_nchw:
+        covered = np.where(problems.w % runs.x == 0, next_of(covered + runs.lead, 0, runs.x), covered)
+    phase_columns = ceil_div(covered, stride_q)
     columns = phase_columns * stride_q
     pixels = cut.tile_n * rows * columns
     words = cut.block_groups * cut.chunk_words
-    mode = mode_of(problem)
-    if mode is Mode.NCHW:
-        pitch = next_of(pixels, 8, 16)
-        slab_words = next_of(words * pitch, 0, 4)
-    else:
-        pitch = next_of(words, 4, 8)
-        slab_words = pixels * pitch
-    gemm_k = cut.chunk_words * problem.r * problem.s
+    pitch = next_of(pixels, 8, 16) if is_nchw else next_of(words, 4, 8)
+    slab_words = next_of(words * pitch, 0, 4) if is_nchw else pixels * pitch
+    gemm_k = cut.chunk_words * problems.r * problems.s
     padded_k = next_of(gemm_k, 0, 8)
-    weight_pitch = padded_k + 4
-    chunks = ceil(group_words(problem) / cut.chunk_words)
-    weight_words = cut.block_groups * cut.block_filters * weight_pitch
-    total = padded_k + next_of(pixels, 0, 4) + cut.stages * slab_words
-    total += weight_words * (cut.stages if chunks > 1 else 1)
+    chunks = ceil_div(group_words(problems), cut.chunk_words)
     return Geometry(
         *(rows, columns, phase_columns, step_h, step_w, stride_p, stride_q, dilation_r, dilation_s),
-        *(pixels, pitch, slab_words, chunks, gemm_k, padded_k, weight_pitch, 4 * total),
+        *(pixels, pitch, slab_words, chunks, gemm_k, padded_k, padded_k + 4),
     )
 
 
-def next_of(least: int, rest: int, modulus: int) -> int:
+def shared_bytes_of(g: Geometry, cut: Cut, stages: Any) -> Any:
+    """Shared memory of a block with so many stages."""
+    weight_words = cut.block_groups * cut.block_filters * g.weight_pitch * np.where(g.chunks > 1, stages, 1)
+    return 4 * (g.padded_k + next_of(g.slab_pixels, 0, 4) + stages * g.slab_words + weight_words)
+
+
+def shared_bytes(problem: ConvProblem, cut: Cut) -> int:
+    """Shared memory of a block of one cut."""
+    return int(shared_bytes_of(geometry_of(problem, cut), cut, cut.stages))
+
+
+def next_of(least: Any, rest: Any, modulus: Any) -> Any:
     """The least number from `least` on that leaves the rest."""
     return least + (rest - least) % modulus
 
 
-def tiles_of(problem: ConvProblem, cut: Cut) -> int:
+def tiles_of(problems: Problems, cut: Cut) -> Any:
     """Tiles of pixels."""
-    return ceil(problem.n / cut.tile_n) * ceil(problem.p / cut.tile_p) * ceil(problem.q / cut.tile_q)
+    in_planes = ceil_div(problems.p, cut.tile_p) * ceil_div(problems.q, cut.tile_q)
+    return ceil_div(problems.n, cut.tile_n) * in_planes
 
 
-def columns_of_blocks(problem: ConvProblem, cut: Cut) -> int:
+def columns_of_blocks(problems: Problems, cut: Cut) -> Any:
     """Blocks that share a tile of pixels: of groups and of filters."""
-    return ceil(problem.groups / cut.block_groups) * ceil(problem.k // problem.groups / cut.block_filters)
+    filters = problems.k // problems.groups
+    return ceil_div(problems.groups, cut.block_groups) * ceil_div(filters, cut.block_filters)
 
 
 def arguments(problem: ConvProblem, cut: Cut) -> list[int]:
     """The kernel's parameters behind the shape."""
-    g, runs, is_nchw = geometry_of(problem, cut), runs_of(problem, cut), problem.layout is Layout.NCHW
+    found = runs_of(problem, cut)
+    g, runs, is_nchw = row_of(geometry_of(problem, cut, found)), row_of(found), problem.layout is Layout.NCHW
     words, taps = cut.block_groups * cut.chunk_words, problem.r * problem.s
-    tiles_p, tiles_q = ceil(problem.p / cut.tile_p), ceil(problem.q / cut.tile_q)
+    tiles_p, tiles_q = ceil_div(problem.p, cut.tile_p), ceil_div(problem.q, cut.tile_q)
     columns = columns_of_blocks(problem, cut)
-    filter_blocks = columns // ceil(problem.groups / cut.block_groups)
+    filter_blocks = columns // ceil_div(problem.groups, cut.block_groups)
     slab_lanes = min(cut.threads, (g.slab_pixels if is_nchw else words) // runs.x)
     weight_lanes = min(cut.threads, g.padded_k // runs.weight)
     return [

@@ -19,8 +19,7 @@ def prepare(problem: ConvProblem, device: Device, _workspace_limit_bytes: int) -
 def launch(problem: ConvProblem, _device: Device, cut: plans.Cut) -> Launch:
     """One launch with this cut."""
     kernel = load_kernel(plans.SOURCE, "grouped", problem.dtype, **plans.defines_for(cut.tile, problem))
-    blocks = cut.tile_blocks * plans.columns_of_blocks(problem, cut)
+    blocks = int(cut.tile_blocks * plans.columns_of_blocks(problem, cut))
     sizes = [int(size) for size in shape_arguments(problem)] + plans.arguments(problem, cut)
-    shared_bytes = plans.geometry_of(problem, cut).shared_bytes
-    start = prepare_start(kernel, (blocks, 1, 1), cut.threads, shared_bytes, sizes)
+    start = prepare_start(kernel, (blocks, 1, 1), cut.threads, plans.shared_bytes(problem, cut), sizes)
     return Launch(lambda x, weight, y: start(x.data.ptr, weight.data.ptr, y.data.ptr))

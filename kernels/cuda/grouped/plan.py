@@ -1,227 +1,218 @@
-"""Which cut of the grouped convolution a problem takes: a menu, and a model of what each costs."""
+"""Which cut of the grouped convolution a problem takes: those worth a thought, and the choice among them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from math import ceil
-from typing import Final
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
 
 from conv_advisor.data.measurement import Device
-from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.cuda.grouped.cost import expect, resident_blocks
 from conv_advisor.kernels.cuda.grouped.cut import (
     MOST_SHARED_BYTES,
     MOST_WARPS,
     TILES,
     Cut,
+    Geometry,
     Mode,
+    Runs,
     Tile,
     columns_of_blocks,
     elements_of_word,
     geometry_of,
     group_words,
-    mode_of,
+    modes_of,
     next_of,
     runs_of,
+    shared_bytes_of,
     tiles_of,
 )
-from conv_advisor.kernels.cuda.parts.multiprocessor import HOPPER_SHARED_BYTES, RESERVED_BYTES
+from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
+from conv_advisor.kernels.cuda.parts.candidates import Candidates, joined, take
+from conv_advisor.kernels.cuda.parts.offers import stacked
+from conv_advisor.kernels.cuda.parts.shapes import Array, Shapes
 
-CLOCKS_PER_US: Final = 1700
-DOUBLE_STAGES: Final = 0.1
-"""Of a chunk's latency that a second stage hides."""
+_TILES: Final = stacked(TILES, axes=0)
+_WARPS_M: Final = np.array((1, 2, 4, 8))
+_GROUPS: Final = np.array((1, 2, 4, 8))
+_WIDTHS: Final = (8, 16, 32, 64)
+"""Columns of a tile of pixels, where it has not all of them."""
+_PARTS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 32, 64)
+"""Into which the words of a group's channels are shared out, beside one word each."""
+_LEAST_FILTERS: Final = 8
+"""Filters of a block where nothing larger fits."""
+
+
+def every_cut(problems: Shapes) -> tuple[Array, Cut]:
+    """The shapes of blocks worth a thought, with one tile of pixels and all channels at a time, and whose they are.
+
+    Along the axes of `is_wanted`: problems, tiles, warps over filters, warps over pixels, groups, widths of a tile.
+    """
+    filters = (problems.k // problems.groups)[:, None]
+    is_tile = 8 * (_TILES.nt - 1) < filters
+    full = ceil_div(filters, 8 * _TILES.nt)
+    warps_n = np.stack((np.ones_like(full), np.minimum(2, full), np.minimum(4, full)), axis=-1)
+    is_other = np.diff(warps_n, axis=-1, prepend=0) > 0
+    shares = ceil_div(filters[..., None], 8 * _TILES.nt[:, None] * warps_n)
+    is_busy = warps_n[..., None] * _WARPS_M <= MOST_WARPS
+    is_odd = problems.c // problems.groups % elements_of_word(problems) != 0
+    is_alone = (shares > 1) | is_odd[:, None, None]
+    most = np.where(is_alone, 1, problems.groups[:, None, None])[..., None]
+    most = np.minimum(most, MOST_WARPS // (warps_n[..., None] * _WARPS_M))
+    pixels = 16 * _TILES.mt[:, None] * _WARPS_M
+    is_whole = ((problems.p * problems.q)[:, None, None] <= pixels)[..., None]
+    widths = np.array([_widths_of(q) for q in problems.q.tolist()])
+    is_part = (widths > 0)[:, None, None] & (widths[:, None, None] <= pixels[..., None])
+    is_width = np.where(is_whole, np.arange(widths.shape[1]) == 0, is_part)
+    is_wanted = (
+        (is_tile[..., None] & is_other)[..., None, None, None]
+        & (is_busy[..., None] & (most[..., None] >= _GROUPS))[..., None]
+        & is_width[:, :, None, :, None]
+    )
+    owner, tile, n, m, group, width = np.nonzero(is_wanted)
+    of_rows, warps, share = problems.take(owner), warps_n[owner, tile, n], shares[owner, tile, n]
+    own_filters = filters[owner, 0]
+    block_filters = np.where(share > 1, np.minimum(own_filters, 8 * _TILES.nt[tile] * warps), own_filters)
+    tile_pixels = pixels[tile, m]
+    tile_n, tile_p, tile_q = _tiles_of_pixels(of_rows, tile_pixels, widths[owner, width])
+    words, one = group_words(of_rows), np.ones_like(owner)
+    cut = Cut(
+        *(take(_TILES, tile), _WARPS_M[m], warps, _GROUPS[group], block_filters, tile_n, tile_p, tile_q),
+        *(words, one, one),
+    )
+    return owner, cut
+
+
+@cache
+def _widths_of(q: int) -> tuple[int, ...]:
+    """Columns that tiles of rows of this length may have, filled up with zeros.
+
+    Their order decides between cuts that are expected to take equally long: it is a set's, since the times that ship
+    were measured so.
+    """
+    widths = {q, *(width for width in _WIDTHS if width < q)}
+    return *widths, *(0,) * (1 + len(_WIDTHS) - len(widths))
+
+
+def _tiles_of_pixels(problems: Shapes, pixels: Array, width: Array) -> tuple[Array, Array, Array]:
+    """Images, rows and columns of tiles of at most so many pixels, of this width or less where not all fit."""
+    n, p, q = problems.n, problems.p, problems.q
+    is_whole = p * q <= pixels
+    tile_q = np.where(is_whole, q, _share(q, width))
+    tile_p = np.where(is_whole, p, _share(p, np.maximum(1, pixels // tile_q)))
+    return np.where(is_whole, _share(n, np.maximum(1, pixels // (p * q))), 1), tile_p, tile_q
+
+
+def _share(size: Any, most: Any) -> Any:
+    """Size of equal shares that are at most so large."""
+    return ceil_div(size, ceil_div(size, most))
+
+
+def _chunks_of(problems: Shapes) -> tuple[Array, Array]:
+    """Words of a group's channels to be staged at a time, a row a problem, and which of a row are not there before."""
+    words = group_words(problems)[:, None]
+    parts = np.append(np.broadcast_to(_PARTS, (len(problems), len(_PARTS))), words, axis=1)
+    chunks = ceil_div(words, parts)
+    multiple = np.where((words % 8 == 0) | (chunks > 8), 8, 4)
+    is_rounded = (chunks < words) & ((parts < words) | np.equal(modes_of(problems), Mode.NHWC).reshape(-1, 1))
+    chunks = np.where(is_rounded, np.minimum(words, next_of(chunks, 0, multiple)), chunks)
+    is_seen = np.tril(chunks[:, :, None] == chunks[:, None, :], -1).any(axis=2)
+    return chunks, ~is_seen
 
 
 @dataclass(frozen=True)
-class Costs:
-    """Clocks, but for the launch's microseconds; fitted on an H200.
+class _Rows:
+    """Cuts in one list, and what they make of their problems."""
+
+    owner: Array
+    cut: Cut
+    g: Geometry
+    runs: Runs
+    shared_bytes: Array
+
+    @classmethod
+    def of(cls, problems: Shapes, owner: Array, cut: Cut) -> _Rows:
+        """The rows of these cuts, in this order."""
+        of_rows = problems.take(owner)
+        runs = runs_of(of_rows, cut)
+        g = geometry_of(of_rows, cut, runs)
+        return cls(owner, cut, g, runs, shared_bytes_of(g, cut, cut.stages))
+
+
+def _in_chunks(problems: Shapes) -> _Rows:
+    """Every cut that fits, with one stage or two; after three chunks no smaller one than the first that fits."""
+    owner, whole = every_cut(problems)
+    chunks, is_new = _chunks_of(problems)
+    is_wanted = is_new[owner] & ((chunks[owner] == whole.chunk_words[:, None]) | (whole.block_groups == 1)[:, None])
+    row, part = np.nonzero(is_wanted)
+    cut = replace(take(whole, row), chunk_words=chunks[owner[row], part])
+    rows = _Rows.of(problems, owner[row], cut)
+    double_bytes = shared_bytes_of(rows.g, cut, 2)
+    fits = rows.shared_bytes <= MOST_SHARED_BYTES
+    is_last = np.zeros(is_wanted.shape, bool)
+    is_last[row, part] = fits
+    is_last &= is_wanted.cumsum(axis=1) > 2
+    is_kept = (is_last.cumsum(axis=1) - is_last == 0)[row, part]
+    has_two = (rows.g.chunks > 1) & (double_bytes <= MOST_SHARED_BYTES)
+    kept, stage = np.nonzero(np.stack((is_kept & fits, is_kept & has_two), axis=1))
+    rows = take(rows, kept)
+    shared_bytes = np.where(stage > 0, double_bytes[kept], rows.shared_bytes)
+    return replace(rows, cut=replace(rows.cut, stages=stage + 1), shared_bytes=shared_bytes)
+
+
+def _least(problems: Shapes, owner: Array) -> _Rows:
+    """What fits where nothing else does: one pixel, few filters, four words of channels."""
+    of_rows, one = problems.take(owner), np.ones_like(owner)
+    filters = np.minimum(_LEAST_FILTERS, of_rows.k // of_rows.groups)
+    chunk = np.minimum(group_words(of_rows), 4)
+    while True:
+        cut = Cut(Tile(one, one), one, one, one, filters, one, one, one, chunk, one, one)
+        rows = _Rows.of(problems, owner, cut)
+        is_large = (rows.shared_bytes > MOST_SHARED_BYTES) & (filters > 1)
+        if not is_large.any():
+            return rows
+        filters = filters - is_large
+
+
+def candidates(problems: Shapes, device: Device) -> Candidates[Cut]:
+    """Every cut with a block a tile of pixels, and with as many as run at a time, which keep their weight.
 
     Parameters
     ----------
-    launch_us : float
-    block, tile, chunk, step, product : float
-        Latency of what a block does alone: once, for each tile of pixels, chunk of channels, eight words of gemm_k, and
-        instruction of these.
-    thread_x, thread_weight, thread_y : float
-        Latency of a thread's copies and outputs.
-    x, weight, fragments, products, y, x_byte : float
-        What each copy, row of fragments, instruction, output and byte takes of a busy multiprocessor.
+    problems : Shapes
+        Of layers that ``cuda.grouped`` computes.
+    device : Device
     """
-
-    launch_us: float
-    block: float
-    tile: float
-    chunk: float
-    step: float
-    product: float
-    thread_x: float
-    thread_weight: float
-    thread_y: float
-    x: float
-    weight: float
-    fragments: float
-    products: float
-    y: float
-    x_byte: float
+    rows = _in_chunks(problems)
+    without = np.setdiff1d(np.arange(len(problems)), rows.owner)
+    if len(without):
+        rows = joined(rows, _least(problems, without))
+        rows = take(rows, np.argsort(rows.owner, kind="stable"))
+    of_rows, cut = problems.take(rows.owner), rows.cut
+    resident = resident_blocks(cut, rows.shared_bytes)
+    tiles = tiles_of(of_rows, cut)
+    room = np.maximum(1, device.processors * resident // columns_of_blocks(of_rows, cut))
+    shared_out = replace(cut, tile_blocks=np.stack((tiles, ceil_div(tiles, ceil_div(tiles, room)))))
+    us = expect(shared_out, of_rows, rows.g, rows.runs, resident, device)
+    twice = np.repeat(np.arange(len(rows.owner)), 2)
+    cuts = replace(take(cut, twice), tile_blocks=shared_out.tile_blocks.T.ravel())
+    return Candidates(rows.owner[twice], cuts, us.T.ravel())
 
 
-_HALF: Final = {
-    # From before loads went ahead of their stores; constants fitted since, to the cuts of 390 layers, chose no better.
-    Layout.NCHW: Costs(0.9, 1900, 1500, 1720, 30, 4, 150, 100, 6.67, 0.43, 0.15, 0.4, 1.6, 0.15, 0),
-    Layout.NHWC: Costs(1.67, 1540, 1730, 1860, 0, 2.27, 16, 27.5, 14.6, 0.725, 0.23, 0.52, 1.29, 0.159, 0),
-}
-COSTS: Final = {
-    DType.FLOAT32: {
-        Layout.NCHW: Costs(0.961, 1270, 2080, 1510, 51, 0.877, 45.7, 51.6, 0, 0.0417, 0, 1.6, 1.78, 0.205, 0.0187),
-        Layout.NHWC: Costs(
-            1.25, 894, 1940, 1750, 20.9, 1.79, 88.8, 39.9, 11.8, 0.157, 0.0875, 1.25, 1.47, 0.277, 0.00987
-        ),
-    },
-    DType.TF32: {
-        Layout.NCHW: Costs(1.13, 1590, 1750, 1500, 23.9, 6.54, 32.7, 43.7, 0, 0.12, 0, 0.92, 1.21, 0.169, 0.0126),
-        Layout.NHWC: Costs(1.09, 944, 2250, 1500, 41.2, 4.41, 92.9, 23.3, 0, 0.18, 0.13, 0.511, 1.53, 0.326, 0.00717),
-    },
-    DType.FLOAT16: _HALF,
-    DType.BFLOAT16: _HALF,
-}
+def plan_cuts(problems: Shapes, device: Device) -> list[Cut]:
+    """For each problem the cut that the model expects to be fastest."""
+    return candidates(problems, device).cheapest()
 
 
-def every_cut(problem: ConvProblem) -> Iterator[Cut]:
-    """Those worth a thought, of one tile of pixels a block."""
-    filters = problem.k // problem.groups
-    for tile in TILES:
-        if 8 * (tile.nt - 1) >= filters:
-            continue
-        for warps_n in sorted({1, min(2, ceil(filters / (8 * tile.nt))), min(4, ceil(filters / (8 * tile.nt)))}):
-            parts = ceil(filters / (8 * tile.nt * warps_n))
-            block_filters = min(filters, 8 * tile.nt * warps_n) if parts > 1 else filters
-            for warps_m in (1, 2, 4, 8):
-                if warps_m * warps_n > MOST_WARPS:
-                    continue
-                for groups in _block_groups(problem, parts, MOST_WARPS // (warps_m * warps_n)):
-                    for pixels in _tiles_of_pixels(problem, 16 * tile.mt * warps_m):
-                        cut = Cut(tile, warps_m, warps_n, groups, block_filters, *pixels, 0, 1)
-                        yield from _chunked(problem, cut)
-
-
-def _block_groups(problem: ConvProblem, parts: int, most: int) -> list[int]:
-    is_odd = problem.c // problem.groups % elements_of_word(problem) != 0
-    if parts > 1 or is_odd:
-        return [1]
-    return [groups for groups in (1, 2, 4, 8) if groups <= min(most, problem.groups)]
-
-
-def _tiles_of_pixels(problem: ConvProblem, pixels: int) -> list[tuple[int, int, int]]:
-    """Images, rows and columns of tiles of at most so many pixels."""
-    n, p, q = problem.n, problem.p, problem.q
-    if p * q <= pixels:
-        return [(_share(n, pixels // (p * q)), p, q)]
-    found = []
-    for width in {q, *(width for width in (8, 16, 32, 64) if width < q)}:
-        if width > pixels:
-            continue
-        tile_q = _share(q, width)
-        found.append((1, _share(p, max(1, pixels // tile_q)), tile_q))
-    return found or [(1, 1, _share(q, pixels))]
-
-
-def _share(size: int, most: int) -> int:
-    """Of equal shares of at most so much."""
-    return ceil(size / ceil(size / most))
-
-
-def _chunked(problem: ConvProblem, cut: Cut) -> Iterator[Cut]:
-    words = group_words(problem)
-    seen = set()
-    for parts in (1, 2, 3, 4, 6, 8, 12, 16, 32, 64, words):
-        chunk = ceil(words / parts)
-        multiple = 8 if words % 8 == 0 or chunk > 8 else 4
-        if chunk < words:
-            chunk = min(words, next_of(chunk, 0, multiple)) if parts < words or mode_of(problem) is Mode.NHWC else chunk
-        if chunk in seen or (chunk < words and cut.block_groups > 1):
-            continue
-        seen.add(chunk)
-        single = replace(cut, chunk_words=chunk, stages=1)
-        fits = geometry_of(problem, single).shared_bytes <= MOST_SHARED_BYTES
-        if fits:
-            yield single
-        double = replace(single, stages=2)
-        if chunk < words and geometry_of(problem, double).shared_bytes <= MOST_SHARED_BYTES:
-            yield double
-        if fits and len(seen) > 2:
-            return
-
-
-def _least_cut(problem: ConvProblem) -> Cut:
-    """What fits where nothing else does: one pixel, few filters, four words of channels."""
-    chunk = min(group_words(problem), 4)
-    least = Cut(Tile(1, 1), 1, 1, 1, min(8, problem.k // problem.groups), 1, 1, 1, chunk, 1)
-    while geometry_of(problem, least).shared_bytes > MOST_SHARED_BYTES and least.block_filters > 1:
-        least = replace(least, block_filters=least.block_filters - 1)
-    return least
-
-
-def _resident_blocks(cut: Cut, shared_bytes: int) -> int:
-    """Blocks that a multiprocessor holds at a time."""
-    registers = cut.tile.blocks * MOST_WARPS * 32 // cut.threads
-    return max(1, min(HOPPER_SHARED_BYTES // (shared_bytes + RESERVED_BYTES), registers, 32))
-
-
-def expected_us(cut: Cut, problem: ConvProblem, device: Device) -> float:
-    """Expected time: what a busy multiprocessor's units take, and the latency of its blocks, wave after wave."""
-    costs = COSTS[problem.dtype][problem.layout]
-    g, runs, tile = geometry_of(problem, cut), runs_of(problem, cut), cut.tile
-    columns, tiles, warps = columns_of_blocks(problem, cut), tiles_of(problem, cut), cut.threads // 32
-    steps = g.chunks * g.padded_k // 8
-    products = tile.mt * tile.nt * (3 if problem.dtype is DType.FLOAT32 else 1)
-    words = cut.block_groups * cut.chunk_words
-    x_copies = g.slab_pixels * words * g.chunks / runs.x
-    weight_copies = cut.block_groups * cut.block_filters * g.padded_k * g.chunks / runs.weight
-    outputs = cut.tile_pixels * cut.block_filters * cut.block_groups
-    latency = costs.tile + g.chunks * costs.chunk * (1 - DOUBLE_STAGES * (cut.stages - 1))
-    latency += steps * (costs.step + costs.product * products) + costs.thread_y * outputs / cut.threads
-    x_lanes = (g.slab_pixels if problem.layout is Layout.NCHW else words) // runs.x
-    latency += costs.thread_x * x_copies / _busy_threads(cut, x_lanes)
-    weight_latency = costs.thread_weight * weight_copies / _busy_threads(cut, g.padded_k // runs.weight)
-    fragments = 4 * tile.mt + 2 * tile.nt + 2
-    busy = costs.x * x_copies + costs.x_byte * 4 * x_copies * runs.x + costs.y * outputs
-    busy += warps * steps * max(costs.fragments * fragments, costs.products * products)
-    walked = ceil(tiles / cut.tile_blocks)
-    weights = walked if g.chunks > 1 else 1
-    blocks = ceil(cut.tile_blocks * columns / device.processors)
-    waves = ceil(blocks / _resident_blocks(cut, g.shared_bytes))
-    clocks = blocks * (walked * busy + weights * costs.weight * weight_copies)
-    clocks += waves * (costs.block + walked * latency + weights * weight_latency)
-    return costs.launch_us + clocks / CLOCKS_PER_US
-
-
-def _busy_threads(cut: Cut, lanes: int) -> int:
-    """Threads that copy where so many lie side by side."""
-    lanes = min(cut.threads, lanes)
-    return cut.threads // lanes * lanes
-
-
-def cuts_for(problem: ConvProblem, device: Device) -> list[Cut]:
-    """Every cut with a block a tile of pixels, and with as many as run at a time, which keep their weight."""
-    cuts = list(every_cut(problem)) or [_least_cut(problem)]
-    return [walked(problem, cut, device.processors, waves) for cut in cuts for waves in (0, 1)]
+def plan_cut(problem: ConvProblem, device: Device) -> Cut:
+    """`plan_cuts` of one problem."""
+    (cut,) = plan_cuts(Shapes.of(problem), device)
+    return cut
 
 
 def expected(problem: ConvProblem, device: Device) -> dict[Cut, float]:
     """The cuts of one problem, and the time in us that each is expected to take."""
-    return {cut: expected_us(cut, problem, device) for cut in cuts_for(problem, device)}
-
-
-def plan_cut(problem: ConvProblem, device: Device) -> Cut:
-    """The cut that the model expects to be fastest."""
-    return min(cuts_for(problem, device), key=lambda cut: expected_us(cut, problem, device))
-
-
-def walked(problem: ConvProblem, cut: Cut, processors: int, waves: int = 0) -> Cut:
-    """The same with so many blocks that they run in so many waves; 0: a block a tile of pixels."""
-    tiles = tiles_of(problem, cut)
-    if waves == 0:
-        return replace(cut, tile_blocks=tiles)
-    resident = _resident_blocks(cut, geometry_of(problem, cut).shared_bytes)
-    room = max(1, processors * resident * waves // columns_of_blocks(problem, cut))
-    return replace(cut, tile_blocks=ceil(tiles / ceil(tiles / room)))
+    return candidates(Shapes.of(problem), device).expected()

@@ -11,6 +11,8 @@ from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.data.table import SIZES, output_plane, sizes_of
 
 Array = np.ndarray[Any, Any]
+Ints = Any
+"""A whole number, or an array of them: what arithmetic takes that is the same for one and for many."""
 
 
 @dataclass(frozen=True)

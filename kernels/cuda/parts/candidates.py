@@ -1,0 +1,69 @@
+"""Cuts of problems in one list, for kernels whose cuts depend on the problem: a row is a cut of one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Generic, TypeVar, cast
+
+import numpy as np
+
+from conv_advisor.kernels.cuda.parts.shapes import Array
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Candidates(Generic[T]):
+    """The cuts that problems may have.
+
+    Parameters
+    ----------
+    owner : int array of shape (n_cuts,)
+        Places of their problems, in ascending order.
+    cut : T
+        A dataclass of arrays of shape (n_cuts,).
+    us : float64 array of shape (n_cuts,)
+        Expected time.
+    """
+
+    owner: Array
+    cut: T
+    us: Array
+
+    def cheapest(self) -> list[T]:
+        """For each problem the first of its cuts that take least."""
+        order = np.lexsort((self.us, self.owner))
+        is_first = np.diff(self.owner[order], prepend=-1) > 0
+        return [row_of(self.cut, row) for row in order[is_first].tolist()]
+
+    def expected(self) -> dict[T, float]:
+        """The cuts of one problem, and the time in us that each is expected to take."""
+        return {row_of(self.cut, row): us for row, us in enumerate(self.us.tolist())}
+
+
+def take(table: T, rows: Array) -> T:
+    """Some rows of a dataclass of arrays, or of numbers that all rows share."""
+    return _each(table, lambda column: column[rows] if np.ndim(column) else column)
+
+
+def joined(first: T, second: T) -> T:
+    """The rows of two dataclasses of arrays, one after the other."""
+    others = iter(_columns(second))
+    return _each(first, lambda column: np.append(column, next(others)) if np.ndim(column) else column)
+
+
+def row_of(table: T, row: int | tuple[()] = ()) -> T:
+    """One row of a dataclass of arrays as whole numbers; without a row, that of numbers as NumPy has them."""
+    return _each(table, lambda column: int(np.asarray(column)[row]))
+
+
+def _each(table: T, change: Callable[[Any], Any]) -> T:
+    values = [getattr(table, each.name) for each in fields(cast(Any, table))]
+    return type(table)(*(_each(value, change) if is_dataclass(value) else change(value) for value in values))
+
+
+def _columns(table: Any) -> list[Any]:
+    """The arrays and numbers of a dataclass, and of those in it, in order."""
+    values = [getattr(table, each.name) for each in fields(table)]
+    return [column for value in values for column in (_columns(value) if is_dataclass(value) else [value])]
