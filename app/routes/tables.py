@@ -77,6 +77,7 @@ def regret_table(service: Service, query: Query) -> Table:
 
 TABLES: Final[Mapping[str, Callable[[Service, Query], Table]]] = {
     "ranking": advice_table(tables.ranking),
+    "baselines": advice_table(tables.baselines),
     "excluded": advice_table(tables.excluded),
     "decisions": advice_table(tables.decisions),
     "tradeoffs": tradeoffs_table,

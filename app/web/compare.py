@@ -12,6 +12,7 @@ from conv_advisor.app.web.forms import LIMITS, LayerForm, layer_form
 from conv_advisor.app.web.views import AdviceView, DrawnDecision, advice_view
 from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.problem import DType
+from conv_advisor.models.baselines import Baseline
 from conv_advisor.models.candidates import Choice
 
 OTHER: Final = "other_"
@@ -130,8 +131,19 @@ def _facts(a: AdviceView, b: AdviceView) -> Sequence[Fact]:
         Fact("Traffic, at least", _both(_gb, a.gb_per_s, b.gb_per_s), b.gb_per_s / a.gb_per_s),
         Fact("Workspace", _both(text.size, *(best.workspace_bytes for best in bests))),
         Fact("Error, at most", _both(text.error, a.best.max_error, b.best.max_error)),
+        *_against(a, b),
         Fact("Confidence", _both(lambda share: text.NONE if share is None else text.percent(share), *trusts)),
     ]
+
+
+def _against(a: AdviceView, b: AdviceView) -> list[Fact]:
+    """How many times as long others take, by rival."""
+    pairs = zip(a.against.rivals, b.against.rivals, strict=True)
+    return [Fact(one.title, _both(_times_as_long, one.baseline, other.baseline)) for one, other in pairs]
+
+
+def _times_as_long(baseline: Baseline) -> str:
+    return "unknown" if baseline.speedup is None else f"{text.slowdown(baseline.speedup)} as long, {baseline.source}"
 
 
 def _both(said: Callable[[Any], str], one: object, other: object) -> tuple[str, str]:

@@ -11,17 +11,19 @@ from typing import Any, Final
 
 import msgspec
 
+from conv_advisor.app.advice.advise import advise
 from conv_advisor.app.advice.insight import LandscapeParameters, survey_of
+from conv_advisor.app.advice.limits import Limits
 from conv_advisor.app.jobs.table import Job, JobKind, JobState
 from conv_advisor.app.service.service import Service
 from conv_advisor.app.web import text
+from conv_advisor.app.web.against import TotalAgainst, totals_against
 from conv_advisor.app.web.forms import LIMITS, LayerForm, address
 from conv_advisor.app.web.networks import TITLES, layers_of
 from conv_advisor.data import networks
 from conv_advisor.data.errors import InvalidInput, InvalidProblem, NoAdvice
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.data.summary import Summary
-from conv_advisor.models.advisor import Advice, Advisor
+from conv_advisor.models.advisor import Advice
 from conv_advisor.models.changes import Changes
 from conv_advisor.models.explain import favourites
 from conv_advisor.models.landscape import Axis, Landscape
@@ -93,6 +95,8 @@ class NetworkView:
         Of all convolutions with the fastest variant of each.
     flops : int
         Of all convolutions.
+    against : sequence of TotalAgainst
+        What others take for it.
     n_measured : int
         Layers whose advised time was measured.
     device_id : str
@@ -107,6 +111,7 @@ class NetworkView:
     rows: Sequence[NetworkRow]
     total_ms: float
     flops: int
+    against: Sequence[TotalAgainst]
     n_measured: int
     device_id: str
     table_query: str
@@ -229,9 +234,9 @@ def network_view(service: Service, name: str, values: Mapping[str, str]) -> Netw
     advisor = service.advisor(device_id)
     layers = layers_of(name)
     problems = [replace(layer.problem, n=batch, dtype=dtype, layout=layout) for layer in layers]
-    known = service.records.summaries(problems, device_id)
     limit = service.settings.workspace_limit_bytes
-    advices = [_advice(advisor, problem, limit, known.get(problem.key)) for problem in problems]
+    answers = advise(service, advisor, problems, Limits(device_id, limit, is_deterministic=False))
+    advices = [answer if isinstance(answer, Advice) else None for answer in answers]
     totals_ms = [
         layer.count * advice.best.time_ms if advice else 0.0 for layer, advice in zip(layers, advices, strict=True)
     ]
@@ -257,6 +262,7 @@ def network_view(service: Service, name: str, values: Mapping[str, str]) -> Netw
         rows=rows,
         total_ms=sum(totals_ms),
         flops=sum(row.count * row.problem.flops for row in rows),
+        against=totals_against(zip((layer.count for layer in layers), advices, strict=True)),
         n_measured=sum(advice is not None and advice.best.source == "measured" for advice in advices),
         device_id=device_id,
         table_query=address("", name=name, batch=batch, **query),
@@ -267,13 +273,6 @@ def _common_source(sources: Sequence[str]) -> str:
     """What all sources begin with: the paper, or the library and its network."""
     parts = zip(*(source.split(", ") for source in sources), strict=False)
     return ", ".join(same[0] for same in takewhile(lambda same: len(set(same)) == 1, parts))
-
-
-def _advice(advisor: Advisor, problem: ConvProblem, limit: int, known: Mapping[str, Summary] | None) -> Advice | None:
-    try:
-        return advisor.advise(problem, max_workspace_bytes=limit, measured=known)
-    except NoAdvice:
-        return None
 
 
 def map_view(service: Service, form: LayerForm, x: str, y: str) -> MapView:

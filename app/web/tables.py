@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from math import isfinite
@@ -13,12 +13,14 @@ from operator import attrgetter
 from typing import Any, Final
 
 from conv_advisor.app.service.regret import Regretted
+from conv_advisor.app.web.against import TITLES
 from conv_advisor.app.web.compare import ComparedView
 from conv_advisor.app.web.measured import RunView
 from conv_advisor.app.web.overview import JobRow, MapView, ModelRow, NetworkView
 from conv_advisor.app.web.search import SearchView
 from conv_advisor.app.web.tradeoffs import TradeoffsView
 from conv_advisor.app.web.views import AdviceView
+from conv_advisor.models.advisor import Advice
 from conv_advisor.models.neighbours import Neighbour
 
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
@@ -125,15 +127,35 @@ def neighbours(near: Sequence[Neighbour]) -> Table:
     )
 
 
+def baselines(view: AdviceView) -> Table:
+    """What the advised variant is up against, and how that is known."""
+    return _table(
+        view.against.rivals,
+        name="name",
+        variant="baseline.variant",
+        time_ms="baseline.time_ms",
+        source="baseline.source",
+        speedup="baseline.speedup",
+        basis="baseline.basis",
+    )
+
+
 def network(view: NetworkView) -> Table:
-    """The layers of a network with what is advised for each."""
+    """The layers of a network with what is advised for each, and what others take."""
     columns = ("layer", "count", "variant", "time_ms", "total_ms", "source", "workspace_bytes", "origin")
+    others = tuple(f"{name}_{what}" for name in TITLES for what in ("ms", "source"))
     rows = []
     for row in view.rows:
         best = row.advice.best if row.advice else None
         told = (best.variant, best.time_ms, row.total_ms, best.source, best.workspace_bytes) if best else (None,) * 5
-        rows.append((row.problem.short, row.count, *told, row.origin))
-    return Table(columns, rows)
+        rows.append((row.problem.short, row.count, *told, row.origin, *_others(row.advice)))
+    return Table(columns + others, rows)
+
+
+def _others(advice: Advice | None) -> Iterator[Any]:
+    for name in TITLES:
+        baseline = getattr(advice.baselines, name) if advice else None
+        yield from (baseline.time_ms, baseline.source) if baseline else (None, None)
 
 
 def landscape(view: MapView) -> Table:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from conv_advisor.app.service.service import Service
 from conv_advisor.app.web import text
+from conv_advisor.app.web.against import Rivals, rivals_of
 from conv_advisor.app.web.forms import LayerForm
 from conv_advisor.app.web.networks import layers_of
 from conv_advisor.app.wire.layers import problem_from
@@ -179,6 +180,7 @@ class AdviceView:
     decisive: Sequence[DrawnDecision]
     spread: float | None
     neighbours: Neighbours | None
+    against: Rivals
 
     @property
     def problem(self) -> ConvProblem:
@@ -244,6 +246,7 @@ def advice_view(service: Service, form: LayerForm) -> AdviceView:
         decisive=[each for each in drawn if each.decision in matter],
         spread=math.expm1(predicted[0]) if predicted else None,
         neighbours=_neighbours(form, problem),
+        against=rivals_of(advice),
     )
 
 

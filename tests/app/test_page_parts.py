@@ -26,7 +26,7 @@ from conv_advisor.app.guard.policy import COOKIE
 from conv_advisor.app.guard.tokens import entry_of, make_token
 from conv_advisor.app.routes.tables import RUNS, TABLES
 from conv_advisor.app.service.regret import Regretted, live_regret
-from conv_advisor.app.web import charts, learning, render, search, tables
+from conv_advisor.app.web import charts, learning, render, search, tables, text
 from conv_advisor.app.web.compressed import takes_gzip
 from conv_advisor.app.wire.caller import Scope
 from conv_advisor.data import networks
@@ -393,6 +393,37 @@ def test_a_whole_network_has_counts_and_totals(client: Client) -> None:
     assert "7.71 GFLOP" in found.text
     experiment = shown(client.get("/networks/filter-sweep", params={"device": "nvidia-h200"}))
     assert "distinct layers, each once" in experiment.text
+
+
+def test_the_page_says_what_advice_is_up_against(client: Client) -> None:
+    answer = client.get("/v1/advice", params=H200).json()["baselines"]
+    rows = rows_of(client, "baselines", H200)
+    assert {row["name"] for row in rows} == set(answer)
+    for row in rows:
+        assert answer[row.pop("name")] == row
+    html = client.get("/", params=H200).text
+    said = Found(html.split('id="against"')[1].split("</section>")[0]).text
+    for baseline in answer.values():
+        known = baseline["time_ms"] is not None
+        assert (f"{text.slowdown(baseline['speedup'])} as long" if known else baseline["basis"]) in said
+
+
+def test_a_network_is_held_against_what_others_take_on_the_same_layers(client: Client) -> None:
+    asked = {"name": "mobilenet_v2", "device": "nvidia-h200"}
+    rows = rows_of(client, "network", asked)
+    found = shown(client.get("/networks/mobilenet_v2", params={"device": "nvidia-h200"}))
+    for title, name in (("PyTorch's default", "pytorch_default"), ("The best of cuDNN", "cudnn_best")):
+        known = [row for row in rows if row[f"{name}_ms"] is not None]
+        its_ms = sum(row["count"] * row[f"{name}_ms"] for row in known)
+        own_ms = sum(row["total_ms"] for row in known)
+        part = found.text[found.text.index(title) :][:200]
+        assert text.time(its_ms) in part
+        assert f"{text.slowdown(its_ms / own_ms)} as long" in part
+        if len(known) < len(rows):
+            assert f"on {len(known)} of {len(rows)} layers, where the advised take {text.time(own_ms)}" in part
+    assert 0 < sum(row["pytorch_default_ms"] is None for row in rows) < len(rows), (
+        "its own depthwise kernel is no guess"
+    )
 
 
 def test_the_live_regret_is_what_following_the_tree_cost(client: Client) -> None:

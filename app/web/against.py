@@ -1,0 +1,106 @@
+"""What the advised variant gains over what runs today: on one layer, and on a whole network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from conv_advisor.models.advisor import Advice
+from conv_advisor.models.baselines import Baseline
+from conv_advisor.models.candidates import Source
+
+TITLES: Final = {
+    "pytorch_default": "PyTorch's default",
+    "cudnn_heuristic": "cuDNN's heuristic",
+    "cudnn_best": "The best of cuDNN",
+}
+"""By name in `Baselines`, what people use most first."""
+
+
+@dataclass(frozen=True)
+class Rival:
+    """One of them on one layer; its bar in percent of the slowest's."""
+
+    name: str
+    title: str
+    baseline: Baseline
+    end: float
+
+
+@dataclass(frozen=True)
+class Rivals:
+    """All of them on one layer, and the bar of the advised variant beside theirs."""
+
+    rivals: Sequence[Rival]
+    own_end: float
+
+
+@dataclass(frozen=True)
+class TotalAgainst:
+    """One of them over the layers of a network on which its time is known.
+
+    Parameters
+    ----------
+    name, title : str
+    time_ms, own_ms : float
+        Of one pass over those layers: its own, and that of the advised variants.
+    n_measured, n_known, n_layers : int
+        Distinct layers: those whose time was measured, those whose time is known, all.
+    """
+
+    name: str
+    title: str
+    time_ms: float
+    own_ms: float
+    n_measured: int
+    n_known: int
+    n_layers: int
+
+    @property
+    def speedup(self) -> float:
+        """How many times as fast the advised variants are."""
+        return self.time_ms / self.own_ms
+
+
+def rivals_of(advice: Advice) -> Rivals:
+    """What an advice is up against."""
+    baselines = {name: getattr(advice.baselines, name) for name in TITLES}
+    own_ms = advice.best.time_ms
+    slowest_ms = max([own_ms, *(each.time_ms for each in baselines.values() if each.time_ms)])
+    rivals = [
+        Rival(name, TITLES[name], baseline, _end(baseline.time_ms or 0.0, slowest_ms))
+        for name, baseline in baselines.items()
+    ]
+    return Rivals(rivals, _end(own_ms, slowest_ms))
+
+
+def totals_against(counted: Iterable[tuple[int, Advice | None]]) -> list[TotalAgainst]:
+    """What a network's advised variants are up against, by rival; without those of whom no layer's time is known.
+
+    Parameters
+    ----------
+    counted : iterable of (int, Advice or None)
+        Of each distinct layer how often one pass runs it, and the advice on it.
+    """
+    layers = list(counted)
+    totals = (_total(name, layers) for name in TITLES)
+    return [total for total in totals if total.n_known]
+
+
+def _total(name: str, layers: Sequence[tuple[int, Advice | None]]) -> TotalAgainst:
+    pairs = [(count, advice, getattr(advice.baselines, name)) for count, advice in layers if advice]
+    known = [(count, advice, baseline) for count, advice, baseline in pairs if baseline.time_ms is not None]
+    return TotalAgainst(
+        name=name,
+        title=TITLES[name],
+        time_ms=sum(count * baseline.time_ms for count, _, baseline in known),
+        own_ms=sum(count * advice.best.time_ms for count, advice, _ in known),
+        n_measured=sum(baseline.source is Source.MEASURED for _, _, baseline in known),
+        n_known=len(known),
+        n_layers=len(layers),
+    )
+
+
+def _end(time_ms: float, slowest_ms: float) -> float:
+    return round(100 * time_ms / slowest_ms, 1)
