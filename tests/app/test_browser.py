@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from conv_advisor.data.store import Store
 from conv_advisor.models.registry import Registry
@@ -188,13 +190,143 @@ def test_the_front_is_drawn_and_told(visitor: Visitor) -> None:
     off = page.get_by_role("table", name="Variants off the Pareto front").locator("tbody tr")
     page.get_by_text(re.compile("off the front")).click()
     before = off.count()
-    page.get_by_text("Limits").click()
+    page.get_by_text("Limits", exact=True).click()
     page.get_by_label("Error at most, of trade-offs").fill("5e-4")
     page.keyboard.press("Enter")
     expect(page).to_have_url(re.compile("max_error=5e-4"))
     page.get_by_text(re.compile("off the front")).click()
     assert 0 < off.count() < before
     expect(page.locator("#tradeoffs")).to_contain_text(re.compile("NHWC would (be|take)"))
+
+
+def test_every_dot_says_what_it_is_and_no_label_lies_on_another(browser: Browser, running: Server) -> None:
+    address = f"http://127.0.0.1:{running.port}"
+    for width in (320, 390, 768, 1280, 1920):
+        visitor = Visitor(browser, address, viewport={"width": width, "height": 900})
+        for layer in ("15-16-3-250-120", "56-32-1-64-64", "7-1-3-512-512"):
+            page = visitor.open(f"/?device=nvidia-h200&layer={layer}&dtype=float16")
+            boxes = page.locator(".scatter .label").evaluate_all(_BOXES)
+            assert boxes
+            for place, one in enumerate(boxes):
+                assert not [other for other in boxes[place + 1 :] if _overlap(one, other)], (width, layer)
+            ticks = page.locator("#scatter .x-axis text:visible").evaluate_all(_BOXES)
+            assert all(one["right"] < other["left"] for one, other in itertools.pairwise(ticks)), (width, layer)
+        last = page.locator(".spot").last
+        last.locator(".reach").hover()
+        expect(last.locator(".tip")).to_be_visible()
+        expect(last.locator(".tip")).to_contain_text(re.compile("workspace.*error"))
+        visitor.check()
+        visitor.close()
+
+
+_BOXES = """elements => elements.map(element => {
+    const box = element.getBoundingClientRect();
+    return {left: box.left, right: box.right, top: box.top, bottom: box.bottom};
+})"""
+
+
+def _overlap(one: dict[str, float], other: dict[str, float]) -> bool:
+    is_beside = one["right"] <= other["left"] or other["right"] <= one["left"]
+    return not is_beside and one["top"] < other["bottom"] - 2 and other["top"] < one["bottom"] - 2
+
+
+def _is_in_view(page: Page, button: Locator) -> bool:
+    box, size = button.bounding_box(), page.viewport_size
+    return box is not None and size is not None and box["y"] >= 0 and box["y"] + box["height"] <= size["height"]
+
+
+@pytest.mark.parametrize("path", ["/?device=nvidia-h200", "/map?device=nvidia-h200", "/compare?device=nvidia-h200"])
+@pytest.mark.parametrize("viewport", [{"width": 1280, "height": 420}, PHONE], ids=["low", "phone"])
+def test_the_button_is_always_in_view(browser: Browser, running: Server, viewport: Any, path: str) -> None:
+    visitor = Visitor(browser, f"http://127.0.0.1:{running.port}", viewport=viewport)
+    page = visitor.open(path)
+    button = page.locator("#ask button.primary")
+    for share in (0, 0.3, 0.7):
+        page.evaluate("share => scrollTo(0, share * document.documentElement.scrollHeight)", share)
+        assert _is_in_view(page, button), share
+        page.locator(".ask").evaluate("(aside, share) => aside.scrollTo(0, share * aside.scrollHeight)", share)
+        assert _is_in_view(page, button), f"its column is scrolled too, {share}"
+    visitor.check()
+    visitor.close()
+
+
+def test_on_a_phone_the_networks_are_one_tap_away(on_phone: Visitor) -> None:
+    page = on_phone.open("/?device=nvidia-h200")
+    page.locator(".act").get_by_role("link", name="Networks").tap()
+    expect(page.locator("#pick").get_by_role("link", name="ResNet-50")).to_be_in_viewport()
+
+
+def test_the_map_is_read_beside_the_pointer(visitor: Visitor) -> None:
+    page = visitor.open(f"/map?device=nvidia-h200&layer={LAYER}")
+    frame = page.locator("#map svg").bounding_box()
+    assert frame
+    tip = page.locator("#map-tip")
+    for across, down in ((0.2, 0.3), (0.9, 0.85)):
+        x, y = frame["x"] + across * frame["width"], frame["y"] + down * frame["height"]
+        page.mouse.move(x, y)
+        layer, variant = page.locator("#map-cell").inner_text().split(": ")
+        expect(tip).to_contain_text(variant)
+        expect(tip).to_contain_text(layer)
+        box = tip.bounding_box()
+        assert box
+        beside_x = min(abs(box["x"] - x), abs(box["x"] + box["width"] - x))
+        beside_y = min(abs(box["y"] - y), abs(box["y"] + box["height"] - y))
+        assert max(beside_x, beside_y) < 40
+    page.mouse.move(5, 5)
+    expect(tip).to_be_hidden()
+
+
+def test_two_layers_are_compared_without_a_reload(visitor: Visitor) -> None:
+    page = visitor.open(f"/?device=nvidia-h200&layer={LAYER}")
+    page.locator("#verdict").get_by_role("link", name="Compare").click()
+    page.evaluate("window.isSame = true")
+    second = page.get_by_role("group", name="Second")
+    second.get_by_label("Layer").fill("28-8-3-64-64")
+    page.get_by_role("button", name="Compare").click()
+    expect(page.get_by_role("table").first).to_contain_text("28-8-3-64-64")
+    second.get_by_label("Layout").select_option("nhwc")
+    expect(page).to_have_url(re.compile("other_layer=28-8-3-64-64.*other_layout=nhwc"))
+    assert page.evaluate("window.isSame")
+    page.reload()
+    expect(second.get_by_label("Layout")).to_have_value("nhwc")
+
+
+def test_a_key_leads_to_the_search_which_finds_as_one_types(visitor: Visitor) -> None:
+    page = visitor.open("/guide")
+    page.keyboard.press("/")
+    expect(page.locator("#find")).to_be_focused()
+    page.keyboard.type("vgg")
+    page.keyboard.press("Enter")
+    expect(page.locator("#answer").get_by_role("link", name="VGG19").first).to_be_visible()
+    field = page.locator(".finding input")
+    field.fill("resnet-50 conv4 3x3")
+    expect(page.locator("#answer")).to_contain_text("14-1-3-256-256")
+    expect(page).to_have_url(re.compile("conv4"))
+    field.press("/")
+    expect(field).to_be_focused()
+    page.get_by_role("link", name="14-1-3-256-256").click()
+    expect(page.locator("#verdict")).to_contain_text("ResNet-50")
+
+
+def test_the_call_that_gives_the_same_is_copied(visitor: Visitor, running: Server) -> None:
+    visitor.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=visitor.address)
+    page = visitor.open(f"/?device=fake-gpu&layer={LAYER}")
+    page.get_by_role("button", name="Copy link").click()
+    assert f"layer={LAYER}" in page.evaluate("navigator.clipboard.readText()")
+    page.get_by_text("The same elsewhere").click()
+    page.get_by_role("button", name="Copy: HTTP").click()
+    expect(page.locator("#announce")).to_have_text("HTTP was copied")
+    tool, address = shlex.split(page.evaluate("navigator.clipboard.readText()"))
+    assert tool == "curl"
+    assert running.http.get(address).json()["variant"] == FAST
+
+
+def test_a_table_is_kept_as_a_file(visitor: Visitor) -> None:
+    page = visitor.open(f"/?device=fake-gpu&layer={LAYER}")
+    with page.expect_download() as download:
+        page.locator("#ranking").get_by_role("link", name="CSV").click()
+    assert download.value.suggested_filename == f"ranking-{LAYER}-float32-nchw-fake-gpu.csv"
+    assert FAST in Path(download.value.path()).read_text()
 
 
 def test_a_layer_outside_the_domain_is_called_a_guess(visitor: Visitor) -> None:
@@ -429,6 +561,13 @@ def test_without_scripts_it_advises_and_measures(browser: Browser, running: Serv
     page.get_by_role("button", name="Advise").click()
     expect(page.locator("#verdict")).to_contain_text("nvidia-h200")
     assert "7-1-1-32-832" in page.title()
+    page.get_by_label("Find a layer or a network").fill("resnet-50 conv4 3x3")
+    page.get_by_label("Find a layer or a network").press("Enter")
+    page.get_by_role("link", name="14-1-3-256-256").click()
+    page.locator("#verdict").get_by_role("link", name="Compare").click()
+    page.get_by_role("button", name="Compare").click()
+    expect(page.locator("#compared-title")).to_be_visible()
+    page.goto(f"{visitor.address}/?device=nvidia-h200&layer=7-1-1-32-832")
     page.get_by_role("button", name="Measure").click()
     expect(page.locator("#measurement")).to_contain_text("Done:")
     visitor.close()
