@@ -164,7 +164,10 @@ class NoAdvice(ConvAdvisorError):
         super().__init__(summary, self.reasons)
 
     def __str__(self) -> str:
-        said = "; ".join(f"{variant}: {reason}" for variant, reason in self.reasons.items())
+        by_reason: dict[str, list[str]] = {}
+        for variant, reason in self.reasons.items():
+            by_reason.setdefault(reason, []).append(variant)
+        said = "; ".join(f"{', '.join(variants)}: {reason}" for reason, variants in by_reason.items())
         return self.summary + (f" ({said})" if said else "")
 
 

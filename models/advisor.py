@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from conv_advisor.data.counting import counted
 from conv_advisor.data.errors import NoAdvice
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
@@ -174,7 +175,7 @@ class Advisor:
             else:
                 excluded.append(Exclusion(variant.id, found or self._unknown))
         if not candidates:
-            raise _nothing_left(problem, self.device, {each.variant: each.reason for each in excluded})
+            raise self._nothing_left(problem, excluded)
         if leaf:
             scale(candidates, leaf)
         ranked = ranking(candidates, self._error_of(problem, measured or {}))
@@ -217,7 +218,7 @@ class Advisor:
         """
         found = self.predict(problem, max_workspace_bytes=max_workspace_bytes, is_deterministic=is_deterministic)
         if found is None:
-            raise _nothing_left(problem, self.device)
+            raise self._nothing_left(problem)
         return found[0]
 
     def predict_order(
@@ -362,6 +363,9 @@ class Advisor:
         )
         return row
 
-
-def _nothing_left(problem: ConvProblem, device: Device, reasons: Mapping[str, str] | None = None) -> NoAdvice:
-    return NoAdvice(f"no variant is known to run {problem.key} on {device.id} within the limits", reasons)
+    def _nothing_left(self, problem: ConvProblem, excluded: Sequence[Exclusion] = ()) -> NoAdvice:
+        said, reasons = f"{problem.key} on {self.device.id}", {each.variant: each.reason for each in excluded}
+        n_unknown = sum(reason is self._unknown for reason in reasons.values())
+        if n_unknown:
+            return NoAdvice(f"nothing is known of {counted(n_unknown, 'variant')} that may run {said}", reasons)
+        return NoAdvice(f"no variant is known to run {said} within the limits", reasons)

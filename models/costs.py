@@ -35,6 +35,12 @@ Of those that apply: what measures on demand leaves the others out, which a swee
 MIN_WINS_KNOWN: Final = 0.95
 """Or if those that have one are the fastest on this share of such problems: others are seldom missed."""
 
+BROAD: Final = "at least half of the variants that apply"
+MEASURE_ALL: Final = (
+    "Measure all variants of some 40 layers: conv-advisor sweep, or POST /v1/convolutions with the variant 'all'"
+)
+"""What to do where too little was measured to train on: `models.enough.ENOUGH_MEASURED` layers."""
+
 _LONGEST_LAUNCH_MS: Final = 50.0
 _FARTHEST_BEHIND: Final = 1000.0
 """A first launch beyond both was not the device's time: the host was busy, or a library loaded."""
@@ -273,9 +279,7 @@ def _sorted_and_usable(costs: Costs, is_measured: np.ndarray, is_ruled_out: np.n
     is_usable = is_broad | (is_measured.any(axis=1) & _knows_winners(costs, is_measured, is_ruled_out, is_broad))
     rows = sorted(np.flatnonzero(is_usable).tolist(), key=lambda row: costs.problems[row].key)
     if not rows:
-        raise NotEnoughData(
-            f"device {device_id}: no problem was measured with at least half of the variants that apply"
-        )
+        raise NotEnoughData(f"device {device_id}: no problem was measured with {BROAD}. {MEASURE_ALL}")
     return costs.take(rows)
 
 

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Collection, Sequence
 from typing import Final
 
+from conv_advisor.data.counting import counted
 from conv_advisor.data.errors import NotEnoughData
 from conv_advisor.data.networks import held_out_layers
 from conv_advisor.data.problem import ConvProblem
@@ -38,8 +39,9 @@ def check_enough(measured: Sequence[ConvProblem], device_id: str) -> None:
     n_left = sum(layer not in held_out and teaches(layer) for layer in layers)
     if n_left < MIN_PROBLEMS:
         raise NotEnoughData(
-            f"device {device_id}: {len(measured)} problems were measured, and {n_left} are left to train on beside the"
-            f" layers that judge; allowed: at least {MIN_PROBLEMS} left, for which about {ENOUGH_MEASURED} are measured"
+            f"device {device_id}: {counted(len(measured), 'problem was', 'problems were')} measured, and"
+            f" {counted(n_left, 'is', 'are')} left to train on beside the layers that judge; allowed: at least"
+            f" {MIN_PROBLEMS} left, for which about {ENOUGH_MEASURED} are measured"
         )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from conv_advisor.data.counting import counted
 from conv_advisor.data.errors import ModelRejected, UnknownDevice
 from conv_advisor.data.records import Records
 from conv_advisor.data.store import Store
@@ -119,7 +120,7 @@ def train(
         table,
         champion,
         device_id=device_id,
-        on_progress=lambda share: tell(0.05 + 0.85 * share, f"training on {table.num_rows} measurements"),
+        on_progress=lambda share: tell(0.05 + 0.85 * share, f"training on {counted(table.num_rows, 'measurement')}"),
         n_threads=max(1, min(MOST_THREADS, available_cores() // 2)),  # the others answer
         walk=walk,
     )

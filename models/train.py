@@ -13,12 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from conv_advisor.data.counting import counted
 from conv_advisor.data.errors import NotEnoughData
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.networks import held_out_layers
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.models.accuracy import learn_laws
-from conv_advisor.models.costs import Costs, device_of, from_table, is_of, layer_of
+from conv_advisor.models.costs import BROAD, MEASURE_ALL, Costs, device_of, from_table, is_of, layer_of
 from conv_advisor.models.domain import learn_domain
 from conv_advisor.models.enough import MIN_PROBLEMS, teaches
 from conv_advisor.models.graft import graft
@@ -128,7 +129,10 @@ def fit_beside(
     options, created = options or Options(), created or data_until or datetime.now(UTC)
     costs = training_set(costs)
     if len(costs.problems) < MIN_PROBLEMS:
-        raise NotEnoughData(f"device {device.id}: {len(costs.problems)} problems; allowed: at least {MIN_PROBLEMS}")
+        raise NotEnoughData(
+            f"device {device.id}: {counted(len(costs.problems), 'problem')} to train on with {BROAD}; allowed: at least"
+            f" {MIN_PROBLEMS}. {MEASURE_ALL}"
+        )
     with threads(n_threads) as each:
         trees, orders = grow_all(costs, device, asked, seed, options, each, walk)
     card = {"created": _iso(created), "data_until": _iso(data_until or created)} | _card(costs, seed, options)

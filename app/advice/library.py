@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from conv_advisor.app.advice.local import Local
 from conv_advisor.app.settings import load_settings
+from conv_advisor.data.counting import counted
 from conv_advisor.data.errors import InvalidInput, InvalidProblem
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.models.advisor import Advice
@@ -66,7 +67,7 @@ class LayerAdvice(Advice):
         rows = [_cells(choice) for choice in self.ranking[:_SHOWN]]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-        more = [f"... and {rest} more; {len(self.excluded)} are out" if rest > 0 else f"{len(self.excluded)} are out"]
+        more = [f"... and {rest} more; {self._out()}" if rest > 0 else self._out()]
         return "\n".join([f"{self._title()}: {self.variant}", self.trusted, *lines, *more])
 
     def _repr_html_(self) -> str:
@@ -77,8 +78,11 @@ class LayerAdvice(Advice):
             f"<p><strong>{escape(self._title())}</strong><br>{escape(self.trusted)}</p>"
             f"<table><thead><tr>{heads}</tr></thead><tbody>"
             + "".join(f"<tr>{row}</tr>" for row in rows)
-            + f"</tbody></table><details><summary>{len(self.excluded)} are out</summary><ul>{excluded}</ul></details>"
+            + f"</tbody></table><details><summary>{self._out()}</summary><ul>{excluded}</ul></details>"
         )
+
+    def _out(self) -> str:
+        return counted(len(self.excluded), "is out", "are out")
 
     def _title(self) -> str:
         problem = self.problem

@@ -14,7 +14,7 @@ import typer
 from conv_advisor.app.cli.environment import load_settings
 from conv_advisor.app.cli.output import AsJson, print_json, print_table, progress_bar, split_words
 from conv_advisor.app.service.known import records_of
-from conv_advisor.data.errors import InvalidInput, ModelRejected
+from conv_advisor.data.errors import InvalidInput, ModelRejected, NotEnoughData
 from conv_advisor.data.extras import require
 from conv_advisor.data.networks import HELD_OUT
 
@@ -99,6 +99,8 @@ def evaluate(
         report = _judge(
             records, device, jobs, lambda share: show(share, 1, "leaving out networks"), walk, networks, model
         )
+    if not report.trees and not (report.never_trained and report.never_trained.trees):
+        raise NotEnoughData(f"device {device}: of the networks that trees are judged on no layer was measured there")
     if as_json:
         print_json(report.to_dict())
         return
@@ -167,7 +169,8 @@ def _show_part(title: str, part: Part) -> None:
         _show_scores(f"{title}, only what every rule was judged on, against one oracle: {name}", found)
     rows = [(name, error.n_problems, error.median, error.p90) for name, error in part.time_error.items()]
     error_columns = ("", "problems", "median", "90th percentile")
-    print_table(error_columns, rows, title=f"{title}: error of the predicted time of what is chosen")
+    if rows:
+        print_table(error_columns, rows, title=f"{title}: error of the predicted time of what is chosen")
 
 
 def _show_tuning(report: Report) -> None:

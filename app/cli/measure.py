@@ -66,7 +66,7 @@ def convolve(
     if top > 1 and (all_ or variant):
         raise InvalidInput("--top", top, "1 beside --all and --variant")
     problem = ConvProblem.parse(layer, dtype=dtype, layout=layout)
-    wanted = [catalog.get(name).id for name in split_words("variant", variant)] if variant else []
+    wanted = _named("variant", variant)
     settings = load_settings(scheduler=scheduler, device=device)
     with _open_engines(device, settings) as (engine, *_):
         found = engine.run(tasks.describe_device, deadline_s=settings.start_timeout_s)
@@ -81,6 +81,18 @@ def convolve(
     _show_measurements(problem, measurements, as_json)
     if not any(each.time_ms is not None for each in measurements):
         raise RunError(f"no variant of {len(measurements)} ran {problem.short} on {found.id}")
+
+
+def _named(option: str, text: str) -> list[str]:
+    """The ids that were named, each once.
+
+    Raises
+    ------
+    InvalidInput, UnknownVariant
+    """
+    from conv_advisor.kernels import catalog
+
+    return list(dict.fromkeys(catalog.get(name).id for name in split_words(option, text))) if text else []
 
 
 def _check_device(variants: Sequence[str], device: Device, problem: ConvProblem | None = None) -> None:
@@ -148,7 +160,7 @@ def sweep(
     todo = sweeping.drawn(_network_problems(named, dtypes, layouts, batches, without), at_most, seed)
     todo += _listed_problems(problems, dtypes, layouts) + _sampled_problems(sampled, seed, dtypes, layouts)
     todo = sweeping.shard_of(list(dict.fromkeys(todo)), *_read_shard(shard))
-    wanted = [catalog.get(name).id for name in split_words("variants", variants)] if variants else []
+    wanted = _named("variants", variants)
     with Store(settings.store_url, shipped=Shipped()) as store:
         with _open_engines(device, settings) as engines, progress_bar() as on_progress:
             found = engines[0].run(tasks.describe_device, deadline_s=settings.start_timeout_s)

@@ -13,6 +13,7 @@ import typer
 from conv_advisor.app.cli.environment import load_settings
 from conv_advisor.app.cli.output import AsJson, print_json, print_table
 from conv_advisor.app.service.known import records_of
+from conv_advisor.data.counting import counted
 from conv_advisor.data.errors import InvalidInput, NotEnoughData, UnknownDevice
 from conv_advisor.data.measurement import Device
 
@@ -46,7 +47,7 @@ def compare(
     versions = sorted({*a["versions"], *b["versions"]})
     rows = [(name, a[name], b[name]) for name in ("id", "name")]
     rows += [(name, a["versions"].get(name, ""), b["versions"].get(name, "")) for name in versions]
-    print_table(("", "before", "after"), rows, title=f"{found.n_problems} problems in both")
+    print_table(("", "before", "after"), rows, title=f"{counted(found.n_problems, 'problem')} in both")
     _show_lines([found.best, *found.variants])
     for title, shifts in (("slower", found.best.regressed), ("faster", found.best.improved)):
         cells = [(each.problem, each.before_ms, each.before, each.after_ms, each.after, each.ratio) for each in shifts]

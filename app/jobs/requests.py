@@ -16,6 +16,7 @@ from conv_advisor.app.jobs.table import JobKind, Key
 from conv_advisor.app.wire.layers import problem_from
 from conv_advisor.app.wire.schemas import Id, LayerParameters, RetrainRequest
 from conv_advisor.data import networks
+from conv_advisor.data.counting import counted
 from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.measurement import L2State
 from conv_advisor.data.problem import ConvProblem, DType, Layout
@@ -151,7 +152,7 @@ def kept_request(asked: AnyJob, device_id: str) -> dict[str, Any]:
         catalog.get(name)
     count = len(problems_of(JobKind(asked.kind), order))
     if not 0 < count <= MAX_PROBLEMS:
-        raise InvalidInput("networks", f"{count} problems", f"1 to {MAX_PROBLEMS} in one job")
+        raise InvalidInput("networks", counted(count, "problem"), f"1 to {MAX_PROBLEMS} in one job")
     return order | {"run_id": asked.run_id or f"{asked.kind}-{secrets.token_hex(8)}"}
 
 

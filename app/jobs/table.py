@@ -17,6 +17,7 @@ from sqlalchemy.engine import Connection, Row
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from conv_advisor.app.jobs.leases import Leases
+from conv_advisor.data.counting import counted
 from conv_advisor.data.database import now_s
 from conv_advisor.data.errors import ConvAdvisorError, KeyReused, StoreError, UnknownJob, WorkerDied
 from conv_advisor.data.store import Store
@@ -397,7 +398,7 @@ def _taken(row: Row[Any], owner: str, lease_s: float) -> dict[str, Any]:
 def _interrupted(row: Row[Any], reason: ConvAdvisorError) -> dict[str, Any]:
     interruptions = row.interruptions + 1
     if interruptions >= MAX_ATTEMPTS:
-        error = WorkerDied(f"given up after {row.attempt} attempts; the last one: {reason}")
+        error = WorkerDied(f"given up after {counted(row.attempt, 'attempt')}; the last one: {reason}")
         return {"state": JobState.FAILED, "error": _problem(error), "interruptions": interruptions, **_ended()}
     message = f"attempt {row.attempt} was interrupted: {reason}"
     return {"state": JobState.QUEUED, "progress": 0.0, "message": message, "interruptions": interruptions, **_FREED}

@@ -13,6 +13,7 @@ from conv_advisor.app.sweep.sweep import sweep
 from conv_advisor.app.workers import tasks
 from conv_advisor.app.workers.any_engine import AnyEngine
 from conv_advisor.app.workers.engine import Engine
+from conv_advisor.data.counting import counted
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.store import Store
 from conv_advisor.kernels import catalog
@@ -62,7 +63,7 @@ def measuring(engine: AnyEngine, device: Device, store: Store, settings: Setting
 
 def _tell(held: Held, done: int, total: int, doing: str) -> None:
     held.check()
-    held.note(done / max(total, 1), f"{done} of {total} problems: {doing}")
+    held.note(done / max(total, 1), f"{done} of {counted(total, 'problem')}: {doing}")
 
 
 def _result(kind: JobKind, order: dict[str, Any], device: Device, store: Store, n_problems: int) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from conv_advisor.app.sweep.attempt import outcome_of
 from conv_advisor.app.wire.errors import problem_of
 from conv_advisor.app.workers import tasks
 from conv_advisor.app.workers.any_engine import AnyEngine
+from conv_advisor.data.counting import counted
 from conv_advisor.data.errors import (
     ConvAdvisorError,
     DeadlineExceeded,
@@ -128,7 +129,9 @@ class Measuring:
         variants, predicted_ms = await asyncio.to_thread(_planned, service, problem, device, options)
         running = sum(run.state is RunState.RUNNING for run in self._runs.values())
         if running >= MAX_RUNNING:
-            raise QueueFull(f"{running} measurements are running already; wait for one, or cancel it")
+            raise QueueFull(
+                f"{counted(running, 'measurement is', 'measurements are')} running already; wait for one, or cancel it"
+            )
         run = Run(problem, device, variants[:most], predicted_ms, options)
         self._forget()
         self._runs[run.id] = run

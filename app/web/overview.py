@@ -21,6 +21,7 @@ from conv_advisor.app.web.against import TotalAgainst, totals_against
 from conv_advisor.app.web.forms import LIMITS, LayerForm, address
 from conv_advisor.app.web.networks import TITLES, layers_of
 from conv_advisor.data import networks
+from conv_advisor.data.counting import counted
 from conv_advisor.data.errors import InvalidInput, InvalidProblem, NoAdvice
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.models.advisor import Advice
@@ -395,7 +396,7 @@ def _title(job: Job) -> str:
         sampled = [f"{asked['sampled']} sampled layers"] if asked.get("sampled") else []
         about = f" of {', '.join([*(TITLES.get(name, name) for name in asked.get('networks', ())), *sampled])}"
     elif job.kind is JobKind.MEASURE:
-        about = f" {text.plural(len(asked.get('layers', ())), 'layer')}"
+        about = f" {counted(len(asked.get('layers', ())), 'layer')}"
     return f"{str(job.kind).capitalize()}{about} {_on(job)}".strip()
 
 
@@ -419,8 +420,10 @@ def _of_measuring(result: Mapping[str, Any]) -> str:
     outcomes: Mapping[str, int] = result["outcomes"]
     measured = outcomes.get("measured", 0)
     rest = sum(outcomes.values()) - measured
-    problems = text.plural(result["problems"], "problem")
-    return f"{problems}: {text.plural(measured, 'time')} measured, {rest} attempts without; run {result['run_id']}"
+    problems = counted(result["problems"], "problem")
+    return (
+        f"{problems}: {counted(measured, 'time')} measured, {counted(rest, 'attempt')} without; run {result['run_id']}"
+    )
 
 
 def _of_training(result: Mapping[str, Any]) -> str:

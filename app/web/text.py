@@ -74,11 +74,6 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
 
 
-def plural(count: int, one: str, many: str = "") -> str:
-    """A count and its noun."""
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
-
-
 def _three(value: float) -> str:
     rounded = float(f"{value:.3g}")
     if abs(rounded) >= 100:

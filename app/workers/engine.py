@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 from conv_advisor.app.workers import tasks
 from conv_advisor.app.workers.any_engine import EngineState
 from conv_advisor.app.workers.child import Child, JobNotTaken, OnProgress, task_name
+from conv_advisor.data.counting import counted
 from conv_advisor.data.errors import ConvAdvisorError, QueueFull, WorkerDied, WorkerError
 
 log = logging.getLogger(__name__)
@@ -114,7 +115,7 @@ class Engine:
             if self._state is EngineState.CLOSED:
                 raise WorkerError(f"the engine of {self.device_id} is closed")
             if len(self._waiting) >= self._max_queue:
-                raise QueueFull(f"{len(self._waiting)} jobs wait for {self.device_id} already")
+                raise QueueFull(f"{counted(len(self._waiting), 'job waits', 'jobs wait')} for {self.device_id} already")
             self._waiting.append(job)
             self._changed.notify_all()
         job.future.add_done_callback(self._drop_cancelled)

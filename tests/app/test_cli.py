@@ -166,6 +166,20 @@ def test_training_on_too_little_ends_with_what_is_missing(home):
     assert not (home / "tree").exists()
 
 
+def test_an_evaluation_of_nothing_is_no_empty_table(home):
+    with Store(f"sqlite:///{home / 'conv-advisor.db'}") as store:
+        store.append(small_measurements(0.01))
+    for more in ((), ("--json",)):
+        done = run(home, "evaluate", "--device", SMALL_DEVICE.id, *more)
+        assert (done.returncode, done.stdout) == (1, ""), done.stdout
+        assert "of the networks that trees are judged on no layer was measured there" in done.stderr
+
+
+def test_a_variant_that_is_named_twice_is_measured_once(home):
+    found = answer(home, "convolve", "8-1-3-4-3", "--device", "cpu", "--variant", "cpu.direct,cpu.direct")
+    assert [each["variant"] for each in found["results"]] == ["cpu.direct"]
+
+
 def test_convolve_measures_the_named_variants(home):
     found = answer(home, "convolve", "8-1-3-4-3", "--device", "cpu", "--variant", "cpu.gemm,cpu.direct")
     assert (found["layer"], found["dtype"], found["device"]) == ("8-1-3-4-3", "float32", "cpu")

@@ -177,7 +177,10 @@ def test_a_device_without_a_model_is_advised_on_its_measurements(client: Client)
     answer = advice(client, f"layer={LAYER}&device=other-gpu")
     assert (answer["variant"], answer["source"], answer["model"]) == (SLOW, "measured", None)
     said = is_problem(client.get(f"/v1/advice?layer={UNSEEN}&device=other-gpu"), 409, "no-advice")
-    assert said["summary"].startswith(f"no variant is known to run {UNSEEN}-float32-nchw on other-gpu")
+    n_unknown = sum(each["reason"].startswith("not measured on this layer") for each in said["excluded"])
+    asked = f"{UNSEEN}-float32-nchw on other-gpu"
+    assert said["summary"] == f"nothing is known of {n_unknown} variants that may run {asked}"
+    assert said["detail"].count("not measured on this layer") == 1, "what is out for one reason is named together"
     assert {"variant": SLOW, "reason": "not measured on this layer, and there is no model of other-gpu"} in said[
         "excluded"
     ]

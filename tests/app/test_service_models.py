@@ -107,7 +107,7 @@ def test_a_retrain_on_too_little_is_refused_when_it_is_asked_for(tmp_path: Path)
         own.post("/v1/convolutions", json={"layer": LAYER, "variant": LEAN})
         for path, body in (("/v1/models", {}), ("/v1/jobs", {"kind": "retrain"})):
             refused = is_problem(own.post(path, json=body | {"device": GPU.id}), 409, "not-enough-data")
-            assert f"device {GPU.id}: 1 problems were measured, and 0 are left to train on" in refused["detail"]
+            assert f"device {GPU.id}: 1 problem was measured, and 0 are left to train on" in refused["detail"]
             assert f"about {ENOUGH_MEASURED} are measured" in refused["detail"]
         assert own.get("/v1/jobs").json()["jobs"] == []
         measure_enough(own)

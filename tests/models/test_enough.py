@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 
@@ -9,7 +10,9 @@ import pytest
 
 from conv_advisor import app
 from conv_advisor.data.errors import NotEnoughData
+from conv_advisor.data.measurement import Measurement, Outcome
 from conv_advisor.data.networks import held_out_layers
+from conv_advisor.data.parquet import measurements_to_table
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.models.challenge import hold_out
 from conv_advisor.models.costs import from_table
@@ -42,3 +45,22 @@ def test_layers_that_teach_nothing_do_not_count() -> None:
         check_enough(judges[:60], "here")
     with pytest.raises(NotEnoughData, match="0 problems were measured"):
         check_enough([], "here")
+
+
+def test_one_is_said_as_one() -> None:
+    with pytest.raises(NotEnoughData, match="here: 2 problems were measured, and 1 is left to train on"):
+        check_enough(LAYERS[:2], "here")
+    with pytest.raises(NotEnoughData, match="here: 1 problem was measured, and 0 are left to train on"):
+        check_enough(LAYERS[:1], "here")
+
+
+def test_who_measured_too_few_variants_is_told_what_to_measure() -> None:
+    names = itertools.cycle(["cudnn.implicit_precomp_gemm", "cuda.gemm", "cuda.direct_naive"])
+    narrow = measurements_to_table(
+        Measurement(problem, name, synthetic.DEVICE, Outcome.MEASURED, "", (1.0, 1.1), 0, 1e-7)
+        for problem, name in zip(LAYERS, names, strict=False)
+    )
+    with pytest.raises(
+        NotEnoughData, match=f"at least half of .* Measure all variants of some {ENOUGH_MEASURED} layers"
+    ):
+        from_table(narrow, synthetic.DEVICE.id)

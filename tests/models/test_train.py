@@ -157,7 +157,10 @@ def test_what_the_library_refuses_is_predicted_as_such(trained: TreeModel) -> No
 
 def test_too_little_data_and_unknown_devices_are_errors(table: pa.Table) -> None:
     few = synthetic.table(synthetic.all_problems()[:19])
-    with pytest.raises(NotEnoughData, match="19 problems; allowed: at least 20"):
+    with pytest.raises(
+        NotEnoughData,
+        match="19 problems to train on with at least half of the variants that apply; allowed: at least 20",
+    ):
         train(few, device_id=synthetic.DEVICE.id)
     with pytest.raises(UnknownDevice, match="known: fake-gpu"):
         train(table, device_id="no-such")

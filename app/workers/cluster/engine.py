@@ -19,6 +19,7 @@ from conv_advisor.app.workers.child import JobNotTaken, OnProgress, call
 from conv_advisor.app.workers.cluster.lane import Job, Lane
 from conv_advisor.app.workers.cluster.link import Link, link_from
 from conv_advisor.app.workers.engine import settle
+from conv_advisor.data.counting import counted
 from conv_advisor.data.errors import QueueFull, WorkerError
 from conv_advisor.data.measurement import Device
 
@@ -219,7 +220,7 @@ class ClusterEngine:
             if self._closing.is_set():
                 raise WorkerError(f"the engine of {self.device_id} is closed")
             if deadline_s is not None and len(self._waiting) >= self._max_queue:
-                raise QueueFull(f"{len(self._waiting)} jobs wait for {self.device_id} already")
+                raise QueueFull(f"{counted(len(self._waiting), 'job waits', 'jobs wait')} for {self.device_id} already")
             self._waiting.append(job)
             self._changed.notify_all()
         job.future.add_done_callback(self._drop_cancelled)
