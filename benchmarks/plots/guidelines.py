@@ -16,7 +16,7 @@ from benchmarks.measured import Column, Known
 from benchmarks.plots import algorithms
 from benchmarks.plots.course import course
 from benchmarks.plots.figures import Drawing
-from benchmarks.plots.growth import growth_table
+from benchmarks.plots.growth import growth, growth_table
 from benchmarks.plots.guideline_tables import (
     CLOSE_PERCENT,
     guideline_table,
@@ -44,7 +44,11 @@ OF_COLUMN: Final[dict[str, tuple[str, Callable[[Costs, Column], Figure | None]]]
     "workspaces": ("The workspace of each of cuDNN's legacy algorithms", algorithms.workspaces),
 }
 """Figures that there is one of for each dtype and layout, with what they show."""
-_ALONE: Final = {"shares": "How often each method is the fastest", "course": "The course's experiments"}
+_ALONE: Final = {
+    "shares": "How often each method is the fastest",
+    "growth": "Time of the larger of two layers over that of the smaller, by how much deeper or wider it is",
+    "course": "The course's experiments",
+}
 """Figures that there is one of, with what they show."""
 GROUPS: Final = (*OF_COLUMN, *_ALONE)
 _ONCE: Final = {"workspaces": FULL}
@@ -76,6 +80,8 @@ def draw(book: Book) -> Iterator[Drawing]:
             if _ONCE.get(name, column) == column and (figure := of_column(costs, column)) is not None:
                 title = "-".join(column)
                 yield Drawing(name, f"{FOLDER}/{name}-{title}", f"{caption}: {title}", figure)
+    if HALF in book.known and (figure := growth(book.known[HALF])) is not None:
+        yield _alone("growth", figure)
     if book.course is not None:
         yield _alone("course", course(book.course))
 

@@ -1,4 +1,4 @@
-"""How time grows with depth and with filters, by hand; bands of one deviation; and what the page says of both."""
+"""How time grows with depth and with filters, and bands of one deviation, by hand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytest.importorskip("matplotlib", reason="only the figures need matplotlib")
 
 from benchmarks import measured as book
 from benchmarks.guidelines.growth import STUDIED, Growth, Varied, growth_of
-from benchmarks.measured import Sampled, deviations_in, load
+from benchmarks.measured import Sampled, deviations_in
 from benchmarks.plots import algorithms
 from benchmarks.plots.growth import growth, growth_table
 from conv_advisor.data import parquet
@@ -25,7 +25,6 @@ from tests.benchmarks.made_up import GPU
 
 WINOGRAD, GEMM = STUDIED
 HALF = ("float16", "nchw")
-DOCS = Path(__file__).parents[2] / "docs"
 
 
 def layer(text: str) -> ConvProblem:
@@ -103,12 +102,3 @@ def test_a_band_is_one_deviation_of_one_launch(tmp_path: Path) -> None:
         if b.get_alpha()
         for path in b.get_paths()
     )
-
-
-@pytest.mark.slow
-def test_the_page_says_what_the_shipped_measurements_say() -> None:
-    folder = DOCS.parent / "data" / "timings" / "nvidia-h200"
-    known = {column: load(folder, "nvidia-h200", column) for column in book.ALL_COLUMNS}
-    page = (DOCS / "guidelines.md").read_text(encoding="utf-8")
-    assert growth_table(known[HALF]) in page
-    assert algorithms.scatter(known) in page

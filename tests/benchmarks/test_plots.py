@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -171,6 +172,16 @@ def test_shares_of_wins_are_of_the_configurations_of_a_filter(timings) -> None:
     assert shares.wins(costs, 3, everything) == {("cuDNN", "implicit GEMM"): 0.5, ("ours", "implicit GEMM"): 0.5}
     assert shares.wins(costs, 3, book.LEGACY) == {("cuDNN", "implicit GEMM"): 1.0}
     assert shares.wins(costs, 7, everything) == {}
+
+
+@pytest.mark.slow
+def test_the_pages_say_what_the_shipped_measurements_say(tmp_path: Path) -> None:
+    for page in ("kernels.md", "guidelines.md"):
+        shutil.copy(DOCS / page, tmp_path)
+    kept = files_of(tmp_path)
+    assert main(["--docs", str(tmp_path), "--evaluation", str(tmp_path / "none")]) == 0
+    stale = [name for name, page in files_of(tmp_path).items() if page != kept[name]]
+    assert stale == [], "run python -m benchmarks.plots"
 
 
 def test_the_pages_name_every_variant_and_have_a_place_for_every_figure() -> None:
