@@ -37,7 +37,7 @@ test: .venv/.dev
 	.venv/bin/python -m pytest -n $(JOBS) -m "not slow"
 
 test-all: .venv/.dev
-	.venv/bin/python -m pytest -n $(JOBS)
+	.venv/bin/python -m pytest -n $(JOBS) --durations 25 --durations-min 5
 
 lint: .venv/.dev
 	.venv/bin/ruff check .

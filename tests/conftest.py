@@ -71,6 +71,12 @@ def pytest_configure() -> None:
         raise pytest.UsageError(f"REQUIRE_GPU=1, but {why_no_gpu()}")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take long: then all processors have something to do until the end."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
     """Leave out modules that need a GPU where there is none, before they are imported."""
     return True if collection_path.name.endswith(ON_GPU) and why_no_gpu() else None
@@ -91,4 +97,5 @@ class ByFile(LoadScopeScheduling):
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
     """Whatever ``--dist`` says."""
+    config.option.loadscopereorder = False  # would begin with the files of many tests, which are the quick ones
     return ByFile(config, log)
