@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from conv_advisor.app.workers import tasks
+from conv_advisor.app.workers.child import WorkerKilled
 from conv_advisor.data.errors import ConvAdvisorError, DeadlineExceeded, LaunchFailed, WorkerError
 from conv_advisor.data.measurement import LEAST_UNLAUNCHED_SLOWDOWN, Device, Measurement, Outcome, Pick
 from conv_advisor.data.problem import ConvProblem
@@ -197,7 +198,8 @@ class _Attempt:
         try:
             self.engine.run(tasks.describe_device, deadline_s=self.terms.deadline_s)
         except ConvAdvisorError as lost:
-            raise WorkerError(f"{self.engine.device_id} is lost ({lost}), after: {error}") from lost
+            kind = WorkerKilled if isinstance(lost, WorkerKilled) else WorkerError
+            raise kind(f"{self.engine.device_id} is lost ({lost}), after: {error}") from lost
 
 
 def outcome_of(error: ConvAdvisorError) -> Outcome:

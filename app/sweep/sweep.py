@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from conv_advisor.app.sweep.attempt import Layer, Result, Terms, Trial
 from conv_advisor.app.sweep.fleet import Fleet
 from conv_advisor.app.sweep.spread import fleet_of
-from conv_advisor.app.workers.child import JobNotTaken
+from conv_advisor.app.workers.child import JobNotTaken, WorkerKilled
 from conv_advisor.data.errors import WorkerError
 from conv_advisor.data.measurement import Device, Outcome
 from conv_advisor.data.problem import ConvProblem
@@ -31,7 +31,8 @@ log = logging.getLogger(__name__)
 
 DEFAULT_DEADLINE_S: Final = 120.0
 MAX_LOST: Final = 3
-"""Workers that one layer may lose before it is taken for the reason."""
+"""Workers that one layer may lose before it is taken for the reason; without those where it has measured something,
+and those that were ended from outside."""
 _TICK_S: Final = 0.2
 
 OnProblem = Callable[[int, int, str], None]
@@ -255,8 +256,9 @@ def _spread(layers: list[Layer], fleet: Fleet, terms: Terms, book: _Book, stoppi
             try:
                 future.result()
             except WorkerError as error:
-                losses.note(layer, error)
-                waiting.extendleft(filter(None, [book.left_of(layer)]))
+                left = book.left_of(layer)
+                losses.note(layer, error, has_progress=len(left) < len(layer))
+                waiting.extendleft(filter(None, [left]))
 
 
 class _Losses:
@@ -268,13 +270,12 @@ class _Losses:
         self._last: WorkerError | None = None
         self._nobody_since: float | None = None
 
-    def note(self, layer: Layer, error: WorkerError) -> None:
+    def note(self, layer: Layer, error: WorkerError, *, has_progress: bool) -> None:
         """A layer has lost its worker; where the layer may be the reason it is not tried for ever."""
         log.warning("%s: its worker was lost: %s", layer[0].problem.key, error)
-        if isinstance(error, JobNotTaken):
-            self._last = self._last or error
+        self._last = (self._last or error) if isinstance(error, JobNotTaken) else error
+        if has_progress or isinstance(error, JobNotTaken | WorkerKilled):
             return
-        self._last = error
         first = replace(layer[0].problem, n=1)
         self._by_layer[first] += 1
         if self._by_layer[first] >= MAX_LOST:

@@ -18,6 +18,7 @@ import pytest
 from conv_advisor.app.main import create_app
 from conv_advisor.app.settings import Settings
 from conv_advisor.app.workers.any_engine import EngineState
+from conv_advisor.app.workers.child import WorkerKilled
 from conv_advisor.app.workers.cluster.engine import ClusterEngine
 from conv_advisor.app.workers.cluster.link import Link, link_from
 from conv_advisor.data.errors import (
@@ -240,6 +241,18 @@ def test_a_killed_dask_worker_fails_its_job_and_comes_back_and_ends_with_its_sch
             with pytest.raises(WorkerError, match="no scheduler answers"):
                 engine.run(fakes.add, 1, 2, deadline_s=30)
             assert engine.state is EngineState.DOWN
+
+
+def test_a_dask_worker_that_is_told_to_end_blames_no_job(tmp_path):
+    with Cluster() as cluster:
+        (nanny,) = cluster.add("cpu", BARE)
+        with cluster.engine(1) as engine:
+            future = engine.submit(fakes.sleep, 60, tmp_path / "pid", deadline_s=60)
+            child = read_pid(tmp_path / "pid")
+            nanny.signal(signal.SIGTERM)
+            with pytest.raises(WorkerKilled, match="ended"):
+                future.result(60)
+            assert eventually(lambda: not is_running(child))
 
 
 def test_the_commands_make_a_cluster_with_tls_that_lets_in_nobody_else(tmp_path):

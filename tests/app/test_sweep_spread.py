@@ -8,16 +8,21 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from conv_advisor.app.sweep.sweep import sweep
+from conv_advisor.app.sweep import sweep as sweeping
+from conv_advisor.app.sweep.attempt import Layer, Result, Terms
+from conv_advisor.app.sweep.fleet import OnBegin, OnResult
+from conv_advisor.app.sweep.sweep import MAX_LOST, SweepReport, sweep
+from conv_advisor.app.workers.child import JobNotTaken, WorkerKilled
 from conv_advisor.app.workers.engine import Engine
+from conv_advisor.app.workers.lent import Lent
 from conv_advisor.data import parquet
-from conv_advisor.data.errors import InvalidInput, StoreError, WorkerError
+from conv_advisor.data.errors import InvalidInput, StoreError, WorkerDied, WorkerError
 from conv_advisor.data.measurement import Device, Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.store import Store
@@ -100,6 +105,84 @@ class Hook:
         if self._what and done >= self._when:
             what, self._what = self._what, None
             what()
+
+
+# What a layer is blamed for.
+
+
+class LosingFleet:
+    """One worker, lost as often as there are losses; each measures so many problems of a layer before."""
+
+    n_workers = n_places = 1
+    patience_s = 5.0
+
+    def __init__(self, losses: list[WorkerError], n_measured: int) -> None:
+        self._losses = losses
+        self._n_measured = n_measured
+
+    def describe(self, _deadline_s: float) -> Device:
+        return CPU
+
+    def delegate(self, layer: Layer, _terms: Terms, _on_begin: OnBegin, on_result: OnResult) -> Future[None]:
+        future: Future[None] = Future()
+        n_measured = self._n_measured if self._losses else len(layer)
+        for trial in layer[:n_measured]:
+            problem = trial.problem
+            on_result(Result(problem, [replace(row, problem=problem) for row in recorded()[: len(VARIANTS)]], []))
+        if self._losses:
+            future.set_exception(self._losses.pop())
+        else:
+            future.set_result(None)
+        return future
+
+    def stop(self) -> None:
+        return
+
+
+LAYER = [ConvProblem.parse(f"5-{batch}-3-4-2") for batch in range(1, MAX_LOST + 2)]
+DIED, KILLED = WorkerDied("it ended during the job"), WorkerKilled("somebody has ended it")
+
+
+def spread(
+    monkeypatch: pytest.MonkeyPatch, store: Store, losses: list[WorkerError], n_measured: int = 0
+) -> SweepReport:
+    """A sweep of one layer on workers that are lost so."""
+    monkeypatch.setattr(sweeping, "fleet_of", lambda _engine: LosingFleet(losses, n_measured))
+    return sweep(store, [], LAYER, VARIANTS, options=OPTIONS)
+
+
+def test_a_layer_that_loses_one_worker_after_the_other_ends_the_sweep(monkeypatch, store):
+    with pytest.raises(WorkerError, match=rf"has lost {MAX_LOST} workers, the last one so: it ended"):
+        spread(monkeypatch, store, [DIED] * MAX_LOST)
+    assert spread(monkeypatch, store, [DIED] * (MAX_LOST - 1)).is_complete
+
+
+def test_workers_that_were_ended_from_outside_are_not_counted_against_a_layer(monkeypatch, store):
+    losses: list[WorkerError] = [KILLED, DIED] * (MAX_LOST - 1) + [JobNotTaken("it was gone")] * MAX_LOST
+    assert spread(monkeypatch, store, losses).is_complete
+    assert set(attempts(store)) == {(problem, variant) for problem in LAYER for variant in VARIANTS}
+
+
+def test_a_worker_where_a_layer_has_measured_something_is_not_counted_against_it(monkeypatch, store):
+    assert spread(monkeypatch, store, [DIED] * MAX_LOST, n_measured=1).is_complete
+    assert attempts(store).total() == len(LAYER) * len(VARIANTS)
+
+
+def test_a_dask_worker_that_is_ended_says_that_its_job_is_not_to_blame(tmp_path):
+    node = pytest.importorskip("conv_advisor.app.workers.cluster.node", reason="Dask is an extra")
+    said = []
+
+    def work(lent: Lent) -> int:
+        return lent.run(fakes.sleep, 60, tmp_path / "pid", deadline_s=60)
+
+    with Engine("cpu", opener="tests.fakes:open_bare", has_spare=False) as engine, ThreadPoolExecutor(1) as threads:
+        owned = node.Owned(engine)
+        ended = threads.submit(owned.run, "job", work, lambda: said.append(1))
+        read_pid(tmp_path / "pid")
+        owned.leave()
+        engine.close()
+        assert isinstance(ended.result(30).error, WorkerKilled)
+    assert said == [1]
 
 
 # Several devices of one host.

@@ -321,6 +321,7 @@ class ClusterEngine:
         if job is None:
             return
         job.has_begun = True
+        job.is_left = job.is_left or "left" in told
         if job.on_progress and "fraction" in told and not self._closing.is_set():
             self._notices.submit(call, job.on_progress, told["fraction"], told["message"])
 

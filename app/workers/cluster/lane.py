@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from conv_advisor.app.workers import tasks
-from conv_advisor.app.workers.child import JobNotTaken, OnProgress, task_name
+from conv_advisor.app.workers.child import JobNotTaken, OnProgress, WorkerKilled, task_name
 from conv_advisor.data.errors import ConvAdvisorError, LaunchFailed, WorkerDied, WorkerError
 from conv_advisor.data.measurement import Device
 
@@ -47,6 +47,8 @@ class Job:
     future: Future[Any] = field(default_factory=Future)
     id: str = field(default_factory=lambda: secrets.token_hex(8))
     has_begun: bool = False
+    is_left: bool = False
+    """Its worker was ended from outside."""
     n_tries: int = 0
 
     @classmethod
@@ -241,6 +243,8 @@ class Lane:
         return WorkerError(f"the worker at {self.address} cannot run {job.name}: {error!r}")
 
     def _lost(self, job: Job) -> WorkerDied:
+        if job.is_left:
+            return WorkerKilled(f"the worker at {self.address} was ended during the job")
         if job.has_begun:
             return WorkerDied(f"the worker at {self.address} ended during the job")
         return JobNotTaken(f"the worker at {self.address} ended before it took the job")

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from distributed import Worker, WorkerPlugin, get_worker
 
+from conv_advisor.app.workers.child import WorkerKilled
 from conv_advisor.app.workers.engine import DEFAULT_OPENER, Engine
 from conv_advisor.app.workers.lent import Lent
 from conv_advisor.data.errors import ConvAdvisorError, WorkerError
@@ -26,6 +27,8 @@ log = logging.getLogger(__name__)
 
 _STOPPED_KEPT: Final = 1000
 """Ids of stopped jobs that are remembered, as the order to stop may come before the job."""
+
+_LEFT: Final = "the worker was ended from outside during the job"
 
 
 @dataclass(frozen=True)
@@ -61,8 +64,9 @@ class OwnDevice(WorkerPlugin):  # type: ignore[misc]  # Dask's types are not fol
         _Process.device = Owned(engine)
 
     async def teardown(self, worker: Worker) -> None:
-        """End the child."""
+        """Say that the job that runs is not to blame, and end the child."""
         if _Process.device:
+            _Process.device.leave()
             await asyncio.to_thread(_Process.device.engine.close)
 
 
@@ -72,28 +76,44 @@ class Owned:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self._lock = threading.Lock()
-        self._running: tuple[str, Lent] | None = None
+        self._running: tuple[str, Lent, Callable[[], None]] | None = None
+        self._is_leaving = False
         self._stopped: deque[str] = deque(maxlen=_STOPPED_KEPT)
 
-    def run(self, job_id: str, work: Callable[[Lent], Any]) -> Ended:
-        """Run a job to its end."""
+    def run(self, job_id: str, work: Callable[[Lent], Any], on_leave: Callable[[], None]) -> Ended:
+        """Run a job to its end.
+
+        Parameters
+        ----------
+        job_id : str
+        work : callable (lent) -> value
+        on_leave : callable
+            Called where the worker is ended meanwhile.
+        """
         lent = Lent(self.engine)
         with self._lock:
             if job_id in self._stopped:
                 return Ended(error=WorkerError("it was stopped before it began"))
-            self._running = (job_id, lent)
+            self._running = (job_id, lent, on_leave)
         try:
             return Ended(work(lent))
         except ConvAdvisorError as error:
-            return Ended(error=error)
+            return Ended(error=WorkerKilled(_LEFT) if self._is_leaving else error)
         except CancelledError:
-            return Ended(error=WorkerError("it was stopped"))
+            return Ended(error=WorkerKilled(_LEFT) if self._is_leaving else WorkerError("it was stopped"))
         except Exception as error:
             log.exception("a job failed")
             return Ended(error=WorkerError(f"{type(error).__name__} in the worker: {error}"))
         finally:
             with self._lock:
                 self._running = None
+
+    def leave(self) -> None:
+        """Say that this worker is being ended, and not by the job that it runs."""
+        with self._lock:
+            self._is_leaving = True
+            if self._running:
+                self._running[2]()
 
     def stop(self, job_id: str) -> None:
         """Kill the process that runs this job, now or when it comes."""
@@ -137,7 +157,7 @@ def execute(call: bytes, job_id: str, topic: str, deadline_s: float | None) -> E
         return lent.run(function, *args, deadline_s=deadline_s, on_progress=report)
 
     worker.log_event(topic, {"job": job_id})
-    return device.run(job_id, work)
+    return device.run(job_id, work, lambda: worker.log_event(topic, {"job": job_id, "left": True}))
 
 
 async def stop(job_id: str) -> None:
