@@ -54,6 +54,10 @@ Rule = Callable[[ConvProblem, Device], str | None]
 """Why a variant does not apply, or None where it does: it then gives the right answer."""
 
 
+Workspace = Callable[[ConvProblem, Device], int | None]
+"""Bytes of scratch memory that a variant takes on a device; None where only the library knows."""
+
+
 @dataclass(frozen=True, slots=True)
 class Variant:
     """One runnable implementation.
@@ -68,7 +72,7 @@ class Variant:
         Equal inputs give bitwise equal outputs.
     why_not : callable (problem, device) -> str or None
         The reason why it does not apply; None where it applies.
-    workspace_bytes : callable (problem) -> int or None
+    workspace_bytes : callable (problem, device) -> int or None
         Scratch memory under the default limit, else the least it needs; None where only the library knows, after it
         was asked.
     source : str
@@ -82,15 +86,15 @@ class Variant:
     backend: Backend
     is_deterministic: bool
     why_not: Rule
-    workspace_bytes: Callable[[ConvProblem], int | None]
+    workspace_bytes: Workspace
     source: str
     least_workspace_bytes: Callable[[ConvProblem], int] | None = None
 
-    def needed_bytes(self, problem: ConvProblem, limit_bytes: int) -> int | None:
+    def needed_bytes(self, problem: ConvProblem, device: Device, limit_bytes: int) -> int | None:
         """A number above the limit if and only if `workspace_bytes` is; None where that is."""
         if self.least_workspace_bytes and limit_bytes >= DEFAULT_WORKSPACE_LIMIT_BYTES:
             return self.least_workspace_bytes(problem)
-        return self.workspace_bytes(problem)
+        return self.workspace_bytes(problem, device)
 
 
 @dataclass
@@ -126,12 +130,12 @@ def why_not(variant: Variant, problem: ConvProblem, device: Device) -> str | Non
     return variant.why_not(problem, device)
 
 
-def no_workspace(_problem: ConvProblem) -> int:
+def no_workspace(_problem: ConvProblem, _device: Device) -> int:
     """Workspace of a variant that needs none."""
     return 0
 
 
-def unknown_workspace(_problem: ConvProblem) -> None:
+def unknown_workspace(_problem: ConvProblem, _device: Device) -> None:
     """Workspace that only the library knows."""
     return
 

@@ -169,7 +169,9 @@ class Advisor:
             if reason is not None:
                 excluded.append(Exclusion(variant.id, reason))
                 continue
-            found = consider(variant, problem, leaf, measured.get(variant.id) if measured else None, *limits)
+            found = consider(
+                variant, problem, self.device, leaf, measured.get(variant.id) if measured else None, *limits
+            )
             if isinstance(found, Candidate):
                 candidates.append(found)
             else:
@@ -294,7 +296,7 @@ class Advisor:
                     continue
                 if not attempt.has_workspace and max_workspace_bytes >= 0:
                     return names[0], best_ms * slowdown
-                workspace = variant.needed_bytes(problem, max_workspace_bytes)
+                workspace = variant.needed_bytes(problem, device, max_workspace_bytes)
                 if workspace is None:
                     workspace = Leaf(row, best_ms, n_bytes).workspace_bytes(variant.id)
                 if workspace is None or workspace <= max_workspace_bytes:
@@ -312,7 +314,7 @@ class Advisor:
         """Of variants of one predicted time those that apply, in the order of a ranking."""
         variants = [variant for name in names if not (variant := self._pool[name]).why_not(problem, self.device)]
         limits = max_workspace_bytes, is_deterministic
-        found = [consider(variant, problem, leaf, None, *limits) for variant in variants]
+        found = [consider(variant, problem, self.device, leaf, None, *limits) for variant in variants]
         candidates = [each for each in found if isinstance(each, Candidate)]
         if len(candidates) > 1:
             errors = self._error_of(problem, {})

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from conv_advisor.data.measurement import Outcome
+from conv_advisor.data.measurement import Device, Outcome
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.variant import Variant
 from conv_advisor.models.leaf import Leaf, is_expected, too_seldom
@@ -83,6 +83,7 @@ class Candidate:
 def consider(
     variant: Variant,
     problem: ConvProblem,
+    device: Device,
     leaf: Leaf | None,
     summary: Summary | None,
     max_workspace_bytes: int,
@@ -99,7 +100,7 @@ def consider(
         return reason
     workspace = summary.workspace_bytes if summary else None
     if workspace is None:
-        workspace = variant.workspace_bytes(problem)
+        workspace = variant.workspace_bytes(problem, device)
     is_predicted = workspace is None
     if workspace is None and leaf:
         workspace = leaf.workspace_bytes(variant.id)

@@ -40,7 +40,7 @@ async def list_variants(request: Request, asked: Annotated[VariantParameters, Qu
     device, reasons = await asyncio.to_thread(
         why_not_each, service, problem, asked.device or service.default_device_id()
     )
-    answers = [applicability_answer(variant, problem, reasons.get(name)) for name, variant in VARIANTS.items()]
+    answers = [applicability_answer(variant, problem, device, reasons.get(name)) for name, variant in VARIANTS.items()]
     return JSONResponse({"variants": answers, "problem": problem_answer(problem), "device": device.id})
 
 

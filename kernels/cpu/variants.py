@@ -12,6 +12,7 @@ from conv_advisor.kernels.variant import (
     Backend,
     Rule,
     Variant,
+    Workspace,
     all_of,
     dilation_1,
     filter_is,
@@ -60,8 +61,8 @@ def _variants() -> Iterator[Variant]:
             )
 
 
-def _bytes_of(plan: Callable[[ConvProblem], plans.Plan]) -> Callable[[ConvProblem], int]:
-    return lambda problem: plan(problem).workspace_bytes
+def _bytes_of(plan: Callable[[ConvProblem], plans.Plan]) -> Workspace:
+    return lambda problem, _device: plan(problem).workspace_bytes
 
 
 VARIANTS: Final[tuple[Variant, ...]] = tuple(_variants())

@@ -140,7 +140,7 @@ def test_workspace_is_what_the_formula_says(variant, dtype):
     launch.run(x, weight, y)
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert launch.workspace_bytes == variant.workspace_bytes(problem)
+    assert launch.workspace_bytes == variant.workspace_bytes(problem, CPU)
     # The copy that SciPy's inverse makes of the spectra is not traced.
     untraced_bytes = plans.fft(problem).buffers["y"].bytes if variant.algorithm is Algorithm.FFT else 0
     assert peak_bytes == pytest.approx(launch.workspace_bytes - untraced_bytes, rel=0.02, abs=2**16)
@@ -149,7 +149,7 @@ def test_workspace_is_what_the_formula_says(variant, dtype):
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.id)
 def test_too_much_workspace_is_refused_before_it_is_allocated(variant):
     problem = ConvProblem.parse("256-64-3-64-64", dtype=DType.FLOAT16)
-    needed_bytes = variant.workspace_bytes(problem)
+    needed_bytes = variant.workspace_bytes(problem, CPU)
     tracemalloc.start()
     with pytest.raises(WorkspaceExceeded) as caught:
         prepare(variant, problem, needed_bytes - 1)

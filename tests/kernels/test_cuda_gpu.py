@@ -105,7 +105,7 @@ def test_a_variant_is_right_launched_and_replayed(gpu: Gpu, variant_id: str, pro
 def test_a_large_layer_is_right_at_sampled_outputs(gpu: Gpu, variant_id: str, problem: ConvProblem) -> None:
     x, weight, outputs, expected = sampled(problem)
     limit = DEFAULT_WORKSPACE_LIMIT_BYTES
-    if (BY_ID[variant_id].workspace_bytes(problem) or 0) > limit:
+    if (BY_ID[variant_id].workspace_bytes(problem, gpu.device) or 0) > limit:
         with pytest.raises(WorkspaceExceeded):
             gpu.results(variant_id, problem, x, weight, limit)
         return

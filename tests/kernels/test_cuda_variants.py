@@ -34,7 +34,7 @@ def reason(variant_id: str, layer: str, **changes: object) -> str | None:
 
 
 def workspace(variant_id: str, layer: str, **changes: object) -> int | None:
-    return BY_ID[variant_id].workspace_bytes(ConvProblem.parse(layer, **changes))
+    return BY_ID[variant_id].workspace_bytes(ConvProblem.parse(layer, **changes), H200)
 
 
 def test_the_ids_never_change() -> None:
@@ -199,7 +199,7 @@ def test_only_cuconv_outgrows_the_default_limit_on_the_seed_layers(variant_id: s
     sweep = {layer.problem for layer in networks.layers("fourth-seed")}
     for problem in seed_problems():
         if variant.why_not(problem, H200) is None and (variant_id != "cuda.gemm" or problem not in sweep):
-            needed = variant.workspace_bytes(problem)
+            needed = variant.workspace_bytes(problem, H200)
             assert needed is not None
             assert needed <= DEFAULT_WORKSPACE_LIMIT_BYTES, problem.short
 
@@ -227,7 +227,7 @@ def test_what_a_plan_says_it_needs_is_enough_and_less_is_not(plan: object, layer
 def test_what_is_needed_is_above_a_limit_where_the_workspace_is(layer: str, limit_bytes: int) -> None:
     problem = ConvProblem.parse(layer)
     for variant in VARIANTS:
-        workspace, needed = variant.workspace_bytes(problem), variant.needed_bytes(problem, limit_bytes)
+        workspace, needed = variant.workspace_bytes(problem, H200), variant.needed_bytes(problem, H200, limit_bytes)
         assert workspace is not None
         assert needed is not None
         assert (needed > limit_bytes) == (workspace > limit_bytes), variant.id

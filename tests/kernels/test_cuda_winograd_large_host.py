@@ -57,9 +57,9 @@ def test_the_large_tiles_are_right(errors: dict[Case, Future[float]], case: Case
 def test_the_least_workspace_is_enough_and_means_many_chunks(pool: ProcessPoolExecutor) -> None:
     problem = edge_problem("batch", DType.FLOAT32, Layout.NCHW)
     with pytest.raises(WorkspaceExceeded) as raised:
-        plans.plan_cut(problem, 64)
+        plans.plan_cut(problem, HOPPER, 64)
     least = raised.value.needed_bytes
-    assert plans.plan_cut(problem, least).images < problem.n
+    assert plans.plan_cut(problem, HOPPER, least).images < problem.n
     found = pool.submit(host_cuda.error_of, LARGE[0].id, problem, least, device=HOPPER).result()
     assert found <= tolerance(problem)
 

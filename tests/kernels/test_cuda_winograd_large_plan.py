@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from math import ceil, prod
 
@@ -11,10 +12,13 @@ from hypothesis import strategies as st
 
 from conv_advisor.data import networks
 from conv_advisor.data.errors import WorkspaceExceeded
+from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.cuda.parts.rules import under_the_default_limit
 from conv_advisor.kernels.cuda.winograd_large import plan as plans
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES
 
+H200 = Device(id="nvidia-h200", name="NVIDIA H200", kind="cuda", capability="9.0", processors=132)
 SHARED_BYTES_OF_HOPPER = 227 * 1024
 REGISTERS = 65_536
 POINTS = {6: (Fraction(11, 16), Fraction(11, 8)), 8: (Fraction(1, 2), Fraction(1), Fraction(2))}
@@ -52,7 +56,7 @@ def test_no_transform_overflows_float16(tile: int) -> None:
 
 def test_the_workspace_by_hand() -> None:
     problem = ConvProblem.parse("14-8-3-64-24")
-    tile = plans.MENU[1].tile
+    tile = plans.H200.tiles[1].tile
     assert (tile.bm, tile.bn) == (64, 128)
     cut = plans.Cut(tile, 8)
     # 16 tiles an image: 128 rows of V and M; 24 channels are two slices of 16.
@@ -64,7 +68,7 @@ def test_the_workspace_by_hand() -> None:
 def test_the_workspace_is_its_parts_and_the_most_images_are_the_most_that_fit(layer: str) -> None:
     problem = ConvProblem.parse(layer)
     scales = 4 * (problem.n * (plans.MOST_PARTS + 1) + 2 * problem.k)
-    for timed in plans.MENU:
+    for timed in plans.H200.tiles:
         for images in range(1, problem.n + 1):
             cut = plans.Cut(timed.tile, images)
             parts = plans.u_bytes(problem, cut), plans.v_bytes(problem, cut), plans.m_bytes(problem, cut)
@@ -75,7 +79,7 @@ def test_the_workspace_is_its_parts_and_the_most_images_are_the_most_that_fit(la
             assert plans.most_images(problem, timed.tile, needed - 1) < images
 
 
-@pytest.mark.parametrize("timed", plans.MENU, ids=lambda timed: f"{timed.tile.bm}x{timed.tile.bn}")
+@pytest.mark.parametrize("timed", plans.H200.tiles, ids=lambda timed: f"{timed.tile.bm}x{timed.tile.bn}")
 def test_blocks_fit_a_multiprocessor(timed: plans.TimedTile) -> None:
     tile = timed.tile
     assert tile.blocks * (tile.shared_bytes + 1024 + 128) <= SHARED_BYTES_OF_HOPPER + 1024
@@ -115,13 +119,13 @@ def test_a_run_is_whole_rows_of_tiles_where_rows_of_y_are_not_aligned(layer: str
 def test_what_a_plan_says_it_needs_is_enough_and_less_is_not(layer: str) -> None:
     problem = ConvProblem.parse(layer)
     with pytest.raises(WorkspaceExceeded) as raised:
-        plans.plan_cut(problem, 1)
+        plans.plan_cut(problem, H200, 1)
     needed = raised.value.needed_bytes
-    cut = plans.plan_cut(problem, needed)
+    cut = plans.plan_cut(problem, H200, needed)
     assert cut.images == min(problem.n, max(1, 64 // plans.tiles_of(problem)))  # rows of V come in blocks of 64
     assert plans.workspace_bytes(problem, cut) <= needed
     with pytest.raises(WorkspaceExceeded):
-        plans.plan_cut(problem, needed - 1)
+        plans.plan_cut(problem, H200, needed - 1)
 
 
 @settings(deadline=None, max_examples=30)
@@ -129,7 +133,7 @@ def test_what_a_plan_says_it_needs_is_enough_and_less_is_not(layer: str) -> None
 def test_chunks_fit_the_limit(images: int, limit: int) -> None:
     problem = ConvProblem.parse(f"13-{images}-3-24-12")
     try:
-        cut = plans.plan_cut(problem, limit)
+        cut = plans.plan_cut(problem, H200, limit)
     except WorkspaceExceeded:
         return
     assert 1 <= cut.images <= images
@@ -143,14 +147,14 @@ def test_every_layer_of_the_seeds_has_a_cut_within_the_default_limit() -> None:
             continue
         for n in (1, 8, 256):
             problem = ConvProblem.parse(f"{size}-{n}-{r}-{k}-{c}")
-            cut = plans.plan_cut(problem, DEFAULT_WORKSPACE_LIMIT_BYTES)
+            cut = plans.plan_cut(problem, H200, DEFAULT_WORKSPACE_LIMIT_BYTES)
             assert plans.workspace_bytes(problem, cut) <= DEFAULT_WORKSPACE_LIMIT_BYTES
             assert plans.gemm_blocks(problem, cut, cut.images) < 2**31
 
 
 def test_few_filters_and_tiles_take_small_blocks_and_many_take_large() -> None:
-    small = plans.plan_cut(ConvProblem.parse("7-8-3-64-64"), 2**30).tile
-    large = plans.plan_cut(ConvProblem.parse("28-128-3-512-512"), 2**30).tile
+    small = plans.plan_cut(ConvProblem.parse("7-8-3-64-64"), H200, 2**30).tile
+    large = plans.plan_cut(ConvProblem.parse("28-128-3-512-512"), H200, 2**30).tile
     assert small.bm * small.bn < large.bm * large.bn
     assert large.bm * large.bn >= 128 * 128
 
@@ -158,5 +162,19 @@ def test_few_filters_and_tiles_take_small_blocks_and_many_take_large() -> None:
 def test_every_cut_can_be_compiled() -> None:
     for layer in LAYERS:
         problem = ConvProblem.parse(layer)
-        assert plans.plan_cut(problem, 2**30).tile.defines in plans.GEMM_DEFINES
+        assert plans.plan_cut(problem, H200, 2**30).tile.defines in plans.GEMM_DEFINES
         assert {"TILE": plans.tile_of(problem)} in plans.TRANSFORM_DEFINES
+
+
+def test_the_device_says_how_many_multiprocessors_there_are() -> None:
+    layer = ConvProblem.parse("28-8-3-128-128")
+    small = replace(H200, id="a-smaller-one", processors=16)
+    workspace = under_the_default_limit(plans.planned_bytes)
+    chosen = {device.id: plans.plan_cut(layer, device, 2**30) for device in (H200, small)}
+    assert chosen[H200.id].tile != chosen[small.id].tile
+    for device in (H200, small):
+        assert workspace(layer, device) == plans.workspace_bytes(layer, chosen[device.id])
+    assert plans.image_parts(ConvProblem.parse("224-64-3-64-64"), H200) == 17
+    assert plans.image_parts(ConvProblem.parse("224-64-3-64-64"), small) == 2
+    wide = ConvProblem.parse("56-8-3-128-128")
+    assert (plans.filters_of_run(wide, small, 8), plans.filters_of_run(wide, H200, 8)) == (4, 1)

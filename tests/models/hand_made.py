@@ -38,7 +38,7 @@ def _variant(
         backend=backend,
         is_deterministic=is_deterministic,
         why_not=all_of(*rules),
-        workspace_bytes=lambda _problem: workspace_bytes,
+        workspace_bytes=lambda _problem, _device: workspace_bytes,
         source="made up",
     )
 

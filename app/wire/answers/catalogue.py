@@ -107,9 +107,9 @@ def variant_answer(variant: Variant) -> VariantAnswer:
     }
 
 
-def applicability_answer(variant: Variant, problem: ConvProblem, reason: str | None) -> VariantAnswer:
+def applicability_answer(variant: Variant, problem: ConvProblem, device: Device, reason: str | None) -> VariantAnswer:
     """A variant, and the reason why it does not run a problem; None where it does."""
-    workspace_bytes = variant.workspace_bytes(problem) if reason is None else None
+    workspace_bytes = variant.workspace_bytes(problem, device) if reason is None else None
     return {**variant_answer(variant), "applies": reason is None, "reason": reason, "workspace_bytes": workspace_bytes}
 
 

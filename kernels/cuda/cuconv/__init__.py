@@ -17,7 +17,7 @@ FAMILY: Final = Family(
             "cuda.cuconv",
             Algorithm.TWO_STAGE,
             why_not=all_of(NCHW, groups_1),
-            workspace_bytes=plan.planes_bytes,
+            workspace_bytes=lambda problem, _device: plan.planes_bytes(problem),
             source="Jordà, Valero-Lara, Peña: cuConv, arXiv:2103.16234",
             prepare=launch.prepare,
         ),

@@ -6,7 +6,7 @@ from typing import Final
 
 from conv_advisor.kernels.cuda.family import Family, cuda_variant
 from conv_advisor.kernels.cuda.fft import launch, plan
-from conv_advisor.kernels.cuda.parts.rules import PLAIN, under_the_default_limit
+from conv_advisor.kernels.cuda.parts.rules import PLAIN, on_any_device, under_the_default_limit
 from conv_advisor.kernels.variant import Algorithm
 
 FAMILY: Final = Family(
@@ -17,7 +17,7 @@ FAMILY: Final = Family(
             "cuda.fft",
             Algorithm.FFT,
             why_not=PLAIN,
-            workspace_bytes=under_the_default_limit(plan.workspace_bytes),
+            workspace_bytes=under_the_default_limit(on_any_device(plan.workspace_bytes)),
             source="Mathieu, Henaff, LeCun: Fast Training of Convolutional Networks through FFTs, arXiv:1312.5851",
             prepare=launch.prepare,
         ),

@@ -8,7 +8,7 @@ from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import MAX_ELEMENTS, ConvProblem
 from conv_advisor.kernels.cuda.family import Family, cuda_variant
 from conv_advisor.kernels.cuda.gemm import launch, plan
-from conv_advisor.kernels.cuda.parts.rules import ANY, under_the_default_limit
+from conv_advisor.kernels.cuda.parts.rules import ANY, on_any_device, under_the_default_limit
 from conv_advisor.kernels.variant import Algorithm, all_of
 
 
@@ -27,7 +27,7 @@ FAMILY: Final = Family(
             "cuda.gemm",
             Algorithm.GEMM,
             why_not=all_of(ANY, _fits_columns),
-            workspace_bytes=under_the_default_limit(plan.workspace_bytes),
+            workspace_bytes=under_the_default_limit(on_any_device(plan.workspace_bytes)),
             least_workspace_bytes=plan.least_gemm_bytes,
             source="Chellapilla, Puri, Simard: High Performance Convolutional Neural Networks, 2006",
             prepare=launch.prepare,

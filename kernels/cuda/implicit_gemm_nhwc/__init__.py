@@ -7,12 +7,12 @@ from typing import Final
 from conv_advisor.data.problem import DType, Layout
 from conv_advisor.kernels.cuda.family import Family, Tuning, cuda_variant
 from conv_advisor.kernels.cuda.implicit_gemm_nhwc import launch, menu, packing, plan
-from conv_advisor.kernels.cuda.parts.rules import ANY, NCHW, has_wgmma, under_the_default_limit
+from conv_advisor.kernels.cuda.parts.rules import ANY, NCHW, has_wgmma, on_any_device, under_the_default_limit
 from conv_advisor.kernels.variant import Algorithm, all_of, dtype_in, groups_1, layout_is
 
 _CUDNN: Final = "Chetlur et al.: cuDNN: Efficient Primitives for Deep Learning, arXiv:1410.0759"
 _PACKED: Final = all_of(groups_1, dtype_in(DType.TF32, DType.FLOAT16, DType.BFLOAT16), has_wgmma)
-_WORKSPACE_BYTES: Final = under_the_default_limit(packing.workspace_bytes)
+_WORKSPACE_BYTES: Final = under_the_default_limit(on_any_device(packing.workspace_bytes))
 
 FAMILY: Final = Family(
     "implicit_gemm_nhwc",

@@ -10,6 +10,7 @@ from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, Layout
 from conv_advisor.kernels.variant import (
     DEFAULT_WORKSPACE_LIMIT_BYTES,
+    Workspace,
     all_of,
     at_least_capability,
     dilation_1,
@@ -44,15 +45,18 @@ NCHW: Final = all_of(ANY, layout_is(Layout.NCHW))
 PLAIN: Final = all_of(NCHW, stride_1, dilation_1, groups_1)
 
 
-def under_the_default_limit(
-    workspace_bytes: Callable[[ConvProblem, int], int],
-) -> Callable[[ConvProblem], int]:
+def under_the_default_limit(workspace_bytes: Callable[[ConvProblem, Device, int], int]) -> Workspace:
     """The workspace under the default limit of what depends on one; where that is exceeded, the least."""
 
-    def needed_bytes(problem: ConvProblem) -> int:
+    def needed_bytes(problem: ConvProblem, device: Device) -> int:
         try:
-            return workspace_bytes(problem, DEFAULT_WORKSPACE_LIMIT_BYTES)
+            return workspace_bytes(problem, device, DEFAULT_WORKSPACE_LIMIT_BYTES)
         except WorkspaceExceeded as error:
             return error.needed_bytes
 
     return needed_bytes
+
+
+def on_any_device(workspace_bytes: Callable[[ConvProblem, int], int]) -> Callable[[ConvProblem, Device, int], int]:
+    """A workspace that is the same on every device."""
+    return lambda problem, _device, limit_bytes: workspace_bytes(problem, limit_bytes)

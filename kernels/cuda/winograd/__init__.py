@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from conv_advisor.kernels.cuda.family import Family, cuda_variant
-from conv_advisor.kernels.cuda.parts.rules import PLAIN, under_the_default_limit
+from conv_advisor.kernels.cuda.parts.rules import PLAIN, on_any_device, under_the_default_limit
 from conv_advisor.kernels.cuda.winograd import launch, plan
 from conv_advisor.kernels.variant import Algorithm, all_of, filter_is, no_workspace
 
@@ -27,7 +27,7 @@ FAMILY: Final = Family(
             "cuda.winograd_nonfused",
             Algorithm.WINOGRAD,
             why_not=all_of(PLAIN, filter_is((3, 3))),
-            workspace_bytes=under_the_default_limit(plan.workspace_bytes),
+            workspace_bytes=under_the_default_limit(on_any_device(plan.workspace_bytes)),
             source=_LAVIN_GRAY,
             prepare=launch.prepare_nonfused,
         ),

@@ -19,12 +19,12 @@ _THREADS: Final = 256
 _Y_THREADS: Final = 128
 
 
-def prepare(problem: ConvProblem, _device: Device, workspace_limit_bytes: int) -> Launch:
+def prepare(problem: ConvProblem, device: Device, workspace_limit_bytes: int) -> Launch:
     """Largest magnitudes of images and filters; then images by the chunk: transform, multiply, transform back."""
-    return launch(problem, plans.plan_cut(problem, workspace_limit_bytes))
+    return launch(problem, device, plans.plan_cut(problem, device, workspace_limit_bytes))
 
 
-def launch(problem: ConvProblem, cut: plans.Cut) -> Launch:
+def launch(problem: ConvProblem, device: Device, cut: plans.Cut) -> Launch:
     """The launches of this cut."""
     find_maxima, transform, transform_back = (
         load_kernel(plans.TRANSFORM_SOURCE, f"winograd_{step}", problem.dtype, TILE=plans.tile_of(problem))
@@ -37,7 +37,7 @@ def launch(problem: ConvProblem, cut: plans.Cut) -> Launch:
             # Kernels are shared: another problem with the same tile may have asked for more.
             kernel.max_dynamic_shared_size_bytes = max(shared_bytes, kernel.max_dynamic_shared_size_bytes)
     u, v, m = (Scratch(size(problem, cut)) for size in (plans.u_bytes, plans.v_bytes, plans.m_bytes))
-    parts, slices, rows_u = plans.image_parts(problem), plans.slices_of(problem), plans.rows_u(problem, cut)
+    parts, slices, rows_u = plans.image_parts(problem, device), plans.slices_of(problem), plans.rows_u(problem, cut)
     maxima = Scratch(4 * (problem.n * parts + problem.k))
     exponents = Scratch(4 * (problem.n + problem.k))
     filter_blocks = ceil(rows_u / plans.BLOCK_TILES) * slices
@@ -55,7 +55,7 @@ def launch(problem: ConvProblem, cut: plans.Cut) -> Launch:
             images = min(cut.images, problem.n - begin)
             tiles, rows = images * plans.tiles_of(problem), plans.rows_v(problem, cut, images)
             shape = shape_arguments(problem, images)
-            filters = plans.filters_of_run(problem, images)
+            filters = plans.filters_of_run(problem, device, images)
             x_begin = x.data.ptr + begin * problem.c * problem.h * problem.w * 4
             y_begin = y.data.ptr + begin * problem.k * problem.p * problem.q * 4
             image_maxima, image_exponents = maxima.ptr + 4 * begin * parts, exponents.ptr + 4 * begin

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 from typing import Final
 
 from conv_advisor.data.errors import WorkspaceExceeded
+from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType
-from conv_advisor.kernels.cuda.parts.source import Source
+from conv_advisor.kernels.cuda.parts.fitted import fitted_on
+from conv_advisor.kernels.cuda.parts.source import Source, each_once
 
 OUT: Final = 4
 """Rows and columns of an output tile."""
@@ -26,10 +29,6 @@ PARTS: Final = 2
 """float16 numbers that hold a float32, to 22 bits."""
 ROW_BYTES: Final = 32
 """Of a row of a part of a slice."""
-LAUNCH_US: Final = 1.0
-"""Of the GEMM of a chunk."""
-PROCESSORS: Final = 132
-"""Of the devices of capability 9.0, all but the smallest."""
 MOST_PARTS: Final = 32
 """Blocks that look for the largest magnitude of an image."""
 LEAST_PART: Final = 4096
@@ -73,7 +72,7 @@ class Tile:
 
 @dataclass(frozen=True)
 class TimedTile:
-    """A tile, and what a generation of its blocks takes on a multiprocessor, fitted on an H200.
+    """A tile, and what a generation of its blocks takes on a multiprocessor.
 
     Parameters
     ----------
@@ -91,15 +90,35 @@ class TimedTile:
     stage_busy_us: float
 
 
-MENU: Final = (
-    TimedTile(Tile(64, 64, 4, 3), 1.372, 0.504, 0.871, 0.167),
-    TimedTile(Tile(64, 128, 4, 2), 1.716, 0.555, 1.63, 0.264),
-    TimedTile(Tile(128, 64, 4, 2), 1.784, 0.486, 1.586, 0.281),
-    TimedTile(Tile(128, 128, 3, 2), 2.803, 0.685, 2.622, 0.512),
-    TimedTile(Tile(64, 256, 2, 2), 0.608, 1.743, 2.449, 0.706),
-    TimedTile(Tile(128, 256, 4, 1), 5.731, 0.943, 1.0, 0.223),
+@dataclass(frozen=True)
+class Menu:
+    """The tiles of the GEMM, and what each is expected to take.
+
+    Parameters
+    ----------
+    tiles : tuple of TimedTile
+    launch_us : float
+        Time of the GEMM of a chunk beside its blocks.
+    """
+
+    tiles: tuple[TimedTile, ...]
+    launch_us: float
+
+
+H200: Final = Menu(
+    (
+        TimedTile(Tile(64, 64, 4, 3), 1.372, 0.504, 0.871, 0.167),
+        TimedTile(Tile(64, 128, 4, 2), 1.716, 0.555, 1.63, 0.264),
+        TimedTile(Tile(128, 64, 4, 2), 1.784, 0.486, 1.586, 0.281),
+        TimedTile(Tile(128, 128, 3, 2), 2.803, 0.685, 2.622, 0.512),
+        TimedTile(Tile(64, 256, 2, 2), 0.608, 1.743, 2.449, 0.706),
+        TimedTile(Tile(128, 256, 4, 1), 5.731, 0.943, 1.0, 0.223),
+    ),
+    launch_us=1.0,
 )
-GEMM_DEFINES: Final = tuple(timed.tile.defines for timed in MENU)
+MENUS: Final[Mapping[str, Menu]] = {"nvidia-h200": H200}
+"""By the device that they were fitted on."""
+GEMM_DEFINES: Final = each_once(timed.tile.defines for menu in MENUS.values() for timed in menu.tiles)
 """What winograd_gemm.cu may be compiled with."""
 TRANSFORM_DEFINES: Final = tuple({"TILE": tile} for tile in TILES_OF.values())
 """What winograd_large.cu may be compiled with."""
@@ -123,7 +142,7 @@ class Cut:
     images: int
 
 
-_LEAST: Final = MENU[0].tile
+_LEAST: Final = H200.tiles[0].tile
 """Every other tile is a multiple of this one."""
 
 
@@ -147,9 +166,9 @@ def slices_of(problem: ConvProblem) -> int:
     return -(-problem.c // SLICE)
 
 
-def image_parts(problem: ConvProblem) -> int:
+def image_parts(problem: ConvProblem, device: Device) -> int:
     """Blocks that look for the largest magnitude of an image."""
-    wanted = min(ceil(8 * PROCESSORS / problem.n), problem.c * problem.h * problem.w // LEAST_PART)
+    wanted = min(ceil(8 * device.processors / problem.n), problem.c * problem.h * problem.w // LEAST_PART)
     return max(1, min(MOST_PARTS, wanted))
 
 
@@ -198,10 +217,10 @@ def run_tiles(problem: ConvProblem) -> int:
     return RUN_TILES if problem.q % 4 == 0 or tiles_q > RUN_TILES else RUN_TILES // tiles_q * tiles_q
 
 
-def filters_of_run(problem: ConvProblem, images: int) -> int:
+def filters_of_run(problem: ConvProblem, device: Device, images: int) -> int:
     """Filters that a warp transforms back one after the other: several where the device is busy all the same."""
     runs = ceil(images * tiles_of(problem) / run_tiles(problem)) * problem.k
-    return max(1, min(4, runs // (PROCESSORS * 64)))
+    return max(1, min(4, runs // (device.processors * 64)))
 
 
 def gemm_blocks(problem: ConvProblem, cut: Cut, images: int) -> int:
@@ -231,7 +250,7 @@ def most_images(problem: ConvProblem, tile: Tile, limit_bytes: int) -> int:
     return max(0, min(problem.n, rows // tile.bn * tile.bn // tiles_of(problem)))
 
 
-def expected_us(problem: ConvProblem, timed: TimedTile, cut: Cut) -> float:
+def expected_us(problem: ConvProblem, device: Device, launch_us: float, timed: TimedTile, cut: Cut) -> float:
     """A model of the time of the GEMMs, good for choosing among tiles.
 
     Blocks come to a multiprocessor in generations of as many as fit; one takes its latency, or the time in which the
@@ -240,25 +259,25 @@ def expected_us(problem: ConvProblem, timed: TimedTile, cut: Cut) -> float:
     stages = ceil(slices_of(problem) / DEPTH)
     latency = timed.latency_us + timed.stage_latency_us * stages
     busy = timed.busy_us + timed.stage_busy_us * stages
-    generations, rest = divmod(ceil(gemm_blocks(problem, cut, cut.images) / PROCESSORS), cut.tile.blocks)
+    generations, rest = divmod(ceil(gemm_blocks(problem, cut, cut.images) / device.processors), cut.tile.blocks)
     last = max(latency, rest * busy) if rest else 0.0
-    return ceil(problem.n / cut.images) * (LAUNCH_US + generations * max(latency, cut.tile.blocks * busy) + last)
+    return ceil(problem.n / cut.images) * (launch_us + generations * max(latency, cut.tile.blocks * busy) + last)
 
 
-def plan_cut(problem: ConvProblem, limit_bytes: int) -> Cut:
+def plan_cut(problem: ConvProblem, device: Device, limit_bytes: int) -> Cut:
     """The cut that the model expects to be fastest, of those whose blocks are not mostly empty."""
-    timed_cuts = []
+    menu, timed_cuts = fitted_on(device, MENUS), []
     most_bm, most_bn = max(64, problem.k), 2 * max(64, problem.n * tiles_of(problem))
-    for timed in MENU:
+    for timed in menu.tiles:
         is_filled = timed.tile.bm <= most_bm and timed.tile.bn < most_bn
         if is_filled and (images := most_images(problem, timed.tile, limit_bytes)):
             cut = Cut(timed.tile, ceil(problem.n / ceil(problem.n / images)))
-            timed_cuts.append((expected_us(problem, timed, cut), cut))
+            timed_cuts.append((expected_us(problem, device, menu.launch_us, timed, cut), cut))
     if not timed_cuts:
         raise WorkspaceExceeded(least_workspace_bytes(problem), limit_bytes)
     return min(timed_cuts, key=lambda timed_cut: timed_cut[0])[1]
 
 
-def planned_bytes(problem: ConvProblem, limit_bytes: int) -> int:
+def planned_bytes(problem: ConvProblem, device: Device, limit_bytes: int) -> int:
     """Workspace of the cut that `plan_cut` chooses."""
-    return workspace_bytes(problem, plan_cut(problem, limit_bytes))
+    return workspace_bytes(problem, plan_cut(problem, device, limit_bytes))
