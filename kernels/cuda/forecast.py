@@ -1,30 +1,35 @@
 """What the plans of our implicit GEMMs expect of many problems at once: their models of the time, in arrays.
 
-The plans that choose the cut of one problem are asked here for the cuts of a million, which a teacher wants.
+The plans that choose the cut of one problem are asked here for the cuts of a million, which a teacher wants, and the
+rules of their variants for which problems.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
 from conv_advisor.data.measurement import Device
-from conv_advisor.data.problem import DType, Layout
-from conv_advisor.kernels.cuda.implicit_gemm import choice as implicit_gemm
-from conv_advisor.kernels.cuda.implicit_gemm import plan as plain
-from conv_advisor.kernels.cuda.implicit_gemm_nhwc import plan as packed
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.data.table import problem_of
+from conv_advisor.kernels.cuda import implicit_gemm, implicit_gemm_nhwc, pointwise
+from conv_advisor.kernels.cuda.family import Family
+from conv_advisor.kernels.cuda.implicit_gemm import choice
+from conv_advisor.kernels.cuda.implicit_gemm_nhwc.plan import launches_of
+from conv_advisor.kernels.cuda.implicit_gemm_nhwc.plan import offers as packed_offers
 from conv_advisor.kernels.cuda.parts.offers import VALUES, Offers, values_of_cheapest
 from conv_advisor.kernels.cuda.parts.shapes import Array, Shapes
-from conv_advisor.kernels.cuda.pointwise import plan as pointwise
+from conv_advisor.kernels.cuda.pointwise.plan import offers as pointwise_offers
+from conv_advisor.kernels.variant import Rule, left_to_ask
 
-_PLANS: Final[dict[str, tuple[Callable[[Shapes, Device], Array], Offers]]] = {
-    "pointwise": (pointwise.computes, pointwise.offers),
-    "implicit_gemm": (plain.computes, implicit_gemm.offers),
-    "packed": (packed.computes, packed.offers),
+_PLANS: Final[dict[str, tuple[Family, Offers]]] = {
+    "pointwise": (pointwise.FAMILY, pointwise_offers),
+    "implicit_gemm": (implicit_gemm.FAMILY, choice.offers),
+    "packed": (implicit_gemm_nhwc.FAMILY, packed_offers),
 }
-"""For which problems, and the cuts to choose from."""
+"""Whose variants say for which problems, and the cuts to choose from."""
 
 KERNELS: Final = tuple(_PLANS)
 """Whose plans are asked: packed is that of ``cuda.implicit_gemm_nhwc`` and ``cuda.implicit_gemm_transposed``."""
@@ -49,15 +54,36 @@ def forecast(sizes: Array, dtype: DType, layout: Layout, device: Device) -> dict
     dict of str to float64 array of shape (N, len(VALUES))
         By `KERNELS`; NaN where one does not apply, as none does on a device whose multiprocessors are unknown.
     """
-    found = {kernel: np.full((len(sizes), len(VALUES)), np.nan) for kernel in KERNELS}
-    if device.kind != "cuda" or not device.processors:
-        return found
+    values = {kernel: np.full((len(sizes), len(VALUES)), np.nan) for kernel in KERNELS}
+    if device.kind != "cuda" or not device.processors or not len(sizes):
+        return values
+    anything = problem_of(sizes[0].tolist(), dtype, layout)
+    rules = {kernel: _left_to_ask(family, anything, device) for kernel, (family, _) in _PLANS.items()}
     for first in range(0, len(sizes), _AT_A_TIME):
-        some = Shapes.of_table(sizes[first : first + _AT_A_TIME], dtype, layout)
-        for kernel, (computes, offers) in _PLANS.items():
-            mine = np.flatnonzero(computes(some, device))
+        rows = sizes[first : first + _AT_A_TIME]
+        some = Shapes.of_table(rows, dtype, layout)
+        problems = [problem_of(row, dtype, layout) for row in rows.tolist()]
+        for kernel, (_, offers) in _PLANS.items():
+            mine = np.flatnonzero([_applies(rules[kernel], problem, device) for problem in problems])
             if len(mine):
-                found[kernel][first + mine] = values_of_cheapest(offers(some.take(mine), device), len(mine))
-    chunked = ~np.isnan(found["packed"][:, 0])
-    found["packed"][chunked, 0] *= packed.launches_of(Shapes.of_table(sizes[chunked], dtype, layout))
-    return found
+                values[kernel][first + mine] = values_of_cheapest(offers(some.take(mine), device), len(mine))
+    chunked = ~np.isnan(values["packed"][:, 0])
+    values["packed"][chunked, 0] *= launches_of(Shapes.of_table(sizes[chunked], dtype, layout))
+    return values
+
+
+def _left_to_ask(family: Family, problem: ConvProblem, device: Device) -> list[tuple[Rule, ...]]:
+    """The rules of a family's variants that depend on the problem, of those that run on the device."""
+    rules = [left_to_ask(variant.why_not, problem, device) for variant in family.variants]
+    return [parts for parts in rules if parts is not None]
+
+
+def _applies(rules: Sequence[tuple[Rule, ...]], problem: ConvProblem, device: Device) -> bool:
+    """Whether any variant computes a problem."""
+    for parts in rules:
+        for rule in parts:
+            if rule(problem, device):
+                break
+        else:
+            return True
+    return False

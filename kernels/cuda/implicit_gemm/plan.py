@@ -8,12 +8,12 @@ from typing import Any, Final
 import numpy as np
 
 from conv_advisor.data.measurement import Device
-from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels.cuda.implicit_gemm.menu import Tile, menu_for, tiles_for
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 from conv_advisor.kernels.cuda.parts.multiprocessor import RESERVED_BYTES, has_clusters, shared_memory_of
 from conv_advisor.kernels.cuda.parts.offers import Cut, Offer, cheapest, expected_of, offered
-from conv_advisor.kernels.cuda.parts.shapes import Array, Problems, Shapes, is_dense, is_pointwise
+from conv_advisor.kernels.cuda.parts.shapes import Problems, Shapes, is_dense, is_pointwise
 from conv_advisor.kernels.cuda.parts.source import Defines, Source
 from conv_advisor.kernels.cuda.parts.waves import in_waves, stages_us
 
@@ -122,13 +122,6 @@ def offers(problems: Shapes, device: Device) -> tuple[Offer[Tile], ...]:
     tile, cluster = choice.tile, choice.cluster
     us = np.where(cluster <= stages_of(tile, problems), expect(tile, cluster, problems, device), np.inf)
     return (offered(choice, tile.bm * tile.bn, us, _tiles(tile, problems) * cluster),)
-
-
-def computes(problems: Shapes, _device: Device) -> Array:
-    """For which of many problems the rule of ``cuda.implicit_gemm`` says nothing."""
-    taps = problems.r * problems.s
-    computed: Array = (problems.groups == 1) & (taps <= most_taps(problems)) & (problems.layout is Layout.NCHW)
-    return computed
 
 
 def expected(problem: ConvProblem, device: Device) -> dict[Cut[Tile], float]:

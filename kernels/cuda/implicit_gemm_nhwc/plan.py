@@ -70,7 +70,7 @@ def expect(tile: Tile, cluster: Any, problems: Problems, images: Any, device: De
 
 
 def offers(problems: Shapes, device: Device, images: Any = None) -> tuple[Offer[Tile], ...]:
-    """Every cut that fits; no block of a cluster is left without a stage.
+    """Every cut that fits, where there is an image at a time; no block of a cluster is left without a stage.
 
     Parameters
     ----------
@@ -84,15 +84,9 @@ def offers(problems: Shapes, device: Device, images: Any = None) -> tuple[Offer[
     choice = menu_for(problems.dtype, device).choice
     tile, cluster = choice.tile, choice.cluster
     fits = tile.shared_bytes(problems.layout, cluster) <= HOPPER_BLOCK_BYTES
-    us = np.where(fits & (cluster <= stages_of(problems)), expect(tile, cluster, problems, images, device), np.inf)
+    is_possible = fits & (cluster <= stages_of(problems)) & np.greater(images, 0)
+    us = np.where(is_possible, expect(tile, cluster, problems, images, device), np.inf)
     return (offered(choice, tile.bf * tile.bp, us, _tiles(tile, problems, images) * cluster),)
-
-
-def computes(problems: Shapes, device: Device) -> Array:
-    """For which of many problems the rules of the variants say nothing, and the default limit allows an image."""
-    is_here = problems.dtype is not DType.FLOAT32 and device.capability == "9.0"
-    computed: Array = (problems.groups == 1) & (images_of(problems) > 0) & is_here
-    return computed
 
 
 def launches_of(problems: Shapes) -> Array:

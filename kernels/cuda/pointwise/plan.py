@@ -8,11 +8,11 @@ from typing import Any, Final
 import numpy as np
 
 from conv_advisor.data.measurement import Device
-from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 from conv_advisor.kernels.cuda.parts.multiprocessor import HOPPER_BLOCK_BYTES, HOPPER_SHARED_BYTES, RESERVED_BYTES
 from conv_advisor.kernels.cuda.parts.offers import Cut, Offer, cheapest, expected_of, offered
-from conv_advisor.kernels.cuda.parts.shapes import Array, Problems, Shapes, is_dense
+from conv_advisor.kernels.cuda.parts.shapes import Problems, Shapes
 from conv_advisor.kernels.cuda.parts.source import Defines, Source
 from conv_advisor.kernels.cuda.parts.waves import in_waves, stages_us
 from conv_advisor.kernels.cuda.pointwise.menu import Tile, menu_for, tiles_for
@@ -207,13 +207,6 @@ def offers(problems: Shapes, device: Device) -> tuple[Offer[Tile], ...]:
     us, blocks = expect(tile, cluster, problems, np.maximum(room, 1), device)
     is_possible = is_wanted & (cluster <= np.maximum(1, stages_of(problems)))
     return (offered(choice, tile.bn * tile.bp, np.where(is_possible, us, np.inf), blocks),)
-
-
-def computes(problems: Shapes, device: Device) -> Array:
-    """For which of many problems the rule of ``cuda.pointwise`` says nothing."""
-    is_here = problems.layout is Layout.NCHW and device.capability == "9.0"
-    computed: Array = is_dense(problems) & (problems.groups == 1) & is_here
-    return computed
 
 
 def expected(problem: ConvProblem, device: Device) -> dict[Cut[Tile], float]:
