@@ -12,6 +12,7 @@ EXTRA_OF: Final = {
     "scipy": "cpu",
     "threadpoolctl": "cpu",
     "sklearn": "train",
+    "pyarrow": "train",
     "cupy": "cuda",
     "pynvml": "cuda",
     "distributed": "cluster",

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from conv_advisor.data.errors import UnknownDevice
+from conv_advisor.data.extras import require
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.shipped import Shipped
@@ -117,7 +118,8 @@ class Records:
 
     def table(self, device_id: str) -> pa.Table:
         """Every attempt on a device, in `data.parquet.ATTEMPTS`."""
-        import pyarrow as pa  # a fifth of a second, which what only answers saves
+        require("pyarrow")
+        import pyarrow as pa
 
         from conv_advisor.data import packing, parquet
 
@@ -128,6 +130,7 @@ class Records:
 
     def picks_table(self, device_id: str) -> pa.Table:
         """The picks of a device, in `data.parquet.PICKS_SCHEMA`; of several by one rule the last counts."""
+        require("pyarrow")
         import pyarrow as pa
 
         from conv_advisor.data import packing, parquet

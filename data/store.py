@@ -18,6 +18,7 @@ from conv_advisor.data.addition import Addition, Guard, add
 from conv_advisor.data.connections import Connections, close
 from conv_advisor.data.database import ROWS_AT_ONCE, AnyRow, in_lists, open_engine
 from conv_advisor.data.errors import InvalidProblem, StoreError, UnknownDevice
+from conv_advisor.data.extras import require
 from conv_advisor.data.measurement import Device, L2State, Measurement, Outcome, Pick
 from conv_advisor.data.presence import Presence, check_writable
 from conv_advisor.data.problem import ConvProblem
@@ -282,12 +283,14 @@ class Store:
 
     def table(self, device_id: str, *, run_id: str | None = None) -> pa.Table:
         """The measurements of a device, or of one run on it, in `parquet.SCHEMA` and in the order they came."""
-        from conv_advisor.data import parquet  # Arrow, which whoever only asks and measures does without
+        require("pyarrow")
+        from conv_advisor.data import parquet
 
         return self._table(MEASUREMENTS, parquet.SCHEMA, device_id, run_id)
 
     def picks_table(self, device_id: str, *, run_id: str | None = None) -> pa.Table:
         """The picks of a device in `parquet.PICKS_SCHEMA`; of several of one source on a problem the last counts."""
+        require("pyarrow")
         from conv_advisor.data import parquet
 
         return self._table(PICKS, parquet.PICKS_SCHEMA, device_id, run_id)
@@ -315,12 +318,14 @@ class Store:
         StoreError
             Also where a column is not as `parquet.SCHEMA` says.
         """
+        require("pyarrow")
         from conv_advisor.data import parquet
 
         return self._import(MEASUREMENTS, parquet.SCHEMA, path)
 
     def import_picks(self, path: Path) -> int:
         """Add the picks of a file, as `import_parquet` does measurements."""
+        require("pyarrow")
         from conv_advisor.data import parquet
 
         return self._import(PICKS, parquet.PICKS_SCHEMA, path)

@@ -25,6 +25,7 @@ from conv_advisor.app.cli.output import (
     split_words,
 )
 from conv_advisor.data.errors import InvalidInput, NoAdvice, NotApplicable, RunError, UnknownDevice
+from conv_advisor.data.extras import require
 from conv_advisor.data.measurement import Device, L2State, Measurement
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 
@@ -155,6 +156,8 @@ def sweep(
     from conv_advisor.data.transfer import export_files
     from conv_advisor.kernels import catalog
 
+    if output:
+        require("pyarrow")  # which is said before hours of measuring
     settings = load_settings(scheduler=scheduler)
     named = networks if networks or not (sampled or problems) else ""
     todo = sweeping.drawn(_network_problems(named, dtypes, layouts, batches, without), at_most, seed)

@@ -10,6 +10,7 @@ import typer
 from conv_advisor.app.cli.environment import load_settings
 from conv_advisor.app.cli.output import AsJson, print_json, print_table
 from conv_advisor.data.errors import InvalidInput
+from conv_advisor.data.extras import require
 
 data = typer.Typer(help="Carry measurements in and out, as Parquet.", no_args_is_help=True)
 
@@ -58,6 +59,7 @@ def pack(
     as_json: AsJson = False,
 ) -> None:
     """Add Parquet files to the compact table of a device, which ships; a file that is in it already adds nothing."""
+    require("pyarrow")
     from conv_advisor.data import packing
     from conv_advisor.data.shipped import SUFFIX, TIMINGS, ShippedTable
 

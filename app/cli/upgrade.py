@@ -15,6 +15,7 @@ from conv_advisor.app.cli.output import AsJson, print_json, print_table
 from conv_advisor.app.service.known import records_of
 from conv_advisor.data.counting import counted
 from conv_advisor.data.errors import InvalidInput, NotEnoughData, UnknownDevice
+from conv_advisor.data.extras import require
 from conv_advisor.data.measurement import Device
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ def _costs(name: str, option: str) -> tuple[Any, dict[str, Any]]:
 
 
 def _table(name: str, option: str) -> pa.Table:
+    require("pyarrow")
     import pyarrow as pa
 
     from conv_advisor.data import parquet
