@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from math import ceil
 
@@ -11,11 +12,14 @@ from hypothesis import strategies as st
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.data.table import sizes_of
 from conv_advisor.kernels.cuda.depthwise import cut as plans
 from conv_advisor.kernels.cuda.depthwise import plan as choice
 from conv_advisor.kernels.cuda.depthwise.cut import Channels, Plain, Planes, Scale, Staged
+from conv_advisor.kernels.cuda.parts.shapes import Shapes
 
 H200 = Device(id="nvidia-h200", name="NVIDIA H200", kind="cuda", capability="9.0", processors=132)
+A100 = Device(id="nvidia-a100", name="NVIDIA A100", kind="cuda", capability="8.0", processors=108)
 
 
 def depthwise(layer: str, **changes: object) -> ConvProblem:
@@ -60,7 +64,7 @@ def test_a_divider_divides(divisor: int, value: int) -> None:
     ],
 )
 def test_each_kind_of_layer_has_its_kernels(layer: str, changes: dict[str, object], expected: set[type]) -> None:
-    assert {type(cut) for cut in choice.cuts_for(depthwise(layer, **changes), H200)} == expected
+    assert {type(cut) for cut in choice.expected(depthwise(layer, **changes), H200)} == expected
 
 
 def test_a_wide_row_is_not_staged() -> None:
@@ -110,11 +114,10 @@ planes_defines, staged_defines, channels_defines = map(
 @settings(deadline=None, max_examples=150)
 @given(problem=problems())
 def test_every_cut_covers_the_outputs_fits_and_is_compiled(problem: ConvProblem) -> None:
-    window = plans.window_of(problem)
-    for cut in choice.cuts_for(problem, H200):
+    for cut in choice.expected(problem, H200):
         if isinstance(cut, Scale | Plain):
             continue
-        assert window is not None
+        window = plans.window(problem)
         blocks, threads = cut.grid_of(problem)
         assert 0 < blocks < 2**31
         assert threads <= plans.MOST_THREADS
@@ -145,11 +148,18 @@ def test_every_cut_covers_the_outputs_fits_and_is_compiled(problem: ConvProblem)
 @settings(deadline=None, max_examples=150)
 @given(problem=problems())
 def test_the_model_chooses_what_it_expects_to_be_fastest(problem: ConvProblem) -> None:
-    chosen, cuts = choice.plan_cut(problem, H200), choice.cuts_for(problem, H200)
-    assert chosen in cuts
-    expected = choice.expected_us(chosen, problem, H200)
-    assert expected == min(choice.expected_us(cut, problem, H200) for cut in cuts)
-    assert (expected == 0) == isinstance(chosen, Scale | Plain)
+    chosen, expected = choice.plan_cut(problem, H200), choice.expected(problem, H200)
+    assert expected[chosen] == min(expected.values())
+    assert (expected[chosen] == 0) == isinstance(chosen, Scale | Plain)
+
+
+@pytest.mark.parametrize("device", [H200, A100], ids=lambda device: device.id)
+@settings(deadline=None, max_examples=40)
+@given(shapes=st.lists(problems(), min_size=1, max_size=5))
+def test_each_is_planned_the_same_whatever_stands_beside_it(device: Device, shapes: list[ConvProblem]) -> None:
+    alike = [replace(shape, dtype=shapes[0].dtype, layout=shapes[0].layout) for shape in shapes]
+    together = Shapes.of_table(sizes_of(alike), alike[0].dtype, alike[0].layout)
+    assert choice.plan_cuts(together, device) == [choice.plan_cut(each, device) for each in alike]
 
 
 def test_a_single_image_gets_more_threads_than_a_large_batch_would_have() -> None:

@@ -4,61 +4,70 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import ceil
-from typing import Final
+from functools import cached_property
+from typing import Any, Final
 
-from conv_advisor.data.problem import ConvProblem
+import numpy as np
+
+from conv_advisor.data.measurement import Device
 from conv_advisor.kernels.cuda.depthwise.cut import Channels, Planes, Staged, Window, copy_of
+from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
+from conv_advisor.kernels.cuda.parts.fitted import fitted_on
 from conv_advisor.kernels.cuda.parts.multiprocessor import HOPPER_SHARED_BYTES, RESERVED_BYTES
+from conv_advisor.kernels.cuda.parts.shapes import Array, Ints, Problems
 
 REGISTERS: Final = 65536
 SLOTS_PER_US: Final = 4 * 1750
 """Instructions of warps that a multiprocessor issues."""
 SECTOR_BYTES: Final = 32
+MOST_OUTPUTS: Final = 64
+"""Outputs of a thread's tile."""
+_REGISTERS_OF: Final = np.array((0, 200, 128, 80, 64))
+"""Registers of a thread of nhwc's kernels, by the blocks that a multiprocessor's must have room for."""
 
 Tiled = Planes | Staged | Channels
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a thread does, and the blocks that do it.
+    """What a thread does, and the blocks that do it: of one cut, or arrays of many.
 
     Parameters
     ----------
-    blocks : int
-    threads : int
-        Of a block.
-    residents : int
+    blocks : int or int array
+    threads : int or int array
+        Threads of a block.
+    residents : int or int array
         Blocks that a multiprocessor holds.
-    products, loads, elements, outputs, filters, copies : int
-        Of a thread: multiplications, loads of x, what these bring, outputs, elements of filters, vectors copied.
-    bytes : float
-        Of x, weight and y.
-    wasted_bytes : float
+    products, loads, elements, outputs, filters, copies : int or int array
+        What a thread does: multiplications, loads of x, what these bring, outputs, elements of filters, vectors copied.
+    bytes : int or int array
+        Bytes of x, weight and y.
+    wasted_bytes : float or float array
         What is moved beside them: parts of sectors, and halos that meet in no block.
     """
 
-    blocks: int
-    threads: int
-    residents: int
-    products: int
-    loads: int
-    elements: int
-    outputs: int
-    filters: int
-    copies: int
-    bytes: float
-    wasted_bytes: float
+    blocks: Ints
+    threads: Ints
+    residents: Ints
+    products: Ints
+    loads: Ints
+    elements: Ints
+    outputs: Ints
+    filters: Ints
+    copies: Ints
+    bytes: Ints
+    wasted_bytes: Any
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Times of one kernel with one size of element, fitted on an H200.
+    """Times of one kernel with one size of element.
 
     Parameters
     ----------
     launch_us, block_us : float
-        Of a launch, and of a block beside its instructions.
+        Time of a launch, and of a block beside its instructions.
     chain : float
         How much longer than by its share of a busy multiprocessor's slots a thread takes alone.
     bytes_per_us : float
@@ -87,96 +96,117 @@ class Costs:
     copy: float
     factors: Mapping[tuple[int, int], float]
 
+    @cached_property
+    def factor_table(self) -> Array:
+        """The factors by outputs of a tile and what of them is staged."""
+        table = np.ones((MOST_OUTPUTS + 1, 3))
+        for (outputs, staged), factor in self.factors.items():
+            table[outputs, staged] = factor
+        return table
 
-def _extent(window: Window, tp: int, tq: int) -> tuple[int, int, int]:
+
+def _extent(window: Window, tp: Ints, tq: Ints) -> tuple[Ints, int, Ints]:
     """Rows of x that a tile takes for itself, those that it shares with the one below, and its columns."""
     r, s, stride, dilation = window
-    own = tp * stride
-    return own, max(0, (r - 1) * dilation + 1 - stride), (tq - 1) * stride + (s - 1) * dilation + 1
+    return tp * stride, max(0, (r - 1) * dilation + 1 - stride), (tq - 1) * stride + (s - 1) * dilation + 1
 
 
-def _residents(threads: int, registers: int, shared_bytes: int) -> int:
-    warps = ceil(threads / 32)
-    room = min(
-        32, 64 // warps, HOPPER_SHARED_BYTES // (shared_bytes + RESERVED_BYTES), REGISTERS // (registers * 32 * warps)
-    )
-    return max(1, room)
+def _residents(threads: Ints, registers: Ints, shared_bytes: Ints) -> Ints:
+    warps = ceil_div(threads, 32)
+    by_registers = REGISTERS // (registers * 32 * warps)
+    by_shared = np.minimum(HOPPER_SHARED_BYTES // (shared_bytes + RESERVED_BYTES), by_registers)
+    return np.maximum(1, np.minimum(np.minimum(32, 64 // warps), by_shared))
 
 
-def work_of(cut: Tiled, problem: ConvProblem, window: Window) -> Work:
-    """Counts of a launch."""
+def _bytes_of(problems: Problems) -> tuple[Ints, Ints, Ints]:
+    """Bytes of x, of the weight and of y."""
+    item, n, k = problems.dtype.itemsize_bytes, problems.n, problems.k
+    x, y = n * problems.c * problems.h * problems.w, n * k * problems.p * problems.q
+    return x * item, k * problems.r * problems.s * item, y * item
+
+
+def work_of(cut: Tiled, problems: Problems, window: Window) -> Work:
+    """Counts of a launch; of many cuts, each with its problem, all of one window."""
     if isinstance(cut, Planes):
-        return _work_of_planes(cut, problem, window)
+        return _work_of_planes(cut, problems, window)
     own, shared, columns = _extent(window, cut.tp, cut.tq)
-    blocks, threads = cut.grid_of(problem)
+    blocks, threads = cut.grid_of(problems)
+    x_bytes, weight_bytes, y_bytes = _bytes_of(problems)
+    moved = x_bytes + weight_bytes + y_bytes
+    turns: Ints = 1
+    copies: Ints = 0
+    shared_bytes: Ints = 0
     if isinstance(cut, Staged):
-        (rows, wide), lanes = cut.share_of(problem), cut.lanes_of(problem)[0]
-        taken_rows, taken_columns = cut.taken_of(problem)
-        tasks = rows // cut.strip * (wide // cut.tq) * cut.vectors_of(problem)
-        repeats, turns = cut.repeats, ceil(tasks / threads)
-        copies, shared_bytes = ceil(taken_rows * taken_columns * lanes / threads), cut.shared_bytes(problem)
-        part = lanes * copy_of(problem)
-        wasted = problem.bytes * (ceil(part / SECTOR_BYTES) * SECTOR_BYTES / part - 1)
+        (rows, wide), lanes = cut.share_of(problems), cut.lanes_of(problems)[0]
+        taken_rows, taken_columns = cut.taken_of(problems)
+        tasks = rows // cut.strip * (wide // cut.tq) * cut.vectors_of(problems)
+        repeats, turns = cut.repeats, ceil_div(tasks, threads)
+        copies, shared_bytes = ceil_div(taken_rows * taken_columns * lanes, threads), cut.shared_bytes(problems)
+        part = lanes * copy_of(problems)
+        wasted = moved * (ceil_div(part, SECTOR_BYTES) * SECTOR_BYTES / part - 1)
     else:
-        repeats, turns, copies, shared_bytes = min(cut.repeats, ceil(problem.p / cut.tp)), 1, 0, 0
-        tiles, tiles_q = max(1, threads // cut.lanes_of(problem)[0]), cut.tiles_of(problem)[1]
-        wide = min(tiles, tiles_q) * cut.tq * window[2]
-        taken = max(1, tiles // tiles_q) * cut.repeats * own
+        repeats = np.minimum(cut.repeats, ceil_div(problems.p, cut.tp))
+        tiles, tiles_q = np.maximum(1, threads // cut.lanes_of(problems)[0]), cut.tiles_of(problems)[1]
+        wide = np.minimum(tiles, tiles_q) * cut.tq * window[2]
+        taken = np.maximum(1, tiles // tiles_q) * cut.repeats * own
         halo = (1 + (columns - cut.tq * window[2]) / wide) * (1 + shared / taken)
-        wasted = problem.x_bytes * (halo - 1)
+        wasted = x_bytes * (halo - 1)
     taken_rows, taps = shared + repeats * own, window[0] * window[1]
     return Work(
         blocks=blocks,
         threads=threads,
-        residents=_residents(threads, {1: 200, 2: 128, 3: 80, 4: 64}[cut.blocks], shared_bytes),
+        residents=_residents(threads, _REGISTERS_OF[cut.blocks], shared_bytes),
         products=turns * repeats * cut.tp * cut.tq * cut.vec * taps,
         loads=turns * taken_rows * columns,
         elements=turns * taken_rows * columns * cut.vec,
         outputs=turns * repeats * cut.tp * cut.tq * cut.vec,
         filters=turns * taps * cut.vec,
         copies=copies,
-        bytes=problem.bytes,
+        bytes=moved,
         wasted_bytes=wasted,
     )
 
 
-def _work_of_planes(cut: Planes, problem: ConvProblem, window: Window) -> Work:
+def _work_of_planes(cut: Planes, problems: Problems, window: Window) -> Work:
     own, shared, columns = _extent(window, cut.tp, cut.tq)
-    taps, stride, item = window[0] * window[1], window[2], problem.dtype.itemsize_bytes
-    blocks, threads = cut.grid_of(problem)
-    planes, rows = cut.share_of(problem)
-    pairs, elements = cut.pairs_of(problem), cut.shared_elements(problem)
-    turns = ceil(planes * ceil(rows / cut.strip) * ceil(problem.q / cut.tq) / threads)
-    repeats = min(cut.repeats, ceil(rows / cut.tp))
+    taps, stride, item = window[0] * window[1], window[2], problems.dtype.itemsize_bytes
+    blocks, threads = cut.grid_of(problems)
+    planes, rows = cut.share_of(problems)
+    pairs, (of_x, of_y) = cut.pairs_of(problems), cut.shared_elements(problems)
+    turns = ceil_div(planes * ceil_div(rows, cut.strip) * ceil_div(problems.q, cut.tq), threads)
+    repeats = np.minimum(cut.repeats, ceil_div(rows, cut.tp))
     taken_rows = shared + repeats * own
-    loads = ceil((columns + (pairs == 2)) / 2) if pairs else columns
-    copies_x = ceil((elements[0] - 2 * cut.slack_of(problem)) * item / 16 / threads) if cut.staged else 0
-    written = 2 if pairs and stride == 1 else 1
-    registers = 34 + taps + min(window[0], cut.tp) * cut.tq + (shared + 1) * columns
+    loads = np.where(pairs > 0, ceil_div(columns + (pairs == 2), 2), columns)
+    # A vector has 16 bytes; elements that stand around the run of x are not copied.
+    vectors = ceil_div((of_x - 2 * cut.slack_of(problems)) * item, 16 * threads)
+    copies_x = np.where(np.greater(cut.staged, 0), vectors, 0)
+    written = np.where((pairs > 0) & (stride == 1), 2, 1)
+    registers = 34 + taps + np.minimum(window[0], cut.tp) * cut.tq + (shared + 1) * columns
+    x_bytes, weight_bytes, y_bytes = _bytes_of(problems)
+    scattered = y_bytes * (np.minimum(cut.tq, SECTOR_BYTES / item) / written - 1)
     return Work(
         blocks=blocks,
         threads=threads,
-        residents=_residents(threads, min(255, registers), cut.shared_bytes(problem)),
+        residents=_residents(threads, np.minimum(255, registers), cut.shared_bytes(problems)),
         products=turns * repeats * cut.tp * cut.tq * taps,
         loads=turns * taken_rows * loads,
         elements=turns * taken_rows * columns,
         outputs=turns * repeats * cut.tp * cut.tq,
         filters=turns * taps,
-        copies=copies_x + ceil(elements[1] * item / 16 / threads),
-        bytes=problem.bytes,
-        wasted_bytes=problem.y_bytes * (min(cut.tq, SECTOR_BYTES / item) / written - 1) if cut.staged < 2 else 0.0,
+        copies=copies_x + ceil_div(of_y * item, 16 * threads),
+        bytes=x_bytes + weight_bytes + y_bytes,
+        wasted_bytes=np.where(np.less(cut.staged, 2), scattered, 0.0),
     )
 
 
-def expected_us(cut: Tiled, problem: ConvProblem, window: Window, processors: int) -> float:
-    """Time of a launch.
+def expect(cut: Tiled, problems: Problems, window: Window, device: Device) -> Any:
+    """Time of a launch in us; of many cuts, each with its problem, all of one window.
 
     A multiprocessor issues the instructions of its warps; a block takes its own latency, once for every wave of blocks;
     memory moves the bytes. What is longest counts most.
     """
-    work, costs = work_of(cut, problem, window), COSTS[type(cut), problem.dtype.itemsize_bytes]
-    is_staged = cut.staged if isinstance(cut, Planes) else 0
-    slots = costs.factors.get((cut.tp * cut.tq, is_staged), 1.0) * (
+    work, costs = work_of(cut, problems, window), fitted_on(device, COSTS)[type(cut), problems.dtype.itemsize_bytes]
+    slots = costs.factor_table[cut.tp * cut.tq, cut.staged if isinstance(cut, Planes) else 0] * (
         costs.slots
         + costs.product * work.products
         + costs.load * work.loads
@@ -185,16 +215,16 @@ def expected_us(cut: Tiled, problem: ConvProblem, window: Window, processors: in
         + costs.filter * work.filters
         + costs.copy * work.copies
     )
-    blocks = ceil(work.blocks / processors)
-    busy = blocks * ceil(work.threads / 32) * slots / SLOTS_PER_US
-    latency = ceil(blocks / work.residents) * (costs.block_us + costs.chain * slots * 4 / SLOTS_PER_US)
+    blocks = ceil_div(work.blocks, device.processors)
+    busy = blocks * ceil_div(work.threads, 32) * slots / SLOTS_PER_US
+    latency = ceil_div(blocks, work.residents) * (costs.block_us + costs.chain * slots * 4 / SLOTS_PER_US)
     memory = (work.bytes + costs.waste * work.wasted_bytes) / costs.bytes_per_us
-    longest = max(busy, latency, memory)
-    parts = sum(float((part / longest) ** costs.blend) for part in (busy, latency, memory))
-    return costs.launch_us + longest * float(parts ** (1 / costs.blend))
+    longest = np.maximum(np.maximum(busy, latency), memory)
+    shares = sum((part / longest) ** costs.blend for part in (busy, latency, memory))
+    return costs.launch_us + longest * shares ** (1 / costs.blend)
 
 
-COSTS: Final[dict[tuple[type[Tiled], int], Costs]] = {
+H200: Final[Mapping[tuple[type[Tiled], int], Costs]] = {
     (Planes, 2): Costs(
         launch_us=0.731,
         block_us=0.216,
@@ -332,4 +362,6 @@ COSTS: Final[dict[tuple[type[Tiled], int], Costs]] = {
         factors={(1, 0): 1.41, (2, 0): 1.12, (4, 0): 1.09, (7, 0): 0.58, (8, 0): 1.46, (16, 0): 1.40},
     ),
 }
-"""Of each kernel and size of an element."""
+"""By kernel and size of an element."""
+COSTS: Final[Mapping[str, Mapping[tuple[type[Tiled], int], Costs]]] = {"nvidia-h200": H200}
+"""By the device that they were fitted on."""

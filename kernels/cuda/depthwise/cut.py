@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
 from typing import Final
 
+import numpy as np
+
 from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 from conv_advisor.kernels.cuda.parts.division import division
+from conv_advisor.kernels.cuda.parts.shapes import Ints, Problems
 
 MOST_SHARED_BYTES: Final = 96 * 1024
 """Of a block: what every capability from 8.0 on has."""
@@ -25,24 +28,33 @@ WINDOWS: Final = (
 Window = tuple[int, int, int, int]
 
 
-def window_of(problem: ConvProblem) -> Window | None:
+def window_of(r: int, s: int, strides: tuple[int, int], dilations: tuple[int, int]) -> Window | None:
     """The one of `WINDOWS`; None where there is none."""
-    dilations = {problem.dilation_h if problem.r > 1 else 0, problem.dilation_w if problem.s > 1 else 0} - {0} or {1}
-    strides = {problem.stride_h, problem.stride_w}
-    if len(dilations) > 1 or len(strides) > 1:
+    kept = {dilation for taps, dilation in zip((r, s), dilations, strict=True) if taps > 1} or {1}
+    if len(kept) > 1 or strides[0] != strides[1]:
         return None
-    window = (problem.r, problem.s, strides.pop(), dilations.pop())
+    window = (r, s, strides[0], kept.pop())
     return window if window in WINDOWS else None
 
 
-def copy_of(problem: ConvProblem) -> int:
+def window(problem: ConvProblem) -> Window:
+    """`window_of` a problem that has a tiled cut."""
+    found = window_of(
+        *(problem.r, problem.s, (problem.stride_h, problem.stride_w), (problem.dilation_h, problem.dilation_w))
+    )
+    assert found is not None, "a tiled cut has one"  # noqa: S101 - for mypy
+    return found
+
+
+def copy_of(problems: Problems) -> Ints:
     """Bytes of a copy of channels to shared memory: the most that their number allows; 2 where there is none."""
-    return next(size for size in (16, 8, 4, 2) if problem.c * problem.dtype.itemsize_bytes % size == 0)
+    bytes_of_pixel = problems.c * problems.dtype.itemsize_bytes
+    return np.minimum(16, bytes_of_pixel & -bytes_of_pixel)
 
 
-def multiplier_of(problem: ConvProblem) -> int:
+def multiplier_of(problems: Problems) -> Ints:
     """Filters of a channel."""
-    return problem.k // problem.c
+    return problems.k // problems.c
 
 
 def divider(divisor: int) -> tuple[int, int]:
@@ -62,68 +74,67 @@ class Planes:
         0: nothing, 1: x, 2: x and y go through shared memory.
     threads : int
         That a block has at most.
-    repeats: int
+    repeats: Ints
         Tiles below one another of a thread.
     """
 
-    tp: int
-    tq: int
-    staged: int
-    threads: int
-    repeats: int = 1
+    tp: Ints
+    tq: Ints
+    staged: Ints
+    threads: Ints
+    repeats: Ints = 1
 
     @property
-    def strip(self) -> int:
+    def strip(self) -> Ints:
         """Rows of a thread."""
         return self.tp * self.repeats
 
-    def pairs_of(self, problem: ConvProblem) -> int:
+    def pairs_of(self, problems: Problems) -> Ints:
         """How elements are loaded in twos: not, from an even column on, or from an odd one on."""
-        is_even = problem.w % 2 == 0 and self.tq * problem.stride_w % 2 == 0
-        is_even = is_even and (problem.stride_w > 1 or (problem.q % 2 == 0 and self.tq % 2 == 0))
-        return 1 + problem.pad_w % 2 if is_even and self.staged else 0
+        is_even = (problems.w % 2 == 0) & (self.tq * problems.stride_w % 2 == 0)
+        is_even = is_even & ((problems.stride_w > 1) | ((problems.q % 2 == 0) & (self.tq % 2 == 0)))
+        return np.where(is_even & np.greater(self.staged, 0), 1 + problems.pad_w % 2, 0)
 
     def defines(self, window: Window, pairs: int) -> dict[str, int]:
         """What the source is compiled with."""
         return {**_window_defines(window), "TP": self.tp, "TQ": self.tq, "STAGED": self.staged, "PAIRS": pairs}
 
-    def share_of(self, problem: ConvProblem) -> tuple[int, int]:
+    def share_of(self, problems: Problems) -> tuple[Ints, Ints]:
         """Planes of a block, and rows of each."""
-        tiles_p, tiles_q = ceil(problem.p / self.strip), ceil(problem.q / self.tq)
-        planes = self.threads // (tiles_p * tiles_q)
-        multiplier = multiplier_of(problem)
-        if planes >= multiplier:
-            return min(planes // multiplier, problem.n * problem.c) * multiplier, problem.p
-        bands = ceil(tiles_p / max(1, self.threads // tiles_q))
-        return 1, self.strip * ceil(tiles_p / bands)
+        tiles_p, tiles_q = ceil_div(problems.p, self.strip), ceil_div(problems.q, self.tq)
+        planes, multiplier = self.threads // (tiles_p * tiles_q), multiplier_of(problems)
+        bands = ceil_div(tiles_p, np.maximum(1, self.threads // tiles_q))
+        is_whole = planes >= multiplier
+        whole = np.minimum(planes // multiplier, problems.n * problems.c) * multiplier
+        return np.where(is_whole, whole, 1), np.where(is_whole, problems.p, self.strip * ceil_div(tiles_p, bands))
 
-    def grid_of(self, problem: ConvProblem) -> tuple[int, int]:
+    def grid_of(self, problems: Problems) -> tuple[Ints, Ints]:
         """Blocks, and threads of each."""
-        planes, rows = self.share_of(problem)
-        tasks = planes * ceil(rows / self.strip) * ceil(problem.q / self.tq)
-        threads = min(self.threads, 32 * ceil(tasks / 32))
-        return ceil(problem.n * problem.k / planes) * ceil(problem.p / rows), threads
+        planes, rows = self.share_of(problems)
+        tasks = planes * ceil_div(rows, self.strip) * ceil_div(problems.q, self.tq)
+        threads = np.minimum(self.threads, 32 * ceil_div(tasks, 32))
+        return ceil_div(problems.n * problems.k, planes) * ceil_div(problems.p, rows), threads
 
-    def shared_elements(self, problem: ConvProblem) -> tuple[int, int]:
+    def shared_elements(self, problems: Problems) -> tuple[Ints, Ints]:
         """Of the run of x and of that of y, each with what its first vector has before it."""
-        planes, rows = self.share_of(problem)
-        vector = 16 // problem.dtype.itemsize_bytes
-        taken = problem.h
-        if rows < problem.p:
-            taken = min(problem.h, (rows - 1) * problem.stride_h + (problem.r - 1) * problem.dilation_h + 1)
-        x = ceil(planes / multiplier_of(problem)) * taken * problem.w + 2 * self.slack_of(problem)
-        y = planes * rows * problem.q
-        of_x, of_y = (vector * (ceil(count / vector) + 1) if self.staged > i else 0 for i, count in enumerate((x, y)))
+        planes, rows = self.share_of(problems)
+        vector = 16 // problems.dtype.itemsize_bytes
+        band = np.minimum(problems.h, (rows - 1) * problems.stride_h + (problems.r - 1) * problems.dilation_h + 1)
+        taken = np.where(rows < problems.p, band, problems.h)
+        x = ceil_div(planes, multiplier_of(problems)) * taken * problems.w + 2 * self.slack_of(problems)
+        runs = (vector * (ceil_div(count, vector) + 1) for count in (x, planes * rows * problems.q))
+        of_x, of_y = (np.where(np.greater(self.staged, stage), run, 0) for stage, run in enumerate(runs))
         return of_x, of_y
 
-    def slack_of(self, problem: ConvProblem) -> int:
+    def slack_of(self, problems: Problems) -> Ints:
         """Elements around the run of x that may be read: what a tile has outside a plane."""
-        vector = 16 // problem.dtype.itemsize_bytes
-        return vector * ceil((problem.pad_w + 2 + self.tq * problem.stride_w) / vector)
+        vector = 16 // problems.dtype.itemsize_bytes
+        return vector * ceil_div(problems.pad_w + 2 + self.tq * problems.stride_w, vector)
 
-    def shared_bytes(self, problem: ConvProblem) -> int:
+    def shared_bytes(self, problems: Problems) -> Ints:
         """Dynamic shared memory of a block."""
-        return sum(self.shared_elements(problem)) * problem.dtype.itemsize_bytes
+        of_x, of_y = self.shared_elements(problems)
+        return (of_x + of_y) * problems.dtype.itemsize_bytes
 
 
 @dataclass(frozen=True)
@@ -143,16 +154,16 @@ class Channels:
         Tiles below one another.
     """
 
-    vec: int
-    tp: int
-    tq: int
-    blocks: int
-    lanes: int
-    threads: int
-    repeats: int = 1
+    vec: Ints
+    tp: Ints
+    tq: Ints
+    blocks: Ints
+    lanes: Ints
+    threads: Ints
+    repeats: Ints = 1
 
     @property
-    def strip(self) -> int:
+    def strip(self) -> Ints:
         """Rows of a thread."""
         return self.tp * self.repeats
 
@@ -160,22 +171,22 @@ class Channels:
         """What the source is compiled with."""
         return {**_window_defines(window), "TP": self.tp, "TQ": self.tq, "VEC": self.vec, "BLOCKS": self.blocks}
 
-    def lanes_of(self, problem: ConvProblem) -> tuple[int, int]:
+    def lanes_of(self, problems: Problems) -> tuple[Ints, Ints]:
         """Threads of a part of the channels, and parts."""
-        vectors = problem.k // self.vec
-        parts = ceil(vectors / self.lanes)
-        return ceil(vectors / parts), parts
+        vectors = problems.k // self.vec
+        parts = ceil_div(vectors, self.lanes)
+        return ceil_div(vectors, parts), parts
 
-    def tiles_of(self, problem: ConvProblem) -> tuple[int, int]:
+    def tiles_of(self, problems: Problems) -> tuple[Ints, Ints]:
         """Tiles of an image's rows, each of all repeats, and of its columns."""
-        return ceil(problem.p / self.strip), ceil(problem.q / self.tq)
+        return ceil_div(problems.p, self.strip), ceil_div(problems.q, self.tq)
 
-    def grid_of(self, problem: ConvProblem) -> tuple[int, int]:
+    def grid_of(self, problems: Problems) -> tuple[Ints, Ints]:
         """Blocks, and threads of each."""
-        lanes, parts = self.lanes_of(problem)
-        tiles_p, tiles_q = self.tiles_of(problem)
-        tasks = problem.n * parts * tiles_p * tiles_q * lanes
-        return ceil(tasks / self.threads), self.threads
+        lanes, parts = self.lanes_of(problems)
+        tiles_p, tiles_q = self.tiles_of(problems)
+        tasks = problems.n * parts * tiles_p * tiles_q * lanes
+        return ceil_div(tasks, self.threads), self.threads
 
 
 @dataclass(frozen=True)
@@ -195,16 +206,16 @@ class Staged:
         Tiles below one another of a thread.
     """
 
-    vec: int
-    tp: int
-    tq: int
-    blocks: int
-    pitch: int
-    threads: int
-    repeats: int = 1
+    vec: Ints
+    tp: Ints
+    tq: Ints
+    blocks: Ints
+    pitch: Ints
+    threads: Ints
+    repeats: Ints = 1
 
     @property
-    def strip(self) -> int:
+    def strip(self) -> Ints:
         """Rows of a thread."""
         return self.tp * self.repeats
 
@@ -216,52 +227,51 @@ class Staged:
             "PITCH": self.pitch,
         }
 
-    def lanes_of(self, problem: ConvProblem) -> tuple[int, int]:
+    def lanes_of(self, problems: Problems) -> tuple[Ints, Ints]:
         """Copies of a pixel of a part of the channels, and parts."""
-        copies = problem.c * problem.dtype.itemsize_bytes // copy_of(problem)
-        parts = ceil(copies / (self.pitch // copy_of(problem)))
-        return ceil(copies / parts), parts
+        copies = problems.c * problems.dtype.itemsize_bytes // copy_of(problems)
+        parts = ceil_div(copies, self.pitch // copy_of(problems))
+        return ceil_div(copies, parts), parts
 
-    def vectors_of(self, problem: ConvProblem) -> int:
+    def vectors_of(self, problems: Problems) -> Ints:
         """Threads that are neighbours over channels."""
-        return self.lanes_of(problem)[0] * copy_of(problem) // (problem.dtype.itemsize_bytes * self.vec)
+        return self.lanes_of(problems)[0] * copy_of(problems) // (problems.dtype.itemsize_bytes * self.vec)
 
-    def share_of(self, problem: ConvProblem) -> tuple[int, int]:
+    def share_of(self, problems: Problems) -> tuple[Ints, Ints]:
         """Rows and columns of y of a block."""
-        room = max(1, self.threads // self.vectors_of(problem))
-        tiles_p, tiles_q = ceil(problem.p / self.strip), ceil(problem.q / self.tq)
-        across = ceil(tiles_q / ceil(tiles_q / room))
-        down = max(1, room // across)
-        return self.strip * ceil(tiles_p / ceil(tiles_p / down)), self.tq * across
+        room = np.maximum(1, self.threads // self.vectors_of(problems))
+        tiles_p, tiles_q = ceil_div(problems.p, self.strip), ceil_div(problems.q, self.tq)
+        across = ceil_div(tiles_q, ceil_div(tiles_q, room))
+        down = np.maximum(1, room // across)
+        return self.strip * ceil_div(tiles_p, ceil_div(tiles_p, down)), self.tq * across
 
-    def bands_of(self, problem: ConvProblem) -> tuple[int, int]:
+    def bands_of(self, problems: Problems) -> tuple[Ints, Ints]:
         """Shares of an image's rows and of its columns."""
-        rows, columns = self.share_of(problem)
-        return ceil(problem.p / rows), ceil(problem.q / columns)
+        rows, columns = self.share_of(problems)
+        return ceil_div(problems.p, rows), ceil_div(problems.q, columns)
 
-    def taken_of(self, problem: ConvProblem) -> tuple[int, int]:
+    def taken_of(self, problems: Problems) -> tuple[Ints, Ints]:
         """Rows and columns of x of a block, padding and what lies beyond it included."""
-        rows, columns = self.share_of(problem)
-        _, _, stride, dilation = window_of(problem) or (1, 1, 1, 1)
-        return (rows - 1) * stride + (problem.r - 1) * dilation + 1, (columns - 1) * stride + (
-            problem.s - 1
-        ) * dilation + 1
+        rows, columns = self.share_of(problems)
+        taken_rows = (rows - 1) * problems.stride_h + (problems.r - 1) * problems.dilation_h + 1
+        return taken_rows, (columns - 1) * problems.stride_w + (problems.s - 1) * problems.dilation_w + 1
 
-    def grid_of(self, problem: ConvProblem) -> tuple[int, int]:
+    def grid_of(self, problems: Problems) -> tuple[Ints, Ints]:
         """Blocks, and threads of each."""
-        (rows, columns), (bands_p, bands_q) = self.share_of(problem), self.bands_of(problem)
-        tasks = rows // self.strip * (columns // self.tq) * self.vectors_of(problem)
-        return problem.n * self.lanes_of(problem)[1] * bands_p * bands_q, min(self.threads, 32 * ceil(tasks / 32))
+        (rows, columns), (bands_p, bands_q) = self.share_of(problems), self.bands_of(problems)
+        tasks = rows // self.strip * (columns // self.tq) * self.vectors_of(problems)
+        blocks = problems.n * self.lanes_of(problems)[1] * bands_p * bands_q
+        return blocks, np.minimum(self.threads, 32 * ceil_div(tasks, 32))
 
-    def shared_bytes(self, problem: ConvProblem) -> int:
+    def shared_bytes(self, problems: Problems) -> Ints:
         """Dynamic shared memory of a block."""
-        rows, columns = self.taken_of(problem)
+        rows, columns = self.taken_of(problems)
         return self.pitch * rows * columns
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Of 1x1 filters: a vector of 16 bytes a thread."""
+    """The cut of 1x1 filters: a vector of 16 bytes a thread."""
 
 
 @dataclass(frozen=True)

@@ -36,14 +36,15 @@ def launch(problem: ConvProblem, _device: Device, cut: cuts.Cut) -> Launch:
 
 
 def _dividers(*divisors: int) -> tuple[int, ...]:
-    return tuple(number for divisor in divisors for number in cuts.divider(divisor))
+    return tuple(number for divisor in divisors for number in cuts.divider(int(divisor)))
 
 
 def _start_planes(problem: ConvProblem, cut: cuts.Planes) -> Start:
-    window = cuts.window_of(problem)
-    assert window is not None, "a cut of planes has one"  # noqa: S101 - for mypy
     kernel = load_kernel(
-        plan.PLANES_SOURCE, "depthwise_planes", problem.dtype, **cut.defines(window, cut.pairs_of(problem))
+        plan.PLANES_SOURCE,
+        "depthwise_planes",
+        problem.dtype,
+        **cut.defines(cuts.window(problem), int(cut.pairs_of(problem))),
     )
     (planes, rows), (blocks, threads) = cut.share_of(problem), cut.grid_of(problem)
     multiplier = cuts.multiplier_of(problem)
@@ -53,13 +54,11 @@ def _start_planes(problem: ConvProblem, cut: cuts.Planes) -> Start:
         *(planes, rows, cut.repeats, multiplier, cut.slack_of(problem), cut.shared_elements(problem)[0]),
         *_dividers(ceil(problem.p / rows), multiplier, problem.k, *tiles),
     )
-    return prepare_start(kernel, (blocks, 1, 1), threads, cut.shared_bytes(problem), sizes)
+    return prepare_start(kernel, (int(blocks), 1, 1), int(threads), int(cut.shared_bytes(problem)), sizes)
 
 
 def _start_channels(problem: ConvProblem, cut: cuts.Channels) -> Start:
-    window = cuts.window_of(problem)
-    assert window is not None, "a cut of channels has one"  # noqa: S101 - for mypy
-    kernel = load_kernel(plan.CHANNELS_SOURCE, "depthwise_channels", problem.dtype, **cut.defines(window))
+    kernel = load_kernel(plan.CHANNELS_SOURCE, "depthwise_channels", problem.dtype, **cut.defines(cuts.window(problem)))
     (lanes, parts), (tiles_p, tiles_q) = cut.lanes_of(problem), cut.tiles_of(problem)
     blocks, threads = cut.grid_of(problem)
     sizes = (
@@ -67,14 +66,15 @@ def _start_channels(problem: ConvProblem, cut: cuts.Channels) -> Start:
         *(lanes, parts, tiles_p, tiles_q, cut.repeats),
         *_dividers(cuts.multiplier_of(problem), lanes, tiles_q, tiles_p, parts),
     )
-    return prepare_start(kernel, (blocks, 1, 1), threads, 0, sizes)
+    return prepare_start(kernel, (int(blocks), 1, 1), int(threads), 0, sizes)
 
 
 def _start_staged(problem: ConvProblem, cut: cuts.Staged) -> Start:
-    window = cuts.window_of(problem)
-    assert window is not None, "a cut of channels has one"  # noqa: S101 - for mypy
     kernel = load_kernel(
-        plan.STAGED_SOURCE, "depthwise_staged", problem.dtype, **cut.defines(window, cuts.copy_of(problem))
+        plan.STAGED_SOURCE,
+        "depthwise_staged",
+        problem.dtype,
+        **cut.defines(cuts.window(problem), int(cuts.copy_of(problem))),
     )
     (lanes, parts), (rows, columns), bands = cut.lanes_of(problem), cut.share_of(problem), cut.bands_of(problem)
     blocks, threads = cut.grid_of(problem)
@@ -83,7 +83,7 @@ def _start_staged(problem: ConvProblem, cut: cuts.Staged) -> Start:
         *(problem.c, problem.h, problem.w, problem.p, problem.q, problem.pad_h, problem.pad_w),
         *(lanes, parts, rows, columns, cut.repeats, *bands, *_dividers(*divisors)),
     )
-    return prepare_start(kernel, (blocks, 1, 1), threads, cut.shared_bytes(problem), sizes)
+    return prepare_start(kernel, (int(blocks), 1, 1), int(threads), int(cut.shared_bytes(problem)), sizes)
 
 
 def _start_scale(problem: ConvProblem) -> Start:

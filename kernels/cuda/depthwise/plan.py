@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from math import ceil
-from typing import Final
+from functools import cache
+from typing import Any, Final, TypeVar
+
+import numpy as np
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
@@ -23,9 +24,13 @@ from conv_advisor.kernels.cuda.depthwise.cut import (
     multiplier_of,
     window_of,
 )
+from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
+from conv_advisor.kernels.cuda.parts.candidates import Candidates, row_of, take
+from conv_advisor.kernels.cuda.parts.shapes import Array, Shapes
 from conv_advisor.kernels.cuda.parts.source import Defines, Source
 
 Tiles = tuple[tuple[int, ...], ...]
+T = TypeVar("T", Planes, Staged, Channels)
 
 _PLANES: Final[dict[tuple[int, int], Tiles]] = {
     (9, 1): ((2, 1), (7, 1), (2, 2), (4, 2), (7, 2), (2, 4), (4, 4), (7, 4), (2, 7), (2, 8)),
@@ -62,6 +67,7 @@ _CHANNELS: Final[dict[int, Tiles]] = {
     ),
 }
 """The same without shared memory, for up to 9 taps."""
+_KIND_IS_OF: Final = ("r", "s", "stride_h", "stride_w", "dilation_h", "dilation_w", "pad_h", "pad_w")
 PITCHES: Final = (32, 64, 128)
 MOST_REPEATS: Final = 8
 
@@ -111,75 +117,132 @@ def channels_tiles(window: Window, item: int) -> Tiles:
     return _CHANNELS[item]
 
 
-def _repeats_of(problem: ConvProblem, tp: int) -> list[int]:
-    tiles = ceil(problem.p / tp)
-    return sorted({min(MOST_REPEATS, ceil(tiles / strips)) for strips in (1, 2, 3, 4, tiles)} | {min(2, tiles)})
+def _repeats_of(problems: Shapes, tp: Array) -> tuple[Array, Array]:
+    """Tiles of these rows that a thread may have below one another, in ascending order, and which are not there before.
+
+    Arrays of shape (n_problems, n_tiles, 6).
+    """
+    tiles = ceil_div(problems.p[:, None], tp)
+    strips = (tiles, np.full_like(tiles, 4), np.full_like(tiles, 3), np.full_like(tiles, 2), np.full_like(tiles, 1))
+    choices = [np.minimum(MOST_REPEATS, ceil_div(tiles, count)) for count in strips]
+    repeats = np.sort(np.stack((*choices, np.minimum(2, tiles)), axis=-1), axis=-1)
+    return repeats, np.diff(repeats, axis=-1, prepend=0) > 0
 
 
-def _planes(problem: ConvProblem, window: Window) -> Iterator[Planes]:
-    for tp, tq, staged in planes_tiles(window):
-        for repeats in _repeats_of(problem, tp):
-            for threads in (64, 128):
-                cut = Planes(tp, tq, staged, threads, repeats)
-                if cut.shared_bytes(problem) <= MOST_SHARED_BYTES:
-                    yield cut
+def _planes(problems: Shapes, window: Window, device: Device) -> Candidates[Planes]:
+    """The cuts of nchw that fit; where any of a problem has something in shared memory, those alone."""
+    tp, tq, staged = np.array(planes_tiles(window)).T
+    repeats, is_new = _repeats_of(problems, tp)
+    owner, tile, repeat, size = np.nonzero(np.broadcast_to(is_new[..., None], (*is_new.shape, 2)))
+    cut = Planes(tp[tile], tq[tile], staged[tile], np.array((64, 128))[size], repeats[owner, tile, repeat])
+    is_fitting = cut.shared_bytes(problems.take(owner)) <= MOST_SHARED_BYTES
+    has_staged = np.zeros(len(problems), bool)
+    has_staged[owner[is_fitting & (cut.staged > 0)]] = True
+    rows = np.flatnonzero(is_fitting & ((cut.staged > 0) | ~has_staged[owner]))
+    return _timed(problems, owner[rows], take(cut, rows), window, device)
 
 
-def _staged(problem: ConvProblem, window: Window) -> Iterator[Cut]:
-    item, copy = problem.dtype.itemsize_bytes, copy_of(problem)
-    for vec, tp, tq, blocks in staged_tiles(window, item):
-        if copy < max(4, vec * item):
+def _staged(problems: Shapes, window: Window, device: Device) -> Candidates[Staged] | None:
+    """The cuts of nhwc that fit and whose x goes through shared memory; None where the window has none."""
+    item, tiles = problems.dtype.itemsize_bytes, staged_tiles(window, problems.dtype.itemsize_bytes)
+    if not tiles:
+        return None
+    vec, tp, tq, blocks = np.array(tiles).T
+    repeats, is_new = _repeats_of(problems, tp)
+    is_aligned = (copy_of(problems)[:, None] >= np.maximum(4, vec * item)) & (multiplier_of(problems) == 1)[:, None]
+    is_wanted = np.broadcast_to((is_new & is_aligned[..., None])[..., None, None], (*is_new.shape, len(PITCHES), 2))
+    owner, tile, repeat, pitch, size = np.nonzero(is_wanted)
+    cut = Staged(
+        *(vec[tile], tp[tile], tq[tile], blocks[tile], np.array(PITCHES)[pitch], np.array((128, 256))[size]),
+        repeats[owner, tile, repeat],
+    )
+    rows = np.flatnonzero(cut.shared_bytes(problems.take(owner)) <= MOST_SHARED_BYTES)
+    return _timed(problems, owner[rows], take(cut, rows), window, device)
+
+
+def _channels(problems: Shapes, window: Window, device: Device) -> Candidates[Channels]:
+    """The cuts of nhwc without shared memory."""
+    item = problems.dtype.itemsize_bytes
+    vec, tp, tq, blocks = np.array(channels_tiles(window, item)).T
+    repeats, is_new = _repeats_of(problems, tp)
+    is_aligned = (problems.c[:, None] % vec == 0) & ((vec == 1) | (multiplier_of(problems)[:, None] == 1))
+    is_wanted = np.broadcast_to((is_new & is_aligned[..., None])[..., None, None], (*is_new.shape, 2, 2))
+    owner, tile, repeat, lane, size = np.nonzero(is_wanted)
+    few, all_lanes = np.maximum(1, 128 // (vec * item))[tile], problems.k[owner] // vec[tile]
+    cut = Channels(
+        *(vec[tile], tp[tile], tq[tile], blocks[tile], np.where(lane > 0, all_lanes, few)),
+        *(np.array((64, 128))[size], repeats[owner, tile, repeat]),
+    )
+    return _timed(problems, owner, cut, window, device)
+
+
+def _timed(problems: Shapes, owner: Array, cut: T, window: Window, device: Device) -> Candidates[T]:
+    return Candidates(owner, cut, cost.expect(cut, problems.take(owner), window, device))
+
+
+def _by_kind(problems: Shapes) -> dict[Window | Scale | Plain, list[int]]:
+    """The places of problems that have one window, or a cut that needs no choice."""
+    columns = [getattr(problems, name).tolist() for name in _KIND_IS_OF]
+    kinds: dict[Window | Scale | Plain, list[int]] = {}
+    for place, sizes in enumerate(zip(*columns, multiplier_of(problems).tolist(), strict=True)):
+        kinds.setdefault(_kind_of(*sizes), []).append(place)
+    return kinds
+
+
+@cache
+def _kind_of(*sizes: int) -> Window | Scale | Plain:
+    """The window of a layer of these sizes, `_KIND_IS_OF` and filters of a channel, or its only cut."""
+    r, s, stride_h, stride_w, dilation_h, dilation_w, *others = sizes
+    if (r, s, stride_h, stride_w, *others) == (1, 1, 1, 1, 0, 0, 1):
+        return Scale()
+    return window_of(r, s, (stride_h, stride_w), (dilation_h, dilation_w)) or Plain()
+
+
+def candidates(problems: Shapes, window: Window, device: Device) -> list[Candidates[Any]]:
+    """The cuts of problems that have one window, a list for each kernel; of equals the first is chosen."""
+    if problems.layout is Layout.NCHW:
+        return [_planes(problems, window, device)]
+    staged = _staged(problems, window, device)
+    return [*([staged] if staged else []), _channels(problems, window, device)]
+
+
+def plan_cuts(problems: Shapes, device: Device) -> list[Cut]:
+    """For each problem the cut that the model expects to be fastest.
+
+    Parameters
+    ----------
+    problems : Shapes
+        Of layers that ``cuda.depthwise`` computes.
+    device : Device
+    """
+    chosen: list[Cut] = [Plain()] * len(problems)
+    least_us = np.full(len(problems), np.inf)
+    for kind, places in _by_kind(problems).items():
+        if isinstance(kind, Scale | Plain):
+            for place in places:
+                chosen[place] = kind
             continue
-        for repeats in _repeats_of(problem, tp):
-            for pitch in PITCHES:
-                for threads in (128, 256):
-                    cut = Staged(vec, tp, tq, blocks, pitch, threads, repeats)
-                    if cut.shared_bytes(problem) <= MOST_SHARED_BYTES:
-                        yield cut
-
-
-def _channels(problem: ConvProblem, window: Window) -> Iterator[Cut]:
-    item, multiplier = problem.dtype.itemsize_bytes, multiplier_of(problem)
-    for vec, tp, tq, blocks in channels_tiles(window, item):
-        if problem.c % vec or (vec > 1 and multiplier > 1):
-            continue
-        for repeats in _repeats_of(problem, tp):
-            for lanes in (max(1, 128 // (vec * item)), problem.k // vec):
-                for threads in (64, 128):
-                    yield Channels(vec, tp, tq, blocks, lanes, threads, repeats)
-
-
-def cuts_for(problem: ConvProblem, _device: Device) -> list[Cut]:
-    """Those that the problem can have."""
-    multiplier, window = multiplier_of(problem), window_of(problem)
-    is_pointwise = problem.r == problem.s == 1 and problem.pad_h == problem.pad_w == 0
-    if is_pointwise and multiplier == problem.stride_h == problem.stride_w == 1:
-        return [Scale()]
-    if window is None:
-        return [Plain()]
-    if problem.layout is Layout.NCHW:
-        planes = list(_planes(problem, window))
-        return list([cut for cut in planes if cut.staged] or planes)
-    staged = list(_staged(problem, window)) if multiplier == 1 else []
-    return [*staged, *_channels(problem, window)]
-
-
-def expected_us(cut: Cut, problem: ConvProblem, device: Device) -> float:
-    """A model of the time of a launch, good for choosing among cuts; nothing where there is but one."""
-    window = window_of(problem)
-    if window is None or isinstance(cut, Scale | Plain):
-        return 0.0
-    return cost.expected_us(cut, problem, window, device.processors)
-
-
-def expected(problem: ConvProblem, device: Device) -> dict[Cut, float]:
-    """The cuts of one problem, and the time in us that each is expected to take."""
-    return {cut: expected_us(cut, problem, device) for cut in cuts_for(problem, device)}
+        for some in candidates(problems.take(np.array(places)), kind, device):
+            for row in some.firsts().tolist():
+                place = places[some.owner[row]]
+                if some.us[row] < least_us[place]:
+                    least_us[place], chosen[place] = some.us[row], row_of(some.cut, row)
+    return chosen
 
 
 def plan_cut(problem: ConvProblem, device: Device) -> Cut:
-    """The cut that the model expects to be fastest."""
-    return min(cuts_for(problem, device), key=lambda cut: expected_us(cut, problem, device))
+    """`plan_cuts` of one problem."""
+    (cut,) = plan_cuts(Shapes.of(problem), device)
+    return cut
+
+
+def expected(problem: ConvProblem, device: Device) -> dict[Cut, float]:
+    """The cuts of one problem, and the time in us that each is expected to take; 0 where there is but one."""
+    problems = Shapes.of(problem)
+    ((kind, _),) = _by_kind(problems).items()
+    if isinstance(kind, Scale | Plain):
+        return {kind: 0.0}
+    return {cut: us for some in candidates(problems, kind, device) for cut, us in some.expected().items()}
 
 
 def planes_defines(_dtype: DType) -> tuple[Defines, ...]:

@@ -31,11 +31,15 @@ class Candidates(Generic[T]):
     cut: T
     us: Array
 
-    def cheapest(self) -> list[T]:
-        """For each problem the first of its cuts that take least."""
+    def firsts(self) -> Array:
+        """The row of each problem's cheapest cut, of equals the first."""
         order = np.lexsort((self.us, self.owner))
-        is_first = np.diff(self.owner[order], prepend=-1) > 0
-        return [row_of(self.cut, row) for row in order[is_first].tolist()]
+        firsts: Array = order[np.diff(self.owner[order], prepend=-1) > 0]
+        return firsts
+
+    def cheapest(self) -> list[T]:
+        """The cut of each of `firsts`."""
+        return [row_of(self.cut, row) for row in self.firsts().tolist()]
 
     def expected(self) -> dict[T, float]:
         """The cuts of one problem, and the time in us that each is expected to take."""
