@@ -43,7 +43,7 @@ class BenchOptions:
     prune_factor : float
         A variant whose first launch is this many times slower than the best so far is not timed further.
     seed : int
-        Of the random operands.
+        What the random operands are made from.
     """
 
     l2: L2State = L2State.WARM
@@ -98,7 +98,7 @@ def measure(
     options : BenchOptions
     run_id : str
     best_ms : float, optional
-        Of variants measured before: the mark for pruning until one of these is faster.
+        The least of variants measured before: the mark for pruning until one of these is faster.
 
     Returns
     -------

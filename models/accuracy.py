@@ -37,7 +37,7 @@ class ErrorSource(StrEnum):
     """Where an error comes from."""
 
     MEASURED = "measured"
-    """Of this variant on this very layer, with random operands."""
+    """The error of this variant on this very layer, with random operands."""
     PREDICTED = "predicted"
     """By the variant's law: what `COVERED` of its measured errors stay below."""
     ALLOWED = "allowed"
@@ -60,7 +60,7 @@ def learn_laws(table: pa.Table, device_id: str) -> Laws:
 
     Notes
     -----
-    Of `SLOPES` the one whose residuals have the least median size counts: some variants round on some layers what they
+    The one of `SLOPES` whose residuals have the least median size counts: some variants round on some layers what they
     do not on others, and least squares follows those few.
     """
     import pyarrow.compute as pc  # what only answers does without Arrow

@@ -271,11 +271,11 @@ class Advisor:
         ----------
         problem : ConvProblem
         place : int
-            Of the leaf that the problem leads to.
+            Place of the leaf that the problem leads to.
         roofline_ms : float
-            Of the problem, by that leaf.
+            Roofline of the problem, by that leaf.
         n_bytes : int
-            Of the problem.
+            Bytes of the problem.
         max_workspace_bytes : int
         is_deterministic : bool
         """
@@ -311,7 +311,7 @@ class Advisor:
         max_workspace_bytes: int,
         is_deterministic: bool,
     ) -> list[Candidate]:
-        """Of variants of one predicted time those that apply, in the order of a ranking."""
+        """The variants of one predicted time that apply, in the order of a ranking."""
         variants = [variant for name in names if not (variant := self._pool[name]).why_not(problem, self.device)]
         limits = max_workspace_bytes, is_deterministic
         found = [consider(variant, problem, self.device, leaf, None, *limits) for variant in variants]

@@ -27,7 +27,7 @@ def predict_many(
     advisor : Advisor
     problems : sequence of ConvProblem
     sizes : int64 array of shape (N, 14)
-        Of the same problems, as in `data.table`.
+        The same problems, as in `data.table`.
     max_workspace_bytes : int
     is_deterministic : bool
     """

@@ -73,7 +73,7 @@ def calibrate(advisor: Advisor, unseen: Costs) -> dict[str, Any] | None:
     Parameters
     ----------
     advisor : Advisor
-        Of a model trained without these problems.
+        The advisor of a model trained without these problems.
     unseen : Costs
 
     Returns

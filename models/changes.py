@@ -52,7 +52,7 @@ class Changes:
     n_other : int
         For which another variant is chosen.
     n_better, n_worse : int
-        Of these, how many are faster and slower for it by more than `LEAST_CHANGE`.
+        How many of these are faster and slower for it by more than `LEAST_CHANGE`.
     better, worse : tuple of Change
         At most `MOST_SHOWN` of each, those that changed most first.
     """
@@ -75,7 +75,7 @@ def changes_between(before: Sequence[Result], after: Sequence[Result]) -> Change
     Parameters
     ----------
     before, after : sequence of Result
-        Of the same problems, in whatever order; what only one of them has a slowdown of is left out.
+        Results of the same problems, in whatever order; what only one of them has a slowdown of is left out.
     """
     earlier = {result.problem: result for result in before if result.is_timed}
     pairs = [(earlier[result.problem], result) for result in after if result.is_timed and result.problem in earlier]

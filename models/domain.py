@@ -18,7 +18,7 @@ from conv_advisor.models.costs import layer_of
 from conv_advisor.models.tree_file import DOMAIN, TreeModel
 
 COLUMNS: Final = ("n", "c", "h", "w", "k", "r", "s", "stride_h", "stride_w", "dilation_h", "dilation_w", "groups")
-"""Of the array `DOMAIN`, before one that has a bit for each dtype and layout that the sizes were trained in."""
+"""Columns of the array `DOMAIN`, before one that has a bit for each dtype and layout that the sizes were trained in."""
 
 _PLACES: Final = [SIZES.index(name) for name in COLUMNS]
 
@@ -35,7 +35,7 @@ LEAST_LIMIT: Final = 1.5
 however dense the layers that it was trained on."""
 
 _OWN_SHARE: Final = 0.95
-"""Of the trained layers, those that have another one within the limit."""
+"""Share of the trained layers that have another one within the limit."""
 
 _NEAREST: Final = 64
 """Problems that are looked at for one of another layer: more than a layer has batches."""
@@ -101,7 +101,7 @@ class Domain:
         The layers, in `COLUMNS`, and the bits of the dtypes and layouts that each was trained in.
     limits : mapping of ``dtype/layout`` to float
     weights : sequence of float
-        Of `COLUMNS`.
+        What a factor of two in each of `COLUMNS` counts.
     """
 
     def __init__(self, sizes: np.ndarray, limits: Mapping[str, float], weights: Sequence[float] = WEIGHTS) -> None:

@@ -55,7 +55,7 @@ def teaches(problem: ConvProblem) -> bool:
 
 
 def held_out_of(layers: Collection[ConvProblem]) -> set[ConvProblem]:
-    """Of some layers those that judge a retrained tree: the ones whose hash says so, and one at least."""
+    """The layers that judge a retrained tree: the ones whose hash says so, and one at least."""
     digests = {layer: int.from_bytes(hashlib.sha256(layer.key.encode()).digest()[:8], "big") for layer in layers}
     chosen = {layer for layer, digest in digests.items() if digest % HOLD_OUT_PARTS == 0}
     return chosen or {min(digests, key=digests.__getitem__)}

@@ -56,7 +56,7 @@ class _Fold:
 
     @property
     def layers(self) -> set[ConvProblem]:
-        """Of all its networks."""
+        """The layers of all its networks."""
         return set().union(*self.networks.values())
 
 

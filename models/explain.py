@@ -90,7 +90,7 @@ class Branch:
     favourite : str or None
         The variant that most of them predict as the fastest; None where none of them predicts any to run.
     share : float
-        Of the leaves, those whose favourite it is.
+        Share of the leaves whose favourite it is.
     """
 
     n_leaves: int

@@ -14,7 +14,7 @@ MOST_WORSE: Final = 0.02
 """Share by which the geometric mean of one dtype and layout may get worse: less is what a few other layers in the
 training do to one part of eight, more is a part that collapses while the mean over all hides it."""
 LEAST_PROBLEMS: Final = 50
-"""Of a dtype and layout that has fewer, one layer decides, and the mean over all alone counts."""
+"""Fewer problems of a dtype and layout decide nothing by themselves: the mean over all alone counts."""
 MOST_WORSE_P95: Final = 0.05
 """Share by which the 95th percentile over all may get worse, where there are `LEAST_PROBLEMS`."""
 MOST_GIVEN_UP: Final = 0.001

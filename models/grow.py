@@ -49,7 +49,7 @@ _DECISIVENESS: Final = 16.0
 """How fast it saturates what a choice costs, in choosing splits: the teacher's cost is smooth, a choice is not."""
 
 _LEAST_SHARE: Final = 0.002
-"""Of the rows, in which a variant is nearly the best, for the splits to heed it."""
+"""Share of the rows in which a variant is nearly the best, for the splits to heed it."""
 
 Orders = dict[ConvProblem, tuple[str, ...]]
 """The variants of each problem that are likely to run, those believed to be fastest first."""

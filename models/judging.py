@@ -84,7 +84,7 @@ class Score:
         Raises
         ------
         ValueError
-            Of one choice no more than a launch is known: `comparable` leaves such problems out.
+            No more than a launch is known of one choice: `comparable` leaves such problems out.
         """
         slowdowns = np.array([result.slowdown for result in results])
         if not np.isfinite(slowdowns).all():

@@ -65,7 +65,7 @@ class Neighbourhood:
     Parameters
     ----------
     keys : iterable of str
-        Of their problems.
+        Keys of their problems.
     """
 
     def __init__(self, keys: Iterable[str]) -> None:

@@ -14,7 +14,7 @@ class Options:
     n_sampled : int
         Made-up problems for each dtype and layout, at the most.
     max_leaves : int
-        Of each dtype and layout.
+        Leaves for each dtype and layout, at the most.
     min_samples_leaf : int
     measured_weight : float
         What a measured problem counts, against 1 for a made-up one.
@@ -26,7 +26,7 @@ class Options:
     n_trees : int
         Randomised trees of the teacher.
     n_rounds, n_rounds_for_best : int
-        Of boosting the teacher: for the time of one variant, and for the best time.
+        Rounds of boosting the teacher: for the time of one variant, and for the best time.
     """
 
     n_sampled: int = 800_000

@@ -36,7 +36,7 @@ class Point(msgspec.Struct, frozen=True):
     variant : str
     time_ms : float
     source : Source
-        Of the time.
+        Where the time comes from.
     slowdown : float
         Against the fastest within the limits.
     uncertainty : float
@@ -223,7 +223,7 @@ def other_layout(
     max_workspace_bytes : int
     is_deterministic : bool
     measured : mapping of variant to Summary
-        Of the layer in the other layout.
+        Measurements of the layer in the other layout.
     """
     problem = in_other_layout(advice.problem)
     try:

@@ -33,7 +33,7 @@ class Entry:
     Parameters
     ----------
     id : str
-        Of the model; the folder's name where the file cannot be used.
+        The model's; the folder's name where the file cannot be used.
     device_id : str
     is_shipped, is_active : bool
     card : dict

@@ -36,7 +36,7 @@ class Part:
     n_silent : dict of rule to int
         Problems that nobody is scored on, since this rule says nothing there.
     time_error : dict of ``overall`` or ``dtype/layout`` to TimeError
-        Of the time that the tree predicts of its choice.
+        Error of the time that the tree predicts of its choice.
     in_common : dict of ``overall`` or ``dtype/layout`` to dict of rule to Score
         Over the problems alone that other libraries were timed on too, against one oracle: the variant that was
         fastest in the run that timed them. Empty without such a run.

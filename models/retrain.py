@@ -61,7 +61,7 @@ def retrain(
     ----------
     store_url : str
     home : Path
-        Of the registry.
+        The registry's folder.
     device_id : str
         Whose measurements.
     is_forced : bool

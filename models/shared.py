@@ -27,7 +27,7 @@ class SharedModels:
     registry : Registry
         What this process reads trees from; processes of one host may share its home.
     engine : sqlalchemy.Engine
-        Of the database.
+        The database's.
 
     Notes
     -----

@@ -49,12 +49,12 @@ _FOR_BEST: Final = MappingProxyType({**_BOOSTING, "learning_rate": 0.06, "max_le
 """The best time is predicted itself, not only compared with others: one target alone can bear finer steps."""
 
 _RANDOMISED_SHARE: Final = 2 / 3
-"""Of a cost, what randomised trees say, against what follows from boosted times."""
+"""Weight of what randomised trees say of a cost, against what follows from boosted times."""
 
 _TRIES: Final = 50
 _JITTER_OCTAVES: Final = 0.6
 _AS_MEASURED: Final = 0.8
-"""Of the sizes of made-up problems, those that stay as they were measured."""
+"""Share of the sizes of made-up problems that stay as they were measured."""
 
 _STEPS: Final = (8, 8, 8, 4, 2, 1)
 """What channels are multiples of, each as likely: for half of them eight, which decides what tensor cores can do."""

@@ -23,7 +23,7 @@ def level(log_slowdown: Sequence[float], spread: float) -> list[float]:
     Parameters
     ----------
     log_slowdown : sequence of float
-        Of each variant at one leaf.
+        What is predicted of each variant at one leaf.
     spread : float
         Their standard error.
 

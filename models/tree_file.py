@@ -25,7 +25,7 @@ from conv_advisor.data.measurement import Device
 from conv_advisor.models.features import FEATURES
 
 PROTOCOL: Final = 1
-"""Of the format; a reader refuses any other."""
+"""Number of the format; a reader refuses any other."""
 
 TREE_FILE: Final = "tree.safetensors"
 CARD_FILE: Final = "card.json"
@@ -49,7 +49,7 @@ RANKING_ARRAYS: Final = ("log_slowdown", "support", "workspace")
 """A row a ranking, a column a variant; all are float16, in older trees float32."""
 _LOGS: Final = ("log_best", "log_slowdown", "spread")
 _MAX_LOG: Final = 100.0
-"""Of a ratio of times: e to the hundredth is beyond any, and every product of a few of them is still a number."""
+"""Largest log of a ratio of times: e to the hundredth is beyond any, and a product of a few is still a number."""
 
 DOMAIN: Final = "domain"
 RANKING: Final = "ranking"

@@ -57,7 +57,7 @@ class Worth:
     tuning_s : float
         Median of the tuning of one layer: the first call of one whose plan is tuned, less one later call.
     total_s : float
-        Of all layers.
+        What tuning takes on all layers.
     untuned_s : float
         Median of the first call where nothing is tuned, less one later call: what tuning_s holds beside the tuning.
     """

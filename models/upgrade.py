@@ -52,7 +52,7 @@ class Line:
     n_problems : int
         Timed in both.
     geometric_mean : float
-        Of time after over time before; not a number where nothing was timed in both.
+        Mean of time after over time before; not a number where nothing was timed in both.
     n_regressed, n_improved : int
         Slower and faster by more than noise and `LEAST_CHANGE`.
     n_lost, n_gained : int
@@ -86,9 +86,9 @@ class Upgrade:
     n_only_before, n_only_after : int
         Problems that one alone has.
     best : Line
-        Of the fastest variant of each problem.
+        The fastest variant of each problem.
     variants : tuple of Line
-        Of every variant that was tried in both, those that regressed on most problems first.
+        Every variant that was tried in both, those that regressed on most problems first.
     """
 
     n_problems: int

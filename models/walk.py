@@ -18,10 +18,10 @@ Tree = tuple[Any, np.ndarray]
 """scikit-learn's inner tree, and for each of its nodes the row of a table of values."""
 
 Mean = Callable[[Any], np.ndarray]
-"""Of rows as `Walk.hold` keeps them: the mean of their leaves, float32 array of shape (n, n_targets)."""
+"""The mean of the leaves of rows as `Walk.hold` keeps them, float32 array of shape (n, n_targets)."""
 
 Boosted = Callable[[Any, np.ndarray], np.ndarray]
-"""Of rows as `Walk.hold` keeps them, and the places of those asked about: what is predicted, float64 array."""
+"""What is predicted of rows as `Walk.hold` keeps them, by the places of those asked about, float64 array."""
 
 NODE: Final = np.dtype([("threshold", "f4"), ("feature", "i4"), ("left", "i4"), ("right", "i4")])
 """A node as the GPU walks it; of a leaf, whose feature is `LEAF`, ``left`` is the place of its value."""

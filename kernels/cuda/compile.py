@@ -71,7 +71,7 @@ def load_kernel(source: Source, kernel: str, dtype: DType, **defines: int) -> An
     ----------
     source : Source
     kernel : str
-        Of the ``extern "C"`` function.
+        Name of the ``extern "C"`` function.
     dtype : DType
         Whose storage type x, weight and y have.
     **defines : int

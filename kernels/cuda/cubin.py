@@ -21,7 +21,7 @@ def load_cubin(source: str, name: str, options: tuple[str, ...], arch: str) -> A
     ----------
     source : str
     name : str
-        Of the source, for messages.
+        What messages call the source.
     options : tuple of str
     arch : str
         E.g. ``sm_90a``.

@@ -62,7 +62,7 @@ class Family:
     Parameters
     ----------
     name : str
-        Of the folder.
+        The folder's.
     sources : tuple of Source
         Everything that its launchers compile.
     variants : tuple of CudaVariant

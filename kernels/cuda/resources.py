@@ -53,11 +53,11 @@ class Resources:
     compilation : Compilation
     kernel : str
     registers : int
-        Of one thread.
+        What one thread takes.
     shared_bytes : int
-        Of one block, without what a launch adds.
+        What one block takes, without what a launch adds.
     stack_bytes, spill_store_bytes, spill_load_bytes : int
-        Of one thread, in local memory.
+        What one thread takes in local memory.
     """
 
     compilation: Compilation

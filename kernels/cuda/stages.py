@@ -28,11 +28,11 @@ class Stage:
     Parameters
     ----------
     name : str
-        Of the kernel, as it was compiled; ``memcpy`` and ``memset`` for the others.
+        The kernel's, as it was compiled; ``memcpy`` and ``memset`` for the others.
     time_ms : float
         By how much the launch is longer with this node than without it and what comes after it.
     blocks, threads, registers : int
-        Of the launch, of a block, of a thread; 0 for what is no kernel.
+        Blocks of the launch, threads of a block, registers of a thread; 0 for what is no kernel.
     occupancy : float
         Share of a multiprocessor's warps that its blocks may fill, 0 to 1.
     """
@@ -52,7 +52,7 @@ def stages(launch: Launch, operands: Operands, launch_ms: float) -> list[Stage]:
     ----------
     launch : Launch
     operands : Operands
-        Of its problem.
+        x, weight and y of its problem.
     launch_ms : float
         About what the whole launch takes: graphs are made long enough to be timed.
 

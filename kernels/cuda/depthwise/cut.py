@@ -13,7 +13,7 @@ from conv_advisor.kernels.cuda.parts.division import division
 from conv_advisor.kernels.cuda.parts.shapes import Ints, Problems
 
 MOST_SHARED_BYTES: Final = 96 * 1024
-"""Of a block: what every capability from 8.0 on has."""
+"""Shared memory of a block: what every capability from 8.0 on has."""
 MOST_THREADS: Final = 256
 
 SQUARES: Final = ((3, 3), (5, 5), (7, 7))
@@ -116,7 +116,7 @@ class Planes:
         return ceil_div(problems.n * problems.k, planes) * ceil_div(problems.p, rows), threads
 
     def shared_elements(self, problems: Problems) -> tuple[Ints, Ints]:
-        """Of the run of x and of that of y, each with what its first vector has before it."""
+        """Elements of the run of x and of that of y, each with what its first vector has before it."""
         planes, rows = self.share_of(problems)
         vector = 16 // problems.dtype.itemsize_bytes
         band = np.minimum(problems.h, (rows - 1) * problems.stride_h + (problems.r - 1) * problems.dilation_h + 1)
@@ -149,7 +149,7 @@ class Channels:
     lanes : int
         Threads that are neighbours over channels, at most.
     threads : int
-        Of a block.
+        Threads of a block.
     repeats : int
         Tiles below one another.
     """
@@ -201,7 +201,7 @@ class Staged:
     pitch : int
         Bytes of a pixel in shared memory.
     threads : int
-        Of a block, at most.
+        Threads of a block, at most.
     repeats : int
         Tiles below one another of a thread.
     """

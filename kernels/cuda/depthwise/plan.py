@@ -212,7 +212,7 @@ def plan_cuts(problems: Shapes, device: Device) -> list[Cut]:
     Parameters
     ----------
     problems : Shapes
-        Of layers that ``cuda.depthwise`` computes.
+        Layers that ``cuda.depthwise`` computes.
     device : Device
     """
     chosen: list[Cut] = [Plain()] * len(problems)

@@ -51,7 +51,7 @@ class FftPlan:
     rows, columns : int
         Size of a transform.
     images, filters : int
-        Of one chunk.
+        How many one chunk has.
     batch : int
         Planes one call of cuFFT transforms, at most.
     buffers_bytes : int
@@ -121,7 +121,7 @@ def plan_fft(problem: ConvProblem, limit_bytes: int) -> FftPlan:
 
 
 def workspace_bytes(problem: ConvProblem, limit_bytes: int) -> int:
-    """Of the padded planes; what cuFFT takes beside them only cuFFT knows."""
+    """Bytes of the padded planes; what cuFFT takes beside them only cuFFT knows."""
     return plan_fft(problem, limit_bytes).buffers_bytes
 
 

@@ -37,7 +37,7 @@ def plan_gemm(problem: ConvProblem, limit_bytes: int) -> ChunkPlan:
 
 
 def workspace_bytes(problem: ConvProblem, limit_bytes: int) -> int:
-    """Of cuBLAS and of the im2col matrices that are there at a time."""
+    """Bytes that cuBLAS takes, and those of the im2col matrices that are there at a time."""
     return plan_gemm(problem, limit_bytes).workspace_bytes
 
 

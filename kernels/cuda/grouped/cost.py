@@ -25,7 +25,7 @@ from conv_advisor.kernels.cuda.parts.shapes import Problems
 
 CLOCKS_PER_US: Final = 1700
 DOUBLE_STAGES: Final = 0.1
-"""Of a chunk's latency that a second stage hides."""
+"""Share of a chunk's latency that a second stage hides."""
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from conv_advisor.kernels.cuda.parts.shapes import Ints, Problems
 from conv_advisor.kernels.cuda.parts.source import Defines, Source
 
 MOST_WARPS: Final = 8
-"""Of a block."""
+"""Warps of a block."""
 MOST_SHARED_BYTES: Final = 96 * 1024
-"""Of a block: so much has every device, and a Hopper multiprocessor holds two."""
+"""Shared memory of a block: so much has every device, and a Hopper multiprocessor holds two."""
 MOST_TAPS: Final = 1024
 """The least block, of one pixel, one filter and four words of channels, takes 52 bytes a tap."""
 
@@ -62,7 +62,7 @@ class Cut:
     ----------
     tile : Tile
     warps_m, warps_n : int
-        Of a group of a block.
+        Warps of a group of a block, over pixels and over filters.
     block_groups, block_filters : int
         Filters of each group.
     tile_n, tile_p, tile_q : int
@@ -88,12 +88,12 @@ class Cut:
 
     @property
     def threads(self) -> Ints:
-        """Of a block."""
+        """Threads of a block."""
         return 32 * self.warps_m * self.warps_n * self.block_groups
 
     @property
     def tile_pixels(self) -> Ints:
-        """Of a block."""
+        """Pixels of a block's tile."""
         return self.tile_n * self.tile_p * self.tile_q
 
 
@@ -104,7 +104,7 @@ class Geometry:
     Parameters
     ----------
     rows, columns, phase_columns : int
-        Of an image of the slab; `phase_columns` of each phase of the stride.
+        Size of an image of the slab; `phase_columns` of each phase of the stride.
     step_h, step_w : int
         Rows and columns of the input from one of the slab to the next.
     stride_p, stride_q, dilation_r, dilation_s : int

@@ -183,7 +183,7 @@ def candidates(problems: Shapes, device: Device) -> Candidates[Cut]:
     Parameters
     ----------
     problems : Shapes
-        Of layers that ``cuda.grouped`` computes.
+        Layers that ``cuda.grouped`` computes.
     device : Device
     """
     rows = _in_chunks(problems)

@@ -51,7 +51,7 @@ class Tile:
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """Threads of a block."""
         if self.is_tensor:
             return 32 * self.rows * self.columns * self.parts
         return self.bm // self.rows * (self.bn // self.columns) * self.parts
@@ -81,11 +81,11 @@ class Menu:
         What POINTS and TAPS multiply a stage's times by.
     launch_us : float
     wave_us : float
-        Of each generation of blocks on a multiprocessor.
+        Time of each generation of blocks on a multiprocessor.
     output_us : float
-        Of 1024 outputs.
+        Time of 1024 outputs.
     cluster_us, rank_us : float
-        Of a cluster, and of each of its blocks.
+        Time of a cluster, and of each of its blocks.
     """
 
     tiles: tuple[Tile, ...]

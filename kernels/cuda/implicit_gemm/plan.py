@@ -114,7 +114,7 @@ def offers(problems: Shapes, device: Device) -> tuple[Offer[Tile], ...]:
     Parameters
     ----------
     problems : Shapes
-        Of layers that ``cuda.implicit_gemm`` computes.
+        Layers that ``cuda.implicit_gemm`` computes.
     device : Device
     """
     menu = menu_for(problems.dtype, device)

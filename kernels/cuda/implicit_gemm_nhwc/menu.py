@@ -61,7 +61,7 @@ class Tile:
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """Threads of a block."""
         return 32 * self.rows * self.columns * self.parts
 
     def defines(self, layout: Layout, *, is_pointwise: bool) -> dict[str, int]:
@@ -82,7 +82,7 @@ class Tile:
         }
 
     def shared_bytes(self, layout: Layout, cluster: Any) -> Any:
-        """Of a block: stages or sums, then what other blocks of its cluster push, as the .cu lays them out."""
+        """Shared memory of a block: stages or sums, then what other blocks push, as the .cu lays them out."""
         outer, inner = (self.bp, self.bf) if layout is Layout.NHWC else (self.bf, self.bp)
         is_turned = np.not_equal(layout is Layout.NHWC, self.is_pixels_m)
         sums = 4 * self.parts * outer * (inner + np.where(is_turned, 4, 8))
@@ -99,11 +99,11 @@ class Menu:
     tiles : tuple of Tile
     launch_us : float
     wave_us : float
-        Of each generation of blocks on a multiprocessor.
+        Time of each generation of blocks on a multiprocessor.
     output_us : dict of Layout to float
-        Of 1024 outputs of a block.
+        Time of 1024 outputs of a block.
     cluster_us, rank_us, push_us : float
-        Of a cluster, of each of its blocks, and of 1024 sums that blocks push.
+        Time of a cluster, of each of its blocks, and of 1024 sums that blocks push.
     pointwise : tuple of float
         What a filter of one tap multiplies a stage's two times by.
     """

@@ -41,18 +41,18 @@ def is_packed(problems: Problems) -> Any:
 
 
 def weight_bytes(problems: Problems) -> Any:
-    """Of the packed filters, padded so that x begins aligned."""
+    """Bytes of the packed filters, padded so that x begins aligned."""
     elements = problems.k * problems.r * problems.s * packed_channels(problems)
     return ceil_div(elements * problems.dtype.itemsize_bytes, PACKED_ALIGNMENT) * PACKED_ALIGNMENT
 
 
 def image_bytes(problems: Problems) -> Any:
-    """Of a packed image."""
+    """Bytes of a packed image."""
     return problems.h * problems.w * packed_channels(problems) * problems.dtype.itemsize_bytes
 
 
 def least_workspace_bytes(problem: ConvProblem) -> int:
-    """Of the packed copies, of one image at a time."""
+    """Bytes of the packed copies of one image at a time."""
     return int(weight_bytes(problem) + image_bytes(problem)) if is_packed(problem) else 0
 
 
@@ -73,7 +73,7 @@ def images_at_a_time(problem: ConvProblem, limit_bytes: int) -> int:
 
 
 def _packed_limit(problems: Problems, limit_bytes: int) -> int:
-    """Of the packed copies, whose elements the kernels count by 32-bit integers."""
+    """Most bytes of the packed copies, whose elements the kernels count by 32-bit integers."""
     return min(limit_bytes, MAX_ELEMENTS * problems.dtype.itemsize_bytes)
 
 
@@ -91,7 +91,7 @@ def images_of(problems: Shapes) -> Array:
 
 
 def workspace_bytes(problem: ConvProblem, limit_bytes: int) -> int:
-    """Of the packed copies."""
+    """Bytes of the packed copies."""
     if not is_packed(problem):
         return 0
     return int(weight_bytes(problem) + images_at_a_time(problem, limit_bytes) * image_bytes(problem))

@@ -75,7 +75,7 @@ def offers(problems: Shapes, device: Device, images: Any = None) -> tuple[Offer[
     Parameters
     ----------
     problems : Shapes
-        Of layers that the kernel computes.
+        Layers that the kernel computes.
     device : Device
     images : int or int array, optional
         Images that are multiplied at a time; as many as the default limit allows.

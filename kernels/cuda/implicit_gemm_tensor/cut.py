@@ -20,9 +20,9 @@ from conv_advisor.kernels.cuda.parts.shapes import Problems, is_dense
 MOST_IMAGES: Final = 65535
 """They are blocks in y."""
 LINES: Final = 6
-"""Of 32 copies of a window: their places are in registers."""
+"""Lines of 32 copies of a window: their places are in registers."""
 MOST_STRIP_ELEMENTS: Final = 2**32
-"""Of a strip of y, times its columns: a product's high half divides by them."""
+"""Elements of a strip of y, times its columns: a product's high half divides by them."""
 
 
 class Loading(IntEnum):
@@ -44,11 +44,11 @@ class Window:
     strip : int
         Columns of y that tiles go through row by row.
     tiles : int
-        Of a strip.
+        Tiles of a strip.
     units, rows : int
         Copies of a row; rows.
     last_place : int
-        Of a pixel of y.
+        Place of the last pixel of y.
     """
 
     unit: int
@@ -171,7 +171,7 @@ def run_pitch(tile: Tile, dtype: DType) -> int:
 
 
 def stage_elements(tile: Tile, problem: ConvProblem) -> int:
-    """Of weight and x in shared memory."""
+    """Elements of weight and x that a stage has in shared memory."""
     taps, pitch = problem.r * problem.s, channel_pitch(tile, problem)
     return int(_stage_elements(tile, problem.dtype, loading_for(problem), taps, pitch))
 
@@ -182,7 +182,7 @@ def _stage_elements(tile: Tile, dtype: DType, loading: Loading, taps: Any, pitch
 
 
 def body_floats(cut: Cut[Tile], problem: ConvProblem) -> int:
-    """Of the stages that are in shared memory at a time, or the sums."""
+    """Floats of the stages that are in shared memory at a time, or of the sums."""
     taps, pitch = problem.r * problem.s, channel_pitch(cut.tile, problem)
     return int(_body_floats(cut.tile, cut.cluster, problem.dtype, loading_for(problem), taps, problem.c, pitch))
 
@@ -270,7 +270,7 @@ def has_divisors(tile: Tile, problems: Problems, k: Any, stages: Any) -> Any:
     k : int or int array
         gemm_k of a stage.
     stages : int or int array
-        Of all gemm_k.
+        Stages of all gemm_k.
     """
     item, taps, s = problems.dtype.itemsize_bytes, problems.r * problems.s, problems.s
     suits = (k // (16 // item) <= tile.threads) & (k * taps < 2**20) & (problems.r * s**2 < 2**16)

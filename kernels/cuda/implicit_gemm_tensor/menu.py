@@ -49,7 +49,7 @@ class Tile:
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """Threads of a block."""
         return 32 * self.warps_m * self.warps_n * self.warps_k
 
 
@@ -61,16 +61,16 @@ class Menu:
     ----------
     tiles : tuple of Tile
     launch, window : float
-        Of a launch, and what one with windows takes more.
+        Time of a launch, and what one with windows takes more.
     wave, output : float
-        Of each generation of blocks on a multiprocessor, and of 1024 outputs of a block.
+        Time of each generation of blocks on a multiprocessor, and of 1024 outputs of a block.
     stage, fragment, step : float
         Latency of a stage, of 8 products of fragments of a warp one after the other, and of a step.
     busy_fragment, busy_step, weight, copy, gather, row : float
         What a block's stage keeps its multiprocessor busy: 64 products of fragments, 64 steps of a warp, 512 vectors of
         weight, 512 copies of x, 512 elements that pass through registers, and 64 fragments of rows that start anywhere.
     cluster, rank, push : float
-        Of a cluster, of each of its blocks, and of 1024 outputs of a block that are pushed.
+        Time of a cluster, of each of its blocks, and of 1024 outputs of a block that are pushed.
     """
 
     tiles: tuple[Tile, ...]

@@ -52,7 +52,7 @@ class Work:
     stage_k : int or int array
         gemm_k of a stage.
     stages : int or int array
-        Of all blocks of a cluster.
+        Stages of all blocks of a cluster.
     positions : int or int array
         Copies of a channel's window, where x comes in WINDOWS.
     blocks : int or int array
@@ -119,7 +119,7 @@ def offers(problems: Shapes, device: Device) -> tuple[Offer[Tile], ...]:
     Parameters
     ----------
     problems : Shapes
-        Of layers that ``cuda.implicit_gemm`` computes.
+        Layers that ``cuda.implicit_gemm`` computes.
     device : Device
     """
     if not has_clusters(device):

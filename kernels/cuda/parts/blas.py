@@ -35,7 +35,7 @@ class Gemm:
     Parameters
     ----------
     dtype : DType
-        Of all three; ``tf32`` lets float32 products be rounded, ``float32`` does not.
+        The type of all three; ``tf32`` lets float32 products be rounded, ``float32`` does not.
     m, n, k : int
     lda, ldb, ldc : int
         Elements from one column to the next.

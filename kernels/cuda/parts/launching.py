@@ -36,7 +36,7 @@ def prepare_start(
     grid : tuple of int
         Blocks in x, y and z; x is a multiple of the cluster.
     threads : int
-        Of a block.
+        Threads of a block.
     shared_bytes : int
         Dynamic shared memory of a block.
     sizes : sequence of int

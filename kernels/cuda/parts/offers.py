@@ -38,7 +38,7 @@ def stacked(tiles: Sequence[T], axes: int = 2) -> T:
     Parameters
     ----------
     tiles : sequence of T
-        Of one dataclass.
+        Values of one dataclass.
     axes : int
         Axes of length 1 behind that of the tiles, for what they meet: clusters, problems.
     """
@@ -79,7 +79,7 @@ class Offer(Generic[T]):
     ----------
     cuts : tuple
     outputs : int array of shape (n_cuts,)
-        Of a tile.
+        Outputs of a tile.
     us : float64 array of shape (n_cuts, n_problems)
         Expected time; infinite where the cut is impossible.
     blocks : int array of shape (n_cuts, n_problems)

@@ -43,7 +43,7 @@ class Source:
     Parameters
     ----------
     name : str
-        Of the file, without its ending; no two families have the same.
+        The file's, without its ending; no two families have the same.
     definitions : callable (dtype) -> sequence of dict
         What a launcher may define beside the storage type, for problems of this dtype; nothing where it never runs.
     architecture : str, optional

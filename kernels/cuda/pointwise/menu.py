@@ -23,11 +23,11 @@ class Tile:
     ----------
     bn : int
     warpgroups : int
-        Of 128 threads.
+        Groups of 128 threads.
     tiles_p : int
         Tiles of 64 pixels of a warpgroup.
     stages : int
-        Of x in shared memory at a time, each of 128 bytes of channels.
+        Stages of x in shared memory at a time, each of 128 bytes of channels.
     blocks : int
         That a multiprocessor's registers must have room for.
     mode : str
@@ -57,7 +57,7 @@ class Tile:
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """Threads of a block."""
         return 128 * self.warpgroups
 
     @property
@@ -101,9 +101,9 @@ class Menu:
         What WORDS, CHUNKS and ELEMENTS multiply a stage's times by; ELEMENTS guessed.
     launch_us : float
     weight_us : float
-        Of a stage of weight that a block loads before its first tile.
+        Time of a stage of weight that a block loads before its first tile.
     rank_us : float
-        Of each block of a cluster.
+        Time of each block of a cluster.
     bytes_per_us : float
         What the device's memory moves.
     """

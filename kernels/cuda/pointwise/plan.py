@@ -195,7 +195,7 @@ def offers(problems: Shapes, device: Device) -> tuple[Offer[Tile], ...]:
     Parameters
     ----------
     problems : Shapes
-        Of layers that the kernel computes.
+        Layers that the kernel computes.
     device : Device
     """
     choice = menu_for(problems.dtype, device).choice

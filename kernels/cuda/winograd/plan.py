@@ -31,5 +31,5 @@ def plan_winograd(problem: ConvProblem, limit_bytes: int) -> ChunkPlan:
 
 
 def workspace_bytes(problem: ConvProblem, limit_bytes: int) -> int:
-    """Of cuBLAS, the filters' transforms, and those of the images that are there at a time."""
+    """Bytes that cuBLAS takes, those of the filters' transforms, and those of the images that are there at a time."""
     return plan_winograd(problem, limit_bytes).workspace_bytes

@@ -28,7 +28,7 @@ RUN_TILES: Final = 32
 PARTS: Final = 2
 """float16 numbers that hold a float32, to 22 bits."""
 ROW_BYTES: Final = 32
-"""Of a row of a part of a slice."""
+"""Bytes of a row of a part of a slice."""
 MOST_PARTS: Final = 32
 """Blocks that look for the largest magnitude of an image."""
 LEAST_PART: Final = 4096
@@ -55,7 +55,7 @@ class Tile:
 
     @property
     def threads(self) -> int:
-        """Of a block: a group of 128 for every 64 filters, and a warp that copies."""
+        """Threads of a block: a group of 128 for every 64 filters, and a warp that copies."""
         return self.bm * 2 + 32
 
     @property
@@ -78,9 +78,9 @@ class TimedTile:
     ----------
     tile : Tile
     latency_us, stage_latency_us : float
-        Of a block that is alone, and of each of its stages.
+        Time of a block that is alone, and of each of its stages.
     busy_us, stage_busy_us : float
-        Of each block where the multiprocessor is busy, and of each of its stages.
+        Time of each block where the multiprocessor is busy, and of each of its stages.
     """
 
     tile: Tile
@@ -152,17 +152,17 @@ def tile_of(problem: ConvProblem) -> int:
 
 
 def positions_of(problem: ConvProblem) -> int:
-    """Of an input tile: GEMMs."""
+    """Positions of an input tile: as many GEMMs."""
     return tile_of(problem) ** 2
 
 
 def tiles_of(problem: ConvProblem) -> int:
-    """Of an image."""
+    """Tiles of an image."""
     return -(-problem.p // OUT) * -(-problem.q // OUT)
 
 
 def slices_of(problem: ConvProblem) -> int:
-    """Of the channels."""
+    """Slices of the channels."""
     return -(-problem.c // SLICE)
 
 
@@ -229,7 +229,7 @@ def gemm_blocks(problem: ConvProblem, cut: Cut, images: int) -> int:
 
 
 def least_workspace_bytes(problem: ConvProblem) -> int:
-    """Of one image at a time with the smallest tile: the least that any cut takes."""
+    """Workspace of one image at a time with the smallest tile: the least that any cut takes."""
     return _workspace_bytes(problem, _LEAST.bm, _LEAST.bn, 1)
 
 
