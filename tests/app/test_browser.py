@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
+from PIL import Image
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from conv_advisor.data.store import Store
 from conv_advisor.models.registry import Registry
+from tests.app import picture
 from tests.app.browser import DESKTOP, PHONE, Visitor, chromium
 from tests.app.serving import FAST, LEAN, SLOW, TIMES_MS, enough_measured, keep_tree, small_tree
 from tests.app.test_end_to_end import Server, server
@@ -332,7 +334,7 @@ def test_a_table_is_kept_as_a_file(visitor: Visitor) -> None:
 def test_a_layer_outside_the_domain_is_called_a_guess(visitor: Visitor) -> None:
     page = visitor.open("/?device=nvidia-h200&layer=14-1-3-1-1")
     expect(page.get_by_role("note")).to_contain_text("The model abstains")
-    expect(page.get_by_role("note")).to_contain_text("Filters is 1")
+    expect(page.get_by_role("note")).to_contain_text("filters is 1")
     visitor.open(f"/?device=nvidia-h200&layer={LAYER}")
     expect(page.get_by_role("note")).to_have_count(0)
 
@@ -458,9 +460,9 @@ def test_no_page_is_inaccessible(browser: Browser, running: Server, scheme: Any,
         assert found == []
         overflow = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert overflow <= 0, f"{path} is wider than the window"
-        picture = tmp_path / "page.png"
-        visitor.picture(picture)
-        assert picture.stat().st_size > 10_000
+        kept = tmp_path / "page.png"
+        visitor.picture(kept)
+        assert kept.stat().st_size > 10_000
     visitor.check()
     visitor.close()
 
@@ -549,6 +551,22 @@ def test_nothing_is_cut_off_at_any_width(browser: Browser, running: Server, widt
         page = visitor.open(path)
         overflow = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert overflow <= 0, f"{path} is {overflow} pixels wider than {width}"
+    visitor.check()
+    visitor.close()
+
+
+def test_the_picture_in_the_documentation_is_of_this_page_and_small(
+    browser: Browser, running: Server, tmp_path: Path
+) -> None:
+    visitor = Visitor(browser, f"http://127.0.0.1:{running.port}", viewport={"width": picture.WIDTH, "height": 900})
+    made, kept = tmp_path / "page.png", Path("docs/page.png")
+    picture.take(visitor, made)
+    for path in (made, kept):
+        assert path.stat().st_size < picture.MOST_BYTES
+        with Image.open(path) as image:
+            assert image.width == picture.WIDTH
+    for part in ("#verdict", "#against", "#ranking", "#tradeoffs"):
+        expect(visitor.page.locator(part)).to_be_in_viewport()
     visitor.check()
     visitor.close()
 
