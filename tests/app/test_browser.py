@@ -38,7 +38,6 @@ PAGES = (
     "/networks/held-out",
     "/map",
     "/compare?device=nvidia-h200",
-    "/compare?device=nvidia-h200&other_layer=x",
     "/search?q=resnet",
     "/guide",
     "/nothing/here",
