@@ -16,6 +16,10 @@ MOST_UNSENT_BYTES: Final = 128 * 2**20
 """Answers handed over whole that nobody has read yet; a tensor is held by its own budget, and sent in pieces."""
 
 
+AWAY_S: Final = 2.0
+"""Between two looks at who takes too long, which are a second apart: after more the server was not there to be told."""
+
+
 class Held(Protocol):
     """A connection as it is waited for."""
 
@@ -45,6 +49,7 @@ class Patience(ServerState):
         self._until: dict[Held, float] = {}
         self._unsent: dict[Held, int] = {}
         self._unsent_bytes = 0
+        self._looked_at: float | None = None
 
     def wait(self, connection: Held, seconds: float) -> None:
         """Wait for a client from now on, and for so long."""
@@ -56,8 +61,16 @@ class Patience(ServerState):
         self._until.pop(connection, None)
 
     def give_up(self) -> None:
-        """End every connection whose client has taken longer than it may."""
+        """End every connection whose client has taken longer than it may; to be called once a second.
+
+        Where it is called far later the server itself was away, stopped or without a processor: that is no client's
+        fault, and what they sent meanwhile has not been read yet.
+        """
         now = time.monotonic()
+        away_s = now - self._looked_at if self._looked_at is not None else 0.0
+        self._looked_at = now
+        if away_s > AWAY_S:
+            self._until = {connection: until + away_s for connection, until in self._until.items()}
         for connection in [connection for connection, until in self._until.items() if until < now]:
             self.go_on(connection)
             connection.give_up()

