@@ -95,8 +95,18 @@ class Unknown(ConvAdvisorError):
         super().__init__(name, self.known)
 
     def __str__(self) -> str:
-        tail = f"; known: {', '.join(self.known)}" if self.known else ""
-        return f"unknown {self.kind} {self.name!r}{tail}"
+        said = f"unknown {self.kind} {self.name!r}"
+        said += f"; did you mean {near!r}?" if (near := self.nearest) else ";" if self.known else ""
+        return f"{said} known: {', '.join(self.known)}" if self.known else said
+
+    @property
+    def nearest(self) -> str | None:
+        """The name that was probably meant; None where none is near."""
+        from difflib import get_close_matches  # needed after a mistake alone
+
+        # What is longer than any name is none of them, and comparing it would take long.
+        found = get_close_matches(self.name[:100].lower(), self.known, n=1, cutoff=0.7)
+        return found[0] if found else None
 
 
 class UnknownVariant(Unknown):

@@ -50,6 +50,16 @@ class Backend(StrEnum):
         return self in (Backend.CPU, Backend.CUDA)
 
 
+class Maker(StrEnum):
+    """Whose variants can be asked for alone."""
+
+    CUDNN = "cudnn"
+
+    def has(self, variant: Variant) -> bool:
+        """Whether it made a variant."""
+        return variant.backend in (Backend.CUDNN_LEGACY, Backend.CUDNN_GRAPH)
+
+
 Rule = Callable[[ConvProblem, Device], str | None]
 """Why a variant does not apply, or None where it does: it then gives the right answer."""
 

@@ -14,7 +14,7 @@ from conv_advisor.data.errors import NoAdvice
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.catalog import VARIANTS
-from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Variant
+from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Maker, Variant
 from conv_advisor.models.accuracy import error_of, laws_of
 from conv_advisor.models.baselines import Baselines, Rivals
 from conv_advisor.models.candidates import (
@@ -63,7 +63,7 @@ class Advice:
         By time; of those that are tied, closer than they can be told apart (`models.ties`), the measured first, then
         the one with less workspace, then a deterministic one, then the more accurate.
     excluded : tuple of Exclusion
-        In the order of the catalogue.
+        In the order of the catalogue; those that were not asked for last.
     path : tuple of Step
         The comparisons that led to the predictions.
     trust : Trust
@@ -107,6 +107,8 @@ class Advisor:
         By default the one that the model was trained on; it decides which variants apply.
     variants : mapping of str to Variant
         The catalogue.
+    maker : Maker, optional
+        Whose variants alone are advised; by default anybody's.
 
     Raises
     ------
@@ -115,14 +117,27 @@ class Advisor:
     """
 
     def __init__(
-        self, model: TreeModel | None, device: Device | None = None, *, variants: Mapping[str, Variant] = VARIANTS
+        self,
+        model: TreeModel | None,
+        device: Device | None = None,
+        *,
+        variants: Mapping[str, Variant] = VARIANTS,
+        maker: Maker | None = None,
     ) -> None:
         found = device or (model.device if model else None)
         if found is None:
             raise NoAdvice("neither a model nor a device is given")
         self.model = model
         self.device = found
-        self._pool = {variant.id: variant for variant in variants.values() if variant.backend.device_kind == found.kind}
+        self._variants, self._maker = variants, maker
+        ours = [variant for variant in variants.values() if variant.backend.device_kind == found.kind]
+        self._pool = {variant.id: variant for variant in ours if maker is None or maker.has(variant)}
+        self._left_out = [
+            Exclusion(variant.id, f"only variants of {maker} are asked for")
+            for variant in ours
+            if variant.id not in self._pool
+        ]
+        self._only: dict[Maker, Advisor] = {}
         self._rules = Rules(tuple(self._pool.values()), found)
         self._rivals = Rivals(found, habits_of(found.id))
         self._tries = {name: each for name, variant in self._pool.items() if (each := try_of(variant, found))}
@@ -130,6 +145,14 @@ class Advisor:
         self._rows: dict[int, Row] = {}
         missing = "the model does not know it" if model else f"there is no model of {found.id}"
         self._unknown = f"not measured on this layer, and {missing}"
+
+    def only(self, maker: Maker | None) -> Advisor:
+        """The advisor that knows the same and advises the variants of one maker alone; of None, this one."""
+        if maker in (None, self._maker):
+            return self
+        if maker not in self._only:
+            self._only[maker] = Advisor(self.model, self.device, variants=self._variants, maker=maker)
+        return self._only[maker]
 
     def advise(
         self,
@@ -176,6 +199,7 @@ class Advisor:
                 candidates.append(found)
             else:
                 excluded.append(Exclusion(variant.id, found or self._unknown))
+        excluded += self._left_out
         if not candidates:
             raise self._nothing_left(problem, excluded)
         if leaf:
@@ -188,7 +212,13 @@ class Advisor:
             ranking=ranked,
             excluded=tuple(excluded),
             path=tuple(path(self.model, values)) if self.model else (),
-            trust=trust_in(self.model, problem, ranked, sum(each.reason is self._unknown for each in excluded)),
+            trust=trust_in(
+                self.model,
+                problem,
+                ranked,
+                sum(each.reason is self._unknown for each in excluded),
+                is_of_all=self._maker is None,
+            ),
             baselines=self._rivals.beside(problem, ranked, excluded, values, picked or {}),
         )
 

@@ -60,7 +60,14 @@ class Trust(msgspec.Struct, frozen=True):
     limit: float | None = None
 
 
-def trust_in(model: TreeModel | None, problem: ConvProblem, ranking: Sequence[Choice], n_unknown: int = 0) -> Trust:
+def trust_in(
+    model: TreeModel | None,
+    problem: ConvProblem,
+    ranking: Sequence[Choice],
+    n_unknown: int = 0,
+    *,
+    is_of_all: bool = True,
+) -> Trust:
     """How far a ranking can be trusted.
 
     Parameters
@@ -72,6 +79,8 @@ def trust_in(model: TreeModel | None, problem: ConvProblem, ranking: Sequence[Ch
         Best first; at least one.
     n_unknown : int
         Variants that may run, whose times nobody knows.
+    is_of_all : bool
+        Whether it has every variant that may run. How often rankings of some came true, nobody counted.
 
     Raises
     ------
@@ -84,7 +93,7 @@ def trust_in(model: TreeModel | None, problem: ConvProblem, ranking: Sequence[Ch
     has_guess = any(is_predicted) and not place.is_inside
     confidence = None if has_guess else chance_of_best(ranking)
     table = None
-    if model and is_predicted[0] and confidence is not None and (table := model.card.get("confidence")):
+    if model and is_of_all and is_predicted[0] and confidence is not None and (table := model.card.get("confidence")):
         confidence = float(np.interp(confidence, table["raw"], table["observed"]))
     return Trust(
         confidence=confidence,

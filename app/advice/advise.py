@@ -9,11 +9,11 @@ import msgspec
 import numpy as np
 
 from conv_advisor.app.advice.limits import Limits
+from conv_advisor.app.advice.reasons import reasons_why_not
 from conv_advisor.data.errors import ConvAdvisorError
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.kernels import catalog
-from conv_advisor.kernels.variant import why_not
 from conv_advisor.models.advisor import Advice, Advisor
+from conv_advisor.models.baselines import Baselines
 from conv_advisor.models.batch import predict_many
 from conv_advisor.models.candidates import Source
 
@@ -55,6 +55,18 @@ class BestAlone(Best, frozen=True, gc=False):
     device: str
 
 
+class BestBeside(Best, frozen=True, gc=False):
+    """The best variant for a layer, and what others would run."""
+
+    baselines: Baselines
+
+
+class BestAloneBeside(BestAlone, frozen=True, gc=False):
+    """As JSON a `BestAloneAnswer` with baselines."""
+
+    baselines: Baselines
+
+
 def advise_one(known: Known, problem: ConvProblem, limits: Limits, advisor: Advisor | None = None) -> Advice:
     """Advice on one problem, by default of the device's advisor; a measured time counts before a predicted one.
 
@@ -77,6 +89,20 @@ def advise_alone(known: Known, problem: ConvProblem, limits: Limits, advisor: Ad
     return BestAlone(best.layer, best.variant, best.time_ms, best.source, model_id, limits.device_id)
 
 
+def alone_beside(advice: Advice) -> BestAloneBeside:
+    """The best of an advice without its ranking, and what others would run."""
+    best, layer = advice.best, advice.problem.short
+    return BestAloneBeside(
+        *(layer, best.variant, best.time_ms, best.source, advice.model_id, advice.device_id, advice.baselines)
+    )
+
+
+def best_beside(advice: Advice) -> BestBeside:
+    """The same, for a list, which says model and device once."""
+    best = advice.best
+    return BestBeside(advice.problem.short, best.variant, best.time_ms, best.source, advice.baselines)
+
+
 def advise(
     known: Known, advisor: Advisor, problems: Sequence[ConvProblem], limits: Limits
 ) -> Iterator[Advice | ConvAdvisorError]:
@@ -86,7 +112,7 @@ def advise(
     ------
     StoreError
     """
-    measured = known.recall.summaries(problems, limits.device_id)
+    advisor, measured = advisor.only(limits.only), known.recall.summaries(problems, limits.device_id)
     return (_advise(known, advisor, problem, limits, measured) for problem in problems)
 
 
@@ -112,7 +138,7 @@ def advise_best(
     ------
     StoreError
     """
-    measured = known.recall.summaries(problems, limits.device_id)
+    advisor, measured = advisor.only(limits.only), known.recall.summaries(problems, limits.device_id)
     bounds: dict[str, Any] = {
         "max_workspace_bytes": limits.max_workspace_bytes,
         "is_deterministic": limits.is_deterministic,
@@ -168,5 +194,4 @@ def why_not_each(service: Service, problem: ConvProblem, device_id: str) -> tupl
     """
     advisor, device = service.advisor(device_id), service.find_device(device_id)
     measured = service.recall.summaries([problem], device_id).get(problem.key)
-    rules = {name: why_not(variant, problem, device) for name, variant in catalog.VARIANTS.items()}
-    return device, advisor.doubts(problem, measured) | {name: reason for name, reason in rules.items() if reason}
+    return device, reasons_why_not(advisor, device, problem, measured)

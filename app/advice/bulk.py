@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 import msgspec
 import numpy as np
 
-from conv_advisor.app.advice.advise import advise, advise_best
+from conv_advisor.app.advice.advise import advise, advise_best, best_beside
 from conv_advisor.app.advice.asked import AskedList
 from conv_advisor.app.advice.limits import Limits
 from conv_advisor.app.service.kept import Parts
@@ -19,12 +19,12 @@ from conv_advisor.app.wire.errors import problem_of
 from conv_advisor.app.wire.layers import Layer, Named, named, problems_from
 from conv_advisor.data.errors import ConvAdvisorError, InvalidInput
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.models.advisor import Advisor
+from conv_advisor.models.advisor import Advice, Advisor
 
 Answer = TypeVar("Answer")
 
 MAX_RANKINGS: Final = 1000
-"""Layers of one request whose whole rankings are answered: some 5 KB each."""
+"""Layers of one request whose rankings are answered, some 5 KB each, or what others would run: each takes as long."""
 
 _AT_ONCE: Final = 1000
 """Layers whose measurements are held at a time."""
@@ -39,14 +39,15 @@ def advise_all(service: Service, asked: AskedList) -> bytes:
     ------
     InvalidInput, UnknownDevice, ModelRejected, StoreError
     """
-    has_ranking = asked.common.ranking
-    if has_ranking and len(asked.layers) > MAX_RANKINGS:
-        raise InvalidInput("layers", f"a list of {len(asked.layers)}", f"at most {MAX_RANKINGS} with ranking")
+    is_whole = asked.common.ranking or asked.common.baselines
+    if is_whole and len(asked.layers) > MAX_RANKINGS:
+        allowed = f"at most {MAX_RANKINGS} with ranking or baselines"
+        raise InvalidInput("layers", f"a list of {len(asked.layers)}", allowed)
     limits, common = Limits.of(asked.common, service), named(asked.common.given())
     basis = service.basis(limits.device_id)
     oracle = _Oracle(service, basis.advisor, limits, common)
-    if has_ranking:
-        parts = list(oracle.whole(asked.layers))
+    if is_whole:
+        parts = list(oracle.whole(asked.layers, _ranked if asked.common.ranking else _beside))
     else:
         parts = _remembered(asked.layers, oracle.best, service.parts, ((limits, common), basis))
     model = basis.advisor.model
@@ -73,15 +74,12 @@ class _Oracle:
             for answer in _in_place(problems, found):
                 yield _error(answer) if isinstance(answer, ConvAdvisorError) else encode(answer)
 
-    def whole(self, layers: Sequence[Layer]) -> Iterator[bytes]:
-        """The whole advice on each layer."""
+    def whole(self, layers: Sequence[Layer], encode: Callable[[Advice], bytes]) -> Iterator[bytes]:
+        """The advice on each layer, as much of it as is to be told."""
         for problems, _ in self._read(layers):
             valid = [each for each in problems if isinstance(each, ConvProblem)]
             for answer in _in_place(problems, advise(self.service, self.advisor, valid, self.limits)):
-                if isinstance(answer, ConvAdvisorError):
-                    yield _error(answer)
-                else:
-                    yield b'{"layer":%b,%b' % (msgspec.json.encode(answer.problem.short), advice_json(answer)[1:])
+                yield _error(answer) if isinstance(answer, ConvAdvisorError) else encode(answer)
 
     def _read(self, layers: Sequence[Layer]) -> Iterator[tuple[list[ConvProblem | InvalidInput], np.ndarray]]:
         """What each layer means, or why it means nothing; so many at a time."""
@@ -113,6 +111,14 @@ def _remembered(
     parts.hits += len(layers) - len(missing)
     parts.misses += len(missing)
     return [each for each in found if each is not None]
+
+
+def _ranked(advice: Advice) -> bytes:
+    return b'{"layer":%b,%b' % (msgspec.json.encode(advice.problem.short), advice_json(advice)[1:])
+
+
+def _beside(advice: Advice) -> bytes:
+    return msgspec.json.encode(best_beside(advice))
 
 
 def _error(error: ConvAdvisorError) -> bytes:

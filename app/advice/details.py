@@ -166,7 +166,7 @@ def weigh_layer(service: Service, asked: ParetoParameters) -> ParetoAnswer:
     InvalidProblem, NoAdvice, UnknownDevice, ModelRejected, StoreError
     """
     problem, limits = problem_from(asked.given()), Limits.of(asked, service)
-    advisor = service.advisor(limits.device_id)
+    advisor = service.advisor(limits.device_id).only(limits.only)
     advice = advise_one(service, problem, limits, advisor)
     return pareto_answer(*weighed(service.recall, advisor, advice, limits, asked.bounds))
 

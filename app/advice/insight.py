@@ -121,7 +121,7 @@ def survey_of(service: Service, asked: LandscapeParameters) -> tuple[Landscape, 
     InvalidInput, NoAdvice, UnknownDevice, ModelRejected
     """
     problem = problem_from(asked.given())
-    advisor = service.advisor(asked.device or service.default_device_id())
+    advisor = service.advisor(asked.device or service.default_device_id()).only(asked.only)
     model = _model_of(advisor)
     limit = asked.max_workspace_bytes
     landscape = _survey(

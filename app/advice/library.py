@@ -13,6 +13,7 @@ from conv_advisor.app.settings import load_settings
 from conv_advisor.data.counting import counted
 from conv_advisor.data.errors import InvalidInput, InvalidProblem
 from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.variant import Maker
 from conv_advisor.models.advisor import Advice
 from conv_advisor.models.candidates import Choice, Source
 
@@ -97,6 +98,7 @@ def advise(
     device: str | None = None,
     max_workspace_bytes: int | None = None,
     deterministic: bool = False,
+    only: Maker | str | None = None,
 ) -> LayerAdvice:
     """Which variant is fastest for a layer, how fast, how sure, and why the others are out.
 
@@ -116,6 +118,8 @@ def advise(
         Scratch memory that a variant may use; 1 GiB by default.
     deterministic : bool
         Whether only variants will do whose equal inputs give equal bits.
+    only : str, optional
+        ``cudnn``: only its variants will do.
 
     Returns
     -------
@@ -146,6 +150,7 @@ def advise(
         local.default_device_id if device is None else device,
         max_workspace_bytes=max_workspace_bytes,
         is_deterministic=deterministic,
+        only=_maker_of(only),
     )
     return LayerAdvice(**{field.name: getattr(found, field.name) for field in fields(found)})
 
@@ -156,6 +161,13 @@ def _local() -> Local:
 
 
 os.register_at_fork(after_in_child=_local.cache_clear)  # a connection to the database serves one process
+
+
+def _maker_of(only: Maker | str | None) -> Maker | None:
+    try:
+        return None if only is None else Maker(only)
+    except ValueError:
+        raise InvalidInput("only", only, f"{', '.join(Maker)}, or None") from None
 
 
 def _problem_of(layer: str | ConvProblem, dtype: DType | str | None, layout: Layout | str | None) -> ConvProblem:

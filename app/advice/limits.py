@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from conv_advisor.app.service.service import Service
     from conv_advisor.app.wire.schemas import AdviceParameters
+    from conv_advisor.kernels.variant import Maker
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,7 @@ class Limits:
     device_id: str
     max_workspace_bytes: int
     is_deterministic: bool
+    only: Maker | None = None
 
     @classmethod
     def of(cls, asked: AdviceParameters, service: Service) -> Limits:
@@ -26,4 +28,5 @@ class Limits:
             asked.device or service.default_device_id(),
             service.settings.workspace_limit_bytes if workspace is None else workspace,
             asked.deterministic,
+            asked.only,
         )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from conv_advisor.app.advice.advise import advise_one
 from conv_advisor.app.advice.limits import Limits
+from conv_advisor.app.advice.reasons import reasons_why_not
 from conv_advisor.app.service.default import DefaultDevice
 from conv_advisor.app.service.known import records_of
 from conv_advisor.app.service.recall import Recall
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from conv_advisor.app.settings import Settings
     from conv_advisor.data.problem import ConvProblem
     from conv_advisor.data.records import Records
+    from conv_advisor.kernels.variant import Maker
 
 
 class Local:
@@ -81,6 +83,7 @@ class Local:
         *,
         max_workspace_bytes: int | None = None,
         is_deterministic: bool = False,
+        only: Maker | None = None,
     ) -> Advice:
         """Advice on one problem; a measured time counts before a predicted one.
 
@@ -91,10 +94,24 @@ class Local:
         max_workspace_bytes : int, optional
             By default the settings' limit.
         is_deterministic : bool
+        only : Maker, optional
+            Whose variants alone will do.
 
         Raises
         ------
         NoAdvice, UnknownDevice, ModelRejected, StoreError
         """
         limit = self.settings.workspace_limit_bytes if max_workspace_bytes is None else max_workspace_bytes
-        return advise_one(self, problem, Limits(device_id, limit, is_deterministic))
+        return advise_one(self, problem, Limits(device_id, limit, is_deterministic, only))
+
+    def why_not(self, problem: ConvProblem, device_id: str) -> dict[str, str]:
+        """Why those variants that do not run a problem on a device do not, by their ids.
+
+        Raises
+        ------
+        UnknownDevice, ModelRejected, StoreError
+        """
+        advisor = self.advisor(device_id)
+        device = self.records.devices().get(device_id, advisor.device)
+        measured = self.recall.summaries([problem], device_id).get(problem.key)
+        return reasons_why_not(advisor, device, problem, measured)

@@ -2,126 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
-from math import isfinite
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from conv_advisor.app.cli import layers as given
+from conv_advisor.app.cli.complete import devices as devices_here
 from conv_advisor.app.cli.environment import load_settings
-from conv_advisor.app.cli.output import AsJson, LayerName, OneDType, OneLayout, print_json, print_table
-from conv_advisor.app.snippets.language import Language
+from conv_advisor.app.cli.output import AsJson, OneDType, OneLayout, print_json, print_table
+from conv_advisor.app.cli.table import Mark, Marked
 from conv_advisor.data.errors import InvalidInput
-from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.data.problem import DType, Layout
 
 if TYPE_CHECKING:
-    from conv_advisor.models.advisor import Advice
-
-
-def advise(
-    layer: LayerName,
-    dtype: OneDType = DType.FLOAT32,
-    layout: OneLayout = Layout.NCHW,
-    device: Annotated[
-        str, typer.Option(help="Device that has a model or measurements.  [default: that with the most measurements]")
-    ] = "",
-    max_workspace_bytes: Annotated[
-        int | None, typer.Option(min=0, help="Scratch memory a variant may use.  [default: 1 GiB]")
-    ] = None,
-    deterministic: Annotated[
-        bool, typer.Option("--deterministic", help="Only variants whose equal inputs give equal bits.")
-    ] = False,
-    pareto: Annotated[
-        bool, typer.Option("--pareto", help="Weigh time, workspace, error and determinism; and the other layout.")
-    ] = False,
-    max_error: Annotated[
-        float | None, typer.Option(min=0.0, max=1.0, help="With --pareto: largest error allowed.")
-    ] = None,
-    max_slowdown: Annotated[
-        float | None, typer.Option(min=1.0, help="With --pareto: times the fastest's time, at most.")
-    ] = None,
-    neighbours: Annotated[int, typer.Option(min=0, max=50, help="Show so many of the nearest measured layers.")] = 0,
-    snippet: Annotated[
-        bool, typer.Option("--snippet", help="Print a program that runs the advised variant, and nothing else.")
-    ] = False,
-    variant: Annotated[str | None, typer.Option(help="With --snippet: run this variant instead.")] = None,
-    language: Annotated[
-        Language | None, typer.Option(help="With --snippet: what it is written in.  [default: what fits the variant]")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Say which variant is fastest for a layer, how fast, how sure, and why the others are out."""
-    from conv_advisor.app.advice.limits import Limits
-    from conv_advisor.app.advice.local import Local
-    from conv_advisor.app.cli import details
-    from conv_advisor.models.pareto import Bounds
-
-    _check_options(pareto=pareto, neighbours=neighbours, snippet=snippet, max_error=max_error, variant=variant)
-    if max_slowdown is not None and not (pareto and isfinite(max_slowdown)):
-        raise InvalidInput("--max-slowdown", max_slowdown, "a finite number, with --pareto")
-    if language and not snippet:
-        raise InvalidInput("--language", str(language), "nothing without --snippet")
-    problem = ConvProblem.parse(layer, dtype=dtype, layout=layout)
-    local = Local(load_settings())
-    device = device or local.default_device_id
-    limit = local.settings.workspace_limit_bytes if max_workspace_bytes is None else max_workspace_bytes
-    limits = Limits(device, limit, deterministic)
-    advice = local.advise(problem, device, max_workspace_bytes=limit, is_deterministic=deterministic)
-    if pareto:
-        bounds = Bounds(max_error, max_slowdown)
-        details.show_pareto(local.advisor(device), local.recall, advice, limits, bounds, as_json)
-    elif neighbours:
-        details.show_neighbours(local.records, advice, neighbours, as_json)
-    elif snippet:
-        details.show_snippet(advice, variant, limits, language, as_json)
-    else:
-        _show(advice, as_json)
-
-
-def _check_options(
-    *, pareto: bool, neighbours: int, snippet: bool, max_error: float | None, variant: str | None
-) -> None:
-    """One thing is shown at a time, and its options go with it."""
-    asked = {"--pareto": pareto, "--neighbours": bool(neighbours), "--snippet": snippet}
-    if sum(asked.values()) > 1:
-        raise InvalidInput("options", " ".join(name for name in asked if asked[name]), f"one of {', '.join(asked)}")
-    if max_error is not None and not (pareto and max_error > 0):
-        raise InvalidInput("--max-error", max_error, "a number above 0, with --pareto")
-    if variant and not snippet:
-        raise InvalidInput("--variant", variant, "nothing without --snippet")
-
-
-def _show(advice: Advice, as_json: bool) -> None:
-    if as_json:
-        from conv_advisor.app.wire.answers.advice import advice_answer
-
-        print_json(advice_answer(advice))
-        return
-    from conv_advisor.app.cli.details import show_trust
-
-    problem, model = advice.problem, advice.model_id or "none"
-    rows = [
-        (each.variant, each.time_ms, each.slowdown, "tied" if each.is_tied else "", each.source, each.workspace_bytes)
-        for each in advice.ranking
-    ]
-    columns = ("variant", "ms", "slowdown", "", "time is", "workspace")
-    title = f"{problem.short} {problem.dtype} {problem.layout} on {advice.device_id}, model {model}"
-    print_table(columns, rows, title=title)
-    show_trust(advice)
-    if advice.excluded:
-        print_table(("out", "because"), ((each.variant, each.reason) for each in advice.excluded))
+    from conv_advisor.data.problem import ConvProblem
+    from conv_advisor.kernels.variant import Variant
 
 
 def variants(
+    layer: Annotated[
+        str | None, typer.Argument(help="Say of each whether it runs this layer, and if not, why.")
+    ] = None,
     kind: Annotated[str, typer.Option(help="Only those of devices of this kind: cpu or cuda.")] = "",
+    dtype: OneDType = DType.FLOAT32,
+    layout: OneLayout = Layout.NCHW,
+    stride: given.Stride = None,
+    padding: given.Padding = None,
+    dilation: given.Dilation = None,
+    groups: given.Groups = None,
+    input_: given.Input = None,
+    device: Annotated[
+        str,
+        typer.Option(
+            help="Device to run the layer on.  [default: that with the most measurements]", autocompletion=devices_here
+        ),
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """List every variant: who made it, what it does, and whether equal inputs give equal bits."""
+    """List every variant; of a layer, which run it on a device, and why the others do not."""
     from conv_advisor.kernels import catalog
 
     if kind not in ("", "cpu", "cuda"):
         raise InvalidInput("kind", kind, "cpu, cuda")
     found = [each for each in catalog.VARIANTS.values() if kind in ("", each.backend.device_kind)]
+    if layer is not None:
+        how = given.written(dtype, layout, stride, padding, dilation, groups, input_)
+        _show_applicable(how.read(layer), device, found, as_json)
+        return
     if as_json:
         print_json(
             {
@@ -142,6 +71,28 @@ def variants(
         (each.id, each.algorithm, each.backend, "yes" if each.is_deterministic else "no", each.source) for each in found
     ]
     print_table(("variant", "algorithm", "backend", "deterministic", "source"), rows)
+
+
+def _show_applicable(problem: ConvProblem, device: str, asked: Sequence[Variant], as_json: bool) -> None:
+    """Which variants run a layer, those that do first, as ``GET /v1/variants`` says it."""
+    from conv_advisor.app.advice.local import Local
+    from conv_advisor.app.wire.answers.catalogue import applicability_answer
+    from conv_advisor.app.wire.answers.problems import problem_answer
+
+    local = Local(load_settings())
+    device = device or local.default_device_id
+    reasons = local.why_not(problem, device)
+    if as_json:
+        answers = [applicability_answer(variant, problem, reasons.get(variant.id)) for variant in asked]
+        print_json({"variants": answers, "problem": problem_answer(problem), "device": device})
+        return
+    rows: list[tuple[str, str, str]] = [
+        (each.id, Marked("runs", Mark.AHEAD), "") for each in asked if each.id not in reasons
+    ]
+    n_running = len(rows)
+    rows += [(each.id, "does not", reasons[each.id]) for each in asked if each.id in reasons]
+    title = f"{problem.short} {problem.dtype} {problem.layout} on {device}: {n_running} of {len(rows)} variants run it"
+    print_table(("variant", "", "because"), rows, title=title)
 
 
 def networks(as_json: AsJson = False) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from conv_advisor.app.cli.output import print_json, print_table
+from conv_advisor.app.cli.output import print_json
+from conv_advisor.app.cli.say import show_trust, source_of, title, workspace
+from conv_advisor.app.cli.table import Mark, Marked, write, write_table
 from conv_advisor.app.snippets.language import Language
+from conv_advisor.app.web import text
 
 if TYPE_CHECKING:
     from conv_advisor.app.advice.limits import Limits
@@ -14,11 +17,6 @@ if TYPE_CHECKING:
     from conv_advisor.data.records import Records
     from conv_advisor.models.advisor import Advice, Advisor
     from conv_advisor.models.pareto import Bounds, OtherLayout
-
-
-def show_trust(advice: Advice) -> None:
-    """How far the advice can be trusted, on one line."""
-    sys.stdout.write(f"{advice.trusted}\n")
 
 
 def show_pareto(
@@ -36,20 +34,26 @@ def show_pareto(
     if as_json:
         print_json(pareto_answer(found, other))
         return
-    columns = ("variant", "ms", "slowdown", "time is", "workspace", "error", "error is", "deterministic", "front")
+    columns = ("variant", "time", "time is", "workspace", "error", "error is", "", "")
     rows = [
         (
-            *(each.variant, each.time_ms, each.slowdown, each.source, each.workspace_bytes),
-            *(each.max_error, each.error_source),
-            *("yes" if each.is_deterministic else "no", "front" if each.is_on_front else ""),
+            *(each.variant, text.time(each.time_ms), source_of(each.source), workspace(each.workspace_bytes)),
+            *(text.error(each.max_error), each.error_source),
+            *(
+                "" if each.is_deterministic else "not deterministic",
+                Marked("front" if each.is_on_front else "", Mark.AHEAD),
+            ),
         )
         for each in found.points
     ]
-    print_table(columns, rows, title=_title(advice))
+    write(Marked(title(advice), Mark.HEAD))
+    write_table(columns, rows, right=(1,))
+    write("On the front nothing else is as good in everything and better in something.")
     if other:
-        sys.stdout.write(_said_of(other) + "\n")
+        write(_said_of(other))
     if advice.variant not in {point.variant for point in found.points}:
-        sys.stdout.write("Without the limits of error and slowdown: ")
+        write(f"Without the limits of error and slowdown: {advice.trusted}")
+        return
     show_trust(advice)
 
 
@@ -69,9 +73,16 @@ def show_neighbours(records: Records, advice: Advice, count: int, as_json: bool)
     if as_json:
         print_json(neighbours_answer(advice, found))
         return
-    columns = ("layer", "octaves away", "fastest there", "ms there", f"{advice.variant} there")
-    rows = [(each.layer, each.distance, each.variant, each.time_ms, _or_none(each.advised_slowdown)) for each in found]
-    print_table(columns, rows, title=f"{_title(advice)}: {advice.variant}, {advice.best.time_ms:.4g} ms")
+    columns = ("layer", "octaves away", "fastest there", "time there", "advised there")
+    rows = [
+        (
+            *(each.layer, f"{each.distance:.2f}", each.variant, text.time(each.time_ms)),
+            "not timed" if each.advised_slowdown is None else text.slowdown(each.advised_slowdown),
+        )
+        for each in found
+    ]
+    write(Marked(f"{title(advice)}: {advice.variant}, {text.time(advice.best.time_ms)}", Mark.HEAD))
+    write_table(columns, rows, right=(1, 3, 4))
 
 
 def show_snippet(advice: Advice, variant: str | None, limits: Limits, language: Language | None, as_json: bool) -> None:
@@ -90,22 +101,13 @@ def show_snippet(advice: Advice, variant: str | None, limits: Limits, language: 
         sys.stdout.write(snippet.code)
 
 
-def _title(advice: Advice) -> str:
-    problem = advice.problem
-    return f"{problem.short} {problem.dtype} {problem.layout} on {advice.device_id}"
-
-
 def _said_of(other: OtherLayout) -> str:
     if other.speedup >= 1:
-        said = f"{other.layout.upper()} would be {other.speedup:.2f}x faster"
+        said = f"{other.layout.upper()} would be {other.speedup:.2f}× as fast"
     else:
-        said = f"{other.layout.upper()} would take {1 / other.speedup:.2f}x as long"
-    said += f" with x and y in it already: {other.variant}, {other.time_ms:.4g} ms, {other.source}"
+        said = f"{other.layout.upper()} would take {1 / other.speedup:.2f}× as long"
+    said += f" with x and y in it already: {other.variant}, {text.time(other.time_ms)}, {other.source}"
     if other.least_conversion_ms is None or other.speedup_converted is None:
         return f"{said}."
-    converted = f"at most {other.speedup_converted:.2f}x" if other.speedup_converted >= 1 else "slower"
-    return f"{said}; converting them takes at least {other.least_conversion_ms:.4g} ms, with that {converted}."
-
-
-def _or_none(slowdown: float | None) -> Any:
-    return "not timed" if slowdown is None else f"{slowdown:.2f}x"
+    converted = f"at most {other.speedup_converted:.2f}×" if other.speedup_converted >= 1 else "slower"
+    return f"{said}; converting them takes at least {text.time(other.least_conversion_ms)}, with that {converted}."

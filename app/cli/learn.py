@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from conv_advisor.app.cli.complete import devices as devices_here
 from conv_advisor.app.cli.environment import load_settings
-from conv_advisor.app.cli.output import AsJson, print_json, print_table, progress_bar, split_words
+from conv_advisor.app.cli.output import AsJson, print_json, print_next, print_table, progress_bar, split_words
 from conv_advisor.app.service.known import records_of
 from conv_advisor.data.errors import InvalidInput, ModelRejected, NotEnoughData
 from conv_advisor.data.extras import require
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-TrainedDevice = Annotated[str, typer.Option(help="Device whose measurements to use.")]
+TrainedDevice = Annotated[str, typer.Option(help="Device whose measurements to use.", autocompletion=devices_here)]
 Labeller = Annotated[
     int | None, typer.Option(min=0, help="GPU that labels what trees learn from, as CUDA counts; else the processor.")
 ]
@@ -108,6 +109,10 @@ def evaluate(
     if report.never_trained:
         _show_part("networks never trained on", report.never_trained)
     _show_tuning(report)
+    print_next(
+        f"conv-advisor train --device {device} learns from all of it",
+        f"conv-advisor advise LAYER --device {device} asks the tree in use",
+    )
 
 
 def _tree_in_use(device: str) -> TreeModel:
@@ -258,6 +263,19 @@ def _show_result(result: dict[str, Any]) -> None:
         rows = [[each[name] for name in names] for each in changes.get(title, ())]
         if rows:
             print_table(columns, rows, title=f"{title} than with the tree before, on layers neither was trained on")
+    _show_next(result)
+
+
+def _show_next(result: dict[str, Any]) -> None:
+    """What to do with a new tree, or with one that was refused."""
+    device = result["device"]
+    judge = f"conv-advisor evaluate --device {device} says how good such trees are on networks that they have not seen"
+    if result.get("promoted"):
+        print_next(f"conv-advisor advise LAYER --device {device} asks the new tree", judge)
+    elif result.get("written"):
+        print_next(judge)
+    else:
+        print_next(f"conv-advisor sweep measures more for it to learn from; --force takes it as it is; {judge}")
 
 
 def _show_scores(title: str, scores: dict[str, Score]) -> None:

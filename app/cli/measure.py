@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from conv_advisor.app.cli import layers as given
 from conv_advisor.app.cli.cluster import SchedulerOption, resolve_devices
+from conv_advisor.app.cli.complete import networks as networks_here
+from conv_advisor.app.cli.complete import variants as variants_here
 from conv_advisor.app.cli.environment import load_settings
 from conv_advisor.app.cli.output import (
     AsJson,
@@ -18,12 +21,14 @@ from conv_advisor.app.cli.output import (
     OneDType,
     OneLayout,
     print_json,
+    print_next,
     print_table,
     progress_bar,
     split_counts,
     split_enum,
     split_words,
 )
+from conv_advisor.app.web import text
 from conv_advisor.data.errors import InvalidInput, NoAdvice, NotApplicable, RunError, UnknownDevice
 from conv_advisor.data.extras import require
 from conv_advisor.data.measurement import Device, L2State, Measurement
@@ -48,12 +53,21 @@ def convolve(
     device: DeviceOption = "auto",
     scheduler: SchedulerOption = None,
     variant: Annotated[
-        str, typer.Option(help="Variants to run, separated by commas; without it, the advised one, or all if none is.")
+        str,
+        typer.Option(
+            help="Variants to run, separated by commas; without it, the advised one, or all if none is.",
+            autocompletion=variants_here,
+        ),
     ] = "",
     all_: Annotated[bool, typer.Option("--all", help="Run every variant of the device.")] = False,
     top: Annotated[int, typer.Option(min=1, help="Run so many of the ranking's first.")] = 1,
     dtype: OneDType = DType.FLOAT32,
     layout: OneLayout = Layout.NCHW,
+    stride: given.Stride = None,
+    padding: given.Padding = None,
+    dilation: given.Dilation = None,
+    groups: given.Groups = None,
+    input_: given.Input = None,
     l2: L2Option = L2State.WARM,
     seed: Annotated[int, typer.Option(min=0, help="Of the random operands.")] = 0,
     as_json: AsJson = False,
@@ -66,7 +80,7 @@ def convolve(
         raise InvalidInput("variant", variant, "nothing beside --all")
     if top > 1 and (all_ or variant):
         raise InvalidInput("--top", top, "1 beside --all and --variant")
-    problem = ConvProblem.parse(layer, dtype=dtype, layout=layout)
+    problem = given.written(dtype, layout, stride, padding, dilation, groups, input_).read(layer)
     wanted = _named("variant", variant)
     settings = load_settings(scheduler=scheduler, device=device)
     with _open_engines(device, settings) as (engine, *_):
@@ -120,11 +134,16 @@ def sweep(
     ] = "auto",
     scheduler: SchedulerOption = None,
     networks: Annotated[
-        str, typer.Option(help="Networks, experiments or groups of them, separated by commas.")
+        str,
+        typer.Option(
+            help="Networks, experiments or groups of them, separated by commas.", autocompletion=networks_here
+        ),
     ] = "seeds",
     dtypes: Annotated[str, typer.Option(help="Precisions, separated by commas.")] = "float32",
     layouts: Annotated[str, typer.Option(help="Memory orders, separated by commas.")] = "nchw",
-    variants: Annotated[str, typer.Option(help="Variants; without it, every one of the device.")] = "",
+    variants: Annotated[
+        str, typer.Option(help="Variants; without it, every one of the device.", autocompletion=variants_here)
+    ] = "",
     batches: Annotated[str, typer.Option(help="Batch sizes; without it, those of the source.")] = "",
     without: Annotated[str, typer.Option(help="Networks whose layers are left out, separated by commas.")] = "",
     at_most: Annotated[
@@ -269,14 +288,15 @@ def _show_measurements(problem: ConvProblem, measurements: list[Measurement], as
             | {"device": ranked[0].device.id, "results": [_result(each) for each in ranked]}
         )
         return
-    print_table(
-        ("variant", "outcome", "ms", "workspace", "error", "detail"),
-        [
-            (each.variant, each.outcome, each.time_ms, each.workspace_bytes, each.max_error, each.detail)
-            for each in ranked
-        ],
-        title=f"{problem.short} {problem.dtype} {problem.layout} on {ranked[0].device.name}",
-    )
+    rows = [
+        (
+            *(each.variant, each.outcome, text.time(each.time_ms), text.size(each.workspace_bytes)),
+            *(text.error(each.max_error), each.detail),
+        )
+        for each in ranked
+    ]
+    title = f"{problem.short} {problem.dtype} {problem.layout} on {ranked[0].device.name}"
+    print_table(("variant", "outcome", "time", "workspace", "error", "detail"), rows, title=title)
 
 
 def _result(measurement: Measurement) -> dict[str, Any]:
@@ -291,3 +311,11 @@ def _show_report(report: SweepReport, as_json: bool) -> None:
     rows = [*((name, count) for name, count in sorted(report.outcomes.items())), ("already there", report.n_skipped)]
     state = "complete" if report.is_complete else "stopped at the time limit; run it again to go on"
     print_table(("outcome", "attempts"), rows, title=f"run {report.run_id} on {report.device.name}: {state}")
+    if report.is_complete:
+        device = report.device.id
+        print_next(
+            f"conv-advisor advise LAYER --device {device} answers by what was measured",
+            f"conv-advisor train --device {device} learns from it, for layers that were not",
+        )
+    else:
+        print_next("the same command again, which goes on where this run ended")

@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from enum import StrEnum
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
+from conv_advisor.app.cli.table import Mark, Marked, write, write_table
 from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.problem import DType, Layout
 
 Kind = TypeVar("Kind", bound=StrEnum)
+T = TypeVar("T")
+
+_GLANCE_S: Final = 1.0
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output.")]
-LayerName = Annotated[str, typer.Argument(help="size-batch-filter-filters-depth, such as 14-1-3-256-128.")]
+LayerName = Annotated[
+    str, typer.Argument(help="size-batch-filter-filters-depth, such as 14-1-3-256-128; or Conv2d(...) with --input.")
+]
 OneDType = Annotated[DType, typer.Option(help="Precision; float32 means no tensor cores.")]
 OneLayout = Annotated[Layout, typer.Option(help="Memory order.")]
 
@@ -29,22 +36,26 @@ def print_json(value: Any) -> None:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str | None = None) -> None:
     """A table; columns of numbers are set flush right."""
-    from rich.console import Console
-    from rich.table import Table
-
     cells = [list(row) for row in rows]
-    table = Table(title=title, title_justify="left")
-    for index, column in enumerate(columns):
-        is_numeric = bool(cells) and all(isinstance(row[index], int | float | None) for row in cells)
-        table.add_column(column, justify="right" if is_numeric else "left", overflow="fold", no_wrap=index == 0)
-    for row in cells:
-        table.add_row(*(_text(value) for value in row))
-    Console().print(table)
+    numeric = [
+        place
+        for place in range(len(columns))
+        if cells and all(isinstance(row[place], int | float | None) for row in cells)
+    ]
+    if title:
+        write(Marked(title, Mark.HEAD))
+    write_table(columns, ([_text(value) for value in row] for row in cells), numeric)
 
 
 @contextmanager
 def progress_bar() -> Iterator[Callable[[float, float, str], None]]:
-    """A bar on standard error; takes what is done, the whole, and what is being done."""
+    """A bar with a share and a time left, on a terminal's standard error; elsewhere nothing is shown.
+
+    Takes what is done, the whole, and what is being done.
+    """
+    if not sys.stderr.isatty():
+        yield lambda done, total, doing: None
+        return
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -69,6 +80,23 @@ def progress_bar() -> Iterator[Callable[[float, float, str], None]]:
             progress.update(bar, completed=done, total=total, description=doing)
 
         yield show
+
+
+def counted(items: Sequence[T], doing: str) -> Iterator[T]:
+    """The items one by one, with a bar that says how many are done; it appears once they take longer than a glance."""
+    started, shown = time.monotonic(), None
+    with ExitStack() as stack:
+        for done, item in enumerate(items):
+            if shown is None and time.monotonic() - started > _GLANCE_S:
+                shown = stack.enter_context(progress_bar())
+            if shown:
+                shown(done, len(items), doing)
+            yield item
+
+
+def print_next(*steps: str) -> None:
+    """Say what to do next: commands, each with what it is for."""
+    write(Marked("Next: " + "; ".join(steps), Mark.FAINT))
 
 
 def split_enum(option: str, text: str, kind: type[Kind]) -> list[Kind]:

@@ -13,6 +13,7 @@ import typer
 from conv_advisor.app.cli.environment import load_settings
 from conv_advisor.app.cli.output import AsJson, print_json, print_table
 from conv_advisor.app.service.known import records_of
+from conv_advisor.app.web import text
 from conv_advisor.data.counting import counted
 from conv_advisor.data.errors import InvalidInput, NotEnoughData, UnknownDevice
 from conv_advisor.data.extras import require
@@ -51,8 +52,11 @@ def compare(
     print_table(("", "before", "after"), rows, title=f"{counted(found.n_problems, 'problem')} in both")
     _show_lines([found.best, *found.variants])
     for title, shifts in (("slower", found.best.regressed), ("faster", found.best.improved)):
-        cells = [(each.problem, each.before_ms, each.before, each.after_ms, each.after, each.ratio) for each in shifts]
-        columns = ("problem", "before, ms", "by", "after, ms", "by", "after / before")
+        cells = [
+            (each.problem, text.time(each.before_ms), each.before, text.time(each.after_ms), each.after, each.ratio)
+            for each in shifts
+        ]
+        columns = ("problem", "before", "by", "after", "by", "after / before")
         print_table(columns, cells, title=f"Best of all: {title}, those that changed most")
 
 

@@ -12,7 +12,7 @@ from fastapi.routing import APIRoute
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from conv_advisor.app.advice.advise import advise_alone, advise_one
+from conv_advisor.app.advice.advise import advise_alone, advise_one, alone_beside
 from conv_advisor.app.advice.asked import parse_list, parse_query
 from conv_advisor.app.advice.bulk import advise_all
 from conv_advisor.app.advice.limits import Limits
@@ -79,6 +79,8 @@ def _make(service: Service, query: bytes) -> tuple[str | None, Basis, Answer]:
     basis = service.recent_basis(asked.device)
     if asked.ranking:
         found = advice_json(advise_one(service, problem, limits, basis.advisor))
+    elif asked.baselines:
+        found = msgspec.json.encode(alone_beside(advise_one(service, problem, limits, basis.advisor)))
     else:
         found = msgspec.json.encode(advise_alone(service, problem, limits, basis.advisor))
     return asked.device, basis, Answer.of(found)
@@ -132,8 +134,8 @@ async def get_advice(asked: Annotated[AdviceQuery, Query()]) -> None:
     """The best variant for a layer, and the whole ranking: time, slowdown, workspace, ties; why the others are out.
 
     A time is measured where the store has it, else predicted by the device's tree, whose decisions are told. With
-    ``ranking=false`` the best variant alone, as in a list. ETag names the answer: with it in If-None-Match, 304 says
-    that it is still the same.
+    ``ranking=false`` the best variant alone, as in a list; ``baselines=true`` then adds what others would run. ETag
+    names the answer: with it in If-None-Match, 304 says that it is still the same.
     """
 
 

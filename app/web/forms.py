@@ -23,7 +23,7 @@ MAX_FORM_BYTES: Final = 16_384
 
 SIZES: Final = ("n", "c", "h", "w", "k", "r", "s")
 DETAILS: Final = ("stride_h", "stride_w", "pad_h", "pad_w", "dilation_h", "dilation_w", "groups")
-LIMITS: Final = ("workspace_mib", "deterministic", "max_error", "max_slowdown")
+LIMITS: Final = ("workspace_mib", "deterministic", "only", "max_error", "max_slowdown")
 _FIELDS: Final = (*SIZES, *DETAILS)
 _MIB: Final = 2**20
 _MOST_MIB: Final = 2**40
@@ -62,7 +62,7 @@ class LayerForm:
         InvalidInput
         """
         wanted = _FIELDS if self.is_by_fields else ("layer",)
-        given = {name: self[name] for name in (*wanted, "dtype", "layout", "device", "deterministic")} | more
+        given = {name: self[name] for name in (*wanted, "dtype", "layout", "device", "deterministic", "only")} | more
         if self["workspace_mib"]:
             given["max_workspace_bytes"] = str(_workspace_bytes(self["workspace_mib"]))
         try:

@@ -217,7 +217,7 @@ def advice_view(service: Service, form: LayerForm) -> AdviceView:
     """
     asked = form.parameters(AdviceParameters)
     problem = problem_from(asked.given())
-    advisor = service.advisor(asked.device or service.default_device_id())
+    advisor = service.advisor(asked.device or service.default_device_id()).only(asked.only)
     limit = asked.max_workspace_bytes
     limit = service.settings.workspace_limit_bytes if limit is None else limit
     known = service.records.summaries([problem], advisor.device.id).get(problem.key, {})

@@ -9,6 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from conv_advisor.app.wire.layers import LAYER
 from conv_advisor.data.problem import DType, Layout
+from conv_advisor.kernels.variant import Maker
 
 MAX_LAYERS: Final = 10_000
 """Layers that one request may ask advice for."""
@@ -30,6 +31,9 @@ Size = Annotated[int | None, Whole]
 Name = Annotated[str | None, Field(max_length=LONGEST_NAME)]
 Id = Annotated[str, Field(max_length=LONGEST_NAME, pattern=r"^[\w.:-]+$")]
 """Names a device or a model: it may become part of a path."""
+Baselines = Annotated[
+    bool, Field(description="Say what others would run even without the ranking, with which it is always said.")
+]
 
 
 class LayerParameters(BaseModel):
@@ -97,6 +101,7 @@ class AdviceParameters(LayerParameters):
         Whole,
     ] = None
     deterministic: Annotated[bool, Field(description="Only variants whose equal inputs give equal bits.")] = False
+    only: Annotated[Maker | None, Field(description="Only variants of this maker.")] = None
 
 
 class AdviceQuery(AdviceParameters):
@@ -105,6 +110,7 @@ class AdviceQuery(AdviceParameters):
     ranking: Annotated[bool, Field(description="Beside the best variant the whole ranking, and how it was found.")] = (
         True
     )
+    baselines: Baselines = False
 
 
 class VariantParameters(LayerParameters):
@@ -117,6 +123,7 @@ class BulkAdviceParameters(AdviceParameters):
     """What holds for a whole list of layers."""
 
     ranking: Annotated[bool, Field(description="Answer each layer as GET does, not its best variant alone.")] = False
+    baselines: Baselines = False
 
 
 class BulkAdviceRequest(BulkAdviceParameters):

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+import conv_advisor
 from conv_advisor.app.cli import main, measure
 from conv_advisor.app.settings import load_settings
 from conv_advisor.app.wire.answers.advice import advice_answer
@@ -84,6 +85,12 @@ def test_variants_and_networks_are_listed(home):
     assert not home.exists()
 
 
+def test_version_is_said_alone(home):
+    done = run(home, "--version")
+    assert done.stdout == f"conv-advisor {conv_advisor.__version__}\n"
+    assert done.returncode == 0
+
+
 @pytest.fixture(scope="module")
 def tree() -> TreeModel:
     return small_tree(0.01)
@@ -103,8 +110,9 @@ def test_advice_is_what_the_service_answers(trained, tree):
     assert found == json.loads(json.dumps(advice_answer(advice)))
     assert (found["variant"], found["source"], found["model"]) == ("cpu.direct", "predicted", tree.id)
     shown = run(trained, *arguments).stdout
-    assert "cpu.direct" in shown
-    assert "not measured on this layer" in shown
+    assert shown.startswith("cpu.direct, ")
+    assert "are out, with --all" in shown
+    assert "not measured on this layer" in run(trained, *arguments, "--all").stdout
     assert not (trained / "conv-advisor.db").exists()
 
 
@@ -234,8 +242,31 @@ def test_convolve_all_runs_every_variant_of_the_device(home):
         (("compare", "no/folder", "nvidia-h200"), "BEFORE is 'no/folder'; allowed: a Parquet file or a folder"),
         (("compare", "abacus", "nvidia-h200"), "unknown device 'abacus'"),
         (("convolve", "8-1-3-4-3", "--device", "gpu"), "device is 'gpu'; allowed: auto, cpu, cuda:0"),
-        (("sweep", "--networks", "lenet"), "unknown network 'lenet'; known: alexnet"),
-        (("sweep", "--without", "lenet"), "unknown network 'lenet'; known: alexnet"),
+        (("sweep", "--networks", "lenet"), "unknown network 'lenet'; did you mean 'alexnet'? known: alexnet"),
+        (("sweep", "--without", "ernie"), "unknown network 'ernie'; known: alexnet"),
+        (
+            ("convolve", "8-1-3-4-3", "--variant", "cpu.gem"),
+            "unknown variant 'cpu.gem'; did you mean 'cpu.gemm'? known: ",
+        ),
+        (("advise", "8-1-3-4-3", "--device", "nvidia-h20"), "unknown device 'nvidia-h20'; did you mean 'nvidia-h200'?"),
+        (
+            ("variants", "8-1-3-4-3", "--device", "NVIDIA-H200"),
+            "unknown device 'NVIDIA-H200'; did you mean 'nvidia-h200'?",
+        ),
+        (("advise",), "layer is ''; allowed: a layer, several, or --from"),
+        (("advise", "8-1-3-4-3", "--from", "-"), "layer is '8-1-3-4-3'; allowed: a layer, several, or --from"),
+        (("advise", "--from", "nowhere.txt"), "--from is 'nowhere.txt'; allowed: a readable text file"),
+        (("advise", "8-1-3-4-3", "9-1-3-4-3", "--pareto"), "layer is '2 layers'; allowed: one layer, with --pareto"),
+        (("advise", "8-1-3-4-3", "--stride", "2.5"), "--stride is '2.5'; allowed: a number, or two of height and"),
+        (("advise", "8-1-3-4-3", "--stride", "0"), "stride_h is 0; allowed: an integer from 1"),
+        (("advise", "8-1-3-4-3", "--groups", "5"), "groups is 5; allowed: "),
+        (("advise", "8-1-3-4-3", "--input", "1x3x8x8"), "--input is '1x3x8x8'; allowed: nothing beside a layer's name"),
+        (("advise", "Conv2d(3, 4, 3)"), "--input is ''; allowed: the input of the layer that is pasted"),
+        (("advise", "Conv2d(3, 4, 3)", "--input", "1x5x8x8"), "--input is '1x5x8x8'; allowed: 3 channels"),
+        (
+            ("advise", "Conv2d(3, 4, 3)", "--input", "1x3x8x8", "--stride", "2"),
+            "--stride is 2; allowed: nothing beside",
+        ),
         (("sweep", "--dtypes", "float32,int8"), "dtypes is 'int8'; allowed: float32, tf32, float16, bfloat16"),
         (("sweep", "--layouts", "chwn"), "layouts is 'chwn'; allowed: nchw, nhwc"),
         (("sweep", "--batches", "1,-1"), "batches is '1,-1'; allowed: positive integers"),
@@ -320,10 +351,30 @@ def test_a_sweep_stops_at_its_time_limit(home):
     assert (stopped["n_attempts"], stopped["is_complete"]) == (0, False)
 
 
-def test_a_sweep_shows_how_far_it_is_beside_its_answer(home):
-    done = run(home, "sweep", *SMALL, "--variants", "cpu.gemm")
-    assert "100%" in done.stderr
-    assert "complete" in done.stdout
+def test_a_sweep_shows_how_far_it_is_on_a_terminal_and_nothing_elsewhere(home):
+    sweep = ("sweep", *SMALL, "--variants", "cpu.gemm")
+    ours, theirs = os.openpty()
+    environment = os.environ | {"CONV_ADVISOR_HOME": str(home), "COLUMNS": "200", "TERM": "xterm"}
+    with subprocess.Popen([COMMAND, *sweep], env=environment, stdout=subprocess.PIPE, stderr=theirs) as process:
+        os.close(theirs)
+        shown = b"".join(iter(lambda: read_terminal(ours), b"")).decode()
+        output = process.stdout.read().decode()
+    os.close(ours)
+    assert process.returncode == 0
+    assert "100%" in shown
+    assert "complete" in output
+    assert "Next: conv-advisor advise LAYER --device cpu" in output
+    assert "conv-advisor train --device cpu" in output
+    again = run(home, *sweep)
+    assert (again.returncode, again.stderr) == (0, "")
+
+
+def read_terminal(terminal: int) -> bytes:
+    """What was written to a terminal; nothing once all that hold it have closed it."""
+    try:
+        return os.read(terminal, 4096)
+    except OSError:
+        return b""
 
 
 @pytest.fixture

@@ -43,11 +43,16 @@ VALUES: dict[str, Any] = {
     "max_workspace_bytes": st.sampled_from(["0", "1000000", "33554432", "-1", "many", "9223372036854775807"]),
     "deterministic": st.sampled_from(["true", "false", "1", "no", "maybe"]),
     "ranking": st.sampled_from(["true", "false", "0", "nothing"]),
+    "only": st.sampled_from(["cudnn", "CUDNN", "nvidia", ""]),
+    "baselines": st.sampled_from(["true", "false", "on", "nothing"]),
     "unknown": st.just("1"),
 }
 COMMON = st.fixed_dictionaries(
     {"layer": st.sampled_from(SHORTS)},
-    optional={name: VALUES[name] for name in ("dtype", "layout", "max_workspace_bytes", "deterministic", "ranking")},
+    optional={
+        name: VALUES[name]
+        for name in ("dtype", "layout", "max_workspace_bytes", "deterministic", "only", "ranking", "baselines")
+    },
 )
 ANY = st.sets(st.sampled_from(sorted(VALUES)), max_size=9).flatmap(
     lambda names: st.fixed_dictionaries({name: VALUES[name] for name in names})
@@ -72,14 +77,16 @@ def plainly(query: str) -> tuple[int, Any]:
         if asked.device != "nvidia-h200":
             raise UnknownDevice(str(asked.device), ["fake-gpu", "nvidia-h200"])
         limit = 2**30 if asked.max_workspace_bytes is None else asked.max_workspace_bytes
-        advice = Advisor(MODEL).advise(problem, max_workspace_bytes=limit, is_deterministic=asked.deterministic)
+        advisor = Advisor(MODEL).only(asked.only)
+        advice = advisor.advise(problem, max_workspace_bytes=limit, is_deterministic=asked.deterministic)
     except ConvAdvisorError as error:
         document = problem_of(error)
         return document["status"], document
     answer: dict[str, Any] = dict(advice_answer(advice))
     if not asked.ranking:
         answer["layer"] = problem.short
-        answer = {name: answer[name] for name in ("layer", "variant", "time_ms", "source", "model", "device")}
+        wanted = ("layer", "variant", "time_ms", "source", "model", "device", *(["baselines"] * asked.baselines))
+        answer = {name: answer[name] for name in wanted}
     return 200, answer
 
 

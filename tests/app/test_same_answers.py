@@ -68,23 +68,25 @@ def test_library_command_line_and_server_answer_the_same_from_any_folder(
     folders = [tmp_path / name for name in ("here", "there")]
     for folder in folders:
         folder.mkdir()
-    problems = [*measured(250), *made_up(250)]
+    problems = [*measured(200), *made_up(200)]
     n_measured = 0
     client = Client(create_app(Settings(home=home), open_engine=refuse))
     try:
         for index, problem in enumerate(problems):
             monkeypatch.chdir(folders[index % 2])
             asked = {"layer": problem.short, "dtype": str(problem.dtype), "layout": str(problem.layout)}
-            served = client.get("/v1/advice", params={**asked, "device": DEVICE}).json()
+            only = {"only": "cudnn"} if index % 5 == 0 else {}
+            served = client.get("/v1/advice", params={**asked, **only, "device": DEVICE}).json()
             words = ["--dtype", asked["dtype"], "--layout", asked["layout"], "--device", DEVICE, "--json"]
+            words += [word for name, value in only.items() for word in (f"--{name}", value)]
             printed = CliRunner().invoke(cli, ["advise", problem.short, *words])
             assert printed.exit_code == 0, printed.output
             assert json.loads(printed.stdout) == served
-            assert conv_advisor.advise(problem, device=DEVICE).to_dict() == served
+            assert conv_advisor.advise(problem, device=DEVICE, **only).to_dict() == served
             n_measured += any(choice["source"] == "measured" for choice in served["ranking"])
     finally:
         client.close()
-    assert n_measured > 200
+    assert n_measured > 150
 
 
 def test_a_command_started_anywhere_answers_as_the_library_does(home: Path, tmp_path: Path) -> None:

@@ -110,6 +110,50 @@ def test_every_answer_says_what_others_would_run(client: Client) -> None:
     assert listed["baselines"] == asked["baselines"]
 
 
+def test_cudnn_alone_is_asked_for_everywhere_in_one_way(client: Client) -> None:
+    asked = "layer=17-2-3-6-4&device=fake-gpu"
+    problem = ConvProblem.parse("17-2-3-6-4")
+    measured = [
+        Measurement(problem, name, GPU, Outcome.MEASURED, "", (ms, ms, ms), 0, 1e-7)
+        for name, ms in ((FAST, 0.04), (LEAN, 0.02))
+    ]
+    client.app.state.service.store.append(measured)
+    assert advice(client, asked)["variant"] == LEAN
+    whole = advice(client, f"{asked}&only=cudnn")
+    assert [choice["variant"] for choice in whole["ranking"]] == [FAST]
+    assert "only variants of cudnn" in {each["variant"]: each["reason"] for each in whole["excluded"]}[LEAN]
+    alone = advice(client, f"{asked}&only=cudnn&ranking=false")
+    assert (alone["variant"], alone["time_ms"]) == (FAST, whole["time_ms"])
+    for more in ({}, {"ranking": True}, {"baselines": True}):
+        body = {"layers": ["17-2-3-6-4"], "device": "fake-gpu", "only": "cudnn", **more}
+        (listed,) = client.post("/v1/advice", json=body).json()["advice"]
+        assert (listed["variant"], listed["time_ms"]) == (FAST, whole["time_ms"])
+    assert client.get(f"/v1/pareto?{asked}&only=cudnn").json()["front"] == [FAST]
+    assert client.get(f"/v1/snippets?{asked}&only=cudnn").json()["variant"] == FAST
+    assert FAST in client.get(f"/?{asked}&only=cudnn").text
+
+
+def test_who_else_may_be_asked_for_alone_is_said(client: Client) -> None:
+    response = client.get("/v1/advice?layer=17-2-3-6-4&only=nvidia")
+    assert "cudnn" in str(is_problem(response, 422, "unprocessable-entity"))
+
+
+def test_baselines_come_without_the_ranking_where_they_are_asked_for(client: Client) -> None:
+    layer = "19-2-3-6-4"
+    whole = advice(client, f"layer={layer}&device=fake-gpu")
+    alone = advice(client, f"layer={layer}&device=fake-gpu&ranking=false&baselines=true")
+    assert set(alone) == {"layer", "variant", "time_ms", "source", "model", "device", "baselines"}
+    assert alone["baselines"] == whole["baselines"]
+    assert "baselines" not in advice(client, f"layer={layer}&device=fake-gpu&ranking=false")
+    answer = client.post("/v1/advice", json={"layers": [layer, "no-layer"], "device": "fake-gpu", "baselines": True})
+    listed, refused = answer.json()["advice"]
+    assert set(listed) == {"index", "layer", "variant", "time_ms", "source", "baselines"}
+    assert listed["baselines"] == whole["baselines"]
+    assert set(refused) == {"index", "error"}
+    too_many = client.post("/v1/advice", json={"layers": [layer] * 1001, "device": "fake-gpu", "baselines": True})
+    assert "1000" in is_problem(too_many, 400, "invalid-input")["allowed"]
+
+
 def test_what_does_not_apply_is_excluded_with_its_reason(client: Client) -> None:
     excluded = {
         each["variant"]: each["reason"] for each in advice(client, "layer=9-1-5-3-3&device=fake-gpu")["excluded"]

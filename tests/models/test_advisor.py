@@ -13,7 +13,7 @@ from conv_advisor.data.measurement import Device, Outcome
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.summary import Summary
 from conv_advisor.kernels.catalog import VARIANTS
-from conv_advisor.kernels.variant import Backend, Variant, unknown_workspace
+from conv_advisor.kernels.variant import Backend, Maker, Variant, unknown_workspace
 from conv_advisor.models.advisor import Advice, Advisor
 from conv_advisor.models.candidates import Source
 from tests.models import hand_made
@@ -62,6 +62,21 @@ def test_a_rule_excludes_with_its_reason(advisor: Advisor) -> None:
     advice = advisor.advise(POINTWISE)
     assert "cuda.only_3x3" not in order(advice)
     assert reasons(advice) == {"cuda.only_3x3": "filter is 1x1, not 3x3"}
+
+
+def test_one_maker_alone_is_advised_as_the_rest_is_left_out(advisor: Advisor) -> None:
+    only = advisor.only(Maker.CUDNN)
+    advice = only.advise(SMALL)
+    assert order(advice) == ["cuda.shy"]  # which cuDNN made, whatever its name
+    assert {name for name, reason in reasons(advice).items() if "only variants of cudnn" in reason} == {
+        *CATALOGUE.keys() - {"cuda.shy"}
+    }
+    assert only.predict(SMALL) == ("cuda.shy", advice.best.time_ms)
+    assert only.only(Maker.CUDNN) is only is advisor.only(Maker.CUDNN)
+    assert advisor.only(None) is advisor
+    assert not advice.trust.is_calibrated
+    with pytest.raises(NoAdvice, match="only variants of cudnn"):
+        only.advise(SMALL, measured=measured(shy=None))
 
 
 def test_workspace_by_formula_and_by_prediction(advisor: Advisor) -> None:

@@ -43,35 +43,6 @@ class StepAnswer(TypedDict):
     is_below: bool
 
 
-class BestAnswer(TypedDict):
-    """The best variant for a layer of a list, or the problem document that says why there is none."""
-
-    index: int
-    layer: NotRequired[str]
-    variant: NotRequired[str]
-    time_ms: NotRequired[float]
-    source: NotRequired[str]
-    error: NotRequired[dict[str, Any]]
-
-
-class TrustAnswer(TypedDict):
-    """How likely the advised variant takes at most the share `within` longer than the fastest, or why that is unknown.
-
-    A model abstains outside the domain it was trained on: the ranking is a guess, confidence is null, and reason says
-    which size is unlike all that was trained on. confidence is over the ranking; n_unknown more variants may run, and
-    nothing says how long they take. distance and limit are in octaves, factors of two.
-    """
-
-    confidence: float | None
-    within: float
-    is_calibrated: bool
-    abstains: bool
-    n_unknown: int
-    reason: str | None
-    distance: float | None
-    limit: float | None
-
-
 class BaselineAnswer(TypedDict):
     """What somebody else would run, and how many times as long it takes as the advised variant.
 
@@ -99,6 +70,36 @@ class BaselinesAnswer(TypedDict):
     pytorch_default: BaselineAnswer
 
 
+class BestAnswer(TypedDict):
+    """The best variant for a layer of a list, or the problem document that says why there is none."""
+
+    index: int
+    layer: NotRequired[str]
+    variant: NotRequired[str]
+    time_ms: NotRequired[float]
+    source: NotRequired[str]
+    baselines: NotRequired[BaselinesAnswer]
+    error: NotRequired[dict[str, Any]]
+
+
+class TrustAnswer(TypedDict):
+    """How likely the advised variant takes at most the share `within` longer than the fastest, or why that is unknown.
+
+    A model abstains outside the domain it was trained on: the ranking is a guess, confidence is null, and reason says
+    which size is unlike all that was trained on. confidence is over the ranking; n_unknown more variants may run, and
+    nothing says how long they take. distance and limit are in octaves, factors of two.
+    """
+
+    confidence: float | None
+    within: float
+    is_calibrated: bool
+    abstains: bool
+    n_unknown: int
+    reason: str | None
+    distance: float | None
+    limit: float | None
+
+
 class AdviceAnswer(TypedDict):
     """The best variant, the whole ranking, and why the others are out; model is null where only measurements spoke."""
 
@@ -124,6 +125,7 @@ class BestAloneAnswer(TypedDict):
     source: str
     model: str | None
     device: str
+    baselines: NotRequired[BaselinesAnswer]
 
 
 class BulkAdviceAnswer(TypedDict):

@@ -1,0 +1,133 @@
+"""The command that advises: on one layer with all that led to it, or on many in a table."""
+
+from __future__ import annotations
+
+from math import isfinite
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from conv_advisor.app.cli import layers as given
+from conv_advisor.app.cli.complete import devices, variants
+from conv_advisor.app.cli.environment import load_settings
+from conv_advisor.app.cli.output import AsJson, OneDType, OneLayout, print_json
+from conv_advisor.app.snippets.language import Language
+from conv_advisor.data.errors import InvalidInput
+from conv_advisor.data.problem import DType, Layout
+from conv_advisor.kernels.variant import Maker
+
+if TYPE_CHECKING:
+    from conv_advisor.models.advisor import Advice
+
+
+def advise(
+    layer: Annotated[
+        list[str] | None,
+        typer.Argument(help="size-batch-filter-filters-depth, such as 14-1-3-256-128; or Conv2d(...) with --input."),
+    ] = None,
+    dtype: OneDType = DType.FLOAT32,
+    layout: OneLayout = Layout.NCHW,
+    stride: given.Stride = None,
+    padding: given.Padding = None,
+    dilation: given.Dilation = None,
+    groups: given.Groups = None,
+    input_: given.Input = None,
+    from_: Annotated[
+        str | None, typer.Option("--from", help="File of layers, or - for standard input: names, CSV, or JSON lines.")
+    ] = None,
+    device: Annotated[
+        str,
+        typer.Option(
+            help="Device that has a model or measurements.  [default: that with the most measurements]",
+            autocompletion=devices,
+        ),
+    ] = "",
+    max_workspace_bytes: Annotated[
+        int | None, typer.Option(min=0, help="Scratch memory a variant may use.  [default: 1 GiB]")
+    ] = None,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="Only variants whose equal inputs give equal bits.")
+    ] = False,
+    only: Annotated[Maker | None, typer.Option(help="Only variants of this maker.")] = None,
+    all_: Annotated[bool, typer.Option("--all", help="Show the whole ranking.")] = False,
+    pareto: Annotated[
+        bool, typer.Option("--pareto", help="Weigh time, workspace, error and determinism; and the other layout.")
+    ] = False,
+    max_error: Annotated[
+        float | None, typer.Option(min=0.0, max=1.0, help="With --pareto: largest error allowed.")
+    ] = None,
+    max_slowdown: Annotated[
+        float | None, typer.Option(min=1.0, help="With --pareto: times the fastest's time, at most.")
+    ] = None,
+    neighbours: Annotated[int, typer.Option(min=0, max=50, help="Show so many of the nearest measured layers.")] = 0,
+    snippet: Annotated[
+        bool, typer.Option("--snippet", help="Print a program that runs the advised variant, and nothing else.")
+    ] = False,
+    variant: Annotated[
+        str | None, typer.Option(help="With --snippet: run this variant instead.", autocompletion=variants)
+    ] = None,
+    language: Annotated[
+        Language | None, typer.Option(help="With --snippet: what it is written in.  [default: what fits the variant]")
+    ] = None,
+    as_json: AsJson = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Of many layers: print comma-separated values.")] = False,
+) -> None:
+    """Say which variant is fastest for a layer, how fast, how sure, and what cuDNN and PyTorch would take."""
+    from conv_advisor.app.advice.advise import advise_one
+    from conv_advisor.app.advice.limits import Limits
+    from conv_advisor.app.advice.local import Local
+    from conv_advisor.app.cli import details, many, say
+    from conv_advisor.models.pareto import Bounds
+
+    _check_options(pareto=pareto, neighbours=neighbours, snippet=snippet, max_error=max_error, variant=variant)
+    if max_slowdown is not None and not (pareto and isfinite(max_slowdown)):
+        raise InvalidInput("--max-slowdown", max_slowdown, "a finite number, with --pareto")
+    if language and not snippet:
+        raise InvalidInput("--language", str(language), "nothing without --snippet")
+    how = given.written(dtype, layout, stride, padding, dilation, groups, input_)
+    named = layer or []
+    if bool(named) == (from_ is not None):
+        raise InvalidInput("layer", " ".join(named), "a layer, several, or --from with a file of them")
+    problems = given.read_layers(from_, how) if from_ is not None else [how.read(name) for name in named]
+    local = Local(load_settings())
+    device = device or local.default_device_id
+    limit = local.settings.workspace_limit_bytes if max_workspace_bytes is None else max_workspace_bytes
+    limits = Limits(device, limit, deterministic, only)
+    if from_ is not None or len(problems) > 1 or as_csv:
+        if pareto or neighbours or snippet:
+            raise InvalidInput(
+                "layer", f"{len(problems)} layers", "one layer, with --pareto, --neighbours or --snippet"
+            )
+        many.show(local, problems, limits, as_json=as_json, as_csv=as_csv)
+        return
+    advice = advise_one(local, problems[0], limits)
+    if pareto:
+        bounds = Bounds(max_error, max_slowdown)
+        details.show_pareto(local.advisor(device).only(only), local.recall, advice, limits, bounds, as_json)
+    elif neighbours:
+        details.show_neighbours(local.records, advice, neighbours, as_json)
+    elif snippet:
+        details.show_snippet(advice, variant, limits, language, as_json)
+    elif as_json:
+        _print_json(advice)
+    else:
+        say.show_advice(advice, is_all=all_)
+
+
+def _check_options(
+    *, pareto: bool, neighbours: int, snippet: bool, max_error: float | None, variant: str | None
+) -> None:
+    """One thing is shown at a time, and its options go with it."""
+    asked = {"--pareto": pareto, "--neighbours": bool(neighbours), "--snippet": snippet}
+    if sum(asked.values()) > 1:
+        raise InvalidInput("options", " ".join(name for name in asked if asked[name]), f"one of {', '.join(asked)}")
+    if max_error is not None and not (pareto and max_error > 0):
+        raise InvalidInput("--max-error", max_error, "a number above 0, with --pareto")
+    if variant and not snippet:
+        raise InvalidInput("--variant", variant, "nothing without --snippet")
+
+
+def _print_json(advice: Advice) -> None:
+    from conv_advisor.app.wire.answers.advice import advice_answer
+
+    print_json(advice_answer(advice))

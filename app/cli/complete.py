@@ -1,0 +1,37 @@
+"""What a shell may complete: names of devices, networks and variants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def devices(incomplete: str) -> list[str]:
+    """Devices that ship measurements or have a tree here."""
+    from conv_advisor.app.cli.environment import load_settings
+    from conv_advisor.data.shipped import Shipped
+    from conv_advisor.models.registry import Registry
+
+    return _beginning(incomplete, {*Shipped().device_ids, *Registry(load_settings().models_home).devices()})
+
+
+def networks(incomplete: str) -> list[str]:
+    """Networks and groups of them, of a list the last."""
+    from conv_advisor.data import networks as catalogue
+
+    return _last_of_list(incomplete, catalogue.names())
+
+
+def variants(incomplete: str) -> list[str]:
+    """Variants, of a list the last."""
+    from conv_advisor.kernels.catalog import VARIANTS
+
+    return _last_of_list(incomplete, VARIANTS)
+
+
+def _last_of_list(incomplete: str, known: Iterable[str]) -> list[str]:
+    before, comma, last = incomplete.rpartition(",")
+    return [before + comma + name for name in _beginning(last, known)]
+
+
+def _beginning(incomplete: str, known: Iterable[str]) -> list[str]:
+    return sorted(name for name in known if name.startswith(incomplete))

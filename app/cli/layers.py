@@ -1,0 +1,239 @@
+"""Layers as people write them: a short form with options, a pasted Conv2d, and lists of them in a file."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from conv_advisor.data.errors import InvalidInput, InvalidProblem
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+
+Stride = Annotated[str | None, typer.Option(help="Of the layer: 2, or 2x1 for height and width.  [default: 1]")]
+Padding = Annotated[str | None, typer.Option(help="Rows and columns of zeros on each side.  [default: filter // 2]")]
+Dilation = Annotated[str | None, typer.Option(help="Of the filter.  [default: 1]")]
+Groups = Annotated[int | None, typer.Option(min=1, help="Of channels and filters.  [default: 1]")]
+Input = Annotated[
+    str | None, typer.Option("--input", help="Of a layer that is pasted as Conv2d(...): its input, such as 1x64x56x56.")
+]
+
+STANDARD_INPUT: Final = "-"
+_MOST_BYTES: Final = 64 * 2**20
+_PAIR: Final = re.compile(r"([0-9]{1,10})(?:[x×,]([0-9]{1,10}))?")
+
+
+@dataclass(frozen=True)
+class Written:
+    """What goes with layers on the command line.
+
+    Parameters
+    ----------
+    dtype : DType
+    layout : Layout
+    changes : mapping of str to int
+        Strides, padding, dilations and groups by their field's name.
+    shape : str or None
+        The input of a pasted layer.
+    """
+
+    dtype: DType
+    layout: Layout
+    changes: Mapping[str, int]
+    shape: str | None
+
+    def read(self, text: str) -> ConvProblem:
+        """The problem of a layer that was typed or pasted.
+
+        Raises
+        ------
+        InvalidInput, InvalidProblem, InvalidLayerName
+        """
+        from conv_advisor.app.advice.pasted import is_call, problem_of_call
+
+        if not is_call(text):
+            if self.shape is not None:
+                raise InvalidInput("--input", self.shape, "nothing beside a layer's name, which says it")
+            return ConvProblem.parse(text, dtype=self.dtype, layout=self.layout, **self.changes)
+        if self.shape is None:
+            raise InvalidInput("--input", "", "the input of the layer that is pasted, such as 1x64x56x56")
+        for name in self.changes:
+            raise InvalidInput(
+                f"--{name.partition('_')[0]}", self.changes[name], "nothing beside Conv2d(...), which says it"
+            )
+        return problem_of_call(text, self.shape, dtype=self.dtype, layout=self.layout)
+
+
+def written(
+    dtype: DType,
+    layout: Layout,
+    stride: str | None,
+    padding: str | None,
+    dilation: str | None,
+    groups: int | None,
+    shape: str | None,
+) -> Written:
+    """What the options say.
+
+    Raises
+    ------
+    InvalidInput
+    """
+    changes = {} if groups is None else {"groups": groups}
+    for option, field, text in (
+        ("stride", "stride", stride),
+        ("padding", "pad", padding),
+        ("dilation", "dilation", dilation),
+    ):
+        if text is not None:
+            changes |= dict(zip((f"{field}_h", f"{field}_w"), _pair(option, text), strict=True))
+    return Written(dtype, layout, changes, shape)
+
+
+def read_layers(source: str, how: Written) -> list[ConvProblem]:
+    """The layers of a file, or of standard input.
+
+    Parameters
+    ----------
+    source : str
+        A path, or ``-``. It has a JSON object of named parameters a line; or comma-separated values under a line of
+        their names; or a layer a line, which may go on with a dtype, and then a layout. What follows a ``#`` on a line
+        of the last kind is a remark.
+    how : Written
+        What holds for layers that do not say otherwise.
+
+    Raises
+    ------
+    InvalidInput
+        Naming the line.
+    """
+    lines = _lines(source)
+    kind = _kind(lines)
+    named = "standard input" if source == STANDARD_INPUT else Path(source).name
+    found = []
+    for number, line in kind(lines):
+        try:
+            found.append(line.read(how))
+        except InvalidInput as error:
+            raise InvalidInput(f"{named} line {number}", line.text, str(error)) from None
+    if not found:
+        raise InvalidInput("--from", source, "a text with at least one layer")
+    return found
+
+
+@dataclass(frozen=True)
+class _Named:
+    """A line of parameters by name."""
+
+    text: str
+    given: Mapping[str, Any]
+
+    def read(self, how: Written) -> ConvProblem:
+        from pydantic import ValidationError
+
+        from conv_advisor.app.wire.layers import problem_from
+        from conv_advisor.app.wire.schemas import LayerParameters
+
+        try:
+            own = LayerParameters.model_validate(dict(self.given)).given()
+        except ValidationError as error:
+            fault = error.errors()[0]
+            field = str(fault["loc"][0]) if fault["loc"] else "line"
+            raise InvalidProblem(field, fault["input"], fault["msg"].removeprefix("Value error, ")) from None
+        common = {"dtype": how.dtype, "layout": how.layout, **how.changes}
+        for name in common.keys() & {f"{pair}_{side}" for pair in own for side in "hw"}:
+            del common[name]  # what the line says of both sides
+        return problem_from(common | own)
+
+
+@dataclass(frozen=True)
+class _Typed:
+    """A line of a layer, and maybe its dtype and layout."""
+
+    text: str
+
+    def read(self, how: Written) -> ConvProblem:
+        from conv_advisor.app.advice.pasted import is_call
+
+        if is_call(self.text):
+            return how.read(self.text)
+        words = self.text.split()
+        if len(words) > 3:
+            raise InvalidInput("layer", self.text, "a layer, a dtype, a layout")
+        kind = dict(zip(("dtype", "layout"), words[1:], strict=False))
+        return ConvProblem.parse(words[0], **{"dtype": how.dtype, "layout": how.layout, **kind, **how.changes})
+
+
+def _kind(lines: Sequence[str]) -> Any:
+    first = next((line.strip() for line in lines if line.strip()), "")
+    if first.startswith("{"):
+        return _json_lines
+    from conv_advisor.app.wire.schemas import LayerParameters
+
+    names = {name.strip().lower() for name in first.split(",")}
+    is_head = names <= LayerParameters.model_fields.keys() and ("," in first or names == {"layer"})
+    return _csv_lines if is_head else _plain_lines
+
+
+def _json_lines(lines: Sequence[str]) -> Iterator[tuple[int, _Named]]:
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            given = json.loads(line)
+        except ValueError:
+            given = None
+        if not isinstance(given, dict):
+            raise InvalidInput(f"line {number}", line, 'one JSON object, such as {"layer": "14-1-3-256-128"}')
+        yield number, _Named(line.strip(), given)
+
+
+def _csv_lines(lines: Sequence[str]) -> Iterator[tuple[int, _Named]]:
+    rows = csv.reader(lines)
+    head: list[str] = []
+    for row in rows:
+        if not any(cell.strip() for cell in row):
+            continue
+        if not head:
+            head = [name.strip().lower() for name in row]
+            continue
+        text = ",".join(row)
+        if len(row) > len(head):
+            raise InvalidInput(f"line {rows.line_num}", text, f"{len(head)} values, as the line of names has")
+        given = {name: cell.strip() for name, cell in zip(head, row, strict=False) if cell.strip()}
+        yield rows.line_num, _Named(text, given)
+
+
+def _plain_lines(lines: Sequence[str]) -> Iterator[tuple[int, _Typed]]:
+    for number, line in enumerate(lines, 1):
+        text = line.partition("#")[0].strip()
+        if text:
+            yield number, _Typed(text)
+
+
+def _lines(source: str) -> list[str]:
+    try:
+        if source == STANDARD_INPUT:
+            text = sys.stdin.buffer.read(_MOST_BYTES + 1)
+        else:
+            with Path(source).open("rb") as file:
+                text = file.read(_MOST_BYTES + 1)
+        if len(text) > _MOST_BYTES:
+            raise InvalidInput("--from", source, f"at most {_MOST_BYTES} bytes")
+        return text.decode("utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput("--from", source, f"a readable text file, or - ({error})") from None
+
+
+def _pair(option: str, text: str) -> tuple[int, int]:
+    found = _PAIR.fullmatch(text.strip())
+    if found is None:
+        raise InvalidInput(f"--{option}", text, "a number, or two of height and width, such as 2 or 2x1")
+    first, second = found.groups()
+    return int(first), int(second or first)

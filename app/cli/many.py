@@ -1,0 +1,109 @@
+"""Advice on many layers: a table, comma-separated values, or the JSON that ``POST /v1/advice`` answers."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from conv_advisor.app.advice.advise import advise_one, best_beside
+from conv_advisor.app.cli import say
+from conv_advisor.app.cli.output import counted, print_json
+from conv_advisor.app.cli.table import Mark, Marked, write, write_table
+from conv_advisor.app.web import text
+from conv_advisor.data.errors import NoAdvice
+from conv_advisor.models.advisor import Advice
+
+if TYPE_CHECKING:
+    from conv_advisor.app.advice.limits import Limits
+    from conv_advisor.app.advice.local import Local
+    from conv_advisor.data.problem import ConvProblem
+
+_COLUMNS: Final = (
+    *("layer", "dtype", "layout", "device", "variant", "time_ms", "source", "workspace_bytes", "confidence"),
+    *(f"{field}_{part}" for _, field in say.OTHERS for part in ("ms", "source", "speedup")),
+    "error",
+)
+
+
+def show(local: Local, problems: Sequence[ConvProblem], limits: Limits, *, as_json: bool, as_csv: bool) -> None:
+    """Advise on each layer; of one that has no advice its reason stands in its place, and the last line counts them.
+
+    Raises
+    ------
+    NoAdvice
+        There is none on some layer; the others are shown all the same.
+    UnknownDevice, ModelRejected, StoreError
+    """
+    found = [_advised(local, problem, limits) for problem in counted(problems, "layers")]
+    if as_json:
+        _print_json(local, found, limits)
+    elif as_csv:
+        _print_csv(problems, found, limits)
+    else:
+        _print_table(problems, found)
+    n_without = sum(isinstance(each, NoAdvice) for each in found)
+    if n_without:
+        raise NoAdvice(f"{n_without} of {len(problems)} layers have no advice")
+
+
+def _advised(local: Local, problem: ConvProblem, limits: Limits) -> Advice | NoAdvice:
+    try:
+        return advise_one(local, problem, limits)
+    except NoAdvice as error:
+        return error
+
+
+def _print_json(local: Local, found: Sequence[Advice | NoAdvice], limits: Limits) -> None:
+    from conv_advisor.app.wire.errors import problem_of
+
+    model = local.advisor(limits.device_id).model
+    entries = [
+        {"error": problem_of(each)} if isinstance(each, NoAdvice) else msgspec.to_builtins(best_beside(each))
+        for each in found
+    ]
+    answer = {"device": limits.device_id, "model": model.id if model else None}
+    print_json(answer | {"advice": [{"index": index} | entry for index, entry in enumerate(entries)]})
+
+
+def _print_csv(problems: Sequence[ConvProblem], found: Sequence[Advice | NoAdvice], limits: Limits) -> None:
+    writer = csv.DictWriter(sys.stdout, _COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    for problem, each in zip(problems, found, strict=True):
+        row: dict[str, Any] = {"layer": problem.short, "dtype": problem.dtype, "layout": problem.layout}
+        row["device"] = limits.device_id
+        if isinstance(each, NoAdvice):
+            row["error"] = each.summary
+        else:
+            best = each.best
+            row |= {"variant": best.variant, "time_ms": best.time_ms, "source": best.source}
+            row |= {"workspace_bytes": best.workspace_bytes, "confidence": each.trust.confidence}
+            for _, field in say.OTHERS:
+                baseline = getattr(each.baselines, field)
+                row[f"{field}_ms"] = baseline.time_ms
+                row |= {f"{field}_{part}": getattr(baseline, part) for part in ("source", "speedup")}
+        writer.writerow(row)
+
+
+def _print_table(problems: Sequence[ConvProblem], found: Sequence[Advice | NoAdvice]) -> None:
+    kinds = {(problem.dtype, problem.layout) for problem in problems}
+    rows = [_row(problem, each, len(kinds) > 1) for problem, each in zip(problems, found, strict=True)]
+    write_table(("layer", "variant", "time", "time is", "vs cuDNN", "vs PyTorch"), rows, right=(2, 4, 5))
+    advised = [each for each in found if isinstance(each, Advice)]
+    if advised:
+        total_ms = sum(each.best.time_ms for each in advised)
+        dtype, layout = next(iter(kinds))
+        same = "" if len(kinds) > 1 else f", {dtype} {layout}"
+        write(Marked(f"{text.plural(len(advised), 'layer')}{same}, {text.time(total_ms)} in all.", Mark.FAINT))
+
+
+def _row(problem: ConvProblem, each: Advice | NoAdvice, has_kind: bool) -> tuple[str, ...]:
+    name = f"{problem.short} {problem.dtype} {problem.layout}" if has_kind else problem.short
+    if isinstance(each, NoAdvice):
+        return name, Marked(each.summary, Mark.BEHIND), "", "", "", ""
+    beside, best = each.baselines, each.best
+    speedups = (beside.cudnn_best.speedup, beside.pytorch_default.speedup)
+    return name, best.variant, text.time(best.time_ms), say.source_of(best.source), *map(say.ratio, speedups)

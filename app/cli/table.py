@@ -1,0 +1,154 @@
+"""Plain text for a terminal: tables that fit its width, and colours that mean something, where it shows any.
+
+Rich would do both; importing it takes longer than an answer.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from enum import StrEnum
+from typing import Final, TextIO
+
+_GAP: Final = "  "
+_PARTS: Final = re.compile(r"[^_.-]+[_.-]*|[_.-]+")
+_LEAST_TEXT: Final = 12
+"""Columns of text are folded down to so many characters before a table is given up for a list."""
+
+
+class Mark(StrEnum):
+    """What a colour says; the value is its ANSI code."""
+
+    AHEAD = "32"
+    """Green: faster than others."""
+    BEHIND = "31"
+    """Red: slower than others."""
+    UNSURE = "33"
+    """Yellow: predicted or a guess, not measured."""
+    HEAD = "1"
+    """Bold: the answer, and names of columns."""
+    FAINT = "2"
+    """Faint: what goes with it."""
+
+
+class Marked(str):
+    """Text with a meaning that a colour may show; it is a str, whose length is what is seen."""
+
+    __slots__ = ("mark",)
+    mark: Mark
+
+    def __new__(cls, text: str, mark: Mark) -> Marked:
+        """Mark a text."""
+        made = super().__new__(cls, text)
+        made.mark = mark
+        return made
+
+
+def write(text: str) -> None:
+    """Write lines of text, each folded between words to the terminal's width."""
+    for line in text.splitlines():
+        mark = text.mark if isinstance(text, Marked) else None
+        for part in _folded(line, width()):
+            sys.stdout.write(_painted(part, mark) + "\n")
+
+
+def write_table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> None:
+    """Write a table that fits the terminal: its text folded, or as a list where even that is too wide.
+
+    Parameters
+    ----------
+    columns : sequence of str
+        Names; of none, no line of names is written.
+    rows : iterable of sequence of str
+        `Marked` ones in colour.
+    right : iterable of int
+        Columns that are set flush right and never folded: numbers.
+    """
+    cells = [tuple(row) for row in rows]
+    flush = set(right)
+    natural = [max([len(name), *(len(row[place]) for row in cells)]) for place, name in enumerate(columns)]
+    widths = _fitted(natural, flush, width())
+    lines = _stacked(columns, cells) if widths is None else _lined(columns, cells, widths, flush)
+    for line in lines:
+        sys.stdout.write(line.rstrip() + "\n")
+
+
+def width() -> int | None:
+    """Characters of a line: COLUMNS, else the terminal's; None where nobody looks at it and nothing is folded."""
+    if not os.environ.get("COLUMNS", "").isdecimal() and not sys.stdout.isatty():
+        return None
+    return max(shutil.get_terminal_size().columns, 20)
+
+
+def is_colourful(stream: TextIO) -> bool:
+    """Whether colours are shown: on a terminal, unless NO_COLOR says no; elsewhere where FORCE_COLOR says so."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    if os.environ.get("FORCE_COLOR"):
+        return True
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def _fitted(natural: Sequence[int], flush: set[int], most: int | None) -> list[int] | None:
+    """Widths within the limit: the widest columns of text give way; None where that is not enough."""
+    found = list(natural)
+    spare = len(_GAP) * (len(found) - 1)
+    while most is not None and sum(found) + spare > most:
+        soft = [place for place in range(len(found)) if place not in flush and found[place] > _LEAST_TEXT]
+        if not soft:
+            return None
+        found[max(soft, key=found.__getitem__)] -= 1
+    return found
+
+
+def _lined(
+    columns: Sequence[str], cells: Sequence[Sequence[str]], widths: Sequence[int], flush: set[int]
+) -> Iterator[str]:
+    heads = [Marked(name, Mark.HEAD) for name in columns]
+    for row in [heads, *cells] if any(columns) else cells:
+        parts = [_folded(cell, size) for cell, size in zip(row, widths, strict=True)]
+        for line in range(max(map(len, parts))):
+            pieces = [part[line] if line < len(part) else "" for part in parts]
+            yield _GAP.join(
+                _padded(piece, size, place in flush, row[place])
+                for place, (piece, size) in enumerate(zip(pieces, widths, strict=True))
+            )
+
+
+def _stacked(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> Iterator[str]:
+    """A list: of each row its first cell, and the others below it by name."""
+    most = width()
+    for first, *others in cells:
+        yield from (_painted(part, Mark.HEAD) for part in _folded(first, most))
+        for name, cell in zip(columns[1:], others, strict=True):
+            said = f"{name}: {cell}" if name else cell
+            mark = cell.mark if isinstance(cell, Marked) else None
+            if cell:
+                yield from (_GAP + _painted(part, mark) for part in _folded(said, most and most - len(_GAP)))
+
+
+def _folded(text: str, most: int | None) -> list[str]:
+    """The lines of a text, broken between words, and within those that are longer than a line: behind a _, . or -."""
+    if most is None or len(text) <= most:
+        return [text]
+    return _Folder(most, break_on_hyphens=False).wrap(text) or [""]
+
+
+class _Folder(textwrap.TextWrapper):
+    def _split(self, text: str) -> list[str]:
+        words = super()._split(text)
+        return [part for word in words for part in ([word] if len(word) <= self.width else _PARTS.findall(word))]
+
+
+def _padded(piece: str, size: int, is_right: bool, cell: str) -> str:
+    space = " " * (size - len(piece))
+    shown = _painted(piece, cell.mark if isinstance(cell, Marked) else None)
+    return space + shown if is_right else shown + space
+
+
+def _painted(text: str, mark: Mark | None) -> str:
+    return f"\x1b[{mark}m{text}\x1b[0m" if mark and text and is_colourful(sys.stdout) else text
