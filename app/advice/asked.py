@@ -60,7 +60,7 @@ def parse_list(body: bytes) -> AskedList:
     try:
         common: dict[str, Any] = _BODY.decode(body)
         layers = [each if isinstance(each, str) else _plain(each) for each in _list(common.pop("layers"))]
-        return AskedList(BulkAdviceParameters.model_validate(common), layers)
+        return AskedList(BulkAdviceParameters.model_validate(common, strict=True), layers)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, LookupError, TypeError, ValidationError):
         asked = parse_json(BulkAdviceRequest, body)
         return AskedList(asked, [each if isinstance(each, str) else named(each.given()) for each in asked.layers])

@@ -101,7 +101,7 @@ class AdviceParameters(LayerParameters):
         Whole,
     ] = None
     deterministic: Annotated[bool, Field(description="Only variants whose equal inputs give equal bits.")] = False
-    only: Annotated[Maker | None, Field(description="Only variants of this maker.")] = None
+    only: Annotated[Maker | None, Field(strict=False, description="Only variants of this maker.")] = None
 
 
 class AdviceQuery(AdviceParameters):

@@ -65,7 +65,7 @@ def test_a_list_means_what_the_schema_says_and_fails_where_it_fails(
 ) -> None:
     body = json.dumps(common | ({"layers": layers} if has_layers else {})).encode()
     try:
-        expected = BulkAdviceRequest.model_validate_json(body)
+        expected = BulkAdviceRequest.model_validate_json(body, strict=True)
     except ValidationError as error:
         with pytest.raises(RequestValidationError) as caught:
             parse_list(body)
