@@ -25,6 +25,11 @@ def _whole(value: Any) -> Any:
     return value
 
 
+def _maker(value: Any) -> Any:
+    """A maker by its name, which is the only way to write one, however strictly the rest is read."""
+    return Maker(value) if isinstance(value, str) and value in set(Maker) else value
+
+
 _DIGITS: Final = re.compile(r"-?[0-9]+")
 Whole = BeforeValidator(_whole)
 Size = Annotated[int | None, Whole]
@@ -101,7 +106,7 @@ class AdviceParameters(LayerParameters):
         Whole,
     ] = None
     deterministic: Annotated[bool, Field(description="Only variants whose equal inputs give equal bits.")] = False
-    only: Annotated[Maker | None, Field(strict=False, description="Only variants of this maker.")] = None
+    only: Annotated[Maker | None, BeforeValidator(_maker), Field(description="Only variants of this maker.")] = None
 
 
 class AdviceQuery(AdviceParameters):

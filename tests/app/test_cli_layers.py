@@ -67,7 +67,7 @@ def test_a_layer_is_read_as_pytorch_prints_it(text: str, shape: str, expected: C
 
 
 def test_what_pytorch_prints_is_what_its_layer_computes() -> None:
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="what prints the layer needs the extra torch")
     layer = torch.nn.Conv2d(6, 8, (3, 2), stride=(2, 1), padding=(1, 0), dilation=(1, 2), groups=2)
     problem = problem_of_call(str(layer), "2x6x11x13", dtype=DType.FLOAT32, layout=Layout.NCHW)
     assert layer(torch.zeros(problem.x_shape)).shape == problem.y_shape
