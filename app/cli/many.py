@@ -11,9 +11,10 @@ import msgspec
 
 from conv_advisor.app.advice.advise import advise_one, best_beside
 from conv_advisor.app.cli import say
-from conv_advisor.app.cli.output import counted, print_json
+from conv_advisor.app.cli.output import print_json, watched
 from conv_advisor.app.cli.table import Mark, Marked, write, write_table
 from conv_advisor.app.web import text
+from conv_advisor.data.counting import counted
 from conv_advisor.data.errors import NoAdvice
 from conv_advisor.models.advisor import Advice
 
@@ -38,7 +39,7 @@ def show(local: Local, problems: Sequence[ConvProblem], limits: Limits, *, as_js
         There is none on some layer; the others are shown all the same.
     UnknownDevice, ModelRejected, StoreError
     """
-    found = [_advised(local, problem, limits) for problem in counted(problems, "layers")]
+    found = [_advised(local, problem, limits) for problem in watched(problems, "layers")]
     if as_json:
         _print_json(local, found, limits)
     elif as_csv:
@@ -97,7 +98,7 @@ def _print_table(problems: Sequence[ConvProblem], found: Sequence[Advice | NoAdv
         total_ms = sum(each.best.time_ms for each in advised)
         dtype, layout = next(iter(kinds))
         same = "" if len(kinds) > 1 else f", {dtype} {layout}"
-        write(Marked(f"{text.plural(len(advised), 'layer')}{same}, {text.time(total_ms)} in all.", Mark.FAINT))
+        write(Marked(f"{counted(len(advised), 'layer')}{same}, {text.time(total_ms)} in all.", Mark.FAINT))
 
 
 def _row(problem: ConvProblem, each: Advice | NoAdvice, has_kind: bool) -> tuple[str, ...]:

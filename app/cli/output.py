@@ -82,7 +82,7 @@ def progress_bar() -> Iterator[Callable[[float, float, str], None]]:
         yield show
 
 
-def counted(items: Sequence[T], doing: str) -> Iterator[T]:
+def watched(items: Sequence[T], doing: str) -> Iterator[T]:
     """The items one by one, with a bar that says how many are done; it appears once they take longer than a glance."""
     started, shown = time.monotonic(), None
     with ExitStack() as stack:

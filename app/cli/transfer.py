@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from conv_advisor.app.cli.environment import load_settings
-from conv_advisor.app.cli.output import AsJson, counted, print_json, print_table
+from conv_advisor.app.cli.output import AsJson, print_json, print_table, watched
 from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.extras import require
 
@@ -28,7 +28,7 @@ def import_(
         if not path.is_file():
             raise InvalidInput("paths", str(path), "a file that exists")
     with Store(load_settings().store_url) as store:
-        _show({path: import_file(store, path) for path in counted(paths, "files")}, "imported", as_json)
+        _show({path: import_file(store, path) for path in watched(paths, "files")}, "imported", as_json)
 
 
 @data.command("export")
@@ -66,7 +66,7 @@ def pack(
     table = output or TIMINGS / f"{device}{SUFFIX}"
     contents = packing.contents_of(ShippedTable(table)) if table.exists() else packing.empty()
     before = contents.attempts.num_rows
-    for path in counted(paths, "files"):
+    for path in watched(paths, "files"):
         contents = packing.added(contents, path, device)
     size_bytes = packing.write(contents, table, device)
     facts = {"path": str(table), "attempts": contents.attempts.num_rows, "bytes": size_bytes}
