@@ -17,6 +17,7 @@ from conv_advisor.models.registry import Registry
 
 if TYPE_CHECKING:
     from conv_advisor.app.settings import Settings
+    from conv_advisor.data.measurement import Device
     from conv_advisor.data.problem import ConvProblem
     from conv_advisor.data.records import Records
     from conv_advisor.kernels.variant import Maker
@@ -104,8 +105,8 @@ class Local:
         limit = self.settings.workspace_limit_bytes if max_workspace_bytes is None else max_workspace_bytes
         return advise_one(self, problem, Limits(device_id, limit, is_deterministic, only))
 
-    def why_not(self, problem: ConvProblem, device_id: str) -> dict[str, str]:
-        """Why those variants that do not run a problem on a device do not, by their ids.
+    def why_not(self, problem: ConvProblem, device_id: str) -> tuple[Device, dict[str, str]]:
+        """A device, and why those variants that do not run a problem there do not, by their ids.
 
         Raises
         ------
@@ -114,4 +115,4 @@ class Local:
         advisor = self.advisor(device_id)
         device = self.records.devices().get(device_id, advisor.device)
         measured = self.recall.summaries([problem], device_id).get(problem.key)
-        return reasons_why_not(advisor, device, problem, measured)
+        return device, reasons_why_not(advisor, device, problem, measured)

@@ -73,25 +73,26 @@ def variants(
     print_table(("variant", "algorithm", "backend", "deterministic", "source"), rows)
 
 
-def _show_applicable(problem: ConvProblem, device: str, asked: Sequence[Variant], as_json: bool) -> None:
+def _show_applicable(problem: ConvProblem, device_id: str, asked: Sequence[Variant], as_json: bool) -> None:
     """Which variants run a layer, those that do first, as ``GET /v1/variants`` says it."""
     from conv_advisor.app.advice.local import Local
     from conv_advisor.app.wire.answers.catalogue import applicability_answer
     from conv_advisor.app.wire.answers.problems import problem_answer
 
     local = Local(load_settings())
-    device = device or local.default_device_id
-    reasons = local.why_not(problem, device)
+    device, reasons = local.why_not(problem, device_id or local.default_device_id)
     if as_json:
-        answers = [applicability_answer(variant, problem, reasons.get(variant.id)) for variant in asked]
-        print_json({"variants": answers, "problem": problem_answer(problem), "device": device})
+        answers = [applicability_answer(variant, problem, device, reasons.get(variant.id)) for variant in asked]
+        print_json({"variants": answers, "problem": problem_answer(problem), "device": device.id})
         return
     rows: list[tuple[str, str, str]] = [
         (each.id, Marked("runs", Mark.AHEAD), "") for each in asked if each.id not in reasons
     ]
     n_running = len(rows)
     rows += [(each.id, "does not", reasons[each.id]) for each in asked if each.id in reasons]
-    title = f"{problem.short} {problem.dtype} {problem.layout} on {device}: {n_running} of {len(rows)} variants run it"
+    title = (
+        f"{problem.short} {problem.dtype} {problem.layout} on {device.id}: {n_running} of {len(rows)} variants run it"
+    )
     print_table(("variant", "", "because"), rows, title=title)
 
 
