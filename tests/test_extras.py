@@ -54,7 +54,7 @@ def said(extra: str) -> str:
         ("cuda", ("convolve", "8-1-3-4-4", "--device", "cuda:0"), {}),
         ("train", ("train",), {}),
         ("train", ("evaluate",), {}),
-        ("train", ("compare", "nvidia-h200", "nvidia-h200"), {}),
+        ("train", ("compare", "nvidia-h200", "another.parquet"), {}),
         ("train", ("data", "import", __file__), {}),
         ("train", ("data", "pack", __file__, "--device", "nvidia-h200"), {}),
         ("train", ("sweep", "--networks", "alexnet", "--output", "sweep.parquet"), {}),

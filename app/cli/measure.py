@@ -181,6 +181,8 @@ def sweep(
     named = networks if networks or not (sampled or problems) else ""
     todo = sweeping.drawn(_network_problems(named, dtypes, layouts, batches, without), at_most, seed)
     todo += _listed_problems(problems, dtypes, layouts) + _sampled_problems(sampled, seed, dtypes, layouts)
+    if not todo:
+        raise InvalidInput("--networks", networks, "layers that --without leaves some of; or --problems, or --sampled")
     todo = sweeping.shard_of(list(dict.fromkeys(todo)), *_read_shard(shard))
     wanted = _named("variants", variants)
     with Store(settings.store_url, shipped=Shipped()) as store:

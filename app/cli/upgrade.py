@@ -39,6 +39,8 @@ def compare(
     """Show which layers and variants became slower or faster from one data set to another, beyond noise."""
     from conv_advisor.models.upgrade import compare as compare_costs
 
+    if before == after:
+        raise InvalidInput("AFTER", after, "another data set than BEFORE")
     (costs, a), (later, b) = (_costs(name, option) for name, option in ((before, "BEFORE"), (after, "AFTER")))
     found = compare_costs(costs, later, most=most)
     if not found.n_problems:
