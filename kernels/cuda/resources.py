@@ -15,7 +15,7 @@ from typing import Final
 from conv_advisor.kernels.cpu.threads import available_cores
 from conv_advisor.kernels.cuda.catalog import SOURCES
 from conv_advisor.kernels.cuda.compile import compile_cubin
-from conv_advisor.kernels.cuda.parts.source import ARCHITECTURES, STORAGES
+from conv_advisor.kernels.cuda.parts.source import ARCHITECTURES, STORAGES, BorneSpill
 
 TUNED: Final = "sm_90"
 """The tiles are sized for Hopper: many instantiations are compiled for it, the first and last for the others."""
@@ -74,63 +74,15 @@ class Resources:
         return max(self.spill_store_bytes, self.spill_load_bytes)
 
 
-@dataclass(frozen=True)
-class BorneSpill:
-    """A spill that is known and borne.
-
-    Parameters
-    ----------
-    source, kernel, arch : str
-    most_bytes : int
-        Stores or loads of a thread, whichever are more.
-    reason : str
-        Why it is borne.
-    storage : str, optional
-        Only there; empty: with every storage type.
-    defines : tuple of (str, int)
-        Only where these are defined so, among others.
-    """
-
-    source: str
-    kernel: str
-    arch: str
-    most_bytes: int
-    reason: str
-    storage: str = ""
-    defines: tuple[tuple[str, int], ...] = ()
-
-    def covers(self, found: Resources) -> bool:
-        """Whether this is the spill that was found, and no more than it."""
-        at = found.compilation
-        return (
-            (self.source, self.kernel, self.arch) == (at.source, found.kernel, at.arch)
-            and self.storage in ("", at.storage)
-            and set(self.defines) <= set(at.defines)
-            and found.spilled_bytes <= self.most_bytes
-        )
-
-
-_NOT_TUNED: Final = "the tiles are sized for Hopper, where nothing spills; no such device has been measured"
-_FUSED: Final = "the bound of two blocks leaves 128 registers, of which Hopper's code needs every one; " + _NOT_TUNED
-_ELEMENTS: Final = (
-    "a copy of single elements, for channels that are no multiple of 16 bytes: it waits for memory, not for these"
-)
-
-_STRIDE_2: Final = (
-    "the bound of two blocks leaves 128 registers, of which twenty-five taps of two channels and their sums need all"
-)
-
-BORNE_SPILLS: Final = (
-    BorneSpill(
-        *("depthwise_nhwc", "depthwise_staged", "sm_90", 12, _STRIDE_2),
-        storage="BFLOAT16",
-        defines=(("FILTER_R", 5), ("STRIDE", 2), ("TP", 4), ("TQ", 2)),
-    ),
-    BorneSpill("pointwise", "pointwise", "sm_90a", 12, _ELEMENTS, defines=(("BN", 256), ("LOADING", 3))),
-    BorneSpill("winograd", "winograd_fused", "sm_80", 40, _FUSED),
-    BorneSpill("winograd", "winograd_fused", "sm_100", 28, _FUSED),
-)
-"""Every kernel that may spill, and why."""
+def covers(spill: BorneSpill, found: Resources) -> bool:
+    """Whether a borne spill of its source is the one that was found, and no more than it."""
+    at = found.compilation
+    return (
+        (spill.kernel, spill.arch) == (found.kernel, at.arch)
+        and spill.storage in ("", at.storage)
+        and set(spill.defines) <= set(at.defines)
+        and found.spilled_bytes <= spill.most_bytes
+    )
 
 
 def compilations(
@@ -192,9 +144,13 @@ def parse(compilation: Compilation, log: str) -> Iterator[Resources]:
         yield Resources(compilation, kernel["kernel"], int(registers[1]), shared_bytes, stack, stores, loads)
 
 
-def unlisted_spills(found: Iterable[Resources], borne: Sequence[BorneSpill] = BORNE_SPILLS) -> list[Resources]:
-    """The kernels that spill and are not listed with a reason, or spill more than is listed."""
-    return [each for each in found if each.spilled_bytes and not any(spill.covers(each) for spill in borne)]
+def unlisted_spills(found: Iterable[Resources]) -> list[Resources]:
+    """The kernels that spill and that their sources do not list with a reason, or that spill more than is listed."""
+    return [
+        each
+        for each in found
+        if each.spilled_bytes and not any(covers(spill, each) for spill in SOURCES[each.compilation.source].spills)
+    ]
 
 
 def start(
@@ -251,7 +207,7 @@ def _range(values: Iterable[int]) -> str:
 def report(found: Sequence[Resources]) -> str:
     """The table, then the spills that are borne with their reasons, then those that are not."""
     lines = [table(found), "Bytes of a thread, shared memory of a block; a launch may add shared memory of its own."]
-    for spill in BORNE_SPILLS:
+    for spill in (spill for source in SOURCES.values() for spill in source.spills):
         where = ", ".join(filter(None, (spill.arch, spill.storage, _defined(spill.defines))))
         lines.append(f"borne: {spill.kernel} ({where}) spills up to {spill.most_bytes} bytes: {spill.reason}")
     lines += [f"UNLISTED SPILL: {describe(each)}" for each in unlisted_spills(found)]

@@ -8,10 +8,8 @@ import pytest
 
 from conv_advisor.kernels.cuda import resources
 from conv_advisor.kernels.cuda.catalog import SOURCES
-from conv_advisor.kernels.cuda.parts.source import STORAGES
+from conv_advisor.kernels.cuda.parts.source import STORAGES, BorneSpill, Source
 from conv_advisor.kernels.cuda.resources import (
-    BORNE_SPILLS,
-    BorneSpill,
     Compilation,
     Resources,
     compilations,
@@ -35,7 +33,7 @@ ptxas info    : Compile time = 44.183 ms
 """
 PLAIN = Resources(AT, "winograd_transform_y", 32, 0, 0, 0, 0)
 SPILLING = Resources(AT, "winograd_fused", 128, 32768, 24, 16, 40)
-BORNE = BorneSpill("winograd", "winograd_fused", "sm_80", 40, "known")
+BORNE = BorneSpill("winograd_fused", "sm_80", 40, "known")
 
 
 def test_the_log_of_ptxas_is_read() -> None:
@@ -60,16 +58,24 @@ def test_a_log_that_says_something_else_is_refused() -> None:
         (replace(BORNE, defines=(("TILE", 2),)), False),
     ],
 )
-def test_a_spill_is_borne_only_where_it_is_listed(borne: BorneSpill, is_listed: bool) -> None:
-    assert unlisted_spills([PLAIN, SPILLING], [borne]) == ([] if is_listed else [SPILLING])
+def test_a_spill_is_borne_only_where_its_source_lists_it(
+    borne: BorneSpill, is_listed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SOURCES, "winograd", Source("winograd", spills=(borne,)))
+    assert unlisted_spills([PLAIN, SPILLING]) == ([] if is_listed else [SPILLING])
+    monkeypatch.setitem(SOURCES, "winograd", Source("winograd"))
+    monkeypatch.setitem(SOURCES, "fft", Source("fft", spills=(borne,)))
+    assert unlisted_spills([SPILLING]) == [SPILLING]
 
 
 def test_every_spill_on_the_list_has_its_reason_and_is_of_something_that_is_compiled() -> None:
     compiled = {(each.source, each.arch) for each in compilations()}
-    for spill in BORNE_SPILLS:
+    borne = [(source, spill) for source in SOURCES.values() for spill in source.spills]
+    assert borne
+    for source, spill in borne:
         assert len(spill.reason) > 20
-        assert (spill.source, spill.arch) in compiled
-        cuts = [cut.items() for storage in STORAGES for cut in SOURCES[spill.source].instantiations(storage)]
+        assert (source.name, spill.arch) in compiled
+        cuts = [cut.items() for storage in STORAGES for cut in source.instantiations(storage)]
         assert any(set(spill.defines) <= set(cut) for cut in cuts)
 
 

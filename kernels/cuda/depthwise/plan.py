@@ -27,7 +27,7 @@ from conv_advisor.kernels.cuda.depthwise.cut import (
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 from conv_advisor.kernels.cuda.parts.candidates import Candidates, row_of, take
 from conv_advisor.kernels.cuda.parts.shapes import Array, Shapes
-from conv_advisor.kernels.cuda.parts.source import Defines, Source
+from conv_advisor.kernels.cuda.parts.source import BorneSpill, Defines, Source
 
 Tiles = tuple[tuple[int, ...], ...]
 T = TypeVar("T", Planes, Staged, Channels)
@@ -280,5 +280,18 @@ def channels_defines(dtype: DType) -> tuple[Defines, ...]:
 PLANES_SOURCE: Final = Source("depthwise", planes_defines)
 ANY_SOURCE: Final = Source("depthwise_any")
 CHANNELS_SOURCE: Final = Source("depthwise_channels", channels_defines)
-STAGED_SOURCE: Final = Source("depthwise_nhwc", staged_defines)
+_FULL: Final = (
+    "the bound of two blocks leaves 128 registers, of which twenty-five taps of two channels and their sums need all"
+)
+STAGED_SOURCE: Final = Source(
+    "depthwise_nhwc",
+    staged_defines,
+    spills=(
+        BorneSpill(
+            *("depthwise_staged", "sm_90", 12, _FULL),
+            storage="BFLOAT16",
+            defines=(("FILTER_R", 5), ("STRIDE", 2), ("TP", 4), ("TQ", 2)),
+        ),
+    ),
+)
 SOURCES: Final = (PLANES_SOURCE, ANY_SOURCE, CHANNELS_SOURCE, STAGED_SOURCE)

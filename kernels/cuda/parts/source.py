@@ -37,6 +37,31 @@ def plain(_dtype: DType) -> Sequence[Defines]:
 
 
 @dataclass(frozen=True)
+class BorneSpill:
+    """A spill of a source that is known and borne.
+
+    Parameters
+    ----------
+    kernel, arch : str
+    most_bytes : int
+        Stores or loads of a thread, whichever are more.
+    reason : str
+        Why it is borne.
+    storage : str, optional
+        Only there; empty: with every storage type.
+    defines : tuple of (str, int)
+        Only where these are defined so, among others.
+    """
+
+    kernel: str
+    arch: str
+    most_bytes: int
+    reason: str
+    storage: str = ""
+    defines: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True)
 class Source:
     """One ``.cu`` file.
 
@@ -48,11 +73,14 @@ class Source:
         What a launcher may define beside the storage type, for problems of this dtype; nothing where it never runs.
     architecture : str, optional
         The exact one that it is for, e.g. ``sm_90a``; the others are for any.
+    spills : tuple of BorneSpill
+        Every kernel that may spill, and why.
     """
 
     name: str
     definitions: Callable[[DType], Sequence[Defines]] = plain
     architecture: str | None = None
+    spills: tuple[BorneSpill, ...] = ()
 
     @property
     def architectures(self) -> tuple[str, ...]:

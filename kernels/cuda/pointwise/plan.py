@@ -13,7 +13,7 @@ from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 from conv_advisor.kernels.cuda.parts.multiprocessor import HOPPER_BLOCK_BYTES, HOPPER_SHARED_BYTES, RESERVED_BYTES
 from conv_advisor.kernels.cuda.parts.offers import Cut, Offer, cheapest, expected_of, offered
 from conv_advisor.kernels.cuda.parts.shapes import Problems, Shapes
-from conv_advisor.kernels.cuda.parts.source import Defines, Source
+from conv_advisor.kernels.cuda.parts.source import BorneSpill, Defines, Source
 from conv_advisor.kernels.cuda.parts.waves import in_waves, stages_us
 from conv_advisor.kernels.cuda.pointwise.menu import Tile, menu_for, tiles_for
 
@@ -93,7 +93,15 @@ def definitions(dtype: DType) -> tuple[Defines, ...]:
     )
 
 
-SOURCE: Final = Source("pointwise", definitions, architecture="sm_90a")
+_COPIES: Final = (
+    "a copy of single elements, for channels that are no multiple of 16 bytes: it waits for memory, not for these"
+)
+SOURCE: Final = Source(
+    "pointwise",
+    definitions,
+    architecture="sm_90a",
+    spills=(BorneSpill("pointwise", "sm_90a", 12, _COPIES, defines=(("BN", 256), ("LOADING", 3))),),
+)
 
 
 def shared_bytes(tile: Tile, problems: Problems) -> Any:

@@ -7,9 +7,16 @@ from typing import Final
 
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.cuda.parts.chunks import BLAS_WORKSPACE_BYTES, ChunkPlan, plan_images
-from conv_advisor.kernels.cuda.parts.source import Source
+from conv_advisor.kernels.cuda.parts.source import BorneSpill, Source
 
-SOURCE: Final = Source("winograd")
+_FUSED: Final = (
+    "the bound of two blocks leaves 128 registers, of which Hopper's code needs every one; the tiles are sized for "
+    "Hopper, where nothing spills; no such device has been measured"
+)
+SOURCE: Final = Source(
+    "winograd",
+    spills=(BorneSpill("winograd_fused", "sm_80", 40, _FUSED), BorneSpill("winograd_fused", "sm_100", 28, _FUSED)),
+)
 
 
 def winograd_tiles(problem: ConvProblem) -> int:
