@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.data.table import sizes_of
+from conv_advisor.kernels.cuda.depthwise import cost
 from conv_advisor.kernels.cuda.depthwise import cut as plans
 from conv_advisor.kernels.cuda.depthwise import plan as choice
 from conv_advisor.kernels.cuda.depthwise.cut import Channels, Plain, Planes, Scale, Staged
@@ -160,6 +161,13 @@ def test_each_is_planned_the_same_whatever_stands_beside_it(device: Device, shap
     alike = [replace(shape, dtype=shapes[0].dtype, layout=shapes[0].layout) for shape in shapes]
     together = Shapes.of_table(sizes_of(alike), alike[0].dtype, alike[0].layout)
     assert choice.plan_cuts(together, device) == [choice.plan_cut(each, device) for each in alike]
+
+
+def test_a_multiprocessor_holds_what_its_own_shared_memory_has_room_for() -> None:
+    problem, cut = depthwise("28-8-3-64-64"), Planes(7, 4, 2, 128)
+    window = plans.window(problem)
+    assert 228 // 7 > cut.shared_bytes(problem) / 1024 + 1 > 164 // 7
+    assert [int(cost.work_of(cut, problem, window, device).residents) for device in (H200, A100)] == [7, 6]
 
 
 def test_a_single_image_gets_more_threads_than_a_large_batch_would_have() -> None:

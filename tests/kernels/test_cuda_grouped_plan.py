@@ -15,6 +15,7 @@ from conv_advisor.data.table import sizes_of
 from conv_advisor.kernels.cuda.catalog import VARIANTS
 from conv_advisor.kernels.cuda.grouped import cut as plans
 from conv_advisor.kernels.cuda.grouped import plan as grouped_choice
+from conv_advisor.kernels.cuda.grouped.cost import resident_blocks
 from conv_advisor.kernels.cuda.grouped.cut import Cut, Mode, Tile
 from conv_advisor.kernels.cuda.parts.shapes import Shapes
 from conv_advisor.kernels.cuda.parts.source import STORAGES
@@ -170,6 +171,12 @@ def test_what_lies_in_fours_and_runs_is_aligned(problem: ConvProblem, data: st.D
     elif mode is Mode.NCHW:
         assert geometry.slab_pixels % runs.x == 0
         assert geometry.slab_pitch >= geometry.slab_pixels
+
+
+def test_a_multiprocessor_holds_what_its_own_shared_memory_has_room_for() -> None:
+    wide = cut(warps_m=2)
+    assert [int(resident_blocks(wide, 70 * 1024, device)) for device in (H200, A100)] == [3, 2]
+    assert [int(resident_blocks(wide, 90 * 1024, device)) for device in (H200, A100)] == [2, 1]
 
 
 def test_every_storage_type_has_its_instantiations() -> None:

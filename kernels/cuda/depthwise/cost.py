@@ -13,7 +13,7 @@ from conv_advisor.data.measurement import Device
 from conv_advisor.kernels.cuda.depthwise.cut import Channels, Planes, Staged, Window, copy_of
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 from conv_advisor.kernels.cuda.parts.fitted import fitted_on
-from conv_advisor.kernels.cuda.parts.multiprocessor import HOPPER_SHARED_BYTES, RESERVED_BYTES
+from conv_advisor.kernels.cuda.parts.multiprocessor import RESERVED_BYTES, shared_memory_of
 from conv_advisor.kernels.cuda.parts.shapes import Array, Ints, Problems
 
 REGISTERS: Final = 65536
@@ -111,10 +111,10 @@ def _extent(window: Window, tp: Ints, tq: Ints) -> tuple[Ints, int, Ints]:
     return tp * stride, max(0, (r - 1) * dilation + 1 - stride), (tq - 1) * stride + (s - 1) * dilation + 1
 
 
-def _residents(threads: Ints, registers: Ints, shared_bytes: Ints) -> Ints:
+def _residents(threads: Ints, registers: Ints, shared_bytes: Ints, device: Device) -> Ints:
     warps = ceil_div(threads, 32)
     by_registers = REGISTERS // (registers * 32 * warps)
-    by_shared = np.minimum(HOPPER_SHARED_BYTES // (shared_bytes + RESERVED_BYTES), by_registers)
+    by_shared = np.minimum(shared_memory_of(device) // (shared_bytes + RESERVED_BYTES), by_registers)
     return np.maximum(1, np.minimum(np.minimum(32, 64 // warps), by_shared))
 
 
@@ -125,10 +125,10 @@ def _bytes_of(problems: Problems) -> tuple[Ints, Ints, Ints]:
     return x * item, k * problems.r * problems.s * item, y * item
 
 
-def work_of(cut: Tiled, problems: Problems, window: Window) -> Work:
+def work_of(cut: Tiled, problems: Problems, window: Window, device: Device) -> Work:
     """Counts of a launch; of many cuts, each with its problem, all of one window."""
     if isinstance(cut, Planes):
-        return _work_of_planes(cut, problems, window)
+        return _work_of_planes(cut, problems, window, device)
     own, shared, columns = _extent(window, cut.tp, cut.tq)
     blocks, threads = cut.grid_of(problems)
     x_bytes, weight_bytes, y_bytes = _bytes_of(problems)
@@ -155,7 +155,7 @@ def work_of(cut: Tiled, problems: Problems, window: Window) -> Work:
     return Work(
         blocks=blocks,
         threads=threads,
-        residents=_residents(threads, _REGISTERS_OF[cut.blocks], shared_bytes),
+        residents=_residents(threads, _REGISTERS_OF[cut.blocks], shared_bytes, device),
         products=turns * repeats * cut.tp * cut.tq * cut.vec * taps,
         loads=turns * taken_rows * columns,
         elements=turns * taken_rows * columns * cut.vec,
@@ -167,7 +167,7 @@ def work_of(cut: Tiled, problems: Problems, window: Window) -> Work:
     )
 
 
-def _work_of_planes(cut: Planes, problems: Problems, window: Window) -> Work:
+def _work_of_planes(cut: Planes, problems: Problems, window: Window, device: Device) -> Work:
     own, shared, columns = _extent(window, cut.tp, cut.tq)
     taps, stride, item = window[0] * window[1], window[2], problems.dtype.itemsize_bytes
     blocks, threads = cut.grid_of(problems)
@@ -187,7 +187,7 @@ def _work_of_planes(cut: Planes, problems: Problems, window: Window) -> Work:
     return Work(
         blocks=blocks,
         threads=threads,
-        residents=_residents(threads, np.minimum(255, registers), cut.shared_bytes(problems)),
+        residents=_residents(threads, np.minimum(255, registers), cut.shared_bytes(problems), device),
         products=turns * repeats * cut.tp * cut.tq * taps,
         loads=turns * taken_rows * loads,
         elements=turns * taken_rows * columns,
@@ -205,7 +205,8 @@ def expect(cut: Tiled, problems: Problems, window: Window, device: Device) -> An
     A multiprocessor issues the instructions of its warps; a block takes its own latency, once for every wave of blocks;
     memory moves the bytes. What is longest counts most.
     """
-    work, costs = work_of(cut, problems, window), fitted_on(device, COSTS)[type(cut), problems.dtype.itemsize_bytes]
+    costs = fitted_on(device, COSTS)[type(cut), problems.dtype.itemsize_bytes]
+    work = work_of(cut, problems, window, device)
     slots = costs.factor_table[cut.tp * cut.tq, cut.staged if isinstance(cut, Planes) else 0] * (
         costs.slots
         + costs.product * work.products

@@ -20,7 +20,7 @@ from conv_advisor.kernels.cuda.grouped.cut import (
 )
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 from conv_advisor.kernels.cuda.parts.fitted import fitted_on
-from conv_advisor.kernels.cuda.parts.multiprocessor import HOPPER_SHARED_BYTES, RESERVED_BYTES
+from conv_advisor.kernels.cuda.parts.multiprocessor import RESERVED_BYTES, shared_memory_of
 from conv_advisor.kernels.cuda.parts.shapes import Problems
 
 CLOCKS_PER_US: Final = 1700
@@ -84,10 +84,10 @@ COSTS: Final[Mapping[str, Mapping[DType, Mapping[Layout, Costs]]]] = {"nvidia-h2
 """By the device that they were fitted on."""
 
 
-def resident_blocks(cut: Cut, shared_bytes: Any) -> Any:
+def resident_blocks(cut: Cut, shared_bytes: Any, device: Device) -> Any:
     """Blocks that a multiprocessor holds at a time."""
     registers = cut.tile.blocks * MOST_WARPS * 32 // cut.threads
-    fitting = np.minimum(HOPPER_SHARED_BYTES // (shared_bytes + RESERVED_BYTES), registers)
+    fitting = np.minimum(shared_memory_of(device) // (shared_bytes + RESERVED_BYTES), registers)
     return np.maximum(1, np.minimum(fitting, 32))
 
 

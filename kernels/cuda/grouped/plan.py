@@ -192,7 +192,7 @@ def candidates(problems: Shapes, device: Device) -> Candidates[Cut]:
         rows = joined(rows, _least(problems, without))
         rows = take(rows, np.argsort(rows.owner, kind="stable"))
     of_rows, cut = problems.take(rows.owner), rows.cut
-    resident = resident_blocks(cut, rows.shared_bytes)
+    resident = resident_blocks(cut, rows.shared_bytes, device)
     tiles = tiles_of(of_rows, cut)
     room = np.maximum(1, device.processors * resident // columns_of_blocks(of_rows, cut))
     shared_out = replace(cut, tile_blocks=np.stack((tiles, ceil_div(tiles, ceil_div(tiles, room)))))
