@@ -147,6 +147,15 @@ def test_the_model_chooses_what_it_expects_to_be_fastest(problem: ConvProblem) -
     assert 0 < expected[grouped_choice.plan_cut(problem, H200)] == min(expected.values())
 
 
+def test_more_problems_than_are_planned_at_a_time_stay_in_order() -> None:
+    layers = [ConvProblem(n, 32, 14, 14, 32, 3, 3, pad_h=1, pad_w=1, groups=4) for n in range(1, 131)]
+    together = Shapes.of_table(sizes_of(layers), layers[0].dtype, layers[0].layout)
+    chosen = grouped_choice.plan_cuts(together, H200)
+    assert len(chosen) == len(layers)
+    for place in (0, 63, 64, 129):
+        assert chosen[place] == grouped_choice.plan_cut(layers[place], H200)
+
+
 def test_where_nothing_else_fits_a_block_has_one_pixel_and_as_few_filters_as_it_takes() -> None:
     large = ConvProblem(1, 16, 40, 40, 64, 32, 32, groups=2, layout=Layout.NHWC)
     small = ConvProblem.parse(REGNET, layout="nhwc")

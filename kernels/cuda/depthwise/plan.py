@@ -25,7 +25,7 @@ from conv_advisor.kernels.cuda.depthwise.cut import (
     window_of,
 )
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
-from conv_advisor.kernels.cuda.parts.candidates import Candidates, row_of, take
+from conv_advisor.kernels.cuda.parts.candidates import AT_A_TIME, Candidates, row_of, take
 from conv_advisor.kernels.cuda.parts.shapes import Array, Shapes
 from conv_advisor.kernels.cuda.parts.source import BorneSpill, Defines, Source
 
@@ -215,6 +215,11 @@ def plan_cuts(problems: Shapes, device: Device) -> list[Cut]:
         Layers that ``cuda.depthwise`` computes.
     device : Device
     """
+    return [cut for some in problems.parts(AT_A_TIME) for cut in _cheapest(some, device)]
+
+
+def _cheapest(problems: Shapes, device: Device) -> list[Cut]:
+    """`plan_cuts` of few enough problems to be planned together."""
     chosen: list[Cut] = [Plain()] * len(problems)
     least_us = np.full(len(problems), np.inf)
     for kind, places in _by_kind(problems).items():

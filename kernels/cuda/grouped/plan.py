@@ -31,7 +31,7 @@ from conv_advisor.kernels.cuda.grouped.cut import (
     tiles_of,
 )
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
-from conv_advisor.kernels.cuda.parts.candidates import Candidates, joined, take
+from conv_advisor.kernels.cuda.parts.candidates import AT_A_TIME, Candidates, joined, take
 from conv_advisor.kernels.cuda.parts.offers import stacked
 from conv_advisor.kernels.cuda.parts.shapes import Array, Shapes
 
@@ -63,10 +63,7 @@ def every_cut(problems: Shapes) -> tuple[Array, Cut]:
     most = np.where(is_alone, 1, problems.groups[:, None, None])[..., None]
     most = np.minimum(most, MOST_WARPS // (warps_n[..., None] * _WARPS_M))
     pixels = 16 * _TILES.mt[:, None] * _WARPS_M
-    is_whole = ((problems.p * problems.q)[:, None, None] <= pixels)[..., None]
-    widths = np.array([_widths_of(q) for q in problems.q.tolist()])
-    is_part = (widths > 0)[:, None, None] & (widths[:, None, None] <= pixels[..., None])
-    is_width = np.where(is_whole, np.arange(widths.shape[1]) == 0, is_part)
+    widths, is_width = _widths(problems, pixels)
     is_wanted = (
         (is_tile[..., None] & is_other)[..., None, None, None]
         & (is_busy[..., None] & (most[..., None] >= _GROUPS))[..., None]
@@ -84,6 +81,14 @@ def every_cut(problems: Shapes) -> tuple[Array, Cut]:
         *(words, one, one),
     )
     return owner, cut
+
+
+def _widths(problems: Shapes, pixels: Array) -> tuple[Array, Array]:
+    """Columns that tiles may have, a row a problem, and which of them tiles of so many pixels have room for."""
+    widths = np.array([_widths_of(q) for q in problems.q.tolist()])
+    is_whole = ((problems.p * problems.q)[:, None, None] <= pixels)[..., None]
+    has_room = (widths > 0)[:, None, None] & (widths[:, None, None] <= pixels[..., None])
+    return widths, np.where(is_whole, np.arange(widths.shape[1]) == 0, has_room)
 
 
 @cache
@@ -204,7 +209,7 @@ def candidates(problems: Shapes, device: Device) -> Candidates[Cut]:
 
 def plan_cuts(problems: Shapes, device: Device) -> list[Cut]:
     """For each problem the cut that the model expects to be fastest."""
-    return candidates(problems, device).cheapest()
+    return [cut for some in problems.parts(AT_A_TIME) for cut in candidates(some, device).cheapest()]
 
 
 def plan_cut(problem: ConvProblem, device: Device) -> Cut:

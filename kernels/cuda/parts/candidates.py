@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 import numpy as np
 
 from conv_advisor.kernels.cuda.parts.shapes import Array
 
 T = TypeVar("T")
+
+AT_A_TIME: Final = 64
+"""Problems whose cuts are in memory together: one may have thousands."""
 
 
 @dataclass(frozen=True)

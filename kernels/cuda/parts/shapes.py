@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +60,11 @@ class Shapes:
 
     def __len__(self) -> int:
         return len(self.n)
+
+    def parts(self, most: int) -> Iterator[Shapes]:
+        """The problems in order, so many at a time at the most."""
+        for first in range(0, len(self), most):
+            yield self.take(np.arange(first, min(first + most, len(self))))
 
     def take(self, rows: Array) -> Shapes:
         """Some of the problems."""
