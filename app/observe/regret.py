@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,14 +15,14 @@ from prometheus_client.registry import Collector
 from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 
+from conv_advisor.app.service.regret import COLUMNS, problem_of, times_of
 from conv_advisor.data.errors import ConvAdvisorError
 from conv_advisor.data.measurement import L2State, Outcome
-from conv_advisor.data.problem import FIELDS, ConvProblem, DType, Layout
+from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.tables import MEASUREMENTS, PROBLEMS
 
 if TYPE_CHECKING:
     from conv_advisor.app.service.service import Service
-    from conv_advisor.data.summary import Summary
 
 log = logging.getLogger(__name__)
 
@@ -31,9 +31,6 @@ ROWS_AT_ONCE: Final = 2000
 
 RATIO_BUCKETS: Final = (0.25, 0.5, 0.67, 0.8, 0.9, 0.95, 1.0, 1.05, 1.11, 1.25, 1.5, 2.0, 4.0, 8.0)
 SLOWDOWN_BUCKETS: Final = (1.0, 1.02, 1.05, 1.1, 1.2, 1.3, 1.5, 2.0, 3.0, 5.0, 10.0)
-
-_FIELDS: Final = [PROBLEMS.c[name] for name in FIELDS]
-_READ: Final = {"dtype": DType, "layout": Layout}
 
 
 class LiveRegret(Collector):
@@ -80,7 +77,7 @@ class LiveRegret(Collector):
     def _learn(self) -> None:
         by_device: dict[str, dict[ConvProblem, list[tuple[str, float]]]] = defaultdict(lambda: defaultdict(list))
         for device_id, variant, time_ms, *fields in self._added():
-            by_device[device_id][_problem_of(fields)].append((variant, time_ms))
+            by_device[device_id][problem_of(fields)].append((variant, time_ms))
         for device_id, measured in by_device.items():
             advisor = self._service.advisor(device_id)
             if advisor.model is not None:
@@ -94,7 +91,7 @@ class LiveRegret(Collector):
             since_id = self._last_id or 0
             wanted = (
                 select(MEASUREMENTS.c.id, MEASUREMENTS.c.device_id, MEASUREMENTS.c.variant, MEASUREMENTS.c.time_ms)
-                .add_columns(*_FIELDS)
+                .add_columns(*COLUMNS)
                 .join(PROBLEMS, PROBLEMS.c.key == MEASUREMENTS.c.problem_key)
                 .where(MEASUREMENTS.c.id > since_id, MEASUREMENTS.c.id <= last_id)
                 .where(MEASUREMENTS.c.outcome == str(Outcome.MEASURED), MEASUREMENTS.c.l2 == str(L2State.WARM))
@@ -117,18 +114,7 @@ class LiveRegret(Collector):
             for variant, time_ms in times:
                 if variant in predicted:
                     self._ratios.labels(device_id, variant).observe(time_ms / predicted[variant])
-            times_ms = _times_ms(known.get(problem.key, {}))
+            times_ms = times_of(known.get(problem.key, {}))
             advised = next(iter(predicted))
             if advised in times_ms and len(times_ms) > 1:
                 self._slowdowns.labels(device_id).observe(times_ms[advised] / min(times_ms.values()))
-
-
-def _times_ms(known: Mapping[str, Summary]) -> dict[str, float]:
-    """The times of those variants that gave the right output and were timed."""
-    measured = ((name, each.time_ms) for name, each in known.items() if each.outcome is Outcome.MEASURED)
-    return {name: time_ms for name, time_ms in measured if time_ms}
-
-
-def _problem_of(fields: Sequence[Any]) -> ConvProblem:
-    given: dict[str, Any] = {name: _READ.get(name, int)(value) for name, value in zip(FIELDS, fields, strict=True)}
-    return ConvProblem(**given)

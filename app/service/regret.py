@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -16,11 +16,14 @@ from conv_advisor.data.tables import MEASUREMENTS, PROBLEMS
 
 if TYPE_CHECKING:
     from conv_advisor.app.service.service import Service
+    from conv_advisor.data.summary import Summary
 
 MOST: Final = 200
 """Problems that are looked back on."""
 
-_FIELDS: Final = [PROBLEMS.c[name] for name in FIELDS]
+COLUMNS: Final = [PROBLEMS.c[name] for name in FIELDS]
+"""Of a problem, as `problem_of` takes them."""
+
 _READ: Final = {"dtype": DType, "layout": Layout}
 
 
@@ -63,8 +66,7 @@ def live_regret(service: Service, device_id: str, most: int = MOST) -> list[Regr
     known = service.records.summaries([problem for problem, _ in recent], device_id)
     regretted = []
     for problem, measured_at in recent:
-        measured = known.get(problem.key, {}).items()
-        times_ms = {name: each.time_ms for name, each in measured if each.outcome is Outcome.MEASURED and each.time_ms}
+        times_ms = times_of(known.get(problem.key, {}))
         try:
             advised = advisor.advise(problem).variant
         except ConvAdvisorError:  # nothing is predicted to run there
@@ -79,20 +81,27 @@ def live_regret(service: Service, device_id: str, most: int = MOST) -> list[Regr
 def _recent(service: Service, device_id: str, most: int) -> list[tuple[ConvProblem, datetime]]:
     last = func.max(MEASUREMENTS.c.measured_at_us)
     wanted = (
-        select(last, *_FIELDS)
+        select(last, *COLUMNS)
         .join(PROBLEMS, PROBLEMS.c.key == MEASUREMENTS.c.problem_key)
         .where(MEASUREMENTS.c.device_id == device_id, MEASUREMENTS.c.l2 == str(L2State.WARM))
         .where(MEASUREMENTS.c.outcome == str(Outcome.MEASURED))
-        .group_by(PROBLEMS.c.key, *_FIELDS)
+        .group_by(PROBLEMS.c.key, *COLUMNS)
         .having(func.count(distinct(MEASUREMENTS.c.variant)) > 1)
         .order_by(last.desc())
         .limit(most)
     )
     with service.store.engine.connect() as connection:
         rows: Sequence[Any] = connection.execute(wanted).all()
-    return [(_problem_of(fields), datetime.fromtimestamp(at_us / 1e6, UTC)) for at_us, *fields in reversed(rows)]
+    return [(problem_of(fields), datetime.fromtimestamp(at_us / 1e6, UTC)) for at_us, *fields in reversed(rows)]
 
 
-def _problem_of(fields: Sequence[Any]) -> ConvProblem:
+def times_of(known: Mapping[str, Summary]) -> dict[str, float]:
+    """The times of those variants that gave the right output and were timed, in ms."""
+    measured = ((name, each.time_ms) for name, each in known.items() if each.outcome is Outcome.MEASURED)
+    return {name: time_ms for name, time_ms in measured if time_ms}
+
+
+def problem_of(fields: Sequence[Any]) -> ConvProblem:
+    """A problem from a row's `COLUMNS`."""
     given: dict[str, Any] = {name: _READ.get(name, int)(value) for name, value in zip(FIELDS, fields, strict=True)}
     return ConvProblem(**given)
