@@ -164,12 +164,17 @@ class Settings:
     @property
     def store_url(self) -> str:
         """URL of the store: `database_url`, or a SQLite file in `home`."""
-        return self.database_url or f"sqlite:///{self.home / 'conv-advisor.db'}"
+        return self.database_url or f"sqlite:///{self.store_file}"
+
+    @property
+    def store_file(self) -> Path:
+        """The file of the store, where `database_url` names no other."""
+        return self.home / "conv-advisor.db"
 
     @property
     def has_store(self) -> bool:
         """Whether there is a store already: whoever only asks creates none."""
-        return bool(self.database_url) or (self.home / "conv-advisor.db").exists()
+        return bool(self.database_url) or self.store_file.exists()
 
     @property
     def models_home(self) -> Path:

@@ -11,7 +11,6 @@ from typing_extensions import TypedDict
 
 from conv_advisor.app.advice.advise import advise_one
 from conv_advisor.app.advice.limits import Limits
-from conv_advisor.app.service.service import Service
 from conv_advisor.app.snippets.language import Language
 from conv_advisor.app.snippets.writer import Snippet, write_snippet
 from conv_advisor.app.wire.answers.advice import ExclusionAnswer, TrustAnswer
@@ -25,6 +24,7 @@ from conv_advisor.models.pareto import Bounds, OtherLayout, Pareto, in_other_lay
 
 if TYPE_CHECKING:
     from conv_advisor.app.service.recall import Recall
+    from conv_advisor.app.service.service import Service
     from conv_advisor.models.advisor import Advice, Advisor
     from conv_advisor.models.neighbours import Neighbour
 

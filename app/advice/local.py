@@ -29,17 +29,20 @@ class Local:
     Parameters
     ----------
     settings : Settings
+    is_brief : bool
+        Whether the process ends with its answer: see `records_of`.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, is_brief: bool = False) -> None:
         self.settings = settings
+        self._is_brief = is_brief
         self.registry = Registry(settings.models_home)
         self._advisors: dict[str, Advisor] = {}
 
     @cached_property
     def records(self) -> Records:
         """What ships, and the store's own measurements if there is one: asking for advice creates none."""
-        return records_of(self.settings)
+        return records_of(self.settings, is_brief=self._is_brief)
 
     @cached_property
     def recall(self) -> Recall:

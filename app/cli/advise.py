@@ -89,7 +89,7 @@ def advise(
     if bool(named) == (from_ is not None):
         raise InvalidInput("layer", " ".join(named), "a layer, several, or --from with a file of them")
     problems = given.read_layers(from_, how) if from_ is not None else [how.read(name) for name in named]
-    local = Local(load_settings())
+    local = Local(load_settings(), is_brief=True)
     device = device or local.default_device_id
     limit = local.settings.workspace_limit_bytes if max_workspace_bytes is None else max_workspace_bytes
     limits = Limits(device, limit, deterministic, only)

@@ -79,7 +79,7 @@ def _show_applicable(problem: ConvProblem, device_id: str, asked: Sequence[Varia
     from conv_advisor.app.wire.answers.catalogue import applicability_answer
     from conv_advisor.app.wire.answers.problems import problem_answer
 
-    local = Local(load_settings())
+    local = Local(load_settings(), is_brief=True)
     device, reasons = local.why_not(problem, device_id or local.default_device_id)
     if as_json:
         answers = [applicability_answer(variant, problem, device, reasons.get(variant.id)) for variant in asked]
@@ -112,7 +112,7 @@ def devices(as_json: AsJson = False) -> None:
     """List the devices that were measured here or that have a model."""
     from conv_advisor.app.advice.local import Local
 
-    local = Local(load_settings())
+    local = Local(load_settings(), is_brief=True)
     measured = local.records.devices()
     with_model = local.registry.devices()
     ids = sorted({*measured, *with_model})

@@ -1,0 +1,87 @@
+"""What a start must not load: libraries that take longer to import than the answer takes to make."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+TRAINING = ("numba", "pandas", "pyarrow", "scipy", "sklearn")
+ELSEWHERE = ("alembic", "cupy", "dask", "distributed", "psycopg", "torch")
+SERVING = ("fastapi", "jinja2", "sqlalchemy", "starlette", "uvicorn")
+COMMAND = """
+import sys
+sys.argv[0] = "conv-advisor"
+from conv_advisor.app.cli import main
+try:
+    main()
+except SystemExit as done:
+    assert not done.code, done.code
+"""
+FIRST_PAGE = """
+import asyncio
+import httpx
+from conv_advisor.app.main import create_app
+from conv_advisor.app.settings import load_settings
+from conv_advisor.data.errors import WorkerError
+
+def refuse(_settings):
+    raise WorkerError("no worker is wanted here")
+
+async def ask():
+    app = create_app(load_settings(), open_engine=refuse)
+    transport = httpx.ASGITransport(app)
+    client = httpx.AsyncClient(transport=transport, base_url="http://localhost")
+    async with app.router.lifespan_context(app), client:
+        for address in ("/readyz", "/", "/v1/advice?layer=14-1-3-256-128", "/metrics"):
+            answer = await client.get(address)
+            assert answer.status_code == (503 if address == "/readyz" else 200), answer.text
+
+asyncio.run(ask())
+"""
+SAY = "\nimport json, sys\nsys.stderr.write(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
+
+
+def loaded(code: str, home: Path, *arguments: str) -> set[str]:
+    """The packages that a process has imported when it is done."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code + SAY, *arguments],
+        env=os.environ | {"CONV_ADVISOR_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return set(json.loads(done.stderr.splitlines()[-1]))
+
+
+def test_help_needs_neither_arrays_nor_models(tmp_path: Path) -> None:
+    found = loaded(COMMAND, tmp_path, "--help")
+    assert "typer" in found
+    assert found & {*TRAINING, *ELSEWHERE, *SERVING, "asyncio", "numpy", "pydantic", "rich"} == set()
+
+
+@pytest.mark.parametrize("arguments", [(), ("--json",), ("--pareto",)])
+def test_advice_needs_no_server_no_database_and_no_tables(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    found = loaded(COMMAND, tmp_path, "advise", "14-1-3-256-128", *arguments)
+    assert "numpy" in found
+    assert found & {*TRAINING, *ELSEWHERE, *SERVING} <= ({"jinja2"} if arguments == ("--pareto",) else set())
+
+
+def test_a_store_that_holds_nothing_is_not_opened_for_advice(tmp_path: Path) -> None:
+    loaded(FIRST_PAGE, tmp_path)
+    assert (tmp_path / "conv-advisor.db").exists()
+    assert "sqlalchemy" not in loaded(COMMAND, tmp_path, "advise", "14-1-3-256-128")
+
+
+def test_the_first_page_needs_nothing_that_trains_or_measures(tmp_path: Path) -> None:
+    loaded(FIRST_PAGE, tmp_path)  # an empty home, whose database Alembic makes
+    found = loaded(FIRST_PAGE, tmp_path)
+    assert {"fastapi", "sqlalchemy"} <= found
+    assert found & {*TRAINING, *ELSEWHERE, "typer"} == set()
