@@ -32,7 +32,7 @@ def _limit_in_sqlite(connection: Connection) -> None:
 
 
 def _limit_in_postgresql(connection: Connection) -> None:
-    """Of this transaction alone: what is set within one that is undone is undone with it."""
+    """The limit of this transaction alone: what is set within one that is undone is undone with it."""
     wait_s = connection.get_execution_options().get(_OPTION)
     if wait_s is not None:
         connection.exec_driver_sql(f"SET LOCAL lock_timeout = {round(wait_s * 1e3)}")

@@ -34,7 +34,7 @@ class Background:
     ----------
     settings : Settings
     store : Store
-        Of jobs that run: as patient as they are.
+        The one of jobs that run: as patient as they are.
     hurried : Store
         The same one for requests, which wait for nobody for long.
     registry : Registry

@@ -21,7 +21,7 @@ _LOOK_AGAIN_S: Final = 0.1
 class DefaultDevice:
     """The device that the settings name, else the worker's GPU, else the one that most is known of.
 
-    Of the devices that have a tree that is the GPU with the most measurements, and a CPU where no GPU has a tree. They
+    Among devices that have a tree that is the GPU with the most measurements, and a CPU where no GPU has a tree. They
     are counted when another device has got a tree, and not with every answer.
 
     Parameters

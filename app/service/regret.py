@@ -35,7 +35,7 @@ class Regretted:
     ----------
     problem : ConvProblem
     measured_at : datetime
-        Of its last measurement, UTC.
+        When it was last measured, UTC.
     advised, fastest : str
         The variant that the tree in charge puts first by itself, and the fastest that was measured.
     slowdown : float

@@ -44,7 +44,7 @@ class TotalAgainst:
     ----------
     name, title : str
     time_ms, own_ms : float
-        Of one pass over those layers: its own, and that of the advised variants.
+        What one pass over those layers takes: its own time, and that of the advised variants.
     n_measured, n_known, n_layers : int
         Distinct layers: those whose time was measured, those whose time is known, all.
     """
@@ -81,7 +81,7 @@ def totals_against(counted: Iterable[tuple[int, Advice | None]]) -> list[TotalAg
     Parameters
     ----------
     counted : iterable of (int, Advice or None)
-        Of each distinct layer how often one pass runs it, and the advice on it.
+        For each distinct layer how often one pass runs it, and the advice on it.
     """
     layers = list(counted)
     totals = (_total(name, layers) for name in TITLES)

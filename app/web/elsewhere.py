@@ -17,7 +17,7 @@ class Elsewhere:
     Parameters
     ----------
     link : str
-        Of the page.
+        The page's.
     api : str
         Path and query of the API.
     curl, python, command : str

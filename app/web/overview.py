@@ -64,9 +64,9 @@ class NetworkRow:
         The layer's name or place in the network; of a list that has no one source, that too.
     advice : Advice or None
     total_ms : float
-        Of all its runs in one pass.
+        What all its runs in one pass take.
     share : float
-        Of the layer with the greatest total, in percent.
+        Its total over that of the layer with the greatest, in percent.
     href : str
         Its advice.
     """
@@ -93,9 +93,9 @@ class NetworkView:
         Whether it has every convolution of a network, with how often; else a list of layers, each once.
     rows : sequence of NetworkRow
     total_ms : float
-        Of all convolutions with the fastest variant of each.
+        What all convolutions take with the fastest variant of each.
     flops : int
-        Of all convolutions.
+        Those of all convolutions.
     against : sequence of TotalAgainst
         What others take for it.
     n_measured : int

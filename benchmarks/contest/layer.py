@@ -41,7 +41,7 @@ class Order:
         How many of cuDNN's and of ours are timed again.
     states : tuple of L2State
     rule : StopRule
-        Of all rounds together.
+        Applies to all rounds together.
     choosing : str
         The run that chooses.
     """

@@ -74,7 +74,7 @@ def growth_of(costs: Costs, variant: str, varied: Varied, filter_size: int) -> G
     variant : str
     varied : Varied
     filter_size : int
-        Of the layers that are paired.
+        The one that paired layers have.
     """
     times_ms = fastest_ms(costs, [variant])
     alike: dict[ConvProblem, list[tuple[int, float]]] = {}

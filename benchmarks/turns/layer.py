@@ -148,12 +148,12 @@ def take_turns(
     ----------
     timed : mapping of T to callable (rule) -> samples
     rule : StopRule
-        Of all rounds together.
+        Applies to all rounds together.
 
     Returns
     -------
     dict of T to list of samples
-        Of every round; empty where sampling failed.
+        Those of every round; empty where sampling failed.
     """
     share = replace(
         rule,

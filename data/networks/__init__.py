@@ -92,7 +92,7 @@ def is_network(name: str) -> bool:
 def whole(name: str) -> list[Layer]:
     """Every distinct convolution of a network, in the order that an image meets them, with how often it does.
 
-    Of the seed networks this is more than `layers`, which is what their papers measured: it has their stems, strides
+    For the seed networks this is more than `layers`, which is what their papers measured: it has their stems, strides
     and projections too.
 
     Raises
