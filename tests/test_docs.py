@@ -71,7 +71,7 @@ def commands(pages: tuple[str, ...] = PAGES) -> list[str]:
         for block in re.findall(r"^```sh\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
     ]
     lines = [line for block in blocks for line in re.sub(r"\\\n\s*", "", block).splitlines()]
-    return [line for line in lines if line.strip()]
+    return [line for line in lines if line.strip() and not line.startswith("#")]  # what is answered is a comment
 
 
 def asked_in_the_readme() -> list[str]:
@@ -307,6 +307,15 @@ def parse(command: Any, arguments: list[str]) -> None:
     while commands := getattr(command, "commands", None):
         command, arguments = commands[arguments[0]], arguments[1:]
     command.make_context(command.name, arguments)
+
+
+def test_what_a_room_weighs_is_what_the_page_of_the_images_says() -> None:
+    """Within a tenth, so that a page is not written anew for every line; sizes of other layers have their date."""
+    said = dict(re.findall(r"(data|models|app|kernels) ([\d.]+) MB", (ROOT / "docs" / "docker.md").read_text()))
+    assert set(said) == {"data", "models", "app", "kernels"}
+    for room, megabytes in said.items():
+        files = [path for path in (ROOT / room).rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+        assert sum(path.stat().st_size for path in files) / 1e6 == pytest.approx(float(megabytes), rel=0.1, abs=0.1)
 
 
 def test_every_reason_is_needed() -> None:
