@@ -6,7 +6,7 @@ import asyncio
 import math
 import socket
 import threading
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from http.cookiejar import DefaultCookiePolicy
 from pathlib import Path
@@ -156,10 +156,16 @@ class Client:
 
 
 @contextmanager
-def serving(home: Path, *problems: ConvProblem, has_tree: bool = True, **changes: Any) -> Iterator[Client]:
+def serving(
+    home: Path,
+    *problems: ConvProblem,
+    has_tree: bool = True,
+    recorded: Callable[[ConvProblem], list[Measurement]] = recording,
+    **changes: Any,
+) -> Iterator[Client]:
     """The application on a fake GPU on which these problems were recorded, with a tree for it."""
     path = home / "recording.parquet"
-    rows = [row for problem in problems or (SMALL, LARGE) for row in recording(problem)]
+    rows = [row for problem in problems or (SMALL, LARGE) for row in recorded(problem)]
     parquet.write(parquet.measurements_to_table(rows), path)
     settings = Settings(home=home, convolution_deadline_s=changes.pop("convolution_deadline_s", 20.0), **changes)
     if has_tree:

@@ -74,7 +74,7 @@ def test_what_does_not_run_says_so_as_advice_does(client: Client) -> None:
         said = {name: variant["reason"] for name, variant in ours.items() if not variant["applies"]}
         assert said == {name: reason for name, reason in out.items() if name not in unknown}
         assert listed["cudnn.gemm"]["reason"] == (
-            "not_supported: as recorded"
+            "not supported: as recorded"
             if layer == REFUSED_ON
             else "predicted as not supported: it is under 1 % likely to run"
         )

@@ -19,7 +19,6 @@ import pytest
 from safetensors.numpy import save
 
 from conv_advisor.app.wire.safetensors import read_safetensors
-from conv_advisor.data import parquet
 from conv_advisor.data.errors import UnknownDevice
 from conv_advisor.data.measurement import Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem, DType, Layout
@@ -40,6 +39,7 @@ from tests.app.serving import (
     Client,
     is_problem,
     measure_enough,
+    recording,
     serving,
 )
 from tests.processes import eventually, slowness
@@ -138,9 +138,7 @@ def test_an_answer_too_long_for_json_is_refused_before_it_is_computed(client: Cl
 
 def test_all_runs_every_applicable_variant_and_tells_what_became_of_each(client: Client, tmp_path: Path) -> None:
     problem = ConvProblem.parse("5-1-3-2-2")
-    with serving(tmp_path, problem) as own:
-        path = tmp_path / "recording.parquet"
-        _forget(path, CRASHING, HANGING)
+    with serving(tmp_path, problem, recorded=harmless) as own:
         answer = own.post("/v1/convolutions", json={"layer": problem.short, "variant": "all"}).json()
         attempts = {attempt["variant"]: attempt for attempt in answer["attempts"]}
         assert answer["variant"] == FAST
@@ -156,8 +154,7 @@ def test_all_runs_every_applicable_variant_and_tells_what_became_of_each(client:
 
 def test_the_first_of_the_ranking_are_measured_and_the_fastest_answers(tmp_path: Path) -> None:
     problem = ConvProblem.parse("5-1-3-2-2")
-    with serving(tmp_path, problem) as own:
-        _forget(tmp_path / "recording.parquet", CRASHING, HANGING)
+    with serving(tmp_path, problem, recorded=harmless) as own:
         ranking = [each["variant"] for each in own.get("/v1/advice?layer=5-1-3-2-2&device=fake-gpu").json()["ranking"]]
         store = own.app.state.service.store
         answer = own.post("/v1/convolutions", json={"layer": problem.short, "top": 2}).json()
@@ -174,11 +171,10 @@ def test_the_first_of_the_ranking_are_measured_and_the_fastest_answers(tmp_path:
 
 def test_where_none_of_the_first_runs_the_next_one_answers(tmp_path: Path) -> None:
     problem = ConvProblem.parse("5-1-3-2-2")
-    with serving(tmp_path, problem) as own:
-        path = tmp_path / "recording.parquet"
-        _forget(path, CRASHING, HANGING)
+    by_time = sorted(TIMES_MS, key=lambda name: TIMES_MS[name])
+    with serving(tmp_path, problem, recorded=lambda problem: refused(harmless(problem), *by_time[:2])) as own:
         ranking = [each["variant"] for each in own.get("/v1/advice?layer=5-1-3-2-2&device=fake-gpu").json()["ranking"]]
-        _refuse(path, *ranking[:2])
+        assert ranking == by_time
         answer = own.post("/v1/convolutions", json={"layer": problem.short, "top": 2}).json()
         assert [attempt["variant"] for attempt in answer["attempts"]] == ranking[:3]
         assert answer["variant"] == ranking[2]
@@ -199,18 +195,17 @@ def test_top_is_for_what_is_advised(client: Client, body: dict[str, Any], messag
     assert message in found.text
 
 
-def _forget(path: Path, *variants: str) -> None:
-    rows = parquet.table_to_measurements(parquet.read(path, parquet.SCHEMA))
-    parquet.write(parquet.measurements_to_table([row for row in rows if row.variant not in variants]), path)
+def harmless(problem: ConvProblem) -> list[Measurement]:
+    """What was recorded of a problem but for what brings the worker down."""
+    return [row for row in recording(problem) if row.variant not in (CRASHING, HANGING)]
 
 
-def _refuse(path: Path, *variants: str) -> None:
-    rows = parquet.table_to_measurements(parquet.read(path, parquet.SCHEMA))
-    rows = [
+def refused(rows: list[Measurement], *variants: str) -> list[Measurement]:
+    """The same where these variants are not supported."""
+    return [
         replace(row, outcome=Outcome.NOT_SUPPORTED, samples_ms=(), max_error=None) if row.variant in variants else row
         for row in rows
     ]
-    parquet.write(parquet.measurements_to_table(rows), path)
 
 
 def test_what_was_timed_joins_the_store(client: Client) -> None:
@@ -225,8 +220,7 @@ def test_what_was_timed_joins_the_store(client: Client) -> None:
 def test_a_layer_of_which_every_variant_was_run_joins_the_training_set_and_one_variant_does_not(tmp_path: Path) -> None:
     """Beside layers that were swept: those rows name the variants that do not apply too."""
     swept, asked, named = (ConvProblem.parse(layer, layout="nhwc") for layer in ("5-1-3-2-2", "5-1-1-2-2", "6-1-1-2-2"))
-    with serving(tmp_path, swept, asked, named) as own:
-        _forget(tmp_path / "recording.parquet", CRASHING, HANGING)
+    with serving(tmp_path, swept, asked, named, recorded=harmless) as own:
         every = [variant.id for variant in catalog.for_device_kind(GPU.kind)]
         store = own.app.state.service.store
         store.append([Measurement(swept, name, GPU, Outcome.MEASURED, samples_ms=(1.0,) * 5) for name in every])
@@ -239,8 +233,7 @@ def test_a_layer_of_which_every_variant_was_run_joins_the_training_set_and_one_v
 
 def test_a_device_without_a_model_measures_first_and_then_knows(tmp_path: Path) -> None:
     problem = ConvProblem.parse("5-1-3-2-2")
-    with serving(tmp_path, problem, has_tree=False) as own:
-        _forget(tmp_path / "recording.parquet", CRASHING, HANGING)
+    with serving(tmp_path, problem, has_tree=False, recorded=harmless) as own:
         first = own.post("/v1/convolutions", json={"layer": problem.short}).json()
         assert (first["variant"], first["chosen_by"]) == (FAST, "measured_now")
         x, weight = reference.random_operands(problem, seed=1)
