@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import distinct, func, select
+from sqlalchemy.exc import SQLAlchemyError
 
-from conv_advisor.data.errors import ConvAdvisorError
+from conv_advisor.data.errors import ConvAdvisorError, StoreError
 from conv_advisor.data.measurement import L2State, Outcome
 from conv_advisor.data.problem import FIELDS, ConvProblem, DType, Layout
 from conv_advisor.data.tables import MEASUREMENTS, PROBLEMS
@@ -90,8 +91,11 @@ def _recent(service: Service, device_id: str, most: int) -> list[tuple[ConvProbl
         .order_by(last.desc())
         .limit(most)
     )
-    with service.store.engine.connect() as connection:
-        rows: Sequence[Any] = connection.execute(wanted).all()
+    try:
+        with service.store.engine.connect() as connection:
+            rows: Sequence[Any] = connection.execute(wanted).all()
+    except SQLAlchemyError as error:
+        raise StoreError(f"the store cannot be read: {type(error).__name__}") from None
     return [(problem_of(fields), datetime.fromtimestamp(at_us / 1e6, UTC)) for at_us, *fields in reversed(rows)]
 
 

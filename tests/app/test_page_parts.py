@@ -19,12 +19,14 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import literal_column
 from starlette.datastructures import Headers
 
 import conv_advisor
 from conv_advisor.app.guard.policy import COOKIE
 from conv_advisor.app.guard.tokens import entry_of, make_token
 from conv_advisor.app.routes.tables import RUNS, TABLES
+from conv_advisor.app.service import regret
 from conv_advisor.app.service.regret import Regretted, live_regret
 from conv_advisor.app.web import charts, learning, render, search, tables, text
 from conv_advisor.app.web.compressed import takes_gzip
@@ -443,6 +445,16 @@ def test_the_live_regret_is_what_following_the_tree_cost(client: Client) -> None
         assert "Slowdown over retrainings" in shown(client.get("/models")).text, "two trees make a course"
     finally:
         client.post("/models/activate", data={"device": GPU.id, "model": first}, headers=HTMX)
+
+
+def test_a_store_that_cannot_be_read_costs_the_regret_and_not_the_page(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(regret, "COLUMNS", [literal_column("no_such_column")])
+    answer = client.get("/tables/regret.json", params={"device": GPU.id})
+    assert answer.status_code == 503
+    assert "no_such_column" not in answer.text, "an error of the database says nothing of its statement"
+    assert "Live regret" not in shown(client.get("/models")).text
 
 
 def test_the_course_of_the_regret_is_drawn_from_perfect_up() -> None:
