@@ -31,6 +31,7 @@ from tests.app.test_same_answers import refuse
 
 DEVICE = "nvidia-h200"
 LAYER = "14-1-3-256-128"
+README = Path(__file__).parents[2] / "README.md"
 PAINT = re.compile(r"\x1b\[[0-9;]*m")
 KINDS = [(dtype, layout) for dtype in ("float32", "tf32", "float16", "bfloat16") for layout in ("nchw", "nhwc")]
 
@@ -69,6 +70,7 @@ def test_the_answer_comes_first_in_one_line(run: Run) -> None:
     advice = conv_advisor.advise(LAYER, device=DEVICE)
     first, second, *_ = run("advise", LAYER, "--device", DEVICE).splitlines()
     assert first == say.headline(advice)
+    assert f"`{first}`" in README.read_text(), "which shows it"
     assert first.startswith(f"{advice.variant}, ")
     assert re.search(r"[0-9.]+ µs measured, [0-9.]+× ahead of cuDNN's best, [0-9.]+× ahead of PyTorch's default", first)
     assert first.endswith(" workspace")
