@@ -323,8 +323,11 @@ def run_command(*arguments: str, before: str = "", **environment: str) -> subpro
         ({"scheduler": "tcp://10.0.0.1:8786"}, "tls:// beyond loopback"),
         ({"scheduler": "tcp://head:8786"}, "CONV_ADVISOR_SCHEDULER_PLAIN"),
         ({"scheduler": "tls://head:8786"}, "CONV_ADVISOR_SCHEDULER_CA_FILE is ''; allowed: a PEM file"),
-        ({"scheduler": "tls://head:8786", "scheduler_ca_file": "nowhere.pem"}, "can be read .No such file"),
-        ({"scheduler": "tls://head:8786", "scheduler_ca_file": __file__}, "test_cluster.py'; allowed: a PEM file"),
+        ({"scheduler": "tls://head:8786", "scheduler_ca_file": Path("nowhere.pem")}, "can be read .No such file"),
+        (
+            {"scheduler": "tls://head:8786", "scheduler_ca_file": Path(__file__)},
+            "test_cluster.py'; allowed: a PEM file",
+        ),
     ],
 )
 def test_what_is_unsafe_or_incomplete_is_refused(given, message):
