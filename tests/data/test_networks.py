@@ -113,10 +113,10 @@ def test_batches_may_be_chosen() -> None:
 
 
 def test_an_unknown_network_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(
-        UnknownNetwork,
-        match=r"^unknown network 'lenet'; known: alexnet, .*, seeds, fourth-seed, more-networks, held-out$",
-    ):
+    said = (
+        r"^unknown network 'lenet'; did you mean 'alexnet'\? known: alexnet, .*, fourth-seed, more-networks, held-out$"
+    )
+    with pytest.raises(UnknownNetwork, match=said):
         networks.problems("lenet")
     with pytest.raises(UnknownNetwork):
         networks.layers("../networks/alexnet")
