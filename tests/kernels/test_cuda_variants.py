@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from conv_advisor.data import networks
 from conv_advisor.data.errors import WorkspaceExceeded
 from conv_advisor.data.measurement import Device
-from conv_advisor.data.problem import MAX_ELEMENTS, ConvProblem, DType
+from conv_advisor.data.problem import MAX_ELEMENTS, ConvProblem, DType, Layout
 from conv_advisor.kernels.cuda.catalog import VARIANTS
 from conv_advisor.kernels.cuda.direct import plan as direct_plan
 from conv_advisor.kernels.cuda.fft import plan as fft_plan
@@ -290,3 +290,15 @@ def test_a_chunk_keeps_indices_within_32_bits() -> None:
     assert plan.images * gemm_plan.column_elements(problem) <= MAX_ELEMENTS
     assert ceil(problem.n / plan.images) > 1
     assert fft_plan.plan_fft(problem, 2**40).buffers_bytes < 4 * 2**31
+
+
+@pytest.mark.parametrize("layout", list(Layout))
+@pytest.mark.parametrize("dtype", list(DType))
+def test_a_device_of_which_nothing_is_known_is_asked_for_no_more_than_it_has(dtype: DType, layout: Layout) -> None:
+    """A tree's card names its device, and no more: rules and workspaces answer, whatever they answer."""
+    unknown = Device(id="toy-gpu", name="Toy GPU", kind="cuda", capability="9.0")
+    for layer in ("8-2-3-6-4", "14-1-3-256-128", "27-8-5-64-96", "56-32-1-64-256"):
+        problem = ConvProblem.parse(layer, dtype=dtype, layout=layout)
+        for variant in VARIANTS:
+            if variant.why_not(problem, unknown) is None:
+                assert variant.workspace_bytes(problem, unknown) >= 0

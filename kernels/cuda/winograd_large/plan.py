@@ -259,7 +259,8 @@ def expected_us(problem: ConvProblem, device: Device, launch_us: float, timed: T
     stages = ceil(slices_of(problem) / DEPTH)
     latency = timed.latency_us + timed.stage_latency_us * stages
     busy = timed.busy_us + timed.stage_busy_us * stages
-    generations, rest = divmod(ceil(gemm_blocks(problem, cut, cut.images) / device.processors), cut.tile.blocks)
+    processors = device.processors or 1  # unknown of a device that only a tree's card names; its workspace is asked for
+    generations, rest = divmod(ceil(gemm_blocks(problem, cut, cut.images) / processors), cut.tile.blocks)
     last = max(latency, rest * busy) if rest else 0.0
     return ceil(problem.n / cut.images) * (launch_us + generations * max(latency, cut.tile.blocks * busy) + last)
 
