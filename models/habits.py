@@ -89,6 +89,11 @@ class Habits(msgspec.Struct, frozen=True):
 
 
 @cache
+def _files() -> dict[str, Path]:
+    """What ships, by device: an id is looked up, and never made part of a path."""
+    return {path.stem: path for path in FOLDER.glob("*.json")}
+
+
 def habits_of(device_id: str) -> Habits | None:
     """What is known of the habits on a device; None where nobody looked.
 
@@ -97,10 +102,11 @@ def habits_of(device_id: str) -> Habits | None:
     ModelRejected
         The file is not what was written.
     """
-    path = FOLDER / f"{device_id}.json"
-    return read(path) if path.is_file() else None
+    path = _files().get(device_id)
+    return None if path is None else read(path)
 
 
+@cache
 def read(path: Path) -> Habits:
     """Read and check a file.
 

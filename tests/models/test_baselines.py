@@ -142,6 +142,11 @@ def test_where_nobody_looked_nothing_is_guessed() -> None:
     assert beside(known=None, picked="cudnn.gemm").cudnn_heuristic.source is Source.MEASURED
 
 
+@pytest.mark.parametrize("device_id", ["9" * 4_000, f"../peers/{SHIPPED}", "", ".", "a\0b"])
+def test_an_id_is_no_path(device_id: str) -> None:
+    assert habits_of(device_id) is None
+
+
 def test_a_cpu_has_no_such_baselines() -> None:
     found = Rivals(SMALL_DEVICE, None).beside(PROBLEM, (choice("cpu.direct", 1.0),), (), features(PROBLEM), {})
     for baseline in (found.cudnn_best, found.cudnn_heuristic, found.pytorch_default):
