@@ -32,12 +32,16 @@ def slowness() -> float:
 
 
 def is_running(pid: int) -> bool:
-    """Whether the process has not ended; one that nobody has collected yet has."""
+    """Whether the process has not ended; one that nobody has collected yet has.
+
+    One whose first thread has ended has not while others end: nobody can collect it before.
+    """
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        state, *others = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return False
-    return state not in "ZX"
+    threads = int(others[16])
+    return state not in "ZX" or threads > 1
 
 
 def read_pid(path: Path) -> int:

@@ -96,7 +96,17 @@ class Child:
     @property
     def is_alive(self) -> bool:
         """Whether it runs, and was not told to end or stopped: a stopped process takes no job, and never says so."""
-        return not self._is_killed and self._process.poll() is None and not self._is_stopped
+        return not self._is_killed and not self._has_ended and not self._is_stopped
+
+    @property
+    def _has_ended(self) -> bool:
+        # Popen.poll says that it runs while another thread polls: each holds a lock meanwhile.
+        if not hasattr(os, "waitid"):
+            return self._process.poll() is not None
+        try:
+            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:  # it has been collected
+            return True
 
     @property
     def _is_stopped(self) -> bool:
@@ -104,7 +114,7 @@ class Child:
             return False
         try:
             return os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
-        except ChildProcessError:  # somebody has collected it in between
+        except ChildProcessError:  # it has been collected
             return False
 
     def await_start(self, timeout_s: float) -> None:

@@ -42,8 +42,13 @@ def find_store(server: Server) -> None:
 
 def break_worker(server: Server) -> None:
     """Kill the worker and the one that stands by, both of which must be there: none that begins later is missed."""
-    assert eventually(lambda: len(server.workers()) == 2)
-    pids = server.workers()
+    pids: list[int] = []
+
+    def are_both_there() -> bool:
+        pids[:] = server.workers()
+        return len(pids) == 2
+
+    assert eventually(are_both_there)
     Path(f"{server.recording}{BROKEN}").touch()
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
