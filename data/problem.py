@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from math import prod
-from typing import Any, Final, Generic, TypeVar, overload
+from typing import Any, Final, Generic, TypeVar, cast, overload
 
+from conv_advisor.data.epilogue import ALLOWED, PLAIN, Epilogue
 from conv_advisor.data.errors import InvalidLayerName, InvalidProblem
 
 MAX_ELEMENTS: Final = 2**31 - 1
@@ -72,21 +73,28 @@ class _once(Generic[T]):  # noqa: N801 - it stands where property does
         return made
 
 
-_SHORT = re.compile(r"(?P<h>\d+)-(?P<n>\d+)-(?P<r>\d+)-(?P<k>\d+)-(?P<c>\d+)", re.ASCII)
+_EPILOGUE = r"(?P<epilogue>(?:-[a-z][a-z0-9_]*)*)"
+_SHORT = re.compile(r"(?P<h>\d+)-(?P<n>\d+)-(?P<r>\d+)-(?P<k>\d+)-(?P<c>\d+)" + _EPILOGUE, re.ASCII)
 _LONG = re.compile(
     r"(?P<h>\d+)x(?P<w>\d+)-(?P<n>\d+)-(?P<r>\d+)x(?P<s>\d+)-(?P<k>\d+)-(?P<c>\d+)"
     r"-stride(?P<stride_h>\d+)x(?P<stride_w>\d+)-pad(?P<pad_h>\d+)x(?P<pad_w>\d+)"
-    r"-dilation(?P<dilation_h>\d+)x(?P<dilation_w>\d+)-groups(?P<groups>\d+)",
+    r"(?:-end(?P<pad_h_end>\d+)x(?P<pad_w_end>\d+))?"
+    r"-dilation(?P<dilation_h>\d+)x(?P<dilation_w>\d+)-groups(?P<groups>\d+)" + _EPILOGUE,
     re.ASCII,
 )
 _SIZES = ("n", "c", "h", "w", "k", "r", "s", "stride_h", "stride_w", "dilation_h", "dilation_w", "groups")
-_PADS = ("pad_h", "pad_w")
+_PADS = ("pad_h", "pad_w", "pad_h_end", "pad_w_end")
 _INT = {int}
+
+
+_AS_THE_BEGIN: Final = cast("int", None)
 
 
 @dataclass(frozen=True)
 class ConvProblem:
     """A 2-D convolution (cross-correlation) of x (N,C,H,W) with weight (K,C/groups,R,S) to y (N,K,P,Q).
+
+    What follows it before the one rounding belongs to it: y = activation(conv(x, weight) + bias + residual).
 
     Parameters
     ----------
@@ -95,9 +103,12 @@ class ConvProblem:
     stride_h, stride_w, dilation_h, dilation_w, groups : int
         At least 1; groups divides c and k.
     pad_h, pad_w : int
-        Rows and columns of zeros on each side; at least 0.
+        Rows of zeros on top and columns of zeros on the left; at least 0.
     dtype : DType or str
     layout : Layout or str
+    pad_h_end, pad_w_end : int, optional
+        Rows at the bottom and columns on the right; as many as on the other side unless given.
+    epilogue : Epilogue
 
     Raises
     ------
@@ -121,8 +132,16 @@ class ConvProblem:
     groups: int = 1
     dtype: DType = DType.FLOAT32
     layout: Layout = Layout.NCHW
+    # Left out of the hash, which advice takes often: few problems differ in these alone.
+    pad_h_end: int = field(default=_AS_THE_BEGIN, hash=False)
+    pad_w_end: int = field(default=_AS_THE_BEGIN, hash=False)
+    epilogue: Epilogue = field(default=PLAIN, hash=False)
 
     def __post_init__(self) -> None:
+        if self.pad_h_end is _AS_THE_BEGIN:
+            object.__setattr__(self, "pad_h_end", self.pad_h)
+        if self.pad_w_end is _AS_THE_BEGIN:
+            object.__setattr__(self, "pad_w_end", self.pad_w)
         if type(self.dtype) is not DType:
             object.__setattr__(self, "dtype", _member(DType, "dtype", self.dtype))
         if type(self.layout) is not Layout:
@@ -135,13 +154,18 @@ class ConvProblem:
         # What `_check` finds too, in a fraction of its time.
         n, c, h, w, k, r, s, groups = self.n, self.c, self.h, self.w, self.k, self.r, self.s, self.groups
         stride_h, stride_w, dilation_h, dilation_w = self.stride_h, self.stride_w, self.dilation_h, self.dilation_w
-        pad_h, pad_w = self.pad_h, self.pad_w
+        pad_h, pad_w, pad_h_end, pad_w_end = pads = (self.pad_h, self.pad_w, self.pad_h_end, self.pad_w_end)
         sizes = (n, c, h, w, k, r, s, groups, stride_h, stride_w, dilation_h, dilation_w)
-        if {*map(type, sizes), type(pad_h), type(pad_w)} != _INT or min(sizes) < 1 or pad_h < 0 or pad_w < 0:
+        if {*map(type, sizes + pads)} != _INT or min(sizes) < 1 or min(pads) < 0:
             return False
-        if max(sizes) > MAX_ELEMENTS or pad_h > MAX_ELEMENTS or pad_w > MAX_ELEMENTS or c % groups or k % groups:
+        if max(sizes) > MAX_ELEMENTS or max(pads) > MAX_ELEMENTS or c % groups or k % groups:
             return False
-        rows, columns = h + 2 * pad_h - dilation_h * (r - 1) - 1, w + 2 * pad_w - dilation_w * (s - 1) - 1
+        if type(self.epilogue) is not Epilogue:
+            return False
+        rows, columns = (
+            h + pad_h + pad_h_end - dilation_h * (r - 1) - 1,
+            w + pad_w + pad_w_end - dilation_w * (s - 1) - 1,
+        )
         if rows < 0 or columns < 0:
             return False
         y_elements = n * k * (rows // stride_h + 1) * (columns // stride_w + 1)
@@ -153,17 +177,17 @@ class ConvProblem:
             _check_int(name, getattr(self, name), least=1)
         for name in _PADS:
             _check_int(name, getattr(self, name), least=0)
-        for field in ("c", "k"):
-            if getattr(self, field) % self.groups:
-                raise InvalidProblem("groups", self.groups, f"a divisor of {field} = {getattr(self, field)}")
-        for size, pad, taps, dilation, field in (
-            (self.h, self.pad_h, self.r, self.dilation_h, "r"),
-            (self.w, self.pad_w, self.s, self.dilation_w, "s"),
+        if type(self.epilogue) is not Epilogue:
+            raise InvalidProblem("epilogue", self.epilogue, "an Epilogue")
+        for name in ("c", "k"):
+            if getattr(self, name) % self.groups:
+                raise InvalidProblem("groups", self.groups, f"a divisor of {name} = {getattr(self, name)}")
+        for padded, taps, dilation, name in (
+            (self.padded_h, self.r, self.dilation_h, "r"),
+            (self.padded_w, self.s, self.dilation_w, "s"),
         ):
-            if dilation * (taps - 1) + 1 > size + 2 * pad:
-                raise InvalidProblem(
-                    field, taps, f"a dilated filter no larger than the padded input, {size + 2 * pad} here"
-                )
+            if dilation * (taps - 1) + 1 > padded:
+                raise InvalidProblem(name, taps, f"a dilated filter no larger than the padded input, {padded} here")
         for tensor, shape in (("x", self.x_shape), ("weight", self.weight_shape), ("y", self.y_shape)):
             if prod(shape) > MAX_ELEMENTS:
                 raise InvalidProblem(tensor, shape, f"at most {MAX_ELEMENTS} elements")
@@ -173,6 +197,7 @@ class ConvProblem:
         """Read the short form ``size-batch-filter-filters-depth``, e.g. ``14-1-3-256-128``, or what `short` printed.
 
         The short form means a square layer of stride 1 whose padding is filter // 2: an odd filter keeps the size.
+        Either may end with an epilogue: ``14-1-3-256-128-bias-relu``.
 
         Parameters
         ----------
@@ -187,28 +212,32 @@ class ConvProblem:
         match = _SHORT.fullmatch(layer) or _LONG.fullmatch(layer)
         if match is None:
             raise InvalidLayerName("layer", layer, "size-batch-filter-filters-depth, such as 14-1-3-256-128")
-        groups = match.groups()
-        if max(map(len, groups)) > 10:
+        sizes = match.groupdict()
+        said = sizes.pop("epilogue")
+        if max(len(digits) for digits in sizes.values() if digits) > 10:
             raise InvalidLayerName("layer", layer, f"numbers of at most {MAX_ELEMENTS}")
-        if match.re is _LONG:
-            return cls(**({name: int(digits) for name, digits in match.groupdict().items()} | changes))
-        size, batch, taps, filters, depth = map(int, groups)
-        pad = taps // 2
-        same = {"n": batch, "c": depth, "h": size, "w": size, "k": filters, "r": taps, "s": taps}
-        return cls(**(same | {"pad_h": pad, "pad_w": pad} | changes))
+        given: dict[str, Any] = {name: int(digits) for name, digits in sizes.items() if digits}
+        if said:
+            given["epilogue"] = _epilogue_of(layer, said[1:])
+        if match.re is _SHORT:
+            size, taps = given["h"], given["r"]
+            given |= {"w": size, "s": taps, "pad_h": taps // 2, "pad_w": taps // 2}
+        return cls(**(given | changes))
 
     @_once
     def short(self) -> str:
         """The short form where it says all but dtype and layout, else a long form with the same order of ideas."""
         is_square = self.h == self.w and self.r == self.s
-        is_same = self.pad_h == self.pad_w == self.r // 2
+        is_same = self.pad_h == self.pad_w == self.pad_h_end == self.pad_w_end == self.r // 2
         is_plain = self.stride_h == self.stride_w == self.dilation_h == self.dilation_w == self.groups == 1
+        last = f"-{self.epilogue}" if self.epilogue else ""
         if is_square and is_same and is_plain:
-            return f"{self.h}-{self.n}-{self.r}-{self.k}-{self.c}"
+            return f"{self.h}-{self.n}-{self.r}-{self.k}-{self.c}{last}"
+        ends = f"-end{self.pad_h_end}x{self.pad_w_end}" if self.has_uneven_padding else ""
         return (
             f"{self.h}x{self.w}-{self.n}-{self.r}x{self.s}-{self.k}-{self.c}"
-            f"-stride{self.stride_h}x{self.stride_w}-pad{self.pad_h}x{self.pad_w}"
-            f"-dilation{self.dilation_h}x{self.dilation_w}-groups{self.groups}"
+            f"-stride{self.stride_h}x{self.stride_w}-pad{self.pad_h}x{self.pad_w}{ends}"
+            f"-dilation{self.dilation_h}x{self.dilation_w}-groups{self.groups}{last}"
         )
 
     @_once
@@ -219,12 +248,32 @@ class ConvProblem:
     @_once
     def p(self) -> int:
         """Output height."""
-        return (self.h + 2 * self.pad_h - self.dilation_h * (self.r - 1) - 1) // self.stride_h + 1
+        return (self.padded_h - self.dilation_h * (self.r - 1) - 1) // self.stride_h + 1
 
     @_once
     def q(self) -> int:
         """Output width."""
-        return (self.w + 2 * self.pad_w - self.dilation_w * (self.s - 1) - 1) // self.stride_w + 1
+        return (self.padded_w - self.dilation_w * (self.s - 1) - 1) // self.stride_w + 1
+
+    @property
+    def padded_h(self) -> int:
+        """Height of the padded input."""
+        return self.h + self.pad_h + self.pad_h_end
+
+    @property
+    def padded_w(self) -> int:
+        """Width of the padded input."""
+        return self.w + self.pad_w + self.pad_w_end
+
+    @property
+    def has_uneven_padding(self) -> bool:
+        """Whether opposite sides are padded differently."""
+        return self.pad_h != self.pad_h_end or self.pad_w != self.pad_w_end
+
+    @property
+    def plain(self) -> ConvProblem:
+        """The convolution alone, without what follows it."""
+        return replace(self, epilogue=PLAIN) if self.epilogue else self
 
     @property
     def x_shape(self) -> tuple[int, int, int, int]:
@@ -279,7 +328,9 @@ class ConvProblem:
     @property
     def bytes(self) -> int:
         """Fewest bytes a device must move: each input read once, the output written once."""
-        return self.x_bytes + self.weight_bytes + self.y_bytes
+        epilogue = self.epilogue
+        bias_bytes = self.k * self.dtype.itemsize_bytes * epilogue.bias
+        return self.x_bytes + self.weight_bytes + bias_bytes + self.y_bytes * (1 + epilogue.residual)
 
     def _ordered(self, first: int, channels: int, rows: int, columns: int) -> tuple[int, int, int, int]:
         if self.layout is Layout.NCHW:
@@ -287,17 +338,24 @@ class ConvProblem:
         return (first, rows, columns, channels)
 
 
-FIELDS: Final = tuple(field.name for field in fields(ConvProblem))
-"""The names of a problem's fields, in order: the columns of stored data."""
+FIELDS: Final = tuple(each.name for each in fields(ConvProblem))[:16]
+"""The names of the fields that a plain problem with even padding is made of, in order: the columns of stored data."""
 
 
-def _member(kind: type[StrEnum], field: str, value: object) -> StrEnum:
+def _member(kind: type[StrEnum], name: str, value: object) -> StrEnum:
     try:
         return kind(str(value))
     except ValueError:
-        raise InvalidProblem(field, value, ", ".join(kind)) from None
+        raise InvalidProblem(name, value, ", ".join(kind)) from None
 
 
-def _check_int(field: str, value: object, least: int) -> None:
+def _check_int(name: str, value: object, least: int) -> None:
     if type(value) is not int or not least <= value <= MAX_ELEMENTS:
-        raise InvalidProblem(field, value, f"an integer from {least} to {MAX_ELEMENTS}")
+        raise InvalidProblem(name, value, f"an integer from {least} to {MAX_ELEMENTS}")
+
+
+def _epilogue_of(layer: str, said: str) -> Epilogue:
+    try:
+        return Epilogue.parse(said)
+    except InvalidProblem:
+        raise InvalidLayerName("layer", layer, f"after the sizes, {ALLOWED}") from None

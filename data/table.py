@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from conv_advisor.data.epilogue import PLAIN
 from conv_advisor.data.problem import FIELDS, KEY_ENDS, MAX_ELEMENTS, ConvProblem, DType, Layout
 
 SIZES: Final = FIELDS[:14]
@@ -151,6 +152,9 @@ def problem_of(row: Sequence[int], dtype: DType, layout: Layout, short: str | No
         "groups": groups,
         "dtype": dtype,
         "layout": layout,
+        "pad_h_end": pad_h,
+        "pad_w_end": pad_w,
+        "epilogue": PLAIN,
     }
     if short is not None:
         known["short"], known["key"] = short, short + KEY_ENDS[dtype, layout]

@@ -8,6 +8,7 @@ from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+from conv_advisor.data.epilogue import Epilogue
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 
@@ -50,6 +51,17 @@ class Backend(StrEnum):
         return self in (Backend.CPU, Backend.CUDA)
 
 
+class Ending(StrEnum):
+    """How a variant computes the epilogue of a problem."""
+
+    FUSED = "fused"
+    """In the output stage of its own kernel."""
+    LIBRARY = "library"
+    """By the library's fused call."""
+    APPENDED = "appended"
+    """By an elementwise step after the convolution."""
+
+
 class Maker(StrEnum):
     """Whose variants can be asked for alone."""
 
@@ -89,6 +101,12 @@ class Variant:
         Paper, documentation or post the method comes from.
     least_workspace_bytes : callable (problem) -> int, optional
         The least it needs, where that is known sooner than `workspace_bytes`.
+    epilogues : frozenset of Epilogue
+        Those that it was verified with, besides none; it refuses the others, whatever `why_not` says.
+    ending : Ending, optional
+        How it computes them; None where it computes none.
+    takes_uneven_padding : bool
+        Whether it was verified with opposite sides that are padded differently; it refuses them else.
     """
 
     id: str
@@ -99,6 +117,14 @@ class Variant:
     workspace_bytes: Workspace
     source: str
     least_workspace_bytes: Callable[[ConvProblem], int] | None = None
+    epilogues: frozenset[Epilogue] = frozenset()
+    ending: Ending | None = None
+    takes_uneven_padding: bool = False
+
+    def __post_init__(self) -> None:
+        takes = _takes(self.epilogues, self.takes_uneven_padding)
+        if takes not in parts_of(self.why_not):
+            object.__setattr__(self, "why_not", all_of(takes, self.why_not))
 
     def needed_bytes(self, problem: ConvProblem, device: Device, limit_bytes: int) -> int | None:
         """A number above the limit if and only if `workspace_bytes` is; None where that is."""
@@ -196,6 +222,21 @@ def all_of(*rules: Rule) -> Rule:
         return None
 
     _PARTS[why_not] = parts
+    return why_not
+
+
+@cache
+def _takes(epilogues: frozenset[Epilogue], takes_uneven_padding: bool) -> Rule:
+    """Applies to these epilogues and to none, and to this padding."""
+
+    def why_not(problem: ConvProblem, _device: Device) -> str | None:
+        if problem.epilogue and problem.epilogue not in epilogues:
+            return f"epilogue is {problem.epilogue}, which it was not verified with"
+        if problem.has_uneven_padding and not takes_uneven_padding:
+            pads = f"{problem.pad_h}x{problem.pad_w} and {problem.pad_h_end}x{problem.pad_w_end}"
+            return f"padding is {pads}, and it was verified with the same on opposite sides alone"
+        return None
+
     return why_not
 
 

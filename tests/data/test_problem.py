@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import fields
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conv_advisor.data.epilogue import EVERY_EPILOGUE, PLAIN
 from conv_advisor.data.errors import InvalidInput, InvalidLayerName, InvalidProblem
 from conv_advisor.data.problem import FIELDS, MAX_ELEMENTS, ConvProblem, DType, Layout
 from tests.shapes import EDGE_SHAPES, edge_problem
@@ -20,13 +22,16 @@ def problems(draw: st.DrawFn) -> ConvProblem:
     """Any small problem that is valid."""
     small = st.integers(1, 12)
     groups = draw(st.integers(1, 4))
-    fields = {name: draw(small) for name in ("n", "h", "w", "r", "s", "stride_h", "stride_w")}
-    fields |= {name: draw(st.integers(1, 3)) for name in ("dilation_h", "dilation_w")}
-    fields |= {"c": groups * draw(small), "k": groups * draw(small), "groups": groups}
+    sizes = {name: draw(small) for name in ("n", "h", "w", "r", "s", "stride_h", "stride_w")}
+    sizes |= {name: draw(st.integers(1, 3)) for name in ("dilation_h", "dilation_w")}
+    sizes |= {"c": groups * draw(small), "k": groups * draw(small), "groups": groups}
     for pad, size, taps, dilation in (("pad_h", "h", "r", "dilation_h"), ("pad_w", "w", "s", "dilation_w")):
-        least = max(0, -(-(fields[dilation] * (fields[taps] - 1) + 1 - fields[size]) // 2))
-        fields[pad] = draw(st.integers(least, least + 3))
-    return ConvProblem(**fields, dtype=draw(st.sampled_from(DType)), layout=draw(st.sampled_from(Layout)))
+        least = max(0, -(-(sizes[dilation] * (sizes[taps] - 1) + 1 - sizes[size]) // 2))
+        sizes[pad] = draw(st.integers(least, least + 3))
+        if draw(st.booleans()):
+            sizes[f"{pad}_end"] = draw(st.integers(max(0, 2 * least - sizes[pad]), least + 3))
+    kind = {"dtype": draw(st.sampled_from(DType)), "layout": draw(st.sampled_from(Layout))}
+    return ConvProblem(**sizes, **kind, epilogue=draw(st.sampled_from(EVERY_EPILOGUE)))
 
 
 @given(problems())
@@ -37,7 +42,25 @@ def test_what_short_prints_parse_reads(problem: ConvProblem) -> None:
 @given(problems(), problems())
 def test_keys_are_equal_exactly_when_problems_are(one: ConvProblem, other: ConvProblem) -> None:
     assert (one.key == other.key) == (one == other)
-    assert one.key == ConvProblem(**{name: getattr(one, name) for name in FIELDS}).key
+    assert one.key == ConvProblem(**{each.name: getattr(one, each.name) for each in fields(one)}).key
+
+
+def test_stored_columns_make_a_plain_problem_with_even_padding() -> None:
+    assert FIELDS[9:11] == ("pad_h", "pad_w")
+    assert FIELDS[-2:] == ("dtype", "layout")
+    one = ConvProblem(*(getattr(edge_problem("stem", DType.FLOAT16, Layout.NHWC), name) for name in FIELDS))
+    assert one == edge_problem("stem", DType.FLOAT16, Layout.NHWC)
+    assert (one.pad_h_end, one.pad_w_end, one.epilogue) == (3, 3, PLAIN)
+
+
+def test_sides_may_be_padded_differently() -> None:
+    same = ConvProblem(1, 3, 224, 224, 8, 3, 3, stride_h=2, stride_w=2, pad_h_end=1, pad_w_end=1)
+    assert (same.p, same.q, same.padded_h, same.padded_w) == (112, 112, 225, 225)
+    assert same.has_uneven_padding
+    assert same.short == "224x224-1-3x3-8-3-stride2x2-pad0x0-end1x1-dilation1x1-groups1"
+    assert ConvProblem.parse(same.short) == same
+    assert ConvProblem.parse("14-1-3-256-128", pad_h_end=1) == ConvProblem.parse("14-1-3-256-128")
+    assert ConvProblem.parse("14-1-3-256-128", pad_h_end=2).p == 15
 
 
 def test_the_short_form_is_a_square_layer_with_half_the_filter_as_padding() -> None:
@@ -105,6 +128,9 @@ BAD_FIELDS = {
     "zero_groups": ("groups", 0, SIZES),
     "negative_pad": ("pad_h", -1, PADS),
     "float_pad": ("pad_w", 0.5, PADS),
+    "negative_end": ("pad_h_end", -1, PADS),
+    "text_at_the_end": ("pad_w_end", "1", PADS),
+    "end_beyond_32_bits": ("pad_w_end", MAX_ELEMENTS + 1, PADS),
     "filter_above_input": ("r", 11, "a dilated filter no larger than the padded input, 10 here"),
     "filter_wider_than_input": ("s", 12, "a dilated filter no larger than the padded input, 10 here"),
     "groups_that_do_not_divide_c": ("groups", 3, "a divisor of c = 4"),

@@ -9,16 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conv_advisor.data import networks
+from conv_advisor.data.epilogue import EVERY_EPILOGUE
 from conv_advisor.data.errors import WorkspaceExceeded
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import MAX_ELEMENTS, ConvProblem, DType, Layout
+from conv_advisor.kernels.catalog import VARIANTS as CATALOGUE
 from conv_advisor.kernels.cuda.catalog import VARIANTS
 from conv_advisor.kernels.cuda.direct import plan as direct_plan
 from conv_advisor.kernels.cuda.fft import plan as fft_plan
 from conv_advisor.kernels.cuda.gemm import plan as gemm_plan
 from conv_advisor.kernels.cuda.parts.arithmetic import SHARED_BYTES, filters_per_thread
 from conv_advisor.kernels.cuda.winograd import plan as winograd_plan
-from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Backend
+from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Backend, Variant
 
 H200 = Device(id="nvidia-h200", name="NVIDIA H200", kind="cuda", capability="9.0", processors=132)
 V100 = Device(id="tesla-v100", name="Tesla V100", kind="cuda", capability="7.0", processors=80)
@@ -302,3 +304,23 @@ def test_a_device_of_which_nothing_is_known_is_asked_for_no_more_than_it_has(dty
         for variant in VARIANTS:
             if variant.why_not(problem, unknown) is None:
                 assert variant.workspace_bytes(problem, unknown) >= 0
+
+
+@pytest.mark.parametrize(
+    "variant", [v for v in CATALOGUE.values() if v.backend.device_kind == "cuda"], ids=lambda v: v.id
+)
+def test_what_no_device_has_verified_is_refused_by_name(variant: Variant) -> None:
+    kinds = [{"dtype": dtype, "layout": layout} for dtype in DType for layout in Layout]
+    for kind in kinds:
+        for epilogue in EVERY_EPILOGUE[1:]:
+            if epilogue not in variant.epilogues:
+                refused = variant.why_not(ConvProblem.parse("14-1-3-8-8", epilogue=epilogue, **kind), H200)
+                assert refused == f"epilogue is {epilogue}, which it was not verified with"
+        if not variant.takes_uneven_padding:
+            refused = variant.why_not(ConvProblem.parse("14-1-3-8-8", pad_w_end=0, **kind), H200)
+            assert refused == "padding is 1x1 and 1x0, and it was verified with the same on opposite sides alone"
+
+
+def test_a_variant_says_how_it_computes_the_epilogues_that_it_takes() -> None:
+    for variant in CATALOGUE.values():
+        assert (variant.ending is None) == (not variant.epilogues), variant.id
