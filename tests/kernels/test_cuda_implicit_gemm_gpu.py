@@ -10,6 +10,7 @@ from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels.cuda.implicit_gemm import menu
 from conv_advisor.kernels.cuda.implicit_gemm import plan as plans
 from conv_advisor.kernels.cuda.implicit_gemm_tensor import plan as choice
+from conv_advisor.kernels.cuda.parts.fitted import tiles_of_every_device
 from conv_advisor.kernels.cuda.parts.multiprocessor import has_clusters
 from conv_advisor.kernels.cuda.parts.offers import Cut
 from conv_advisor.kernels.reference import tolerance
@@ -35,7 +36,7 @@ def test_every_cut_is_right_even_where_blocks_of_a_cluster_have_no_stage(runner:
 
     operands = runner.make_operands(problem, 0)
     clusters = range(1, menu.LARGEST_CLUSTER + 1 if has_clusters(runner.device) else 2)
-    for tile in menu.tiles_for(problem.dtype):
+    for tile in tiles_of_every_device(menu.MENUS, problem.dtype):
         for cluster in clusters:
             with translated():
                 launch = launch_cut(problem, runner.device, Cut(tile, cluster))

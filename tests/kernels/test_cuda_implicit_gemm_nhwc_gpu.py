@@ -11,6 +11,7 @@ from conv_advisor.data.errors import WorkspaceExceeded
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.cuda.implicit_gemm_nhwc import menu
 from conv_advisor.kernels.cuda.implicit_gemm_nhwc import plan as plans
+from conv_advisor.kernels.cuda.parts.fitted import tiles_of_every_device
 from conv_advisor.kernels.cuda.parts.multiprocessor import HOPPER_BLOCK_BYTES
 from conv_advisor.kernels.cuda.parts.offers import Cut
 from conv_advisor.kernels.reference import tolerance
@@ -56,7 +57,7 @@ def test_every_cut_is_right_even_where_blocks_of_a_cluster_have_no_stage(runner:
     from conv_advisor.kernels.cuda.implicit_gemm_nhwc.launch import launch as launch_cut
 
     operands = runner.make_operands(problem, 0)
-    for tile in menu.tiles_for(problem.dtype):
+    for tile in tiles_of_every_device(menu.MENUS, problem.dtype):
         for cluster in CLUSTERS:
             if tile.shared_bytes(problem.layout, cluster) > HOPPER_BLOCK_BYTES:
                 continue

@@ -14,6 +14,7 @@ from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.cuda.implicit_gemm_nhwc import menu, packing
 from conv_advisor.kernels.cuda.implicit_gemm_nhwc import plan as plans
 from conv_advisor.kernels.cuda.parts.division import division
+from conv_advisor.kernels.cuda.parts.fitted import fitted_on
 from conv_advisor.kernels.cuda.parts.multiprocessor import HOPPER_BLOCK_BYTES
 from conv_advisor.kernels.cuda.parts.shapes import is_pointwise
 from conv_advisor.kernels.cuda.parts.source import STORAGES
@@ -101,7 +102,7 @@ def test_division_by_multiplication(divisor: int) -> None:
 def test_a_cut_covers_the_outputs_fits_and_leaves_no_block_without_work(problem: ConvProblem) -> None:
     cut = plans.plan_cut(problem, H200, problem.n)
     tile = cut.tile
-    assert tile in menu.menu_for(problem.dtype, H200).tiles
+    assert tile in fitted_on(H200, menu.MENUS)[problem.dtype].tiles
     assert 1 <= cut.cluster <= min(8, plans.stages_of(problem))
     outputs = problem.k * problem.gemm_m
     assert plans.blocks_for(cut, problem, problem.n) * tile.bf * tile.bp >= cut.cluster * outputs

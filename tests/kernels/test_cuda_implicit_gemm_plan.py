@@ -13,6 +13,7 @@ from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels.cuda.implicit_gemm import menu
 from conv_advisor.kernels.cuda.implicit_gemm import plan as plans
 from conv_advisor.kernels.cuda.implicit_gemm.plan import Loading
+from conv_advisor.kernels.cuda.parts.fitted import fitted_on, tiles_of_every_device
 from conv_advisor.kernels.cuda.parts.source import STORAGES
 
 H200 = Device(id="nvidia-h200", name="NVIDIA H200", kind="cuda", capability="9.0", processors=132)
@@ -75,7 +76,7 @@ def test_a_large_problem_takes_a_larger_tile_than_a_small_one(dtype: DType) -> N
 def test_a_cut_covers_the_outputs_fits_and_leaves_no_block_without_work(problem: ConvProblem, device: Device) -> None:
     cut = plans.plan_cut(problem, device)
     tile = cut.tile
-    assert tile in menu.menu_for(problem.dtype, H200).tiles
+    assert tile in fitted_on(H200, menu.MENUS)[problem.dtype].tiles
     assert 1 <= cut.cluster <= min(8, ceil(problem.gemm_k / tile.bk))
     assert device is H200 or cut.cluster == 1
     assert plans.blocks_for(cut, problem) * tile.bm * tile.bn >= cut.cluster * problem.k * problem.gemm_m
@@ -91,7 +92,7 @@ def test_the_model_chooses_what_it_expects_to_be_fastest(problem: ConvProblem) -
 
 @pytest.mark.parametrize("dtype", DType)
 def test_tensor_cores_multiply_everything_but_float32(dtype: DType) -> None:
-    assert {tile.is_tensor for tile in menu.tiles_for(dtype)} == {dtype is not DType.FLOAT32}
+    assert {tile.is_tensor for tile in tiles_of_every_device(menu.MENUS, dtype)} == {dtype is not DType.FLOAT32}
 
 
 @pytest.mark.parametrize(("storage", "tiles"), list(zip(STORAGES, (10, 6, 6), strict=True)))

@@ -25,10 +25,10 @@ LAYER = ConvProblem.parse("27-8-1-96-72")
 @pytest.mark.parametrize("dtype", DType)
 def test_arithmetic_on_tiles_side_by_side_is_that_of_each(dtype: DType) -> None:
     problem = replace(LAYER, dtype=dtype)
-    choice = pointwise_menu.menu_for(dtype, H200).choice
+    choice = fitted_on(H200, pointwise_menu.MENUS)[dtype].choice
     together = pointwise.shared_bytes(choice.tile, problem)[:, 0].tolist()
     assert together == [int(pointwise.shared_bytes(cut.tile, problem)) for cut in choice.cuts]
-    menu = implicit_gemm_menu.menu_for(dtype, H200)
+    menu = fitted_on(H200, implicit_gemm_menu.MENUS)[dtype]
     grid = implicit_gemm.shared_bytes(menu.choice.tile, menu.choice.cluster, problem)
     assert grid.ravel().tolist() == [
         int(implicit_gemm.shared_bytes(cut.tile, cut.cluster, problem)) for cut in menu.choice.cuts
@@ -37,7 +37,7 @@ def test_arithmetic_on_tiles_side_by_side_is_that_of_each(dtype: DType) -> None:
 
 @pytest.mark.parametrize("layout", Layout)
 def test_the_largest_tile_of_a_cluster_is_counted_for_itself(layout: Layout) -> None:
-    choice = nhwc_menu.menu_for(DType.FLOAT16, H200).choice
+    choice = fitted_on(H200, nhwc_menu.MENUS)[DType.FLOAT16].choice
     together = choice.tile.shared_bytes(layout, choice.cluster)
     assert together.ravel().tolist() == [int(cut.tile.shared_bytes(layout, cut.cluster)) for cut in choice.cuts]
 

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import DType
-from conv_advisor.kernels.cuda.parts.fitted import fitted_on
 from conv_advisor.kernels.cuda.parts.offers import Choice, choice_of
 
 LARGEST_CLUSTER: Final = 8
@@ -162,13 +160,3 @@ MENUS: Final[Mapping[str, Mapping[DType, Menu]]] = {
     "nvidia-h200": {DType.FLOAT32: FMA, DType.TF32: TF32, DType.FLOAT16: HALF, DType.BFLOAT16: HALF}
 }
 """By the device that they were fitted on."""
-
-
-def menu_for(dtype: DType, device: Device) -> Menu:
-    """The tiles that multiply this precision."""
-    return fitted_on(device, MENUS)[dtype]
-
-
-def tiles_for(dtype: DType) -> tuple[Tile, ...]:
-    """The tiles of every device that multiply this precision."""
-    return tuple(tile for menus in MENUS.values() for tile in menus[dtype].tiles)

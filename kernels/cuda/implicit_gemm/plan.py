@@ -9,8 +9,10 @@ import numpy as np
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType
-from conv_advisor.kernels.cuda.implicit_gemm.menu import Tile, menu_for, tiles_for
+from conv_advisor.kernels.cuda.implicit_gemm import menu as menus
+from conv_advisor.kernels.cuda.implicit_gemm.menu import Tile
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
+from conv_advisor.kernels.cuda.parts.fitted import fitted_on, tiles_of_every_device
 from conv_advisor.kernels.cuda.parts.multiprocessor import RESERVED_BYTES, has_clusters, shared_memory_of
 from conv_advisor.kernels.cuda.parts.offers import Cut, Offer, cheapest, expected_of, offered
 from conv_advisor.kernels.cuda.parts.shapes import Problems, Shapes, is_dense, is_pointwise
@@ -33,7 +35,11 @@ class Loading(IntEnum):
 
 def definitions(dtype: DType) -> tuple[Defines, ...]:
     """What a launcher may define for this precision."""
-    return tuple({**tile.defines, "LOADING": int(loading)} for tile in tiles_for(dtype) for loading in Loading)
+    return tuple(
+        {**tile.defines, "LOADING": int(loading)}
+        for tile in tiles_of_every_device(menus.MENUS, dtype)
+        for loading in Loading
+    )
 
 
 SOURCE: Final = Source("implicit_gemm", definitions)
@@ -87,7 +93,7 @@ def expect(tile: Tile, cluster: Any, problems: Problems, device: Device) -> Any:
     Blocks come to a multiprocessor in waves of as many as fit. A stage of a wave takes its latency, or the time in
     which the multiprocessor multiplies the stages of all its blocks, whichever is longer.
     """
-    menu, loading = menu_for(problems.dtype, device), loadings(problems)
+    menu, loading = fitted_on(device, menus.MENUS)[problems.dtype], loadings(problems)
     fitting = shared_memory_of(device) // (shared_bytes(tile, cluster, problems) + RESERVED_BYTES)
     resident = np.maximum(1, np.minimum(tile.blocks, fitting))
     stages = ceil_div(stages_of(tile, problems), cluster)
@@ -117,7 +123,7 @@ def offers(problems: Shapes, device: Device) -> tuple[Offer[Tile], ...]:
         Layers that ``cuda.implicit_gemm`` computes.
     device : Device
     """
-    menu = menu_for(problems.dtype, device)
+    menu = fitted_on(device, menus.MENUS)[problems.dtype]
     choice = menu.choice if has_clusters(device) else menu.choice_without_clusters
     tile, cluster = choice.tile, choice.cluster
     us = np.where(cluster <= stages_of(tile, problems), expect(tile, cluster, problems, device), np.inf)

@@ -9,10 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import DType, Layout
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
-from conv_advisor.kernels.cuda.parts.fitted import fitted_on
 from conv_advisor.kernels.cuda.parts.offers import Choice, choice_of
 
 ROW_BYTES: Final = 128
@@ -187,13 +185,3 @@ MENUS: Final[Mapping[str, Mapping[DType, Menu]]] = {
     "nvidia-h200": {DType.TF32: TF32, DType.FLOAT16: HALF, DType.BFLOAT16: HALF}
 }
 """By the device that they were fitted on."""
-
-
-def menu_for(dtype: DType, device: Device) -> Menu:
-    """The tiles that multiply this precision."""
-    return fitted_on(device, MENUS)[dtype]
-
-
-def tiles_for(dtype: DType) -> tuple[Tile, ...]:
-    """The tiles of every device that multiply this precision."""
-    return tuple(tile for menus in MENUS.values() if dtype in menus for tile in menus[dtype].tiles)

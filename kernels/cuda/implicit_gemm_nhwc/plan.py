@@ -8,9 +8,11 @@ import numpy as np
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.kernels.cuda.implicit_gemm_nhwc.menu import ROW_BYTES, Tile, menu_for, tiles_for
+from conv_advisor.kernels.cuda.implicit_gemm_nhwc import menu as menus
+from conv_advisor.kernels.cuda.implicit_gemm_nhwc.menu import ROW_BYTES, Tile
 from conv_advisor.kernels.cuda.implicit_gemm_nhwc.packing import images_of, packed_channels
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
+from conv_advisor.kernels.cuda.parts.fitted import fitted_on, tiles_of_every_device
 from conv_advisor.kernels.cuda.parts.multiprocessor import HOPPER_BLOCK_BYTES, HOPPER_SHARED_BYTES, RESERVED_BYTES
 from conv_advisor.kernels.cuda.parts.offers import Cut, Offer, cheapest, expected_of, offered
 from conv_advisor.kernels.cuda.parts.shapes import Array, Problems, Shapes, is_pointwise
@@ -50,7 +52,8 @@ def expect(tile: Tile, cluster: Any, problems: Problems, images: Any, device: De
     Blocks come to a multiprocessor in waves of as many as fit. A stage of a wave takes its latency, or the time in
     which the multiprocessor multiplies the stages of all its blocks, whichever is longer.
     """
-    menu, layout, has_one_tap = menu_for(problems.dtype, device), problems.layout, is_pointwise(problems)
+    menu = fitted_on(device, menus.MENUS)[problems.dtype]
+    layout, has_one_tap = problems.layout, is_pointwise(problems)
     fitting = HOPPER_SHARED_BYTES // (tile.shared_bytes(layout, cluster) + RESERVED_BYTES)
     resident = np.maximum(1, np.minimum(tile.blocks, fitting))
     stages = ceil_div(stages_of(problems), cluster)
@@ -81,7 +84,7 @@ def offers(problems: Shapes, device: Device, images: Any = None) -> tuple[Offer[
         Images that are multiplied at a time; as many as the default limit allows.
     """
     images = images_of(problems) if images is None else images
-    choice = menu_for(problems.dtype, device).choice
+    choice = fitted_on(device, menus.MENUS)[problems.dtype].choice
     tile, cluster = choice.tile, choice.cluster
     fits = tile.shared_bytes(problems.layout, cluster) <= HOPPER_BLOCK_BYTES
     is_possible = fits & (cluster <= stages_of(problems)) & np.greater(images, 0)
@@ -110,7 +113,7 @@ def definitions(dtype: DType) -> tuple[Defines, ...]:
     """What implicit_gemm_nhwc.cu is compiled with for this precision."""
     return tuple(
         tile.defines(layout, is_pointwise=is_pointwise)
-        for tile in tiles_for(dtype)
+        for tile in tiles_of_every_device(menus.MENUS, dtype)
         for layout in Layout
         for is_pointwise in (False, True)
     )

@@ -9,6 +9,7 @@ import numpy as np
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType
+from conv_advisor.kernels.cuda.implicit_gemm_tensor import menu as menus
 from conv_advisor.kernels.cuda.implicit_gemm_tensor.cut import (
     MOST_IMAGES,
     Loading,
@@ -21,9 +22,10 @@ from conv_advisor.kernels.cuda.implicit_gemm_tensor.cut import (
     stage_k_with,
     tile_defines,
 )
-from conv_advisor.kernels.cuda.implicit_gemm_tensor.menu import Menu, Tile, menu_for, tiles_for
+from conv_advisor.kernels.cuda.implicit_gemm_tensor.menu import Menu, Tile
 from conv_advisor.kernels.cuda.implicit_gemm_tensor.windows import Windows, windows_of
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
+from conv_advisor.kernels.cuda.parts.fitted import fitted_on, tiles_of_every_device
 from conv_advisor.kernels.cuda.parts.multiprocessor import (
     HOPPER_BLOCK_BYTES,
     RESERVED_BYTES,
@@ -96,7 +98,7 @@ def expect(tile: Tile, cluster: Any, work: Work, device: Device) -> Any:
     Blocks come to a multiprocessor in waves of as many as fit. A stage of a wave takes its latency, or the time for
     which the stages of all its blocks keep the multiprocessor busy, whichever is longer.
     """
-    menu, has_cluster = menu_for(work.dtype, device), np.greater(cluster, 1)
+    menu, has_cluster = fitted_on(device, menus.MENUS)[work.dtype], np.greater(cluster, 1)
     latency, busy = _stage_us(tile, work, menu)
     stages, outputs = ceil_div(work.stages, cluster), tile.bm * tile.bn / 1024
 
@@ -124,7 +126,7 @@ def offers(problems: Shapes, device: Device) -> tuple[Offer[Tile], ...]:
     """
     if not has_clusters(device):
         return ()
-    choice, loading = menu_for(problems.dtype, device).choice, loadings(problems)
+    choice, loading = fitted_on(device, menus.MENUS)[problems.dtype].choice, loadings(problems)
     windows = windows_of(problems, choice.tile.bn, loading == Loading.WINDOWS)
     has_vectors = problems.c * problems.r * problems.s % (16 // problems.dtype.itemsize_bytes) == 0
     is_first = np.arange(len(windows.is_found))[:, None, None] == 0
@@ -178,7 +180,7 @@ def definitions(dtype: DType) -> tuple[Defines, ...]:
             "CLUSTERED": clustered,
             "WIDE_WEIGHT": wide,
         }
-        for place, tile in enumerate(tiles_for(dtype))
+        for place, tile in enumerate(tiles_of_every_device(menus.MENUS, dtype))
         for loading, unit in loadings
         for clustered in (0, 1)
         for wide in ((0, 1) if place == 0 else (1,))

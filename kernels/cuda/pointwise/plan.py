@@ -10,12 +10,14 @@ import numpy as np
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
+from conv_advisor.kernels.cuda.parts.fitted import fitted_on, tiles_of_every_device
 from conv_advisor.kernels.cuda.parts.multiprocessor import HOPPER_BLOCK_BYTES, HOPPER_SHARED_BYTES, RESERVED_BYTES
 from conv_advisor.kernels.cuda.parts.offers import Cut, Offer, cheapest, expected_of, offered
 from conv_advisor.kernels.cuda.parts.shapes import Problems, Shapes
 from conv_advisor.kernels.cuda.parts.source import BorneSpill, Defines, Source
 from conv_advisor.kernels.cuda.parts.waves import in_waves, stages_us
-from conv_advisor.kernels.cuda.pointwise.menu import Tile, menu_for, tiles_for
+from conv_advisor.kernels.cuda.pointwise import menu as menus
+from conv_advisor.kernels.cuda.pointwise.menu import Tile
 
 SEGMENTS: Final = {4: (2,), 2: (2, 4)}
 """Images that the pixels of a tile may belong to where x comes in CHUNKS, for each size of an element.
@@ -87,7 +89,7 @@ def definitions(dtype: DType) -> tuple[Defines, ...]:
     ways += [(Loading.CHUNKS, segments) for segments in SEGMENTS[item]]
     return tuple(
         _defines(tile, dtype, loading, segments)
-        for tile in tiles_for(dtype)
+        for tile in tiles_of_every_device(menus.MENUS, dtype)
         for loading, segments in ways
         if has_columns(tile.bp, item, segments)
     )
@@ -170,7 +172,8 @@ def expect(tile: Tile, cluster: Any, problems: Problems, fitting: Any, device: D
         Blocks that a multiprocessor holds, at least one.
     device : Device
     """
-    menu, item, c, k = menu_for(problems.dtype, device), problems.dtype.itemsize_bytes, problems.c, problems.k
+    menu = fitted_on(device, menus.MENUS)[problems.dtype]
+    item, c, k = problems.dtype.itemsize_bytes, problems.c, problems.k
     loading, pixels = loadings(problems, tile.bp), problems.n * problems.h * problems.w
     latency = tile.latency_us * np.array((1.0, *menu.latency_factors))[loading]
     busy = tile.busy_us * np.array((1.0, *menu.busy_factors))[loading]
@@ -206,7 +209,7 @@ def offers(problems: Shapes, device: Device) -> tuple[Offer[Tile], ...]:
         Layers that the kernel computes.
     device : Device
     """
-    choice = menu_for(problems.dtype, device).choice
+    choice = fitted_on(device, menus.MENUS)[problems.dtype].choice
     tile, cluster = choice.tile, choice.cluster
     room = residents(tile, problems)
     is_filled = (room > 0) & (tile.bn < 2 * problems.k)
