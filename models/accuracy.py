@@ -29,6 +29,10 @@ COVERED: Final = 0.99
 LEAST_ERRORS: Final = 40
 """Fewer measured errors make no law."""
 
+ROUNDINGS: Final = {DType.FLOAT32: 2.0**-22, DType.TF32: 2.0**-10, DType.FLOAT16: 2.0**-11, DType.BFLOAT16: 2.0**-8}
+"""Errors below count as these: roundings of operands and results alone come to as much. So PyTorch's own convolution in
+float32 is no measure for tf32, where its layer happens to run without rounding."""
+
 Laws = dict[str, dict[str, list[float]]]
 """By variant and dtype: log2 of the error at a gemm_k of 1, and the power of gemm_k."""
 
@@ -99,6 +103,19 @@ def expected_error(
     intercept, slope = law
     predicted = 2.0 ** (intercept + slope * math.log2(problem.gemm_k))
     return min(predicted, allowed), ErrorSource.PREDICTED
+
+
+def allowed_error(problem: ConvProblem, own_error: float, max_error_ratio: float) -> float:
+    """The largest error that a variant may show to be within so many times another's, and the tolerance.
+
+    Parameters
+    ----------
+    problem : ConvProblem
+    own_error : float
+        max |y - y64| / max |y64| of what it is held against, such as PyTorch's own convolution.
+    max_error_ratio : float
+    """
+    return min(tolerance(problem), max_error_ratio * max(own_error, ROUNDINGS[problem.dtype]))
 
 
 def error_of(

@@ -12,7 +12,15 @@ from conv_advisor.data.measurement import Device, Measurement, Outcome
 from conv_advisor.data.parquet import measurements_to_table
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.reference import tolerance
-from conv_advisor.models.accuracy import COVERED, LEAST_ERRORS, ErrorSource, expected_error, learn_laws
+from conv_advisor.models.accuracy import (
+    COVERED,
+    LEAST_ERRORS,
+    ROUNDINGS,
+    ErrorSource,
+    allowed_error,
+    expected_error,
+    learn_laws,
+)
 from conv_advisor.models.registry import SHIPPED
 from conv_advisor.models.tree_file import read
 
@@ -90,3 +98,10 @@ def test_the_shipped_laws_are_those_of_arithmetic() -> None:
         intercept, slope = laws["cuda.implicit_gemm"][dtype]
         assert slope == 0.0, "the result is rounded once"
         assert 2**intercept <= 1.05 * unit
+
+
+def test_what_a_bound_allows() -> None:
+    problem = ConvProblem.parse("14-1-3-256-128")
+    assert allowed_error(problem, 1e-6, 2) == 2e-6
+    assert allowed_error(problem, 0.0, 2) == 2 * ROUNDINGS[problem.dtype], "roundings alone come to as much"
+    assert allowed_error(problem, 1e-6, math.inf) == tolerance(problem)

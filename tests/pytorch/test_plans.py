@@ -17,9 +17,9 @@ from conv_advisor.torch.choice import Choice
 from conv_advisor.torch.plans import Basis, PlanFile, basis_of, default_path
 
 BASIS = Basis("NVIDIA H200, driver 580", "9.19.0", "0123456789abcdef", "2.11.0")
-OURS = Choice("cuda.implicit_gemm", {}, 0.01, 0.02)
-CUDNN = Choice("cudnn.graph.eng62", {"engine": 62, "knobs": {"2": 0}}, 0.01, 0.02)
-PYTORCHS = Choice(None, {}, 0.01, 0.01, "it is as fast")
+OURS = Choice("cuda.implicit_gemm", {}, 0.01, 0.02, 3e-7, 2e-7)
+CUDNN = Choice("cudnn.graph.eng62", {"engine": 62, "knobs": {"2": 0}}, 0.01, 0.02, 3e-7, 2e-7)
+PYTORCHS = Choice(None, {}, 0.01, 0.01, 2e-7, 2e-7, "it is as fast")
 KEPT = {"a": OURS, "b": CUDNN, "c": PYTORCHS}
 
 
@@ -66,10 +66,10 @@ def test_where_nothing_can_be_written_choices_live_as_long_as_the_process(tmp_pa
     [
         ("{", "plan_file is"),
         ("[]", "plan_file.version is None"),
-        ('{"version": 2, "choices": {}}', "plan_file.version is 2"),
-        ('{"version": 1, "choices": []}', "plan_file.choices"),
-        ('{"version": 1, "choices": {"a": {"variant": 3}}}', "plan_file.choices"),
-        ('{"version": 1, "choices": {"a": {"variant": null, "plan": {}, "basis": ""}}}', "plan_file.choices"),
+        ('{"version": 1, "choices": {}}', "plan_file.version is 1"),
+        ('{"version": 2, "choices": []}', "plan_file.choices"),
+        ('{"version": 2, "choices": {"a": {"variant": 3}}}', "plan_file.choices"),
+        ('{"version": 2, "choices": {"a": {"variant": null, "plan": {}, "basis": ""}}}', "plan_file.choices"),
     ],
 )
 def test_a_file_that_is_not_ours_is_refused_by_name(text: str, said: str, tmp_path: Path) -> None:

@@ -21,24 +21,37 @@ class Choice:
     plan : dict
         What rebuilds it beside the id, as in `Measurement.plan`.
     time_ms : float or None
-        As measured here; None where nothing was.
+        None where it is unknown.
     torch_ms : float or None
         Of PyTorch's own convolution.
+    max_error, torch_error : float or None
+        max |y - y64| / max |y64| of both, on random operands.
     reason : str
         Why it is PyTorch's own, where it is.
+    is_measured : bool
+        Whether the times were measured on this device; else they are predicted.
     """
 
     variant: str | None
     plan: dict[str, Any] = field(default_factory=dict)
     time_ms: float | None = None
     torch_ms: float | None = None
+    max_error: float | None = None
+    torch_error: float | None = None
     reason: str = ""
+    is_measured: bool = True
+
+    @property
+    def gain(self) -> float | None:
+        """How many times as fast as PyTorch's own convolution it is; None where that is unknown."""
+        return self.torch_ms / self.time_ms if self.time_ms and self.torch_ms else None
 
     def __str__(self) -> str:
         name = self.variant or f"PyTorch's own ({self.reason})"
         if self.time_ms is None or self.torch_ms is None:
             return name
-        return f"{name}, {self.time_ms * 1000:.2f} µs against {self.torch_ms * 1000:.2f} of PyTorch's own"
+        basis = "" if self.is_measured else ", as predicted"
+        return f"{name}, {self.time_ms * 1000:.2f} µs against {self.torch_ms * 1000:.2f} of PyTorch's own{basis}"
 
 
 class Chooser(Protocol):

@@ -15,7 +15,7 @@ import torch
 from cupy.cuda import MemoryPointer, UnownedMemory
 from platformdirs import user_data_path
 
-from conv_advisor.data.errors import ConvAdvisorError, InvalidInput, NoAdvice, UnknownDevice
+from conv_advisor.data.errors import ConvAdvisorError, InvalidInput, UnknownDevice
 from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels.catalog import VARIANTS
 from conv_advisor.kernels.cpu.threads import available_cores
@@ -24,6 +24,7 @@ from conv_advisor.kernels.variant import Backend
 from conv_advisor.models.advisor import Advisor
 from conv_advisor.models.registry import Registry
 from conv_advisor.models.tree_file import TreeModel
+from conv_advisor.torch.candidates import candidates
 from conv_advisor.torch.choice import Choice
 from conv_advisor.torch.layers import Geometry, problem_of
 from conv_advisor.torch.operator import LOADED, Run, plan_name
@@ -33,8 +34,6 @@ from conv_advisor.torch.report import log, warn_of_failure
 from conv_advisor.torch.running import Prepared
 from conv_advisor.torch.timing import Trial
 
-MOST_SLOWDOWN: Final = 1.5
-"""A variant that is predicted to be further behind the first is not timed: it would cost more than it may win."""
 LEAST_GAIN: Final = 1.01
 """A variant must be this much faster than PyTorch's own convolution, or that stays."""
 
@@ -136,7 +135,7 @@ class Gpu:
         file = self._file(options)
         plans = {problem: plan_name(problem.key, options.limits) for problem in layers}
         kept = {problem: choice for problem, plan in plans.items() if (choice := file.get(plan)) is not None}
-        asked = {problem: self._candidates(problem, options) for problem in layers if problem not in kept}
+        asked = {problem: candidates(self._advisor, problem, options) for problem in layers if problem not in kept}
         ready = self._prepare_all(asked | {problem: [choice] for problem, choice in kept.items()}, options)
         for problem in kept:
             for prepared in ready[problem].values():
@@ -150,7 +149,7 @@ class Gpu:
             choice = choices.setdefault(problem, Choice(None, reason="what was kept of it cannot be prepared"))
             run = ready[problem].get(choice.variant or "")
             LOADED[plan, torch.Size((problem.n, problem.c, problem.h, problem.w)), self._index] = run
-        file.add({plans[problem]: choice for problem, choice in made.items() if choice.torch_ms is not None})
+        file.add({plans[problem]: choice for problem, choice in made.items() if choice.is_measured and choice.torch_ms})
         return choices
 
     def _file(self, options: Options) -> PlanFile:
@@ -165,18 +164,6 @@ class Gpu:
                 path.unlink(missing_ok=True)
                 self._files[path] = PlanFile(path, self._basis)
         return self._files[path]
-
-    def _candidates(self, problem: ConvProblem, options: Options) -> list[Choice]:
-        """The first variants of the ranking, none of them timed."""
-        try:
-            advice = self._advisor.advise(
-                problem, max_workspace_bytes=options.max_workspace_bytes, is_deterministic=options.deterministic
-            )
-        except NoAdvice:
-            return []
-        ranking = [each for each in advice.ranking if not options.only_cudnn or each.variant.startswith("cudnn.")]
-        first = ranking[: max(1, options.measure)]
-        return [Choice(each.variant) for each in first if each.time_ms <= MOST_SLOWDOWN * first[0].time_ms]
 
     def _prepare_all(
         self, wanted: Mapping[ConvProblem, Sequence[Choice]], options: Options
@@ -224,16 +211,17 @@ class Gpu:
             first = next(choice for choice in candidates if choice.variant in ready)
             ready[first.variant or ""].warm()
             return first
-        with Trial(problem, self._index, self._stream) as trial:
-            torch_ms = trial.time_own_ms()
-            times_ms = {variant: ms for variant, run in ready.items() if (ms := trial.time_ms(run)) is not None}
-        if trial.failures and not times_ms:
+        with Trial(problem, self._index, self._stream, options.max_error_ratio) as trial:
+            own = trial.own()
+            timed = {variant: found for variant, run in ready.items() if (found := trial.of(run)) is not None}
+        if trial.failures and not timed:
             warn_of_failure(plan_name(problem.key, options.limits), trial.failures[0])
-        best = min(times_ms, key=times_ms.__getitem__, default=None)
-        if best is None or times_ms[best] * LEAST_GAIN > torch_ms:
-            reason = "it is as fast as the first variants" if times_ms else "the first variants fail"
-            return Choice(None, {}, torch_ms, torch_ms, reason)
-        return Choice(best, ready[best].plan, times_ms[best], torch_ms)
+        best = min(timed, key=timed.__getitem__, default=None)
+        if best is None or timed[best].time_ms * LEAST_GAIN > own.time_ms:
+            reason = "it is as fast as the first variants" if timed else "the first variants fail"
+            return Choice(None, {}, own.time_ms, own.time_ms, own.max_error, own.max_error, reason)
+        time_ms, max_error = timed[best]
+        return Choice(best, ready[best].plan, time_ms, own.time_ms, max_error, own.max_error)
 
 
 def _tree(device_id: str, capability: str) -> TreeModel:

@@ -86,9 +86,7 @@ def replace(gm: GraphModule, site: Site, plan: str) -> None:
     graph, node = gm.graph, site.node
     with graph.inserting_before(node):
         x, weight, bias = (None if tensor is None else _cast(gm, tensor, site.dtype) for tensor in site.operands)
-        geometry = site.geometry
-        sizes = (list(geometry.stride), list(geometry.padding), list(geometry.dilation), geometry.groups)
-        y = graph.call_function(conv2d, (x, weight, *sizes, plan))
+        y = graph.call_function(conv2d, (x, weight, *site.geometry.arguments, plan))
         y.meta = dict(node.meta)
         if bias is not None:
             by_filter = graph.call_function(torch.reshape, (bias, (1, -1, 1, 1)))

@@ -27,6 +27,11 @@ class Geometry:
     dilation: Pair
     groups: int
 
+    @property
+    def arguments(self) -> tuple[list[int], list[int], list[int], int]:
+        """Stride, padding, dilation and groups as PyTorch's convolutions take them."""
+        return list(self.stride), list(self.padding), list(self.dilation), self.groups
+
 
 def geometry_of(weight: Any, stride: Any, padding: Any, dilation: Any, groups: int) -> Geometry | str:
     """The arguments of ``torch.conv2d`` as numbers, or why there are none.
@@ -47,6 +52,16 @@ def geometry_of(weight: Any, stride: Any, padding: Any, dilation: Any, groups: i
     if any(total % 2 for total in around):
         return "padding is 'same' around an even filter: one side has more than the other"
     return Geometry(steps, (around[0] // 2, around[1] // 2), dilations, int(groups))
+
+
+def geometry_of_problem(problem: ConvProblem) -> Geometry:
+    """How the filter of a problem goes over the image."""
+    return Geometry(
+        (problem.stride_h, problem.stride_w),
+        (problem.pad_h, problem.pad_w),
+        (problem.dilation_h, problem.dilation_w),
+        problem.groups,
+    )
 
 
 def problem_of(x: Any, weight: Any, geometry: Geometry, *, is_tf32_allowed: bool) -> ConvProblem | str:

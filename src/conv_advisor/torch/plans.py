@@ -21,9 +21,12 @@ from conv_advisor.data.measurement import Device
 from conv_advisor.torch.choice import Choice
 from conv_advisor.torch.report import log
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Of the file's form; a reader refuses any other."""
 
+_NUMBERS: Final = ("time_ms", "torch_ms", "max_error", "torch_error")
+_FIELDS: Final = ("variant", "plan", *_NUMBERS, "reason")
+"""What is kept of a choice, all of it measured."""
 _MOST_BYTES: Final = 2**26
 _SOURCES: Final = ("*.cu", "*.cuh", "*.py")
 _CUDNN: Final = "cudnn"
@@ -88,7 +91,7 @@ class PlanFile:
         entry = self._entries.get(plan)
         if entry is None or entry["basis"] != self._basis.of(entry["variant"]):
             return None
-        return Choice(entry["variant"], entry["plan"], entry["time_ms"], entry["torch_ms"], entry["reason"])
+        return Choice(**{field: entry[field] for field in _FIELDS})
 
     def add(self, choices: Mapping[str, Choice]) -> None:
         """Keep choices, by the names of their plans.
@@ -98,14 +101,7 @@ class PlanFile:
         A file that cannot be written is no reason not to run: the choices then live as long as the process.
         """
         found = {
-            plan: {
-                "variant": choice.variant,
-                "plan": choice.plan,
-                "time_ms": choice.time_ms,
-                "torch_ms": choice.torch_ms,
-                "reason": choice.reason,
-                "basis": self._basis.of(choice.variant),
-            }
+            plan: {field: getattr(choice, field) for field in _FIELDS} | {"basis": self._basis.of(choice.variant)}
             for plan, choice in choices.items()
         }
         with self._lock:
@@ -146,7 +142,7 @@ def _is_sound(entry: Any) -> bool:
         isinstance(entry, dict)
         and isinstance(entry.get("variant"), str | None)
         and isinstance(entry.get("plan"), dict)
-        and all(isinstance(entry.get(name), float | int | None) for name in ("time_ms", "torch_ms"))
+        and all(isinstance(entry.get(name), float | int | None) for name in _NUMBERS)
         and all(isinstance(entry.get(name), str) for name in ("reason", "basis"))
     )
 

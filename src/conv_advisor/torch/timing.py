@@ -4,25 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
+from math import inf
 from statistics import median
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 
 from conv_advisor.data.errors import RunError
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.cuda.border import translated
-from conv_advisor.kernels.reference import tolerance
 from conv_advisor.kernels.stopping import StopRule, launches_per_region
-from conv_advisor.torch.layers import MEMORY_FORMATS, TORCH_DTYPES
-from conv_advisor.torch.operator import own_convolution
+from conv_advisor.torch.checking import Operands
 from conv_advisor.torch.running import Prepared
 
 _RULE: Final = StopRule(min_samples=4, max_samples=8, max_noise=0.004, budget_ms=6.0)
 """Enough to choose among candidates; a sweep, whose times are kept for ever, takes more."""
 _LEAST_REGION_MS: Final = 0.2
 _MOST_LAUNCHES: Final = 64
+
+
+class Timed(NamedTuple):
+    """Median device time, and max |y - y64| / max |y64|."""
+
+    time_ms: float
+    max_error: float
 
 
 class Trial:
@@ -34,6 +40,8 @@ class Trial:
     device : int
     stream : torch.cuda.Stream
         Used by nobody else meanwhile.
+    max_error_ratio : float
+        As in `Options`.
 
     Attributes
     ----------
@@ -41,27 +49,18 @@ class Trial:
         Why variants have no time.
     """
 
-    def __init__(self, problem: ConvProblem, device: int, stream: Any) -> None:
+    def __init__(self, problem: ConvProblem, device: int, stream: Any, max_error_ratio: float = inf) -> None:
         self.failures: list[Exception] = []
-        self._problem, self._stream = problem, stream
-        self._geometry = (
-            [problem.stride_h, problem.stride_w],
-            [problem.pad_h, problem.pad_w],
-            [problem.dilation_h, problem.dilation_w],
-            problem.groups,
-        )
+        self._problem, self._device, self._stream = problem, f"cuda:{device}", stream
+        self._max_error_ratio = max_error_ratio
         self._context = torch.cuda.stream(stream)
-        self._generator = torch.Generator(f"cuda:{device}").manual_seed(0)
         self._pool = torch.cuda.graph_pool_handle()
-        self._expected: Any = None
         self._graphs: list[Any] = []
 
     def __enter__(self) -> Trial:
         torch.cuda.synchronize()
         self._context.__enter__()
-        problem = self._problem
-        self._x = self._random(problem.n, problem.c, problem.h, problem.w)
-        self._weight = self._random(problem.k, problem.c // problem.groups, problem.r, problem.s)
+        self._operands = Operands(self._problem, self._device, self._max_error_ratio)
         return self
 
     def __exit__(
@@ -71,37 +70,20 @@ class Trial:
             graph.reset()
         self._context.__exit__(kind, error, trace)
 
-    def time_own_ms(self) -> float:
-        """Median time of PyTorch's own convolution."""
-        key = self._problem.key
-        return self._time_ms(lambda: own_convolution(self._x, self._weight, *self._geometry, key))
+    def own(self) -> Timed:
+        """PyTorch's own convolution."""
+        return Timed(self._time_ms(self._operands.own), self._operands.own_error)
 
-    def time_ms(self, run: Prepared) -> float | None:
-        """Median time of a variant, once its outputs are known to be right; None where it fails."""
+    def of(self, run: Prepared) -> Timed | None:
+        """A variant, timed once its outputs are known to be right; None where it fails."""
+        operands = self._operands
         try:
             with translated():
-                self._check(run)
-                return self._time_ms(lambda: run(self._x, self._weight))
+                max_error = operands.checked_error(run)
+                return Timed(self._time_ms(lambda: run(operands.x, operands.weight)), max_error)
         except (RunError, RuntimeError) as error:
             self.failures.append(error)
             return None
-
-    def _check(self, run: Prepared) -> None:
-        """Compare the first image with float64, every output of it, and look that the others were written.
-
-        Raises
-        ------
-        RunError
-        """
-        if self._expected is None:
-            x, weight = self._x[:1].double(), self._weight.double()
-            self._expected = torch.nn.functional.conv2d(x, weight, None, *self._geometry)
-        y = torch.full_like(run(self._x, self._weight), torch.nan)
-        run.run_into(self._x, self._weight, y)
-        error = float((y[:1].double() - self._expected).abs().max() / self._expected.abs().max())
-        allowed = tolerance(self._problem)
-        if not error <= allowed or not bool(torch.isfinite(y).all()):
-            raise RunError(f"max error {error:.3g}, allowed {allowed:.3g}")
 
     def _time_ms(self, call: Callable[[], Any]) -> float:
         call()
@@ -129,7 +111,3 @@ class Trial:
             event.record(self._stream)
         events[-1].synchronize()
         return [float(first.elapsed_time(last)) for first, last in pairwise(events)]
-
-    def _random(self, *shape: int) -> Any:
-        values = torch.empty(shape, device=self._generator.device).uniform_(-1, 1, generator=self._generator)
-        return values.to(TORCH_DTYPES[self._problem.dtype], memory_format=MEMORY_FORMATS[self._problem.layout])

@@ -1,0 +1,126 @@
+"""How accurate what is chosen is: by the tree's laws before a measurement, against PyTorch's own convolution in one."""
+
+from __future__ import annotations
+
+from functools import cache
+from math import inf
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="PyTorch is not installed")
+
+from conv_advisor.data.errors import InvalidInput, RunError
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.models.accuracy import expected_error, laws_of
+from conv_advisor.models.advisor import Advisor
+from conv_advisor.models.registry import SHIPPED
+from conv_advisor.models.tree_file import read
+from conv_advisor.torch.candidates import MOST_SLOWDOWN, candidates
+from conv_advisor.torch.checking import Operands
+from conv_advisor.torch.operator import own_convolution
+from conv_advisor.torch.options import Options
+
+pytestmark = pytest.mark.filterwarnings("default")  # PyTorch's own, of its own parts
+
+WINOGRAD = ConvProblem.parse("56-1-3-64-64", dtype="float32", layout="nchw")
+"""A layer of which the fastest variants are some times as far from float64 as what PyTorch runs."""
+HALF = ConvProblem.parse("56-1-3-64-64", dtype="float16", layout="nhwc")
+
+
+@cache
+def advisor() -> Advisor:
+    return Advisor(read(SHIPPED / "nvidia-h200"))
+
+
+def errors(problem: ConvProblem, options: Options) -> list[float]:
+    laws = laws_of(advisor().model)
+    return [
+        expected_error(laws, choice.variant or "", problem)[0] for choice in candidates(advisor(), problem, options)
+    ]
+
+
+def test_a_tighter_bound_leaves_out_the_less_accurate() -> None:
+    free = errors(WINOGRAD, Options(measure=0, max_error_ratio=inf))
+    bound = errors(WINOGRAD, Options(measure=0, max_error_ratio=1))
+    assert len(free) == len(bound) == 1
+    assert bound[0] < free[0] / 2
+
+
+def test_where_it_is_measured_a_law_has_room_to_be_wrong() -> None:
+    (unmeasured,) = errors(WINOGRAD, Options(measure=0, max_error_ratio=1))
+    measured = errors(WINOGRAD, Options(measure=40, max_error_ratio=1))
+    assert unmeasured in measured
+    assert max(measured) > unmeasured
+
+
+@pytest.mark.parametrize("measure", [1, 3])
+def test_candidates_are_the_first_of_the_ranking_with_what_is_predicted(measure: int) -> None:
+    found = candidates(advisor(), HALF, Options(measure=measure))
+    ranking = advisor().advise(HALF).ranking
+    assert [choice.variant for choice in found] == [choice.variant for choice in ranking[: len(found)]]
+    assert 1 <= len(found) <= measure
+    assert all(choice.time_ms <= MOST_SLOWDOWN * found[0].time_ms for choice in found)
+    assert not any(choice.is_measured for choice in found)
+    assert found[0].gain is not None
+    assert "as predicted" in str(found[0])
+
+
+def test_only_cudnns_where_no_other_may_run() -> None:
+    found = candidates(advisor(), HALF, Options(only_cudnn=True))
+    assert found
+    assert all((choice.variant or "").startswith("cudnn.") for choice in found)
+
+
+def test_where_nothing_applies_there_is_no_candidate() -> None:
+    assert candidates(Advisor(None, advisor().device), HALF, Options()) == []
+
+
+class Convolves:
+    """A variant on a CPU: PyTorch's own convolution, off by some share of the largest output."""
+
+    def __init__(self, problem: ConvProblem, off: float) -> None:
+        self._problem, self._off = problem, off
+
+    def __call__(self, x: Any, weight: Any) -> Any:
+        y = own_convolution(x, weight, [1, 1], [1, 1], [1, 1], 1, self._problem.key)
+        return y + self._off * y.abs().max()
+
+    def run_into(self, x: Any, weight: Any, y: Any) -> None:
+        y.copy_(self(x, weight))
+
+
+class LeavesOut(Convolves):
+    """Writes the first image alone."""
+
+    def run_into(self, x: Any, weight: Any, y: Any) -> None:
+        y[:1].copy_(self(x, weight)[:1])
+
+
+SMALL = ConvProblem.parse("9-2-3-8-8", dtype="float32", layout="nhwc")
+
+
+def test_an_error_is_held_against_that_of_pytorchs_own() -> None:
+    operands = Operands(SMALL, "cpu", max_error_ratio=8)
+    own_error = operands.own_error
+    assert 0 < own_error < 1e-6
+    assert operands.checked_error(Convolves(SMALL, 0.0)) == own_error
+    assert operands.checked_error(Convolves(SMALL, 5e-7)) > own_error
+    with pytest.raises(RunError, match="PyTorch's own shows"):
+        operands.checked_error(Convolves(SMALL, 4e-6))
+    assert Operands(SMALL, "cpu").checked_error(Convolves(SMALL, 4e-6)) > 3e-6
+
+
+def test_an_image_that_was_not_written_is_an_error() -> None:
+    with pytest.raises(RunError):
+        Operands(SMALL, "cpu").checked_error(LeavesOut(SMALL, 0.0))
+
+
+@pytest.mark.parametrize("ratio", [0.5, -1, True, "8", None, float("nan")])
+def test_a_bound_is_a_number_from_1_on(ratio: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"options\.max_error_ratio"):
+        Options(max_error_ratio=ratio)
+
+
+def test_a_choice_under_another_bound_is_another_plan() -> None:
+    assert (Options().limits, Options(max_error_ratio=2).limits) == ("", "error2")
