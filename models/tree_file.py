@@ -17,12 +17,12 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
+from safetensors.numpy import save
 
 from conv_advisor.data.errors import ModelRejected
 from conv_advisor.data.measurement import Device
 from conv_advisor.models.features import FEATURES
+from conv_advisor.models.in_place import arrays_in, read_whole
 
 PROTOCOL: Final = 1
 """Number of the format; a reader refuses any other."""
@@ -229,14 +229,16 @@ def read(folder: Path) -> TreeModel:
         With the reason.
     """
     try:
-        return decode(_bounded(folder / CARD_FILE, MAX_CARD_BYTES), _bounded(folder / TREE_FILE, MAX_FILE_BYTES))
+        _check_size(folder / TREE_FILE, MAX_FILE_BYTES)
+        _check_size(folder / CARD_FILE, MAX_CARD_BYTES)
+        return decode((folder / CARD_FILE).read_bytes(), read_whole(folder / TREE_FILE))
     except ModelRejected as error:
         raise ModelRejected(f"{folder}: {error}") from None
     except OSError as error:
         raise ModelRejected(f"{folder}: {error}") from error
 
 
-def decode(card_json: str | bytes, content: bytes) -> TreeModel:
+def decode(card_json: str | bytes, content: bytes | memoryview) -> TreeModel:
     """The tree of a card and of arrays, wherever they were kept; refuses whatever could mislead or crash.
 
     Raises
@@ -250,9 +252,9 @@ def decode(card_json: str | bytes, content: bytes) -> TreeModel:
         _audit_card(card)
         digest = hashlib.sha256(content).hexdigest()
         _check(digest == card["sha256"], f"sha256 is {digest}, the card says {card['sha256']}")
-        arrays = load(content)
+        arrays = arrays_in(content)
         _audit_arrays(arrays, len(card["variants"]))
-    except (ValueError, RecursionError, SafetensorError) as error:
+    except (ValueError, RecursionError) as error:
         raise ModelRejected(str(error)) from error
     return TreeModel(card, arrays)
 
@@ -291,13 +293,14 @@ def _audit_arrays(arrays: dict[str, np.ndarray], n_variants: int) -> None:
     _check(n_nodes > 0, "there are no nodes")
     is_leaf = arrays["feature"] == LEAF
     n_leaves = int(is_leaf.sum())
-    for name, dimensions in _LEAF_ARRAYS.items():
-        _check_array(name, arrays[name], (np.float32,), (n_leaves, 3)[:dimensions])
+    extremes = {
+        name: _check_array(name, arrays[name], (np.float32,), (n_leaves, 3)[:dimensions])
+        for name, dimensions in _LEAF_ARRAYS.items()
+    }
     n_rankings = _audit_ranking(arrays, n_leaves)
     for name in RANKING_ARRAYS:
-        _check_array(name, arrays[name], (np.float16, np.float32), (n_rankings, n_variants))
+        extremes[name] = _check_array(name, arrays[name], (np.float16, np.float32), (n_rankings, n_variants))
     _audit_structure(arrays, is_leaf)
-    extremes = {name: _extremes(arrays[name]) for name in (*_LEAF_ARRAYS, *RANKING_ARRAYS)}
     _check(extremes["roofline"][0] > 0, "roofline has a value that is not above 0")
     for name in _LOGS:
         least, most = extremes[name]
@@ -342,13 +345,16 @@ def _audit_structure(arrays: dict[str, np.ndarray], is_leaf: np.ndarray) -> None
     _check(np.array_equal(np.sort(place[is_leaf]), np.arange(is_leaf.sum())), "place does not give each leaf its row")
 
 
-def _check_array(name: str, array: np.ndarray, dtypes: tuple[Any, ...], shape: tuple[int, ...]) -> None:
+def _check_array(name: str, array: np.ndarray, dtypes: tuple[Any, ...], shape: tuple[int, ...]) -> tuple[float, float]:
+    """The least and the largest value of numbers that may have a fraction; of others both are 0."""
     allowed = " or ".join(str(np.dtype(dtype)) for dtype in dtypes)
     _check(array.dtype in dtypes, f"{name} is {array.dtype}; allowed: {allowed}")
     _check(array.shape == shape, f"{name} has shape {array.shape}; allowed: {shape}")
-    if array.dtype.kind == "f":
-        least, most = _extremes(array)
-        _check(-math.inf < least and most < math.inf, f"{name} has a value that is not finite")
+    if array.dtype.kind != "f":
+        return 0.0, 0.0
+    least, most = _extremes(array)
+    _check(-math.inf < least and most < math.inf, f"{name} has a value that is not finite")
+    return least, most
 
 
 def _extremes(array: np.ndarray) -> tuple[float, float]:
@@ -371,10 +377,9 @@ def _check(is_right: bool, reason: str) -> None:
         raise ModelRejected(reason)
 
 
-def _bounded(file: Path, most: int) -> bytes:
+def _check_size(file: Path, most: int) -> None:
     size = file.stat().st_size
     _check(size <= most, f"{file.name} has {size} bytes; allowed: at most {most}")
-    return file.read_bytes()
 
 
 def _replace(file: Path, content: bytes) -> None:

@@ -9,6 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
+
+from conv_advisor.app.cli import cli
 
 ROOT = Path(__file__).parent.parent
 TRAINING = ("numba", "pandas", "pyarrow", "scipy", "sklearn")
@@ -44,13 +47,14 @@ async def ask():
 
 asyncio.run(ask())
 """
+MODULES = "\nimport json, sys\nsys.stderr.write(json.dumps([n for n in sys.modules if n.startswith('conv_advisor.')]))"
 SAY = "\nimport json, sys\nsys.stderr.write(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
 
 
-def loaded(code: str, home: Path, *arguments: str) -> set[str]:
-    """The packages that a process has imported when it is done."""
+def loaded(code: str, home: Path, *arguments: str, say: str = SAY) -> set[str]:
+    """The packages that a process has imported when it is done, or what else it says then."""
     done = subprocess.run(
-        [sys.executable, "-P", "-c", code + SAY, *arguments],
+        [sys.executable, "-P", "-c", code + say, *arguments],
         env=os.environ | {"CONV_ADVISOR_HOME": str(home)},
         capture_output=True,
         text=True,
@@ -65,6 +69,19 @@ def test_help_needs_neither_arrays_nor_models(tmp_path: Path) -> None:
     found = loaded(COMMAND, tmp_path, "--help")
     assert "typer" in found
     assert found & {*TRAINING, *ELSEWHERE, *SERVING, "asyncio", "numpy", "pydantic", "rich"} == set()
+
+
+def test_a_command_imports_no_other(tmp_path: Path) -> None:
+    found = loaded(COMMAND, tmp_path, "advise", "14-1-3-256-128", say=MODULES)
+    assert "conv_advisor.app.cli.advise" in found
+    others = ("access", "ask", "cluster", "database", "jobs", "learn", "measure", "serve", "transfer", "upgrade")
+    assert found & {f"conv_advisor.app.cli.{name}" for name in others} == set()
+
+
+def test_every_command_is_there_under_its_name() -> None:
+    commands = typer.main.get_command(cli).commands
+    assert {name: command.name for name, command in commands.items()} == {name: name for name in commands}
+    assert "advise" in commands
 
 
 @pytest.mark.parametrize("arguments", [(), ("--json",), ("--pareto",)])

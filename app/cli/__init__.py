@@ -1,18 +1,69 @@
-"""The command line, ``conv-advisor``: each command imports what it needs when it runs, so that all start fast."""
+"""The command line, ``conv-advisor``: a command is imported when it is named, with what it needs when it runs."""
 
 from __future__ import annotations
 
 import gc
 import io
 import sys
-from collections.abc import Callable
-from typing import Annotated, Final
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib import import_module
+from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
 
-from conv_advisor.app.cli import access, advise, ask, cluster, database, jobs, learn, measure, serve, transfer, upgrade
-from conv_advisor.app.cli.settings import settings
 from conv_advisor.data.errors import ConvAdvisorError, InvalidInput, NotApplicable, NotInstalled, Unknown
+
+_MODULES: Final = {
+    "advise": "advise",
+    "convolve": "measure",
+    "sweep": "measure",
+    "train": "learn",
+    "evaluate": "learn",
+    "compare": "upgrade",
+    "serve": "serve",
+    "settings": "settings",
+    "token": "access",
+    "variants": "ask",
+    "devices": "ask",
+    "networks": "ask",
+    "scheduler": "cluster",
+    "worker": "cluster",
+    "data": "transfer",
+    "jobs": "jobs",
+    "database": "database",
+}
+"""Each command, and the module here that has it under the same name: a function, or a `typer.Typer` of several."""
+
+
+class _Commands(Mapping[str, Any]):
+    """Click's commands by name, each imported when it is asked for: to read all of them takes as long as an answer."""
+
+    def __getitem__(self, name: str) -> Any:
+        return _command(name, _MODULES[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_MODULES)
+
+    def __len__(self) -> int:
+        return len(_MODULES)
+
+
+@cache
+def _command(name: str, module: str) -> Any:
+    found = getattr(import_module(f"{__name__}.{module}"), name)
+    around = typer.Typer(rich_markup_mode=_MARKUP)
+    if isinstance(found, typer.Typer):
+        around.add_typer(found, name=name)
+    else:
+        around.command(name)(found)
+    return typer.main.get_group(around).commands[name]
+
+
+class _Root(TyperGroup):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options | {"commands": _Commands()})
 
 
 def _say_version(is_asked: bool) -> None:
@@ -23,16 +74,10 @@ def _say_version(is_asked: bool) -> None:
         raise typer.Exit
 
 
+_MARKUP: Final = None
+"""Plain help: Rich's takes half as long again as the rest of it."""
 cli = typer.Typer(
-    name="conv-advisor",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # plain help: rich's takes half as long again as the rest of it
-)
-_COMMANDS: tuple[Callable[..., None], ...] = (
-    *(advise.advise, measure.convolve, measure.sweep, learn.train, learn.evaluate, upgrade.compare),
-    *(serve.serve, settings, access.token, ask.variants, ask.devices, ask.networks),
-    *(cluster.scheduler, cluster.worker),
+    name="conv-advisor", cls=_Root, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=_MARKUP
 )
 
 
@@ -43,13 +88,6 @@ def root(
     ] = False,
 ) -> None:
     """Which convolution algorithm is fastest for this layer on this GPU: measured, learned, served."""
-
-
-for _command in _COMMANDS:
-    cli.command()(_command)
-cli.add_typer(transfer.data, name="data")
-cli.add_typer(jobs.jobs, name="jobs")
-cli.add_typer(database.database, name="database")
 
 
 _OBJECTS_AT_ONCE: Final = 50_000
