@@ -6,18 +6,18 @@ import math
 import mmap
 import os
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 import msgspec
 import numpy as np
 
 _Size = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
-_ORDERED: Final = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "I32": "<i4"}
-"""Element types of trees, by their name in safetensors."""
+_ORDERED: Final = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "I32": "<i4", "I64": "<i8"}
+"""Element types by their name in safetensors: those of trees, and what NumPy makes where none is said."""
 
 
 class _Entry(msgspec.Struct, frozen=True):
-    dtype: Literal["F16", "F32", "F64", "I32"]
+    dtype: str
     shape: list[_Size]
     data_offsets: tuple[_Size, _Size]
 
@@ -59,6 +59,8 @@ def arrays_in(content: bytes | memoryview) -> dict[str, np.ndarray]:
 
 
 def _view(content: bytes | memoryview, start: int, entry: _Entry) -> np.ndarray:
+    if entry.dtype not in _ORDERED:
+        raise ValueError(f"its type is {entry.dtype}; allowed: {', '.join(_ORDERED)}")
     dtype, count = np.dtype(_ORDERED[entry.dtype]), math.prod(entry.shape)
     first, last = entry.data_offsets
     if last - first != count * dtype.itemsize:
