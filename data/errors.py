@@ -28,12 +28,15 @@ ConvAdvisorError
 ├── ModelError
 │   ├── ModelRejected       a model file that fails its audit
 │   └── NotEnoughData       too few measurements to train on
-└── StoreError              the timing store cannot be read or written
+├── StoreError              the timing store cannot be read or written
+├── Refused                 a server that was asked has answered with an error
+└── Unreachable             a server that was asked has not answered in time
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 
 class ConvAdvisorError(Exception):
@@ -285,3 +288,55 @@ class NotEnoughData(ModelError):
 
 class StoreError(ConvAdvisorError):
     """The timing store cannot be read or written."""
+
+
+class Refused(ConvAdvisorError):
+    """A server that was asked has answered with an error.
+
+    Parameters
+    ----------
+    document : mapping of str to object
+        The problem document (RFC 9457): type, title, status, detail, and what else is known of it.
+    retry_after_s : float
+        How long it asks to be left alone; 0 where it says nothing.
+    """
+
+    def __init__(self, document: Mapping[str, Any], retry_after_s: float = 0.0) -> None:
+        self.document, self.retry_after_s = dict(document), retry_after_s
+        super().__init__(self.document, retry_after_s)
+
+    @property
+    def status(self) -> int:
+        """The HTTP status; of a job that failed, 500, for it has none."""
+        return int(self.document.get("status", 500))
+
+    @property
+    def type(self) -> str:
+        """What kind of error it is, such as ``/problems/unknown-device``; it never changes."""
+        return str(self.document.get("type", "about:blank"))
+
+    @property
+    def detail(self) -> str:
+        """What has happened, in words."""
+        return str(self.document.get("detail", ""))
+
+    def __str__(self) -> str:
+        title = self.document.get("title", f"HTTP {self.status}")
+        return f"{title}: {self.detail}" if self.detail else str(title)
+
+
+class Unreachable(ConvAdvisorError):
+    """A server that was asked has not answered in time.
+
+    Parameters
+    ----------
+    url : str
+    reason : str
+    """
+
+    def __init__(self, url: str, reason: str) -> None:
+        self.url, self.reason = url, reason
+        super().__init__(url, reason)
+
+    def __str__(self) -> str:
+        return f"{self.url} does not answer: {self.reason}"

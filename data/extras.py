@@ -19,6 +19,7 @@ EXTRA_OF: Final = {
     "psycopg": "cluster",
     "opentelemetry.sdk": "cluster",
     "torch": "torch",
+    "httpx": "client",
 }
 """By the name that is imported; `require` is called where something begins that needs one of them."""
 

@@ -155,7 +155,7 @@ def path(model: TreeModel, values: Sequence[float]) -> list[Step]:
     feature, threshold, left, _, _ = model.nodes
     nodes = path_nodes(model, values)
     return [
-        Step(FEATURES[feature[node]], values[feature[node]], threshold[node], following == left[node])
+        Step(FEATURES[feature[node]], float(values[feature[node]]), threshold[node], following == left[node])
         for node, following in pairwise(nodes)
     ]
 

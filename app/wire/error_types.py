@@ -144,6 +144,12 @@ OF_ERROR: Final[dict[type[e.ConvAdvisorError], ErrorType]] = {
         "not-enough-data", "Not enough data", 409, "Too few layers are measured to train on; measure more."
     ),
     e.StoreError: ErrorType("store-error", "Store error", 503, "The database cannot be read or written. " + _AGAIN),
+    e.Refused: ErrorType(
+        "refused", "Refused", 502, "Another server was asked, and has answered with an error: the detail has it."
+    ),
+    e.Unreachable: ErrorType(
+        "unreachable", "Unreachable", 504, "Another server was asked, and has not answered in time."
+    ),
 }
 """What each class in `data.errors` is to a client. A name in a parameter that nothing bears is 404 wherever it stands;
 422 is left to payloads that cannot be read."""

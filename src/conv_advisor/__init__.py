@@ -15,18 +15,37 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from conv_advisor.app.advice.library import LayerAdvice, advise
-    from conv_advisor.data.errors import ConvAdvisorError
+    from conv_advisor.app.advice.answer import LayerAdvice
+    from conv_advisor.app.advice.library import advise
+    from conv_advisor.app.client.asynchronous import AsyncClient
+    from conv_advisor.app.client.client import Client
+    from conv_advisor.data.errors import ConvAdvisorError, Refused, Unreachable
     from conv_advisor.data.problem import ConvProblem, DType, Layout
 
     __version__: str
 
-__all__ = ["ConvAdvisorError", "ConvProblem", "DType", "LayerAdvice", "Layout", "__version__", "advise"]
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "ConvAdvisorError",
+    "ConvProblem",
+    "DType",
+    "LayerAdvice",
+    "Layout",
+    "Refused",
+    "Unreachable",
+    "__version__",
+    "advise",
+]
 
 _MODULES = {
     "advise": "app.advice.library",
-    "LayerAdvice": "app.advice.library",
+    "LayerAdvice": "app.advice.answer",
+    "Client": "app.client.client",
+    "AsyncClient": "app.client.asynchronous",
     "ConvAdvisorError": "data.errors",
+    "Refused": "data.errors",
+    "Unreachable": "data.errors",
     "ConvProblem": "data.problem",
     "DType": "data.problem",
     "Layout": "data.problem",

@@ -26,17 +26,20 @@ APP = Path(__file__).parents[2] / "app"
 TREE = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, errors.ConvAdvisorError)]
 
 
+MADE = {
+    errors.NotApplicable: ("cuda.cuconv", "stride is 2x2, not 1x1"),
+    errors.NotInstalled: ("cpu", "numba"),
+    errors.WorkspaceExceeded: (10, 5),
+    errors.Refused: ({"title": "Queue full", "status": 503, "detail": "2 jobs wait already"},),
+    errors.Unreachable: ("http://127.0.0.1:8000", "ConnectError: refused"),
+}
+"""What classes take that are not made from one text."""
+
+
 def made(kind: type[errors.ConvAdvisorError]) -> errors.ConvAdvisorError:
     """An instance, whatever its class takes."""
-    if issubclass(kind, errors.InvalidInput):
-        return kind("k", 0, "an integer from 1")
-    if kind is errors.NotApplicable:
-        return kind("cuda.cuconv", "stride is 2x2, not 1x1")
-    if kind is errors.NotInstalled:
-        return kind("cpu", "numba")
-    if kind is errors.WorkspaceExceeded:
-        return kind(10, 5)
-    return kind("something")
+    usual = ("k", 0, "an integer from 1") if issubclass(kind, errors.InvalidInput) else ("something",)
+    return kind(*MADE.get(kind, usual))
 
 
 def test_the_table_names_every_error_of_the_tree_and_no_other() -> None:

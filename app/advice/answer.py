@@ -1,0 +1,87 @@
+"""Advice as a Python program has it, from this process or from a server."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING, Final
+
+from conv_advisor.data.counting import counted
+from conv_advisor.models.advisor import Advice
+from conv_advisor.models.candidates import Choice, Source
+
+if TYPE_CHECKING:
+    from conv_advisor.app.wire.answers.advice import AdviceAnswer
+
+_SHOWN: Final = 5
+"""Variants of the ranking that are printed."""
+
+
+class LayerAdvice(Advice):
+    """What to run for a layer, as `advise` answers: immutable, and shown as a table in a notebook.
+
+    Beside what `Advice` holds (``problem device_id model_id ranking excluded path trust best variant trusted``) it has
+    the answers that are asked for most.
+    """
+
+    __slots__ = ()
+
+    @property
+    def time_ms(self) -> float:
+        """Time of the best variant."""
+        return self.best.time_ms
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether that time was measured on this layer, and not predicted."""
+        return self.best.source is Source.MEASURED
+
+    @property
+    def confidence(self) -> float | None:
+        """Probability that the best variant is within 5 % of the fastest; None where that is unknown."""
+        return self.trust.confidence
+
+    @property
+    def is_guess(self) -> bool:
+        """Whether the layer is unlike all that the tree was trained on, and the tree abstains: measure it."""
+        return self.trust.abstains
+
+    def to_dict(self) -> AdviceAnswer:
+        """All of it, as ``GET /v1/advice`` and ``conv-advisor advise --json`` answer."""
+        import msgspec
+
+        from conv_advisor.app.wire.answers.advice import advice_json
+
+        answer: AdviceAnswer = msgspec.json.decode(advice_json(self))
+        return answer
+
+    def __repr__(self) -> str:
+        rest = len(self.ranking) - _SHOWN
+        rows = [_cells(choice) for choice in self.ranking[:_SHOWN]]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        more = [f"... and {rest} more; {self._out()}" if rest > 0 else self._out()]
+        return "\n".join([f"{self._title()}: {self.variant}", self.trusted, *lines, *more])
+
+    def _repr_html_(self) -> str:
+        rows = ["".join(f"<td>{escape(cell)}</td>" for cell in _cells(choice)) for choice in self.ranking]
+        excluded = "".join(f"<li>{escape(each.variant)}: {escape(each.reason)}</li>" for each in self.excluded)
+        heads = "".join(f"<th>{head}</th>" for head in ("variant", "time", "slowdown", "time is", "workspace", ""))
+        return (
+            f"<p><strong>{escape(self._title())}</strong><br>{escape(self.trusted)}</p>"
+            f"<table><thead><tr>{heads}</tr></thead><tbody>"
+            + "".join(f"<tr>{row}</tr>" for row in rows)
+            + f"</tbody></table><details><summary>{self._out()}</summary><ul>{excluded}</ul></details>"
+        )
+
+    def _out(self) -> str:
+        return counted(len(self.excluded), "is out", "are out")
+
+    def _title(self) -> str:
+        problem = self.problem
+        return f"{problem.short} {problem.dtype} {problem.layout} on {self.device_id}"
+
+
+def _cells(choice: Choice) -> tuple[str, ...]:
+    workspace = "" if choice.workspace_bytes is None else f"{choice.workspace_bytes:,} bytes"
+    tied = "tied" if choice.is_tied else ""
+    return choice.variant, f"{choice.time_ms:.4g} ms", f"{choice.slowdown:.2f}x", str(choice.source), workspace, tied

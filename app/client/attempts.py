@@ -1,0 +1,104 @@
+"""Whether a request is tried again, and when: the rule alone, which sends nothing and waits for nothing."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+
+import msgspec
+
+from conv_advisor.data.errors import Refused, Unreachable
+
+_AGAIN: Final = (429, 502, 503)
+"""Statuses of what may succeed later."""
+_HOPELESS: Final = ("/problems/worker-died", "/problems/launch-failed")
+"""Such a request has killed what ran it, and may kill the next one too."""
+_FIRST_S: Final = 0.1
+_LONGEST_S: Final = 5.0
+"""The wait before the next attempt doubles from the first to the longest, where the server asks for no longer one."""
+
+
+class Attempts:
+    """The attempts of one request within its deadline.
+
+    Parameters
+    ----------
+    deadline_s : float
+        For all of them together; infinity for none.
+    now : callable () -> float
+        Seconds of a clock that no one sets.
+    chance : callable () -> float
+        From 0 to 1: many clients that were refused at once do not come back at once.
+    """
+
+    def __init__(
+        self,
+        deadline_s: float,
+        now: Callable[[], float] = time.monotonic,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._now, self._chance = now, chance
+        self._until = now() + deadline_s
+        self.begin_again()
+
+    def begin_again(self) -> None:
+        """Wait no longer than after the first attempt: the last one has come some way."""
+        self._wait_s = _FIRST_S
+
+    @property
+    def left_s(self) -> float:
+        """Time that is left; at least 0."""
+        return max(0.0, self._until - self._now())
+
+    def check(self, url: str) -> None:
+        """Give up an answer that is still coming when the time is over.
+
+        Raises
+        ------
+        Unreachable
+        """
+        if not self.left_s:
+            raise Unreachable(url, "its answer was not complete in time")
+
+    def wait_s(self, error: Refused | Unreachable) -> float:
+        """How long to wait before the next attempt.
+
+        Raises
+        ------
+        Refused, Unreachable
+            This error: another attempt would not help, or come too late.
+        """
+        if isinstance(error, Refused) and (error.status not in _AGAIN or error.type in _HOPELESS):
+            raise error
+        asked_s = error.retry_after_s if isinstance(error, Refused) else 0.0
+        wait_s = asked_s + self._wait_s * self._chance()
+        if wait_s >= self.left_s:
+            raise error
+        self._wait_s = min(2 * self._wait_s, _LONGEST_S)
+        return wait_s
+
+
+def refused(status: int, headers: Mapping[str, str], body: bytes) -> Refused:
+    """The error that an answer other than 2xx is, whoever gave it: the service, or a proxy before it."""
+    retry_after_s = _seconds(headers.get("retry-after", ""))
+    try:
+        document: Any = msgspec.json.decode(body)
+        return Refused({**document, "status": status}, retry_after_s)
+    except (msgspec.DecodeError, TypeError):
+        shown = headers.get("location") or body[:200].decode("utf-8", "replace")
+        return Refused({"title": f"HTTP {status}", "status": status, "detail": shown}, retry_after_s)
+
+
+def _seconds(retry_after: str) -> float:
+    """What Retry-After asks for: seconds, or a date; 0 where it cannot be read."""
+    if retry_after.isascii() and retry_after.isdigit():
+        return float(retry_after)
+    try:
+        until = parsedate_to_datetime(retry_after)
+    except ValueError:
+        return 0.0
+    return max(0.0, (until - datetime.now(UTC)).total_seconds()) if until.tzinfo else 0.0

@@ -1,0 +1,324 @@
+"""``conv_advisor.Client``: a server's answers in a Python program."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from typing_extensions import Unpack
+
+from conv_advisor.app.client import calls
+from conv_advisor.app.client.attempts import Attempts
+from conv_advisor.app.client.calls import Call, Convolved
+from conv_advisor.app.client.connection import (
+    DEFAULT_DEADLINE_S,
+    DEFAULT_URL,
+    STREAM_SILENCE_S,
+    meaning,
+    one_border,
+    options,
+    request,
+)
+from conv_advisor.app.client.events import Events, ended, ignore, is_over
+from conv_advisor.app.client.parameters import (
+    AdviceKeywords,
+    AnyLayer,
+    ConvolutionKeywords,
+    JobsKeywords,
+    LongKeywords,
+    ManyKeywords,
+    RetrainKeywords,
+    SweepKeywords,
+    VariantsKeywords,
+)
+from conv_advisor.data.errors import Refused, Unreachable
+from conv_advisor.data.extras import require
+
+if TYPE_CHECKING:
+    import httpx
+    import numpy as np
+
+    from conv_advisor.app.advice.answer import LayerAdvice
+    from conv_advisor.app.convolve.answers import ConvolutionAnswer
+    from conv_advisor.app.jobs.answers import JobAnswer, JobsAnswer
+    from conv_advisor.app.wire.answers.advice import BestAnswer
+    from conv_advisor.app.wire.answers.catalogue import KnownDeviceAnswer, VariantAnswer
+    from conv_advisor.app.wire.answers.models import ModelAnswer
+
+T = TypeVar("T")
+
+
+class Client:
+    """A server, asked from a Python program; from many threads too.
+
+    A request that meets a server which is busy, starting, or not there is sent again, after the time that the server
+    asks for, until its deadline; jobs carry an idempotency key, so that none is begun twice. A convolution that is sent
+    again is computed again. Used as a context manager it closes its connections in the end.
+
+    Parameters
+    ----------
+    url : str
+        Where the server listens.
+    token : str, optional
+        What ``conv-advisor token`` printed.
+    deadline_s : float
+        How long a request may take, with all its attempts.
+    transport : httpx.BaseTransport, optional
+        What sends: proxies, certificates, tests.
+
+    Raises
+    ------
+    NotInstalled
+        The extra ``client`` is not installed.
+    InvalidInput
+        The address or the token is none.
+
+    Notes
+    -----
+    Every method raises `Refused` where the server answers with an error, and `Unreachable` where it does not answer in
+    time.
+
+    Examples
+    --------
+    >>> import conv_advisor
+    >>> with conv_advisor.Client("http://127.0.0.1:8000") as client:  # doctest: +SKIP
+    ...     print(client.advise("14-1-3-256-128", dtype="float16", layout="nhwc"))
+    """
+
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        *,
+        token: str | None = None,
+        deadline_s: float = DEFAULT_DEADLINE_S,
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        require("httpx")
+        import httpx
+
+        self.url, self.deadline_s = url, deadline_s
+        self._http = httpx.Client(**options(url, token), transport=transport)
+
+    def __repr__(self) -> str:
+        return f"Client({self.url!r})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def ready(self, *, deadline_s: float | None = None) -> None:
+        """Wait until the server can do all that it is for; `Refused` says what is missing if it never can."""
+        self._ask(calls.ready(), deadline_s)
+
+    def advise(self, layer: AnyLayer, **asked: Unpack[AdviceKeywords]) -> LayerAdvice:
+        """Which variant is fastest for a layer, how fast, how sure, and why the others are out.
+
+        Parameters
+        ----------
+        layer : str or ConvProblem
+        **asked
+            `AdviceKeywords`: what the layer is beside its short form, the device, and limits.
+
+        Returns
+        -------
+        advice : LayerAdvice
+            As `conv_advisor.advise` returns it.
+        """
+        return self._ask(calls.advise(layer, asked))
+
+    def advise_many(self, layers: Iterable[AnyLayer], **asked: Unpack[ManyKeywords]) -> list[BestAnswer]:
+        """The best variant for each of up to 10,000 layers; one that has none says why, as ``error``.
+
+        Parameters
+        ----------
+        layers : iterable of str or ConvProblem
+        **asked
+            `ManyKeywords`, for the layers that are given by name.
+        """
+        return self._ask(calls.advise_many(layers, asked))
+
+    def variants(self, layer: AnyLayer | None = None, **asked: Unpack[VariantsKeywords]) -> list[VariantAnswer]:
+        """Every variant; with a layer, whether it runs it on the device and, if not, why not."""
+        return self._ask(calls.variants(layer, asked))
+
+    def devices(self) -> list[KnownDeviceAnswer]:
+        """Every device that was measured, has a model, or is the server's own."""
+        return self._ask(calls.devices())
+
+    def convolve(
+        self,
+        x: np.ndarray,
+        weight: np.ndarray,
+        *,
+        deadline_s: float | None = None,
+        **asked: Unpack[ConvolutionKeywords],
+    ) -> Convolved:
+        """Run a convolution on the server's device.
+
+        Parameters
+        ----------
+        x : array of shape (n, c, h, w)
+            float32, float16 or bfloat16; with ``layout="nhwc"`` of shape (n, h, w, c).
+        weight : array of shape (k, c / groups, r, s)
+            Of the same type; with ``layout="nhwc"`` of shape (k, r, s, c / groups).
+        deadline_s : float, optional
+        **asked
+            `ConvolutionKeywords`: stride, padding and their like, and what shall run it.
+
+        Returns
+        -------
+        y : array of shape (n, k, p, q)
+            In the memory order of x.
+        measured : dict
+            Variant, time in ms with every sample, error against float64.
+
+        Raises
+        ------
+        InvalidTensor
+            The tensors are of no type that a convolution has.
+        """
+        return self._ask(calls.convolve(x, weight, asked), deadline_s)
+
+    def measure(
+        self, layer: AnyLayer, *, deadline_s: float | None = None, **asked: Unpack[ConvolutionKeywords]
+    ) -> ConvolutionAnswer:
+        """Measure a layer on random tensors on the server's device; ``variant="all"`` measures all that apply."""
+        return self._ask(calls.measure(layer, asked), deadline_s)
+
+    def submit_sweep(self, *, key: str | None = None, **asked: Unpack[SweepKeywords]) -> JobAnswer:
+        """Queue a sweep: every variant on every layer of networks.
+
+        Parameters
+        ----------
+        key : str, optional
+            The same request with the same key is the same job; by default a new one.
+        **asked
+            `SweepKeywords`.
+        """
+        return self._ask(calls.submit("sweep", asked, key))
+
+    def submit_measure(
+        self, layers: Iterable[AnyLayer], *, key: str | None = None, **asked: Unpack[LongKeywords]
+    ) -> JobAnswer:
+        """Queue a long measurement of some layers; `key` as in `submit_sweep`."""
+        return self._ask(calls.submit_measure(layers, asked, key))
+
+    def submit_retrain(self, *, key: str | None = None, **asked: Unpack[RetrainKeywords]) -> JobAnswer:
+        """Queue a retraining on what a device has measured; `key` as in `submit_sweep`."""
+        return self._ask(calls.submit("retrain", asked, key))
+
+    def job(self, job_id: str) -> JobAnswer:
+        """A job: how far it is, and its result or error once it has ended."""
+        return self._ask(calls.job(job_id))
+
+    def jobs(self, **asked: Unpack[JobsKeywords]) -> JobsAnswer:
+        """Jobs, newest first, a page at a time."""
+        return self._ask(calls.jobs(asked))
+
+    def cancel(self, job_id: str) -> JobAnswer:
+        """Cancel a job; one that has ended stays as it is."""
+        return self._ask(calls.cancel(job_id))
+
+    def watch(self, job_id: str, *, deadline_s: float = math.inf) -> Iterator[JobAnswer]:
+        """A job as it is now, then each time it has changed, until it has ended; whatever happens to the connection."""
+        attempts, seen = Attempts(deadline_s), -1
+        while True:
+            try:
+                for job in self._events(job_id, seen, attempts):
+                    attempts.begin_again()
+                    yield job
+                    seen = job["revision"]
+                    if is_over(job):
+                        return
+            except (Refused, Unreachable) as error:
+                time.sleep(attempts.wait_s(error))
+
+    def wait(
+        self, job_id: str, *, deadline_s: float = math.inf, on_change: Callable[[JobAnswer], object] = ignore
+    ) -> JobAnswer:
+        """Wait until a job has ended.
+
+        Parameters
+        ----------
+        job_id : str
+        deadline_s : float
+        on_change : callable (job)
+            Called with the job as it is now, and each time it has changed; ``progress`` goes from 0 to 1.
+
+        Returns
+        -------
+        job : dict
+            It succeeded, and has its ``result``; or it was cancelled.
+
+        Raises
+        ------
+        Refused
+            The job failed: with its error.
+        """
+        for job in self.watch(job_id, deadline_s=deadline_s):
+            on_change(job)
+        return ended(job)
+
+    def models(self) -> list[ModelAnswer]:
+        """Every trained tree of every device, with its scores."""
+        return self._ask(calls.models())
+
+    def activate(self, device: str, model: str) -> ModelAnswer:
+        """Put one of a device's trees in charge."""
+        return self._ask(calls.activate(device, model))
+
+    def _ask(self, call: Call[T], deadline_s: float | None = None) -> T:
+        attempts = Attempts(self.deadline_s if deadline_s is None else deadline_s)
+        while True:
+            try:
+                with self._answer(call, attempts, attempts.left_s) as response:
+                    return meaning(call, response, _read(response, attempts))
+            except (Refused, Unreachable) as error:
+                time.sleep(attempts.wait_s(error))
+
+    def _events(self, job_id: str, seen: int, attempts: Attempts) -> Iterator[JobAnswer]:
+        """What one stream says of a job; it ends with an error, since who has heard of the end asks for no more."""
+        call = calls.events(job_id, seen)
+        with self._answer(call, attempts, STREAM_SILENCE_S) as response:
+            if response.status_code == HTTPStatus.OK:
+                yield from filter(None, map(Events().take, _lines(response, attempts)))
+                raise Unreachable(self.url, "the stream of events has ended before the job")
+            answer = _read(response, attempts)
+        yield self.job(job_id)  # there are too many streams, or the last event was heard
+        meaning(call, response, answer)
+
+    @contextmanager
+    def _answer(self, call: Call[Any], attempts: Attempts, silence_s: float) -> Iterator[httpx.Response]:
+        with one_border(self.url):
+            response = self._http.send(request(self._http, call, min(silence_s, attempts.left_s)), stream=True)
+            try:
+                yield response
+            finally:
+                response.close()
+
+
+def _read(response: httpx.Response, attempts: Attempts) -> bytes:
+    body = bytearray()
+    for piece in response.iter_bytes():
+        attempts.check(str(response.url))
+        body += piece
+    return bytes(body)
+
+
+def _lines(response: httpx.Response, attempts: Attempts) -> Iterator[str]:
+    for line in response.iter_lines():
+        attempts.check(str(response.url))
+        yield line

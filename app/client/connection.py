@@ -1,0 +1,81 @@
+"""What both clients know of their server: its address, the headers of each request, and what failures mean."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+
+from conv_advisor.app.client.attempts import refused
+from conv_advisor.data.errors import InvalidInput, Refused, Unreachable
+
+if TYPE_CHECKING:
+    import httpx
+
+    from conv_advisor.app.client.calls import Call
+
+T = TypeVar("T")
+
+DEFAULT_URL: Final = "http://127.0.0.1:8000"
+DEFAULT_DEADLINE_S: Final = 60.0
+STREAM_SILENCE_S: Final = 60.0
+"""A stream of events that says nothing for so long is dead: a server says something every 15 s."""
+
+
+def options(url: str, token: str | None) -> dict[str, Any]:
+    """What an `httpx` client of a server is made with.
+
+    Raises
+    ------
+    InvalidInput
+    """
+    if not re.match(r"https?://[^/?#]+", url):
+        raise InvalidInput("url", url, f"http:// or https:// and a host, such as {DEFAULT_URL}")
+    headers = {"user-agent": f"conv-advisor/{version('conv-advisor')}"}
+    if token is not None:
+        if not re.fullmatch(r"[\x21-\x7e]+", token):
+            raise InvalidInput("token", "not shown", "visible ASCII characters, as `conv-advisor token` prints them")
+        headers["authorization"] = f"Bearer {token}"
+    return {"base_url": url, "headers": headers}
+
+
+def request(http: httpx.Client | httpx.AsyncClient, call: Call[Any], timeout_s: float) -> httpx.Request:
+    """A call as it is sent."""
+    query, content = dict(call.query) or None, call.body or None
+    return http.build_request(
+        call.method, call.path, params=query, headers=dict(call.headers), content=content, timeout=timeout_s
+    )
+
+
+def meaning(call: Call[T], response: httpx.Response, body: bytes) -> T:
+    """What an answer means.
+
+    Raises
+    ------
+    Refused
+        It is an error, or none that a server of ours gives.
+    """
+    if not response.is_success:
+        raise refused(response.status_code, response.headers, body)
+    try:
+        return call.read(body)
+    except (msgspec.DecodeError, InvalidInput, KeyError, TypeError, IndexError) as error:
+        detail = f"{call.method} {response.url} answers {body[:80]!r}: {error}"
+        raise Refused(
+            {"title": "Not an answer of conv-advisor", "status": response.status_code, "detail": detail}
+        ) from None
+
+
+@contextmanager
+def one_border(url: str) -> Iterator[None]:
+    """Whatever the network does is `Unreachable`."""
+    import httpx
+
+    try:
+        yield
+    except (httpx.TransportError, TimeoutError) as error:
+        raise Unreachable(url, f"{type(error).__name__}: {error}") from error

@@ -1,0 +1,51 @@
+"""Server-sent events of a job, read a line at a time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from conv_advisor.data.errors import Refused
+
+if TYPE_CHECKING:
+    from conv_advisor.app.jobs.answers import JobAnswer
+
+
+def is_over(job: JobAnswer) -> bool:
+    """Whether a job has ended, and stays as it is."""
+    return job["finished_at"] is not None
+
+
+class Events:
+    """Puts the lines of a stream together to jobs."""
+
+    def __init__(self) -> None:
+        self._data: list[str] = []
+
+    def take(self, line: str) -> JobAnswer | None:
+        """The job, as the line ends an event; None after any other."""
+        if line.startswith("data:"):
+            self._data.append(line.removeprefix("data:").removeprefix(" "))
+        if line or not self._data:
+            return None
+        text, self._data = "\n".join(self._data), []
+        job: JobAnswer = msgspec.json.decode(text)
+        return job
+
+
+def ended(job: JobAnswer) -> JobAnswer:
+    """A job that has ended, and did not fail.
+
+    Raises
+    ------
+    Refused
+        Its error.
+    """
+    if job["error"] is not None:
+        raise Refused(job["error"])
+    return job
+
+
+def ignore(_job: JobAnswer) -> None:
+    """Who does not want to be told of progress."""

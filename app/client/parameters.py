@@ -1,0 +1,107 @@
+"""What can be said beside a layer, as keywords: the requests that `app.wire.schemas` and `app.jobs.requests` read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from typing_extensions import TypedDict
+
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+
+AnyLayer: TypeAlias = str | ConvProblem
+"""``size-batch-filter-filters-depth``, such as ``14-1-3-256-128``, or a problem."""
+
+
+class LayerKeywords(TypedDict, total=False):
+    """What a layer is beside its short form; a `ConvProblem` says all of it."""
+
+    stride: int
+    stride_h: int
+    stride_w: int
+    pad: int
+    pad_h: int
+    pad_w: int
+    dilation: int
+    dilation_h: int
+    dilation_w: int
+    groups: int
+    dtype: DType | str
+    layout: Layout | str
+
+
+class AdviceKeywords(LayerKeywords, total=False):
+    """On which device, and within which limits."""
+
+    device: str
+    max_workspace_bytes: int
+    deterministic: bool
+    only: str
+
+
+class ManyKeywords(AdviceKeywords, total=False):
+    """How much is said of each layer of a list."""
+
+    ranking: bool
+    baselines: bool
+
+
+class VariantsKeywords(LayerKeywords, total=False):
+    """On which device."""
+
+    device: str
+
+
+class ConvolutionKeywords(LayerKeywords, total=False):
+    """What runs a convolution: ``advised``, ``all`` or the id of a variant; of the advised the first so many."""
+
+    variant: str
+    top: int
+    seed: int
+    max_workspace_bytes: int
+    deterministic: bool
+
+
+class MeasuringKeywords(TypedDict, total=False):
+    """What sweeps and long measurements have in common."""
+
+    device: str
+    variants: Sequence[str]
+    l2: str
+    seed: int
+    max_workspace_bytes: int
+    run_id: str
+
+
+class SweepKeywords(MeasuringKeywords, total=False):
+    """Layers of networks, and sampled ones."""
+
+    networks: Sequence[str]
+    sampled: int
+    batches: Sequence[int]
+    dtypes: Sequence[DType | str]
+    layouts: Sequence[Layout | str]
+
+
+class LongKeywords(MeasuringKeywords, total=False):
+    """Layers that are measured for long: in which precision and order they are, and how many samples each has."""
+
+    dtype: DType | str
+    layout: Layout | str
+    samples: int
+
+
+class RetrainKeywords(TypedDict, total=False):
+    """Whose measurements, and whether the new tree takes over even if it is worse."""
+
+    device: str
+    force: bool
+
+
+class JobsKeywords(TypedDict, total=False):
+    """How many jobs are listed, older than which, and of which kind and state alone."""
+
+    limit: int
+    before: str
+    kind: str
+    state: str

@@ -1,0 +1,469 @@
+"""``conv_advisor.Client`` and ``AsyncClient``, asking a running server, and one in trouble."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from pydantic import BaseModel
+
+import conv_advisor
+from conv_advisor import AsyncClient, Client, ConvAdvisorError, ConvProblem, Refused, Unreachable
+from conv_advisor.app.client import parameters
+from conv_advisor.app.client.attempts import Attempts, refused
+from conv_advisor.app.jobs.requests import MeasureJob, RetrainJob, SweepJob
+from conv_advisor.app.routes.jobs import JobsQuery
+from conv_advisor.app.wire import schemas
+from conv_advisor.data.errors import InvalidInput, InvalidTensor, NotInstalled
+from conv_advisor.kernels import reference
+from tests.app.serving import FAST, GPU, LAYER, LEAN, SLOW, SMALL
+from tests.reliability.servers import Server, running
+
+ROOT = Path(__file__).parents[2]
+SIZES = {"layer", *"nchwkrs"}
+"""What the client takes as a layer."""
+COMPUTED = [
+    SMALL,
+    replace(SMALL, dtype="bfloat16"),
+    replace(SMALL, dtype="float16", layout="nhwc"),
+    replace(SMALL, dtype="tf32"),
+]
+TOKEN = "ca_secret"  # noqa: S105 - nobody's
+JOB = {"id": "j1", "state": "queued", "revision": 0, "progress": 0.0, "finished_at": None, "error": None}
+FULL = {"type": "/problems/queue-full", "title": "Queue full", "status": 503, "detail": "2 jobs wait already"}
+UNKNOWN = {
+    "type": "/problems/unknown-device",
+    "title": "Unknown device",
+    "status": 404,
+    "detail": "unknown device 'tpu'; known: fake-gpu",
+    "name": "tpu",
+    "known": ["fake-gpu"],
+}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running(tmp_path_factory.mktemp("home"), *COMPUTED[1:]) as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[Client]:
+    with Client(str(server.http.base_url), deadline_s=120) as client:
+        client.ready()
+        yield client
+
+
+def test_advice_is_what_the_library_returns(client: Client) -> None:
+    advice = client.advise(LAYER, max_workspace_bytes=0)
+    assert isinstance(advice, conv_advisor.LayerAdvice)
+    assert (advice.problem, advice.device_id, advice.variant) == (SMALL, GPU.id, FAST)
+    assert [choice.variant for choice in advice.ranking] == [FAST, LEAN]
+    assert SLOW in {each.variant for each in advice.excluded}
+    assert advice.trust.within == 0.05
+    assert str(advice).startswith(f"{LAYER} float32 nchw on {GPU.id}: {FAST}")
+
+
+def test_a_problem_says_all_of_a_layer(client: Client) -> None:
+    problem = ConvProblem(
+        n=2, c=8, h=9, w=7, k=4, r=3, s=1, stride_w=2, pad_h=1, groups=2, dtype="float16", layout="nhwc"
+    )
+    assert client.advise(problem).problem == problem
+    (best,) = client.advise_many([problem])
+    assert best["layer"] == problem.short
+
+
+def test_each_layer_of_a_list_is_answered_in_its_place(client: Client) -> None:
+    good, bad = client.advise_many([LAYER, "14-1-3-0-128"], dtype="float16")
+    assert good["variant"] == client.advise(LAYER, dtype="float16").variant
+    assert bad["error"]["field"] == "k"
+
+
+def test_the_catalogue(client: Client) -> None:
+    assert {"cuda.gemm", "cpu.direct"} <= {each["id"] for each in client.variants()}
+    gemm = next(each for each in client.variants(LAYER, stride=2) if each["id"] == "cpu.gemm")
+    assert gemm["applies"] is False
+    assert [each["id"] for each in client.devices() if each["is_worker"]] == [GPU.id]
+    assert GPU.id in {each["device"] for each in client.models()}
+
+
+@pytest.mark.parametrize("problem", COMPUTED, ids=lambda problem: problem.key)
+def test_arrays_are_convolved(client: Client, problem: ConvProblem) -> None:
+    x, weight = reference.random_operands(problem, seed=1)
+    y, measured = client.convolve(x, weight, pad=1, dtype=problem.dtype, layout=problem.layout, top=3)
+    assert y.dtype == x.dtype
+    assert reference.max_error(y, reference.convolve(problem, x, weight)) <= reference.tolerance(problem)
+    assert measured["variant"] == FAST
+    assert measured["time_ms"] == pytest.approx(0.010)
+    assert {each["variant"] for each in measured["attempts"]} >= {FAST, SLOW}
+    assert (measured["is_stored"], measured["problem"]["layer"]) == (True, problem.short)
+
+
+def test_what_is_no_tensor_is_refused_before_it_is_sent() -> None:
+    with Client("http://127.0.0.1:9") as nobody, pytest.raises(InvalidTensor, match="complex128"):
+        nobody.convolve(np.ones((1, 1, 2, 2), complex), np.ones((1, 1, 1, 1), complex))
+
+
+def test_a_layer_is_measured_without_tensors(client: Client) -> None:
+    measured = client.measure(LAYER, variant=FAST)
+    assert (measured["variant"], measured["y"]) == (FAST, None)
+    assert client.advise(LAYER).is_measured
+
+
+def test_a_job_is_waited_for_with_its_progress(client: Client) -> None:
+    job = client.submit_measure([LAYER, SMALL], variants=[FAST, SLOW], samples=3, key="once")
+    assert client.submit_measure([LAYER, SMALL], variants=[FAST, SLOW], samples=3, key="once")["id"] == job["id"]
+    seen: list[float] = []
+    done = client.wait(job["id"], deadline_s=120, on_change=lambda job: seen.append(job["progress"]))
+    assert done["state"] == "succeeded"
+    assert done["result"] is not None
+    assert done["result"]["attempts"] == 2
+    assert seen == sorted(seen)
+    assert seen[-1] == 1.0
+    assert [each["state"] for each in client.watch(job["id"], deadline_s=60)] == ["succeeded"]
+    assert client.cancel(job["id"])["state"] == "succeeded"
+    assert job["id"] in {each["id"] for each in client.jobs(kind="measure", limit=10)["jobs"]}
+    assert client.job(job["id"]) == done
+
+
+def test_a_sweep_is_queued_and_cancelled(client: Client) -> None:
+    job = client.submit_sweep(networks=["alexnet"], dtypes=["float16"], layouts=["nhwc"], batches=[1])
+    assert job["request"]["networks"] == ["alexnet"]
+    assert client.cancel(job["id"])["state"] == "cancelled"
+    assert client.wait(job["id"], deadline_s=60)["state"] == "cancelled"
+
+
+def test_too_little_to_train_on_is_said(client: Client) -> None:
+    with pytest.raises(Refused) as caught:
+        client.submit_retrain(device=GPU.id)
+    assert caught.value.type == "/problems/not-enough-data"
+
+
+def test_another_tree_is_put_in_charge(client: Client) -> None:
+    (model,) = (each for each in client.models() if each["device"] == GPU.id)
+    assert client.activate(GPU.id, model["id"])["is_active"]
+
+
+def test_errors_carry_what_the_server_says(client: Client) -> None:
+    with pytest.raises(Refused, match="unknown device 'tpu'") as caught:
+        client.advise(LAYER, device="tpu")
+    error = caught.value
+    assert isinstance(error, ConvAdvisorError)
+    assert (error.status, error.type, error.document["name"]) == (404, "/problems/unknown-device", "tpu")
+    assert GPU.id in error.document["known"]
+
+
+def test_the_asynchronous_client_answers_the_same(server: Server, client: Client) -> None:
+    async def ask() -> None:
+        async with AsyncClient(client.url, deadline_s=120) as other:
+            await other.ready()
+            first, second = await asyncio.gather(other.advise(LAYER), other.advise_many([LAYER]))
+            assert first == client.advise(LAYER)
+            assert second == client.advise_many([LAYER])
+            x, weight = reference.random_operands(SMALL, seed=1)
+            y, measured = await other.convolve(x, weight, pad=1)
+            assert reference.max_error(y, reference.convolve(SMALL, x, weight)) <= reference.tolerance(SMALL)
+            assert measured["variant"] == FAST
+            assert (await other.measure(LAYER, variant=LEAN))["variant"] == LEAN
+            job = await other.submit_measure([LAYER], variants=[FAST], samples=2)
+            seen: list[float] = []
+            done = await other.wait(job["id"], deadline_s=120, on_change=lambda job: seen.append(job["progress"]))
+            assert (done["state"], seen[-1]) == ("succeeded", 1.0)
+            assert await other.job(job["id"]) == done == await other.cancel(job["id"])
+            assert job["id"] in {each["id"] for each in (await other.jobs(limit=5))["jobs"]}
+            sweep = await other.submit_sweep(networks=["alexnet"], batches=[1])
+            assert (await other.cancel(sweep["id"]))["state"] == "cancelled"
+            assert await other.variants() == client.variants()
+            assert await other.devices() == client.devices()
+            assert await other.models() == client.models()
+            with pytest.raises(Refused, match="unknown model"):
+                await other.activate(GPU.id, "none")
+            with pytest.raises(Refused, match="measured"):
+                await other.submit_retrain(device=GPU.id)
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/how-to.md"])
+def test_the_examples_of_the_pages_run(server: Server, page: str, capsys: pytest.CaptureFixture[str]) -> None:
+    programs = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
+    (program,) = (each for each in programs if "conv_advisor.Client(" in each)
+    here = program.replace("http://127.0.0.1:8000", str(server.http.base_url))
+    few = here.replace("samples=10", f"samples=10, variants={[FAST, SLOW]}")  # of all, one crashes on this device
+    exec(few, {})  # noqa: S102 - our own page
+    assert "cu" in capsys.readouterr().out
+
+
+def test_both_clients_have_the_same_methods() -> None:
+    def methods(kind: type) -> dict[str, list[inspect.Parameter]]:
+        found = inspect.getmembers(kind, inspect.isfunction)
+        return {
+            name: list(inspect.signature(each).parameters.values()) for name, each in found if not name.startswith("_")
+        }
+
+    assert methods(Client) == methods(AsyncClient)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "schema", "otherwise"),
+    [
+        (parameters.AdviceKeywords, schemas.AdviceParameters, SIZES),
+        (parameters.ManyKeywords, schemas.BulkAdviceParameters, SIZES),
+        (parameters.VariantsKeywords, schemas.VariantParameters, SIZES),
+        (parameters.ConvolutionKeywords, schemas.ConvolutionParameters, SIZES),
+        (parameters.SweepKeywords, SweepJob, {"kind"}),
+        (parameters.LongKeywords, MeasureJob, {"kind", "layers"}),
+        (parameters.RetrainKeywords, RetrainJob, {"kind"}),
+        (parameters.JobsKeywords, JobsQuery, set()),
+    ],
+)
+def test_keywords_are_what_the_server_reads(keywords: type, schema: type[BaseModel], otherwise: set[str]) -> None:
+    assert set(keywords.__annotations__) == set(schema.model_fields) - otherwise
+
+
+class Script:
+    """A server that gives one answer after the other, and keeps what it was asked."""
+
+    def __init__(self, *answers: httpx.Response | Exception) -> None:
+        self.answers, self.asked = list(answers), []
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.asked.append(request)
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def client(self, **options: Any) -> Client:
+        return Client("http://server", transport=httpx.MockTransport(self), **options)
+
+    def ask(self, is_async: bool, name: str, *arguments: Any, **options: Any) -> Any:
+        """One method of either client."""
+        if not is_async:
+            with self.client(**options) as client:
+                return getattr(client, name)(*arguments)
+
+        async def ask() -> Any:
+            async with AsyncClient("http://server", transport=httpx.MockTransport(self), **options) as client:
+                return await getattr(client, name)(*arguments)
+
+        return asyncio.run(ask())
+
+
+def problem(document: dict[str, Any], **headers: str) -> httpx.Response:
+    return httpx.Response(
+        document["status"], json=document, headers={"content-type": "application/problem+json"} | headers
+    )
+
+
+both = pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+
+
+@both
+def test_a_busy_server_is_asked_again_with_the_same_key(is_async: bool) -> None:
+    answers = [problem(FULL), httpx.ConnectError("refused"), httpx.ReadError("reset"), httpx.Response(202, json=JOB)]
+    script = Script(*answers)
+    assert script.ask(is_async, "submit_retrain") == JOB
+    (key,) = {each.headers["idempotency-key"] for each in script.asked}
+    assert len(key) == 32
+    assert {each.content for each in script.asked} == {b'{"kind":"retrain"}'}
+    assert len(script.asked) == 4
+
+
+@both
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 422, 500, 501, 504, 507])
+def test_what_will_not_succeed_is_asked_once(is_async: bool, status: int) -> None:
+    script = Script(problem(UNKNOWN | {"status": status}))
+    with pytest.raises(Refused, match="Unknown device: unknown device 'tpu'") as caught:
+        script.ask(is_async, "advise", LAYER)
+    assert caught.value.document == UNKNOWN | {"status": status}
+    assert len(script.asked) == 1
+
+
+@pytest.mark.parametrize("name", ["worker-died", "launch-failed"])
+def test_what_killed_its_worker_is_not_sent_to_the_next(name: str) -> None:
+    script = Script(problem(FULL | {"type": f"/problems/{name}"}))
+    with pytest.raises(Refused):
+        script.ask(False, "measure", LAYER)
+    assert len(script.asked) == 1
+
+
+@both
+def test_a_server_that_wants_to_be_left_alone_for_longer_than_there_is_time_is_not_asked_again(is_async: bool) -> None:
+    script = Script(problem(FULL, **{"retry-after": "3600"}))
+    with pytest.raises(Refused) as caught:
+        script.ask(is_async, "devices", deadline_s=60.0)
+    assert caught.value.retry_after_s == 3600.0
+    assert len(script.asked) == 1
+
+
+@both
+def test_nobody_there_is_said_once_the_time_is_over(is_async: bool) -> None:
+    script = Script(*[httpx.ConnectError("refused")] * 100)
+    with pytest.raises(Unreachable, match="http://server does not answer: ConnectError: refused"):
+        script.ask(is_async, "models", deadline_s=0.3)
+    assert len(script.asked) > 1
+
+
+@both
+def test_an_answer_that_never_ends_is_given_up(is_async: bool) -> None:
+    class Endless(httpx.SyncByteStream, httpx.AsyncByteStream):
+        def __iter__(self) -> Iterator[bytes]:
+            while True:
+                time.sleep(0.01)
+                yield b" "
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            while True:
+                await asyncio.sleep(0.01)
+                yield b" "
+
+    script = Script(httpx.Response(200, stream=Endless()))
+    with pytest.raises(Unreachable, match="not complete in time"):
+        script.ask(is_async, "models", deadline_s=0.2)
+
+
+@both
+@pytest.mark.parametrize("text", ["<html>hello</html>", "[]", '{"other": 1}', ""])
+def test_another_servers_answer_is_not_taken_for_one_of_ours(is_async: bool, text: str) -> None:
+    with pytest.raises(Refused, match="Not an answer of conv-advisor"):
+        Script(httpx.Response(200, text=text)).ask(is_async, "models")
+
+
+@both
+def test_a_proxys_error_page_is_an_error_too(is_async: bool) -> None:
+    script = Script(httpx.Response(504, text="<h1>Gateway Time-out</h1>"))
+    with pytest.raises(Refused, match="HTTP 504: <h1>Gateway Time-out</h1>") as caught:
+        script.ask(is_async, "models")
+    assert (caught.value.status, caught.value.type) == (504, "about:blank")
+
+
+def test_a_redirect_is_not_followed_with_the_token() -> None:
+    script = Script(httpx.Response(308, headers={"location": "https://elsewhere/v1/models"}))
+    with pytest.raises(Refused, match="HTTP 308: https://elsewhere/v1/models"):
+        script.ask(False, "models", token=TOKEN)
+    assert script.asked[0].headers["authorization"] == f"Bearer {TOKEN}"
+
+
+def stream(*jobs: dict[str, Any]) -> httpx.Response:
+    lines = [f"id: {job['revision']}\ndata: {json.dumps(job)}\n\n: nothing new\n\n" for job in jobs]
+    return httpx.Response(200, text="retry: 1000\n\n" + "".join(lines))
+
+
+@both
+def test_a_stream_that_breaks_is_taken_up_where_it_was(is_async: bool) -> None:
+    running = JOB | {"state": "running", "revision": 2, "progress": 0.5}
+    done = running | {"state": "succeeded", "revision": 3, "progress": 1.0, "finished_at": "2026-01-01T00:00:00+00:00"}
+    script = Script(
+        httpx.ConnectError("starting"),
+        stream(JOB, running),
+        problem(FULL),  # too many streams: the job itself is asked for
+        httpx.Response(200, json=running),
+        stream(),
+        stream(done),
+    )
+    assert script.ask(is_async, "wait", "j1") == done
+    assert [each.headers.get("last-event-id") for each in script.asked] == [None, None, "2", None, "2", "2"]
+    assert [each.url.path for each in script.asked].count("/v1/jobs/j1") == 1
+
+
+@both
+def test_a_job_that_failed_raises_its_error(is_async: bool) -> None:
+    error = {"type": "/problems/worker-died", "title": "Worker died", "detail": "three times"}
+    failed = JOB | {"state": "failed", "revision": 4, "finished_at": "2026-01-01T00:00:00+00:00", "error": error}
+    with pytest.raises(Refused, match="Worker died: three times"):
+        Script(stream(failed)).ask(is_async, "wait", "j1")
+
+
+def test_a_jobs_name_is_one_part_of_a_path() -> None:
+    script = Script(httpx.Response(200, json=JOB))
+    script.ask(False, "job", "../models?x=1")
+    assert script.asked[0].url.raw_path == b"/v1/jobs/..%2Fmodels%3Fx%3D1"
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [({"url": "server:8000"}, "url"), ({"url": "file:///etc/passwd"}, "url"), ({"token": "two\r\nlines"}, "token")],
+)
+def test_what_is_no_address_and_no_token_is_refused(options: dict[str, str], field: str) -> None:
+    with pytest.raises(InvalidInput, match=f"^{field} is") as caught:
+        Client(**options)
+    assert "lines" not in str(caught.value)
+
+
+def test_a_token_is_not_shown() -> None:
+    with Client(token=TOKEN) as client:
+        assert TOKEN not in repr(client)
+
+
+class Clock:
+    """Time that passes when it is told to."""
+
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_waits_double_and_are_no_shorter_than_is_asked_for() -> None:
+    attempts = Attempts(1000.0, Clock(), chance=lambda: 1.0)
+    busy = Unreachable("http://server", "refused")
+    assert [round(attempts.wait_s(busy), 3) for _ in range(8)] == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
+    assert attempts.wait_s(Refused(FULL, 7.0)) == 12.0
+    attempts.begin_again()
+    assert attempts.wait_s(busy) == 0.1
+
+
+def test_no_attempt_is_made_after_the_deadline() -> None:
+    clock = Clock()
+    attempts = Attempts(10.0, clock, chance=lambda: 0.0)
+    assert attempts.wait_s(Refused(FULL, 9.0)) == 9.0
+    with pytest.raises(Refused):
+        attempts.wait_s(Refused(FULL, 10.0))
+    clock.now_s += 10
+    assert attempts.left_s == 0.0
+    with pytest.raises(Unreachable):
+        attempts.wait_s(Unreachable("http://server", "refused"))
+    with pytest.raises(Unreachable):
+        attempts.check("http://server")
+
+
+@pytest.mark.parametrize(
+    ("text", "least_s", "most_s"),
+    [
+        ("3", 3, 3),
+        ("", 0, 0),
+        ("soon", 0, 0),
+        ("-1", 0, 0),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", 0, 0),
+        ("Fri, 31 Dec 2100 23:59:59 GMT", 1e9, 1e10),
+        ("Fri, 31 Dec 2100 23:59:59", 0, 0),
+    ],
+)
+def test_retry_after_is_seconds_or_a_date(text: str, least_s: float, most_s: float) -> None:
+    assert least_s <= refused(503, {"retry-after": text}, b"{}").retry_after_s <= most_s
+
+
+def test_importing_the_client_loads_no_service() -> None:
+    code = "import sys, conv_advisor; conv_advisor.Client; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"fastapi", "pydantic", "sqlalchemy", "httpx"} & set(done.stdout.split())
+
+
+def test_a_client_without_httpx_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "httpx", None)
+    for kind in (Client, AsyncClient):
+        with pytest.raises(NotInstalled, match=r"pip install 'conv-advisor\[client\]'"):
+            kind()
