@@ -36,10 +36,12 @@ def launch(problem: ConvProblem, device: Device, cut: plans.Cut) -> Launch:
         if shared_bytes > SHARED_BYTES:
             # Kernels are shared: another problem with the same tile may have asked for more.
             kernel.max_dynamic_shared_size_bytes = max(shared_bytes, kernel.max_dynamic_shared_size_bytes)
-    u, v, m = (Scratch(size(problem, cut)) for size in (plans.u_bytes, plans.v_bytes, plans.m_bytes))
-    parts, slices, rows_u = plans.image_parts(problem, device), plans.slices_of(problem), plans.rows_u(problem, cut)
-    maxima = Scratch(4 * (problem.n * parts + problem.k))
-    exponents = Scratch(4 * (problem.n + problem.k))
+    u, v, m, maxima, exponents = map(Scratch, plans.scratch_bytes(problem, cut.tile, cut.images))
+    parts, slices, rows_u = (
+        plans.image_parts(problem, device),
+        plans.slices_of(problem),
+        plans.rows_u(problem, cut.tile),
+    )
     filter_blocks = ceil(rows_u / plans.BLOCK_TILES) * slices
 
     def run(x: Any, weight: Any, y: Any) -> None:
@@ -53,7 +55,7 @@ def launch(problem: ConvProblem, device: Device, cut: plans.Cut) -> Launch:
         )
         for begin in range(0, problem.n, cut.images):
             images = min(cut.images, problem.n - begin)
-            tiles, rows = images * plans.tiles_of(problem), plans.rows_v(problem, cut, images)
+            tiles, rows = images * plans.tiles_of(problem), plans.rows_v(problem, cut.tile, images)
             shape = shape_arguments(problem, images)
             filters = plans.filters_of_run(problem, device, images)
             x_begin = x.data.ptr + begin * problem.c * problem.h * problem.w * 4

@@ -153,7 +153,7 @@ def tile_of(problem: ConvProblem) -> int:
 
 def positions_of(problem: ConvProblem) -> int:
     """Positions of an input tile: as many GEMMs."""
-    return tile_of(problem) ** 2
+    return TILES_OF[problem.r, problem.s] ** 2
 
 
 def tiles_of(problem: ConvProblem) -> int:
@@ -172,14 +172,14 @@ def image_parts(problem: ConvProblem, device: Device) -> int:
     return max(1, min(MOST_PARTS, wanted))
 
 
-def rows_u(problem: ConvProblem, cut: Cut) -> int:
+def rows_u(problem: ConvProblem, tile: Tile) -> int:
     """Rows of U: the filters, in whole blocks."""
-    return -(-problem.k // cut.tile.bm) * cut.tile.bm
+    return -(-problem.k // tile.bm) * tile.bm
 
 
-def rows_v(problem: ConvProblem, cut: Cut, images: int) -> int:
+def rows_v(problem: ConvProblem, tile: Tile, images: int) -> int:
     """Rows of V and columns of M: the tiles of so many images, in whole blocks."""
-    return -(-images * tiles_of(problem) // cut.tile.bn) * cut.tile.bn
+    return -(-images * tiles_of(problem) // tile.bn) * tile.bn
 
 
 def staged_bytes(problem: ConvProblem) -> int:
@@ -191,24 +191,17 @@ def staged_bytes(problem: ConvProblem) -> int:
     return SLICE // 2 * pitch * 4
 
 
-def u_bytes(problem: ConvProblem, cut: Cut) -> int:
-    """Bytes of U."""
-    return positions_of(problem) * slices_of(problem) * PARTS * rows_u(problem, cut) * ROW_BYTES
-
-
-def v_bytes(problem: ConvProblem, cut: Cut) -> int:
-    """Bytes of V of a chunk."""
-    return positions_of(problem) * slices_of(problem) * PARTS * rows_v(problem, cut, cut.images) * ROW_BYTES
-
-
-def m_bytes(problem: ConvProblem, cut: Cut) -> int:
-    """Bytes of M of a chunk."""
-    return positions_of(problem) * problem.k * rows_v(problem, cut, cut.images) * 4
+def scratch_bytes(problem: ConvProblem, tile: Tile, images: int) -> tuple[int, int, int, int, int]:
+    """Bytes of U, of V and M of a chunk of so many images, of the largest magnitudes, and of the scales."""
+    n, k, u, v = problem.n, problem.k, rows_u(problem, tile), rows_v(problem, tile, images)
+    positions = positions_of(problem)
+    row_bytes = positions * slices_of(problem) * PARTS * ROW_BYTES
+    return u * row_bytes, v * row_bytes, 4 * positions * k * v, 4 * (n * MOST_PARTS + k), 4 * (n + k)
 
 
 def workspace_bytes(problem: ConvProblem, cut: Cut) -> int:
     """U, V, M, and the scales with what they are made from."""
-    return _workspace_bytes(problem, cut.tile.bm, cut.tile.bn, cut.images)
+    return sum(scratch_bytes(problem, cut.tile, cut.images))
 
 
 def run_tiles(problem: ConvProblem) -> int:
@@ -225,21 +218,13 @@ def filters_of_run(problem: ConvProblem, device: Device, images: int) -> int:
 
 def gemm_blocks(problem: ConvProblem, cut: Cut, images: int) -> int:
     """The grid of the GEMM."""
-    return positions_of(problem) * (rows_u(problem, cut) // cut.tile.bm) * (rows_v(problem, cut, images) // cut.tile.bn)
+    rows = rows_u(problem, cut.tile) // cut.tile.bm * (rows_v(problem, cut.tile, images) // cut.tile.bn)
+    return positions_of(problem) * rows
 
 
 def least_workspace_bytes(problem: ConvProblem) -> int:
     """Workspace of one image at a time with the smallest tile: the least that any cut takes."""
-    return _workspace_bytes(problem, _LEAST.bm, _LEAST.bn, 1)
-
-
-def _workspace_bytes(problem: ConvProblem, bm: int, bn: int, images: int) -> int:
-    # In one body: advice asks this of 100,000 layers a second.
-    k, tile = problem.k, TILES_OF[problem.r, problem.s]
-    tiles = images * -(-problem.p // OUT) * -(-problem.q // OUT)
-    u, v = -(-k // bm) * bm, -(-tiles // bn) * bn
-    scales = 4 * (problem.n * (MOST_PARTS + 1) + 2 * k)
-    return tile * tile * ((u + v) * -(-problem.c // SLICE) * PARTS * ROW_BYTES + 4 * k * v) + scales
+    return sum(scratch_bytes(problem, _LEAST, 1))
 
 
 def most_images(problem: ConvProblem, tile: Tile, limit_bytes: int) -> int:
