@@ -355,7 +355,7 @@ class Advisor:
         laws = laws_of(self.model)
         return lambda variant: error_of(laws, variant, problem, measured.get(variant))[0]
 
-    def _leaf(self, values: Sequence[float], flops: int, n_bytes: int) -> Leaf | None:
+    def _leaf(self, values: Sequence[float], flops: float, n_bytes: int) -> Leaf | None:
         if self.model is None:
             return None
         place = walk(self.model, values)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import log2
 from struct import Struct
-from typing import Final
+from types import SimpleNamespace
+from typing import Any, Final
 
 import numpy as np
 
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.data.table import output_plane, sizes_of
+from conv_advisor.data.table import SIZES, output_plane, sizes_of
 
 FEATURES: Final = (
     "dtype",
@@ -70,6 +71,8 @@ MOST_ALIGNED: Final = 64
 
 _ALIGNMENT: Final = tuple((size & -size).bit_length() - 1 for size in (MOST_ALIGNED, *range(1, MOST_ALIGNED)))
 """log2 of the largest power of two up to `MOST_ALIGNED` that divides, by the size modulo that."""
+_ALIGNMENTS: Final = np.array(_ALIGNMENT)
+_ITEMSIZES: Final = np.array([dtype.itemsize_bytes for dtype in DTYPES])
 
 
 def features(problem: ConvProblem) -> tuple[float, ...]:
@@ -86,29 +89,37 @@ def features(problem: ConvProblem) -> tuple[float, ...]:
     return _FLOAT32.unpack(_FLOAT32.pack(*describe(problem)[0]))
 
 
-def describe(problem: ConvProblem) -> tuple[tuple[float, ...], int, int]:
-    """`features` before they are rounded, and the operations and bytes of the problem, computed on the way.
+def describe(problem: ConvProblem) -> tuple[tuple[float, ...], float, int]:
+    """`features` before they are rounded, and the operations and bytes of the problem, computed on the way."""
+    code, itemsize = _DTYPE_CODES[problem.dtype]
+    return _described(problem, code, itemsize, problem.layout is Layout.NHWC, log2, max, _ALIGNMENT)
+
+
+def _described(
+    of: Any, code: Any, itemsize: Any, is_nhwc: Any, log2: Any, larger: Any, alignment: Any
+) -> tuple[tuple[Any, ...], Any, Any]:
+    """`describe`, of one problem or of many whose sizes are arrays, with the functions that take either.
+
+    Operations are a float, since these products overflow arrays of integers: exact below 2**53, and above it rounded as
+    Python rounds where it divides integers or takes logarithms.
 
     Notes
     -----
-    One body without calls but of log2: advice on a layer that nobody has asked for spends a third of its time here.
+    One body without calls but of these: advice on a layer that nobody has asked for spends a third of its time here.
     """
-    n, c, h, w, k, r, s = problem.n, problem.c, problem.h, problem.w, problem.k, problem.r, problem.s
-    stride_h, stride_w = problem.stride_h, problem.stride_w
-    dilation_h, dilation_w = problem.dilation_h, problem.dilation_w
-    groups, (code, itemsize) = problem.groups, _DTYPE_CODES[problem.dtype]
-    p = (h + 2 * problem.pad_h - dilation_h * (r - 1) - 1) // stride_h + 1
-    q = (w + 2 * problem.pad_w - dilation_w * (s - 1) - 1) // stride_w + 1
-    gemm_m, gemm_n, gemm_k = n * p * q, k // groups, c // groups * r * s
-    x_bytes, weight_bytes, y_bytes = n * c * h * w * itemsize, k * gemm_k * itemsize, gemm_m * k * itemsize
-    flops, n_bytes = 2 * gemm_m * k * gemm_k, x_bytes + weight_bytes + y_bytes
+    n, c, h, w, k, r, s, p, q, groups = of.n, of.c, of.h, of.w, of.k, of.r, of.s, of.p, of.q, of.groups
+    pixels = p * q
+    gemm_m, gemm_n, gemm_k = n * pixels, k // groups, c // groups * r * s
+    outputs = gemm_m * k
+    x_bytes, weight_bytes, y_bytes = n * c * h * w * itemsize, k * gemm_k * itemsize, outputs * itemsize
+    flops, n_bytes = 2.0 * outputs * gemm_k, x_bytes + weight_bytes + y_bytes
     log_flops, log_bytes = log2(flops), log2(n_bytes)
-    tiles_64, tiles_128 = -(-gemm_m // 64) * -(-gemm_n // 64), -(-gemm_m // 128) * -(-gemm_n // 128)
-    rows, columns = max(33 - r, 1), max(33 - s, 1)
-    pixels = h * w
+    m_128, n_64, n_128 = -(-gemm_m // 128), -(-gemm_n // 64), -(-gemm_n // 128)
+    tiles_64, tiles_128 = -(-gemm_m // 64) * n_64 * groups, m_128 * n_128 * groups
+    rows, columns = larger(33 - r, 1), larger(33 - s, 1)
     values = (
         code,
-        problem.layout is Layout.NHWC,
+        is_nhwc,
         log2(n),
         log2(c),
         log2(h),
@@ -117,9 +128,9 @@ def describe(problem: ConvProblem) -> tuple[tuple[float, ...], int, int]:
         log2(r),
         log2(s),
         log2(groups),
-        stride_h if stride_h > stride_w else stride_w,
-        dilation_h if dilation_h > dilation_w else dilation_w,
-        log2(p * q),
+        larger(of.stride_h, of.stride_w),
+        larger(of.dilation_h, of.dilation_w),
+        log2(pixels),
         log2(gemm_m),
         log2(gemm_n),
         log2(gemm_k),
@@ -131,17 +142,17 @@ def describe(problem: ConvProblem) -> tuple[tuple[float, ...], int, int]:
         log_flops - log_bytes,
         log2(k / c),
         log2(x_bytes / weight_bytes),
-        log2(tiles_64 * groups),
-        log2(tiles_128 * groups),
-        log2(-(-gemm_k // 32) / (tiles_64 * groups)),
-        gemm_m / (-(-gemm_m // 128) * 128),
-        gemm_n / (-(-gemm_n // 64) * 64),
-        gemm_n / (-(-gemm_n // 128) * 128),
-        p / (-(-p // 2) * 2) * (q / (-(-q // 2) * 2)),
+        log2(tiles_64),
+        log2(tiles_128),
+        log2(-(-gemm_k // 32) / tiles_64),
+        gemm_m / (m_128 * 128),
+        gemm_n / (n_64 * 64),
+        gemm_n / (n_128 * 128),
+        p / (p + p % 2) * (q / (q + q % 2)),
         p / (-(-p // rows) * rows) * (q / (-(-q // columns) * columns)),
-        _ALIGNMENT[c % MOST_ALIGNED],
-        _ALIGNMENT[k % MOST_ALIGNED],
-        _ALIGNMENT[pixels % MOST_ALIGNED],
+        alignment[c % MOST_ALIGNED],
+        alignment[k % MOST_ALIGNED],
+        alignment[h * w % MOST_ALIGNED],
     )
     return values, flops, n_bytes
 
@@ -176,10 +187,7 @@ def codes_of(problems: Sequence[ConvProblem]) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Quantities:
-    """What features of many problems are made of, each an array.
-
-    Flops are floats, since these products overflow integers: exact below 2**53, and above it rounded as Python rounds
-    where it divides integers or takes logarithms.
+    """`describe` of many problems.
 
     Parameters
     ----------
@@ -188,59 +196,30 @@ class Quantities:
     dtype : int or int array of shape (N,)
         Places in `DTYPES`.
     is_nhwc : bool or bool array of shape (N,)
+
+    Attributes
+    ----------
+    flops : float64 array of shape (N,)
+    bytes : int64 array of shape (N,)
     """
 
     def __init__(self, sizes: np.ndarray, dtype: int | np.ndarray, is_nhwc: bool | np.ndarray) -> None:
-        self.dtype, self.is_nhwc, self.columns = dtype, is_nhwc, sizes.T
-        n, c, h, w, k, r, s, *_, groups = sizes.T
-        self.p, self.q = output_plane(sizes)
-        self.gemm_m, self.gemm_n, self.gemm_k = n * self.p * self.q, k // groups, c // groups * r * s
-        itemsize = np.array([dtype.itemsize_bytes for dtype in DTYPES])[dtype]
-        self.x_bytes, self.weight_bytes = n * c * h * w * itemsize, k * self.gemm_k * itemsize
-        self.y_bytes = self.gemm_m * k * itemsize
-        self.bytes = self.x_bytes + self.weight_bytes + self.y_bytes
-        self.flops = 2.0 * self.gemm_m * k * self.gemm_k
+        p, q = output_plane(sizes)
+        columns = SimpleNamespace(**dict(zip(SIZES, sizes.T, strict=True)), p=p, q=q)
+        self._values, self.flops, self.bytes = _described(
+            columns, dtype, _ITEMSIZES[dtype], is_nhwc, np.log2, np.maximum, _ALIGNMENTS
+        )
 
     def roofline_ms(
         self, flops_per_ms: float | np.ndarray, bytes_per_ms: float | np.ndarray, least_ms: float | np.ndarray
     ) -> np.ndarray:
         """`models.costs.roofline_ms` of every problem, by one roofline or each by its own."""
-        found: np.ndarray = np.maximum(np.maximum(self.flops / flops_per_ms, self.bytes / bytes_per_ms), least_ms)
-        return found
+        longest: np.ndarray = np.maximum(np.maximum(self.flops / flops_per_ms, self.bytes / bytes_per_ms), least_ms)
+        return longest
 
     def features(self) -> np.ndarray:
         """`features` of every problem, float32 array of shape (N, n_features)."""
-        n, c, h, w, k, r, s, stride_h, stride_w, _, _, dilation_h, dilation_w, groups = self.columns
-        p, q, gemm_m, gemm_n, gemm_k = self.p, self.q, self.gemm_m, self.gemm_n, self.gemm_k
-        log_flops, log_bytes = np.log2(self.flops), np.log2(self.bytes)
-        tiles_64, tiles_128 = (_tiles(gemm_m, tile) * _tiles(gemm_n, tile) * 1.0 * groups for tile in (64, 128))
-        values = np.empty((len(FEATURES), len(n)), np.float64)
-        values[0], values[1] = self.dtype, self.is_nhwc
-        values[2:10] = np.log2(np.stack((n, c, h, w, k, r, s, groups)))
-        values[10], values[11] = np.maximum(stride_h, stride_w), np.maximum(dilation_h, dilation_w)
-        values[12:16] = np.log2(np.stack((p * q, gemm_m, gemm_n, gemm_k)))
-        values[16], values[17] = log_flops, log_bytes
-        values[18:21] = np.log2(np.stack((self.x_bytes, self.weight_bytes, self.y_bytes)))
-        values[21] = log_flops - log_bytes
-        values[22:27] = np.log2(
-            np.stack((k / c, self.x_bytes / self.weight_bytes, tiles_64, tiles_128, _tiles(gemm_k, 32) / tiles_64))
-        )
-        values[27], values[28], values[29] = _fill(gemm_m, 128), _fill(gemm_n, 64), _fill(gemm_n, 128)
-        values[30] = _fill(p, 2) * _fill(q, 2)
-        values[31] = _fill(p, np.maximum(33 - r, 1)) * _fill(q, np.maximum(33 - s, 1))
-        values[32], values[33], values[34] = _alignment(c), _alignment(k), _alignment(h * w)
-        return values.T.astype(np.float32)
-
-
-def _tiles(size: np.ndarray, tile: int) -> np.ndarray:
-    return -(-size // tile)
-
-
-def _fill(size: np.ndarray, tile: int | np.ndarray) -> np.ndarray:
-    filled: np.ndarray = size / (-(-size // tile) * tile)
-    return filled
-
-
-def _alignment(size: np.ndarray) -> np.ndarray:
-    found: np.ndarray = np.log2(np.minimum(size & -size, MOST_ALIGNED))
-    return found
+        matrix = np.empty((len(FEATURES), len(self.flops)), np.float32)
+        for row, values in zip(matrix, self._values, strict=True):
+            row[:] = values
+        return matrix.T

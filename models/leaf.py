@@ -89,7 +89,7 @@ def too_seldom(support: float) -> str:
     return f"predicted as not supported: it is {chance(support)} likely to run"
 
 
-def least_ms(row: Row, flops: int, n_bytes: int) -> float:
+def least_ms(row: Row, flops: float, n_bytes: int) -> float:
     """`models.costs.roofline_ms`, of what is computed already."""
     flops_per_ms, bytes_per_ms, floor_ms = row.roofline
     return max(flops / flops_per_ms, n_bytes / bytes_per_ms, floor_ms)

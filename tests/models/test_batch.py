@@ -34,7 +34,7 @@ def advisor() -> Advisor:
 def problems() -> list[ConvProblem]:
     found = sample_problems(700, seed=3, dtypes=tuple(DType), layouts=tuple(Layout))
     odd = [
-        dataclasses.replace(problem, s=1, pad_w=0, w=problem.w + 3, stride_h=2, dilation_h=1, groups=1)
+        dataclasses.replace(problem, s=1, pad_w=0, pad_w_end=0, w=problem.w + 3, stride_h=2, dilation_h=1, groups=1)
         for problem in found[:300]
     ]
     grouped = [dataclasses.replace(problem, c=64, k=32, groups=32) for problem in found[:50]]
