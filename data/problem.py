@@ -291,6 +291,16 @@ class ConvProblem:
         return self._ordered(self.n, self.k, self.p, self.q)
 
     @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of what goes in, in memory order: x, weight, and what the epilogue has of bias and residual."""
+        shapes: dict[str, tuple[int, ...]] = {"x": self.x_shape, "weight": self.weight_shape}
+        if self.epilogue.bias:
+            shapes["bias"] = (self.k,)
+        if self.epilogue.residual:
+            shapes["residual"] = self.y_shape
+        return shapes
+
+    @property
     def gemm_m(self) -> int:
         """Rows of the implicit GEMM: output pixels of the batch."""
         return self.n * self.p * self.q

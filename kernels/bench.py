@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -134,8 +134,7 @@ def measure(
 def convolve(
     runner: Runner,
     problem: ConvProblem,
-    x: np.ndarray,
-    weight: np.ndarray,
+    inputs: Mapping[str, np.ndarray],
     variant: Variant,
     *,
     options: BenchOptions | None = None,
@@ -145,8 +144,9 @@ def convolve(
 
     Parameters
     ----------
-    x, weight : array
-        In the problem's memory order and storage type.
+    inputs : mapping of str to array
+        What the problem's `shapes` name: x, weight, and what its epilogue adds of bias and residual; in the problem's
+        memory order and storage type.
 
     Returns
     -------
@@ -159,9 +159,13 @@ def convolve(
     InvalidTensor, NotApplicable, RunError
     """
     options = options or BenchOptions()
-    for name, array, shape in (("x", x, problem.x_shape), ("weight", weight, problem.weight_shape)):
-        if array.shape != shape:
-            raise InvalidTensor(f"{name}.shape", array.shape, f"{shape}, as the parameters say")
+    for name, shape in problem.shapes.items():
+        if name not in inputs:
+            raise InvalidTensor(name, None, f"a tensor of shape {shape}, which the epilogue adds")
+        if inputs[name].shape != shape:
+            raise InvalidTensor(f"{name}.shape", inputs[name].shape, f"{shape}, as the parameters say")
+    for name in inputs.keys() - problem.shapes.keys():
+        raise InvalidTensor(name, inputs[name].shape, "nothing where the epilogue does not add it")
     reason = variant.why_not(problem, runner.device)
     if reason is not None:
         raise NotApplicable(variant.id, reason)
@@ -169,7 +173,7 @@ def convolve(
         problem, variant.id, runner.device, Outcome.MEASURED, l2=options.l2, floor_ms=runner.floor_ms, run_id=run_id
     )
     launch = runner.prepare(variant, problem, options.workspace_limit_bytes)
-    operands = runner.upload(problem, x, weight)
+    operands = runner.upload(problem, **inputs)
     measurement = _run(runner, launch, operands, blank, options, None)
     y = runner.download(problem, operands)
     runner.release()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from math import sqrt
+from collections.abc import Callable
+from math import erf, pi, sqrt
 from typing import Any, Final
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from conv_advisor.data.epilogue import LEAKY_SLOPE, Activation, Epilogue
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 
 Array = npt.NDArray[Any]
@@ -35,14 +37,18 @@ _GATHER_ELEMENTS: Final = 2**22
 """Elements that `convolve_at` gathers at a time: 32 MiB of float64."""
 
 
-def convolve(problem: ConvProblem, x: Array, weight: Array) -> Float64s:
-    """Convolve in float64, one filter tap at a time.
+def convolve(
+    problem: ConvProblem, x: Array, weight: Array, bias: Array | None = None, residual: Array | None = None
+) -> Float64s:
+    """Convolve in float64, one filter tap at a time, and end as the problem's epilogue says.
 
     Parameters
     ----------
     problem : ConvProblem
     x, weight : array of x_shape and of weight_shape
         Any floating dtype; their values are taken as exact.
+    bias, residual : array of shape (k,) and of y_shape
+        Where the epilogue adds them.
 
     Returns
     -------
@@ -52,8 +58,16 @@ def convolve(problem: ConvProblem, x: Array, weight: Array) -> Float64s:
     -----
     Padding is zeros that are multiplied like any other input, so an infinite weight over padding gives NaN.
     """
+    sums = _sums(problem, x, weight)
+    last = None if residual is None else _nchw(problem, residual)
+    y, _ = ended(problem.epilogue, sums, None if bias is None else bias[:, None, None], last)
+    return np.ascontiguousarray(_ordered(problem, y))
+
+
+def _sums(problem: ConvProblem, x: Array, weight: Array) -> Float64s:
+    """The convolution alone, in the order N, K, P, Q."""
     n, c, k, p, q, groups = problem.n, problem.c, problem.k, problem.p, problem.q, problem.groups
-    padded = np.pad(_nchw(problem, x), ((0, 0), (0, 0), (problem.pad_h,) * 2, (problem.pad_w,) * 2)).astype(np.float64)
+    padded = np.pad(_nchw(problem, x), _pads(problem)).astype(np.float64)
     taps = _nchw(problem, weight).astype(np.float64).reshape(groups, k // groups, c // groups, problem.r, problem.s)
     y = np.zeros((n, groups, k // groups, p * q))
     with np.errstate(invalid="ignore"):
@@ -62,7 +76,57 @@ def convolve(problem: ConvProblem, x: Array, weight: Array) -> Float64s:
                 top, left = row * problem.dilation_h, column * problem.dilation_w
                 seen = padded[:, :, top :: problem.stride_h, left :: problem.stride_w][:, :, :p, :q]
                 y += taps[..., row, column] @ seen.reshape(n, groups, c // groups, p * q)
-    return np.ascontiguousarray(_ordered(problem, y.reshape(n, k, p, q)))
+    return y.reshape(n, k, p, q)
+
+
+def ended(
+    epilogue: Epilogue, sums: Float64s, bias: Array | None = None, residual: Array | None = None
+) -> tuple[Float64s, float]:
+    """What an epilogue makes of sums of products, in float64.
+
+    Parameters
+    ----------
+    epilogue : Epilogue
+    sums : float64 array
+    bias, residual : array, optional
+        Of any floating dtype, to be broadcast against the sums: those that the epilogue adds.
+
+    Returns
+    -------
+    y : float64 array of the shape of sums
+    scale : float
+        The largest finite sum before the activation, by its size.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        for is_added, added in ((epilogue.bias, bias), (epilogue.residual, residual)):
+            if is_added and added is not None:
+                sums = sums + added.astype(np.float64)
+        scale = float(np.abs(sums, where=np.isfinite(sums), out=np.zeros_like(sums)).max(initial=0.0))
+        return activate(epilogue.activation, sums), scale
+
+
+def activate(activation: Activation, v: Float64s) -> Float64s:
+    """An activation of every value; NaN stays NaN."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        y: Float64s = _FUNCTIONS[activation](v)
+        return y
+
+
+def _erf(v: Float64s) -> Float64s:
+    return np.array([erf(each) for each in v.ravel().tolist()]).reshape(v.shape)
+
+
+_FUNCTIONS: Final[dict[Activation, Callable[[Float64s], Float64s]]] = {
+    Activation.NONE: lambda v: v,
+    Activation.RELU: lambda v: np.maximum(v, 0),
+    Activation.RELU6: lambda v: np.clip(v, 0, 6),
+    Activation.LEAKY_RELU: lambda v: np.where(v < 0, LEAKY_SLOPE * v, v),
+    Activation.SILU: lambda v: v / (1 + np.exp(-v)),
+    Activation.GELU: lambda v: 0.5 * v * (1 + _erf(v / sqrt(2))),
+    Activation.GELU_TANH: lambda v: 0.5 * v * (1 + np.tanh(sqrt(2 / pi) * (v + 0.044715 * v**3))),
+    Activation.HARDSWISH: lambda v: v * np.clip(v + 3, 0, 6) / 6,
+    Activation.SIGMOID: lambda v: 1 / (1 + np.exp(-v)),
+}
 
 
 def n_compared(problem: ConvProblem, *, is_given: bool) -> int:
@@ -107,7 +171,7 @@ def _largest_products(problem: ConvProblem, x: Array, weight: Array, count: int)
         squares = np.square(_nchw(problem, x), dtype=np.float32)
         energy = squares.reshape(n, groups, problem.c // groups, problem.h, problem.w).sum(axis=2)
         taps = np.square(_nchw(problem, weight), dtype=np.float32).sum(axis=(1, 2, 3))
-    padded = np.pad(energy, ((0, 0), (0, 0), (problem.pad_h,) * 2, (problem.pad_w,) * 2))
+    padded = np.pad(energy, _pads(problem))
     windows = np.zeros((n, groups, p, q), np.float32)
     for row in range(problem.r):
         for column in range(problem.s):
@@ -169,7 +233,7 @@ def sample_outputs(problem: ConvProblem, count: int = SAMPLES, seed: int = 0) ->
 
 
 def convolve_at(problem: ConvProblem, x: Array, weight: Array, outputs: npt.NDArray[np.int64]) -> Float64s:
-    """Convolve in float64 at chosen outputs only, in bounded memory.
+    """Sum the products of the convolution alone in float64, at chosen outputs only, in bounded memory.
 
     Parameters
     ----------
@@ -180,7 +244,7 @@ def convolve_at(problem: ConvProblem, x: Array, weight: Array, outputs: npt.NDAr
 
     Returns
     -------
-    y : float64 array of shape (count,)
+    sums : float64 array of shape (count,)
     """
     step = max(1, _GATHER_ELEMENTS // problem.gemm_k)
     x, weight = _nchw(problem, x), _nchw(problem, weight)
@@ -189,11 +253,21 @@ def convolve_at(problem: ConvProblem, x: Array, weight: Array, outputs: npt.NDAr
     return np.concatenate(parts)
 
 
-def expected_at(problem: ConvProblem, x: Array, weight: Array, outputs: npt.NDArray[np.int64]) -> Float64s:
-    """`convolve_at`, of all outputs by matrix products."""
+def expected_at(
+    problem: ConvProblem,
+    x: Array,
+    weight: Array,
+    outputs: npt.NDArray[np.int64],
+    bias: Array | None = None,
+    residual: Array | None = None,
+) -> tuple[Float64s, float]:
+    """`convolve` at chosen outputs, of all by matrix products; and the scale that `ended` gives."""
     if len(outputs) < problem.n * problem.k * problem.p * problem.q:
-        return convolve_at(problem, x, weight, outputs)
-    return take(problem, convolve(problem, x, weight), outputs)
+        sums = convolve_at(problem, x, weight, outputs)
+    else:
+        sums = _sums(problem, x, weight)[tuple(outputs.T)]
+    added = None if residual is None else take(problem, residual, outputs)
+    return ended(problem.epilogue, sums, None if bias is None else bias[outputs[:, 1]], added)
 
 
 def take(problem: ConvProblem, y: Array, outputs: npt.NDArray[np.int64]) -> Array:
@@ -209,7 +283,7 @@ def not_finite(problem: ConvProblem, y: Array) -> npt.NDArray[np.int64]:
     return index if problem.layout is Layout.NCHW else index[:, [0, 3, 1, 2]]
 
 
-def max_error(y: Array, reference: Float64s) -> float:
+def max_error(y: Array, reference: Float64s, scale: float = 0.0) -> float:
     """How far a result is from the reference: max |y − reference| / max |reference|.
 
     Parameters
@@ -217,6 +291,9 @@ def max_error(y: Array, reference: Float64s) -> float:
     y : array
         The result to judge, of any floating dtype.
     reference : float64 array of the same shape
+    scale : float
+        The largest sum before the activation: errors are relative to it where it is larger than the reference, since
+        an activation that shrinks the sums leaves some of their errors as they were.
 
     Returns
     -------
@@ -233,8 +310,8 @@ def max_error(y: Array, reference: Float64s) -> float:
     if not np.isfinite(found).all():
         return float("inf")
     expected = reference[is_finite]
-    scale = np.abs(expected).max(initial=0.0) or 1.0
-    return float(np.abs(found - expected).max(initial=0.0) / scale)
+    largest = max(scale, float(np.abs(expected).max(initial=0.0))) or 1.0
+    return float(np.abs(found - expected).max(initial=0.0) / largest)
 
 
 def tolerance(problem: ConvProblem) -> float:
@@ -285,6 +362,23 @@ def random_operands(problem: ConvProblem, seed: int) -> tuple[Array, Array]:
     return x, weight
 
 
+def random_ends(problem: ConvProblem, seed: int) -> tuple[Array | None, Array | None]:
+    """Make the bias and the residual that the epilogue adds, as `random_operands` makes the others.
+
+    Returns
+    -------
+    bias, residual : array of shape (k,) and of y_shape, or None
+    """
+    random = np.random.default_rng((seed, 1))
+    dtype = HOST_DTYPE[problem.dtype]
+    made = {
+        name: (random.random(shape, dtype=np.float32) * 2 - 1).astype(dtype, copy=False)
+        for name, shape in problem.shapes.items()
+        if name in ("bias", "residual")
+    }
+    return made.get("bias"), made.get("residual")
+
+
 def _dot_products(problem: ConvProblem, x: Array, weight: Array, outputs: npt.NDArray[np.int64]) -> Float64s:
     n, k, p, q = (index[:, None, None, None] for index in outputs.T)
     depth = problem.c // problem.groups
@@ -297,6 +391,10 @@ def _dot_products(problem: ConvProblem, x: Array, weight: Array, outputs: npt.ND
     products: Float64s = np.where(is_inside, seen, 0.0) * taps
     sums: Float64s = products.sum(axis=(1, 2, 3))
     return sums
+
+
+def _pads(problem: ConvProblem) -> tuple[tuple[int, int], ...]:
+    return (0, 0), (0, 0), (problem.pad_h, problem.pad_h_end), (problem.pad_w, problem.pad_w_end)
 
 
 def _nchw(problem: ConvProblem, tensor: Array) -> Array:

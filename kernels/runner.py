@@ -27,6 +27,11 @@ class Operands:
     reference : float64 array of shape (n_compared,)
     is_finite : bool
         Whether every output must be finite, as of random operands; somebody's may rightly overflow.
+    bias, residual : array, optional
+        On the device, where the epilogue adds them.
+    scale : float
+        The largest of the compared sums before the activation, by its size: errors are relative to it where it is
+        larger than every output.
     """
 
     x: Any
@@ -35,6 +40,16 @@ class Operands:
     outputs: np.ndarray
     reference: np.ndarray
     is_finite: bool = True
+    bias: Any = None
+    residual: Any = None
+    scale: float = 0.0
+
+    @property
+    def tensors(self) -> tuple[Any, ...]:
+        """What a launch takes: x, weight and y, and with an epilogue bias and residual, None where it has none."""
+        if self.bias is None and self.residual is None:
+            return self.x, self.weight, self.y
+        return self.x, self.weight, self.y, self.bias, self.residual
 
 
 @dataclass(frozen=True)
@@ -76,8 +91,15 @@ class Runner(Protocol):
     def make_operands(self, problem: ConvProblem, seed: int) -> Operands:
         """Random operands, uniform in (-1, 1)."""
 
-    def upload(self, problem: ConvProblem, x: np.ndarray, weight: np.ndarray) -> Operands:
-        """Operands from host arrays in the problem's memory order."""
+    def upload(
+        self,
+        problem: ConvProblem,
+        x: np.ndarray,
+        weight: np.ndarray,
+        bias: np.ndarray | None = None,
+        residual: np.ndarray | None = None,
+    ) -> Operands:
+        """Operands from host arrays in the problem's memory order; bias and residual where the epilogue adds them."""
 
     def download(self, problem: ConvProblem, operands: Operands) -> np.ndarray:
         """The output as a host array."""

@@ -123,8 +123,9 @@ class Variant:
 
     def __post_init__(self) -> None:
         takes = _takes(self.epilogues, self.takes_uneven_padding)
-        if takes not in parts_of(self.why_not):
-            object.__setattr__(self, "why_not", all_of(takes, self.why_not))
+        # A copy with other epilogues has what the first refuses among its rules.
+        others = [part for part in parts_of(self.why_not) if part not in _TAKES]
+        object.__setattr__(self, "why_not", all_of(takes, *others))
 
     def needed_bytes(self, problem: ConvProblem, device: Device, limit_bytes: int) -> int | None:
         """A number above the limit if and only if `workspace_bytes` is; None where that is."""
@@ -139,10 +140,11 @@ class Launch:
 
     Parameters
     ----------
-    run : callable (x, weight, y) -> None
+    run : callable (x, weight, y, bias, residual) -> None
         Computes y from x and weight, contiguous arrays in the problem's memory order: NumPy on a CPU (bfloat16 is
         ``ml_dtypes.bfloat16``); CuPy on a GPU (bfloat16 as its bits in uint16), where it only enqueues work on the
-        current stream, allocates nothing and does not synchronise, so that it can be captured in a graph.
+        current stream, allocates nothing and does not synchronise, so that it can be captured in a graph. Bias and
+        residual come with an epilogue that adds one of them, and are left out else; None where it does not add it.
     workspace_bytes : int
         Scratch memory it holds.
     plan : dict
@@ -152,7 +154,7 @@ class Launch:
         keeps its own for good, and must not run on two streams at once.
     """
 
-    run: Callable[[Any, Any, Any], None]
+    run: Callable[..., None]
     workspace_bytes: int = 0
     plan: dict[str, Any] = field(default_factory=dict)
     scratch: tuple[Scratch, ...] = ()
@@ -178,6 +180,8 @@ def unknown_workspace(_problem: ConvProblem, _device: Device) -> None:
 
 _PARTS: Final[dict[Rule, tuple[Rule, ...]]] = {}
 """What a rule of `all_of` is made of."""
+_TAKES: Final[set[Rule]] = set()
+"""Rules that `_takes` made."""
 _OF_DEVICE: Final[set[Rule]] = set()
 """Rules that say the same of every problem."""
 
@@ -237,6 +241,7 @@ def _takes(epilogues: frozenset[Epilogue], takes_uneven_padding: bool) -> Rule:
             return f"padding is {pads}, and it was verified with the same on opposite sides alone"
         return None
 
+    _TAKES.add(why_not)
     return why_not
 
 

@@ -223,10 +223,19 @@ class ReplayRunner:
         return list(self._recorded.values())
 
     def make_operands(self, problem: ConvProblem, seed: int) -> Operands:
-        return self.upload(problem, *reference.random_operands(problem, seed))
+        ends = reference.random_ends(problem, seed)
+        return self.upload(problem, *reference.random_operands(problem, seed), *ends)
 
-    def upload(self, problem: ConvProblem, x: np.ndarray, weight: np.ndarray) -> Operands:
-        return Operands(x, weight, np.zeros(problem.y_shape, x.dtype), np.zeros((0, 4), np.int64), np.zeros(0))
+    def upload(
+        self,
+        problem: ConvProblem,
+        x: np.ndarray,
+        weight: np.ndarray,
+        bias: np.ndarray | None = None,
+        residual: np.ndarray | None = None,
+    ) -> Operands:
+        y = np.zeros(problem.y_shape, x.dtype)
+        return Operands(x, weight, y, np.zeros((0, 4), np.int64), np.zeros(0), bias=bias, residual=residual)
 
     def download(self, _problem: ConvProblem, operands: Operands) -> np.ndarray:
         return operands.y
@@ -239,8 +248,8 @@ class ReplayRunner:
             raise NotSupported("not in the recording")
         _fail_as(row, workspace_limit_bytes)
 
-        def run(x: np.ndarray, weight: np.ndarray, y: np.ndarray) -> None:
-            y[...] = reference.convolve(problem, x, weight)
+        def run(x: np.ndarray, weight: np.ndarray, y: np.ndarray, *ends: np.ndarray | None) -> None:
+            y[...] = reference.convolve(problem, x, weight, *ends)
 
         return Launch(run, row.workspace_bytes or 0, row.plan | {"replayed": variant.id})
 
@@ -248,7 +257,7 @@ class ReplayRunner:
         return [(row.variant, row.plan) for (of, _), row in self._recorded.items() if of == problem and row.plan]
 
     def first_run(self, problem: ConvProblem, launch: Launch, operands: Operands) -> FirstRun:
-        launch.run(operands.x, operands.weight, operands.y)
+        launch.run(*operands.tensors)
         row = self._row(problem, launch)
         return FirstRun(row.max_error or 0.0, row.time_ms or 0.0)
 

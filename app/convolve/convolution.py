@@ -68,8 +68,8 @@ class Order:
     Parameters
     ----------
     problem : ConvProblem
-    tensors : (x, weight) or None
-        None: random ones, and y is not wanted.
+    tensors : dict of str to array, or None
+        x, weight, and what the epilogue adds of bias and residual; None: random ones, and y is not wanted.
     variant : str
         ``advised``, ``all``, or a variant's id.
     top : int
@@ -80,7 +80,7 @@ class Order:
     """
 
     problem: ConvProblem
-    tensors: tuple[np.ndarray, np.ndarray] | None
+    tensors: dict[str, np.ndarray] | None
     variant: str
     top: int
     options: BenchOptions
@@ -175,9 +175,11 @@ class _Trial:
         """Try one variant, on the given tensors if there are any."""
         if self.order.tensors is None:
             return (await self.random([variant]))[0]
-        problem, options, run_id = self.order.problem, self.order.options, self.order.run_id
+        order, problem = self.order, self.order.problem
         try:
-            y, measurement = await self.run(tasks.convolve, problem, *self.order.tensors, variant.id, options, run_id)
+            y, measurement = await self.run(
+                tasks.convolve, problem, order.tensors, variant.id, order.options, order.run_id
+            )
         except tuple(_OUTCOMES) as error:
             needed = error.needed_bytes if isinstance(error, WorkspaceExceeded) else None
             failed = Measurement(problem, variant.id, self.device, _OUTCOMES[type(error)], str(error), (), needed)

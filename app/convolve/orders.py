@@ -43,7 +43,7 @@ def order_from_safetensors(body: Bytes, settings: Settings) -> Order:
     """
     tensors, metadata = read_safetensors(body, ("x", "weight"))
     strings = {name: value for name, value in metadata.items() if name not in _IGNORED}
-    return _order(parse_strings(ConvolutionParameters, strings), (tensors["x"], tensors["weight"]), settings)
+    return _order(parse_strings(ConvolutionParameters, strings), tensors, settings)
 
 
 def order_from_json(asked: ConvolutionRequest, settings: Settings) -> Order:
@@ -59,7 +59,8 @@ def order_from_json(asked: ConvolutionRequest, settings: Settings) -> Order:
     if asked.x is None:
         return _order(asked, None, settings)
     dtype = HOST_DTYPE[_member(asked.dtype)]
-    return _order(asked, (from_lists("x", asked.x, dtype), from_lists("weight", asked.weight, dtype)), settings)
+    tensors = {name: from_lists(name, getattr(asked, name), dtype) for name in ("x", "weight")}
+    return _order(asked, tensors, settings)
 
 
 def order_from_npy(body: Bytes, query: Mapping[str, str], settings: Settings) -> Order:
@@ -70,8 +71,7 @@ def order_from_npy(body: Bytes, query: Mapping[str, str], settings: Settings) ->
     InvalidInput, RequestValidationError
     """
     asked = parse_values(ConvolutionParameters, query, "query")
-    tensors = read_npy(body, ("x", "weight"))
-    return _order(asked, (tensors["x"], tensors["weight"]), settings)
+    return _order(asked, read_npy(body, ("x", "weight")), settings)
 
 
 def order_from_inference(asked: Inference, settings: Settings) -> Order:
@@ -82,7 +82,7 @@ def order_from_inference(asked: Inference, settings: Settings) -> Order:
     InvalidInput, RequestValidationError
     """
     parameters = parse_values(ConvolutionParameters, asked.parameters, "parameters")
-    return _order(parameters, (asked.tensors["x"], asked.tensors["weight"]), settings)
+    return _order(parameters, asked.tensors, settings)
 
 
 def hold_answer(order: Order, settings: Settings, held: Hold, *, is_json: bool) -> None:
@@ -113,11 +113,11 @@ def hold_lists(count: int, settings: Settings, held: Hold) -> None:
     held.more(min(count * (LISTS_COST - 1), settings.max_body_bytes))
 
 
-def _order(asked: ConvolutionParameters, tensors: tuple[np.ndarray, np.ndarray] | None, settings: Settings) -> Order:
+def _order(asked: ConvolutionParameters, tensors: dict[str, np.ndarray] | None, settings: Settings) -> Order:
     if asked.top > 1 and asked.variant != ADVISED:
         raise InvalidInput("top", asked.top, f"1 beside the variant {asked.variant!r}; more with {ADVISED!r} alone")
     given = asked.given()
-    problem = problem_from(given) if tensors is None else _problem_of(*tensors, given)
+    problem = problem_from(given) if tensors is None else _problem_of(tensors, given)
     limit = settings.workspace_limit_bytes
     if asked.max_workspace_bytes is not None:
         limit = min(limit, asked.max_workspace_bytes)
@@ -132,8 +132,9 @@ def _order(asked: ConvolutionParameters, tensors: tuple[np.ndarray, np.ndarray] 
     )
 
 
-def _problem_of(x: np.ndarray, weight: np.ndarray, given: dict[str, Any]) -> ConvProblem:
+def _problem_of(tensors: dict[str, np.ndarray], given: dict[str, Any]) -> ConvProblem:
     """The problem of these tensors; what was named must agree with them."""
+    x, weight = tensors["x"], tensors["weight"]
     if weight.dtype != x.dtype:
         raise InvalidTensor("weight.dtype", weight.dtype.name, f"{x.dtype.name}, as x has")
     given = {"dtype": _stored_as(x)} | given
@@ -147,9 +148,9 @@ def _problem_of(x: np.ndarray, weight: np.ndarray, given: dict[str, Any]) -> Con
         raise InvalidTensor(
             "x.dtype", x.dtype.name, f"{HOST_DTYPE[problem.dtype].name}, which {problem.dtype} is stored as"
         )
-    for name, tensor, shape in (("x", x, problem.x_shape), ("weight", weight, problem.weight_shape)):
-        if tensor.shape != shape:
-            raise InvalidTensor(f"{name}.shape", tensor.shape, f"{shape}, as the parameters say")
+    for name, shape in problem.shapes.items():
+        if tensors[name].shape != shape:
+            raise InvalidTensor(f"{name}.shape", tensors[name].shape, f"{shape}, as the parameters say")
     return problem
 
 

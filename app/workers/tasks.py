@@ -6,6 +6,7 @@ import ctypes
 import importlib
 import signal
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -94,8 +95,7 @@ def measure(
 
 def convolve(
     problem: ConvProblem,
-    x: np.ndarray,
-    weight: np.ndarray,
+    inputs: Mapping[str, np.ndarray],
     variant_id: str,
     options: BenchOptions | None = None,
     run_id: str = "",
@@ -108,7 +108,7 @@ def convolve(
     """
     from conv_advisor.kernels import bench, catalog
 
-    return bench.convolve(runner(), problem, x, weight, catalog.get(variant_id), options=options, run_id=run_id)
+    return bench.convolve(runner(), problem, inputs, catalog.get(variant_id), options=options, run_id=run_id)
 
 
 def picks(problem: ConvProblem, options: BenchOptions | None = None, run_id: str = "") -> list[Pick]:

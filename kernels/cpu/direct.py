@@ -11,22 +11,21 @@ NaN and infinities spread as IEEE 754 says; padding is zeros that are multiplied
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.cpu.compile import FLOATS, INT, INTS, OUT_FLOATS, compiled, ints
+from conv_advisor.kernels.cpu.epilogue import Output
 from conv_advisor.kernels.cpu.plans import LANES, Plan, split_planes
-from conv_advisor.kernels.cpu.tensors import Array, allocate, copy, flat, nchw, split_phases
+from conv_advisor.kernels.cpu.tensors import Array, Run, allocate, copy, flat, nchw, split_phases
 from conv_advisor.kernels.cpu.threads import Threads
 
 _BLOCK = 512  # outputs that one call of a tile computes: 8 KiB of partial sums
 _FILTERS = 4
 
 
-def prepare(problem: ConvProblem, plan: Plan, threads: Threads) -> Callable[[Array, Array, Array], None]:
-    """Allocate; the result computes y from x and weight."""
+def prepare(problem: ConvProblem, plan: Plan, threads: Threads) -> Run:
+    """Allocate; the result computes y from x, weight, and what the epilogue adds."""
     scratch = allocate(plan)
     rows, columns = split_planes(problem)
     image_shape = (problem.c, problem.stride_h, problem.stride_w, rows, columns)
@@ -40,19 +39,19 @@ def prepare(problem: ConvProblem, plan: Plan, threads: Threads) -> Callable[[Arr
     plane_sizes = (columns, planes[0].size, planes[0].size // problem.groups, LANES)
     tasks_an_image = _tasks_an_image(problem, columns)
 
-    def run(x: Array, weight: Array, y: Array) -> None:
+    def run(x: Array, weight: Array, y: Array, bias: Array | None, residual: Array | None) -> None:
         if "weight" in scratch:
             widened = scratch["weight"].reshape(problem.k, -1, problem.r, problem.s)
             copy(nchw(problem, weight), widened, threads)
         taps = scratch.get("weight", weight).reshape(-1)
+        output = Output.of(problem, y, bias, residual)
         for first in range(0, problem.n, plan.images):
             images = slice(first, first + plan.images)
-            seen, wanted = nchw(problem, x)[images], nchw(problem, y)[images]
+            seen, wanted = nchw(problem, x)[images], output.images(images)
             split_phases(seen, planes[: len(seen)], (problem.pad_h, problem.pad_w), phases, threads)
-            sums = scratch["y"][: len(seen)] if "y" in scratch else wanted
+            sums = scratch["y"][: len(seen)] if "y" in scratch else wanted.y
             _convolve_images(taps, sums, len(seen))
-            if sums is not wanted:
-                copy(sums, wanted, threads)
+            wanted.write(sums, threads)
 
     def _convolve_images(taps: Array, sums: Array, images: int) -> None:
         out, strides = flat(sums)

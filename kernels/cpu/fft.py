@@ -9,44 +9,46 @@ each output depends on the whole spectrum.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import log2, prod
 
 import scipy.fft
 
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.cpu.compile import COMPLEX_3D, INT, OUT_COMPLEX_3D, compiled
+from conv_advisor.kernels.cpu.epilogue import Output
 from conv_advisor.kernels.cpu.plans import Plan
-from conv_advisor.kernels.cpu.tensors import Array, allocate, copy, nchw
+from conv_advisor.kernels.cpu.tensors import Array, Run, allocate, copy, nchw
 from conv_advisor.kernels.cpu.threads import Threads
 
 _BLOCK = 512  # frequencies at a time: 16 KiB of partial sums stay in the L1 cache
 _FILTERS = 4
 
 
-def prepare(problem: ConvProblem, plan: Plan, threads: Threads) -> Callable[[Array, Array, Array], None]:
-    """Allocate; the result computes y from x and weight."""
+def prepare(problem: ConvProblem, plan: Plan, threads: Threads) -> Run:
+    """Allocate; the result computes y from x, weight, and what the epilogue adds."""
     scratch = allocate(plan)
     height, width = scratch["x"].shape[2:]
     bottom, right = problem.pad_h + problem.h, problem.pad_w + problem.w
     image_room = scratch["x"][:, :, problem.pad_h : bottom, problem.pad_w : right]
     filter_room = scratch["weight"][:, :, :: problem.dilation_h, :: problem.dilation_w][..., : problem.r, : problem.s]
 
-    def run(x: Array, weight: Array, y: Array) -> None:
-        x, weight, y = nchw(problem, x), nchw(problem, weight), nchw(problem, y)
+    def run(x: Array, weight: Array, y: Array, bias: Array | None, residual: Array | None) -> None:
+        x, weight, output = nchw(problem, x), nchw(problem, weight), Output.of(problem, y, bias, residual)
         for first in range(0, problem.n, plan.images):
-            _convolve_images(x[first : first + plan.images], weight, y[first : first + plan.images])
+            images = slice(first, first + plan.images)
+            _convolve_images(x[images], weight, output.images(images))
 
-    def _convolve_images(x: Array, weight: Array, y: Array) -> None:
+    def _convolve_images(x: Array, weight: Array, output: Output) -> None:
         x_spectra = _spectra(x, scratch["x"], image_room)
         for first in range(0, problem.k, plan.filters):
-            _convolve_filters(x_spectra, weight[first : first + plan.filters], y[:, first : first + plan.filters])
+            filters = slice(first, first + plan.filters)
+            _convolve_filters(x_spectra, weight[filters], output.filters(filters))
 
-    def _convolve_filters(x_spectra: Array, weight: Array, y: Array) -> None:
+    def _convolve_filters(x_spectra: Array, weight: Array, output: Output) -> None:
         weight_spectra = _spectra(weight, scratch["weight"], filter_room)
-        spectra = _multiply(x_spectra, weight_spectra).reshape(*y.shape[:2], height, -1)
+        spectra = _multiply(x_spectra, weight_spectra).reshape(*output.y.shape[:2], height, -1)
         full = scipy.fft.irfft2(spectra, s=(height, width), workers=_workers(2 * spectra.size))
-        copy(full[:, :, :: problem.stride_h, :: problem.stride_w][:, :, : problem.p, : problem.q], y, threads)
+        output.write(full[:, :, :: problem.stride_h, :: problem.stride_w][:, :, : problem.p, : problem.q], threads)
 
     def _spectra(tensor: Array, padded: Array, room: Array) -> Array:
         copy(tensor, room[: len(tensor)], threads)

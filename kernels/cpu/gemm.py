@@ -9,19 +9,18 @@ NaN and infinities spread as IEEE 754 says; padding is zeros that are multiplied
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.cpu.epilogue import Output
 from conv_advisor.kernels.cpu.plans import Plan
-from conv_advisor.kernels.cpu.tensors import Array, allocate, copy, nchw
+from conv_advisor.kernels.cpu.tensors import Array, Run, allocate, copy, nchw
 from conv_advisor.kernels.cpu.threads import Threads, one_blas_thread
 
 
-def prepare(problem: ConvProblem, plan: Plan, threads: Threads) -> Callable[[Array, Array, Array], None]:
-    """Allocate; the result computes y from x and weight."""
+def prepare(problem: ConvProblem, plan: Plan, threads: Threads) -> Run:
+    """Allocate; the result computes y from x, weight, and what the epilogue adds."""
     scratch = allocate(plan)
     groups, filters, depth = problem.groups, problem.gemm_n, problem.gemm_k
     if "padded" in scratch:
@@ -30,33 +29,36 @@ def prepare(problem: ConvProblem, plan: Plan, threads: Threads) -> Callable[[Arr
         slots = len(scratch["columns"])
     alone = Threads(1)
 
-    def run(x: Array, weight: Array, y: Array) -> None:
-        x, y = nchw(problem, x), nchw(problem, y)
+    def run(x: Array, weight: Array, y: Array, bias: Array | None, residual: Array | None) -> None:
+        x, output = nchw(problem, x), Output.of(problem, y, bias, residual)
         if "weight" in scratch:
             widened = scratch["weight"].reshape(problem.k, -1, problem.r, problem.s)
             copy(nchw(problem, weight), widened, threads)
         matrix = scratch.get("weight", weight).reshape(groups, filters, depth)
         with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
             for image in range(problem.n):
-                _convolve_image(x[image], matrix, y[image])
+                _convolve_image(x[image], matrix, output.images(image))
 
-    def _convolve_image(x: Array, matrix: Array, y: Array) -> None:
+    def _convolve_image(x: Array, matrix: Array, output: Output) -> None:
         if "padded" not in scratch:
-            _multiply(matrix, x.reshape(groups, depth, -1), y.reshape(groups, filters, -1), threads)
+            _multiply(matrix, x.reshape(groups, depth, -1), output.y.reshape(groups, filters, -1), threads)
+            output.write(output.y, threads)
             return
         copy(x, inside, threads)
 
         def convolve_slots(first: int, last: int, slot_threads: Threads = alone) -> None:
             for top in range(problem.p * first // slots, problem.p * last // slots, plan.rows):
                 bottom = min(top + plan.rows, problem.p * last // slots)
-                _convolve_band(seen[:, :, :, top:bottom], matrix, y[:, top:bottom], first, slot_threads)
+                band = slice(top, bottom)
+                _convolve_band(seen[:, :, :, band], matrix, output.rows(band), first, slot_threads)
 
         if slots > 1:
             threads.over(slots, problem.flops // problem.n, convolve_slots)
         else:
             convolve_slots(0, 1, threads)
 
-    def _convolve_band(window: Array, matrix: Array, y: Array, slot: int, slot_threads: Threads) -> None:
+    def _convolve_band(window: Array, matrix: Array, output: Output, slot: int, slot_threads: Threads) -> None:
+        y = output.y
         columns = scratch["columns"][slot, : window.size].reshape(window.shape)
         copy(window, columns, slot_threads)
         shape = (groups, filters, y[0].size)
@@ -66,8 +68,7 @@ def prepare(problem: ConvProblem, plan: Plan, threads: Threads) -> Callable[[Arr
             # A band of whole rows: each filter's part of y is contiguous, one plane apart from the next filter's.
             product = as_strided(y, shape, (y.strides[0] * filters, y.strides[0], y.itemsize))
         _multiply(matrix, columns.reshape(groups, depth, -1), product, slot_threads)
-        if "product" in scratch:
-            copy(product.reshape(y.shape), y, slot_threads)
+        output.write(product.reshape(y.shape) if "product" in scratch else y, slot_threads)
 
     return run
 

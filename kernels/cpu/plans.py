@@ -75,8 +75,9 @@ def is_plain(problem: ConvProblem) -> bool:
 
 def is_pointwise(problem: ConvProblem) -> bool:
     """Whether x itself is the matrix that im2col would make."""
-    moves = (problem.stride_h, problem.stride_w, problem.pad_h + 1, problem.pad_w + 1)
-    return problem.r == problem.s == 1 and set(moves) == {1} and is_plain(problem)
+    is_whole = (problem.padded_h, problem.padded_w) == (problem.h, problem.w)
+    is_dense = problem.r == problem.s == problem.stride_h == problem.stride_w == 1
+    return is_whole and is_dense and is_plain(problem)
 
 
 def split_planes(problem: ConvProblem) -> tuple[int, int]:
@@ -96,14 +97,14 @@ def winograd_tiles(problem: ConvProblem) -> tuple[int, int]:
 def fft_size(problem: ConvProblem) -> tuple[int, int]:
     """Height and width of the transforms: the least fast ones where no wrapped product reaches an output."""
     height = max(
-        problem.h + problem.pad_h,
+        problem.h + max(problem.pad_h, problem.pad_h_end),
         problem.dilation_h * (problem.r - 1) + 1,
-        problem.h + 2 * problem.pad_h - problem.dilation_h * (problem.r - 1),
+        problem.padded_h - problem.dilation_h * (problem.r - 1),
     )
     width = max(
-        problem.w + problem.pad_w,
+        problem.w + max(problem.pad_w, problem.pad_w_end),
         problem.dilation_w * (problem.s - 1) + 1,
-        problem.w + 2 * problem.pad_w - problem.dilation_w * (problem.s - 1),
+        problem.padded_w - problem.dilation_w * (problem.s - 1),
     )
     return _next_smooth(height), _next_smooth(width)
 
@@ -131,9 +132,8 @@ def gemm(problem: ConvProblem) -> Plan:
     row = (problem.c * problem.r * problem.s + problem.k) * problem.q
     rows = _fit(problem.p, max(BAND_BYTES, 4 * problem.k * problem.gemm_k), 4 * row)
     slots = _fit(min(_MOST_SLOTS, -(-problem.p // rows)), BLOCK_BYTES, 4 * row * rows)
-    height, width = problem.h + 2 * problem.pad_h, problem.w + 2 * problem.pad_w
     buffers = {
-        "padded": Buffer((problem.c, height, width)),
+        "padded": Buffer((problem.c, problem.padded_h, problem.padded_w)),
         "columns": Buffer((slots, problem.c * problem.r * problem.s * rows * problem.q)),
     }
     if not is_plain(problem):

@@ -41,8 +41,8 @@ def prepare(
     Returns
     -------
     launch : Launch
-        Its run takes C-contiguous host arrays and raises InvalidTensor for any other; it is not to be called by two
-        threads at once.
+        Its run takes C-contiguous host arrays and raises InvalidTensor for any other, or for one that the epilogue
+        adds and that is missing; it is not to be called by two threads at once.
 
     Raises
     ------
@@ -60,18 +60,25 @@ def prepare(
     except MemoryError as error:
         raise OutOfMemory(str(error)) from error
 
-    def checked_run(x: Array, weight: Array, y: Array) -> None:
-        _check("x", x, problem.x_shape, problem)
-        _check("weight", weight, problem.weight_shape, problem)
-        _check("y", y, problem.y_shape, problem)
+    shapes = {**problem.shapes, "y": problem.y_shape}
+
+    def checked_run(
+        x: Array, weight: Array, y: Array, bias: Array | None = None, residual: Array | None = None
+    ) -> None:
+        tensors = {"x": x, "weight": weight, "y": y, "bias": bias, "residual": residual}
+        for name, shape in shapes.items():
+            _check(name, tensors[name], shape, problem)
         # Compiled loops assume aligned floats, which a view into received bytes need not be.
-        run(np.require(x, requirements="A"), np.require(weight, requirements="A"), y)
+        x, weight = np.require(x, requirements="A"), np.require(weight, requirements="A")
+        run(x, weight, y, bias if "bias" in shapes else None, residual if "residual" in shapes else None)
 
     return Launch(checked_run, plan.workspace_bytes)
 
 
-def _check(name: str, tensor: Array, shape: tuple[int, ...], problem: ConvProblem) -> None:
+def _check(name: str, tensor: Array | None, shape: tuple[int, ...], problem: ConvProblem) -> None:
     dtype = HOST_DTYPE[problem.dtype]
+    if tensor is None:
+        raise InvalidTensor(name, tensor, f"contiguous {dtype}{shape}")
     if tensor.shape != shape or tensor.dtype != dtype or not tensor.flags.c_contiguous:
         order = "contiguous" if tensor.flags.c_contiguous else "strided"
         raise InvalidTensor(name, f"{order} {tensor.dtype}{tensor.shape}", f"contiguous {dtype}{shape}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
 
@@ -43,15 +44,21 @@ class CpuRunner:
     def make_operands(self, problem: ConvProblem, seed: int) -> Operands:
         """Random operands, uniform in (-1, 1)."""
         x, weight = reference.random_operands(problem, seed)
+        ends = reference.random_ends(problem, seed)
         outputs = reference.sample_outputs(problem)
-        expected = reference.convolve_at(problem, x, weight, outputs)
-        return Operands(x, weight, np.empty(problem.y_shape, x.dtype), outputs, expected)
+        return _operands(problem, x, weight, ends, outputs, is_finite=True)
 
-    def upload(self, problem: ConvProblem, x: np.ndarray, weight: np.ndarray) -> Operands:
+    def upload(
+        self,
+        problem: ConvProblem,
+        x: np.ndarray,
+        weight: np.ndarray,
+        bias: np.ndarray | None = None,
+        residual: np.ndarray | None = None,
+    ) -> Operands:
         """Operands from host arrays, which are not copied."""
         outputs = reference.given_outputs(problem, x, weight)
-        expected = reference.expected_at(problem, x, weight, outputs)
-        return Operands(x, weight, np.empty(problem.y_shape, x.dtype), outputs, expected, is_finite=False)
+        return _operands(problem, x, weight, (bias, residual), outputs, is_finite=False)
 
     def download(self, _problem: ConvProblem, operands: Operands) -> np.ndarray:
         """The output."""
@@ -79,7 +86,7 @@ class CpuRunner:
         operands.y.fill(np.nan)
         launch_ms = _region_ms(launch, [operands], 1)
         compared = reference.take(problem, operands.y, operands.outputs)
-        error = reference.max_error(compared, operands.reference)
+        error = reference.max_error(compared, operands.reference, operands.scale)
         if operands.is_finite and not np.isfinite(operands.y).all():
             error = np.inf
         elif not operands.is_finite and len(operands.outputs) < operands.y.size:
@@ -95,7 +102,9 @@ class CpuRunner:
         sets = [operands]
         for index in range(1, operand_sets(problem, l2, ASSUMED_CACHE_BYTES)):
             x, weight = reference.random_operands(problem, seed=index)
-            sets.append(Operands(x, weight, np.empty_like(operands.y), operands.outputs, operands.reference))
+            bias, residual = reference.random_ends(problem, seed=index)
+            y = np.empty_like(operands.y)
+            sets.append(replace(operands, x=x, weight=weight, y=y, bias=bias, residual=residual))
         launches = max(len(sets), launches_per_region(launch_ms, LEAST_REGION_MS, MOST_LAUNCHES))
         samples: list[float] = []
         while not rule.is_done(samples, sum(samples) * launches):
@@ -110,20 +119,35 @@ class CpuRunner:
         """Nothing is cached."""
 
 
+def _operands(
+    problem: ConvProblem,
+    x: np.ndarray,
+    weight: np.ndarray,
+    ends: tuple[np.ndarray | None, np.ndarray | None],
+    outputs: np.ndarray,
+    *,
+    is_finite: bool,
+) -> Operands:
+    expected, scale = reference.expected_at(problem, x, weight, outputs, *ends)
+    y = np.empty(problem.y_shape, x.dtype)
+    return Operands(x, weight, y, outputs, expected, is_finite, *ends, scale)
+
+
 def _error_of_infinite(problem: ConvProblem, operands: Operands) -> float:
     """Infinite where one of the outputs that are not finite should be, as far as they are looked at; else 0."""
     places = reference.not_finite(problem, operands.y)
     if not len(places):
         return 0.0
-    expected = reference.convolve_at(problem, operands.x, operands.weight, places)
-    return reference.max_error(reference.take(problem, operands.y, places), expected)
+    ends = operands.bias, operands.residual
+    expected, scale = reference.expected_at(problem, operands.x, operands.weight, places, *ends)
+    return reference.max_error(reference.take(problem, operands.y, places), expected, scale)
 
 
 def _region_ms(launch: Launch, sets: Sequence[Operands], launches: int) -> float:
     start = time.perf_counter_ns()
     for index in range(launches):
         operands = sets[index % len(sets)]
-        launch.run(operands.x, operands.weight, operands.y)
+        launch.run(*operands.tensors)
     return (time.perf_counter_ns() - start) / 1e6 / launches
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from conv_advisor.kernels.cpu.plans import Plan
 from conv_advisor.kernels.cpu.threads import Threads
 
 Array = npt.NDArray[Any]
+Run = Callable[[Array, Array, Array, Array | None, Array | None], None]
+"""Computes y, the third, from x and weight, and from bias and residual where the epilogue adds them."""
 
 _COPY_FLOPS = 10
 """Operations that could be done in the time that one element takes to copy and convert."""
@@ -35,14 +38,22 @@ def flat(tensor: Array) -> tuple[Array, tuple[int, ...]]:
 
 def copy(source: Array, target: Array, threads: Threads) -> None:
     """Copy and convert between views of equal shape, in pieces along the longest axis but the last."""
-    axis = int(np.argmax(source.shape[:-1]))
 
-    def copy_piece(first: int, last: int) -> None:
-        piece = (slice(None),) * axis + (slice(first, last),)
+    def copy_piece(piece: tuple[slice, ...]) -> None:
+        np.copyto(target[piece], source[piece], casting="same_kind")
+
+    over_pieces(source.shape, source.size, threads, copy_piece)
+
+
+def over_pieces(shape: tuple[int, ...], size: int, threads: Threads, work: Callable[[tuple[slice, ...]], None]) -> None:
+    """Work on all pieces of a tensor along its longest axis but the last; what overflows is infinite in silence."""
+    axis = int(np.argmax(shape[:-1]))
+
+    def work_on(first: int, last: int) -> None:
         with np.errstate(over="ignore", invalid="ignore"):
-            np.copyto(target[piece], source[piece], casting="same_kind")
+            work((slice(None),) * axis + (slice(first, last),))
 
-    threads.over(source.shape[axis], _COPY_FLOPS * source.size, copy_piece)
+    threads.over(shape[axis], _COPY_FLOPS * size, work_on)
 
 
 def split_phases(

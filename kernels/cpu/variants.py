@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from conv_advisor.data.epilogue import EVERY_EPILOGUE
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.cpu import plans
 from conv_advisor.kernels.variant import (
     Algorithm,
     Backend,
+    Ending,
     Rule,
     Variant,
     Workspace,
@@ -33,6 +35,14 @@ _RULES: Final[dict[Algorithm, Rule]] = {
     Algorithm.FFT: groups_1,
     Algorithm.WINOGRAD: all_of(filter_is((3, 3)), stride_1, dilation_1, groups_1),
 }
+
+_ENDINGS: Final = {
+    Algorithm.DIRECT: Ending.APPENDED,
+    Algorithm.GEMM: Ending.FUSED,
+    Algorithm.FFT: Ending.FUSED,
+    Algorithm.WINOGRAD: Ending.FUSED,
+}
+"""Direct ends a block of images when all of it is summed; the others each band or block as they write it."""
 
 _SOURCES: Final = {
     Algorithm.DIRECT: "Definition; parallel-processing study of direct, FFT and Winograd, University of Oregon 2019",
@@ -58,6 +68,9 @@ def _variants() -> Iterator[Variant]:
                 why_not=_RULES[algorithm],
                 workspace_bytes=_bytes_of(plan),
                 source=_SOURCES[algorithm],
+                epilogues=frozenset(EVERY_EPILOGUE[1:]),
+                ending=_ENDINGS[algorithm],
+                takes_uneven_padding=True,
             )
 
 

@@ -11,29 +11,29 @@ NaN, because each transformed element is a difference of inputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.cpu.compile import FLOATS, FLOATS_4D, INT, OUT_FLOATS, compiled, ints
+from conv_advisor.kernels.cpu.epilogue import Output
 from conv_advisor.kernels.cpu.plans import LANES, Plan, winograd_tiles
-from conv_advisor.kernels.cpu.tensors import Array, allocate, copy, flat, nchw, split_phases
+from conv_advisor.kernels.cpu.tensors import Array, Run, allocate, copy, flat, nchw, split_phases
 from conv_advisor.kernels.cpu.threads import Threads, one_blas_thread
 
 _BT = ((0, 2, -1), (1, 2, 1), (2, 1, -1), (1, 3, -1))
 """Rows of Bᵀ: element, other element, and the sign of the other."""
 
 
-def prepare(problem: ConvProblem, plan: Plan, threads: Threads) -> Callable[[Array, Array, Array], None]:
-    """Allocate; the result computes y from x and weight."""
+def prepare(problem: ConvProblem, plan: Plan, threads: Threads) -> Run:
+    """Allocate; the result computes y from x, weight, and what the epilogue adds."""
     scratch = allocate(plan)
     rows, columns = winograd_tiles(problem)
     planes = scratch["planes"][:-LANES].reshape(plan.images, problem.c, 2, 2, rows + 1, columns)
     u = scratch["weight"]
+    alone = Threads(1)
 
-    def run(x: Array, weight: Array, y: Array) -> None:
-        x, weight, y = nchw(problem, x), nchw(problem, weight), nchw(problem, y)
+    def run(x: Array, weight: Array, y: Array, bias: Array | None, residual: Array | None) -> None:
+        x, weight, output = nchw(problem, x), nchw(problem, weight), Output.of(problem, y, bias, residual)
         if "taps" in scratch:
             copy(weight, scratch["taps"], threads)
             weight = scratch["taps"]
@@ -41,21 +41,21 @@ def prepare(problem: ConvProblem, plan: Plan, threads: Threads) -> Callable[[Arr
         threads.over(problem.k, 40 * u[0].size, lambda first, last: _transform_weight(weight, flat_u, first, last))
         with one_blas_thread(), np.errstate(over="ignore", invalid="ignore"):
             for first in range(0, problem.n, plan.images):
-                _convolve_images(x[first : first + plan.images], y[first : first + plan.images])
+                images = slice(first, first + plan.images)
+                _convolve_images(x[images], output.images(images))
 
-    def _convolve_images(x: Array, y: Array) -> None:
+    def _convolve_images(x: Array, output: Output) -> None:
         split_phases(x, planes[: len(x)], (problem.pad_h, problem.pad_w), ([0, 1], [0, 1]), threads)
-        sums = scratch["y"][: len(x)] if "y" in scratch else y
+        sums = scratch["y"][: len(x)] if "y" in scratch else output.y
         for top in range(0, rows, plan.rows):
-            _convolve_band(sums, top, min(plan.rows, rows - top))
-        if sums is not y:
-            copy(sums, y, threads)
+            _convolve_band(sums, output, top, min(plan.rows, rows - top))
 
-    def _convolve_band(y: Array, top: int, count: int) -> None:
-        images, depth, tiles = len(y), problem.c, len(y) * count * columns
+    def _convolve_band(sums: Array, output: Output, top: int, count: int) -> None:
+        images, depth, tiles = len(sums), problem.c, len(sums) * count * columns
         v = scratch["tiles"].reshape(-1)[: 16 * depth * tiles]
         m = scratch["products"].reshape(-1)[: 16 * problem.k * tiles]
-        out, strides = flat(y)
+        out, strides = flat(sums)
+        band = slice(2 * top, 2 * (top + count))
         sizes = (images, problem.k, problem.p, problem.q, columns)
 
         def transform(first: int, last: int) -> None:
@@ -65,6 +65,8 @@ def prepare(problem: ConvProblem, plan: Plan, threads: Threads) -> Callable[[Arr
             products = m.reshape(16, -1, tiles)[:, first:last]
             np.matmul(u[:, first:last], v.reshape(16, depth, tiles), out=products)
             _transform_output(m, out, strides, sizes, (top, count), first, last)
+            part = output.filters(slice(first, last)).rows(band)
+            part.write(part.y if sums is output.y else sums[:, first:last, band], alone)
 
         threads.over(depth, 48 * depth * tiles, transform)
         threads.over(problem.k, 32 * problem.k * (depth + 1) * tiles, multiply)

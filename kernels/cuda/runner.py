@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final
@@ -83,16 +84,28 @@ class CudaRunner:
     def make_operands(self, problem: ConvProblem, seed: int) -> Operands:
         """Random operands, uniform in (-1, 1), made on the device."""
         with self._stream, translated():
-            x, weight = self._random(problem, seed)
-            return self._with_reference(problem, x, weight, reference.sample_outputs(problem), is_finite=True)
+            inputs = self._random(problem, seed)
+            return self._with_reference(problem, inputs, reference.sample_outputs(problem), is_finite=True)
 
-    def upload(self, problem: ConvProblem, x: np.ndarray, weight: np.ndarray) -> Operands:
+    def upload(
+        self,
+        problem: ConvProblem,
+        x: np.ndarray,
+        weight: np.ndarray,
+        bias: np.ndarray | None = None,
+        residual: np.ndarray | None = None,
+    ) -> Operands:
         """Operands from host arrays in the problem's memory order."""
         outputs = reference.given_outputs(problem, x, weight)
         storage = storage_type(problem.dtype)
+        given = {"x": x, "weight": weight, "bias": bias, "residual": residual}
         with self._stream, translated():
-            on_device = [cupy.asarray(np.ascontiguousarray(array).view(storage)) for array in (x, weight)]
-            return self._with_reference(problem, on_device[0], on_device[1], outputs, is_finite=False)
+            inputs = {
+                name: cupy.asarray(np.ascontiguousarray(array).view(storage))
+                for name, array in given.items()
+                if array is not None
+            }
+            return self._with_reference(problem, inputs, outputs, is_finite=False)
 
     def download(self, problem: ConvProblem, operands: Operands) -> np.ndarray:
         """The output as a host array; bfloat16 as ``ml_dtypes.bfloat16``."""
@@ -171,13 +184,32 @@ class CudaRunner:
 
     def _error_at(self, problem: ConvProblem, operands: Operands, outputs: np.ndarray, expected: np.ndarray) -> float:
         """`reference.max_error` at these outputs, in the dtype of y, which has infinities of its own."""
-        compared = self._checks.gather(problem, operands.y, cupy.asarray(linear_offsets(problem, outputs)))
-        return reference.max_error(compared.astype(reference.HOST_DTYPE[problem.dtype]), expected)
+        compared = self._at(problem, operands.y, outputs)
+        return reference.max_error(compared.astype(reference.HOST_DTYPE[problem.dtype]), expected, operands.scale)
+
+    def _at(self, problem: ConvProblem, tensor: Any, outputs: np.ndarray) -> np.ndarray:
+        """The elements at these outputs of a tensor in y's shape, as float64 on the host."""
+        return self._checks.gather(problem, tensor, cupy.asarray(linear_offsets(problem, outputs)))
+
+    def _expected_at(
+        self, problem: ConvProblem, inputs: Mapping[str, Any], outputs: np.ndarray
+    ) -> tuple[np.ndarray, float]:
+        """y in float64 at these outputs, the epilogue on the host; and the scale that `reference.ended` gives."""
+        sums = self._checks.reference_at(problem, inputs["x"], inputs["weight"], outputs)
+        if not problem.epilogue:
+            return sums, 0.0
+        bias, residual = inputs.get("bias"), inputs.get("residual")
+        if bias is not None:
+            bias = cupy.asnumpy(bias).view(reference.HOST_DTYPE[problem.dtype])[outputs[:, 1]]
+        if residual is not None:
+            residual = self._at(problem, residual, outputs)
+        return reference.ended(problem.epilogue, sums, bias, residual)
 
     def _error_of_infinite(self, problem: ConvProblem, operands: Operands) -> float:
         """Infinite where one of the outputs that are not finite should be, as far as they are looked at; else 0."""
         places = reference.not_finite(problem, self.download(problem, operands))
-        expected = self._checks.reference_at(problem, operands.x, operands.weight, places)
+        inputs = {name: getattr(operands, name) for name in problem.shapes}
+        expected, _ = self._expected_at(problem, inputs, places)
         return self._error_at(problem, operands, places, expected)
 
     def _operand_sets(self, problem: ConvProblem, operands: Operands, l2: L2State) -> list[Operands]:
@@ -188,31 +220,30 @@ class CudaRunner:
         if len(self._turns) != count or self._turns[0] is not operands:
             self._turns = [operands]
             for seed in range(1, count):
-                x, weight = self._random(problem, seed)
-                turn = Operands(x, weight, cupy.empty_like(operands.y), operands.outputs, operands.reference)
+                turn = replace(operands, y=cupy.empty_like(operands.y), **self._random(problem, seed))
                 self._turns.append(turn)
         return self._turns
 
-    def _random(self, problem: ConvProblem, seed: int) -> tuple[Any, Any]:
+    def _random(self, problem: ConvProblem, seed: int) -> dict[str, Any]:
         storage = storage_type(problem.dtype)
-        arrays = []
-        for index, shape in enumerate((problem.x_shape, problem.weight_shape)):
-            array = cupy.empty(shape, storage)
-            self._checks.fill(array, problem.dtype, 2 * seed + index)
-            arrays.append(array)
-        return arrays[0], arrays[1]
+        arrays = {}
+        for index, (name, shape) in enumerate(problem.shapes.items()):
+            arrays[name] = cupy.empty(shape, storage)
+            # x and weight as ever; what follows has seeds that they never have.
+            self._checks.fill(arrays[name], problem.dtype, 2 * seed + index % 2 + (index // 2 << 40))
+        return arrays
 
     def _with_reference(
-        self, problem: ConvProblem, x: Any, weight: Any, outputs: np.ndarray, *, is_finite: bool
+        self, problem: ConvProblem, inputs: Mapping[str, Any], outputs: np.ndarray, *, is_finite: bool
     ) -> Operands:
-        expected = self._checks.reference_at(problem, x, weight, outputs)
+        expected, scale = self._expected_at(problem, inputs, outputs)
         y = cupy.empty(problem.y_shape, storage_type(problem.dtype))
-        return Operands(x, weight, y, outputs, expected, is_finite)
+        return Operands(y=y, outputs=outputs, reference=expected, is_finite=is_finite, scale=scale, **inputs)
 
     def _launch_ms(self, launch: Launch, operands: Operands) -> float:
         start, end = cupy.cuda.Event(), cupy.cuda.Event()
         start.record()
-        launch.run(operands.x, operands.weight, operands.y)
+        launch.run(*operands.tensors)
         end.record()
         end.synchronize()
         return float(cupy.cuda.get_elapsed_time(start, end))
@@ -237,7 +268,7 @@ class CudaRunner:
         try:
             for index in range(launches):
                 operands = sets[index % len(sets)]
-                launch.run(operands.x, operands.weight, operands.y)
+                launch.run(*operands.tensors)
         except BaseException:
             self._abandon_capture()
             raise

@@ -94,7 +94,7 @@ def _captured(launch: Launch, operands: Operands, stream: Any, count: int) -> An
     _asked(driver.cuStreamBeginCapture(handle, mode))
     try:
         for _ in range(count):
-            launch.run(operands.x, operands.weight, operands.y)
+            launch.run(*operands.tensors)
     finally:
         graph = _asked(driver.cuStreamEndCapture(handle))
     return graph

@@ -53,7 +53,7 @@ def test_measurements_carry_the_recorded_samples_and_the_run(replay):
 
 def test_a_convolution_gives_y(replay):
     x, weight = reference.random_operands(PROBLEM, 1)
-    y, measurement = replay.run(tasks.convolve, PROBLEM, x, weight, VARIANT, deadline_s=30)
+    y, measurement = replay.run(tasks.convolve, PROBLEM, {"x": x, "weight": weight}, VARIANT, deadline_s=30)
     np.testing.assert_allclose(y, reference.convolve(PROBLEM, x, weight), rtol=1e-6)
     assert measurement.time_ms == 0.5
 
@@ -67,17 +67,17 @@ def test_errors_keep_their_class_and_fields(replay):
     x, weight = reference.random_operands(PROBLEM, 1)
     other = replace(PROBLEM, h=7)
     with pytest.raises(UnknownVariant) as unknown:
-        replay.run(tasks.convolve, PROBLEM, x, weight, "cuda.magic", deadline_s=30)
+        replay.run(tasks.convolve, PROBLEM, {"x": x, "weight": weight}, "cuda.magic", deadline_s=30)
     assert unknown.value.name == "cuda.magic"
     with pytest.raises(InvalidTensor, match=r"x\.shape"):
-        replay.run(tasks.convolve, other, x, weight, VARIANT, deadline_s=30)
+        replay.run(tasks.convolve, other, {"x": x, "weight": weight}, VARIANT, deadline_s=30)
     with pytest.raises(NotSupported):
-        replay.run(tasks.convolve, PROBLEM, x, weight, "cudnn.gemm", deadline_s=30)
+        replay.run(tasks.convolve, PROBLEM, {"x": x, "weight": weight}, "cudnn.gemm", deadline_s=30)
 
 
 def test_the_cpu_computes_and_measures(cpu):
     x, weight = reference.random_operands(PROBLEM, 1)
-    y, measurement = cpu.run(tasks.convolve, PROBLEM, x, weight, "cpu.gemm", FAST, deadline_s=120)
+    y, measurement = cpu.run(tasks.convolve, PROBLEM, {"x": x, "weight": weight}, "cpu.gemm", FAST, deadline_s=120)
     np.testing.assert_allclose(y, reference.convolve(PROBLEM, x, weight), rtol=1e-4, atol=1e-5)
     assert measurement.outcome is Outcome.MEASURED
     assert min(measurement.samples_ms) > 0
@@ -88,8 +88,9 @@ def test_the_cpu_computes_and_measures(cpu):
 
 def test_a_variant_that_does_not_apply_says_why(cpu):
     x, weight = reference.random_operands(PROBLEM, 1)
+    inputs = {"x": x, "weight": weight[:, :, :1]}
     with pytest.raises(NotApplicable) as refused:
-        cpu.run(tasks.convolve, replace(PROBLEM, r=1), x, weight[:, :, :1], "cpu.winograd", deadline_s=30)
+        cpu.run(tasks.convolve, replace(PROBLEM, r=1), inputs, "cpu.winograd", deadline_s=30)
     assert refused.value.variant == "cpu.winograd"
 
 

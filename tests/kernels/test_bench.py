@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
 
+from conv_advisor.data.epilogue import Epilogue
 from conv_advisor.data.errors import (
     CompileFailed,
     InvalidTensor,
@@ -49,10 +50,11 @@ class ScriptedRunner:
     def make_operands(self, problem: ConvProblem, _seed: int) -> Operands:
         if self.operands_error is not None:
             raise self.operands_error
-        return self.upload(problem, np.zeros(problem.x_shape), np.zeros(problem.weight_shape))
+        return self.upload(problem, **{name: np.zeros(shape) for name, shape in problem.shapes.items()})
 
-    def upload(self, problem: ConvProblem, x: np.ndarray, weight: np.ndarray) -> Operands:
-        return Operands(x, weight, np.zeros(problem.y_shape), np.zeros((0, 4), np.int64), np.zeros(0))
+    def upload(self, problem: ConvProblem, **inputs: np.ndarray) -> Operands:
+        y, outputs = np.zeros(problem.y_shape), np.zeros((0, 4), np.int64)
+        return Operands(y=y, outputs=outputs, reference=np.zeros(0), **inputs)
 
     def download(self, _problem: ConvProblem, operands: Operands) -> np.ndarray:
         return operands.y
@@ -156,12 +158,25 @@ def test_nothing_is_allocated_where_nothing_applies() -> None:
 
 def run_convolve(runner: ScriptedRunner, chosen: Variant, x_shape: tuple[int, ...]) -> tuple[np.ndarray, Measurement]:
     x, weight = np.zeros(x_shape, np.float32), np.zeros(PROBLEM.weight_shape, np.float32)
-    return convolve(runner, PROBLEM, x, weight, chosen, options=BenchOptions())
+    return convolve(runner, PROBLEM, {"x": x, "weight": weight}, chosen, options=BenchOptions())
 
 
 def test_convolve_refuses_tensors_that_contradict_the_parameters() -> None:
     with pytest.raises(InvalidTensor, match=r"x\.shape is \(1, 2, 8, 9\); allowed: \(1, 2, 8, 8\)"):
         run_convolve(ScriptedRunner(), variant("v"), (1, 2, 8, 9))
+
+
+def test_convolve_wants_what_the_epilogue_adds_and_nothing_else() -> None:
+    problem = replace(PROBLEM, epilogue=Epilogue(bias=True))
+    chosen = replace(variant("v"), epilogues=frozenset({problem.epilogue}))
+    inputs = {name: np.zeros(shape, np.float32) for name, shape in problem.shapes.items()}
+    _, measurement = convolve(ScriptedRunner(), problem, inputs, chosen)
+    assert measurement.outcome is Outcome.MEASURED
+    without = {name: inputs[name] for name in ("x", "weight")}
+    with pytest.raises(InvalidTensor, match=r"^bias is None; allowed: a tensor of shape \(4,\)"):
+        convolve(ScriptedRunner(), problem, without, chosen)
+    with pytest.raises(InvalidTensor, match=r"^bias is \(4,\); allowed: nothing where the epilogue does not add it"):
+        convolve(ScriptedRunner(), PROBLEM, inputs, chosen)
 
 
 def test_convolve_refuses_a_variant_that_does_not_apply() -> None:
