@@ -96,21 +96,21 @@ def _bytes(_request: Request, body: Bytes) -> Made:
 def _safetensors(_request: Request, body: Bytes) -> Made:
     order = order_from_safetensors(body, load_settings())
     assert order.tensors is not None  # noqa: S101 - the benchmark sends some
-    done = _done(order.problem, order.tensors[0])
-    return write_safetensors(order.tensors[0], convolution_metadata(done)), {}
+    done = _done(order.problem, order.tensors["x"])
+    return write_safetensors(order.tensors["x"], convolution_metadata(done)), {}
 
 
 def _npy(request: Request, body: Bytes) -> Made:
     order = order_from_npy(body, request.query_params, load_settings())
     assert order.tensors is not None  # noqa: S101 - the benchmark sends some
-    return write_npy(order.tensors[0]), {}
+    return write_npy(order.tensors["x"]), {}
 
 
 def _inference(request: Request, body: Bytes) -> Made:
     asked = read_inference(body, int(request.headers[LENGTH_HEADER]), ("x", "weight"), "y")
     order = order_from_inference(asked, load_settings())
     assert order.tensors is not None  # noqa: S101 - the benchmark sends some
-    y = order.tensors[0]
+    y = order.tensors["x"]
     head = {"model_name": "conv", "parameters": convolution_summary(_done(order.problem, y))}
     parts = write_inference(head, "y", y, is_binary=True)
     return parts, {LENGTH_HEADER: str(len(parts[0]))}
