@@ -159,7 +159,7 @@ def kept_request(asked: AnyJob, device_id: str) -> dict[str, Any]:
 def problems_of(kind: JobKind, order: dict[str, Any]) -> list[ConvProblem]:
     """The problems of a sweep or of a long measurement, each once, in the order in which they are measured."""
     if kind is JobKind.MEASURE:
-        return list(dict.fromkeys(ConvProblem(**layer) for layer in order["layers"]))
+        return list(dict.fromkeys(_problem(layer) for layer in order["layers"]))
     dtypes, layouts = [DType(each) for each in order["dtypes"]], [Layout(each) for each in order["layouts"]]
     found: dict[ConvProblem, None] = {}
     for name in order["networks"]:
@@ -188,4 +188,11 @@ def problem_deadline_s(kind: JobKind, n_variants: int) -> float:
 def _layer(asked: str | LayerParameters, dtype: DType, layout: Layout) -> dict[str, Any]:
     given = {"layer": asked} if isinstance(asked, str) else asked.given()
     problem = problem_from({"dtype": dtype, "layout": layout} | given)
-    return {name: getattr(problem, name) for name in problem.__dataclass_fields__}
+    return {"layer": problem.short, "dtype": problem.dtype, "layout": problem.layout}
+
+
+def _problem(kept: dict[str, Any]) -> ConvProblem:
+    """A layer as `_layer` keeps it, or as jobs from before did: by its fields."""
+    if "layer" not in kept:
+        return ConvProblem(**kept)
+    return ConvProblem.parse(kept["layer"], dtype=kept["dtype"], layout=kept["layout"])

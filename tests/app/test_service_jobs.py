@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ from conv_advisor.app.jobs import events as job_events
 from conv_advisor.app.jobs.answers import JobAnswer
 from conv_advisor.app.jobs.background import Background
 from conv_advisor.app.jobs.events import EventStream, Streams
-from conv_advisor.app.jobs.table import Job
+from conv_advisor.app.jobs.requests import problems_of
+from conv_advisor.app.jobs.table import Job, JobKind
 from conv_advisor.data.errors import QueueFull
 from conv_advisor.data.measurement import Outcome
-from tests.app.serving import FAST, HANGING, LAYER, LEAN, SLOW, Client, is_problem, measure_enough, serving
+from conv_advisor.data.problem import DType, Layout
+from tests.app.serving import FAST, HANGING, LAYER, LEAN, SLOW, SMALL, Client, is_problem, measure_enough, serving
 from tests.databases import DATABASES, new_database
 from tests.processes import eventually
 
@@ -71,6 +74,13 @@ def test_a_long_measurement_says_what_is_fastest_and_its_rows_join_the_store(cli
     }
     advice = client.get(f"/v1/advice?layer={LAYER}&device=fake-gpu").json()
     assert advice["source"] == "measured"
+
+
+def test_a_layer_is_kept_by_its_name_and_read_as_older_jobs_keep_it() -> None:
+    named = problems_of(JobKind.MEASURE, {"layers": [{"layer": LAYER, "dtype": "float16", "layout": "nhwc"}]})
+    by_fields = {"n": 2, "c": 4, "h": 8, "w": 8, "k": 6, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1}
+    older = problems_of(JobKind.MEASURE, {"layers": [by_fields | {"dtype": "float16", "layout": "nhwc"}]})
+    assert named == older == [replace(SMALL, dtype=DType.FLOAT16, layout=Layout.NHWC)]
 
 
 def test_a_sweep_measures_what_a_network_has(client: Client) -> None:
