@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse
 
 from conv_advisor.app.advice.advise import why_not_each
-from conv_advisor.app.routes.state import service_of
+from conv_advisor.app.service.service import service_of
 from conv_advisor.app.wire.answers.catalogue import (
     DevicesAnswer,
     NetworkAnswer,

@@ -26,7 +26,7 @@ from conv_advisor.app.convolve.orders import (
     order_from_npy,
     order_from_safetensors,
 )
-from conv_advisor.app.routes.state import service_of
+from conv_advisor.app.service.service import service_of
 from conv_advisor.app.settings import Settings
 from conv_advisor.app.wire.body import Hold, announced_bytes, parse_json, read, require_media_type
 from conv_advisor.app.wire.documented import body_of

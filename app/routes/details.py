@@ -19,7 +19,7 @@ from conv_advisor.app.advice.details import (
     snippet_of_layer,
     weigh_layer,
 )
-from conv_advisor.app.routes.state import service_of
+from conv_advisor.app.service.service import service_of
 from conv_advisor.app.wire.errors import documented
 
 router = APIRouter(tags=["advice"])

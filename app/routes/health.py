@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse
 
 from conv_advisor.app.guard.policy import is_known
-from conv_advisor.app.routes.state import service_of
+from conv_advisor.app.service.service import service_of
 from conv_advisor.app.wire.errors import documented, refusal
 
 router = APIRouter(tags=["health"])

@@ -15,7 +15,7 @@ from conv_advisor.app.convolve.convolution import Convolution
 from conv_advisor.app.convolve.orders import hold_answer, hold_lists, order_from_inference
 from conv_advisor.app.routes.convolutions import carry_out, hold_tensors
 from conv_advisor.app.routes.health import readiness
-from conv_advisor.app.routes.state import service_of
+from conv_advisor.app.service.service import service_of
 from conv_advisor.app.wire.answers.inference import (
     InferenceAnswer,
     InferenceRequest,

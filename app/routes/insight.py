@@ -15,7 +15,7 @@ from conv_advisor.app.advice.insight import (
     explain_layer,
     survey_layer,
 )
-from conv_advisor.app.routes.state import service_of
+from conv_advisor.app.service.service import service_of
 from conv_advisor.app.wire.errors import documented
 from conv_advisor.app.wire.schemas import AdviceParameters
 

@@ -10,8 +10,8 @@ from fastapi.responses import JSONResponse
 
 from conv_advisor.app.jobs.answers import JobAnswer, job_answer
 from conv_advisor.app.jobs.requests import KeyHeader, RetrainJob
-from conv_advisor.app.routes.state import service_of
 from conv_advisor.app.routes.submission import submit
+from conv_advisor.app.service.service import service_of
 from conv_advisor.app.wire.answers.models import ModelAnswer, ModelsAnswer, model_answer
 from conv_advisor.app.wire.body import parse_json
 from conv_advisor.app.wire.caller import caller_name

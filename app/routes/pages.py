@@ -14,9 +14,8 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
 from conv_advisor.app.jobs.requests import RetrainJob
-from conv_advisor.app.routes.state import service_of
 from conv_advisor.app.routes.submission import submit
-from conv_advisor.app.service.service import Service
+from conv_advisor.app.service.service import Service, service_of
 from conv_advisor.app.web import networks, overview
 from conv_advisor.app.web.compare import ComparedView, compared_forms, compared_view, other_fields
 from conv_advisor.app.web.elsewhere import Elsewhere, elsewhere

@@ -10,9 +10,8 @@ from typing import Final
 from fastapi import APIRouter, Request, Response
 
 from conv_advisor.app.routes.pages import PageRoute, measuring_of
-from conv_advisor.app.routes.state import service_of
 from conv_advisor.app.service.regret import live_regret
-from conv_advisor.app.service.service import Service
+from conv_advisor.app.service.service import Service, service_of
 from conv_advisor.app.web import compare, overview, tables
 from conv_advisor.app.web.forms import layer_form
 from conv_advisor.app.web.measured import run_view

@@ -385,3 +385,9 @@ class Service:
         self.background.offer(self._engine, self.device)
         self._ready.set_result((self._engine, self.device))
         log.info("the worker owns %s (%s)", self.device.id, self.device.name)
+
+
+def service_of(request: Request) -> Service:
+    """The service behind the application that is asked."""
+    service: Service = request.app.state.service
+    return service
