@@ -1,7 +1,7 @@
 #!/bin/sh
 # Write the pinned, hashed package lists from pyproject.toml: base (advice and the service alone), serve (base, convolutions
-# on the CPU, training), cluster (serve, PostgreSQL, Dask, traces), cuda (cluster and the CUDA libraries), dev (cluster,
-# tests and lint).
+# on the CPU, training, plans of ONNX models), cluster (serve, PostgreSQL, Dask, traces), cuda (cluster and the CUDA
+# libraries), dev (cluster, tests and lint).
 set -eu
 uv=$1
 compile() {
@@ -12,6 +12,6 @@ compile() {
 }
 compile dev.txt --extra dev
 compile base.txt --extra build --constraint constraints/dev.txt
-compile serve.txt --extra cpu --extra train --extra build --constraint constraints/dev.txt
-compile cluster.txt --extra cpu --extra train --extra cluster --extra build --constraint constraints/dev.txt
-compile cuda.txt --extra cpu --extra train --extra cuda --extra cluster --constraint constraints/dev.txt
+compile serve.txt --extra cpu --extra train --extra onnx --extra build --constraint constraints/dev.txt
+compile cluster.txt --extra cpu --extra train --extra cluster --extra onnx --extra build --constraint constraints/dev.txt
+compile cuda.txt --extra cpu --extra train --extra cuda --extra cluster --extra onnx --constraint constraints/dev.txt

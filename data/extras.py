@@ -18,6 +18,7 @@ EXTRA_OF: Final = {
     "distributed": "cluster",
     "psycopg": "cluster",
     "opentelemetry.sdk": "cluster",
+    "onnx": "onnx",
     "torch": "torch",
     "httpx": "client",
 }

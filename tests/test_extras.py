@@ -58,6 +58,7 @@ def said(extra: str) -> str:
         ("train", ("data", "import", __file__), {}),
         ("train", ("data", "pack", __file__, "--device", "nvidia-h200"), {}),
         ("train", ("sweep", "--networks", "alexnet", "--output", "sweep.parquet"), {}),
+        ("onnx", ("plan", __file__), {}),
         ("cluster", ("sweep",), {"CONV_ADVISOR_SCHEDULER": "tcp://127.0.0.1:9"}),
         ("cluster", ("advise", "8-1-3-4-4"), {"CONV_ADVISOR_DATABASE_URL": "postgresql://nobody@127.0.0.1:9/nothing"}),
         ("cluster", ("serve", "--port", "0"), {"CONV_ADVISOR_OTLP_ENDPOINT": "http://127.0.0.1:9"}),

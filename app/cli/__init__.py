@@ -17,6 +17,7 @@ from conv_advisor.data.errors import ConvAdvisorError, InvalidInput, NotApplicab
 
 _MODULES: Final = {
     "advise": "advise",
+    "plan": "plan",
     "convolve": "measure",
     "sweep": "measure",
     "train": "learn",

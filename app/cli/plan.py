@@ -1,0 +1,76 @@
+"""The command that plans a whole network."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from conv_advisor.app.cli.complete import devices
+from conv_advisor.app.cli.environment import load_settings
+from conv_advisor.app.cli.output import AsJson, OneDType, split_counts, split_words
+from conv_advisor.data.errors import InvalidInput
+from conv_advisor.data.problem import DType
+from conv_advisor.kernels.variant import Maker
+
+
+def plan(
+    model: Annotated[str, typer.Argument(help="An ONNX file, a network that `networks` lists, or torchvision:<name>.")],
+    batch: Annotated[int | None, typer.Option(min=1, help="Images at a time.  [default: 1]")] = None,
+    batches: Annotated[str | None, typer.Option(help="Several, such as 1,8,32: a line each.")] = None,
+    dtype: OneDType = DType.FLOAT32,
+    dims: Annotated[
+        str | None, typer.Option(help="Sizes of the model's symbolic dimensions, such as height=224,width=224.")
+    ] = None,
+    device: Annotated[
+        str,
+        typer.Option(
+            help="Device that has a model or measurements.  [default: that with the most measurements]",
+            autocompletion=devices,
+        ),
+    ] = "",
+    max_workspace_bytes: Annotated[
+        int | None, typer.Option(min=0, help="Scratch memory of the whole network.  [default: 1 GiB]")
+    ] = None,
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="Only variants whose equal inputs give equal bits.")
+    ] = False,
+    only: Annotated[Maker | None, typer.Option(help="Only variants of this maker.")] = None,
+    as_json: AsJson = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")] = False,
+) -> None:
+    """Plan a network: variant and layout of each convolution, what it takes, and what that gains."""
+    from conv_advisor.app.advice.limits import Limits
+    from conv_advisor.app.advice.local import Local
+    from conv_advisor.app.cli import say_plan
+    from conv_advisor.app.plans.asked import network_from
+    from conv_advisor.app.plans.planning import plan_network
+
+    if batch is not None and batches is not None:
+        raise InvalidInput("--batch", batch, "nothing beside --batches")
+    counts = split_counts("--batches", batches) if batches is not None else [batch or 1]
+    sizes = _sizes(dims)
+    local = Local(load_settings(), is_brief=True)
+    limit = local.settings.workspace_limit_bytes if max_workspace_bytes is None else max_workspace_bytes
+    limits = Limits(device or local.default_device_id, limit, deterministic, only)
+    plans = {
+        count: plan_network(local, network_from(model, batch=count, dtype=dtype, dims=sizes), limits)
+        for count in counts
+    }
+    say_plan.show(plans, dtype, as_json=as_json, as_csv=as_csv)
+
+
+def _sizes(text: str | None) -> dict[str, int]:
+    """Sizes by name.
+
+    Raises
+    ------
+    InvalidInput
+    """
+    found = {}
+    for word in split_words("--dims", text) if text is not None else ():
+        name, _, size = word.rpartition("=")
+        if not name or not size.isdecimal() or not int(size):
+            raise InvalidInput("--dims", word, "a name and a size, such as height=224")
+        found[name] = int(size)
+    return found

@@ -1,0 +1,101 @@
+"""What a plan says to a person: the answer in one line, what it is up against, then the layers."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from conv_advisor.app.cli import say
+from conv_advisor.app.cli.output import print_json
+from conv_advisor.app.cli.table import Mark, Marked, write, write_table
+from conv_advisor.app.plans.answers import plan_answer, plan_csv, plans_answer
+from conv_advisor.app.web import text
+from conv_advisor.data.counting import counted
+from conv_advisor.data.problem import DType
+from conv_advisor.models.planning.plan import Plan, Rival, Total
+
+if TYPE_CHECKING:
+    from conv_advisor.models.planning.plan import Layer
+
+NAMES = {
+    Rival.PYTORCH_DEFAULT: "PyTorch's default",
+    Rival.CUDNN_HEURISTIC: "cuDNN's heuristic",
+    Rival.CUDNN_BEST: "cuDNN's best",
+}
+"""What each rival is called."""
+
+
+def show(plans: Mapping[int, Plan], dtype: DType, *, as_json: bool, as_csv: bool) -> None:
+    """Write a plan, or a line for each of several batches."""
+    if as_json:
+        print_json(plans_answer(plans) if len(plans) > 1 else plan_answer(next(iter(plans.values()))))
+    elif as_csv:
+        sys.stdout.write(plan_csv(plans))
+    elif len(plans) > 1:
+        _show_batches(plans)
+    else:
+        for plan in plans.values():
+            _show_one(plan, dtype)
+
+
+def _show_batches(plans: Mapping[int, Plan]) -> None:
+    rows = [
+        (
+            str(batch),
+            text.time(plan.time_ms),
+            text.time(plan.time_ms / batch),
+            *(say.ratio(plan.rivals[rival].speedup) for rival in NAMES),
+            say.workspace(plan.workspace_bytes),
+        )
+        for batch, plan in plans.items()
+    ]
+    columns = ("batch", "time", "an image", *(f"vs {name}" for name in NAMES.values()), "workspace")
+    write_table(columns, rows, right=range(len(columns)))
+
+
+def _show_one(plan: Plan, dtype: DType) -> None:
+    said = [f"{counted(plan.n_convolutions, 'convolution')} in {text.time(plan.time_ms)}"]
+    for rival in (Rival.CUDNN_BEST, Rival.PYTORCH_DEFAULT):
+        total = plan.rivals[rival]
+        if total.speedup is not None:
+            said.append(f"{say.compared(total.speedup)} {NAMES[rival]}{' (predicted)' if total.n_predicted else ''}")
+    said.append(f"{say.workspace(plan.workspace_bytes)} workspace")
+    write(Marked(", ".join(said), Mark.HEAD))
+    tree = f"tree {plan.model_id}" if plan.model_id else "measured only"
+    write(f"{plan.network.name} {dtype} on {plan.device_id}, {tree}")
+    sys.stdout.write("\n")
+    write_table(("against", "takes", "time", "time is"), [_against(NAMES[each], plan.rivals[each]) for each in NAMES])
+    sys.stdout.write("\n")
+    columns = ("layer", "count", "layout", "variant", "each", "time is", "share", "vs PyTorch")
+    write_table(columns, [_row(layer) for layer in plan.layers], right=(1, 4, 6, 7))
+    if plan.conversions:
+        n_bytes = sum(each.n_bytes for each in plan.conversions)
+        said_of = f"{counted(len(plan.conversions), 'conversion')} between layouts, {text.size(n_bytes)}"
+        write(Marked(f"{said_of}: {text.time(plan.conversions_ms)}, estimated.", Mark.FAINT))
+    if plan.left_out:
+        sys.stdout.write("\n")
+        write_table(("left out", "", "because"), [(each.name, each.kind, each.reason) for each in plan.left_out])
+    for remark in plan.network.remarks:
+        write(Marked(f"{remark[:1].upper()}{remark[1:]}.", Mark.FAINT))
+
+
+def _against(name: str, total: Total) -> tuple[str, ...]:
+    if total.time_ms is None:
+        return name, "", "", Marked("unknown", Mark.FAINT)
+    parts = ((total.n_measured, "measured"), (total.n_predicted, "predicted"), (total.n_unknown, "unknown"))
+    return name, say.ratio(total.speedup), text.time(total.time_ms), ", ".join(f"{n} {how}" for n, how in parts if n)
+
+
+def _row(layer: Layer) -> tuple[str, ...]:
+    best = layer.advice.best
+    return (
+        layer.problem.short,
+        str(layer.count),
+        str(layer.problem.layout),
+        best.variant,
+        text.time(best.time_ms),
+        say.source_of(best.source),
+        text.percent(layer.share),
+        say.ratio(layer.advice.baselines.pytorch_default.speedup),
+    )

@@ -1,0 +1,1 @@
+"""From a model to a plan: ONNX files and known networks."""

@@ -1,0 +1,189 @@
+"""What is answered of a plan: JSON and comma-separated values."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from io import StringIO
+from typing import Any, Final
+
+from typing_extensions import TypedDict
+
+from conv_advisor.app.wire.answers.problems import ProblemAnswer, problem_answer
+from conv_advisor.models.planning.layouts import Conversion
+from conv_advisor.models.planning.plan import Layer, Plan, Rival, Total
+
+
+class PlannedLayerAnswer(TypedDict):
+    """Convolutions of a network that are the same layer: how often, by what variant, and what they take."""
+
+    problem: ProblemAnswer
+    count: int
+    n_weights: int
+    names: list[str]
+    variant: str
+    time_ms: float
+    source: str
+    total_ms: float
+    share: float
+    workspace_bytes: int | None
+    is_epilogue_counted: bool
+    pytorch_default_speedup: float | None
+    cudnn_best_speedup: float | None
+
+
+class ConversionAnswer(TypedDict):
+    """A tensor that is brought into another layout; what that takes is an estimate."""
+
+    tensor: str
+    to: str
+    bytes: int
+    time_ms: float
+
+
+class LeftOutAnswer(TypedDict):
+    """An operator that the plan's times lack, and why."""
+
+    name: str
+    kind: str
+    reason: str
+
+
+class TotalAnswer(TypedDict):
+    """What somebody else takes for the same convolutions, and how their times are known; speedup is the plan's."""
+
+    time_ms: float | None
+    speedup: float | None
+    n_measured: int
+    n_predicted: int
+    n_unknown: int
+
+
+class RivalsAnswer(TypedDict):
+    """What a plan is held against."""
+
+    pytorch_default: TotalAnswer
+    cudnn_heuristic: TotalAnswer
+    cudnn_best: TotalAnswer
+
+
+class PlanAnswer(TypedDict):
+    """A plan: its layers as the network meets them, the conversions between them, and what that gains."""
+
+    network: str
+    device: str
+    model: str | None
+    time_ms: float
+    convolutions_ms: float
+    conversions_ms: float
+    workspace_bytes: int | None
+    n_convolutions: int
+    layers: list[PlannedLayerAnswer]
+    conversions: list[ConversionAnswer]
+    left_out: list[LeftOutAnswer]
+    against: RivalsAnswer
+    remarks: list[str]
+
+
+class PlanOfBatchAnswer(PlanAnswer):
+    """The plan for one batch."""
+
+    batch: int
+
+
+class PlansAnswer(TypedDict):
+    """Plans for several batches."""
+
+    plans: list[PlanOfBatchAnswer]
+
+
+def plan_answer(plan: Plan) -> PlanAnswer:
+    """A plan with all that belongs to it."""
+    return {
+        "network": plan.network.name,
+        "device": plan.device_id,
+        "model": plan.model_id,
+        "time_ms": plan.time_ms,
+        "convolutions_ms": plan.convolutions_ms,
+        "conversions_ms": plan.conversions_ms,
+        "workspace_bytes": plan.workspace_bytes,
+        "n_convolutions": plan.n_convolutions,
+        "layers": [_layer(each) for each in plan.layers],
+        "conversions": [_conversion(each) for each in plan.conversions],
+        "left_out": [{"name": each.name, "kind": each.kind, "reason": each.reason} for each in plan.left_out],
+        "against": {
+            "pytorch_default": _total(plan.rivals[Rival.PYTORCH_DEFAULT]),
+            "cudnn_heuristic": _total(plan.rivals[Rival.CUDNN_HEURISTIC]),
+            "cudnn_best": _total(plan.rivals[Rival.CUDNN_BEST]),
+        },
+        "remarks": list(plan.network.remarks),
+    }
+
+
+def plans_answer(plans: Mapping[int, Plan]) -> PlansAnswer:
+    """Plans by batch."""
+    return {"plans": [{**plan_answer(plan), "batch": batch} for batch, plan in plans.items()]}
+
+
+def plan_csv(plans: Mapping[int, Plan]) -> str:
+    """The layers of plans by batch, a line each."""
+    file = StringIO()
+    writer = csv.DictWriter(file, _COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    for batch, plan in plans.items():
+        for layer in plan.layers:
+            writer.writerow({"batch": batch, **_row(layer)})
+        for each in plan.left_out:
+            writer.writerow({"batch": batch, "names": each.name, "left_out": each.reason})
+    return file.getvalue()
+
+
+_COLUMNS: Final = (
+    *("batch", "layer", "dtype", "layout", "epilogue", "count", "variant", "time_ms", "source", "total_ms", "share"),
+    *("workspace_bytes", "pytorch_default_speedup", "cudnn_best_speedup", "names", "left_out"),
+)
+
+
+def _row(layer: Layer) -> dict[str, Any]:
+    answer, problem = _layer(layer), layer.problem
+    row: dict[str, Any] = {name: value for name, value in answer.items() if name in _COLUMNS}
+    row |= {"layer": layer.advice.problem.short, "dtype": problem.dtype, "layout": problem.layout}
+    return row | {"epilogue": str(problem.epilogue), "names": "; ".join(layer.names)}
+
+
+def _layer(layer: Layer) -> PlannedLayerAnswer:
+    best, baselines = layer.advice.best, layer.advice.baselines
+    return {
+        "problem": problem_answer(layer.problem),
+        "count": layer.count,
+        "n_weights": layer.n_weights,
+        "names": list(layer.names),
+        "variant": best.variant,
+        "time_ms": best.time_ms,
+        "source": best.source,
+        "total_ms": layer.total_ms,
+        "share": layer.share,
+        "workspace_bytes": best.workspace_bytes,
+        "is_epilogue_counted": layer.problem == layer.advice.problem,
+        "pytorch_default_speedup": baselines.pytorch_default.speedup,
+        "cudnn_best_speedup": baselines.cudnn_best.speedup,
+    }
+
+
+def _conversion(conversion: Conversion) -> ConversionAnswer:
+    return {
+        "tensor": conversion.tensor,
+        "to": conversion.to,
+        "bytes": conversion.n_bytes,
+        "time_ms": conversion.time_ms,
+    }
+
+
+def _total(total: Total) -> TotalAnswer:
+    return {
+        "time_ms": total.time_ms,
+        "speedup": total.speedup,
+        "n_measured": total.n_measured,
+        "n_predicted": total.n_predicted,
+        "n_unknown": total.n_unknown,
+    }

@@ -1,0 +1,52 @@
+"""The network that is asked for: by its name, or as an ONNX model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from conv_advisor.app.plans.known import TORCHVISION, exported, is_known, known_network
+from conv_advisor.app.plans.onnx_network import network_of
+from conv_advisor.app.plans.reading import MAX_MODEL_BYTES, read_outline
+from conv_advisor.data.errors import InvalidInput, NotInstalled
+from conv_advisor.data.problem import DType
+from conv_advisor.models.planning.network import Network
+
+
+def network_from(model: str, *, batch: int, dtype: DType, dims: Mapping[str, int]) -> Network:
+    """A network by its name, or that of an ONNX file.
+
+    Parameters
+    ----------
+    model : str
+        ``resnet50`` and others whose layers ship; ``torchvision:<name>``, which is exported where torchvision is
+        installed; or the path of a file.
+    batch : int
+    dtype : DType
+    dims : mapping of str to int
+        Sizes of symbolic dimensions of a file, by name.
+
+    Raises
+    ------
+    InvalidInput, UnknownNetwork, NotInstalled
+    """
+    name = model.removeprefix(TORCHVISION)
+    if name != model:
+        try:
+            return network_of(read_outline(exported(name), batch=batch), model, dtype)
+        except NotInstalled:
+            if not is_known(name):
+                raise
+    if is_known(name):
+        return known_network(name, batch=batch, dtype=dtype)
+    return network_of(read_outline(_file(model), batch=batch, dims=dims), Path(model).name, dtype)
+
+
+def _file(path: str) -> bytes:
+    try:
+        with Path(path).open("rb") as file:
+            body = file.read(MAX_MODEL_BYTES + 1)
+    except (OSError, ValueError) as error:
+        allowed = f"an ONNX file, torchvision:<name>, or a network that `conv-advisor networks` lists ({error})"
+        raise InvalidInput("model", path, allowed) from None
+    return body

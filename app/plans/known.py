@@ -1,0 +1,76 @@
+"""Networks by name: those whose layers ship, and torchvision's where it is installed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib.util import find_spec
+from io import BytesIO
+from typing import Final
+
+from conv_advisor.data import networks
+from conv_advisor.data.errors import InvalidInput, NotInstalled
+from conv_advisor.data.problem import DType
+from conv_advisor.models.planning.network import Network, Operator
+
+TORCHVISION: Final = "torchvision:"
+"""How names of torchvision's models begin."""
+_EVERYTHING: Final = "what all layers hand on"
+_BOUNDLESS_BYTES: Final = 2**60
+"""Of a tensor that nobody would convert."""
+_IMAGE: Final = 224
+"""Rows and columns of what a model of torchvision is given."""
+
+
+def is_known(name: str) -> bool:
+    """Whether a name is that of a network whose layers ship."""
+    return networks.is_network(name)
+
+
+def known_network(name: str, *, batch: int, dtype: DType) -> Network:
+    """A network whose layers ship.
+
+    What hands its tensors to what is not known of it, so that all of it gets one layout.
+
+    Raises
+    ------
+    UnknownNetwork, InvalidProblem
+    """
+    layers = networks.whole(name)
+    hub = Operator(_EVERYTHING, "", (), (_EVERYTHING,), takes_either=True)
+    convolutions = [
+        Operator(
+            name=f"{layer.source}, {place + 1} of {layer.count}" if layer.count > 1 else layer.source,
+            kind="Conv",
+            reads=(_EVERYTHING,),
+            writes=(),
+            problem=replace(layer.problem, n=batch, dtype=dtype),
+            weight=f"{at}.{place}",
+        )
+        for at, layer in enumerate(layers)
+        for place in range(layer.count)
+    ]
+    remark = "of this network only the layers are known, not how they hang together: all run in one layout"
+    return Network(name, (hub, *convolutions), {_EVERYTHING: _BOUNDLESS_BYTES}, remarks=(remark,))
+
+
+def exported(name: str) -> bytes:
+    """A model of torchvision as ONNX, without trained weights.
+
+    Raises
+    ------
+    NotInstalled, InvalidInput
+    """
+    for package in ("torch", "torchvision"):
+        if find_spec(package) is None:
+            raise NotInstalled("torch", package)
+    import torch
+    import torchvision
+
+    if name not in torchvision.models.list_models(module=torchvision.models):
+        raise InvalidInput("model", TORCHVISION + name, "a name that torchvision.models.list_models() has")
+    model = torchvision.models.get_model(name, weights=None).eval()
+    written = BytesIO()
+    image = torch.zeros(1, 3, _IMAGE, _IMAGE)
+    axes = {"x": {0: "batch"}}
+    torch.onnx.export(model, (image,), written, input_names=["x"], dynamic_axes=axes, dynamo=False)
+    return written.getvalue()

@@ -1,0 +1,216 @@
+"""From the outline of an ONNX model to a network; what shape inference says of a convolution is checked again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Final
+
+from conv_advisor.app.plans.epilogues import Epilogues
+from conv_advisor.app.plans.onnx_reader import CONVOLUTIONS
+from conv_advisor.app.plans.outline import Dims, Node, Outline
+from conv_advisor.data.counting import counted
+from conv_advisor.data.errors import InvalidProblem
+from conv_advisor.data.problem import ConvProblem, DType
+from conv_advisor.models.planning.network import Network, Operator
+
+_EITHER: Final = frozenset(
+    (
+        *("Abs", "Add", "AveragePool", "BatchNormalization", "Cast", "Ceil", "Celu", "Clip", "Div", "Dropout", "Elu"),
+        *("Erf", "Exp", "Floor", "Gelu", "GlobalAveragePool", "GlobalMaxPool", "HardSigmoid", "HardSwish", "Identity"),
+        *("LRN", "LeakyRelu", "Log", "Max", "MaxPool", "Min", "Mish", "Mul", "Neg", "PRelu", "Pow", "Reciprocal"),
+        *("Relu", "Resize", "Selu", "Sigmoid", "Softplus", "Softsign", "Sqrt", "Sub", "Sum", "Tanh"),
+        *("ThresholdedRelu", "Upsample", "Where", "InstanceNormalization", "Pad", "Concat", "Split", "Slice"),
+    )
+)
+"""Kinds that run as fast in either layout: value by value, or on whole pixels or channels."""
+_OTHERS: Final = {
+    "ConvTranspose": "a transposed convolution: only forward convolutions are advised on",
+    "ConvInteger": "a convolution of integers: only floating point is advised on",
+    "QLinearConv": "a convolution of quantised integers: only floating point is advised on",
+    "DeformConv": "a deformable convolution: only plain ones are advised on",
+}
+
+
+def network_of(outline: Outline, name: str, dtype: DType) -> Network:
+    """The network of a model.
+
+    Parameters
+    ----------
+    outline : Outline
+    name : str
+        What the network is called.
+    dtype : DType
+        Which it is run in, whatever the model was written in.
+    """
+    operators = _fused(outline, dtype)
+    n_bytes = {
+        tensor: prod(dims) * dtype.itemsize_bytes
+        for operator in operators
+        for tensor in (*operator.reads, *operator.writes)
+        if (dims := _known(outline.shapes.get(tensor))) and _has_layout(dims)
+    }
+    inner = [Operator(each.name, each.kind, (), (), left_out=_INNER) for each in outline.inner]
+    remarks = tuple(_remarks(outline, operators))
+    return Network(name, (*operators, *inner), n_bytes, frozenset(outline.outputs), remarks)
+
+
+def _fused(outline: Outline, dtype: DType) -> list[Operator]:
+    """The operators of a model, without those that end in a convolution."""
+    epilogues = Epilogues(outline)
+    found: dict[int, Operator] = {}
+    gone: set[int] = set()
+    for place, node in enumerate(outline.nodes):
+        if place in gone or node.kind == "Constant":
+            continue
+        operator = found[place] = _operator(node, outline, dtype)
+        if operator.problem is not None:
+            fused = epilogues.of(place)
+            gone.update(fused.places)
+            found[place] = replace(
+                operator,
+                problem=replace(operator.problem, epilogue=fused.epilogue),
+                reads=(*operator.reads, *filter(None, (fused.residual,))),
+                writes=(fused.tensor,),
+            )
+    return list(found.values())
+
+
+_INNER: Final = "it lies within a branch or a loop, and how often that runs is unknown"
+
+
+def _operator(node: Node, outline: Outline, dtype: DType) -> Operator:
+    writes = tuple(name for name in node.outputs if name)
+    if node.kind not in CONVOLUTIONS:
+        reads = tuple(name for name in node.inputs if name and name not in outline.weights)
+        return Operator(node.name, node.kind, reads, writes, takes_either=node.kind in _EITHER)
+    weight = node.inputs[1] if len(node.inputs) > 1 else ""
+    try:
+        problem, reason = _problem(node, outline, dtype), ""
+    except (_NotOurs, InvalidProblem) as error:
+        problem, reason = None, str(error)
+    # One that is left out is run by somebody, in either layout for all that is known.
+    return Operator(node.name, node.kind, node.inputs[:1], writes, problem, weight, problem is None, reason)
+
+
+class _NotOurs(Exception):
+    """A convolution cannot be advised on."""
+
+
+def _problem(node: Node, outline: Outline, dtype: DType) -> ConvProblem:
+    """The problem of a node.
+
+    Raises
+    ------
+    _NotOurs, InvalidProblem
+    """
+    if node.kind in _OTHERS:
+        raise _NotOurs(_OTHERS[node.kind])
+    if len(node.inputs) < 2:
+        raise _NotOurs("it has no weight")
+    x, weight = (_shape(name, outline) for name in node.inputs[:2])
+    if len(weight) != 4:
+        raise _NotOurs(f"a convolution in {counted(max(len(weight) - 2, 0), 'dimension')}: only two are advised on")
+    if len(x) != 4:
+        raise _NotOurs(f"its input has the shape {_said(x)}, and not four dimensions")
+    n, c, h, w = x
+    k, depth, r, s = weight
+    groups, (stride_h, stride_w), (dilation_h, dilation_w) = (
+        _integers(node, "group", 1, 1)[0],
+        _integers(node, "strides", 2, 1),
+        _integers(node, "dilations", 2, 1),
+    )
+    if groups < 1 or depth * groups != c:
+        raise InvalidProblem("group", groups, f"{c} channels by {depth} of the weight")
+    if "kernel_shape" in node.numbers and _integers(node, "kernel_shape", 2, 1) != (r, s):
+        raise InvalidProblem("kernel_shape", node.numbers["kernel_shape"], f"{r}x{s}, as the weight has it")
+    pads = _pads(node, (h, w), (r, s), (stride_h, stride_w), (dilation_h, dilation_w))
+    top, left, bottom, right = pads
+    problem = ConvProblem(
+        *(n, c, h, w, k, r, s, stride_h, stride_w, top, left, dilation_h, dilation_w, groups),
+        dtype=dtype,
+        pad_h_end=bottom,
+        pad_w_end=right,
+    )
+    made = _known(outline.shapes.get(node.outputs[0])) if node.outputs else None
+    if made and made != problem.y_shape:
+        raise _NotOurs(f"it makes {_said(problem.y_shape)}, and the model's shapes say {_said(made)}")
+    return problem
+
+
+def _shape(name: str, outline: Outline) -> tuple[int, ...]:
+    dims = outline.weights.get(name) or outline.shapes.get(name)
+    if dims is None:
+        raise _NotOurs(f"the shape of {name!r} is unknown")
+    known = _known(dims)
+    if known is None:
+        raise _NotOurs(f"the shape of {name!r} depends on values: {_said(dims)}")
+    return known
+
+
+def _pads(
+    node: Node, sizes: tuple[int, int], taps: tuple[int, int], strides: tuple[int, int], dilations: tuple[int, int]
+) -> tuple[int, int, int, int]:
+    """Rows and columns of zeros: on top, on the left, at the bottom, on the right."""
+    how = node.words.get("auto_pad", "NOTSET")
+    begin_h, begin_w, end_h, end_w = given = _integers(node, "pads", 4, 0)
+    if how == "NOTSET":
+        return begin_h, begin_w, end_h, end_w
+    if any(given):
+        raise InvalidProblem("pads", given, f"nothing beside auto_pad={how}")
+    if how == "VALID":
+        return 0, 0, 0, 0
+    if how not in ("SAME_UPPER", "SAME_LOWER"):
+        raise InvalidProblem("auto_pad", how, "NOTSET, VALID, SAME_UPPER, SAME_LOWER")
+    ends = []
+    for size, tap, stride, dilation in zip(sizes, taps, strides, dilations, strict=True):
+        if stride < 1:
+            raise InvalidProblem("strides", strides, "from 1")
+        around = max((-(-size // stride) - 1) * stride + dilation * (tap - 1) + 1 - size, 0)
+        less, more = around // 2, around - around // 2
+        ends.append((less, more) if how == "SAME_UPPER" else (more, less))
+    (top, bottom), (left, right) = ends
+    return top, left, bottom, right
+
+
+def _integers(node: Node, name: str, count: int, default: int) -> tuple[int, ...]:
+    """An attribute of so many integers.
+
+    Raises
+    ------
+    InvalidProblem
+    """
+    given = node.numbers.get(name, (default,) * count)
+    if len(given) != count or any(value != int(value) for value in given):
+        raise InvalidProblem(name, given, counted(count, "integer"))
+    return tuple(map(int, given))
+
+
+def _known(dims: Dims | None) -> tuple[int, ...] | None:
+    if dims is None:
+        return None
+    known = tuple(size for size in dims if size is not None)
+    return known if len(known) == len(dims) else None
+
+
+def _has_layout(dims: tuple[int, ...]) -> bool:
+    """Whether memory differs between the layouts: it does not where there is one channel, or one pixel."""
+    return len(dims) == 4 and dims[1] > 1 and dims[2] * dims[3] > 1
+
+
+def _said(dims: Dims) -> str:
+    return "x".join("?" if size is None else str(size) for size in dims) or "of no dimension"
+
+
+def _remarks(outline: Outline, operators: Sequence[Operator]) -> Iterator[str]:
+    if outline.written_batch is not None:
+        yield f"the model was written for a batch of {outline.written_batch}, and its first dimension was changed"
+    shared = Counter(each.weight for each in operators if each.problem is not None)
+    for weight, count in _several(shared).items():
+        yield f"weight {weight} is shared by {count} convolutions"
+
+
+def _several(counts: Mapping[str, int]) -> dict[str, int]:
+    return {name: count for name, count in counts.items() if count > 1}

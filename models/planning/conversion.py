@@ -1,0 +1,26 @@
+"""What it takes to bring a tensor from one layout into the other: an estimate, until somebody has measured it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+
+from conv_advisor.models.tree_file import TreeModel
+
+
+def converter(model: TreeModel | None) -> Callable[[int], float]:
+    """What a conversion takes in ms, by the bytes of the tensor.
+
+    Each byte is read once and written once, at the rate that the fastest variants of every precision and layout reach:
+    the lowest of their highest rates, since those beyond it were helped by the cache. Without a model nothing is known
+    of the device, and a network stays in the layout that it was written in.
+
+    Parameters
+    ----------
+    model : TreeModel or None
+    """
+    if model is None:
+        return lambda n_bytes: inf
+    rooflines = model.arrays["roofline"]
+    bytes_per_ms, least_ms = float(rooflines[:, 1].min()), float(rooflines[:, 2].max())
+    return lambda n_bytes: max(2 * n_bytes / bytes_per_ms, least_ms)

@@ -1,0 +1,296 @@
+"""A plan: each convolution of a network with the variant and layout to run it in, and what that gains."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from math import inf
+from typing import Final
+
+from conv_advisor.data.epilogue import PLAIN
+from conv_advisor.data.errors import ConvAdvisorError, NoAdvice
+from conv_advisor.data.problem import ConvProblem, Layout
+from conv_advisor.models.advisor import Advice
+from conv_advisor.models.baselines import Baseline
+from conv_advisor.models.candidates import Source
+from conv_advisor.models.planning.layouts import Conversion, Layouts, choose_layouts
+from conv_advisor.models.planning.network import Network, Operator
+
+Advise = Callable[[Sequence[ConvProblem]], Iterable[Advice | ConvAdvisorError]]
+"""Advice on each problem, or why there is none."""
+
+
+class Rival(StrEnum):
+    """Who a plan is held against, by the name of its field in `Baselines`."""
+
+    PYTORCH_DEFAULT = "pytorch_default"
+    CUDNN_HEURISTIC = "cudnn_heuristic"
+    CUDNN_BEST = "cudnn_best"
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Convolutions of one network that are the same problem in the same layout.
+
+    Parameters
+    ----------
+    problem : ConvProblem
+        With its epilogue, in the layout that the plan runs it in.
+    advice : Advice
+        On the convolution alone: what its epilogue takes was measured nowhere yet, and counts for nobody.
+    names : tuple of str
+        The operators.
+    n_weights : int
+        How many weights they have: fewer than operators where some share one.
+    share : float
+        Of the plan's time, all of them together.
+    """
+
+    problem: ConvProblem
+    advice: Advice
+    names: tuple[str, ...]
+    n_weights: int
+    share: float
+
+    @property
+    def count(self) -> int:
+        """How often a batch passes such a layer."""
+        return len(self.names)
+
+    @property
+    def total_ms(self) -> float:
+        """What all of them take."""
+        return self.count * self.advice.best.time_ms
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """An operator that the plan's times lack, and why."""
+
+    name: str
+    kind: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """What somebody takes for all convolutions of a network, in the layouts that suit them best.
+
+    Parameters
+    ----------
+    time_ms : float or None
+        Of those convolutions whose time is known; None where none is.
+    speedup : float or None
+        That time over what the plan takes for the same convolutions; conversions count on both sides.
+    n_measured, n_predicted, n_unknown : int
+        Convolutions by how their time is known.
+    """
+
+    time_ms: float | None
+    speedup: float | None
+    n_measured: int
+    n_predicted: int
+    n_unknown: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How to run the convolutions of a network.
+
+    Parameters
+    ----------
+    network : Network
+    device_id : str
+    model_id : str or None
+    layers : tuple of Layer
+        As the network meets them.
+    conversions : tuple of Conversion
+    left_out : tuple of LeftOut
+    rivals : mapping of Rival to Total
+    """
+
+    network: Network
+    device_id: str
+    model_id: str | None
+    layers: tuple[Layer, ...]
+    conversions: tuple[Conversion, ...]
+    left_out: tuple[LeftOut, ...]
+    rivals: Mapping[Rival, Total]
+
+    @property
+    def n_convolutions(self) -> int:
+        """How many convolutions a batch passes, without those that are left out."""
+        return sum(layer.count for layer in self.layers)
+
+    @property
+    def convolutions_ms(self) -> float:
+        """What the convolutions take."""
+        return sum(layer.total_ms for layer in self.layers)
+
+    @property
+    def conversions_ms(self) -> float:
+        """What the conversions between layouts take."""
+        return sum(each.time_ms for each in self.conversions)
+
+    @property
+    def time_ms(self) -> float:
+        """What convolutions and conversions take."""
+        return self.convolutions_ms + self.conversions_ms
+
+    @property
+    def workspace_bytes(self) -> int | None:
+        """Scratch memory that serves every layer, since they run one after another; None where one is unknown."""
+        needed = [layer.advice.best.workspace_bytes for layer in self.layers]
+        known = [each for each in needed if each is not None]
+        return max(known, default=0) if len(known) == len(needed) else None
+
+
+def make_plan(network: Network, advise: Advise, convert_ms: Callable[[int], float]) -> Plan:
+    """Choose layout and variant of every convolution of a network.
+
+    Parameters
+    ----------
+    network : Network
+    advise : callable (problems) -> iterable of Advice or ConvAdvisorError
+        Within the limits that hold for each layer. A workspace that all layers share is such a limit: they run one
+        after another, so that the network needs as much as the layer that needs the most, and the best choice of each
+        layer under the limit is the best choice of all of them.
+    convert_ms : callable (n_bytes) -> float
+        What it takes to bring a tensor of so many bytes into the other layout.
+
+    Raises
+    ------
+    NoAdvice
+        There is none on any convolution, or there is no convolution.
+    """
+    known = _Known(network, advise)
+    if not known.advised:
+        reason = "; ".join(sorted({each.reason for each in known.left_out})) or "it has no 2-D convolution"
+        raise NoAdvice(f"nothing in {network.name} can be planned: {reason}")
+    times = [known.times(operator, _own_ms) for operator in network.operators]
+    layouts = choose_layouts(network, times, convert_ms)
+    rivals = {rival: _total(rival, known, layouts, convert_ms) for rival in Rival}
+    return known.plan(layouts, rivals)
+
+
+class _Known:
+    """The advice on each convolution of a network in both layouts, each problem asked once."""
+
+    def __init__(self, network: Network, advise: Advise) -> None:
+        self.network = network
+        self.left_out = [LeftOut(each.name, each.kind, each.left_out) for each in network.operators if each.left_out]
+        distinct = dict.fromkeys(_plain(each.problem) for each in network.operators if each.problem is not None)
+        asked = [replace(problem, layout=layout) for problem in distinct for layout in Layout]
+        self.advised: dict[ConvProblem, Advice] = {}
+        refused: dict[ConvProblem, ConvAdvisorError] = {}
+        for problem, answer in zip(asked, advise(asked), strict=True):
+            if isinstance(answer, Advice):
+                self.advised[problem] = answer
+            else:
+                refused[problem] = answer
+        for operator in network.operators:
+            if operator.problem is not None and not self.of(operator):
+                self.left_out.append(LeftOut(operator.name, operator.kind, _reason(refused[_plain(operator.problem)])))
+
+    def of(self, operator: Operator) -> dict[Layout, Advice]:
+        """The advice on an operator, by layout; nothing where it is no convolution, or has none."""
+        if operator.problem is None:
+            return {}
+        plain = _plain(operator.problem)
+        found = {layout: self.advised.get(replace(plain, layout=layout)) for layout in Layout}
+        return {layout: advice for layout, advice in found.items() if advice is not None}
+
+    def times(self, operator: Operator, time_ms: Callable[[Advice], float | None]) -> dict[Layout, float] | None:
+        """What a convolution takes by layout, as somebody runs it; infinite where that is unknown."""
+        if operator.problem is None:
+            return None
+        found = {layout: time_ms(advice) for layout, advice in self.of(operator).items()}
+        return {layout: inf if (ms := found.get(layout)) is None else ms for layout in Layout}
+
+    def plan(self, layouts: Layouts, rivals: Mapping[Rival, Total]) -> Plan:
+        """The plan of these layouts."""
+        grouped: dict[ConvProblem, tuple[Advice, list[Operator]]] = {}
+        for operator, layout in zip(self.network.operators, layouts.chosen, strict=True):
+            if operator.problem is not None and (advised := self.of(operator)):
+                problem = replace(operator.problem, layout=layout)
+                grouped.setdefault(problem, (advised[layout], []))[1].append(operator)
+        layers = [
+            Layer(problem, advice, tuple(each.name for each in same), len({each.weight for each in same}), 0.0)
+            for problem, (advice, same) in grouped.items()
+        ]
+        total_ms = sum(layer.total_ms for layer in layers) + sum(each.time_ms for each in layouts.conversions)
+        first = layers[0].advice
+        return Plan(
+            network=self.network,
+            device_id=first.device_id,
+            model_id=first.model_id,
+            layers=tuple(replace(layer, share=layer.total_ms / total_ms) for layer in layers),
+            conversions=layouts.conversions,
+            left_out=tuple(self.left_out),
+            rivals=rivals,
+        )
+
+
+_LAYOUTS_OF: Final[Mapping[Rival, Sequence[Layout]]] = {
+    Rival.PYTORCH_DEFAULT: (Layout.NCHW,),
+    Rival.CUDNN_HEURISTIC: (Layout.NCHW,),
+    Rival.CUDNN_BEST: tuple(Layout),
+}
+"""The layouts that a rival may run a network in: PyTorch runs it as it was written unless it is told otherwise."""
+
+
+def _total(rival: Rival, known: _Known, layouts: Layouts, convert_ms: Callable[[int], float]) -> Total:
+    """What a rival takes for a network, beside the plan that was made."""
+    allowed = _LAYOUTS_OF[rival]
+
+    def rivals_ms(advice: Advice) -> float | None:
+        return _baseline(rival, advice).time_ms if advice.problem.layout in allowed else None
+
+    times = [known.times(operator, rivals_ms) for operator in known.network.operators]
+    theirs = choose_layouts(known.network, times, convert_ms)
+    sources: list[Source | None] = []
+    time_ms, beside_ms = _conversions_ms(theirs), _conversions_ms(layouts)
+    for operator, layout, own in zip(known.network.operators, theirs.chosen, layouts.chosen, strict=True):
+        advised = known.of(operator)
+        if not advised:
+            continue
+        baseline = _baseline(rival, advised[layout]) if layout in advised and layout in allowed else None
+        if baseline is None or baseline.time_ms is None:
+            sources.append(None)
+            continue
+        sources.append(baseline.source)
+        time_ms += baseline.time_ms
+        beside_ms += advised[own].best.time_ms
+    n_known = sum(each is not None for each in sources)
+    return Total(
+        time_ms=time_ms if n_known else None,
+        speedup=time_ms / beside_ms if n_known else None,
+        n_measured=sources.count(Source.MEASURED),
+        n_predicted=sources.count(Source.PREDICTED),
+        n_unknown=sources.count(None),
+    )
+
+
+def _baseline(rival: Rival, advice: Advice) -> Baseline:
+    found: Baseline = getattr(advice.baselines, rival)
+    return found
+
+
+def _conversions_ms(layouts: Layouts) -> float:
+    return sum(each.time_ms for each in layouts.conversions)
+
+
+def _own_ms(advice: Advice) -> float | None:
+    return advice.best.time_ms
+
+
+def _plain(problem: ConvProblem) -> ConvProblem:
+    return replace(problem, epilogue=PLAIN)
+
+
+def _reason(error: ConvAdvisorError) -> str:
+    """Why nothing runs a problem: what speaks against most variants, where that is known."""
+    reasons = Counter(error.reasons.values()) if isinstance(error, NoAdvice) else Counter()
+    return f"no variant runs it: {reasons.most_common(1)[0][0]}" if reasons else str(error)
