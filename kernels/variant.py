@@ -104,7 +104,7 @@ class Variant:
     epilogues : frozenset of Epilogue
         Those that it was verified with, besides none; it refuses the others, whatever `why_not` says.
     ending : Ending, optional
-        How it computes them; None where it computes none.
+        How it computes them, those too that it was not verified with yet; None where it cannot.
     takes_uneven_padding : bool
         Whether it was verified with opposite sides that are padded differently; it refuses them else.
     """

@@ -1,10 +1,11 @@
-"""Our families of CUDA kernels and their variants: importable without any CUDA library, and without the plans."""
+"""Our families of CUDA kernels, and what follows from the list: importable without any CUDA library."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from conv_advisor.kernels.cuda import (
+    appended,
     cuconv,
     depthwise,
     direct,
@@ -19,6 +20,7 @@ from conv_advisor.kernels.cuda import (
     winograd_large,
 )
 from conv_advisor.kernels.cuda.family import CudaVariant, Family
+from conv_advisor.kernels.cuda.parts.source import Source
 
 FAMILIES: Final[tuple[Family, ...]] = (
     direct.FAMILY,
@@ -33,7 +35,11 @@ FAMILIES: Final[tuple[Family, ...]] = (
     pointwise.FAMILY,
     depthwise.FAMILY,
     grouped.FAMILY,
+    appended.FAMILY,
 )
 
 VARIANTS: Final[tuple[CudaVariant, ...]] = tuple(variant for family in FAMILIES for variant in family.variants)
 """In the order that a sweep tries them."""
+
+SOURCES: Final[dict[str, Source]] = {source.name: source for family in FAMILIES for source in family.sources}
+"""By name: what is compiled to check all of them without a GPU."""

@@ -13,6 +13,7 @@ import numpy as np
 
 from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels.builds import kept_build
+from conv_advisor.kernels.cuda.parts.epilogue import MACROS
 from conv_advisor.kernels.cuda.parts.source import STORAGE_OF, Source, definitions_of
 
 _NVRTC_OPTIONS: Final[dict[str, Any]] = {"std": "c++17", "ptxas_options": ["-v"]}
@@ -75,7 +76,7 @@ def load_kernel(source: Source, kernel: str, dtype: DType, **defines: int) -> An
     dtype : DType
         Whose storage type x, weight and y have.
     **defines : int
-        One of the source's definitions.
+        One of the source's definitions, and those of an epilogue where it takes one.
 
     Returns
     -------
@@ -89,7 +90,8 @@ def load_kernel(source: Source, kernel: str, dtype: DType, **defines: int) -> An
 def load_module(source: Source, dtype: DType, **defines: int) -> Any:
     """The module that `load_kernel` takes kernels from: a ``cupy.RawModule``, compiled once a process."""
     listed = definitions_of(source, dtype)
-    if defines not in listed:
+    own = {macro: value for macro, value in defines.items() if not (source.takes_epilogue and macro in MACROS)}
+    if own not in listed:
         raise ValueError(f"{source.name}.cu is compiled with {listed} for {dtype}, not {defines}")
     return _load_module(source, STORAGE_OF[dtype], tuple(defines.items()))
 

@@ -342,14 +342,37 @@ def result_of(
     return result_of_launch(launch, problem, x, weight)
 
 
-def result_of_launch(launch: Launch, problem: ConvProblem, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Run what was prepared on these operands, from a y full of NaN."""
+def ended_result_of(
+    variant_id: str,
+    problem: ConvProblem,
+    operands: tuple[np.ndarray | None, ...],
+    device: Device = DEVICE,
+    workspace_limit_bytes: int = 2**30,
+) -> np.ndarray:
+    """Run a variant with what follows the convolution, whether it offers that or not, from a y full of NaN.
+
+    Operands are x, weight, bias and residual; None where the epilogue has none.
+    """
+    from conv_advisor.kernels.cuda.prepare import prepare_unasked
+
+    launch = prepare_unasked(get(variant_id), problem, device, workspace_limit_bytes)
+    return result_of_launch(launch, problem, *operands)
+
+
+def result_of_launch(
+    launch: Launch, problem: ConvProblem, x: np.ndarray, weight: np.ndarray, *ends: np.ndarray | None
+) -> np.ndarray:
+    """Run what was prepared on these operands, from a y full of NaN; bias and residual come behind the weight."""
     storage = np.uint16 if problem.dtype is DType.BFLOAT16 else x.dtype
-    arrays = [empty(array.shape, storage) for array in (x, weight)]
-    for array, values in zip(arrays, (x, weight), strict=True):
-        array.values[...] = values.view(storage)
+    arrays = [None if values is None else _filled(values, storage) for values in (x, weight, *ends)]
     y = empty(problem.y_shape, storage)
-    launch.run(*arrays, y)
-    assert all(array.is_guard_intact() for array in (*arrays, y))
+    launch.run(*arrays[:2], y, *arrays[2:])
+    assert all(array.is_guard_intact() for array in (*arrays, y) if array)
     result: np.ndarray = y.values.view(x.dtype).copy()
     return result
+
+
+def _filled(values: np.ndarray, storage: Any) -> HostArray:
+    array = empty(values.shape, storage)
+    array.values[...] = values.view(storage)
+    return array

@@ -8,6 +8,7 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -205,6 +206,10 @@ Caller<Arguments...> caller_of(void (*)(Arguments...));
 
 }  // namespace host
 
+template <class Value>
+Value __ldg(const Value* place) {
+    return *place;
+}
 template <class Value>
 Value __shfl_sync(unsigned, Value value, int lane) {
     return host::exchange(value, [lane](const unsigned* warp, unsigned) { return warp[lane % 32]; });

@@ -17,6 +17,7 @@ from conv_advisor.kernels.cuda.depthwise import cost
 from conv_advisor.kernels.cuda.depthwise import cut as plans
 from conv_advisor.kernels.cuda.depthwise import plan as choice
 from conv_advisor.kernels.cuda.depthwise.cut import Channels, Plain, Planes, Scale, Staged
+from conv_advisor.kernels.cuda.parts.division import divider
 from conv_advisor.kernels.cuda.parts.shapes import Shapes
 
 H200 = Device(id="nvidia-h200", name="NVIDIA H200", kind="cuda", capability="9.0", processors=132)
@@ -42,7 +43,7 @@ def problems(draw: st.DrawFn) -> ConvProblem:
 
 @given(divisor=st.integers(1, 2**31 - 1), value=st.integers(0, 2**31 - 1))
 def test_a_divider_divides(divisor: int, value: int) -> None:
-    magic, shift = plans.divider(divisor)
+    magic, shift = divider(divisor)
     assert 0 <= magic < 2**32
     for numerator in (value, value // divisor * divisor, max(0, value // divisor * divisor - 1)):
         assert (numerator * magic >> 32 if magic else numerator) >> shift == numerator // divisor

@@ -12,6 +12,8 @@
 //   limits       groups 1; the paper's is stride 1, stride and dilation cost only the address of the first channel
 //   source       Jorda, Valero-Lara, Pena: cuConv, arXiv:2103.16234, section 3
 
+#include "epilogue.cuh"
+
 #ifndef FILTERS
 #error "define FILTERS, the filters a thread computes"
 #endif
@@ -23,9 +25,11 @@ __device__ __forceinline__ void put(float* target, float value) { *target = valu
 __device__ __forceinline__ void put(Storage* target, float value) { *target = narrow(value); }
 #endif
 
-template <class Output>
+// finish(sum, filter, target): what is stored there.
+template <class Output, class Finish>
 __device__ __forceinline__ void multiply_rows(const Storage* __restrict__ x, const Storage* __restrict__ weight,
-                                                     Output* __restrict__ planes, SHAPE, int stage_channels) {
+                                                     Output* __restrict__ planes, SHAPE, int stage_channels,
+                                                     Finish finish) {
     extern __shared__ __align__(16) float rows[];  // (stage_channels, FILTERS)
     const unsigned filter_blocks = (K + FILTERS - 1) / FILTERS;
     const int taps = R * S;
@@ -66,7 +70,7 @@ __device__ __forceinline__ void multiply_rows(const Storage* __restrict__ x, con
     Output* const target = planes + (((size_t)tap * N + n) * K + k0) * P * Q + pixel;
 #pragma unroll
     for (int j = 0; j < FILTERS; ++j)
-        if (k0 + j < K) put(target + (size_t)j * P * Q, sum[j]);
+        if (k0 + j < K) put(target + (size_t)j * P * Q, finish(sum[j], k0 + j, target + (size_t)j * P * Q));
 }
 
 #define SHAPE_ARGUMENTS \
@@ -75,21 +79,32 @@ __device__ __forceinline__ void multiply_rows(const Storage* __restrict__ x, con
 extern "C" __global__ void __launch_bounds__(256, 3)
     cuconv_scalar_products(const Storage* __restrict__ x, const Storage* __restrict__ weight,
                            float* __restrict__ planes, SHAPE, int stage_channels) {
-    multiply_rows(x, weight, planes, SHAPE_ARGUMENTS, stage_channels);
+    multiply_rows(x, weight, planes, SHAPE_ARGUMENTS, stage_channels, [](float sum, int, const float*) { return sum; });
 }
 
 extern "C" __global__ void __launch_bounds__(256, 3)
-    cuconv_pointwise(const Storage* __restrict__ x, const Storage* __restrict__ weight, Storage* __restrict__ y, SHAPE,
-                     int stage_channels) {
-    multiply_rows(x, weight, y, SHAPE_ARGUMENTS, stage_channels);
+    cuconv_pointwise(const Storage* __restrict__ x, const Storage* __restrict__ weight, Storage* __restrict__ y EPILOGUE,
+                     SHAPE, int stage_channels) {
+    const Epilogue epilogue = EPILOGUE_OF(y);
+    multiply_rows(x, weight, y, SHAPE_ARGUMENTS, stage_channels, [&](float sum, int filter, const Storage* target) {
+        return epilogue.of(sum, filter, target);
+    });
 }
 
+#if HAS_EPILOGUE
+#define OUTPUTS , int K, int pixels
+#else
+#define OUTPUTS
+#endif
 extern "C" __global__ void __launch_bounds__(256)
-    cuconv_sum_planes(const float* __restrict__ planes, Storage* __restrict__ y, int taps, int count) {
+    cuconv_sum_planes(const float* __restrict__ planes, Storage* __restrict__ y EPILOGUE, int taps, int count OUTPUTS) {
     const unsigned index = blockIdx.x * blockDim.x + threadIdx.x;
     if (index >= (unsigned)count) return;
     float sum = 0.0f;
 #pragma unroll 8
     for (int tap = 0; tap < taps; ++tap) sum += planes[(size_t)tap * count + index];
+#if HAS_EPILOGUE
+    sum = EPILOGUE_OF(y).of(sum, index / pixels % K, y + index);
+#endif
     put(y + index, sum);
 }

@@ -13,6 +13,7 @@ from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.cuda.compile import load_kernel, shape_arguments
 from conv_advisor.kernels.cuda.cuconv import plan as plans
 from conv_advisor.kernels.cuda.parts.arithmetic import STAGE_BYTES, threads_for
+from conv_advisor.kernels.cuda.parts.epilogue import addresses, defines_of
 from conv_advisor.kernels.scratch import Scratch
 from conv_advisor.kernels.variant import Launch
 
@@ -25,25 +26,29 @@ def prepare(problem: ConvProblem, device: Device, workspace_limit_bytes: int, *,
     pixels, taps = problem.gemm_m, problem.r * problem.s
     filters = filters or plans.filters_per_block(problem, device.processors)
     name = "cuconv_pointwise" if taps == 1 else "cuconv_scalar_products"
-    multiply = load_kernel(plans.SOURCE, name, problem.dtype, FILTERS=filters)
+    epilogue, defines = problem.epilogue, {"FILTERS": filters, **defines_of(problem.epilogue)}
+    multiply = load_kernel(plans.SOURCE, name, problem.dtype, **defines)
     stage_channels = min(problem.c, STAGE_BYTES // (4 * filters))
     arguments = (*shape_arguments(problem), np.int32(stage_channels))
     threads = threads_for(pixels)
     blocks = ceil(pixels / threads) * taps * ceil(problem.k / filters)
     shared_bytes = 4 * filters * stage_channels
 
-    def run_pointwise(x: Any, weight: Any, y: Any) -> None:
-        multiply((blocks,), (threads,), (x, weight, y, *arguments), shared_mem=shared_bytes)
+    def run_pointwise(x: Any, weight: Any, y: Any, *ends: Any) -> None:
+        tensors = (x, weight, y, *addresses(epilogue, ends))
+        multiply((blocks,), (threads,), (*tensors, *arguments), shared_mem=shared_bytes)
 
     if taps == 1:
         return Launch(run_pointwise)
 
     planes = Scratch(workspace_bytes)
-    sum_planes = load_kernel(plans.SOURCE, "cuconv_sum_planes", problem.dtype, FILTERS=filters)
+    sum_planes = load_kernel(plans.SOURCE, "cuconv_sum_planes", problem.dtype, **defines)
     outputs = workspace_bytes // 4 // taps
+    sizes = (taps, outputs, *((problem.k, problem.p * problem.q) if epilogue else ()))
 
-    def run(x: Any, weight: Any, y: Any) -> None:
+    def run(x: Any, weight: Any, y: Any, *ends: Any) -> None:
         multiply((blocks,), (threads,), (x, weight, planes.ptr, *arguments), shared_mem=shared_bytes)
-        sum_planes((ceil(outputs / 256),), (256,), (planes.ptr, y, np.int32(taps), np.int32(outputs)))
+        tensors = (planes.ptr, y, *addresses(epilogue, ends))
+        sum_planes((ceil(outputs / 256),), (256,), (*tensors, *map(np.int32, sizes)))
 
     return Launch(run, workspace_bytes, scratch=(planes,))

@@ -9,7 +9,6 @@ import numpy as np
 
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
-from conv_advisor.kernels.cuda.parts.division import division
 from conv_advisor.kernels.cuda.parts.shapes import Ints, Problems
 
 MOST_SHARED_BYTES: Final = 96 * 1024
@@ -55,12 +54,6 @@ def copy_of(problems: Problems) -> Ints:
 def multiplier_of(problems: Problems) -> Ints:
     """Filters of a channel."""
     return problems.k // problems.c
-
-
-def divider(divisor: int) -> tuple[int, int]:
-    """Magic and shift with which the kernels divide values below 2^31."""
-    is_power_of_2 = divisor & (divisor - 1) == 0  # by which they only shift
-    return (0, divisor.bit_length() - 1) if is_power_of_2 else division(divisor)
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,10 @@
 
 #include "clusters.cuh"
 #include "asynchronous.cuh"
+#include "division.cuh"
 #include "depthwise.cuh"
 #include "slide.cuh"
+#include "epilogue.cuh"
 
 #define VECTOR ((int)(16 / sizeof(Storage)))
 #define SHIFT (PAIRS == 2 ? 1 : 0)
@@ -78,8 +80,8 @@ __device__ __forceinline__ Task read_task(unsigned index, const Storage* __restr
 }
 
 extern "C" __global__ void __launch_bounds__(256, 1)
-    depthwise_planes(const Storage* __restrict__ x, const Storage* __restrict__ weight, Storage* __restrict__ y, int NK,
-                     int H, int W, int K, int P, int Q, int pad_h, int pad_w, int planes, int rows, int repeats,
+    depthwise_planes(const Storage* __restrict__ x, const Storage* __restrict__ weight, Storage* __restrict__ y EPILOGUE,
+                     int NK, int H, int W, int K, int P, int Q, int pad_h, int pad_w, int planes, int rows, int repeats,
                      int multiplier, int slack, int shared_elements, unsigned bands_magic, unsigned bands_shift, unsigned multiplier_magic,
                      unsigned multiplier_shift, unsigned filters_magic, unsigned filters_shift, unsigned strips_magic,
                      unsigned strips_shift, unsigned tiles_q_magic, unsigned tiles_q_shift) {
@@ -117,9 +119,14 @@ extern "C" __global__ void __launch_bounds__(256, 1)
     }
     const Storage* const planes_in = STAGED >= 1 ? staged_in : source;
     Storage* const rows_out = STAGED == 2 ? staged_out : target;
+    const Epilogue epilogue = EPILOGUE_OF(y);
     while (index < tasks) {
         const int plane_in = multiplier == 1 ? task.plane : divide(task.plane, multiplier_magic, multiplier_shift);
         Storage* const out = rows_out + (task.plane * (p_end - p_begin) + task.p0 - p_begin) * Q + task.q0;
+#if HAS_EPILOGUE
+        unsigned filter = first + task.plane;
+        take_quotient(filter, K, filters_magic, filters_shift);
+#endif
         const int taken = h_end - h_begin, h0 = task.p0 * STRIDE - pad_h - h_begin;
         const int w0 = task.q0 * STRIDE - pad_w - SHIFT;
         const Storage* const plane = planes_in + plane_in * H * W;
@@ -151,9 +158,15 @@ extern "C" __global__ void __launch_bounds__(256, 1)
 #pragma unroll
                 for (int q = 0; q < TQ; q += STEP_OUT) {
                     if (q > 0 && task.q0 + q >= Q) continue;
+                    float ended[STEP_OUT];
+#pragma unroll
+                    for (int e = 0; e < STEP_OUT; ++e) ended[e] = sum[q + e][0];
+#if HAS_EPILOGUE
+                    epilogue.apply(ended, filter, target + (out - rows_out) + p * Q + q);
+#endif
                     Vector<STEP_OUT> result;
 #pragma unroll
-                    for (int e = 0; e < STEP_OUT; ++e) result.value[e] = narrow(sum[q + e][0]);
+                    for (int e = 0; e < STEP_OUT; ++e) result.value[e] = narrow(ended[e]);
                     *(Vector<STEP_OUT>*)(out + p * Q + q) = result;
                 }
             });

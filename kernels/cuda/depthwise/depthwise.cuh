@@ -1,22 +1,9 @@
-// What the depthwise kernels share: division by numbers known before the launch, and vectors of elements.
+// What the depthwise kernels share: the window of a tile, and vectors of elements.
 
 #define FILTER (FILTER_R * FILTER_S)
 #define ROWS ((TP - 1) * STRIDE + (FILTER_R - 1) * DILATION + 1)
 #define OVERLAP (ROWS > TP * STRIDE ? ROWS - TP * STRIDE : 0)
 #define COLUMNS ((TQ - 1) * STRIDE + (FILTER_S - 1) * DILATION + 1)
-
-// Of values below 2^31; magic and shift are those of depthwise_plan.divider. Granlund, Montgomery: Division by Invariant
-// Integers using Multiplication, 1994.
-__device__ __forceinline__ unsigned divide(unsigned value, unsigned magic, unsigned shift) {
-    return magic ? (unsigned)(((unsigned long long)value * magic) >> 32) >> shift : value >> shift;
-}
-
-// value becomes the remainder.
-__device__ __forceinline__ unsigned take_quotient(unsigned& value, unsigned divisor, unsigned magic, unsigned shift) {
-    const unsigned quotient = divide(value, magic, shift);
-    value -= quotient * divisor;
-    return quotient;
-}
 
 template <int COUNT>
 struct alignas(COUNT * sizeof(Storage)) Vector {

@@ -7,13 +7,15 @@
 //   limits       none
 //   source       direct.cu
 
+#include "division.cuh"
 #include "depthwise.cuh"
+#include "epilogue.cuh"
 
 #define VECTOR ((int)(16 / sizeof(Storage)))
 
 extern "C" __global__ void __launch_bounds__(256)
-    depthwise_any(const Storage* __restrict__ x, const Storage* __restrict__ weight, Storage* __restrict__ y, SHAPE,
-                  int is_nhwc) {
+    depthwise_any(const Storage* __restrict__ x, const Storage* __restrict__ weight, Storage* __restrict__ y EPILOGUE,
+                  SHAPE, int is_nhwc) {
     const unsigned index = blockIdx.x * blockDim.x + threadIdx.x;
     if (index >= (unsigned)N * K * P * Q) return;
     unsigned rest = index, k = 0;
@@ -43,12 +45,12 @@ extern "C" __global__ void __launch_bounds__(256)
             sum += value * widen(filter[r * S + s]);
         }
     }
-    y[index] = narrow(sum);
+    y[index] = narrow(EPILOGUE_OF(y).of(sum, k, y + index));
 }
 
 // y[i] = x[i] * weight[i / inner % K], inner being 1 in nhwc and H W in nchw.
 extern "C" __global__ void __launch_bounds__(256)
-    depthwise_scale(const Storage* __restrict__ x, const Storage* __restrict__ weight, Storage* __restrict__ y,
+    depthwise_scale(const Storage* __restrict__ x, const Storage* __restrict__ weight, Storage* __restrict__ y EPILOGUE,
                     unsigned elements, int K, int inner, unsigned filters_magic, unsigned filters_shift,
                     unsigned inner_magic, unsigned inner_shift) {
     const unsigned begin = (blockIdx.x * blockDim.x + threadIdx.x) * VECTOR;
@@ -59,9 +61,10 @@ extern "C" __global__ void __launch_bounds__(256)
     unsigned within = begin;
     unsigned k = take_quotient(within, inner, inner_magic, inner_shift);
     take_quotient(k, K, filters_magic, filters_shift);
+    const Epilogue epilogue = EPILOGUE_OF(y);
     if (!is_whole) {
         for (unsigned i = begin; i < elements; ++i) {
-            y[i] = narrow(widen(x[i]) * widen(weight[k]));
+            y[i] = narrow(epilogue.of(widen(x[i]) * widen(weight[k]), k, y + i));
             if (++within < (unsigned)inner) continue;
             within = 0;
             if (++k == (unsigned)K) k = 0;
@@ -71,12 +74,13 @@ extern "C" __global__ void __launch_bounds__(256)
     if (inner == 1 && K % VECTOR == 0) {
         const Vector<VECTOR> filters = *(const Vector<VECTOR>*)(weight + k);
 #pragma unroll
-        for (int e = 0; e < VECTOR; ++e) value.value[e] = narrow(widen(value.value[e]) * widen(filters.value[e]));
+        for (int e = 0; e < VECTOR; ++e)
+            value.value[e] = narrow(epilogue.of(widen(value.value[e]) * widen(filters.value[e]), k + e, y + begin + e));
     } else {
         float filter = widen(weight[k]);
 #pragma unroll
         for (int e = 0; e < VECTOR; ++e) {
-            value.value[e] = narrow(widen(value.value[e]) * filter);
+            value.value[e] = narrow(epilogue.of(widen(value.value[e]) * filter, k, y + begin + e));
             if (++within < (unsigned)inner || e == VECTOR - 1) continue;
             within = 0;
             if (++k == (unsigned)K) k = 0;

@@ -8,13 +8,15 @@
 //   limits       FILTER_R x FILTER_S, STRIDE and DILATION in both directions; VEC divides C, and is 1 where K > C
 //   source       the layer: Howard et al.: MobileNets, arXiv:1704.04861
 
+#include "division.cuh"
 #include "depthwise.cuh"
 #include "slide.cuh"
+#include "epilogue.cuh"
 #include "filters.cuh"
 
 extern "C" __global__ void __launch_bounds__(256, BLOCKS)
-    depthwise_channels(const Storage* __restrict__ x, const Storage* __restrict__ weight, Storage* __restrict__ y, int N,
-                       int C, int H, int W, int K, int P, int Q, int pad_h, int pad_w, int lanes, int parts, int tiles_p,
+    depthwise_channels(const Storage* __restrict__ x, const Storage* __restrict__ weight, Storage* __restrict__ y EPILOGUE,
+                       int N, int C, int H, int W, int K, int P, int Q, int pad_h, int pad_w, int lanes, int parts, int tiles_p,
                        int tiles_q, int repeats, unsigned multiplier_magic, unsigned multiplier_shift,
                        unsigned lanes_magic, unsigned lanes_shift, unsigned tiles_q_magic, unsigned tiles_q_shift,
                        unsigned tiles_p_magic, unsigned tiles_p_shift, unsigned parts_magic, unsigned parts_shift) {
@@ -31,6 +33,7 @@ extern "C" __global__ void __launch_bounds__(256, BLOCKS)
     const int w0 = tile_q * TQ * STRIDE - pad_w, q0 = tile_q * TQ;
     const Storage* const image = x + (size_t)n * H * W * C + c;
     Storage* const target = y + (size_t)n * P * Q * K + k;
+    const Epilogue epilogue = EPILOGUE_OF(y);
     bool is_column[COLUMNS];
 #pragma unroll
     for (int column = 0; column < COLUMNS; ++column) is_column[column] = is_inside(w0 + column, W);
@@ -50,6 +53,8 @@ extern "C" __global__ void __launch_bounds__(256, BLOCKS)
         [&](int p, const float(&sum)[TQ][VEC]) {
 #pragma unroll
             for (int q = 0; q < TQ; ++q)
-                if (p0 + p < P && q0 + q < Q) *(Vector<VEC>*)(target + ((p0 + p) * Q + q0 + q) * K) = narrowed(sum[q]);
+                if (p0 + p < P && q0 + q < Q)
+                    *(Vector<VEC>*)(target + ((p0 + p) * Q + q0 + q) * K) =
+                        narrowed(sum[q], epilogue, k, target + ((p0 + p) * Q + q0 + q) * K);
         });
 }

@@ -12,8 +12,10 @@
 
 #include "clusters.cuh"
 #include "asynchronous.cuh"
+#include "division.cuh"
 #include "depthwise.cuh"
 #include "slide.cuh"
+#include "epilogue.cuh"
 #include "filters.cuh"
 
 #define CHUNK ((int)(COPY / sizeof(Storage)))
@@ -21,8 +23,8 @@
 
 // lanes: of COPY bytes; rows and columns, of outputs, are multiples of repeats x TP and of TQ.
 extern "C" __global__ void __launch_bounds__(256, BLOCKS)
-    depthwise_staged(const Storage* __restrict__ x, const Storage* __restrict__ weight, Storage* __restrict__ y, int C,
-                     int H, int W, int P, int Q, int pad_h, int pad_w, int lanes, int parts, int rows, int columns,
+    depthwise_staged(const Storage* __restrict__ x, const Storage* __restrict__ weight, Storage* __restrict__ y EPILOGUE,
+                     int C, int H, int W, int P, int Q, int pad_h, int pad_w, int lanes, int parts, int rows, int columns,
                      int repeats, int bands_p, int bands_q, unsigned bands_q_magic, unsigned bands_q_shift, unsigned bands_p_magic,
                      unsigned bands_p_shift, unsigned parts_magic, unsigned parts_shift, unsigned lanes_magic,
                      unsigned lanes_shift, unsigned pitch_magic, unsigned pitch_shift, unsigned vectors_magic,
@@ -52,6 +54,7 @@ extern "C" __global__ void __launch_bounds__(256, BLOCKS)
     const int vectors = lanes * (CHUNK / VEC), tiles_q = columns / TQ, strip_rows = repeats * TP;
     const int tasks = rows / strip_rows * tiles_q * vectors;
     Storage* const target = y + (size_t)n * P * Q * C + c0;
+    const Epilogue epilogue = EPILOGUE_OF(y);
     bool is_staged = false;
     for (unsigned index = threadIdx.x; index < (unsigned)tasks || !is_staged; index += blockDim.x) {
         unsigned lane = index;
@@ -81,7 +84,9 @@ extern "C" __global__ void __launch_bounds__(256, BLOCKS)
 #pragma unroll
                 for (int q = 0; q < TQ; ++q)
                     if (p_first + p < P && q_first + q < Q)
-                        *(Vector<VEC>*)(target + ((p_first + p) * Q + q_first + q) * C + lane * VEC) = narrowed(sum[q]);
+                        *(Vector<VEC>*)(target + ((p_first + p) * Q + q_first + q) * C + lane * VEC) =
+                            narrowed(sum[q], epilogue, c0 + lane * VEC,
+                                     target + ((p_first + p) * Q + q_first + q) * C + lane * VEC);
             });
     }
 }

@@ -13,9 +13,15 @@ __device__ __forceinline__ Filters read_filters(const Storage* __restrict__ weig
     return filters;
 }
 
-__device__ __forceinline__ Vector<VEC> narrowed(const float (&sum)[VEC]) {
+// What is stored at `target` as the outputs of VEC filters from k on.
+__device__ __forceinline__ Vector<VEC> narrowed(const float (&sum)[VEC], const Epilogue& epilogue, int k,
+                                                const Storage* target) {
+    float ended[VEC];
+#pragma unroll
+    for (int e = 0; e < VEC; ++e) ended[e] = sum[e];
+    epilogue.apply<true>(ended, k, target);
     Vector<VEC> result;
 #pragma unroll
-    for (int e = 0; e < VEC; ++e) result.value[e] = narrow(sum[e]);
+    for (int e = 0; e < VEC; ++e) result.value[e] = narrow(ended[e]);
     return result;
 }

@@ -9,7 +9,9 @@ from conv_advisor.data.problem import ConvProblem, Layout
 from conv_advisor.kernels.cuda.compile import load_kernel, shape_arguments
 from conv_advisor.kernels.cuda.depthwise import cut as cuts
 from conv_advisor.kernels.cuda.depthwise import plan
-from conv_advisor.kernels.cuda.parts.launching import Start, prepare_start
+from conv_advisor.kernels.cuda.parts.division import divider
+from conv_advisor.kernels.cuda.parts.epilogue import defines_of
+from conv_advisor.kernels.cuda.parts.launching import Start, launch_of, prepare_start
 from conv_advisor.kernels.variant import Launch
 
 _THREADS = 256
@@ -32,11 +34,11 @@ def launch(problem: ConvProblem, _device: Device, cut: cuts.Cut) -> Launch:
         start = _start_scale(problem)
     else:
         start = _start_any(problem)
-    return Launch(lambda x, weight, y: start(x.data.ptr, weight.data.ptr, y.data.ptr))
+    return launch_of(start, problem.epilogue)
 
 
 def _dividers(*divisors: int) -> tuple[int, ...]:
-    return tuple(number for divisor in divisors for number in cuts.divider(int(divisor)))
+    return tuple(number for divisor in divisors for number in divider(int(divisor)))
 
 
 def _start_planes(problem: ConvProblem, cut: cuts.Planes) -> Start:
@@ -45,6 +47,7 @@ def _start_planes(problem: ConvProblem, cut: cuts.Planes) -> Start:
         "depthwise_planes",
         problem.dtype,
         **cut.defines(cuts.window(problem), int(cut.pairs_of(problem))),
+        **defines_of(problem.epilogue),
     )
     (planes, rows), (blocks, threads) = cut.share_of(problem), cut.grid_of(problem)
     multiplier = cuts.multiplier_of(problem)
@@ -58,7 +61,8 @@ def _start_planes(problem: ConvProblem, cut: cuts.Planes) -> Start:
 
 
 def _start_channels(problem: ConvProblem, cut: cuts.Channels) -> Start:
-    kernel = load_kernel(plan.CHANNELS_SOURCE, "depthwise_channels", problem.dtype, **cut.defines(cuts.window(problem)))
+    defines = cut.defines(cuts.window(problem)) | defines_of(problem.epilogue)
+    kernel = load_kernel(plan.CHANNELS_SOURCE, "depthwise_channels", problem.dtype, **defines)
     (lanes, parts), (tiles_p, tiles_q) = cut.lanes_of(problem), cut.tiles_of(problem)
     blocks, threads = cut.grid_of(problem)
     sizes = (
@@ -75,6 +79,7 @@ def _start_staged(problem: ConvProblem, cut: cuts.Staged) -> Start:
         "depthwise_staged",
         problem.dtype,
         **cut.defines(cuts.window(problem), int(cuts.copy_of(problem))),
+        **defines_of(problem.epilogue),
     )
     (lanes, parts), (rows, columns), bands = cut.lanes_of(problem), cut.share_of(problem), cut.bands_of(problem)
     blocks, threads = cut.grid_of(problem)
@@ -87,7 +92,7 @@ def _start_staged(problem: ConvProblem, cut: cuts.Staged) -> Start:
 
 
 def _start_scale(problem: ConvProblem) -> Start:
-    kernel = load_kernel(plan.ANY_SOURCE, "depthwise_scale", problem.dtype)
+    kernel = load_kernel(plan.ANY_SOURCE, "depthwise_scale", problem.dtype, **defines_of(problem.epilogue))
     elements = prod(problem.y_shape)
     inner = problem.h * problem.w if problem.layout is Layout.NCHW else 1
     blocks = ceil(elements / (_THREADS * (16 // problem.dtype.itemsize_bytes)))
@@ -96,6 +101,6 @@ def _start_scale(problem: ConvProblem) -> Start:
 
 
 def _start_any(problem: ConvProblem) -> Start:
-    kernel = load_kernel(plan.ANY_SOURCE, "depthwise_any", problem.dtype)
+    kernel = load_kernel(plan.ANY_SOURCE, "depthwise_any", problem.dtype, **defines_of(problem.epilogue))
     sizes = (*map(int, shape_arguments(problem)), int(problem.layout is Layout.NHWC))
     return prepare_start(kernel, (ceil(prod(problem.y_shape) / _THREADS), 1, 1), _THREADS, 0, sizes)

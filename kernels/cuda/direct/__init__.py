@@ -6,8 +6,8 @@ from typing import Final
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.kernels.cuda.direct import plan
-from conv_advisor.kernels.cuda.family import Family, Kernel, cuda_variant
+from conv_advisor.kernels.cuda.direct import launch, plan
+from conv_advisor.kernels.cuda.family import Family, cuda_variant
 from conv_advisor.kernels.cuda.parts.arithmetic import SHARED_BYTES
 from conv_advisor.kernels.cuda.parts.rules import NCHW, PLAIN
 from conv_advisor.kernels.variant import Algorithm, Rule, all_of, no_workspace
@@ -35,23 +35,9 @@ def _fits_shared_memory(has_halo: bool) -> Rule:
     return why_not
 
 
-def _kernel() -> Kernel:
-    from conv_advisor.kernels.cuda.direct import launch
-
-    return Kernel(
-        sources=(plan.SOURCE,),
-        prepare={
-            "cuda.direct_naive": launch.prepare_naive,
-            "cuda.direct_constant": launch.prepare_constant,
-            "cuda.direct_tiled_halo": launch.prepare_tiled_halo,
-            "cuda.direct_tiled_cached": launch.prepare_tiled_cached,
-        },
-    )
-
-
 FAMILY: Final = Family(
     "direct",
-    kernel=_kernel,
+    sources=(plan.SOURCE,),
     variants=(
         cuda_variant(
             "cuda.direct_naive",
@@ -59,7 +45,7 @@ FAMILY: Final = Family(
             why_not=NCHW,
             workspace_bytes=no_workspace,
             source=_POST,
-            kernel=_kernel,
+            prepare=launch.prepare_naive,
         ),
         cuda_variant(
             "cuda.direct_constant",
@@ -67,7 +53,7 @@ FAMILY: Final = Family(
             why_not=all_of(NCHW, _fits_constant_memory),
             workspace_bytes=no_workspace,
             source=_POST,
-            kernel=_kernel,
+            prepare=launch.prepare_constant,
         ),
         cuda_variant(
             "cuda.direct_tiled_halo",
@@ -75,7 +61,7 @@ FAMILY: Final = Family(
             why_not=all_of(PLAIN, _fits_shared_memory(has_halo=True)),
             workspace_bytes=no_workspace,
             source=_POST,
-            kernel=_kernel,
+            prepare=launch.prepare_tiled_halo,
         ),
         cuda_variant(
             "cuda.direct_tiled_cached",
@@ -83,7 +69,7 @@ FAMILY: Final = Family(
             why_not=all_of(PLAIN, _fits_shared_memory(has_halo=False)),
             workspace_bytes=no_workspace,
             source=_POST,
-            kernel=_kernel,
+            prepare=launch.prepare_tiled_cached,
         ),
     ),
 )

@@ -16,6 +16,8 @@
 //                tiled: stride 1, dilation 1, groups 1; tile and filters of one channel within 48 KB
 //   source       "Convolutions in CUDA" (post): naive, constant filter, tiled with full halo, tiled cached
 
+#include "epilogue.cuh"
+
 #ifndef FILTERS
 #error "define FILTERS, the filters a thread computes"
 #endif
@@ -72,16 +74,16 @@ __device__ __forceinline__ void accumulate_window(float (&sum)[FILTERS], const S
     }
 }
 
-__device__ __forceinline__ void store_sums(const float (&sum)[FILTERS], Storage* __restrict__ y, Pixel pixel,
-                                                  int k0, int filters, int K, int P, int Q) {
+__device__ __forceinline__ void store_sums(const float (&sum)[FILTERS], Storage* __restrict__ y, const Epilogue& epilogue,
+                                                  Pixel pixel, int k0, int filters, int K, int P, int Q) {
     Storage* const target = y + ((size_t)pixel.n * K + k0) * P * Q + pixel.p * Q + pixel.q;
 #pragma unroll
     for (int j = 0; j < FILTERS; ++j)
-        if (j < filters) target[(size_t)j * P * Q] = narrow(sum[j]);
+        if (j < filters) target[(size_t)j * P * Q] = narrow(epilogue.of(sum[j], k0 + j, target + (size_t)j * P * Q));
 }
 
 extern "C" __global__ void __launch_bounds__(256, 3)
-    direct_naive(const Storage* __restrict__ x, const Storage* __restrict__ weight, Storage* __restrict__ y, SHAPE) {
+    direct_naive(const Storage* __restrict__ x, const Storage* __restrict__ weight, Storage* __restrict__ y EPILOGUE, SHAPE) {
     const int channels = C / groups, filters = K / groups;
     const unsigned filter_blocks = (filters + FILTERS - 1) / FILTERS;
     const unsigned columns = groups * filter_blocks;
@@ -102,13 +104,13 @@ extern "C" __global__ void __launch_bounds__(256, 3)
     float sum[FILTERS] = {};
     accumulate_window(sum, planes, pixel, channels, H, W, TAPS_R, TAPS_S, stride_h, stride_w, pad_h, pad_w, dilation_h,
                       dilation_w, [&](int j, int i) { return widen(rows[offset[j] + i]); });
-    store_sums(sum, y, pixel, group * filters + first, left, K, P, Q);
+    store_sums(sum, y, EPILOGUE_OF(y), pixel, group * filters + first, left, K, P, Q);
 }
 
 // Filters k_begin .. k_begin + k_count - 1, which lie at the start of constant_weight. FILTERS is 1 where groups > 1:
 // a block's filters then share no input.
 extern "C" __global__ void __launch_bounds__(256, 3)
-    direct_constant(const Storage* __restrict__ x, Storage* __restrict__ y, SHAPE, int k_begin, int k_count) {
+    direct_constant(const Storage* __restrict__ x, Storage* __restrict__ y EPILOGUE, SHAPE, int k_begin, int k_count) {
     const int channels = C / groups;
     const unsigned filter_blocks = (k_count + FILTERS - 1) / FILTERS;
     const unsigned index = blockIdx.x / filter_blocks * blockDim.x + threadIdx.x;
@@ -126,7 +128,7 @@ extern "C" __global__ void __launch_bounds__(256, 3)
     float sum[FILTERS] = {};
     accumulate_window(sum, planes, pixel, channels, H, W, TAPS_R, TAPS_S, stride_h, stride_w, pad_h, pad_w, dilation_h,
                       dilation_w, [&](int j, int i) { return widen(constant_weight[offset[j] + i]); });
-    store_sums(sum, y, pixel, k_begin + first, left, K, P, Q);
+    store_sums(sum, y, EPILOGUE_OF(y), pixel, k_begin + first, left, K, P, Q);
 }
 
 // The tile of a block: its first filter, image and first output pixel.
@@ -170,14 +172,15 @@ __device__ __forceinline__ void stage_input(float* staged, const Storage* __rest
     }
 }
 
-__device__ __forceinline__ void store_tile(const float (&sum)[FILTERS], Storage* __restrict__ y, Tile tile,
-                                                  int K, int P, int Q) {
+__device__ __forceinline__ void store_tile(const float (&sum)[FILTERS], Storage* __restrict__ y, const Epilogue& epilogue,
+                                                  Tile tile, int K, int P, int Q) {
     const Pixel pixel = {tile.n, tile.p0 + (int)threadIdx.y, tile.q0 + (int)threadIdx.x};
-    if (pixel.p < P && pixel.q < Q) store_sums(sum, y, pixel, tile.k0, min(FILTERS, K - tile.k0), K, P, Q);
+    if (pixel.p < P && pixel.q < Q)
+        store_sums(sum, y, epilogue, pixel, tile.k0, min(FILTERS, K - tile.k0), K, P, Q);
 }
 
 extern "C" __global__ void __launch_bounds__(256, 3)
-    direct_tiled_halo(const Storage* __restrict__ x, const Storage* __restrict__ weight, Storage* __restrict__ y,
+    direct_tiled_halo(const Storage* __restrict__ x, const Storage* __restrict__ weight, Storage* __restrict__ y EPILOGUE,
                       SHAPE, int stage_channels) {
     extern __shared__ __align__(16) float shared[];
     const Tile tile = tile_of_block(K, P, Q);
@@ -200,11 +203,11 @@ extern "C" __global__ void __launch_bounds__(256, 3)
             }
         }
     }
-    store_tile(sum, y, tile, K, P, Q);
+    store_tile(sum, y, EPILOGUE_OF(y), tile, K, P, Q);
 }
 
 extern "C" __global__ void __launch_bounds__(256, 3)
-    direct_tiled_cached(const Storage* __restrict__ x, const Storage* __restrict__ weight, Storage* __restrict__ y,
+    direct_tiled_cached(const Storage* __restrict__ x, const Storage* __restrict__ weight, Storage* __restrict__ y EPILOGUE,
                         SHAPE, int stage_channels) {
     extern __shared__ __align__(16) float shared[];
     const Tile tile = tile_of_block(K, P, Q);
@@ -236,5 +239,5 @@ extern "C" __global__ void __launch_bounds__(256, 3)
             }
         }
     }
-    store_tile(sum, y, tile, K, P, Q);
+    store_tile(sum, y, EPILOGUE_OF(y), tile, K, P, Q);
 }

@@ -12,6 +12,7 @@ from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.cuda.compile import load_kernel, load_module, shape_arguments
 from conv_advisor.kernels.cuda.direct import plan as plans
 from conv_advisor.kernels.cuda.parts.arithmetic import filters_per_thread, threads_for
+from conv_advisor.kernels.cuda.parts.epilogue import addresses, defines_of
 from conv_advisor.kernels.variant import Launch
 
 
@@ -26,8 +27,8 @@ def prepare_naive(
     threads = threads_for(pixels)
     blocks = ceil(pixels / threads) * problem.groups * ceil(problem.gemm_n / filters)
 
-    def run(x: Any, weight: Any, y: Any) -> None:
-        kernel((blocks,), (threads,), (x, weight, y, *shape))
+    def run(x: Any, weight: Any, y: Any, *ends: Any) -> None:
+        kernel((blocks,), (threads,), (x, weight, y, *addresses(problem.epilogue, ends), *shape))
 
     return Launch(run)
 
@@ -48,14 +49,15 @@ def prepare_constant(
     filter_bytes = problem.gemm_k * problem.dtype.itemsize_bytes
     runtime = cupy.cuda.runtime
 
-    def run(x: Any, weight: Any, y: Any) -> None:
+    def run(x: Any, weight: Any, y: Any, *ends: Any) -> None:
         stream = cupy.cuda.get_current_stream().ptr
         for begin in range(0, problem.k, chunk):
             count = min(chunk, problem.k - begin)
             source = weight.data.ptr + begin * filter_bytes
             runtime.memcpyAsync(memory, source, count * filter_bytes, runtime.memcpyDeviceToDevice, stream)
             blocks = ceil(pixels / threads) * ceil(count / filters)
-            kernel((blocks,), (threads,), (x, y, *shape, np.int32(begin), np.int32(count)))
+            part = (np.int32(begin), np.int32(count))
+            kernel((blocks,), (threads,), (x, y, *addresses(problem.epilogue, ends), *shape, *part))
 
     return Launch(run)
 
@@ -76,7 +78,8 @@ def prepare_tiled_cached(
 
 def _defines(problem: ConvProblem, filters: int, is_size_fixed: bool) -> dict[str, int]:
     """What the source is compiled with; with the filter's size among the arguments only to be compared with."""
-    return {"FILTERS": filters} | (plans.fixed_size(problem) if is_size_fixed else {})
+    fixed = plans.fixed_size(problem) if is_size_fixed else {}
+    return {"FILTERS": filters, **fixed, **defines_of(problem.epilogue)}
 
 
 def _prepare_tiled(problem: ConvProblem, name: str, *, has_halo: bool, is_size_fixed: bool) -> Launch:
@@ -87,7 +90,8 @@ def _prepare_tiled(problem: ConvProblem, name: str, *, has_halo: bool, is_size_f
     tiles = problem.n * ceil(problem.p / plan.height) * ceil(problem.q / plan.width)
     blocks = tiles * ceil(problem.k / plan.filters)
 
-    def run(x: Any, weight: Any, y: Any) -> None:
-        kernel((blocks,), (plan.width, plan.height), (x, weight, y, *arguments), shared_mem=plan.shared_bytes)
+    def run(x: Any, weight: Any, y: Any, *ends: Any) -> None:
+        tensors = (x, weight, y, *addresses(problem.epilogue, ends))
+        kernel((blocks,), (plan.width, plan.height), (*tensors, *arguments), shared_mem=plan.shared_bytes)
 
     return Launch(run)

@@ -12,6 +12,8 @@
 //   limits       stride 1, dilation 1, groups 1; a buffer has fewer than 2^31 floats
 //   source       Mathieu, Henaff, LeCun: Fast Training of Convolutional Networks through FFTs, arXiv:1312.5851
 
+#include "epilogue.cuh"
+
 #ifndef TILE_N
 #error "define TILE_N and TILE_K, the images and filters a thread computes"
 #endif
@@ -77,8 +79,8 @@ extern "C" __global__ void __launch_bounds__(256)
 
 // y[n, k_begin + k, p, q] = scale * planes[n, k, (p - pad_h) mod FH, (q - pad_w) mod FW], planes (N, k_count, FH, pitch).
 extern "C" __global__ void __launch_bounds__(256)
-    fft_crop(const float* __restrict__ planes, Storage* __restrict__ y, int K, int P, int Q, int pad_h, int pad_w,
-             int FH, int FW, int pitch, int k_begin, int k_count, float scale) {
+    fft_crop(const float* __restrict__ planes, Storage* __restrict__ y EPILOGUE, int K, int P, int Q, int pad_h,
+             int pad_w, int FH, int FW, int pitch, int k_begin, int k_count, float scale) {
     const int pixels = P * Q;
     const unsigned blocks = (pixels + blockDim.x - 1) / blockDim.x;
     const unsigned plane = blockIdx.x / blocks;
@@ -88,5 +90,7 @@ extern "C" __global__ void __launch_bounds__(256)
     if (row < 0) row += FH;
     if (column < 0) column += FW;
     const unsigned n = plane / k_count, k = k_begin + plane % k_count;
-    y[((size_t)n * K + k) * pixels + pixel] = narrow(scale * planes[((size_t)plane * FH + row) * pitch + column]);
+    y[((size_t)n * K + k) * pixels + pixel] =
+        narrow(EPILOGUE_OF(y).of(scale * planes[((size_t)plane * FH + row) * pitch + column], k,
+                                 y + ((size_t)n * K + k) * pixels + pixel));
 }

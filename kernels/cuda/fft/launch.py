@@ -14,6 +14,7 @@ from conv_advisor.kernels.cuda.compile import load_kernel
 from conv_advisor.kernels.cuda.fft import plan as plans
 from conv_advisor.kernels.cuda.fft.plan import FftPlan
 from conv_advisor.kernels.cuda.parts.arithmetic import threads_for
+from conv_advisor.kernels.cuda.parts.epilogue import addresses, defines_of
 from conv_advisor.kernels.variant import Launch
 
 
@@ -30,7 +31,7 @@ def prepare(problem: ConvProblem, device: Device, workspace_limit_bytes: int) ->
         raise WorkspaceExceeded(workspace_bytes, workspace_limit_bytes)
     product = _Product(problem, plan, device)
 
-    def run(x_in: Any, weight_in: Any, y_out: Any) -> None:
+    def run(x_in: Any, weight_in: Any, y_out: Any, *ends: Any) -> None:
         for k_begin in range(0, problem.k, plan.filters):
             filters = min(plan.filters, problem.k - k_begin)
             product.pad(weight_in, k_begin, filters, problem.r, problem.s, weight)
@@ -41,7 +42,7 @@ def prepare(problem: ConvProblem, device: Device, workspace_limit_bytes: int) ->
                 x.transform(images * problem.c)
                 product.multiply(x, weight, y, images, filters)
                 y.transform(images * filters)
-                product.crop(y, y_out, n_begin, images, k_begin, filters)
+                product.crop(y, (y_out, *ends), n_begin, images, k_begin, filters)
 
     return Launch(run, workspace_bytes)
 
@@ -82,7 +83,7 @@ class _Product:
         tile_n, tile_k = plans.fft_tile(plan.images, plan.filters, plan.frequencies, device.processors)
         self._tile = (tile_n, tile_k)
         self._pad, self._multiply, self._crop = (
-            load_kernel(plans.SOURCE, name, problem.dtype, TILE_N=tile_n, TILE_K=tile_k)
+            load_kernel(plans.SOURCE, name, problem.dtype, TILE_N=tile_n, TILE_K=tile_k, **defines_of(problem.epilogue))
             for name in ("fft_pad", "fft_multiply", "fft_crop")
         )
 
@@ -102,17 +103,21 @@ class _Product:
         sizes = _int32s(images, self._problem.c, filters, frequencies)
         self._multiply((ceil(threads / 256),), (256,), (x.buffer, weight.buffer, y.buffer, *sizes))
 
-    def crop(self, source: _Planes, y: Any, n_begin: int, images: int, k_begin: int, filters: int) -> None:
-        """Scale, and write the outputs of these images and filters."""
+    def crop(
+        self, source: _Planes, outputs: tuple[Any, ...], n_begin: int, images: int, k_begin: int, filters: int
+    ) -> None:
+        """Scale, end, and write the outputs of these images and filters; `outputs` is y and what its epilogue reads."""
         problem, plan = self._problem, self._plan
         pixels = problem.p * problem.q
         threads = threads_for(pixels)
-        address = y.data.ptr + n_begin * problem.k * pixels * problem.dtype.itemsize_bytes
+        y, *ends = outputs
+        skipped = n_begin * problem.k * pixels * problem.dtype.itemsize_bytes
+        tensors = (y.data.ptr + skipped, *addresses(problem.epilogue, ends, skipped))
         sizes = _int32s(problem.k, problem.p, problem.q, problem.pad_h, problem.pad_w)
         padded = _int32s(plan.rows, plan.columns, plan.pitch, k_begin, filters)
         scale = np.float32(1 / (plan.rows * plan.columns))
         blocks = images * filters * ceil(pixels / threads)
-        self._crop((blocks,), (threads,), (source.buffer, address, *sizes, *padded, scale))
+        self._crop((blocks,), (threads,), (source.buffer, *tensors, *sizes, *padded, scale))
 
 
 def _int32s(*values: int) -> tuple[np.int32, ...]:

@@ -52,12 +52,14 @@
 #ifdef __CUDA_ARCH__
 #include "fragments.cuh"
 #endif
+#include "epilogue.cuh"
 #include "slab.cuh"
 #include "products.cuh"
 #include "outputs.cuh"
 
 extern "C" __global__ void __launch_bounds__(32 * MOST_WARPS, MT * NT < 4 ? 3 : MT * NT <= 12 ? 2 : 1)
-    grouped(const Storage* __restrict__ x, const Storage* __restrict__ weight, Storage* __restrict__ y, SHAPE, CUT) {
+    grouped(const Storage* __restrict__ x, const Storage* __restrict__ weight, Storage* __restrict__ y EPILOGUE,
+            SHAPE, CUT) {
     extern __shared__ __align__(16) float shared[];  // offsets of gemm_k | sources of pixels | weight | slabs
     const int padded_k = (gemm_k + 7) / 8 * 8, group_words = chunk_words / block_groups;
     const unsigned first_tile = quotient(blockIdx.x, by_block_columns, by_block_columns_shift);
@@ -175,6 +177,9 @@ extern "C" __global__ void __launch_bounds__(32 * MOST_WARPS, MT * NT < 4 ? 3 : 
                                                          : ((size_t)n * P * Q + p * Q + q) * K};
                 };
                 const int first_k = (first_group + group) * filters + first_filter + first_column;
+#if HAS_EPILOGUE
+                end_sums(y, EPILOGUE_OF(y), sum, pixel_at, first_pixel, first_k, filters_here - first_column, P * Q);
+#endif
                 store_sums(y, sum, pixel_at, first_pixel, first_k, filters_here - first_column, K, P * Q, y_run);
             }
 #pragma unroll

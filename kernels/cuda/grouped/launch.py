@@ -7,7 +7,8 @@ from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.cuda.compile import load_kernel, shape_arguments
 from conv_advisor.kernels.cuda.grouped import cut as plans
 from conv_advisor.kernels.cuda.grouped.plan import plan_cut
-from conv_advisor.kernels.cuda.parts.launching import prepare_start
+from conv_advisor.kernels.cuda.parts.epilogue import defines_of
+from conv_advisor.kernels.cuda.parts.launching import launch_of, prepare_start
 from conv_advisor.kernels.variant import Launch
 
 
@@ -18,8 +19,9 @@ def prepare(problem: ConvProblem, device: Device, _workspace_limit_bytes: int) -
 
 def launch(problem: ConvProblem, _device: Device, cut: plans.Cut) -> Launch:
     """One launch with this cut."""
-    kernel = load_kernel(plans.SOURCE, "grouped", problem.dtype, **plans.defines_for(cut.tile, problem))
+    defines = plans.defines_for(cut.tile, problem) | defines_of(problem.epilogue)
+    kernel = load_kernel(plans.SOURCE, "grouped", problem.dtype, **defines)
     blocks = int(cut.tile_blocks * plans.columns_of_blocks(problem, cut))
     sizes = [int(size) for size in shape_arguments(problem)] + plans.arguments(problem, cut)
     start = prepare_start(kernel, (blocks, 1, 1), cut.threads, plans.shared_bytes(problem, cut), sizes)
-    return Launch(lambda x, weight, y: start(x.data.ptr, weight.data.ptr, y.data.ptr))
+    return launch_of(start, problem.epilogue)

@@ -25,6 +25,34 @@ __device__ __forceinline__ unsigned transposed(unsigned pair) {
 }
 #endif
 
+#if HAS_EPILOGUE
+// Before they are stored: the arguments are those of store_sums.
+template <class PixelAt>
+__device__ __forceinline__ void end_sums(const Storage* y, const Epilogue& epilogue, float (&sum)[MT][NT][4],
+                                         PixelAt pixel_at, int first_pixel, int first_k, int left, int plane) {
+    const int row = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    const size_t step = MODE == NCHW ? plane : 1;
+#pragma unroll
+    for (int i = 0; i < MT; ++i) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const Output output = pixel_at(first_pixel + i * 16 + half * 8 + row);
+            if (!output.is_there) continue;
+#pragma unroll
+            for (int j = 0; j < NT; ++j) {
+#pragma unroll
+                for (int e = 0; e < 2; ++e) {
+                    const int filter = 8 * j + 2 * t + e;
+                    float& value = sum[i][j][2 * half + e];
+                    if (filter < left)
+                        value = epilogue.of(value, first_k + filter, y + output.at + (first_k + filter) * step);
+                }
+            }
+        }
+    }
+}
+#endif
+
 // A warp's sums are of 16 MT pixels from first_pixel on and of 8 NT filters from first_k on, of which `left` are there.
 // run: two-byte outputs of nchw that are neighbours in memory and in the tile, and aligned.
 template <class PixelAt>

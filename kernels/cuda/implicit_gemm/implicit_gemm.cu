@@ -17,6 +17,7 @@
 //                C++ Programming Guide, "Thread Block Clusters"
 
 #include "clusters.cuh"
+#include "epilogue.cuh"
 #include "asynchronous.cuh"
 #if TENSOR
 #include "fragments.cuh"
@@ -273,9 +274,9 @@ __device__ __forceinline__ void store_sums(float* sums, const float (&sum)[SUMS]
 
 // y of `rows` filters of the tile from first_k on: the sum of COUNT parts that lie `distance` floats apart.
 template <int WIDTH>
-__device__ __forceinline__ void store_y(Storage* __restrict__ y, const float* from, int pitch, int count, int distance,
-                                        int first_k, int rows, unsigned first_pixel, unsigned pixels, int K,
-                                        unsigned plane) {
+__device__ __forceinline__ void store_y(Storage* __restrict__ y, const Epilogue& epilogue, const float* from, int pitch,
+                                        int count, int distance, int first_k, int rows, unsigned first_pixel,
+                                        unsigned pixels, int K, unsigned plane) {
     constexpr int columns = BN / WIDTH, step = THREADS / columns;
     const int column = threadIdx.x % columns * WIDTH;
     const unsigned pixel = first_pixel + column, image = pixel / plane;
@@ -293,6 +294,7 @@ __device__ __forceinline__ void store_y(Storage* __restrict__ y, const float* fr
 #pragma unroll
             for (int j = 0; j < WIDTH; ++j) total[j] += from[part * distance + j];
         }
+        epilogue.apply(total, first_k + row, target);
         __align__(16) Storage narrowed[WIDTH];
 #pragma unroll
         for (int j = 0; j < WIDTH; ++j) narrowed[j] = narrow(total[j]);
@@ -311,7 +313,8 @@ __device__ __forceinline__ void store_y(Storage* __restrict__ y, const float* fr
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
-    implicit_gemm(const Storage* __restrict__ x, const Storage* __restrict__ weight, Storage* __restrict__ y, SHAPE) {
+    implicit_gemm(const Storage* __restrict__ x, const Storage* __restrict__ weight, Storage* __restrict__ y EPILOGUE,
+                  SHAPE) {
     extern __shared__ __align__(16) float shared[];  // stages, then sums | received slices of a cluster | table of taps
     const unsigned rank = cluster_rank(), blocks = cluster_size(), tile = cluster_index();
     if (blocks > 1) cluster_arrive();
@@ -424,8 +427,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         pitch = BN, count = blocks, distance = rows * BN, own_k += rank * rows;
         own_rows = min((int)rows, BM - (int)(rank * rows));
     }
+    const Epilogue epilogue = EPILOGUE_OF(y);
     if (plane % 4 == 0)
-        store_y<4>(y, from, pitch, count, distance, own_k, own_rows, first_pixel, pixels, K, plane);
+        store_y<4>(y, epilogue, from, pitch, count, distance, own_k, own_rows, first_pixel, pixels, K, plane);
     else
-        store_y<1>(y, from, pitch, count, distance, own_k, own_rows, first_pixel, pixels, K, plane);
+        store_y<1>(y, epilogue, from, pitch, count, distance, own_k, own_rows, first_pixel, pixels, K, plane);
 }

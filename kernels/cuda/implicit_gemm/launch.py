@@ -6,12 +6,13 @@ from typing import Any
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.cuda import implicit_gemm_tensor
 from conv_advisor.kernels.cuda.compile import load_kernel, shape_arguments
 from conv_advisor.kernels.cuda.implicit_gemm import plan as plans
 from conv_advisor.kernels.cuda.implicit_gemm.choice import choose_cut
 from conv_advisor.kernels.cuda.implicit_gemm.menu import Tile
-from conv_advisor.kernels.cuda.implicit_gemm_tensor import launch as tensor
-from conv_advisor.kernels.cuda.parts.launching import prepare_start
+from conv_advisor.kernels.cuda.parts.epilogue import defines_of
+from conv_advisor.kernels.cuda.parts.launching import launch_of, prepare_start
 from conv_advisor.kernels.cuda.parts.offers import Cut
 from conv_advisor.kernels.variant import Launch
 
@@ -21,15 +22,22 @@ def prepare(problem: ConvProblem, device: Device, _workspace_limit_bytes: int) -
     cut: Cut[Any] = choose_cut(problem, device)
     if isinstance(cut.tile, Tile):
         return launch(problem, device, cut)
-    return tensor.launch(problem, device, cut)
+    return implicit_gemm_tensor.launch.launch(problem, device, cut)
 
 
 def launch(problem: ConvProblem, _device: Device, cut: Cut[Tile]) -> Launch:
     """One launch of implicit_gemm.cu with this tile and cluster."""
     tile, loading = cut.tile, plans.loading_for(problem)
-    kernel = load_kernel(plans.SOURCE, "implicit_gemm", problem.dtype, **tile.defines, LOADING=int(loading))
+    kernel = load_kernel(
+        plans.SOURCE,
+        "implicit_gemm",
+        problem.dtype,
+        **tile.defines,
+        LOADING=int(loading),
+        **defines_of(problem.epilogue),
+    )
     grid = (plans.blocks_for(cut, problem), 1, 1)
     shared_bytes = int(plans.shared_bytes(tile, cut.cluster, problem))
     shape = [int(size) for size in shape_arguments(problem)]
     start = prepare_start(kernel, grid, tile.threads, shared_bytes, shape, cluster=cut.cluster)
-    return Launch(lambda x, weight, y: start(x.data.ptr, weight.data.ptr, y.data.ptr))
+    return launch_of(start, problem.epilogue)

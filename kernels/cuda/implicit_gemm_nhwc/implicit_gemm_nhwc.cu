@@ -15,6 +15,8 @@
 //   limits       groups 1; compute capability 9.0 (sm_90a); the same sums in the same order every time
 //   source       PTX ISA 8.0, wgmma and cp.async; CUDA C++ Programming Guide, "Thread Block Clusters"
 
+#include "epilogue.cuh"
+
 #ifdef STORAGE_FLOAT32
 #define ELEMENT 4
 #else
@@ -50,8 +52,8 @@
 #define SUM_BYTES (WARPS_K * OUTER * SUM_PITCH * 4)
 #define BODY_BYTES (PIPELINE_BYTES > SUM_BYTES ? PIPELINE_BYTES : SUM_BYTES)
 
-// Without a split y's values are staged in its own type.
-#define IS_STAGED (ELEMENT == 2 && WARPS_K == 1)
+// Without a split y's values are staged in its own type, unless a residual has yet to be added.
+#define IS_STAGED (ELEMENT == 2 && WARPS_K == 1 && !RESIDUAL)
 #define STAGED_PITCH (INNER + 8)
 
 #define TILES_M (BM / WARPS_M / 16)
@@ -173,8 +175,8 @@ __device__ __forceinline__ void fetch_weight(unsigned target, const Storage* wei
 #include "outputs.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
-    implicit_gemm_nhwc(const Storage* __restrict__ x, const Storage* __restrict__ weight, Storage* __restrict__ y, SHAPE,
-                       unsigned plane_multiplier, unsigned plane_shift, unsigned width_multiplier, unsigned width_shift) {
+    implicit_gemm_nhwc(const Storage* __restrict__ x, const Storage* __restrict__ weight, Storage* __restrict__ y EPILOGUE,
+                       SHAPE, unsigned plane_multiplier, unsigned plane_shift, unsigned width_multiplier, unsigned width_shift) {
     extern __shared__ unsigned char unaligned[];
     const unsigned ring = (shared_address(unaligned) + 1023) & ~1023u;
     unsigned char* const body = unaligned + (ring - shared_address(unaligned));
@@ -252,10 +254,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     __syncthreads();
     // Neighbours in y that lie at a multiple of their size.
     const unsigned fastest = IS_NHWC ? (unsigned)K : plane.value;
+    const Epilogue epilogue = EPILOGUE_OF(y);
 #if IS_STAGED
     if (blocks == 1) {
         Storage* const staged = (Storage*)body;
-        stage_outputs(staged, sum);
+        stage_outputs(staged, sum, epilogue, first_filter, K);
         __syncthreads();
         if (fastest % 8 == 0)
             store_staged<8>(y, staged, first_filter, first_pixel, pixels, K, plane);
@@ -296,7 +299,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         pitch = INNER, count = blocks, distance = rows * INNER, own_rows = max(0, min((int)rows, OUTER - outer));
     }
     if (fastest % 4 == 0)
-        store_y<4>(y, from, pitch, count, distance, outer, own_rows, first_filter, first_pixel, pixels, K, plane);
+        store_y<4>(y, epilogue, from, pitch, count, distance, outer, own_rows, first_filter, first_pixel, pixels, K, plane);
     else
-        store_y<1>(y, from, pitch, count, distance, outer, own_rows, first_filter, first_pixel, pixels, K, plane);
+        store_y<1>(y, epilogue, from, pitch, count, distance, outer, own_rows, first_filter, first_pixel, pixels, K, plane);
 }

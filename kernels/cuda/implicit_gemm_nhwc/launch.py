@@ -11,7 +11,8 @@ from conv_advisor.kernels.cuda.implicit_gemm_nhwc import packing
 from conv_advisor.kernels.cuda.implicit_gemm_nhwc import plan as plans
 from conv_advisor.kernels.cuda.implicit_gemm_nhwc.menu import Tile
 from conv_advisor.kernels.cuda.parts.division import division
-from conv_advisor.kernels.cuda.parts.launching import Start, prepare_start
+from conv_advisor.kernels.cuda.parts.epilogue import addresses, defines_of
+from conv_advisor.kernels.cuda.parts.launching import Start, launch_of, prepare_start
 from conv_advisor.kernels.cuda.parts.offers import Cut
 from conv_advisor.kernels.cuda.parts.shapes import is_pointwise
 from conv_advisor.kernels.scratch import Scratch
@@ -31,8 +32,7 @@ def launch(problem: ConvProblem, _device: Device, cut: Cut[Tile], images: int | 
     """The launches with this tile and cluster, for so many images at a time or as many as the default limit allows."""
     images = images or packing.images_at_a_time(problem, DEFAULT_WORKSPACE_LIMIT_BYTES)
     if not packing.is_packed(problem):
-        multiply = _multiplication(problem, problem.n, cut, overlaps=False)
-        return Launch(lambda x, weight, y: multiply(x.data.ptr, weight.data.ptr, y.data.ptr))
+        return launch_of(_multiplication(problem, problem.n, cut, overlaps=False), problem.epilogue)
     bytes_of_weight, item = packing.weight_bytes(problem), problem.dtype.itemsize_bytes
     workspace = Scratch(bytes_of_weight + images * packing.image_bytes(problem))
     chunks = [(begin, min(images, problem.n - begin)) for begin in range(0, problem.n, images)]
@@ -47,12 +47,13 @@ def launch(problem: ConvProblem, _device: Device, cut: Cut[Tile], images: int | 
         for begin, count in chunks
     ]
 
-    def run(x: Any, weight: Any, y: Any) -> None:
+    def run(x: Any, weight: Any, y: Any, *ends: Any) -> None:
         packed_weight = workspace.ptr
         packed_x = packed_weight + bytes_of_weight
         for x_offset, y_offset, pack, multiply in steps:
             pack(x.data.ptr + x_offset, weight.data.ptr, packed_x, packed_weight)
-            multiply(packed_x, packed_weight, y.data.ptr + y_offset)
+            read = addresses(problem.epilogue, ends, y_offset)
+            multiply(packed_x, packed_weight, y.data.ptr + y_offset, *read)
 
     return Launch(run, workspace.nbytes, scratch=(workspace,))
 
@@ -69,6 +70,7 @@ def _packing(problem: ConvProblem, images: int, *, has_weight: bool) -> Start:
 
 def _multiplication(problem: ConvProblem, images: int, cut: Cut[Tile], *, overlaps: bool) -> Start:
     defines = cut.tile.defines(problem.layout, is_pointwise=bool(is_pointwise(problem)))
+    defines |= defines_of(problem.epilogue)
     kernel = load_kernel(plans.SOURCE, "implicit_gemm_nhwc", problem.dtype, **defines)
     shared_bytes = int(cut.tile.shared_bytes(problem.layout, cut.cluster))
     shape = [int(size) for size in shape_arguments(problem, images)]

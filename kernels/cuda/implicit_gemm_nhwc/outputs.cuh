@@ -46,9 +46,10 @@ __device__ __forceinline__ void load_run(float (&to)[COUNT], const float* from) 
     }
 }
 
-// Adds `count` sums that lie `distance` apart, for COUNT neighbours.
+// Adds `count` sums that lie `distance` apart, for COUNT neighbours, and ends them.
 template <int COUNT>
-__device__ __forceinline__ void store_run(Storage* y, const float* from, int count, int distance) {
+__device__ __forceinline__ void store_run(Storage* y, const Epilogue& epilogue, const float* from, int count, int distance,
+                                          unsigned filter) {
     float total[COUNT];
     load_run<COUNT>(total, from);
     for (int part = 1; part < count; ++part) {
@@ -57,6 +58,7 @@ __device__ __forceinline__ void store_run(Storage* y, const float* from, int cou
 #pragma unroll
         for (int e = 0; e < COUNT; ++e) total[e] += more[e];
     }
+    epilogue.apply<IS_NHWC>(total, filter, y);
     Run<COUNT> run;
 #pragma unroll
     for (int e = 0; e < COUNT; ++e) run.values[e] = narrow(total[e]);
@@ -93,12 +95,13 @@ __device__ __forceinline__ void for_outputs(Storage* y, int outer, int rows, uns
 }
 
 template <int COUNT>
-__device__ __forceinline__ void store_y(Storage* y, const float* from, int pitch, int count, int distance, int outer, int rows,
-                                        unsigned first_filter, unsigned first_pixel, unsigned pixels, int K,
-                                        const Divisor& plane) {
+__device__ __forceinline__ void store_y(Storage* y, const Epilogue& epilogue, const float* from, int pitch, int count,
+                                        int distance, int outer, int rows, unsigned first_filter, unsigned first_pixel,
+                                        unsigned pixels, int K, const Divisor& plane) {
     for_outputs<COUNT>(y, outer, rows, first_filter, first_pixel, pixels, K, plane,
                        [=](Storage* target, int row, int column) {
-                           store_run<COUNT>(target, from + row * pitch + column, count, distance);
+                           store_run<COUNT>(target, epilogue, from + row * pitch + column, count, distance,
+                                            first_filter + (IS_NHWC ? column : outer + row));
                        });
 }
 
@@ -114,8 +117,18 @@ __device__ __forceinline__ unsigned narrow_pair(float first, float second) {
     return *(const unsigned*)&pair;
 }
 #endif
+#if HAS_EPILOGUE
+// Two sums of a row of products: of neighbouring filters with PIXELS_M, else of neighbouring pixels of one filter.
+__device__ __forceinline__ unsigned narrow_pair(float first, float second, const Epilogue& epilogue, unsigned filter, int K) {
+    const unsigned last = K - 1;
+    return narrow_pair(epilogue.of(first, min(filter, last), nullptr),
+                       epilogue.of(second, min(filter + PIXELS_M, last), nullptr));
+}
+#endif
+
 // staged (OUTER, STAGED_PITCH), in y's type.
-__device__ __forceinline__ void stage_outputs(Storage* staged, const float (&sum)[SUMS]) {
+__device__ __forceinline__ void stage_outputs(Storage* staged, const float (&sum)[SUMS], const Epilogue& epilogue,
+                                              unsigned first_filter, int K) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int m0 = warp % WARPS_M * (BM / WARPS_M) + lane / 8 % 2 * 8, n0 = warp / WARPS_M * (BN / WARPS_N) + lane / 16 * 8;
     const unsigned place = shared_address(IS_TURNED ? staged + (n0 + lane % 8) * STAGED_PITCH + m0
@@ -125,9 +138,21 @@ __device__ __forceinline__ void stage_outputs(Storage* staged, const float (&sum
 #pragma unroll
         for (int j = 0; j < TILES_N; j += 2) {
             const unsigned address = place + (IS_TURNED ? j * 8 * STAGED_PITCH + i * 16 : i * 16 * STAGED_PITCH + j * 8) * 2;
+#if HAS_EPILOGUE
+            // A thread's sums: rows lane / 4 and 8 more, columns lane % 4 * 2 and the next.
+            const unsigned m = warp % WARPS_M * (BM / WARPS_M) + i * 16 + lane / 4;
+            const unsigned n = warp / WARPS_M * (BN / WARPS_N) + j * 8 + lane % 4 * 2;
+            const unsigned filter = first_filter + (PIXELS_M ? n : m), down = PIXELS_M ? 0 : 8, across = PIXELS_M ? 8 : 0;
+            const unsigned pairs[] = {
+                narrow_pair(sum[i][j][0], sum[i][j][1], epilogue, filter, K),
+                narrow_pair(sum[i][j][2], sum[i][j][3], epilogue, filter + down, K),
+                narrow_pair(sum[i][j + 1][0], sum[i][j + 1][1], epilogue, filter + across, K),
+                narrow_pair(sum[i][j + 1][2], sum[i][j + 1][3], epilogue, filter + across + down, K)};
+#else
             const unsigned pairs[] = {
                 narrow_pair(sum[i][j][0], sum[i][j][1]), narrow_pair(sum[i][j][2], sum[i][j][3]),
                 narrow_pair(sum[i][j + 1][0], sum[i][j + 1][1]), narrow_pair(sum[i][j + 1][2], sum[i][j + 1][3])};
+#endif
 #if IS_TURNED
 #define STORE_MATRICES "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16"
 #else

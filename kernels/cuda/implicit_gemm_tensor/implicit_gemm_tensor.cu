@@ -22,6 +22,7 @@
 #include "clusters.cuh"
 #include "asynchronous.cuh"
 #include "fragments.cuh"
+#include "epilogue.cuh"
 
 #ifdef STORAGE_FLOAT32
 #define ELEMENT 4
@@ -168,10 +169,10 @@ struct __align__(WIDTH * ELEMENT) Outputs {
     Storage values[WIDTH];
 };
 
-// y of so many filters: the sum of `count` parts that lie `distance` floats apart.
+// y of so many filters from first_k on: the sum of `count` parts that lie `distance` floats apart.
 template <int WIDTH>
-__device__ __forceinline__ void store_y(Storage* __restrict__ y, const float* from, int pitch, int count, int distance,
-                                        int rows, int tile, const Sizes& z) {
+__device__ __forceinline__ void store_y(Storage* __restrict__ y, const Epilogue& epilogue, const float* from, int pitch,
+                                        int count, int distance, int first_k, int rows, int tile, const Sizes& z) {
     constexpr int columns = BN / WIDTH;
     const int column = threadIdx.x % columns * WIDTH, pixel = pixel_at(tile, column, z);
     if (pixel < 0) return;
@@ -191,26 +192,29 @@ __device__ __forceinline__ void store_y(Storage* __restrict__ y, const float* fr
                 }
             }
         }
+        Storage* const target = y + (size_t)row * z.plane + pixel;
+        epilogue.apply(total, first_k + row, target);
         Outputs<WIDTH> outputs;
 #pragma unroll
         for (int j = 0; j < WIDTH; ++j) outputs.values[j] = narrow(total[j]);
-        *(Outputs<WIDTH>*)(y + (size_t)row * z.plane + pixel) = outputs;
+        *(Outputs<WIDTH>*)target = outputs;
     }
 }
 // As wide as every plane of y allows.
-__device__ __forceinline__ void store_y(Storage* y, const float* from, int pitch, int count, int distance, int rows, int tile,
-                                        const Sizes& z) {
+__device__ __forceinline__ void store_y(Storage* y, const Epilogue& epilogue, const float* from, int pitch, int count,
+                                        int distance, int first_k, int rows, int tile, const Sizes& z) {
     if (LOADING == RUNS)
-        store_y<THREADS % (BN / VECTOR) == 0 ? VECTOR : 4>(y, from, pitch, count, distance, rows, tile, z);
+        store_y<THREADS % (BN / VECTOR) == 0 ? VECTOR : 4>(y, epilogue, from, pitch, count, distance, first_k, rows, tile, z);
     else if ((LOADING == WINDOWS || ELEMENT == 2) && z.is_straight)
-        store_y<4>(y, from, pitch, count, distance, rows, tile, z);
+        store_y<4>(y, epilogue, from, pitch, count, distance, first_k, rows, tile, z);
     else
-        store_y<1>(y, from, pitch, count, distance, rows, tile, z);
+        store_y<1>(y, epilogue, from, pitch, count, distance, first_k, rows, tile, z);
 }
 
 #if WARPS_K == 1 && !CLUSTERED
 // Straight from the registers, where the pixels of a quad of lanes lie in one sector.
-__device__ __forceinline__ void store_y(Storage* y, const Sums& sum, int rows, int tile, const Sizes& z) {
+__device__ __forceinline__ void store_y(Storage* y, const Epilogue& epilogue, const Sums& sum, int first_k, int rows, int tile,
+                                        const Sizes& z) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int m0 = warp % WARPS_M * (BM / WARPS_M) + lane / 4, n0 = warp / WARPS_M * (BN / WARPS_N) + lane % 4 * 2;
 #pragma unroll
@@ -219,8 +223,11 @@ __device__ __forceinline__ void store_y(Storage* y, const Sums& sum, int rows, i
         Storage* target = y + (size_t)m0 * z.plane + pixel;
 #pragma unroll
         for (int i = 0; i < 2 * TILES_M; ++i, target += (size_t)8 * z.plane) {
-            const Outputs<2> pair = {{narrow(sum[i / 2][j][i % 2 * 2]), narrow(sum[i / 2][j][i % 2 * 2 + 1])}};
-            if (m0 + 8 * i < rows && pixel < z.plane) *(Outputs<2>*)target = pair;
+            float two[] = {sum[i / 2][j][i % 2 * 2], sum[i / 2][j][i % 2 * 2 + 1]};
+            const bool is_there = m0 + 8 * i < rows && pixel < z.plane;
+            if (HAS_EPILOGUE && is_there) epilogue.apply(two, first_k + m0 + 8 * i, target);
+            const Outputs<2> pair = {{narrow(two[0]), narrow(two[1])}};
+            if (is_there) *(Outputs<2>*)target = pair;
         }
     }
 }
@@ -246,7 +253,7 @@ __device__ __forceinline__ void push_sums(float* received, const float* sums, in
 #endif
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
-    implicit_gemm_tensor(const Storage* __restrict__ x, const Storage* __restrict__ weight, Storage* __restrict__ y,
+    implicit_gemm_tensor(const Storage* __restrict__ x, const Storage* __restrict__ weight, Storage* __restrict__ y EPILOGUE,
                          const Sizes z) {
     extern __shared__ __align__(16) float shared[];  // stages, then sums | table of places | received sums of a cluster
 #if CLUSTERED
@@ -332,10 +339,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #endif
     }
 
+    const Epilogue epilogue = EPILOGUE_OF(y);
     y += ((size_t)image * z.K + first_k) * z.plane;
 #if WARPS_K == 1 && !CLUSTERED
     if (z.is_straight) {
-        store_y(y, sum, rows, tile, z);
+        store_y(y, epilogue, sum, first_k, rows, tile, z);
         return;
     }
 #endif
@@ -350,8 +358,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     const int own = rank * z.owned;
     if (own >= rows) return;
     wait_for_bytes(&barrier);
-    store_y(y + (size_t)own * z.plane, received, BN, cluster_size(), z.owned * BN, min(z.owned, rows - own), tile, z);
+    store_y(y + (size_t)own * z.plane, epilogue, received, BN, cluster_size(), z.owned * BN, first_k + own,
+            min(z.owned, rows - own), tile, z);
 #else
-    store_y(y, shared, SUM_PITCH, WARPS_K, BM * SUM_PITCH, rows, tile, z);
+    store_y(y, epilogue, shared, SUM_PITCH, WARPS_K, BM * SUM_PITCH, first_k, rows, tile, z);
 #endif
 }

@@ -8,14 +8,16 @@ from conv_advisor.kernels.cuda.compile import load_kernel
 from conv_advisor.kernels.cuda.implicit_gemm_tensor import cut as cuts
 from conv_advisor.kernels.cuda.implicit_gemm_tensor.menu import Tile
 from conv_advisor.kernels.cuda.implicit_gemm_tensor.plan import SOURCE
-from conv_advisor.kernels.cuda.parts.launching import prepare_start
+from conv_advisor.kernels.cuda.parts.epilogue import defines_of
+from conv_advisor.kernels.cuda.parts.launching import launch_of, prepare_start
 from conv_advisor.kernels.cuda.parts.offers import Cut
 from conv_advisor.kernels.variant import Launch
 
 
 def launch(problem: ConvProblem, _device: Device, cut: Cut[Tile]) -> Launch:
     """One launch with this tile and cluster."""
-    kernel = load_kernel(SOURCE, "implicit_gemm_tensor", problem.dtype, **cuts.defines_for(cut, problem))
+    defines = cuts.defines_for(cut, problem) | defines_of(problem.epilogue)
+    kernel = load_kernel(SOURCE, "implicit_gemm_tensor", problem.dtype, **defines)
     start = prepare_start(
         kernel,
         cuts.grid_for(cut, problem),
@@ -25,4 +27,4 @@ def launch(problem: ConvProblem, _device: Device, cut: Cut[Tile]) -> Launch:
         cluster=cut.cluster,
         is_structure=True,
     )
-    return Launch(lambda x, weight, y: start(x.data.ptr, weight.data.ptr, y.data.ptr))
+    return launch_of(start, problem.epilogue)

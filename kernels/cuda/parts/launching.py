@@ -8,7 +8,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from conv_advisor.data.epilogue import Epilogue
 from conv_advisor.kernels.cuda.parts.arithmetic import SHARED_BYTES
+from conv_advisor.kernels.cuda.parts.epilogue import addresses
+from conv_advisor.kernels.variant import Launch
 
 Start = Callable[..., None]
 """Takes the device addresses of the kernel's leading parameters, and enqueues it on the current stream."""
@@ -74,6 +77,15 @@ def prepare_start(
     words = [int(size) & 0xFFFFFFFF for size in sizes]
     fields = (ctypes.c_uint32 * len(words))(*words)
     return _with_attributes(kernel, config, [fields] if is_structure else list(map(ctypes.c_uint32, words)), cluster)
+
+
+def launch_of(start: Start, epilogue: Epilogue) -> Launch:
+    """The launch of one kernel that takes x, weight, y and what the epilogue reads."""
+
+    def run(x: Any, weight: Any, y: Any, *ends: Any) -> None:
+        start(x.data.ptr, weight.data.ptr, y.data.ptr, *addresses(epilogue, ends))
+
+    return Launch(run)
 
 
 def _with_attributes(kernel: Any, config: Any, values: list[Any], cluster: int) -> Start:

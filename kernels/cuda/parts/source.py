@@ -87,6 +87,11 @@ class Source:
         """The architectures that it is for, among those we name."""
         return (self.architecture,) if self.architecture else ARCHITECTURES
 
+    @property
+    def takes_epilogue(self) -> bool:
+        """Whether a launcher may define an epilogue beside the rest: whether it includes ``epilogue.cuh``."""
+        return "epilogue.cuh" in _headers_of(self.name)
+
     def instantiations(self, storage: str) -> tuple[Defines, ...]:
         """The definitions for every dtype that is stored so, each once."""
         return each_once(*(self.definitions(dtype) for dtype in DType if STORAGE_OF[dtype] == storage))
@@ -119,6 +124,11 @@ def path_of(name: str) -> Path:
     """Where ``<name>.cu`` is: in the folder of its family."""
     (path,) = FOLDER.glob(f"*/{name}.cu")
     return path
+
+
+@cache
+def _headers_of(name: str) -> frozenset[str]:
+    return frozenset(_INCLUDE.findall(path_of(name).read_text()))
 
 
 def each_once(*groups: Iterable[Defines]) -> tuple[Defines, ...]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.cuda.compile import load_kernel, shape_arguments
-from conv_advisor.kernels.cuda.parts.launching import prepare_start
+from conv_advisor.kernels.cuda.parts.epilogue import defines_of
+from conv_advisor.kernels.cuda.parts.launching import launch_of, prepare_start
 from conv_advisor.kernels.cuda.parts.offers import Cut
 from conv_advisor.kernels.cuda.pointwise import plan as plans
 from conv_advisor.kernels.cuda.pointwise.menu import Tile
@@ -20,8 +21,9 @@ def prepare(problem: ConvProblem, device: Device, _workspace_limit_bytes: int) -
 def launch(problem: ConvProblem, device: Device, cut: Cut[Tile]) -> Launch:
     """One launch with this tile and cluster."""
     tile = cut.tile
-    kernel = load_kernel(plans.SOURCE, "pointwise", problem.dtype, **plans.defines_for(tile, problem))
+    defines = plans.defines_for(tile, problem) | defines_of(problem.epilogue)
+    kernel = load_kernel(plans.SOURCE, "pointwise", problem.dtype, **defines)
     blocks, shared_bytes = plans.blocks_for(cut, problem, device.processors), int(plans.shared_bytes(tile, problem))
     shape = [int(size) for size in shape_arguments(problem)]
     start = prepare_start(kernel, (blocks, 1, 1), tile.threads, shared_bytes, shape, cluster=cut.cluster)
-    return Launch(lambda x, weight, y: start(x.data.ptr, weight.data.ptr, y.data.ptr))
+    return launch_of(start, problem.epilogue)

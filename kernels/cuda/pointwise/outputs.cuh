@@ -1,5 +1,6 @@
 // The 1x1 convolution's outputs: from a warpgroup's sums to y, through shared memory or from registers.
 
+#define SUMS_ARE_FLOATS (SPLIT_C || ELEMENT == 4)
 #if SPLIT_C
 typedef float Sum;
 __device__ __forceinline__ Sum to_sum(float value) { return value; }
@@ -7,6 +8,33 @@ __device__ __forceinline__ Sum to_sum(float value) { return value; }
 typedef Storage Sum;
 __device__ __forceinline__ Sum to_sum(float value) { return narrow(value); }
 #endif
+#if HAS_EPILOGUE && !SUMS_ARE_FLOATS
+// Before they are narrowed: a thread's pixels of a tile, of every filter.
+__device__ __forceinline__ void end_sums(const Storage* y, const Epilogue& epilogue, float (&sum)[SUMS], unsigned first,
+                                         unsigned pixels, int first_k, int K, unsigned plane) {
+    const int t2 = threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < TILES_P; ++i) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const unsigned pixel = first + column_in_tile(i, half), image = pixel / plane;
+            if (pixel >= pixels) continue;
+            const Storage* const target = y + ((size_t)image * K + first_k) * plane + (pixel - image * plane);
+#pragma unroll
+            for (int n = 0; n < BN / 8; ++n) {
+#pragma unroll
+                for (int e = 0; e < 2; ++e) {
+                    const int filter = n * 8 + t2 + e;
+                    float& value = sum[i][n / (INST_N / 8)][n % (INST_N / 8) * 4 + half * 2 + e];
+                    if (first_k + filter < K)
+                        value = epilogue.of(value, first_k + filter, target + (size_t)filter * plane);
+                }
+            }
+        }
+    }
+}
+#endif
+
 // tile (BN, SUM_PITCH)
 __device__ __forceinline__ void store_sums(Sum* tile, const float (&sum)[SUMS]) {
 #if ELEMENT == 2 && !SPLIT_C && defined(__CUDA_ARCH__)
@@ -51,8 +79,9 @@ __device__ __forceinline__ void store_sums(Sum* tile, const float (&sum)[SUMS]) 
 }
 
 template <int COUNT>
-__device__ __forceinline__ void store_y(Storage* __restrict__ y, const Sum* tile, int begin, int end, unsigned first,
-                                        unsigned pixels, int first_k, int K, unsigned plane, unsigned blocks) {
+__device__ __forceinline__ void store_y(Storage* __restrict__ y, const Epilogue& epilogue, const Sum* tile, int begin, int end,
+                                        unsigned first, unsigned pixels, int first_k, int K, unsigned plane,
+                                        unsigned blocks) {
     constexpr int columns = BP / COUNT, step = THREADS / columns;
     static_assert(THREADS % columns == 0, "whole rows");
     const int column = threadIdx.x % columns * COUNT;
@@ -66,13 +95,24 @@ __device__ __forceinline__ void store_y(Storage* __restrict__ y, const Sum* tile
     for (; row < end; row += step) {
         __align__(16) Storage values[COUNT];
         const Sum* const from = tile + row * SUM_PITCH + column;
+#if HAS_EPILOGUE && SPLIT_C
+        float totals[COUNT];
+#endif
 #if SPLIT_C
 #pragma unroll
         for (int e = 0; e < COUNT; ++e) {
             float total = 0.0f;
             for (unsigned rank = 0; rank < blocks; ++rank) total += read_of(shared_address(from + e), rank);
+#if HAS_EPILOGUE
+            totals[e] = total;
+        }
+        epilogue.apply(totals, first_k + row, target);
+#pragma unroll
+        for (int e = 0; e < COUNT; ++e) values[e] = narrow(totals[e]);
+#else
             values[e] = narrow(total);
         }
+#endif
 #else
         if constexpr (COUNT * ELEMENT == 16) {
             *(float4*)values = *(const float4*)from;
@@ -80,6 +120,9 @@ __device__ __forceinline__ void store_y(Storage* __restrict__ y, const Sum* tile
 #pragma unroll
             for (int e = 0; e < COUNT; ++e) values[e] = from[e];
         }
+#if ELEMENT == 4
+        epilogue.apply(values, first_k + row, target);
+#endif
 #endif
         if constexpr (COUNT * ELEMENT == 16) {
             __stcs((float4*)target, *(const float4*)values);
@@ -96,8 +139,8 @@ __device__ __forceinline__ void store_y(Storage* __restrict__ y, const Sum* tile
 
 #if DIRECT
 // From registers to y, each thread its own neighbouring pixels.
-__device__ __forceinline__ void store_directly(Storage* __restrict__ y, const float (&sum)[SUMS], unsigned first,
-                                               unsigned pixels, int first_k, int K, unsigned plane) {
+__device__ __forceinline__ void store_directly(Storage* __restrict__ y, const Epilogue& epilogue, const float (&sum)[SUMS],
+                                               unsigned first, unsigned pixels, int first_k, int K, unsigned plane) {
     const int t2 = threadIdx.x % 4 * 2;
     const unsigned pixel = first + column_in_tile(0, 0), image = pixel / plane;
     if (pixel >= pixels) return;
@@ -108,12 +151,15 @@ __device__ __forceinline__ void store_directly(Storage* __restrict__ y, const fl
         for (int e = 0; e < 2; ++e) {
             const int at = n % (INST_N / 8) * 4 + e, tile_n = n / (INST_N / 8);
             if (first_k + n * 8 + t2 + e >= K) continue;
+            float values[2 * TILES_P];
+#pragma unroll
+            for (int i = 0; i < 2 * TILES_P; ++i) values[i] = sum[i / 2][tile_n][at + i % 2 * 2];
+            epilogue.apply(values, first_k + n * 8 + t2 + e, target + e * plane);
             if constexpr (TILES_P == 1)
-                __stcs((float2*)(target + e * plane), make_float2(sum[0][tile_n][at], sum[0][tile_n][at + 2]));
+                __stcs((float2*)(target + e * plane), make_float2(values[0], values[1]));
             else
                 __stcs((float4*)(target + e * plane),
-                       make_float4(sum[0][tile_n][at], sum[0][tile_n][at + 2], sum[TILES_P - 1][tile_n][at],
-                                   sum[TILES_P - 1][tile_n][at + 2]));
+                       make_float4(values[0], values[1], values[2 * TILES_P - 2], values[2 * TILES_P - 1]));
         }
         target += 8 * (size_t)plane;
     }

@@ -98,13 +98,15 @@ template <class T>
 void __stcs(T* place, T value) { *place = value; }
 #endif
 
+#include "epilogue.cuh"
 #include "stages.cuh"
 #include "products.cuh"
 #include "outputs.cuh"
 
 // Blocks of a filter tile share out the tiles of pixels: block b of B takes b, b + B, ...
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
-    pointwise(const Storage* __restrict__ x, const Storage* __restrict__ weight, Storage* __restrict__ y, SHAPE) {
+    pointwise(const Storage* __restrict__ x, const Storage* __restrict__ weight, Storage* __restrict__ y EPILOGUE,
+              SHAPE) {
     extern __shared__ __align__(16) float shared[];  // weight | its small parts | x's stages | sums; or all, then sums
 #if SPLIT_C
     const unsigned rank = cluster_rank(), blocks = cluster_size(), block = cluster_index();
@@ -166,6 +168,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         }
     }
 
+    const Epilogue epilogue = EPILOGUE_OF(y);
     int read = 0, write = STAGES - 1, stage = 0;
     unsigned tile = first_tile;
 #pragma unroll 1
@@ -201,12 +204,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 
         const unsigned first = tile * BP;
 #if DIRECT
-        store_directly(y, sum, first, pixels, first_k, K, plane);
+        store_directly(y, epilogue, sum, first, pixels, first_k, K, plane);
 #else
         if (!RESIDENT) {
             wait_for_all_copies_but<0>();
             __syncthreads();
         }
+#if HAS_EPILOGUE && !SUMS_ARE_FLOATS
+        end_sums(y, epilogue, sum, first, pixels, first_k, K, plane);
+#endif
         store_sums(sums, sum);
         int k_begin = 0, k_end = BN;
 #if SPLIT_C
@@ -217,11 +223,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         __syncthreads();
 #endif
         if (plane % VECTOR == 0)
-            store_y<VECTOR>(y, sums, k_begin, k_end, first, pixels, first_k, K, plane, blocks);
+            store_y<VECTOR>(y, epilogue, sums, k_begin, k_end, first, pixels, first_k, K, plane, blocks);
         else if (plane % 2 == 0)
-            store_y<2>(y, sums, k_begin, k_end, first, pixels, first_k, K, plane, blocks);
+            store_y<2>(y, epilogue, sums, k_begin, k_end, first, pixels, first_k, K, plane, blocks);
         else
-            store_y<1>(y, sums, k_begin, k_end, first, pixels, first_k, K, plane, blocks);
+            store_y<1>(y, epilogue, sums, k_begin, k_end, first, pixels, first_k, K, plane, blocks);
 #if SPLIT_C
         cluster_sync();
 #endif

@@ -12,6 +12,7 @@ from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels.cuda.compile import load_kernel, shape_arguments
 from conv_advisor.kernels.cuda.parts import blas
 from conv_advisor.kernels.cuda.parts.blas import Gemm
+from conv_advisor.kernels.cuda.parts.epilogue import addresses, defines_of
 from conv_advisor.kernels.cuda.winograd import plan as plans
 from conv_advisor.kernels.scratch import Scratch
 from conv_advisor.kernels.variant import Launch
@@ -23,13 +24,13 @@ _POSITIONS = 16
 
 def prepare_fused(problem: ConvProblem, _device: Device, _workspace_limit_bytes: int) -> Launch:
     """Transforms and products in one kernel."""
-    kernel = load_kernel(plans.SOURCE, "winograd_fused", problem.dtype)
+    kernel = load_kernel(plans.SOURCE, "winograd_fused", problem.dtype, **defines_of(problem.epilogue))
     shape = shape_arguments(problem)
     tiles = problem.n * plans.winograd_tiles(problem)
     blocks = ceil(tiles / _BLOCK_TILES) * ceil(problem.k / _BLOCK_FILTERS)
 
-    def run(x: Any, weight: Any, y: Any) -> None:
-        kernel((blocks,), (_THREADS,), (x, weight, y, *shape))
+    def run(x: Any, weight: Any, y: Any, *ends: Any) -> None:
+        kernel((blocks,), (_THREADS,), (x, weight, y, *addresses(problem.epilogue, ends), *shape))
 
     return Launch(run)
 
@@ -39,7 +40,8 @@ def prepare_nonfused(problem: ConvProblem, _device: Device, workspace_limit_byte
     plan = plans.plan_winograd(problem, workspace_limit_bytes)
     workspace = blas.new_workspace()
     transform_x, transform_weight, transform_y = (
-        load_kernel(plans.SOURCE, f"winograd_transform_{operand}", problem.dtype) for operand in ("x", "weight", "y")
+        load_kernel(plans.SOURCE, f"winograd_transform_{operand}", problem.dtype, **defines_of(problem.epilogue))
+        for operand in ("x", "weight", "y")
     )
     chunk_tiles = plan.images * plans.winograd_tiles(problem)
     u = Scratch(4 * _POSITIONS * problem.k * problem.c)
@@ -49,7 +51,7 @@ def prepare_nonfused(problem: ConvProblem, _device: Device, workspace_limit_byte
     weight_blocks = ceil(problem.k * problem.c / _THREADS)
     weight_sizes = (np.int32(problem.k), np.int32(problem.c))
 
-    def run(x: Any, weight: Any, y: Any) -> None:
+    def run(x: Any, weight: Any, y: Any, *ends: Any) -> None:
         transform_weight((weight_blocks,), (_THREADS,), (weight, u.ptr, *weight_sizes))
         for begin in range(0, problem.n, plan.images):
             images = min(plan.images, problem.n - begin)
@@ -57,10 +59,11 @@ def prepare_nonfused(problem: ConvProblem, _device: Device, workspace_limit_byte
             tile_blocks = ceil(tiles / _THREADS)
             shape = shape_arguments(problem, images)
             x_begin = x.data.ptr + begin * problem.c * problem.h * problem.w * itemsize
-            y_begin = y.data.ptr + begin * problem.k * problem.p * problem.q * itemsize
+            y_offset = begin * problem.k * problem.p * problem.q * itemsize
+            outputs = (y.data.ptr + y_offset, *addresses(problem.epilogue, ends, y_offset))
             transform_x((tile_blocks * problem.c,), (_THREADS,), (x_begin, v.ptr, *shape))
             blas.enqueue(_gemm(problem, tiles), v.ptr, u.ptr, m.ptr, workspace)
-            transform_y((tile_blocks * problem.k,), (_THREADS,), (m.ptr, y_begin, *shape))
+            transform_y((tile_blocks * problem.k,), (_THREADS,), (m.ptr, *outputs, *shape))
 
     return Launch(run, plan.workspace_bytes, scratch=(u, v, m, workspace))
 

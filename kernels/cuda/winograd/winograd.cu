@@ -14,6 +14,8 @@
 //   limits       3x3, stride 1, dilation 1, groups 1
 //   source       Lavin, Gray: Fast Algorithms for Convolutional Neural Networks, arXiv:1509.09308
 
+#include "epilogue.cuh"
+
 #define BT 32
 #define BK 32
 #define BC 8
@@ -95,8 +97,8 @@ __device__ __forceinline__ void transform_filter(float (&u)[16], const float (&g
 }
 
 // The up to four outputs of a tile: A^T m A.
-__device__ __forceinline__ void store_tile(const float (&m)[16], Storage* __restrict__ y, WinogradTile tile,
-                                                  int k, int K, int P, int Q) {
+__device__ __forceinline__ void store_tile(const float (&m)[16], Storage* __restrict__ y, const Epilogue& epilogue,
+                                                  WinogradTile tile, int k, int K, int P, int Q) {
     float rows[8];
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
@@ -107,8 +109,11 @@ __device__ __forceinline__ void store_tile(const float (&m)[16], Storage* __rest
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
         if (tile.p + i >= P) continue;
-        target[i * Q] = narrow(rows[4 * i] + rows[4 * i + 1] + rows[4 * i + 2]);
-        if (tile.q + 1 < Q) target[i * Q + 1] = narrow(rows[4 * i + 1] - rows[4 * i + 2] - rows[4 * i + 3]);
+        target[i * Q] =
+            narrow(epilogue.of(rows[4 * i] + rows[4 * i + 1] + rows[4 * i + 2], k, target + i * Q));
+        if (tile.q + 1 < Q)
+            target[i * Q + 1] =
+                narrow(epilogue.of(rows[4 * i + 1] - rows[4 * i + 2] - rows[4 * i + 3], k, target + i * Q + 1));
     }
 }
 
@@ -136,7 +141,8 @@ __device__ __forceinline__ void multiply_stage(float (&sum)[2][4][8], const floa
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
-    winograd_fused(const Storage* __restrict__ x, const Storage* __restrict__ weight, Storage* __restrict__ y, SHAPE) {
+    winograd_fused(const Storage* __restrict__ x, const Storage* __restrict__ weight, Storage* __restrict__ y EPILOGUE,
+                   SHAPE) {
     __shared__ __align__(16) float shared[POSITIONS * BC * (BT + BK)];
     float* const v = shared;                             // (POSITIONS, BC, BT)
     float* const u = shared + POSITIONS * BC * BT;       // (POSITIONS, BC, BK)
@@ -188,7 +194,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
 #pragma unroll
         for (int position = 0; position < POSITIONS; ++position) m[position] = shared[(position * 8 + warp) * BT + lane];
         const int k = k0 + 4 * warp + i;
-        if (tile.is_valid && k < K) store_tile(m, y, tile, k, K, P, Q);
+        if (tile.is_valid && k < K) store_tile(m, y, EPILOGUE_OF(y), tile, k, K, P, Q);
     }
 }
 
@@ -226,7 +232,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 
 // y of the N images of a chunk from m (POSITIONS, K, tiles).
 extern "C" __global__ void __launch_bounds__(THREADS)
-    winograd_transform_y(const float* __restrict__ m, Storage* __restrict__ y, SHAPE) {
+    winograd_transform_y(const float* __restrict__ m, Storage* __restrict__ y EPILOGUE, SHAPE) {
     const unsigned tiles = (unsigned)N * ((P + 1) / 2) * ((Q + 1) / 2);
     const unsigned tile_blocks = (tiles + blockDim.x - 1) / blockDim.x;
     const int k = blockIdx.x / tile_blocks;
@@ -238,5 +244,5 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 #pragma unroll
     for (int position = 0; position < POSITIONS; ++position)
         values[position] = m[position * position_size + (size_t)k * tiles + index];
-    store_tile(values, y, tile, k, K, P, Q);
+    store_tile(values, y, EPILOGUE_OF(y), tile, k, K, P, Q);
 }

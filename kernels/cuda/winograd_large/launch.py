@@ -11,6 +11,7 @@ from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.cuda.compile import load_kernel, shape_arguments
 from conv_advisor.kernels.cuda.parts.arithmetic import SHARED_BYTES
+from conv_advisor.kernels.cuda.parts.epilogue import addresses, defines_of
 from conv_advisor.kernels.cuda.winograd_large import plan as plans
 from conv_advisor.kernels.scratch import Scratch
 from conv_advisor.kernels.variant import Launch
@@ -26,8 +27,9 @@ def prepare(problem: ConvProblem, device: Device, workspace_limit_bytes: int) ->
 
 def launch(problem: ConvProblem, device: Device, cut: plans.Cut) -> Launch:
     """The launches of this cut."""
+    defines = {"TILE": plans.tile_of(problem), **defines_of(problem.epilogue)}
     find_maxima, transform, transform_back = (
-        load_kernel(plans.TRANSFORM_SOURCE, f"winograd_{step}", problem.dtype, TILE=plans.tile_of(problem))
+        load_kernel(plans.TRANSFORM_SOURCE, f"winograd_{step}", problem.dtype, **defines)
         for step in ("maxima", "transform", "transform_y")
     )
     multiply = load_kernel(plans.GEMM_SOURCE, "winograd_gemm", problem.dtype, **cut.tile.defines)
@@ -44,7 +46,7 @@ def launch(problem: ConvProblem, device: Device, cut: plans.Cut) -> Launch:
     )
     filter_blocks = ceil(rows_u / plans.BLOCK_TILES) * slices
 
-    def run(x: Any, weight: Any, y: Any) -> None:
+    def run(x: Any, weight: Any, y: Any, *ends: Any) -> None:
         filter_maxima, filter_exponents = maxima.ptr + 4 * problem.n * parts, exponents.ptr + 4 * problem.n
         _start(
             find_maxima,
@@ -59,7 +61,8 @@ def launch(problem: ConvProblem, device: Device, cut: plans.Cut) -> Launch:
             shape = shape_arguments(problem, images)
             filters = plans.filters_of_run(problem, device, images)
             x_begin = x.data.ptr + begin * problem.c * problem.h * problem.w * 4
-            y_begin = y.data.ptr + begin * problem.k * problem.p * problem.q * 4
+            y_offset = begin * problem.k * problem.p * problem.q * 4
+            outputs = (y.data.ptr + y_offset, *addresses(problem.epilogue, ends, y_offset))
             image_maxima, image_exponents = maxima.ptr + 4 * begin * parts, exponents.ptr + 4 * begin
             _start(
                 transform,
@@ -85,7 +88,7 @@ def launch(problem: ConvProblem, device: Device, cut: plans.Cut) -> Launch:
                 ceil(ceil(tiles / plans.run_tiles(problem)) * ceil(problem.k / filters) / (_Y_THREADS // 32)),
                 _Y_THREADS,
                 0,
-                (m.ptr, image_exponents, filter_exponents, y_begin, np.int32(filters), *shape),
+                (m.ptr, image_exponents, filter_exponents, *outputs, np.int32(filters), *shape),
             )
 
     return Launch(run, plans.workspace_bytes(problem, cut), scratch=(u, v, m, maxima, exponents))

@@ -46,6 +46,7 @@
 #define BLOCK_PAIRS (BLOCK_ROWS * SLICE / 2)
 
 #include "points.cuh"
+#include "epilogue.cuh"
 
 // The power of two that brings a largest magnitude, given by its bits, to [2^top, 2^(top + 1)); both it and its inverse
 // are normal.
@@ -352,8 +353,9 @@ __device__ __forceinline__ Run run_at(int index, int tiles, int P, int Q) {
 }
 
 // The outputs of whole rows of tiles lie in each image's plane without a gap: through staged, in whole lines.
-__device__ __forceinline__ void store_rows(float* __restrict__ y, float* staged, const float (&outputs)[OUT][OUT],
-                                           const Run& run, size_t image_step, int P, int Q) {
+__device__ __forceinline__ void store_rows(float* __restrict__ y, const Epilogue& epilogue, int k, float* staged,
+                                           const float (&outputs)[OUT][OUT], const Run& run, size_t image_step, int P,
+                                           int Q) {
     const int lane = threadIdx.x % 32, last = run.count - 1;
     const int n0 = __shfl_sync(0xFFFFFFFF, run.n, 0), p0 = __shfl_sync(0xFFFFFFFF, run.p, 0);
     const int n1 = __shfl_sync(0xFFFFFFFF, run.n, last), p1 = min(__shfl_sync(0xFFFFFFFF, run.p, last) + OUT, P);
@@ -370,22 +372,24 @@ __device__ __forceinline__ void store_rows(float* __restrict__ y, float* staged,
         const int end = (n == n1 ? p1 : P) * Q;
         const float* const from = staged + ((n - n0) * P - p0) * Q;
         float* const target = y + n * image_step;
-        for (int index = (n == n0 ? p0 * Q : 0) + lane; index < end; index += 32) target[index] = from[index];
+        for (int index = (n == n0 ? p0 * Q : 0) + lane; index < end; index += 32)
+            target[index] = epilogue.of(from[index], k, target + index);
     }
 }
 
 // A tile's outputs where rows of y begin at multiples of four elements, or where rows of tiles are longer than a run.
-__device__ __forceinline__ void store_tile(float* target, const float (&outputs)[OUT][OUT], int rows, int columns,
-                                           int Q) {
+__device__ __forceinline__ void store_tile(float* target, const Epilogue& epilogue, int k, float (&outputs)[OUT][OUT],
+                                           int rows, int columns, int Q) {
 #pragma unroll
     for (int i = 0; i < OUT; ++i) {
         if (i >= rows) return;
         if (Q % 4 == 0) {
+            epilogue.apply(outputs[i], k, target + i * Q);
             *(float4*)(target + i * Q) = make_float4(outputs[i][0], outputs[i][1], outputs[i][2], outputs[i][3]);
         } else {
 #pragma unroll
             for (int j = 0; j < OUT; ++j)
-                if (j < columns) target[i * Q + j] = outputs[i][j];
+                if (j < columns) target[i * Q + j] = epilogue.of(outputs[i][j], k, target + i * Q + j);
         }
     }
 }
@@ -393,7 +397,8 @@ __device__ __forceinline__ void store_tile(float* target, const float (&outputs)
 // y of the N images of a chunk from m (rows/64, K, POSITIONS, 64); a warp: a run of tiles, `filters` filters one by one.
 extern "C" __global__ void __launch_bounds__(Y_THREADS, TILE == 6 ? 8 : 5)
     winograd_transform_y(const float* __restrict__ m, const int* __restrict__ exponents,
-                         const int* __restrict__ filter_exponents, float* __restrict__ y, int filters, SHAPE) {
+                         const int* __restrict__ filter_exponents, float* __restrict__ y EPILOGUE, int filters,
+                         SHAPE) {
     __shared__ __align__(16) float staged[Y_THREADS * OUT * OUT];
     const int tiles = N * ((P + OUT - 1) / OUT) * ((Q + OUT - 1) / OUT), longest = tiles_of_run(Q);
     const unsigned runs = (tiles + longest - 1) / longest, warp = blockIdx.x * (Y_THREADS / 32) + threadIdx.x / 32;
@@ -403,6 +408,7 @@ extern "C" __global__ void __launch_bounds__(Y_THREADS, TILE == 6 ? 8 : 5)
     const bool is_valid = (int)threadIdx.x % 32 < run.count, is_staged = longest < 32 || (Q % 4 != 0 && Q <= 32 * OUT);
     const int image_exponent = exponents[run.n];
     const size_t plane = (size_t)P * Q;
+    const Epilogue epilogue = EPILOGUE_OF(y);
     const int tile = run.first + threadIdx.x % 32;
 #pragma unroll 1
     for (int k = first_k; k < min(first_k + filters, K); ++k) {
@@ -424,8 +430,10 @@ extern "C" __global__ void __launch_bounds__(Y_THREADS, TILE == 6 ? 8 : 5)
             for (int j = 0; j < OUT; ++j) outputs[i][j] = outputs[i][j] * scale * rest;
         }
         if (is_staged)
-            store_rows(y + k * plane, staged + threadIdx.x / 32 * 32 * OUT * OUT, outputs, run, K * plane, P, Q);
+            store_rows(y + k * plane, epilogue, k, staged + threadIdx.x / 32 * 32 * OUT * OUT, outputs, run, K * plane, P,
+                       Q);
         else if (is_valid)
-            store_tile(y + ((size_t)run.n * K + k) * plane + run.p * Q + run.q, outputs, P - run.p, Q - run.q, Q);
+            store_tile(y + ((size_t)run.n * K + k) * plane + run.p * Q + run.q, epilogue, k, outputs, P - run.p, Q - run.q,
+                       Q);
     }
 }

@@ -1,0 +1,139 @@
+// What a convolution ends with: y = activation(convolution + bias + residual), in float32 before the one rounding to y's type.
+//
+//   defines      BIAS, RESIDUAL: 1 where there is one; ACTIVATION: one of ACTIVATION_*. Without them a kernel is what it is
+//                without this header: same parameters, same code
+//   tensors      bias (K); residual in the shape, the order and the type of y
+//   to use it    EPILOGUE among a kernel's parameters, behind y; then `const Epilogue epilogue = EPILOGUE_OF(y);`, and what
+//                is stored at `target`, in y, is epilogue.of(sum, filter, target)
+//   accuracy     against float64, in units of the larger of 1 and |value|: 2e-7; tests/kernels/test_cuda_epilogue.py
+
+#define ACTIVATION_NONE 0
+#define ACTIVATION_RELU 1
+#define ACTIVATION_RELU6 2
+#define ACTIVATION_LEAKY_RELU 3
+#define ACTIVATION_SILU 4
+#define ACTIVATION_GELU 5
+#define ACTIVATION_GELU_TANH 6
+#define ACTIVATION_HARDSWISH 7
+#define ACTIVATION_SIGMOID 8
+
+#ifndef BIAS
+#define BIAS 0
+#endif
+#ifndef RESIDUAL
+#define RESIDUAL 0
+#endif
+#ifndef ACTIVATION
+#define ACTIVATION ACTIVATION_NONE
+#endif
+#define HAS_EPILOGUE (BIAS || RESIDUAL || ACTIVATION)
+
+#if BIAS && RESIDUAL
+#define EPILOGUE , const Storage *__restrict__ bias, const Storage *__restrict__ residual
+#define EPILOGUE_OF(y) Epilogue(bias, residual, y)
+#elif BIAS
+#define EPILOGUE , const Storage *__restrict__ bias
+#define EPILOGUE_OF(y) Epilogue(bias, nullptr, nullptr)
+#elif RESIDUAL
+#define EPILOGUE , const Storage *__restrict__ residual
+#define EPILOGUE_OF(y) Epilogue(nullptr, residual, y)
+#else
+#define EPILOGUE
+#define EPILOGUE_OF(y) Epilogue(nullptr, nullptr, nullptr)
+#endif
+
+// What is not a number stays so.
+__device__ __forceinline__ float activated(float value) {
+#if ACTIVATION == ACTIVATION_RELU
+    return value < 0.0f ? 0.0f : value;
+#elif ACTIVATION == ACTIVATION_RELU6
+    return value < 0.0f ? 0.0f : value > 6.0f ? 6.0f : value;
+#elif ACTIVATION == ACTIVATION_LEAKY_RELU
+    return value < 0.0f ? 0.01f * value : value;
+#elif ACTIVATION == ACTIVATION_SILU
+    return value / (1.0f + expf(-value));
+#elif ACTIVATION == ACTIVATION_GELU
+    return 0.5f * value * (1.0f + erff(value * 0.70710678f));
+#elif ACTIVATION == ACTIVATION_GELU_TANH
+    // (1 + tanh(u)) / 2 is 1 / (1 + exp(-2 u)), with u = sqrt(2 / pi) (value + 0.044715 value^3).
+    return value / (1.0f + expf(-1.5957691f * (value + 0.044715f * value * value * value)));
+#elif ACTIVATION == ACTIVATION_HARDSWISH
+    const float gate = value + 3.0f;
+    return value * ((gate < 0.0f ? 0.0f : gate > 6.0f ? 6.0f : gate) * (1.0f / 6.0f));
+#elif ACTIVATION == ACTIVATION_SIGMOID
+    return 1.0f / (1.0f + expf(-value));
+#else
+    return value;
+#endif
+}
+
+// COUNT neighbours in memory, whose place is a multiple of their size or of 16 bytes.
+template <int COUNT>
+__device__ __forceinline__ void read_neighbours(float (&values)[COUNT], const Storage* from) {
+    constexpr int bytes = COUNT * (int)sizeof(Storage);
+    __align__(16) Storage elements[COUNT];
+    if constexpr (bytes % 16 == 0) {
+#pragma unroll
+        for (int i = 0; i < bytes / 16; ++i) ((uint4*)elements)[i] = __ldg((const uint4*)from + i);
+    } else if constexpr (bytes == 8) {
+        *(uint2*)elements = __ldg((const uint2*)from);
+    } else if constexpr (bytes == 4) {
+        *(unsigned*)elements = __ldg((const unsigned*)from);
+    } else {
+        static_assert(bytes == 2, "one or a power of two");
+        *(unsigned short*)elements = __ldg((const unsigned short*)from);
+    }
+#pragma unroll
+    for (int e = 0; e < COUNT; ++e) values[e] = widen(elements[e]);
+}
+
+class Epilogue {
+   public:
+    __device__ __forceinline__ Epilogue(const Storage* bias, const Storage* residual, const Storage* y) {
+#if BIAS
+        bias_ = bias;
+#endif
+#if RESIDUAL
+        // The residual lies as y does, so its elements are all equally far from those of y.
+        from_y_ = (const char*)residual - (const char*)y;
+#endif
+        (void)bias, (void)residual, (void)y;
+    }
+
+    // What is stored at `target`, in y, as an output of `filter`.
+    __device__ __forceinline__ float of(float sum, int filter, const Storage* target) const {
+        float one[1] = {sum};
+        apply(one, filter, target);
+        return one[0];
+    }
+    // Of COUNT neighbours in y from `target` on: of one filter, or where IS_ACROSS of as many from this one on.
+    template <bool IS_ACROSS = false, int COUNT>
+    __device__ __forceinline__ void apply(float (&sums)[COUNT], int filter, const Storage* target) const {
+#if BIAS
+        constexpr int filters = IS_ACROSS ? COUNT : 1;
+        float added[filters];
+        read_neighbours(added, bias_ + filter);
+#pragma unroll
+        for (int e = 0; e < COUNT; ++e) sums[e] += added[e % filters];
+#endif
+#if RESIDUAL
+        float more[COUNT];
+        read_neighbours(more, (const Storage*)((const char*)target + from_y_));
+#pragma unroll
+        for (int e = 0; e < COUNT; ++e) sums[e] += more[e];
+#endif
+#if ACTIVATION
+#pragma unroll
+        for (int e = 0; e < COUNT; ++e) sums[e] = activated(sums[e]);
+#endif
+        (void)filter, (void)target;
+    }
+
+   private:
+#if BIAS
+    const Storage* bias_;
+#endif
+#if RESIDUAL
+    long long from_y_;  // bytes
+#endif
+};
