@@ -64,6 +64,14 @@ class Baselines(msgspec.Struct, frozen=True, gc=False):
     pytorch_default: Baseline
 
 
+NAMES: Final = {
+    "cudnn_best": "cuDNN's best",
+    "cudnn_heuristic": "cuDNN's heuristic",
+    "pytorch_default": "PyTorch's default",
+}
+"""What each is called, by its field of `Baselines`."""
+
+
 class Rivals:
     """Holds advice on one device against what others run there.
 

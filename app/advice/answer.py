@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from conv_advisor.data.counting import counted
 from conv_advisor.models.advisor import Advice
+from conv_advisor.models.baselines import NAMES, Baseline
 from conv_advisor.models.candidates import Choice, Source
 
 if TYPE_CHECKING:
@@ -59,19 +60,31 @@ class LayerAdvice(Advice):
         rows = [_cells(choice) for choice in self.ranking[:_SHOWN]]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+        beside = [
+            f"against {name}: {known or f'unknown, {baseline.basis}'}" for name, known, baseline in self._against()
+        ]
         more = [f"... and {rest} more; {self._out()}" if rest > 0 else self._out()]
-        return "\n".join([f"{self._title()}: {self.variant}", self.trusted, *lines, *more])
+        return "\n".join([f"{self._title()}: {self.variant}", self.trusted, *lines, *beside, *more])
 
     def _repr_html_(self) -> str:
         rows = ["".join(f"<td>{escape(cell)}</td>" for cell in _cells(choice)) for choice in self.ranking]
         excluded = "".join(f"<li>{escape(each.variant)}: {escape(each.reason)}</li>" for each in self.excluded)
+        beside = "".join(
+            f"<li>against {escape(name)}: {escape(known or 'unknown')} ({escape(baseline.basis)})</li>"
+            for name, known, baseline in self._against()
+        )
         heads = "".join(f"<th>{head}</th>" for head in ("variant", "time", "slowdown", "time is", "workspace", ""))
         return (
             f"<p><strong>{escape(self._title())}</strong><br>{escape(self.trusted)}</p>"
             f"<table><thead><tr>{heads}</tr></thead><tbody>"
             + "".join(f"<tr>{row}</tr>" for row in rows)
-            + f"</tbody></table><details><summary>{self._out()}</summary><ul>{excluded}</ul></details>"
+            + f"</tbody></table><ul>{beside}</ul><details><summary>{self._out()}</summary><ul>{excluded}</ul></details>"
         )
+
+    def _against(self) -> list[tuple[str, str, Baseline]]:
+        """What each baseline is called, how it compares where that is known, and all of it."""
+        baselines = [(name, getattr(self.baselines, field)) for field, name in NAMES.items()]
+        return [(name, _compared(baseline), baseline) for name, baseline in baselines]
 
     def _out(self) -> str:
         return counted(len(self.excluded), "is out", "are out")
@@ -79,6 +92,13 @@ class LayerAdvice(Advice):
     def _title(self) -> str:
         problem = self.problem
         return f"{problem.short} {problem.dtype} {problem.layout} on {self.device_id}"
+
+
+def _compared(baseline: Baseline) -> str:
+    if baseline.speedup is None:
+        return ""
+    variant = f", {baseline.variant}" if baseline.variant else ""
+    return f"{baseline.speedup:.2f}x as fast, {baseline.time_ms:.4g} ms {baseline.source}{variant}"
 
 
 def _cells(choice: Choice) -> tuple[str, ...]:

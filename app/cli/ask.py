@@ -52,20 +52,9 @@ def variants(
         _show_applicable(how.read(layer), device, found, as_json)
         return
     if as_json:
-        print_json(
-            {
-                "variants": [
-                    {
-                        "id": each.id,
-                        "algorithm": each.algorithm,
-                        "backend": each.backend,
-                        "is_deterministic": each.is_deterministic,
-                        "source": each.source,
-                    }
-                    for each in found
-                ]
-            }
-        )
+        from conv_advisor.app.wire.answers.catalogue import variant_answer
+
+        print_json({"variants": [variant_answer(each) for each in found]})
         return
     rows = [
         (each.id, each.algorithm, each.backend, "yes" if each.is_deterministic else "no", each.source) for each in found

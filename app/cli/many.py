@@ -17,6 +17,7 @@ from conv_advisor.app.web import text
 from conv_advisor.data.counting import counted
 from conv_advisor.data.errors import NoAdvice
 from conv_advisor.models.advisor import Advice
+from conv_advisor.models.baselines import NAMES
 
 if TYPE_CHECKING:
     from conv_advisor.app.advice.limits import Limits
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 _COLUMNS: Final = (
     *("layer", "dtype", "layout", "device", "variant", "time_ms", "source", "workspace_bytes", "confidence"),
-    *(f"{field}_{part}" for _, field in say.OTHERS for part in ("ms", "source", "speedup")),
+    *(f"{field}_{part}" for field in NAMES for part in ("ms", "source", "speedup")),
     "error",
 )
 
@@ -82,7 +83,7 @@ def _print_csv(problems: Sequence[ConvProblem], found: Sequence[Advice | NoAdvic
             best = each.best
             row |= {"variant": best.variant, "time_ms": best.time_ms, "source": best.source}
             row |= {"workspace_bytes": best.workspace_bytes, "confidence": each.trust.confidence}
-            for _, field in say.OTHERS:
+            for field in NAMES:
                 baseline = getattr(each.baselines, field)
                 row[f"{field}_ms"] = baseline.time_ms
                 row |= {f"{field}_{part}": getattr(baseline, part) for part in ("source", "speedup")}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from conv_advisor.app.cli.table import Mark, Marked, write, write_table
 from conv_advisor.app.web import text
+from conv_advisor.models.baselines import NAMES
 from conv_advisor.models.candidates import Choice, Source
 
 if TYPE_CHECKING:
@@ -18,13 +19,6 @@ SHOWN: Final = 10
 LEVEL: Final = 0.005
 """Speedups closer to 1 than this are level."""
 
-OTHERS: Final = (
-    ("cuDNN's best", "cudnn_best"),
-    ("cuDNN's heuristic", "cudnn_heuristic"),
-    ("PyTorch's default", "pytorch_default"),
-)
-"""What each baseline is called, and its field."""
-
 
 def show_advice(advice: Advice, *, is_all: bool) -> None:
     """Write the answer, how sure it is, what it is up against, and the ranking."""
@@ -33,7 +27,9 @@ def show_advice(advice: Advice, *, is_all: bool) -> None:
     show_trust(advice)
     sys.stdout.write("\n")
     columns = ("against", "takes", "time", "time is", "variant")
-    write_table(columns, [_against(name, getattr(advice.baselines, field)) for name, field in OTHERS], right=(2,))
+    write_table(
+        columns, [_against(name, getattr(advice.baselines, field)) for field, name in NAMES.items()], right=(2,)
+    )
     sys.stdout.write("\n")
     show_ranking(advice.ranking if is_all else advice.ranking[:SHOWN])
     n_more, n_out = max(len(advice.ranking) - SHOWN, 0), len(advice.excluded)
@@ -51,8 +47,8 @@ def headline(advice: Advice) -> str:
     if beside.cudnn_best.variant == best.variant:
         parts.append("cuDNN's own best")
     else:
-        parts += said("cuDNN's best", beside.cudnn_best, best)
-    parts += said("PyTorch's default", beside.pytorch_default, best)
+        parts += said(NAMES["cudnn_best"], beside.cudnn_best, best)
+    parts += said(NAMES["pytorch_default"], beside.pytorch_default, best)
     return ", ".join([*parts, f"{workspace(best.workspace_bytes)} workspace"])
 
 

@@ -18,6 +18,7 @@ import conv_advisor
 from conv_advisor.app.cli import main, measure
 from conv_advisor.app.settings import load_settings
 from conv_advisor.app.wire.answers.advice import advice_answer
+from conv_advisor.app.wire.answers.catalogue import variant_answer
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.store import Store
 from conv_advisor.kernels import catalog
@@ -204,6 +205,12 @@ def test_convolve_runs_the_first_of_the_ranking(trained, monkeypatch):
     unknown = replace(SMALL_DEVICE, id="abacus")
     every = {each.id for each in catalog.for_device_kind("cpu")}
     assert set(measure._advised(problem, unknown, settings, 2)) == every, "nothing is known of it"
+
+
+def test_variants_are_told_alike_by_command_and_server(home):
+    listed = answer(home, "variants", "--kind", "cuda")["variants"]
+    assert listed == [variant_answer(each) for each in catalog.for_device_kind("cuda")]
+    assert {each["device_kind"] for each in listed} == {"cuda"}
 
 
 def test_convolve_all_runs_every_variant_of_the_device(home):

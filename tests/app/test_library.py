@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import html
 import json
 import pickle
 import re
@@ -115,6 +116,25 @@ def test_it_prints_as_one_reads_it() -> None:
     assert " % likely to be within 5 % of the fastest" in second
     assert third.startswith(advice.variant)
     assert last.endswith(f"{len(advice.excluded)} are out")
+
+
+def test_it_prints_what_it_is_up_against(server: Client) -> None:
+    advice = conv_advisor.advise("14-1-3-256-128", dtype="float16", layout="nhwc", device="nvidia-h200")
+    best = advice.baselines.cudnn_best
+    assert best.speedup is not None
+    assert f"against cuDNN's best: {best.speedup:.2f}x as fast, {best.time_ms:.4g} ms {best.source}, " in repr(advice)
+    assert "against cuDNN's heuristic: " in repr(advice)
+    assert "against PyTorch's default: " in repr(advice)
+    unknown = conv_advisor.advise(LAYER, device=GPU.id)
+    default = unknown.baselines.pytorch_default
+    assert default.speedup is None
+    assert f"against PyTorch's default: unknown, {default.basis}" in repr(unknown)
+    for each in (advice, unknown):
+        notebook = html.unescape(each._repr_html_())
+        assert all(
+            getattr(each.baselines, field).basis in notebook
+            for field in ("cudnn_best", "cudnn_heuristic", "pytorch_default")
+        )
 
 
 def test_a_notebook_shows_all_of_it_and_nothing_of_it_is_markup(server: Client) -> None:
