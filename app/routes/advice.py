@@ -23,11 +23,14 @@ from conv_advisor.app.wire.documented import body_of
 from conv_advisor.app.wire.errors import documented
 from conv_advisor.app.wire.layers import problem_from
 from conv_advisor.app.wire.schemas import AdviceQuery, BulkAdviceRequest
+from conv_advisor.data.errors import StoreError
 
 log = logging.getLogger(__name__)
 
 PATH: Final = "/v1/advice"
 
+_UNREAD: Final = "conv_advisor.unread"
+"""In a scope: why the store could not be read for it."""
 _JSON: Final = (b"content-type", b"application/json")
 _ASK_AGAIN: Final = (b"cache-control", b"private, no-cache")
 """A client may keep an answer, and asks each time whether it is still the one: what is measured may change it."""
@@ -36,7 +39,8 @@ _ASK_AGAIN: Final = (b"cache-control", b"private, no-cache")
 class Advice:
     """Answers GET of `PATH` before FastAPI has begun to, which alone takes many times as long; passes on all else.
 
-    What has no answer is passed on too: the route has the same reason, and errors are told in one way.
+    What has no answer is passed on too: errors are told in one way. The route has the same reason; a store that could
+    not be read is not asked again.
 
     Parameters
     ----------
@@ -52,6 +56,8 @@ class Advice:
             if not asked_of.is_observed:
                 try:
                     found = await _get(asked_of.state.service, scope["query_string"])
+                except StoreError as error:
+                    scope[_UNREAD] = error
                 except Exception:
                     log.debug("passed on", exc_info=True)
                 else:
@@ -114,6 +120,8 @@ class _Documented(APIRoute):
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         service: Service = scope["app"].state.service
+        if (unread := scope.pop(_UNREAD, None)) is not None:
+            raise unread
         if scope["method"] == "GET":
             await _send(scope, send, await _get(service, scope["query_string"]))
         elif scope["method"] == "POST":

@@ -34,7 +34,9 @@ _PROCESS: Final = secrets.token_hex(4).encode()
 _NUMBERS: Final = count()
 _OF_A_BODY: Final = (b"content-type", b"content-encoding", b"content-length", b"transfer-encoding")
 _READ: Final = frozenset((b"x-request-id", b"host", b"origin", b"sec-fetch-site", *_OF_A_BODY))
-_SINGLE: Final = frozenset((b"host", b"origin", b"sec-fetch-site", b"content-type", b"content-length"))
+_SINGLE: Final = frozenset(
+    (b"host", b"origin", b"sec-fetch-site", b"content-type", b"content-length", b"transfer-encoding")
+)
 _SAFE: Final = frozenset(("GET", "HEAD", "OPTIONS"))
 CAUTION: Final[tuple[tuple[bytes, bytes], ...]] = (
     (b"x-content-type-options", b"nosniff"),
@@ -185,6 +187,9 @@ def _body_refusal(headers: dict[bytes, bytes], limit: int) -> tuple[HTTPStatus, 
     if encoding != "identity":
         # 100 MiB of zeros gzip to 102 KB: a compressed body says nothing of what it asks for.
         return HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"Content-Encoding is {encoding!r}; allowed: identity"
+    transfer = headers.get(b"transfer-encoding", b"chunked").decode("latin-1").strip().lower()
+    if transfer != "chunked":  # its bytes would be read as if they were the body itself
+        return HTTPStatus.NOT_IMPLEMENTED, f"Transfer-Encoding is {transfer[:40]!r}; allowed: chunked"
     length = headers.get(b"content-length", b"0").decode("latin-1")
     if not (length.isascii() and length.isdigit()):
         return HTTPStatus.BAD_REQUEST, f"Content-Length is {length[:40]!r}; allowed: a number of bytes"

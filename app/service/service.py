@@ -20,7 +20,7 @@ from conv_advisor.app.service.kept import Answers, Parts
 from conv_advisor.app.service.neighbours import Neighbourhoods
 from conv_advisor.app.service.ready import Readiness
 from conv_advisor.app.service.recall import Recall
-from conv_advisor.app.service.writing import WAIT_S, Writing
+from conv_advisor.app.service.writing import READ_WAIT_S, WAIT_S, Writing
 from conv_advisor.app.settings import Settings
 from conv_advisor.app.wire.body import Budget, json_body
 from conv_advisor.app.wire.errors import ClientGone
@@ -137,7 +137,9 @@ class Service:
         shipped = Shipped(self._timings)
         patient = Store(self.settings.store_url, shipped=shipped)
         self.store = patient.waiting_at_most(WAIT_S)
-        self.records = Records(self.store, shipped)
+        # A reader waits for no writer: what PostgreSQL keeps it waiting for is rare, and lasts.
+        reading = self.store if self.store.is_local else self.store.waiting_at_most(READ_WAIT_S)
+        self.records = Records(reading, shipped)
         self.recall = Recall(self.records)
         self.default = DefaultDevice(self.settings, self.registry, self.records)
         self.neighbours = Neighbourhoods(self.records)

@@ -14,6 +14,8 @@ T = TypeVar("T")
 
 WAIT_S: Final = 5.0
 """For another's lock; and before that for a thread. A write that comes this late is refused, and asked for again."""
+READ_WAIT_S: Final = 1.0
+"""For a lock on PostgreSQL's tables against reading, as whoever alters them has: advice is then refused, not late."""
 _THREADS: Final = 4
 """SQLite lets one write at a time; PostgreSQL gains little by more."""
 

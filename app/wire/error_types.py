@@ -200,6 +200,12 @@ OF_STATUS: Final[dict[int, ErrorType]] = {
             "The request's headers are longer than allowed.",
         ),
         ErrorType("internal-server-error", "Internal Server Error", 500, "An error that nobody foresaw. " + _OURS),
+        ErrorType(
+            "not-implemented",
+            "Not Implemented",
+            501,
+            "The request is sent in a way that the service does not read: the detail says in which it does.",
+        ),
         ErrorType("service-unavailable", "Service Unavailable", 503, "The service is not ready. " + _AGAIN),
     )
 }

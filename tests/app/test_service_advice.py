@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from conv_advisor.data.errors import StoreError
 from conv_advisor.data.measurement import Measurement, Outcome, Pick
 from conv_advisor.data.problem import FIELDS, ConvProblem
 from tests.app.serving import FAST, GPU, LAYER, LEAN, SLOW, SMALL, TIMES_MS, Client, is_problem, serving
+from tests.databases import new_database
 
 UNSEEN = "28-8-3-64-32"
 
@@ -228,3 +231,31 @@ def test_a_device_without_a_model_is_advised_on_its_measurements(client: Client)
     assert {"variant": SLOW, "reason": "not measured on this layer, and there is no model of other-gpu"} in said[
         "excluded"
     ]
+
+
+def test_a_store_that_cannot_be_read_is_asked_once_for_one_answer(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recall, asked = client.app.state.service.recall, []
+
+    def refuse(device_id: str) -> int:
+        asked.append(device_id)
+        raise StoreError("the store cannot be read: somebody has locked its tables")
+
+    monkeypatch.setattr(recall, "version", refuse)
+    said = is_problem(client.get("/v1/advice?layer=9-1-3-8-8"), 503, "store-error")
+    assert "locked its tables" in said["detail"]
+    assert asked == [GPU.id]
+
+
+@pytest.mark.parametrize(("kind", "waits"), [("postgresql", "1s"), ("sqlite", 5000)])
+def test_who_reads_waits_for_no_lock_of_postgresql_longer_than_a_second(
+    tmp_path: Path, kind: str, waits: str | int
+) -> None:
+    asked = {"postgresql": "SHOW lock_timeout", "sqlite": "PRAGMA busy_timeout"}[kind]
+    with new_database(kind, tmp_path) as url, serving(tmp_path, database_url=url) as own:
+        service = own.app.state.service
+        with service.records.store.engine.begin() as connection:
+            assert connection.exec_driver_sql(asked).scalar() == waits
+        with service.store.engine.begin() as connection:
+            assert connection.exec_driver_sql(asked).scalar() in ("5s", 5000)

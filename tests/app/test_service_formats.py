@@ -169,6 +169,7 @@ def test_the_protocols_metadata_and_health(client: Client) -> None:
         ({"origin": "https://elsewhere.example"}, 403, "forbidden"),
         ({"content-encoding": "gzip"}, 415, "unsupported-media-type"),
         ({"content-length": "x"}, 400, "bad-request"),
+        ({"transfer-encoding": "gzip, chunked"}, 501, "not-implemented"),
     ],
 )
 def test_a_refusal_at_the_border_has_the_protocols_error(
