@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from conv_advisor.torch.choice import Chooser
+from conv_advisor.torch.choice import Chooser, chooser_for
 from conv_advisor.torch.folding import fold_batch_norms
 from conv_advisor.torch.graph import Site, find_sites, replace
 from conv_advisor.torch.operator import plan_name
@@ -63,16 +63,6 @@ def backend(
     gm.recompile()
     compiled = _compile(gm, inputs, inductors)
     return foldings.around(compiled) if foldings else compiled
-
-
-def chooser_for(inputs: Sequence[Any]) -> Chooser | None:
-    """Who chooses variants for a graph: the one GPU that all its tensors are on; None where there is none."""
-    devices = {tensor.device for tensor in inputs if isinstance(tensor, torch.Tensor)}
-    if len(devices) != 1 or next(iter(devices)).type != "cuda" or torch.version.cuda is None:
-        return None
-    from conv_advisor.torch.gpu import open_gpu
-
-    return open_gpu(next(iter(devices)).index)
 
 
 def _replace_all(gm: GraphModule, sites: Sequence[Site], chooser: Chooser, options: Options) -> list[tuple[str, str]]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+import torch
 
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.torch.options import Options
@@ -67,3 +69,13 @@ class Chooser(Protocol):
         options : Options
         """
         ...
+
+
+def chooser_for(inputs: Sequence[Any]) -> Chooser | None:
+    """Who chooses variants for a graph or a model: the one GPU with all these tensors; None where there is none."""
+    devices = {tensor.device for tensor in inputs if isinstance(tensor, torch.Tensor)}
+    if len(devices) != 1 or next(iter(devices)).type != "cuda" or torch.version.cuda is None:
+        return None
+    from conv_advisor.torch.gpu import open_gpu
+
+    return open_gpu(next(iter(devices)).index)

@@ -121,6 +121,7 @@ class Gpu:
     def load_kept(self, problem: ConvProblem, plan: str) -> Run | None:
         """What runs a problem by the choice that is kept of it; None where none is, or it is PyTorch's own."""
         with self._lock:
+            self._file(Options())  # a model may have been unpickled, and nothing chosen here yet
             known = (kept.get(plan) for kept in self._files.values())
             choice = next((choice for choice in known if choice is not None), None)
             if choice is None or choice.variant is None:

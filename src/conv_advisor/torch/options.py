@@ -39,7 +39,7 @@ class Options:
     max_error_ratio : float
         How many times as far from float64 as PyTorch's own convolution a variant may be, on random operands; whatever
         this says, it keeps `kernels.reference.tolerance`.
-    plan_file : str, optional
+    plan_file : str or Path, optional
         Where choices are kept; by default a file of this device in the user's cache folder.
     """
 
@@ -49,7 +49,7 @@ class Options:
     deterministic: bool = False
     only_cudnn: bool = False
     max_error_ratio: float = MAX_ERROR_RATIO
-    plan_file: str | None = None
+    plan_file: str | Path | None = None
 
     def __post_init__(self) -> None:
         for name in ("measure", "max_workspace_bytes"):

@@ -1,0 +1,92 @@
+"""A ``Conv2d`` that runs by what was chosen for it, and is PyTorch's own wherever that says nothing."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from conv_advisor.torch.layers import Geometry, geometry_of, is_tf32_allowed
+from conv_advisor.torch.operator import conv2d
+
+Kind = tuple[Any, ...]
+"""All of a call that its choice hangs on: shape and strides of x, strides of weight, precision."""
+
+_PLANS: Final = "conv_advisor_plans"
+
+
+class AdvisedConv2d(nn.Conv2d):  # type: ignore[misc]  # PyTorch is not followed
+    """A ``Conv2d`` to which `advise_module` gave plans.
+
+    It keeps parameters, buffers, hooks and names of the module that it was. Where gradients are recorded, under
+    autocast, while ``torch.compile``, ``torch.export`` or ``torch.fx`` look, and on any input that it has no plan for,
+    it is PyTorch's own.
+    """
+
+    def forward(self, x: Any) -> Any:
+        """As ``Conv2d`` has it."""
+        plan = None if self._is_pytorchs(x) else self.__dict__[_PLANS].get(kind_of(self, x))
+        if plan is None:
+            return super().forward(x)
+        name, geometry = plan
+        y = conv2d(x, self.weight, *geometry, name)
+        return y if self.bias is None else y.add_(self.bias.reshape(1, -1, 1, 1))
+
+    def _is_pytorchs(self, x: Any) -> bool:
+        if not isinstance(x, torch.Tensor) or torch.compiler.is_compiling():
+            return True
+        if torch.is_grad_enabled() and (x.requires_grad or self.weight.requires_grad):
+            return True
+        return bool(torch.is_autocast_enabled(x.device.type))
+
+
+def kind_of(module: nn.Conv2d, x: Any) -> Kind:
+    """What tells a call of a module from others that may need another plan."""
+    is_tf32 = x.dtype is torch.float32 and is_tf32_allowed()
+    return x.shape, x.stride(), module.weight.stride(), x.dtype, is_tf32
+
+
+def geometry_of_module(module: nn.Conv2d) -> Geometry | str:
+    """How a module's filter goes over the image, or why that is none of ours."""
+    if module.padding_mode != "zeros":
+        return f"padding_mode is {module.padding_mode!r}, not 'zeros'"
+    return geometry_of(module.weight, module.stride, module.padding, module.dilation, module.groups)
+
+
+def advise_module(module: nn.Conv2d, plans: dict[Kind, str]) -> None:
+    """Let a module run by these plans too, in place.
+
+    Parameters
+    ----------
+    module : Conv2d or AdvisedConv2d
+    plans : dict of kind of call to name of plan
+
+    Notes
+    -----
+    Its class changes, not its ``forward``: an instance's own ``forward`` would be pickled, and copied unbound.
+    """
+    geometry = geometry_of_module(module)
+    assert isinstance(geometry, Geometry)  # noqa: S101 - or there is no plan
+    known = module.__dict__.setdefault(_PLANS, {})
+    known.update({kind: (name, geometry.arguments) for kind, name in plans.items()})
+    module.__class__ = AdvisedConv2d
+
+
+def restore(model: nn.Module) -> nn.Module:
+    """Make every module that `optimize` swapped PyTorch's own again, in place.
+
+    Parameters
+    ----------
+    model : Module
+
+    Returns
+    -------
+    model : Module
+        The same.
+    """
+    for module in model.modules():
+        if type(module) is AdvisedConv2d:
+            module.__class__ = nn.Conv2d
+            del module.__dict__[_PLANS]
+    return model

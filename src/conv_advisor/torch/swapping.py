@@ -1,0 +1,175 @@
+"""Convolutions by the fastest variants without a compiler: modules of a model are swapped in place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.nn.modules.conv import _ConvNd
+
+from conv_advisor.data.errors import InvalidInput
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES
+from conv_advisor.torch.choice import Choice, Chooser, chooser_for
+from conv_advisor.torch.layers import is_tf32_allowed, problem_of
+from conv_advisor.torch.modules import AdvisedConv2d, Kind, advise_module, geometry_of_module, kind_of
+from conv_advisor.torch.operator import plan_name
+from conv_advisor.torch.options import MAX_ERROR_RATIO, Options
+from conv_advisor.torch.outcomes import Layer, Report
+from conv_advisor.torch.report import remember_layer
+from conv_advisor.torch.whole import Call, errors_of
+
+MIN_GAIN: Final = 1.05
+
+
+def optimize(
+    model: nn.Module,
+    example_inputs: Any,
+    *,
+    min_gain: float = MIN_GAIN,
+    only_cudnn: bool = False,
+    deterministic: bool = False,
+    check: bool = False,
+    measure: int = 3,
+    max_workspace_bytes: int = DEFAULT_WORKSPACE_LIMIT_BYTES,
+    max_error_ratio: float = MAX_ERROR_RATIO,
+    plan_file: str | Path | None = None,
+) -> Report:
+    """Swap the convolutions of a model that gain, in place; `restore` swaps them back.
+
+    Parameters
+    ----------
+    model : Module
+        In evaluation, on one GPU.
+    example_inputs : tensor, tuple or dict
+        What it is called with: one tensor, arguments, or arguments by name. Layers are chosen for these shapes; on
+        others they are PyTorch's own, until the model is optimized with those too.
+    min_gain : float
+        A layer stays PyTorch's own unless it is this many times as fast.
+    only_cudnn, deterministic, measure, max_workspace_bytes, max_error_ratio, plan_file
+        As in `Options`.
+    check : bool
+        Whether to hold the outputs, of the model as it was and as it is, against those in float64.
+
+    Returns
+    -------
+    report : Report
+        What became of each layer and why; printed it is a table.
+
+    Raises
+    ------
+    InvalidInput
+        The model is in training, or an option is not allowed.
+
+    Notes
+    -----
+    The model runs once, without gradients; with `check` three times more, and is copied. Unlike the backend, this folds
+    no batch norm and fuses nothing.
+    """
+    if model.training:
+        raise InvalidInput("model.training", True, "False: call model.eval() first")
+    if type(min_gain) not in (int, float) or not min_gain >= 1:
+        raise InvalidInput("min_gain", min_gain, "a number from 1 on")
+    options = Options(
+        measure=measure,
+        max_workspace_bytes=max_workspace_bytes,
+        deterministic=deterministic or torch.are_deterministic_algorithms_enabled(),
+        only_cudnn=only_cudnn,
+        max_error_ratio=max_error_ratio,
+        plan_file=plan_file,
+    )
+    call = Call.of(example_inputs)
+    with torch.no_grad():
+        sites = _watch(model, call)
+        chooser = chooser_for([*model.parameters(), *model.buffers(), *call.tensors()])
+        choices = _choose(sites, chooser, options)
+        layers = [layer for site in sites for layer in _settle(site, choices, min_gain, options)]
+        return Report(tuple(layers), errors_of(model, call) if check else None)
+
+
+@dataclass
+class _Site:
+    """One convolution module of a model, and what it was called with; or why it cannot be swapped."""
+
+    layer: str
+    module: nn.Module
+    reason: str = "it was not called"
+    calls: dict[Kind, ConvProblem] = field(default_factory=dict)
+    counts: dict[ConvProblem, int] = field(default_factory=dict)
+
+    def note(self, module: Any, x: Any) -> None:
+        """Remember one call."""
+        problem = _problem_of_call(module, x)
+        if isinstance(problem, str):
+            self.reason = problem
+            return
+        self.calls[kind_of(module, x)] = problem
+        self.counts[problem] = self.counts.get(problem, 0) + 1
+
+
+def _problem_of_call(module: nn.Conv2d, x: Any) -> ConvProblem | str:
+    geometry = geometry_of_module(module)
+    if isinstance(geometry, str):
+        return geometry
+    if torch.is_autocast_enabled(x.device.type):
+        return "it is called under autocast, which casts its weight in each call: convert the model itself"
+    return problem_of(x, module.weight, geometry, is_tf32_allowed=is_tf32_allowed())
+
+
+def _watch(model: nn.Module, call: Call) -> list[_Site]:
+    """Every convolution module, and what it is called with while the model runs once."""
+    sites, hooks = [], []
+    for layer, module in model.named_modules():
+        if not isinstance(module, _ConvNd):
+            continue
+        site = _Site(layer or type(module).__name__, module)
+        sites.append(site)
+        if type(module) in (nn.Conv2d, AdvisedConv2d):
+            hooks.append(module.register_forward_pre_hook(lambda module, args, site=site: site.note(module, args[0])))
+        elif isinstance(module, nn.Conv2d):
+            site.reason = f"its class is {type(module).__name__}, which may convolve in a way of its own"
+        else:
+            site.reason = f"{type(module).__name__.removeprefix('Lazy')} is no convolution in two dimensions"
+    try:
+        call.of_model(model)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return sites
+
+
+def _choose(sites: Sequence[_Site], chooser: Chooser | None, options: Options) -> Mapping[ConvProblem, Choice]:
+    layers = {problem: site.layer for site in reversed(sites) for problem in site.counts}
+    if chooser is None:
+        return dict.fromkeys(layers, Choice(None, reason="the model and its inputs are not on one GPU"))
+    for problem, layer in layers.items():
+        remember_layer(plan_name(problem.key, options.limits), layer)
+    return chooser.choose(layers, options) if layers else {}
+
+
+def _settle(site: _Site, choices: Mapping[ConvProblem, Choice], min_gain: float, options: Options) -> list[Layer]:
+    """Swap one module for the problems on which it gains, and say what became of each."""
+    if not site.counts:
+        return [Layer(site.layer, reason=site.reason)]
+    layers = [
+        Layer(site.layer, problem, count, choices[problem], _why_not(choices[problem], min_gain))
+        for problem, count in site.counts.items()
+    ]
+    gaining = {layer.problem for layer in layers if layer.is_swapped}
+    plans = {kind: plan_name(problem.key, options.limits) for kind, problem in site.calls.items() if problem in gaining}
+    if plans:
+        advise_module(site.module, plans)
+    return layers
+
+
+def _why_not(choice: Choice, min_gain: float) -> str:
+    """Why a choice is not followed; empty where it is."""
+    if choice.variant is None:
+        return choice.reason
+    if choice.gain is None:
+        return f"how much {choice.variant} gains is unknown"
+    return "" if choice.gain >= min_gain else f"{choice.variant} gains {choice.gain:.2f}, not {min_gain:g}"
