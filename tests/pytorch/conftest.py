@@ -16,11 +16,13 @@ class EverythingAdvised:
 
     Attributes
     ----------
+    takes_endings : bool
     gains : dict of ConvProblem to float
         Of all others the gain is 2.
     """
 
     def __init__(self) -> None:
+        self.takes_endings = False
         self.gains: dict[ConvProblem, float] = {}
         self.layers: dict[ConvProblem, str] = {}
         self.options: Any = None

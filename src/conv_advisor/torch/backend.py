@@ -9,9 +9,10 @@ import torch
 from torch.fx import GraphModule
 
 from conv_advisor.torch.choice import Chooser, chooser_for
+from conv_advisor.torch.ending_operator import conv2d_ending
 from conv_advisor.torch.folding import fold_batch_norms
-from conv_advisor.torch.graph import Site, find_sites, replace
-from conv_advisor.torch.operator import plan_name
+from conv_advisor.torch.graph import Site, end, find_sites, replace
+from conv_advisor.torch.operator import conv2d, plan_name
 from conv_advisor.torch.options import Options, read_options
 from conv_advisor.torch.report import remember_layer, tell
 
@@ -55,9 +56,11 @@ def backend(
         return _compile(gm, inputs, inductors)
     sites, others = find_sites(gm)
     foldings = fold_batch_norms(gm, sites, inputs) if ours.fold else None
+    if chooser.takes_endings:
+        sites = end(sites)
     outcomes = _replace_all(gm, sites, chooser, ours)
     tell([*others, *outcomes])
-    if any(node.target is torch.ops.conv_advisor.conv2d_v1.default for node in gm.graph.nodes):
+    if any(node.target in (conv2d, conv2d_ending) for node in gm.graph.nodes):
         # Variants were chosen for the layouts that the model has; Inductor is not to choose others for what is left.
         inductors = {"layout_optimization": False} | inductors
     gm.recompile()

@@ -59,6 +59,11 @@ class Choice:
 class Chooser(Protocol):
     """Chooses variants for problems, and has them ready to run."""
 
+    @property
+    def takes_endings(self) -> bool:
+        """Whether problems may have an epilogue, for which it may have variants."""
+        ...
+
     def choose(self, layers: Mapping[ConvProblem, str], options: Options) -> Mapping[ConvProblem, Choice]:
         """A choice for every problem; what runs it is then in `conv_advisor.torch.operator.LOADED`.
 

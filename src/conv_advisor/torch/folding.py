@@ -12,8 +12,9 @@ import torch
 from torch._dynamo.source import ConstantSource
 from torch.fx import GraphModule, Node
 
-from conv_advisor.torch.graph import Site, value_of
+from conv_advisor.torch.graph import Site
 from conv_advisor.torch.layers import MEMORY_FORMATS
+from conv_advisor.torch.nodes import value_of
 
 _STATISTICS, _AFFINE, _REST = ("running_mean", "running_var"), ("weight", "bias"), ("training", "momentum", "eps")
 _BATCH_NORMS: Final = {

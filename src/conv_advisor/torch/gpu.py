@@ -94,6 +94,9 @@ class Gpu:
     ModelRejected, NotSupported
     """
 
+    takes_endings: Final = False
+    """No kernel was verified with an epilogue on a device: until one is, Inductor fuses what follows a convolution."""
+
     def __init__(self, index: int) -> None:
         self._index = index
         with torch.cuda.device(index):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,7 +13,10 @@ import torch
 from torch.fx import GraphModule, Node
 
 from conv_advisor.data.problem import ConvProblem
+from conv_advisor.torch.ending_operator import conv2d_ending
+from conv_advisor.torch.endings import Ending, ending_of
 from conv_advisor.torch.layers import Geometry, geometry_of, is_tf32_allowed, problem_of
+from conv_advisor.torch.nodes import layer_of, value_of
 from conv_advisor.torch.operator import conv2d
 
 _CONVOLUTIONS: Final = (torch.conv2d, torch.ops.aten.conv2d.default, torch.ops.aten.conv2d.padding)
@@ -40,6 +44,8 @@ class Site:
         Of y, and of x and weight once autocast has been at them.
     layer : str
         The name of the module, as its model knows it.
+    ending : Ending or None
+        What ends in it, with which it is another problem; None where that was not asked.
     """
 
     node: Node
@@ -47,6 +53,7 @@ class Site:
     problem: ConvProblem
     dtype: Any
     layer: str
+    ending: Ending | None = None
 
     @property
     def operands(self) -> tuple[Node, Node, Node | None]:
@@ -81,11 +88,28 @@ def find_sites(gm: GraphModule) -> tuple[list[Site], list[tuple[str, str]]]:
     return sites, others
 
 
+def end(sites: Iterable[Site]) -> list[Site]:
+    """The same convolutions, each with what follows it and can end in it."""
+    ended, taken = [], set[Node]()
+    for site in sites:
+        ending = ending_of(site.node, has_bias=site.operands[2] is not None, taken=taken)
+        taken.update(ending.nodes)
+        problem = dataclasses.replace(site.problem, epilogue=ending.epilogue)
+        ended.append(dataclasses.replace(site, ending=ending, problem=problem))
+    return ended
+
+
 def replace(gm: GraphModule, site: Site, plan: str) -> None:
-    """Put the operator where the convolution was; its bias is added behind it, where Inductor fuses it."""
+    """Put an operator where the convolution was: with what ends in it, or else with its bias added behind it.
+
+    Inductor fuses that addition with what follows.
+    """
+    if site.ending is not None and site.ending.epilogue:
+        _replace_with_ending(gm, site, site.ending, plan)
+        return
     graph, node = gm.graph, site.node
     with graph.inserting_before(node):
-        x, weight, bias = (None if tensor is None else _cast(gm, tensor, site.dtype) for tensor in site.operands)
+        x, weight, bias = _operands(gm, site)
         y = graph.call_function(conv2d, (x, weight, *site.geometry.arguments, plan))
         y.meta = dict(node.meta)
         if bias is not None:
@@ -96,19 +120,22 @@ def replace(gm: GraphModule, site: Site, plan: str) -> None:
     graph.erase_node(node)
 
 
-def layer_of(node: Node) -> str:
-    """The name of the module whose call a node is, such as ``layer1.0.conv1``; else the node's own."""
-    stack = list((node.meta.get("nn_module_stack") or {}).values())
-    path = str(stack[-1][0]) if stack else node.name
-    for start in ("L['self']", "L['fn']", "L['model']"):
-        path = path.removeprefix(start)
-    return path.lstrip(".") or node.name
+def _replace_with_ending(gm: GraphModule, site: Site, ending: Ending, plan: str) -> None:
+    """Put the operator where the last node stood: what is added may have been made only shortly before."""
+    graph, nodes = gm.graph, (site.node, *ending.nodes)
+    with graph.inserting_before(nodes[-1]):
+        x, weight, bias = _operands(gm, site)
+        names = (ending.epilogue.activation.value, plan)
+        y = graph.call_function(conv2d_ending, (x, weight, bias, ending.residual, *site.geometry.arguments, *names))
+    y.meta = dict(nodes[-1].meta)
+    nodes[-1].replace_all_uses_with(y)
+    for node in reversed(nodes):
+        graph.erase_node(node)
 
 
-def value_of(node: Node) -> Any:
-    """The fake tensor that a node had when it was traced."""
-    value = node.meta.get("example_value")
-    return node.meta.get("val") if value is None else value
+def _operands(gm: GraphModule, site: Site) -> list[Node | None]:
+    """x, weight and bias, in the precision that autocast hands them over in."""
+    return [None if tensor is None else _cast(gm, tensor, site.dtype) for tensor in site.operands]
 
 
 def _site(node: Node) -> Site | str:

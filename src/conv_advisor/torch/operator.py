@@ -89,7 +89,8 @@ def _load(key: tuple[str, Any, int], x: Any, weight: Any, geometry: tuple[Any, .
     return run
 
 
-def _fake(x: Any, weight: Any, stride: Any, padding: Any, dilation: Any, groups: int, plan: str) -> Any:
+def fake(x: Any, weight: Any, stride: Any, padding: Any, dilation: Any, groups: int, plan: str) -> Any:
+    """A tensor of y's shape, precision and strides, and nothing in it."""
     taps = weight.shape[2:]
     plane = [
         (size + 2 * pad - step * (count - 1) - 1) // jump + 1
@@ -122,6 +123,6 @@ _library.define(
 )
 _library.impl("conv2d_v1", _on_cuda, "CUDA")
 _library.impl("conv2d_v1", own_convolution, "CPU")
-torch.library.register_fake(QUALIFIED, _fake, lib=_library)
+torch.library.register_fake(QUALIFIED, fake, lib=_library)
 torch.library.register_autograd(QUALIFIED, _backward, setup_context=_keep_operands, lib=_library)
 conv2d: Final = torch.ops.conv_advisor.conv2d_v1.default

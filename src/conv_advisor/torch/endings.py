@@ -1,0 +1,174 @@
+"""What follows a convolution in a graph and can end in it: a bias, a residual and an activation."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch.fx import Node
+
+from conv_advisor.data.epilogue import LEAKY_SLOPE, Activation, Epilogue
+from conv_advisor.torch.nodes import changes_something, value_of
+
+_aten: Final = torch.ops.aten
+_functional: Final = torch.nn.functional
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What ends in one convolution.
+
+    Parameters
+    ----------
+    epilogue : Epilogue
+    nodes : tuple of Node
+        Those that it stands for, without the convolution; the value of the last is y.
+    addition : (Node, int) or None
+        The node that adds the residual, and the place of that among its arguments.
+    """
+
+    epilogue: Epilogue
+    nodes: tuple[Node, ...] = ()
+    addition: tuple[Node, int] | None = None
+
+    @property
+    def residual(self) -> Any:
+        """The node that is added, as the graph has it now; None where none is."""
+        if self.addition is None:
+            return None
+        node, place = self.addition
+        return node.args[place]
+
+
+def _never(_node: Node, _y: Node) -> bool:
+    return False
+
+
+def ending_of(
+    conv: Node, *, has_bias: bool, taken: Collection[Node] = (), is_norm: Callable[[Node, Node], bool] = _never
+) -> Ending:
+    """What follows a convolution, along values that nobody else reads.
+
+    Parameters
+    ----------
+    conv : Node
+    has_bias : bool
+        Whether the call itself adds one.
+    taken : collection of Node
+        Those that end in another convolution.
+    is_norm : callable (node, y) -> bool
+        Whether a node is a batch norm of y that counts as a bias; by default none is, since they were folded before.
+
+    Notes
+    -----
+    The convolution will read its operands where the last node stands. What may change one of them on the way ends the
+    search: ``y = conv(x); x.relu_(); relu(y + x)`` must read x as it was.
+    """
+    y, nodes = conv, list[Node]()
+    addition: tuple[Node, int] | None = None
+    activation = Activation.NONE
+    while activation is Activation.NONE:
+        user = next(iter(y.users)) if len(y.users) == 1 else None
+        if user is None or user in taken or not _is_in_place_of(user, conv) or _is_disturbed(y, user):
+            break
+        if not nodes and is_norm(user, y):
+            has_bias = True
+        elif addition is None and (place := _place_of_residual(user, y, conv)) is not None:
+            addition = user, place
+        elif (activation := activation_of(user, y)) is Activation.NONE:
+            break
+        nodes.append(user)
+        y = user
+    return Ending(Epilogue(has_bias, addition is not None, activation), tuple(nodes), addition)
+
+
+def activation_of(node: Node, y: Node) -> Activation:
+    """The activation that a node computes of y; none where it is another, or of something else."""
+    read = _ACTIVATIONS.get(node.target)
+    if read is None or node.args[:1] != (y,):
+        return Activation.NONE
+    try:
+        return read(*node.args[1:], **node.kwargs)
+    except TypeError:  # arguments that it is not known to take
+        return Activation.NONE
+
+
+def _is_disturbed(first: Node, last: Node) -> bool:
+    """Whether anything between two nodes may write into a tensor."""
+    node = first.next
+    while node is not last:
+        if changes_something(node):
+            return True
+        node = node.next
+    return False
+
+
+def _place_of_residual(node: Node, y: Node, conv: Node) -> int | None:
+    """Which argument of a node is added to y; None where it does anything else, or adds in place to anything but y."""
+    if node.target not in _ADDITIONS or len(node.args) != 2 or any(value != 1 for value in node.kwargs.values()):
+        return None
+    place = 1 if node.args[0] is y else 0
+    other = node.args[place]
+    if not isinstance(other, Node) or other is y or not _is_alike(other, conv):
+        return None
+    return None if place == 0 and changes_something(node) else place
+
+
+def _is_alike(node: Node, conv: Node) -> bool:
+    """Whether a node's value is a tensor of the same shape and precision as the convolution's."""
+    value, wanted = value_of(node), value_of(conv)
+    if (
+        not isinstance(value, torch.Tensor)
+        or not isinstance(wanted, torch.Tensor)
+        or value.dtype != wanted.dtype
+        or value.dim() != wanted.dim()
+    ):
+        return False
+    return all(bool(size == other) for size, other in zip(value.shape, wanted.shape, strict=True))
+
+
+def _is_in_place_of(node: Node, conv: Node) -> bool:
+    """Whether a node's value may be what the convolution returns: memory laid out in the same way, too."""
+    return _is_alike(node, conv) and value_of(node).stride() == value_of(conv).stride()
+
+
+def _plain(activation: Activation) -> Callable[..., Activation]:
+    def read(inplace: bool = False) -> Activation:
+        return activation
+
+    return read
+
+
+def _gelu(approximate: str = "none") -> Activation:
+    return {"none": Activation.GELU, "tanh": Activation.GELU_TANH}.get(approximate, Activation.NONE)
+
+
+def _leaky_relu(negative_slope: float = 0.01, inplace: bool = False) -> Activation:
+    return Activation.LEAKY_RELU if negative_slope == LEAKY_SLOPE else Activation.NONE
+
+
+def _hardtanh(min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Activation:
+    return Activation.RELU6 if (min_val, max_val) == (0, 6) else Activation.NONE
+
+
+_ADDITIONS: Final = (operator.add, operator.iadd, torch.add, "add", "add_", _aten.add.Tensor, _aten.add_.Tensor)
+
+_relu, _silu, _sigmoid, _hardswish, _relu6 = map(
+    _plain, (Activation.RELU, Activation.SILU, Activation.SIGMOID, Activation.HARDSWISH, Activation.RELU6)
+)
+_ACTIVATIONS: Final[dict[Any, Callable[..., Activation]]] = {
+    **dict.fromkeys((_functional.relu, torch.relu, torch.relu_, "relu", "relu_"), _relu),
+    **dict.fromkeys((_aten.relu.default, _aten.relu_.default), _relu),
+    **dict.fromkeys((_functional.silu, _aten.silu.default, _aten.silu_.default), _silu),
+    **dict.fromkeys((_functional.sigmoid, torch.sigmoid, "sigmoid", "sigmoid_"), _sigmoid),
+    **dict.fromkeys((_aten.sigmoid.default, _aten.sigmoid_.default), _sigmoid),
+    **dict.fromkeys((_functional.hardswish, _aten.hardswish.default, _aten.hardswish_.default), _hardswish),
+    _functional.relu6: _relu6,
+    **dict.fromkeys((_functional.hardtanh, _aten.hardtanh.default, _aten.hardtanh_.default), _hardtanh),
+    **dict.fromkeys((_functional.leaky_relu, _aten.leaky_relu.default, _aten.leaky_relu_.default), _leaky_relu),
+    **dict.fromkeys((_functional.gelu, _aten.gelu.default), _gelu),
+}
+"""How the arguments behind y are read, by every way to call an activation that a graph may have."""
