@@ -14,6 +14,7 @@ from conv_advisor.data.errors import NotEnoughData, UnknownDevice
 from conv_advisor.data.measurement import LEAST_UNLAUNCHED_SLOWDOWN, Device, L2State, Outcome
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.catalog import VARIANTS
+from conv_advisor.kernels.variant import left_to_ask
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -215,10 +216,13 @@ def from_table(table: pa.Table, device_id: str) -> Costs:
 
 def _ruled_out(problems: Sequence[ConvProblem], variants: Sequence[str], device: Device) -> np.ndarray:
     """Where a variant's own rule says no, bool array of shape (P, V); one that is not in the catalogue has none."""
-    rules = [VARIANTS[name].why_not if name in VARIANTS else None for name in variants]
-    return np.array(
-        [[rule is not None and rule(problem, device) is not None for rule in rules] for problem in problems], dtype=bool
-    ).reshape(len(problems), len(variants))
+    is_ruled_out = np.zeros((len(problems), len(variants)), dtype=bool)
+    for column, name in enumerate(variants):
+        if name not in VARIANTS or not problems:
+            continue
+        rules = left_to_ask(VARIANTS[name].why_not, problems[0], device)
+        is_ruled_out[:, column] = rules is None or [any(rule(it, device) for rule in rules) for it in problems]
+    return is_ruled_out
 
 
 def _false_pruning(

@@ -184,9 +184,10 @@ def single_best_order(costs: Costs) -> list[str]:
 
 def _judge_row(costs: Costs, row: int, ranked: Sequence[int], fastest: int) -> Result:
     times = costs.time_ms[row]
-    slowest = int(np.nanargmax(np.where(costs.is_pruned[row], np.nan, times)))
     tried = [place for place in ranked if costs.is_known[row, place]]
-    chosen = next((place for place in tried if np.isfinite(times[place])), slowest)
+    chosen = next((place for place in tried if np.isfinite(times[place])), None)
+    if chosen is None:
+        chosen = int(np.nanargmax(np.where(costs.is_pruned[row], np.nan, times)))
     noise = costs.noise[row]
     return Result(
         problem=costs.problems[row],

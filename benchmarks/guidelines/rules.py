@@ -175,12 +175,15 @@ def grow(table: Table, n_rules: int) -> list[Rule]:
     The first rules of a longer list are not those of a shorter one, but the splits are: the lists are nested.
     """
     leaves = [_Leaf(np.arange(len(table.problems)), (), _cost(table.log_slowdown))]
+    splits = [_split(table, leaf) for leaf in leaves]
     while len(leaves) < n_rules:
-        splits = [(split.saved, -place, split) for place, leaf in enumerate(leaves) if (split := _split(table, leaf))]
-        if not splits:
+        saved = [split.saved if split else 0.0 for split in splits]
+        place = saved.index(max(saved))
+        best = splits[place]
+        if best is None:
             break
-        _, place, best = max(splits, key=lambda each: each[:2])
-        leaves[-place : -place + 1] = [best.yes, best.no]
+        leaves[place : place + 1] = [best.yes, best.no]
+        splits[place : place + 1] = [_split(table, best.yes), _split(table, best.no)]
     return [Rule(leaf.conditions, _order(table, leaf.rows)) for leaf in leaves]
 
 
@@ -267,15 +270,20 @@ def held_out(known: Known, n_rules: Sequence[int]) -> dict[int, list[tuple[str, 
     dict of number of rules to list of (``dtype/layout``, Result)
     """
     table = gather(known)
+    table_layers = [layer_of(problem) for problem in table.problems]
+    known_layers = {column: [layer_of(problem) for problem in costs.problems] for column, costs in known.items()}
     found: dict[int, list[tuple[str, Result]]] = {count: [] for count in n_rules}
     for network in GROUPS["seeds"]:
         unseen = {layer_of(layer.problem) for layer in layers(network)}
-        rest = np.array([row for row, p in enumerate(table.problems) if layer_of(p) not in unseen], dtype=np.int64)
+        rest = table.take(np.flatnonzero([layer not in unseen for layer in table_layers]))
+        mine = {
+            "/".join(column): costs.take(np.flatnonzero([layer in unseen for layer in known_layers[column]]))
+            for column, costs in known.items()
+        }
         for count in n_rules:
-            rules = grow(table.take(rest), count)
-            for column, costs in known.items():
-                mine = costs.take([row for row, p in enumerate(costs.problems) if layer_of(p) in unseen])
-                found[count] += [("/".join(column), result) for result in judged(mine, rules)]
+            rules = grow(rest, count)
+            for name, costs in mine.items():
+                found[count] += [(name, result) for result in judged(costs, rules)]
     return found
 
 
