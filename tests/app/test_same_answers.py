@@ -62,6 +62,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     library._local.cache_clear()
 
 
+@pytest.mark.slow
 def test_library_command_line_and_server_answer_the_same_from_any_folder(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
