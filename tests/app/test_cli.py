@@ -410,7 +410,7 @@ def test_an_interrupted_sweep_leaves_no_worker_and_keeps_its_rows(home):
     assert sweep.returncode not in (0, None)
     assert output == ""
     assert "Traceback" not in errors
-    assert not any(map(is_running, workers))
+    assert eventually(lambda: not any(map(is_running, workers)))
 
 
 def children_of(pid: int) -> list[int]:

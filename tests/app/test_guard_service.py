@@ -394,7 +394,7 @@ def test_a_stream_of_events_ends_when_its_token_is_taken_out_of_the_file(tmp_pat
         try:
             assert eventually(lambda: service.streams._open)
             file.write_text(entry_of("another", [Scope.READ], make_token()))
-            assert eventually(listening.done, within_s=20)
+            assert eventually(listening.done)
             assert own.get("/v1/jobs", headers=headers).status_code == 401
         finally:
             service.stop_soon()  # so that one that goes on does not hold the test for an hour

@@ -327,7 +327,7 @@ def test_streams_end_with_the_service_and_it_is_not_ready_any_more(tmp_path: Pat
         listening = thread.submit(own.get, f"/v1/jobs/{job['id']}/events")
         assert eventually(lambda: own.app.state.service.streams._open)
         own.app.state.service.stop_soon()
-        assert [each["event"] for each in events(listening.result(timeout=20).text)] == ["job"]
+        assert [each["event"] for each in events(listening.result(timeout=120).text)] == ["job"]
         missing = is_problem(own.get("/readyz"), 503, "service-unavailable")["missing"]
         assert missing["server"] == "it is being stopped"
 
