@@ -12,19 +12,16 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from conv_advisor.data.errors import NotEnoughData, UnknownDevice
-from conv_advisor.data.packing import attempts_in
 from conv_advisor.data.parquet import measurements_to_table, table_to_measurements
 from conv_advisor.data.problem import DType, Layout
-from conv_advisor.data.shipped import TIMINGS
 from conv_advisor.models.advisor import Advisor
 from conv_advisor.models.costs import from_table
 from conv_advisor.models.features import feature_matrix, features
 from conv_advisor.models.graft import nodes_of
 from conv_advisor.models.judging import Score, judge
 from conv_advisor.models.options import Options
-from conv_advisor.models.registry import SHIPPED
 from conv_advisor.models.teacher import sample_like, saturate
-from conv_advisor.models.train import fit_beside, train, training_set
+from conv_advisor.models.train import fit_beside, train
 from conv_advisor.models.tree_file import CARD_FILE, TREE_FILE, TreeModel, read, walk, write
 from tests.models import synthetic
 from tests.models.conftest import CREATED, QUICK
@@ -189,12 +186,3 @@ def test_asking_the_teacher_changes_no_tree_and_ranks_what_was_measured_well(
     assert list(orders) == list(costs.problems[::7])
     known = costs.take(range(0, len(costs.problems), 7))
     assert Score.of(judge(known, lambda problem: orders[problem])).geometric_mean < 1.1
-
-
-@pytest.mark.slow
-def test_the_shipped_tree_was_trained_on_what_ships() -> None:
-    for folder in SHIPPED.iterdir():
-        costs = from_table(attempts_in(TIMINGS / folder.name), folder.name)
-        trained_on = read(folder).card["n_problems"]
-        # Rules that changed since the training let in a few problems more.
-        assert trained_on == pytest.approx(len(training_set(costs).problems), rel=1e-3)

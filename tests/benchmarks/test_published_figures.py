@@ -1,0 +1,104 @@
+"""Figures in the prose and in the unmarked tables of the README and docs/kernels.md: each follows from what ships."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.contest import rows as contest
+from benchmarks.contest.scores import score
+from benchmarks.contest.tables import target_table
+from benchmarks.rivals.rows import DEFAULT, ORACLE, TUNED, read
+from benchmarks.rivals.scores import Layer, geometric_mean, layers_of, of_column, speedup
+from conv_advisor.data.measurement import L2State
+from conv_advisor.models.judging import TREE
+from conv_advisor.models.peers import PEERS
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+README = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+KERNELS = (ROOT / "docs" / "kernels.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def layers() -> list[Layer]:
+    return layers_of(read(PEERS / "nvidia-h200.parquet"))
+
+
+@pytest.fixture(scope="module")
+def report() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((RESULTS / "evaluation-nvidia-h200.json").read_text(encoding="utf-8"))
+    return found
+
+
+def gains(layers: list[Layer]) -> tuple[str, str]:
+    """How many times as fast as PyTorch's default and as its benchmark mode."""
+    default, tuned = speedup(layers, DEFAULT), speedup(layers, TUNED)
+    assert default
+    assert tuned
+    return f"{default.geometric_mean:.2f}×", f"{tuned.geometric_mean:.2f}×"
+
+
+def test_the_gain_over_pytorch_is_that_of_the_run_that_ships(layers: list[Layer]) -> None:
+    (default, tuned), over_default = gains(layers), speedup(layers, DEFAULT)
+    assert over_default
+    assert f"| one layer by the advised variant, on an H200 | PyTorch's default | {default} |" in README
+    assert f"over {over_default.n_layers:,} of these problems" in README
+    assert f"the advised variants were {default} as fast as PyTorch 2.11's default, and {tuned} as fast" in README
+    nchw, nhwc = (gains(of_column(layers, column)) for column in (("float32", "nchw"), ("float16", "nhwc")))
+    oracle = geometric_mean(
+        [layer[DEFAULT].time_ms / layer[ORACLE].time_ms for layer in of_column(layers, ("float16", "nhwc"))]
+    )
+    assert (
+        f"(float32 NCHW {nchw[0]} and {nchw[1]}; float16 NHWC {nhwc[0]} and {nhwc[1]}, "
+        f"where the oracle is at {oracle:.2f}×); {over_default.share_much_slower:.0%}".replace("%", " %")
+    ) in README
+
+
+def test_the_first_lines_say_what_the_report_says(report: dict[str, Any]) -> None:
+    never = {rule: f"{found['geometric_mean']:.3f}" for rule, found in report["never_trained"]["overall"].items()}
+    heuristics = sorted(float(never[rule]) for rule in ("cudnn.heuristic_v7", "cudnn.graph.heuristic_a"))
+    assert f"what it advises takes {never[TREE]} times as long as the fastest variant there is" in README
+    assert f"what cuDNN's heuristics choose, {heuristics[0]:.2f} and {heuristics[1]:.2f} times" in README
+
+
+def test_what_the_seed_networks_come_to_is_in_the_report(report: dict[str, Any]) -> None:
+    left_out = report["trees"]["overall"][TREE]
+    three = f"{left_out['geometric_mean']:.3f} · {left_out['p95']:.2f} · {left_out['worst']:.1f}"
+    assert f"each left out in turn, it is at {three}" in README
+    assert f"is off by {100 * report['never_trained']['time_error']['overall']['median']:.0f} %" in README
+
+
+def test_the_best_of_three_is_that_of_the_page_of_advice() -> None:
+    page = (ROOT / "docs" / "advice.md").read_text(encoding="utf-8")
+    table = page[page.index("<!-- top:") : page.index("<!-- end of top -->")]
+    (whole,) = re.findall(r"^\| all \| [\d,]+ \|(.*)\|$", table, re.MULTILINE)
+    of_three = whole.split("|")[2].split("·")[0].strip()
+    assert f"on networks never trained on that is {of_three} times as slow as the fastest of all" in README
+
+
+@pytest.fixture(scope="module")
+def contested() -> list[contest.Row]:
+    return contest.read(RESULTS / "kernels-nvidia-h200.parquet")
+
+
+@pytest.mark.parametrize("l2", [L2State.WARM, L2State.COLD])
+def test_the_page_of_kernels_has_the_contest_that_ships(contested: list[contest.Row], l2: L2State) -> None:
+    table = target_table([row for row in contested if row.l2 is l2])
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:]]
+    assert cells
+    for line in cells:
+        assert f"| {' | '.join(line)} |" in KERNELS, f"{l2}: {line[0]}"
+
+
+def test_the_readme_has_the_contest_that_ships(contested: list[contest.Row]) -> None:
+    warm = [row for row in contested if row.l2 is L2State.WARM]
+    for column in sorted({row.column for row in warm}):
+        found = score(row for row in warm if row.column == column)
+        best = f", best {found.one_image_best:.1f}×" if column == ("float32", "nchw") else ""
+        line = f"| {column[0]} {column[1].upper()} | {found.rows} | {100 * found.wins:.0f} % | {found.gain:.2f}× |"
+        assert f"{line} {found.one_image:.2f}×{best} |" in README
