@@ -78,6 +78,13 @@ def test_a_command_imports_no_other(tmp_path: Path) -> None:
     assert found & {f"conv_advisor.app.cli.{name}" for name in others} == set()
 
 
+def test_advice_asks_the_rules_of_kernels_and_imports_no_launcher(tmp_path: Path) -> None:
+    found = loaded(COMMAND, tmp_path, "advise", "14-1-3-256-128", say=MODULES)
+    ours = {name for name in found if name.startswith("conv_advisor.kernels.cuda.")}
+    assert "conv_advisor.kernels.cuda.pointwise" in ours
+    assert [name for name in ours if name.rpartition(".")[2] in ("launch", "menu", "cost", "compile")] == []
+
+
 def test_every_command_is_there_under_its_name() -> None:
     commands = typer.main.get_command(cli).commands
     assert {name: command.name for name, command in commands.items()} == {name: name for name in commands}

@@ -12,7 +12,7 @@ from conv_advisor.kernels.catalog import VARIANTS
 from conv_advisor.kernels.cuda.catalog import FAMILIES
 from conv_advisor.kernels.cuda.family import Family, Tuning
 
-KERNELS: Final[dict[str, Tuning]] = {family.name: family.tuning for family in FAMILIES if family.tuning}
+KERNELS: Final[dict[str, Tuning]] = {family.name: tuning for family in FAMILIES if (tuning := family.kernel().tuning)}
 """By the names of their families."""
 
 _FAMILIES: Final[dict[str, Family]] = {family.name: family for family in FAMILIES}
@@ -26,7 +26,7 @@ def applies(name: str, problem: ConvProblem, device: Device) -> bool:
 
 def sources_of(name: str) -> tuple[str, ...]:
     """The sources that a kernel's launches compile."""
-    return tuple(source.name for source in _FAMILIES[name].sources)
+    return tuple(source.name for source in _FAMILIES[name].kernel().sources)
 
 
 def name_of(cut: Any) -> str:

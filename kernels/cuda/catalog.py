@@ -1,4 +1,4 @@
-"""Our families of CUDA kernels, and what follows from the list: importable without any CUDA library."""
+"""Our families of CUDA kernels and their variants: importable without any CUDA library, and without the plans."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from conv_advisor.kernels.cuda import (
     winograd_large,
 )
 from conv_advisor.kernels.cuda.family import CudaVariant, Family
-from conv_advisor.kernels.cuda.parts.source import Source
 
 FAMILIES: Final[tuple[Family, ...]] = (
     direct.FAMILY,
@@ -40,6 +39,3 @@ FAMILIES: Final[tuple[Family, ...]] = (
 
 VARIANTS: Final[tuple[CudaVariant, ...]] = tuple(variant for family in FAMILIES for variant in family.variants)
 """In the order that a sweep tries them."""
-
-SOURCES: Final[dict[str, Source]] = {source.name: source for family in FAMILIES for source in family.sources}
-"""By name: what is compiled to check all of them without a GPU."""

@@ -18,24 +18,6 @@ Prepare = Callable[[ConvProblem, Device, int], Launch]
 """Plans, compiles and allocates on the current device, with so many bytes of workspace at the most."""
 
 
-@dataclass(frozen=True, slots=True)
-class CudaVariant(Variant):
-    """A variant of ours, and what prepares it.
-
-    Parameters
-    ----------
-    prepare : callable (problem, device, workspace_limit_bytes) -> Launch
-        Raises WorkspaceExceeded, and whatever CUDA raises.
-    """
-
-    prepare: Prepare = field(kw_only=True)
-
-
-cuda_variant: Final = partial(
-    CudaVariant, backend=Backend.CUDA, is_deterministic=True, epilogues=VERIFIED, ending=Ending.FUSED
-)
-
-
 @dataclass(frozen=True)
 class Tuning:
     """A model of the time that chooses among cuts, as who refits it asks for them.
@@ -59,6 +41,51 @@ class Tuning:
 
 
 @dataclass(frozen=True)
+class Kernel:
+    """What a family launches.
+
+    Parameters
+    ----------
+    sources : tuple of Source
+        Everything that its launchers compile.
+    prepare : dict of str to callable (problem, device, workspace_limit_bytes) -> Launch
+        By variant. Raises WorkspaceExceeded, and whatever CUDA raises.
+    tuning : Tuning, optional
+        Where a fitted model chooses the cut.
+    """
+
+    sources: tuple[Source, ...]
+    prepare: Mapping[str, Prepare] = field(default_factory=dict)
+    tuning: Tuning | None = None
+
+
+MakeKernel = Callable[[], Kernel]
+"""Imports what plans and launches, and names it: whoever asks the rules alone, as advice does, need not wait for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CudaVariant(Variant):
+    """A variant of ours, and what prepares it.
+
+    Parameters
+    ----------
+    kernel : callable () -> Kernel
+        The family's.
+    """
+
+    kernel: MakeKernel = field(kw_only=True)
+
+    def prepare(self, problem: ConvProblem, device: Device, workspace_limit_bytes: int) -> Launch:
+        """As `Kernel.prepare`."""
+        return self.kernel().prepare[self.id](problem, device, workspace_limit_bytes)
+
+
+cuda_variant: Final = partial(
+    CudaVariant, backend=Backend.CUDA, is_deterministic=True, epilogues=VERIFIED, ending=Ending.FUSED
+)
+
+
+@dataclass(frozen=True)
 class Family:
     """One folder of ``kernels/cuda``, as the catalogue lists it.
 
@@ -66,15 +93,11 @@ class Family:
     ----------
     name : str
         The folder's.
-    sources : tuple of Source
-        Everything that its launchers compile.
+    kernel : callable () -> Kernel
     variants : tuple of CudaVariant
         In the order that a sweep tries them.
-    tuning : Tuning, optional
-        Where a fitted model chooses the cut.
     """
 
     name: str
-    sources: tuple[Source, ...]
+    kernel: MakeKernel
     variants: tuple[CudaVariant, ...] = ()
-    tuning: Tuning | None = None

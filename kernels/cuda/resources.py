@@ -13,9 +13,9 @@ from itertools import groupby
 from typing import Final
 
 from conv_advisor.kernels.cpu.threads import available_cores
-from conv_advisor.kernels.cuda.catalog import SOURCES
 from conv_advisor.kernels.cuda.compile import compile_cubin
 from conv_advisor.kernels.cuda.parts.source import ARCHITECTURES, STORAGES, BorneSpill
+from conv_advisor.kernels.cuda.sources import SOURCES
 
 TUNED: Final = "sm_90"
 """The tiles are sized for Hopper: many instantiations are compiled for it, the first and last for the others."""

@@ -240,7 +240,7 @@ def test_what_clusters_need_is_in_it(container: Container) -> None:
 
 COMPILE_ALL = """
 import cupy
-from conv_advisor.kernels.cuda.catalog import SOURCES
+from conv_advisor.kernels.cuda.sources import SOURCES
 from conv_advisor.kernels.cuda.compile import _include_path
 from conv_advisor.kernels.cuda.parts.source import STORAGES
 from conv_advisor.kernels.cuda.cubin import _compile

@@ -12,11 +12,12 @@ pytest.importorskip("cuda.core", reason="cuda-core compiles without a GPU", exc_
 from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels import builds
 from conv_advisor.kernels.cuda import compile as compiling
-from conv_advisor.kernels.cuda.catalog import FAMILIES, SOURCES, VARIANTS
+from conv_advisor.kernels.cuda.catalog import FAMILIES, VARIANTS
 from conv_advisor.kernels.cuda.compile import load_module, shape_arguments
 from conv_advisor.kernels.cuda.direct.plan import SOURCE as DIRECT
 from conv_advisor.kernels.cuda.parts.source import ARCHITECTURES, FOLDER, STORAGES
 from conv_advisor.kernels.cuda.resources import MOST_CUTS, TUNED, compilations, describe, unlisted_spills
+from conv_advisor.kernels.cuda.sources import SOURCES
 
 CASES = [
     (source, arch, storage) for source in SOURCES for arch in SOURCES[source].architectures for storage in STORAGES
@@ -92,7 +93,14 @@ def test_every_folder_with_a_launcher_is_a_family_of_its_name() -> None:
     assert sorted(path.parent.name for path in FOLDER.glob("*/launch.py")) == sorted(each.name for each in FAMILIES)
     ids = [variant.id for variant in VARIANTS]
     assert len(set(ids)) == len(ids)
-    assert {id_ for each in FAMILIES if each.tuning for id_ in each.tuning.serves} <= set(ids)
+    tunings = [tuning for each in FAMILIES if (tuning := each.kernel().tuning)]
+    assert {id_ for tuning in tunings for id_ in tuning.serves} <= set(ids)
+
+
+def test_every_family_prepares_its_variants_and_no_others() -> None:
+    for family in FAMILIES:
+        assert set(family.kernel().prepare) == {variant.id for variant in family.variants}
+        assert all(variant.kernel is family.kernel for variant in family.variants)
 
 
 def test_an_unlisted_instantiation_is_refused() -> None:

@@ -20,8 +20,8 @@ from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels import reference
 from conv_advisor.kernels.cuda import compile as compiling
-from conv_advisor.kernels.cuda.appended import FAMILY as APPENDED
-from conv_advisor.kernels.cuda.catalog import FAMILIES, SOURCES, VARIANTS
+from conv_advisor.kernels.cuda.appended.launch import SOURCE as APPENDED
+from conv_advisor.kernels.cuda.catalog import FAMILIES, VARIANTS
 from conv_advisor.kernels.cuda.compile import load_module
 from conv_advisor.kernels.cuda.direct.plan import SOURCE as DIRECT
 from conv_advisor.kernels.cuda.family import CudaVariant
@@ -129,11 +129,11 @@ def test_only_a_source_that_takes_epilogues_is_compiled_with_one(monkeypatch: py
 
 def test_every_family_ends_by_itself_or_says_that_a_kernel_is_appended() -> None:
     for family in FAMILIES:
-        takes = any(source.takes_epilogue for source in family.sources)
+        takes = any(source.takes_epilogue for source in family.kernel().sources)
         for variant in family.variants:
             assert variant.ending is (Ending.FUSED if takes else Ending.APPENDED)
             assert variant.epilogues == VERIFIED
-    assert [each.name for each in APPENDED.sources if SOURCES[each.name].takes_epilogue] == ["appended"]
+    assert APPENDED.takes_epilogue
 
 
 SHAPES: Final = (

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from conv_advisor.data.problem import ConvProblem, DType
-from conv_advisor.kernels.cuda.implicit_gemm import menu
-from conv_advisor.kernels.cuda.implicit_gemm import plan as plans
+from conv_advisor.kernels.cuda.implicit_gemm import menu, most_taps
 from conv_advisor.kernels.cuda.implicit_gemm_tensor import plan as choice
 from conv_advisor.kernels.cuda.parts.fitted import tiles_of_every_device
 from conv_advisor.kernels.cuda.parts.multiprocessor import has_clusters
@@ -19,7 +18,7 @@ from tests.shapes import EDGE_SHAPES
 pytestmark = pytest.mark.gpu
 
 EDGES = [ConvProblem(**shape, dtype=dtype) for shape in EDGE_SHAPES.values() for dtype in DType]
-CLAIMED = [p for p in EDGES if p.groups == 1 and p.r * p.s <= plans.most_taps(p)]
+CLAIMED = [p for p in EDGES if p.groups == 1 and p.r * p.s <= most_taps(p)]
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from conv_advisor.kernels.cuda import resources
-from conv_advisor.kernels.cuda.catalog import SOURCES
 from conv_advisor.kernels.cuda.parts.source import STORAGES, BorneSpill, Source
 from conv_advisor.kernels.cuda.resources import (
     Compilation,
@@ -16,6 +15,7 @@ from conv_advisor.kernels.cuda.resources import (
     parse,
     unlisted_spills,
 )
+from conv_advisor.kernels.cuda.sources import SOURCES
 
 AT = Compilation("winograd", "FLOAT32", "sm_80", (("TILE", 4),))
 LOG = """

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from conv_advisor.kernels.cuda.appended.launch import SOURCE
-from conv_advisor.kernels.cuda.family import Family
+from conv_advisor.kernels.cuda.family import Family, Kernel
 
-FAMILY: Final = Family("appended", sources=(SOURCE,))
+
+def _kernel() -> Kernel:
+    from conv_advisor.kernels.cuda.appended.launch import SOURCE
+
+    return Kernel(sources=(SOURCE,))
+
+
+FAMILY: Final = Family("appended", kernel=_kernel)

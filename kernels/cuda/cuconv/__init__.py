@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from typing import Final
 
-from conv_advisor.kernels.cuda.cuconv import launch, plan
-from conv_advisor.kernels.cuda.family import Family, cuda_variant
+from conv_advisor.kernels.cuda.cuconv import plan
+from conv_advisor.kernels.cuda.family import Family, Kernel, cuda_variant
 from conv_advisor.kernels.cuda.parts.rules import NCHW
 from conv_advisor.kernels.variant import Algorithm, all_of, groups_1
 
+
+def _kernel() -> Kernel:
+    from conv_advisor.kernels.cuda.cuconv import launch
+
+    return Kernel(
+        sources=(plan.SOURCE,),
+        prepare={"cuda.cuconv": launch.prepare},
+    )
+
+
 FAMILY: Final = Family(
     "cuconv",
-    sources=(plan.SOURCE,),
+    kernel=_kernel,
     variants=(
         cuda_variant(
             "cuda.cuconv",
@@ -19,7 +29,7 @@ FAMILY: Final = Family(
             why_not=all_of(NCHW, groups_1),
             workspace_bytes=lambda problem, _device: plan.planes_bytes(problem),
             source="Jordà, Valero-Lara, Peña: cuConv, arXiv:2103.16234",
-            prepare=launch.prepare,
+            kernel=_kernel,
         ),
     ),
 )

@@ -6,8 +6,7 @@ from typing import Final
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.kernels.cuda.depthwise import cost, launch, plan
-from conv_advisor.kernels.cuda.family import Family, Tuning, cuda_variant
+from conv_advisor.kernels.cuda.family import Family, Kernel, Tuning, cuda_variant
 from conv_advisor.kernels.cuda.parts.rules import ANY
 from conv_advisor.kernels.variant import Algorithm, all_of, no_workspace
 
@@ -18,9 +17,19 @@ def _is_depthwise(problem: ConvProblem, _device: Device) -> str | None:
     return f"groups is {problem.groups}, with {problem.c // problem.groups} of the {problem.c} channels each"
 
 
+def _kernel() -> Kernel:
+    from conv_advisor.kernels.cuda.depthwise import cost, launch, plan
+
+    return Kernel(
+        sources=plan.SOURCES,
+        prepare={"cuda.depthwise": launch.prepare},
+        tuning=Tuning(plan.expected, launch.launch, constants=cost),
+    )
+
+
 FAMILY: Final = Family(
     "depthwise",
-    sources=plan.SOURCES,
+    kernel=_kernel,
     variants=(
         cuda_variant(
             "cuda.depthwise",
@@ -28,8 +37,7 @@ FAMILY: Final = Family(
             why_not=all_of(ANY, _is_depthwise),
             workspace_bytes=no_workspace,
             source="Howard et al.: MobileNets, arXiv:1704.04861",
-            prepare=launch.prepare,
+            kernel=_kernel,
         ),
     ),
-    tuning=Tuning(plan.expected, launch.launch, constants=cost),
 )

@@ -6,8 +6,8 @@ from typing import Final
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.kernels.cuda.direct import launch, plan
-from conv_advisor.kernels.cuda.family import Family, cuda_variant
+from conv_advisor.kernels.cuda.direct import plan
+from conv_advisor.kernels.cuda.family import Family, Kernel, cuda_variant
 from conv_advisor.kernels.cuda.parts.arithmetic import SHARED_BYTES
 from conv_advisor.kernels.cuda.parts.rules import NCHW, PLAIN
 from conv_advisor.kernels.variant import Algorithm, Rule, all_of, no_workspace
@@ -35,9 +35,23 @@ def _fits_shared_memory(has_halo: bool) -> Rule:
     return why_not
 
 
+def _kernel() -> Kernel:
+    from conv_advisor.kernels.cuda.direct import launch
+
+    return Kernel(
+        sources=(plan.SOURCE,),
+        prepare={
+            "cuda.direct_naive": launch.prepare_naive,
+            "cuda.direct_constant": launch.prepare_constant,
+            "cuda.direct_tiled_halo": launch.prepare_tiled_halo,
+            "cuda.direct_tiled_cached": launch.prepare_tiled_cached,
+        },
+    )
+
+
 FAMILY: Final = Family(
     "direct",
-    sources=(plan.SOURCE,),
+    kernel=_kernel,
     variants=(
         cuda_variant(
             "cuda.direct_naive",
@@ -45,7 +59,7 @@ FAMILY: Final = Family(
             why_not=NCHW,
             workspace_bytes=no_workspace,
             source=_POST,
-            prepare=launch.prepare_naive,
+            kernel=_kernel,
         ),
         cuda_variant(
             "cuda.direct_constant",
@@ -53,7 +67,7 @@ FAMILY: Final = Family(
             why_not=all_of(NCHW, _fits_constant_memory),
             workspace_bytes=no_workspace,
             source=_POST,
-            prepare=launch.prepare_constant,
+            kernel=_kernel,
         ),
         cuda_variant(
             "cuda.direct_tiled_halo",
@@ -61,7 +75,7 @@ FAMILY: Final = Family(
             why_not=all_of(PLAIN, _fits_shared_memory(has_halo=True)),
             workspace_bytes=no_workspace,
             source=_POST,
-            prepare=launch.prepare_tiled_halo,
+            kernel=_kernel,
         ),
         cuda_variant(
             "cuda.direct_tiled_cached",
@@ -69,7 +83,7 @@ FAMILY: Final = Family(
             why_not=all_of(PLAIN, _fits_shared_memory(has_halo=False)),
             workspace_bytes=no_workspace,
             source=_POST,
-            prepare=launch.prepare_tiled_cached,
+            kernel=_kernel,
         ),
     ),
 )

@@ -6,8 +6,8 @@ from typing import Final
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import MAX_ELEMENTS, ConvProblem
-from conv_advisor.kernels.cuda.family import Family, cuda_variant
-from conv_advisor.kernels.cuda.gemm import launch, plan
+from conv_advisor.kernels.cuda.family import Family, Kernel, cuda_variant
+from conv_advisor.kernels.cuda.gemm import plan
 from conv_advisor.kernels.cuda.parts.rules import ANY, on_any_device, under_the_default_limit
 from conv_advisor.kernels.variant import Algorithm, Ending, all_of
 
@@ -19,9 +19,18 @@ def _fits_columns(problem: ConvProblem, _device: Device) -> str | None:
     return f"the im2col matrix of one image has {elements} elements, above {MAX_ELEMENTS}"
 
 
+def _kernel() -> Kernel:
+    from conv_advisor.kernels.cuda.gemm import launch
+
+    return Kernel(
+        sources=(plan.SOURCE,),
+        prepare={"cuda.gemm": launch.prepare},
+    )
+
+
 FAMILY: Final = Family(
     "gemm",
-    sources=(plan.SOURCE,),
+    kernel=_kernel,
     variants=(
         cuda_variant(
             "cuda.gemm",
@@ -30,7 +39,7 @@ FAMILY: Final = Family(
             workspace_bytes=under_the_default_limit(on_any_device(plan.workspace_bytes)),
             least_workspace_bytes=plan.least_gemm_bytes,
             source="Chellapilla, Puri, Simard: High Performance Convolutional Neural Networks, 2006",
-            prepare=launch.prepare,
+            kernel=_kernel,
             ending=Ending.APPENDED,
         ),
     ),

@@ -6,11 +6,12 @@ from typing import Final
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.kernels.cuda.family import Family, Tuning, cuda_variant
-from conv_advisor.kernels.cuda.grouped import cost, launch, plan
-from conv_advisor.kernels.cuda.grouped.cut import MOST_TAPS, SOURCE
+from conv_advisor.kernels.cuda.family import Family, Kernel, Tuning, cuda_variant
 from conv_advisor.kernels.cuda.parts.rules import ANY
 from conv_advisor.kernels.variant import Algorithm, all_of, no_workspace
+
+MOST_TAPS: Final = 1024
+"""The least block, of one pixel, one filter and four words of channels, takes 52 bytes a tap."""
 
 
 def _has_groups_of_channels(problem: ConvProblem, _device: Device) -> str | None:
@@ -24,9 +25,19 @@ def _fits_a_slab(problem: ConvProblem, _device: Device) -> str | None:
     return None if taps <= MOST_TAPS else f"the filter has {taps} taps, above {MOST_TAPS}"
 
 
+def _kernel() -> Kernel:
+    from conv_advisor.kernels.cuda.grouped import cost, cut, launch, plan
+
+    return Kernel(
+        sources=(cut.SOURCE,),
+        prepare={"cuda.grouped": launch.prepare},
+        tuning=Tuning(plan.expected, launch.launch, constants=cost),
+    )
+
+
 FAMILY: Final = Family(
     "grouped",
-    sources=(SOURCE,),
+    kernel=_kernel,
     variants=(
         cuda_variant(
             "cuda.grouped",
@@ -34,8 +45,7 @@ FAMILY: Final = Family(
             why_not=all_of(ANY, _has_groups_of_channels, _fits_a_slab),
             workspace_bytes=no_workspace,
             source="Ootomo, Yokota: Recovering single precision accuracy from Tensor Cores, arXiv:2203.03341",
-            prepare=launch.prepare,
+            kernel=_kernel,
         ),
     ),
-    tuning=Tuning(plan.expected, launch.launch, constants=cost),
 )

@@ -19,8 +19,6 @@ MOST_WARPS: Final = 8
 """Warps of a block."""
 MOST_SHARED_BYTES: Final = 96 * 1024
 """Shared memory of a block: so much has every device, and a Hopper multiprocessor holds two."""
-MOST_TAPS: Final = 1024
-"""The least block, of one pixel, one filter and four words of channels, takes 52 bytes a tap."""
 
 
 class Mode(IntEnum):

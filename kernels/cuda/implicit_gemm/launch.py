@@ -6,11 +6,11 @@ from typing import Any
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.kernels.cuda import implicit_gemm_tensor
 from conv_advisor.kernels.cuda.compile import load_kernel, shape_arguments
 from conv_advisor.kernels.cuda.implicit_gemm import plan as plans
 from conv_advisor.kernels.cuda.implicit_gemm.choice import choose_cut
 from conv_advisor.kernels.cuda.implicit_gemm.menu import Tile
+from conv_advisor.kernels.cuda.implicit_gemm_tensor import launch as tensor
 from conv_advisor.kernels.cuda.parts.epilogue import defines_of
 from conv_advisor.kernels.cuda.parts.launching import launch_of, prepare_start
 from conv_advisor.kernels.cuda.parts.offers import Cut
@@ -22,7 +22,7 @@ def prepare(problem: ConvProblem, device: Device, _workspace_limit_bytes: int) -
     cut: Cut[Any] = choose_cut(problem, device)
     if isinstance(cut.tile, Tile):
         return launch(problem, device, cut)
-    return implicit_gemm_tensor.launch.launch(problem, device, cut)
+    return tensor.launch(problem, device, cut)
 
 
 def launch(problem: ConvProblem, _device: Device, cut: Cut[Tile]) -> Launch:

@@ -19,11 +19,6 @@ from conv_advisor.kernels.cuda.parts.shapes import Problems, Shapes, is_dense, i
 from conv_advisor.kernels.cuda.parts.source import Defines, Source
 from conv_advisor.kernels.cuda.parts.waves import in_waves, stages_us
 
-MOST_TAPS: Final = 1024
-"""Taps of a filter: their table lies in shared memory."""
-MOST_GATHERED_TAPS: Final = 57
-"""Where two-byte elements are gathered one by one, the guards of 8 rows of any phase are bits of one 64-bit word."""
-
 
 class Loading(IntEnum):
     """How a stage of x comes to shared memory; the numbers are those of the .cu."""
@@ -56,11 +51,6 @@ def loadings(problems: Problems) -> Any:
 def loading_for(problem: ConvProblem) -> Loading:
     """`loadings` of one problem."""
     return Loading(int(loadings(problem)))
-
-
-def most_taps(problems: Problems) -> int:
-    """Taps that a filter may have."""
-    return MOST_TAPS if problems.dtype.itemsize_bytes == 4 else MOST_GATHERED_TAPS
 
 
 def shared_bytes(tile: Tile, cluster: Any, problems: Problems) -> Any:

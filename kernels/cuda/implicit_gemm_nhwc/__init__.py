@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from conv_advisor.data.problem import DType, Layout
-from conv_advisor.kernels.cuda.family import Family, Tuning, cuda_variant
-from conv_advisor.kernels.cuda.implicit_gemm_nhwc import launch, menu, packing, plan
+from conv_advisor.kernels.cuda.family import Family, Kernel, Tuning, cuda_variant
+from conv_advisor.kernels.cuda.implicit_gemm_nhwc import packing
 from conv_advisor.kernels.cuda.parts.rules import ANY, NCHW, has_wgmma, on_any_device, under_the_default_limit
 from conv_advisor.kernels.variant import Algorithm, all_of, dtype_in, groups_1, layout_is
 
@@ -14,9 +14,23 @@ _CUDNN: Final = "Chetlur et al.: cuDNN: Efficient Primitives for Deep Learning, 
 _PACKED: Final = all_of(groups_1, dtype_in(DType.TF32, DType.FLOAT16, DType.BFLOAT16), has_wgmma)
 _WORKSPACE_BYTES: Final = under_the_default_limit(on_any_device(packing.workspace_bytes))
 
+
+def _kernel() -> Kernel:
+    from conv_advisor.kernels.cuda.implicit_gemm_nhwc import launch, menu, plan
+
+    return Kernel(
+        sources=(plan.SOURCE, packing.PACK_SOURCE),
+        prepare={
+            "cuda.implicit_gemm_nhwc": launch.prepare,
+            "cuda.implicit_gemm_transposed": launch.prepare,
+        },
+        tuning=Tuning(plan.expected, launch.launch, constants=menu),
+    )
+
+
 FAMILY: Final = Family(
     "implicit_gemm_nhwc",
-    sources=(plan.SOURCE, packing.PACK_SOURCE),
+    kernel=_kernel,
     variants=(
         cuda_variant(
             "cuda.implicit_gemm_nhwc",
@@ -25,7 +39,7 @@ FAMILY: Final = Family(
             workspace_bytes=_WORKSPACE_BYTES,
             least_workspace_bytes=packing.least_workspace_bytes,
             source=_CUDNN,
-            prepare=launch.prepare,
+            kernel=_kernel,
         ),
         cuda_variant(
             "cuda.implicit_gemm_transposed",
@@ -34,8 +48,7 @@ FAMILY: Final = Family(
             workspace_bytes=_WORKSPACE_BYTES,
             least_workspace_bytes=packing.least_workspace_bytes,
             source=_CUDNN,
-            prepare=launch.prepare,
+            kernel=_kernel,
         ),
     ),
-    tuning=Tuning(plan.expected, launch.launch, constants=menu),
 )

@@ -6,9 +6,8 @@ from typing import Final
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.kernels.cuda.family import Family, Tuning, cuda_variant
+from conv_advisor.kernels.cuda.family import Family, Kernel, Tuning, cuda_variant
 from conv_advisor.kernels.cuda.parts.rules import NCHW, has_wgmma
-from conv_advisor.kernels.cuda.pointwise import launch, menu, plan
 from conv_advisor.kernels.variant import Algorithm, all_of, filter_is, groups_1, no_workspace, stride_1
 
 
@@ -18,9 +17,19 @@ def _is_unpadded(problem: ConvProblem, _device: Device) -> str | None:
     return f"padding is {problem.pad_h}x{problem.pad_w}, not 0x0"
 
 
+def _kernel() -> Kernel:
+    from conv_advisor.kernels.cuda.pointwise import launch, menu, plan
+
+    return Kernel(
+        sources=(plan.SOURCE,),
+        prepare={"cuda.pointwise": launch.prepare},
+        tuning=Tuning(plan.expected, launch.launch, constants=menu),
+    )
+
+
 FAMILY: Final = Family(
     "pointwise",
-    sources=(plan.SOURCE,),
+    kernel=_kernel,
     variants=(
         cuda_variant(
             "cuda.pointwise",
@@ -28,8 +37,7 @@ FAMILY: Final = Family(
             why_not=all_of(NCHW, stride_1, groups_1, filter_is((1, 1)), _is_unpadded, has_wgmma),
             workspace_bytes=no_workspace,
             source="Ootomo, Yokota: Recovering single precision accuracy from Tensor Cores, arXiv:2203.03341",
-            prepare=launch.prepare,
+            kernel=_kernel,
         ),
     ),
-    tuning=Tuning(plan.expected, launch.launch, constants=menu),
 )

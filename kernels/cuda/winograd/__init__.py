@@ -4,16 +4,29 @@ from __future__ import annotations
 
 from typing import Final
 
-from conv_advisor.kernels.cuda.family import Family, cuda_variant
+from conv_advisor.kernels.cuda.family import Family, Kernel, cuda_variant
 from conv_advisor.kernels.cuda.parts.rules import PLAIN, on_any_device, under_the_default_limit
-from conv_advisor.kernels.cuda.winograd import launch, plan
+from conv_advisor.kernels.cuda.winograd import plan
 from conv_advisor.kernels.variant import Algorithm, all_of, filter_is, no_workspace
 
 _LAVIN_GRAY: Final = "Lavin, Gray: Fast Algorithms for Convolutional Neural Networks, arXiv:1509.09308"
 
+
+def _kernel() -> Kernel:
+    from conv_advisor.kernels.cuda.winograd import launch
+
+    return Kernel(
+        sources=(plan.SOURCE,),
+        prepare={
+            "cuda.winograd_fused": launch.prepare_fused,
+            "cuda.winograd_nonfused": launch.prepare_nonfused,
+        },
+    )
+
+
 FAMILY: Final = Family(
     "winograd",
-    sources=(plan.SOURCE,),
+    kernel=_kernel,
     variants=(
         cuda_variant(
             "cuda.winograd_fused",
@@ -21,7 +34,7 @@ FAMILY: Final = Family(
             why_not=all_of(PLAIN, filter_is((3, 3))),
             workspace_bytes=no_workspace,
             source=_LAVIN_GRAY,
-            prepare=launch.prepare_fused,
+            kernel=_kernel,
         ),
         cuda_variant(
             "cuda.winograd_nonfused",
@@ -29,7 +42,7 @@ FAMILY: Final = Family(
             why_not=all_of(PLAIN, filter_is((3, 3))),
             workspace_bytes=under_the_default_limit(on_any_device(plan.workspace_bytes)),
             source=_LAVIN_GRAY,
-            prepare=launch.prepare_nonfused,
+            kernel=_kernel,
         ),
     ),
 )

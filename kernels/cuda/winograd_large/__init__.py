@@ -5,24 +5,36 @@ from __future__ import annotations
 from typing import Final
 
 from conv_advisor.data.problem import DType
-from conv_advisor.kernels.cuda.family import Family, cuda_variant
+from conv_advisor.kernels.cuda.family import Family, Kernel, cuda_variant
 from conv_advisor.kernels.cuda.parts.rules import PLAIN, has_wgmma, under_the_default_limit
-from conv_advisor.kernels.cuda.winograd_large import launch, plan
+from conv_advisor.kernels.cuda.winograd_large import plan
 from conv_advisor.kernels.variant import Algorithm, all_of, dtype_in, filter_is
+
+_ID_OF: Final = {(r, s): f"cuda.winograd_nonfused_4x4_{r}x{s}" for r, s in plan.TILES_OF}
+
+
+def _kernel() -> Kernel:
+    from conv_advisor.kernels.cuda.winograd_large import launch
+
+    return Kernel(
+        sources=(plan.TRANSFORM_SOURCE, plan.GEMM_SOURCE),
+        prepare=dict.fromkeys(_ID_OF.values(), launch.prepare),
+    )
+
 
 FAMILY: Final = Family(
     "winograd_large",
-    sources=(plan.TRANSFORM_SOURCE, plan.GEMM_SOURCE),
+    kernel=_kernel,
     variants=tuple(
         cuda_variant(
-            f"cuda.winograd_nonfused_4x4_{r}x{s}",
+            id_,
             Algorithm.WINOGRAD,
-            why_not=all_of(PLAIN, filter_is((r, s)), dtype_in(DType.FLOAT32), has_wgmma),
+            why_not=all_of(PLAIN, filter_is(filter_), dtype_in(DType.FLOAT32), has_wgmma),
             workspace_bytes=under_the_default_limit(plan.planned_bytes),
             least_workspace_bytes=plan.least_workspace_bytes,
             source="Lavin, Gray: Fast Algorithms for Convolutional Neural Networks, arXiv:1509.09308",
-            prepare=launch.prepare,
+            kernel=_kernel,
         )
-        for r, s in plan.TILES_OF
+        for filter_, id_ in _ID_OF.items()
     ),
 )
