@@ -105,7 +105,6 @@ def test_a_store_that_holds_nothing_is_not_opened_for_advice(tmp_path: Path) -> 
 
 
 def test_the_first_page_needs_nothing_that_trains_or_measures(tmp_path: Path) -> None:
-    loaded(FIRST_PAGE, tmp_path)  # an empty home, whose database Alembic makes
-    found = loaded(FIRST_PAGE, tmp_path)
+    found = loaded(FIRST_PAGE, tmp_path)  # an empty home, whose database is made at once
     assert {"fastapi", "sqlalchemy"} <= found
     assert found & {*TRAINING, *ELSEWHERE, "typer"} == set()

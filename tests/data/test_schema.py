@@ -65,6 +65,24 @@ def engine(database_url: str) -> Engine:
     engine.dispose()
 
 
+@pytest.fixture
+def old_ways(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """A new database is made by all migrations, as one that was old then was."""
+    monkeypatch.setattr(schema, "_is_new", lambda _connection: False)
+    return monkeypatch
+
+
+def described(engine: Engine) -> dict[str, object]:
+    """All that can be asked of every table, whatever the order of its columns."""
+    found = inspect(engine)
+    ask = (found.get_columns, found.get_indexes, found.get_unique_constraints, found.get_foreign_keys)
+    return {
+        name: [sorted(({**each, "type": str(each.get("type"))} for each in of(name)), key=repr) for of in ask]
+        + [found.get_pk_constraint(name), found.get_check_constraints(name)]
+        for name in found.get_table_names()
+    }
+
+
 def differences(engine: Engine) -> list[object]:
     with engine.connect() as connection:
         return compare_metadata(MigrationContext.configure(connection), METADATA)
@@ -76,6 +94,7 @@ def test_the_newest_migration_is_the_one_that_this_version_needs() -> None:
     assert ScriptDirectory.from_config(config).get_heads() == [HEAD]
 
 
+@pytest.mark.usefixtures("old_ways")
 def test_migrations_make_the_tables_that_the_code_has(engine: Engine) -> None:
     assert revision(engine) is None
     upgrade(engine)
@@ -84,6 +103,19 @@ def test_migrations_make_the_tables_that_the_code_has(engine: Engine) -> None:
     with engine.begin() as connection:
         connection.exec_driver_sql("ALTER TABLE jobs DROP COLUMN message")
     assert "message" in str(differences(engine)), "and a difference would be found"
+
+
+def test_a_new_file_is_what_all_migrations_make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    new, old = (open_engine(f"sqlite:///{tmp_path / name}") for name in ("new.db", "old.db"))
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "_migrate", None)
+        upgrade(new)
+    monkeypatch.setattr(schema, "_is_new", lambda _connection: False)
+    upgrade(old)
+    assert (revision(new), differences(new)) == (HEAD, [])
+    assert described(new) == described(old)
+    for engine in (new, old):
+        engine.dispose()
 
 
 def test_upgrading_again_changes_nothing(engine: Engine) -> None:
@@ -114,8 +146,8 @@ def test_a_database_from_before_there_were_migrations_is_taken_over_without_loss
     engine.dispose()
 
 
-def test_keys_from_before_callers_had_their_own_are_kept(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
+def test_keys_from_before_callers_had_their_own_are_kept(engine: Engine, old_ways: pytest.MonkeyPatch) -> None:
+    with old_ways.context() as patch:
         patch.setattr(schema, "HEAD", "0002")
         upgrade(engine)
     job = {"kind": "sweep", "state": "queued", "message": "", "request": {}, "attempt": 0, "progress": 0.0}
@@ -133,9 +165,9 @@ def test_keys_from_before_callers_had_their_own_are_kept(engine: Engine, monkeyp
 
 
 def test_copies_of_what_ships_leave_and_what_was_measured_here_stays(
-    engine: Engine, database_url: str, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, database_url: str, old_ways: pytest.MonkeyPatch
 ) -> None:
-    with monkeypatch.context() as patch:
+    with old_ways.context() as patch:
         patch.setattr(schema, "HEAD", "0003")
         upgrade(engine)
     (shipped,) = Shipped().devices()
@@ -155,10 +187,10 @@ def test_copies_of_what_ships_leave_and_what_was_measured_here_stays(
         assert store.picks_table(shipped.id)["run_id"].to_pylist() == ["monday"]
 
 
-def test_a_file_that_a_migration_empties_shrinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_a_migration_empties_shrinks(tmp_path: Path, old_ways: pytest.MonkeyPatch) -> None:
     url, path = f"sqlite:///{tmp_path / 'store.db'}", tmp_path / "store.db"
     engine = open_engine(url)
-    with monkeypatch.context() as patch:
+    with old_ways.context() as patch:
         patch.setattr(schema, "HEAD", "0003")
         upgrade(engine)
     (shipped,) = Shipped().devices()
