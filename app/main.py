@@ -36,9 +36,10 @@ from conv_advisor.app.server import openapi
 from conv_advisor.app.server.application import Application
 from conv_advisor.app.server.border import Border
 from conv_advisor.app.server.head import Head
-from conv_advisor.app.service.service import OpenEngine, Service, open_engine
+from conv_advisor.app.service.service import Service
 from conv_advisor.app.settings import Settings
 from conv_advisor.app.wire import errors
+from conv_advisor.app.workers.opening import OpenEngine, open_engine
 from conv_advisor.data.shipped import TIMINGS
 
 _DESCRIPTION = """

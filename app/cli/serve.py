@@ -29,13 +29,16 @@ def serve(
         from conv_advisor.app.workers.cluster.link import link_from
 
         link_from(settings)  # what is wrong with it is said now, and not when the first job comes
+    from conv_advisor.app.workers.opening import EarlyStart, open_engine
+
+    opened = open_engine if settings.scheduler else EarlyStart(settings)
     from conv_advisor.app.main import create_app
     from conv_advisor.app.observe import logs
     from conv_advisor.app.server.drain import run
     from conv_advisor.app.web import render
     from conv_advisor.app.workers.gpus import what_is_found
 
-    app = create_app(settings)
+    app = create_app(settings, open_engine=opened)
     gc.freeze()  # what is imported stays: no collection need look at it again
     # While the worker starts; the first page need not wait for what every page is made of.
     threading.Thread(target=render.compile_templates, name="compile templates", daemon=True).start()

@@ -26,8 +26,8 @@ from conv_advisor.app.wire.body import Budget, json_body
 from conv_advisor.app.wire.errors import ClientGone
 from conv_advisor.app.workers import tasks
 from conv_advisor.app.workers.any_engine import AnyEngine
-from conv_advisor.app.workers.cluster.engine import open_cluster
-from conv_advisor.app.workers.engine import NO_DEVICE, Engine, resolve_device
+from conv_advisor.app.workers.engine import NO_DEVICE, Engine
+from conv_advisor.app.workers.opening import OpenEngine
 from conv_advisor.data.errors import ConvAdvisorError, NotInstalled, StoreError, UnknownDevice, WorkerError
 from conv_advisor.data.measurement import Device, Measurement
 from conv_advisor.data.records import Records
@@ -55,25 +55,6 @@ KEPT_PARTS: Final = 100_000
 PROMOTED_S: Final = 0.002
 """For how long an answer that is kept may be given after another process has put another tree in charge: looking takes
 longer than giving ten such answers."""
-
-
-OpenEngine = Callable[[Settings], AnyEngine]
-
-
-def open_engine(settings: Settings) -> AnyEngine:
-    """Find the device that the settings name, and start the worker that owns it; or find the cluster's workers.
-
-    Raises
-    ------
-    WorkerError, InvalidInput
-    """
-    if settings.scheduler:
-        return open_cluster(settings)
-    return Engine(
-        resolve_device(settings.device, start_timeout_s=settings.start_timeout_s),
-        max_queue=settings.max_queue,
-        start_timeout_s=settings.start_timeout_s,
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import conv_advisor.app.cli
 import conv_advisor.app.main
+import conv_advisor.app.workers.opening
 from conv_advisor.app.settings import Settings
 from conv_advisor.app.workers.engine import Engine
 from conv_advisor.data import parquet
@@ -67,8 +68,9 @@ def main() -> None:
     def open_engine(settings: Settings) -> Engine:
         return Engine(path, max_queue=settings.max_queue, opener=OPENER, start_timeout_s=settings.start_timeout_s)
 
+    conv_advisor.app.workers.opening.open_engine = open_engine
     conv_advisor.app.main.create_app = partial(
-        conv_advisor.app.main.create_app, open_engine=open_engine, timings=Path(path).with_name("no timings")
+        conv_advisor.app.main.create_app, timings=Path(path).with_name("no timings")
     )
     sys.argv = ["conv-advisor", *command]
     conv_advisor.app.cli.main()
