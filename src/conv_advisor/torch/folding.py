@@ -170,13 +170,23 @@ def _fold(gm: GraphModule, site: Site, places: dict[Node, int], inputs: Sequence
     return folded
 
 
+def is_norm_of(node: Node, y: Node) -> bool:
+    """Whether a node is a batch norm of y in evaluation."""
+    if node.op != "call_function" or node.target not in _BATCH_NORMS:
+        return False
+    norms = _arguments(node)
+    return norms["input"] is y and norms["training"] is False
+
+
+def _arguments(norm: Node) -> dict[str, Any]:
+    return _DEFAULTS | dict(zip(_BATCH_NORMS[norm.target], norm.args, strict=False)) | dict(norm.kwargs)
+
+
 def _sources(site: Site, norm: Node, places: dict[Node, int]) -> _Sources | None:
     """Where weight, bias and the batch norm's numbers come in; None where this cannot be folded."""
-    if norm.op != "call_function" or norm.target not in _BATCH_NORMS:
+    if not is_norm_of(norm, site.node):
         return None
-    norms = _DEFAULTS | dict(zip(_BATCH_NORMS[norm.target], norm.args, strict=False)) | dict(norm.kwargs)
-    if norms["input"] is not site.node or norms["training"] is not False:
-        return None
+    norms = _arguments(norm)
     if value_of(norm).dtype != site.dtype:
         return None
     _, site_weight, site_bias = site.operands

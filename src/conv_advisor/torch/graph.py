@@ -19,7 +19,8 @@ from conv_advisor.torch.layers import Geometry, geometry_of, is_tf32_allowed, pr
 from conv_advisor.torch.nodes import layer_of, value_of
 from conv_advisor.torch.operator import conv2d
 
-_CONVOLUTIONS: Final = (torch.conv2d, torch.ops.aten.conv2d.default, torch.ops.aten.conv2d.padding)
+CONVOLUTIONS: Final = (torch.conv2d, torch.ops.aten.conv2d.default, torch.ops.aten.conv2d.padding)
+"""The targets of convolutions in two dimensions."""
 _DEFAULTS: Final = {"bias": None, "stride": 1, "padding": 0, "dilation": 1, "groups": 1}
 _SIGNATURE: Final = Signature(
     [
@@ -79,7 +80,7 @@ def find_sites(gm: GraphModule) -> tuple[list[Site], list[tuple[str, str]]]:
     """
     sites, others = [], []
     for node in gm.graph.nodes:
-        if node.op == "call_function" and node.target in _CONVOLUTIONS:
+        if node.op == "call_function" and node.target in CONVOLUTIONS:
             found = _site(node)
             if isinstance(found, str):
                 others.append((layer_of(node), found))

@@ -1,0 +1,63 @@
+"""A plan of a PyTorch model: variant and layout of each convolution, what it takes and what that gains."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from conv_advisor.torch.tracing import network_of
+
+if TYPE_CHECKING:
+    from conv_advisor.kernels.variant import Maker
+    from conv_advisor.models.planning.plan import Plan
+
+
+def plan(
+    model: nn.Module,
+    example_inputs: Any,
+    *,
+    device: str = "",
+    max_workspace_bytes: int | None = None,
+    deterministic: bool = False,
+    only: Maker | None = None,
+) -> Plan:
+    """Plan a model for a GPU, as ``conv-advisor plan`` does of a file.
+
+    Parameters
+    ----------
+    model : Module
+        In evaluation, on any device, in the precision that it is to run in. It is traced, and nothing is computed.
+    example_inputs : tensor, tuple or dict
+        Of which shape and precision count. float32 is tf32 where PyTorch would let cuDNN round so.
+    device : str
+        The one to plan for; by default that with the most measurements.
+    max_workspace_bytes : int, optional
+        Scratch memory of the whole network; 1 GiB by default.
+    deterministic : bool
+        Whether only variants will do whose equal inputs give equal bits.
+    only : Maker, optional
+        Whose variants alone will do.
+
+    Returns
+    -------
+    plan : Plan
+        Its layers with their counts and epilogues, conversions, and what is left out and why.
+
+    Raises
+    ------
+    InvalidInput
+        The model is in training, or cannot be traced.
+    NoAdvice
+        It has no convolution that can be advised on.
+    UnknownDevice, ModelRejected, StoreError
+    """
+    network = network_of(model, example_inputs)
+    from conv_advisor.app.advice.limits import Limits
+    from conv_advisor.app.advice.local import Local
+    from conv_advisor.app.plans.planning import plan_network
+    from conv_advisor.app.settings import load_settings
+
+    local = Local(load_settings())
+    limit = local.settings.workspace_limit_bytes if max_workspace_bytes is None else max_workspace_bytes
+    return plan_network(local, network, Limits(device or local.default_device_id, limit, deterministic, only))

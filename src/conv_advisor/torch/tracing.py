@@ -1,0 +1,153 @@
+"""From a model of PyTorch to the network that a plan is made of; it is traced, and nothing is computed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator
+from math import prod
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.fx import Node
+
+from conv_advisor.data.errors import InvalidInput
+from conv_advisor.data.problem import Layout
+from conv_advisor.models.planning.network import Network, Operator
+from conv_advisor.torch.endings import ending_of
+from conv_advisor.torch.folding import is_norm_of
+from conv_advisor.torch.graph import CONVOLUTIONS, find_sites
+from conv_advisor.torch.nodes import layer_of, value_of
+from conv_advisor.torch.whole import Call
+
+_aten: Final = torch.ops.aten
+_OTHER_CONVOLUTIONS: Final = {
+    _aten.conv1d: "a convolution in one dimension: only two are advised on",
+    _aten.conv3d: "a convolution in three dimensions: only two are advised on",
+    **dict.fromkeys(
+        (_aten.conv_transpose1d, _aten.conv_transpose2d, _aten.conv_transpose3d),
+        "a transposed convolution: only forward convolutions are advised on",
+    ),
+}
+_POOLS: Final = ("max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "adaptive_max_pool2d")
+_POINTWISE: Final = (
+    *("abs", "add", "clamp", "clone", "contiguous", "div", "dropout", "elu", "exp", "feature_dropout", "gelu"),
+    *("hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "log", "maximum", "minimum", "mish", "mul", "neg", "pow"),
+    *("prelu", "relu", "rsqrt", "sigmoid", "silu", "softplus", "sqrt", "sub", "tanh", "to", "where"),
+)
+_BY_PIXEL_OR_CHANNEL: Final = (
+    *("batch_norm", "cat", "chunk", "instance_norm", "mean", "pad", "slice", "split", "split_with_sizes"),
+    *("upsample_bilinear2d", "upsample_nearest2d"),
+)
+_EITHER: Final = frozenset((*_POOLS, *_POINTWISE, *_BY_PIXEL_OR_CHANNEL, "getitem"))
+"""Operators that run as fast in either layout: value by value, or on whole pixels or channels."""
+
+
+def network_of(model: nn.Module, example_inputs: Any) -> Network:
+    """The network of a model, for the inputs that it is given.
+
+    Parameters
+    ----------
+    model : Module
+        In evaluation, on any device.
+    example_inputs : tensor, tuple or dict
+        Of which shape, precision and device count.
+
+    Raises
+    ------
+    InvalidInput
+        The model is in training, or what it computes depends on the values of its inputs.
+    """
+    if model.training:
+        raise InvalidInput("model.training", True, "False: call model.eval() first")
+    call = Call.of(example_inputs)
+    name = type(model).__name__
+    try:
+        program = torch.export.export(model, call.args, dict(call.kwargs), strict=False)
+    except Exception as error:  # of many kinds, each PyTorch's own
+        said = " ".join(str(error).split())[:300]
+        raise InvalidInput(
+            "model", name, f"a model that torch.export can trace ({type(error).__name__}: {said})"
+        ) from error
+    return _Reader(program).network(name)
+
+
+class _Reader:
+    """Reads the graph of an exported program."""
+
+    def __init__(self, program: Any) -> None:
+        self._nodes = list(program.graph.nodes)
+        signature = program.graph_signature
+        self._weights = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+        self._sites, others = find_sites(program.graph_module)
+        self._problems = {site.node: site for site in self._sites}
+        self._reasons = dict(others)
+
+    def network(self, name: str) -> Network:
+        """The network, each convolution with what ends in it."""
+        made: dict[Node, Operator] = {}  # by the node whose value it is, in whose place it runs
+        gone = set[Node]()
+        for node in self._nodes:
+            if node.op == "call_function" and node not in gone:
+                operator, ended = self._operator(node, gone)
+                gone.update(ended)
+                made[(node, *ended)[-1]] = operator
+        operators = [made[node] for node in self._nodes if node in made]
+        values = {node.name: value_of(node) for node in self._nodes}
+        tensors = {tensor for operator in operators for tensor in (*operator.reads, *operator.writes)}
+        n_bytes = {tensor: _bytes(values[tensor]) for tensor in sorted(tensors) if _has_layout(values[tensor])}
+        outputs = frozenset(node.name for node in self._nodes[-1].all_input_nodes)
+        return Network(name, tuple(operators), n_bytes, outputs, tuple(_remarks(operators)))
+
+    def _operator(self, node: Node, gone: set[Node]) -> tuple[Operator, tuple[Node, ...]]:
+        """One operator, and the nodes that end in it."""
+        kind = _kind(node)
+        if node not in self._problems:
+            reason = self._reason(node)
+            reads = tuple(each.name for each in node.all_input_nodes if each.name not in self._weights)
+            takes_either = kind in _EITHER or bool(reason)
+            return Operator(_name(node), kind, reads, (node.name,), takes_either=takes_either, left_out=reason), ()
+        site = self._problems[node]
+        x, weight, bias = site.operands
+        ending = ending_of(node, has_bias=bias is not None, taken=gone, is_norm=is_norm_of)
+        read = [x, *([ending.residual] if ending.residual is not None else [])]
+        problem = dataclasses.replace(site.problem, layout=Layout.NCHW, epilogue=ending.epilogue)
+        last = ending.nodes[-1] if ending.nodes else node
+        names = tuple(each.name for each in read)
+        source = self._weights.get(weight.name, weight.name)
+        return Operator(site.layer, kind, names, (last.name,), problem, source), ending.nodes
+
+    def _reason(self, node: Node) -> str:
+        """Why a convolution, or what may have some, has no problem; empty where it is another operator."""
+        if node.target in CONVOLUTIONS:
+            return self._reasons[layer_of(node)]
+        if isinstance(node.target, torch._ops.HigherOrderOperator):
+            return "it wraps a part of the model, which is not looked into"
+        return _OTHER_CONVOLUTIONS.get(getattr(node.target, "overloadpacket", None), "")
+
+
+def _kind(node: Node) -> str:
+    """What PyTorch calls the operator; in place it is the same."""
+    packet = getattr(node.target, "overloadpacket", None)
+    name = packet.__name__ if packet is not None else getattr(node.target, "__name__", str(node.target))
+    return str(name).rstrip("_")
+
+
+def _name(node: Node) -> str:
+    layer = layer_of(node)
+    return layer if layer == node.name else f"{layer}.{node.name}"
+
+
+def _has_layout(value: Any) -> bool:
+    """Whether memory differs between the layouts: it does not where there is one channel, or one pixel."""
+    return isinstance(value, torch.Tensor) and value.dim() == 4 and value.shape[1] > 1 and prod(value.shape[2:]) > 1
+
+
+def _bytes(value: Any) -> int:
+    return int(value.numel() * value.element_size())
+
+
+def _remarks(operators: list[Operator]) -> Iterator[str]:
+    shared = Counter(operator.weight for operator in operators if operator.problem is not None)
+    yield from (f"weight {name} is shared by {count} convolutions" for name, count in shared.items() if count > 1)
