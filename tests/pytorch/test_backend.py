@@ -71,6 +71,31 @@ def test_inductor_takes_what_the_backend_leaves_it(name: str, chooser: Everythin
     assert chooser.layers
 
 
+@pytest.mark.parametrize("name", ["resnet", "mutating"])
+def test_without_inductor_nothing_is_compiled(
+    name: str, chooser: EverythingAdvised, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", lambda *_, **__: pytest.fail("compiled"))
+    network, shape = NETWORKS[name]
+    network, x = copy.deepcopy(network), random(*shape)
+    call = compiled(network, options={"inductor": False})
+    with torch.no_grad():
+        assert_near(call(x.clone()), network(x.clone()))
+        network.load_state_dict({key: 2 * value for key, value in network.state_dict().items()})
+        assert_near(call(x.clone()), network(x.clone()))
+    assert chooser.layers
+
+
+def test_without_inductor_gradients_are_pytorchs(chooser: EverythingAdvised) -> None:
+    network, shape = NETWORKS["two readers"]
+    network, original, x = copy.deepcopy(network), copy.deepcopy(network), random(*shape)
+    compiled(network, options={"inductor": False})(x).square().mean().backward()
+    original(x).square().mean().backward()
+    assert chooser.layers == {}
+    for got, wanted in zip(network.parameters(), original.parameters(), strict=True):
+        assert_near(got.grad, wanted.grad)
+
+
 def test_layers_are_told_by_the_names_of_their_modules(chooser: EverythingAdvised, quick: Any) -> None:
     with torch.no_grad():
         compiled(NETWORKS["resnet"][0])(random(2, 3, 33, 32))
@@ -355,6 +380,7 @@ def test_options_reach_the_chooser(chooser: EverythingAdvised, quick: Any) -> No
         ({"measure": -1}, r"options\.measure is -1"),
         ({"measure": True}, r"options\.measure is True"),
         ({"fold": 1}, r"options\.fold is 1"),
+        ({"inductor": False, "max_autotune": True}, r"options\.inductor is False.*max_autotune"),
         ({"plan_file": 3}, r"options\.plan_file is 3"),
     ],
 )

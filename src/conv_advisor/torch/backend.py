@@ -53,7 +53,7 @@ def backend(
     ours, inductors = read_options(mode, options)
     chooser = None if _needs_gradients(inputs) else chooser_for(inputs)
     if chooser is None:
-        return _compile(gm, inputs, inductors)
+        return _compile(gm, inputs, ours, inductors)
     sites, others = find_sites(gm)
     foldings = fold_batch_norms(gm, sites, inputs) if ours.fold else None
     if chooser.takes_endings:
@@ -64,7 +64,7 @@ def backend(
         # Variants were chosen for the layouts that the model has; Inductor is not to choose others for what is left.
         inductors = {"layout_optimization": False} | inductors
     gm.recompile()
-    compiled = _compile(gm, inputs, inductors)
+    compiled = _compile(gm, inputs, ours, inductors)
     return foldings.around(compiled) if foldings else compiled
 
 
@@ -88,7 +88,10 @@ def _needs_gradients(inputs: Sequence[Any]) -> bool:
     )
 
 
-def _compile(gm: GraphModule, inputs: Sequence[Any], config: Mapping[str, Any]) -> Callable[..., Any]:
+def _compile(gm: GraphModule, inputs: Sequence[Any], options: Options, config: Mapping[str, Any]) -> Callable[..., Any]:
+    if not options.inductor:
+        call: Callable[..., Any] = gm.forward
+        return call
     from torch._inductor.compile_fx import compile_fx
 
     compiled: Callable[..., Any] = compile_fx(gm, inputs, config_patches=dict(config))

@@ -29,6 +29,8 @@ class Options:
         takes the first of the ranking without timing anything.
     fold : bool
         Whether batch norms behind a convolution go into its weights.
+    inductor : bool
+        Whether Inductor compiles what is left; else PyTorch runs it operator by operator, and nothing is compiled.
     max_workspace_bytes : int
         Scratch memory that a variant may need.
     deterministic : bool
@@ -45,6 +47,7 @@ class Options:
 
     measure: int = 3
     fold: bool = True
+    inductor: bool = True
     max_workspace_bytes: int = DEFAULT_WORKSPACE_LIMIT_BYTES
     deterministic: bool = False
     only_cudnn: bool = False
@@ -56,7 +59,7 @@ class Options:
             value = getattr(self, name)
             if type(value) is not int or value < 0:
                 raise InvalidInput(f"options.{name}", value, "an integer from 0 on")
-        for name in ("fold", "deterministic", "only_cudnn"):
+        for name in ("fold", "inductor", "deterministic", "only_cudnn"):
             if type(getattr(self, name)) is not bool:
                 raise InvalidInput(f"options.{name}", getattr(self, name), "True or False")
         ratio = self.max_error_ratio
@@ -106,6 +109,8 @@ def read_options(mode: str | None, options: Mapping[str, Any] | None) -> tuple[O
             inductors[plain] = value
         else:
             raise InvalidInput("options", name, f"{', '.join(_OURS)}, or an option of Inductor")
+    if inductors and ours.get("inductor") is False:
+        raise InvalidInput("options.inductor", False, f"True beside {', '.join(inductors)}, which is Inductor's")
     if torch.are_deterministic_algorithms_enabled():
         ours["deterministic"] = True
     return Options(**ours), inductors
