@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
+from conv_advisor.data.epilogue import PLAIN, Epilogue
 from conv_advisor.kernels.cpu.threads import available_cores
 from conv_advisor.kernels.cuda.compile import compile_cubin
+from conv_advisor.kernels.cuda.parts.epilogue import defines_of
 from conv_advisor.kernels.cuda.parts.source import ARCHITECTURES, STORAGES, BorneSpill
 from conv_advisor.kernels.cuda.sources import SOURCES
 
@@ -86,7 +88,11 @@ def covers(spill: BorneSpill, found: Resources) -> bool:
 
 
 def compilations(
-    sources: Iterable[str] = tuple(SOURCES), archs: Sequence[str] = ARCHITECTURES, *, is_everything: bool = False
+    sources: Iterable[str] = tuple(SOURCES),
+    archs: Sequence[str] = ARCHITECTURES,
+    *,
+    is_everything: bool = False,
+    epilogue: Epilogue = PLAIN,
 ) -> list[Compilation]:
     """What is compiled to check the sources for these architectures.
 
@@ -98,10 +104,14 @@ def compilations(
     is_everything : bool
         Every instantiation for every architecture. Else two of them, for `TUNED` up to `MOST_CUTS`: the first and last,
         and in between others for each storage type.
+    epilogue : Epilogue
+        What all are compiled with beside that; sources that take none are then left out.
     """
+    ended = tuple(defines_of(epilogue).items())
     return [
-        Compilation(source, storage, arch, tuple(defines.items()))
+        Compilation(source, storage, arch, (*defines.items(), *ended))
         for source in sources
+        if SOURCES[source].takes_epilogue or not ended
         for arch in SOURCES[source].architectures
         if arch.removesuffix("a") in archs or arch in archs
         for shift, storage in enumerate(STORAGES)
@@ -233,11 +243,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("sources", nargs="*", metavar="SOURCE", help=f"of {', '.join(SOURCES)}; default all")
     parser.add_argument("--arch", action="append", choices=ARCHITECTURES, help="default all; may be repeated")
     parser.add_argument("--everything", action="store_true", help=f"every cut, not at most {MOST_CUTS}; takes minutes")
+    parser.add_argument("--epilogue", type=Epilogue.parse, default=PLAIN, help="e.g. bias-residual-relu; default none")
     chosen = parser.parse_args(arguments)
     unknown = set(chosen.sources) - set(SOURCES)
     if unknown:
         parser.error(f"no source is called {', '.join(sorted(unknown))}")
-    todo = compilations(chosen.sources or SOURCES, chosen.arch or ARCHITECTURES, is_everything=chosen.everything)
+    sources, archs = chosen.sources or SOURCES, chosen.arch or ARCHITECTURES
+    todo = compilations(sources, archs, is_everything=chosen.everything, epilogue=chosen.epilogue)
     with new_pool() as pool:
         found = [each for future in start(todo, pool).values() for each in future.result()[2]]
     sys.stdout.write(report(found) + "\n")

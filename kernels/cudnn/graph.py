@@ -14,6 +14,7 @@ import cupy
 from conv_advisor.data.errors import LaunchFailed, NotSupported, RunError, WorkspaceExceeded
 from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels.cudnn import library
+from conv_advisor.kernels.cudnn.epilogue import ended
 from conv_advisor.kernels.cudnn.plans import (
     BARRED_NOTES,
     KNOB_TYPES,
@@ -31,7 +32,7 @@ MOST_DETAIL: Final = 300
 """Characters kept of a message of the frontend, which can quote half of its source."""
 
 _HEURISTICS: Final = ("a", "b", "fallback")
-_X, _WEIGHT, _Y = 1, 2, 3
+_X, _WEIGHT, _Y, _BIAS, _RESIDUAL = 1, 2, 3, 4, 5
 
 
 @dataclass(frozen=True)
@@ -207,7 +208,7 @@ def _new_graph(problem: ConvProblem) -> Any:
         )
         x = _tensor(graph, problem, _X, (problem.n, problem.c, problem.h, problem.w))
         weight = _tensor(graph, problem, _WEIGHT, (problem.k, problem.c // problem.groups, problem.r, problem.s))
-        y = graph.conv_fprop(
+        sums = graph.conv_fprop(
             image=x,
             weight=weight,
             padding=[problem.pad_h, problem.pad_w],
@@ -215,6 +216,10 @@ def _new_graph(problem: ConvProblem) -> Any:
             dilation=[problem.dilation_h, problem.dilation_w],
         )
         sizes = (problem.n, problem.k, problem.p, problem.q)
+        epilogue = problem.epilogue
+        bias = _tensor(graph, problem, _BIAS, (1, problem.k, 1, 1)) if epilogue.bias else None
+        residual = _tensor(graph, problem, _RESIDUAL, sizes) if epilogue.residual else None
+        y = ended(graph, epilogue, sums, bias, residual)
         y.set_output(True).set_data_type(kind).set_uid(_Y)
         y.set_dim(list(sizes)).set_stride(packed_strides(problem.layout, sizes))
         graph.validate()
@@ -247,8 +252,9 @@ def _launch(graph: Any, ref: PlanRef, workspace_limit_bytes: int) -> Launch:
     workspace = Scratch(needed_bytes)
     frontend, handle = _frontend(), library.handle()
 
-    def run(x: Any, weight: Any, y: Any) -> None:
-        pointers = {_X: x.data.ptr, _WEIGHT: weight.data.ptr, _Y: y.data.ptr}
+    def run(x: Any, weight: Any, y: Any, bias: Any = None, residual: Any = None) -> None:
+        tensors = {_X: x, _WEIGHT: weight, _Y: y, _BIAS: bias, _RESIDUAL: residual}
+        pointers = {uid: tensor.data.ptr for uid, tensor in tensors.items() if tensor is not None}
         try:
             frontend.set_stream(handle=handle, stream=cupy.cuda.get_current_stream().ptr)
             graph.execute_plan_at_index(pointers, workspace.ptr, ref.index, handle=handle)

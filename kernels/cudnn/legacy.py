@@ -11,6 +11,7 @@ import cupy
 
 from conv_advisor.data.errors import NotSupported, WorkspaceExceeded
 from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels.cuda.appended.launch import append
 from conv_advisor.kernels.cudnn.library import ForwardPerformance, call, handle
 from conv_advisor.kernels.cudnn.variants import LEGACY_ALGORITHMS, algorithm_of, legacy_id
 from conv_advisor.kernels.scratch import Scratch
@@ -100,7 +101,7 @@ class _Descriptors:
 
 
 def prepare(variant: Variant, problem: ConvProblem, workspace_limit_bytes: int) -> Launch:
-    """Describe the problem, ask for the workspace and allocate it.
+    """Describe the problem, ask for the workspace and allocate it; what follows the convolution is a kernel of ours.
 
     Parameters
     ----------
@@ -128,7 +129,7 @@ def prepare(variant: Variant, problem: ConvProblem, workspace_limit_bytes: int) 
     def run(x: Any, weight: Any, y: Any) -> None:
         descriptors.forward(algorithm, x, weight, y, workspace)
 
-    return Launch(run, needed_bytes, scratch=(workspace,))
+    return append(Launch(run, needed_bytes, scratch=(workspace,)), problem)
 
 
 def heuristic_pick(problem: ConvProblem, workspace_limit_bytes: int) -> str | None:

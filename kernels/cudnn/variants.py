@@ -11,9 +11,12 @@ from typing import Final
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels.cuda.parts.epilogue import VERIFIED
+from conv_advisor.kernels.cudnn.epilogue import GRAPH_EPILOGUES
 from conv_advisor.kernels.variant import (
     Algorithm,
     Backend,
+    Ending,
     Rule,
     Variant,
     all_of,
@@ -146,6 +149,8 @@ def graph_engine_variant(engine_id: int) -> Variant:
         why_not=_ENGINE_RULES.get(engine_id, _NOT_FLOAT32 if engine_id in TENSOR_CORE_ENGINES else all_of()),
         workspace_bytes=unknown_workspace,
         source=_GRAPH_SOURCE,
+        epilogues=GRAPH_EPILOGUES,
+        ending=Ending.LIBRARY,
     )
 
 
@@ -160,6 +165,8 @@ def _legacy_variants() -> Iterator[Variant]:
                 why_not=all_of(_NOT_FLOAT32, rule) if is_tensor_core else rule,
                 workspace_bytes=unknown_workspace,
                 source=_LEGACY_SOURCE,
+                epilogues=VERIFIED,
+                ending=Ending.APPENDED,
             )
 
 

@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("cuda.core", reason="cuda-core compiles without a GPU", exc_type=ImportError)
 
+from conv_advisor.data.epilogue import Activation, Epilogue
 from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels import builds
 from conv_advisor.kernels.cuda import compile as compiling
@@ -16,7 +17,7 @@ from conv_advisor.kernels.cuda.catalog import FAMILIES, VARIANTS
 from conv_advisor.kernels.cuda.compile import load_module, shape_arguments
 from conv_advisor.kernels.cuda.direct.plan import SOURCE as DIRECT
 from conv_advisor.kernels.cuda.parts.source import ARCHITECTURES, FOLDER, STORAGES
-from conv_advisor.kernels.cuda.resources import MOST_CUTS, TUNED, compilations, describe, unlisted_spills
+from conv_advisor.kernels.cuda.resources import MOST_CUTS, TUNED, compilations, compile_one, describe, unlisted_spills
 from conv_advisor.kernels.cuda.sources import SOURCES
 
 CASES = [
@@ -46,6 +47,19 @@ def test_a_source_compiles_without_warnings_or_unlisted_spills(source, arch, sto
         assert sorted(each.kernel for each in found) == sorted(kernels_of(source))
         assert all(each.kernel.encode() in cubin for each in found)
         assert [describe(each) for each in unlisted_spills(found)] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name, source in SOURCES.items() if source.takes_epilogue])
+def test_a_source_compiles_with_what_follows_a_convolution(name: str) -> None:
+    everything = compilations([name], [TUNED], epilogue=Epilogue(bias=True, residual=True, activation=Activation.GELU))
+    for storage in STORAGES:
+        middle = [each for each in everything if each.storage == storage]
+        for compilation in middle[len(middle) // 2 :][:1]:
+            _, log, found = compile_one(compilation)
+            assert "warning" not in log
+            assert sorted(each.kernel for each in found) == sorted(kernels_of(name))
+            assert [describe(each) for each in unlisted_spills(found)] == []
 
 
 def test_what_was_compiled_is_compiled_no_second_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
