@@ -13,7 +13,7 @@ from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 from conv_advisor.kernels.cuda.parts.candidates import row_of
 from conv_advisor.kernels.cuda.parts.division import division, magic, signed
 from conv_advisor.kernels.cuda.parts.shapes import Ints, Problems
-from conv_advisor.kernels.cuda.parts.source import Defines, Source
+from conv_advisor.kernels.cuda.parts.source import BorneSpill, Defines, Source
 
 MOST_WARPS: Final = 8
 """Warps of a block."""
@@ -138,7 +138,14 @@ def definitions(dtype: DType) -> tuple[Defines, ...]:
     return tuple({"MT": tile.mt, "NT": tile.nt, "MODE": int(mode), "SPLIT": split} for tile in TILES for mode in Mode)
 
 
-SOURCE: Final = Source("grouped", definitions)
+_GELU: Final = "once a tile, the error function of 48 sums, with the 128 registers that the bound of two blocks leaves"
+SOURCE: Final = Source(
+    "grouped",
+    definitions,
+    spills=(
+        BorneSpill("grouped", "sm_90", 20, _GELU, storage="FLOAT16", defines=(("MT", 4), ("NT", 3), ("ACTIVATION", 5))),
+    ),
+)
 
 
 def elements_of_word(problems: Problems) -> int:
