@@ -27,6 +27,7 @@ from conv_advisor.app.routes import (
     jobs,
     models,
     pages,
+    plans,
     problems,
     session,
     tables,
@@ -103,7 +104,7 @@ def create_app(settings: Settings, *, open_engine: OpenEngine = open_engine, tim
     metrics = app.state.metrics = Metrics(meter, keyring) if meter else None
     if metrics is not None:
         app.include_router(scraped.router)
-    for routes in (advice, details, convolutions, inference, models, jobs, catalogue, insight, health, problems):
+    for routes in (advice, details, plans, convolutions, inference, models, jobs, catalogue, insight, health, problems):
         app.include_router(routes.router)
     app.include_router(session.router)
     app.include_router(tables.router)

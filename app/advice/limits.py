@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from conv_advisor.app.service.service import Service
-    from conv_advisor.app.wire.schemas import AdviceParameters
+    from conv_advisor.app.wire.schemas import LimitParameters
     from conv_advisor.kernels.variant import Maker
 
 
@@ -21,7 +21,7 @@ class Limits:
     only: Maker | None = None
 
     @classmethod
-    def of(cls, asked: AdviceParameters, service: Service) -> Limits:
+    def of(cls, asked: LimitParameters, service: Service) -> Limits:
         """The limits that were asked for, else the service's own."""
         workspace = asked.max_workspace_bytes
         return cls(

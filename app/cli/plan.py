@@ -8,7 +8,7 @@ import typer
 
 from conv_advisor.app.cli.complete import devices
 from conv_advisor.app.cli.environment import load_settings
-from conv_advisor.app.cli.output import AsJson, OneDType, split_counts, split_words
+from conv_advisor.app.cli.output import AsJson, OneDType
 from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.problem import DType
 from conv_advisor.kernels.variant import Maker
@@ -20,8 +20,8 @@ def plan(
     batches: Annotated[str | None, typer.Option(help="Several, such as 1,8,32: a line each.")] = None,
     dtype: OneDType = DType.FLOAT32,
     dims: Annotated[
-        str | None, typer.Option(help="Sizes of the model's symbolic dimensions, such as height=224,width=224.")
-    ] = None,
+        str, typer.Option(help="Sizes of the model's symbolic dimensions, such as height=224,width=224.")
+    ] = "",
     device: Annotated[
         str,
         typer.Option(
@@ -44,12 +44,13 @@ def plan(
     from conv_advisor.app.advice.local import Local
     from conv_advisor.app.cli import say_plan
     from conv_advisor.app.plans.asked import network_from
+    from conv_advisor.app.plans.parameters import batches_of, dims_of
     from conv_advisor.app.plans.planning import plan_network
 
     if batch is not None and batches is not None:
         raise InvalidInput("--batch", batch, "nothing beside --batches")
-    counts = split_counts("--batches", batches) if batches is not None else [batch or 1]
-    sizes = _sizes(dims)
+    counts = [batch or 1] if batches is None else batches_of(batches)
+    sizes = dims_of(dims)
     local = Local(load_settings(), is_brief=True)
     limit = local.settings.workspace_limit_bytes if max_workspace_bytes is None else max_workspace_bytes
     limits = Limits(device or local.default_device_id, limit, deterministic, only)
@@ -58,19 +59,3 @@ def plan(
         for count in counts
     }
     say_plan.show(plans, dtype, as_json=as_json, as_csv=as_csv)
-
-
-def _sizes(text: str | None) -> dict[str, int]:
-    """Sizes by name.
-
-    Raises
-    ------
-    InvalidInput
-    """
-    found = {}
-    for word in split_words("--dims", text) if text is not None else ():
-        name, _, size = word.rpartition("=")
-        if not name or not size.isdecimal() or not int(size):
-            raise InvalidInput("--dims", word, "a name and a size, such as height=224")
-        found[name] = int(size)
-    return found

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from conv_advisor.app.cli import say
 from conv_advisor.app.cli.output import print_json
 from conv_advisor.app.cli.table import Mark, Marked, write, write_table
-from conv_advisor.app.plans.answers import plan_answer, plan_csv, plans_answer
+from conv_advisor.app.plans.answers import plan_csv, plans_answer
 from conv_advisor.app.web import text
 from conv_advisor.data.counting import counted
 from conv_advisor.data.problem import DType
@@ -29,7 +29,7 @@ NAMES = {
 def show(plans: Mapping[int, Plan], dtype: DType, *, as_json: bool, as_csv: bool) -> None:
     """Write a plan, or a line for each of several batches."""
     if as_json:
-        print_json(plans_answer(plans) if len(plans) > 1 else plan_answer(next(iter(plans.values()))))
+        print_json(plans_answer(plans))
     elif as_csv:
         sys.stdout.write(plan_csv(plans))
     elif len(plans) > 1:

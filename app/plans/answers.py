@@ -71,6 +71,7 @@ class PlanAnswer(TypedDict):
     """A plan: its layers as the network meets them, the conversions between them, and what that gains."""
 
     network: str
+    batch: int
     device: str
     model: str | None
     time_ms: float
@@ -85,22 +86,17 @@ class PlanAnswer(TypedDict):
     remarks: list[str]
 
 
-class PlanOfBatchAnswer(PlanAnswer):
-    """The plan for one batch."""
-
-    batch: int
-
-
 class PlansAnswer(TypedDict):
-    """Plans for several batches."""
+    """Plans of one network, in the order of the batches that were asked for."""
 
-    plans: list[PlanOfBatchAnswer]
+    plans: list[PlanAnswer]
 
 
-def plan_answer(plan: Plan) -> PlanAnswer:
+def plan_answer(plan: Plan, batch: int) -> PlanAnswer:
     """A plan with all that belongs to it."""
     return {
         "network": plan.network.name,
+        "batch": batch,
         "device": plan.device_id,
         "model": plan.model_id,
         "time_ms": plan.time_ms,
@@ -122,7 +118,7 @@ def plan_answer(plan: Plan) -> PlanAnswer:
 
 def plans_answer(plans: Mapping[int, Plan]) -> PlansAnswer:
     """Plans by batch."""
-    return {"plans": [{**plan_answer(plan), "batch": batch} for batch, plan in plans.items()]}
+    return {"plans": [plan_answer(plan, batch) for batch, plan in plans.items()]}
 
 
 def plan_csv(plans: Mapping[int, Plan]) -> str:

@@ -17,7 +17,7 @@ import msgspec
 
 from conv_advisor.app.plans.outline import MAX_NODES, MAX_TENSORS, Dims, Fault, Node, Outline, Read, Request
 
-CPU_S: Final = 20
+CPU_S: Final = 10
 """CPU time that reading a model may take."""
 MEMORY_BYTES: Final = 3 * 2**30
 """Address space beside what the model itself takes, which is held up to four times over."""

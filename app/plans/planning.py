@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from conv_advisor.app.advice.advise import Known, advise
 from conv_advisor.app.advice.limits import Limits
+from conv_advisor.app.plans.known import known_network
+from conv_advisor.app.plans.onnx_network import network_of
+from conv_advisor.app.plans.parameters import NetworkParameters, PlanParameters, batches_of, dims_of
+from conv_advisor.app.plans.reading import read_outline
 from conv_advisor.models.planning.conversion import converter
+from conv_advisor.models.planning.network import Network
 from conv_advisor.models.planning.plan import Plan, make_plan
 
 if TYPE_CHECKING:
-    from conv_advisor.models.planning.network import Network
+    from conv_advisor.app.service.service import Service
+
+Plans = dict[int, Plan]
+"""Plans by batch."""
 
 
 def plan_network(known: Known, network: Network, limits: Limits) -> Plan:
@@ -29,3 +38,33 @@ def plan_network(known: Known, network: Network, limits: Limits) -> Plan:
     """
     advisor = known.advisor(limits.device_id)
     return make_plan(network, lambda problems: advise(known, advisor, problems, limits), converter(advisor.model))
+
+
+def plan_known(service: Service, asked: NetworkParameters) -> Plans:
+    """Plans of a network whose layers ship.
+
+    Raises
+    ------
+    UnknownNetwork, InvalidProblem, NoAdvice, UnknownDevice, ModelRejected, StoreError
+    """
+    return _plans(service, asked, lambda batch: known_network(asked.name, batch=batch, dtype=asked.dtype))
+
+
+def plan_model(service: Service, body: bytes, asked: PlanParameters) -> Plans:
+    """Plans of an ONNX model.
+
+    Raises
+    ------
+    InvalidInput, NotInstalled, QueueFull, NoAdvice, UnknownDevice, ModelRejected, StoreError
+    """
+    dims = dims_of(asked.dims)
+    return _plans(
+        service,
+        asked,
+        lambda batch: network_of(read_outline(body, batch=batch, dims=dims), asked.name, asked.dtype),
+    )
+
+
+def _plans(service: Service, asked: PlanParameters, network: Callable[[int], Network]) -> Plans:
+    limits = Limits.of(asked, service)
+    return {batch: plan_network(service, network(batch), limits) for batch in batches_of(asked.batches)}

@@ -6,13 +6,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from threading import BoundedSemaphore
 from typing import Final
 
 import msgspec
 
 from conv_advisor.app.plans import onnx_reader
 from conv_advisor.app.plans.outline import Outline, Read, Request
-from conv_advisor.data.errors import InvalidInput
+from conv_advisor.data.errors import InvalidInput, QueueFull
 from conv_advisor.data.extras import require
 
 MAX_BATCH: Final = 2**16
@@ -21,6 +22,9 @@ MAX_MODEL_BYTES: Final = 2**30
 _PATIENCE_S: Final = 6 * onnx_reader.CPU_S
 """For a reader that gets its CPU time on a busy machine; it ends by itself when that is spent."""
 
+AT_ONCE: Final = 2
+"""Models that one process has read at the same time."""
+_READERS: Final = BoundedSemaphore(AT_ONCE)
 _NEEDED: Final = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG")
 
 
@@ -40,6 +44,8 @@ def read_outline(body: bytes | memoryview, *, batch: int, dims: Mapping[str, int
     ------
     InvalidInput
         It is no model that can be read, or reading it takes too long or too much memory.
+    QueueFull
+        As many are being read as may be at once.
     NotInstalled
     """
     require("onnx")
@@ -48,7 +54,12 @@ def read_outline(body: bytes | memoryview, *, batch: int, dims: Mapping[str, int
     if not 1 <= batch <= MAX_BATCH:
         raise InvalidInput("batch", batch, f"an integer from 1 to {MAX_BATCH}")
     head = msgspec.json.encode(Request(batch, dict(dims or {}))) + b"\n"
-    answer = _asked(head + bytes(body))
+    if not _READERS.acquire(blocking=False):
+        raise QueueFull(f"{AT_ONCE} models are being read already")
+    try:
+        answer = _asked(head + bytes(body))
+    finally:
+        _READERS.release()
     if answer.fault is not None:
         raise InvalidInput(answer.fault.field, answer.fault.value, answer.fault.allowed)
     assert answer.outline is not None  # noqa: S101 - it answers one of both

@@ -36,6 +36,7 @@ _MODELS: Final[tuple[type[BaseModel], ...]] = (
 )
 TAGS: Final = [
     {"name": "advice", "description": "Which variant is fastest for a layer, how fast, how sure, and what else runs."},
+    {"name": "plans", "description": "A whole network: variant and layout of each convolution, and what that gains."},
     {"name": "convolutions", "description": "A convolution, computed and timed on this server's device."},
     {"name": "inference", "description": "The same convolutions by the Open Inference Protocol of KServe and Triton."},
     {"name": "models", "description": "The decision trees: which there are, which one answers, and training again."},

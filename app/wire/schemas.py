@@ -93,8 +93,10 @@ LAYER_TYPES: Final = {
 """The type of each parameter of a layer."""
 
 
-class AdviceParameters(LayerParameters):
-    """What advice depends on beside the layer."""
+class LimitParameters(BaseModel):
+    """What advice is for, and what a variant may take and must be."""
+
+    model_config = ConfigDict(extra="forbid")
 
     device: Annotated[
         Id | None,
@@ -107,6 +109,10 @@ class AdviceParameters(LayerParameters):
     ] = None
     deterministic: Annotated[bool, Field(description="Only variants whose equal inputs give equal bits.")] = False
     only: Annotated[Maker | None, BeforeValidator(_maker), Field(description="Only variants of this maker.")] = None
+
+
+class AdviceParameters(LimitParameters, LayerParameters):
+    """What advice depends on."""
 
 
 class AdviceQuery(AdviceParameters):

@@ -400,7 +400,7 @@ def test_the_command_prints_a_table(file: Path) -> None:
 
 
 def test_the_command_prints_json(file: Path) -> None:
-    answer = json.loads(run(file, "--batch", "32", "--json", "--device", "nvidia-h200"))
+    (answer,) = json.loads(run(file, "--batch", "32", "--json", "--device", "nvidia-h200"))["plans"]
     assert answer["n_convolutions"] == 3
     assert [each["count"] for each in answer["layers"]] == [1, 1, 1]
     assert not any(each["is_epilogue_counted"] for each in answer["layers"])
@@ -419,7 +419,7 @@ def test_the_command_prints_comma_separated_values(file: Path) -> None:
 
 
 def test_a_network_that_ships_is_planned_by_its_name() -> None:
-    answer = json.loads(run("torchvision:resnet50", "--json", "--device", "nvidia-h200"))
+    (answer,) = json.loads(run("torchvision:resnet50", "--json", "--device", "nvidia-h200"))["plans"]
     assert answer["n_convolutions"] == 53
     assert not answer["conversions"]
 

@@ -176,7 +176,7 @@ def test_the_openapi_document_has_every_route_with_its_errors_and_examples(clien
     document = client.get("/openapi.json").json()
     expected = {"/v1/advice", "/v1/convolutions", "/v1/models", "/v1/models/active", "/v1/jobs", "/v1/jobs/{job_id}"}
     expected |= {"/v1/variants", "/v1/devices", "/v1/networks", "/v1/networks/{name}", "/livez", "/readyz"}
-    expected |= {"/v1/explanations", "/v1/landscapes", "/v1/pareto", "/v1/neighbours", "/v1/snippets"}
+    expected |= {"/v1/explanations", "/v1/landscapes", "/v1/pareto", "/v1/neighbours", "/v1/snippets", "/v1/plans"}
     expected |= {"/v1/jobs/{job_id}/events", "/metrics", "/problems", "/problems/{name}"}
     expected |= {f"/v2{path}" for path in ("", "/health/live", "/health/ready")}
     expected |= {f"/v2/models/{{model}}{path}" for path in ("", "/ready", "/infer")}

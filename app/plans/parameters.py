@@ -1,0 +1,84 @@
+"""What is asked of a plan beside the model."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from pydantic import Field, field_validator
+
+from conv_advisor.app.plans.reading import MAX_BATCH
+from conv_advisor.app.wire.schemas import LONGEST_NAME, LimitParameters
+from conv_advisor.data.errors import InvalidInput
+from conv_advisor.data.problem import DType
+
+MAX_BATCHES: Final = 8
+"""Batches of one plan."""
+
+
+class PlanParameters(LimitParameters):
+    """For which batches and which precision, and within which limits; a workspace is that of the whole network."""
+
+    batches: Annotated[
+        str, Field(max_length=LONGEST_NAME, description="Images at a time; several by commas.", examples=["1,8,32"])
+    ] = "1"
+    dtype: Annotated[DType, Field(description="Which the network is run in, whatever it was written in.")] = (
+        DType.FLOAT32
+    )
+    dims: Annotated[
+        str,
+        Field(
+            max_length=1000,
+            description="Sizes of an ONNX model's symbolic dimensions but the batch, by name.",
+            examples=["height=224,width=224"],
+        ),
+    ] = ""
+    name: Annotated[str, Field(max_length=LONGEST_NAME, description="What the network is called in the answer.")] = (
+        "model"
+    )
+
+    @field_validator("batches")
+    @classmethod
+    def _are_batches(cls, text: str) -> str:
+        batches_of(text)
+        return text
+
+    @field_validator("dims")
+    @classmethod
+    def _are_dims(cls, text: str) -> str:
+        dims_of(text)
+        return text
+
+
+class NetworkParameters(PlanParameters):
+    """A network whose layers ship, and what is asked of its plan."""
+
+    name: Annotated[str, Field(max_length=LONGEST_NAME, description="As /v1/networks has it.", examples=["resnet50"])]
+
+
+def batches_of(text: str) -> list[int]:
+    """Batches as they are written, ``1,8,32``.
+
+    Raises
+    ------
+    InvalidInput
+    """
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() and 1 <= int(word[:10]) <= MAX_BATCH for word in words) or len(words) > MAX_BATCHES:
+        raise InvalidInput("batches", text, f"at most {MAX_BATCHES} integers from 1 to {MAX_BATCH}, by commas")
+    return list(dict.fromkeys(map(int, words)))
+
+
+def dims_of(text: str) -> dict[str, int]:
+    """Sizes by name as they are written, ``height=224,width=224``.
+
+    Raises
+    ------
+    InvalidInput
+    """
+    found = {}
+    for word in filter(None, (part.strip() for part in text.split(","))):
+        name, _, size = word.rpartition("=")
+        if not name or not size.isdecimal() or len(size) > 9 or not int(size):
+            raise InvalidInput("dims", word, "a name and a size, such as height=224")
+        found[name] = int(size)
+    return found

@@ -1,0 +1,51 @@
+"""GET and POST /v1/plans: a plan for a network that ships, and for an ONNX model."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import JSONResponse
+
+from conv_advisor.app.plans.answers import PlansAnswer, plans_answer
+from conv_advisor.app.plans.parameters import NetworkParameters, PlanParameters
+from conv_advisor.app.plans.planning import plan_known, plan_model
+from conv_advisor.app.service.service import service_of
+from conv_advisor.app.wire.body import announced_bytes, read, require_media_type
+from conv_advisor.app.wire.errors import documented
+
+ONNX: Final = "application/onnx"
+OCTETS: Final = "application/octet-stream"
+_BYTES: Final = {"schema": {"type": "string", "format": "binary"}}
+_BODY: Final[dict[str, Any]] = {"requestBody": {"required": True, "content": {OCTETS: _BYTES}}}
+
+router = APIRouter(tags=["plans"])
+
+
+@router.get("/v1/plans", responses=documented(400, 404, 409, 503, answer=PlansAnswer))
+async def get_plan(request: Request, asked: Annotated[NetworkParameters, Query()]) -> JSONResponse:
+    """A plan for a network whose layers ship, by its name; all of it in one layout.
+
+    Each convolution with how often it occurs, the advised variant, its time and its share; and what PyTorch's default,
+    cuDNN's heuristic and the best of cuDNN take for the same.
+    """
+    return JSONResponse(await asyncio.to_thread(lambda: plans_answer(plan_known(service_of(request), asked))))
+
+
+@router.post(
+    "/v1/plans",
+    responses=documented(400, 404, 409, 413, 415, 501, 503, answer=PlansAnswer),
+    openapi_extra=_BODY,
+)
+async def post_plan(request: Request, asked: Annotated[PlanParameters, Query()]) -> JSONResponse:
+    """A plan for an ONNX model: each convolution with its epilogue, variant and layout, and what that gains.
+
+    The body is the model (application/onnx or octet-stream). Weights beside it are never opened. Layouts are those of
+    the least total time over the whole graph, conversions counted; what cannot be planned is listed with its reason.
+    """
+    service = service_of(request)
+    require_media_type(request, ONNX, OCTETS)
+    with service.budget.hold(announced_bytes(request)) as held:
+        body = (await read(request, service.settings.max_body_bytes, held)).tobytes()
+        return JSONResponse(await asyncio.to_thread(lambda: plans_answer(plan_model(service, body, asked))))

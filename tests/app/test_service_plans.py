@@ -1,0 +1,80 @@
+"""GET and POST /v1/plans through the real application."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from conv_advisor.app.plans import reading
+from tests.app.serving import Client, is_problem, serving
+from tests.onnx_models import Build, block
+
+ONNX = {"content-type": "application/onnx"}
+KINDS = {400: "invalid-input", 404: "unknown-device", 415: "unsupported-media-type", 422: "unprocessable-entity"}
+FOR = "device=nvidia-h200&dtype=float16"
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    with serving(tmp_path_factory.mktemp("home"), has_tree=False) as client:
+        yield client
+
+
+def test_a_model_is_planned(client: Client) -> None:
+    response = client.post(f"/v1/plans?{FOR}&batches=1,32&name=block.onnx", content=block(), headers=ONNX)
+    assert response.status_code == 200, response.text
+    first, second = response.json()["plans"]
+    assert (first["batch"], second["batch"], second["network"]) == (1, 32, "block.onnx")
+    assert [each["problem"]["n"] for each in second["layers"]] == [32, 32, 32]
+    assert second["time_ms"] > first["time_ms"] > 0
+    assert second["against"]["pytorch_default"]["speedup"] > 1
+
+
+def test_a_network_that_ships_is_planned(client: Client) -> None:
+    response = client.get(f"/v1/plans?{FOR}&name=resnet50&batches=8")
+    assert response.status_code == 200, response.text
+    (plan,) = response.json()["plans"]
+    assert (plan["n_convolutions"], plan["conversions"]) == (53, [])
+    assert sum(each["share"] for each in plan["layers"]) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("query", "body", "headers", "status", "said"),
+    [
+        ("", b"", ONNX, 400, "a graph of nodes"),
+        ("", block()[:500], ONNX, 400, "cannot be parsed"),
+        ("", block(), {"content-type": "application/json"}, 415, "application/onnx"),
+        ("batches=0", block(), ONNX, 400, "batches"),
+        ("batches=1,x", block(), ONNX, 400, "batches"),
+        ("dims=height", block(), ONNX, 400, "height=224"),
+        ("dims=height=3", block(), ONNX, 400, "no symbolic dimension|batch"),
+        ("dtype=int8", block(), ONNX, 422, "dtype"),
+        ("device=nobody", block(), ONNX, 404, "nobody"),
+        ("colour=red", block(), ONNX, 422, "colour"),
+    ],
+)
+def test_what_cannot_be_planned_says_why(
+    client: Client, query: str, body: bytes, headers: dict[str, str], status: int, said: str
+) -> None:
+    response = client.post(f"/v1/plans?{query}", content=body, headers=headers)
+    is_problem(response, status, KINDS[status])
+    assert any(each in response.text for each in said.split("|"))
+
+
+def test_a_model_without_convolutions_has_no_plan(client: Client) -> None:
+    build = Build()
+    response = client.post(f"/v1/plans?{FOR}", content=build.bytes(build.node("Relu", "x")), headers=ONNX)
+    is_problem(response, 409, "no-advice")
+    assert "no 2-D convolution" in response.text
+
+
+def test_an_unknown_network_is_refused(client: Client) -> None:
+    is_problem(client.get("/v1/plans?name=resnet51"), 404, "unknown-network")
+
+
+def test_more_models_than_are_read_at_once_come_back_later(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading._READERS, "acquire", lambda blocking: False)
+    response = client.post(f"/v1/plans?{FOR}", content=block(), headers=ONNX)
+    is_problem(response, 503, "queue-full")
+    assert response.headers["retry-after"]
