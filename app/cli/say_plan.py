@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 NAMES = {
     Rival.PYTORCH_DEFAULT: "PyTorch's default",
+    Rival.PYTORCH_CHANNELS_LAST: "PyTorch in channels_last",
     Rival.CUDNN_HEURISTIC: "cuDNN's heuristic",
     Rival.CUDNN_BEST: "cuDNN's best",
 }

@@ -60,9 +60,10 @@ class TotalAnswer(TypedDict):
 
 
 class RivalsAnswer(TypedDict):
-    """What a plan is held against."""
+    """What a plan is held against: PyTorch as it comes and in channels_last, cuDNN's first choice and its best."""
 
     pytorch_default: TotalAnswer
+    pytorch_channels_last: TotalAnswer
     cudnn_heuristic: TotalAnswer
     cudnn_best: TotalAnswer
 
@@ -109,6 +110,7 @@ def plan_answer(plan: Plan, batch: int) -> PlanAnswer:
         "left_out": [{"name": each.name, "kind": each.kind, "reason": each.reason} for each in plan.left_out],
         "against": {
             "pytorch_default": _total(plan.rivals[Rival.PYTORCH_DEFAULT]),
+            "pytorch_channels_last": _total(plan.rivals[Rival.PYTORCH_CHANNELS_LAST]),
             "cudnn_heuristic": _total(plan.rivals[Rival.CUDNN_HEURISTIC]),
             "cudnn_best": _total(plan.rivals[Rival.CUDNN_BEST]),
         },

@@ -23,9 +23,10 @@ Advise = Callable[[Sequence[ConvProblem]], Iterable[Advice | ConvAdvisorError]]
 
 
 class Rival(StrEnum):
-    """Who a plan is held against, by the name of its field in `Baselines`."""
+    """Who a plan is held against."""
 
     PYTORCH_DEFAULT = "pytorch_default"
+    PYTORCH_CHANNELS_LAST = "pytorch_channels_last"
     CUDNN_HEURISTIC = "cudnn_heuristic"
     CUDNN_BEST = "cudnn_best"
 
@@ -166,54 +167,51 @@ def make_plan(network: Network, advise: Advise, convert_ms: Callable[[int], floa
         There is none on any convolution, or there is no convolution.
     """
     known = _Known(network, advise)
-    if not known.advised:
+    if not any(known.advised):
         reason = "; ".join(sorted({each.reason for each in known.left_out})) or "it has no 2-D convolution"
         raise NoAdvice(f"nothing in {network.name} can be planned: {reason}")
-    times = [known.times(operator, _own_ms) for operator in network.operators]
-    layouts = choose_layouts(network, times, convert_ms)
+    layouts = choose_layouts(network, known.times(_own_ms), convert_ms)
     rivals = {rival: _total(rival, known, layouts, convert_ms) for rival in Rival}
     return known.plan(layouts, rivals)
 
 
 class _Known:
-    """The advice on each convolution of a network in both layouts, each problem asked once."""
+    """The advice on each operator of a network by layout, each problem asked once; nothing where there is none."""
 
     def __init__(self, network: Network, advise: Advise) -> None:
         self.network = network
         self.left_out = [LeftOut(each.name, each.kind, each.left_out) for each in network.operators if each.left_out]
-        distinct = dict.fromkeys(_plain(each.problem) for each in network.operators if each.problem is not None)
+        plain = [each.problem and replace(each.problem, epilogue=PLAIN) for each in network.operators]
+        distinct = list(dict.fromkeys(each for each in plain if each is not None))
         asked = [replace(problem, layout=layout) for problem in distinct for layout in Layout]
-        self.advised: dict[ConvProblem, Advice] = {}
-        refused: dict[ConvProblem, ConvAdvisorError] = {}
-        for problem, answer in zip(asked, advise(asked), strict=True):
-            if isinstance(answer, Advice):
-                self.advised[problem] = answer
-            else:
-                refused[problem] = answer
-        for operator in network.operators:
-            if operator.problem is not None and not self.of(operator):
-                self.left_out.append(LeftOut(operator.name, operator.kind, _reason(refused[_plain(operator.problem)])))
+        answers: dict[ConvProblem, dict[Layout, Advice | ConvAdvisorError]] = {each: {} for each in distinct}
+        for place, answer in enumerate(advise(asked)):
+            answers[distinct[place // len(Layout)]][asked[place].layout] = answer
+        self.advised = [
+            {layout: answer for layout, answer in answers[problem].items() if isinstance(answer, Advice)}
+            if problem is not None
+            else {}
+            for problem in plain
+        ]
+        for operator, problem, found in zip(network.operators, plain, self.advised, strict=True):
+            if problem is not None and not found:
+                reason = _reason(answers[problem][problem.layout])
+                self.left_out.append(LeftOut(operator.name, operator.kind, reason))
 
-    def of(self, operator: Operator) -> dict[Layout, Advice]:
-        """The advice on an operator, by layout; nothing where it is no convolution, or has none."""
-        if operator.problem is None:
-            return {}
-        plain = _plain(operator.problem)
-        found = {layout: self.advised.get(replace(plain, layout=layout)) for layout in Layout}
-        return {layout: advice for layout, advice in found.items() if advice is not None}
-
-    def times(self, operator: Operator, time_ms: Callable[[Advice], float | None]) -> dict[Layout, float] | None:
-        """What a convolution takes by layout, as somebody runs it; infinite where that is unknown."""
-        if operator.problem is None:
-            return None
-        found = {layout: time_ms(advice) for layout, advice in self.of(operator).items()}
-        return {layout: inf if (ms := found.get(layout)) is None else ms for layout in Layout}
+    def times(self, time_ms: Callable[[Advice], float | None]) -> list[dict[Layout, float] | None]:
+        """What each convolution takes by layout, as somebody runs it; infinite where that is unknown."""
+        found: list[dict[Layout, float] | None] = []
+        for operator, advised in zip(self.network.operators, self.advised, strict=True):
+            own = {layout: time_ms(advice) for layout, advice in advised.items()}
+            known = {layout: inf if (ms := own.get(layout)) is None else ms for layout in Layout}
+            found.append(None if operator.problem is None else known)
+        return found
 
     def plan(self, layouts: Layouts, rivals: Mapping[Rival, Total]) -> Plan:
         """The plan of these layouts."""
         grouped: dict[ConvProblem, tuple[Advice, list[Operator]]] = {}
-        for operator, layout in zip(self.network.operators, layouts.chosen, strict=True):
-            if operator.problem is not None and (advised := self.of(operator)):
+        for operator, advised, layout in zip(self.network.operators, self.advised, layouts.chosen, strict=True):
+            if operator.problem is not None and advised:
                 problem = replace(operator.problem, layout=layout)
                 grouped.setdefault(problem, (advised[layout], []))[1].append(operator)
         layers = [
@@ -233,27 +231,27 @@ class _Known:
         )
 
 
-_LAYOUTS_OF: Final[Mapping[Rival, Sequence[Layout]]] = {
-    Rival.PYTORCH_DEFAULT: (Layout.NCHW,),
-    Rival.CUDNN_HEURISTIC: (Layout.NCHW,),
-    Rival.CUDNN_BEST: tuple(Layout),
+_RIVALS: Final[Mapping[Rival, tuple[str, Sequence[Layout]]]] = {
+    Rival.PYTORCH_DEFAULT: ("pytorch_default", (Layout.NCHW,)),
+    Rival.PYTORCH_CHANNELS_LAST: ("pytorch_default", (Layout.NHWC,)),
+    Rival.CUDNN_HEURISTIC: ("cudnn_heuristic", (Layout.NCHW,)),
+    Rival.CUDNN_BEST: ("cudnn_best", tuple(Layout)),
 }
-"""The layouts that a rival may run a network in: PyTorch runs it as it was written unless it is told otherwise."""
+"""A rival's field in `Baselines`, and the layouts that it may run a network in: PyTorch runs it as it was written
+unless it is told otherwise, with ``channels_last``."""
 
 
 def _total(rival: Rival, known: _Known, layouts: Layouts, convert_ms: Callable[[int], float]) -> Total:
     """What a rival takes for a network, beside the plan that was made."""
-    allowed = _LAYOUTS_OF[rival]
+    _, allowed = _RIVALS[rival]
 
     def rivals_ms(advice: Advice) -> float | None:
         return _baseline(rival, advice).time_ms if advice.problem.layout in allowed else None
 
-    times = [known.times(operator, rivals_ms) for operator in known.network.operators]
-    theirs = choose_layouts(known.network, times, convert_ms)
+    theirs = choose_layouts(known.network, known.times(rivals_ms), convert_ms)
     sources: list[Source | None] = []
     time_ms, beside_ms = _conversions_ms(theirs), _conversions_ms(layouts)
-    for operator, layout, own in zip(known.network.operators, theirs.chosen, layouts.chosen, strict=True):
-        advised = known.of(operator)
+    for advised, layout, own in zip(known.advised, theirs.chosen, layouts.chosen, strict=True):
         if not advised:
             continue
         baseline = _baseline(rival, advised[layout]) if layout in advised and layout in allowed else None
@@ -274,7 +272,7 @@ def _total(rival: Rival, known: _Known, layouts: Layouts, convert_ms: Callable[[
 
 
 def _baseline(rival: Rival, advice: Advice) -> Baseline:
-    found: Baseline = getattr(advice.baselines, rival)
+    found: Baseline = getattr(advice.baselines, _RIVALS[rival][0])
     return found
 
 
@@ -286,11 +284,7 @@ def _own_ms(advice: Advice) -> float | None:
     return advice.best.time_ms
 
 
-def _plain(problem: ConvProblem) -> ConvProblem:
-    return replace(problem, epilogue=PLAIN)
-
-
-def _reason(error: ConvAdvisorError) -> str:
+def _reason(error: Advice | ConvAdvisorError) -> str:
     """Why nothing runs a problem: what speaks against most variants, where that is known."""
     reasons = Counter(error.reasons.values()) if isinstance(error, NoAdvice) else Counter()
     return f"no variant runs it: {reasons.most_common(1)[0][0]}" if reasons else str(error)

@@ -29,6 +29,7 @@ from conv_advisor.data.epilogue import EVERY_EPILOGUE
 from conv_advisor.data.errors import ConvAdvisorError, InvalidInput, NoAdvice
 from conv_advisor.data.problem import DType, Layout
 from conv_advisor.models.planning.network import Network
+from conv_advisor.models.planning.plan import Rival
 from tests.onnx_models import Build, block
 
 
@@ -86,6 +87,13 @@ def test_no_layout_for_all_is_faster_than_the_plan(local: Local) -> None:
         problems = [replace(each.problem, layout=layout) for each in plan.network.convolutions]
         one_ms = sum(local.advise(problem, "nvidia-h200").best.time_ms for problem in problems)
         assert plan.time_ms <= one_ms * (1 + 1e-9)
+
+
+def test_a_plan_says_what_channels_last_alone_would_take(local: Local) -> None:
+    plan = plan_network(local, known_network("resnet50", batch=8, dtype=DType.FLOAT16), limits(local))
+    problems = [replace(each.problem, layout=Layout.NHWC) for each in plan.network.convolutions]
+    defaults = [local.advise(problem, "nvidia-h200").baselines.pytorch_default.time_ms for problem in problems]
+    assert plan.rivals[Rival.PYTORCH_CHANNELS_LAST].time_ms == pytest.approx(sum(defaults))
 
 
 def test_a_workspace_limit_holds_for_every_layer(local: Local) -> None:
