@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from benchmarks.measured import Counts
 from benchmarks.plots import advice, pages
 from benchmarks.plots.__main__ import DOCS, RESULTS, ROOT
 from benchmarks.rivals.rows import ADVICE, DEFAULT, ORACLE, TUNED, Row, write
+from conv_advisor.data.measurement import Outcome
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.records import Records
 from conv_advisor.models.costs import from_table, layer_of
@@ -185,3 +187,8 @@ def test_every_count_is_that_of_the_shipped_measurements(measured: tuple[pa.Tabl
     assert f"{round(counts.n_timed, -3):,} of them timed to the end" in readme
     times = f"{round(card['n_times'], -3):,}"
     assert f"{card['n_problems']:,} problems of {card['n_layers']:,} layers with {times} times" in readme
+    outcomes = Counter(measured[0]["outcome"].to_pylist())
+    n_refused = outcomes[Outcome.UNSTEADY]
+    decision = " ".join((DOCS / "decisions" / "0016-who-judges-and-what-counts.md").read_text(encoding="utf-8").split())
+    n_timed = outcomes[Outcome.MEASURED] + n_refused
+    assert f"Of the H200's {n_timed:,} timed attempts these bounds refuse {n_refused}." in decision

@@ -15,12 +15,17 @@ from benchmarks.contest.tables import target_table
 from benchmarks.rivals.rows import DEFAULT, ORACLE, TUNED, read
 from benchmarks.rivals.scores import Layer, geometric_mean, layers_of, of_column, speedup
 from conv_advisor.data.measurement import L2State
+from conv_advisor.data.networks import GROUPS, HELD_OUT, held_out_layers
+from conv_advisor.data.networks import layers as layers_of_network
 from conv_advisor.models.judging import TREE
 from conv_advisor.models.peers import PEERS
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 README = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+DECISION = " ".join(
+    (ROOT / "docs" / "decisions" / "0016-who-judges-and-what-counts.md").read_text(encoding="utf-8").split()
+)
 KERNELS = (ROOT / "docs" / "kernels.md").read_text(encoding="utf-8")
 
 
@@ -102,3 +107,25 @@ def test_the_readme_has_the_contest_that_ships(contested: list[contest.Row]) -> 
         best = f", best {found.one_image_best:.1f}×" if column == ("float32", "nchw") else ""
         line = f"| {column[0]} {column[1].upper()} | {found.rows} | {100 * found.wins:.0f} % | {found.gain:.2f}× |"
         assert f"{line} {found.one_image:.2f}×{best} |" in README
+
+
+def test_the_decision_says_which_layers_are_held_out() -> None:
+    judges, seeds, others = (
+        {layer.problem for layer in layers_of_network(name)} for name in (HELD_OUT, "seeds", "more-networks")
+    )
+    assert f"`held_out_layers`, {len(held_out_layers())} of {len(judges)}, are held out" in DECISION
+    assert f"The other {len(judges) - len(held_out_layers())} teach" in DECISION
+    assert f"{len(seeds & judges)} of the {len(seeds)} layers of the seeds" in DECISION
+    assert f"{len(others & judges)} of the {len(others)} of the other networks trained on" in DECISION
+    assert f"layers of {len(GROUPS['more-networks'])} more networks" in README
+    assert f"{7 * len(seeds)} configurations of the papers' five networks" in README
+
+
+def test_the_decision_counts_what_judges(report: dict[str, Any]) -> None:
+    never = report["never_trained"]
+    problems = {name: found[TREE]["n_problems"] for name, found in never["trees"].items()}
+    assert (
+        f"there are {problems['float32/nhwc']} problems of float32 NHWC to judge by, "
+        f"and {problems['float16/nchw']} of float16 NCHW"
+    ) in DECISION
+    assert f"({never['n_left_out']['single best']} of {problems['overall']:,} problems)" in DECISION
