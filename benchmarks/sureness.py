@@ -99,6 +99,7 @@ def answers_on(costs: Costs, advisor: Advisor) -> list[Answer]:
     A problem is left out where the first that runs was given up on after its first launch, which is no time.
     """
     place = {name: column for column, name in enumerate(costs.variants)}
+    best_ms = costs.best_ms
     found = []
     for row, problem in enumerate(costs.problems):
         advice = advisor.advise(problem)
@@ -109,9 +110,7 @@ def answers_on(costs: Costs, advisor: Advisor) -> list[Answer]:
             continue
         times = np.where(costs.is_pruned[row, columns], np.nan, costs.time_ms[row, columns])
         fastest_ms = [np.nanmin(times[: max(top, first + 1)]) for top in TOPS]
-        found.append(
-            Answer(problem, advice.trust.confidence, tuple(float(ms / costs.best_ms[row]) for ms in fastest_ms))
-        )
+        found.append(Answer(problem, advice.trust.confidence, tuple(float(ms / best_ms[row]) for ms in fastest_ms)))
     return found
 
 

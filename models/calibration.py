@@ -51,6 +51,7 @@ def outcomes(advisor: Advisor, unseen: Costs) -> Outcomes:
     unseen : Costs
     """
     column = {name: place for place, name in enumerate(unseen.variants)}
+    best_ms = unseen.best_ms
     found = []
     for row, problem in enumerate(unseen.problems):
         try:
@@ -60,7 +61,7 @@ def outcomes(advisor: Advisor, unseen: Costs) -> Outcomes:
         times = [unseen.time_ms[row, column[each.variant]] for each in advice.ranking if each.variant in column]
         ran = [time for time in times if np.isfinite(time)]
         if ran and not advice.trust.abstains:
-            is_right = ran[0] <= (1 + WITHIN) * unseen.best_ms[row]
+            is_right = ran[0] <= (1 + WITHIN) * best_ms[row]
             half = hashlib.sha256(layer_of(problem).key.encode()).digest()[-1] % 2
             found.append((chance_of_best(advice.ranking), is_right, half))
     chances, right, halves = zip(*found, strict=True) if found else ((), (), ())

@@ -14,7 +14,7 @@ from conv_advisor.data.errors import NotEnoughData, UnknownDevice
 from conv_advisor.data.measurement import LEAST_UNLAUNCHED_SLOWDOWN, Device, L2State, Outcome
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.catalog import VARIANTS
-from conv_advisor.kernels.variant import left_to_ask
+from conv_advisor.kernels.variant import Rule, left_to_ask
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -217,11 +217,16 @@ def from_table(table: pa.Table, device_id: str) -> Costs:
 def _ruled_out(problems: Sequence[ConvProblem], variants: Sequence[str], device: Device) -> np.ndarray:
     """Where a variant's own rule says no, bool array of shape (P, V); one that is not in the catalogue has none."""
     is_ruled_out = np.zeros((len(problems), len(variants)), dtype=bool)
+    refused: dict[Rule, np.ndarray] = {}  # many variants share their rules
     for column, name in enumerate(variants):
-        if name not in VARIANTS or not problems:
+        rules = left_to_ask(VARIANTS[name].why_not, problems[0], device) if name in VARIANTS and problems else ()
+        if rules is None:
+            is_ruled_out[:, column] = True
             continue
-        rules = left_to_ask(VARIANTS[name].why_not, problems[0], device)
-        is_ruled_out[:, column] = rules is None or [any(rule(it, device) for rule in rules) for it in problems]
+        for rule in rules:
+            if rule not in refused:
+                refused[rule] = np.array([bool(rule(problem, device)) for problem in problems])
+            is_ruled_out[:, column] |= refused[rule]
     return is_ruled_out
 
 

@@ -14,7 +14,7 @@ from conv_advisor.data.measurement import Device, L2State, Measurement, Outcome,
 from conv_advisor.data.parquet import measurements_to_table
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.catalog import VARIANTS
-from conv_advisor.models.costs import device_of, from_table, is_tied, layer_of, roofline_ms
+from conv_advisor.models.costs import _ruled_out, device_of, from_table, is_tied, layer_of, roofline_ms
 from tests.models.synthetic import DEVICE, MEASURED_AT
 
 PROBLEM = ConvProblem.parse("14-1-3-256-128")
@@ -219,3 +219,25 @@ def test_that_no_time_counts_is_not_said_to_be_that_nothing_was_measured() -> No
     cold = replace(row, outcome=Outcome.MEASURED, l2=L2State.COLD)
     with pytest.raises(NotEnoughData, match="nothing was measured with a warm L2 cache"):
         from_table(measurements_to_table([cold]), DEVICE.id)
+
+
+@pytest.mark.parametrize("device", [DEVICE, Device(id="cpu", name="A CPU", kind="cpu")], ids=["gpu", "cpu"])
+def test_rules_that_variants_share_say_of_each_what_its_own_says(device: Device) -> None:
+    problems = [
+        ConvProblem.parse(layer, dtype=dtype, layout=layout)
+        for layer in (
+            "14-1-3-256-128",
+            "7-8-1-32-832",
+            "28-2-5-96-16",
+            "28x28-1-3x3-64-64-stride2x2-pad1x1-dilation1x1-groups2",
+            "300-64-7-64-64",
+        )
+        for dtype in ("float32", "float16")
+        for layout in ("nchw", "nhwc")
+    ]
+    variants = [*VARIANTS, "not in the catalogue"]
+    alone = [
+        [name in VARIANTS and VARIANTS[name].why_not(it, device) is not None for name in variants] for it in problems
+    ]
+    assert (_ruled_out(problems, variants, device) == np.array(alone)).all()
+    assert _ruled_out([], variants, device).shape == (0, len(variants))
