@@ -5,17 +5,20 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import replace
 from multiprocessing import get_context
 
 import pytest
 
 from conv_advisor.data.errors import WorkspaceExceeded
 from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels import reference
 from conv_advisor.kernels.cuda.catalog import VARIANTS
 from conv_advisor.kernels.cuda.fft import plan as fft_plan
 from conv_advisor.kernels.cuda.gemm import plan as gemm_plan
 from conv_advisor.kernels.cuda.winograd import plan as winograd_plan
 from conv_advisor.kernels.reference import tolerance
+from conv_advisor.kernels.variant import parts_of
 from tests.kernels import host_cuda
 from tests.shapes import EDGE_SHAPES, edge_problem
 
@@ -87,3 +90,30 @@ def test_infinities_and_nan_spread_as_they_should(pool: ProcessPoolExecutor, var
     problem = edge_problem(name, DType.FLOAT32, Layout.NCHW)
     found = pool.submit(host_cuda.error_of, variant_id, problem, is_finite=False).result()
     assert found <= tolerance(problem)
+
+
+UNEVEN_SHAPES = ("pointwise", "same_3x3_aligned", "stride_2", "groups_odd", "depthwise", "depthwise_scale")
+
+
+def uneven_cases() -> list[Case]:
+    """Variants with more padding at the bottom and on the right than they have on the other sides, offered or not."""
+    even = [edge_problem(name, DType.FLOAT32, layout) for name in UNEVEN_SHAPES for layout in Layout]
+    uneven = [replace(each, pad_h_end=each.pad_h + 1, pad_w_end=each.pad_w + 2) for each in even]
+    return [
+        (id_, problem)
+        for id_, variant in BY_ID.items()
+        for problem in uneven
+        if not any(rule(problem, host_cuda.DEVICE) for rule in parts_of(variant.why_not)[1:])  # the first is of padding
+    ]
+
+
+def uneven_error_of(variant_id: str, problem: ConvProblem) -> float:
+    """Run a variant, whether it offers this padding or not, and compare with float64."""
+    operands = reference.random_operands(problem, 0)
+    y = host_cuda.ended_result_of(variant_id, problem, operands)
+    return reference.max_error(y, reference.convolve(problem, *operands))
+
+
+@pytest.mark.parametrize("case", uneven_cases(), ids=lambda case: f"{case[0]}-{case[1].key}")
+def test_sides_may_be_padded_differently(pool: ProcessPoolExecutor, case: Case) -> None:
+    assert pool.submit(uneven_error_of, *case).result() <= tolerance(case[1])

@@ -67,7 +67,7 @@ _CHANNELS: Final[dict[int, Tiles]] = {
     ),
 }
 """The same without shared memory, for up to 9 taps."""
-_KIND_IS_OF: Final = ("r", "s", "stride_h", "stride_w", "dilation_h", "dilation_w", "pad_h", "pad_w")
+_KIND_IS_OF: Final = ("r", "s", "stride_h", "stride_w", "dilation_h", "dilation_w")
 PITCHES: Final = (32, 64, 128)
 MOST_REPEATS: Final = 8
 
@@ -184,16 +184,20 @@ def _by_kind(problems: Shapes) -> dict[Window | Scale | Plain, list[int]]:
     """The places of problems that have one window, or a cut that needs no choice."""
     columns = [getattr(problems, name).tolist() for name in _KIND_IS_OF]
     kinds: dict[Window | Scale | Plain, list[int]] = {}
-    for place, sizes in enumerate(zip(*columns, multiplier_of(problems).tolist(), strict=True)):
+    is_whole = (problems.p == problems.h) & (problems.q == problems.w)
+    for place, sizes in enumerate(zip(*columns, is_whole.tolist(), multiplier_of(problems).tolist(), strict=True)):
         kinds.setdefault(_kind_of(*sizes), []).append(place)
     return kinds
 
 
 @cache
 def _kind_of(*sizes: int) -> Window | Scale | Plain:
-    """The window of a layer of these sizes, `_KIND_IS_OF` and filters of a channel, or its only cut."""
-    r, s, stride_h, stride_w, dilation_h, dilation_w, *others = sizes
-    if (r, s, stride_h, stride_w, *others) == (1, 1, 1, 1, 0, 0, 1):
+    """The window of a layer, or its only cut.
+
+    Sizes are `_KIND_IS_OF`, whether a plane of y is as large as one of x, and the filters of a channel.
+    """
+    r, s, stride_h, stride_w, dilation_h, dilation_w, is_whole, multiplier = sizes
+    if is_whole and (r, s, stride_h, stride_w, multiplier) == (1, 1, 1, 1, 1):
         return Scale()
     return window_of(r, s, (stride_h, stride_w), (dilation_h, dilation_w)) or Plain()
 

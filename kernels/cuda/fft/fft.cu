@@ -4,7 +4,7 @@
 //                A padded plane is FH rows of `pitch` = 2 * (FW / 2 + 1) floats, of which FW count; cuFFT turns it in
 //                place into FH x (FW / 2 + 1) complex numbers, `frequencies` of them.
 //   method       y[p] = sum over j of x[p - pad + j] * weight[j] is a circular correlation of length F, so
-//                Y = X * conj(WEIGHT), as soon as F >= H + pad and F >= R: no index then meets a wrong element of x,
+//                Y = X * conj(WEIGHT), as soon as F >= H + pad on either side and F >= R: no index then meets a wrong element of x,
 //                and output row p is row (p - pad) mod F
 //   versions     fft_pad | fft_multiply (TILE_N x TILE_K sums a thread) | fft_crop
 //   grid, block  pad, crop: blocks of elements of one plane; multiply: 256 threads a block, a thread holds one

@@ -97,9 +97,9 @@ def plan_fft(problem: ConvProblem, limit_bytes: int) -> FftPlan:
     WorkspaceExceeded
         Not even one image and one filter fit.
     """
-    rows = fft_size(max(problem.h + problem.pad_h, problem.r))
+    rows = fft_size(max(problem.h + max(problem.pad_h, problem.pad_h_end), problem.r))
     # Rows of odd length, 375 for one, came out wrong now and then (H200, cuFFT 12.0, in place).
-    columns = 2 * fft_size(ceil(max(problem.w + problem.pad_w, problem.s) / 2))
+    columns = 2 * fft_size(ceil(max(problem.w + max(problem.pad_w, problem.pad_w_end), problem.s) / 2))
     plane_bytes = 4 * rows * 2 * (columns // 2 + 1)
     batch = max(1, limit_bytes // 64 // plane_bytes)
     # A buffer of fewer than 2^31 floats keeps the kernels' indices within 32 bits.

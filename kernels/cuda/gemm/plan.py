@@ -13,7 +13,8 @@ SOURCE: Final = Source("im2col")
 
 def is_plain_gemm(problem: ConvProblem) -> bool:
     """Whether x is its own im2col matrix: 1×1, stride 1, no padding."""
-    return problem.r == problem.s == problem.stride_h == problem.stride_w == 1 and problem.pad_h == problem.pad_w == 0
+    is_whole = (problem.padded_h, problem.padded_w) == (problem.h, problem.w)
+    return problem.r == problem.s == problem.stride_h == problem.stride_w == 1 and is_whole
 
 
 def column_elements(problem: ConvProblem) -> int:

@@ -25,7 +25,7 @@ MOST_PADDED: Final = 2**30
 
 
 def _fits_indices(problem: ConvProblem, _device: Device) -> str | None:
-    rows, columns = problem.h + 2 * problem.pad_h, problem.w + 2 * problem.pad_w
+    rows, columns = problem.padded_h, problem.padded_w
     if rows <= MOST_PADDED and columns <= MOST_PADDED:
         return None
     return f"padded input has {max(rows, columns)} rows or columns, above {MOST_PADDED}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -55,8 +55,9 @@ class Shapes:
 
     @classmethod
     def of(cls, problem: ConvProblem) -> Shapes:
-        """One problem alone."""
-        return cls.of_table(sizes_of([problem]), problem.dtype, problem.layout)
+        """One problem alone, whose padding may differ from side to side."""
+        shapes = cls.of_table(sizes_of([problem]), problem.dtype, problem.layout)
+        return replace(shapes, p=np.array([problem.p]), q=np.array([problem.q]))
 
     def __len__(self) -> int:
         return len(self.n)
@@ -77,7 +78,9 @@ Problems = ConvProblem | Shapes
 
 def is_pointwise(problems: Problems) -> Any:
     """Whether a filter has one tap, which lies inside every image."""
-    return (problems.r * problems.s == 1) & (problems.pad_h == 0) & (problems.pad_w == 0)
+    has_rows = (problems.pad_h == 0) & ((problems.p - 1) * problems.stride_h < problems.h)
+    has_columns = (problems.pad_w == 0) & ((problems.q - 1) * problems.stride_w < problems.w)
+    return (problems.r * problems.s == 1) & has_rows & has_columns
 
 
 def is_dense(problems: Problems) -> Any:

@@ -12,7 +12,7 @@ from conv_advisor.kernels.variant import Algorithm, all_of, filter_is, groups_1,
 
 
 def _is_unpadded(problem: ConvProblem, _device: Device) -> str | None:
-    if problem.pad_h == problem.pad_w == 0:
+    if (problem.padded_h, problem.padded_w) == (problem.h, problem.w):
         return None
     return f"padding is {problem.pad_h}x{problem.pad_w}, not 0x0"
 
