@@ -70,7 +70,7 @@ def _asked(sent: bytes) -> Read:
     allowed = (
         f"one that is read within {onnx_reader.CPU_S} s of CPU time and {onnx_reader.MEMORY_BYTES} bytes of memory"
     )
-    command = [sys.executable, "-m", onnx_reader.__name__]
+    command = [sys.executable, "-P", "-m", onnx_reader.__name__]  # no module of the folder that it is called in
     # What finds Python and its packages, and no secret. Libraries would take address space for threads, unasked.
     environment = {name: os.environ[name] for name in _NEEDED if name in os.environ}
     environment |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}

@@ -350,6 +350,12 @@ def test_what_is_read_in_another_process_is_the_same() -> None:
     assert network_of(read_outline(block(), batch=4), "tested", DType.FLOAT32) == network(block(), 4)
 
 
+def test_a_module_beside_the_model_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "onnx.py").write_text("raise SystemExit(3)")
+    monkeypatch.chdir(tmp_path)
+    assert read_outline(block(), batch=1).nodes
+
+
 def test_a_reader_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "_PATIENCE_S", 0.01)
     with pytest.raises(InvalidInput, match="s of CPU time"):
