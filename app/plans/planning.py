@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from conv_advisor.app.advice.advise import Known, advise
@@ -11,7 +12,7 @@ from conv_advisor.app.plans.known import known_network
 from conv_advisor.app.plans.onnx_network import network_of
 from conv_advisor.app.plans.parameters import NetworkParameters, PlanParameters, batches_of, dims_of
 from conv_advisor.app.plans.reading import read_outline
-from conv_advisor.models.planning.conversion import converter
+from conv_advisor.models.planning.conversion import UNCOUNTED, converter
 from conv_advisor.models.planning.network import Network
 from conv_advisor.models.planning.plan import Plan, make_plan
 
@@ -37,6 +38,8 @@ def plan_network(known: Known, network: Network, limits: Limits) -> Plan:
     NoAdvice, UnknownDevice, ModelRejected, StoreError
     """
     advisor = known.advisor(limits.device_id)
+    if advisor.model is None:
+        network = replace(network, remarks=(*network.remarks, UNCOUNTED))
     return make_plan(network, lambda problems: advise(known, advisor, problems, limits), converter(advisor.model))
 
 

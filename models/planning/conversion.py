@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import inf
+from typing import Final
 
 from conv_advisor.models.tree_file import TreeModel
+
+UNCOUNTED: Final = "conversions between layouts are not counted: without a tree nothing is known of what they take"
 
 
 def converter(model: TreeModel | None) -> Callable[[int], float]:
@@ -13,14 +15,14 @@ def converter(model: TreeModel | None) -> Callable[[int], float]:
 
     Each byte is read once and written once, at the rate that the fastest variants of every precision and layout reach:
     the lowest of their highest rates, since those beyond it were helped by the cache. Without a model nothing is known
-    of the device, and a network stays in the layout that it was written in.
+    of that, and conversions count nothing, which `UNCOUNTED` says.
 
     Parameters
     ----------
     model : TreeModel or None
     """
     if model is None:
-        return lambda n_bytes: inf
+        return lambda n_bytes: 0.0
     rooflines = model.arrays["roofline"]
     bytes_per_ms, least_ms = float(rooflines[:, 1].min()), float(rooflines[:, 2].max())
     return lambda n_bytes: max(2 * n_bytes / bytes_per_ms, least_ms)

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from conv_advisor.app.plans import reading
-from tests.app.serving import Client, is_problem, serving
+from conv_advisor.data.measurement import Measurement, Outcome
+from conv_advisor.data.problem import ConvProblem
+from tests.app.serving import FAST, GPU, Client, is_problem, serving
 from tests.onnx_models import Build, block
 
 ONNX = {"content-type": "application/onnx"}
@@ -67,6 +69,20 @@ def test_a_model_without_convolutions_has_no_plan(client: Client) -> None:
     response = client.post(f"/v1/plans?{FOR}", content=build.bytes(build.node("Relu", "x")), headers=ONNX)
     is_problem(response, 409, "no-advice")
     assert "no 2-D convolution" in response.text
+
+
+def test_a_device_that_was_measured_in_one_layout_alone_has_a_plan(client: Client) -> None:
+    problem = ConvProblem.parse("28-8-3-64-32", layout="nhwc")
+    client.app.state.service.store.append(
+        [Measurement(problem, FAST, GPU, Outcome.MEASURED, "", (0.1, 0.1, 0.1), 0, 1e-7)]
+    )
+    build = Build("batch", 32, 28, 28)
+    body = build.bytes(build.conv("x", 64, 32))
+    response = client.post("/v1/plans?device=fake-gpu&batches=8", content=body, headers=ONNX)
+    assert response.status_code == 200, response.text
+    (plan,) = response.json()["plans"]
+    assert (plan["layers"][0]["problem"]["layout"], plan["time_ms"]) == ("nhwc", pytest.approx(0.1))
+    assert any("not counted" in each for each in plan["remarks"])
 
 
 def test_an_unknown_network_is_refused(client: Client) -> None:
