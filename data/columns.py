@@ -16,7 +16,7 @@ from conv_advisor.data import parquet
 from conv_advisor.data.addition import Addition, Columns
 from conv_advisor.data.database import ROWS_AT_ONCE, AnyRow
 from conv_advisor.data.measurement import Device, relative_noise
-from conv_advisor.data.problem import FIELDS, ConvProblem
+from conv_advisor.data.problem import COLUMNS, ConvProblem
 from conv_advisor.data.tables import PROBLEMS
 
 
@@ -37,7 +37,7 @@ def _parts(
 
 def to_columns(table: pa.Table, keys: list[str], devices: Mapping[str, Device]) -> dict[str, list[Any]]:
     """The database's columns, from a table of either schema."""
-    derived = {*FIELDS, "samples_ms", "measured_at"}
+    derived = {*COLUMNS, "samples_ms", "measured_at"}
     columns = {name: table[name].to_pylist() for name in table.column_names if name not in derived}
     texts = columns["device"]
     columns |= {

@@ -15,7 +15,7 @@ from sqlalchemy.sql.functions import GenericFunction
 from conv_advisor.data.extras import require
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.privacy import close_to_others, keep_to_the_point, make_file, make_folder
-from conv_advisor.data.problem import FIELDS, ConvProblem
+from conv_advisor.data.problem import COLUMNS, ConvProblem, to_columns
 from conv_advisor.data.waiting import LONGEST_WAIT_S, limit_waiting
 
 AnyRow = Row[*tuple[Any, ...]]
@@ -120,8 +120,7 @@ def in_lists(keys: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def problem_row(problem: ConvProblem) -> dict[str, Any]:
-    sizes = {name: getattr(problem, name) for name in FIELDS}
-    return sizes | {"key": problem.key, "dtype": str(problem.dtype), "layout": str(problem.layout)}
+    return {"key": problem.key} | dict(zip(COLUMNS, to_columns(problem), strict=True))
 
 
 def device_row(device: Device) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from conv_advisor.data import parquet
 from conv_advisor.data.block import Block, compress, compress_text, encode
 from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.measurement import Device, L2State, Outcome
-from conv_advisor.data.problem import FIELDS, ConvProblem
+from conv_advisor.data.problem import COLUMNS, ConvProblem, to_columns
 from conv_advisor.data.shipped import BLOCK_PROBLEMS, FORMAT, GAP, SUFFIX, ShippedTable
 from conv_advisor.data.steadiness import refuse_unsteady_rows
 
@@ -339,12 +339,11 @@ def _devices(attempts: pa.Table, picks: pa.Table) -> list[str]:
 
 
 def _problem_columns(shipped: ShippedTable, places: np.ndarray) -> dict[str, pa.Array]:
-    problems, codes = shipped.problems(), pa.array(places)
-    columns = {}
-    for name in FIELDS:
+    codes, columns = pa.array(places), {}
+    rows = [to_columns(problem) for problem in shipped.problems()]
+    for place, name in enumerate(COLUMNS):
         kind = parquet.SCHEMA.field(name).type
-        values = [getattr(problem, name) for problem in problems]
-        columns[name] = pa.array(map(str, values) if kind == pa.string() else values, kind).take(codes)
+        columns[name] = pa.array([row[place] for row in rows], kind).take(codes)
     return columns
 
 

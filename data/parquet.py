@@ -21,12 +21,13 @@ import pyarrow.parquet as pq
 
 from conv_advisor.data.errors import InvalidInput, StoreError
 from conv_advisor.data.measurement import Device, L2State, Measurement, Outcome, Pick
-from conv_advisor.data.problem import FIELDS, ConvProblem, DType, Layout
+from conv_advisor.data.problem import COLUMNS, ENDINGS, FIELDS, ConvProblem, DType, Layout, of_columns, to_columns
 
 DEVICE_TYPE: Final = pa.dictionary(pa.int32(), pa.string())
 
 _PROBLEM_FIELDS: Final = [
-    pa.field(name, pa.string() if name in ("dtype", "layout") else pa.int32(), nullable=False) for name in FIELDS
+    *(pa.field(name, pa.string() if name in ("dtype", "layout") else pa.int32(), nullable=False) for name in FIELDS),
+    *(pa.field(name, pa.string() if name == "epilogue" else pa.int32()) for name in ENDINGS),
 ]
 
 SCHEMA: Final = pa.schema(
@@ -49,7 +50,7 @@ SCHEMA: Final = pa.schema(
         pa.field("device", DEVICE_TYPE, nullable=False),
     ]
 )
-"""A row is one attempt: the problem's fields, then those of `Measurement`.
+"""A row is one attempt: the problem's `COLUMNS`, then those of `Measurement`.
 
 time_ms is the median of samples_ms, for readers who want no more; nothing here reads it back. plan and device are JSON.
 """
@@ -64,7 +65,7 @@ PICKS_SCHEMA: Final = pa.schema(
         pa.field("device", DEVICE_TYPE, nullable=False),
     ]
 )
-"""A row is one choice of somebody else's rule: the problem's fields, then those of `Pick`."""
+"""A row is one choice of somebody else's rule: the problem's `COLUMNS`, then those of `Pick`."""
 
 _ONLY_MEASURED: Final = ("samples_ms", "floor_ms", "clock_start_mhz", "clock_end_mhz")
 
@@ -148,15 +149,15 @@ def distinct_problems(table: pa.Table) -> tuple[list[ConvProblem], np.ndarray]:
     ------
     InvalidProblem
     """
-    codes = np.stack([_codes(table[name]) for name in FIELDS])
+    codes = np.stack([_codes(table[name]) for name in COLUMNS])
     # A sweep writes the rows of one problem together, so only the first row of each run is looked at in Python.
     is_start = np.ones(table.num_rows, dtype=bool)
     is_start[1:] = (codes[:, 1:] != codes[:, :-1]).any(axis=0)
-    starts = table.select(FIELDS).filter(pa.array(is_start))
+    starts = table.select(COLUMNS).filter(pa.array(is_start))
     rows = list(zip(*(column.to_pylist() for column in starts.columns), strict=True))
     place = {row: code for code, row in enumerate(dict.fromkeys(rows))}
     run_codes = np.array([place[row] for row in rows], dtype=np.int64)
-    return [ConvProblem(*row) for row in place], run_codes[np.cumsum(is_start) - 1]
+    return [of_columns(row) for row in place], run_codes[np.cumsum(is_start) - 1]
 
 
 def sample_medians(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
@@ -226,11 +227,20 @@ def read(path: Path, schema: pa.Schema) -> pa.Table:
     """
     try:
         with pq.ParquetFile(path) as file:
-            table = file.read()
+            table = _with_endings(file.read(), schema)
         check(table, schema)
     except (OSError, pa.ArrowException, InvalidInput, StoreError) as error:
         raise StoreError(f"{path}: {error}") from error
     return table
+
+
+def _with_endings(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """A table from before problems had epilogues and uneven padding: it has none."""
+    missing = [name for name in ENDINGS if name in schema.names and name not in table.column_names]
+    for name in missing:
+        table = table.append_column(schema.field(name), pa.nulls(table.num_rows, schema.field(name).type))
+    known = [name for name in schema.names if name in table.column_names]
+    return table.select([*known, *(name for name in table.column_names if name not in known)]) if missing else table
 
 
 @contextmanager
@@ -301,7 +311,8 @@ def _check_samples(table: pa.Table) -> None:
 
 def _codes(column: pa.ChunkedArray) -> np.ndarray:
     chunks = pc.dictionary_encode(column).unify_dictionaries().chunks
-    return np.concatenate([np.empty(0, dtype=np.int32), *(chunk.indices.to_numpy() for chunk in chunks)])
+    indices = [pc.fill_null(chunk.indices, -1).to_numpy() for chunk in chunks]
+    return np.concatenate([np.empty(0, dtype=np.int32), *indices])
 
 
 def _table(schema: pa.Schema, columns: dict[str, Any]) -> pa.Table:
@@ -309,10 +320,9 @@ def _table(schema: pa.Schema, columns: dict[str, Any]) -> pa.Table:
 
 
 def _shared_columns(rows: Sequence[Measurement] | Sequence[Pick]) -> dict[str, list[Any]]:
-    columns: dict[str, list[Any]] = {name: [getattr(row.problem, name) for row in rows] for name in FIELDS}
+    problems = [to_columns(row.problem) for row in rows]
+    columns: dict[str, list[Any]] = {name: [row[place] for row in problems] for place, name in enumerate(COLUMNS)}
     return columns | {
-        "dtype": [str(row.problem.dtype) for row in rows],
-        "layout": [str(row.problem.layout) for row in rows],
         "variant": [row.variant for row in rows],
         "plan": [json.dumps(row.plan, sort_keys=True, separators=(",", ":")) for row in rows],
         "run_id": [row.run_id for row in rows],
@@ -322,7 +332,7 @@ def _shared_columns(rows: Sequence[Measurement] | Sequence[Pick]) -> dict[str, l
 
 def _shared_values(row: dict[str, Any]) -> dict[str, Any]:
     return {
-        "problem": ConvProblem(*(row[name] for name in FIELDS)),
+        "problem": of_columns([row[name] for name in COLUMNS]),
         "device": _device(row["device"]),
         "variant": row["variant"],
         "plan": json.loads(row["plan"]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from math import prod
@@ -349,7 +349,32 @@ class ConvProblem:
 
 
 FIELDS: Final = tuple(each.name for each in fields(ConvProblem))[:16]
-"""The names of the fields that a plain problem with even padding is made of, in order: the columns of stored data."""
+"""The names of the fields that a plain problem with even padding is made of, in order."""
+
+ENDINGS: Final = tuple(each.name for each in fields(ConvProblem))[16:]
+"""The names of the others."""
+
+COLUMNS: Final = (*FIELDS, *ENDINGS)
+"""The columns of stored data. Those of `ENDINGS` are null where they say nothing, as in all rows from before them."""
+
+
+def to_columns(problem: ConvProblem) -> tuple[Any, ...]:
+    """A problem as `COLUMNS` have it, of plain values."""
+    ends = (problem.pad_h_end, problem.pad_w_end) if problem.has_uneven_padding else (None, None)
+    values = [getattr(problem, name) for name in FIELDS[:-2]]
+    return *values, str(problem.dtype), str(problem.layout), *ends, str(problem.epilogue) or None
+
+
+def of_columns(values: Sequence[Any]) -> ConvProblem:
+    """The problem of a row's `COLUMNS`.
+
+    Raises
+    ------
+    InvalidProblem
+    """
+    given = dict(zip(COLUMNS, values, strict=True))
+    epilogue = given.pop("epilogue")
+    return ConvProblem(**given, epilogue=Epilogue.parse(epilogue) if epilogue else PLAIN)
 
 
 def _member(kind: type[StrEnum], name: str, value: object) -> StrEnum:

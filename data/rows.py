@@ -18,7 +18,7 @@ from sqlalchemy import Table
 from conv_advisor.data.addition import Addition
 from conv_advisor.data.errors import StoreError
 from conv_advisor.data.measurement import Device, L2State, Measurement, Outcome, Pick, relative_noise
-from conv_advisor.data.problem import FIELDS, ConvProblem
+from conv_advisor.data.problem import of_columns, to_columns
 from conv_advisor.data.tables import MEASUREMENTS, PICKS
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -50,7 +50,7 @@ def of_picks(picks: Iterable[Pick]) -> Addition:
 
 
 def _addition(target: Table, rows: Sequence[Measurement | Pick], values: Sequence[dict[str, Any]]) -> Addition:
-    problems = {ConvProblem(*(getattr(row.problem, name) for name in FIELDS)) for row in rows}  # which checks it
+    problems = {of_columns(to_columns(row.problem)) for row in rows}  # which checks it
     devices = {row.device.fingerprint: _checked(row.device) for row in rows}
     columns = {name: [row[name] for row in values] for name in (values[0] if values else ())}
     return Addition(target, len(rows), problems, devices.values(), [columns] if values else [])

@@ -13,7 +13,7 @@ from sqlalchemy.exc import OperationalError
 from conv_advisor.data.errors import StoreError
 from conv_advisor.data.tables import METADATA
 
-HEAD: Final = "0004"
+HEAD: Final = "0005"
 """The revision that this version works with: the newest of `MIGRATIONS`."""
 
 MIGRATIONS: Final = Path(__file__).parent / "migrations"

@@ -12,10 +12,10 @@ import numpy as np
 from conv_advisor.data.epilogue import PLAIN
 from conv_advisor.data.problem import FIELDS, KEY_ENDS, MAX_ELEMENTS, ConvProblem, DType, Layout
 
-SIZES: Final = FIELDS[:14]
-"""The columns: every field of a problem but dtype and layout."""
+SIZES: Final = (*FIELDS[:14], "pad_h_end", "pad_w_end")
+"""The columns: every field of a problem but dtype, layout and epilogue."""
 
-_PADS: Final = (SIZES.index("pad_h"), SIZES.index("pad_w"))
+_PADS: Final = [SIZES.index(name) for name in ("pad_h", "pad_w", "pad_h_end", "pad_w_end")]
 
 Row = tuple[int, ...]
 """The sizes of one problem."""
@@ -39,17 +39,17 @@ def is_sound(sizes: np.ndarray) -> np.ndarray:
 
     Parameters
     ----------
-    sizes : int64 array of shape (N, 14)
+    sizes : int64 array of shape (N, 16)
 
     Returns
     -------
     bool array of shape (N,)
     """
     least = np.ones(len(SIZES), np.int64)
-    least[list(_PADS)] = 0
+    least[_PADS] = 0
     sound = np.asarray(((sizes >= least) & (sizes <= MAX_ELEMENTS)).all(axis=1))
     raised = np.maximum(sizes, least)
-    n, c, h, w, k, r, s, *_, groups = raised.T
+    n, c, h, w, k, r, s, *_, groups, _, _ = raised.T
     p, q = output_plane(raised)
     sound = sound & (p >= 1) & (q >= 1) & (c % groups == 0) & (k % groups == 0)
     # As floats, which do not overflow: below the limit, and so wherever it matters, they are exact.
@@ -67,7 +67,7 @@ def row_of_short(layer: str) -> Row | None:
         return _row_of_long(layer)
     size, batch, taps, filters, depth = map(int, match.groups())
     pad = taps // 2
-    return batch, depth, size, size, filters, taps, taps, 1, 1, pad, pad, 1, 1, 1
+    return batch, depth, size, size, filters, taps, taps, 1, 1, pad, pad, 1, 1, 1, pad, pad
 
 
 def table_of_names(layers: Sequence[str]) -> np.ndarray | None:
@@ -78,18 +78,19 @@ def table_of_names(layers: Sequence[str]) -> np.ndarray | None:
     is_long = np.array(["x" in layer for layer in layers])
     longs = [layer for layer in layers if "x" in layer]
     shorts = [layer for layer in layers if "x" not in layer] if longs else layers
-    short, long = _numbers(shorts, _SHORTS, 5), _numbers(longs, _LONGS, len(SIZES))
+    short, long = _numbers(shorts, _SHORTS, 5), _numbers(longs, _LONGS, len(SIZES) - 2)
     if short is None or long is None:
         return None
     sizes = np.ones((len(layers), len(SIZES)), np.int64)
     height, batch, taps, filters, depth = short.T
     sizes[~is_long, :7] = np.stack((batch, depth, height, height, filters, taps, taps), axis=1)
-    sizes[~is_long, 9:11] = taps[:, None] // 2
+    for column in _PADS:
+        sizes[~is_long, column] = taps // 2
     h, w, n, r, s, k, c, *steps = long.T
     stride_h, stride_w, pad_h, pad_w, *others = steps
     is_same = (h == w) & (r == s) & (pad_h == pad_w) & (pad_w == r // 2)
     has_short = is_same & (np.maximum.reduce([stride_h, stride_w, *others]) == 1)
-    sizes[is_long] = np.where(has_short[:, None], 0, np.stack((n, c, h, w, k, r, s, *steps), axis=1))
+    sizes[is_long] = np.where(has_short[:, None], 0, np.stack((n, c, h, w, k, r, s, *steps, pad_h, pad_w), axis=1))
     return sizes
 
 
@@ -109,7 +110,7 @@ def _row_of_long(layer: str) -> Row | None:
     h, w, n, r, s, k, c, *steps = map(int, match.groups())
     stride_h, stride_w, pad_h, pad_w, *others = steps
     has_short = h == w and r == s and pad_h == pad_w == r // 2 and stride_h == stride_w == max(others) == 1
-    return None if has_short else (n, c, h, w, k, r, s, *steps)
+    return None if has_short else (n, c, h, w, k, r, s, *steps, pad_h, pad_w)
 
 
 def row_of(problem: ConvProblem) -> Row:
@@ -118,7 +119,7 @@ def row_of(problem: ConvProblem) -> Row:
 
 
 def sizes_of(problems: Sequence[ConvProblem]) -> np.ndarray:
-    """The sizes of many problems, int64 array of shape (N, 14)."""
+    """The sizes of many problems, int64 array of shape (N, 16)."""
     return table([row_of(problem) for problem in problems])
 
 
@@ -133,7 +134,7 @@ def problem_of(row: Sequence[int], dtype: DType, layout: Layout, short: str | No
     short : str, optional
         Its short form, where that is known already.
     """
-    n, c, h, w, k, r, s, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, groups = row
+    n, c, h, w, k, r, s, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, groups, pad_h_end, pad_w_end = row
     # A display, since it is made in half the time of anything else that makes a dictionary.
     known: dict[str, Any] = {
         "n": n,
@@ -152,8 +153,8 @@ def problem_of(row: Sequence[int], dtype: DType, layout: Layout, short: str | No
         "groups": groups,
         "dtype": dtype,
         "layout": layout,
-        "pad_h_end": pad_h,
-        "pad_w_end": pad_w,
+        "pad_h_end": pad_h_end,
+        "pad_w_end": pad_w_end,
         "epilogue": PLAIN,
     }
     if short is not None:
@@ -164,12 +165,13 @@ def problem_of(row: Sequence[int], dtype: DType, layout: Layout, short: str | No
 
 
 def table(rows: Sequence[Sequence[int]]) -> np.ndarray:
-    """Rows as an array, int64 of shape (N, 14)."""
+    """Rows as an array, int64 of shape (N, 16)."""
     return np.array(rows, np.int64).reshape(-1, len(SIZES))
 
 
 def output_plane(sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Height and width of y of each row, int64 arrays of shape (N,); below 1 where the filter is too large."""
-    _, _, h, w, _, r, s, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, _ = sizes.T
-    rows, columns = h + 2 * pad_h - dilation_h * (r - 1) - 1, w + 2 * pad_w - dilation_w * (s - 1) - 1
+    _, _, h, w, _, r, s, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, _, pad_h_end, pad_w_end = sizes.T
+    rows = h + pad_h + pad_h_end - dilation_h * (r - 1) - 1
+    columns = w + pad_w + pad_w_end - dilation_w * (s - 1) - 1
     return rows // stride_h + 1, columns // stride_w + 1

@@ -31,6 +31,9 @@ PROBLEMS: Final = Table(
     METADATA,
     Column("key", String, primary_key=True),
     *(Column(name, String if name in ("dtype", "layout") else Integer, nullable=False) for name in FIELDS),
+    Column("pad_h_end", Integer, comment="null: as pad_h"),
+    Column("pad_w_end", Integer, comment="null: as pad_w"),
+    Column("epilogue", String, comment="as its text; null: none"),
 )
 DEVICES: Final = Table(
     "devices",

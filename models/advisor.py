@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from conv_advisor.data.counting import counted
+from conv_advisor.data.epilogue import PLAIN, Epilogue
 from conv_advisor.data.errors import NoAdvice
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
@@ -33,7 +34,7 @@ from conv_advisor.models.rules import Rules
 from conv_advisor.models.ties import levels
 from conv_advisor.models.tree_file import Step, TreeModel, path, walk
 from conv_advisor.models.trust import Trust, trust_in
-from conv_advisor.models.words import trusted
+from conv_advisor.models.words import not_counted, trusted
 
 if TYPE_CHECKING:
     from conv_advisor.data.summary import Summary
@@ -69,6 +70,8 @@ class Advice:
     trust : Trust
     baselines : Baselines
         What others would run, and how much faster the best is.
+    uncounted : Epilogue
+        What was asked for beside the problem and is in none of the times.
     """
 
     problem: ConvProblem
@@ -79,6 +82,12 @@ class Advice:
     path: tuple[Step, ...]
     trust: Trust
     baselines: Baselines
+    uncounted: Epilogue = PLAIN
+
+    @property
+    def asked(self) -> ConvProblem:
+        """The problem that was asked for."""
+        return replace(self.problem, epilogue=self.uncounted) if self.uncounted else self.problem
 
     @property
     def best(self) -> Choice:
@@ -93,7 +102,8 @@ class Advice:
     @property
     def trusted(self) -> str:
         """How far it can be trusted, in words: the same on the page, on the command line and in a notebook."""
-        return trusted(self.trust, self.ranking)
+        said = trusted(self.trust, self.ranking)
+        return f"{not_counted(self.uncounted)} {said}" if self.uncounted else said
 
 
 class Advisor:

@@ -26,7 +26,7 @@ def predict_many(
     ----------
     advisor : Advisor
     problems : sequence of ConvProblem
-    sizes : int64 array of shape (N, 14)
+    sizes : int64 array of shape (N, 16)
         The same problems, as in `data.table`.
     max_workspace_bytes : int
     is_deterministic : bool

@@ -160,7 +160,7 @@ def from_table(table: pa.Table, device_id: str) -> Costs:
         median counts; a pruned one without a sample is as far behind as at a smaller batch. One whose launch took
         longer than a larger batch does, or than any kernel would, is unknown, since the host was busy, and so is one
         left out behind nothing else. What a variant did where its rule has come to say no does not count. Problems with
-        too few outcomes to tell the best are left out.
+        too few outcomes to tell the best are left out, and those with an epilogue.
 
     Raises
     ------
@@ -182,6 +182,10 @@ def from_table(table: pa.Table, device_id: str) -> Costs:
         counted = f"none of its {n_unsteady} times counts: the device was throttled or shared" if n_unsteady else ""
         raise NotEnoughData(f"device {device_id}: {counted or 'nothing was measured with a warm L2 cache'}")
     problems, rows = distinct_problems(table)
+    if any(problem.epilogue for problem in problems):  # no feature tells their times from those without
+        is_plain = np.array([not problem.epilogue for problem in problems])
+        table = table.filter(pa.array(is_plain[rows]))
+        problems, rows = distinct_problems(table)
     variants, columns = np.unique(np.array(table["variant"].to_pylist(), dtype=str), return_inverse=True)
     shape = (len(problems), len(variants))
     outcomes = np.array(table["outcome"].to_pylist(), dtype=str)

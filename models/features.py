@@ -191,7 +191,7 @@ class Quantities:
 
     Parameters
     ----------
-    sizes : int64 array of shape (N, 14)
+    sizes : int64 array of shape (N, 16)
         As in `data.table`.
     dtype : int or int array of shape (N,)
         Places in `DTYPES`.

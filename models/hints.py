@@ -60,7 +60,7 @@ def hints(sizes: np.ndarray, dtype: DType, layout: Layout, roofline: np.ndarray,
 
     Parameters
     ----------
-    sizes : int64 array of shape (N, 14)
+    sizes : int64 array of shape (N, 16)
         As in `data.table`.
     dtype : DType
     layout : Layout

@@ -81,12 +81,15 @@ class Neighbourhood:
         if kind not in self._shorts:
             return []
         group = self._groups.get(kind) or self._groups.setdefault(kind, _group(self._shorts[kind]))
+        if not len(group.shorts):
+            return []
         own = _points(sizes_of([problem]))[0]
         squares = group.squares - 2 * (group.points @ own)  # less own @ own, which is the same for all
         some = min(count + 1, len(squares))
         chosen = np.argpartition(squares, some - 1)[:some].tolist()
         found = [(group.shorts[row], float(np.linalg.norm(group.points[row] - own))) for row in chosen]
-        others = sorted((pair for pair in found if pair[0] != problem.short), key=lambda pair: (pair[1], pair[0]))
+        own_short = problem.plain.short
+        others = sorted((pair for pair in found if pair[0] != own_short), key=lambda pair: (pair[1], pair[0]))
         return [
             (ConvProblem.parse(short, dtype=problem.dtype, layout=problem.layout), distance)
             for short, distance in others[:count]
@@ -128,9 +131,17 @@ def describe(
 def _group(shorts: Sequence[str]) -> _Group:
     sizes = table_of_names(shorts)
     if sizes is None:
+        shorts = [short for short in shorts if _is_plain(ConvProblem.parse(short))]
+        sizes = table_of_names(shorts)
+    if sizes is None:
         raise InvalidLayerName("layer", ", ".join(shorts), "layers as problems write them")
     points = _points(sizes)
     return _Group(shorts, points, (points**2).sum(axis=1))
+
+
+def _is_plain(problem: ConvProblem) -> bool:
+    """Whether others can be told from its times: those with an epilogue and with uneven padding are set aside."""
+    return not problem.epilogue and not problem.has_uneven_padding
 
 
 def _points(sizes: np.ndarray) -> np.ndarray:

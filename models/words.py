@@ -7,6 +7,7 @@ from math import floor
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from conv_advisor.data.epilogue import Epilogue
     from conv_advisor.models.candidates import Choice
     from conv_advisor.models.trust import Trust
 
@@ -33,6 +34,11 @@ def above(value: float, limit: float) -> tuple[str, str]:
         if float(shown) > float(allowed):
             break
     return shown, allowed
+
+
+def not_counted(epilogue: Epilogue) -> str:
+    """What a person must know of times that are those of the convolution alone."""
+    return f"The epilogue, {epilogue}, is not counted: every time is that of the convolution alone."
 
 
 def trusted(trust: Trust, ranking: Sequence[Choice]) -> str:

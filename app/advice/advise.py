@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
@@ -10,6 +11,7 @@ import numpy as np
 
 from conv_advisor.app.advice.limits import Limits
 from conv_advisor.app.advice.reasons import reasons_why_not
+from conv_advisor.data.epilogue import PLAIN
 from conv_advisor.data.errors import ConvAdvisorError
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.models.advisor import Advice, Advisor
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+Measured = Mapping[str, Mapping[str, "Summary"]]
+"""By the key of a problem, then by variant."""
+
 
 class Known(Protocol):
     """What advice is made from: a running service's, or that of a process without one."""
@@ -39,7 +44,13 @@ class Known(Protocol):
         ...
 
 
-class Best(msgspec.Struct, frozen=True, gc=False):
+class _Ending(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """Whether the epilogue is in the times; left out where the layer has none."""
+
+    epilogue_is_counted: bool | msgspec.UnsetType = msgspec.UNSET
+
+
+class Best(_Ending, frozen=True, gc=False):
     """The best variant for a layer alone; as JSON a `BestAnswer` but for its index."""
 
     layer: str
@@ -86,21 +97,29 @@ def advise_alone(known: Known, problem: ConvProblem, limits: Limits, advisor: Ad
     """
     best = _only(advise_best(known, advisor, [problem], limits))
     model_id = advisor.model.id if advisor.model else None
-    return BestAlone(best.layer, best.variant, best.time_ms, best.source, model_id, limits.device_id)
+    is_counted = best.epilogue_is_counted
+    return BestAlone(
+        *(best.layer, best.variant, best.time_ms, best.source, model_id, limits.device_id),
+        epilogue_is_counted=is_counted,
+    )
 
 
 def alone_beside(advice: Advice) -> BestAloneBeside:
     """The best of an advice without its ranking, and what others would run."""
-    best, layer = advice.best, advice.problem.short
+    best, asked = advice.best, advice.asked
     return BestAloneBeside(
-        *(layer, best.variant, best.time_ms, best.source, advice.model_id, advice.device_id, advice.baselines)
+        *(asked.short, best.variant, best.time_ms, best.source, advice.model_id, advice.device_id, advice.baselines),
+        epilogue_is_counted=_is_counted(asked, advice.problem),
     )
 
 
 def best_beside(advice: Advice) -> BestBeside:
     """The same, for a list, which says model and device once."""
-    best = advice.best
-    return BestBeside(advice.problem.short, best.variant, best.time_ms, best.source, advice.baselines)
+    best, asked = advice.best, advice.asked
+    return BestBeside(
+        *(asked.short, best.variant, best.time_ms, best.source, advice.baselines),
+        epilogue_is_counted=_is_counted(asked, advice.problem),
+    )
 
 
 def advise(
@@ -108,11 +127,14 @@ def advise(
 ) -> Iterator[Advice | ConvAdvisorError]:
     """Advice on each problem, or why there is none.
 
+    An epilogue counts where a time of the layer with it was measured; else the advice is that on the convolution alone,
+    and says so.
+
     Raises
     ------
     StoreError
     """
-    advisor, measured = advisor.only(limits.only), known.recall.summaries(problems, limits.device_id)
+    advisor, measured = advisor.only(limits.only), _summaries(known, problems, limits.device_id)
     return (_advise(known, advisor, problem, limits, measured) for problem in problems)
 
 
@@ -131,32 +153,35 @@ def advise_best(
     advisor : Advisor
     problems : sequence of ConvProblem
     limits : Limits
-    sizes : int64 array of shape (N, 14), optional
+    sizes : int64 array of shape (N, 16), optional
         The sizes of the same problems, as in `data.table`: with them all are predicted together.
 
     Raises
     ------
     StoreError
     """
-    advisor, measured = advisor.only(limits.only), known.recall.summaries(problems, limits.device_id)
+    advisor, measured = advisor.only(limits.only), _summaries(known, problems, limits.device_id)
+    timed = [_timed(problem, measured) for problem in problems]
     bounds: dict[str, Any] = {
         "max_workspace_bytes": limits.max_workspace_bytes,
         "is_deterministic": limits.is_deterministic,
     }
     predicted = (
-        [advisor.predict(problem, **bounds) for problem in problems]
+        [advisor.predict(problem, **bounds) for problem in timed]
         if sizes is None
-        else predict_many(advisor, problems, sizes, **bounds)
+        else predict_many(advisor, timed, sizes, **bounds)
     )
-    for problem, found in zip(problems, predicted, strict=True):
-        if found is not None and (not measured or problem.key not in measured):
-            yield Best(problem.short, *found, Source.PREDICTED)
+    for problem, alone, found in zip(problems, timed, predicted, strict=True):
+        if found is not None and (not measured or alone.key not in measured):
+            is_counted = msgspec.UNSET if alone is problem else False
+            yield Best(problem.short, *found, Source.PREDICTED, epilogue_is_counted=is_counted)
             continue
         advice = _advise(known, advisor, problem, limits, measured)
         if isinstance(advice, ConvAdvisorError):
             yield advice
         else:
-            yield Best(problem.short, advice.variant, advice.best.time_ms, advice.best.source)
+            best, is_counted = advice.best, _is_counted(problem, alone)
+            yield Best(problem.short, best.variant, best.time_ms, best.source, epilogue_is_counted=is_counted)
 
 
 def _advise(
@@ -164,18 +189,41 @@ def _advise(
     advisor: Advisor,
     problem: ConvProblem,
     limits: Limits,
-    measured: Mapping[str, Mapping[str, Summary]],
+    measured: Measured,
 ) -> Advice | ConvAdvisorError:
+    timed = _timed(problem, measured)
     try:
-        return advisor.advise(
-            problem,
+        advice = advisor.advise(
+            timed,
             max_workspace_bytes=limits.max_workspace_bytes,
             is_deterministic=limits.is_deterministic,
-            measured=measured.get(problem.key),
-            picked=known.recall.picked(problem, limits.device_id),
+            measured=measured.get(timed.key),
+            picked=known.recall.picked(timed, limits.device_id),
         )
     except ConvAdvisorError as error:
         return error
+    return advice if timed is problem else replace(advice, uncounted=problem.epilogue)
+
+
+def _summaries(known: Known, problems: Sequence[ConvProblem], device_id: str) -> Measured:
+    """What was measured of the problems, and of those with an epilogue without it too."""
+    if all(problem.epilogue is PLAIN for problem in problems):
+        return known.recall.summaries(problems, device_id)
+    alone = [problem.plain for problem in problems if problem.epilogue]
+    return known.recall.summaries([*problems, *alone], device_id)
+
+
+def _timed(problem: ConvProblem, measured: Measured) -> ConvProblem:
+    """The problem whose times answer for a problem: itself, or the convolution alone."""
+    if problem.epilogue is PLAIN or not problem.epilogue:
+        return problem
+    known = measured.get(problem.key, {})
+    return problem if any(each.time_ms is not None for each in known.values()) else problem.plain
+
+
+def _is_counted(asked: ConvProblem, timed: ConvProblem) -> bool | msgspec.UnsetType:
+    """Whether an epilogue that was asked for is in the times; unset where none was."""
+    return timed.epilogue == asked.epilogue if asked.epilogue else msgspec.UNSET
 
 
 def _only(answers: Iterator[T | ConvAdvisorError]) -> T:
@@ -183,6 +231,16 @@ def _only(answers: Iterator[T | ConvAdvisorError]) -> T:
     if isinstance(answer, ConvAdvisorError):
         raise answer
     return answer
+
+
+def timed_as(known: Known, problem: ConvProblem, device_id: str) -> ConvProblem:
+    """The problem whose times answer for a problem on a device: itself, or without its epilogue.
+
+    Raises
+    ------
+    StoreError
+    """
+    return _timed(problem, _summaries(known, [problem], device_id))
 
 
 def why_not_each(service: Service, problem: ConvProblem, device_id: str) -> tuple[Device, dict[str, str]]:

@@ -90,7 +90,7 @@ class LayerAdvice(Advice):
         return counted(len(self.excluded), "is out", "are out")
 
     def _title(self) -> str:
-        problem = self.problem
+        problem = self.asked
         return f"{problem.short} {problem.dtype} {problem.layout} on {self.device_id}"
 
 

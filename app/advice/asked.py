@@ -28,7 +28,7 @@ from conv_advisor.app.wire.schemas import (
 )
 
 _Text = Annotated[str, Meta(max_length=LONGEST_NAME)]
-_Layers = Annotated[list[_Text | dict[str, _Text | int]], Meta(min_length=1, max_length=MAX_LAYERS)]
+_Layers = Annotated[list[_Text | dict[str, _Text | int | bool]], Meta(min_length=1, max_length=MAX_LAYERS)]
 _BODY: Final = msgspec.json.Decoder(dict[str, str | int | bool | _Layers | None])
 
 

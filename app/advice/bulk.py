@@ -114,7 +114,7 @@ def _remembered(
 
 
 def _ranked(advice: Advice) -> bytes:
-    return b'{"layer":%b,%b' % (msgspec.json.encode(advice.problem.short), advice_json(advice)[1:])
+    return b'{"layer":%b,%b' % (msgspec.json.encode(advice.asked.short), advice_json(advice)[1:])
 
 
 def _beside(advice: Advice) -> bytes:

@@ -17,8 +17,10 @@ from conv_advisor.app.wire.answers.advice import ExclusionAnswer, TrustAnswer
 from conv_advisor.app.wire.answers.problems import ProblemAnswer, problem_answer
 from conv_advisor.app.wire.layers import problem_from
 from conv_advisor.app.wire.schemas import AdviceParameters, Whole
+from conv_advisor.data.epilogue import PLAIN
 from conv_advisor.data.errors import NotApplicable
 from conv_advisor.kernels import catalog
+from conv_advisor.kernels.variant import Backend
 from conv_advisor.models.neighbours import MOST
 from conv_advisor.models.pareto import Bounds, OtherLayout, Pareto, in_other_layout, other_layout, weigh
 
@@ -200,7 +202,7 @@ def pareto_answer(found: Pareto, other: OtherLayout | None) -> ParetoAnswer:
         "device": advice.device_id,
         "model": advice.model_id,
         "variant": advice.variant,
-        "problem": problem_answer(advice.problem),
+        "problem": problem_answer(advice.asked),
         "points": msgspec.to_builtins(found.points),
         "front": [point.variant for point in found.front],
         "excluded": msgspec.to_builtins(found.excluded),
@@ -226,7 +228,7 @@ def neighbours_answer(advice: Advice, neighbours: Sequence[Neighbour]) -> Neighb
     return {
         "device": advice.device_id,
         "model": advice.model_id,
-        "problem": problem_answer(advice.problem),
+        "problem": problem_answer(advice.asked),
         "variant": advice.variant,
         "time_ms": advice.best.time_ms,
         "source": advice.best.source,
@@ -263,7 +265,7 @@ def snippet_answer(advice: Advice, snippet: Snippet) -> SnippetAnswer:
     """A program, as every answer says it."""
     answer: dict[str, Any] = msgspec.to_builtins(snippet)
     code = answer.pop("code")
-    more = {"device": advice.device_id, "problem": problem_answer(advice.problem), "snippet": code}
+    more = {"device": advice.device_id, "problem": problem_answer(advice.asked), "snippet": code}
     return cast(SnippetAnswer, answer | more)
 
 
@@ -283,10 +285,13 @@ def snippet_for(advice: Advice, variant: str | None, workspace_limit_bytes: int,
     if choice is None:
         reasons = {each.variant: each.reason for each in advice.excluded}
         raise NotApplicable(wanted.id, reasons.get(wanted.id, f"it does not run on {advice.device_id}"))
+    # Programs of the others launch on a GPU, where no variant was verified with an epilogue yet.
+    is_whole = wanted.backend is Backend.CPU or not advice.asked.epilogue
     return write_snippet(
-        advice.problem,
+        advice.asked if is_whole else advice.asked.plain,
         wanted,
         plan=choice.plan,
         workspace_limit_bytes=workspace_limit_bytes,
         language=language,
+        left_out=PLAIN if is_whole else advice.asked.epilogue,
     )

@@ -120,7 +120,7 @@ def survey_of(service: Service, asked: LandscapeParameters) -> tuple[Landscape, 
     ------
     InvalidInput, NoAdvice, UnknownDevice, ModelRejected
     """
-    problem = problem_from(asked.given())
+    problem = problem_from(asked.given()).plain  # a tree knows of no epilogue
     advisor = service.advisor(asked.device or service.default_device_id()).only(asked.only)
     model = _model_of(advisor)
     limit = asked.max_workspace_bytes

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from dataclasses import fields
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from conv_advisor.app.advice.answer import LayerAdvice
 from conv_advisor.app.advice.local import Local
 from conv_advisor.app.settings import load_settings
+from conv_advisor.app.wire.spellings import dtype_of, layout_of
+from conv_advisor.data.epilogue import Epilogue
 from conv_advisor.data.errors import InvalidInput, InvalidProblem
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.variant import Maker
@@ -27,6 +29,7 @@ def advise(
     max_workspace_bytes: int | None = None,
     deterministic: bool = False,
     only: Maker | str | None = None,
+    epilogue: Epilogue | str | None = None,
 ) -> LayerAdvice:
     """Which variant is fastest for a layer, how fast, how sure, and why the others are out.
 
@@ -48,6 +51,9 @@ def advise(
         Whether only variants will do whose equal inputs give equal bits.
     only : str, optional
         ``cudnn``: only its variants will do.
+    epilogue : Epilogue or str, optional
+        What follows the convolution, such as ``bias-residual-relu``. Where no time with it was measured the advice is
+        that on the convolution alone, and ``uncounted`` has the epilogue.
 
     Returns
     -------
@@ -74,7 +80,7 @@ def advise(
         raise InvalidInput("max_workspace_bytes", max_workspace_bytes, "a number of bytes, from 0, or None")
     local = _local()
     found = local.advise(
-        _problem_of(layer, dtype, layout),
+        _problem_of(layer, dtype, layout, epilogue),
         local.default_device_id if device is None else device,
         max_workspace_bytes=max_workspace_bytes,
         is_deterministic=deterministic,
@@ -98,8 +104,13 @@ def _maker_of(only: Maker | str | None) -> Maker | None:
         raise InvalidInput("only", only, f"{', '.join(Maker)}, or None") from None
 
 
-def _problem_of(layer: str | ConvProblem, dtype: DType | str | None, layout: Layout | str | None) -> ConvProblem:
-    given = {name: value for name, value in (("dtype", dtype), ("layout", layout)) if value is not None}
+def _problem_of(
+    layer: str | ConvProblem, dtype: DType | str | None, layout: Layout | str | None, epilogue: Epilogue | str | None
+) -> ConvProblem:
+    given: dict[str, Any] = {} if dtype is None else {"dtype": dtype_of(dtype)}
+    given |= {} if layout is None else {"layout": layout_of(layout)}
+    if epilogue is not None:
+        given["epilogue"] = Epilogue.parse(epilogue) if isinstance(epilogue, str) else epilogue
     if isinstance(layer, str):
         return ConvProblem.parse(layer, **given)
     if not isinstance(layer, ConvProblem):

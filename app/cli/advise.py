@@ -12,6 +12,7 @@ from conv_advisor.app.cli.complete import devices, variants
 from conv_advisor.app.cli.environment import load_settings
 from conv_advisor.app.cli.output import AsJson, OneDType, OneLayout, print_json
 from conv_advisor.app.snippets.language import Language
+from conv_advisor.data.epilogue import Activation
 from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.problem import DType, Layout
 from conv_advisor.kernels.variant import Maker
@@ -31,6 +32,9 @@ def advise(
     padding: given.Padding = None,
     dilation: given.Dilation = None,
     groups: given.Groups = None,
+    bias: given.Bias = False,
+    residual: given.Residual = False,
+    activation: given.OneActivation = Activation.NONE,
     input_: given.Input = None,
     from_: Annotated[
         str | None, typer.Option("--from", help="File of layers, or - for standard input: names, CSV, or JSON lines.")
@@ -84,7 +88,8 @@ def advise(
         raise InvalidInput("--max-slowdown", max_slowdown, "a finite number, with --pareto")
     if language and not snippet:
         raise InvalidInput("--language", str(language), "nothing without --snippet")
-    how = given.written(dtype, layout, stride, padding, dilation, groups, input_)
+    ending = given.ending(bias=bias, residual=residual, activation=activation)
+    how = given.written(dtype, layout, stride, padding, dilation, groups, input_, **ending)
     named = layer or []
     if bool(named) == (from_ is not None):
         raise InvalidInput("layer", " ".join(named), "a layer, several, or --from with a file of them")

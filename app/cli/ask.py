@@ -13,6 +13,7 @@ from conv_advisor.app.cli.complete import devices as devices_here
 from conv_advisor.app.cli.environment import load_settings
 from conv_advisor.app.cli.output import AsJson, OneDType, OneLayout, print_json, print_table
 from conv_advisor.app.cli.table import Mark, Marked
+from conv_advisor.data.epilogue import Activation
 from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.problem import DType, Layout
 
@@ -32,6 +33,9 @@ def variants(
     padding: given.Padding = None,
     dilation: given.Dilation = None,
     groups: given.Groups = None,
+    bias: given.Bias = False,
+    residual: given.Residual = False,
+    activation: given.OneActivation = Activation.NONE,
     input_: given.Input = None,
     device: Annotated[
         str,
@@ -48,7 +52,8 @@ def variants(
         raise InvalidInput("kind", kind, "cpu, cuda")
     found = [each for each in catalog.VARIANTS.values() if kind in ("", each.backend.device_kind)]
     if layer is not None:
-        how = given.written(dtype, layout, stride, padding, dilation, groups, input_)
+        ending = given.ending(bias=bias, residual=residual, activation=activation)
+        how = given.written(dtype, layout, stride, padding, dilation, groups, input_, **ending)
         _show_applicable(how.read(layer), device, found, as_json)
         return
     if as_json:

@@ -13,13 +13,23 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from conv_advisor.data.epilogue import Activation
 from conv_advisor.data.errors import InvalidInput, InvalidProblem
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 
 Stride = Annotated[str | None, typer.Option(help="Of the layer: 2, or 2x1 for height and width.  [default: 1]")]
-Padding = Annotated[str | None, typer.Option(help="Rows and columns of zeros on each side.  [default: filter // 2]")]
+Padding = Annotated[
+    str | None,
+    typer.Option(
+        help="Zeros around x: 1, 2x1 for height and width, 0,0,1,1 for top, left, bottom, right, same or valid.  "
+        "[default: filter // 2]"
+    ),
+]
 Dilation = Annotated[str | None, typer.Option(help="Of the filter.  [default: 1]")]
 Groups = Annotated[int | None, typer.Option(min=1, help="Of channels and filters.  [default: 1]")]
+Bias = Annotated[bool, typer.Option("--bias", help="A bias of one value a filter is added.")]
+Residual = Annotated[bool, typer.Option("--residual", help="A residual of y's shape is added.")]
+OneActivation = Annotated[Activation, typer.Option("--activation", help="What y goes through before it is rounded.")]
 Input = Annotated[
     str | None, typer.Option("--input", help="Of a layer that is pasted as Conv2d(...): its input, such as 1x64x56x56.")
 ]
@@ -37,15 +47,15 @@ class Written:
     ----------
     dtype : DType
     layout : Layout
-    changes : mapping of str to int
-        Strides, padding, dilations and groups by their field's name.
+    changes : mapping of str to value
+        Strides, padding, dilations, groups and what follows the convolution, as `app.wire.layers.problem_from` has it.
     shape : str or None
         The input of a pasted layer.
     """
 
     dtype: DType
     layout: Layout
-    changes: Mapping[str, int]
+    changes: Mapping[str, Any]
     shape: str | None
 
     def read(self, text: str) -> ConvProblem:
@@ -55,19 +65,21 @@ class Written:
         ------
         InvalidInput, InvalidProblem, InvalidLayerName
         """
-        from conv_advisor.app.advice.pasted import is_call, problem_of_call
+        from conv_advisor.app.wire.layers import problem_from
 
-        if not is_call(text):
-            if self.shape is not None:
-                raise InvalidInput("--input", self.shape, "nothing beside a layer's name, which says it")
-            return ConvProblem.parse(text, dtype=self.dtype, layout=self.layout, **self.changes)
-        if self.shape is None:
-            raise InvalidInput("--input", "", "the input of the layer that is pasted, such as 1x64x56x56")
-        for name in self.changes:
-            raise InvalidInput(
-                f"--{name.partition('_')[0]}", self.changes[name], "nothing beside Conv2d(...), which says it"
-            )
-        return problem_of_call(text, self.shape, dtype=self.dtype, layout=self.layout)
+        shape = {} if self.shape is None else {"input": self.shape}
+        return problem_from({"layer": text, **shape}, self.common)
+
+    @property
+    def common(self) -> dict[str, Any]:
+        """What holds for a layer that does not say otherwise."""
+        return {"dtype": self.dtype, "layout": self.layout, **self.changes}
+
+
+def ending(*, bias: bool, residual: bool, activation: Activation) -> dict[str, bool | Activation]:
+    """What of an epilogue the options name."""
+    named: dict[str, bool | Activation] = {"bias": bias, "residual": residual, "activation": activation}
+    return {name: value for name, value in named.items() if value and value is not Activation.NONE}
 
 
 def written(
@@ -78,22 +90,21 @@ def written(
     dilation: str | None,
     groups: int | None,
     shape: str | None,
+    **ending: bool | Activation,
 ) -> Written:
-    """What the options say.
+    """What the options say; bias, residual and activation by name.
 
     Raises
     ------
     InvalidInput
     """
-    changes = {} if groups is None else {"groups": groups}
-    for option, field, text in (
-        ("stride", "stride", stride),
-        ("padding", "pad", padding),
-        ("dilation", "dilation", dilation),
-    ):
+    changes: dict[str, Any] = {} if groups is None else {"groups": groups}
+    for option, text in (("stride", stride), ("dilation", dilation)):
         if text is not None:
-            changes |= dict(zip((f"{field}_h", f"{field}_w"), _pair(option, text), strict=True))
-    return Written(dtype, layout, changes, shape)
+            changes |= dict(zip((f"{option}_h", f"{option}_w"), _pair(option, text), strict=True))
+    if padding is not None:
+        changes["pads" if padding.count(",") == 3 else "padding"] = padding
+    return Written(dtype, layout, changes | ending, shape)
 
 
 def read_layers(source: str, how: Written) -> list[ConvProblem]:
@@ -146,10 +157,7 @@ class _Named:
             fault = error.errors()[0]
             field = str(fault["loc"][0]) if fault["loc"] else "line"
             raise InvalidProblem(field, fault["input"], fault["msg"].removeprefix("Value error, ")) from None
-        common = {"dtype": how.dtype, "layout": how.layout, **how.changes}
-        for name in common.keys() & {f"{pair}_{side}" for pair in own for side in "hw"}:
-            del common[name]  # what the line says of both sides
-        return problem_from(common | own)
+        return problem_from(own, how.common)
 
 
 @dataclass(frozen=True)
@@ -159,7 +167,8 @@ class _Typed:
     text: str
 
     def read(self, how: Written) -> ConvProblem:
-        from conv_advisor.app.advice.pasted import is_call
+        from conv_advisor.app.wire.layers import problem_from
+        from conv_advisor.app.wire.pasted import is_call
 
         if is_call(self.text):
             return how.read(self.text)
@@ -167,7 +176,7 @@ class _Typed:
         if len(words) > 3:
             raise InvalidInput("layer", self.text, "a layer, a dtype, a layout")
         kind = dict(zip(("dtype", "layout"), words[1:], strict=False))
-        return ConvProblem.parse(words[0], **{"dtype": how.dtype, "layout": how.layout, **kind, **how.changes})
+        return problem_from({"layer": words[0], **kind}, how.common)
 
 
 def _kind(lines: Sequence[str]) -> Any:

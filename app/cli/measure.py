@@ -29,6 +29,7 @@ from conv_advisor.app.cli.output import (
     split_words,
 )
 from conv_advisor.app.web import text
+from conv_advisor.data.epilogue import Activation
 from conv_advisor.data.errors import InvalidInput, NoAdvice, NotApplicable, RunError, UnknownDevice
 from conv_advisor.data.extras import require
 from conv_advisor.data.measurement import Device, L2State, Measurement
@@ -67,6 +68,9 @@ def convolve(
     padding: given.Padding = None,
     dilation: given.Dilation = None,
     groups: given.Groups = None,
+    bias: given.Bias = False,
+    residual: given.Residual = False,
+    activation: given.OneActivation = Activation.NONE,
     input_: given.Input = None,
     l2: L2Option = L2State.WARM,
     seed: Annotated[int, typer.Option(min=0, help="Of the random operands.")] = 0,
@@ -80,7 +84,8 @@ def convolve(
         raise InvalidInput("variant", variant, "nothing beside --all")
     if top > 1 and (all_ or variant):
         raise InvalidInput("--top", top, "1 beside --all and --variant")
-    problem = given.written(dtype, layout, stride, padding, dilation, groups, input_).read(layer)
+    ending = given.ending(bias=bias, residual=residual, activation=activation)
+    problem = given.written(dtype, layout, stride, padding, dilation, groups, input_, **ending).read(layer)
     wanted = _named("variant", variant)
     settings = load_settings(scheduler=scheduler, device=device)
     with _open_engines(device, settings) as (engine, *_):

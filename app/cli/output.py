@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, TypeVar
 import typer
 
 from conv_advisor.app.cli.table import Mark, Marked, write, write_table
+from conv_advisor.app.wire.spellings import dtype_of, layout_of
 from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.problem import DType, Layout
 
@@ -25,8 +26,39 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing el
 LayerName = Annotated[
     str, typer.Argument(help="size-batch-filter-filters-depth, such as 14-1-3-256-128; or Conv2d(...) with --input.")
 ]
-OneDType = Annotated[DType, typer.Option(help="Precision; float32 means no tensor cores.")]
-OneLayout = Annotated[Layout, typer.Option(help="Memory order.")]
+
+
+def _member(kind: type[DType] | type[Layout], spelled: Callable[[str], object]) -> Callable[[str], Any]:
+    """What reads an option by our names, or by others' (`app.wire.spellings`)."""
+
+    def read(text: str) -> Any:
+        try:
+            return kind(str(spelled(text)))
+        except ValueError:
+            names = ", ".join(repr(str(each)) for each in kind)
+            raise typer.BadParameter(f"{text!r} is not one of {names}.") from None
+
+    return read
+
+
+OneDType = Annotated[
+    DType,
+    typer.Option(
+        help="Precision; float32 means no tensor cores. fp16, half and bf16 are read too.",
+        parser=_member(DType, dtype_of),
+        metavar=f"[{'|'.join(DType)}]",
+        autocompletion=lambda: list(DType),
+    ),
+]
+OneLayout = Annotated[
+    Layout,
+    typer.Option(
+        help="Memory order; channels_last is read too.",
+        parser=_member(Layout, layout_of),
+        metavar=f"[{'|'.join(Layout)}]",
+        autocompletion=lambda: list(Layout),
+    ),
+]
 
 
 def print_json(value: Any) -> None:

@@ -110,7 +110,7 @@ def workspace(count: int | None) -> str:
 
 def title(advice: Advice) -> str:
     """The layer, and the device."""
-    problem = advice.problem
+    problem = advice.asked
     return f"{problem.short} {problem.dtype} {problem.layout} on {advice.device_id}"
 
 

@@ -14,6 +14,7 @@ from safetensors.numpy import save
 
 from conv_advisor.app.advice.answer import LayerAdvice
 from conv_advisor.app.wire.safetensors import read_safetensors
+from conv_advisor.data.epilogue import PLAIN
 from conv_advisor.data.errors import InvalidTensor
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.models.advisor import Exclusion
@@ -101,10 +102,11 @@ def devices() -> Call[list[KnownDeviceAnswer]]:
 
 
 def convolve(x: np.ndarray, weight: np.ndarray, asked: Mapping[str, Any]) -> Call[Convolved]:
-    """A convolution of these tensors."""
-    tensors = {"x": np.ascontiguousarray(x), "weight": np.ascontiguousarray(weight)}
+    """A convolution of these tensors; bias and residual may be arrays too, which are added to it."""
+    added = {name: asked[name] for name in ("bias", "residual") if isinstance(asked.get(name), np.ndarray)}
+    tensors = {name: np.ascontiguousarray(tensor) for name, tensor in {"x": x, "weight": weight, **added}.items()}
     try:
-        body = save(tensors, metadata=_query(asked))
+        body = save(tensors, metadata=_query({name: asked[name] for name in asked.keys() - added.keys()}))
     except Exception as error:  # its own, and a KeyError of a type that it has no name for
         raise InvalidTensor("x, weight", (x.dtype, weight.dtype), f"float32, float16 or bfloat16 ({error})") from None
     headers = {"content-type": _SAFETENSORS, "accept": _SAFETENSORS}
@@ -197,9 +199,12 @@ def _part(name: str) -> Callable[[bytes], Any]:
 def _advice(body: bytes) -> LayerAdvice:
     """What `conv_advisor.advise` returns, from what a server answers."""
     answer = _json(body)
-    problem = answer["problem"]
+    said = answer["problem"]
+    asked = ConvProblem.parse(said["layer"], dtype=said["dtype"], layout=said["layout"])
+    is_counted = answer.get("epilogue_is_counted", True)
     return LayerAdvice(
-        problem=ConvProblem.parse(problem["layer"], dtype=problem["dtype"], layout=problem["layout"]),
+        problem=asked if is_counted else asked.plain,
+        uncounted=PLAIN if is_counted else asked.epilogue,
         device_id=answer["device"],
         model_id=answer["model"],
         ranking=msgspec.convert(answer["ranking"], tuple[Choice, ...]),

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from typing_extensions import TypedDict
 
+from conv_advisor.data.epilogue import Activation
 from conv_advisor.data.problem import ConvProblem, DType, Layout
+
+if TYPE_CHECKING:
+    import numpy as np
 
 AnyLayer: TypeAlias = str | ConvProblem
 """``size-batch-filter-filters-depth``, such as ``14-1-3-256-128``, or a problem."""
 
 
 class LayerKeywords(TypedDict, total=False):
-    """What a layer is beside its short form; a `ConvProblem` says all of it."""
+    """What a layer is beside its short form; a `ConvProblem` says all of it.
+
+    Where tensors are convolved, bias and residual may be arrays too, which are added to the result.
+    """
 
     stride: int
     stride_h: int
@@ -22,10 +29,15 @@ class LayerKeywords(TypedDict, total=False):
     pad: int
     pad_h: int
     pad_w: int
+    pad_h_end: int
+    pad_w_end: int
     dilation: int
     dilation_h: int
     dilation_w: int
     groups: int
+    bias: bool | np.ndarray
+    residual: bool | np.ndarray
+    activation: Activation | str
     dtype: DType | str
     layout: Layout | str
 

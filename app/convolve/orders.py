@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -14,7 +15,7 @@ from conv_advisor.app.wire.body import Bytes, Hold, parse_strings, parse_values
 from conv_advisor.app.wire.layers import problem_from
 from conv_advisor.app.wire.npy import read_npy
 from conv_advisor.app.wire.open_inference import Inference
-from conv_advisor.app.wire.safetensors import from_lists, read_safetensors
+from conv_advisor.app.wire.safetensors import NEEDED, OPTIONAL, from_lists, read_safetensors
 from conv_advisor.app.wire.schemas import ConvolutionParameters, ConvolutionRequest
 from conv_advisor.data.errors import InvalidInput, InvalidProblem, InvalidTensor
 from conv_advisor.data.problem import ConvProblem, DType, Layout
@@ -41,7 +42,7 @@ def order_from_safetensors(body: Bytes, settings: Settings) -> Order:
     ------
     InvalidInput, RequestValidationError
     """
-    tensors, metadata = read_safetensors(body, ("x", "weight"))
+    tensors, metadata = read_safetensors(body, NEEDED, OPTIONAL)
     strings = {name: value for name, value in metadata.items() if name not in _IGNORED}
     return _order(parse_strings(ConvolutionParameters, strings), tensors, settings)
 
@@ -59,19 +60,24 @@ def order_from_json(asked: ConvolutionRequest, settings: Settings) -> Order:
     if asked.x is None:
         return _order(asked, None, settings)
     dtype = HOST_DTYPE[_member(asked.dtype)]
-    tensors = {name: from_lists(name, getattr(asked, name), dtype) for name in ("x", "weight")}
-    return _order(asked, tensors, settings)
+    given = {name: getattr(asked, name) for name in (*NEEDED, *OPTIONAL)}
+    added = {name: value for name, value in given.items() if name in NEEDED or value not in (None, False)}
+    tensors = {name: from_lists(name, value, dtype) for name, value in added.items()}
+    return _order(asked.model_copy(update=dict.fromkeys(OPTIONAL)), tensors, settings)
 
 
 def order_from_npy(body: Bytes, query: Mapping[str, str], settings: Settings) -> Order:
     """What x and weight as .npy, one after the other, ask for: parameters are those of the URL.
+
+    They say too which of bias and residual follow.
 
     Raises
     ------
     InvalidInput, RequestValidationError
     """
     asked = parse_values(ConvolutionParameters, query, "query")
-    return _order(asked, read_npy(body, ("x", "weight")), settings)
+    names = (*NEEDED, *(name for name in OPTIONAL if getattr(asked, name)))
+    return _order(asked, read_npy(body, names), settings)
 
 
 def order_from_inference(asked: Inference, settings: Settings) -> Order:
@@ -135,15 +141,16 @@ def _order(asked: ConvolutionParameters, tensors: dict[str, np.ndarray] | None, 
 def _problem_of(tensors: dict[str, np.ndarray], given: dict[str, Any]) -> ConvProblem:
     """The problem of these tensors; what was named must agree with them."""
     x, weight = tensors["x"], tensors["weight"]
-    if weight.dtype != x.dtype:
-        raise InvalidTensor("weight.dtype", weight.dtype.name, f"{x.dtype.name}, as x has")
+    for name, tensor in tensors.items():
+        if tensor.dtype != x.dtype:
+            raise InvalidTensor(f"{name}.dtype", tensor.dtype.name, f"{x.dtype.name}, as x has")
     given = {"dtype": _stored_as(x)} | given
     if "layer" not in given:
         axes = _AXES.get(given.get("layout", Layout.NCHW), _AXES[Layout.NCHW])
         n, c, h, w = (x.shape[axis] for axis in axes)
         k, _, r, s = (weight.shape[axis] for axis in axes)
         given = {"n": n, "c": c, "h": h, "w": w, "k": k, "r": r, "s": s} | given
-    problem = problem_from(given)
+    problem = _ending(problem_from(given), tensors, given)
     if HOST_DTYPE[problem.dtype] != x.dtype:
         raise InvalidTensor(
             "x.dtype", x.dtype.name, f"{HOST_DTYPE[problem.dtype].name}, which {problem.dtype} is stored as"
@@ -151,6 +158,20 @@ def _problem_of(tensors: dict[str, np.ndarray], given: dict[str, Any]) -> ConvPr
     for name, shape in problem.shapes.items():
         if tensors[name].shape != shape:
             raise InvalidTensor(f"{name}.shape", tensors[name].shape, f"{shape}, as the parameters say")
+    return problem
+
+
+def _ending(problem: ConvProblem, tensors: dict[str, np.ndarray], given: dict[str, Any]) -> ConvProblem:
+    """The problem with the epilogue that these tensors are added by, which what was named must not deny."""
+    for name in OPTIONAL:
+        is_said = getattr(problem.epilogue, name)
+        if is_said and name not in tensors:
+            raise InvalidTensor(name, None, f"a tensor of shape {problem.shapes[name]}, which the parameters add")
+        if name in tensors and not is_said:
+            if name in given:
+                raise InvalidTensor(name, tensors[name].shape, "no tensor, which the parameters do not add")
+            added: dict[str, Any] = {name: True}
+            problem = replace(problem, epilogue=replace(problem.epilogue, **added))
     return problem
 
 

@@ -15,10 +15,10 @@ from prometheus_client.registry import Collector
 from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from conv_advisor.app.service.regret import COLUMNS, problem_of, times_of
+from conv_advisor.app.service.regret import COLUMNS, times_of
 from conv_advisor.data.errors import ConvAdvisorError
 from conv_advisor.data.measurement import L2State, Outcome
-from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.problem import ConvProblem, of_columns
 from conv_advisor.data.tables import MEASUREMENTS, PROBLEMS
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class LiveRegret(Collector):
     def _learn(self) -> None:
         by_device: dict[str, dict[ConvProblem, list[tuple[str, float]]]] = defaultdict(lambda: defaultdict(list))
         for device_id, variant, time_ms, *fields in self._added():
-            by_device[device_id][problem_of(fields)].append((variant, time_ms))
+            by_device[device_id][of_columns(fields)].append((variant, time_ms))
         for device_id, measured in by_device.items():
             advisor = self._service.advisor(device_id)
             if advisor.model is not None:

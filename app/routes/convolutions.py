@@ -62,7 +62,9 @@ async def run_convolution(request: Request, held: Annotated[Hold, Depends(hold_t
 
     The body is safetensors (application/vnd.safetensors or octet-stream) with the tensors `x` and `weight` and the
     parameters as metadata; or the two as .npy (application/x-npy), one after the other, with the parameters in the URL;
-    or small JSON. Without tensors the convolution of random ones is
+    or small JSON. The tensors `bias` of shape (k,) and `residual` of y's shape are added to y where they are there,
+    before its activation; as .npy they follow in this order, and `bias=true` and `residual=true` say so.
+    Without tensors the convolution of random ones is
     only measured. y comes back in the form that Accept asks for, else in that of the body; as .npy with the variant,
     time and error in the header `Convolution`. What JSON lacks is written "NaN", "Infinity" and "-Infinity", and read
     so too. max_error is relative to float64, over n_compared outputs. The measurement joins the

@@ -29,6 +29,7 @@ from conv_advisor.app.wire.documented import body_of
 from conv_advisor.app.wire.errors import documented
 from conv_advisor.app.wire.open_inference import LENGTH_HEADER, Inference, read_inference, write_inference
 from conv_advisor.app.wire.parts import PartsResponse
+from conv_advisor.app.wire.safetensors import NEEDED, OPTIONAL
 from conv_advisor.data.errors import UnknownModel
 
 MODEL: Final = "conv"
@@ -64,10 +65,16 @@ async def is_server_ready(request: Request) -> Response:
 @router.get(_MODEL_PATHS[1], responses=documented(404, answer=ServedModelAnswer))
 @router.get(_MODEL_PATHS[0], responses=documented(404, answer=ServedModelAnswer))
 async def describe_model(model: str, version: str = VERSION) -> JSONResponse:
-    """The tensors that go in and come out; FP16 and BF16 are taken too, and y has the type of x."""
+    """The tensors that go in and come out; FP16 and BF16 are taken too, and y has the type of x.
+
+    bias and residual may be left out; the parameters have activation.
+    """
     _check_name(model, version)
     x, weight, y = ({"name": name, "datatype": "FP32", "shape": _ANY_SIZES} for name in ("x", "weight", "y"))
-    known = {"name": MODEL, "versions": [VERSION], "platform": "conv-advisor", "inputs": [x, weight], "outputs": [y]}
+    residual = {"name": "residual", "datatype": "FP32", "shape": _ANY_SIZES, "optional": True}
+    bias = {"name": "bias", "datatype": "FP32", "shape": [-1], "optional": True}
+    inputs = [x, weight, bias, residual]
+    known = {"name": MODEL, "versions": [VERSION], "platform": "conv-advisor", "inputs": inputs, "outputs": [y]}
     return JSONResponse(known)
 
 
@@ -89,6 +96,8 @@ async def infer(
 ) -> Response:
     """Convolve the inputs x and weight; the parameters of the request are those of POST /v1/convolutions.
 
+    The inputs bias and residual are added where they are there.
+
     Tensors are JSON, or bytes after it (the extension binary_tensor_data); y comes back as outputs, or the parameter
     binary_data_output, ask for it. The answer's parameters have the variant, its time in ms and its error.
     """
@@ -99,7 +108,7 @@ async def infer(
     body = await read(request, service.settings.max_body_bytes, held)
     json_bytes = _json_bytes(request, len(body))
     hold_lists(json_bytes, service.settings, held)
-    asked = await asyncio.to_thread(read_inference, body, json_bytes, ("x", "weight"), "y")
+    asked = await asyncio.to_thread(read_inference, body, json_bytes, NEEDED, "y", OPTIONAL)
     order = order_from_inference(asked, service.settings)
     hold_answer(order, service.settings, held, is_json=not asked.is_binary)
     return await asyncio.to_thread(_answer, await carry_out(request, order), asked)

@@ -12,7 +12,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from conv_advisor.data.errors import ConvAdvisorError, StoreError
 from conv_advisor.data.measurement import L2State, Outcome
-from conv_advisor.data.problem import FIELDS, ConvProblem, DType, Layout
+from conv_advisor.data.problem import COLUMNS as PROBLEM_COLUMNS
+from conv_advisor.data.problem import ConvProblem, of_columns
 from conv_advisor.data.tables import MEASUREMENTS, PROBLEMS
 
 if TYPE_CHECKING:
@@ -22,10 +23,8 @@ if TYPE_CHECKING:
 MOST: Final = 200
 """Problems that are looked back on."""
 
-COLUMNS: Final = [PROBLEMS.c[name] for name in FIELDS]
-"""Of a problem, as `problem_of` takes them."""
-
-_READ: Final = {"dtype": DType, "layout": Layout}
+COLUMNS: Final = [PROBLEMS.c[name] for name in PROBLEM_COLUMNS]
+"""Of a problem, as `data.problem.of_columns` takes them."""
 
 
 @dataclass(frozen=True)
@@ -96,16 +95,10 @@ def _recent(service: Service, device_id: str, most: int) -> list[tuple[ConvProbl
             rows: Sequence[Any] = connection.execute(wanted).all()
     except SQLAlchemyError as error:
         raise StoreError(f"the store cannot be read: {type(error).__name__}") from None
-    return [(problem_of(fields), datetime.fromtimestamp(at_us / 1e6, UTC)) for at_us, *fields in reversed(rows)]
+    return [(of_columns(fields), datetime.fromtimestamp(at_us / 1e6, UTC)) for at_us, *fields in reversed(rows)]
 
 
 def times_of(known: Mapping[str, Summary]) -> dict[str, float]:
     """The times of those variants that gave the right output and were timed, in ms."""
     measured = ((name, each.time_ms) for name, each in known.items() if each.outcome is Outcome.MEASURED)
     return {name: time_ms for name, time_ms in measured if time_ms}
-
-
-def problem_of(fields: Sequence[Any]) -> ConvProblem:
-    """A problem from a row's `COLUMNS`."""
-    given: dict[str, Any] = {name: _READ.get(name, int)(value) for name, value in zip(FIELDS, fields, strict=True)}
-    return ConvProblem(**given)

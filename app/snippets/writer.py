@@ -12,6 +12,7 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from conv_advisor.app.snippets.language import Language
+from conv_advisor.data.epilogue import PLAIN, Epilogue
 from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.problem import FIELDS, ConvProblem, DType, Layout
 from conv_advisor.kernels.cudnn.plans import BARRED_NOTES, KNOB_TYPES, MOST_BUILDS, PlanRef, packed_strides
@@ -76,6 +77,7 @@ def write_snippet(
     plan: Mapping[str, Any] | None = None,
     workspace_limit_bytes: int,
     language: Language | None = None,
+    left_out: Epilogue = PLAIN,
 ) -> Snippet:
     """A program that prepares the variant for the layer and runs it once on random operands.
 
@@ -89,6 +91,8 @@ def write_snippet(
         What the plan may take.
     language : Language, optional
         By default the first of `languages_of`.
+    left_out : Epilogue
+        What was asked for beside the problem and the variant does not compute: the program says so.
 
     Raises
     ------
@@ -101,7 +105,8 @@ def write_snippet(
         raise InvalidInput("language", str(chosen), f"{', '.join(languages)} for {variant.id}")
     ref = PlanRef.from_json(plan) if plan and variant.backend is Backend.CUDNN_GRAPH else None
     kind = "c" if chosen is Language.C else "graph" if variant.backend is Backend.CUDNN_GRAPH else "own"
-    values = _common(problem, variant, workspace_limit_bytes) | {"is_torch": chosen is Language.TORCH}
+    values = _common(problem, variant, workspace_limit_bytes)
+    values |= {"is_torch": chosen is Language.TORCH, "left_out": str(left_out)}
     values |= _MORE[kind](problem, variant, ref)
     code = _environment().get_template(_FILES[kind]).render(values)
     is_by_rule = variant.backend is Backend.CUDNN_GRAPH and ref is None
@@ -118,12 +123,14 @@ def write_snippet(
 
 def _common(problem: ConvProblem, variant: Variant, workspace_limit_bytes: int) -> dict[str, Any]:
     fields = {name: getattr(problem, name) for name in FIELDS}
+    ends = {name: getattr(problem, name) for name in ("pad_h_end", "pad_w_end")} if problem.has_uneven_padding else {}
     return fields | {
         "p": problem.p,
         "q": problem.q,
         "short": problem.short,
         "problem": problem,
-        "fields": {name: value if isinstance(value, int) else str(value) for name, value in fields.items()},
+        "fields": {name: value if isinstance(value, int) else str(value) for name, value in (fields | ends).items()},
+        "epilogue": str(problem.epilogue),
         "is_nhwc": problem.layout is Layout.NHWC,
         "stored": _STORED.get(problem.dtype, "float32"),
         "variant": variant.id,

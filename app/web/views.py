@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from conv_advisor.app.advice.advise import timed_as
 from conv_advisor.app.service.service import Service
 from conv_advisor.app.web import text
 from conv_advisor.app.web.against import Rivals, rivals_of
@@ -185,7 +186,7 @@ class AdviceView:
     @property
     def problem(self) -> ConvProblem:
         """The layer."""
-        return self.advice.problem
+        return self.advice.asked
 
     @property
     def best(self) -> Row:
@@ -216,8 +217,9 @@ def advice_view(service: Service, form: LayerForm) -> AdviceView:
     InvalidInput, NoAdvice, UnknownDevice, ModelRejected, StoreError
     """
     asked = form.parameters(AdviceParameters)
-    problem = problem_from(asked.given())
+    wanted = problem_from(asked.given())
     advisor = service.advisor(asked.device or service.default_device_id()).only(asked.only)
+    problem = timed_as(service, wanted, advisor.device.id)
     limit = asked.max_workspace_bytes
     limit = service.settings.workspace_limit_bytes if limit is None else limit
     known = service.records.summaries([problem], advisor.device.id).get(problem.key, {})
@@ -225,6 +227,8 @@ def advice_view(service: Service, form: LayerForm) -> AdviceView:
     advice = advisor.advise(
         problem, max_workspace_bytes=limit, is_deterministic=asked.deterministic, measured=known, picked=picked
     )
+    if problem != wanted:
+        advice = replace(advice, uncounted=wanted.epilogue)
     scale = Scale(advice.best.time_ms, _factor(advice.ranking))
     rows = _rows(advice, known, _predictions(advisor, problem, limit), scale, laws_of(advisor.model))
     seconds = advice.best.time_ms / 1e3

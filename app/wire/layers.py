@@ -10,19 +10,28 @@ from typing import Any, Final
 
 import numpy as np
 
+from conv_advisor.app.wire.pasted import called, is_call
+from conv_advisor.app.wire.spellings import automatic_pads, in_our_words
 from conv_advisor.data import table
+from conv_advisor.data.epilogue import Epilogue
 from conv_advisor.data.errors import InvalidInput, InvalidProblem
-from conv_advisor.data.problem import FIELDS, MAX_ELEMENTS, ConvProblem, DType, Layout
+from conv_advisor.data.problem import MAX_ELEMENTS, ConvProblem, DType, Layout
 
 LAYER: Final = "14-1-3-256-128"
 """The layer of every example."""
 
+EPILOGUE: Final = ("bias", "residual", "activation")
+"""What follows a convolution, part by part."""
+
 SIZES: Final = ("n", "c", "h", "w", "k", "r", "s")
 """What a layer without a short form has to name."""
 
-_USUAL: Final = (*(None for _ in SIZES), 1, 1, 0, 0, 1, 1, 1, str(DType.FLOAT32), str(Layout.NCHW))
-"""What stands for a field that is not named."""
+_USUAL: Final = (*(None for _ in SIZES), 1, 1, 0, 0, 1, 1, 1, 0, 0, str(DType.FLOAT32), str(Layout.NCHW))
+"""What stands for a field of `_PLAIN` that is not named."""
+_PLAIN: Final = (*table.SIZES, "dtype", "layout")
+"""Fields of a problem that needs no more to be read: all but the epilogue."""
 _UNSOUND: Final[table.Row] = (0,) * len(table.SIZES)
+_READ: Final = frozenset((*_PLAIN, "stride", "pad", "dilation", "layer"))
 _KINDS: Final = {(str(dtype), str(layout)): (dtype, layout) for dtype in DType for layout in Layout}
 _MEANINGS_KEPT: Final = 4096
 
@@ -49,18 +58,15 @@ class _Meaning:
     ----------
     layer : int or None
         Place of the short form.
-    fields : dict of str to int
-        Place of every field of a problem that is named, by itself or with its pair.
     kind : callable (values, followed by the usual ones) -> (dtype, layout)
     sizes : callable (values, followed by the usual ones or the sizes of the short form) -> Row
     is_complete : bool
-        Whether all of `SIZES` are named; beside a short form, none of them.
+        Whether all of `SIZES` are named; beside a short form, none of them; and nothing that is not read in one step.
     says_sizes : bool
         Whether more is named than dtype and layout.
     """
 
     layer: int | None
-    fields: dict[str, int]
     kind: Callable[[tuple[Any, ...]], tuple[str, str]]
     sizes: Callable[[tuple[Any, ...]], table.Row]
     is_complete: bool
@@ -72,24 +78,26 @@ def named(given: Mapping[str, Any]) -> Named:
     return tuple(given), tuple(given.values())
 
 
-def problem_from(given: Mapping[str, Any]) -> ConvProblem:
+def problem_from(given: Mapping[str, Any], common: Mapping[str, Any] | None = None) -> ConvProblem:
     """The problem that parameters describe.
 
     Parameters
     ----------
     given : mapping of str to value
         Fields of `ConvProblem`; a pair (stride, pad, dilation) for both of its members that are not named; layer, the
-        short form, in place of sizes.
+        short form, in place of sizes; bias, residual and activation; and what `app.wire.spellings` reads.
+    common : mapping of str to value, optional
+        What holds where the layer itself does not say it.
 
     Raises
     ------
     InvalidProblem, InvalidLayerName
     """
-    layer = named(given)
-    plain = _plainly(layer, _NOTHING)
+    layer, held = named(given), named(common or {})
+    plain = _plainly(layer, held)
     if plain and (problem := table.problem_of(*plain)).is_sound():
         return problem
-    return _carefully(layer, _NOTHING)
+    return _carefully(layer, held)
 
 
 def problems_from(
@@ -108,7 +116,7 @@ def problems_from(
     Returns
     -------
     problems : list of ConvProblem or InvalidInput
-    sizes : int64 array of shape (P, 14)
+    sizes : int64 array of shape (P, 16)
         Sizes of the problems among them, as in `data.table`.
     """
     if (alike := _alike(layers, common)) is not None:
@@ -165,16 +173,54 @@ def _carefully(layer: Named, common: Named) -> ConvProblem:
     ------
     InvalidProblem, InvalidLayerName
     """
-    meaning, values = _meaning(layer[0], common[0]), layer[1] + common[1]
-    fields = {name: values[place] for name, place in meaning.fields.items()}
+    own, held = (dict(zip(*named, strict=True)) for named in (layer, common))
+    row = {"length": held["length"]} if "length" in held else {}
+    fields = in_our_words(held) | in_our_words(row | own)
+    written, shape, auto_pad = (fields.pop(name, None) for name in ("layer", "input", "auto_pad"))
+    if written is not None and is_call(written):
+        fields = called(written, shape, fields)
+        written, auto_pad = None, fields.pop("auto_pad", auto_pad)
+    elif shape is not None:
+        raise InvalidProblem("input", shape, "nothing but beside a layer as PyTorch prints it, Conv2d(...)")
     for name in SIZES:
-        if meaning.layer is None and name not in fields:
+        if written is None and name not in fields:
             raise InvalidProblem(name, None, f"an integer; or layer, such as {LAYER}")
-        if meaning.layer is not None and name in fields:
+        if written is not None and name in fields:
             raise InvalidProblem(name, fields[name], "nothing beside layer, which says it")
-    if meaning.layer is None:
-        return ConvProblem(**fields)
-    return ConvProblem.parse(values[meaning.layer], **fields)
+    fields |= _epilogue_of(fields, written)
+    if auto_pad is not None:
+        fields |= _automatic_pads(auto_pad, fields, written)
+    return ConvProblem(**fields) if written is None else ConvProblem.parse(written, **fields)
+
+
+def _epilogue_of(fields: dict[str, Any], written: str | None) -> dict[str, Epilogue]:
+    """The epilogue that is named part by part, taken out of the fields."""
+    parts = {name: fields.pop(name) for name in EPILOGUE if name in fields}
+    if not parts:
+        return {}
+    if written is not None and (said := ConvProblem.parse(written).epilogue):
+        name, value = next(iter(parts.items()))
+        raise InvalidProblem(name, value, f"nothing beside layer, which says {said}")
+    return {"epilogue": Epilogue(**parts)}
+
+
+def _automatic_pads(auto_pad: Any, fields: dict[str, Any], written: str | None) -> dict[str, int]:
+    """The pads that are meant.
+
+    Raises
+    ------
+    InvalidProblem
+        Others are named.
+    """
+    base = ConvProblem.parse(written) if written is not None else None
+    sizes = {name: getattr(base, name) for name in table.SIZES} if base else {}
+    meant = automatic_pads(auto_pad, sizes | fields)
+    if meant is None:
+        return {}
+    if any(fields.get(name, pad) != pad for name, pad in meant.items()):
+        allowed = f"{[*meant.values()]}, which auto_pad {auto_pad} means here; or no auto_pad"
+        raise InvalidProblem("pads", [fields.get(name, 0) for name in meant], allowed)
+    return meant
 
 
 @lru_cache(_MEANINGS_KEPT)
@@ -185,13 +231,20 @@ def _meaning(own: tuple[str, ...], common: tuple[str, ...]) -> _Meaning:
     def place(*names: str) -> int | None:
         return next((start + part.index(name) for start, part in parts for name in names if name in part), None)
 
-    found = {field: place(field, field.partition("_")[0]) for field in FIELDS}
+    found = {field: place(*_names_of(field)) for field in _PLAIN}
     fields = {field: where for field, where in found.items() if where is not None}
-    places = [fields.get(name, len(own) + len(common) + index) for index, name in enumerate(FIELDS)]
+    places = [fields.get(name, len(own) + len(common) + index) for index, name in enumerate(_PLAIN)]
     kind, sizes = itemgetter(*places[len(table.SIZES) :]), itemgetter(*places[: len(table.SIZES)])
     layer = place("layer")
     is_complete = sum(name in fields for name in SIZES) == (0 if layer is not None else len(SIZES))
-    return _Meaning(layer, fields, kind, sizes, is_complete, not fields.keys() <= _KIND)
+    is_complete = is_complete and _READ.issuperset(own + common)
+    return _Meaning(layer, kind, sizes, is_complete, not fields.keys() <= _KIND)
+
+
+def _names_of(field: str) -> tuple[str, ...]:
+    """What says a field, the first that is named before the others: ``pad_h_end``, ``pad_h``, ``pad``."""
+    parts = field.split("_")
+    return tuple("_".join(parts[:count]) for count in range(len(parts), 0, -1))
 
 
 def _named(layer: Layer) -> Named:

@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 from numpy.lib import format as npy_format
 
-from conv_advisor.app.wire.safetensors import MAX_DIMENSIONS, as_bytes, checked_shape
+from conv_advisor.app.wire.safetensors import as_bytes, checked_shape, sizes_of
 from conv_advisor.data.errors import InvalidTensor
 
 if TYPE_CHECKING:
@@ -99,5 +99,5 @@ def _header(name: str, data: Bytes) -> tuple[np.dtype[Any], tuple[int, ...], int
     if is_fortran:
         raise InvalidTensor(f"{name}.fortran_order", True, "False: rows one after the other")
     if not all(type(size) is int for size in shape):
-        raise InvalidTensor(f"{name}.shape", shape, f"{MAX_DIMENSIONS} sizes")
+        raise InvalidTensor(f"{name}.shape", shape, sizes_of(name))
     return _DTYPES[dtype.str], checked_shape(name, shape), file.tell()

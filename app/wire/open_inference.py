@@ -13,7 +13,7 @@ import ml_dtypes
 import msgspec
 import numpy as np
 
-from conv_advisor.app.wire.safetensors import MAX_DIMENSIONS, as_bytes, checked_shape, numbers
+from conv_advisor.app.wire.safetensors import MAX_DIMENSIONS, as_bytes, check_names, checked_shape, numbers
 from conv_advisor.data.errors import InvalidTensor
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ Natural = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 
 class _Input(msgspec.Struct):
     name: str
-    shape: Annotated[list[Natural], msgspec.Meta(min_length=MAX_DIMENSIONS, max_length=MAX_DIMENSIONS)]
+    shape: Annotated[list[Natural], msgspec.Meta(min_length=1, max_length=MAX_DIMENSIONS)]
     datatype: str
     parameters: dict[str, Any] = {}
     data: list[Any] | msgspec.UnsetType = msgspec.UNSET
@@ -87,7 +87,9 @@ class Inference:
     is_binary: bool
 
 
-def read_inference(body: Bytes, json_bytes: int, names: tuple[str, ...], output: str) -> Inference:
+def read_inference(
+    body: Bytes, json_bytes: int, names: tuple[str, ...], output: str, optional: tuple[str, ...] = ()
+) -> Inference:
     """Take a request apart without copying its tensors.
 
     Parameters
@@ -96,9 +98,11 @@ def read_inference(body: Bytes, json_bytes: int, names: tuple[str, ...], output:
     json_bytes : int
         How much of the body is JSON.
     names : tuple of str
-        Tensors it must hold, and no others.
+        Tensors it must hold.
     output : str
         The one tensor it may ask for.
+    optional : tuple of str
+        Tensors it may hold besides, and no others.
 
     Raises
     ------
@@ -109,9 +113,7 @@ def read_inference(body: Bytes, json_bytes: int, names: tuple[str, ...], output:
         asked = _DECODER.decode(body[:json_bytes].data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidTensor("body", str(error), "an inference request in JSON") from None
-    found = sorted(each.name for each in asked.inputs)
-    if found != sorted(names):
-        raise InvalidTensor("inputs", found, f"exactly {' and '.join(names)}")
+    check_names("inputs", (each.name for each in asked.inputs), names, optional)
     for wanted in asked.outputs:
         if wanted.name != output:
             raise InvalidTensor("outputs", wanted.name, output)

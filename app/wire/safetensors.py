@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import ml_dtypes
 import numpy as np
 
+from conv_advisor.data.counting import counted
 from conv_advisor.data.errors import InvalidTensor
 from conv_advisor.data.problem import MAX_ELEMENTS
 
@@ -21,6 +22,15 @@ MAX_HEADER_BYTES: Final = 64 * 1024
 """Two tensors and thirty parameters take under 2 KiB."""
 
 MAX_DIMENSIONS: Final = 4
+
+_DIMENSIONS: Final = {"bias": 1}
+"""Of the tensors that have not `MAX_DIMENSIONS`."""
+
+NEEDED: Final = ("x", "weight")
+"""Tensors that every convolution of somebody's has."""
+
+OPTIONAL: Final = ("bias", "residual")
+"""Tensors that are added to it, where they are there."""
 
 STORED: Final[dict[str, np.dtype[Any]]] = {
     "F32": np.dtype(np.float32),
@@ -35,14 +45,18 @@ _NUMBERS: Final = frozenset((int, float))
 _ORDERED: Final = ("shape", "dtype", "data_offsets")
 
 
-def read_safetensors(body: Bytes, names: tuple[str, ...]) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+def read_safetensors(
+    body: Bytes, names: tuple[str, ...], optional: tuple[str, ...] = ()
+) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """Take a safetensors body apart without copying it.
 
     Parameters
     ----------
     body : uint8 array
     names : tuple of str
-        Tensors it must hold, and no others.
+        Tensors it must hold.
+    optional : tuple of str
+        Those it may hold besides, and no others.
 
     Returns
     -------
@@ -59,8 +73,7 @@ def read_safetensors(body: Bytes, names: tuple[str, ...]) -> tuple[dict[str, np.
     metadata = header.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise InvalidTensor("__metadata__", metadata, "an object of strings")
-    if set(header) != set(names):
-        raise InvalidTensor("header", sorted(header), f"exactly the tensors {' and '.join(names)}")
+    check_names("header", header, names, optional)
     tensors, spans = {}, []
     for name, entry in header.items():
         dtype, shape, (start, end) = _entry(name, entry, len(data))
@@ -92,8 +105,9 @@ def from_lists(name: str, lists: Any, dtype: np.dtype[Any]) -> np.ndarray:
     InvalidTensor
     """
     array = numbers(name, lists, dtype)
-    if array.ndim != MAX_DIMENSIONS:
-        raise InvalidTensor(f"{name}.shape", array.shape, f"{MAX_DIMENSIONS} levels of lists")
+    if array.ndim != dimensions_of(name):
+        levels = counted(dimensions_of(name), "level")
+        raise InvalidTensor(f"{name}.shape", array.shape, f"{levels} of lists")
     return array
 
 
@@ -118,11 +132,35 @@ def checked_shape(name: str, shape: Sequence[int]) -> tuple[int, ...]:
     Raises
     ------
     InvalidTensor
-        It has not four sizes, or one that no tensor of a convolution has: of none NumPy makes no array of huge others.
+        It has not four sizes, a bias not one, or one that no tensor of a convolution has: of none NumPy makes no array
+        of huge others.
     """
-    if len(shape) != MAX_DIMENSIONS or not all(1 <= size <= MAX_ELEMENTS for size in shape):
-        raise InvalidTensor(f"{name}.shape", tuple(shape), f"{MAX_DIMENSIONS} sizes from 1 to {MAX_ELEMENTS}")
+    if len(shape) != dimensions_of(name) or not all(1 <= size <= MAX_ELEMENTS for size in shape):
+        raise InvalidTensor(f"{name}.shape", tuple(shape), f"{sizes_of(name)} from 1 to {MAX_ELEMENTS}")
     return tuple(shape)
+
+
+def dimensions_of(name: str) -> int:
+    """How many sizes a tensor of this name has."""
+    return _DIMENSIONS.get(name, MAX_DIMENSIONS)
+
+
+def check_names(field: str, given: Iterable[str], names: tuple[str, ...], optional: tuple[str, ...]) -> None:
+    """Refuse tensors of other names than these, or two of one.
+
+    Raises
+    ------
+    InvalidTensor
+    """
+    found = sorted(given)
+    if not set(names) <= set(found) <= {*names, *optional} or len(set(found)) != len(found):
+        allowed = f"exactly the tensors {' and '.join(names)}"
+        raise InvalidTensor(field, found, f"{allowed}, and maybe {' and '.join(optional)}" if optional else allowed)
+
+
+def sizes_of(name: str) -> str:
+    """How many sizes a tensor of this name has, in words."""
+    return counted(dimensions_of(name), "size")
 
 
 def to_lists(array: np.ndarray) -> Any:
@@ -181,7 +219,7 @@ def _entry(name: str, entry: Any, data_bytes: int) -> tuple[np.dtype[Any], tuple
         raise InvalidTensor(f"{name}.dtype", entry["dtype"], ", ".join(STORED))
     shape, offsets = entry["shape"], entry["data_offsets"]
     if not _is_naturals(shape):
-        raise InvalidTensor(f"{name}.shape", shape, f"{MAX_DIMENSIONS} sizes")
+        raise InvalidTensor(f"{name}.shape", shape, sizes_of(name))
     shape = checked_shape(name, shape)
     if not _is_naturals(offsets) or len(offsets) != 2 or not offsets[0] <= offsets[1] <= data_bytes:
         raise InvalidTensor(f"{name}.data_offsets", offsets, f"[start, end] within the {data_bytes} bytes of data")

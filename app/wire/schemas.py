@@ -8,6 +8,8 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from conv_advisor.app.wire.layers import LAYER
+from conv_advisor.app.wire.spellings import AutoPad
+from conv_advisor.data.epilogue import Activation
 from conv_advisor.data.problem import DType, Layout
 from conv_advisor.kernels.variant import Maker
 
@@ -33,6 +35,11 @@ def _maker(value: Any) -> Any:
 _DIGITS: Final = re.compile(r"-?[0-9]+")
 Whole = BeforeValidator(_whole)
 Size = Annotated[int | None, Whole]
+Numbers = Annotated[
+    Annotated[int, Whole] | Annotated[str, Field(max_length=40)] | Annotated[list[int], Field(max_length=4)] | None,
+    Field(union_mode="left_to_right"),
+]
+"""One number or several: a list, or text such as 3x3 or 3,3."""
 Name = Annotated[str | None, Field(max_length=LONGEST_NAME)]
 Id = Annotated[str, Field(max_length=LONGEST_NAME, pattern=r"^[\w.:-]+$")]
 """Names a device or a model: it may become part of a path."""
@@ -61,36 +68,85 @@ class LayerParameters(BaseModel):
     k: Annotated[Size, Field(description="Filters.")] = None
     r: Annotated[Size, Field(description="Filter height.")] = None
     s: Annotated[Size, Field(description="Filter width.")] = None
-    stride: Annotated[Size, Field(description="Both strides.")] = None
+    stride: Annotated[Numbers, Field(description="Both strides.", examples=[2, "2x1"])] = None
     stride_h: Size = None
     stride_w: Size = None
-    pad: Annotated[Size, Field(description="Zeros on all four sides.")] = None
-    pad_h: Annotated[Size, Field(description="Rows of zeros on each side.")] = None
-    pad_w: Annotated[Size, Field(description="Columns of zeros on each side.")] = None
-    dilation: Annotated[Size, Field(description="Both dilations.")] = None
+    pad: Annotated[Numbers, Field(description="Zeros on all four sides.")] = None
+    pad_h: Annotated[Size, Field(description="Rows of zeros on top, and at the bottom without pad_h_end.")] = None
+    pad_w: Annotated[Size, Field(description="Columns of zeros on the left, and on the right without pad_w_end.")] = (
+        None
+    )
+    dilation: Annotated[Numbers, Field(description="Both dilations.")] = None
     dilation_h: Size = None
     dilation_w: Size = None
+    pad_h_end: Annotated[Size, Field(description="Rows of zeros at the bottom; default: as on top.")] = None
+    pad_w_end: Annotated[Size, Field(description="Columns of zeros on the right; default: as on the left.")] = None
     groups: Annotated[Size, Field(description="Divides c and k; default 1.")] = None
+    bias: Annotated[bool | None, Field(description="Whether a bias of shape (k,) is added; default false.")] = None
+    residual: Annotated[bool | None, Field(description="Whether a residual of y's shape is added; default false.")] = (
+        None
+    )
+    activation: Annotated[
+        Name,
+        Field(
+            description="What y goes through before its one rounding; default none. leaky_relu has the slope 0.01.",
+            json_schema_extra={"enum": list(Activation)},
+        ),
+    ] = None
     dtype: Annotated[
         Name,
         Field(
-            description="float32 (the default) means no tensor cores; accumulation is always in float32.",
-            json_schema_extra={"enum": list(DType)},
+            description="float32 (the default) means no tensor cores; accumulation is always in float32. "
+            "fp32, fp16, half and bf16 are read too.",
+            json_schema_extra={"examples": list(DType)},
         ),
     ] = None
     layout: Annotated[
-        Name, Field(description="Memory order; default nchw.", json_schema_extra={"enum": list(Layout)})
+        Name,
+        Field(
+            description="Memory order; default nchw. channels_last and channels_first are read too.",
+            json_schema_extra={"examples": list(Layout)},
+        ),
+    ] = None
+    input: Annotated[
+        Name,
+        Field(
+            description="Shape of x, n x c x h x w, beside a layer as PyTorch prints it: Conv2d(64, 128, ...).",
+            examples=["1x64x56x56"],
+        ),
+    ] = None
+    padding: Annotated[Numbers, Field(description="pad as PyTorch has it: a number, two, same or valid.")] = None
+    pads: Annotated[Numbers, Field(description="pad as ONNX has it: top, left, bottom, right.")] = None
+    auto_pad: Annotated[
+        Name,
+        Field(
+            description="pad as ONNX has it; TensorFlow's same is SAME_UPPER.",
+            json_schema_extra={"enum": list(AutoPad)},
+        ),
+    ] = None
+    in_channels: Annotated[Size, Field(description="c as PyTorch calls it.")] = None
+    out_channels: Annotated[Size, Field(description="k as PyTorch calls it.")] = None
+    kernel_size: Annotated[Numbers, Field(description="r and s as PyTorch has them.", examples=["3x3"])] = None
+    kernel_shape: Annotated[Numbers, Field(description="r and s as ONNX has them.")] = None
+    strides: Annotated[Numbers, Field(description="Both strides as ONNX has them.")] = None
+    dilations: Annotated[Numbers, Field(description="Both dilations as ONNX has them.")] = None
+    group: Annotated[Size, Field(description="groups as ONNX calls it.")] = None
+    memory_format: Annotated[Name, Field(description="layout as PyTorch calls it: channels_last.")] = None
+    length: Annotated[
+        Size,
+        Field(description="Of a convolution in one dimension, which has one row: one number of a pair is then of it."),
     ] = None
 
     def given(self) -> dict[str, Any]:
         """What of a layer was named: see `app.wire.layers.problem_from`."""
-        return {name: value for name, value in self.__dict__.items() if value is not None and name in LAYER_TYPES}
+        named = {name: value for name, value in self.__dict__.items() if value is not None and name in LAYER_TYPES}
+        # As tuples, which can be remembered by.
+        return {name: tuple(value) if isinstance(value, list) else value for name, value in named.items()}
 
 
-LAYER_TYPES: Final = {
-    name: int if field.annotation == int | None else str for name, field in LayerParameters.model_fields.items()
-}
-"""The type of each parameter of a layer."""
+_TYPES: Final[dict[Any, type]] = {int | None: int, bool | None: bool, Name: str, str | None: str}
+LAYER_TYPES: Final = {name: _TYPES.get(field.annotation, int) for name, field in LayerParameters.model_fields.items()}
+"""The type that each parameter of a layer is mostly of."""
 
 
 class LimitParameters(BaseModel):
@@ -193,6 +249,10 @@ class ConvolutionRequest(ConvolutionParameters):
 
     x: Annotated[Any, Field(description="Nested lists in memory order; sizes are taken from them.")] = None
     weight: Annotated[Any, Field(description="Nested lists in memory order.")] = None
+    bias: Annotated[Any, Field(description="A list of k numbers that is added to y; without x, whether one is.")] = None
+    residual: Annotated[
+        Any, Field(description="Nested lists in y's shape that are added to y; without x, whether any are.")
+    ] = None
 
 
 class RetrainRequest(BaseModel):

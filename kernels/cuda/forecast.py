@@ -43,7 +43,7 @@ def forecast(sizes: Array, dtype: DType, layout: Layout, device: Device) -> dict
 
     Parameters
     ----------
-    sizes : int64 array of shape (N, 14)
+    sizes : int64 array of shape (N, 16)
         As in `data.table`.
     dtype : DType
     layout : Layout

@@ -8,13 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from conv_advisor.app.advice.pasted import is_call, problem_of_call
 from conv_advisor.app.cli.layers import Written, read_layers, written
+from conv_advisor.app.wire.layers import problem_from
+from conv_advisor.app.wire.pasted import is_call
+from conv_advisor.data.epilogue import Activation, Epilogue
 from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 
 PLAIN = Written(DType.FLOAT32, Layout.NCHW, {}, None)
-STEM = ConvProblem(1, 3, 224, 224, 64, 7, 7, 2, 2, 3, 3)
+BIAS = Epilogue(bias=True)
+STEM = ConvProblem(1, 3, 224, 224, 64, 7, 7, 2, 2, 3, 3, epilogue=BIAS)
 
 
 def test_options_change_a_layer_given_by_name() -> None:
@@ -33,6 +36,23 @@ def test_options_change_a_layer_given_by_name() -> None:
         groups=2,
     )
     assert problem == expected
+
+
+def test_options_say_what_follows_and_pad_each_side() -> None:
+    ending = {"bias": True, "residual": True, "activation": Activation.RELU6}
+    how = written(DType.FLOAT16, Layout.NHWC, None, "0,0,1,2", None, None, None, **ending)
+    expected = ConvProblem(
+        *(1, 3, 8, 8, 4, 3, 3),
+        pad_h_end=1,
+        pad_w_end=2,
+        dtype=DType.FLOAT16,
+        layout=Layout.NHWC,
+        epilogue=Epilogue(bias=True, residual=True, activation=Activation.RELU6),
+    )
+    assert how.read("8-1-3-4-3") == expected
+    assert written(DType.TF32, Layout.NCHW, None, "valid", None, None, None).read("8-1-3-4-3").pad_h == 0
+    with pytest.raises(InvalidInput, match=r"^padding is 'wide'; allowed: a number, or several"):
+        written(DType.TF32, Layout.NCHW, None, "wide", None, None, None).read("8-1-3-4-3")
 
 
 @pytest.mark.parametrize("text", ["", "x", "1.5", "-1", "1x", "1x2x3", "9" * 11, "٣"])
@@ -56,20 +76,30 @@ def test_a_pair_that_is_none_is_refused_by_its_option(text: str) -> None:
         (
             "Conv2d(32, 32, kernel_size=(1, 5), padding='same', dilation=(1, 2), groups=32)",
             "8x32x9x9",
-            ConvProblem(8, 32, 9, 9, 32, 1, 5, pad_h=0, pad_w=4, dilation_w=2, groups=32),
+            ConvProblem(8, 32, 9, 9, 32, 1, 5, pad_h=0, pad_w=4, dilation_w=2, groups=32, epilogue=BIAS),
         ),
-        ("Conv2d(4, 8, 2, padding='valid')", "1x4x5x5", ConvProblem(1, 4, 5, 5, 8, 2, 2)),
+        ("Conv2d(4, 8, 2, padding='valid')", "1x4x5x5", ConvProblem(1, 4, 5, 5, 8, 2, 2, epilogue=BIAS)),
+        (
+            "Conv2d(4, 8, 2, padding='same', bias=False)",
+            "1x4x5x5",
+            ConvProblem(1, 4, 5, 5, 8, 2, 2, pad_h_end=1, pad_w_end=1),
+        ),
+        (
+            "Conv1d(4, 8, kernel_size=(3,), stride=(2,), padding=(1,), bias=False)",
+            "2x4x50",
+            ConvProblem(2, 4, 1, 50, 8, 1, 3, stride_w=2, pad_w=1),
+        ),
     ],
 )
 def test_a_layer_is_read_as_pytorch_prints_it(text: str, shape: str, expected: ConvProblem) -> None:
     assert is_call(text)
-    assert problem_of_call(text, shape, dtype=DType.FLOAT32, layout=Layout.NCHW) == expected
+    assert problem_from({"layer": text, "input": shape}) == expected
 
 
 def test_what_pytorch_prints_is_what_its_layer_computes() -> None:
     torch = pytest.importorskip("torch", reason="what prints the layer needs the extra torch")
     layer = torch.nn.Conv2d(6, 8, (3, 2), stride=(2, 1), padding=(1, 0), dilation=(1, 2), groups=2)
-    problem = problem_of_call(str(layer), "2x6x11x13", dtype=DType.FLOAT32, layout=Layout.NCHW)
+    problem = problem_from({"layer": str(layer), "input": "2x6x11x13"})
     assert layer(torch.zeros(problem.x_shape)).shape == problem.y_shape
     assert layer.weight.shape == problem.weight_shape
 
@@ -85,19 +115,24 @@ def test_what_pytorch_prints_is_what_its_layer_computes() -> None:
         ("Conv2d(3, 64, 3).cuda", "1x3x8x8", "of numbers"),
         (f"Conv2d(3, 64, {'(' * 500}3{')' * 500})" + " " * 1000, "1x3x8x8", "of numbers"),
         ("Conv2d(3, 64, 3, padding_mode='reflect')", "1x3x8x8", "padding_mode is 'reflect'; allowed: zeros"),
-        ("Conv2d(3, 64, 2, padding='same')", "1x3x8x8", "an even filter"),
+        ("Conv2d(3, 64, 3, stride=2, padding='same')", "1x3x8x8", "numbers, with a stride of 2"),
+        ("Conv1d(3, 64, 3)", "1x3x8x8", "input is '1x3x8x8'; allowed: batch x channels x length"),
+        ("Conv3d(3, 64, 3)", "1x3x8x8", "Conv3d is a convolution in three dimensions, which is not computed here"),
+        ("nn.ConvTranspose2d(3, 64, 3)", "1x3x8x8", "ConvTranspose2d is a transposed convolution, which is not"),
+        ("ConvTranspose3d(3, 64, 3)", "1x3x8x8", "ConvTranspose3d is a transposed convolution"),
+        ("Conv4d(3, 64, 3)", "1x3x8x8", "Conv4d is another layer"),
         ("Conv2d(3, 64, (3, 3, 3))", "1x3x8x8", "kernel_size is"),
-        ("Conv2d(3, 64, 3)", "3x8x8", "--input is '3x8x8'; allowed: batch x channels"),
-        ("Conv2d(3, 64, 3)", "1x8x8x3", "--input is '1x8x8x3'; allowed: 3 channels"),
+        ("Conv2d(3, 64, 3)", "3x8x8", "input is '3x8x8'; allowed: batch x channels"),
+        ("Conv2d(3, 64, 3)", "1x8x8x3", "input is '1x8x8x3'; allowed: 3 channels"),
         ("Conv2d(3, 64, 3.5)", "1x3x8x8", "r is 3.5"),
         ("Conv2d(3, True, 3)", "1x3x8x8", "k is True"),
-        ("Conv2d(3, 64, 3, padding='wide')", "1x3x8x8", "pad_h is 'wide'"),
+        ("Conv2d(3, 64, 3, padding='wide')", "1x3x8x8", "padding is 'wide'"),
         ("Conv2d(3, 64, 9)", "1x3x8x8", ""),
     ],
 )
 def test_a_pasted_layer_that_is_none_says_what_is_wrong(text: str, shape: str, said: str) -> None:
     with pytest.raises(InvalidInput) as caught:
-        problem_of_call(text, shape, dtype=DType.FLOAT32, layout=Layout.NCHW)
+        problem_from({"layer": text, "input": shape})
     assert said in str(caught.value)
 
 

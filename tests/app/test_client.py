@@ -21,18 +21,20 @@ from pydantic import BaseModel
 
 import conv_advisor
 from conv_advisor import AsyncClient, Client, ConvAdvisorError, ConvProblem, Refused, Unreachable
-from conv_advisor.app.client import parameters
+from conv_advisor.app.client import calls, parameters
 from conv_advisor.app.client.attempts import Attempts, refused
 from conv_advisor.app.jobs.requests import MeasureJob, RetrainJob, SweepJob
 from conv_advisor.app.routes.jobs import JobsQuery
 from conv_advisor.app.wire import schemas
+from conv_advisor.app.wire.safetensors import read_safetensors
+from conv_advisor.app.wire.spellings import OTHER_NAMES
 from conv_advisor.data.errors import InvalidInput, InvalidTensor, NotInstalled
 from conv_advisor.kernels import reference
 from tests.app.serving import FAST, GPU, LAYER, LEAN, SLOW, SMALL
 from tests.reliability.servers import Server, running
 
 ROOT = Path(__file__).parents[2]
-SIZES = {"layer", *"nchwkrs"}
+SIZES = {"layer", "input", *"nchwkrs", *OTHER_NAMES}
 """What the client takes as a layer."""
 COMPUTED = [
     SMALL,
@@ -97,6 +99,28 @@ def test_the_catalogue(client: Client) -> None:
     assert gemm["applies"] is False
     assert [each["id"] for each in client.devices() if each["is_worker"]] == [GPU.id]
     assert GPU.id in {each["device"] for each in client.models()}
+
+
+def test_bias_and_residual_are_arrays_that_are_added() -> None:
+    problem = ConvProblem.parse("6-2-3-4-3-bias-residual-relu")
+    x, weight = reference.random_operands(problem, seed=2)
+    bias, residual = reference.random_ends(problem, seed=2)
+    assert bias is not None
+    assert residual is not None
+    calls_said = calls.convolve(x, weight, {"pad": 1, "bias": bias, "residual": residual, "activation": "relu"})
+    tensors, metadata = read_safetensors(
+        np.frombuffer(calls_said.body, np.uint8), ("x", "weight"), ("bias", "residual")
+    )
+    assert metadata == {"pad": "1", "activation": "relu"}
+    np.testing.assert_array_equal(tensors["bias"], bias)
+    np.testing.assert_array_equal(tensors["residual"], residual)
+
+
+def test_an_epilogue_that_is_not_counted_is_said_as_the_library_says_it(client: Client) -> None:
+    advice = client.advise(f"{LAYER}-bias-relu", device=GPU.id)
+    assert str(advice.uncounted) == "bias-relu"
+    assert advice.asked.short == f"{LAYER}-bias-relu"
+    assert advice.ranking == client.advise(LAYER, device=GPU.id).ranking
 
 
 @pytest.mark.parametrize("problem", COMPUTED, ids=lambda problem: problem.key)

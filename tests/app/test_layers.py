@@ -25,7 +25,7 @@ KIND = st.fixed_dictionaries(
     {},
     optional={
         "dtype": st.sampled_from(["float32", "float16", "tf32", "float64", ""]),
-        "layout": st.sampled_from(["nchw", "nhwc", "NCHW"]),
+        "layout": st.sampled_from(["nchw", "nhwc", "hwcn"]),
     },
 )
 SHORT = st.sampled_from(["14-1-3-256-128", "7-1-1-32-832", "007-1-1-32-832", "0-1-1-1-1", "14-1-3", "8-1-2-3-4", ""])

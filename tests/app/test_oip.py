@@ -101,7 +101,7 @@ LIES: dict[str, tuple[Any, str]] = {
     "another_type": ({"inputs": [X | {"datatype": "FP64"}, WEIGHT]}, "x.datatype"),
     "strings": ({"inputs": [X | {"datatype": "BYTES"}, WEIGHT]}, "x.datatype"),
     "negative": ({"inputs": [X | {"shape": [1, 1, -2, -2]}, WEIGHT]}, "body"),
-    "three_sizes": ({"inputs": [X | {"shape": [1, 2, 2]}, WEIGHT]}, "body"),
+    "three_sizes": ({"inputs": [X | {"shape": [1, 2, 2]}, WEIGHT]}, "x.shape"),
     "a_size_of_too_many_bits": ({"inputs": [X | {"shape": [1, 1, 2, 2**70]}, WEIGHT]}, "body"),
     "more_than_there_is": (
         {"inputs": [X | {"shape": [2**20, 2**20, 1, 1], "parameters": {"binary_data_size": 2**42}}, WEIGHT]},

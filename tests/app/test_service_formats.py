@@ -107,8 +107,8 @@ def test_accept_gives_npy_to_whoever_asks(client: Client) -> None:
         ("layer=9-2-3-6-4", 400, "invalid-tensor"),
         ("pad=1&dtype=float16", 400, "invalid-tensor"),
         ("pad=1&variant=nobody", 404, "unknown-variant"),
-        ("pad=much", 422, "unprocessable-entity"),
-        ("padding=1", 422, "unprocessable-entity"),
+        ("pad=much", 400, "invalid-problem"),
+        ("padded=1", 422, "unprocessable-entity"),
         ("x=1", 422, "unprocessable-entity"),
     ],
 )
@@ -150,7 +150,7 @@ def test_the_protocols_metadata_and_health(client: Client) -> None:
     assert server["name"]
     assert server["version"]
     model = client.get("/v2/models/conv").json()
-    assert [each["name"] for each in model["inputs"]] == ["x", "weight"]
+    assert [each["name"] for each in model["inputs"]] == ["x", "weight", "bias", "residual"]
     assert [each["name"] for each in model["outputs"]] == ["y"]
     for path in ("/v2/health/live", "/v2/health/ready", "/v2/models/conv/ready"):
         assert client.get(path).status_code == 200

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 
+from conv_advisor.data.epilogue import Activation, Epilogue
 from conv_advisor.data.measurement import Device, L2State, Measurement, Outcome, Pick
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 
@@ -28,6 +29,9 @@ STRIDED = ConvProblem(
     **{"n": 2, "c": 6, "h": 9, "w": 11, "k": 4, "r": 3, "s": 5, "stride_h": 2, "stride_w": 3, "pad_h": 1, "pad_w": 2},
     **{"dilation_h": 2, "dilation_w": 1, "groups": 2, "dtype": DType.BFLOAT16, "layout": Layout.NHWC},
 )
+
+ENDED = replace(LAYER, epilogue=Epilogue(bias=True, residual=True, activation=Activation.GELU_TANH))
+UNEVEN = replace(STRIDED, pad_h_end=0, pad_w_end=3, epilogue=Epilogue(activation=Activation.RELU))
 
 MEASURED = Measurement(
     problem=LAYER,
@@ -63,3 +67,6 @@ PICKS = [
     Pick(LAYER, H200, "cudnn.heuristic_v7", "cudnn.implicit_gemm", run_id="sweep-1"),
     Pick(STRIDED, H200, "cudnn.graph.heuristic_a", "cudnn.graph.eng62", plan={"engine": 62}),
 ]
+
+ENDING_MEASUREMENTS = [MEASURED, replace(MEASURED, problem=ENDED), replace(BARE, problem=UNEVEN)]
+ENDING_PICKS = [Pick(UNEVEN, H200, "cudnn.heuristic_v7", "cudnn.gemm"), Pick(ENDED, H200, "cudnn.heuristic_v7", "x")]

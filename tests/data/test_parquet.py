@@ -16,8 +16,8 @@ import pytest
 from conv_advisor import data
 from conv_advisor.data import parquet
 from conv_advisor.data.errors import StoreError
-from conv_advisor.data.problem import FIELDS
-from tests.data.stored import BARE, H200, LAYER, MEASURED, MEASUREMENTS, PICKS, STRIDED
+from conv_advisor.data.problem import ENDINGS, FIELDS
+from tests.data.stored import BARE, ENDING_MEASUREMENTS, H200, LAYER, MEASURED, MEASUREMENTS, PICKS, STRIDED
 
 
 def test_measurements_and_picks_survive_a_file(tmp_path: Path) -> None:
@@ -122,6 +122,8 @@ BAD_TABLES: dict[str, tuple[Callable[[pa.Table], pa.Table], str]] = {
     "l2": (_with("l2", ["hot"]), r"column l2 has 'hot'; allowed: warm, cold"),
     "problem": (_with("h", [0]), r"h is 0; allowed: an integer from 1"),
     "groups": (_with("groups", [3]), r"groups is 3; allowed: a divisor of c = 128"),
+    "epilogue": (_with("epilogue", ["tanh"]), r"epilogue is 'tanh'; allowed: in this order"),
+    "padding": (_with("pad_h_end", [-1]), r"pad_h_end is -1; allowed: an integer from 0"),
     "plan": (_with("plan", ["{"]), r"column plan has '{' .* allowed: JSON"),
     "plan_list": (_with("plan", ["[1]"]), r"column plan has '\[1\]'; allowed: a JSON object"),
     "device": (_with("device", ["H200"]), r"column device has 'H200' .* allowed: JSON"),
@@ -143,6 +145,24 @@ def test_a_file_that_is_not_as_promised_is_refused(
     with pytest.raises(StoreError, match=message) as caught:
         parquet.read(tmp_path / "m.parquet", parquet.SCHEMA)
     assert str(caught.value).startswith(str(tmp_path / "m.parquet"))
+
+
+def test_epilogues_and_uneven_padding_survive_a_file(tmp_path: Path) -> None:
+    parquet.write(parquet.measurements_to_table(ENDING_MEASUREMENTS), tmp_path / "m.parquet")
+    found = parquet.read(tmp_path / "m.parquet", parquet.SCHEMA)
+    assert parquet.table_to_measurements(found) == ENDING_MEASUREMENTS
+    assert found["epilogue"].to_pylist() == [None, "bias-residual-gelu_tanh", "relu"]
+    problems, places = parquet.distinct_problems(found)
+    assert [problems[place] for place in places] == [row.problem for row in ENDING_MEASUREMENTS]
+
+
+def test_rows_from_before_there_were_epilogues_have_none(tmp_path: Path) -> None:
+    table = parquet.measurements_to_table(MEASUREMENTS)
+    pq.write_table(table.drop_columns(list(ENDINGS)), tmp_path / "m.parquet")
+    found = parquet.read(tmp_path / "m.parquet", parquet.SCHEMA)
+    assert found.schema == parquet.SCHEMA
+    assert parquet.table_to_measurements(found) == parquet.table_to_measurements(table)
+    assert {row["epilogue"] for row in found.to_pylist()} == {None}
 
 
 def test_a_file_that_is_no_parquet_or_not_there_is_refused(tmp_path: Path) -> None:

@@ -98,6 +98,6 @@ def test_a_value_that_the_schema_does_not_allow_is_refused_by_name(column: str, 
 
 
 def test_a_problem_that_cannot_be_is_refused() -> None:
-    unsound = problem_of((1, 4, 7, 7, 4, 3, 3, 1, 1, 1, 1, 1, 1, 3), DType.FLOAT32, Layout.NCHW)
+    unsound = problem_of((1, 4, 7, 7, 4, 3, 3, 1, 1, 1, 1, 1, 1, 3, 1, 1), DType.FLOAT32, Layout.NCHW)
     with pytest.raises(InvalidProblem, match="groups"):
         rows.of_measurements([replace(MEASURED, problem=unsound)])

@@ -7,6 +7,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -16,11 +17,13 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, column, insert, inspect, select, table
 from sqlalchemy.exc import IntegrityError
 
-from conv_advisor.data import schema
+from conv_advisor.data import addition, schema
 from conv_advisor.data.addition import add
-from conv_advisor.data.database import open_engine
+from conv_advisor.data.database import open_engine, problem_row
+from conv_advisor.data.epilogue import Epilogue
 from conv_advisor.data.errors import StoreError
 from conv_advisor.data.measurement import Pick
+from conv_advisor.data.problem import ENDINGS, ConvProblem
 from conv_advisor.data.rows import of_measurements, of_picks
 from conv_advisor.data.schema import HEAD, MIGRATIONS, revision, upgrade
 from conv_advisor.data.shipped import Shipped
@@ -164,6 +167,26 @@ def test_keys_from_before_callers_had_their_own_are_kept(engine: Engine, old_way
         connection.execute(insert(JOBS).values(id="new", caller="one", **job))
 
 
+def _problem_row_before_endings(problem: ConvProblem) -> dict[str, Any]:
+    """A problem as databases before 0005 have it."""
+    return {name: value for name, value in problem_row(problem).items() if name not in ENDINGS}
+
+
+def test_problems_from_before_there_were_epilogues_have_none(
+    engine: Engine, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(schema, "HEAD", "0004")
+        upgrade(engine)
+        patch.setattr(addition, "problem_row", _problem_row_before_endings)
+        add(engine, [of_measurements([MEASURED])])
+    with Store(database_url) as store:
+        (row,) = store.table(MEASURED.device.id).to_pylist()
+        assert [row[name] for name in ENDINGS] == [None, None, None]
+        store.append([replace(MEASURED, problem=replace(LAYER, epilogue=Epilogue(bias=True)))])
+        assert store.table(MEASURED.device.id)["epilogue"].to_pylist() == [None, "bias"]
+
+
 def test_copies_of_what_ships_leave_and_what_was_measured_here_stays(
     engine: Engine, database_url: str, old_ways: pytest.MonkeyPatch
 ) -> None:
@@ -181,7 +204,9 @@ def test_copies_of_what_ships_leave_and_what_was_measured_here_stays(
     rows = [copy, *(replace(row, detail=name) for name, row in own.items())]
     pick = Pick(LAYER, shipped, "cudnn.heuristic_v7", "cudnn.gemm", run_id="held-out")
     picks = [pick, replace(pick, run_id="monday")]
-    add(engine, [of_measurements(rows), of_picks(picks)])
+    with monkeypatch.context() as patch:
+        patch.setattr(addition, "problem_row", _problem_row_before_endings)
+        add(engine, [of_measurements(rows), of_picks(picks)])
     with Store(database_url) as store:
         assert sorted(store.table(shipped.id)["detail"].to_pylist()) == sorted(own)
         assert store.picks_table(shipped.id)["run_id"].to_pylist() == ["monday"]
@@ -195,7 +220,9 @@ def test_a_file_that_a_migration_empties_shrinks(tmp_path: Path, old_ways: pytes
         upgrade(engine)
     (shipped,) = Shipped().devices()
     copy = replace(MEASURED, device=shipped, run_id="held-out", measured_at=datetime(2026, 11, 22, tzinfo=UTC))
-    add(engine, [of_measurements([copy] * 2000)])
+    with monkeypatch.context() as patch:
+        patch.setattr(addition, "problem_row", _problem_row_before_endings)
+        add(engine, [of_measurements([copy] * 2000)])
     engine.dispose()
     before = path.stat().st_size
     with Store(url) as store:

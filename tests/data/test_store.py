@@ -27,7 +27,20 @@ from conv_advisor.data.shipped import SUFFIX, TIMINGS, ShippedTable, problem_of
 from conv_advisor.data.store import Store
 from conv_advisor.data.tables import DEVICES, METADATA, PICKS, PROBLEMS
 from conv_advisor.data.tables import MEASUREMENTS as ROWS
-from tests.data.stored import BARE, CPU, H200, LAYER, MEASURED, MEASUREMENTS, NOON, STRIDED
+from tests.data.stored import (
+    BARE,
+    CPU,
+    ENDED,
+    ENDING_MEASUREMENTS,
+    ENDING_PICKS,
+    H200,
+    LAYER,
+    MEASURED,
+    MEASUREMENTS,
+    NOON,
+    STRIDED,
+    UNEVEN,
+)
 from tests.data.stored import PICKS as SOME_PICKS
 
 KNOWN = ShippedTable(TIMINGS / f"nvidia-h200{SUFFIX}")
@@ -62,6 +75,20 @@ def test_measurements_survive_store_file_and_another_store(store: Store, tmp_pat
         assert other.import_parquet(tmp_path / "m.parquet") == len(MEASUREMENTS)
         assert _read(other) == MEASUREMENTS
         assert other.summaries([LAYER, STRIDED], "nvidia-h200") == store.summaries([LAYER, STRIDED], "nvidia-h200")
+
+
+def test_epilogues_and_uneven_padding_survive_store_file_and_another_store(store: Store, tmp_path: Path) -> None:
+    store.append(ENDING_MEASUREMENTS, ENDING_PICKS)
+    assert _read(store) == ENDING_MEASUREMENTS
+    assert store.export_parquet(tmp_path / "m.parquet", device_id="nvidia-h200") == len(ENDING_MEASUREMENTS)
+    assert store.export_picks(tmp_path / "p.parquet", device_id="nvidia-h200") == len(ENDING_PICKS)
+    with Store(f"sqlite:///{tmp_path / 'other.db'}") as other:
+        other.import_parquet(tmp_path / "m.parquet")
+        other.import_picks(tmp_path / "p.parquet")
+        assert _read(other) == ENDING_MEASUREMENTS
+        assert parquet.table_to_picks(other.picks_table("nvidia-h200")) == ENDING_PICKS
+        known = other.summaries([ENDED, LAYER, UNEVEN], "nvidia-h200")
+        assert known.keys() == {ENDED.key, LAYER.key, UNEVEN.key}
 
 
 def test_picks_survive_store_file_and_another_store(store: Store, tmp_path: Path) -> None:

@@ -79,6 +79,7 @@ class BestAnswer(TypedDict):
     time_ms: NotRequired[float]
     source: NotRequired[str]
     baselines: NotRequired[BaselinesAnswer]
+    epilogue_is_counted: NotRequired[bool]
     error: NotRequired[dict[str, Any]]
 
 
@@ -101,7 +102,10 @@ class TrustAnswer(TypedDict):
 
 
 class AdviceAnswer(TypedDict):
-    """The best variant, the whole ranking, and why the others are out; model is null where only measurements spoke."""
+    """The best variant, the whole ranking, and why the others are out; model is null where only measurements spoke.
+
+    epilogue_is_counted is there for a layer with an epilogue: false where all times are those of the convolution alone.
+    """
 
     variant: str
     time_ms: float
@@ -114,6 +118,7 @@ class AdviceAnswer(TypedDict):
     model: str | None
     device: str
     problem: ProblemAnswer
+    epilogue_is_counted: NotRequired[bool]
 
 
 class BestAloneAnswer(TypedDict):
@@ -126,6 +131,7 @@ class BestAloneAnswer(TypedDict):
     model: str | None
     device: str
     baselines: NotRequired[BaselinesAnswer]
+    epilogue_is_counted: NotRequired[bool]
 
 
 class BulkAdviceAnswer(TypedDict):
@@ -159,5 +165,5 @@ def _advice(advice: Advice) -> dict[str, Any]:
         "trust": advice.trust,
         "model": advice.model_id,
         "device": advice.device_id,
-        "problem": problem_answer(advice.problem),
-    }
+        "problem": problem_answer(advice.asked),
+    } | ({"epilogue_is_counted": not advice.uncounted} if advice.asked.epilogue else {})

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import cast
+from dataclasses import asdict
+from typing import NotRequired, cast
 
 from typing_extensions import TypedDict
 
@@ -10,7 +11,11 @@ from conv_advisor.data.problem import FIELDS, ConvProblem
 
 
 class ProblemAnswer(TypedDict):
-    """A layer: its short form, all fields, the output's size, and the operations of the direct algorithm."""
+    """A layer: its short form, all fields, the output's size, and the operations of the direct algorithm.
+
+    pad_h_end and pad_w_end are there where opposite sides are padded differently; bias, residual and activation where
+    anything follows the convolution.
+    """
 
     layer: str
     n: int
@@ -29,6 +34,11 @@ class ProblemAnswer(TypedDict):
     groups: int
     dtype: str
     layout: str
+    pad_h_end: NotRequired[int]
+    pad_w_end: NotRequired[int]
+    bias: NotRequired[bool]
+    residual: NotRequired[bool]
+    activation: NotRequired[str]
     p: int
     q: int
     flops: int
@@ -37,4 +47,8 @@ class ProblemAnswer(TypedDict):
 def problem_answer(problem: ConvProblem) -> ProblemAnswer:
     """A problem as every answer says it."""
     fields = {"layer": problem.short} | {name: getattr(problem, name) for name in FIELDS}
+    if problem.has_uneven_padding:
+        fields |= {"pad_h_end": problem.pad_h_end, "pad_w_end": problem.pad_w_end}
+    if problem.epilogue:
+        fields |= asdict(problem.epilogue)
     return cast("ProblemAnswer", fields | {"p": problem.p, "q": problem.q, "flops": problem.flops})

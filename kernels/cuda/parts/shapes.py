@@ -26,6 +26,7 @@ class Shapes:
     layout : Layout
     n, c, h, w, k, r, s, p, q : int64 array of shape (N,)
     stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w, groups : int64 array of shape (N,)
+    pad_h_end, pad_w_end : int64 array of shape (N,)
     """
 
     dtype: DType
@@ -44,6 +45,8 @@ class Shapes:
     dilation_h: Array
     dilation_w: Array
     groups: Array
+    pad_h_end: Array
+    pad_w_end: Array
     p: Array
     q: Array
 

@@ -1,0 +1,189 @@
+"""How others write the parameters of a layer: PyTorch's, ONNX's and TensorFlow's names and values, read as ours.
+
+Ours are the fields of `ConvProblem`, a pair (stride, pad, dilation) for both of its sides, and of the epilogue bias,
+residual and activation.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, Final
+
+from conv_advisor.data.errors import InvalidProblem
+from conv_advisor.data.problem import DType, Layout
+
+DTYPES: Final = {
+    **dict.fromkeys(("fp32", "float", "f32", "single"), DType.FLOAT32),
+    **dict.fromkeys(("fp16", "half", "f16"), DType.FLOAT16),
+    **dict.fromkeys(("bf16",), DType.BFLOAT16),
+}
+"""Other names of a precision, beside our own with ``torch.`` before them."""
+
+LAYOUTS: Final = {
+    "channels_last": Layout.NHWC,
+    "channels_first": Layout.NCHW,
+    "contiguous_format": Layout.NCHW,
+    "contiguous": Layout.NCHW,
+}
+"""Other names of a memory order, beside our own in capitals and with ``torch.`` before them."""
+
+
+class AutoPad(StrEnum):
+    """ONNX's ``auto_pad``: as much padding as gives size / stride outputs, the odd row at the end or at the begin."""
+
+    NOTSET = "NOTSET"
+    VALID = "VALID"
+    SAME_UPPER = "SAME_UPPER"
+    SAME_LOWER = "SAME_LOWER"
+
+
+_SAME: Final = {"same": AutoPad.SAME_UPPER, "valid": AutoPad.VALID}
+"""The words that PyTorch's and TensorFlow's ``padding`` may be."""
+
+_NAMES: Final = {
+    **{"in_channels": "c", "out_channels": "k", "batch": "n", "batch_size": "n", "group": "groups"},
+    **{"kernel_size": "kernel", "kernel_shape": "kernel", "strides": "stride", "dilations": "dilation"},
+    **{"memory_format": "layout", "data_format": "layout"},
+}
+_SIDES: Final = {
+    "kernel": ("r", "s"),
+    "stride": ("stride_h", "stride_w"),
+    "dilation": ("dilation_h", "dilation_w"),
+    "pad": ("pad_h", "pad_w"),
+    "padding": ("pad_h", "pad_w"),
+}
+_PAIRS: Final = ("stride", "pad", "dilation")
+_ENDS: Final = {"pad_h": "pad_h_end", "pad_w": "pad_w_end"}
+_NUMBERS: Final = re.compile(r"[\[(]?\s*([0-9]{1,10}(?:\s*[x×,]\s*[0-9]{1,10}){0,3})\s*,?\s*[\])]?")
+
+OTHER_NAMES: Final = frozenset((*_NAMES, "padding", "pads", "auto_pad", "length"))
+"""What a layer may name that is none of ours."""
+
+
+def dtype_of(value: Any) -> Any:
+    """Our name of a precision; what is none is returned as it is, to be refused by who knows the allowed ones."""
+    name = str(value).lower().removeprefix("torch.")
+    return DTYPES.get(name, name if name in set(DType) else value)
+
+
+def layout_of(value: Any) -> Any:
+    """Our name of a memory order; what is none is returned as it is."""
+    name = str(value).lower().removeprefix("torch.")
+    return LAYOUTS.get(name, name if name in set(Layout) else value)
+
+
+def in_our_words(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Parameters by our names, each of a pair by itself; ``auto_pad`` stays, since it depends on all the others.
+
+    Raises
+    ------
+    InvalidProblem
+        A value that is not allowed, or two names that say the same.
+    """
+    is_row = "length" in given
+    read: dict[str, Any] = {}
+    said: dict[str, str] = {}
+    for name, value in sorted(given.items(), key=lambda item: item[0] in _PAIRS):
+        for field, each in _read(name, value, is_row).items():
+            if field not in read:
+                read[field], said[field] = each, name
+            elif name not in _PAIRS or said[field] != field:  # a pair yields to its sides, each said by itself
+                raise InvalidProblem(name, value, f"nothing beside {said[field]}, which says it")
+    for begin, end in _ENDS.items():
+        if begin in read:
+            read.setdefault(end, read[begin])
+    return read
+
+
+def automatic_pads(auto_pad: Any, sizes: Mapping[str, Any]) -> dict[str, int] | None:
+    """What ``auto_pad`` means for a layer of these sizes; None where it leaves the padding to others.
+
+    Parameters
+    ----------
+    auto_pad : str
+        One of `AutoPad`, in any case.
+    sizes : mapping of str to int
+        h, w, r, s, and strides and dilations that are not 1.
+
+    Raises
+    ------
+    InvalidProblem
+
+    Notes
+    -----
+    Source: ONNX, operator Conv; TensorFlow's "SAME" is its SAME_UPPER.
+    """
+    try:
+        wanted = AutoPad(str(auto_pad).upper())
+    except ValueError:
+        raise InvalidProblem("auto_pad", auto_pad, ", ".join(AutoPad)) from None
+    if wanted is AutoPad.NOTSET:
+        return None
+    pads = dict.fromkeys((*_ENDS, *_ENDS.values()), 0)
+    if wanted is AutoPad.VALID:
+        return pads
+    for side, size, taps in (("h", "h", "r"), ("w", "w", "s")):
+        numbers = [sizes.get(name, 1) for name in (size, taps, f"stride_{side}", f"dilation_{side}")]
+        if all(type(number) is int and number >= 1 for number in numbers):  # others the problem refuses by name
+            less, more = _halves(*numbers)
+            begins_with_more = wanted is AutoPad.SAME_LOWER
+            pads[f"pad_{side}"], pads[f"pad_{side}_end"] = (more, less) if begins_with_more else (less, more)
+    return pads
+
+
+def _halves(size: int, taps: int, stride: int, dilation: int) -> tuple[int, int]:
+    """Padding that gives size / stride outputs, rounded up: the smaller half, and the larger one."""
+    outputs = -(-size // stride)
+    total = max(0, (outputs - 1) * stride + dilation * (taps - 1) + 1 - size)
+    return total // 2, total - total // 2
+
+
+def _read(name: str, value: Any, is_row: bool) -> dict[str, Any]:
+    """Our fields that one parameter sets."""
+    if name == "pads":
+        return _four(name, value, is_row)
+    if name == "padding" and isinstance(value, str) and value.lower() in _SAME:
+        return {"auto_pad": _SAME[value.lower()]}
+    if name == "length":
+        return {"h": 1, "w": value}
+    ours = _NAMES.get(name, name)
+    if ours in _SIDES:
+        return _both(name, ours, value, is_row)
+    if ours in ("dtype", "layout"):
+        return {ours: dtype_of(value) if ours == "dtype" else layout_of(value)}
+    return {ours: value}
+
+
+def _both(name: str, pair: str, value: Any, is_row: bool) -> dict[str, Any]:
+    """Both fields of a pair; of a row one number is of its length, and its height is that of one row."""
+    numbers = _numbers(name, value)
+    neutral = 0 if pair in ("pad", "padding") else 1
+    if len(numbers) > 2:
+        raise InvalidProblem(name, value, "a number, or two of height and width")
+    if is_row:
+        numbers = numbers if len(numbers) == 2 else [neutral, numbers[0]]
+    return dict(zip(_SIDES[pair], numbers if len(numbers) == 2 else numbers * 2, strict=True))
+
+
+def _four(name: str, value: Any, is_row: bool) -> dict[str, Any]:
+    """ONNX's pads: the begins of all axes, then their ends."""
+    numbers = _numbers(name, value)
+    if len(numbers) != (2 if is_row else 4):
+        allowed = "two numbers: left, right" if is_row else "four numbers: top, left, bottom, right"
+        raise InvalidProblem(name, value, allowed)
+    top, left, bottom, right = (0, numbers[0], 0, numbers[1]) if is_row else numbers
+    return {"pad_h": top, "pad_w": left, "pad_h_end": bottom, "pad_w_end": right}
+
+
+def _numbers(name: str, value: Any) -> list[Any]:
+    """One number or several, as a list or as text such as ``3``, ``3x3``, ``3,3`` and ``(3, 3)``."""
+    if isinstance(value, list | tuple) and value:
+        return list(value)
+    if isinstance(value, str):
+        match = _NUMBERS.fullmatch(value.strip())
+        if match is None:
+            raise InvalidProblem(name, value, "a number, or several such as 3x3 or 3,3")
+        return [int(digits) for digits in re.split(r"[x×,\s]+", match[1])]
+    return [value]
