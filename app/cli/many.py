@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _COLUMNS: Final = (
     *("layer", "dtype", "layout", "device", "variant", "time_ms", "source", "workspace_bytes", "confidence"),
     *(f"{field}_{part}" for field in NAMES for part in ("ms", "source", "speedup")),
-    "error",
+    *("epilogue_is_counted", "error"),
 )
 
 
@@ -82,6 +82,7 @@ def _print_csv(problems: Sequence[ConvProblem], found: Sequence[Advice | NoAdvic
         else:
             best = each.best
             row |= {"variant": best.variant, "time_ms": best.time_ms, "source": best.source}
+            row["epilogue_is_counted"] = not each.uncounted if each.asked.epilogue else ""
             row |= {"workspace_bytes": best.workspace_bytes, "confidence": each.trust.confidence}
             for field in NAMES:
                 baseline = getattr(each.baselines, field)
@@ -99,7 +100,8 @@ def _print_table(problems: Sequence[ConvProblem], found: Sequence[Advice | NoAdv
         total_ms = sum(each.best.time_ms for each in advised)
         dtype, layout = next(iter(kinds))
         same = "" if len(kinds) > 1 else f", {dtype} {layout}"
-        write(Marked(f"{counted(len(advised), 'layer')}{same}, {text.time(total_ms)} in all.", Mark.FAINT))
+        without = ", epilogues not counted" if any(each.uncounted for each in advised) else ""
+        write(Marked(f"{counted(len(advised), 'layer')}{same}, {text.time(total_ms)} in all{without}.", Mark.FAINT))
 
 
 def _row(problem: ConvProblem, each: Advice | NoAdvice, has_kind: bool) -> tuple[str, ...]:

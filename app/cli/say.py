@@ -49,7 +49,8 @@ def headline(advice: Advice) -> str:
     else:
         parts += said(NAMES["cudnn_best"], beside.cudnn_best, best)
     parts += said(NAMES["pytorch_default"], beside.pytorch_default, best)
-    return ", ".join([*parts, f"{workspace(best.workspace_bytes)} workspace"])
+    without = [f"without {advice.uncounted}"] if advice.uncounted else []
+    return ", ".join([*parts, f"{workspace(best.workspace_bytes)} workspace", *without])
 
 
 def said(name: str, baseline: Baseline, best: Choice) -> list[str]:

@@ -24,6 +24,7 @@ MAX_FORM_BYTES: Final = 16_384
 SIZES: Final = ("n", "c", "h", "w", "k", "r", "s")
 DETAILS: Final = ("stride_h", "stride_w", "pad_h", "pad_w", "dilation_h", "dilation_w", "groups")
 LIMITS: Final = ("workspace_mib", "deterministic", "only", "max_error", "max_slowdown")
+ENDING: Final = ("pad_h_end", "pad_w_end", "bias", "residual", "activation")
 _FIELDS: Final = (*SIZES, *DETAILS)
 _MIB: Final = 2**20
 _MOST_MIB: Final = 2**40
@@ -61,7 +62,7 @@ class LayerForm:
         ------
         InvalidInput
         """
-        wanted = _FIELDS if self.is_by_fields else ("layer",)
+        wanted = (*_FIELDS, *ENDING) if self.is_by_fields else ("layer",)
         given = {name: self[name] for name in (*wanted, "dtype", "layout", "device", "deterministic", "only")} | more
         if self["workspace_mib"]:
             given["max_workspace_bytes"] = str(_workspace_bytes(self["workspace_mib"]))
@@ -87,7 +88,7 @@ class LayerForm:
 
     def filled(self, problem: ConvProblem, device_id: str) -> LayerForm:
         """The same form with both ways of writing this layer."""
-        written = {name: str(getattr(problem, name)) for name in _FIELDS}
+        written = {name: str(getattr(problem, name)) for name in _FIELDS} | _written_ending(problem)
         known = {"layer": problem.short, "dtype": problem.dtype, "layout": problem.layout, "device": device_id}
         return replace(self, values={**self.values, **written, **known})
 
@@ -95,6 +96,15 @@ class LayerForm:
         """Where the page for this form is, with some values changed; an empty one is left out."""
         wanted = ("layer", "dtype", "layout", "device", *LIMITS)
         return address(path, **({name: self[name] for name in wanted} | changes))
+
+
+def _written_ending(problem: ConvProblem) -> dict[str, str]:
+    """The fields of `ENDING` as they are typed: empty where they say nothing."""
+    pads = ("pad_h_end", "pad_w_end")
+    ends = {name: str(getattr(problem, name)) if problem.has_uneven_padding else "" for name in pads}
+    epilogue = problem.epilogue
+    added = {"bias": "true" * epilogue.bias, "residual": "true" * epilogue.residual}
+    return {**ends, **added, "activation": epilogue.activation}
 
 
 def address(path: str, **values: Any) -> str:
@@ -108,7 +118,7 @@ def layer_form(given: Mapping[str, str]) -> LayerForm:
 
     Numbers are taken as people paste them, with spaces around.
     """
-    known = ("by", "layer", *_FIELDS, "dtype", "layout", "device", *LIMITS, "network", "variant", "language")
+    known = ("by", "layer", *_FIELDS, *ENDING, "dtype", "layout", "device", *LIMITS, "network", "variant", "language")
     values = {name: given[name].strip()[:400] for name in known if given.get(name, "").strip()}
     form = LayerForm({"by": "short", "dtype": DType.FLOAT32, "layout": Layout.NCHW, **values})
     return replace(form, values={**form.values, "layer": LAYER}) if form.is_empty else form

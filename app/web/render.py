@@ -24,6 +24,7 @@ from conv_advisor.app.web import text
 from conv_advisor.app.web.compressed import LEAST_BYTES, compressed, compressed_file, takes_gzip
 from conv_advisor.app.wire.caller import caller_of
 from conv_advisor.data.counting import counted
+from conv_advisor.data.epilogue import Activation
 from conv_advisor.data.problem import DType, Layout
 
 _HERE: Final = Path(__file__).parent
@@ -154,7 +155,12 @@ def _environment() -> Environment:
         auto_reload=False,
     )
     environment.globals.update(
-        asset=asset, version=version("conv-advisor"), dtypes=list(DType), layouts=list(Layout), plural=counted
+        asset=asset,
+        version=version("conv-advisor"),
+        dtypes=list(DType),
+        layouts=list(Layout),
+        activations=list(Activation),
+        plural=counted,
     )
     for name in ("time", "size", "quantity", "digits", "slowdown", "error", "percent", "moment", "duration"):
         environment.filters[name] = getattr(text, name)

@@ -277,3 +277,14 @@ def test_the_line_says_what_is_known_and_no_more(best: Choice, cudnn: Baseline, 
 def test_what_is_unknown_says_why_below(capsys: pytest.CaptureFixture[str]) -> None:
     say.show_advice(advice_of(MEASURED, beside("cudnn.gemm", 2.0), beside(None, None)), is_all=False)
     assert re.search(r"PyTorch's default +unknown: so it is", capsys.readouterr().out)
+
+
+def test_an_epilogue_that_is_not_counted_is_said_in_every_form(run: Run) -> None:
+    said = run("advise", "14-1-3-256-128", "--bias", "--activation", "relu", "--device", "nvidia-h200")
+    assert said.splitlines()[0].endswith("workspace, without bias-relu")
+    assert "The epilogue, bias-relu, is not counted" in said
+    layers = ("14-1-3-256-128-bias-relu", "28-1-3-128-128")
+    assert "in all, epilogues not counted." in run("advise", *layers, "--device", "nvidia-h200")
+    listed = run("advise", *layers, "--csv", "--device", "nvidia-h200")
+    rows = list(csv.DictReader(io.StringIO(listed)))
+    assert [row["epilogue_is_counted"] for row in rows] == ["False", ""]

@@ -243,3 +243,21 @@ def test_other_convolutions_are_refused_by_name(client: Client, kind: str) -> No
     document = is_problem(response, 400, "invalid-input")
     assert document["field"] == "layer"
     assert f"{kind} is a" in document["allowed"]
+
+
+def test_the_pages_fields_say_what_follows(client: Client) -> None:
+    sizes = dict.fromkeys(("h", "w", "c", "k"), "8") | {"n": "1", "r": "3", "s": "3", "pad_h": "1", "pad_w": "1"}
+    asked = {"by": "fields", "device": "fake-gpu", **sizes, "bias": "true", "activation": "relu"}
+    page = client.get("/", params=asked).text
+    assert 'name="bias" value="true" checked' in page
+    assert '<option value="relu" selected>' in page
+    assert 'value="8-1-3-8-8-bias-relu"' in page
+    plain = client.get("/", params={"layer": "8-1-3-8-8", "device": "fake-gpu"}).text
+    assert 'name="bias" value="true" checked' not in plain
+    assert '<option value="none" selected>' in plain
+
+
+def test_variants_say_how_they_end(client: Client) -> None:
+    variants = {each["id"]: each["ending"] for each in client.get("/v1/variants").json()["variants"]}
+    assert variants["cpu.direct"] == "appended"
+    assert variants["cpu.gemm"] == variants["cpu.winograd"] == variants["cpu.fft"] == "fused"

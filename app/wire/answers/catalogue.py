@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 class VariantAnswer(TypedDict):
     """One implementation; the last three say whether it runs the layer that was asked about, as advice has it.
 
+    ending says how it computes an epilogue: fused, library or appended; null where it was verified with none.
+
     It does not where its own rule says no, where the device refused it on this layer, or where the device's model
     expects that it does.
     """
@@ -27,6 +29,7 @@ class VariantAnswer(TypedDict):
     backend: str
     device_kind: str
     is_deterministic: bool
+    ending: str | None
     source: str
     applies: NotRequired[bool]
     reason: NotRequired[str | None]
@@ -103,6 +106,7 @@ def variant_answer(variant: Variant) -> VariantAnswer:
         "backend": variant.backend,
         "device_kind": variant.backend.device_kind,
         "is_deterministic": variant.is_deterministic,
+        "ending": variant.ending,
         "source": variant.source,
     }
 
