@@ -75,7 +75,7 @@ def table_of_names(layers: Sequence[str]) -> np.ndarray | None:
 
     None unless every layer has one of the two forms.
     """
-    is_long = np.array(["x" in layer for layer in layers])
+    is_long = np.array(["x" in layer for layer in layers], bool)
     longs = [layer for layer in layers if "x" in layer]
     shorts = [layer for layer in layers if "x" not in layer] if longs else layers
     short, long = _numbers(shorts, _SHORTS, 5), _numbers(longs, _LONGS, len(SIZES) - 2)

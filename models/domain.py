@@ -250,8 +250,8 @@ def _why_padded(problem: ConvProblem) -> str | None:
     less one, outputs are computed of nothing but zeros: no network has that, and nothing measured says what it costs.
     """
     for label, pad, taps, dilation in (
-        ("padding down", problem.pad_h, problem.r, problem.dilation_h),
-        ("padding across", problem.pad_w, problem.s, problem.dilation_w),
+        ("padding down", max(problem.pad_h, problem.pad_h_end), problem.r, problem.dilation_h),
+        ("padding across", max(problem.pad_w, problem.pad_w_end), problem.s, problem.dilation_w),
     ):
         most = dilation * (taps - 1)
         if pad > most:

@@ -87,10 +87,11 @@ def test_padding_wider_than_the_filter_is_outside(layer: str, changes: dict[str,
 
 
 def test_a_dilated_filter_may_be_padded_as_wide_as_it_is() -> None:
-    dilated = replace(PROBLEMS[0], dilation_h=2, dilation_w=2, pad_h=4, pad_w=4)
+    dilated = replace(PROBLEMS[0], dilation_h=2, dilation_w=2, pad_h=4, pad_w=4, pad_h_end=4, pad_w_end=4)
     known = domain([dilated, *PROBLEMS])
     assert known.locate(dilated).is_inside
     assert not known.locate(replace(dilated, pad_h=5)).is_inside
+    assert not known.locate(replace(dilated, pad_w_end=5)).is_inside
 
 
 def test_a_gap_between_layers_is_outside_too() -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from conv_advisor.data.epilogue import Epilogue
 from conv_advisor.data.measurement import Outcome
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.models.neighbours import Neighbourhood, describe
@@ -39,9 +40,17 @@ def test_the_layer_itself_is_no_neighbour() -> None:
 
 
 def test_a_layer_that_differs_in_padding_alone_is_a_neighbour_at_some_distance() -> None:
-    valid = replace(PROBLEMS[0], pad_h=0, pad_w=0)
+    valid = replace(PROBLEMS[0], pad_h=0, pad_w=0, pad_h_end=0, pad_w_end=0)
     assert of(PROBLEMS).nearest(valid, 1) == [(PROBLEMS[0], pytest.approx(math.sqrt(2)))]
-    assert of([valid]).nearest(replace(valid, pad_w=1), 1) == [(valid, pytest.approx(1.0))]
+    assert of([valid]).nearest(replace(valid, pad_w=1, pad_w_end=1), 1) == [(valid, pytest.approx(1.0))]
+
+
+def test_layers_with_an_epilogue_or_uneven_padding_are_nobodys_neighbours() -> None:
+    ended = replace(PROBLEMS[1], epilogue=Epilogue(bias=True))
+    uneven = replace(PROBLEMS[1], pad_h_end=0)
+    assert of([ended, uneven]).nearest(PROBLEMS[0], 3) == []
+    assert of([*PROBLEMS, ended, uneven]).nearest(PROBLEMS[0], 9) == of(PROBLEMS).nearest(PROBLEMS[0], 9)
+    assert of(PROBLEMS).nearest(ended, 1)[0][0] == of(PROBLEMS).nearest(PROBLEMS[1], 1)[0][0]
 
 
 def test_neighbours_are_of_the_same_precision_and_layout() -> None:
