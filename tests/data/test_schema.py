@@ -173,9 +173,9 @@ def _problem_row_before_endings(problem: ConvProblem) -> dict[str, Any]:
 
 
 def test_problems_from_before_there_were_epilogues_have_none(
-    engine: Engine, database_url: str, monkeypatch: pytest.MonkeyPatch
+    engine: Engine, database_url: str, old_ways: pytest.MonkeyPatch
 ) -> None:
-    with monkeypatch.context() as patch:
+    with old_ways.context() as patch:
         patch.setattr(schema, "HEAD", "0004")
         upgrade(engine)
         patch.setattr(addition, "problem_row", _problem_row_before_endings)
@@ -204,7 +204,7 @@ def test_copies_of_what_ships_leave_and_what_was_measured_here_stays(
     rows = [copy, *(replace(row, detail=name) for name, row in own.items())]
     pick = Pick(LAYER, shipped, "cudnn.heuristic_v7", "cudnn.gemm", run_id="held-out")
     picks = [pick, replace(pick, run_id="monday")]
-    with monkeypatch.context() as patch:
+    with old_ways.context() as patch:
         patch.setattr(addition, "problem_row", _problem_row_before_endings)
         add(engine, [of_measurements(rows), of_picks(picks)])
     with Store(database_url) as store:
@@ -220,7 +220,7 @@ def test_a_file_that_a_migration_empties_shrinks(tmp_path: Path, old_ways: pytes
         upgrade(engine)
     (shipped,) = Shipped().devices()
     copy = replace(MEASURED, device=shipped, run_id="held-out", measured_at=datetime(2026, 11, 22, tzinfo=UTC))
-    with monkeypatch.context() as patch:
+    with old_ways.context() as patch:
         patch.setattr(addition, "problem_row", _problem_row_before_endings)
         add(engine, [of_measurements([copy] * 2000)])
     engine.dispose()
