@@ -153,7 +153,7 @@ def test_what_cannot_be_done_is_refused_at_once(client: Client, body: Any, statu
 def test_an_integer_of_a_job_is_one(client: Client, value: Any) -> None:
     sweep: dict[str, Any] = {"kind": "sweep", "networks": ["alexnet"]}
     bodies = [MEASURE | {name: value} for name in ("samples", "seed", "max_workspace_bytes")]
-    bodies += [MEASURE | {"layers": [{"layer": LAYER, "stride": value}]}]
+    bodies += [MEASURE | {"layers": [{"layer": LAYER, "groups": value}]}]
     bodies += [sweep | {"sampled": value}, sweep | {"batches": [value]}]
     for body in bodies:
         is_problem(client.post("/v1/jobs", json=body), 422, "unprocessable-entity")
