@@ -13,7 +13,7 @@ import numpy as np
 from conv_advisor.data.errors import NotEnoughData, UnknownDevice
 from conv_advisor.data.measurement import LEAST_UNLAUNCHED_SLOWDOWN, Device, L2State, Outcome
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.kernels.catalog import VARIANTS
+from conv_advisor.kernels.catalog import VARIANTS, for_device_kind
 from conv_advisor.kernels.variant import Rule, left_to_ask
 
 if TYPE_CHECKING:
@@ -191,7 +191,8 @@ def from_table(table: pa.Table, device_id: str) -> Costs:
     outcomes = np.array(table["outcome"].to_pylist(), dtype=str)
     row_ms, row_noise = times(table)
     cells = rows * len(variants) + columns
-    is_ruled_out = _ruled_out(problems, variants.tolist(), device_of(table, device_id))
+    device = device_of(table, device_id)
+    is_ruled_out = _ruled_out(problems, variants.tolist(), device)
     is_measured = _any_by(cells[outcomes == Outcome.MEASURED], shape) & ~is_ruled_out
     counts = (outcomes == Outcome.MEASURED) | ((outcomes == Outcome.PRUNED) & ~is_measured.ravel()[cells])
     counts &= np.isfinite(row_ms)
@@ -215,7 +216,9 @@ def from_table(table: pa.Table, device_id: str) -> Costs:
         workspace_bytes=_median_by(cells[said], workspace[said], shape),
         n_unsteady=n_unsteady,
     )
-    return _sorted_and_usable(costs, is_measured, is_ruled_out, device_id)
+    unseen = [variant.id for variant in for_device_kind(device.kind) if variant.id not in costs.variants]
+    n_unseen = (~_ruled_out(problems, unseen, device)).sum(axis=1)
+    return _sorted_and_usable(costs, is_measured, is_ruled_out, n_unseen, device_id)
 
 
 def _ruled_out(problems: Sequence[ConvProblem], variants: Sequence[str], device: Device) -> np.ndarray:
@@ -286,9 +289,13 @@ def device_of(table: pa.Table, device_id: str) -> Device:
     return Device.from_json(mine["device"][-1].as_py())
 
 
-def _sorted_and_usable(costs: Costs, is_measured: np.ndarray, is_ruled_out: np.ndarray, device_id: str) -> Costs:
+def _sorted_and_usable(
+    costs: Costs, is_measured: np.ndarray, is_ruled_out: np.ndarray, n_unseen: np.ndarray, device_id: str
+) -> Costs:
+    """The problems that teach which variant is fastest; `n_unseen`, of shape (P,), apply and were tried nowhere."""
     n_known, n_asked = costs.is_known.sum(axis=1), (costs.is_known | ~is_ruled_out).sum(axis=1)
-    is_broad = is_measured.any(axis=1) & (n_known >= MIN_SHARE_KNOWN * n_asked)
+    is_alone = (n_known == 1) & (n_asked + n_unseen > 1)  # the fastest of itself, in a store that knows no other
+    is_broad = is_measured.any(axis=1) & (n_known >= MIN_SHARE_KNOWN * n_asked) & ~is_alone
     is_usable = is_broad | (is_measured.any(axis=1) & _knows_winners(costs, is_measured, is_ruled_out, is_broad))
     rows = sorted(np.flatnonzero(is_usable).tolist(), key=lambda row: costs.problems[row].key)
     if not rows:

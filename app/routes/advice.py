@@ -18,6 +18,7 @@ from conv_advisor.app.advice.bulk import advise_all
 from conv_advisor.app.advice.limits import Limits
 from conv_advisor.app.service.kept import Answer
 from conv_advisor.app.service.service import Basis, Service
+from conv_advisor.app.web.compressed import packed
 from conv_advisor.app.wire.answers.advice import AdviceAnswer, BestAloneAnswer, BulkAdviceAnswer, advice_json
 from conv_advisor.app.wire.documented import body_of
 from conv_advisor.app.wire.errors import documented
@@ -92,9 +93,9 @@ def _make(service: Service, query: bytes) -> tuple[str | None, Basis, Answer]:
     return asked.device, basis, Answer.of(found)
 
 
-async def _post(service: Service, request: Request) -> bytes:
+async def _post(service: Service, request: Request) -> tuple[bytes, dict[str, str]]:
     async with service.json_body(request) as body:
-        return await asyncio.to_thread(lambda: advise_all(service, parse_list(body)))
+        return await asyncio.to_thread(lambda: packed(advise_all(service, parse_list(body)), request.headers))
 
 
 async def _send(scope: Scope, send: Send, found: Answer) -> None:
@@ -125,8 +126,8 @@ class _Documented(APIRoute):
         if scope["method"] == "GET":
             await _send(scope, send, await _get(service, scope["query_string"]))
         elif scope["method"] == "POST":
-            body = await _post(service, Request(scope, receive))
-            await Response(body, media_type="application/json")(scope, receive, send)
+            body, headers = await _post(service, Request(scope, receive))
+            await Response(body, media_type="application/json", headers=headers)(scope, receive, send)
         else:
             await super().handle(scope, receive, send)
 

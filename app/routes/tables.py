@@ -13,6 +13,7 @@ from conv_advisor.app.routes.pages import PageRoute, measuring_of
 from conv_advisor.app.service.regret import live_regret
 from conv_advisor.app.service.service import Service, service_of
 from conv_advisor.app.web import compare, overview, tables
+from conv_advisor.app.web.compressed import packed
 from conv_advisor.app.web.forms import layer_form
 from conv_advisor.app.web.measured import run_view
 from conv_advisor.app.web.measuring import Measuring
@@ -111,8 +112,9 @@ async def show_table(request: Request, name: str, kind: str) -> Response:
     else:
         raise Unknown(name, sorted({*TABLES, *RUNS}))
     file = f'attachment; filename="{_file_name(name, query)}.{kind}"'
-    body = table.as_csv() if kind == "csv" else table.as_json()
-    return Response(body, media_type=MEDIA_TYPES[kind], headers={"content-disposition": file})
+    text = table.as_csv() if kind == "csv" else table.as_json()
+    body, headers = packed(text.encode(), request.headers)
+    return Response(body, media_type=MEDIA_TYPES[kind], headers={"content-disposition": file} | headers)
 
 
 def _file_name(name: str, query: Query) -> str:

@@ -278,6 +278,24 @@ def test_pages_and_their_files_come_compressed_to_who_takes_it(client: Client, p
     assert int(packed.headers["content-length"]) < int(plain.headers["content-length"]) / 2
 
 
+def test_long_lists_and_tables_come_compressed_to_who_takes_it(client: Client) -> None:
+    layers = {"layers": [f"{size}-1-3-16-8" for size in range(3, 103)], "device": GPU.id}
+    table = f"/tables/ranking.json?layer={LAYER}&device={GPU.id}"
+    variants = "/tables/excluded.csv?layer=14-1-3-256-128&device=" + GPU.id
+    for method, path, body in (("POST", "/v1/advice", layers), ("GET", variants, None)):
+        plain = client.request(method, path, json=body, headers={"accept-encoding": "identity"})
+        packed = client.request(method, path, json=body, headers={"accept-encoding": "gzip"})
+        assert plain.status_code == packed.status_code == 200
+        assert packed.content == plain.content, "what httpx unpacks is the same"
+        assert "content-encoding" not in plain.headers
+        assert packed.headers["content-encoding"] == "gzip"
+        assert plain.headers["vary"] == packed.headers["vary"] == "Accept-Encoding"
+        assert int(packed.headers["content-length"]) < int(plain.headers["content-length"]) / 2
+    short = client.post("/v1/advice", json={"layers": [LAYER], "device": GPU.id}, headers={"accept-encoding": "gzip"})
+    assert "content-encoding" not in short.headers
+    assert client.get(table, headers={"accept-encoding": "gzip"}).json()[0]["variant"] == FAST
+
+
 def test_a_compressed_file_is_kept_asked_about_and_read_in_part(client: Client) -> None:
     path, packs = "/static/page.css", {"accept-encoding": "gzip"}
     packed = client.get(path, headers=packs)

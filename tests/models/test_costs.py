@@ -37,7 +37,7 @@ def costs_of(*attempts: Measurement) -> dict[str, Any]:
 
 
 def test_median_noise_and_workspace_of_one_attempt() -> None:
-    found = costs_of(attempt("a", 1.0, 2.0, 4.0, workspace_bytes=512))["a"]
+    found = costs_of(attempt("a", 1.0, 2.0, 4.0, workspace_bytes=512), attempt("b", 9.0))["a"]
     assert found["time_ms"] == 2.0
     assert found["noise"] == pytest.approx(relative_noise([1.0, 2.0, 4.0]))
     assert found["workspace_bytes"] == 512
@@ -46,7 +46,8 @@ def test_median_noise_and_workspace_of_one_attempt() -> None:
 
 def test_of_several_attempts_the_median_of_the_measured_counts() -> None:
     pruned = attempt("a", 9.0, outcome=Outcome.PRUNED)
-    found = costs_of(attempt("a", 1.0), attempt("a", 2.0), attempt("a", 6.0), pruned, attempt("a"))["a"]
+    others = pruned, attempt("a"), attempt("b", 9.0)
+    found = costs_of(attempt("a", 1.0), attempt("a", 2.0), attempt("a", 6.0), *others)["a"]
     assert found["time_ms"] == 2.0
     assert not found["is_pruned"]
     assert not found["is_refused"]
@@ -108,8 +109,9 @@ def test_a_larger_batch_is_left_out_behind_one_ten_times_slower_alone(factor: fl
 
 def test_cold_rows_and_other_devices_are_left_out() -> None:
     other = Device(id="other", name="Other", kind="cuda")
-    found = costs_of(attempt("a", 1.0), attempt("a", 5.0, l2=L2State.COLD), attempt("b", 1.0, device=other))
-    assert list(found) == ["a"]
+    left_out = attempt("a", 5.0, l2=L2State.COLD), attempt("c", 1.0, device=other)
+    found = costs_of(attempt("a", 1.0), attempt("b", 2.0), *left_out)
+    assert list(found) == ["a", "b"]
     assert found["a"]["time_ms"] == 1.0
 
 
@@ -117,6 +119,13 @@ def test_a_problem_with_few_outcomes_does_not_count() -> None:
     lonely = ConvProblem.parse("7-1-1-8-8")
     rows = [attempt(name, 1.0) for name in "abc"] + [attempt("a", 1.0, problem=lonely)]
     assert from_table(measurements_to_table(rows), DEVICE.id).problems == (PROBLEM,)
+
+
+@pytest.mark.parametrize("variants", [["cuda.gemm"], ["cuda.gemm", "cuda.direct_naive"]], ids=["one", "one of two"])
+def test_a_variant_that_was_measured_alone_is_not_the_fastest(variants: list[str]) -> None:
+    rows = [attempt(name, 1.0, problem=replace(PROBLEM, n=n)) for n, name in enumerate(variants, 1)]
+    with pytest.raises(NotEnoughData, match="at least half of the variants that apply"):
+        from_table(measurements_to_table(rows), DEVICE.id)
 
 
 def test_of_variants_that_do_not_apply_none_has_to_be_attempted() -> None:
