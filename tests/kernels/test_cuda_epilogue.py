@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from conv_advisor.data.epilogue import EVERY_EPILOGUE, Activation, Epilogue
+from conv_advisor.data.errors import WorkspaceExceeded
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels import reference
@@ -25,9 +26,11 @@ from conv_advisor.kernels.cuda.catalog import FAMILIES, VARIANTS
 from conv_advisor.kernels.cuda.compile import load_module
 from conv_advisor.kernels.cuda.direct.plan import SOURCE as DIRECT
 from conv_advisor.kernels.cuda.family import CudaVariant
-from conv_advisor.kernels.cuda.gemm.plan import SOURCE as IM2COL
+from conv_advisor.kernels.cuda.fft import plan as fft_plan
+from conv_advisor.kernels.cuda.gemm import plan as gemm_plan
 from conv_advisor.kernels.cuda.parts.epilogue import MACROS, VERIFIED, addresses, defines_of
 from conv_advisor.kernels.cuda.parts.source import PARTS
+from conv_advisor.kernels.cuda.winograd import plan as winograd_plan
 from conv_advisor.kernels.variant import Ending
 from tests.kernels import host_cuda
 from tests.shapes import edge_problem
@@ -124,7 +127,7 @@ def test_only_a_source_that_takes_epilogues_is_compiled_with_one(monkeypatch: py
     both = defines_of(Epilogue(bias=True, activation=Activation.SILU))
     assert load_module(DIRECT, DType.FLOAT32, FILTERS=8, **both) == {"FILTERS": 8, **both}
     with pytest.raises(ValueError, match="BIAS"):
-        load_module(IM2COL, DType.FLOAT32, **both)
+        load_module(gemm_plan.SOURCE, DType.FLOAT32, **both)
 
 
 def test_every_family_ends_by_itself_or_says_that_a_kernel_is_appended() -> None:
@@ -148,6 +151,14 @@ TENSOR_CORES: Final = ("cuda.implicit_gemm", "cuda.winograd_large")
 """Their two-byte types are multiplied by instructions that no CPU has, as all of ``cuda.implicit_gemm_nhwc`` is."""
 
 Case = tuple[str, ConvProblem]
+
+
+CHUNKED: Final = {
+    "cuda.gemm": gemm_plan.plan_gemm,
+    "cuda.winograd_nonfused": winograd_plan.plan_winograd,
+    "cuda.fft": fft_plan.plan_fft,
+}
+"""How those that take images by the chunk plan it, under a limit of their workspace."""
 
 
 def device_of(variant_id: str) -> Device:
@@ -203,9 +214,11 @@ def test_a_variant_ends_right_where_it_applies(errors: dict[Case, Future[float]]
 
 
 @needs_compiler
-@pytest.mark.parametrize("variant_id", ["cuda.gemm", "cuda.winograd_nonfused", "cuda.fft"])
+@pytest.mark.parametrize("variant_id", CHUNKED)
 def test_images_in_chunks_read_their_own_part_of_the_residual(pool: ProcessPoolExecutor, variant_id: str) -> None:
-    problem = replace(edge_problem("same_3x3_aligned", DType.FLOAT32, Layout.NCHW), n=5, epilogue=ALL)
-    variant = next(each for each in VARIANTS if each.id == variant_id)
-    limit = 2 * (variant.workspace_bytes(problem.plain, host_cuda.DEVICE) or 0) // 3
-    assert pool.submit(error_of, variant_id, problem, limit).result() <= reference.tolerance(problem)
+    problem = replace(edge_problem("same_3x3_aligned", DType.FLOAT32, Layout.NCHW), n=3, epilogue=ALL)
+    with pytest.raises(WorkspaceExceeded) as raised:
+        CHUNKED[variant_id](problem, 64)
+    one_image = raised.value.needed_bytes
+    assert CHUNKED[variant_id](problem, one_image).images == 1
+    assert pool.submit(error_of, variant_id, problem, one_image).result() <= reference.tolerance(problem)
