@@ -39,9 +39,8 @@ def attempt(sent: Sent) -> str:
     except (Exception, TookTooLong) as error:
         raise AssertionError(f"{error!r} from {sent.path} and {base64.b64encode(sent.body)!r}") from error
     if order.tensors is not None:
-        x, weight = order.tensors
-        assert (x.shape, weight.shape) == (order.problem.x_shape, order.problem.weight_shape)
-        assert x.nbytes + weight.nbytes <= 4 * len(sent.body)
+        assert {name: tensor.shape for name, tensor in order.tensors.items()} == order.problem.shapes
+        assert sum(tensor.nbytes for tensor in order.tensors.values()) <= 4 * len(sent.body)
     return "Order"
 
 
