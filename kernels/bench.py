@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -86,6 +86,7 @@ def measure(
     options: BenchOptions | None = None,
     run_id: str = "",
     best_ms: float | None = None,
+    on_progress: Callable[[float, str], None] = lambda share, doing: None,
 ) -> list[Measurement]:
     """Verify and time each variant on random operands.
 
@@ -99,6 +100,8 @@ def measure(
     run_id : str
     best_ms : float, optional
         The least of variants measured before: the mark for pruning until one of these is faster.
+    on_progress : callable (share, doing)
+        Called before each variant with the share of them that is done, 0 to 1, and its id; then once more with 1.
 
     Returns
     -------
@@ -122,11 +125,13 @@ def measure(
             replace(blank, variant=variant.id, outcome=Outcome.OUT_OF_MEMORY, detail=str(error)) for variant in variants
         ]
     measurements: list[Measurement] = []
-    for variant in variants:
+    for done, variant in enumerate(variants):
+        on_progress(done / len(variants), variant.id)
         measurements.append(_attempt(runner, variant, operands, blank, options, best_ms))
         time_ms = measurements[-1].time_ms
         if time_ms is not None:
             best_ms = time_ms if best_ms is None else min(best_ms, time_ms)
+    on_progress(1.0, "")
     runner.release()
     return measurements
 

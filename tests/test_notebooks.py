@@ -55,7 +55,9 @@ def test_measuring_and_retraining_teaches_the_server_this_machine(tmp_path: Path
     printed = "".join(text for output in said for text in output.get("text", ()))
     drawn = [output for output in said if "image/png" in output.get("data", {})]
     tables = ["".join(output["data"]["text/html"]) for output in said if "text/html" in output.get("data", {})]
-    assert len(drawn) == 3
+    assert len(drawn) == 4
+    assert "53 convolutions take" in printed
+    assert "x as long: pytorch_default" in printed
     assert len(tables) == 1
     assert "measured" in tables[0]
     assert "409" in printed  # before anything was measured

@@ -20,6 +20,7 @@ from conv_advisor.app.cli.output import (
     LayerName,
     OneDType,
     OneLayout,
+    patient_bar,
     print_json,
     print_next,
     print_table,
@@ -88,7 +89,7 @@ def convolve(
     problem = given.written(dtype, layout, stride, padding, dilation, groups, input_, **ending).read(layer)
     wanted = _named("variant", variant)
     settings = load_settings(scheduler=scheduler, device=device)
-    with _open_engines(device, settings) as (engine, *_):
+    with patient_bar() as show, _open_engines(device, settings) as (engine, *_):
         found = engine.run(tasks.describe_device, deadline_s=settings.start_timeout_s)
         _check_device(wanted, found, problem)
         if all_:
@@ -97,7 +98,11 @@ def convolve(
             wanted = _advised(problem, found, settings, top)
         options = _options(settings, l2, seed)
         deadline_s = settings.convolution_deadline_s * len(wanted)
-        measurements = engine.run(tasks.measure, problem, wanted, options, "", deadline_s=deadline_s)
+        measurements = engine.run(
+            *(tasks.measure, problem, wanted, options, ""),
+            deadline_s=deadline_s,
+            on_progress=lambda share, doing: show(share, 1, doing),
+        )
     _show_measurements(problem, measurements, as_json)
     if not any(each.time_ms is not None for each in measurements):
         raise RunError(f"no variant of {len(measurements)} ran {problem.short} on {found.id}")

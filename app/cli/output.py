@@ -114,16 +114,29 @@ def progress_bar() -> Iterator[Callable[[float, float, str], None]]:
         yield show
 
 
-def watched(items: Sequence[T], doing: str) -> Iterator[T]:
-    """The items one by one, with a bar that says how many are done; it appears once they take longer than a glance."""
-    started, shown = time.monotonic(), None
+@contextmanager
+def patient_bar() -> Iterator[Callable[[float, float, str], None]]:
+    """A `progress_bar` that appears once what it tells of takes longer than a glance."""
+    started, bar = time.monotonic(), None
     with ExitStack() as stack:
+
+        def show(done: float, total: float, doing: str) -> None:
+            nonlocal bar
+            if bar is None and done < total and time.monotonic() - started > _GLANCE_S:
+                bar = stack.enter_context(progress_bar())
+            if bar:
+                bar(done, total, doing)
+
+        yield show
+
+
+def watched(items: Sequence[T], doing: str) -> Iterator[T]:
+    """The items one by one, with a `patient_bar` that says how many are done."""
+    with patient_bar() as show:
         for done, item in enumerate(items):
-            if shown is None and time.monotonic() - started > _GLANCE_S:
-                shown = stack.enter_context(progress_bar())
-            if shown:
-                shown(done, len(items), doing)
+            show(done, len(items), doing)
             yield item
+        show(len(items), len(items), doing)
 
 
 def print_next(*steps: str) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from conv_advisor.app.cli.environment import load_settings
-from conv_advisor.app.cli.output import AsJson, print_json, print_table
+from conv_advisor.app.cli.output import AsJson, patient_bar, print_json, print_table
 from conv_advisor.app.service.known import records_of
 from conv_advisor.app.web import text
 from conv_advisor.data.counting import counted
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from conv_advisor.models.upgrade import Line
 
 _FINGERPRINT = re.compile(r"[0-9a-f]{16}")
+_STEPS: Final = 5
+"""Reading and sorting each data set, and comparing them."""
 
 DataSet = Annotated[str, typer.Argument(help="Parquet file, folder of them, id of a device, or its fingerprint.")]
 
@@ -41,8 +43,12 @@ def compare(
 
     if before == after:
         raise InvalidInput("AFTER", after, "another data set than BEFORE")
-    (costs, a), (later, b) = (_costs(name, option) for name, option in ((before, "BEFORE"), (after, "AFTER")))
-    found = compare_costs(costs, later, most=most)
+    with patient_bar() as show:
+        costs, a = _costs(before, "BEFORE", lambda step, doing: show(step, _STEPS, doing))
+        later, b = _costs(after, "AFTER", lambda step, doing: show(2 + step, _STEPS, doing))
+        show(4, _STEPS, "comparing them")
+        found = compare_costs(costs, later, most=most)
+        show(_STEPS, _STEPS, "")
     if not found.n_problems:
         raise NotEnoughData(f"{before} and {after} have no problem in common")
     if as_json:
@@ -68,11 +74,13 @@ def _show_lines(lines: Iterable[Line]) -> None:
     print_table(columns, [[getattr(line, name) for name in names] for line in lines], title="By variant")
 
 
-def _costs(name: str, option: str) -> tuple[Any, dict[str, Any]]:
-    """What a data set knows, and what it was measured on."""
+def _costs(name: str, option: str, on_step: Callable[[int, str], None]) -> tuple[Any, dict[str, Any]]:
+    """What a data set knows, and what it was measured on; begins its first and its second step."""
     from conv_advisor.models.costs import device_of, from_table
 
+    on_step(0, f"reading {name}")
     table = _table(name, option)
+    on_step(1, f"sorting {name}")
     ids = {Device.from_json(text).id for text in table["device"].unique().to_pylist()}
     if len(ids) != 1:
         raise InvalidInput(option, name, f"measurements of one device, not of {', '.join(sorted(ids)) or 'none'}")

@@ -28,10 +28,12 @@ from conv_advisor.app.client.events import Events, ended, ignore, is_over
 from conv_advisor.app.client.parameters import (
     AdviceKeywords,
     AnyLayer,
+    AnyModel,
     ConvolutionKeywords,
     JobsKeywords,
     LongKeywords,
     ManyKeywords,
+    PlanKeywords,
     RetrainKeywords,
     SweepKeywords,
     VariantsKeywords,
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from conv_advisor.app.advice.answer import LayerAdvice
     from conv_advisor.app.convolve.answers import ConvolutionAnswer
     from conv_advisor.app.jobs.answers import JobAnswer, JobsAnswer
+    from conv_advisor.app.plans.answers import PlanAnswer
     from conv_advisor.app.wire.answers.advice import BestAnswer
     from conv_advisor.app.wire.answers.catalogue import KnownDeviceAnswer, VariantAnswer
     from conv_advisor.app.wire.answers.models import ModelAnswer
@@ -119,6 +122,13 @@ class AsyncClient:
     async def advise_many(self, layers: Iterable[AnyLayer], **asked: Unpack[ManyKeywords]) -> list[BestAnswer]:
         """As `Client.advise_many`."""
         return await self._ask(calls.advise_many(layers, asked))
+
+    async def plan(
+        self, model: AnyModel, *, deadline_s: float | None = None, **asked: Unpack[PlanKeywords]
+    ) -> list[PlanAnswer]:
+        """As `Client.plan`."""
+        call = await asyncio.to_thread(calls.plan, model, asked)  # which may read a file
+        return await self._ask(call, deadline_s)
 
     async def variants(self, layer: AnyLayer | None = None, **asked: Unpack[VariantsKeywords]) -> list[VariantAnswer]:
         """As `Client.variants`."""

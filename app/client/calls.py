@@ -6,6 +6,7 @@ import json
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -15,7 +16,7 @@ from safetensors.numpy import save
 from conv_advisor.app.advice.answer import LayerAdvice
 from conv_advisor.app.wire.safetensors import read_safetensors
 from conv_advisor.data.epilogue import PLAIN
-from conv_advisor.data.errors import InvalidTensor
+from conv_advisor.data.errors import InvalidInput, InvalidTensor
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.models.advisor import Exclusion
 from conv_advisor.models.baselines import Baselines
@@ -24,9 +25,12 @@ from conv_advisor.models.tree_file import Step
 from conv_advisor.models.trust import Trust
 
 if TYPE_CHECKING:
-    from conv_advisor.app.client.parameters import AnyLayer
+    from os import PathLike
+
+    from conv_advisor.app.client.parameters import AnyLayer, AnyModel
     from conv_advisor.app.convolve.answers import ConvolutionAnswer
     from conv_advisor.app.jobs.answers import JobAnswer, JobsAnswer
+    from conv_advisor.app.plans.answers import PlanAnswer
     from conv_advisor.app.wire.answers.advice import BestAnswer
     from conv_advisor.app.wire.answers.catalogue import KnownDeviceAnswer, VariantAnswer
     from conv_advisor.app.wire.answers.models import ModelAnswer
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _JSON: Final = "application/json"
+_ONNX: Final = "application/onnx"
 _SAFETENSORS: Final = "application/vnd.safetensors"
 _TEXT_IN_METADATA: Final = ("variant", "outcome", "detail", "chosen_by", "why_not_stored")
 """What of a convolution stands beside its y as it is; the rest is JSON."""
@@ -88,6 +93,16 @@ def advise(layer: AnyLayer, asked: Mapping[str, Any]) -> Call[LayerAdvice]:
 def advise_many(layers: Iterable[AnyLayer], asked: Mapping[str, Any]) -> Call[list[BestAnswer]]:
     """Advice on many layers."""
     return _send("POST", "/v1/advice", {**asked, "layers": _named(layers)}, _part("advice"))
+
+
+def plan(model: AnyModel, asked: Mapping[str, Any]) -> Call[list[PlanAnswer]]:
+    """Plans of a network, one for each batch."""
+    query, read, headers = _plan_query(asked), _part("plans"), {"content-type": _ONNX}
+    if isinstance(model, bytes):
+        return Call("POST", "/v1/plans", read, query, headers, model)
+    if isinstance(model, str) and not model.endswith(".onnx"):
+        return Call("GET", "/v1/plans", read, query | {"name": model})
+    return Call("POST", "/v1/plans", read, query | {"name": Path(model).name}, headers, _contents(model))
 
 
 def variants(layer: AnyLayer | None, asked: Mapping[str, Any]) -> Call[list[VariantAnswer]]:
@@ -180,6 +195,22 @@ def _named(layers: Iterable[AnyLayer]) -> list[Any]:
 def _query(asked: Mapping[str, Any]) -> dict[str, str]:
     """Values as a URL and metadata of tensors have them."""
     return {name: json.dumps(value) if isinstance(value, bool) else str(value) for name, value in asked.items()}
+
+
+def _plan_query(asked: Mapping[str, Any]) -> dict[str, str]:
+    said = dict(asked)
+    if "batches" in said:
+        said["batches"] = ",".join(map(str, said["batches"]))
+    if "dims" in said:
+        said["dims"] = ",".join(f"{name}={size}" for name, size in said["dims"].items())
+    return _query(said)
+
+
+def _contents(path: str | PathLike[str]) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except (OSError, ValueError) as error:
+        raise InvalidInput("model", path, f"an ONNX file that can be read ({error})") from None
 
 
 def _job_path(job_id: str) -> str:

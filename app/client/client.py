@@ -28,10 +28,12 @@ from conv_advisor.app.client.events import Events, ended, ignore, is_over
 from conv_advisor.app.client.parameters import (
     AdviceKeywords,
     AnyLayer,
+    AnyModel,
     ConvolutionKeywords,
     JobsKeywords,
     LongKeywords,
     ManyKeywords,
+    PlanKeywords,
     RetrainKeywords,
     SweepKeywords,
     VariantsKeywords,
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from conv_advisor.app.advice.answer import LayerAdvice
     from conv_advisor.app.convolve.answers import ConvolutionAnswer
     from conv_advisor.app.jobs.answers import JobAnswer, JobsAnswer
+    from conv_advisor.app.plans.answers import PlanAnswer
     from conv_advisor.app.wire.answers.advice import BestAnswer
     from conv_advisor.app.wire.answers.catalogue import KnownDeviceAnswer, VariantAnswer
     from conv_advisor.app.wire.answers.models import ModelAnswer
@@ -149,6 +152,33 @@ class Client:
             `ManyKeywords`, for the layers that are given by name.
         """
         return self._ask(calls.advise_many(layers, asked))
+
+    def plan(
+        self, model: AnyModel, *, deadline_s: float | None = None, **asked: Unpack[PlanKeywords]
+    ) -> list[PlanAnswer]:
+        """Variant and layout of every convolution of a network, what they take, and what that gains.
+
+        Parameters
+        ----------
+        model : str, path or bytes
+            A network that ships, by its name, such as ``resnet50``; or an ONNX model: its file, as a path or as text
+            that ends in ``.onnx``, or its bytes. Weights in files beside it are not needed and not sent.
+        deadline_s : float, optional
+            Large models take long to send.
+        **asked
+            `PlanKeywords`: batches, precision, the device, and limits.
+
+        Returns
+        -------
+        plans : list of dict
+            One for each batch, in the order that was asked for.
+
+        Raises
+        ------
+        InvalidInput
+            The file cannot be read.
+        """
+        return self._ask(calls.plan(model, asked), deadline_s)
 
     def variants(self, layer: AnyLayer | None = None, **asked: Unpack[VariantsKeywords]) -> list[VariantAnswer]:
         """Every variant; with a layer, whether it runs it on the device and, if not, why not."""

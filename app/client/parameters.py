@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from os import PathLike
 from typing import TYPE_CHECKING, TypeAlias
 
 from typing_extensions import TypedDict
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
 
 AnyLayer: TypeAlias = str | ConvProblem
 """``size-batch-filter-filters-depth``, such as ``14-1-3-256-128``, or a problem."""
+
+AnyModel: TypeAlias = str | bytes | PathLike[str]
+"""A network that ships, by its name; or an ONNX model: its file, as a path or as text that ends in ``.onnx``, or its
+bytes."""
 
 
 class LayerKeywords(TypedDict, total=False):
@@ -42,7 +47,7 @@ class LayerKeywords(TypedDict, total=False):
     layout: Layout | str
 
 
-class AdviceKeywords(LayerKeywords, total=False):
+class LimitKeywords(TypedDict, total=False):
     """On which device, and within which limits."""
 
     device: str
@@ -51,11 +56,26 @@ class AdviceKeywords(LayerKeywords, total=False):
     only: str
 
 
+class AdviceKeywords(LayerKeywords, LimitKeywords, total=False):
+    """A layer, on a device and within limits."""
+
+
 class ManyKeywords(AdviceKeywords, total=False):
     """How much is said of each layer of a list."""
 
     ranking: bool
     baselines: bool
+
+
+class PlanKeywords(LimitKeywords, total=False):
+    """For which batches and in which precision; the workspace is that of the whole network.
+
+    ``dims`` has sizes of an ONNX model's symbolic dimensions, by name.
+    """
+
+    batches: Sequence[int]
+    dtype: DType | str
+    dims: Mapping[str, int]
 
 
 class VariantsKeywords(LayerKeywords, total=False):

@@ -90,7 +90,9 @@ def measure(
     from conv_advisor.kernels import bench, catalog
 
     variants = [catalog.get(variant_id) for variant_id in variant_ids]
-    return bench.measure(runner(), problem, variants, options=options, run_id=run_id, best_ms=best_ms)
+    return bench.measure(
+        runner(), problem, variants, options=options, run_id=run_id, best_ms=best_ms, on_progress=report_progress
+    )
 
 
 def convolve(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import conv_advisor
-from conv_advisor.app.cli import main, measure
+from conv_advisor.app.cli import main, measure, output
 from conv_advisor.app.settings import load_settings
 from conv_advisor.app.wire.answers.advice import advice_answer
 from conv_advisor.app.wire.answers.catalogue import variant_answer
@@ -379,6 +380,46 @@ def test_a_sweep_shows_how_far_it_is_on_a_terminal_and_nothing_elsewhere(home):
     assert (again.returncode, again.stderr) == (0, "")
 
 
+class Terminal(io.StringIO):
+    """Standard error that says it is a terminal."""
+
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def terminal(home, monkeypatch, capsys):
+    """Runs a command in this process, on a terminal; what it shows there, and its output."""
+    monkeypatch.setenv("CONV_ADVISOR_HOME", str(home))
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("TERM", "xterm")
+
+    def run(*arguments):
+        shown = Terminal()
+        monkeypatch.setattr(sys, "stderr", shown)
+        monkeypatch.setattr(sys, "argv", ["conv-advisor", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert not ended.value.code, shown.getvalue()
+        return shown.getvalue(), capsys.readouterr().out
+
+    return run
+
+
+def test_what_takes_longer_than_a_glance_shows_how_far_it_is(terminal, data_sets, monkeypatch):
+    compared = ("compare", *data_sets, "--json")
+    measured = ("convolve", "6-1-1-4-3", "--device", "cpu", "--variant", "cpu.direct,cpu.gemm", "--json")
+    monkeypatch.setattr(output, "_GLANCE_S", -1.0)
+    for command in (compared, measured):
+        shown, said = terminal(*command)
+        assert "100%" in shown, command
+        json.loads(said)
+    monkeypatch.setattr(output, "_GLANCE_S", 3600.0)
+    shown, said = terminal(*compared)
+    assert shown == ""
+    json.loads(said)
+
+
 def read_terminal(terminal: int) -> bytes:
     """What was written to a terminal; nothing once all that hold it have closed it."""
     try:
@@ -425,12 +466,18 @@ def children_of(pid: int) -> list[int]:
     return found
 
 
-def test_compare_shows_what_became_slower_between_two_data_sets(home, tmp_path):
+@pytest.fixture
+def data_sets(tmp_path):
+    """A folder and a file of measurements, of which the second's times are twice the first's."""
     for name, scale_ms in (("before", 0.01), ("after", 0.02)):
         with Store(f"sqlite:///{tmp_path / name}.db") as store:
             store.append(small_measurements(scale_ms))
             store.export_parquet(tmp_path / name / "rows.parquet", device_id=SMALL_DEVICE.id)
-    before, after = str(tmp_path / "before"), str(tmp_path / "after" / "rows.parquet")
+    return str(tmp_path / "before"), str(tmp_path / "after" / "rows.parquet")
+
+
+def test_compare_shows_what_became_slower_between_two_data_sets(home, tmp_path, data_sets):
+    before, after = data_sets
     found = answer(home, "compare", before, after, "--most", "3")
     assert (found["before"]["id"], found["n_problems"]) == (SMALL_DEVICE.id, 30)
     assert found["best"]["geometric_mean"] == pytest.approx(2)

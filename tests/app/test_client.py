@@ -24,6 +24,7 @@ from conv_advisor import AsyncClient, Client, ConvAdvisorError, ConvProblem, Ref
 from conv_advisor.app.client import calls, parameters
 from conv_advisor.app.client.attempts import Attempts, refused
 from conv_advisor.app.jobs.requests import MeasureJob, RetrainJob, SweepJob
+from conv_advisor.app.plans.parameters import PlanParameters, batches_of, dims_of
 from conv_advisor.app.routes.jobs import JobsQuery
 from conv_advisor.app.wire import schemas
 from conv_advisor.app.wire.safetensors import read_safetensors
@@ -31,6 +32,7 @@ from conv_advisor.app.wire.spellings import OTHER_NAMES
 from conv_advisor.data.errors import InvalidInput, InvalidTensor, NotInstalled
 from conv_advisor.kernels import reference
 from tests.app.serving import FAST, GPU, LAYER, LEAN, SLOW, SMALL
+from tests.onnx_models import block
 from tests.reliability.servers import Server, running
 
 ROOT = Path(__file__).parents[2]
@@ -91,6 +93,34 @@ def test_each_layer_of_a_list_is_answered_in_its_place(client: Client) -> None:
     good, bad = client.advise_many([LAYER, "14-1-3-0-128"], dtype="float16")
     assert good["variant"] == client.advise(LAYER, dtype="float16").variant
     assert bad["error"]["field"] == "k"
+
+
+def test_a_network_is_planned_by_its_name(client: Client) -> None:
+    first, second = client.plan("resnet50", device="nvidia-h200", dtype="float16", batches=[1, 32])
+    assert (first["network"], first["batch"], second["batch"]) == ("resnet50", 1, 32)
+    assert first["n_convolutions"] == sum(layer["count"] for layer in first["layers"]) == 53
+    assert second["time_ms"] > first["time_ms"] > 0
+    assert second["against"]["pytorch_default"]["speedup"] is not None
+    (without,) = client.plan("resnet50", device="nvidia-h200", dtype="float16", max_workspace_bytes=0, only="cudnn")
+    assert without["workspace_bytes"] == 0
+    assert {layer["variant"].split(".")[0] for layer in without["layers"]} == {"cudnn"}
+
+
+def test_a_model_is_planned_from_its_file_and_from_its_bytes(client: Client, tmp_path: Path) -> None:
+    file = tmp_path / "block.onnx"
+    file.write_bytes(block())
+    (plan,) = client.plan(file, device="nvidia-h200", batches=[8])
+    assert (plan["network"], plan["batch"], plan["n_convolutions"]) == ("block.onnx", 8, 3)
+    assert client.plan(str(file), device="nvidia-h200", batches=[8]) == [plan]
+    assert client.plan(block(), device="nvidia-h200", batches=[8]) == [plan | {"network": "model"}]
+
+
+def test_what_is_asked_of_a_plan_is_written_as_the_server_reads_it() -> None:
+    call = calls.plan(b"model", {"batches": [1, 8], "dims": {"height": 224, "width": 192}, "deterministic": True})
+    assert call.query == {"batches": "1,8", "dims": "height=224,width=192", "deterministic": "true"}
+    asked = PlanParameters.model_validate(call.query)
+    assert (batches_of(asked.batches), dims_of(asked.dims)) == ([1, 8], {"height": 224, "width": 192})
+    assert (call.method, call.body, call.headers) == ("POST", b"model", {"content-type": "application/onnx"})
 
 
 def test_the_catalogue(client: Client) -> None:
@@ -196,6 +226,8 @@ def test_the_asynchronous_client_answers_the_same(server: Server, client: Client
             first, second = await asyncio.gather(other.advise(LAYER), other.advise_many([LAYER]))
             assert first == client.advise(LAYER)
             assert second == client.advise_many([LAYER])
+            planned = await other.plan("alexnet", device="nvidia-h200")
+            assert planned == client.plan("alexnet", device="nvidia-h200")
             x, weight = reference.random_operands(SMALL, seed=1)
             y, measured = await other.convolve(x, weight, pad=1)
             assert reference.max_error(y, reference.convolve(SMALL, x, weight)) <= reference.tolerance(SMALL)
@@ -220,7 +252,7 @@ def test_the_asynchronous_client_answers_the_same(server: Server, client: Client
     asyncio.run(ask())
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/how-to.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/how-to.md", "docs/plans.md"])
 def test_the_examples_of_the_pages_run(server: Server, page: str, capsys: pytest.CaptureFixture[str]) -> None:
     programs = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
     (program,) = (each for each in programs if "conv_advisor.Client(" in each)
@@ -245,6 +277,7 @@ def test_both_clients_have_the_same_methods() -> None:
     [
         (parameters.AdviceKeywords, schemas.AdviceParameters, SIZES),
         (parameters.ManyKeywords, schemas.BulkAdviceParameters, SIZES),
+        (parameters.PlanKeywords, PlanParameters, {"name"}),
         (parameters.VariantsKeywords, schemas.VariantParameters, SIZES),
         (parameters.ConvolutionKeywords, schemas.ConvolutionParameters, SIZES),
         (parameters.SweepKeywords, SweepJob, {"kind"}),
@@ -372,6 +405,22 @@ def test_a_proxys_error_page_is_an_error_too(is_async: bool) -> None:
     with pytest.raises(Refused, match="HTTP 504: <h1>Gateway Time-out</h1>") as caught:
         script.ask(is_async, "models")
     assert (caught.value.status, caught.value.type) == (504, "about:blank")
+
+
+@both
+@pytest.mark.parametrize("model", ["missing.onnx", Path("missing"), "\0.onnx"])
+def test_a_model_that_cannot_be_read_is_not_sent(is_async: bool, model: str | Path) -> None:
+    script = Script()
+    with pytest.raises(InvalidInput, match=r"^model is .*; allowed: an ONNX file that can be read"):
+        script.ask(is_async, "plan", model)
+    assert script.asked == []
+
+
+@both
+def test_a_model_is_sent_again_where_as_many_are_being_read_as_may_be(is_async: bool) -> None:
+    script = Script(problem(FULL), httpx.Response(200, json={"plans": []}))
+    assert script.ask(is_async, "plan", b"model") == []
+    assert [each.content for each in script.asked] == [b"model", b"model"]
 
 
 def test_a_redirect_is_not_followed_with_the_token() -> None:

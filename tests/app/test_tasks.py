@@ -51,6 +51,13 @@ def test_measurements_carry_the_recorded_samples_and_the_run(replay):
     assert (unknown.outcome, unknown.detail) == (Outcome.NOT_SUPPORTED, "not in the recording")
 
 
+def test_measuring_tells_how_far_it_is(replay):
+    told = []
+    wanted = [VARIANT, "cudnn.gemm"]
+    replay.run(tasks.measure, PROBLEM, wanted, deadline_s=30, on_progress=lambda *each: told.append(each))
+    assert told == [(0.0, VARIANT), (0.5, "cudnn.gemm"), (1.0, "")]
+
+
 def test_a_convolution_gives_y(replay):
     x, weight = reference.random_operands(PROBLEM, 1)
     y, measurement = replay.run(tasks.convolve, PROBLEM, {"x": x, "weight": weight}, VARIANT, deadline_s=30)

@@ -135,6 +135,17 @@ def test_a_hopeless_variant_is_pruned_with_its_one_sample() -> None:
     assert runner.sampled == ["fast", "near"]
 
 
+def test_progress_is_told_before_each_variant_and_at_the_end() -> None:
+    told: list[tuple[float, str]] = []
+    measure(
+        ScriptedRunner(failures={"b": NotSupported("no engine")}),
+        PROBLEM,
+        [variant("a"), variant("b")],
+        on_progress=lambda share, doing: told.append((share, doing)),
+    )
+    assert told == [(0.0, "a"), (0.5, "b"), (1.0, "")]
+
+
 def test_cheap_launches_are_never_pruned() -> None:
     runner = ScriptedRunner(times_ms={"fast": 0.002, "slow": 0.4})
     rows = measure(runner, PROBLEM, [variant("fast"), variant("slow")])
