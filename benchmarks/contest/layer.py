@@ -107,12 +107,12 @@ def _choose(layer: Layer, order: Order) -> dict[Choice, float]:
 
 def _fresh(layer: Layer, order: Order) -> Iterator[Choice]:
     has_plans = order.has_every_plan and any(variant in CUDNN for variant in order.fresh)
-    plans = _plans(layer) if has_plans else {}
+    plans = plans_of(layer) if has_plans else {}
     for variant in order.fresh:
         yield from (Choice(variant, plan) for plan in plans.get(variant, ("",)))
 
 
-def _plans(layer: Layer) -> dict[str, list[str]]:
+def plans_of(layer: Layer) -> dict[str, list[str]]:
     """Every plan that the library offers, by variant; without any where asking fails."""
     plans: dict[str, list[str]] = {}
     try:
@@ -144,10 +144,10 @@ def _row(layer: Layer, order: Order, l2: L2State, chosen_ms: dict[Choice, float]
     for each, samples in timed.items():
         if each not in (cudnn, ours):
             others_ms[each.variant] = min(others_ms.get(each.variant, inf), median(samples))
-    return Row(order.problem, l2, sides[0], sides[1], choosing, _faults(layer), others_ms, layer.runner.device.id)
+    return Row(order.problem, l2, sides[0], sides[1], choosing, faults(layer), others_ms, layer.runner.device.id)
 
 
-def _faults(layer: Layer) -> dict[str, str]:
+def faults(layer: Layer) -> dict[str, str]:
     """What failed, but for what does not apply, what is far behind, and what cuDNN refuses, which it does by design."""
     usual = (Outcome.NOT_APPLICABLE, Outcome.PRUNED)
     return {

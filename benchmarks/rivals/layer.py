@@ -64,7 +64,7 @@ class Order:
 
 
 @dataclass(frozen=True)
-class _Calls:
+class Calls:
     """PyTorch's calls of the layer that is being measured."""
 
     peer: Peer
@@ -107,7 +107,7 @@ def measure(peer_opener: str, device_id: str, order: Order, excluded: frozenset[
     order : Order
     excluded : frozenset of str
     """
-    return measure_layer(runner(), _peer(peer_opener, device_id), order, excluded)
+    return measure_layer(runner(), peer_of(peer_opener, device_id), order, excluded)
 
 
 def measure_layer(runner: Runner, peer: Peer, order: Order, excluded: frozenset[str] = frozenset()) -> list[Row]:
@@ -140,14 +140,15 @@ def measure_layer(runner: Runner, peer: Peer, order: Order, excluded: frozenset[
     picked = {rule: choice if choice in chosen_ms else None for rule, choice in picked.items()}
     if chosen_ms:
         picked[ORACLE] = min(chosen_ms, key=chosen_ms.__getitem__)
-    rows = _told(layer, order, peer, picked, chosen_ms, choices, replace(blank, software=_software(runner, peer)))
+    rows = _told(layer, order, peer, picked, chosen_ms, choices, replace(blank, software=software(runner, peer)))
     runner.release()
     peer.release()
     return rows
 
 
 @cache
-def _peer(opener: str, device_id: str) -> Peer:
+def peer_of(opener: str, device_id: str) -> Peer:
+    """What ``module:function`` opens beside the runner of this worker, opened once."""
     module, _, function = opener.partition(":")
     peer: Peer = getattr(import_module(module), function)(runner(), device_id)
     return peer
@@ -200,7 +201,7 @@ def _told(
     blank: Row,
 ) -> list[Row]:
     """The pass that is reported: all take turns."""
-    calls, captured = _Calls(peer, layer), dict.fromkeys(MODES, True)
+    calls, captured = Calls(peer, layer), dict.fromkeys(MODES, True)
     called = {mode: found for mode in MODES if (found := calls.first(mode)) is not None}
     timed: dict[Choice | str, Callable[[StopRule], tuple[float, ...]]] = {
         each: partial(layer.sample, each) for each in picked.values() if each
@@ -255,6 +256,7 @@ def _row_of_peer(
     return replace(row, first_call_s=called.first_call_s, max_error=called.first.max_error)
 
 
-def _software(runner: Runner, peer: Peer) -> str:
+def software(runner: Runner, peer: Peer) -> str:
+    """Versions of all that ran."""
     versions = " ".join(f"{name} {version}" for name, version in sorted(runner.device.versions.items()))
     return f"{peer.version}; {versions}"

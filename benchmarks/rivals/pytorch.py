@@ -1,8 +1,8 @@
 """PyTorch's conv2d as something to launch: with its default choice of plan, and with cudnn.benchmark = True.
 
-What a time holds: every kernel that conv2d enqueues for x and weight that lie in memory already, in the layout asked
-for, without bias or gradient; its output is allocated by PyTorch, once, when the graph is captured. Host time is not in
-it, as it is not in any other time here.
+What a time holds: every kernel that conv2d, and what follows it, enqueue for tensors that lie in memory already, in the
+layout asked for, without gradient; the output is allocated by PyTorch, once, when the graph is captured. Host time is
+not in it, as it is not in any other time here.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar
+from functools import partial
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 from benchmarks.rivals.rows import DEFAULT, TUNED
+from conv_advisor.data.epilogue import Activation
 from conv_advisor.data.errors import NotSupported
 from conv_advisor.data.measurement import L2State
 from conv_advisor.data.problem import ConvProblem, DType, Layout
@@ -26,6 +28,9 @@ T = TypeVar("T")
 
 MODES: Final = (DEFAULT, TUNED)
 
+_FIRST_CALLS: Final = 3
+"""One that tunes or compiles, which may take seconds, and two that tell how long a call takes."""
+
 
 @dataclass(frozen=True)
 class Called:
@@ -34,7 +39,7 @@ class Called:
     Parameters
     ----------
     mode : str
-        One of `MODES`.
+        One of the peer's.
     problem : ConvProblem
     operands : Operands
     launch : Launch
@@ -76,6 +81,8 @@ class PyTorch:
     the thread, and would never tune a layer that it has met before.
     """
 
+    modes: ClassVar[tuple[str, ...]] = MODES
+
     def __init__(self, runner: Runner, device_id: str) -> None:
         self._torch = torch = importlib.import_module("torch")
         self._cupy = importlib.import_module("cupy")
@@ -90,7 +97,7 @@ class PyTorch:
             torch.nn.functional.conv2d(*(torch.zeros(size, device="cuda") for size in sizes))
             torch.cuda.synchronize()
 
-        self._threads = {mode: ThreadPoolExecutor(1, mode, initializer=enter) for mode in MODES}
+        self._threads = {mode: ThreadPoolExecutor(1, mode, initializer=enter) for mode in self.modes}
 
     @property
     def version(self) -> str:
@@ -105,6 +112,10 @@ class PyTorch:
         """Sample as the runner does; where the call cannot be captured, launches between events."""
         return self._in_thread(called.mode, lambda: self._sample(called, rule), called.problem)
 
+    def layer_of(self, problem: ConvProblem, mode: str) -> Callable[..., Any]:
+        """What is called in a mode: a function of x, weight, bias and residual, None where there is none."""
+        return layer_of(self._torch.nn.functional, problem)
+
     def release(self) -> None:
         """Give memory back to the device, which the runner's own cache may need."""
         self._torch.cuda.empty_cache()
@@ -112,40 +123,34 @@ class PyTorch:
     def _in_thread(self, mode: str, task: Callable[[], T], problem: ConvProblem) -> T:
         backend = self._torch.backends.cudnn
         backend.benchmark = mode == TUNED
-        backend.allow_tf32 = problem.dtype is not DType.FLOAT32
+        # A compiler may make a product of matrices of a 1x1 convolution.
+        backend.allow_tf32 = self._torch.backends.cuda.matmul.allow_tf32 = problem.dtype is not DType.FLOAT32
         return self._threads[mode].submit(task).result()
 
     def _call(self, problem: ConvProblem, operands: Operands, mode: str) -> Called:
-        x, weight, y = (self._tensor(array, problem) for array in (operands.x, operands.weight, operands.y))
+        y = self._tensor(operands.y, problem)
+        given = (operands.x, operands.weight, operands.bias, operands.residual)
+        tensors = tuple(None if array is None else self._tensor(array, problem) for array in given)
+        once = partial(self.layer_of(problem, mode), *tensors)
         calls_s: list[float] = []
 
-        def once() -> Any:
-            return self._torch.nn.functional.conv2d(
-                x,
-                weight,
-                None,
-                (problem.stride_h, problem.stride_w),
-                (problem.pad_h, problem.pad_w),
-                (problem.dilation_h, problem.dilation_w),
-                problem.groups,
-            )
-
-        def verified(_x: Any, _weight: Any, _y: Any) -> None:
+        def verified(*_operands: Any) -> None:
             self._pointer = self._cupy.cuda.get_current_stream().ptr
             with _OnStream(self._torch, self._pointer) as stream:
                 stream.synchronize()
-                started = time.perf_counter()
-                found = once()
-                stream.synchronize()
-                calls_s.append(time.perf_counter() - started)
+                for _ in range(1 if calls_s else _FIRST_CALLS):
+                    started = time.perf_counter()
+                    found = once()
+                    stream.synchronize()
+                    calls_s.append(time.perf_counter() - started)
                 y.copy_(found)
 
-        def run(_x: Any, _weight: Any, _y: Any) -> None:
+        def run(*_operands: Any) -> None:
             with _OnStream(self._torch, self._pointer):
                 once()
 
         first = self._runner.first_run(problem, Launch(verified), operands)
-        launch_ms = 1e3 * min(calls_s)  # the last of the runs has its code loaded; host time in it is an upper bound
+        launch_ms = 1e3 * min(calls_s)  # with the code loaded; the host's time in it makes it an upper bound
         return Called(mode, problem, operands, Launch(run), FirstRun(first.max_error, launch_ms), calls_s[0])
 
     def _sample(self, called: Called, rule: StopRule) -> tuple[tuple[float, ...], bool]:
@@ -182,7 +187,8 @@ class PyTorch:
         found = self._torch.from_dlpack(array)
         if problem.dtype is DType.BFLOAT16:
             found = found.view(self._torch.bfloat16)
-        return found.permute(0, 3, 1, 2) if problem.layout is Layout.NHWC else found
+        is_image = len(found.shape) == 4
+        return found.permute(0, 3, 1, 2) if is_image and problem.layout is Layout.NHWC else found
 
 
 class _OnStream:
@@ -198,6 +204,42 @@ class _OnStream:
 
     def __exit__(self, *error: object) -> None:
         self._context.__exit__(*error)
+
+
+def layer_of(functional: Any, problem: ConvProblem) -> Callable[..., Any]:
+    """A layer as eager PyTorch has it: conv2d, with the bias in it, then the residual, then the activation.
+
+    Parameters
+    ----------
+    functional : module
+        ``torch.nn.functional``.
+    problem : ConvProblem
+
+    Returns
+    -------
+    layer : callable (x, weight, bias, residual) -> y
+        It holds functions and numbers alone, so that it can be compiled.
+    """
+    convolve = partial(
+        functional.conv2d,
+        stride=(problem.stride_h, problem.stride_w),
+        padding=(problem.pad_h, problem.pad_w),
+        dilation=(problem.dilation_h, problem.dilation_w),
+        groups=problem.groups,
+    )
+    activation = problem.epilogue.activation
+    activate = {
+        Activation.NONE: None,
+        Activation.GELU_TANH: partial(functional.gelu, approximate="tanh"),
+    }.get(activation, getattr(functional, activation, None))
+
+    def layer(x: Any, weight: Any, bias: Any, residual: Any) -> Any:
+        y = convolve(x, weight, bias)
+        if residual is not None:
+            y = y + residual
+        return y if activate is None else activate(y)
+
+    return layer
 
 
 def open_peer(runner: Runner, device_id: str) -> Peer:

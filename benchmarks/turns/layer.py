@@ -18,7 +18,7 @@ from conv_advisor.kernels.catalog import VARIANTS
 from conv_advisor.kernels.reference import tolerance
 from conv_advisor.kernels.runner import FirstRun, Operands, Runner
 from conv_advisor.kernels.stopping import StopRule
-from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Backend, Launch
+from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Backend, Launch, Variant
 
 T = TypeVar("T")
 
@@ -63,6 +63,8 @@ class Layer:
     operands : Operands
     excluded : frozenset of str
         Names of choices, or ids of variants, that brought a worker down.
+    variants : mapping of str to Variant
+        By id; those of the catalogue, or such as offer more than it does.
     ready : dict of Choice to Ready
     failures : dict of str to str
         By name: ``outcome: reason``.
@@ -72,6 +74,7 @@ class Layer:
     problem: ConvProblem
     operands: Operands
     excluded: frozenset[str] = frozenset()
+    variants: Mapping[str, Variant] = field(default_factory=lambda: VARIANTS)
     ready: dict[Choice, Ready] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     _same: dict[str, Choice] = field(default_factory=dict)
@@ -86,7 +89,7 @@ class Layer:
         started = time.perf_counter()
         try:
             plan = json.loads(choice.plan) if choice.plan else None
-            variant, problem = VARIANTS[choice.variant], self.problem
+            variant, problem = self.variants[choice.variant], self.problem
             launch = self.runner.prepare(variant, problem, DEFAULT_WORKSPACE_LIMIT_BYTES, plan)
             prepared_s = time.perf_counter() - started
             known = self._same.setdefault(_identity(choice.variant, launch), choice)
@@ -133,7 +136,7 @@ class Layer:
         report_progress(0, choice.name)
         if {choice.name, choice.variant} & self.excluded:
             return False
-        reason = VARIANTS[choice.variant].why_not(self.problem, self.runner.device)
+        reason = self.variants[choice.variant].why_not(self.problem, self.runner.device)
         if reason:
             self.failures[choice.name] = f"{Outcome.NOT_APPLICABLE}: {reason}"
         return not reason

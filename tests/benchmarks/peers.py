@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 
+from benchmarks.endings.rows import AUTOTUNED, COMPILED
 from benchmarks.rivals.pytorch import Called
 from benchmarks.rivals.rows import DEFAULT
 from conv_advisor.data.errors import LaunchFailed
@@ -16,7 +17,7 @@ from conv_advisor.kernels.variant import Launch
 OPENER = "tests.benchmarks.peers:open_peer"
 TROUBLE = "TESTS_PEER_TROUBLE"
 """JSON: a mode of PyTorch, and how its first call fails: refused, wrong, poisons."""
-TIMES_MS = {DEFAULT: 3.0, "pytorch.benchmark": 2.5}
+TIMES_MS = {DEFAULT: 3.0, "pytorch.benchmark": 2.5, COMPILED: 2.4, AUTOTUNED: 2.3}
 
 
 class FakePeer:
@@ -32,7 +33,7 @@ class FakePeer:
             raise LaunchFailed("an illegal memory access was encountered")
         error = 0.5 if trouble == "wrong" else 0.0
         first_call_s = TIMES_MS[mode] / 1e3 + (0.0 if mode == DEFAULT else 0.5)
-        launch = Launch(lambda _x, _weight, _y: None)
+        launch = Launch(lambda *_operands: None)
         return Called(mode, problem, operands, launch, FirstRun(error, TIMES_MS[mode]), first_call_s)
 
     def sample(self, called: Called, _rule: StopRule) -> tuple[tuple[float, ...], bool]:

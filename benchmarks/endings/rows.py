@@ -1,0 +1,124 @@
+"""How long everybody takes for one layer with its epilogue, kept as a line of JSON a layer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+from benchmarks.rivals.rows import TUNED
+from conv_advisor.data.problem import ConvProblem
+
+OURS: Final = "ours, fused"
+CUDNN: Final = "cuDNN, fused"
+POOL: Final = "ours and cuDNN"
+"""The fastest of all variants, fused or followed by a kernel of its own."""
+PLAIN: Final = "ours, plain"
+"""The variant of `OURS` on the convolution alone."""
+EAGER: Final = TUNED
+COMPILED: Final = "pytorch.compile"
+AUTOTUNED: Final = "pytorch.max_autotune"
+
+CHOSEN: Final = (OURS, CUDNN, POOL)
+"""Sides for which a variant is chosen, on a pass of its own."""
+SIDES: Final = (*CHOSEN, PLAIN, EAGER, COMPILED, AUTOTUNED)
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What one side takes on the pass that is reported.
+
+    Parameters
+    ----------
+    samples_ms : tuple of float
+        At least one.
+    variant, plan : str
+        What runs; empty for PyTorch, which does not say.
+    chosen_ms : float or None
+        The variant's time on the pass that chose it.
+    is_captured : bool
+        Whether it is the time of replayed graphs; else host time may be in it.
+    """
+
+    samples_ms: tuple[float, ...]
+    variant: str = ""
+    plan: str = ""
+    chosen_ms: float | None = None
+    is_captured: bool = True
+
+
+@dataclass(frozen=True)
+class Row:
+    """One layer.
+
+    Parameters
+    ----------
+    problem : ConvProblem
+    timed : dict of str to Timed
+        By side, one of `SIDES`; those that have nothing that runs are missing.
+    failures : dict of str to str
+        What failed and how, by variant, mode of PyTorch or side.
+    networks : str
+        Names of those that have the layer, separated by blanks.
+    device, software : str
+        Id of the device, and versions of what ran.
+    """
+
+    problem: ConvProblem
+    timed: dict[str, Timed] = field(default_factory=dict, hash=False)
+    failures: dict[str, str] = field(default_factory=dict, hash=False)
+    networks: str = ""
+    device: str = ""
+    software: str = ""
+
+    @property
+    def column(self) -> tuple[str, str]:
+        """Its line in the tables."""
+        return str(self.problem.dtype), str(self.problem.layout)
+
+    def time_ms(self, *sides: str) -> float | None:
+        """Median time of the fastest of these sides; None where none of them has one."""
+        return min((median(self.timed[side].samples_ms) for side in sides if side in self.timed), default=None)
+
+
+def append(row: Row, path: Path) -> None:
+    """Add a line."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(f"{json.dumps(_record(row))}\n")
+
+
+def write(rows: Iterable[Row], path: Path) -> None:
+    """Put these lines in the place of what is there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}")
+    unfinished.write_text("".join(f"{json.dumps(_record(row))}\n" for row in rows), encoding="utf-8")
+    unfinished.replace(path)
+
+
+def read(path: Path) -> list[Row]:
+    """The lines of a file, but for a last one that a killed run left unfinished."""
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    return [_row(json.loads(line)) for line in lines if line.endswith("\n")]
+
+
+def merge(parts: Iterable[Sequence[Row]]) -> list[Row]:
+    """The rows of several runs; of the same layer the last one counts."""
+    return list({row.problem: row for part in parts for row in part}.values())
+
+
+def _record(row: Row) -> dict[str, Any]:
+    problem = row.problem
+    return {"layer": problem.short, "dtype": problem.dtype, "layout": problem.layout} | {
+        name: value for name, value in asdict(row).items() if name != "problem"
+    }
+
+
+def _row(record: dict[str, Any]) -> Row:
+    problem = ConvProblem.parse(record.pop("layer"), dtype=record.pop("dtype"), layout=record.pop("layout"))
+    timed = {
+        side: Timed(**each | {"samples_ms": tuple(each["samples_ms"])}) for side, each in record.pop("timed").items()
+    }
+    return Row(problem, timed, **record)
