@@ -90,7 +90,7 @@ class Match:
     peer_opener: str
     rows: list[Row] = field(default_factory=list)
 
-    def go(self, wanted: Named) -> bool:
+    def go(self, named: Named) -> bool:
         """Measure layer after layer; False where the device was lost. The time limit and Ctrl-C end it early.
 
         Raises
@@ -105,8 +105,8 @@ class Match:
         done = {row.problem for row in self.rows}
         rule = StopRule(max_samples=chosen.max_samples, budget_ms=chosen.budget_ms)
         modes = tuple(_MODE[mode] for mode in chosen.modes)
-        orders = [Order(problem, rule, modes, names) for problem, names in wanted.items() if problem not in done]
-        say(f"{len(orders)} of {len(wanted)} layers to measure")
+        orders = [Order(problem, rule, modes, names) for problem, names in named.items() if problem not in done]
+        say(f"{len(orders)} of {len(named)} layers to measure")
         engine = Engine(chosen.device, start_timeout_s=START_S, has_spare=False, opener=self.opener)
         with engine, interruptible():
             run = Run[Order, Row](engine, measure, (self.peer_opener, chosen.device), chosen.deadline)

@@ -98,8 +98,8 @@ def _of_shapes() -> Iterator[Case]:
 def _of_epilogues() -> Iterator[Case]:
     for variant in VARIANTS:
         taken = _first_taken(variant, COLUMNS[::-1])
-        for epilogue in EACH if taken else ():
-            yield variant, replace(taken, epilogue=epilogue)
+        if taken:
+            yield from ((variant, replace(taken, epilogue=epilogue)) for epilogue in EACH)
 
 
 def _first_taken(variant: Variant, columns: Iterable[tuple[DType, Layout]]) -> ConvProblem | None:

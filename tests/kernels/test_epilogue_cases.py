@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.cuda.direct.plan import SOURCE as DIRECT
@@ -52,7 +53,7 @@ def test_every_epilogue_that_is_listed_meets_every_variant() -> None:
 def test_each_case_is_there_once_and_those_of_one_problem_follow_each_other() -> None:
     assert all(count == 1 for count in Counter((variant.id, problem.key) for variant, problem in CASES).values())
     keys = [problem.key for _, problem in CASES]
-    changes = sum(first != second for first, second in zip(keys, keys[1:], strict=False))
+    changes = sum(first != second for first, second in pairwise(keys))
     assert changes == len(set(keys)) - 1
 
 
