@@ -183,7 +183,9 @@ def test_a_variant_is_offered_with_any_epilogue_where_its_convolution_applies() 
         offered = offering(epilogue)
         assert set(offered) == {variant.id for variant in VARIANTS.values() if variant.ending}
         assert not offered["cuda.implicit_gemm_nhwc"].why_not(replace(LAYERS[1], epilogue=epilogue), GPU)
-        assert "layout" in (offered["cuda.implicit_gemm_nhwc"].why_not(replace(LAYERS[1], layout="nchw"), GPU) or "")
+        assert "layout" in (
+            offered["cuda.implicit_gemm_nhwc"].why_not(replace(LAYERS[1], epilogue=epilogue, layout="nchw"), GPU) or ""
+        )
     assert [side_of(variant) for variant in ("cuda.implicit_gemm", "cudnn.graph.eng0")] == [OURS, CUDNN]
     assert [side_of(variant) for variant in ("cuda.gemm", "cudnn.fft")] == [POOL, POOL]
 

@@ -47,7 +47,10 @@ def test_every_kind_meets_every_variant_in_every_precision_and_layout() -> None:
 
 def test_every_epilogue_that_is_listed_meets_every_variant() -> None:
     have = {(variant.id, problem.epilogue) for variant, problem in CASES}
-    assert have.issuperset((variant.id, epilogue) for variant in VARIANTS for epilogue in EACH)
+    everything = [problem for column in COLUMNS for problem in shapes(*column)]
+    for variant in VARIANTS:
+        if any(not variant.why_not(problem, ANY_GPU) for problem in everything):
+            assert all((variant.id, epilogue) in have for epilogue in EACH), variant.id
 
 
 def test_each_case_is_there_once_and_those_of_one_problem_follow_each_other() -> None:
