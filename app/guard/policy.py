@@ -27,7 +27,7 @@ PROBES: Final = frozenset(("/livez", "/readyz", "/v2/health/live", "/v2/health/r
 _OPEN: Final = PROBES | {SIGN_IN, SIGN_OUT, ERROR_TYPES}
 _OPEN_BELOW: Final = ("/static/", ERROR_TYPES + "/")
 
-_READING: Final = frozenset(("/v1/advice", "/v1/plans"))
+_READING: Final = frozenset(("/v1/advice", "/v1/plans", "/plan"))
 _MEASURING: Final = re.compile(
     r"/v1/convolutions|/v1/jobs|/v2/models/[^/]+(?:/versions/[^/]+)?/infer|/measurements(?:/.*)?", re.DOTALL
 )

@@ -15,7 +15,10 @@ from conv_advisor.models.planning.plan import Layer, Plan, Rival, Total
 
 
 class PlannedLayerAnswer(TypedDict):
-    """Convolutions of a network that are the same layer: how often, by what variant, and what they take."""
+    """Convolutions of a network that are the same layer: how often, by what variant, and what they take.
+
+    PyTorch's default is that in NCHW, cuDNN's best that in the layer's own layout.
+    """
 
     problem: ProblemAnswer
     count: int
@@ -150,7 +153,7 @@ def _row(layer: Layer) -> dict[str, Any]:
 
 
 def _layer(layer: Layer) -> PlannedLayerAnswer:
-    best, baselines = layer.advice.best, layer.advice.baselines
+    best, default_ms = layer.advice.best, layer.default_ms
     return {
         "problem": problem_answer(layer.problem),
         "count": layer.count,
@@ -163,8 +166,8 @@ def _layer(layer: Layer) -> PlannedLayerAnswer:
         "share": layer.share,
         "workspace_bytes": best.workspace_bytes,
         "is_epilogue_counted": layer.problem == layer.advice.problem,
-        "pytorch_default_speedup": baselines.pytorch_default.speedup,
-        "cudnn_best_speedup": baselines.cudnn_best.speedup,
+        "pytorch_default_speedup": None if default_ms is None else default_ms / layer.total_ms,
+        "cudnn_best_speedup": layer.advice.baselines.cudnn_best.speedup,
     }
 
 

@@ -14,9 +14,12 @@ from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
 from conv_advisor.app.jobs.requests import RetrainJob
+from conv_advisor.app.plans.parameters import NetworkParameters, PlanParameters
+from conv_advisor.app.plans.planning import plan_known
+from conv_advisor.app.routes.plans import plans_of_body
 from conv_advisor.app.routes.submission import submit
 from conv_advisor.app.service.service import Service, service_of
-from conv_advisor.app.web import networks, overview
+from conv_advisor.app.web import networks, overview, planned
 from conv_advisor.app.web.compare import ComparedView, compared_forms, compared_view, other_fields
 from conv_advisor.app.web.elsewhere import Elsewhere, elsewhere
 from conv_advisor.app.web.forms import LayerForm, layer_form, read_form
@@ -150,6 +153,36 @@ async def show_network(request: Request, name: str = "resnet50") -> Response:
     chosen = {"batch": "1", "dtype": "float32", "layout": "nchw"} | asked
     values = {"view": view, "chosen": chosen, "devices": devices, "batches": overview.BATCHES}
     return page(request, "network.html", values | {"groups": networks.network_groups(), "titles": networks.TITLES})
+
+
+@router.get("/plan")
+async def show_plan(request: Request) -> Response:
+    """A plan of a network that ships, and the form that takes a model."""
+    service = service_of(request)
+    asked: dict[str, str] = dict.fromkeys(planned.FIELDS, "") | planned.ASKED | dict(request.query_params)
+    views: list[planned.PlanView] = []
+    problem: dict[str, Any] | None = None
+    try:
+        wanted = planned.asked_of(NetworkParameters, asked)
+        views = planned.plan_views(await asyncio.to_thread(plan_known, service, wanted))
+    except ConvAdvisorError as error:
+        problem = problem_of(error)
+    devices = await asyncio.to_thread(overview.device_ids, service)
+    values = {"asked": asked, "views": views, "problem": problem, "devices": devices, "titles": networks.TITLES}
+    status = problem["status"] if problem else 200
+    return page(request, "plan.html", values | {"names": planned.networks_by_name()}, status)
+
+
+@router.post("/plan")
+async def post_model(request: Request) -> Response:
+    """A plan of the ONNX model that is sent."""
+    try:
+        asked = planned.asked_of(PlanParameters, request.query_params)
+        views = planned.plan_views(await plans_of_body(request, asked))
+    except ConvAdvisorError as error:
+        problem = problem_of(error)
+        return page(request, "planned.html", {"views": [], "problem": problem}, problem["status"])
+    return page(request, "planned.html", {"views": views, "problem": None})
 
 
 @router.get("/map")

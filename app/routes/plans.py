@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse
 
 from conv_advisor.app.plans.answers import PlansAnswer, plans_answer
 from conv_advisor.app.plans.parameters import NetworkParameters, PlanParameters
-from conv_advisor.app.plans.planning import plan_known, plan_model
+from conv_advisor.app.plans.planning import Plans, plan_known, plan_model
 from conv_advisor.app.service.service import service_of
 from conv_advisor.app.wire.body import announced_bytes, read, require_media_type
 from conv_advisor.app.wire.errors import documented
@@ -44,8 +44,18 @@ async def post_plan(request: Request, asked: Annotated[PlanParameters, Query()])
     The body is the model (application/onnx or octet-stream). Weights beside it are never opened. Layouts are those of
     the least total time over the whole graph, conversions counted; what cannot be planned is listed with its reason.
     """
+    return JSONResponse(plans_answer(await plans_of_body(request, asked)))
+
+
+async def plans_of_body(request: Request, asked: PlanParameters) -> Plans:
+    """Plans of the model that is the body of a request.
+
+    Raises
+    ------
+    HTTPException, InvalidInput, NotInstalled, QueueFull, NoAdvice, UnknownDevice, ModelRejected, StoreError
+    """
     service = service_of(request)
     require_media_type(request, ONNX, OCTETS)
     with service.budget.hold(announced_bytes(request)) as held:
         body = (await read(request, service.settings.max_body_bytes, held)).tobytes()
-        return JSONResponse(await asyncio.to_thread(lambda: plans_answer(plan_model(service, body, asked))))
+        return await asyncio.to_thread(plan_model, service, body, asked)

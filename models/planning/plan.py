@@ -41,6 +41,9 @@ class Layer:
         With its epilogue, in the layout that the plan runs it in.
     advice : Advice
         On the convolution alone: what its epilogue takes was measured nowhere yet, and counts for nobody.
+    default : Baseline or None
+        PyTorch's default on it in NCHW, as PyTorch runs a network that is told nothing else; None where nothing is
+        known to run it there.
     names : tuple of str
         The operators.
     n_weights : int
@@ -51,6 +54,7 @@ class Layer:
 
     problem: ConvProblem
     advice: Advice
+    default: Baseline | None
     names: tuple[str, ...]
     n_weights: int
     share: float
@@ -64,6 +68,11 @@ class Layer:
     def total_ms(self) -> float:
         """What all of them take."""
         return self.count * self.advice.best.time_ms
+
+    @property
+    def default_ms(self) -> float | None:
+        """What all of them take as PyTorch runs them by default; None where that is unknown."""
+        return None if self.default is None or self.default.time_ms is None else self.count * self.default.time_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,14 +218,21 @@ class _Known:
 
     def plan(self, layouts: Layouts, rivals: Mapping[Rival, Total]) -> Plan:
         """The plan of these layouts."""
-        grouped: dict[ConvProblem, tuple[Advice, list[Operator]]] = {}
+        grouped: dict[ConvProblem, tuple[Mapping[Layout, Advice], list[Operator]]] = {}
         for operator, advised, layout in zip(self.network.operators, self.advised, layouts.chosen, strict=True):
             if operator.problem is not None and advised:
                 problem = replace(operator.problem, layout=layout)
-                grouped.setdefault(problem, (advised[layout], []))[1].append(operator)
+                grouped.setdefault(problem, (advised, []))[1].append(operator)
         layers = [
-            Layer(problem, advice, tuple(each.name for each in same), len({each.weight for each in same}), 0.0)
-            for problem, (advice, same) in grouped.items()
+            Layer(
+                problem=problem,
+                advice=advised[problem.layout],
+                default=advised[Layout.NCHW].baselines.pytorch_default if Layout.NCHW in advised else None,
+                names=tuple(each.name for each in same),
+                n_weights=len({each.weight for each in same}),
+                share=0.0,
+            )
+            for problem, (advised, same) in grouped.items()
         ]
         total_ms = sum(layer.total_ms for layer in layers) + sum(each.time_ms for each in layouts.conversions)
         first = layers[0].advice

@@ -21,6 +21,7 @@ from tests.app.browser import DESKTOP, PHONE, Visitor, chromium
 from tests.app.serving import FAST, LEAN, SLOW, TIMES_MS, enough_measured, keep_tree, small_tree
 from tests.app.test_end_to_end import Server, server
 from tests.fakes import SMALL_DEVICE, small_measurements
+from tests.onnx_models import block
 from tests.processes import eventually
 
 pytestmark = [
@@ -36,6 +37,7 @@ PAGES = (
     "/?layer=14-1-3-1-1&device=nvidia-h200",
     "/networks/squeezenet",
     "/networks/held-out",
+    "/plan?name=squeezenet&device=nvidia-h200&dtype=float16&batches=1,8",
     "/map",
     "/compare?device=nvidia-h200",
     "/search?q=resnet",
@@ -117,6 +119,22 @@ def test_a_layer_is_typed_and_advised_on_without_a_reload(visitor: Visitor) -> N
     expect(page.locator("#verdict")).to_contain_text("fake-gpu")
     page.go_back()
     expect(page.locator("#verdict")).to_contain_text("nvidia-h200")
+
+
+def test_a_model_that_is_chosen_has_a_plan_and_what_is_asked_beside_it_counts(visitor: Visitor) -> None:
+    page = visitor.open("/plan?device=nvidia-h200")
+    model = {"name": "block.onnx", "mimeType": "application/octet-stream", "buffer": block()}
+    page.get_by_label("An ONNX model").set_input_files([model])
+    expect(page.get_by_role("heading", name="block.onnx, batch 1")).to_be_visible()
+    assert announced(page) == "The plan of block.onnx is there"
+    page.get_by_label("Batches").fill("2,8")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("heading", name="block.onnx, batch 8")).to_be_visible()
+    page.get_by_label("An ONNX model").set_input_files([{**model, "name": "no.onnx", "buffer": b"no model"}])
+    expect(page.locator("#answer").get_by_role("alert")).to_contain_text("cannot be parsed")
+    page.get_by_label("Or a network that ships").select_option("squeezenet")
+    expect(page.get_by_role("heading", name=re.compile("squeezenet, batch 2"))).to_be_visible()
+    expect(page).to_have_url(re.compile("name=squeezenet"))
 
 
 def test_fields_follow_the_short_form_and_make_another_layer(visitor: Visitor) -> None:

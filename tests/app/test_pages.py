@@ -46,7 +46,19 @@ from tests.app.serving import (
 from tests.processes import eventually
 
 HTMX = {"hx-request": "true"}
-PAGES = ("/", "/networks", "/networks/alexnet", "/compare", "/search", "/guide", "/map", "/models", "/jobs", "/status")
+PAGES = (
+    "/",
+    "/networks",
+    "/networks/alexnet",
+    "/plan",
+    "/compare",
+    "/search",
+    "/guide",
+    "/map",
+    "/models",
+    "/jobs",
+    "/status",
+)
 
 
 @pytest.fixture(scope="module")

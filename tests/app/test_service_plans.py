@@ -94,3 +94,42 @@ def test_more_models_than_are_read_at_once_come_back_later(client: Client, monke
     response = client.post(f"/v1/plans?{FOR}", content=block(), headers=ONNX)
     is_problem(response, 503, "queue-full")
     assert response.headers["retry-after"]
+
+
+PAGE = {**ONNX, "hx-request": "true"}
+
+
+def test_the_page_shows_a_model_before_and_after(client: Client) -> None:
+    response = client.post(f"/plan?{FOR}&batches=1,32&name=block.onnx", content=block(), headers=PAGE)
+    assert response.status_code == 200, response.text
+    plans = client.post(f"/v1/plans?{FOR}&batches=1,32", content=block(), headers=ONNX).json()["plans"]
+    for plan in plans:
+        assert f"block.onnx, batch {plan['batch']}" in response.text
+        for layer in plan["layers"]:
+            assert f"layer={layer['problem']['layer']}&amp;" in response.text
+    assert "PyTorch in channels_last" in response.text
+    assert "<html" not in response.text
+
+
+def test_a_layer_is_held_against_pytorch_in_nchw(client: Client) -> None:
+    (plan,) = client.get(f"/v1/plans?{FOR}&name=resnet50&batches=8").json()["plans"]
+    default_ms = sum(each["pytorch_default_speedup"] * each["total_ms"] for each in plan["layers"])
+    assert default_ms == pytest.approx(plan["against"]["pytorch_default"]["time_ms"])
+
+
+@pytest.mark.parametrize(
+    ("query", "body", "said"),
+    [("", b"no model", "cannot be parsed"), ("batches=0", block(), "batches"), ("dtype=int8", block(), "dtype")],
+)
+def test_the_page_says_why_a_model_has_no_plan(client: Client, query: str, body: bytes, said: str) -> None:
+    response = client.post(f"/plan?{query}", content=body, headers=PAGE)
+    assert response.status_code == 400
+    assert 'role="alert"' in response.text
+    assert 'id="answer"' in response.text
+    assert said in response.text
+
+
+def test_a_network_that_nobody_knows_has_a_page_that_says_so(client: Client) -> None:
+    response = client.get("/plan?name=resnet51")
+    assert response.status_code == 404
+    assert "resnet50" in response.text

@@ -207,3 +207,47 @@ document.body.addEventListener("htmx:afterRequest", (event) => { if (event.detai
 document.body.addEventListener("htmx:load", () => { drawMap(false); markRefused(); offerCopies(); });
 let width = innerWidth;
 addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; drawMap(true); } });
+
+// A model that is chosen or dropped is sent as it is; what is asked of its plan stands in the form beside it.
+
+const drop = document.getElementById("drop");
+if (drop) {
+  const form = document.getElementById("ask"), chosen = document.getElementById("model");
+  let latest = 0;
+  const plan = async () => {
+    const file = chosen.files[0], asked = new URLSearchParams(new FormData(form)), turn = ++latest;
+    asked.set("name", file.name);
+    form.setAttribute("aria-busy", "true");
+    try {
+      const answer = await fetch(`/plan?${asked}`, { method: "POST", body: file, headers: { "content-type": "application/onnx", "hx-request": "true" } });
+      const text = await answer.text();
+      if (turn !== latest) return;
+      const part = new DOMParser().parseFromString(text, "text/html").getElementById("answer");
+      if (part) document.getElementById("answer").replaceWith(part);
+      else document.getElementById("answer").textContent = text;
+      document.getElementById("announce").textContent = answer.ok ? `The plan of ${file.name} is there` : `${file.name} was refused`;
+      noteAnswer(true);
+    } catch {
+      noteAnswer(false);
+    } finally {
+      if (turn === latest) form.removeAttribute("aria-busy");
+    }
+  };
+  // With a file chosen, whatever changes beside it asks again for its plan; choosing a network lets go of the file.
+  document.addEventListener("change", (event) => {
+    if (!form.contains(event.target)) return;
+    if (event.target.name === "name") chosen.value = "";
+    if (!chosen.files.length) return event.target === chosen ? event.stopPropagation() : undefined;
+    event.stopPropagation();
+    plan();
+  }, true);
+  form.addEventListener("submit", (event) => { if (chosen.files.length) { event.preventDefault(); event.stopImmediatePropagation(); plan(); } }, true);
+  for (const name of ["dragover", "dragleave", "drop"]) {
+    drop.addEventListener(name, (event) => {
+      event.preventDefault();
+      drop.classList.toggle("over", name === "dragover");
+      if (name === "drop" && event.dataTransfer.files.length) { chosen.files = event.dataTransfer.files; plan(); }
+    });
+  }
+  drop.hidden = false;
+}

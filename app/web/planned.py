@@ -1,0 +1,151 @@
+"""What the page shows of a plan: each layer as PyTorch runs it by default and as the plan does, and the totals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from pydantic import ValidationError
+
+from conv_advisor.app.plans.parameters import PlanParameters
+from conv_advisor.app.web.forms import address
+from conv_advisor.data import networks
+from conv_advisor.data.errors import InvalidInput
+from conv_advisor.models.planning.plan import Layer, LeftOut, Plan, Rival, Total
+
+Parameters = TypeVar("Parameters", bound=PlanParameters)
+
+TITLES: Final = {
+    Rival.PYTORCH_DEFAULT: "PyTorch's default",
+    Rival.PYTORCH_CHANNELS_LAST: "PyTorch in channels_last",
+    Rival.CUDNN_HEURISTIC: "cuDNN's heuristic",
+    Rival.CUDNN_BEST: "The best of cuDNN",
+}
+ASKED: Final = {"name": "resnet50", "batches": "1", "dtype": "float32"}
+"""What is planned where nothing is asked for."""
+FIELDS: Final = ("name", "batches", "dtype", "device", "only", "dims")
+
+
+@dataclass(frozen=True)
+class PlannedRow:
+    """One layer of a plan; its bars in percent of the longest of all layers.
+
+    Parameters
+    ----------
+    layer : Layer
+    after, before : float
+        As planned, and by PyTorch's default in NCHW; 0 where that is unknown.
+    href : str
+        The advice on it.
+    """
+
+    layer: Layer
+    after: float
+    before: float
+    href: str
+
+    @property
+    def speedup(self) -> float | None:
+        """How many times as fast it becomes."""
+        return None if self.layer.default_ms is None else self.layer.default_ms / self.layer.total_ms
+
+
+@dataclass(frozen=True)
+class PlanTotal:
+    """What somebody else takes for the whole network; its bar in percent of the slowest's."""
+
+    title: str
+    total: Total
+    end: float
+
+    @property
+    def basis(self) -> str:
+        """How its times are known."""
+        counts = {"measured": self.total.n_measured, "predicted": self.total.n_predicted}
+        counts["unknown"] = self.total.n_unknown
+        known = {word: count for word, count in counts.items() if count}
+        return next(iter(known)) if len(known) == 1 else ", ".join(f"{count} {word}" for word, count in known.items())
+
+
+@dataclass(frozen=True)
+class PlanView:
+    """A plan at one batch.
+
+    Parameters
+    ----------
+    plan : Plan
+    batch : int
+    rows : sequence of PlannedRow
+        The layers that take most first.
+    totals : sequence of PlanTotal
+        Those of whom a time is known.
+    own_end : float
+        The plan's own bar.
+    """
+
+    plan: Plan
+    batch: int
+    rows: Sequence[PlannedRow]
+    totals: Sequence[PlanTotal]
+    own_end: float
+
+    @property
+    def left_out(self) -> Sequence[LeftOut]:
+        """What the totals lack."""
+        return self.plan.left_out
+
+
+def asked_of(kind: type[Parameters], values: Mapping[str, str]) -> Parameters:
+    """What a form or an address asks for.
+
+    Raises
+    ------
+    InvalidInput
+    """
+    given = {name: values[name].strip() for name in FIELDS if values.get(name, "").strip()}
+    try:
+        return kind.model_validate_strings(given)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        field = str(fault["loc"][0]) if fault["loc"] else "plan"
+        raise InvalidInput(field, fault["input"], fault["msg"].removeprefix("Value error, ")) from None
+
+
+def networks_by_name() -> list[str]:
+    """The networks that ship whole."""
+    return sorted(filter(networks.is_network, networks.names()))
+
+
+def plan_views(plans: Mapping[int, Plan]) -> list[PlanView]:
+    """Plans by batch, as they are drawn."""
+    return [_view(plan, batch) for batch, plan in plans.items()]
+
+
+def _view(plan: Plan, batch: int) -> PlanView:
+    longest_ms = max(max(layer.total_ms, layer.default_ms or 0.0) for layer in plan.layers)
+    rows = [
+        PlannedRow(
+            layer,
+            after=_end(layer.total_ms, longest_ms),
+            before=_end(layer.default_ms or 0.0, longest_ms),
+            href=_advice(layer, plan.device_id),
+        )
+        for layer in sorted(plan.layers, key=lambda layer: layer.total_ms, reverse=True)
+    ]
+    slowest = max([1.0, *(total.speedup for total in plan.rivals.values() if total.speedup)])
+    totals = [
+        PlanTotal(TITLES[rival], total, _end(total.speedup, slowest))
+        for rival, total in plan.rivals.items()
+        if total.speedup
+    ]
+    return PlanView(plan, batch, rows, totals, _end(1.0, slowest))
+
+
+def _advice(layer: Layer, device_id: str) -> str:
+    problem = layer.problem
+    return address("/", layer=problem.short, dtype=problem.dtype, layout=problem.layout, device=device_id)
+
+
+def _end(value: float, longest: float) -> float:
+    return round(100 * value / longest, 1)
