@@ -62,10 +62,11 @@ class PlanTotal:
     @property
     def basis(self) -> str:
         """How its times are known."""
-        counts = {"measured": self.total.n_measured, "predicted": self.total.n_predicted}
-        counts["unknown"] = self.total.n_unknown
-        known = {word: count for word, count in counts.items() if count}
-        return next(iter(known)) if len(known) == 1 else ", ".join(f"{count} {word}" for word, count in known.items())
+        total = self.total
+        n_all = total.n_measured + total.n_predicted + total.n_unknown
+        if total.n_unknown:
+            return f"{n_all - total.n_unknown} of {n_all} known"
+        return {0: "predicted", n_all: "measured"}.get(total.n_measured, f"{total.n_measured} of {n_all} measured")
 
 
 @dataclass(frozen=True)
