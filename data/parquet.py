@@ -145,10 +145,13 @@ def table_to_picks(table: pa.Table) -> list[Pick]:
 def distinct_problems(table: pa.Table) -> tuple[list[ConvProblem], np.ndarray]:
     """The problems of a table, each once, and for each row its problem's place among them.
 
+    A table without the columns of epilogues and uneven padding has none.
+
     Raises
     ------
     InvalidProblem
     """
+    table = _with_endings(table, SCHEMA)
     codes = np.stack([_codes(table[name]) for name in COLUMNS])
     # A sweep writes the rows of one problem together, so only the first row of each run is looked at in Python.
     is_start = np.ones(table.num_rows, dtype=bool)

@@ -104,9 +104,12 @@ class Child:
         if not hasattr(os, "waitid"):
             return self._process.poll() is not None
         try:
-            return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+            has_ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
         except ChildProcessError:  # it has been collected
             return True
+        if has_ended:
+            self._process.poll()
+        return has_ended
 
     @property
     def _is_stopped(self) -> bool:

@@ -145,7 +145,9 @@ def test_tritons_own_client_finds_the_model_and_convolves(running: Server) -> No
         assert triton.is_model_ready("conv")
         assert not triton.is_model_ready("resnet")
         assert triton.get_server_metadata()["name"] == "conv-advisor"
-        assert [each["name"] for each in triton.get_model_metadata("conv")["inputs"]] == ["x", "weight"]
+        assert [each["name"] for each in triton.get_model_metadata("conv")["inputs"]] == [
+            *("x", "weight", "bias", "residual")
+        ]
         for outputs in (None, [InferRequestedOutput("y", binary_data=False)], [InferRequestedOutput("y")]):
             result = triton.infer("conv", inputs, outputs=outputs, request_id="7", parameters=asked)
             y = result.as_numpy("y")

@@ -76,6 +76,7 @@ def test_types_keep_the_names_that_clients_compare() -> None:
         429: "too-many-requests",
         431: "request-header-fields-too-large",
         500: "internal-server-error",
+        501: "not-implemented",
         503: "service-unavailable",
     }
 

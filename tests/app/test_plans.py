@@ -392,7 +392,7 @@ def test_every_epilogue_of_a_plan_is_one_that_problems_have() -> None:
 
 def run(*arguments: str | Path) -> str:
     """What the command prints."""
-    done = CliRunner().invoke(cli, ["plan", *map(str, arguments)])
+    done = CliRunner(env={"COLUMNS": "200"}).invoke(cli, ["plan", *map(str, arguments)])
     if isinstance(done.exception, ConvAdvisorError):
         raise done.exception
     assert done.exit_code == 0, done.output

@@ -218,7 +218,7 @@ def test_a_device_that_cannot_be_opened_is_told(bench, tmp_path, capsys) -> None
 
 def test_a_tree_that_is_none_and_a_mistaken_option_are_refused(tmp_path, capsys) -> None:
     assert advice.main(["--tree", str(tmp_path)]) == 2
-    assert "card.json" in capsys.readouterr().err
+    assert str(tmp_path / "tree.safetensors") in capsys.readouterr().err
     for option in (("--dtypes", "float64"), ("--networks", "lenet"), ("--shard", "4/4")):
         with pytest.raises(SystemExit):
             advice.main(option)

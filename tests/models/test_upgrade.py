@@ -75,7 +75,7 @@ def test_what_only_one_of_them_has_is_counted_and_left_out() -> None:
 
 
 def test_nothing_in_common_is_an_empty_report_that_is_json() -> None:
-    found = compare(costs({KEYS[0]: {"a": 1.0}}), costs({KEYS[1]: {"b": 1.0}}))
+    found = compare(costs({KEYS[0]: {"a": 1.0, "b": 2.0}}), costs({KEYS[1]: {"a": 1.0, "b": 1.0}}))
     assert (found.n_problems, found.variants) == (0, ())
     assert math.isnan(found.best.geometric_mean)
     assert json.loads(json.dumps(found.to_dict()))["best"]["geometric_mean"] is None
