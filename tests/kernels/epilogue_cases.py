@@ -3,8 +3,8 @@
 A case is a variant and a problem with an epilogue. Together the cases cover
 
 - of our variants every edge shape and every layer of `LAYERS` in every dtype and layout that they take, each with one
-  of `KINDS`. Which one follows from the storage type, the layout and whether the filter is 1x1, 3x3 or another: shapes
-  for which the same is compiled end alike, and a source is compiled once where any other rule would compile it thrice;
+  of `KINDS`. Which one follows from the storage type, the layout and whether the filter is 1x1, 3x3 or another, so that
+  shapes for which the same is compiled mostly end alike;
 - of cuDNN's variants, which it builds at run time and which have tests of their own for every shape, every shape and
   layer once, the dtypes and layouts in turns;
 - of all variants every kind in every dtype and layout that they take, on the smallest of `SMALL` where none of these
