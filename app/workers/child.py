@@ -101,24 +101,18 @@ class Child:
     @property
     def _has_ended(self) -> bool:
         # Popen.poll says that it runs while another thread polls: each holds a lock meanwhile.
-        if not hasattr(os, "waitid"):
-            return self._process.poll() is not None
-        try:
-            has_ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-        except ChildProcessError:  # it has been collected
-            return True
-        if has_ended:
-            self._process.poll()
-        return has_ended
+        return self._is_in(os.WEXITED) if hasattr(os, "waitid") else self._process.poll() is not None
 
     @property
     def _is_stopped(self) -> bool:
-        if not hasattr(os, "waitid"):
-            return False
+        return hasattr(os, "waitid") and self._is_in(os.WSTOPPED)
+
+    def _is_in(self, state: int) -> bool:
+        """Whether it has ended or is stopped, as is asked; it is not collected."""
         try:
-            return os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
+            return os.waitid(os.P_PID, self.pid, state | os.WNOHANG | os.WNOWAIT) is not None
         except ChildProcessError:  # it has been collected
-            return False
+            return state == os.WEXITED
 
     def await_start(self, timeout_s: float) -> None:
         """Wait until its imports are done.

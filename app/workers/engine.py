@@ -296,16 +296,19 @@ class Engine:
     def _take_over(self) -> Child:
         """Put the spare, or else a new child, in the place of one that ended."""
         self._enter(EngineState.STARTING)
-        with self._changed:
-            ended, self._child = self._child, None
-            child = self._spare if self._spare and self._spare.is_alive else self._start_child()
-            if child is self._spare:
-                self._spare = None
-            self._child = child
-        if ended:
-            ended.bury()
-            self._restarts += 1
-            self._is_suspect = True
+        ended = self._child
+        try:
+            with self._changed:
+                self._child = None
+                child = self._spare if self._spare and self._spare.is_alive else self._start_child()
+                if child is self._spare:
+                    self._spare = None
+                self._child = child
+        finally:
+            if ended:
+                ended.bury()
+                self._restarts += 1
+                self._is_suspect = True
         try:
             child.await_start(self._start_timeout_s)
             if self._is_suspect and self._has_device:

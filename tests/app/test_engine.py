@@ -123,6 +123,20 @@ def test_a_worker_killed_before_its_first_task_has_a_spare_that_takes_over(engin
     assert engine.run(fakes.pid, deadline_s=30) == spare
 
 
+def test_a_worker_that_ended_is_collected_though_no_other_can_be_started(monkeypatch):
+    with Engine("cpu", opener=OPENER, has_spare=False) as engine:
+        assert engine.wait_ready(30)
+
+        def refuse(*_given: object, **_named: object) -> None:
+            raise OSError("no more processes")
+
+        monkeypatch.setattr("conv_advisor.app.workers.engine.Child", refuse)
+        pid = engine.pid
+        os.kill(pid, signal.SIGKILL)
+        assert eventually(lambda: engine.state is EngineState.DOWN)
+        assert eventually(lambda: not Path(f"/proc/{pid}").exists(), within_s=30)
+
+
 def test_a_worker_that_is_stopped_is_replaced_as_one_that_ended_and_so_is_a_spare(engine: Engine):
     assert eventually(lambda: engine._spare is not None)
     for pid in (engine._spare.pid, engine.pid):
