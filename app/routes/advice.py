@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import Annotated, Final
 
 import msgspec
@@ -24,14 +23,11 @@ from conv_advisor.app.wire.documented import body_of
 from conv_advisor.app.wire.errors import documented
 from conv_advisor.app.wire.layers import problem_from
 from conv_advisor.app.wire.schemas import AdviceQuery, BulkAdviceRequest
-from conv_advisor.data.errors import StoreError
-
-log = logging.getLogger(__name__)
 
 PATH: Final = "/v1/advice"
 
-_UNREAD: Final = "conv_advisor.unread"
-"""In a scope: why the store could not be read for it."""
+_REASON: Final = "conv_advisor.no_answer"
+"""In a scope: why there is no answer."""
 _JSON: Final = (b"content-type", b"application/json")
 _ASK_AGAIN: Final = (b"cache-control", b"private, no-cache")
 """A client may keep an answer, and asks each time whether it is still the one: what is measured may change it."""
@@ -40,8 +36,7 @@ _ASK_AGAIN: Final = (b"cache-control", b"private, no-cache")
 class Advice:
     """Answers GET of `PATH` before FastAPI has begun to, which alone takes many times as long; passes on all else.
 
-    What has no answer is passed on too: errors are told in one way. The route has the same reason; a store that could
-    not be read is not asked again.
+    What has no answer is passed on with the reason, which the route raises: errors are told in one way.
 
     Parameters
     ----------
@@ -57,10 +52,8 @@ class Advice:
             if not asked_of.is_observed:
                 try:
                     found = await _get(asked_of.state.service, scope["query_string"])
-                except StoreError as error:
-                    scope[_UNREAD] = error
-                except Exception:
-                    log.debug("passed on", exc_info=True)
+                except Exception as error:
+                    scope[_REASON] = error
                 else:
                     await _send(scope, send, found)
                     return
@@ -121,8 +114,8 @@ class _Documented(APIRoute):
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         service: Service = scope["app"].state.service
-        if (unread := scope.pop(_UNREAD, None)) is not None:
-            raise unread
+        if (reason := scope.pop(_REASON, None)) is not None:
+            raise reason
         if scope["method"] == "GET":
             await _send(scope, send, await _get(service, scope["query_string"]))
         elif scope["method"] == "POST":
