@@ -98,5 +98,5 @@ def _row(layer: Layer) -> tuple[str, ...]:
         text.time(best.time_ms),
         say.source_of(best.source),
         text.percent(layer.share),
-        say.ratio(layer.advice.baselines.pytorch_default.speedup),
+        say.ratio(layer.speedup),
     )

@@ -153,7 +153,7 @@ def _row(layer: Layer) -> dict[str, Any]:
 
 
 def _layer(layer: Layer) -> PlannedLayerAnswer:
-    best, default_ms = layer.advice.best, layer.default_ms
+    best = layer.advice.best
     return {
         "problem": problem_answer(layer.problem),
         "count": layer.count,
@@ -166,7 +166,7 @@ def _layer(layer: Layer) -> PlannedLayerAnswer:
         "share": layer.share,
         "workspace_bytes": best.workspace_bytes,
         "is_epilogue_counted": layer.problem == layer.advice.problem,
-        "pytorch_default_speedup": None if default_ms is None else default_ms / layer.total_ms,
+        "pytorch_default_speedup": layer.speedup,
         "cudnn_best_speedup": layer.advice.baselines.cudnn_best.speedup,
     }
 

@@ -12,7 +12,7 @@ from conv_advisor.app.plans.parameters import PlanParameters
 from conv_advisor.app.web.forms import address
 from conv_advisor.data import networks
 from conv_advisor.data.errors import InvalidInput
-from conv_advisor.models.planning.plan import Layer, LeftOut, Plan, Rival, Total
+from conv_advisor.models.planning.plan import Layer, Plan, Rival, Total
 
 Parameters = TypeVar("Parameters", bound=PlanParameters)
 
@@ -44,11 +44,6 @@ class PlannedRow:
     after: float
     before: float
     href: str
-
-    @property
-    def speedup(self) -> float | None:
-        """How many times as fast it becomes."""
-        return None if self.layer.default_ms is None else self.layer.default_ms / self.layer.total_ms
 
 
 @dataclass(frozen=True)
@@ -90,11 +85,6 @@ class PlanView:
     rows: Sequence[PlannedRow]
     totals: Sequence[PlanTotal]
     own_end: float
-
-    @property
-    def left_out(self) -> Sequence[LeftOut]:
-        """What the totals lack."""
-        return self.plan.left_out
 
 
 def asked_of(kind: type[Parameters], values: Mapping[str, str]) -> Parameters:

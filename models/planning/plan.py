@@ -74,6 +74,11 @@ class Layer:
         """What all of them take as PyTorch runs them by default; None where that is unknown."""
         return None if self.default is None or self.default.time_ms is None else self.count * self.default.time_ms
 
+    @property
+    def speedup(self) -> float | None:
+        """How many times as fast they become against that; None where it is unknown."""
+        return None if self.default_ms is None else self.default_ms / self.total_ms
+
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:

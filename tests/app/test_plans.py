@@ -413,6 +413,16 @@ def test_the_command_prints_a_table(file: Path) -> None:
     assert "PyTorch's default" in said
 
 
+def test_the_table_holds_a_layer_against_what_json_does(file: Path) -> None:
+    asked = (file, "--batch", "32", "--dtype", "float16", "--device", "nvidia-h200")
+    (answer,) = json.loads(run(*asked, "--json"))["plans"]
+    said = run(*asked)
+    assert any(each["problem"]["layout"] == "nhwc" for each in answer["layers"]), "where the defaults of both differ"
+    for layer in answer["layers"]:
+        (line,) = (each for each in said.splitlines() if each.startswith(layer["problem"]["layer"]))
+        assert line.endswith(f"{layer['pytorch_default_speedup']:.2f}×")
+
+
 def test_the_command_prints_json(file: Path) -> None:
     (answer,) = json.loads(run(file, "--batch", "32", "--json", "--device", "nvidia-h200"))["plans"]
     assert answer["n_convolutions"] == 3
