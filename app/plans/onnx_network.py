@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from typing import Final
+from typing import Any, Final
 
 from conv_advisor.app.plans.epilogues import Epilogues
 from conv_advisor.app.plans.onnx_reader import CONVOLUTIONS
 from conv_advisor.app.plans.outline import Dims, Node, Outline
+from conv_advisor.app.wire.spellings import AutoPad, automatic_pads
 from conv_advisor.data.counting import counted
 from conv_advisor.data.errors import InvalidProblem
 from conv_advisor.data.problem import ConvProblem, DType
@@ -126,14 +127,12 @@ def _problem(node: Node, outline: Outline, dtype: DType) -> ConvProblem:
         raise InvalidProblem("group", groups, f"{c} channels by {depth} of the weight")
     if "kernel_shape" in node.numbers and _integers(node, "kernel_shape", 2, 1) != (r, s):
         raise InvalidProblem("kernel_shape", node.numbers["kernel_shape"], f"{r}x{s}, as the weight has it")
-    pads = _pads(node, (h, w), (r, s), (stride_h, stride_w), (dilation_h, dilation_w))
-    top, left, bottom, right = pads
-    problem = ConvProblem(
-        *(n, c, h, w, k, r, s, stride_h, stride_w, top, left, dilation_h, dilation_w, groups),
-        dtype=dtype,
-        pad_h_end=bottom,
-        pad_w_end=right,
-    )
+    sizes = {
+        **{"n": n, "c": c, "h": h, "w": w, "k": k, "r": r, "s": s, "groups": groups},
+        **{"stride_h": stride_h, "stride_w": stride_w, "dilation_h": dilation_h, "dilation_w": dilation_w},
+    }
+    fields: dict[str, Any] = sizes | _pads(node, sizes)
+    problem = ConvProblem(**fields, dtype=dtype)
     made = _known(outline.shapes.get(node.outputs[0])) if node.outputs else None
     if made and made != problem.y_shape:
         raise _NotOurs(f"it makes {_said(problem.y_shape)}, and the model's shapes say {_said(made)}")
@@ -150,29 +149,15 @@ def _shape(name: str, outline: Outline) -> tuple[int, ...]:
     return known
 
 
-def _pads(
-    node: Node, sizes: tuple[int, int], taps: tuple[int, int], strides: tuple[int, int], dilations: tuple[int, int]
-) -> tuple[int, int, int, int]:
-    """Rows and columns of zeros: on top, on the left, at the bottom, on the right."""
-    how = node.words.get("auto_pad", "NOTSET")
-    begin_h, begin_w, end_h, end_w = given = _integers(node, "pads", 4, 0)
-    if how == "NOTSET":
-        return begin_h, begin_w, end_h, end_w
+def _pads(node: Node, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Rows and columns of zeros, by the fields of a problem of these sizes."""
+    how, given = node.words.get("auto_pad", AutoPad.NOTSET), _integers(node, "pads", 4, 0)
+    meant = automatic_pads(how, sizes)
+    if meant is None:
+        return dict(zip(("pad_h", "pad_w", "pad_h_end", "pad_w_end"), given, strict=True))
     if any(given):
         raise InvalidProblem("pads", given, f"nothing beside auto_pad={how}")
-    if how == "VALID":
-        return 0, 0, 0, 0
-    if how not in ("SAME_UPPER", "SAME_LOWER"):
-        raise InvalidProblem("auto_pad", how, "NOTSET, VALID, SAME_UPPER, SAME_LOWER")
-    ends = []
-    for size, tap, stride, dilation in zip(sizes, taps, strides, dilations, strict=True):
-        if stride < 1:
-            raise InvalidProblem("strides", strides, "from 1")
-        around = max((-(-size // stride) - 1) * stride + dilation * (tap - 1) + 1 - size, 0)
-        less, more = around // 2, around - around // 2
-        ends.append((less, more) if how == "SAME_UPPER" else (more, less))
-    (top, bottom), (left, right) = ends
-    return top, left, bottom, right
+    return meant
 
 
 def _integers(node: Node, name: str, count: int, default: int) -> tuple[int, ...]:
