@@ -13,18 +13,10 @@ from conv_advisor.app.plans.answers import plan_csv, plans_answer
 from conv_advisor.app.web import text
 from conv_advisor.data.counting import counted
 from conv_advisor.data.problem import DType
-from conv_advisor.models.planning.plan import Plan, Rival, Total
+from conv_advisor.models.planning.plan import RIVAL_NAMES, Plan, Rival, Total
 
 if TYPE_CHECKING:
     from conv_advisor.models.planning.plan import Layer
-
-NAMES = {
-    Rival.PYTORCH_DEFAULT: "PyTorch's default",
-    Rival.PYTORCH_CHANNELS_LAST: "PyTorch in channels_last",
-    Rival.CUDNN_HEURISTIC: "cuDNN's heuristic",
-    Rival.CUDNN_BEST: "cuDNN's best",
-}
-"""What each rival is called."""
 
 
 def show(plans: Mapping[int, Plan], dtype: DType, *, as_json: bool, as_csv: bool) -> None:
@@ -46,27 +38,28 @@ def _show_batches(plans: Mapping[int, Plan]) -> None:
             str(batch),
             text.time(plan.time_ms),
             text.time(plan.time_ms / batch),
-            *(say.ratio(plan.rivals[rival].speedup) for rival in NAMES),
+            *(say.ratio(plan.rivals[rival].speedup) for rival in RIVAL_NAMES),
             say.workspace(plan.workspace_bytes),
         )
         for batch, plan in plans.items()
     ]
-    columns = ("batch", "time", "an image", *(f"vs {name}" for name in NAMES.values()), "workspace")
+    columns = ("batch", "time", "an image", *(f"vs {name}" for name in RIVAL_NAMES.values()), "workspace")
     write_table(columns, rows, right=range(len(columns)))
 
 
 def _show_one(plan: Plan, dtype: DType) -> None:
     said = [f"{counted(plan.n_convolutions, 'convolution')} in {text.time(plan.time_ms)}"]
     for rival in (Rival.CUDNN_BEST, Rival.PYTORCH_DEFAULT):
-        total = plan.rivals[rival]
+        name, total = RIVAL_NAMES[rival], plan.rivals[rival]
         if total.speedup is not None:
-            said.append(f"{say.compared(total.speedup)} {NAMES[rival]}{' (predicted)' if total.n_predicted else ''}")
+            said.append(f"{say.compared(total.speedup)} {name}{' (predicted)' if total.n_predicted else ''}")
     said.append(f"{say.workspace(plan.workspace_bytes)} workspace")
     write(Marked(", ".join(said), Mark.HEAD))
     tree = f"tree {plan.model_id}" if plan.model_id else "measured only"
     write(f"{plan.network.name} {dtype} on {plan.device_id}, {tree}")
     sys.stdout.write("\n")
-    write_table(("against", "takes", "time", "time is"), [_against(NAMES[each], plan.rivals[each]) for each in NAMES])
+    against = [_against(RIVAL_NAMES[rival], total) for rival, total in plan.rivals.items()]
+    write_table(("against", "takes", "time", "time is"), against)
     sys.stdout.write("\n")
     columns = ("layer", "count", "layout", "variant", "each", "time is", "share", "vs PyTorch")
     write_table(columns, [_row(layer) for layer in plan.layers], right=(1, 4, 6, 7))

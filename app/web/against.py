@@ -7,15 +7,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from conv_advisor.models.advisor import Advice
-from conv_advisor.models.baselines import Baseline
+from conv_advisor.models.baselines import NAMES, Baseline
 from conv_advisor.models.candidates import Source
 
-TITLES: Final = {
-    "pytorch_default": "PyTorch's default",
-    "cudnn_heuristic": "cuDNN's heuristic",
-    "cudnn_best": "The best of cuDNN",
-}
-"""By name in `Baselines`, what people use most first."""
+ORDER: Final = ("pytorch_default", "cudnn_heuristic", "cudnn_best")
+"""Fields of `Baselines`, what people use most first."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +61,11 @@ class TotalAgainst:
 
 def rivals_of(advice: Advice) -> Rivals:
     """What an advice is up against."""
-    baselines = {name: getattr(advice.baselines, name) for name in TITLES}
+    baselines = {name: getattr(advice.baselines, name) for name in ORDER}
     own_ms = advice.best.time_ms
     slowest_ms = max([own_ms, *(each.time_ms for each in baselines.values() if each.time_ms)])
     rivals = [
-        Rival(name, TITLES[name], baseline, _end(baseline.time_ms or 0.0, slowest_ms))
+        Rival(name, NAMES[name], baseline, _end(baseline.time_ms or 0.0, slowest_ms))
         for name, baseline in baselines.items()
     ]
     return Rivals(rivals, _end(own_ms, slowest_ms))
@@ -84,7 +80,7 @@ def totals_against(counted: Iterable[tuple[int, Advice | None]]) -> list[TotalAg
         For each distinct layer how often one pass runs it, and the advice on it.
     """
     layers = list(counted)
-    totals = (_total(name, layers) for name in TITLES)
+    totals = (_total(name, layers) for name in ORDER)
     return [total for total in totals if total.n_known]
 
 
@@ -93,7 +89,7 @@ def _total(name: str, layers: Sequence[tuple[int, Advice | None]]) -> TotalAgain
     known = [(count, advice, baseline) for count, advice, baseline in pairs if baseline.time_ms is not None]
     return TotalAgainst(
         name=name,
-        title=TITLES[name],
+        title=NAMES[name],
         time_ms=sum(count * baseline.time_ms for count, _, baseline in known),
         own_ms=sum(count * advice.best.time_ms for count, advice, _ in known),
         n_measured=sum(baseline.source is Source.MEASURED for _, _, baseline in known),

@@ -12,16 +12,10 @@ from conv_advisor.app.plans.parameters import PlanParameters
 from conv_advisor.app.web.forms import address
 from conv_advisor.data import networks
 from conv_advisor.data.errors import InvalidInput
-from conv_advisor.models.planning.plan import Layer, Plan, Rival, Total
+from conv_advisor.models.planning.plan import RIVAL_NAMES, Layer, Plan, Total
 
 Parameters = TypeVar("Parameters", bound=PlanParameters)
 
-TITLES: Final = {
-    Rival.PYTORCH_DEFAULT: "PyTorch's default",
-    Rival.PYTORCH_CHANNELS_LAST: "PyTorch in channels_last",
-    Rival.CUDNN_HEURISTIC: "cuDNN's heuristic",
-    Rival.CUDNN_BEST: "The best of cuDNN",
-}
 ASKED: Final = {"name": "resnet50", "batches": "1", "dtype": "float32"}
 """What is planned where nothing is asked for."""
 FIELDS: Final = ("name", "batches", "dtype", "device", "only", "dims")
@@ -126,7 +120,7 @@ def _view(plan: Plan, batch: int) -> PlanView:
     ]
     slowest = max([1.0, *(total.speedup for total in plan.rivals.values() if total.speedup)])
     totals = [
-        PlanTotal(TITLES[rival], total, _end(total.speedup, slowest))
+        PlanTotal(RIVAL_NAMES[rival], total, _end(total.speedup, slowest))
         for rival, total in plan.rivals.items()
         if total.speedup
     ]

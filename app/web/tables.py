@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from conv_advisor.app.service.regret import Regretted
-from conv_advisor.app.web.against import TITLES
+from conv_advisor.app.web.against import ORDER
 from conv_advisor.app.web.compare import ComparedView
 from conv_advisor.app.web.measured import RunView
 from conv_advisor.app.web.overview import JobRow, MapView, ModelRow, NetworkView
@@ -143,7 +143,7 @@ def baselines(view: AdviceView) -> Table:
 def network(view: NetworkView) -> Table:
     """The layers of a network with what is advised for each, and what others take."""
     columns = ("layer", "count", "variant", "time_ms", "total_ms", "source", "workspace_bytes", "origin")
-    others = tuple(f"{name}_{what}" for name in TITLES for what in ("ms", "source"))
+    others = tuple(f"{name}_{what}" for name in ORDER for what in ("ms", "source"))
     rows = []
     for row in view.rows:
         best = row.advice.best if row.advice else None
@@ -153,7 +153,7 @@ def network(view: NetworkView) -> Table:
 
 
 def _others(advice: Advice | None) -> Iterator[Any]:
-    for name in TITLES:
+    for name in ORDER:
         baseline = getattr(advice.baselines, name) if advice else None
         yield from (baseline.time_ms, baseline.source) if baseline else (None, None)
 

@@ -13,7 +13,7 @@ from conv_advisor.data.epilogue import PLAIN
 from conv_advisor.data.errors import ConvAdvisorError, NoAdvice
 from conv_advisor.data.problem import ConvProblem, Layout
 from conv_advisor.models.advisor import Advice
-from conv_advisor.models.baselines import Baseline
+from conv_advisor.models.baselines import NAMES, Baseline
 from conv_advisor.models.candidates import Source
 from conv_advisor.models.planning.layouts import Conversion, Layouts, choose_layouts
 from conv_advisor.models.planning.network import Network, Operator
@@ -29,6 +29,15 @@ class Rival(StrEnum):
     PYTORCH_CHANNELS_LAST = "pytorch_channels_last"
     CUDNN_HEURISTIC = "cudnn_heuristic"
     CUDNN_BEST = "cudnn_best"
+
+
+RIVAL_NAMES: Final = {
+    Rival.PYTORCH_DEFAULT: NAMES["pytorch_default"],
+    Rival.PYTORCH_CHANNELS_LAST: "PyTorch in channels_last",
+    Rival.CUDNN_HEURISTIC: NAMES["cudnn_heuristic"],
+    Rival.CUDNN_BEST: NAMES["cudnn_best"],
+}
+"""What each is called."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -432,7 +432,7 @@ def test_a_network_is_held_against_what_others_take_on_the_same_layers(client: C
     asked = {"name": "mobilenet_v2", "device": "nvidia-h200"}
     rows = rows_of(client, "network", asked)
     found = shown(client.get("/networks/mobilenet_v2", params={"device": "nvidia-h200"}))
-    for title, name in (("PyTorch's default", "pytorch_default"), ("The best of cuDNN", "cudnn_best")):
+    for title, name in (("PyTorch's default", "pytorch_default"), ("cuDNN's best", "cudnn_best")):
         known = [row for row in rows if row[f"{name}_ms"] is not None]
         its_ms = sum(row["count"] * row[f"{name}_ms"] for row in known)
         own_ms = sum(row["total_ms"] for row in known)
