@@ -149,14 +149,12 @@ class _Named:
         from pydantic import ValidationError
 
         from conv_advisor.app.wire.layers import problem_from
-        from conv_advisor.app.wire.schemas import LayerParameters
+        from conv_advisor.app.wire.schemas import LayerParameters, first_fault
 
         try:
             own = LayerParameters.model_validate(dict(self.given)).given()
         except ValidationError as error:
-            fault = error.errors()[0]
-            field = str(fault["loc"][0]) if fault["loc"] else "line"
-            raise InvalidProblem(field, fault["input"], fault["msg"].removeprefix("Value error, ")) from None
+            raise InvalidProblem(*first_fault(error)) from None
         return problem_from(own, how.common)
 
 

@@ -7,17 +7,18 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from conv_advisor.app.wire.body import arriving, too_long
 from conv_advisor.app.wire.layers import LAYER, problem_from
-from conv_advisor.app.wire.schemas import AdviceParameters
+from conv_advisor.app.wire.schemas import AdviceParameters, first_fault
 from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 
 Parameters = TypeVar("Parameters", bound=AdviceParameters)
+Typed = TypeVar("Typed", bound=BaseModel)
 
 MAX_FORM_BYTES: Final = 16_384
 
@@ -66,12 +67,7 @@ class LayerForm:
         given = {name: self[name] for name in (*wanted, "dtype", "layout", "device", "deterministic", "only")} | more
         if self["workspace_mib"]:
             given["max_workspace_bytes"] = str(_workspace_bytes(self["workspace_mib"]))
-        try:
-            return kind.model_validate_strings({name: value for name, value in given.items() if value})
-        except ValidationError as error:
-            fault = error.errors()[0]
-            field = str(fault["loc"][0])
-            raise InvalidInput(field, fault["input"], fault["msg"].removeprefix("Value error, ")) from None
+        return typed(kind, given)
 
     def kept(self, *names: str) -> dict[str, str]:
         """What was typed of these, without what is empty."""
@@ -96,6 +92,19 @@ class LayerForm:
         """Where the page for this form is, with some values changed; an empty one is left out."""
         wanted = ("layer", "dtype", "layout", "device", *LIMITS)
         return address(path, **({name: self[name] for name in wanted} | changes))
+
+
+def typed(kind: type[Typed], given: Mapping[str, str]) -> Typed:
+    """Parameters from what was typed; what is empty says nothing.
+
+    Raises
+    ------
+    InvalidInput
+    """
+    try:
+        return kind.model_validate_strings({name: value for name, value in given.items() if value})
+    except ValidationError as error:
+        raise InvalidInput(*first_fault(error)) from None
 
 
 def _written_ending(problem: ConvProblem) -> dict[str, str]:

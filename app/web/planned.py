@@ -6,12 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from pydantic import ValidationError
-
 from conv_advisor.app.plans.parameters import PlanParameters
-from conv_advisor.app.web.forms import address
+from conv_advisor.app.web.forms import address, typed
 from conv_advisor.data import networks
-from conv_advisor.data.errors import InvalidInput
 from conv_advisor.models.planning.plan import RIVAL_NAMES, Layer, Plan, Total
 
 Parameters = TypeVar("Parameters", bound=PlanParameters)
@@ -88,13 +85,7 @@ def asked_of(kind: type[Parameters], values: Mapping[str, str]) -> Parameters:
     ------
     InvalidInput
     """
-    given = {name: values[name].strip() for name in FIELDS if values.get(name, "").strip()}
-    try:
-        return kind.model_validate_strings(given)
-    except ValidationError as error:
-        fault = error.errors()[0]
-        field = str(fault["loc"][0]) if fault["loc"] else "plan"
-        raise InvalidInput(field, fault["input"], fault["msg"].removeprefix("Value error, ")) from None
+    return typed(kind, {name: values.get(name, "").strip() for name in FIELDS})
 
 
 def networks_by_name() -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from conv_advisor.app.wire.layers import LAYER
 from conv_advisor.app.wire.spellings import AutoPad
@@ -299,3 +299,9 @@ class Problem(BaseModel):
     title: str
     status: int
     detail: str
+
+
+def first_fault(error: ValidationError) -> tuple[str, Any, str]:
+    """The first parameter that was refused, its value, and why: what an `InvalidInput` of it has."""
+    fault = error.errors()[0]
+    return str(fault["loc"][0]), fault["input"], fault["msg"].removeprefix("Value error, ")
