@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from conv_advisor.app.cli import layers as given
-from conv_advisor.app.cli.complete import devices, variants
+from conv_advisor.app.cli.complete import variants
 from conv_advisor.app.cli.environment import load_settings
+from conv_advisor.app.cli.limits import AdvisedDevice, Deterministic, Only, limits_of
 from conv_advisor.app.cli.output import AsJson, OneDType, OneLayout, print_json
 from conv_advisor.app.snippets.language import Language
 from conv_advisor.data.epilogue import Activation
 from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.problem import DType, Layout
-from conv_advisor.kernels.variant import Maker
 
 if TYPE_CHECKING:
     from conv_advisor.models.advisor import Advice
@@ -39,20 +39,12 @@ def advise(
     from_: Annotated[
         str | None, typer.Option("--from", help="File of layers, or - for standard input: names, CSV, or JSON lines.")
     ] = None,
-    device: Annotated[
-        str,
-        typer.Option(
-            help="Device that has a model or measurements.  [default: that with the most measurements]",
-            autocompletion=devices,
-        ),
-    ] = "",
+    device: AdvisedDevice = "",
     max_workspace_bytes: Annotated[
         int | None, typer.Option(min=0, help="Scratch memory a variant may use.  [default: 1 GiB]")
     ] = None,
-    deterministic: Annotated[
-        bool, typer.Option("--deterministic", help="Only variants whose equal inputs give equal bits.")
-    ] = False,
-    only: Annotated[Maker | None, typer.Option(help="Only variants of this maker.")] = None,
+    deterministic: Deterministic = False,
+    only: Only = None,
     all_: Annotated[bool, typer.Option("--all", help="Show the whole ranking.")] = False,
     pareto: Annotated[
         bool, typer.Option("--pareto", help="Weigh time, workspace, error and determinism; and the other layout.")
@@ -78,7 +70,6 @@ def advise(
 ) -> None:
     """Say which variant is fastest for a layer, how fast, how sure, and what cuDNN and PyTorch would take."""
     from conv_advisor.app.advice.advise import advise_one
-    from conv_advisor.app.advice.limits import Limits
     from conv_advisor.app.advice.local import Local
     from conv_advisor.app.cli import details, many, say
     from conv_advisor.models.pareto import Bounds
@@ -95,9 +86,7 @@ def advise(
         raise InvalidInput("layer", " ".join(named), "a layer, several, or --from with a file of them")
     problems = given.read_layers(from_, how) if from_ is not None else [how.read(name) for name in named]
     local = Local(load_settings(), is_brief=True)
-    device = device or local.default_device_id
-    limit = local.settings.workspace_limit_bytes if max_workspace_bytes is None else max_workspace_bytes
-    limits = Limits(device, limit, deterministic, only)
+    limits = limits_of(local, device, max_workspace_bytes, deterministic, only)
     if from_ is not None or len(problems) > 1 or as_csv:
         if pareto or neighbours or snippet:
             raise InvalidInput(
@@ -108,7 +97,7 @@ def advise(
     advice = advise_one(local, problems[0], limits)
     if pareto:
         bounds = Bounds(max_error, max_slowdown)
-        details.show_pareto(local.advisor(device).only(only), local.recall, advice, limits, bounds, as_json)
+        details.show_pareto(local.advisor(limits.device_id).only(only), local.recall, advice, limits, bounds, as_json)
     elif neighbours:
         details.show_neighbours(local.records, advice, neighbours, as_json)
     elif snippet:

@@ -6,12 +6,11 @@ from typing import Annotated
 
 import typer
 
-from conv_advisor.app.cli.complete import devices
 from conv_advisor.app.cli.environment import load_settings
+from conv_advisor.app.cli.limits import AdvisedDevice, Deterministic, Only, limits_of
 from conv_advisor.app.cli.output import AsJson, OneDType
 from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.problem import DType
-from conv_advisor.kernels.variant import Maker
 
 
 def plan(
@@ -22,25 +21,16 @@ def plan(
     dims: Annotated[
         str, typer.Option(help="Sizes of the model's symbolic dimensions, such as height=224,width=224.")
     ] = "",
-    device: Annotated[
-        str,
-        typer.Option(
-            help="Device that has a model or measurements.  [default: that with the most measurements]",
-            autocompletion=devices,
-        ),
-    ] = "",
+    device: AdvisedDevice = "",
     max_workspace_bytes: Annotated[
         int | None, typer.Option(min=0, help="Scratch memory of the whole network.  [default: 1 GiB]")
     ] = None,
-    deterministic: Annotated[
-        bool, typer.Option("--deterministic", help="Only variants whose equal inputs give equal bits.")
-    ] = False,
-    only: Annotated[Maker | None, typer.Option(help="Only variants of this maker.")] = None,
+    deterministic: Deterministic = False,
+    only: Only = None,
     as_json: AsJson = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")] = False,
 ) -> None:
     """Plan a network: variant and layout of each convolution, what it takes, and what that gains."""
-    from conv_advisor.app.advice.limits import Limits
     from conv_advisor.app.advice.local import Local
     from conv_advisor.app.cli import say_plan
     from conv_advisor.app.plans.asked import network_from
@@ -52,8 +42,7 @@ def plan(
     counts = [batch or 1] if batches is None else batches_of(batches)
     sizes = dims_of(dims)
     local = Local(load_settings(), is_brief=True)
-    limit = local.settings.workspace_limit_bytes if max_workspace_bytes is None else max_workspace_bytes
-    limits = Limits(device or local.default_device_id, limit, deterministic, only)
+    limits = limits_of(local, device, max_workspace_bytes, deterministic, only)
     plans = {
         count: plan_network(local, network_from(model, batch=count, dtype=dtype, dims=sizes), limits)
         for count in counts

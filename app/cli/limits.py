@@ -1,0 +1,36 @@
+"""The options that say what advice is for and what a variant must be, of every command that advises."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from conv_advisor.app.cli.complete import devices
+from conv_advisor.kernels.variant import Maker
+
+if TYPE_CHECKING:
+    from conv_advisor.app.advice.limits import Limits
+    from conv_advisor.app.advice.local import Local
+
+AdvisedDevice = Annotated[
+    str,
+    typer.Option(
+        help="Device that has a model or measurements.  [default: that with the most measurements]",
+        autocompletion=devices,
+    ),
+]
+Deterministic = Annotated[
+    bool, typer.Option("--deterministic", help="Only variants whose equal inputs give equal bits.")
+]
+Only = Annotated[Maker | None, typer.Option(help="Only variants of this maker.")]
+
+
+def limits_of(
+    local: Local, device: str, max_workspace_bytes: int | None, deterministic: bool, only: Maker | None
+) -> Limits:
+    """The limits that were asked for, else those of the settings."""
+    from conv_advisor.app.advice.limits import Limits
+
+    limit = local.settings.workspace_limit_bytes if max_workspace_bytes is None else max_workspace_bytes
+    return Limits(device or local.default_device_id, limit, deterministic, only)
