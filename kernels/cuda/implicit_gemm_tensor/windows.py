@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
@@ -14,8 +14,8 @@ from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 from conv_advisor.kernels.cuda.parts.shapes import Array, Shapes
 
 _DEPENDS_ON: Final = (
-    *("h", "w", "r", "s", "stride_h", "stride_w", "pad_h", "pad_w", "dilation_h", "dilation_w"),
-    *("p", "q"),
+    *("h", "w", "r", "s", "stride_h", "stride_w", "dilation_h", "dilation_w"),
+    *("pad_h", "pad_w", "pad_h_end", "pad_w_end"),
 )
 _MOST_KEPT: Final = 2**14
 """Windows that are remembered: the layers of a network share most of theirs."""
@@ -71,13 +71,7 @@ def windows_of(problems: Shapes, bn: Any, wanted: Array) -> Windows:
 def _measured(dtype: DType, sizes: tuple[int, ...], bn: int) -> tuple[int, int, int, int]:
     """Positions, pitch and tiles of a window, and whether there is one."""
     changes: dict[str, Any] = dict(zip(_DEPENDS_ON, sizes, strict=True))
-    p, q = changes.pop("p"), changes.pop("q")
     shape = ConvProblem(n=1, c=1, k=1, dtype=dtype, **changes)
-    # As much padding at the end as the last outputs see.
-    rows = (p - 1) * shape.stride_h + shape.dilation_h * (shape.r - 1) + 1
-    columns = (q - 1) * shape.stride_w + shape.dilation_w * (shape.s - 1) + 1
-    ends = {"pad_h_end": max(0, rows - shape.h - shape.pad_h), "pad_w_end": max(0, columns - shape.w - shape.pad_w)}
-    shape = replace(shape, **ends)
     window = find_window(shape, bn)
     if window is None:
         return 0, 0, 0, 0

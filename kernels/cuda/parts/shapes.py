@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -58,9 +58,8 @@ class Shapes:
 
     @classmethod
     def of(cls, problem: ConvProblem) -> Shapes:
-        """One problem alone, whose padding may differ from side to side."""
-        shapes = cls.of_table(sizes_of([problem]), problem.dtype, problem.layout)
-        return replace(shapes, p=np.array([problem.p]), q=np.array([problem.q]))
+        """One problem alone."""
+        return cls.of_table(sizes_of([problem]), problem.dtype, problem.layout)
 
     def __len__(self) -> int:
         return len(self.n)
