@@ -178,7 +178,7 @@ def convolve(
         problem, variant.id, runner.device, Outcome.MEASURED, l2=options.l2, floor_ms=runner.floor_ms, run_id=run_id
     )
     launch = runner.prepare(variant, problem, options.workspace_limit_bytes)
-    operands = runner.upload(problem, **inputs)
+    operands = runner.upload(problem, inputs)
     measurement = _run(runner, launch, operands, blank, options, None)
     y = runner.download(problem, operands)
     runner.release()

@@ -91,15 +91,8 @@ class Runner(Protocol):
     def make_operands(self, problem: ConvProblem, seed: int) -> Operands:
         """Random operands, uniform in (-1, 1)."""
 
-    def upload(
-        self,
-        problem: ConvProblem,
-        x: np.ndarray,
-        weight: np.ndarray,
-        bias: np.ndarray | None = None,
-        residual: np.ndarray | None = None,
-    ) -> Operands:
-        """Operands from host arrays in the problem's memory order; bias and residual where the epilogue adds them."""
+    def upload(self, problem: ConvProblem, inputs: Mapping[str, np.ndarray]) -> Operands:
+        """Operands from host arrays in the problem's memory order, by their names in its `shapes`."""
 
     def download(self, problem: ConvProblem, operands: Operands) -> np.ndarray:
         """The output as a host array."""

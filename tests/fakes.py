@@ -32,7 +32,7 @@ from conv_advisor.kernels.stopping import StopRule
 from conv_advisor.kernels.variant import Launch, Variant
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from conv_advisor.models.retrain import Trained
     from conv_advisor.models.tree_file import TreeModel
@@ -223,19 +223,13 @@ class ReplayRunner:
         return list(self._recorded.values())
 
     def make_operands(self, problem: ConvProblem, seed: int) -> Operands:
-        ends = reference.random_ends(problem, seed)
-        return self.upload(problem, *reference.random_operands(problem, seed), *ends)
+        made = (*reference.random_operands(problem, seed), *reference.random_ends(problem, seed))
+        named = dict(zip(("x", "weight", "bias", "residual"), made, strict=True))
+        return self.upload(problem, {name: array for name, array in named.items() if array is not None})
 
-    def upload(
-        self,
-        problem: ConvProblem,
-        x: np.ndarray,
-        weight: np.ndarray,
-        bias: np.ndarray | None = None,
-        residual: np.ndarray | None = None,
-    ) -> Operands:
-        y = np.zeros(problem.y_shape, x.dtype)
-        return Operands(x, weight, y, np.zeros((0, 4), np.int64), np.zeros(0), bias=bias, residual=residual)
+    def upload(self, problem: ConvProblem, inputs: Mapping[str, np.ndarray]) -> Operands:
+        y, outputs = np.zeros(problem.y_shape, inputs["x"].dtype), np.zeros((0, 4), np.int64)
+        return Operands(y=y, outputs=outputs, reference=np.zeros(0), **inputs)
 
     def download(self, _problem: ConvProblem, operands: Operands) -> np.ndarray:
         return operands.y

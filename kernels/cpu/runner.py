@@ -48,17 +48,11 @@ class CpuRunner:
         outputs = reference.sample_outputs(problem)
         return _operands(problem, x, weight, ends, outputs, is_finite=True)
 
-    def upload(
-        self,
-        problem: ConvProblem,
-        x: np.ndarray,
-        weight: np.ndarray,
-        bias: np.ndarray | None = None,
-        residual: np.ndarray | None = None,
-    ) -> Operands:
+    def upload(self, problem: ConvProblem, inputs: Mapping[str, np.ndarray]) -> Operands:
         """Operands from host arrays, which are not copied."""
+        x, weight, ends = inputs["x"], inputs["weight"], (inputs.get("bias"), inputs.get("residual"))
         outputs = reference.given_outputs(problem, x, weight)
-        return _operands(problem, x, weight, (bias, residual), outputs, is_finite=False)
+        return _operands(problem, x, weight, ends, outputs, is_finite=False)
 
     def download(self, _problem: ConvProblem, operands: Operands) -> np.ndarray:
         """The output."""

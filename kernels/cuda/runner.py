@@ -87,25 +87,15 @@ class CudaRunner:
             inputs = self._random(problem, seed)
             return self._with_reference(problem, inputs, reference.sample_outputs(problem), is_finite=True)
 
-    def upload(
-        self,
-        problem: ConvProblem,
-        x: np.ndarray,
-        weight: np.ndarray,
-        bias: np.ndarray | None = None,
-        residual: np.ndarray | None = None,
-    ) -> Operands:
-        """Operands from host arrays in the problem's memory order."""
-        outputs = reference.given_outputs(problem, x, weight)
+    def upload(self, problem: ConvProblem, inputs: Mapping[str, np.ndarray]) -> Operands:
+        """Operands from host arrays in the problem's memory order, by their names in its `shapes`."""
+        outputs = reference.given_outputs(problem, inputs["x"], inputs["weight"])
         storage = storage_type(problem.dtype)
-        given = {"x": x, "weight": weight, "bias": bias, "residual": residual}
         with self._stream, translated():
-            inputs = {
-                name: cupy.asarray(np.ascontiguousarray(array).view(storage))
-                for name, array in given.items()
-                if array is not None
+            on_device = {
+                name: cupy.asarray(np.ascontiguousarray(array).view(storage)) for name, array in inputs.items()
             }
-            return self._with_reference(problem, inputs, outputs, is_finite=False)
+            return self._with_reference(problem, on_device, outputs, is_finite=False)
 
     def download(self, problem: ConvProblem, operands: Operands) -> np.ndarray:
         """The output as a host array; bfloat16 as ``ml_dtypes.bfloat16``."""

@@ -50,9 +50,9 @@ class ScriptedRunner:
     def make_operands(self, problem: ConvProblem, _seed: int) -> Operands:
         if self.operands_error is not None:
             raise self.operands_error
-        return self.upload(problem, **{name: np.zeros(shape) for name, shape in problem.shapes.items()})
+        return self.upload(problem, {name: np.zeros(shape) for name, shape in problem.shapes.items()})
 
-    def upload(self, problem: ConvProblem, **inputs: np.ndarray) -> Operands:
+    def upload(self, problem: ConvProblem, inputs: dict[str, np.ndarray]) -> Operands:
         y, outputs = np.zeros(problem.y_shape), np.zeros((0, 4), np.int64)
         return Operands(y=y, outputs=outputs, reference=np.zeros(0), **inputs)
 

@@ -32,7 +32,7 @@ def runner() -> Runner:
 def test_the_device_reference_is_the_host_reference(runner: Runner, name: str, dtype: DType, layout: Layout) -> None:
     problem = edge_problem(name, dtype, layout)
     x, weight = reference.random_operands(problem, 1)
-    operands = runner.upload(problem, x, weight)
+    operands = runner.upload(problem, {"x": x, "weight": weight})
     expected = reference.take(problem, reference.convolve(problem, x, weight), operands.outputs)
     np.testing.assert_allclose(operands.reference, expected, rtol=1e-12, atol=1e-12)
 

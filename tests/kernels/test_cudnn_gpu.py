@@ -33,7 +33,7 @@ def runner() -> Runner:
 def operands_of(runner: Runner, problem: ConvProblem) -> tuple[Operands, np.ndarray]:
     """Random operands on the device, and their float64 result."""
     x, weight = reference.random_operands(problem, 0)
-    return runner.upload(problem, x, weight), reference.convolve(problem, x, weight)
+    return runner.upload(problem, {"x": x, "weight": weight}), reference.convolve(problem, x, weight)
 
 
 def output_of(runner: Runner, problem: ConvProblem, launch: Launch, operands: Operands) -> np.ndarray:

@@ -18,7 +18,7 @@ MANY = ConvProblem(1, 256, 64, 64, 1024, 3, 3, pad_h=1, pad_w=1)
 def error_of(problem: ConvProblem, x: np.ndarray, weight: np.ndarray, y: np.ndarray) -> float:
     """What the runner says of a launch that gives this y."""
     runner = CpuRunner()
-    operands = runner.upload(problem, x, weight)
+    operands = runner.upload(problem, {"x": x, "weight": weight})
     return runner.first_run(problem, Launch(lambda _x, _weight, out: np.copyto(out, y)), operands).max_error
 
 
