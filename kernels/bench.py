@@ -22,7 +22,7 @@ from conv_advisor.data.errors import (
 from conv_advisor.data.extras import require
 from conv_advisor.data.measurement import L2State, Measurement, Outcome, Pick
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.kernels.reference import tolerance
+from conv_advisor.kernels.comparison import tolerance
 from conv_advisor.kernels.runner import FirstRun, Operands, Runner
 from conv_advisor.kernels.stopping import StopRule
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Launch, Variant

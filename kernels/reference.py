@@ -1,4 +1,4 @@
-"""The specification: convolution in float64 NumPy, how far a result is from it, and how far it may be."""
+"""The specification: convolution and what follows it in float64 NumPy, and random operands to try it on."""
 
 from __future__ import annotations
 
@@ -24,15 +24,6 @@ HOST_DTYPE: Final[dict[DType, np.dtype[Any]]] = {
 }
 """What a host array of each precision is made of."""
 
-_EPS32: Final = 2.0**-23
-_BASE: Final = {DType.FLOAT32: 2.0**-17, DType.TF32: 2.0**-9, DType.FLOAT16: 2.0**-9, DType.BFLOAT16: 2.0**-6}
-SAMPLES: Final = 1024
-"""Outputs that are compared of random operands, which are all alike."""
-GIVEN_SAMPLES: Final = 2048
-"""Outputs that are compared of somebody's operands, where comparing all would cost more than the convolution."""
-_MOST_OUTPUTS: Final = 2**22
-_MOST_PRODUCTS: Final = 2**31
-"""Outputs and products up to which all are compared: some 0.1 s by BLAS on one core, less than timing takes."""
 _GATHER_ELEMENTS: Final = 2**22
 """Elements that `convolve_at` gathers at a time: 32 MiB of float64."""
 
@@ -59,7 +50,7 @@ def convolve(
     Padding is zeros that are multiplied like any other input, so an infinite weight over padding gives NaN.
     """
     sums = _sums(problem, x, weight)
-    last = None if residual is None else _nchw(problem, residual)
+    last = None if residual is None else nchw(problem, residual)
     y, _ = ended(problem.epilogue, sums, None if bias is None else bias[:, None, None], last)
     return np.ascontiguousarray(_ordered(problem, y))
 
@@ -67,8 +58,8 @@ def convolve(
 def _sums(problem: ConvProblem, x: Array, weight: Array) -> Float64s:
     """The convolution alone, in the order N, K, P, Q."""
     n, c, k, p, q, groups = problem.n, problem.c, problem.k, problem.p, problem.q, problem.groups
-    padded = np.pad(_nchw(problem, x), _pads(problem)).astype(np.float64)
-    taps = _nchw(problem, weight).astype(np.float64).reshape(groups, k // groups, c // groups, problem.r, problem.s)
+    padded = np.pad(nchw(problem, x), pads(problem)).astype(np.float64)
+    taps = nchw(problem, weight).astype(np.float64).reshape(groups, k // groups, c // groups, problem.r, problem.s)
     y = np.zeros((n, groups, k // groups, p * q))
     with np.errstate(invalid="ignore"):
         for row in range(problem.r):
@@ -129,109 +120,6 @@ _FUNCTIONS: Final[dict[Activation, Callable[[Float64s], Float64s]]] = {
 }
 
 
-def n_compared(problem: ConvProblem, *, is_given: bool) -> int:
-    """How many outputs a result is compared at.
-
-    Parameters
-    ----------
-    problem : ConvProblem
-    is_given : bool
-        Whether the operands are somebody's: then all, where the products in float64 are few enough to cost no more than
-        verifying and timing the convolution does; else `GIVEN_SAMPLES`, half of them chosen by cancellation. Of random
-        operands `SAMPLES`.
-    """
-    total = problem.n * problem.k * problem.p * problem.q
-    if is_given and total <= _MOST_OUTPUTS and total * problem.gemm_k <= _MOST_PRODUCTS:
-        return total
-    return min(total, GIVEN_SAMPLES if is_given else SAMPLES)
-
-
-def given_outputs(problem: ConvProblem, x: Array, weight: Array) -> npt.NDArray[np.int64]:
-    """Outputs to compare of somebody's operands, int64 array of shape (`n_compared`, 4).
-
-    Where not all of them are: first those that may cancel most, of the largest windows of x and the largest filters,
-    whose products are the largest whatever their sum is; then those of `sample_outputs`.
-    """
-    count = n_compared(problem, is_given=True)
-    sampled = sample_outputs(problem, count)
-    if count == problem.n * problem.k * problem.p * problem.q:
-        return sampled
-    shape = (problem.n, problem.k, problem.p, problem.q)
-    chosen = np.concatenate([_largest_products(problem, x, weight, count // 2), sampled])
-    flat = np.ravel_multi_index(tuple(chosen.T), shape)
-    _, first_seen = np.unique(flat, return_index=True)
-    kept = flat[np.sort(first_seen)[:count]]
-    return np.stack(np.unravel_index(kept, shape), axis=1).astype(np.int64)
-
-
-def _largest_products(problem: ConvProblem, x: Array, weight: Array, count: int) -> npt.NDArray[np.int64]:
-    """Outputs of the largest windows of x and the largest filters of their group, by their norms."""
-    n, groups, p, q = problem.n, problem.groups, problem.p, problem.q
-    with np.errstate(over="ignore", invalid="ignore"):
-        squares = np.square(_nchw(problem, x), dtype=np.float32)
-        energy = squares.reshape(n, groups, problem.c // groups, problem.h, problem.w).sum(axis=2)
-        taps = np.square(_nchw(problem, weight), dtype=np.float32).sum(axis=(1, 2, 3))
-    padded = np.pad(energy, _pads(problem))
-    windows = np.zeros((n, groups, p, q), np.float32)
-    for row in range(problem.r):
-        for column in range(problem.s):
-            top, left = row * problem.dilation_h, column * problem.dilation_w
-            windows += padded[:, :, top :: problem.stride_h, left :: problem.stride_w][:, :, :p, :q]
-    side = max(1, int(sqrt(count)))
-    places = _largest(windows.ravel(), count // side)
-    filters = [_largest(part, side) for part in taps.reshape(groups, -1)]
-    image, group, row_of, column_of = np.unravel_index(places, windows.shape)
-    per_group = problem.k // groups
-    found = [
-        (i, g * per_group + k, a, b)
-        for i, g, a, b in zip(image.tolist(), group.tolist(), row_of.tolist(), column_of.tolist(), strict=True)
-        for k in filters[g].tolist()
-    ]
-    return np.array(found, np.int64)
-
-
-def _largest(values: npt.NDArray[np.float32], count: int) -> npt.NDArray[np.int64]:
-    """Places of the largest values, what is no number first; at most so many."""
-    count = min(count, len(values))
-    ranked = np.where(np.isnan(values), np.inf, values)
-    return np.argpartition(ranked, len(ranked) - count)[len(ranked) - count :]
-
-
-def sample_outputs(problem: ConvProblem, count: int = SAMPLES, seed: int = 0) -> npt.NDArray[np.int64]:
-    """Choose outputs to compare where comparing all of them would take too long.
-
-    Parameters
-    ----------
-    problem : ConvProblem
-    count : int
-    seed : int
-
-    Returns
-    -------
-    outputs : int64 array of shape (count, 4)
-        Distinct (n, k, p, q): the corners of y, then outputs of the border rows and columns, where padding is seen,
-        then random ones; all of y where it has no more than count.
-    """
-    shape = (problem.n, problem.k, problem.p, problem.q)
-    total = problem.n * problem.k * problem.p * problem.q
-    if total <= count:
-        return np.stack(np.unravel_index(np.arange(total), shape), axis=1).astype(np.int64)
-    random = np.random.default_rng(seed)
-    corners = np.array(np.meshgrid(*([0, size - 1] for size in shape))).reshape(4, -1)
-    edges = [random.integers(0, size, (4, count // 8)) for size in shape]
-    edges[2][0], edges[2][1], edges[3][2], edges[3][3] = 0, problem.p - 1, 0, problem.q - 1
-    flat = np.concatenate(
-        [
-            np.ravel_multi_index(tuple(corners), shape),
-            np.ravel_multi_index(tuple(edge.ravel() for edge in edges), shape),
-            random.choice(total, count, replace=False),
-        ]
-    )
-    _, first_seen = np.unique(flat, return_index=True)
-    chosen = flat[np.sort(first_seen)[:count]]
-    return np.stack(np.unravel_index(chosen, shape), axis=1).astype(np.int64)
-
-
 def convolve_at(problem: ConvProblem, x: Array, weight: Array, outputs: npt.NDArray[np.int64]) -> Float64s:
     """Sum the products of the convolution alone in float64, at chosen outputs only, in bounded memory.
 
@@ -247,7 +135,7 @@ def convolve_at(problem: ConvProblem, x: Array, weight: Array, outputs: npt.NDAr
     sums : float64 array of shape (count,)
     """
     step = max(1, _GATHER_ELEMENTS // problem.gemm_k)
-    x, weight = _nchw(problem, x), _nchw(problem, weight)
+    x, weight = nchw(problem, x), nchw(problem, weight)
     with np.errstate(invalid="ignore"):
         parts = [_dot_products(problem, x, weight, outputs[i : i + step]) for i in range(0, len(outputs), step)]
     return np.concatenate(parts)
@@ -272,73 +160,8 @@ def expected_at(
 
 def take(problem: ConvProblem, y: Array, outputs: npt.NDArray[np.int64]) -> Array:
     """The elements of y, an array of y_shape, at these (n, k, p, q)."""
-    picked: Array = _nchw(problem, y)[tuple(outputs.T)]
+    picked: Array = nchw(problem, y)[tuple(outputs.T)]
     return picked
-
-
-def not_finite(problem: ConvProblem, y: Array) -> npt.NDArray[np.int64]:
-    """The first outputs of y that are not finite, at most `SAMPLES`, as int64 array of shape (count, 4)."""
-    flat = np.flatnonzero(~np.isfinite(y).ravel())[:SAMPLES]
-    index = np.stack(np.unravel_index(flat, y.shape), axis=1).astype(np.int64)
-    return index if problem.layout is Layout.NCHW else index[:, [0, 3, 1, 2]]
-
-
-def max_error(y: Array, reference: Float64s, scale: float = 0.0) -> float:
-    """How far a result is from the reference: max |y − reference| / max |reference|.
-
-    Parameters
-    ----------
-    y : array
-        The result to judge, of any floating dtype.
-    reference : float64 array of the same shape
-    scale : float
-        The largest sum before the activation: errors are relative to it where it is larger than the reference, since
-        an activation that shrinks the sums leaves some of their errors as they were.
-
-    Returns
-    -------
-    error : float
-        Absolute where the reference is zero everywhere. Infinite where y is NaN or infinite and the reference, rounded
-        to the dtype of y, is not, or the other way round: NaN matches only NaN, and an infinity only one of its sign.
-    """
-    with np.errstate(over="ignore"):
-        rounded = reference.astype(y.dtype)
-    is_finite = np.isfinite(rounded)
-    special, found = y[~is_finite].astype(np.float64), y[is_finite].astype(np.float64)
-    if not np.array_equal(special, rounded[~is_finite].astype(np.float64), equal_nan=True):
-        return float("inf")
-    if not np.isfinite(found).all():
-        return float("inf")
-    expected = reference[is_finite]
-    largest = max(scale, float(np.abs(expected).max(initial=0.0))) or 1.0
-    return float(np.abs(found - expected).max(initial=0.0) / largest)
-
-
-def tolerance(problem: ConvProblem) -> float:
-    """The largest `max_error` that a right kernel may show on random operands.
-
-    Returns
-    -------
-    tolerance : float
-        base + 4 · 2⁻²³ · √gemm_k.
-
-    Notes
-    -----
-    Summing gemm_k random products one after the other in float32 errs by about 2⁻²⁴ · gemm_k · σ / 2 (each partial sum,
-    of size √j · σ, is rounded), and the largest of many results is about 4 · √gemm_k · σ: the error on this metric
-    grows as √gemm_k, and 4 · 2⁻²³ leaves room for the largest of many errors and for the transforms of FFT and
-    Winograd.
-
-    The base is what does not shrink with gemm_k. float32: the transforms of Winograd F(4,3) err by up to 3e-6. float16
-    and bfloat16: inputs are exact in the reference and the result is rounded once, by up to 2⁻¹¹ and 2⁻⁸ of it, and
-    Winograd F(2,3) on tensor cores, which rounds its transformed operands to the dtype, errs by 9e-4 and 8e-3. tf32:
-    both inputs are cut to 11 bits, which errs by up to 2⁻⁹, and F(2,3) errs by 9e-4. F(4,3) with operands rounded so is
-    out, at 1e-2 and 8e-2.
-
-    A kernel that loses one tap of one channel everywhere errs by about 3 / (4 √gemm_k): that is above the tolerance up
-    to a gemm_k of 300,000 (float32), 100,000 (tf32, float16) and 2,000 (bfloat16).
-    """
-    return _BASE[problem.dtype] + 4 * _EPS32 * sqrt(problem.gemm_k)
 
 
 def random_operands(problem: ConvProblem, seed: int) -> tuple[Array, Array]:
@@ -393,11 +216,13 @@ def _dot_products(problem: ConvProblem, x: Array, weight: Array, outputs: npt.ND
     return sums
 
 
-def _pads(problem: ConvProblem) -> tuple[tuple[int, int], ...]:
+def pads(problem: ConvProblem) -> tuple[tuple[int, int], ...]:
+    """What is added before and after each axis of x, in the order N, C, H, W, as `numpy.pad` takes it."""
     return (0, 0), (0, 0), (problem.pad_h, problem.pad_h_end), (problem.pad_w, problem.pad_w_end)
 
 
-def _nchw(problem: ConvProblem, tensor: Array) -> Array:
+def nchw(problem: ConvProblem, tensor: Array) -> Array:
+    """A tensor seen in the order N, C, H, W, or the weight in K, C, R, S, whatever its memory order."""
     return tensor if problem.layout is Layout.NCHW else tensor.transpose(0, 3, 1, 2)
 
 

@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 from conv_advisor.app.wire.answers.catalogue import DeviceAnswer, device_answer
 from conv_advisor.app.wire.answers.problems import ProblemAnswer, problem_answer
 from conv_advisor.app.wire.safetensors import to_lists
-from conv_advisor.kernels.reference import n_compared
+from conv_advisor.kernels.comparison import n_compared
 
 if TYPE_CHECKING:
     from conv_advisor.app.convolve.convolution import Attempt, Convolution

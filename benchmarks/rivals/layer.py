@@ -21,7 +21,7 @@ from conv_advisor.data.errors import ConvAdvisorError, OutOfMemory
 from conv_advisor.data.measurement import Outcome
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.catalog import VARIANTS
-from conv_advisor.kernels.reference import tolerance
+from conv_advisor.kernels.comparison import tolerance
 from conv_advisor.kernels.runner import Runner
 from conv_advisor.kernels.stopping import StopRule
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES

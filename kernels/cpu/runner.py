@@ -12,7 +12,7 @@ import numpy as np
 
 from conv_advisor.data.measurement import Device, L2State, Pick
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.kernels import reference
+from conv_advisor.kernels import comparison, reference
 from conv_advisor.kernels.device import cpu_device
 from conv_advisor.kernels.rotation import operand_sets
 from conv_advisor.kernels.runner import FirstRun, Operands, Samples
@@ -45,13 +45,13 @@ class CpuRunner:
         """Random operands, uniform in (-1, 1)."""
         x, weight = reference.random_operands(problem, seed)
         ends = reference.random_ends(problem, seed)
-        outputs = reference.sample_outputs(problem)
+        outputs = comparison.sample_outputs(problem)
         return _operands(problem, x, weight, ends, outputs, is_finite=True)
 
     def upload(self, problem: ConvProblem, inputs: Mapping[str, np.ndarray]) -> Operands:
         """Operands from host arrays, which are not copied."""
         x, weight, ends = inputs["x"], inputs["weight"], (inputs.get("bias"), inputs.get("residual"))
-        outputs = reference.given_outputs(problem, x, weight)
+        outputs = comparison.given_outputs(problem, x, weight)
         return _operands(problem, x, weight, ends, outputs, is_finite=False)
 
     def download(self, _problem: ConvProblem, operands: Operands) -> np.ndarray:
@@ -80,7 +80,7 @@ class CpuRunner:
         operands.y.fill(np.nan)
         launch_ms = _region_ms(launch, [operands], 1)
         compared = reference.take(problem, operands.y, operands.outputs)
-        error = reference.max_error(compared, operands.reference, operands.scale)
+        error = comparison.max_error(compared, operands.reference, operands.scale)
         if operands.is_finite and not np.isfinite(operands.y).all():
             error = np.inf
         elif not operands.is_finite and len(operands.outputs) < operands.y.size:
@@ -129,12 +129,12 @@ def _operands(
 
 def _error_of_infinite(problem: ConvProblem, operands: Operands) -> float:
     """Infinite where one of the outputs that are not finite should be, as far as they are looked at; else 0."""
-    places = reference.not_finite(problem, operands.y)
+    places = comparison.not_finite(problem, operands.y)
     if not len(places):
         return 0.0
     ends = operands.bias, operands.residual
     expected, scale = reference.expected_at(problem, operands.x, operands.weight, places, *ends)
-    return reference.max_error(reference.take(problem, operands.y, places), expected, scale)
+    return comparison.max_error(reference.take(problem, operands.y, places), expected, scale)
 
 
 def _region_ms(launch: Launch, sets: Sequence[Operands], launches: int) -> float:

@@ -16,7 +16,7 @@ import pynvml
 from conv_advisor.data.errors import NotSupported, UnknownDevice
 from conv_advisor.data.measurement import Device, L2State, Pick
 from conv_advisor.data.problem import ConvProblem, DType
-from conv_advisor.kernels import reference
+from conv_advisor.kernels import comparison, reference
 from conv_advisor.kernels.cuda.border import device_count, translated
 from conv_advisor.kernels.cuda.checks import Checks, linear_offsets, storage_type
 from conv_advisor.kernels.cuda.family import CudaVariant
@@ -85,11 +85,11 @@ class CudaRunner:
         """Random operands, uniform in (-1, 1), made on the device."""
         with self._stream, translated():
             inputs = self._random(problem, seed)
-            return self._with_reference(problem, inputs, reference.sample_outputs(problem), is_finite=True)
+            return self._with_reference(problem, inputs, comparison.sample_outputs(problem), is_finite=True)
 
     def upload(self, problem: ConvProblem, inputs: Mapping[str, np.ndarray]) -> Operands:
         """Operands from host arrays in the problem's memory order, by their names in its `shapes`."""
-        outputs = reference.given_outputs(problem, inputs["x"], inputs["weight"])
+        outputs = comparison.given_outputs(problem, inputs["x"], inputs["weight"])
         storage = storage_type(problem.dtype)
         with self._stream, translated():
             on_device = {
@@ -173,9 +173,9 @@ class CudaRunner:
             pool.free_all_blocks()
 
     def _error_at(self, problem: ConvProblem, operands: Operands, outputs: np.ndarray, expected: np.ndarray) -> float:
-        """`reference.max_error` at these outputs, in the dtype of y, which has infinities of its own."""
+        """`comparison.max_error` at these outputs, in the dtype of y, which has infinities of its own."""
         compared = self._at(problem, operands.y, outputs)
-        return reference.max_error(compared.astype(reference.HOST_DTYPE[problem.dtype]), expected, operands.scale)
+        return comparison.max_error(compared.astype(reference.HOST_DTYPE[problem.dtype]), expected, operands.scale)
 
     def _at(self, problem: ConvProblem, tensor: Any, outputs: np.ndarray) -> np.ndarray:
         """The elements at these outputs of a tensor in y's shape, as float64 on the host."""
@@ -197,7 +197,7 @@ class CudaRunner:
 
     def _error_of_infinite(self, problem: ConvProblem, operands: Operands) -> float:
         """Infinite where one of the outputs that are not finite should be, as far as they are looked at; else 0."""
-        places = reference.not_finite(problem, self.download(problem, operands))
+        places = comparison.not_finite(problem, self.download(problem, operands))
         inputs = {name: getattr(operands, name) for name in problem.shapes}
         expected, _ = self._expected_at(problem, inputs, places)
         return self._error_at(problem, operands, places, expected)

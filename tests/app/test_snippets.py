@@ -17,7 +17,7 @@ from conv_advisor.app.snippets.language import Language
 from conv_advisor.app.snippets.writer import RULE, languages_of, write_snippet
 from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.kernels import catalog, reference
+from conv_advisor.kernels import catalog, comparison, reference
 from conv_advisor.kernels.cudnn.plans import KNOB_TYPES, MOST_BUILDS
 from conv_advisor.kernels.variant import Backend, Variant
 
@@ -56,7 +56,7 @@ def test_a_cpu_snippet_computes_the_layer(variant: Variant, dtype: str, layout: 
     names = run(code_of(variant, of))
     expected = reference.convolve(of, names["x"], names["weight"])
     assert names["launch"].plan == {}
-    assert reference.max_error(names["y"], expected) <= reference.tolerance(of)
+    assert comparison.max_error(names["y"], expected) <= comparison.tolerance(of)
 
 
 def catalog_device() -> Any:

@@ -32,7 +32,7 @@ CHECK = """
 import numpy as np
 import ml_dtypes
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.kernels import reference
+from conv_advisor.kernels import comparison, reference
 
 of = ConvProblem.parse({layer!r}, dtype={dtype!r}, layout={layout!r})
 
@@ -45,8 +45,8 @@ def on_host(array):
 
 
 x, weight, y = (np.ascontiguousarray(on_host(each)) for each in (x, weight, y))
-error = reference.max_error(y, reference.convolve(of, x, weight))
-assert error <= reference.tolerance(of), error
+error = comparison.max_error(y, reference.convolve(of, x, weight))
+assert error <= comparison.tolerance(of), error
 assert np.abs(y.astype(float)).max() > 0
 """
 

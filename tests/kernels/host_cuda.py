@@ -21,7 +21,7 @@ import numpy as np
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType
-from conv_advisor.kernels import reference
+from conv_advisor.kernels import comparison, reference
 from conv_advisor.kernels.builds import kept_build
 from conv_advisor.kernels.catalog import get
 from conv_advisor.kernels.variant import Launch
@@ -322,7 +322,7 @@ def error_of(
     if not is_finite:
         weight.flat[0], x.flat[-1] = np.inf, np.nan
     y = result_of(variant_id, problem, x, weight, workspace_limit_bytes, device=device)
-    return reference.max_error(y, reference.convolve(problem, x, weight))
+    return comparison.max_error(y, reference.convolve(problem, x, weight))
 
 
 def result_of(

@@ -13,7 +13,7 @@ from conv_advisor.data.epilogue import EVERY_EPILOGUE, Activation, Epilogue
 from conv_advisor.data.errors import InvalidTensor
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.kernels import reference
+from conv_advisor.kernels import comparison, reference
 from conv_advisor.kernels.cpu.prepare import prepare
 from conv_advisor.kernels.cpu.variants import VARIANTS
 from conv_advisor.kernels.reference import Array
@@ -57,7 +57,7 @@ def error_of(variant: Variant, problem: ConvProblem) -> float:
     prepare(variant, problem).run(x, weight, y, bias, residual)
     added = None if bias is None else bias[:, None, None] if problem.layout is Layout.NCHW else bias
     expected, scale = reference.ended(problem.epilogue, sums, added, residual)
-    return reference.max_error(y, expected, scale)
+    return comparison.max_error(y, expected, scale)
 
 
 @pytest.mark.parametrize("epilogue", EVERY_EPILOGUE, ids=lambda epilogue: str(epilogue) or "plain")
@@ -69,7 +69,7 @@ def test_every_epilogue_is_right_on_every_edge_shape(variant: Variant, epilogue:
     for turn, name in enumerate(turns):
         dtype, layout = KINDS[(first + turn) % len(KINDS)]
         problem = ConvProblem(**EDGE_SHAPES[name], dtype=dtype, layout=layout, epilogue=epilogue)
-        assert error_of(variant, problem) <= reference.tolerance(problem), problem.key
+        assert error_of(variant, problem) <= comparison.tolerance(problem), problem.key
 
 
 @pytest.mark.parametrize("name", UNEVEN)
@@ -79,7 +79,7 @@ def test_sides_may_be_padded_differently(variant: Variant, name: str) -> None:
     for (dtype, layout), epilogue in product(KINDS, (EVERY_EPILOGUE[0], ending)):
         problem = ConvProblem(**UNEVEN[name], dtype=dtype, layout=layout, epilogue=epilogue)
         if variant.why_not(problem, CPU) is None:
-            assert error_of(variant, problem) <= reference.tolerance(problem), problem.key
+            assert error_of(variant, problem) <= comparison.tolerance(problem), problem.key
 
 
 def test_only_what_a_variant_never_computes_is_refused() -> None:

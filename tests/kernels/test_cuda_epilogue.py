@@ -19,7 +19,7 @@ from conv_advisor.data.epilogue import EVERY_EPILOGUE, Activation, Epilogue
 from conv_advisor.data.errors import WorkspaceExceeded
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.kernels import reference
+from conv_advisor.kernels import comparison, reference
 from conv_advisor.kernels.cuda import compile as compiling
 from conv_advisor.kernels.cuda.appended.launch import SOURCE as APPENDED
 from conv_advisor.kernels.cuda.catalog import FAMILIES, VARIANTS
@@ -189,9 +189,9 @@ def error_of(variant_id: str, problem: ConvProblem, workspace_limit_bytes: int =
     operands = (*reference.random_operands(problem, 0), *reference.random_ends(problem, 0))
     y = host_cuda.ended_result_of(variant_id, problem, operands, device_of(variant_id), workspace_limit_bytes)
     _, scale = reference.expected_at(
-        problem, *operands[:2], reference.given_outputs(problem, *operands[:2]), *operands[2:]
+        problem, *operands[:2], comparison.given_outputs(problem, *operands[:2]), *operands[2:]
     )
-    return reference.max_error(y, reference.convolve(problem, *operands), scale)
+    return comparison.max_error(y, reference.convolve(problem, *operands), scale)
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +210,7 @@ def errors(pool: ProcessPoolExecutor) -> dict[Case, Future[float]]:
 @needs_compiler
 @pytest.mark.parametrize("case", cases(), ids=lambda case: f"{case[0]}-{case[1].key}")
 def test_a_variant_ends_right_where_it_applies(errors: dict[Case, Future[float]], case: Case) -> None:
-    assert errors[case].result() <= reference.tolerance(case[1])
+    assert errors[case].result() <= comparison.tolerance(case[1])
 
 
 @needs_compiler
@@ -221,4 +221,4 @@ def test_images_in_chunks_read_their_own_part_of_the_residual(pool: ProcessPoolE
         CHUNKED[variant_id](problem, 64)
     one_image = raised.value.needed_bytes
     assert CHUNKED[variant_id](problem, one_image).images == 1
-    assert pool.submit(error_of, variant_id, problem, one_image).result() <= reference.tolerance(problem)
+    assert pool.submit(error_of, variant_id, problem, one_image).result() <= comparison.tolerance(problem)

@@ -14,7 +14,7 @@ import pytest
 from conv_advisor.data.errors import NotApplicable, WorkspaceExceeded
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.kernels import reference
+from conv_advisor.kernels import comparison, reference
 from conv_advisor.kernels.cuda.catalog import VARIANTS
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES
 from tests.shapes import EDGE_SHAPES, edge_problem
@@ -35,7 +35,7 @@ CHUNKED = ("cuda.gemm", "cuda.winograd_nonfused", "cuda.winograd_nonfused_4x4_3x
 def sampled(problem: ConvProblem) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """x, weight, which outputs to compare, and their float64 values; the cases of one problem follow each other."""
     x, weight = reference.random_operands(problem, 0)
-    outputs = reference.sample_outputs(problem)
+    outputs = comparison.sample_outputs(problem)
     return x, weight, outputs, reference.convolve_at(problem, x, weight, outputs)
 
 
@@ -96,7 +96,7 @@ def test_a_variant_is_right_launched_and_replayed(gpu: Gpu, variant_id: str, pro
     x, weight = reference.random_operands(problem, 0)
     expected = reference.convolve(problem, x, weight)
     launched, replayed, _ = gpu.results(variant_id, problem, x, weight, DEFAULT_WORKSPACE_LIMIT_BYTES)
-    assert reference.max_error(launched, expected) <= reference.tolerance(problem)
+    assert comparison.max_error(launched, expected) <= comparison.tolerance(problem)
     assert launched.tobytes() == replayed.tobytes()
 
 
@@ -110,7 +110,7 @@ def test_a_large_layer_is_right_at_sampled_outputs(gpu: Gpu, variant_id: str, pr
             gpu.results(variant_id, problem, x, weight, limit)
         return
     launched, replayed, used = gpu.results(variant_id, problem, x, weight, limit)
-    assert reference.max_error(reference.take(problem, launched, outputs), expected) <= reference.tolerance(problem)
+    assert comparison.max_error(reference.take(problem, launched, outputs), expected) <= comparison.tolerance(problem)
     assert np.isfinite(launched.astype(np.float32)).all()
     assert launched.tobytes() == replayed.tobytes()
     assert used <= limit
@@ -126,7 +126,7 @@ def test_a_small_workspace_gives_the_same_in_chunks(gpu: Gpu, variant_id: str, d
     limit = 64 * 2**20
     launched, _, used = gpu.results(variant_id, problem, x, weight, limit)
     assert used <= limit
-    assert reference.max_error(reference.take(problem, launched, outputs), expected) <= reference.tolerance(problem)
+    assert comparison.max_error(reference.take(problem, launched, outputs), expected) <= comparison.tolerance(problem)
     assert np.isfinite(launched.astype(np.float32)).all()
 
 
@@ -143,7 +143,7 @@ def test_magnitudes_may_differ_by_any_factor_between_images_and_filters(gpu: Gpu
     variant_id = f"cuda.winograd_nonfused_4x4_{problem.r}x{problem.r}"
     launched, _, _ = gpu.results(variant_id, problem, x, weight, DEFAULT_WORKSPACE_LIMIT_BYTES)
     errors = np.abs(launched - expected).max((2, 3)) / np.abs(expected).max((2, 3))
-    assert errors.max() <= reference.tolerance(problem)
+    assert errors.max() <= comparison.tolerance(problem)
 
 
 def test_float32_is_not_rounded_to_tf32(gpu: Gpu) -> None:
@@ -154,7 +154,7 @@ def test_float32_is_not_rounded_to_tf32(gpu: Gpu) -> None:
         if variant.why_not(problem, gpu.device):
             continue
         launched, _, _ = gpu.results(variant_id, problem, x, weight, DEFAULT_WORKSPACE_LIMIT_BYTES)
-        assert reference.max_error(launched, expected) < 5e-6, variant_id
+        assert comparison.max_error(launched, expected) < 5e-6, variant_id
 
 
 def test_the_filter_sweep_ends_where_only_naive_and_fft_apply(gpu: Gpu) -> None:
@@ -162,7 +162,8 @@ def test_the_filter_sweep_ends_where_only_naive_and_fft_apply(gpu: Gpu) -> None:
     x, weight, outputs, expected = sampled(problem)
     for variant_id in ("cuda.direct_naive", "cuda.fft"):
         launched, _, _ = gpu.results(variant_id, problem, x, weight, DEFAULT_WORKSPACE_LIMIT_BYTES)
-        assert reference.max_error(reference.take(problem, launched, outputs), expected) <= reference.tolerance(problem)
+        found = reference.take(problem, launched, outputs)
+        assert comparison.max_error(found, expected) <= comparison.tolerance(problem)
 
 
 def test_a_variant_that_does_not_apply_is_not_prepared(gpu: Gpu) -> None:

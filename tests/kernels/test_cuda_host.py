@@ -12,12 +12,12 @@ import pytest
 
 from conv_advisor.data.errors import WorkspaceExceeded
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.kernels import reference
+from conv_advisor.kernels import comparison, reference
+from conv_advisor.kernels.comparison import tolerance
 from conv_advisor.kernels.cuda.catalog import VARIANTS
 from conv_advisor.kernels.cuda.fft import plan as fft_plan
 from conv_advisor.kernels.cuda.gemm import plan as gemm_plan
 from conv_advisor.kernels.cuda.winograd import plan as winograd_plan
-from conv_advisor.kernels.reference import tolerance
 from conv_advisor.kernels.variant import parts_of
 from tests.kernels import host_cuda
 from tests.shapes import EDGE_SHAPES, edge_problem
@@ -111,7 +111,7 @@ def uneven_error_of(variant_id: str, problem: ConvProblem) -> float:
     """Run a variant, whether it offers this padding or not, and compare with float64."""
     operands = reference.random_operands(problem, 0)
     y = host_cuda.ended_result_of(variant_id, problem, operands)
-    return reference.max_error(y, reference.convolve(problem, *operands))
+    return comparison.max_error(y, reference.convolve(problem, *operands))
 
 
 @pytest.mark.parametrize("case", uneven_cases(), ids=lambda case: f"{case[0]}-{case[1].key}")

@@ -10,7 +10,7 @@ import pytest
 from conv_advisor.data.errors import NotSupported, WorkspaceExceeded
 from conv_advisor.data.measurement import L2State
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.kernels import reference
+from conv_advisor.kernels import comparison, reference
 from conv_advisor.kernels.bench import open_runner
 from conv_advisor.kernels.cudnn.variants import VARIANTS, legacy_id
 from conv_advisor.kernels.runner import Operands, Runner
@@ -61,7 +61,7 @@ def test_what_runs_is_right_and_repeats_where_it_says_so(
 ) -> None:
     problem = edge_problem(name, dtype, layout)
     operands, expected = operands_of(runner, problem)
-    allowed = reference.tolerance(problem)
+    allowed = comparison.tolerance(problem)
     wrong, ran = [], []
     for variant, launch in launches(runner, problem):
         try:
@@ -69,7 +69,7 @@ def test_what_runs_is_right_and_repeats_where_it_says_so(
         except NotSupported:
             continue
         ran.append(variant.id)
-        error = reference.max_error(y, expected)
+        error = comparison.max_error(y, expected)
         if not error <= allowed:
             wrong.append(f"{variant.id} {launch.plan}: error {error:.3g}, allowed {allowed:.3g}")
         elif variant.is_deterministic and y.tobytes() != output_of(runner, problem, launch, operands).tobytes():
@@ -123,7 +123,7 @@ def test_float32_engines_use_no_tensor_cores(runner: Runner) -> None:
     problem = ConvProblem.parse("14-4-3-64-64")
     operands, expected = operands_of(runner, problem)
     errors = {
-        variant.id: reference.max_error(output_of(runner, problem, launch, operands), expected)
+        variant.id: comparison.max_error(output_of(runner, problem, launch, operands), expected)
         for variant, launch in launches(runner, problem, Backend.CUDNN_GRAPH)
     }
     assert errors
@@ -185,7 +185,7 @@ def test_a_captured_launch_computes_when_it_is_replayed(runner: Runner, dtype: D
         rule = StopRule(min_samples=2, max_samples=2, max_noise=0.0)
         samples = runner.sample(problem, launch, operands, 0.01, rule, L2State.WARM)
         assert min(samples.samples_ms) > 0
-        error = reference.max_error(runner.download(problem, operands), expected)
-        assert error <= reference.tolerance(problem), variant.id
+        error = comparison.max_error(runner.download(problem, operands), expected)
+        assert error <= comparison.tolerance(problem), variant.id
         replayed.append(variant.id)
     assert replayed

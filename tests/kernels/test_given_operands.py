@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.kernels import reference
+from conv_advisor.kernels import comparison, reference
 from conv_advisor.kernels.cpu.runner import CpuRunner
 from conv_advisor.kernels.variant import Launch
 
@@ -38,17 +38,17 @@ def test_an_error_at_any_one_place_is_found(layout: Layout) -> None:
         y = expected.copy()
         y.ravel()[place] += np.abs(expected).max()
         assert error_of(problem, x, weight, y) == pytest.approx(1.0, rel=1e-4)
-    assert reference.n_compared(problem, is_given=True) == expected.size
-    assert reference.n_compared(problem, is_given=False) == reference.SAMPLES
+    assert comparison.n_compared(problem, is_given=True) == expected.size
+    assert comparison.n_compared(problem, is_given=False) == comparison.SAMPLES
 
 
 def test_where_not_all_are_compared_those_that_cancel_most_are() -> None:
     problem = MANY
     x, weight = reference.random_operands(problem, seed=1)
     x[0, :, 30:33, 40:43] *= 1e4
-    outputs = reference.given_outputs(problem, x, weight)
-    assert len(outputs) == reference.n_compared(problem, is_given=True) == reference.GIVEN_SAMPLES
-    assert len({tuple(each) for each in outputs.tolist()}) == reference.GIVEN_SAMPLES
+    outputs = comparison.given_outputs(problem, x, weight)
+    assert len(outputs) == comparison.n_compared(problem, is_given=True) == comparison.GIVEN_SAMPLES
+    assert len({tuple(each) for each in outputs.tolist()}) == comparison.GIVEN_SAMPLES
     strongest = int(np.square(weight).sum(axis=(1, 2, 3)).argmax())
     assert [0, strongest, 31, 41] in outputs.tolist()
     assert [0, 1023, 63, 63] in outputs.tolist(), "a corner"
@@ -88,7 +88,7 @@ def test_an_overflow_that_is_right_is_right(dtype: DType) -> None:
 def test_an_infinity_that_is_not_among_those_compared_is_looked_at(
     layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reference, "_MOST_OUTPUTS", 100)
+    monkeypatch.setattr(comparison, "_MOST_OUTPUTS", 100)
     problem = ConvProblem(2, 8, 20, 20, 16, 3, 3, pad_h=1, pad_w=1, dtype=DType.FLOAT16, layout=layout)
     x, weight = reference.random_operands(problem, seed=3)
     x[0, 5, 5, :] = 6e4
@@ -96,7 +96,7 @@ def test_an_infinity_that_is_not_among_those_compared_is_looked_at(
     y = right(problem, x, weight)
     assert np.isinf(y).any()
     assert error_of(problem, x, weight, y) < 1e-3
-    compared = {tuple(each) for each in reference.given_outputs(problem, x, weight).tolist()}
+    compared = {tuple(each) for each in comparison.given_outputs(problem, x, weight).tolist()}
     every = np.stack(np.unravel_index(np.arange(y.size), (2, 16, 20, 20)), axis=1).tolist()
     other = np.array([next(each for each in every if tuple(each) not in compared and each[0] == 1)])
     index = tuple(other[0] if layout is Layout.NCHW else other[0][[0, 2, 3, 1]])
