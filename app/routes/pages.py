@@ -19,15 +19,19 @@ from conv_advisor.app.plans.planning import plan_known
 from conv_advisor.app.routes.plans import plans_of_body
 from conv_advisor.app.routes.submission import submit
 from conv_advisor.app.service.service import Service, service_of
-from conv_advisor.app.web import networks, overview, planned
+from conv_advisor.app.web import networks, planned
 from conv_advisor.app.web.compare import ComparedView, compared_forms, compared_view, other_fields
 from conv_advisor.app.web.elsewhere import Elsewhere, elsewhere
 from conv_advisor.app.web.forms import LayerForm, layer_form, read_form
+from conv_advisor.app.web.jobs import job_rows
 from conv_advisor.app.web.learning import learning_views
+from conv_advisor.app.web.map import MapView, map_view
 from conv_advisor.app.web.measured import run_view
 from conv_advisor.app.web.measuring import Measuring, Run
+from conv_advisor.app.web.models import model_rows
 from conv_advisor.app.web.render import STATIC, Assets, is_fragment, page
 from conv_advisor.app.web.search import search_view
+from conv_advisor.app.web.status import device_ids, status_view
 from conv_advisor.app.web.tradeoffs import DetailsView, details_view
 from conv_advisor.app.web.views import AdviceView, advice_view
 from conv_advisor.app.wire.caller import caller_name
@@ -99,7 +103,7 @@ async def show_advice(request: Request) -> Response:
         details = await asyncio.to_thread(details_view, service, form, view.advisor, view.advice)
     except ConvAdvisorError as error:
         view, problem = None, problem_of(error)
-    devices, status = await asyncio.to_thread(lambda: (overview.device_ids(service), overview.status_view(service)))
+    devices, status = await asyncio.to_thread(lambda: (device_ids(service), status_view(service)))
     values: dict[str, Any] = {"form": form, "view": view, "details": details, "problem": problem}
     values |= {"devices": devices, "status": status, "same": _elsewhere(request, form) if view else None}
     values |= {"groups": networks.network_groups(), "titles": networks.TITLES}
@@ -121,7 +125,7 @@ async def show_compared(request: Request) -> Response:
         first, second = (side.form for side in view.sides)
     except ConvAdvisorError as error:
         problem = problem_of(error)
-    devices = await asyncio.to_thread(overview.device_ids, service)
+    devices = await asyncio.to_thread(device_ids, service)
     values = {"first": first, "second": second, "view": view, "problem": problem, "devices": devices}
     response = page(request, "compare.html", values, problem["status"] if problem else 200)
     if view:
@@ -148,10 +152,10 @@ async def show_network(request: Request, name: str = "resnet50") -> Response:
     """Every layer of a network with the variant that is advised for it."""
     service = service_of(request)
     asked = {key: value.strip() for key, value in request.query_params.items()}
-    view = await asyncio.to_thread(overview.network_view, service, name, asked)
-    devices = await asyncio.to_thread(overview.device_ids, service)
+    view = await asyncio.to_thread(networks.network_view, service, name, asked)
+    devices = await asyncio.to_thread(device_ids, service)
     chosen = {"batch": "1", "dtype": "float32", "layout": "nchw"} | asked
-    values = {"view": view, "chosen": chosen, "devices": devices, "batches": overview.BATCHES}
+    values = {"view": view, "chosen": chosen, "devices": devices, "batches": networks.BATCHES}
     return page(request, "network.html", values | {"groups": networks.network_groups(), "titles": networks.TITLES})
 
 
@@ -167,7 +171,7 @@ async def show_plan(request: Request) -> Response:
         views = planned.plan_views(await asyncio.to_thread(plan_known, service, wanted))
     except ConvAdvisorError as error:
         problem = problem_of(error)
-    devices = await asyncio.to_thread(overview.device_ids, service)
+    devices = await asyncio.to_thread(device_ids, service)
     values = {"asked": asked, "views": views, "problem": problem, "devices": devices, "titles": networks.TITLES}
     status = problem["status"] if problem else 200
     return page(request, "plan.html", values | {"names": planned.networks_by_name()}, status)
@@ -191,15 +195,15 @@ async def show_map(request: Request) -> Response:
     service = service_of(request)
     form = layer_form(request.query_params)
     x, y = request.query_params.get("x", Axis.SIZE), request.query_params.get("y", Axis.BATCH)
-    view: overview.MapView | None = None
+    view: MapView | None = None
     problem: dict[str, Any] | None = None
     try:
-        view = await asyncio.to_thread(overview.map_view, service, form, x, y)
+        view = await asyncio.to_thread(map_view, service, form, x, y)
         device_id = form["device"] or service.default_device_id()
         form = form.filled(view.landscape.problem, device_id)
     except ConvAdvisorError as error:
         problem = problem_of(error)
-    devices = await asyncio.to_thread(overview.device_ids, service)
+    devices = await asyncio.to_thread(device_ids, service)
     values = {"form": form, "view": view, "problem": problem, "devices": devices, "axes": list(Axis), "x": x, "y": y}
     response = page(request, "map.html", values, problem["status"] if problem else 200)
     if view:
@@ -211,7 +215,7 @@ async def show_map(request: Request) -> Response:
 async def show_models(request: Request) -> Response:
     """The trees of every device, with their scores on layers held out."""
     service = service_of(request)
-    devices = await asyncio.to_thread(overview.device_ids, service)
+    devices = await asyncio.to_thread(device_ids, service)
     listed = await asyncio.to_thread(_listed, service)
     return page(request, "models.html", listed | {"devices": devices, "key": secrets.token_urlsafe()})
 
@@ -227,7 +231,7 @@ async def retrain(request: Request) -> Response:
     job = await submit(service, asked, key, caller_name(request))
     if not is_fragment(request):
         return RedirectResponse("/jobs", 303)
-    (row,) = overview.job_rows([job])
+    (row,) = job_rows([job])
     return page(request, "retrained.html", {"row": row, "key": secrets.token_urlsafe()})
 
 
@@ -247,14 +251,14 @@ async def show_jobs(request: Request) -> Response:
     """The newest jobs, and the measurements of this service."""
     jobs = await asyncio.to_thread(service_of(request).jobs.list)
     runs = [run_view(run) for run in measuring_of(request).list()]
-    return page(request, "jobs.html", {"rows": overview.job_rows(jobs), "runs": runs})
+    return page(request, "jobs.html", {"rows": job_rows(jobs), "runs": runs})
 
 
 @router.get("/jobs/{job_id}")
 async def show_job(request: Request, job_id: str) -> Response:
     """One job."""
     job = await asyncio.to_thread(service_of(request).jobs.get, job_id)
-    (row,) = overview.job_rows([job])
+    (row,) = job_rows([job])
     response = page(request, "job.html" if is_fragment(request) else "job-page.html", {"row": row})
     if job.state.is_final:
         response.headers["HX-Trigger"] = "job-ended"  # a list of models on the same page is read again
@@ -268,7 +272,7 @@ async def cancel_job(request: Request, job_id: str) -> Response:
     job = await service.writing.run(service.background.cancel, job_id)
     if not is_fragment(request):
         return RedirectResponse("/jobs", 303)
-    (row,) = overview.job_rows([job])
+    (row,) = job_rows([job])
     return page(request, "job.html", {"row": row})
 
 
@@ -305,13 +309,13 @@ async def cancel_measurement(request: Request, run_id: str) -> Response:
 @router.get("/status")
 async def show_status(request: Request) -> Response:
     """What the header says of the worker."""
-    status = await asyncio.to_thread(overview.status_view, service_of(request))
+    status = await asyncio.to_thread(status_view, service_of(request))
     return page(request, "status.html", {"status": status})
 
 
 def _listed(service: Service) -> dict[str, Any]:
     """Every tree, and how well those of a device do."""
-    models = overview.model_rows(service)
+    models = model_rows(service)
     return {"models": models, "learning": learning_views(service, models)}
 
 

@@ -12,11 +12,14 @@ from fastapi import APIRouter, Request, Response
 from conv_advisor.app.routes.pages import PageRoute, measuring_of
 from conv_advisor.app.service.regret import live_regret
 from conv_advisor.app.service.service import Service, service_of
-from conv_advisor.app.web import compare, overview, tables
+from conv_advisor.app.web import compare, networks, tables
 from conv_advisor.app.web.compressed import packed
 from conv_advisor.app.web.forms import layer_form
+from conv_advisor.app.web.jobs import job_rows
+from conv_advisor.app.web.map import map_view
 from conv_advisor.app.web.measured import run_view
 from conv_advisor.app.web.measuring import Measuring
+from conv_advisor.app.web.models import model_rows
 from conv_advisor.app.web.search import search_view
 from conv_advisor.app.web.tables import Table
 from conv_advisor.app.web.tradeoffs import details_view
@@ -61,13 +64,13 @@ def compared_table(service: Service, query: Query) -> Table:
 
 def network_table(service: Service, query: Query) -> Table:
     """The layers of the network that is named ``name``."""
-    return tables.network(overview.network_view(service, query.get("name", ""), query))
+    return tables.network(networks.network_view(service, query.get("name", ""), query))
 
 
 def map_table(service: Service, query: Query) -> Table:
     """The cells of a map."""
     x, y = query.get("x", Axis.SIZE), query.get("y", Axis.BATCH)
-    return tables.landscape(overview.map_view(service, layer_form(query), x, y))
+    return tables.landscape(map_view(service, layer_form(query), x, y))
 
 
 def regret_table(service: Service, query: Query) -> Table:
@@ -85,9 +88,9 @@ TABLES: Final[Mapping[str, Callable[[Service, Query], Table]]] = {
     "compared": compared_table,
     "network": network_table,
     "map": map_table,
-    "scores": lambda service, _query: tables.scores(overview.model_rows(service)),
+    "scores": lambda service, _query: tables.scores(model_rows(service)),
     "regret": regret_table,
-    "jobs": lambda service, _query: tables.jobs(overview.job_rows(service.jobs.list())),
+    "jobs": lambda service, _query: tables.jobs(job_rows(service.jobs.list())),
     "layers": lambda _service, query: tables.layers(search_view(query.get("q", ""))),
 }
 """By name, what makes each from the query of the page that shows it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
@@ -19,6 +20,7 @@ from conv_advisor.data.problem import ConvProblem, DType, Layout
 
 Parameters = TypeVar("Parameters", bound=AdviceParameters)
 Typed = TypeVar("Typed", bound=BaseModel)
+Member = TypeVar("Member", bound=StrEnum)
 
 MAX_FORM_BYTES: Final = 16_384
 
@@ -105,6 +107,19 @@ def typed(kind: type[Typed], given: Mapping[str, str]) -> Typed:
         return kind.model_validate_strings({name: value for name, value in given.items() if value})
     except ValidationError as error:
         raise InvalidInput(*first_fault(error)) from None
+
+
+def member(kind: type[Member], field: str, value: str) -> Member:
+    """One of a kind by its value.
+
+    Raises
+    ------
+    InvalidInput
+    """
+    try:
+        return kind(value)
+    except ValueError:
+        raise InvalidInput(field, value, ", ".join(kind)) from None
 
 
 def _written_ending(problem: ConvProblem) -> dict[str, str]:

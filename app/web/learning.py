@@ -10,7 +10,7 @@ from typing import Final
 from conv_advisor.app.service.regret import Regretted, live_regret
 from conv_advisor.app.service.service import Service
 from conv_advisor.app.web.charts import Axis
-from conv_advisor.app.web.overview import ModelRow
+from conv_advisor.app.web.models import ModelRow
 from conv_advisor.data.errors import ConvAdvisorError
 
 _LEAST_TOP: Final = 1.02

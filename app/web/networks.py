@@ -1,13 +1,24 @@
-"""What the page calls networks and experiments, and the groups that they stand in."""
+"""What the page shows of networks and experiments: their titles, their groups, and advice on each layer of one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
+from itertools import takewhile
 from typing import Final
 
+from conv_advisor.app.advice.advise import advise
+from conv_advisor.app.advice.limits import Limits
+from conv_advisor.app.service.service import Service
+from conv_advisor.app.web.against import TotalAgainst, totals_against
+from conv_advisor.app.web.forms import address, member
 from conv_advisor.data import networks
+from conv_advisor.data.errors import InvalidInput
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.models.advisor import Advice
+
+BATCHES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 TITLES: Final = {
     "alexnet": "AlexNet",
@@ -85,3 +96,141 @@ def network_groups() -> tuple[NetworkGroup, ...]:
         NetworkGroup(group, GROUP_TITLES[group], {name: len(layers_of(name)) for name in (*members, group)})
         for group, members in networks.GROUPS.items()
     )
+
+
+@dataclass(frozen=True)
+class NetworkRow:
+    """One distinct layer of a network; without advice where nothing is known to run it.
+
+    Parameters
+    ----------
+    problem : ConvProblem
+    count : int
+        How often one pass runs it.
+    origin : str
+        The layer's name or place in the network; of a list that has no one source, that too.
+    advice : Advice or None
+    total_ms : float
+        What all its runs in one pass take.
+    share : float
+        Its total over that of the layer with the greatest, in percent.
+    href : str
+        Its advice.
+    """
+
+    problem: ConvProblem
+    count: int
+    origin: str
+    advice: Advice | None
+    total_ms: float
+    share: float
+    href: str
+
+
+@dataclass(frozen=True)
+class NetworkView:
+    """A network at one batch, precision and layout.
+
+    Parameters
+    ----------
+    name, title : str
+    source : str
+        Where all its layers come from; empty where they come from several places.
+    is_whole : bool
+        Whether it has every convolution of a network, with how often; else a list of layers, each once.
+    rows : sequence of NetworkRow
+    total_ms : float
+        What all convolutions take with the fastest variant of each.
+    flops : int
+        Those of all convolutions.
+    against : sequence of TotalAgainst
+        What others take for it.
+    n_measured : int
+        Layers whose advised time was measured.
+    device_id : str
+    table_query : str
+        What asks for its table.
+    """
+
+    name: str
+    title: str
+    source: str
+    is_whole: bool
+    rows: Sequence[NetworkRow]
+    total_ms: float
+    flops: int
+    against: Sequence[TotalAgainst]
+    n_measured: int
+    device_id: str
+    table_query: str
+
+    @property
+    def n_runs(self) -> int:
+        """Convolutions of one pass."""
+        return sum(row.count for row in self.rows)
+
+    @property
+    def n_unknown(self) -> int:
+        """Layers that nothing is known to run: they are in no total."""
+        return sum(row.advice is None for row in self.rows)
+
+
+def network_view(service: Service, name: str, values: Mapping[str, str]) -> NetworkView:
+    """Advice on every layer of a network.
+
+    Raises
+    ------
+    UnknownNetwork, InvalidInput, UnknownDevice, ModelRejected, StoreError
+    """
+    dtype = member(DType, "dtype", values.get("dtype") or DType.FLOAT32)
+    layout = member(Layout, "layout", values.get("layout") or Layout.NCHW)
+    batch = _batch(values.get("batch") or "1")
+    device_id = values.get("device") or service.default_device_id()
+    advisor = service.advisor(device_id)
+    layers = layers_of(name)
+    problems = [replace(layer.problem, n=batch, dtype=dtype, layout=layout) for layer in layers]
+    limit = service.settings.workspace_limit_bytes
+    answers = advise(service, advisor, problems, Limits(device_id, limit, is_deterministic=False))
+    advices = [answer if isinstance(answer, Advice) else None for answer in answers]
+    totals_ms = [
+        layer.count * advice.best.time_ms if advice else 0.0 for layer, advice in zip(layers, advices, strict=True)
+    ]
+    query = {"dtype": dtype, "layout": layout, "device": device_id}
+    source = _common_source([layer.source for layer in layers])
+    rows = [
+        NetworkRow(
+            problem=problem,
+            count=layer.count,
+            origin=layer.source.removeprefix(source).removeprefix(", "),
+            advice=advice,
+            total_ms=total_ms,
+            share=100 * total_ms / (max(totals_ms) or 1.0),
+            href=address("/", layer=problem.short, network=name, **query),
+        )
+        for problem, layer, advice, total_ms in zip(problems, layers, advices, totals_ms, strict=True)
+    ]
+    return NetworkView(
+        name=name,
+        title=TITLES.get(name, name),
+        source=source,
+        is_whole=networks.is_network(name),
+        rows=rows,
+        total_ms=sum(totals_ms),
+        flops=sum(row.count * row.problem.flops for row in rows),
+        against=totals_against(zip((layer.count for layer in layers), advices, strict=True)),
+        n_measured=sum(advice is not None and advice.best.source == "measured" for advice in advices),
+        device_id=device_id,
+        table_query=address("", name=name, batch=batch, **query),
+    )
+
+
+def _common_source(sources: Sequence[str]) -> str:
+    """What all sources begin with: the paper, or the library and its network."""
+    parts = zip(*(source.split(", ") for source in sources), strict=False)
+    return ", ".join(same[0] for same in takewhile(lambda same: len(set(same)) == 1, parts))
+
+
+def _batch(text_: str) -> int:
+    if not (text_.isascii() and text_.isdigit() and 0 < int(text_) <= 2**31 - 1):
+        raise InvalidInput("batch", text_, "an integer from 1 to 2147483647")
+    return int(text_)

@@ -15,8 +15,11 @@ from typing import Any, Final
 from conv_advisor.app.service.regret import Regretted
 from conv_advisor.app.web.against import ORDER
 from conv_advisor.app.web.compare import ComparedView
+from conv_advisor.app.web.jobs import JobRow
+from conv_advisor.app.web.map import MapView
 from conv_advisor.app.web.measured import RunView
-from conv_advisor.app.web.overview import JobRow, MapView, ModelRow, NetworkView
+from conv_advisor.app.web.models import ModelRow
+from conv_advisor.app.web.networks import NetworkView
 from conv_advisor.app.web.search import SearchView
 from conv_advisor.app.web.tradeoffs import TradeoffsView
 from conv_advisor.app.web.views import AdviceView

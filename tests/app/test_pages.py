@@ -18,8 +18,10 @@ import pytest
 from conv_advisor.app.main import create_app
 from conv_advisor.app.routes import pages
 from conv_advisor.app.settings import Settings
-from conv_advisor.app.web import overview, render, text
+from conv_advisor.app.web import networks as networks_page
+from conv_advisor.app.web import render, text
 from conv_advisor.app.web.measuring import MAX_RUNNING
+from conv_advisor.app.web.models import JUDGED_ON
 from conv_advisor.app.workers.engine import Engine
 from conv_advisor.data import networks
 from conv_advisor.data.errors import StoreError, WorkerError
@@ -481,7 +483,7 @@ def test_shipped_scores_are_told_by_precision(client: Client) -> None:
     text = shown(client.get("/models")).text
     assert "bfloat16 nhwc" in text
     places = []
-    for part, title in overview.JUDGED_ON.items():
+    for part, title in JUDGED_ON.items():
         overall = card["scores"][part]["overall"]
         said = (
             f"{title} Slowdown, geometric mean {overall['geometric_mean']:.3f}× 95th percentile {overall['p95']:.2f}×"
@@ -545,10 +547,10 @@ def test_the_theme_that_was_chosen_is_in_the_page_from_the_start(client: Client)
     ("module", "name", "path"),
     [
         (pages, "advice_view", "/"),
-        (overview, "network_view", "/networks"),
-        (overview, "map_view", "/map"),
-        (overview, "model_rows", "/models"),
-        (overview, "status_view", "/status"),
+        (networks_page, "network_view", "/networks"),
+        (pages, "map_view", "/map"),
+        (pages, "model_rows", "/models"),
+        (pages, "status_view", "/status"),
     ],
 )
 def test_work_is_done_beside_the_event_loop(

@@ -1,0 +1,111 @@
+"""What the page shows of models: every tree of every device, and how it did on layers held out from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from conv_advisor.app.service.service import Service
+from conv_advisor.models.changes import Changes
+from conv_advisor.models.registry import Entry
+
+JUDGED_ON: Final = {
+    "never_trained": "On networks never trained on",
+    "leave_one_network_out": "On networks trained on, each left out in turn; others like it stay",
+}
+"""Parts of a card's scores, the strictest first: networks share layers, so that leaving one out hides little."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """How one tree did on layers held out from it, for one precision and layout, or for all of them."""
+
+    name: str
+    geometric_mean: float
+    p95: float | None
+    worst: float | None
+    share_tied: float | None
+
+
+@dataclass(frozen=True)
+class Judged:
+    """How one tree did on one kind of layers it was not trained on.
+
+    Parameters
+    ----------
+    title : str
+        Which layers those are.
+    overall : Score
+    by_precision : sequence of Score
+    """
+
+    title: str
+    overall: Score
+    by_precision: Sequence[Score] = ()
+
+
+@dataclass(frozen=True)
+class ModelRow:
+    """One tree; what says most of layers that nobody has seen comes first."""
+
+    entry: Entry
+    judged: Sequence[Judged]
+    n_problems: int | None
+    n_layers: int | None
+    n_times: int | None
+    created: str
+    changes: Changes | None = None
+    """Against the tree before it."""
+
+
+def model_rows(service: Service) -> dict[str, list[ModelRow]]:
+    """Every tree, by device; the one in use first, then the newest."""
+    found: dict[str, list[ModelRow]] = {}
+    for entry in service.registry.list():
+        found.setdefault(entry.device_id, []).append(_model_row(entry))
+    for rows in found.values():
+        rows.sort(key=lambda row: row.created, reverse=True)
+        rows.sort(key=lambda row: not row.entry.is_active)
+    return found
+
+
+def _model_row(entry: Entry) -> ModelRow:
+    card = entry.card
+    return ModelRow(
+        entry,
+        _judged(card.get("scores") or {}),
+        card.get("n_problems"),
+        card.get("n_layers"),
+        card.get("n_times"),
+        str(card.get("created", "")),
+        _changes(card.get("changes")),
+    )
+
+
+def _changes(said: object) -> Changes | None:
+    """What a card says of the tree before; None where it says nothing that can be read."""
+    try:
+        return msgspec.convert(said, Changes) if said else None
+    except msgspec.ValidationError:
+        return None
+
+
+def _judged(scores: Mapping[str, Any]) -> list[Judged]:
+    """The scores on a card: those on whole networks, else that on the layers held out."""
+    found = []
+    for part, title in JUDGED_ON.items():
+        by_name = scores.get(part)
+        if isinstance(by_name, Mapping) and "overall" in by_name:
+            precisions = [_score(name, by_name[name]) for name in sorted(by_name) if name != "overall"]
+            found.append(Judged(title, _score("overall", by_name["overall"]), precisions))
+    held_out = scores.get("held_out_slowdown", scores.get("geometric_mean"))
+    if not found and held_out is not None:
+        found.append(Judged("On layers held out", Score("overall", float(held_out), None, None, None)))
+    return found
+
+
+def _score(name: str, found: Mapping[str, float]) -> Score:
+    return Score(name, found["geometric_mean"], found.get("p95"), found.get("worst"), found.get("share_tied"))

@@ -1,0 +1,34 @@
+"""What every page says of the service: its worker, and the devices that can be asked about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from conv_advisor.app.service.service import Service
+from conv_advisor.data.errors import NoAdvice
+
+
+@dataclass(frozen=True)
+class Status:
+    """What can be done now."""
+
+    device_name: str
+    device_id: str
+    missing: Mapping[str, str]
+
+
+def status_view(service: Service) -> Status:
+    """What the header says of the worker, and what keeps the service from doing all it is for."""
+    device = service.device
+    return Status(device.name if device else "", device.id if device else "", service.shortcomings())
+
+
+def device_ids(service: Service) -> list[str]:
+    """The devices that can be asked about, that which is asked by default first."""
+    known = list(service.devices())
+    try:
+        default = service.default_device_id()
+    except NoAdvice:
+        return known
+    return sorted(known, key=lambda device_id: device_id != default)
