@@ -19,7 +19,7 @@ from conv_advisor.data.measurement import L2State, Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.data.shipped import TIMINGS, Shipped, ShippedTable, problem_of
 from conv_advisor.data.summary import summarise
-from tests.data.stored import BARE, CPU, H200, LAYER, MEASURED, STRIDED
+from tests.data.stored import BARE, CPU, ENDING_MEASUREMENTS, ENDING_PICKS, H200, LAYER, MEASURED, STRIDED
 from tests.data.stored import PICKS as ALL_PICKS
 
 PICKS = [pick for pick in ALL_PICKS if pick.device.id == H200.id]
@@ -68,6 +68,17 @@ def test_what_is_packed_comes_out_again(tmp_path: Path) -> None:
         assert attempt.measured_at_us == int(row.measured_at.timestamp()) * 1_000_000
     assert table.attempts("9-9-9-9-9-float32-nchw") == []
     assert table.measured_keys() == [LAYER.key]
+
+
+def test_epilogues_and_uneven_padding_come_out_again(tmp_path: Path) -> None:
+    parquet.write(parquet.picks_to_table(ENDING_PICKS), tmp_path / "picks.parquet")
+    contents = packing.added(packing.empty(), tmp_path / "picks.parquet", H200.id)
+    table = ShippedTable(packed(tmp_path, ENDING_MEASUREMENTS, onto=contents))
+    problems = {row.problem for row in ENDING_MEASUREMENTS}
+    assert set(table.problems()) == set(parquet.distinct_problems(packing.attempts_of(table))[0]) == problems
+    assert {pick.problem for pick in parquet.table_to_picks(packing.picks_of(table))} == {
+        pick.problem for pick in ENDING_PICKS
+    }
 
 
 def test_columns_are_those_that_were_packed_and_packing_them_again_changes_nothing(tmp_path: Path) -> None:

@@ -60,7 +60,9 @@ def test_sides_may_be_padded_differently() -> None:
     assert same.short == "224x224-1-3x3-8-3-stride2x2-pad0x0-end1x1-dilation1x1-groups1"
     assert ConvProblem.parse(same.short) == same
     assert ConvProblem.parse("14-1-3-256-128", pad_h_end=1) == ConvProblem.parse("14-1-3-256-128")
-    assert ConvProblem.parse("14-1-3-256-128", pad_h_end=2).p == 15
+    more = ConvProblem.parse("14-1-3-256-128", pad_h_end=2)
+    assert (more.p, more.q) == (15, 14)
+    assert more != ConvProblem.parse("14-1-3-256-128")
 
 
 def test_the_short_form_is_a_square_layer_with_half_the_filter_as_padding() -> None:

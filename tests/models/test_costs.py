@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from conv_advisor.data.epilogue import Epilogue
 from conv_advisor.data.errors import NotEnoughData, UnknownDevice
 from conv_advisor.data.measurement import Device, L2State, Measurement, Outcome, relative_noise
 from conv_advisor.data.parquet import measurements_to_table
@@ -118,6 +119,12 @@ def test_cold_rows_and_other_devices_are_left_out() -> None:
 def test_a_problem_with_few_outcomes_does_not_count() -> None:
     lonely = ConvProblem.parse("7-1-1-8-8")
     rows = [attempt(name, 1.0) for name in "abc"] + [attempt("a", 1.0, problem=lonely)]
+    assert from_table(measurements_to_table(rows), DEVICE.id).problems == (PROBLEM,)
+
+
+def test_problems_with_an_epilogue_are_left_out() -> None:
+    ended = replace(PROBLEM, epilogue=Epilogue(bias=True))
+    rows = [attempt(name, 1.0, problem=problem) for problem in (ended, PROBLEM) for name in ("a", "b")]
     assert from_table(measurements_to_table(rows), DEVICE.id).problems == (PROBLEM,)
 
 

@@ -91,6 +91,7 @@ def test_a_dilated_filter_may_be_padded_as_wide_as_it_is() -> None:
     known = domain([dilated, *PROBLEMS])
     assert known.locate(dilated).is_inside
     assert not known.locate(replace(dilated, pad_h=5)).is_inside
+    assert not known.locate(replace(dilated, pad_h_end=5)).is_inside
     assert not known.locate(replace(dilated, pad_w_end=5)).is_inside
 
 
