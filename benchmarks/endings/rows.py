@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from benchmarks.rivals.rows import TUNED
+from benchmarks.rivals.rows import TUNED, whole_lines
 from conv_advisor.data.problem import ConvProblem
 
 OURS: Final = "ours, fused"
@@ -100,8 +100,7 @@ def write(rows: Iterable[Row], path: Path) -> None:
 
 def read(path: Path) -> list[Row]:
     """The lines of a file, but for a last one that a killed run left unfinished."""
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    return [_row(json.loads(line)) for line in lines if line.endswith("\n")]
+    return [_row(json.loads(line)) for line in whole_lines(path)]
 
 
 def merge(parts: Iterable[Sequence[Row]]) -> list[Row]:

@@ -145,7 +145,7 @@ def write(rows: Iterable[Row], path: Path) -> None:
 def read(path: Path) -> list[Row]:
     """The rows of a Parquet file, or of the journal of a run that was killed."""
     if path.suffix == JOURNAL:
-        return [_row(record) for line in _whole_lines(path) for record in json.loads(line)]
+        return [_row(record) for line in whole_lines(path) for record in json.loads(line)]
     with pq.ParquetFile(path) as file:
         return [_row(record) for record in file.read().to_pylist()]
 
@@ -168,7 +168,7 @@ def merge(parts: Iterable[Sequence[Row]]) -> list[Row]:
     return [row for rows in by_problem.values() for row in rows]
 
 
-def _whole_lines(path: Path) -> list[str]:
+def whole_lines(path: Path) -> list[str]:
     """The lines of a journal, but for a last one that was not finished."""
     return [line for line in path.read_text(encoding="utf-8").splitlines(keepends=True) if line.endswith("\n")]
 
