@@ -305,6 +305,32 @@ class Named(nn.Module):
         return self.layer(x)
 
 
+class Naming(nn.Module):
+    """Names what it gives to its convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(8, 8, 3)
+
+    def forward(self, x: Any) -> Any:
+        return self.conv(input=x)
+
+
+def test_a_convolution_may_be_called_by_the_name_of_its_input(chooser: EverythingAdvised, called: list[str]) -> None:
+    network, x = Naming().eval(), random(2, 8, 6, 6)
+    assert conv_advisor.torch.optimize(network, x).n_swapped == 1
+    with torch.no_grad():
+        network(x)
+    assert len(called) == 1
+
+
+def test_a_device_that_never_casts_is_one_like_others(chooser: EverythingAdvised) -> None:
+    network, x = nn.Sequential(nn.Conv2d(8, 8, 3)).to("meta").eval(), random(2, 8, 6, 6).to("meta")
+    assert conv_advisor.torch.optimize(network, x).n_swapped == 1
+    with torch.no_grad():
+        assert network(x).shape == (2, 8, 4, 4)
+
+
 def test_options_reach_the_chooser(chooser: EverythingAdvised) -> None:
     network, x = network_of("two readers")
     conv_advisor.torch.optimize(network, x, only_cudnn=True, deterministic=True, measure=0, max_error_ratio=2)

@@ -112,6 +112,12 @@ def is_tf32_allowed() -> bool:
         return bool(torch.backends.cudnn.conv.fp32_precision == "tf32")
 
 
+def is_autocast_on(tensor: Any) -> bool:
+    """Whether PyTorch casts what is computed with a tensor now; on some devices, such as ``meta``, it never does."""
+    device = tensor.device.type
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+
+
 def _hint(size: Any) -> int | None:
     """A size as it was when the graph was made; None where it was not known then."""
     hint = size if isinstance(size, int) else size.node.hint

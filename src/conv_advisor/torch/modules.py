@@ -7,7 +7,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from conv_advisor.torch.layers import Geometry, geometry_of, is_tf32_allowed
+from conv_advisor.torch.layers import Geometry, geometry_of, is_autocast_on, is_tf32_allowed
 from conv_advisor.torch.operator import conv2d
 
 Kind = tuple[Any, ...]
@@ -24,13 +24,13 @@ class AdvisedConv2d(nn.Conv2d):  # type: ignore[misc]  # PyTorch is not followed
     it is PyTorch's own.
     """
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, input: Any) -> Any:  # noqa: A002 - callers may name it, and so PyTorch does
         """As ``Conv2d`` has it."""
-        plan = None if self._is_pytorchs(x) else self.__dict__[_PLANS].get(kind_of(self, x))
+        plan = None if self._is_pytorchs(input) else self.__dict__[_PLANS].get(kind_of(self, input))
         if plan is None:
-            return super().forward(x)
+            return super().forward(input)
         name, geometry = plan
-        y = conv2d(x, self.weight, *geometry, name)
+        y = conv2d(input, self.weight, *geometry, name)
         return y if self.bias is None else y.add_(self.bias.reshape(1, -1, 1, 1))
 
     def _is_pytorchs(self, x: Any) -> bool:
@@ -38,7 +38,7 @@ class AdvisedConv2d(nn.Conv2d):  # type: ignore[misc]  # PyTorch is not followed
             return True
         if torch.is_grad_enabled() and (x.requires_grad or self.weight.requires_grad):
             return True
-        return bool(torch.is_autocast_enabled(x.device.type))
+        return is_autocast_on(x)
 
 
 def kind_of(module: nn.Conv2d, x: Any) -> Kind:

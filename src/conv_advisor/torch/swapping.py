@@ -15,7 +15,7 @@ from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES
 from conv_advisor.torch.choice import Choice, Chooser, chooser_for
-from conv_advisor.torch.layers import is_tf32_allowed, problem_of
+from conv_advisor.torch.layers import is_autocast_on, is_tf32_allowed, problem_of
 from conv_advisor.torch.modules import AdvisedConv2d, Kind, advise_module, geometry_of_module, kind_of
 from conv_advisor.torch.operator import plan_name
 from conv_advisor.torch.options import MAX_ERROR_RATIO, Options
@@ -101,8 +101,9 @@ class _Site:
     calls: dict[Kind, ConvProblem] = field(default_factory=dict)
     counts: dict[ConvProblem, int] = field(default_factory=dict)
 
-    def note(self, module: Any, x: Any) -> None:
-        """Remember one call."""
+    def note(self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Remember one call, as a hook hears of it."""
+        x = args[0] if args else kwargs["input"]
         problem = _problem_of_call(module, x)
         if isinstance(problem, str):
             self.reason = problem
@@ -115,7 +116,7 @@ def _problem_of_call(module: nn.Conv2d, x: Any) -> ConvProblem | str:
     geometry = geometry_of_module(module)
     if isinstance(geometry, str):
         return geometry
-    if torch.is_autocast_enabled(x.device.type):
+    if is_autocast_on(x):
         return "it is called under autocast, which casts its weight in each call: convert the model itself"
     return problem_of(x, module.weight, geometry, is_tf32_allowed=is_tf32_allowed())
 
@@ -129,7 +130,7 @@ def _watch(model: nn.Module, call: Call) -> list[_Site]:
         site = _Site(layer or type(module).__name__, module)
         sites.append(site)
         if type(module) in (nn.Conv2d, AdvisedConv2d):
-            hooks.append(module.register_forward_pre_hook(lambda module, args, site=site: site.note(module, args[0])))
+            hooks.append(module.register_forward_pre_hook(site.note, with_kwargs=True))
         elif isinstance(module, nn.Conv2d):
             site.reason = f"its class is {type(module).__name__}, which may convolve in a way of its own"
         else:
