@@ -95,6 +95,21 @@ def test_only_layers_that_gain_are_swapped(chooser: EverythingAdvised) -> None:
     assert "0.0" not in swapped(network)
 
 
+def test_optimizing_again_counts_for_the_shapes_that_it_shows(chooser: EverythingAdvised, called: list[str]) -> None:
+    network, x, y = nn.Sequential(nn.Conv2d(8, 8, 3)).eval(), random(2, 8, 6, 6), random(3, 8, 6, 6)
+    for shown in (x, y):
+        conv_advisor.torch.optimize(network, shown)
+    assert conv_advisor.torch.optimize(network, x, min_gain=100).n_swapped == 0
+    called.clear()
+    with torch.no_grad():
+        network(x)
+        assert called == []
+        network(y)
+        assert len(called) == 1
+    conv_advisor.torch.optimize(network, y, min_gain=100)
+    assert swapped(network) == []
+
+
 def test_a_report_says_times_and_reasons(chooser: EverythingAdvised) -> None:
     network, x = network_of("shared weight")
     report = conv_advisor.torch.optimize(network, x, check=True)

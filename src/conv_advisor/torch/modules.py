@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 import torch
@@ -54,13 +55,14 @@ def geometry_of_module(module: nn.Conv2d) -> Geometry | str:
     return geometry_of(module.weight, module.stride, module.padding, module.dilation, module.groups)
 
 
-def advise_module(module: nn.Conv2d, plans: dict[Kind, str]) -> None:
-    """Let a module run by these plans too, in place.
+def advise_module(module: nn.Conv2d, plans: Mapping[Kind, str | None]) -> None:
+    """Let a module run by these plans, in place; calls of other kinds run by those that it had for them.
 
     Parameters
     ----------
     module : Conv2d or AdvisedConv2d
-    plans : dict of kind of call to name of plan
+    plans : mapping of kind of call to name of plan
+        None where it is to be PyTorch's own.
 
     Notes
     -----
@@ -68,9 +70,13 @@ def advise_module(module: nn.Conv2d, plans: dict[Kind, str]) -> None:
     """
     geometry = geometry_of_module(module)
     assert isinstance(geometry, Geometry)  # noqa: S101 - or there is no plan
-    known = module.__dict__.setdefault(_PLANS, {})
-    known.update({kind: (name, geometry.arguments) for kind, name in plans.items()})
-    module.__class__ = AdvisedConv2d
+    given = {kind: name and (name, geometry.arguments) for kind, name in plans.items()}
+    known = {kind: plan for kind, plan in (module.__dict__.get(_PLANS, {}) | given).items() if plan}
+    if known:
+        module.__dict__[_PLANS] = known
+        module.__class__ = AdvisedConv2d
+    else:
+        restore(module)
 
 
 def restore(model: nn.Module) -> nn.Module:

@@ -153,17 +153,15 @@ def _choose(sites: Sequence[_Site], chooser: Chooser | None, options: Options) -
 
 
 def _settle(site: _Site, choices: Mapping[ConvProblem, Choice], min_gain: float, options: Options) -> list[Layer]:
-    """Swap one module for the problems on which it gains, and say what became of each."""
+    """Swap one module for the problems on which it gains, for no other that it met, and say what became of each."""
     if not site.counts:
         return [Layer(site.layer, reason=site.reason)]
     layers = [
         Layer(site.layer, problem, count, choices[problem], _why_not(choices[problem], min_gain))
         for problem, count in site.counts.items()
     ]
-    gaining = {layer.problem for layer in layers if layer.is_swapped}
-    plans = {kind: plan_name(problem.key, options.limits) for kind, problem in site.calls.items() if problem in gaining}
-    if plans:
-        advise_module(site.module, plans)
+    plans = {layer.problem: plan_name(layer.problem.key, options.limits) for layer in layers if layer.is_swapped}
+    advise_module(site.module, {kind: plans.get(problem) for kind, problem in site.calls.items()})
     return layers
 
 
