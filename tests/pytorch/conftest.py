@@ -1,4 +1,4 @@
-"""What the tests of conv_advisor.torch share: a chooser that needs no GPU, and one way to compile and compare."""
+"""What the tests of conv_advisor.torch share: a chooser that needs no GPU, and a compiler that only captures."""
 
 from __future__ import annotations
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import pickle
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,6 +15,12 @@ from torch import nn  # noqa: E402 - it needs PyTorch
 
 import conv_advisor.torch  # noqa: E402 - it needs PyTorch
 from conv_advisor.data.errors import InvalidInput  # noqa: E402 - it needs PyTorch
+from tests.pytorch.comparing import (  # noqa: E402 - it needs PyTorch
+    assert_compiled_is_eager,
+    assert_near,
+    compiled,
+    random,
+)
 from tests.pytorch.conftest import EverythingAdvised  # noqa: E402 - it needs PyTorch
 from tests.pytorch.networks import every_kind, resnet, settle  # noqa: E402 - it needs PyTorch
 
@@ -26,34 +31,13 @@ pytestmark = [
 ]
 
 
-def compiled(network: nn.Module, **options: Any) -> Callable[..., Any]:
-    return torch.compile(network, backend=conv_advisor.torch.backend, **options)
-
-
-def assert_near(got: Any, expected: Any, tolerance: float = 1e-5) -> None:
-    assert got.dtype == expected.dtype
-    assert got.shape == expected.shape
-    assert torch.allclose(got, expected, rtol=tolerance, atol=tolerance * float(expected.abs().max()))
-
-
-def random(*shape: int) -> Any:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(1))
-
-
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("is_channels_last", [False, True])
 def test_outputs_are_those_of_eager_pytorch(
     name: str, is_channels_last: bool, chooser: EverythingAdvised, quick: Any
 ) -> None:
     network, shape = NETWORKS[name]
-    memory_format = torch.channels_last if is_channels_last else torch.contiguous_format
-    network = copy.deepcopy(network).to(memory_format=memory_format)
-    x = random(*shape).to(memory_format=memory_format)
-    with torch.no_grad():
-        expected = network(x.clone(memory_format=memory_format))
-        got = compiled(network)(x.clone(memory_format=memory_format))
-    assert_near(got, expected)
-    assert got.stride() == expected.stride()
+    assert_compiled_is_eager(network, shape, is_channels_last=is_channels_last)
     convolutions = [module for module in network.modules() if isinstance(module, nn.Conv2d)]
     assert 1 <= len(chooser.layers) <= len(convolutions)
     is_nhwc = {problem.layout == "nhwc" for problem in chooser.layers}

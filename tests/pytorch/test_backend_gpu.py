@@ -20,7 +20,6 @@ MISSING = ""
 try:
     import torch
 
-    import conv_advisor.torch
     from conv_advisor.torch import gpu as gpus
     from conv_advisor.torch import operator
     from conv_advisor.torch.choice import Choice
@@ -28,6 +27,7 @@ try:
     from conv_advisor.torch.options import Options
     from conv_advisor.torch.running import Prepared
     from conv_advisor.torch.timing import Trial
+    from tests.pytorch.comparing import compiled
     from tests.pytorch.networks import every_kind
 except ImportError as error:
     MISSING = str(error)
@@ -73,10 +73,6 @@ def on_gpu(name: str, dtype: str = "float32", layout: str = "nchw") -> tuple[Any
     x = torch.randn(shape, generator=torch.Generator().manual_seed(1))
     placed = {"device": "cuda", "dtype": getattr(torch, dtype), "memory_format": MEMORY_FORMATS[Layout(layout)]}
     return copy.deepcopy(network).to(**placed), x.to(**placed)
-
-
-def compiled(network: Any, **options: Any) -> Any:
-    return torch.compile(network, backend=conv_advisor.torch.backend, **options)
 
 
 def assert_near_float64(network: Any, x: Any, got: Any, eager: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -13,10 +12,15 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 from torch import nn  # noqa: E402 - it needs PyTorch
 from torch.nn import functional  # noqa: E402 - it needs PyTorch
 
-import conv_advisor.torch  # noqa: E402 - it needs PyTorch
 from conv_advisor.data.epilogue import EVERY_EPILOGUE, Activation, Epilogue  # noqa: E402 - it needs PyTorch
 from conv_advisor.torch.ending_operator import ACTIVATE, conv2d_ending  # noqa: E402 - it needs PyTorch
 from conv_advisor.torch.operator import plan_name  # noqa: E402 - it needs PyTorch
+from tests.pytorch.comparing import (  # noqa: E402 - it needs PyTorch
+    assert_compiled_is_eager,
+    assert_near,
+    compiled,
+    random,
+)
 from tests.pytorch.conftest import EverythingAdvised  # noqa: E402 - it needs PyTorch
 from tests.pytorch.networks import every_kind  # noqa: E402 - it needs PyTorch
 
@@ -27,18 +31,10 @@ pytestmark = [
 ]
 
 
-def random(*shape: int) -> Any:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(1))
-
-
 @pytest.fixture
 def ending(chooser: EverythingAdvised) -> EverythingAdvised:
     chooser.takes_endings = True
     return chooser
-
-
-def compiled(network: Callable[..., Any]) -> Callable[..., Any]:
-    return torch.compile(network, backend=conv_advisor.torch.backend)
 
 
 def epilogues(chooser: EverythingAdvised) -> list[str]:
@@ -51,15 +47,7 @@ def epilogues(chooser: EverythingAdvised) -> list[str]:
 def test_outputs_are_those_of_eager_pytorch(
     name: str, is_channels_last: bool, ending: EverythingAdvised, quick: Any
 ) -> None:
-    network, shape = NETWORKS[name]
-    memory_format = torch.channels_last if is_channels_last else torch.contiguous_format
-    network = copy.deepcopy(network).to(memory_format=memory_format)
-    x = random(*shape).to(memory_format=memory_format)
-    with torch.no_grad():
-        expected = network(x.clone(memory_format=memory_format))
-        got = compiled(network)(x.clone(memory_format=memory_format))
-    assert torch.allclose(got, expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))
-    assert got.stride() == expected.stride()
+    assert_compiled_is_eager(*NETWORKS[name], is_channels_last=is_channels_last)
 
 
 @pytest.mark.slow
@@ -68,7 +56,7 @@ def test_inductor_takes_the_operator_as_it_is(ending: EverythingAdvised) -> None
     x = random(*shape)
     with torch.no_grad():
         expected = network(x)
-        assert torch.allclose(compiled(network)(x), expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
+        assert_near(compiled(network)(x), expected, tolerance=1e-4)
     assert "bias-residual-relu" in epilogues(ending)
 
 

@@ -17,6 +17,7 @@ import conv_advisor.torch  # noqa: E402 - it needs PyTorch
 from conv_advisor.data.errors import InvalidInput  # noqa: E402 - it needs PyTorch
 from conv_advisor.torch import modules  # noqa: E402 - it needs PyTorch
 from conv_advisor.torch.modules import AdvisedConv2d  # noqa: E402 - it needs PyTorch
+from tests.pytorch.comparing import assert_near, random  # noqa: E402 - it needs PyTorch
 from tests.pytorch.conftest import EverythingAdvised  # noqa: E402 - it needs PyTorch
 from tests.pytorch.networks import every_kind  # noqa: E402 - it needs PyTorch
 
@@ -35,10 +36,6 @@ def called(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
     monkeypatch.setattr(modules, "conv2d", record)
     return plans
-
-
-def random(*shape: int) -> Any:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(1))
 
 
 def network_of(name: str) -> tuple[nn.Module, Any]:
@@ -62,7 +59,7 @@ def test_outputs_are_those_of_eager_pytorch(
         expected = network(x.clone(memory_format=memory_format))
         report = conv_advisor.torch.optimize(network, x.clone(memory_format=memory_format))
         got = network(x.clone(memory_format=memory_format))
-    assert torch.allclose(got, expected, rtol=1e-5, atol=1e-5 * float(expected.abs().max()))
+    assert_near(got, expected)
     assert got.stride() == expected.stride()
     assert len(called) == sum(layer.count for layer in report.layers) > 0
     assert all(("nhwc" in plan) is is_channels_last for plan in called)
