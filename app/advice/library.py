@@ -7,7 +7,9 @@ from dataclasses import fields
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from conv_advisor.app.advice.advise import advise_one
 from conv_advisor.app.advice.answer import LayerAdvice
+from conv_advisor.app.advice.limits import Limits
 from conv_advisor.app.advice.local import Local
 from conv_advisor.app.settings import load_settings
 from conv_advisor.app.wire.spellings import dtype_of, layout_of
@@ -76,17 +78,31 @@ def advise(
     >>> advice.best.variant == advice.variant == advice.ranking[0].variant
     True
     """
+    local, limits = known_within(device, max_workspace_bytes, deterministic, only)
+    found = advise_one(local, _problem_of(layer, dtype, layout, epilogue), limits)
+    return LayerAdvice(**{field.name: getattr(found, field.name) for field in fields(found)})
+
+
+def known_within(
+    device: str | None, max_workspace_bytes: int | None, deterministic: bool, only: Maker | str | None
+) -> tuple[Local, Limits]:
+    """What this process knows, and the limits that a program asks for, by the names that `advise` has for them.
+
+    Raises
+    ------
+    InvalidInput
+        A value that is not allowed.
+    UnknownDevice, StoreError
+    """
     if max_workspace_bytes is not None and (type(max_workspace_bytes) is not int or max_workspace_bytes < 0):
         raise InvalidInput("max_workspace_bytes", max_workspace_bytes, "a number of bytes, from 0, or None")
-    local = _local()
-    found = local.advise(
-        _problem_of(layer, dtype, layout, epilogue),
+    maker, local = _maker_of(only), _local()
+    return local, Limits(
         local.default_device_id if device is None else device,
-        max_workspace_bytes=max_workspace_bytes,
-        is_deterministic=deterministic,
-        only=_maker_of(only),
+        local.settings.workspace_limit_bytes if max_workspace_bytes is None else max_workspace_bytes,
+        deterministic,
+        maker,
     )
-    return LayerAdvice(**{field.name: getattr(found, field.name) for field in fields(found)})
 
 
 @cache

@@ -69,6 +69,24 @@ def test_a_plan_has_counts_times_and_gains() -> None:
     assert all(total.time_ms for total in plan.rivals.values())
 
 
+def test_a_plan_keeps_the_limits_that_advice_has() -> None:
+    network, x = nn.Conv2d(64, 64, 3, padding=1).eval(), torch.zeros(1, 64, 56, 56, dtype=torch.float16)
+    network = network.half()
+
+    def variants(**limits: Any) -> set[str]:
+        plan = conv_advisor.torch.plan(network, x, device="nvidia-h200", **limits)
+        return {layer.advice.best.variant for layer in plan.layers}
+
+    assert not any(variant.startswith("cudnn.") for variant in variants())
+    assert all(variant.startswith("cudnn.") for variant in variants(only="cudnn"))
+    for limits, said in (
+        ({"only": "cublas"}, "only is 'cublas'"),
+        ({"max_workspace_bytes": -1}, "max_workspace_bytes is -1"),
+    ):
+        with pytest.raises(InvalidInput, match=said):
+            variants(**limits)
+
+
 def test_nothing_is_computed() -> None:
     network, x = nn.Conv2d(64, 64, 3, padding=1).to("meta").eval(), torch.zeros(512, 64, 224, 224, device="meta")
     (layer,) = conv_advisor.torch.plan(network, x, device="nvidia-h200").layers

@@ -17,10 +17,10 @@ def plan(
     model: nn.Module,
     example_inputs: Any,
     *,
-    device: str = "",
+    device: str | None = None,
     max_workspace_bytes: int | None = None,
     deterministic: bool = False,
-    only: Maker | None = None,
+    only: Maker | str | None = None,
 ) -> Plan:
     """Plan a model for a GPU, as ``conv-advisor plan`` does of a file.
 
@@ -30,14 +30,14 @@ def plan(
         In evaluation, on any device, in the precision that it is to run in. It is traced, and nothing is computed.
     example_inputs : tensor, tuple or dict
         Of which shape and precision count. float32 is tf32 where PyTorch would let cuDNN round so.
-    device : str
-        The one to plan for; by default that with the most measurements.
+    device : str, optional
+        The one to plan for; by default as in `conv_advisor.advise`.
     max_workspace_bytes : int, optional
         Scratch memory of the whole network; 1 GiB by default.
     deterministic : bool
         Whether only variants will do whose equal inputs give equal bits.
-    only : Maker, optional
-        Whose variants alone will do.
+    only : str, optional
+        ``cudnn``: only its variants will do.
 
     Returns
     -------
@@ -47,17 +47,14 @@ def plan(
     Raises
     ------
     InvalidInput
-        The model is in training, or cannot be traced.
+        The model is in training, or cannot be traced; or a value that is not allowed.
     NoAdvice
         It has no convolution that can be advised on.
     UnknownDevice, ModelRejected, StoreError
     """
     network = network_of(model, example_inputs)
-    from conv_advisor.app.advice.limits import Limits
-    from conv_advisor.app.advice.local import Local
+    from conv_advisor.app.advice.library import known_within
     from conv_advisor.app.plans.planning import plan_network
-    from conv_advisor.app.settings import load_settings
 
-    local = Local(load_settings())
-    limit = local.settings.workspace_limit_bytes if max_workspace_bytes is None else max_workspace_bytes
-    return plan_network(local, network, Limits(device or local.default_device_id, limit, deterministic, only))
+    known, limits = known_within(device, max_workspace_bytes, deterministic, only)
+    return plan_network(known, network, limits)
