@@ -12,7 +12,7 @@ import torch
 from torch._dynamo.source import ConstantSource
 from torch.fx import GraphModule, Node
 
-from conv_advisor.torch.graph import Site
+from conv_advisor.torch.graph import CONVOLUTIONS, Site
 from conv_advisor.torch.layers import MEMORY_FORMATS
 from conv_advisor.torch.nodes import value_of
 
@@ -209,7 +209,7 @@ def _is_constant(node: Node, given: Any) -> bool:
     is_static = "_dynamo_static_input_type" in (node.meta.get("tensor_dict") or {})
     if not is_static or not isinstance(given, torch.Tensor) or given.is_inference():
         return False
-    readers = (torch.conv2d, torch.ops.aten.conv2d.default, torch.ops.aten.conv2d.padding, *_BATCH_NORMS)
+    readers = (*CONVOLUTIONS, *_BATCH_NORMS)
     return all(user.op == "call_function" and user.target in readers for user in node.users)
 
 

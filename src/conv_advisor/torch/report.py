@@ -1,33 +1,98 @@
-"""What is said of layers that stay PyTorch's own, each at most once."""
+"""What became of each convolution of a model, as values and as a table."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-log: Final = logging.getLogger("conv_advisor.torch")
-
-_layers: Final[dict[str, str]] = {}
-"""The layer that a plan was first made for."""
-_warned: Final[set[str]] = set()
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.torch.choice import Choice
+from conv_advisor.torch.whole import Errors
 
 
-def remember_layer(plan: str, layer: str) -> None:
-    """Keep the name by which a failure of this plan is told."""
-    _layers.setdefault(plan, layer)
+@dataclass(frozen=True)
+class Layer:
+    """One convolution module on one problem.
+
+    Parameters
+    ----------
+    name : str
+        As the model knows the module.
+    problem : ConvProblem or None
+        None where it is none of ours, or was not called.
+    count : int
+        How often one run of the model computes it.
+    choice : Choice or None
+    reason : str
+        Why it stays PyTorch's own; empty where it was swapped.
+    """
+
+    name: str
+    problem: ConvProblem | None = None
+    count: int = 0
+    choice: Choice | None = None
+    reason: str = ""
+
+    @property
+    def is_swapped(self) -> bool:
+        """Whether a variant of the ranking runs it now."""
+        return not self.reason
+
+    @property
+    def torch_ms(self) -> float | None:
+        """What PyTorch's own convolution takes, of all its runs; None where that is unknown."""
+        return self.choice.torch_ms * self.count if self.choice and self.choice.torch_ms else None
+
+    @property
+    def time_ms(self) -> float | None:
+        """What it takes now, of all its runs; None where that is unknown."""
+        if not self.is_swapped:
+            return self.torch_ms
+        return self.choice.time_ms * self.count if self.choice and self.choice.time_ms else None
+
+    def cells(self) -> list[str]:
+        """What its row of the table says."""
+        runs_by = (self.choice and self.is_swapped and self.choice.variant) or f"PyTorch's own: {self.reason}"
+        times = ["" if time_ms is None else f"{time_ms * 1000:.1f}" for time_ms in (self.torch_ms, self.time_ms)]
+        return [self.name, self.problem.short if self.problem else "", str(self.count or ""), *times, runs_by]
 
 
-def warn_of_failure(plan: str, error: Exception) -> None:
-    """Warn once of a layer whose variant failed; PyTorch's own convolution runs there from now on."""
-    if plan in _warned:
-        return
-    _warned.add(plan)
-    layer = _layers.get(plan, "a convolution")
-    log.warning("%s (%s) runs as PyTorch's own convolution: %s: %s", layer, plan, type(error).__name__, error)
+@dataclass(frozen=True)
+class Report:
+    """What became of every convolution of a model.
 
+    Parameters
+    ----------
+    layers : tuple of Layer
+        In the order of its modules; a module that is called with several shapes stands once for each.
+    errors : Errors or None
+        None where they were not asked for.
+    """
 
-def tell(outcomes: Iterable[tuple[str, str]]) -> None:
-    """Say of each layer what became of it, at level info."""
-    for layer, outcome in outcomes:
-        log.info("%s: %s", layer, outcome)
+    layers: tuple[Layer, ...]
+    errors: Errors | None = None
+
+    @property
+    def n_swapped(self) -> int:
+        """Rows that a variant of the ranking runs now."""
+        return sum(layer.is_swapped for layer in self.layers)
+
+    @property
+    def gain(self) -> float | None:
+        """How many times as fast the convolutions are together as PyTorch's own, where both are known; None else."""
+        known = [(layer.torch_ms, layer.time_ms) for layer in self.layers if layer.torch_ms and layer.time_ms]
+        return sum(before or 0.0 for before, _ in known) / sum(after or 0.0 for _, after in known) if known else None
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        table = [["layer", "problem", "times", "µs before", "µs now", "runs by"]]
+        table += [layer.cells() for layer in self.layers]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        for cells in table:
+            yield "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()
+        gain = f", together {self.gain:.2f} times as fast" if self.gain else ""
+        yield f"{self.n_swapped} of {len(self.layers)} swapped{gain}"
+        if self.errors:
+            yield f"error against float64: {self.errors.now:.2g}, before {self.errors.before:.2g}"

@@ -1,0 +1,33 @@
+"""What is said of layers that stay PyTorch's own, each at most once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Final
+
+log: Final = logging.getLogger("conv_advisor.torch")
+
+_layers: Final[dict[str, str]] = {}
+"""The layer that a plan was first made for."""
+_warned: Final[set[str]] = set()
+
+
+def remember_layer(plan: str, layer: str) -> None:
+    """Keep the name by which a failure of this plan is told."""
+    _layers.setdefault(plan, layer)
+
+
+def warn_of_failure(plan: str, error: Exception) -> None:
+    """Warn once of a layer whose variant failed; PyTorch's own convolution runs there from now on."""
+    if plan in _warned:
+        return
+    _warned.add(plan)
+    layer = _layers.get(plan, "a convolution")
+    log.warning("%s (%s) runs as PyTorch's own convolution: %s: %s", layer, plan, type(error).__name__, error)
+
+
+def tell(outcomes: Iterable[tuple[str, str]]) -> None:
+    """Say of each layer what became of it, at level info."""
+    for layer, outcome in outcomes:
+        log.info("%s: %s", layer, outcome)
