@@ -14,7 +14,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from conv_advisor.torch import operator, report  # noqa: E402 - it needs PyTorch
+from conv_advisor.torch import log, operator  # noqa: E402 - it needs PyTorch
 
 ROOT = Path(__file__).parent.parent.parent
 pytestmark = pytest.mark.filterwarnings("default")  # PyTorch's own, of its own parts
@@ -57,10 +57,10 @@ def test_the_layout_of_a_plan_is_told_by_its_name() -> None:
 
 
 def test_a_failure_is_told_once_and_names_its_layer(caplog: pytest.LogCaptureFixture) -> None:
-    report.remember_layer("some plan", "layer1.0.conv1")
+    log.remember_layer("some plan", "layer1.0.conv1")
     with caplog.at_level(logging.WARNING, "conv_advisor.torch"):
         for _ in range(2):
-            report.warn_of_failure("some plan", ValueError("broken"))
+            log.warn_of_failure("some plan", ValueError("broken"))
     (record,) = caplog.records
     assert "layer1.0.conv1 (some plan)" in record.getMessage()
     assert "ValueError: broken" in record.getMessage()

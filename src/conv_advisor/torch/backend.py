@@ -12,9 +12,9 @@ from conv_advisor.torch.choice import Chooser, chooser_for
 from conv_advisor.torch.ending_operator import conv2d_ending
 from conv_advisor.torch.folding import fold_batch_norms
 from conv_advisor.torch.graph import Site, end, find_sites, replace
+from conv_advisor.torch.log import remember_layer, tell
 from conv_advisor.torch.operator import conv2d, plan_name
 from conv_advisor.torch.options import Options, read_options
-from conv_advisor.torch.report import remember_layer, tell
 
 
 def backend(

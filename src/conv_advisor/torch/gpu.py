@@ -27,10 +27,10 @@ from conv_advisor.models.tree_file import TreeModel
 from conv_advisor.torch.candidates import candidates
 from conv_advisor.torch.choice import Choice
 from conv_advisor.torch.layers import Geometry, problem_of
+from conv_advisor.torch.log import log, warn_of_failure
 from conv_advisor.torch.operator import LOADED, Run, plan_name
 from conv_advisor.torch.options import Options
 from conv_advisor.torch.plans import PlanFile, basis_of, default_path
-from conv_advisor.torch.report import log, warn_of_failure
 from conv_advisor.torch.running import Prepared
 from conv_advisor.torch.timing import Trial
 

@@ -72,7 +72,7 @@ def _on_cuda(
     try:
         return run(x, weight)
     except Exception as error:  # whatever it was, PyTorch's own convolution gives the answer
-        from conv_advisor.torch.report import warn_of_failure
+        from conv_advisor.torch.log import warn_of_failure
 
         LOADED[key] = None
         warn_of_failure(plan, error)

@@ -19,7 +19,7 @@ import conv_advisor.kernels
 from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.measurement import Device
 from conv_advisor.torch.choice import Choice
-from conv_advisor.torch.report import log
+from conv_advisor.torch.log import log
 
 VERSION: Final = 2
 """Of the file's form; a reader refuses any other."""
