@@ -349,6 +349,16 @@ def test_options_reach_the_chooser(chooser: EverythingAdvised) -> None:
     assert (chooser.options.measure, chooser.options.limits) == (0, "deterministic-cudnn-error2")
 
 
+def test_deterministic_algorithms_ask_for_deterministic_variants(chooser: EverythingAdvised) -> None:
+    network, x = network_of("two readers")
+    torch.use_deterministic_algorithms(True)
+    try:
+        conv_advisor.torch.optimize(network, x)
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert chooser.options.deterministic
+
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "gain": ({"min_gain": 0.5}, "min_gain is 0.5"),
     "gain of text": ({"min_gain": "2"}, "min_gain is '2'"),

@@ -115,7 +115,7 @@ def is_tf32_allowed() -> bool:
 def is_autocast_on(tensor: Any) -> bool:
     """Whether PyTorch casts what is computed with a tensor now; on some devices, such as ``meta``, it never does."""
     device = tensor.device.type
-    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+    return bool(torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device))
 
 
 def _hint(size: Any) -> int | None:

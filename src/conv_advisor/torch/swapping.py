@@ -160,8 +160,12 @@ def _settle(site: _Site, choices: Mapping[ConvProblem, Choice], min_gain: float,
         Layer(site.layer, problem, count, choices[problem], _why_not(choices[problem], min_gain))
         for problem, count in site.counts.items()
     ]
-    plans = {layer.problem: plan_name(layer.problem.key, options.limits) for layer in layers if layer.is_swapped}
-    advise_module(site.module, {kind: plans.get(problem) for kind, problem in site.calls.items()})
+    gaining = {layer.problem for layer in layers if layer.is_swapped}
+    plans = {
+        kind: plan_name(problem.key, options.limits) if problem in gaining else None
+        for kind, problem in site.calls.items()
+    }
+    advise_module(site.module, plans)
     return layers
 
 
