@@ -33,14 +33,20 @@ def options(url: str, token: str | None) -> dict[str, Any]:
     ------
     InvalidInput
     """
-    if not re.match(r"https?://[^/?#]+", url):
+    import httpx
+
+    try:
+        address = httpx.URL(url)
+    except httpx.InvalidURL:
+        address = httpx.URL()
+    if address.scheme not in ("http", "https") or not address.host:
         raise InvalidInput("url", url, f"http:// or https:// and a host, such as {DEFAULT_URL}")
     headers = {"user-agent": f"conv-advisor/{version('conv-advisor')}"}
     if token is not None:
         if not re.fullmatch(r"[\x21-\x7e]+", token):
             raise InvalidInput("token", "not shown", "visible ASCII characters, as `conv-advisor token` prints them")
         headers["authorization"] = f"Bearer {token}"
-    return {"base_url": url, "headers": headers}
+    return {"base_url": address, "headers": headers}
 
 
 def request(http: httpx.Client | httpx.AsyncClient, call: Call[Any], timeout_s: float) -> httpx.Request:

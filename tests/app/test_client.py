@@ -468,7 +468,13 @@ def test_a_jobs_name_is_one_part_of_a_path() -> None:
 
 @pytest.mark.parametrize(
     ("options", "field"),
-    [({"url": "server:8000"}, "url"), ({"url": "file:///etc/passwd"}, "url"), ({"token": "two\r\nlines"}, "token")],
+    [
+        *(
+            ({"url": url}, "url")
+            for url in ("server:8000", "file:///etc/passwd", "http://", "http://server:port", "http://[::1")
+        ),
+        ({"token": "two\r\nlines"}, "token"),
+    ],
 )
 def test_what_is_no_address_and_no_token_is_refused(options: dict[str, str], field: str) -> None:
     with pytest.raises(InvalidInput, match=f"^{field} is") as caught:
