@@ -78,10 +78,10 @@ def meaning(call: Call[T], response: httpx.Response, body: bytes) -> T:
 
 @contextmanager
 def one_border(url: str) -> Iterator[None]:
-    """Whatever the network does is `Unreachable`."""
+    """Whatever the network does, or does to an answer on its way, is `Unreachable`."""
     import httpx
 
     try:
         yield
-    except (httpx.TransportError, TimeoutError) as error:
+    except (httpx.RequestError, TimeoutError) as error:
         raise Unreachable(url, f"{type(error).__name__}: {error}") from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import inspect
 import json
 import re
@@ -397,6 +398,14 @@ def test_an_answer_that_never_ends_is_given_up(is_async: bool) -> None:
 def test_another_servers_answer_is_not_taken_for_one_of_ours(is_async: bool, text: str) -> None:
     with pytest.raises(Refused, match="Not an answer of conv-advisor"):
         Script(httpx.Response(200, text=text)).ask(is_async, "models")
+
+
+@both
+def test_an_answer_that_was_spoilt_on_its_way_is_asked_for_again(is_async: bool) -> None:
+    packed = {"content-encoding": "gzip"}
+    spoilt = httpx.Response(200, stream=httpx.ByteStream(b'{"models": []}'), headers=packed)
+    whole = httpx.Response(200, stream=httpx.ByteStream(gzip.compress(b'{"models": []}')), headers=packed)
+    assert Script(spoilt, whole).ask(is_async, "models") == []
 
 
 @both
