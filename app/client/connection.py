@@ -24,6 +24,8 @@ DEFAULT_URL: Final = "http://127.0.0.1:8000"
 DEFAULT_DEADLINE_S: Final = 60.0
 STREAM_SILENCE_S: Final = 60.0
 """A stream of events that says nothing for so long is dead: a server says something every 15 s."""
+_LONGEST_SILENCE_S: Final = 1e6
+"""No socket can be told to wait for more than 2³¹ ms, and a deadline may be infinite."""
 
 
 def options(url: str, token: str | None) -> dict[str, Any]:
@@ -51,7 +53,7 @@ def options(url: str, token: str | None) -> dict[str, Any]:
 
 def request(http: httpx.Client | httpx.AsyncClient, call: Call[Any], timeout_s: float) -> httpx.Request:
     """A call as it is sent."""
-    query, content = dict(call.query) or None, call.body or None
+    query, content, timeout_s = dict(call.query) or None, call.body or None, min(timeout_s, _LONGEST_SILENCE_S)
     return http.build_request(
         call.method, call.path, params=query, headers=dict(call.headers), content=content, timeout=timeout_s
     )

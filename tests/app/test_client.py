@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import inspect
 import json
+import math
 import re
 import subprocess
 import sys
@@ -251,6 +252,15 @@ def test_the_asynchronous_client_answers_the_same(server: Server, client: Client
                 await other.submit_retrain(device=GPU.id)
 
     asyncio.run(ask())
+
+
+def test_a_deadline_may_be_infinite(client: Client) -> None:
+    async def ask() -> Any:
+        async with AsyncClient(client.url, deadline_s=math.inf) as other:
+            return await other.devices()
+
+    with Client(client.url, deadline_s=math.inf) as patient:
+        assert patient.devices() == client.devices() == asyncio.run(ask())
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/how-to.md", "docs/plans.md"])
