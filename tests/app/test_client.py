@@ -25,6 +25,7 @@ import conv_advisor
 from conv_advisor import AsyncClient, Client, ConvAdvisorError, ConvProblem, Refused, Unreachable
 from conv_advisor.app.client import calls, parameters
 from conv_advisor.app.client.attempts import Attempts, refused
+from conv_advisor.app.client.connection import STREAM_SILENCE_S
 from conv_advisor.app.jobs.requests import MeasureJob, RetrainJob, SweepJob
 from conv_advisor.app.plans.parameters import PlanParameters, batches_of, dims_of
 from conv_advisor.app.routes.jobs import JobsQuery
@@ -317,15 +318,16 @@ class Script:
     def client(self, **options: Any) -> Client:
         return Client("http://server", transport=httpx.MockTransport(self), **options)
 
-    def ask(self, is_async: bool, name: str, *arguments: Any, **options: Any) -> Any:
-        """One method of either client."""
+    def ask(self, is_async: bool, name: str, *arguments: Any, within_s: float | None = None, **options: Any) -> Any:
+        """One method of either client; within some time, where the method has a deadline of its own."""
+        keywords = {} if within_s is None else {"deadline_s": within_s}
         if not is_async:
             with self.client(**options) as client:
-                return getattr(client, name)(*arguments)
+                return getattr(client, name)(*arguments, **keywords)
 
         async def ask() -> Any:
             async with AsyncClient("http://server", transport=httpx.MockTransport(self), **options) as client:
-                return await getattr(client, name)(*arguments)
+                return await getattr(client, name)(*arguments, **keywords)
 
         return asyncio.run(ask())
 
@@ -386,21 +388,22 @@ def test_nobody_there_is_said_once_the_time_is_over(is_async: bool) -> None:
 
 
 @both
-def test_an_answer_that_never_ends_is_given_up(is_async: bool) -> None:
+@pytest.mark.parametrize("asked", [("ready",), ("wait", "j1")], ids=lambda asked: asked[0])
+def test_an_answer_that_never_ends_is_given_up(is_async: bool, asked: tuple[str, ...]) -> None:
     class Endless(httpx.SyncByteStream, httpx.AsyncByteStream):
         def __iter__(self) -> Iterator[bytes]:
             while True:
                 time.sleep(0.01)
-                yield b" "
+                yield b": nothing new\n\n"
 
         async def __aiter__(self) -> AsyncIterator[bytes]:
             while True:
                 await asyncio.sleep(0.01)
-                yield b" "
+                yield b": nothing new\n\n"
 
     script = Script(httpx.Response(200, stream=Endless()))
     with pytest.raises(Unreachable, match="not complete in time"):
-        script.ask(is_async, "models", deadline_s=0.2)
+        script.ask(is_async, *asked, within_s=0.2)
 
 
 @both
@@ -469,6 +472,25 @@ def test_a_stream_that_breaks_is_taken_up_where_it_was(is_async: bool) -> None:
     assert script.ask(is_async, "wait", "j1") == done
     assert [each.headers.get("last-event-id") for each in script.asked] == [None, None, "2", None, "2", "2"]
     assert [each.url.path for each in script.asked].count("/v1/jobs/j1") == 1
+    silences_s = [each.extensions["timeout"]["read"] for each in script.asked if each.url.path.endswith("/events")]
+    assert silences_s == [STREAM_SILENCE_S] * 5
+
+
+@both
+def test_streams_that_end_before_their_job_are_asked_for_until_the_deadline(is_async: bool) -> None:
+    script = Script(*[stream(JOB) for _ in range(1000)])
+    with pytest.raises(Unreachable, match="the stream of events has ended before the job"):
+        script.ask(is_async, "wait", "j1", within_s=0.3)
+    assert len(script.asked) > 1
+
+
+@both
+def test_whoever_may_see_a_job_and_not_its_events_is_told_so(is_async: bool) -> None:
+    script = Script(problem(UNKNOWN | {"status": 403}), httpx.Response(200, json=JOB))
+    with pytest.raises(Refused) as caught:
+        script.ask(is_async, "wait", "j1")
+    assert caught.value.status == 403
+    assert len(script.asked) == 2
 
 
 @both
