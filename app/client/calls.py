@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
+from urllib.parse import quote
 
 import msgspec
 import numpy as np
@@ -214,8 +215,6 @@ def _contents(path: str | PathLike[str]) -> bytes:
 
 
 def _job_path(job_id: str) -> str:
-    from urllib.parse import quote
-
     return f"/v1/jobs/{quote(job_id, safe='')}"
 
 

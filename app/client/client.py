@@ -321,10 +321,13 @@ class Client:
 
     def _events(self, job_id: str, seen: int, attempts: Attempts) -> Iterator[JobAnswer]:
         """What one stream says of a job; it ends with an error, since who has heard of the end asks for no more."""
-        call = calls.events(job_id, seen)
+        call, event = calls.events(job_id, seen), Events()
         with self._answer(call, attempts, STREAM_SILENCE_S) as response:
             if response.status_code == HTTPStatus.OK:
-                yield from filter(None, map(Events().take, _lines(response, attempts)))
+                for line in response.iter_lines():
+                    attempts.check(self.url)
+                    if job := event.take(line):
+                        yield job
                 raise Unreachable(self.url, "the stream of events has ended before the job")
             answer = _read(response, attempts)
         yield self.job(job_id)  # there are too many streams, or the last event was heard
@@ -346,9 +349,3 @@ def _read(response: httpx.Response, attempts: Attempts) -> bytes:
         attempts.check(str(response.url))
         body += piece
     return bytes(body)
-
-
-def _lines(response: httpx.Response, attempts: Attempts) -> Iterator[str]:
-    for line in response.iter_lines():
-        attempts.check(str(response.url))
-        yield line

@@ -26,7 +26,7 @@ class Events:
     def take(self, line: str) -> JobAnswer | None:
         """The job, as the line ends an event; None after any other."""
         if line.startswith("data:"):
-            self._data.append(line.removeprefix("data:").removeprefix(" "))
+            self._data.append(line.removeprefix("data:"))
         if line or not self._data:
             return None
         text, self._data = "\n".join(self._data), []
