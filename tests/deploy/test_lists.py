@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import re
+import sysconfig
 import tarfile
+from importlib import metadata
 from pathlib import Path
 
 import numpy  # noqa: F401 - it is looked for among what is mapped
@@ -48,6 +51,27 @@ def test_a_rule_that_matches_nothing_fails(tmp_path: Path, capsys: pytest.Captur
     (tmp_path / "rules.txt").write_text("lib/*.a  # static libraries\n")
     assert prune.main(str(tmp_path / "rules.txt"), str(tmp_path)) == 1
     assert "nothing matches lib/*.a" in capsys.readouterr().err
+
+
+def test_no_test_of_a_package_is_in_the_images() -> None:
+    """`inside.py` refuses an image that has any; this finds them where what images are made of is installed."""
+    site = Path(sysconfig.get_path("purelib"))
+    shipped = re.findall(r"^([\w.-]+)==", (build.ROOT / "constraints" / "cluster.txt").read_text(), re.MULTILINE)
+    unused = {rule.pattern for rule in prune.read_rules(FOLDER / "unused-packages.txt")}
+    files = [file for name in set(shipped) - unused for file in files_of(name)]
+    tests = [site / file for file in files if {"test", "tests"} & set(file.parent.parts)]
+    rules = [rule.pattern.partition("/site-packages/")[2] for rule in prune.read_rules(FOLDER / "unused-python.txt")]
+    left_out = {path for pattern in rules if pattern and "*." not in pattern for path in site.glob(pattern)}
+    assert len(tests) > 1000
+    assert [path for path in tests if not left_out & set(path.parents)] == []
+
+
+def files_of(package: str) -> list[metadata.PackagePath]:
+    """What a package has installed; nothing where it is not."""
+    try:
+        return metadata.files(package) or []
+    except metadata.PackageNotFoundError:
+        return []
 
 
 def test_the_base_is_the_dockerfile_s_and_each_target_has_its_layers_named() -> None:
