@@ -107,7 +107,8 @@ class ConvProblem:
     dtype : DType or str
     layout : Layout or str
     pad_h_end, pad_w_end : int, optional
-        Rows at the bottom and columns on the right; as many as on the other side unless given.
+        Rows at the bottom and columns on the right; as many as on the other side unless given. They are filled in then:
+        `dataclasses.replace` of pad_h alone keeps pad_h_end.
     epilogue : Epilogue
 
     Raises
