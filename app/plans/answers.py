@@ -30,7 +30,7 @@ class PlannedLayerAnswer(TypedDict):
     total_ms: float
     share: float
     workspace_bytes: int | None
-    is_epilogue_counted: bool
+    epilogue_is_counted: bool
     pytorch_default_speedup: float | None
     cudnn_best_speedup: float | None
 
@@ -165,7 +165,7 @@ def _layer(layer: Layer) -> PlannedLayerAnswer:
         "total_ms": layer.total_ms,
         "share": layer.share,
         "workspace_bytes": best.workspace_bytes,
-        "is_epilogue_counted": layer.problem == layer.advice.problem,
+        "epilogue_is_counted": layer.problem == layer.advice.problem,
         "pytorch_default_speedup": layer.speedup,
         "cudnn_best_speedup": layer.advice.baselines.cudnn_best.speedup,
     }

@@ -427,7 +427,7 @@ def test_the_command_prints_json(file: Path) -> None:
     (answer,) = json.loads(run(file, "--batch", "32", "--json", "--device", "nvidia-h200"))["plans"]
     assert answer["n_convolutions"] == 3
     assert [each["count"] for each in answer["layers"]] == [1, 1, 1]
-    assert not any(each["is_epilogue_counted"] for each in answer["layers"])
+    assert not any(each["epilogue_is_counted"] for each in answer["layers"])
 
 
 def test_the_command_prints_a_line_for_each_batch(file: Path) -> None:
