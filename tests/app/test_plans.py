@@ -12,6 +12,7 @@ from pathlib import Path
 
 import onnx
 import pytest
+from msgspec import structs
 from onnx import TensorProto, helper
 from typer.testing import CliRunner
 
@@ -356,10 +357,56 @@ def test_a_module_beside_the_model_is_not_run(tmp_path: Path, monkeypatch: pytes
     assert read_outline(block(), batch=1).nodes
 
 
+def test_the_reading_process_is_told_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONV_ADVISOR_STORE_URL", "postgresql://advisor:secret@host/db")
+    told, run = {}, subprocess.run
+
+    def noting(*command: object, env: dict[str, str], **more: object) -> object:
+        told.update(env)
+        return run(*command, env=env, **more)
+
+    monkeypatch.setattr(reading.subprocess, "run", noting)
+    assert read_outline(block(), batch=1).nodes
+    assert "PATH" in told
+    assert not any("secret" in value for value in told.values())
+
+
 def test_a_reader_that_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "_PATIENCE_S", 0.01)
     with pytest.raises(InvalidInput, match="s of CPU time"):
         read_outline(block(), batch=1)
+
+
+def test_shapes_that_a_file_claims_are_not_believed() -> None:
+    build = Build(1, 3, 32, 32)
+    made = build.node("Relu", "x")
+    model = build.model(build.conv(made, 8, 3))
+    model.graph.value_info.append(helper.make_tensor_value_info(made, TensorProto.FLOAT, (1, 3, 64, 64)))
+    (conv,) = network(model.SerializeToString()).convolutions
+    assert (conv.problem.h, conv.problem.w) == (32, 32)
+
+
+def test_a_shape_that_is_computed_in_the_model_is_followed() -> None:
+    build = Build(1, 8, 9, 32)
+    model = build.model(build.conv(build.node("Reshape", "x", build.node("Concat", "some", "rest", axis=0)), 8, 6))
+    of_x = helper.make_node("Shape", ["x"], ["of_x"])
+    some = helper.make_node("Slice", ["of_x", "from", "to"], ["some"])
+    nodes = [of_x, some, *model.graph.node]
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+    for name, values in (("from", [0]), ("to", [1]), ("rest", [6, 12, 32])):
+        model.graph.initializer.append(helper.make_tensor(name, TensorProto.INT64, [len(values)], values))
+    (conv,) = network(model.SerializeToString()).convolutions
+    assert (conv.problem.c, conv.problem.h, conv.problem.w) == (6, 12, 32)
+
+
+def test_a_convolution_whose_output_is_said_to_have_another_shape_is_listed() -> None:
+    build = Build(1, 3, 32, 32)
+    made = build.conv("x", 8, 3)
+    outline = onnx_reader.outline_of(build.bytes(made), Request(1, {}))
+    said = structs.replace(outline, shapes=outline.shapes | {made: (1, 8, 30, 30)})
+    (operator,) = network_of(said, "tested", DType.FLOAT32).operators
+    assert operator.left_out == "it makes 1x8x32x32, and the model's shapes say 1x8x30x30"
 
 
 def test_a_tensor_of_a_size_that_no_memory_has_is_no_matter() -> None:
