@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from conv_advisor.app.plans.known import TORCHVISION, exported, is_known, known_network
+from conv_advisor.app.plans.known import TORCHVISION, exported, known_network
 from conv_advisor.app.plans.onnx_network import network_of
 from conv_advisor.app.plans.reading import MAX_MODEL_BYTES, read_outline
 from conv_advisor.data.errors import InvalidInput, NotInstalled
+from conv_advisor.data.networks import is_network
 from conv_advisor.data.problem import DType
 from conv_advisor.models.planning.network import Network
 
@@ -35,9 +36,9 @@ def network_from(model: str, *, batch: int, dtype: DType, dims: Mapping[str, int
         try:
             return network_of(read_outline(exported(name), batch=batch), model, dtype)
         except NotInstalled:
-            if not is_known(name):
+            if not is_network(name):
                 raise
-    if is_known(name):
+    if is_network(name):
         return known_network(name, batch=batch, dtype=dtype)
     return network_of(read_outline(_file(model), batch=batch, dims=dims), Path(model).name, dtype)
 

@@ -21,11 +21,6 @@ _IMAGE: Final = 224
 """Rows and columns of what a model of torchvision is given."""
 
 
-def is_known(name: str) -> bool:
-    """Whether a name is that of a network whose layers ship."""
-    return networks.is_network(name)
-
-
 def known_network(name: str, *, batch: int, dtype: DType) -> Network:
     """A network whose layers ship.
 
