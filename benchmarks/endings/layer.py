@@ -13,7 +13,7 @@ from typing import Final
 from benchmarks.contest import choice as catalogue
 from benchmarks.contest.layer import QUICK, faults, plans_of
 from benchmarks.endings.pytorch import MODES
-from benchmarks.endings.rows import CHOSEN, CUDNN, OURS, PLAIN, POOL, Row, Timed
+from benchmarks.endings.rows import CHOSEN, CUDNN, EAGER, EAGER_PLAIN, OURS, PLAIN, POOL, Row, Timed
 from benchmarks.rivals.layer import Calls, peer_of, software
 from benchmarks.rivals.pytorch import Peer
 from benchmarks.turns.layer import OPERANDS, Choice, Layer, take_turns
@@ -90,10 +90,10 @@ def measure_layer(runner: Runner, peer: Peer, order: Order, excluded: frozenset[
         if side in timed:
             told = replace(timed[side], variant=choice.variant, plan=layer.plan_of(choice))
             timed[side] = replace(told, chosen_ms=chosen_ms[choice])
-    alone = {} if PLAIN in timed else {f"{PLAIN}: {name}": why for name, why in faults(plain).items()}
+    alone = {f"alone: {name}": why for name, why in faults(plain).items()}
     runner.release()
     peer.release()
-    return replace(blank, timed=timed, failures=faults(layer) | alone)
+    return replace(blank, timed=timed, failures=faults(layer) | alone, tried_ms=_by_variant(chosen_ms))
 
 
 @cache
@@ -141,6 +141,14 @@ def _chosen(layer: Layer, side: str, chosen_ms: Mapping[Choice, float]) -> Choic
     return next((choice for choice in sorted(of_side, key=chosen_ms.__getitem__) if layer.prepare(choice)), None)
 
 
+def _by_variant(chosen_ms: Mapping[Choice, float]) -> dict[str, float]:
+    """The time of each variant's fastest plan."""
+    tried_ms: dict[str, float] = {}
+    for choice, time_ms in chosen_ms.items():
+        tried_ms[choice.variant] = min(time_ms, tried_ms.get(choice.variant, inf))
+    return tried_ms
+
+
 def _told(layer: Layer, plain: Layer, peer: Peer, order: Order, picked: Mapping[str, Choice]) -> dict[str, Timed]:
     """The pass that is reported: all take turns; who runs for two sides is timed once."""
     calls, captured = Calls(peer, layer), dict.fromkeys(order.modes, True)
@@ -152,8 +160,12 @@ def _told(layer: Layer, plain: Layer, peer: Peer, order: Order, picked: Mapping[
     for mode in order.modes:
         if called := calls.first(mode):
             timed[mode] = partial(calls.sample, called, captured)
+    alone_captured: dict[str, bool] = {}
+    if EAGER in order.modes and (called := Calls(peer, plain).first(EAGER)):
+        timed[EAGER_PLAIN] = partial(Calls(peer, plain).sample, called, alone_captured)
     turns = {each: tuple(chain(*rounds)) for each, rounds in take_turns(timed, order.rule).items() if all(rounds)}
-    sides: dict[str, Choice | str] = {**picked, **{each: each for each in (PLAIN, *order.modes)}}
+    sides: dict[str, Choice | str] = {**picked, **{each: each for each in (PLAIN, EAGER_PLAIN, *order.modes)}}
+    captured[EAGER_PLAIN] = alone_captured.get(EAGER, True)
     return {
         side: Timed(turns[each], is_captured=captured.get(side, True)) for side, each in sides.items() if each in turns
     }

@@ -19,12 +19,14 @@ POOL: Final = "ours and cuDNN"
 PLAIN: Final = "ours, plain"
 """The variant of `OURS` on the convolution alone."""
 EAGER: Final = TUNED
+EAGER_PLAIN: Final = f"{TUNED}, plain"
+"""The same of PyTorch: what is left of it is what its elementwise kernels take."""
 COMPILED: Final = "pytorch.compile"
 AUTOTUNED: Final = "pytorch.max_autotune"
 
 CHOSEN: Final = (OURS, CUDNN, POOL)
 """Sides for which a variant is chosen, on a pass of its own."""
-SIDES: Final = (*CHOSEN, PLAIN, EAGER, COMPILED, AUTOTUNED)
+SIDES: Final = (*CHOSEN, PLAIN, EAGER, EAGER_PLAIN, COMPILED, AUTOTUNED)
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,8 @@ class Row:
         By side, one of `SIDES`; those that have nothing that runs are missing.
     failures : dict of str to str
         What failed and how, by variant, mode of PyTorch or side.
+    tried_ms : dict of str to float
+        By variant, the time of its fastest plan on the pass that chose: few samples, but of all that ran.
     networks : str
         Names of those that have the layer, separated by blanks.
     device, software : str
@@ -70,6 +74,7 @@ class Row:
     problem: ConvProblem
     timed: dict[str, Timed] = field(default_factory=dict, hash=False)
     failures: dict[str, str] = field(default_factory=dict, hash=False)
+    tried_ms: dict[str, float] = field(default_factory=dict, hash=False)
     networks: str = ""
     device: str = ""
     software: str = ""
