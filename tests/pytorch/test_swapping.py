@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,8 +16,9 @@ from torch import nn  # noqa: E402 - it needs PyTorch
 
 import conv_advisor.torch  # noqa: E402 - it needs PyTorch
 from conv_advisor.data.errors import InvalidInput  # noqa: E402 - it needs PyTorch
-from conv_advisor.torch import modules  # noqa: E402 - it needs PyTorch
+from conv_advisor.torch import log, modules  # noqa: E402 - it needs PyTorch
 from conv_advisor.torch.modules import AdvisedConv2d  # noqa: E402 - it needs PyTorch
+from conv_advisor.torch.operator import plan_name  # noqa: E402 - it needs PyTorch
 from tests.pytorch.comparing import assert_near, random  # noqa: E402 - it needs PyTorch
 from tests.pytorch.conftest import EverythingAdvised  # noqa: E402 - it needs PyTorch
 from tests.pytorch.networks import every_kind  # noqa: E402 - it needs PyTorch
@@ -357,6 +359,20 @@ def test_deterministic_algorithms_ask_for_deterministic_variants(chooser: Everyt
     finally:
         torch.use_deterministic_algorithms(False)
     assert chooser.options.deterministic
+
+
+def test_a_failure_is_told_by_the_first_of_its_layers(
+    chooser: EverythingAdvised, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(log, "_layers", {})
+    monkeypatch.setattr(log, "_warned", set())
+    network, x = network_of("resnet")
+    report = conv_advisor.torch.optimize(network, x)
+    problem = next(layer.problem for layer in report.layers if layer.name == "4.conv2")
+    assert [layer.name for layer in report.layers if layer.problem == problem] == ["3.conv2", "4.conv1", "4.conv2"]
+    with caplog.at_level(logging.WARNING, "conv_advisor.torch"):
+        log.warn_of_failure(plan_name(problem.key), ValueError("broken"))
+    assert "3.conv2 (" in caplog.text
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {

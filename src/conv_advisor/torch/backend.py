@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from conv_advisor.torch.choice import Chooser, chooser_for
+from conv_advisor.torch.choice import Chooser, choose_all, chooser_for
 from conv_advisor.torch.ending_operator import conv2d_ending
 from conv_advisor.torch.folding import fold_batch_norms
 from conv_advisor.torch.graph import Site, end, find_sites, replace
-from conv_advisor.torch.log import remember_layer, tell
+from conv_advisor.torch.log import tell
 from conv_advisor.torch.operator import conv2d, plan_name
 from conv_advisor.torch.options import Options, read_options
 
@@ -69,10 +69,7 @@ def backend(
 
 
 def _replace_all(gm: GraphModule, sites: Sequence[Site], chooser: Chooser, options: Options) -> list[tuple[str, str]]:
-    layers = {site.problem: site.layer for site in reversed(sites)}
-    for problem, layer in layers.items():
-        remember_layer(plan_name(problem.key, options.limits), layer)
-    choices = chooser.choose(layers, options)
+    choices = choose_all(chooser, ((site.layer, site.problem) for site in sites), options)
     outcomes = []
     for site in sites:
         choice = choices[site.problem]

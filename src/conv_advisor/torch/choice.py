@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 
 from conv_advisor.data.problem import ConvProblem
+from conv_advisor.torch.log import remember_layer
+from conv_advisor.torch.operator import plan_name
 from conv_advisor.torch.options import Options
 
 
@@ -74,6 +76,26 @@ class Chooser(Protocol):
         options : Options
         """
         ...
+
+
+def choose_all(
+    chooser: Chooser, sites: Iterable[tuple[str, ConvProblem]], options: Options
+) -> Mapping[ConvProblem, Choice]:
+    """A choice for every problem of a model; a failure is told by the first of its layers.
+
+    Parameters
+    ----------
+    chooser : Chooser
+    sites : iterable of (str, ConvProblem)
+        Layers and their problems.
+    options : Options
+    """
+    layers: dict[ConvProblem, str] = {}
+    for layer, problem in sites:
+        layers.setdefault(problem, layer)
+    for problem, layer in layers.items():
+        remember_layer(plan_name(problem.key, options.limits), layer)
+    return chooser.choose(layers, options) if layers else {}
 
 
 def chooser_for(inputs: Sequence[Any]) -> Chooser | None:

@@ -14,9 +14,8 @@ from torch.nn.modules.conv import _ConvNd
 from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES
-from conv_advisor.torch.choice import Choice, Chooser, chooser_for
+from conv_advisor.torch.choice import Choice, Chooser, choose_all, chooser_for
 from conv_advisor.torch.layers import is_autocast_on, is_tf32_allowed, problem_of
-from conv_advisor.torch.log import remember_layer
 from conv_advisor.torch.modules import AdvisedConv2d, Kind, advise_module, geometry_of_module, kind_of
 from conv_advisor.torch.operator import plan_name
 from conv_advisor.torch.options import MAX_ERROR_RATIO, Options
@@ -144,12 +143,11 @@ def _watch(model: nn.Module, call: Call) -> list[_Site]:
 
 
 def _choose(sites: Sequence[_Site], chooser: Chooser | None, options: Options) -> Mapping[ConvProblem, Choice]:
-    layers = {problem: site.layer for site in reversed(sites) for problem in site.counts}
+    named = [(site.layer, problem) for site in sites for problem in site.counts]
     if chooser is None:
-        return dict.fromkeys(layers, Choice(None, reason="the model and its inputs are not on one GPU"))
-    for problem, layer in layers.items():
-        remember_layer(plan_name(problem.key, options.limits), layer)
-    return chooser.choose(layers, options) if layers else {}
+        own = Choice(None, reason="the model and its inputs are not on one GPU")
+        return dict.fromkeys((problem for _, problem in named), own)
+    return choose_all(chooser, named, options)
 
 
 def _settle(site: _Site, choices: Mapping[ConvProblem, Choice], min_gain: float, options: Options) -> list[Layer]:
