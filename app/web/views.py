@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from conv_advisor.app.advice.advise import timed_as
+from conv_advisor.app.advice.advise import advise_one
+from conv_advisor.app.advice.limits import Limits
 from conv_advisor.app.service.service import Service
 from conv_advisor.app.web import text
 from conv_advisor.app.web.against import Rivals, rivals_of
@@ -217,20 +218,14 @@ def advice_view(service: Service, form: LayerForm) -> AdviceView:
     InvalidInput, NoAdvice, UnknownDevice, ModelRejected, StoreError
     """
     asked = form.parameters(AdviceParameters)
-    wanted = problem_from(asked.given())
-    advisor = service.advisor(asked.device or service.default_device_id()).only(asked.only)
-    problem = timed_as(service, wanted, advisor.device.id)
-    limit = asked.max_workspace_bytes
-    limit = service.settings.workspace_limit_bytes if limit is None else limit
-    known = service.records.summaries([problem], advisor.device.id).get(problem.key, {})
-    picked = service.recall.picked(problem, advisor.device.id)
-    advice = advisor.advise(
-        problem, max_workspace_bytes=limit, is_deterministic=asked.deterministic, measured=known, picked=picked
-    )
-    if problem != wanted:
-        advice = replace(advice, uncounted=wanted.epilogue)
+    limits = Limits.of(asked, service)
+    advisor = service.advisor(limits.device_id).only(limits.only)
+    advice = advise_one(service, problem_from(asked.given()), limits, advisor)
+    problem = advice.problem
+    known = service.records.summaries([problem], limits.device_id).get(problem.key, {})
     scale = Scale(advice.best.time_ms, _factor(advice.ranking))
-    rows = _rows(advice, known, _predictions(advisor, problem, limit), scale, laws_of(advisor.model))
+    predictions = _predictions(advisor, problem, limits.max_workspace_bytes)
+    rows = _rows(advice, known, predictions, scale, laws_of(advisor.model))
     seconds = advice.best.time_ms / 1e3
     decisions = explain(advisor.model, problem) if advisor.model else []
     drawn = _drawn(decisions)
