@@ -93,7 +93,8 @@ def measure_layer(runner: Runner, peer: Peer, order: Order, excluded: frozenset[
     alone = {f"alone: {name}": why for name, why in faults(plain).items()}
     runner.release()
     peer.release()
-    return replace(blank, timed=timed, failures=faults(layer) | alone, tried_ms=_by_variant(chosen_ms))
+    row = replace(blank, timed=timed, failures=faults(layer) | alone, tried_ms=_by_variant(chosen_ms))
+    return replace(row, refused=_refused(layer.failures, row.tried_ms))
 
 
 @cache
@@ -147,6 +148,16 @@ def _by_variant(chosen_ms: Mapping[Choice, float]) -> dict[str, float]:
     for choice, time_ms in chosen_ms.items():
         tried_ms[choice.variant] = min(time_ms, tried_ms.get(choice.variant, inf))
     return tried_ms
+
+
+def _refused(failures: Mapping[str, str], tried_ms: Mapping[str, float]) -> tuple[str, ...]:
+    """The variants of which no plan is supported."""
+    outcomes: dict[str, set[str]] = {}
+    for name, why in failures.items():
+        outcomes.setdefault(name.partition(" ")[0], set()).add(why.partition(":")[0])
+    return tuple(
+        name for name, ends in sorted(outcomes.items()) if name not in tried_ms and ends == {Outcome.NOT_SUPPORTED}
+    )
 
 
 def _told(layer: Layer, plain: Layer, peer: Peer, order: Order, picked: Mapping[str, Choice]) -> dict[str, Timed]:

@@ -65,6 +65,8 @@ class Row:
         What failed and how, by variant, mode of PyTorch or side.
     tried_ms : dict of str to float
         By variant, the time of its fastest plan on the pass that chose: few samples, but of all that ran.
+    refused : tuple of str
+        Variants that a library refused by every plan, though their rules allow the layer.
     networks : str
         Names of those that have the layer, separated by blanks.
     device, software : str
@@ -75,6 +77,7 @@ class Row:
     timed: dict[str, Timed] = field(default_factory=dict, hash=False)
     failures: dict[str, str] = field(default_factory=dict, hash=False)
     tried_ms: dict[str, float] = field(default_factory=dict, hash=False)
+    refused: tuple[str, ...] = ()
     networks: str = ""
     device: str = ""
     software: str = ""
@@ -125,4 +128,4 @@ def _row(record: dict[str, Any]) -> Row:
     timed = {
         side: Timed(**each | {"samples_ms": tuple(each["samples_ms"])}) for side, each in record.pop("timed").items()
     }
-    return Row(problem, timed, **record)
+    return Row(problem, timed, refused=tuple(record.pop("refused", ())), **record)

@@ -108,6 +108,9 @@ def test_where_nothing_of_cudnn_fuses_the_pool_has_ours_and_cudnns_own(bench, ca
     status, rows = bench(recorded(**{"cudnn.graph.eng0": refused}))
     assert status == 0
     assert all(CUDNN not in row.timed and row.time_ms(POOL) == 1.5 for row in rows.values())
+    assert all(
+        "cudnn.graph.eng0" in row.refused and "cuda.implicit_gemm_nhwc" not in row.refused for row in rows.values()
+    )
     assert f"| {CUDNN}" in capsys.readouterr().out
 
 
@@ -244,6 +247,7 @@ def test_a_report_has_targets_costs_the_worst_and_what_has_no_time() -> None:
 def test_rows_are_read_as_they_were_written_and_the_last_of_a_layer_counts(tmp_path: Path, capsys) -> None:
     row = made_up("100-1-1-50-8-bias-residual-relu", OURS=2.0, EAGER=1.0)
     plain = replace(made_up("5-1-3-4-2"), problem=ConvProblem(1, 4, 9, 5, 4, 3, 3, epilogue=Epilogue(bias=True)))
+    row = replace(row, tried_ms={"cuda.x": 2.0}, refused=("cudnn.fft",))
     write([row, plain], tmp_path / "one.jsonl")
     assert read(tmp_path / "one.jsonl") == [row, plain]
     later = replace(row, failures={"cuda.x": "crashed: twice"})
