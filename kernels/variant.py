@@ -8,7 +8,6 @@ from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
-from conv_advisor.data.epilogue import Epilogue
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 
@@ -101,10 +100,8 @@ class Variant:
         Paper, documentation or post the method comes from.
     least_workspace_bytes : callable (problem) -> int, optional
         The least it needs, where that is known sooner than `workspace_bytes`.
-    epilogues : frozenset of Epilogue
-        Those that it was verified with, besides none; it refuses the others, whatever `why_not` says.
     ending : Ending, optional
-        How it computes them, those too that it was not verified with yet; None where it cannot.
+        How it computes an epilogue; None where it refuses all of them, whatever `why_not` says.
     takes_uneven_padding : bool
         Whether it was verified with opposite sides that are padded differently; it refuses them else.
     """
@@ -117,13 +114,12 @@ class Variant:
     workspace_bytes: Workspace
     source: str
     least_workspace_bytes: Callable[[ConvProblem], int] | None = None
-    epilogues: frozenset[Epilogue] = frozenset()
     ending: Ending | None = None
     takes_uneven_padding: bool = False
 
     def __post_init__(self) -> None:
-        takes = _takes(self.epilogues, self.takes_uneven_padding)
-        # A copy with other epilogues has what the first refuses among its rules.
+        takes = _takes(self.ending is not None, self.takes_uneven_padding)
+        # A copy that takes more has what the first refuses among its rules.
         others = [part for part in parts_of(self.why_not) if part not in _TAKES]
         object.__setattr__(self, "why_not", all_of(takes, *others))
 
@@ -230,12 +226,12 @@ def all_of(*rules: Rule) -> Rule:
 
 
 @cache
-def _takes(epilogues: frozenset[Epilogue], takes_uneven_padding: bool) -> Rule:
-    """Applies to these epilogues and to none, and to this padding."""
+def _takes(takes_epilogues: bool, takes_uneven_padding: bool) -> Rule:
+    """Applies to every epilogue or to none, and to this padding."""
 
     def why_not(problem: ConvProblem, _device: Device) -> str | None:
-        if problem.epilogue and problem.epilogue not in epilogues:
-            return f"epilogue is {problem.epilogue}, which it was not verified with"
+        if problem.epilogue and not takes_epilogues:
+            return f"epilogue is {problem.epilogue}, and it computes the convolution alone"
         if problem.has_uneven_padding and not takes_uneven_padding:
             pads = f"{problem.pad_h}x{problem.pad_w} and {problem.pad_h_end}x{problem.pad_w_end}"
             return f"padding is {pads}, and it was verified with the same on opposite sides alone"

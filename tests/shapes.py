@@ -55,6 +55,25 @@ EDGE_SHAPES: dict[str, dict[str, Any]] = {
     "depthwise_scale": {"n": 3, "c": 20, "h": 7, "w": 7, "k": 20, "r": 1, "s": 1, "groups": 20},
 }
 
+UNEVEN_SHAPES: dict[str, dict[str, Any]] = {
+    "tensorflow_same": {"n": 2, "c": 3, "h": 14, "w": 14, "k": 5, "r": 3, "s": 3, "pad_h_end": 1, "pad_w_end": 1}
+    | {"stride_h": 2, "stride_w": 2},
+    "same_lower": {"n": 1, "c": 4, "h": 9, "w": 8, "k": 4, "r": 2, "s": 2, "pad_h": 1, "pad_w": 1}
+    | {"pad_h_end": 0, "pad_w_end": 0},
+    "every_side_its_own": {"n": 2, "c": 4, "h": 7, "w": 9, "k": 6, "r": 3, "s": 3, "pad_h": 0, "pad_w": 3}
+    | {"pad_h_end": 4, "pad_w_end": 1},
+    "dilated_grouped": {"n": 1, "c": 6, "h": 11, "w": 12, "k": 4, "r": 3, "s": 2, "groups": 2}
+    | {"dilation_h": 2, "stride_w": 3, "pad_h": 3, "pad_w": 0, "pad_h_end": 1, "pad_w_end": 5},
+    "pointwise_at_the_end": {"n": 2, "c": 5, "h": 6, "w": 7, "k": 3, "r": 1, "s": 1, "pad_h_end": 1, "pad_w_end": 2},
+    "causal_row": {"n": 2, "c": 4, "h": 1, "w": 33, "k": 5, "r": 1, "s": 4, "pad_w": 3, "pad_w_end": 0},
+}
+"""Those whose opposite sides are padded differently."""
+
+
+def uneven_problem(name: str, dtype: DType, layout: Layout) -> ConvProblem:
+    """The shape of this name among those that are padded unevenly, in one precision and layout."""
+    return ConvProblem(**UNEVEN_SHAPES[name], dtype=dtype, layout=layout)
+
 
 def edge_problem(name: str, dtype: DType, layout: Layout) -> ConvProblem:
     """The edge shape of this name in one precision and layout."""

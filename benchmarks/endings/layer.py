@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from itertools import chain
 from math import inf
 from statistics import median
@@ -18,14 +18,13 @@ from benchmarks.rivals.layer import Calls, peer_of, software
 from benchmarks.rivals.pytorch import Peer
 from benchmarks.turns.layer import OPERANDS, Choice, Layer, take_turns
 from conv_advisor.app.workers.tasks import report_progress, runner
-from conv_advisor.data.epilogue import Epilogue
 from conv_advisor.data.errors import OutOfMemory
 from conv_advisor.data.measurement import Outcome
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.catalog import VARIANTS
 from conv_advisor.kernels.runner import Runner
 from conv_advisor.kernels.stopping import StopRule
-from conv_advisor.kernels.variant import Backend, Ending, Variant
+from conv_advisor.kernels.variant import Backend, Ending
 
 CANDIDATES: Final = (*catalogue.CUDNN, *reversed(catalogue.OURS))
 """Every variant of cuDNN and of ours; of ours the fast ones before the plain ones, which are then seen to be behind."""
@@ -78,8 +77,7 @@ def measure_layer(runner: Runner, peer: Peer, order: Order, excluded: frozenset[
     problem = order.problem
     blank = Row(problem, networks=order.networks, device=runner.device.id, software=software(runner, peer))
     try:
-        variants = offering(problem.epilogue)
-        layer = Layer(runner, problem, runner.make_operands(problem, 0), excluded, variants)
+        layer = Layer(runner, problem, runner.make_operands(problem, 0), excluded)
         plain = Layer(runner, problem.plain, runner.make_operands(problem.plain, 0), excluded)
     except OutOfMemory as error:
         return replace(blank, failures={OPERANDS: f"{Outcome.OUT_OF_MEMORY}: {error}"})
@@ -95,13 +93,6 @@ def measure_layer(runner: Runner, peer: Peer, order: Order, excluded: frozenset[
     peer.release()
     row = replace(blank, timed=timed, failures=faults(layer) | alone, tried_ms=_by_variant(chosen_ms))
     return replace(row, refused=_refused(layer.failures, row.tried_ms))
-
-
-@cache
-def offering(epilogue: Epilogue) -> Mapping[str, Variant]:
-    """The variants that can compute an epilogue, as such as offer it, whether they were verified with it or not yet."""
-    offers = frozenset({epilogue})
-    return {id_: replace(each, epilogues=each.epilogues | offers) for id_, each in VARIANTS.items() if each.ending}
 
 
 def side_of(variant: str) -> str:

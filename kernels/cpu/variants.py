@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from conv_advisor.data.epilogue import EVERY_EPILOGUE
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.cpu import plans
 from conv_advisor.kernels.variant import (
@@ -68,7 +67,6 @@ def _variants() -> Iterator[Variant]:
                 why_not=_RULES[algorithm],
                 workspace_bytes=_bytes_of(plan),
                 source=_SOURCES[algorithm],
-                epilogues=frozenset(EVERY_EPILOGUE[1:]),
                 ending=_ENDINGS[algorithm],
                 takes_uneven_padding=True,
             )

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.kernels.cuda.parts.epilogue import VERIFIED
 from conv_advisor.kernels.cuda.parts.source import Source
 from conv_advisor.kernels.variant import Backend, Ending, Launch, Variant
 
@@ -80,9 +79,7 @@ class CudaVariant(Variant):
         return self.kernel().prepare[self.id](problem, device, workspace_limit_bytes)
 
 
-cuda_variant: Final = partial(
-    CudaVariant, backend=Backend.CUDA, is_deterministic=True, epilogues=VERIFIED, ending=Ending.FUSED
-)
+cuda_variant: Final = partial(CudaVariant, backend=Backend.CUDA, is_deterministic=True, ending=Ending.FUSED)
 
 
 @dataclass(frozen=True)

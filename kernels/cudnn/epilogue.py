@@ -6,7 +6,8 @@ from typing import Any, Final
 
 from conv_advisor.data.epilogue import LEAKY_SLOPE, Activation, Epilogue
 from conv_advisor.data.errors import NotSupported
-from conv_advisor.kernels.cuda.parts.epilogue import VERIFIED
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem
 
 _NODES: Final[dict[Activation, tuple[str, dict[str, float]]]] = {
     Activation.RELU: ("relu", {}),
@@ -19,8 +20,13 @@ _NODES: Final[dict[Activation, tuple[str, dict[str, float]]]] = {
 }
 """The frontend's nodes, and what they are set to; hardswish has none."""
 
-GRAPH_EPILOGUES: Final = frozenset(each for each in VERIFIED if each.activation in (Activation.NONE, *_NODES))
-"""What engines of the graph API offer."""
+
+def has_nodes(problem: ConvProblem, _device: Device) -> str | None:
+    """A rule: applies where the graph API has a node for the activation."""
+    activation = problem.epilogue.activation
+    if activation is Activation.NONE or activation in _NODES:
+        return None
+    return f"activation is {activation}, for which cuDNN's graph API has no node"
 
 
 def ended(graph: Any, epilogue: Epilogue, sums: Any, bias: Any = None, residual: Any = None) -> Any:

@@ -11,8 +11,7 @@ from typing import Final
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.kernels.cuda.parts.epilogue import VERIFIED
-from conv_advisor.kernels.cudnn.epilogue import GRAPH_EPILOGUES
+from conv_advisor.kernels.cudnn.epilogue import has_nodes
 from conv_advisor.kernels.variant import (
     Algorithm,
     Backend,
@@ -146,10 +145,11 @@ def graph_engine_variant(engine_id: int) -> Variant:
         algorithm=Algorithm.ENGINE,
         backend=Backend.CUDNN_GRAPH,
         is_deterministic=engine_id in TENSOR_CORE_ENGINES + PLAIN_ENGINES,
-        why_not=_ENGINE_RULES.get(engine_id, _NOT_FLOAT32 if engine_id in TENSOR_CORE_ENGINES else all_of()),
+        why_not=all_of(
+            has_nodes, _ENGINE_RULES.get(engine_id, _NOT_FLOAT32 if engine_id in TENSOR_CORE_ENGINES else all_of())
+        ),
         workspace_bytes=unknown_workspace,
         source=_GRAPH_SOURCE,
-        epilogues=GRAPH_EPILOGUES,
         ending=Ending.LIBRARY,
     )
 
@@ -165,7 +165,6 @@ def _legacy_variants() -> Iterator[Variant]:
                 why_not=all_of(_NOT_FLOAT32, rule) if is_tensor_core else rule,
                 workspace_bytes=unknown_workspace,
                 source=_LEGACY_SOURCE,
-                epilogues=VERIFIED,
                 ending=Ending.APPENDED,
             )
 

@@ -9,14 +9,15 @@ A case is a variant and a problem with an epilogue. Together the cases cover
   layer once, the dtypes and layouts in turns;
 - of all variants every kind in every dtype and layout that they take, on the smallest of `SMALL` where none of these
   cases had it;
-- of all variants every epilogue of `EACH` once, in the last dtype that they take.
+- of all variants every epilogue of `EACH` that they take once, in the last dtype that they take;
+- of our variants every shape whose sides are padded differently, in every dtype and layout, whether they are offered
+  for it or not yet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import cache
 from itertools import product
 from typing import Any, Final
 from unittest.mock import patch
@@ -30,7 +31,7 @@ from conv_advisor.kernels.cuda.family import CudaVariant
 from conv_advisor.kernels.cuda.parts.source import STORAGE_OF, STORAGES, Source
 from conv_advisor.kernels.cuda.prepare import prepare_unasked
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Variant
-from tests.shapes import EDGE_SHAPES, edge_problem
+from tests.shapes import EDGE_SHAPES, UNEVEN_SHAPES, edge_problem, uneven_problem
 
 Case = tuple[Variant, ConvProblem]
 Compilation = tuple[Source, str, tuple[tuple[str, int], ...]]
@@ -69,7 +70,7 @@ def shapes(dtype: DType, layout: Layout) -> list[ConvProblem]:
 
 def cases() -> list[Case]:
     """All of them, each once; those of one problem follow each other."""
-    every = list(dict.fromkeys([*_of_shapes(), *_of_epilogues()]))
+    every = list(dict.fromkeys([*_of_shapes(), *_of_epilogues(), *_of_uneven_padding()]))
     have = {(variant.id, problem.dtype, problem.layout, problem.epilogue) for variant, problem in every}
     every += [
         (variant, replace(taken, epilogue=kind))
@@ -99,7 +100,18 @@ def _of_epilogues() -> Iterator[Case]:
     for variant in VARIANTS:
         taken = _first_taken(variant, COLUMNS[::-1])
         if taken:
-            yield from ((variant, replace(taken, epilogue=epilogue)) for epilogue in EACH)
+            ended = (replace(taken, epilogue=epilogue) for epilogue in EACH)
+            yield from ((variant, problem) for problem in ended if not variant.why_not(problem, ANY_GPU))
+
+
+def _of_uneven_padding() -> Iterator[Case]:
+    for (dtype, layout), name in product(COLUMNS, UNEVEN_SHAPES):
+        problem = uneven_problem(name, dtype, layout)
+        ended = replace(problem, epilogue=kind_of(problem))
+        for variant in VARIANTS:
+            taking = replace(variant, takes_uneven_padding=True)
+            if isinstance(variant, CudaVariant) and not taking.why_not(ended, ANY_GPU):
+                yield taking, ended
 
 
 def _first_taken(variant: Variant, columns: Iterable[tuple[DType, Layout]]) -> ConvProblem | None:
@@ -112,17 +124,11 @@ def _first_taken(variant: Variant, columns: Iterable[tuple[DType, Layout]]) -> C
 CASES: Final = cases()
 
 
-@cache
-def offering(variant: Variant, epilogue: Epilogue) -> Variant:
-    """A variant as one that offers an epilogue, whether it was verified with it or not yet."""
-    return replace(variant, epilogues=variant.epilogues | {epilogue})
-
-
 def compilations(device: Device, cases: Iterable[Case]) -> dict[Compilation, str]:
     """What kernels of ours are compiled with for these cases, and the name of a kernel in each; nothing is compiled."""
     found: dict[Compilation, str] = {}
     for variant, problem in cases:
-        if not isinstance(variant, CudaVariant) or variant.why_not(problem.plain, device):
+        if not isinstance(variant, CudaVariant) or variant.why_not(problem, device):
             continue
         with patch.object(compiling, "_load_module", lambda *each: _Module(each, found)):
             try:

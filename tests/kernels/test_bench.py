@@ -24,7 +24,7 @@ from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.bench import BenchOptions, convolve, measure, open_runner
 from conv_advisor.kernels.runner import FirstRun, Operands, Samples
 from conv_advisor.kernels.stopping import StopRule
-from conv_advisor.kernels.variant import Algorithm, Backend, Launch, Variant, no_workspace
+from conv_advisor.kernels.variant import Algorithm, Backend, Ending, Launch, Variant, no_workspace
 
 PROBLEM = ConvProblem.parse("8-1-3-4-2")
 DEVICE = Device("scripted", "Scripted", "cpu")
@@ -179,7 +179,7 @@ def test_convolve_refuses_tensors_that_contradict_the_parameters() -> None:
 
 def test_convolve_wants_what_the_epilogue_adds_and_nothing_else() -> None:
     problem = replace(PROBLEM, epilogue=Epilogue(bias=True))
-    chosen = replace(variant("v"), epilogues=frozenset({problem.epilogue}))
+    chosen = replace(variant("v"), ending=Ending.FUSED)
     inputs = {name: np.zeros(shape, np.float32) for name, shape in problem.shapes.items()}
     _, measurement = convolve(ScriptedRunner(), problem, inputs, chosen)
     assert measurement.outcome is Outcome.MEASURED

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,22 +18,10 @@ from conv_advisor.kernels.cpu.prepare import prepare
 from conv_advisor.kernels.cpu.variants import VARIANTS
 from conv_advisor.kernels.reference import Array
 from conv_advisor.kernels.variant import Algorithm, Ending, Variant
-from tests.shapes import EDGE_SHAPES, edge_problem
+from tests.shapes import EDGE_SHAPES, UNEVEN_SHAPES, edge_problem, uneven_problem
 
 CPU = Device(id="cpu", name="cpu", kind="cpu")
 KINDS = tuple(product(DType, Layout))
-UNEVEN: dict[str, dict[str, Any]] = {
-    "tensorflow_same": {"n": 2, "c": 3, "h": 14, "w": 14, "k": 5, "r": 3, "s": 3, "pad_h_end": 1, "pad_w_end": 1}
-    | {"stride_h": 2, "stride_w": 2},
-    "same_lower": {"n": 1, "c": 4, "h": 9, "w": 8, "k": 4, "r": 2, "s": 2, "pad_h": 1, "pad_w": 1}
-    | {"pad_h_end": 0, "pad_w_end": 0},
-    "every_side_its_own": {"n": 2, "c": 4, "h": 7, "w": 9, "k": 6, "r": 3, "s": 3, "pad_h": 0, "pad_w": 3}
-    | {"pad_h_end": 4, "pad_w_end": 1},
-    "dilated_grouped": {"n": 1, "c": 6, "h": 11, "w": 12, "k": 4, "r": 3, "s": 2, "groups": 2}
-    | {"dilation_h": 2, "stride_w": 3, "pad_h": 3, "pad_w": 0, "pad_h_end": 1, "pad_w_end": 5},
-    "pointwise_at_the_end": {"n": 2, "c": 5, "h": 6, "w": 7, "k": 3, "r": 1, "s": 1, "pad_h_end": 1, "pad_w_end": 2},
-    "causal_row": {"n": 2, "c": 4, "h": 1, "w": 33, "k": 5, "r": 1, "s": 4, "pad_w": 3, "pad_w_end": 0},
-}
 
 
 @pytest.fixture(autouse=True)
@@ -72,26 +60,25 @@ def test_every_epilogue_is_right_on_every_edge_shape(variant: Variant, epilogue:
         assert error_of(variant, problem) <= comparison.tolerance(problem), problem.key
 
 
-@pytest.mark.parametrize("name", UNEVEN)
+@pytest.mark.parametrize("name", UNEVEN_SHAPES)
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.id)
 def test_sides_may_be_padded_differently(variant: Variant, name: str) -> None:
     ending = Epilogue(bias=True, residual=True, activation=Activation.SILU)
     for (dtype, layout), epilogue in product(KINDS, (EVERY_EPILOGUE[0], ending)):
-        problem = ConvProblem(**UNEVEN[name], dtype=dtype, layout=layout, epilogue=epilogue)
+        problem = replace(uneven_problem(name, dtype, layout), epilogue=epilogue)
         if variant.why_not(problem, CPU) is None:
             assert error_of(variant, problem) <= comparison.tolerance(problem), problem.key
 
 
 def test_only_what_a_variant_never_computes_is_refused() -> None:
-    for variant, name in product(VARIANTS, UNEVEN):
-        problem = ConvProblem(**UNEVEN[name], epilogue=EVERY_EPILOGUE[-1])
+    for variant, name in product(VARIANTS, UNEVEN_SHAPES):
+        problem = replace(uneven_problem(name, *KINDS[0]), epilogue=EVERY_EPILOGUE[-1])
         refused = variant.why_not(problem, CPU)
         assert refused is None or not any(word in refused for word in ("epilogue", "padding")), refused
 
 
 def test_every_variant_says_how_it_ends() -> None:
     for variant in VARIANTS:
-        assert variant.epilogues == frozenset(EVERY_EPILOGUE[1:])
         assert variant.ending is (Ending.APPENDED if variant.algorithm is Algorithm.DIRECT else Ending.FUSED)
 
 

@@ -1,6 +1,4 @@
-"""Every variant of a GPU with what follows a convolution, offered or not, against float64; needs a GPU.
-
-What passes here may be offered: `VERIFIED` of ``kernels/cuda/parts/epilogue.py``.
+"""Every variant of a GPU with what follows a convolution, and with sides padded differently, against float64.
 
 The cases are in `tests.kernels.epilogue_cases`, which says what they cover. Those of one problem follow each other and
 share its operands and what cuDNN offers for it; what our kernels of all chosen cases are compiled with is found
@@ -22,7 +20,7 @@ from conv_advisor.kernels.comparison import tolerance
 from conv_advisor.kernels.cpu.threads import available_cores
 from conv_advisor.kernels.runner import Operands, Runner
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Backend, Variant
-from tests.kernels.epilogue_cases import CASES, Case, Compilation, compilations, offering
+from tests.kernels.epilogue_cases import CASES, Case, Compilation, compilations
 
 pytestmark = pytest.mark.gpu
 
@@ -67,10 +65,10 @@ def operands_of(runner: Runner, problem: ConvProblem) -> Operands:
 @pytest.mark.parametrize(("variant", "problem"), CASES, ids=lambda value: getattr(value, "key", None) or value.id)
 def test_a_variant_ends_right(runner: Runner, variant: Variant, problem: ConvProblem) -> None:
     """From a poisoned y, where this GPU and its library take the problem."""
-    if variant.why_not(problem.plain, runner.device):
+    if variant.why_not(problem, runner.device):
         return
     try:
-        launch = runner.prepare(offering(variant, problem.epilogue), problem, DEFAULT_WORKSPACE_LIMIT_BYTES)
+        launch = runner.prepare(variant, problem, DEFAULT_WORKSPACE_LIMIT_BYTES)
     except (NotSupported, WorkspaceExceeded):
         if variant.backend is Backend.CUDA:  # whose rules say all that it refuses
             raise

@@ -7,12 +7,6 @@ from typing import Any, Final
 
 from conv_advisor.data.epilogue import Activation, Epilogue
 
-VERIFIED: Final[frozenset[Epilogue]] = frozenset()
-"""The epilogues that variants of a GPU offer: those that all of them were verified with on one, none so far.
-
-What has to pass before: ``tests/kernels/test_cuda_epilogue_gpu.py``.
-"""
-
 MACROS: Final = ("BIAS", "RESIDUAL", "ACTIVATION")
 """What `defines_of` may define."""
 
