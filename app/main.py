@@ -46,7 +46,8 @@ from conv_advisor.data.shipped import TIMINGS
 _DESCRIPTION = """
 Which convolution algorithm is fastest for this layer on this GPU: measured, learned, served.
 
-A layer is written `size-batch-filter-filters-depth`, such as `14-1-3-256-128`, or by named parameters
+A layer is written `size-batch-filter-filters-depth`, such as `14-1-3-256-128`, with what is
+not as usual behind it, `56-1-3-128-64-stride2-pad0-dilation2-groups4-relu`, or by named parameters
 (`n c h w k r s stride_h stride_w pad_h pad_w dilation_h dilation_w groups dtype layout`).
 Every error is a problem document (RFC 9457), whose type can be opened: 400 a value that is not allowed, 404 a name that
 nothing bears, 409 what cannot be done to this layer on this device, 413 and 415 a body that is too long or of the wrong

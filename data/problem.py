@@ -74,14 +74,23 @@ class _once(Generic[T]):  # noqa: N801 - it stands where property does
 
 
 _EPILOGUE = r"(?P<epilogue>(?:-[a-z][a-z0-9_]*)*)"
-_SHORT = re.compile(r"(?P<h>\d+)-(?P<n>\d+)-(?P<r>\d+)-(?P<k>\d+)-(?P<c>\d+)" + _EPILOGUE, re.ASCII)
-_LONG = re.compile(
-    r"(?P<h>\d+)x(?P<w>\d+)-(?P<n>\d+)-(?P<r>\d+)x(?P<s>\d+)-(?P<k>\d+)-(?P<c>\d+)"
-    r"-stride(?P<stride_h>\d+)x(?P<stride_w>\d+)-pad(?P<pad_h>\d+)x(?P<pad_w>\d+)"
-    r"(?:-end(?P<pad_h_end>\d+)x(?P<pad_w_end>\d+))?"
-    r"-dilation(?P<dilation_h>\d+)x(?P<dilation_w>\d+)-groups(?P<groups>\d+)" + _EPILOGUE,
+
+
+def _pair(first: str, second: str) -> str:
+    return rf"(?P<{first}>\d+)(?:x(?P<{second}>\d+))?"
+
+
+_LAYER = re.compile(
+    rf"{_pair('h', 'w')}-(?P<n>\d+)-{_pair('r', 's')}-(?P<k>\d+)-(?P<c>\d+)"
+    rf"(?:-stride{_pair('stride_h', 'stride_w')})?(?:-pad{_pair('pad_h', 'pad_w')})?"
+    rf"(?:-end{_pair('pad_h_end', 'pad_w_end')})?(?:-dilation{_pair('dilation_h', 'dilation_w')})?"
+    r"(?:-groups(?P<groups>\d+))?" + _EPILOGUE,
     re.ASCII,
 )
+_SAME_AS: Final = {"w": "h", "s": "r"} | {
+    f"{name}_w{end}": f"{name}_h{end}" for name, end in (("stride", ""), ("pad", ""), ("pad", "_end"), ("dilation", ""))
+}
+"""Which number stands for one that a name leaves out: one number says both sides."""
 _SIZES = ("n", "c", "h", "w", "k", "r", "s", "stride_h", "stride_w", "dilation_h", "dilation_w", "groups")
 _PADS = ("pad_h", "pad_w", "pad_h_end", "pad_w_end")
 _INT = {int}
@@ -195,10 +204,12 @@ class ConvProblem:
 
     @classmethod
     def parse(cls, layer: str, **changes: Any) -> ConvProblem:
-        """Read the short form ``size-batch-filter-filters-depth``, e.g. ``14-1-3-256-128``, or what `short` printed.
+        """Read the short form ``size-batch-filter-filters-depth``, e.g. ``14-1-3-256-128``, and what may follow it.
 
         The short form means a square layer of stride 1 whose padding is filter // 2: an odd filter keeps the size.
-        Either may end with an epilogue: ``14-1-3-256-128-bias-relu``.
+        What is otherwise follows in this order: ``56-1-3-64-64-stride2-pad0-dilation2-groups4``, two numbers where the
+        sides differ, ``56x28-1-7x1-64-64-stride2x1``; then the epilogue, ``14-1-3-256-128-bias-relu``. `short` and
+        `brief` are both read.
 
         Parameters
         ----------
@@ -210,7 +221,7 @@ class ConvProblem:
         ------
         InvalidLayerName, InvalidProblem
         """
-        match = _SHORT.fullmatch(layer) or _LONG.fullmatch(layer)
+        match = _LAYER.fullmatch(layer)
         if match is None:
             raise InvalidLayerName("layer", layer, "size-batch-filter-filters-depth, such as 14-1-3-256-128")
         sizes = match.groupdict()
@@ -218,11 +229,11 @@ class ConvProblem:
         if max(len(digits) for digits in sizes.values() if digits) > 10:
             raise InvalidLayerName("layer", layer, f"numbers of at most {MAX_ELEMENTS}")
         given: dict[str, Any] = {name: int(digits) for name, digits in sizes.items() if digits}
+        given |= {name: given[other] for name, other in _SAME_AS.items() if name not in given and other in given}
+        if "pad_h" not in given:
+            given |= {"pad_h": given["r"] // 2, "pad_w": given["s"] // 2}
         if said:
             given["epilogue"] = _epilogue_of(layer, said[1:])
-        if match.re is _SHORT:
-            size, taps = given["h"], given["r"]
-            given |= {"w": size, "s": taps, "pad_h": taps // 2, "pad_w": taps // 2}
         return cls(**(given | changes))
 
     @_once
@@ -240,6 +251,21 @@ class ConvProblem:
             f"-stride{self.stride_h}x{self.stride_w}-pad{self.pad_h}x{self.pad_w}{ends}"
             f"-dilation{self.dilation_h}x{self.dilation_w}-groups{self.groups}{last}"
         )
+
+    @_once
+    def brief(self) -> str:
+        """The shortest name that `parse` reads: the short form, and behind it what is not as usual."""
+        pads, ends = (self.pad_h, self.pad_w), (self.pad_h_end, self.pad_w_end)
+        parts = [
+            _both(self.h, self.w) + f"-{self.n}-" + _both(self.r, self.s) + f"-{self.k}-{self.c}",
+            _said("stride", (self.stride_h, self.stride_w), (1, 1)),
+            _said("pad", pads, (self.r // 2, self.s // 2)),
+            _said("end", ends, pads),
+            _said("dilation", (self.dilation_h, self.dilation_w), (1, 1)),
+            f"groups{self.groups}" if self.groups > 1 else "",
+            str(self.epilogue),
+        ]
+        return "-".join(filter(None, parts))
 
     @_once
     def key(self) -> str:
@@ -376,6 +402,14 @@ def of_columns(values: Sequence[Any]) -> ConvProblem:
     given = dict(zip(COLUMNS, values, strict=True))
     epilogue = given.pop("epilogue")
     return ConvProblem(**given, epilogue=Epilogue.parse(epilogue) if epilogue else PLAIN)
+
+
+def _said(name: str, sides: tuple[int, int], usual: tuple[int, int]) -> str:
+    return "" if sides == usual else name + _both(*sides)
+
+
+def _both(first: int, second: int) -> str:
+    return str(first) if first == second else f"{first}x{second}"
 
 
 def _member(kind: type[StrEnum], name: str, value: object) -> StrEnum:

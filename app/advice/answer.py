@@ -91,7 +91,7 @@ class LayerAdvice(Advice):
 
     def _title(self) -> str:
         problem = self.asked
-        return f"{problem.short} {problem.dtype} {problem.layout} on {self.device_id}"
+        return f"{problem.brief} {problem.dtype} {problem.layout} on {self.device_id}"
 
 
 def _compared(baseline: Baseline) -> str:

@@ -85,7 +85,7 @@ def _show_applicable(problem: ConvProblem, device_id: str, asked: Sequence[Varia
     n_running = len(rows)
     rows += [(each.id, "does not", reasons[each.id]) for each in asked if each.id in reasons]
     title = (
-        f"{problem.short} {problem.dtype} {problem.layout} on {device.id}: {n_running} of {len(rows)} variants run it"
+        f"{problem.brief} {problem.dtype} {problem.layout} on {device.id}: {n_running} of {len(rows)} variants run it"
     )
     print_table(("variant", "", "because"), rows, title=title)
 

@@ -65,6 +65,7 @@ def show_neighbours(records: Records, advice: Advice, count: int, as_json: bool)
     StoreError
     """
     from conv_advisor.app.advice.details import neighbours_answer
+    from conv_advisor.data.problem import ConvProblem
     from conv_advisor.models.neighbours import Neighbourhood, describe
 
     nearest = Neighbourhood(records.measured_keys(advice.device_id)).nearest(advice.problem, count)
@@ -76,7 +77,7 @@ def show_neighbours(records: Records, advice: Advice, count: int, as_json: bool)
     columns = ("layer", "octaves away", "fastest there", "time there", "advised there")
     rows = [
         (
-            *(each.layer, f"{each.distance:.2f}", each.variant, text.time(each.time_ms)),
+            *(ConvProblem.parse(each.layer).brief, f"{each.distance:.2f}", each.variant, text.time(each.time_ms)),
             "not timed" if each.advised_slowdown is None else text.slowdown(each.advised_slowdown),
         )
         for each in found

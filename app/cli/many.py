@@ -105,7 +105,7 @@ def _print_table(problems: Sequence[ConvProblem], found: Sequence[Advice | NoAdv
 
 
 def _row(problem: ConvProblem, each: Advice | NoAdvice, has_kind: bool) -> tuple[str, ...]:
-    name = f"{problem.short} {problem.dtype} {problem.layout}" if has_kind else problem.short
+    name = f"{problem.brief} {problem.dtype} {problem.layout}" if has_kind else problem.brief
     if isinstance(each, NoAdvice):
         return name, Marked(each.summary, Mark.BEHIND), "", "", "", ""
     beside, best = each.baselines, each.best

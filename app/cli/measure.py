@@ -105,7 +105,7 @@ def convolve(
         )
     _show_measurements(problem, measurements, as_json)
     if not any(each.time_ms is not None for each in measurements):
-        raise RunError(f"no variant of {len(measurements)} ran {problem.short} on {found.id}")
+        raise RunError(f"no variant of {len(measurements)} ran {problem.brief} on {found.id}")
 
 
 def _named(option: str, text: str) -> list[str]:
@@ -307,7 +307,7 @@ def _show_measurements(problem: ConvProblem, measurements: list[Measurement], as
         )
         for each in ranked
     ]
-    title = f"{problem.short} {problem.dtype} {problem.layout} on {ranked[0].device.name}"
+    title = f"{problem.brief} {problem.dtype} {problem.layout} on {ranked[0].device.name}"
     print_table(("variant", "outcome", "time", "workspace", "error", "detail"), rows, title=title)
 
 

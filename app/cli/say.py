@@ -112,7 +112,7 @@ def workspace(count: int | None) -> str:
 def title(advice: Advice) -> str:
     """The layer, and the device."""
     problem = advice.asked
-    return f"{problem.short} {problem.dtype} {problem.layout} on {advice.device_id}"
+    return f"{problem.brief} {problem.dtype} {problem.layout} on {advice.device_id}"
 
 
 def _against(name: str, baseline: Baseline) -> tuple[str, ...]:

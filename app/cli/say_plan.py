@@ -84,7 +84,7 @@ def _against(name: str, total: Total) -> tuple[str, ...]:
 def _row(layer: Layer) -> tuple[str, ...]:
     best = layer.advice.best
     return (
-        layer.problem.short,
+        layer.problem.brief,
         str(layer.count),
         str(layer.problem.layout),
         best.variant,

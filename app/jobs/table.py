@@ -165,7 +165,7 @@ class Jobs:
         StoreError
             Also where it would be gone with this process.
         """
-        job_id = secrets.token_urlsafe(16)
+        job_id = secrets.token_hex(16)  # which no command line takes for an option, nor a spreadsheet for a formula
         name, sha256, caller = (key.name, key.sha256, key.caller) if key else _NO_KEY
         values: dict[str, Any] = {"id": job_id, "kind": kind, "state": JobState.QUEUED, "request": request}
         values |= {"message": message, "caller": caller}

@@ -87,7 +87,7 @@ class LayerForm:
     def filled(self, problem: ConvProblem, device_id: str) -> LayerForm:
         """The same form with both ways of writing this layer."""
         written = {name: str(getattr(problem, name)) for name in _FIELDS} | _written_ending(problem)
-        known = {"layer": problem.short, "dtype": problem.dtype, "layout": problem.layout, "device": device_id}
+        known = {"layer": problem.brief, "dtype": problem.dtype, "layout": problem.layout, "device": device_id}
         return replace(self, values={**self.values, **written, **known})
 
     def address(self, path: str, **changes: Any) -> str:

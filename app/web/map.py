@@ -84,9 +84,9 @@ def _map_data(landscape: Landscape, legend: Sequence[LegendEntry], query: Mappin
 
 
 def _layer_at(landscape: Landscape, x: int, y: int) -> str | None:
-    """The short form of the layer of a cell; None where there is no such layer."""
+    """The brief name of the layer of a cell; None where there is no such layer."""
     try:
-        return landscape.y.put(landscape.x.put(landscape.problem, x), y).short
+        return landscape.y.put(landscape.x.put(landscape.problem, x), y).brief
     except InvalidProblem:
         return None
 

@@ -69,7 +69,7 @@ class Run:
     variants: tuple[str, ...]
     predicted_ms: dict[str, float]
     options: BenchOptions
-    id: str = field(default_factory=lambda: secrets.token_urlsafe(16))
+    id: str = field(default_factory=lambda: secrets.token_hex(16))
     state: RunState = RunState.RUNNING
     error: dict[str, object] | None = None
     measurements: list[Measurement] = field(default_factory=list)

@@ -205,7 +205,7 @@ def network_view(service: Service, name: str, values: Mapping[str, str]) -> Netw
             advice=advice,
             total_ms=total_ms,
             share=100 * total_ms / (max(totals_ms) or 1.0),
-            href=address("/", layer=problem.short, network=name, **query),
+            href=address("/", layer=problem.brief, network=name, **query),
         )
         for problem, layer, advice, total_ms in zip(problems, layers, advices, totals_ms, strict=True)
     ]

@@ -120,7 +120,7 @@ def _view(plan: Plan, batch: int) -> PlanView:
 
 def _advice(layer: Layer, device_id: str) -> str:
     problem = layer.problem
-    return address("/", layer=problem.short, dtype=problem.dtype, layout=problem.layout, device=device_id)
+    return address("/", layer=problem.brief, dtype=problem.dtype, layout=problem.layout, device=device_id)
 
 
 def _end(value: float, longest: float) -> float:

@@ -25,7 +25,7 @@ from conv_advisor.app.web.compressed import LEAST_BYTES, compressed, compressed_
 from conv_advisor.app.wire.caller import caller_of
 from conv_advisor.data.counting import counted
 from conv_advisor.data.epilogue import Activation
-from conv_advisor.data.problem import DType, Layout
+from conv_advisor.data.problem import ConvProblem, DType, Layout
 
 _HERE: Final = Path(__file__).parent
 STATIC: Final = _HERE / "static"
@@ -166,6 +166,7 @@ def _environment() -> Environment:
         environment.filters[name] = getattr(text, name)
     environment.filters["breakable"] = _breakable
     environment.filters["by_parts"] = _by_parts
+    environment.filters["brief"] = lambda layer: ConvProblem.parse(layer).brief
     environment.filters["capfirst"] = lambda said: said[:1].upper() + said[1:]
     return environment
 

@@ -75,7 +75,7 @@ def search_view(words: str) -> SearchView:
     matching = [entry for entry in _entries() if entry.layer.short == at_one or all(find(entry.text) for find in has)]
     return SearchView(
         words=words,
-        layer=layer.short if layer else None,
+        layer=layer.brief if layer else None,
         networks=_networks(wanted),
         layers=[_placed(entry.layer, layer) for entry in matching[:MOST]],
         n_layers=len(matching),
@@ -92,7 +92,7 @@ def _placed(found: FoundLayer, asked: ConvProblem | None) -> FoundLayer:
     """The layer, in the batch that was asked for."""
     if asked is None or asked.n == 1 or replace(asked, n=1).short != found.short:
         return found
-    return replace(found, short=asked.short, href=address("/", layer=asked.short, network=found.places[0][0]))
+    return replace(found, short=asked.short, href=address("/", layer=asked.brief, network=found.places[0][0]))
 
 
 def _networks(wanted: Sequence[str]) -> list[FoundNetwork]:
@@ -122,10 +122,11 @@ def _entries() -> tuple[_Entry, ...]:
 
 def _entry(problem: ConvProblem, where: Sequence[tuple[str, str]]) -> _Entry:
     kinds = _kinds(problem)
-    found = FoundLayer(problem.short, kinds, tuple(where), address("/", layer=problem.short, network=where[0][0]))
+    found = FoundLayer(problem.short, kinds, tuple(where), address("/", layer=problem.brief, network=where[0][0]))
     titles = (f"{name} {TITLES.get(name, name)} {source}" for name, source in where)
-    sizes = problem.short.partition("-pad")[0]  # or "3x3" would find every padding of 3
-    return _Entry(found, " ".join((sizes, *kinds, *titles)).casefold())
+    # Without the padding, or "3x3" would find every padding of 3.
+    sizes = (written.partition("-pad")[0] for written in (problem.brief, problem.short))
+    return _Entry(found, " ".join((*sizes, *kinds, *titles)).casefold())
 
 
 def _kinds(problem: ConvProblem) -> tuple[str, ...]:

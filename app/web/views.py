@@ -366,6 +366,6 @@ def _neighbours(form: LayerForm, problem: ConvProblem) -> Neighbours | None:
     if problem not in layers:
         return None
     place = layers.index(problem)
-    before = layers[place - 1].short if place else None
-    after = layers[place + 1].short if place + 1 < len(layers) else None
+    before = layers[place - 1].brief if place else None
+    after = layers[place + 1].brief if place + 1 < len(layers) else None
     return Neighbours(name, place + 1, len(layers), before, after)

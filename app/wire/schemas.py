@@ -57,7 +57,8 @@ class LayerParameters(BaseModel):
         str | None,
         Field(
             max_length=LONGEST_NAME,
-            description="Short form size-batch-filter-filters-depth: stride 1, padding filter // 2.",
+            description="Short form size-batch-filter-filters-depth: stride 1, padding filter // 2. What is "
+            "otherwise follows, such as 56-1-3-128-64-stride2-groups4.",
             examples=[LAYER],
         ),
     ] = None

@@ -101,6 +101,11 @@ def test_a_new_job_is_queued_for_who_asked_even_if_it_is_claimed_at_once(jobs, s
     assert jobs.get(job.id).state is JobState.RUNNING
 
 
+def test_an_id_is_letters_and_digits(jobs):
+    ids = [jobs.create(JobKind.RETRAIN, {}).id for _ in range(40)]
+    assert all(job_id.isalnum() for job_id in ids), "a command line would take a hyphen for an option"
+
+
 def test_ids_differ_and_unknown_ones_are_refused(jobs):
     ids = {jobs.create(JobKind.RETRAIN, {}).id for _ in range(20)}
     assert len(ids) == 20

@@ -39,6 +39,30 @@ def test_what_short_prints_parse_reads(problem: ConvProblem) -> None:
     assert ConvProblem.parse(problem.short, dtype=problem.dtype, layout=problem.layout) == problem
 
 
+@given(problems())
+def test_what_brief_prints_parse_reads(problem: ConvProblem) -> None:
+    assert ConvProblem.parse(problem.brief, dtype=problem.dtype, layout=problem.layout) == problem
+    assert len(problem.brief) <= len(problem.short)
+
+
+def test_a_brief_name_leaves_out_what_is_as_usual() -> None:
+    stem = ConvProblem.parse("224x224-1-7x7-64-3-stride2x2-pad3x3-dilation1x1-groups1")
+    assert stem.brief == "224-1-7-64-3-stride2"
+    assert ConvProblem.parse("14-1-3-256-128-bias-relu").brief == "14-1-3-256-128-bias-relu"
+    odd = ConvProblem(1, 32, 20, 14, 64, 3, 1, 2, 1, 0, 1, 1, 2, 32, pad_w_end=0)
+    assert odd.brief == "20x14-1-3x1-64-32-stride2x1-pad0x1-end0-dilation1x2-groups32"
+
+
+def test_what_follows_the_short_form_may_say_one_number_for_both_sides_or_nothing() -> None:
+    short = ConvProblem.parse("56-1-3-64-64")
+    assert ConvProblem.parse("56x56-1-3x3-64-64") == ConvProblem.parse("56-1-3-64-64-pad1-groups1") == short
+    strided = ConvProblem.parse("56-1-3-64-64-stride2-groups4-relu")
+    assert (strided.stride_h, strided.stride_w, strided.pad_h, strided.groups) == (2, 2, 1, 4)
+    assert strided.epilogue.activation == "relu"
+    with pytest.raises(InvalidLayerName):
+        ConvProblem.parse("56-1-3-64-64-groups4-stride2")  # in another order it is no name
+
+
 @given(problems(), problems())
 def test_keys_are_equal_exactly_when_problems_are(one: ConvProblem, other: ConvProblem) -> None:
     assert (one.key == other.key) == (one == other)
@@ -167,7 +191,7 @@ def test_a_tensor_of_too_many_elements_is_refused(tensor: str, layer: str) -> No
 
 MALFORMED = ["", "14", "14-1-3-256", "14-1-3-256-128-7", "14-1-3-256-x", "14-1-3-256--128", "-14-1-3-256-128"]
 MALFORMED += ["14 - 1-3-256-128", "14-1-3-256-128 ", "14-1-3-256-128\n", "1e3-1-3-256-128", "14.0-1-3-256-128"]
-MALFORMED += ["14x14-1-3x3-256-128", "14-1-3-256-99999999999999999999", "9" * 100_000 + "-1-1-1-1"]
+MALFORMED += ["14x14x14-1-3-256-128", "14-1-3-256-99999999999999999999", "9" * 100_000 + "-1-1-1-1"]
 
 
 @pytest.mark.parametrize("layer", MALFORMED, ids=lambda layer: layer[:24])
