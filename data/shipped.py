@@ -30,6 +30,8 @@ GAP: Final = "\0"
 """In a reason's detail, stands for a number that differs from attempt to attempt."""
 
 _BLOCKS_KEPT: Final = 64
+_SOUGHT_IN_TEXT: Final = 4
+"""Lookups before the index of all problems is made: a command asks for one or two, a server for many."""
 _MOST_CARD_BYTES: Final = 2**24
 _MOST_TEXT_BYTES: Final = 2**28
 _BROKEN: Final = (OSError, ValueError, SafetensorError, msgspec.MsgspecError)
@@ -98,8 +100,6 @@ class ShippedTable:
     Attributes
     ----------
     card : Card
-    keys : list of str
-        The keys of all problems, alike ones beside each other.
     ends : int64 array of shape (P + 1,)
         The attempts at a problem are those from its end to the next.
     n_timed : int64 array of shape (P,)
@@ -118,12 +118,26 @@ class ShippedTable:
             self._open()
         except _BROKEN as error:
             raise StoreError(f"{path} is no table of measurements: {error}") from error
+        self._n_sought = 0
         self._block = lru_cache(_BLOCKS_KEPT)(self._read_block)
 
     @property
     def device(self) -> Device:
         """The device as it was measured last."""
         return self.card.devices[-1]
+
+    @cached_property
+    def keys(self) -> list[str]:
+        """The keys of all problems, alike ones beside each other."""
+        keys = self._lines[1:-1].split("\n") if self.card.n_problems else []
+        if len(set(keys)) != len(keys):
+            raise StoreError(f"{self.path} is no table of measurements: a problem is there twice")
+        return keys
+
+    @cached_property
+    def place(self) -> dict[str, int]:
+        """The place of each problem among the keys."""
+        return {key: place for place, key in enumerate(self.keys)}
 
     @property
     def usual_clock_mhz(self) -> float | None:
@@ -156,7 +170,7 @@ class ShippedTable:
 
     def picked(self, key: str) -> dict[str, str]:
         """What other rules chose for one problem: the variant by the rule's name; of several by one rule the last."""
-        place = self.place.get(key)
+        place = self._place_of(key)
         if place is None:
             return {}
         problems, rows = self._picks_by_problem
@@ -177,7 +191,7 @@ class ShippedTable:
 
     def attempts(self, key: str) -> list[Attempt]:
         """The attempts at one problem, by variant and time; none where it is unknown."""
-        place = self.place.get(key)
+        place = self._place_of(key)
         if place is None:
             return []
         number = place // BLOCK_PROBLEMS
@@ -193,6 +207,14 @@ class ShippedTable:
         """The words of a reason, with its numbers in the gaps."""
         head, *tail = self._words[reason]
         return head + "".join(map("".join, zip(numbers.split(" "), tail, strict=True))) if tail else head
+
+    def _place_of(self, key: str) -> int | None:
+        """The place of a problem: the first few are looked for in the text, which takes a tenth of the index."""
+        self._n_sought += 1
+        if self._n_sought > _SOUGHT_IN_TEXT:
+            return self.place.get(key)
+        start = self._lines.find(f"\n{key}\n") if "\n" not in key else -1
+        return None if start < 0 else self._lines.count("\n", 0, start)
 
     @cached_property
     def _picks_by_problem(self) -> tuple[np.ndarray, np.ndarray]:
@@ -224,7 +246,7 @@ class ShippedTable:
 
     def _read_block(self, number: int) -> Block:
         start = self._block_ends[number - 1] if number else 0
-        first, last = number * BLOCK_PROBLEMS, min((number + 1) * BLOCK_PROBLEMS, len(self.keys))
+        first, last = number * BLOCK_PROBLEMS, min((number + 1) * BLOCK_PROBLEMS, self.card.n_problems)
         try:
             content = self._file.get_slice("blocks")[int(start) : int(self._block_ends[number])].tobytes()
             block = decode(content, int(self.ends[last] - self.ends[first]))
@@ -248,10 +270,9 @@ class ShippedTable:
         card = self.card = _card_of(self._file.metadata() or {})
         self._words = [reason.detail.split(GAP) for reason in card.reasons]
         self._n_gaps = np.array([len(words) - 1 for words in self._words])
-        self.keys = self._text("keys").split("\n") if card.n_problems else []
-        _require(len(self.keys) == card.n_problems, f"{len(self.keys)} problems; allowed: {card.n_problems}")
-        self.place = {key: place for place, key in enumerate(self.keys)}
-        _require(len(self.place) == card.n_problems, "a problem is there twice")
+        self._lines = f"\n{self._text('keys')}\n" if card.n_problems else "\n"
+        n_problems = self._lines.count("\n") - 1
+        _require(n_problems == card.n_problems, f"{n_problems} problems; allowed: {card.n_problems}")
         counts = decompress(self._bytes("counts"), (2, card.n_problems), "<u4").astype(np.int64)
         self.ends, self.n_timed = np.concatenate([[0], np.cumsum(counts[0])]), counts[1]
         _require(self.ends[-1] == card.n_attempts, f"{self.ends[-1]} attempts; allowed: {card.n_attempts}")

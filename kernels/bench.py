@@ -22,9 +22,9 @@ from conv_advisor.data.errors import (
 from conv_advisor.data.extras import require
 from conv_advisor.data.measurement import L2State, Measurement, Outcome, Pick
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.kernels.comparison import tolerance
 from conv_advisor.kernels.runner import FirstRun, Operands, Runner
 from conv_advisor.kernels.stopping import StopRule
+from conv_advisor.kernels.tolerance import tolerance
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Launch, Variant
 
 LEAST_PRUNED_MS = 0.5

@@ -1,4 +1,4 @@
-"""Which outputs of a result are compared with the reference's, how far it is from them, and how far it may be."""
+"""Which outputs of a result are compared with the reference's, and how far it is from them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.data.problem import ConvProblem, Layout
 from conv_advisor.kernels.reference import Array, Float64s, nchw, pads
 
-_EPS32: Final = 2.0**-23
-_BASE: Final = {DType.FLOAT32: 2.0**-17, DType.TF32: 2.0**-9, DType.FLOAT16: 2.0**-9, DType.BFLOAT16: 2.0**-6}
 SAMPLES: Final = 1024
 """Outputs that are compared of random operands, which are all alike."""
 GIVEN_SAMPLES: Final = 2048
@@ -161,30 +159,3 @@ def max_error(y: Array, reference: Float64s, scale: float = 0.0) -> float:
     expected = reference[is_finite]
     largest = max(scale, float(np.abs(expected).max(initial=0.0))) or 1.0
     return float(np.abs(found - expected).max(initial=0.0) / largest)
-
-
-def tolerance(problem: ConvProblem) -> float:
-    """The largest `max_error` that a right kernel may show on random operands.
-
-    Returns
-    -------
-    tolerance : float
-        base + 4 · 2⁻²³ · √gemm_k.
-
-    Notes
-    -----
-    Summing gemm_k random products one after the other in float32 errs by about 2⁻²⁴ · gemm_k · σ / 2 (each partial sum,
-    of size √j · σ, is rounded), and the largest of many results is about 4 · √gemm_k · σ: the error on this metric
-    grows as √gemm_k, and 4 · 2⁻²³ leaves room for the largest of many errors and for the transforms of FFT and
-    Winograd.
-
-    The base is what does not shrink with gemm_k. float32: the transforms of Winograd F(4,3) err by up to 3e-6. float16
-    and bfloat16: inputs are exact in the reference and the result is rounded once, by up to 2⁻¹¹ and 2⁻⁸ of it, and
-    Winograd F(2,3) on tensor cores, which rounds its transformed operands to the dtype, errs by 9e-4 and 8e-3. tf32:
-    both inputs are cut to 11 bits, which errs by up to 2⁻⁹, and F(2,3) errs by 9e-4. F(4,3) with operands rounded so is
-    out, at 1e-2 and 8e-2.
-
-    A kernel that loses one tap of one channel everywhere errs by about 3 / (4 √gemm_k): that is above the tolerance up
-    to a gemm_k of 300,000 (float32), 100,000 (tf32, float16) and 2,000 (bfloat16).
-    """
-    return _BASE[problem.dtype] + 4 * _EPS32 * sqrt(problem.gemm_k)

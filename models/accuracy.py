@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from conv_advisor.data.problem import ConvProblem, DType
-from conv_advisor.kernels.comparison import tolerance
+from conv_advisor.kernels.tolerance import tolerance
 from conv_advisor.models.costs import is_of
 from conv_advisor.models.tree_file import TreeModel
 

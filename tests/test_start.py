@@ -98,6 +98,31 @@ def test_advice_needs_no_server_no_database_and_no_tables(tmp_path: Path, argume
     assert found & {*TRAINING, *ELSEWHERE, *SERVING} <= ({"jinja2"} if arguments == ("--pareto",) else set())
 
 
+def test_an_answer_in_words_needs_neither_pydantic_nor_bfloat16(tmp_path: Path) -> None:
+    found = loaded(COMMAND, tmp_path, "advise", "14-1-3-256-128", "--dtype", "fp16", "--layout", "nhwc")
+    assert {"numpy", "typer"} <= found
+    assert found & {"email", "ml_dtypes", "pydantic"} == set()
+
+
+THREADS = """
+from conv_advisor.app.cli.environment import import_numpy_alone
+import_numpy_alone()
+import json, os, sys
+from threadpoolctl import threadpool_info
+found = [pool["num_threads"] for pool in threadpool_info() if pool["internal_api"] == "openblas"]
+sys.stderr.write(json.dumps([*map(str, found), os.environ.get("OPENBLAS_NUM_THREADS", "unset")]))
+"""
+
+
+def test_a_command_that_multiplies_nothing_starts_no_threads_and_tells_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    assert loaded(THREADS, tmp_path, say="") <= {"1", "unset"}
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "2")
+    assert "2" in loaded(THREADS, tmp_path, say="")
+
+
 def test_a_store_that_holds_nothing_is_not_opened_for_advice(tmp_path: Path) -> None:
     loaded(FIRST_PAGE, tmp_path)
     assert (tmp_path / "conv-advisor.db").exists()

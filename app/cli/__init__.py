@@ -11,8 +11,8 @@ from importlib import import_module
 from typing import Annotated, Any, Final
 
 import typer
-from typer.core import TyperGroup
 
+from conv_advisor.app.cli.reading import Command, Group
 from conv_advisor.data.errors import ConvAdvisorError, InvalidInput, NotApplicable, NotInstalled, Unknown
 
 _MODULES: Final = {
@@ -58,11 +58,11 @@ def _command(name: str, module: str) -> Any:
     if isinstance(found, typer.Typer):
         around.add_typer(found, name=name)
     else:
-        around.command(name)(found)
+        around.command(name, cls=Command)(found)
     return typer.main.get_group(around).commands[name]
 
 
-class _Root(TyperGroup):
+class _Root(Group):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options | {"commands": _Commands()})
 

@@ -9,7 +9,7 @@ import typer
 
 from conv_advisor.app.cli import layers as given
 from conv_advisor.app.cli.complete import variants
-from conv_advisor.app.cli.environment import load_settings
+from conv_advisor.app.cli.environment import import_numpy_alone, load_settings
 from conv_advisor.app.cli.limits import AdvisedDevice, Deterministic, Only, limits_of
 from conv_advisor.app.cli.output import AsJson, OneDType, OneLayout, print_json
 from conv_advisor.app.snippets.language import Language
@@ -69,10 +69,10 @@ def advise(
     as_csv: Annotated[bool, typer.Option("--csv", help="Of many layers: print comma-separated values.")] = False,
 ) -> None:
     """Say which variant is fastest for a layer, how fast, how sure, and what cuDNN and PyTorch would take."""
+    import_numpy_alone()
     from conv_advisor.app.advice.advise import advise_one
     from conv_advisor.app.advice.local import Local
-    from conv_advisor.app.cli import details, many, say
-    from conv_advisor.models.pareto import Bounds
+    from conv_advisor.app.cli import details, say
 
     _check_options(pareto=pareto, neighbours=neighbours, snippet=snippet, max_error=max_error, variant=variant)
     if max_slowdown is not None and not (pareto and isfinite(max_slowdown)):
@@ -92,10 +92,14 @@ def advise(
             raise InvalidInput(
                 "layer", f"{len(problems)} layers", "one layer, with --pareto, --neighbours or --snippet"
             )
+        from conv_advisor.app.cli import many
+
         many.show(local, problems, limits, as_json=as_json, as_csv=as_csv)
         return
     advice = advise_one(local, problems[0], limits)
     if pareto:
+        from conv_advisor.models.pareto import Bounds
+
         bounds = Bounds(max_error, max_slowdown)
         details.show_pareto(local.advisor(limits.device_id).only(only), local.recall, advice, limits, bounds, as_json)
     elif neighbours:

@@ -16,12 +16,12 @@ from conv_advisor.data.errors import LaunchFailed, OutOfMemory, RunError
 from conv_advisor.data.measurement import L2State
 from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels.bench import LEAST_PRUNED_MS
-from conv_advisor.kernels.comparison import tolerance
 from conv_advisor.kernels.cuda.compile import load_module
 from conv_advisor.kernels.cuda.family import Tuning
 from conv_advisor.kernels.cuda.sources import SOURCES
 from conv_advisor.kernels.runner import Operands, Runner
 from conv_advisor.kernels.stopping import StopRule
+from conv_advisor.kernels.tolerance import tolerance
 
 RULE: Final = StopRule(min_samples=3, max_samples=5, max_noise=0.01, budget_ms=8)
 PROMISING: Final = 2.5

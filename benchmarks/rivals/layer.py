@@ -21,9 +21,9 @@ from conv_advisor.data.errors import ConvAdvisorError, OutOfMemory
 from conv_advisor.data.measurement import Outcome
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.catalog import VARIANTS
-from conv_advisor.kernels.comparison import tolerance
 from conv_advisor.kernels.runner import Runner
 from conv_advisor.kernels.stopping import StopRule
+from conv_advisor.kernels.tolerance import tolerance
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES
 
 POOL: Final = (*CUDNN, *reversed((*LIBRARIES, *OURS)))

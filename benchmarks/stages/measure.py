@@ -15,7 +15,7 @@ from conv_advisor.data.errors import LaunchFailed, RunError
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels import catalog
 from conv_advisor.kernels.bench import open_runner
-from conv_advisor.kernels.comparison import tolerance
+from conv_advisor.kernels.tolerance import tolerance
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Launch
 
 POST_SIZE: Final = 512

@@ -15,9 +15,9 @@ from conv_advisor.data.measurement import L2State, Outcome
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.bench import LEAST_PRUNED_MS, OUTCOMES
 from conv_advisor.kernels.catalog import VARIANTS
-from conv_advisor.kernels.comparison import tolerance
 from conv_advisor.kernels.runner import FirstRun, Operands, Runner
 from conv_advisor.kernels.stopping import StopRule
+from conv_advisor.kernels.tolerance import tolerance
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Backend, Launch, Variant
 
 T = TypeVar("T")

@@ -14,6 +14,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from conv_advisor.data import packing, parquet
+from conv_advisor.data.block import compress_text
 from conv_advisor.data.errors import InvalidInput, StoreError
 from conv_advisor.data.measurement import L2State, Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem, DType, Layout
@@ -205,6 +206,31 @@ def test_a_broken_table_is_refused_by_name(tmp_path: Path, spoil: Callable[[Path
     with pytest.raises(StoreError, match=named) as refused:
         packing.contents_of(ShippedTable(path))
     assert str(path) in str(refused.value)
+
+
+def test_a_problem_is_the_same_in_the_text_and_in_the_index(tmp_path: Path) -> None:
+    path = packed(tmp_path, ROWS)
+    known = ShippedTable(path).keys
+    for key in (*known[:1], *known[-1:], *known[1:-1], "", "float32-nchw", known[0][1:], "\n".join(known[:2])):
+        text, index = ShippedTable(path), ShippedTable(path)
+        assert index.place.get(key) == (known.index(key) if key in known else None)
+        answers = [text.attempts(key) for _ in range(9)]  # the last of them by the index
+        assert all(answer == answers[0] for answer in answers)
+        assert bool(answers[0]) == (key in known)
+        assert text.picked(key) == index.picked(key)
+
+
+def test_a_problem_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    path = packed(tmp_path, ROWS)
+    first, second, *others = ShippedTable(path).keys
+    assert first != second
+    doubled = np.frombuffer(compress_text("\n".join((first, first, *others))), np.uint8)
+    _changed(keys=lambda _: doubled)(path)
+    with pytest.raises(StoreError, match="a problem is there twice"):
+        packing.contents_of(ShippedTable(path))
+    asked = ShippedTable(path)
+    with pytest.raises(StoreError, match="a problem is there twice"):
+        [asked.attempts(first) for _ in range(9)]
 
 
 def test_a_table_of_another_device_is_refused(tmp_path: Path) -> None:

@@ -13,11 +13,12 @@ import pytest
 from conv_advisor.data.errors import InvalidTensor, NotApplicable, OutOfMemory, WorkspaceExceeded
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.kernels.comparison import max_error, tolerance
+from conv_advisor.kernels.comparison import max_error
 from conv_advisor.kernels.cpu import direct, plans
 from conv_advisor.kernels.cpu.prepare import prepare
 from conv_advisor.kernels.cpu.variants import PLANS, VARIANTS
 from conv_advisor.kernels.reference import convolve, random_operands
+from conv_advisor.kernels.tolerance import tolerance
 from conv_advisor.kernels.variant import Algorithm
 from tests.shapes import EDGE_SHAPES, edge_problem
 

@@ -16,9 +16,9 @@ import pytest
 from conv_advisor.data.errors import NotSupported, WorkspaceExceeded
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.kernels.comparison import tolerance
 from conv_advisor.kernels.cpu.threads import available_cores
 from conv_advisor.kernels.runner import Operands, Runner
+from conv_advisor.kernels.tolerance import tolerance
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Backend, Variant
 from tests.kernels.epilogue_cases import CASES, Case, Compilation, compilations
 

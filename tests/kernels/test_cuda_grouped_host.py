@@ -11,10 +11,11 @@ from multiprocessing import get_context
 import pytest
 
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.kernels.comparison import max_error, tolerance
+from conv_advisor.kernels.comparison import max_error
 from conv_advisor.kernels.cuda.grouped import cut as plans
 from conv_advisor.kernels.cuda.grouped import plan as grouped_choice
 from conv_advisor.kernels.reference import convolve, random_operands
+from conv_advisor.kernels.tolerance import tolerance
 from tests.kernels import host_cuda
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")

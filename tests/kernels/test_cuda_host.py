@@ -13,11 +13,11 @@ import pytest
 from conv_advisor.data.errors import WorkspaceExceeded
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels import comparison, reference
-from conv_advisor.kernels.comparison import tolerance
 from conv_advisor.kernels.cuda.catalog import VARIANTS
 from conv_advisor.kernels.cuda.fft import plan as fft_plan
 from conv_advisor.kernels.cuda.gemm import plan as gemm_plan
 from conv_advisor.kernels.cuda.winograd import plan as winograd_plan
+from conv_advisor.kernels.tolerance import tolerance
 from conv_advisor.kernels.variant import parts_of
 from tests.kernels import host_cuda
 from tests.shapes import EDGE_SHAPES, edge_problem

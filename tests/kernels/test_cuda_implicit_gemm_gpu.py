@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from conv_advisor.data.problem import ConvProblem, DType
-from conv_advisor.kernels.comparison import tolerance
 from conv_advisor.kernels.cuda.implicit_gemm import menu, most_taps
 from conv_advisor.kernels.cuda.implicit_gemm_tensor import plan as choice
 from conv_advisor.kernels.cuda.parts.fitted import tiles_of_every_device
 from conv_advisor.kernels.cuda.parts.multiprocessor import has_clusters
 from conv_advisor.kernels.cuda.parts.offers import Cut
+from conv_advisor.kernels.tolerance import tolerance
 from tests.shapes import EDGE_SHAPES
 
 pytestmark = pytest.mark.gpu

@@ -9,12 +9,12 @@ import pytest
 
 from conv_advisor.data.errors import WorkspaceExceeded
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.kernels.comparison import tolerance
 from conv_advisor.kernels.cuda.implicit_gemm_nhwc import menu
 from conv_advisor.kernels.cuda.implicit_gemm_nhwc import plan as plans
 from conv_advisor.kernels.cuda.parts.fitted import tiles_of_every_device
 from conv_advisor.kernels.cuda.parts.multiprocessor import HOPPER_BLOCK_BYTES
 from conv_advisor.kernels.cuda.parts.offers import Cut
+from conv_advisor.kernels.tolerance import tolerance
 from tests.shapes import EDGE_SHAPES
 
 pytestmark = pytest.mark.gpu

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from conv_advisor.data.problem import ConvProblem, DType
-from conv_advisor.kernels.comparison import tolerance
 from conv_advisor.kernels.cuda.pointwise import plan as plans
+from conv_advisor.kernels.tolerance import tolerance
 
 pytestmark = pytest.mark.gpu
 

@@ -11,7 +11,7 @@ import pytest
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.kernels.comparison import tolerance
+from conv_advisor.kernels.tolerance import tolerance
 from tests.kernels import host_cuda
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")

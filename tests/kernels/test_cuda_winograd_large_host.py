@@ -14,9 +14,9 @@ from conv_advisor.data.errors import WorkspaceExceeded
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels import reference
-from conv_advisor.kernels.comparison import tolerance
 from conv_advisor.kernels.cuda.catalog import VARIANTS
 from conv_advisor.kernels.cuda.winograd_large import plan as plans
+from conv_advisor.kernels.tolerance import tolerance
 from tests.kernels import host_cuda
 from tests.shapes import EDGE_SHAPES, edge_problem
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from conv_advisor.data.errors import InvalidProblem
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels import reference
-from conv_advisor.kernels.comparison import max_error, sample_outputs, tolerance
+from conv_advisor.kernels.comparison import max_error, sample_outputs
 from conv_advisor.kernels.reference import convolve, convolve_at, random_operands, take
+from conv_advisor.kernels.tolerance import tolerance
 from tests.shapes import EDGE_SHAPES, edge_problem
 
 

@@ -11,7 +11,7 @@ import pytest
 from conv_advisor.data.measurement import Device, Measurement, Outcome
 from conv_advisor.data.parquet import measurements_to_table
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.kernels.comparison import tolerance
+from conv_advisor.kernels.tolerance import tolerance
 from conv_advisor.models.accuracy import (
     COVERED,
     LEAST_ERRORS,

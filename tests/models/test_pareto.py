@@ -16,7 +16,7 @@ from conv_advisor.data.errors import NoAdvice
 from conv_advisor.data.measurement import Outcome
 from conv_advisor.data.problem import ConvProblem, Layout
 from conv_advisor.data.summary import Summary
-from conv_advisor.kernels.comparison import tolerance
+from conv_advisor.kernels.tolerance import tolerance
 from conv_advisor.models.accuracy import ErrorSource
 from conv_advisor.models.advisor import Advisor, Exclusion
 from conv_advisor.models.candidates import Source
