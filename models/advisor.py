@@ -17,7 +17,7 @@ from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.catalog import VARIANTS
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Maker, Variant
 from conv_advisor.models.accuracy import error_of, laws_of
-from conv_advisor.models.baselines import Baselines, Rivals
+from conv_advisor.models.baselines import Baselines, Rivals, with_eager
 from conv_advisor.models.candidates import (
     Candidate,
     Choice,
@@ -27,6 +27,8 @@ from conv_advisor.models.candidates import (
     ranking,
     scale,
 )
+from conv_advisor.models.ended import ended
+from conv_advisor.models.endings import Endings, endings_of
 from conv_advisor.models.features import describe
 from conv_advisor.models.habits import habits_of
 from conv_advisor.models.leaf import Leaf, Row, is_expected, least_ms, try_of
@@ -38,6 +40,9 @@ from conv_advisor.models.words import not_counted, trusted
 
 if TYPE_CHECKING:
     from conv_advisor.data.summary import Summary
+
+Limits = tuple[int, bool]
+"""The most bytes of workspace, and whether only deterministic variants will do."""
 
 Prediction = tuple[str, float]
 """A variant, and its time in ms."""
@@ -119,6 +124,8 @@ class Advisor:
         The catalogue.
     maker : Maker, optional
         Whose variants alone are advised; by default anybody's.
+    endings : Endings, optional
+        What epilogues add on the device; by default what ships, if anything does.
 
     Raises
     ------
@@ -133,6 +140,7 @@ class Advisor:
         *,
         variants: Mapping[str, Variant] = VARIANTS,
         maker: Maker | None = None,
+        endings: Endings | None = None,
     ) -> None:
         found = device or (model.device if model else None)
         if found is None:
@@ -149,6 +157,7 @@ class Advisor:
         ]
         self._only: dict[Maker, Advisor] = {}
         self._rules = Rules(tuple(self._pool.values()), found)
+        self._endings = endings or endings_of(found.id)
         self._rivals = Rivals(found, habits_of(found.id))
         self._tries = {name: each for name, variant in self._pool.items() if (each := try_of(variant, found))}
         self._column = {name: column for column, name in enumerate(model.variants)} if model else {}
@@ -156,12 +165,19 @@ class Advisor:
         missing = "the model does not know it" if model else f"there is no model of {found.id}"
         self._unknown = f"not measured on this layer, and {missing}"
 
+    @property
+    def counts_epilogues(self) -> bool:
+        """Whether it is known what epilogues add on the device."""
+        return self._endings is not None
+
     def only(self, maker: Maker | None) -> Advisor:
         """The advisor that knows the same and advises the variants of one maker alone; of None, this one."""
         if maker in (None, self._maker):
             return self
         if maker not in self._only:
-            self._only[maker] = Advisor(self.model, self.device, variants=self._variants, maker=maker)
+            self._only[maker] = Advisor(
+                self.model, self.device, variants=self._variants, maker=maker, endings=self._endings
+            )
         return self._only[maker]
 
     def advise(
@@ -171,9 +187,13 @@ class Advisor:
         max_workspace_bytes: int = DEFAULT_WORKSPACE_LIMIT_BYTES,
         is_deterministic: bool = False,
         measured: Mapping[str, Summary] | None = None,
+        alone: Mapping[str, Summary] | None = None,
         picked: Mapping[str, str] | None = None,
     ) -> Advice:
         """Rank every variant that applies within the limits.
+
+        An epilogue counts where it is known what it adds on the device, or a time of the problem with it was measured;
+        else the advice is that on the convolution alone, and says so by ``uncounted``.
 
         Parameters
         ----------
@@ -185,26 +205,44 @@ class Advisor:
             What is known of this problem on this device. A measured time stands in for the predicted one, a measured
             refusal excludes. The measured times also scale the predicted ones, and a prediction that is ahead of the
             best measured time by less than its own uncertainty is put level with it.
+        alone : mapping of variant to Summary
+            The same of the convolution without its epilogue, where it has one.
         picked : mapping of heuristic to variant
-            What cuDNN's heuristics chose for this problem on this device, where they were asked.
+            What cuDNN's heuristics chose for the convolution without an epilogue on this device, where they were asked.
 
         Raises
         ------
         NoAdvice
             Nothing is left.
         """
-        values, flops, n_bytes = describe(problem)
-        leaf = self._leaf(values, flops, n_bytes)
-        limits = max_workspace_bytes, is_deterministic
+        limits, measured, picked = (max_workspace_bytes, is_deterministic), measured or {}, picked or {}
+        if problem.epilogue is PLAIN or not problem.epilogue:
+            return self._advise(problem, limits, measured, picked)
+        has_time = any(each.time_ms is not None for each in measured.values())
+        if has_time and self._endings is None:
+            return self._advise(problem, limits, measured, picked)
+        try:
+            plain = self._advise(problem.plain, limits, alone or {}, picked)
+        except NoAdvice:
+            if has_time:
+                return self._advise(problem, limits, measured, picked)
+            raise
+        found = self._ended(plain, problem, limits, measured, picked)
+        return found or replace(plain, uncounted=problem.epilogue)
+
+    def _advise(
+        self, problem: ConvProblem, limits: Limits, measured: Mapping[str, Summary], picked: Mapping[str, str]
+    ) -> Advice:
+        """`advise`, where what the tree predicts are times of this very problem."""
+        described = describe(problem)
+        leaf = self._leaf(*described)
         candidates: list[Candidate] = []
         excluded: list[Exclusion] = []
         for variant, reason in zip(self._pool.values(), self._rules.reasons(problem), strict=False):
             if reason is not None:
                 excluded.append(Exclusion(variant.id, reason))
                 continue
-            found = consider(
-                variant, problem, self.device, leaf, measured.get(variant.id) if measured else None, *limits
-            )
+            found = consider(variant, problem, self.device, leaf, measured.get(variant.id), *limits)
             if isinstance(found, Candidate):
                 candidates.append(found)
             else:
@@ -212,9 +250,49 @@ class Advisor:
         excluded += self._left_out
         if not candidates:
             raise self._nothing_left(problem, excluded)
-        if leaf:
-            scale(candidates, leaf)
-        ranked = ranking(candidates, self._error_of(problem, measured or {}))
+        if leaf and measured:
+            scale(candidates, {name: leaf.time_ms(name) for name in measured if name in leaf.row.column}, leaf.best_ms)
+        return self._ranked(problem, candidates, excluded, described[0], measured, picked)
+
+    def _ended(
+        self,
+        plain: Advice,
+        problem: ConvProblem,
+        limits: Limits,
+        measured: Mapping[str, Summary],
+        picked: Mapping[str, str],
+    ) -> Advice | None:
+        """Advice on a problem with its epilogue from that without; None where nothing is known to end it."""
+        if self._endings is None:
+            return None
+        offered = zip(self._pool.values(), self._rules.reasons(problem), strict=False)
+        alone = {choice.variant: choice for choice in plain.ranking}
+        candidates, out = ended(problem, alone, self._endings, self.device, offered, measured, *limits)
+        if not candidates:
+            return None
+        known, reasons = (
+            {each.variant.id for each in candidates},
+            {each.variant: each.reason for each in plain.excluded},
+        )
+        names = [name for name in (*self._pool, *reasons) if name not in known]
+        excluded = [Exclusion(name, out.get(name) or reasons[name]) for name in dict.fromkeys(names)]
+        found = self._ranked(problem, candidates, excluded, describe(problem)[0], measured, picked)
+        default = plain.baselines.pytorch_default
+        return replace(
+            found, baselines=with_eager(found.baselines, default, problem, self._endings, found.best.time_ms)
+        )
+
+    def _ranked(
+        self,
+        problem: ConvProblem,
+        candidates: list[Candidate],
+        excluded: Sequence[Exclusion],
+        values: Sequence[float],
+        measured: Mapping[str, Summary],
+        picked: Mapping[str, str],
+    ) -> Advice:
+        """The advice that ranks these candidates."""
+        ranked = ranking(candidates, self._error_of(problem, measured))
         return Advice(
             problem=problem,
             device_id=self.device.id,
@@ -227,9 +305,9 @@ class Advisor:
                 problem,
                 ranked,
                 sum(each.reason is self._unknown for each in excluded),
-                is_of_all=self._maker is None,
+                has_record=self._maker is None and not problem.epilogue,
             ),
-            baselines=self._rivals.beside(problem, ranked, excluded, values, picked or {}),
+            baselines=self._rivals.beside(problem, ranked, excluded, values, picked),
         )
 
     def doubts(self, problem: ConvProblem, measured: Mapping[str, Summary] | None = None) -> dict[str, str]:
@@ -321,6 +399,9 @@ class Advisor:
         """
         row = self._rows.get(place) or self._row(place)
         device, best_ms = self.device, roofline_ms * row.best
+        if problem.epilogue is not PLAIN and self._endings and problem.epilogue:
+            leaf = Leaf(row, best_ms, n_bytes)
+            return self._first_ended(problem, leaf, self._endings, max_workspace_bytes, is_deterministic)
         for names, attempt, slowdown in row.order:
             if attempt is None:
                 leaf = Leaf(row, best_ms, n_bytes)
@@ -342,6 +423,24 @@ class Advisor:
                 if workspace is None or workspace <= max_workspace_bytes:
                     return names[0], best_ms * slowdown
         return None
+
+    def _first_ended(
+        self, problem: ConvProblem, leaf: Leaf, endings: Endings, max_workspace_bytes: int, is_deterministic: bool
+    ) -> Prediction | None:
+        """The first, by its time with the epilogue: that is never less than its time without, so few are looked at."""
+        candidates: list[Candidate] = []
+        least_ms = math.inf
+        for names, _, slowdown in leaf.row.order:
+            if leaf.best_ms * slowdown > least_ms:
+                break
+            for each in self._tied(names, problem, leaf, max_workspace_bytes, is_deterministic):
+                if not endings.doubt(each.variant, problem):
+                    each.time_ms = endings.time_ms(each.variant, problem, each.time_ms)
+                    least_ms = min(least_ms, each.time_ms)
+                    candidates.append(each)
+        errors = self._error_of(problem, {})
+        best = min(candidates, key=lambda each: (each.time_ms, *rank(each, errors)), default=None)
+        return None if best is None else (best.variant.id, best.time_ms)
 
     def _tied(
         self,

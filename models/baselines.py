@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from conv_advisor.data.counting import counted
 from conv_advisor.data.problem import ConvProblem, Layout
 from conv_advisor.models.candidates import Choice, Source
+from conv_advisor.models.endings import Endings, eager_work
 from conv_advisor.models.habits import HEURISTIC, Habits
 
 if TYPE_CHECKING:
@@ -158,6 +160,40 @@ class Rivals:
             heuristic.speedup,
             self._followed + heuristic.basis,
         )
+
+
+def with_eager(
+    found: Baselines, alone: Baseline, problem: ConvProblem, endings: Endings, advised_ms: float
+) -> Baselines:
+    """Baselines on a problem with its epilogue, with what eager PyTorch adds to its convolution alone.
+
+    Parameters
+    ----------
+    found : Baselines
+        Of a ranking whose times count the epilogue.
+    alone : Baseline
+        PyTorch's default on the convolution.
+    problem : ConvProblem
+    endings : Endings
+    advised_ms : float
+    """
+    added = f"; what {problem.epilogue} adds is predicted"
+    best, heuristic = _adding(found.cudnn_best, added), _adding(found.cudnn_heuristic, added)
+    if found.pytorch_default.source is Source.MEASURED:
+        return Baselines(best, heuristic, found.pytorch_default)
+    time_ms = None if alone.time_ms is None else endings.eager_ms(alone.time_ms, problem)
+    if time_ms is None:
+        basis = alone.basis if alone.time_ms is None else f"what {problem.epilogue} adds was not timed on this device"
+        return Baselines(best, heuristic, _unknown(basis))
+    kernels = counted(eager_work(problem).kernels, "kernel")
+    basis = f"{alone.basis}; {problem.epilogue} in {kernels} after the convolution, predicted"
+    return Baselines(best, heuristic, Baseline(alone.variant, time_ms, Source.PREDICTED, time_ms / advised_ms, basis))
+
+
+def _adding(baseline: Baseline, added: str) -> Baseline:
+    if baseline.source is not Source.PREDICTED:
+        return baseline
+    return msgspec.structs.replace(baseline, basis=baseline.basis + added)
 
 
 def has_kernel_of_pytorch(problem: ConvProblem) -> bool:

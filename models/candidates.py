@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from statistics import median
@@ -25,8 +25,8 @@ _NO_REFUSAL: Final = (
 )
 """Outcomes that leave it to the rule, the workspace and the model whether the variant can run."""
 
-_COMPARABLE_LOG_SLOWDOWN: Final = 1.0
-"""Predictions of variants further behind are too rough to scale the others by."""
+_COMPARABLE: Final = math.e
+"""Predictions of variants that are more times behind are too rough to scale the others by."""
 
 
 class Source(StrEnum):
@@ -132,20 +132,28 @@ def refusal(summary: Summary) -> str | None:
     return f"{said}: {summary.detail}" if summary.detail else said
 
 
-def scale(candidates: list[Candidate], leaf: Leaf) -> None:
-    """Bring the predicted times to the level of the measured ones."""
-    row = leaf.row
-    known = [each for each in candidates if each.timed and each.variant.id in row.column]
+def scale(candidates: list[Candidate], predicted_ms: Mapping[str, float], best_ms: float) -> None:
+    """Bring the predicted times to the level of the measured ones.
+
+    Parameters
+    ----------
+    candidates : list of Candidate
+    predicted_ms : mapping of variant to float
+        What is predicted of those that were measured; without those that nothing is predicted of.
+    best_ms : float
+        What is predicted of the fastest there is.
+    """
+    known = [each for each in candidates if each.timed and each.variant.id in predicted_ms]
     if not known:
         return
-    near = [each for each in known if row.log_slowdown[row.column[each.variant.id]] < _COMPARABLE_LOG_SLOWDOWN]
-    factor = median(each.time_ms / leaf.time_ms(each.variant.id) for each in near or known)
-    best_ms = min((each.time_ms for each in candidates if each.timed), default=0.0)
+    near = [each for each in known if predicted_ms[each.variant.id] < _COMPARABLE * best_ms]
+    factor = median(each.time_ms / predicted_ms[each.variant.id] for each in near or known)
+    least_ms = min(each.time_ms for each in candidates if each.timed)
     for each in candidates:
         if each.timed is None:
             each.time_ms *= factor
-            if each.time_ms < best_ms <= each.time_ms * math.exp(each.uncertainty):
-                each.time_ms = best_ms
+            if each.time_ms < least_ms <= each.time_ms * math.exp(each.uncertainty):
+                each.time_ms = least_ms
 
 
 def ranking(candidates: Sequence[Candidate], error_of: Callable[[str], float]) -> tuple[Choice, ...]:

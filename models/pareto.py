@@ -212,6 +212,7 @@ def other_layout(
     max_workspace_bytes: int,
     is_deterministic: bool,
     measured: Mapping[str, Summary] | None = None,
+    alone: Mapping[str, Summary] | None = None,
 ) -> OtherLayout | None:
     """The best on the same layer in the other layout within the same limits; None where nothing is known of it.
 
@@ -224,11 +225,17 @@ def other_layout(
     is_deterministic : bool
     measured : mapping of variant to Summary
         Measurements of the layer in the other layout.
+    alone : mapping of variant to Summary
+        The same without its epilogue, where it has one.
     """
     problem = in_other_layout(advice.problem)
     try:
         best = advisor.advise(
-            problem, max_workspace_bytes=max_workspace_bytes, is_deterministic=is_deterministic, measured=measured
+            problem,
+            max_workspace_bytes=max_workspace_bytes,
+            is_deterministic=is_deterministic,
+            measured=measured,
+            alone=alone,
         ).best
     except ConvAdvisorError:
         return None

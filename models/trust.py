@@ -66,7 +66,7 @@ def trust_in(
     ranking: Sequence[Choice],
     n_unknown: int = 0,
     *,
-    is_of_all: bool = True,
+    has_record: bool = True,
 ) -> Trust:
     """How far a ranking can be trusted.
 
@@ -79,8 +79,9 @@ def trust_in(
         Best first; at least one.
     n_unknown : int
         Variants that may run, whose times nobody knows.
-    is_of_all : bool
-        Whether it has every variant that may run. How often rankings of some came true, nobody counted.
+    has_record : bool
+        Whether it was counted how often such rankings came true: those of every variant that may run, on convolutions
+        without an epilogue.
 
     Raises
     ------
@@ -93,7 +94,7 @@ def trust_in(
     has_guess = any(is_predicted) and not place.is_inside
     confidence = None if has_guess else chance_of_best(ranking)
     table = None
-    if model and is_of_all and is_predicted[0] and confidence is not None and (table := model.card.get("confidence")):
+    if model and has_record and is_predicted[0] and confidence is not None and (table := model.card.get("confidence")):
         confidence = float(np.interp(confidence, table["raw"], table["observed"]))
     return Trust(
         confidence=confidence,

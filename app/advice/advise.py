@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
@@ -127,9 +126,6 @@ def advise(
 ) -> Iterator[Advice | ConvAdvisorError]:
     """Advice on each problem, or why there is none.
 
-    An epilogue counts where a time of the layer with it was measured; else the advice is that on the convolution alone,
-    and says so.
-
     Raises
     ------
     StoreError
@@ -161,7 +157,7 @@ def advise_best(
     StoreError
     """
     advisor, measured = advisor.only(limits.only), _summaries(known, problems, limits.device_id)
-    timed = [_timed(problem, measured) for problem in problems]
+    timed = [problem if advisor.counts_epilogues else _timed(problem, measured) for problem in problems]
     bounds: dict[str, Any] = {
         "max_workspace_bytes": limits.max_workspace_bytes,
         "is_deterministic": limits.is_deterministic,
@@ -172,15 +168,15 @@ def advise_best(
         else predict_many(advisor, timed, sizes, **bounds)
     )
     for problem, alone, found in zip(problems, timed, predicted, strict=True):
-        if found is not None and (not measured or alone.key not in measured):
-            is_counted = msgspec.UNSET if alone is problem else False
+        if found is not None and not (measured and _is_known(problem, measured)):
+            is_counted = _is_counted(problem, alone)
             yield Best(problem.short, *found, Source.PREDICTED, epilogue_is_counted=is_counted)
             continue
         advice = _advise(known, advisor, problem, limits, measured)
         if isinstance(advice, ConvAdvisorError):
             yield advice
         else:
-            best, is_counted = advice.best, _is_counted(problem, alone)
+            best, is_counted = advice.best, _is_counted(problem, advice.problem)
             yield Best(problem.short, best.variant, best.time_ms, best.source, epilogue_is_counted=is_counted)
 
 
@@ -191,18 +187,18 @@ def _advise(
     limits: Limits,
     measured: Measured,
 ) -> Advice | ConvAdvisorError:
-    timed = _timed(problem, measured)
+    plain = _plain(problem)
     try:
-        advice = advisor.advise(
-            timed,
+        return advisor.advise(
+            problem,
             max_workspace_bytes=limits.max_workspace_bytes,
             is_deterministic=limits.is_deterministic,
-            measured=measured.get(timed.key),
-            picked=known.recall.picked(timed, limits.device_id),
+            measured=measured.get(problem.key),
+            alone=None if plain is problem else measured.get(plain.key),
+            picked=known.recall.picked(plain, limits.device_id),
         )
     except ConvAdvisorError as error:
         return error
-    return advice if timed is problem else replace(advice, uncounted=problem.epilogue)
 
 
 def _summaries(known: Known, problems: Sequence[ConvProblem], device_id: str) -> Measured:
@@ -214,11 +210,19 @@ def _summaries(known: Known, problems: Sequence[ConvProblem], device_id: str) ->
 
 
 def _timed(problem: ConvProblem, measured: Measured) -> ConvProblem:
-    """The problem whose times answer for a problem: itself, or the convolution alone."""
-    if problem.epilogue is PLAIN or not problem.epilogue:
-        return problem
+    """Where nobody knows what epilogues add, the problem whose times answer: itself, or the convolution alone."""
     known = measured.get(problem.key, {})
-    return problem if any(each.time_ms is not None for each in known.values()) else problem.plain
+    return problem if any(each.time_ms is not None for each in known.values()) else _plain(problem)
+
+
+def _plain(problem: ConvProblem) -> ConvProblem:
+    """The convolution alone; the very problem where it is that."""
+    return problem.plain if problem.epilogue else problem
+
+
+def _is_known(problem: ConvProblem, measured: Measured) -> bool:
+    """Whether anything was measured of a problem, or of it without its epilogue."""
+    return problem.key in measured or (bool(problem.epilogue) and problem.plain.key in measured)
 
 
 def _is_counted(asked: ConvProblem, timed: ConvProblem) -> bool | msgspec.UnsetType:
@@ -231,16 +235,6 @@ def _only(answers: Iterator[T | ConvAdvisorError]) -> T:
     if isinstance(answer, ConvAdvisorError):
         raise answer
     return answer
-
-
-def timed_as(known: Known, problem: ConvProblem, device_id: str) -> ConvProblem:
-    """The problem whose times answer for a problem on a device: itself, or without its epilogue.
-
-    Raises
-    ------
-    StoreError
-    """
-    return _timed(problem, _summaries(known, [problem], device_id))
 
 
 def why_not_each(service: Service, problem: ConvProblem, device_id: str) -> tuple[Device, dict[str, str]]:

@@ -183,7 +183,7 @@ def weighed(
     NoAdvice, StoreError
     """
     there = in_other_layout(advice.problem)
-    measured = recall.summaries([advice.problem, there], limits.device_id)
+    measured = recall.summaries([advice.problem, there, there.plain], limits.device_id)
     found = weigh(advisor, advice, measured=measured.get(advice.problem.key), bounds=bounds)
     other = other_layout(
         advisor,
@@ -191,6 +191,7 @@ def weighed(
         max_workspace_bytes=limits.max_workspace_bytes,
         is_deterministic=limits.is_deterministic,
         measured=measured.get(there.key),
+        alone=measured.get(there.plain.key),
     )
     return found, other
 

@@ -54,8 +54,9 @@ def advise(
     only : str, optional
         ``cudnn``: only its variants will do.
     epilogue : Epilogue or str, optional
-        What follows the convolution, such as ``bias-residual-relu``. Where no time with it was measured the advice is
-        that on the convolution alone, and ``uncounted`` has the epilogue.
+        What follows the convolution, such as ``bias-residual-relu``. Where it is not known what that adds on the
+        device, and no time with it was measured, the advice is that on the convolution alone, and ``uncounted`` has
+        the epilogue.
 
     Returns
     -------

@@ -148,7 +148,7 @@ _COLUMNS: Final = (
 def _row(layer: Layer) -> dict[str, Any]:
     answer, problem = _layer(layer), layer.problem
     row: dict[str, Any] = {name: value for name, value in answer.items() if name in _COLUMNS}
-    row |= {"layer": layer.advice.problem.short, "dtype": problem.dtype, "layout": problem.layout}
+    row |= {"layer": problem.plain.short, "dtype": problem.dtype, "layout": problem.layout}
     return row | {"epilogue": str(problem.epilogue), "names": "; ".join(layer.names)}
 
 

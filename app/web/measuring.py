@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from conv_advisor.app.advice.advise import timed_as
 from conv_advisor.app.convolve.convolution import check_fits
 from conv_advisor.app.service.service import Service
 from conv_advisor.app.sweep.attempt import outcome_of
@@ -194,8 +193,7 @@ def _planned(
     advisor = service.advisor(device.id)
     if advisor.model is not None:
         try:
-            timed = timed_as(service, problem, device.id)
-            advice = advisor.advise(timed, max_workspace_bytes=options.workspace_limit_bytes)
+            advice = advisor.advise(problem, max_workspace_bytes=options.workspace_limit_bytes)
             predicted_ms = {choice.variant: choice.time_ms for choice in advice.ranking if choice.variant in applicable}
         except NoAdvice as error:  # then they are measured in the catalogue's order
             log.info("nothing is predicted: %s", error)

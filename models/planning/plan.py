@@ -9,7 +9,6 @@ from enum import StrEnum
 from math import inf
 from typing import Final
 
-from conv_advisor.data.epilogue import PLAIN
 from conv_advisor.data.errors import ConvAdvisorError, NoAdvice
 from conv_advisor.data.problem import ConvProblem, Layout
 from conv_advisor.models.advisor import Advice
@@ -49,7 +48,7 @@ class Layer:
     problem : ConvProblem
         With its epilogue, in the layout that the plan runs it in.
     advice : Advice
-        On the convolution alone: what its epilogue takes was measured nowhere yet, and counts for nobody.
+        Its epilogue counts, for everybody, where it is known what that takes; else ``uncounted`` has it.
     default : Baseline or None
         PyTorch's default on it in NCHW, as PyTorch runs a network that is told nothing else; None where nothing is
         known to run it there.
@@ -204,8 +203,8 @@ class _Known:
     def __init__(self, network: Network, advise: Advise) -> None:
         self.network = network
         self.left_out = [LeftOut(each.name, each.kind, each.left_out) for each in network.operators if each.left_out]
-        plain = [each.problem and replace(each.problem, epilogue=PLAIN) for each in network.operators]
-        distinct = list(dict.fromkeys(each for each in plain if each is not None))
+        problems = [each.problem for each in network.operators]
+        distinct = list(dict.fromkeys(each for each in problems if each is not None))
         asked = [replace(problem, layout=layout) for problem in distinct for layout in Layout]
         answers: dict[ConvProblem, dict[Layout, Advice | ConvAdvisorError]] = {each: {} for each in distinct}
         for place, answer in enumerate(advise(asked)):
@@ -214,9 +213,9 @@ class _Known:
             {layout: answer for layout, answer in answers[problem].items() if isinstance(answer, Advice)}
             if problem is not None
             else {}
-            for problem in plain
+            for problem in problems
         ]
-        for operator, problem, found in zip(network.operators, plain, self.advised, strict=True):
+        for operator, problem, found in zip(network.operators, problems, self.advised, strict=True):
             if problem is not None and not found:
                 reason = _reason(answers[problem][problem.layout])
                 self.left_out.append(LeftOut(operator.name, operator.kind, reason))

@@ -1,0 +1,197 @@
+"""What it takes to end a convolution with bias, residual and activation, beside what it takes alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from conv_advisor import data
+from conv_advisor.data.epilogue import Activation
+from conv_advisor.data.errors import ModelRejected
+from conv_advisor.data.problem import ConvProblem, DType
+from conv_advisor.kernels.variant import Ending, Variant
+from conv_advisor.models.words import chance
+
+FOLDER: Final = Path(data.__file__).parent / "endings"
+"""One file a device, ``<device>.json``, as ``benchmarks.ending_costs`` writes it."""
+
+FORMAT: Final = 1
+
+EAGER: Final = "eager"
+"""PyTorch without a compiler: a kernel each for bias, residual and activation."""
+
+KINDS: Final = (
+    *("fused", "fused-residual", "appended", EAGER),
+    *("library", "library-residual", "library-float32", "library-residual-float32"),
+)
+"""Ways to end that have a `Cost`: of variants, of which those that fuse do so with a residual in another way than
+without, and cuDNN without tensor cores in a third; and PyTorch's."""
+
+LEAST_SHARE: Final = 0.5
+"""A library whose plans end so in fewer of the layers that they compute alone is not expected to."""
+
+
+class Work(NamedTuple):
+    """What an epilogue adds to a convolution: kernels after it, and bytes that they, or it, read and write beside."""
+
+    kernels: int
+    n_bytes: int
+
+
+class Cost(msgspec.Struct, frozen=True):
+    """What one way to end takes on a device: the time alone by `factor`, and `Work` at these prices.
+
+    Attributes
+    ----------
+    factor : float
+        At least 1.
+    kernel_ms, byte_ms : float
+        For each kernel and each byte.
+    spread : float
+        Standard deviation of the log of times over what this gives.
+    share : float
+        Of variants that compute a layer alone: those that end it so too.
+    n_times : int
+        Times that it was fitted to.
+    """
+
+    factor: float
+    kernel_ms: float
+    byte_ms: float
+    spread: float
+    share: float
+    n_times: int
+
+    def time_ms(self, alone_ms: float, work: Work) -> float:
+        """The time with the epilogue, from that of the convolution alone."""
+        return self.factor * alone_ms + self.kernel_ms * work.kernels + self.byte_ms * work.n_bytes
+
+
+class Endings(msgspec.Struct, frozen=True):
+    """The costs of a device, by kind.
+
+    Attributes
+    ----------
+    format : int
+    device_id, software : str
+        Where they were measured, and under what.
+    n_layers : int
+        With how many layers and epilogues.
+    costs : dict of str to Cost
+        Some of `KINDS`: those that were measured.
+    """
+
+    format: int
+    device_id: str
+    software: str
+    n_layers: int
+    costs: dict[str, Cost]
+
+    def doubt(self, variant: Variant, problem: ConvProblem) -> str | None:
+        """Why a variant will not end a problem though its rule allows it; None where it is expected to."""
+        cost = self._cost(variant, problem)
+        if cost is None:
+            return f"not measured with {problem.epilogue}, and what that adds to the convolution is unknown"
+        if cost.share < LEAST_SHARE:
+            return f"predicted as not supported with {problem.epilogue}: {chance(cost.share)} of such plans were"
+        return None
+
+    def time_ms(self, variant: Variant, problem: ConvProblem, alone_ms: float) -> float:
+        """What a variant that is not doubted takes, from what it takes for the convolution alone."""
+        assert variant.ending is not None  # noqa: S101 - or it is doubted
+        return self.costs[kind_of(variant.ending, problem)].time_ms(alone_ms, work_of(variant.ending, problem))
+
+    def spread(self, variant: Variant, problem: ConvProblem) -> float:
+        """The uncertainty that this adds, relative."""
+        cost = self._cost(variant, problem)
+        return cost.spread if cost else 0.0
+
+    def _cost(self, variant: Variant, problem: ConvProblem) -> Cost | None:
+        return None if variant.ending is None else self.costs.get(kind_of(variant.ending, problem))
+
+    def eager_ms(self, alone_ms: float, problem: ConvProblem) -> float | None:
+        """What PyTorch without a compiler takes, from what it takes for the convolution; None where unknown."""
+        cost = self.costs.get(EAGER)
+        return None if cost is None else cost.time_ms(alone_ms, eager_work(problem))
+
+
+def kind_of(ending: Ending, problem: ConvProblem) -> str:
+    """Under which of `KINDS` a variant's costs are."""
+    if ending is Ending.APPENDED:
+        return "appended"
+    is_float32 = ending is Ending.LIBRARY and problem.dtype is DType.FLOAT32
+    return f"{ending}{'-residual' * problem.epilogue.residual}{'-float32' * is_float32}"
+
+
+def work_of(ending: Ending, problem: ConvProblem) -> Work:
+    """What a variant does beside the convolution: read the residual, and where a kernel follows, y once more."""
+    residual_bytes = problem.y_bytes * problem.epilogue.residual
+    if ending is Ending.APPENDED:
+        return Work(1, 2 * problem.y_bytes + residual_bytes)
+    return Work(0, residual_bytes)
+
+
+def eager_work(problem: ConvProblem) -> Work:
+    """What eager PyTorch does: each step reads y and writes it, and that of the residual reads the residual too.
+
+    Notes
+    -----
+    Source: PyTorch, aten/src/ATen/native/Convolution.cpp, where cuDNN's convolution is followed by an addition of the
+    bias.
+    """
+    epilogue = problem.epilogue
+    kernels = epilogue.bias + epilogue.residual + (epilogue.activation is not Activation.NONE)
+    return Work(kernels, (2 * kernels + epilogue.residual) * problem.y_bytes)
+
+
+@cache
+def _files() -> Mapping[str, Path]:
+    """What ships, by device: an id is looked up, and never made part of a path."""
+    return {path.stem: path for path in FOLDER.glob("*.json")}
+
+
+def endings_of(device_id: str) -> Endings | None:
+    """What is known of a device; None where nobody measured there.
+
+    Raises
+    ------
+    ModelRejected
+        The file is not what was written.
+    """
+    path = _files().get(device_id)
+    return None if path is None else read(path)
+
+
+@cache
+def read(path: Path) -> Endings:
+    """Read and check a file.
+
+    Raises
+    ------
+    ModelRejected
+    """
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=Endings)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ModelRejected(f"{path}: {error}") from error
+    reason = _fault(found)
+    if reason:
+        raise ModelRejected(f"{path}: {reason}")
+    return found
+
+
+def _fault(found: Endings) -> str | None:
+    """What would make a time with an epilogue less than that without."""
+    if found.format != FORMAT:
+        return f"its format is {found.format}; allowed: {FORMAT}"
+    for kind, cost in found.costs.items():
+        if kind not in KINDS:
+            return f"its kind {kind!r} is none of {', '.join(KINDS)}"
+        least = (cost.factor - 1, cost.kernel_ms, cost.byte_ms, cost.spread, cost.share)
+        if not all(0 <= value < float("inf") for value in least):
+            return f"its costs of {kind} make a convolution faster than it is alone, or are no numbers"
+    return None
