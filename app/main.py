@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from importlib.metadata import version
 from pathlib import Path
 
 from fastapi import FastAPI
@@ -42,6 +41,7 @@ from conv_advisor.app.settings import Settings
 from conv_advisor.app.wire import errors
 from conv_advisor.app.workers.opening import OpenEngine, open_engine
 from conv_advisor.data.shipped import TIMINGS
+from conv_advisor.data.version import version
 
 _DESCRIPTION = """
 Which convolution algorithm is fastest for this layer on this GPU: measured, learned, served.
@@ -89,7 +89,7 @@ def create_app(settings: Settings, *, open_engine: OpenEngine = open_engine, tim
         title="conv-advisor",
         summary="Advice on convolution algorithms, from measurements",
         description=_DESCRIPTION,
-        version=version("conv-advisor"),
+        version=version(),
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         lifespan=lifespan,
         servers=[{"url": "/", "description": "This server."}],

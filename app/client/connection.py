@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
 from conv_advisor.app.client.attempts import refused
 from conv_advisor.data.errors import InvalidInput, Refused, Unreachable
+from conv_advisor.data.version import version
 
 if TYPE_CHECKING:
     import httpx
@@ -43,7 +43,7 @@ def options(url: str, token: str | None) -> dict[str, Any]:
         address = httpx.URL()
     if address.scheme not in ("http", "https") or not address.host:
         raise InvalidInput("url", url, f"http:// or https:// and a host, such as {DEFAULT_URL}")
-    headers = {"user-agent": f"conv-advisor/{version('conv-advisor')}"}
+    headers = {"user-agent": f"conv-advisor/{version()}"}
     if token is not None:
         if not re.fullmatch(r"[\x21-\x7e]+", token):
             raise InvalidInput("token", "not shown", "visible ASCII characters, as `conv-advisor token` prints them")

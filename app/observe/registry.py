@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, GCCollector, Info, PlatformCollector, ProcessCollector
@@ -11,6 +10,7 @@ from prometheus_client.exposition import choose_encoder
 from conv_advisor.app.observe.collectors import StoredJobs, TokensFile, Workers
 from conv_advisor.app.observe.meter import Meter
 from conv_advisor.app.observe.regret import LiveRegret
+from conv_advisor.data.version import version
 
 if TYPE_CHECKING:
     from conv_advisor.app.guard.tokens import Keyring
@@ -33,7 +33,7 @@ class Metrics:
         self.registry.register(TokensFile(keyring))
         for process in (ProcessCollector, PlatformCollector, GCCollector):
             process(registry=self.registry)
-        Info("conv_advisor", "The service", registry=self.registry).info({"version": version("conv-advisor")})
+        Info("conv_advisor", "The service", registry=self.registry).info({"version": version()})
 
     def watch(self, service: Service) -> None:
         """Tell of a service too, from when it has started."""

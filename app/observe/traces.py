@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 
 from fastapi.telemetry import TelemetryConfig
 
 from conv_advisor.data.extras import require
+from conv_advisor.data.version import version
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
@@ -43,7 +43,7 @@ def provider_of(exporter: SpanExporter) -> TracerProvider:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    resource = Resource.create({"service.version": version("conv-advisor")})
+    resource = Resource.create({"service.version": version()})
     if str(resource.attributes.get("service.name", "")).startswith("unknown_service"):  # no variable names it
         resource = resource.merge(Resource({"service.name": "conv-advisor"}))
     made = TracerProvider(resource=resource, shutdown_on_exit=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from importlib.metadata import version as version_of
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -31,6 +30,7 @@ from conv_advisor.app.wire.open_inference import LENGTH_HEADER, Inference, read_
 from conv_advisor.app.wire.parts import PartsResponse
 from conv_advisor.app.wire.safetensors import NEEDED, OPTIONAL
 from conv_advisor.data.errors import UnknownModel
+from conv_advisor.data.version import version as running_version
 
 MODEL: Final = "conv"
 VERSION: Final = "1"
@@ -46,7 +46,7 @@ router = APIRouter(prefix="/v2", tags=["inference"])
 @router.get("", responses=documented(answer=ServerAnswer))
 async def describe_server() -> JSONResponse:
     """Name, version, and the extensions of the protocol that are spoken."""
-    known = {"name": "conv-advisor", "version": version_of("conv-advisor"), "extensions": ["binary_tensor_data"]}
+    known = {"name": "conv-advisor", "version": running_version(), "extensions": ["binary_tensor_data"]}
     return JSONResponse(known)
 
 

@@ -8,7 +8,6 @@ import hashlib
 import re
 from collections.abc import Mapping
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +25,7 @@ from conv_advisor.app.wire.caller import caller_of
 from conv_advisor.data.counting import counted
 from conv_advisor.data.epilogue import Activation
 from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.data.version import version
 
 _HERE: Final = Path(__file__).parent
 STATIC: Final = _HERE / "static"
@@ -156,7 +156,7 @@ def _environment() -> Environment:
     )
     environment.globals.update(
         asset=asset,
-        version=version("conv-advisor"),
+        version=version(),
         dtypes=list(DType),
         layouts=list(Layout),
         activations=list(Activation),

@@ -54,10 +54,10 @@ _MODULES = {
 if not TYPE_CHECKING:  # or a type checker would take any name for one of ours
 
     def __getattr__(name: str) -> object:
-        from importlib import import_module, metadata
+        from importlib import import_module
 
         if name == "__version__":
-            value: object = metadata.version("conv-advisor")
+            value: object = import_module(f"{__name__}.data.version").version()
         elif name in _MODULES:
             value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
         else:
