@@ -8,6 +8,7 @@ from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+from conv_advisor.data.epilogue import Epilogue
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 
@@ -102,8 +103,11 @@ class Variant:
         The least it needs, where that is known sooner than `workspace_bytes`.
     ending : Ending, optional
         How it computes an epilogue; None where it refuses all of them, whatever `why_not` says.
+    in_library_call : frozenset of Epilogue
+        Those that a call of the library computes, whatever `ending` says of the others.
     takes_uneven_padding : bool
-        Whether it was verified with opposite sides that are padded differently; it refuses them else.
+        Whether it was verified with opposite sides that are padded differently, or `why_not` says what of them; it
+        refuses them else.
     """
 
     id: str
@@ -115,6 +119,7 @@ class Variant:
     source: str
     least_workspace_bytes: Callable[[ConvProblem], int] | None = None
     ending: Ending | None = None
+    in_library_call: frozenset[Epilogue] = frozenset()
     takes_uneven_padding: bool = False
 
     def __post_init__(self) -> None:
@@ -122,6 +127,10 @@ class Variant:
         # A copy that takes more has what the first refuses among its rules.
         others = [part for part in parts_of(self.why_not) if part not in _TAKES]
         object.__setattr__(self, "why_not", all_of(takes, *others))
+
+    def ending_of(self, epilogue: Epilogue) -> Ending | None:
+        """How it computes one epilogue; None where it cannot."""
+        return Ending.LIBRARY if epilogue in self.in_library_call else self.ending
 
     def needed_bytes(self, problem: ConvProblem, device: Device, limit_bytes: int) -> int | None:
         """A number above the limit if and only if `workspace_bytes` is; None where that is."""
@@ -225,6 +234,12 @@ def all_of(*rules: Rule) -> Rule:
     return why_not
 
 
+def padding_of(problem: ConvProblem) -> str:
+    """A problem's padding as reasons say it: ``1x1``, or ``1x1 and 1x0`` where opposite sides differ."""
+    begin = f"{problem.pad_h}x{problem.pad_w}"
+    return f"{begin} and {problem.pad_h_end}x{problem.pad_w_end}" if problem.has_uneven_padding else begin
+
+
 @cache
 def _takes(takes_epilogues: bool, takes_uneven_padding: bool) -> Rule:
     """Applies to every epilogue or to none, and to this padding."""
@@ -233,8 +248,7 @@ def _takes(takes_epilogues: bool, takes_uneven_padding: bool) -> Rule:
         if problem.epilogue and not takes_epilogues:
             return f"epilogue is {problem.epilogue}, and it computes the convolution alone"
         if problem.has_uneven_padding and not takes_uneven_padding:
-            pads = f"{problem.pad_h}x{problem.pad_w} and {problem.pad_h_end}x{problem.pad_w_end}"
-            return f"padding is {pads}, and it was verified with the same on opposite sides alone"
+            return f"padding is {padding_of(problem)}, and it was verified with the same on opposite sides alone"
         return None
 
     _TAKES.add(why_not)

@@ -1,4 +1,4 @@
-"""What follows a convolution, as nodes of cuDNN's graph API; pure Python."""
+"""What follows a convolution in cuDNN: nodes of its graph API, or the fused call of its legacy API; pure Python."""
 
 from __future__ import annotations
 
@@ -13,20 +13,39 @@ _NODES: Final[dict[Activation, tuple[str, dict[str, float]]]] = {
     Activation.RELU: ("relu", {}),
     Activation.RELU6: ("relu", {"upper_clip": 6.0}),
     Activation.LEAKY_RELU: ("leaky_relu", {"negative_slope": LEAKY_SLOPE}),
-    Activation.SILU: ("swish", {"swish_beta": 1.0}),
     Activation.GELU: ("gelu", {}),
     Activation.GELU_TANH: ("gelu_approx_tanh", {}),
     Activation.SIGMOID: ("sigmoid", {}),
 }
-"""The frontend's nodes, and what they are set to; hardswish has none."""
+"""The frontend's nodes, and what they are set to; silu is two nodes, and hardswish has none."""
+
+IMPLICIT_PRECOMP_GEMM: Final = 1
+"""The only value of cudnnConvolutionFwdAlgo_t whose fused call takes the identity for its activation."""
 
 
 def has_nodes(problem: ConvProblem, _device: Device) -> str | None:
     """A rule: applies where the graph API has a node for the activation."""
     activation = problem.epilogue.activation
-    if activation is Activation.NONE or activation in _NODES:
+    if activation is Activation.NONE or activation in (*_NODES, Activation.SILU):
         return None
     return f"activation is {activation}, for which cuDNN's graph API has no node"
+
+
+def in_fused_call(algorithm: int) -> frozenset[Epilogue]:
+    """The epilogues that cudnnConvolutionBiasActivationForward computes with an algorithm of the legacy API.
+
+    Parameters
+    ----------
+    algorithm : int
+        Its value in cudnnConvolutionFwdAlgo_t.
+
+    Notes
+    -----
+    It always adds a bias. Its activation is ReLU, or the identity with `IMPLICIT_PRECOMP_GEMM` alone. Source: NVIDIA
+    cuDNN API reference.
+    """
+    activations = [Activation.RELU, *([Activation.NONE] if algorithm == IMPLICIT_PRECOMP_GEMM else [])]
+    return frozenset(Epilogue(True, residual, each) for residual in (False, True) for each in activations)
 
 
 def ended(graph: Any, epilogue: Epilogue, sums: Any, bias: Any = None, residual: Any = None) -> Any:
@@ -56,6 +75,10 @@ def ended(graph: Any, epilogue: Epilogue, sums: Any, bias: Any = None, residual:
         sums = graph.add(a=sums, b=residual)
     if epilogue.activation is Activation.NONE:
         return sums
+    if epilogue.activation is Activation.SILU:
+        # Not `swish`: frontends 1.17 and 1.18 give its parameters each other's names, and refuse both its beta by name
+        # and its default; before and after them the parameters stand in different orders.
+        return graph.mul(a=sums, b=graph.sigmoid(input=sums))
     if epilogue.activation not in _NODES:
         raise NotSupported(f"cuDNN's graph API has no {epilogue.activation}")
     node, settings = _NODES[epilogue.activation]

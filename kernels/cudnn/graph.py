@@ -211,7 +211,8 @@ def _new_graph(problem: ConvProblem) -> Any:
         sums = graph.conv_fprop(
             image=x,
             weight=weight,
-            padding=[problem.pad_h, problem.pad_w],
+            pre_padding=[problem.pad_h, problem.pad_w],
+            post_padding=[problem.pad_h_end, problem.pad_w_end],
             stride=[problem.stride_h, problem.stride_w],
             dilation=[problem.dilation_h, problem.dilation_w],
         )

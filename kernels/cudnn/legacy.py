@@ -9,19 +9,22 @@ from typing import Any, Final
 
 import cupy
 
+from conv_advisor.data.epilogue import Activation
 from conv_advisor.data.errors import NotSupported, WorkspaceExceeded
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.cuda.appended.launch import append
 from conv_advisor.kernels.cudnn.library import ForwardPerformance, call, handle
 from conv_advisor.kernels.cudnn.variants import LEGACY_ALGORITHMS, algorithm_of, legacy_id
 from conv_advisor.kernels.scratch import Scratch
-from conv_advisor.kernels.variant import Launch, Variant
+from conv_advisor.kernels.variant import Ending, Launch, Variant
 
 _DATA_FLOAT: Final = 0
 _DATA_TYPES: Final = {DType.FLOAT32: _DATA_FLOAT, DType.TF32: _DATA_FLOAT, DType.FLOAT16: 2, DType.BFLOAT16: 9}
 _FORMATS: Final = {Layout.NCHW: 0, Layout.NHWC: 1}
 _CROSS_CORRELATION: Final = 1
 _DEFAULT_MATH, _TENSOR_OP_MATH, _FMA_MATH = 0, 1, 3
+_NOT_PROPAGATE_NAN: Final = 0
+_ACTIVATIONS: Final = {Activation.RELU: 1, Activation.NONE: 5}
 _ONE: Final = c_float(1.0)
 _ZERO: Final = c_float(0.0)
 
@@ -30,10 +33,10 @@ class _Descriptors:
     """The four descriptors of one problem, destroyed with this object."""
 
     def __init__(self, problem: ConvProblem, is_tensor_core: bool) -> None:
-        self.x = self._create("Tensor")
-        self.weight = self._create("Filter")
-        self.convolution = self._create("Convolution")
-        self.y = self._create("Tensor")
+        self.x = _create(self, "Tensor")
+        self.weight = _create(self, "Filter")
+        self.convolution = _create(self, "Convolution")
+        self.y = _create(self, "Tensor")
         kind, layout = _DATA_TYPES[problem.dtype], _FORMATS[problem.layout]
         # Sizes are given in the order n, c, h, w whatever the format says of memory.
         call("cudnnSetTensor4dDescriptor", self.x, layout, kind, problem.n, problem.c, problem.h, problem.w)
@@ -78,12 +81,6 @@ class _Descriptors:
             y.data.ptr,
         )
 
-    def _create(self, kind: str) -> c_void_p:
-        descriptor = c_void_p()
-        call(f"cudnnCreate{kind}Descriptor", byref(descriptor))
-        weakref.finalize(self, call, f"cudnnDestroy{kind}Descriptor", descriptor)
-        return descriptor
-
     def _set_convolution(self, problem: ConvProblem) -> None:
         call(
             "cudnnSetConvolution2dDescriptor",
@@ -100,8 +97,49 @@ class _Descriptors:
         call("cudnnSetConvolutionGroupCount", self.convolution, problem.groups)
 
 
+class _FusedCall:
+    """The convolution with its bias, a residual or none, and its activation, in one call."""
+
+    def __init__(self, descriptors: _Descriptors, problem: ConvProblem) -> None:
+        self._plain = descriptors
+        self._bias = _create(self, "Tensor")
+        self._activation = _create(self, "Activation")
+        sizes = (1, problem.k, 1, 1)
+        call("cudnnSetTensor4dDescriptor", self._bias, _FORMATS[Layout.NCHW], _DATA_TYPES[problem.dtype], *sizes)
+        # The call takes no activation that propagates what is not a number.
+        mode = _ACTIVATIONS[problem.epilogue.activation]
+        call("cudnnSetActivationDescriptor", self._activation, mode, _NOT_PROPAGATE_NAN, 0.0)
+
+    def forward(
+        self, algorithm: int, x: Any, weight: Any, y: Any, bias: Any, residual: Any | None, workspace: Scratch
+    ) -> None:
+        """Enqueue it on CuPy's current stream."""
+        plain = self._plain
+        # Without a residual y stands in its place, times 0: the library then does not read it.
+        factor, added = (_ZERO, y) if residual is None else (_ONE, residual)
+        call("cudnnSetStream", handle(), cupy.cuda.get_current_stream().ptr)
+        call(
+            "cudnnConvolutionBiasActivationForward",
+            handle(),
+            *(byref(_ONE), plain.x, x.data.ptr, plain.weight, weight.data.ptr, plain.convolution),
+            *(algorithm, workspace.ptr, workspace.nbytes),
+            *(byref(factor), plain.y, added.data.ptr),
+            *(self._bias, bias.data.ptr, self._activation, plain.y, y.data.ptr),
+        )
+
+
+def _create(owner: object, kind: str) -> c_void_p:
+    """A descriptor, destroyed with its owner."""
+    descriptor = c_void_p()
+    call(f"cudnnCreate{kind}Descriptor", byref(descriptor))
+    weakref.finalize(owner, call, f"cudnnDestroy{kind}Descriptor", descriptor)
+    return descriptor
+
+
 def prepare(variant: Variant, problem: ConvProblem, workspace_limit_bytes: int) -> Launch:
-    """Describe the problem, ask for the workspace and allocate it; what follows the convolution is a kernel of ours.
+    """Describe the problem, ask for the workspace and allocate it.
+
+    What follows the convolution is in the library's call, or a kernel of ours behind it, as `Variant.ending_of` says.
 
     Parameters
     ----------
@@ -125,6 +163,14 @@ def prepare(variant: Variant, problem: ConvProblem, workspace_limit_bytes: int) 
     if needed_bytes > workspace_limit_bytes:
         raise WorkspaceExceeded(needed_bytes, workspace_limit_bytes)
     workspace = Scratch(needed_bytes)
+
+    if variant.ending_of(problem.epilogue) is Ending.LIBRARY:
+        fused = _FusedCall(descriptors, problem)
+
+        def run_fused(x: Any, weight: Any, y: Any, bias: Any, residual: Any = None) -> None:
+            fused.forward(algorithm, x, weight, y, bias, residual, workspace)
+
+        return Launch(run_fused, needed_bytes, scratch=(workspace,))
 
     def run(x: Any, weight: Any, y: Any) -> None:
         descriptors.forward(algorithm, x, weight, y, workspace)

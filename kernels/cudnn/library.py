@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
-from ctypes import POINTER, c_float, c_int, c_size_t, c_void_p
+from ctypes import POINTER, c_double, c_float, c_int, c_size_t, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -53,6 +53,10 @@ _ARGUMENTS: Final[dict[str, tuple[type, ...]]] = {
     "cudnnGetConvolutionForwardWorkspaceSize": (*[c_void_p] * 5, c_int, POINTER(c_size_t)),
     "cudnnGetConvolutionForwardAlgorithm_v7": (*[c_void_p] * 5, c_int, POINTER(c_int), POINTER(ForwardPerformance)),
     "cudnnConvolutionForward": (*[c_void_p] * 7, c_int, c_void_p, c_size_t, *[c_void_p] * 3),
+    "cudnnCreateActivationDescriptor": (POINTER(c_void_p),),
+    "cudnnDestroyActivationDescriptor": (c_void_p,),
+    "cudnnSetActivationDescriptor": (c_void_p, c_int, c_int, c_double),
+    "cudnnConvolutionBiasActivationForward": (*[c_void_p] * 7, c_int, c_void_p, c_size_t, *[c_void_p] * 8),
 }
 
 

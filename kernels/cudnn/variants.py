@@ -24,6 +24,7 @@ from conv_advisor.kernels.variant import (
     filter_is,
     layout_is,
     of_device,
+    padding_of,
     stride_1,
     unknown_workspace,
 )
@@ -91,6 +92,12 @@ def _is_not_hopper(_problem: ConvProblem, device: Device) -> str | None:
     if device.capability == "9.0":
         return "compute capability is 9.0, where cuDNN refuses it for every layer"
     return None
+
+
+def _even_padding(problem: ConvProblem, _device: Device) -> str | None:
+    if not problem.has_uneven_padding:
+        return None
+    return f"padding is {padding_of(problem)}, and the legacy API has one number for opposite sides"
 
 
 _UNIT_STEPS_NCHW: Final = all_of(layout_is(Layout.NCHW), stride_1, dilation_1)
@@ -162,10 +169,11 @@ def _legacy_variants() -> Iterator[Variant]:
                 algorithm=algorithm,
                 backend=Backend.CUDNN_LEGACY,
                 is_deterministic=True,
-                why_not=all_of(_NOT_FLOAT32, rule) if is_tensor_core else rule,
+                why_not=all_of(_even_padding, _NOT_FLOAT32, rule) if is_tensor_core else all_of(_even_padding, rule),
                 workspace_bytes=unknown_workspace,
                 source=_LEGACY_SOURCE,
                 ending=Ending.APPENDED,
+                takes_uneven_padding=True,
             )
 
 

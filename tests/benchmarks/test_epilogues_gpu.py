@@ -11,7 +11,11 @@ from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.bench import open_runner
 from conv_advisor.kernels.stopping import StopRule
 
-pytestmark = [pytest.mark.gpu, pytest.mark.gpu_exclusive]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.gpu_exclusive,
+    pytest.mark.filterwarnings("default"),  # PyTorch's own, when it compiles
+]
 
 
 @pytest.mark.parametrize("layout", Layout)

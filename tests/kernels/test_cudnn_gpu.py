@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from conv_advisor.data.epilogue import Activation, Epilogue
 from conv_advisor.data.errors import NotSupported, WorkspaceExceeded
 from conv_advisor.data.measurement import L2State
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels import comparison, reference
 from conv_advisor.kernels.bench import open_runner
-from conv_advisor.kernels.cudnn.variants import VARIANTS, legacy_id
+from conv_advisor.kernels.cudnn.epilogue import IMPLICIT_PRECOMP_GEMM, in_fused_call
+from conv_advisor.kernels.cudnn.variants import VARIANTS, algorithm_of, legacy_id
 from conv_advisor.kernels.runner import Operands, Runner
 from conv_advisor.kernels.stopping import StopRule
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Backend, Launch, Variant
-from tests.shapes import EDGE_SHAPES, edge_problem
+from tests.shapes import EDGE_SHAPES, UNEVEN_SHAPES, edge_problem
 
 pytestmark = pytest.mark.gpu
 
 BY_ID = {variant.id: variant for variant in VARIANTS}
 PLAIN_SHAPES = ("pointwise_aligned", "same_3x3_aligned", "same_5x5_aligned", "first_layer", "stride_2")
-IMPLICIT_PRECOMP_GEMM = 1
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +45,11 @@ def output_of(runner: Runner, problem: ConvProblem, launch: Launch, operands: Op
     return runner.download(problem, operands)
 
 
-def launches(runner: Runner, problem: ConvProblem, backend: Backend | None = None) -> Iterator[tuple[Variant, Launch]]:
+def launches(
+    runner: Runner, problem: ConvProblem, backend: Backend | None = None, variants: Iterable[Variant] = VARIANTS
+) -> Iterator[tuple[Variant, Launch]]:
     """Every variant that applies to the problem and can be prepared for it."""
-    for variant in VARIANTS:
+    for variant in variants:
         if backend not in (None, variant.backend) or variant.why_not(problem, runner.device):
             continue
         try:
@@ -158,6 +163,74 @@ def test_the_engines_offered_are_in_the_catalogue(runner: Runner) -> None:
     ]
     offered = {f"cudnn.graph.eng{engine}" for problem in problems for engine in engines(problem)}
     assert offered <= set(BY_ID)
+
+
+ALIGNED_UNEVEN: dict[str, dict[str, Any]] = {
+    "aligned": {"n": 2, "c": 32, "h": 16, "w": 16, "k": 64, "r": 3, "s": 3, "pad_h": 1, "pad_w": 0, "pad_w_end": 2},
+    "aligned_stride_2": {"n": 2, "c": 64, "h": 28, "w": 28, "k": 64, "r": 3, "s": 3, "pad_h_end": 1, "pad_w_end": 1}
+    | {"stride_h": 2, "stride_w": 2},
+    "depthwise": {"n": 1, "c": 16, "h": 14, "w": 14, "k": 16, "r": 3, "s": 3, "pad_h": 2, "pad_w": 1, "groups": 16}
+    | {"pad_h_end": 0},
+}
+
+
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("dtype", DType)
+@pytest.mark.parametrize("name", [*UNEVEN_SHAPES, *ALIGNED_UNEVEN])
+def test_engines_that_run_with_uneven_padding_are_right(
+    runner: Runner, name: str, dtype: DType, layout: Layout
+) -> None:
+    """Offered or not yet; some engine runs an ordinary layer of half precision."""
+    problem = ConvProblem(**(UNEVEN_SHAPES | ALIGNED_UNEVEN)[name], dtype=dtype, layout=layout)
+    operands = runner.make_operands(problem, 0)
+    taking = [replace(each, takes_uneven_padding=True) for each in VARIANTS if each.backend is Backend.CUDNN_GRAPH]
+    errors = {
+        variant.id: runner.first_run(problem, launch, operands).max_error
+        for variant, launch in launches(runner, problem, variants=taking)
+    }
+    assert {variant: error for variant, error in errors.items() if not error <= comparison.tolerance(problem)} == {}
+    assert errors or name not in ALIGNED_UNEVEN or dtype is not DType.FLOAT16
+
+
+@pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.BFLOAT16])
+@pytest.mark.parametrize("activation", [each for each in Activation if each is not Activation.HARDSWISH])
+def test_an_engine_ends_with_every_activation_that_the_graph_api_has(
+    runner: Runner, activation: Activation, dtype: DType
+) -> None:
+    """Some engine runs it; that those which run are right, `test_cuda_epilogue_gpu` looks at."""
+    epilogue = Epilogue(bias=True, residual=True, activation=activation)
+    problem = replace(edge_problem("same_3x3_aligned", dtype, Layout.NHWC), epilogue=epilogue)
+    launch = next(launch for _, launch in launches(runner, problem, Backend.CUDNN_GRAPH))
+    found = runner.first_run(problem, launch, runner.make_operands(problem, 0))
+    assert found.max_error <= comparison.tolerance(problem)
+
+
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("dtype", DType)
+@pytest.mark.parametrize("name", ["pointwise_aligned", "same_3x3_aligned", "stride_2", "groups_48"])
+def test_the_fused_call_is_right_where_its_rule_says(runner: Runner, name: str, dtype: DType, layout: Layout) -> None:
+    """Every algorithm that runs the convolution alone, with what `in_fused_call` says; from a poisoned y."""
+    plain = edge_problem(name, dtype, layout)
+    alone = [variant for variant, _ in launches(runner, plain, Backend.CUDNN_LEGACY)]
+    troubles = []
+    for epilogue in sorted(in_fused_call(IMPLICIT_PRECOMP_GEMM), key=str):
+        problem = replace(plain, epilogue=epilogue)
+        operands = runner.make_operands(problem, 0)
+        for variant in alone:
+            fused = in_fused_call(algorithm_of(variant.id)[0]) & {epilogue}
+            if not fused:
+                continue
+            calling = replace(variant, in_library_call=fused)
+            try:
+                launch = runner.prepare(calling, problem, DEFAULT_WORKSPACE_LIMIT_BYTES)
+                error = runner.first_run(problem, launch, operands).max_error
+            except NotSupported as refusal:
+                troubles.append(f"{variant.id} {epilogue}: {refusal}")
+                continue
+            if not error <= comparison.tolerance(problem):
+                troubles.append(f"{variant.id} {epilogue}: error {error:.3g}")
+    assert troubles == []
+    assert alone
 
 
 def test_too_small_a_workspace_limit_says_what_is_needed(runner: Runner) -> None:

@@ -8,13 +8,13 @@ from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.cuda.family import Family, Kernel, Tuning, cuda_variant
 from conv_advisor.kernels.cuda.parts.rules import NCHW, has_wgmma
-from conv_advisor.kernels.variant import Algorithm, all_of, filter_is, groups_1, no_workspace, stride_1
+from conv_advisor.kernels.variant import Algorithm, all_of, filter_is, groups_1, no_workspace, padding_of, stride_1
 
 
 def _is_unpadded(problem: ConvProblem, _device: Device) -> str | None:
     if (problem.padded_h, problem.padded_w) == (problem.h, problem.w):
         return None
-    return f"padding is {problem.pad_h}x{problem.pad_w}, not 0x0"
+    return f"padding is {padding_of(problem)}, not 0x0"
 
 
 def _kernel() -> Kernel:
