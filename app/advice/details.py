@@ -17,10 +17,8 @@ from conv_advisor.app.wire.answers.advice import ExclusionAnswer, TrustAnswer
 from conv_advisor.app.wire.answers.problems import ProblemAnswer, problem_answer
 from conv_advisor.app.wire.layers import problem_from
 from conv_advisor.app.wire.schemas import AdviceParameters, Whole
-from conv_advisor.data.epilogue import PLAIN
-from conv_advisor.data.errors import NotApplicable
+from conv_advisor.data.errors import NotApplicable, NotSupported
 from conv_advisor.kernels import catalog
-from conv_advisor.kernels.variant import Backend
 from conv_advisor.models.neighbours import MOST
 from conv_advisor.models.pareto import Bounds, OtherLayout, Pareto, in_other_layout, other_layout, weigh
 
@@ -286,13 +284,11 @@ def snippet_for(advice: Advice, variant: str | None, workspace_limit_bytes: int,
     if choice is None:
         reasons = {each.variant: each.reason for each in advice.excluded}
         raise NotApplicable(wanted.id, reasons.get(wanted.id, f"it does not run on {advice.device_id}"))
-    # Programs of the others launch on a GPU, where no variant was verified with an epilogue yet.
-    is_whole = wanted.backend is Backend.CPU or not advice.asked.epilogue
-    return write_snippet(
-        advice.asked if is_whole else advice.asked.plain,
-        wanted,
-        plan=choice.plan,
-        workspace_limit_bytes=workspace_limit_bytes,
-        language=language,
-        left_out=PLAIN if is_whole else advice.asked.epilogue,
-    )
+    asked = advice.asked
+    # A plan that was measured without the epilogue need not build with it.
+    plan = choice.plan if advice.problem == asked else None
+    limits: dict[str, Any] = {"workspace_limit_bytes": workspace_limit_bytes, "language": language}
+    try:
+        return write_snippet(asked, wanted, plan=plan, **limits)
+    except NotSupported:  # cuDNN's graph API has no form for what follows
+        return write_snippet(asked.plain, wanted, plan=choice.plan, left_out=asked.epilogue, **limits)

@@ -13,4 +13,4 @@ class Language(StrEnum):
     TORCH = "torch"
     """Python, on PyTorch's tensors and stream."""
     C = "c"
-    """cuDNN's legacy API alone."""
+    """cuDNN's legacy API alone; CUDA C++ where a kernel follows its call."""

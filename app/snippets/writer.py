@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from conv_advisor.app.snippets.endings import C_ACTIVATIONS, nodes
 from conv_advisor.app.snippets.language import Language
-from conv_advisor.data.epilogue import PLAIN, Epilogue
+from conv_advisor.data.epilogue import PLAIN, Activation, Epilogue
 from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.problem import FIELDS, ConvProblem, DType, Layout
+from conv_advisor.data.version import version
 from conv_advisor.kernels.cudnn.plans import BARRED_NOTES, KNOB_TYPES, MOST_BUILDS, PlanRef, packed_strides
 from conv_advisor.kernels.cudnn.variants import LEGACY_ALGORITHMS, algorithm_of, engine_of
-from conv_advisor.kernels.variant import Backend, Variant
+from conv_advisor.kernels.variant import Backend, Ending, Variant
 
 _TEMPLATES: Final = Path(__file__).parent / "templates"
 _KNOB_NAMES: Final = {number: name for name, number in KNOB_TYPES.items()}
@@ -115,7 +116,7 @@ def write_snippet(
         language=chosen,
         languages=languages,
         code=code,
-        requires=_requires(kind, variant, chosen),
+        requires=_requires(kind, problem, variant, chosen),
         plan=_plan(problem, variant, ref),
         rule=RULE if is_by_rule else None,
     )
@@ -123,21 +124,27 @@ def write_snippet(
 
 def _common(problem: ConvProblem, variant: Variant, workspace_limit_bytes: int) -> dict[str, Any]:
     fields = {name: getattr(problem, name) for name in FIELDS}
-    ends = {name: getattr(problem, name) for name in ("pad_h_end", "pad_w_end")} if problem.has_uneven_padding else {}
-    return fields | {
-        "p": problem.p,
-        "q": problem.q,
-        "short": problem.short,
-        "problem": problem,
-        "fields": {name: value if isinstance(value, int) else str(value) for name, value in (fields | ends).items()},
-        "epilogue": str(problem.epilogue),
-        "is_nhwc": problem.layout is Layout.NHWC,
-        "stored": _STORED.get(problem.dtype, "float32"),
-        "variant": variant.id,
-        "is_cpu": variant.backend is Backend.CPU,
-        "limit_bytes": workspace_limit_bytes,
-        "version": version("conv-advisor"),
-    }
+    ends = {name: getattr(problem, name) for name in ("pad_h_end", "pad_w_end")}
+    said = fields | (ends if problem.has_uneven_padding else {})
+    return (
+        fields
+        | ends
+        | {
+            "p": problem.p,
+            "q": problem.q,
+            "short": problem.short,
+            "problem": problem,
+            "fields": {name: value if isinstance(value, int) else str(value) for name, value in said.items()},
+            "epilogue": str(problem.epilogue),
+            "added": [name for name in ("bias", "residual") if name in problem.shapes],
+            "is_nhwc": problem.layout is Layout.NHWC,
+            "stored": _STORED.get(problem.dtype, "float32"),
+            "variant": variant.id,
+            "is_cpu": variant.backend is Backend.CPU,
+            "limit_bytes": workspace_limit_bytes,
+            "version": version(),
+        }
+    )
 
 
 def _own(_problem: ConvProblem, _variant: Variant, _ref: PlanRef | None) -> dict[str, Any]:
@@ -154,8 +161,10 @@ def _graph(problem: ConvProblem, variant: Variant, ref: PlanRef | None) -> dict[
         "named_knobs": dict(knobs) if ref and all(name for name, _ in knobs) else None,
         "barred": [*BARRED_NOTES, *(["TENSOR_CORE"] if problem.dtype is DType.FLOAT32 else [])],
         "most_builds": MOST_BUILDS,
+        "nodes": nodes(problem.epilogue),
         "strides": {
             "x": packed_strides(problem.layout, (problem.n, problem.c, problem.h, problem.w)),
+            "bias": packed_strides(problem.layout, (1, problem.k, 1, 1)),
             "weight": packed_strides(problem.layout, (problem.k, channels, problem.r, problem.s)),
             "y": packed_strides(problem.layout, (problem.n, problem.k, problem.p, problem.q)),
         },
@@ -164,7 +173,12 @@ def _graph(problem: ConvProblem, variant: Variant, ref: PlanRef | None) -> dict[
 
 def _legacy(problem: ConvProblem, variant: Variant, _ref: PlanRef | None) -> dict[str, Any]:
     algorithm, math_type = _legacy_plan(problem, variant)
+    is_appended = _is_appended(problem, variant)
+    activation = problem.epilogue.activation
     return {
+        "is_fused": bool(problem.epilogue) and not is_appended,
+        "finish": C_ACTIVATIONS[activation] if is_appended else "",
+        "c_activation": f"CUDNN_ACTIVATION_{'IDENTITY' if activation is Activation.NONE else activation.upper()}",
         "algorithm": algorithm,
         "math_type": math_type,
         "c_type": _LEGACY_TYPES.get(problem.dtype, "CUDNN_DATA_FLOAT"),
@@ -182,6 +196,11 @@ def _legacy_plan(problem: ConvProblem, variant: Variant) -> tuple[str, str]:
     return f"CUDNN_CONVOLUTION_FWD_ALGO_{LEGACY_ALGORITHMS[algorithm].upper()}", math_type
 
 
+def _is_appended(problem: ConvProblem, variant: Variant) -> bool:
+    """Whether a program in C has a kernel of its own behind the library's call."""
+    return bool(problem.epilogue) and variant.ending_of(problem.epilogue) is not Ending.LIBRARY
+
+
 def _plan(problem: ConvProblem, variant: Variant, ref: PlanRef | None) -> dict[str, Any]:
     if variant.backend is Backend.CUDNN_LEGACY:
         algorithm, math_type = _legacy_plan(problem, variant)
@@ -189,12 +208,12 @@ def _plan(problem: ConvProblem, variant: Variant, ref: PlanRef | None) -> dict[s
     if variant.backend is Backend.CUDNN_GRAPH:
         knobs = {str(knob): value for knob, value in ref.knobs} if ref else None
         return {"engine": engine_of(variant.id), "knobs": knobs}
-    return {"id": variant.id, "version": version("conv-advisor")}
+    return {"id": variant.id, "version": version()}
 
 
-def _requires(kind: str, variant: Variant, language: Language) -> tuple[str, ...]:
+def _requires(kind: str, problem: ConvProblem, variant: Variant, language: Language) -> tuple[str, ...]:
     if kind == "c":
-        return ("libcudnn 9", "libcudart")
+        return ("libcudnn 9", "nvcc" if _is_appended(problem, variant) else "libcudart")
     arrays = ("torch",) if language is Language.TORCH else ()
     if kind == "graph":
         return ("nvidia-cudnn-frontend", "cuDNN 9", *(arrays or ("cupy",)))

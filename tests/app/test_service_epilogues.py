@@ -15,9 +15,10 @@ from conv_advisor.app.main import create_app
 from conv_advisor.app.settings import Settings
 from conv_advisor.app.wire.npy import read_npy
 from conv_advisor.data.epilogue import Epilogue
+from conv_advisor.data.measurement import Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels import reference
-from tests.app.serving import FAST, Client, is_problem, serving
+from tests.app.serving import FAST, GPU, Client, is_problem, recording, serving
 
 UNSEEN = "28-8-3-64-32"
 ENDING = "bias-residual-relu"
@@ -230,11 +231,27 @@ def test_a_program_computes_the_epilogue(on_cpu: Client, epilogue: str) -> None:
     np.testing.assert_allclose(ran["y"], expected, atol=1e-5)
 
 
-def test_a_program_of_a_variant_without_the_epilogue_says_so(client: Client) -> None:
-    asked = {"layer": f"{UNSEEN}-bias-relu", "device": "fake-gpu"}
+def test_a_program_has_the_epilogue_or_says_that_its_library_has_no_form_for_it(client: Client) -> None:
+    asked = {"device": "fake-gpu", "layer": f"{UNSEEN}-bias-relu"}
+    for variant in ("cuda.gemm", "cudnn.implicit_precomp_gemm"):
+        answer = client.get("/v1/snippets", params=asked | {"variant": variant, "language": "python"}).json()
+        assert 'epilogue=Epilogue.parse("bias-relu")' in answer["snippet"]
+        assert "leaves out" not in answer["snippet"]
+
+
+@pytest.mark.parametrize(("activation", "said"), [("silu", "graph.sigmoid"), ("hardswish", "leaves out")])
+def test_a_program_of_an_engine_has_nodes_of_its_own_not_the_plan_without_them(
+    client: Client, activation: str, said: str
+) -> None:
+    problem = ConvProblem.parse("20-8-3-64-32")
+    plan = {"engine": 0, "knobs": {"13": 1}}
+    row = Measurement(problem, "cudnn.graph.eng0", GPU, Outcome.MEASURED, "", (0.001,) * 5, 0, 1e-7, plan)
+    client.app.state.service.store.append([row, *recording(problem)])
+    asked = {"device": "fake-gpu", "layer": f"{problem.short}-{activation}", "variant": row.variant}
     answer = client.get("/v1/snippets", params=asked).json()
-    assert "It leaves out the epilogue, bias-relu" in answer["snippet"]
-    assert "leaves out" not in client.get("/v1/snippets", params=asked | {"layer": UNSEEN}).json()["snippet"]
+    assert said in answer["snippet"]
+    assert (answer["rule"] is None) == (activation == "hardswish")
+    assert answer["plan"]["knobs"] == (plan["knobs"] if activation == "hardswish" else None)
 
 
 @pytest.mark.parametrize("kind", ["Conv3d", "ConvTranspose2d"])

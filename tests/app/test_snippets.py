@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ast
+import ctypes
+import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,11 +19,14 @@ import pytest
 
 from conv_advisor.app.snippets.language import Language
 from conv_advisor.app.snippets.writer import RULE, languages_of, write_snippet
+from conv_advisor.data.epilogue import Activation, Epilogue
 from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.kernels import catalog, comparison, reference
+from conv_advisor.kernels import bench, catalog, comparison, reference
+from conv_advisor.kernels.cuda.compile import _include_path
+from conv_advisor.kernels.cudnn.epilogue import in_fused_call
 from conv_advisor.kernels.cudnn.plans import KNOB_TYPES, MOST_BUILDS
-from conv_advisor.kernels.variant import Backend, Variant
+from conv_advisor.kernels.variant import Backend, Launch, Variant
 
 HERE = Path(__file__).parent
 LIMIT = 2**28
@@ -78,11 +85,13 @@ def test_a_cpu_snippet_runs_as_a_program_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize("plan", [None, NAMED, UNNAMED], ids=["rule", "named", "offered"])
 @pytest.mark.parametrize("language", ["python", "torch"])
 def test_python_for_a_gpu_is_python_and_tidy(language: str, plan: Any, dtype: str, layout: str, tmp_path: Path) -> None:
-    of = problem(dtype, layout, groups=2, **STRIDED)
-    for variant in (GRAPH, catalog.get("cuda.implicit_gemm"), catalog.get("cudnn.implicit_gemm_tc")):
-        code = code_of(variant, of, plan, language)
-        compile(code, "snippet.py", "exec")
-        (tmp_path / f"{variant.id}.py".replace(".", "_", 2)).write_text(code)
+    plain = problem(dtype, layout, groups=2, **STRIDED)
+    for epilogue in ("", "residual", "bias-silu", "bias-residual-relu6"):
+        of = replace(plain, epilogue=Epilogue.parse(epilogue), pad_w_end=2 if epilogue else plain.pad_w_end)
+        for variant in (GRAPH, catalog.get("cuda.implicit_gemm"), catalog.get("cudnn.implicit_gemm_tc")):
+            code = code_of(variant, of, plan, language)
+            compile(code, "snippet.py", "exec")
+            (tmp_path / f"{variant.id}_{epilogue}.py".replace(".", "_", 2).replace("-", "_")).write_text(code)
     checked = [sys.executable, "-m", "ruff", "check", "--isolated", "--line-length=160", "--select=E,F,W,I", tmp_path]
     done = subprocess.run(checked, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stdout
@@ -115,9 +124,14 @@ class Frontend:
         self.numerical_note = type("note", (), {"DOWN_CONVERT_INPUTS": 1, "REDUCED_PRECISION_REDUCTION": 2})
         self.cudnnGraphNotSupportedError = type("cudnnGraphNotSupportedError", (Exception,), {})
         self.offers, self.workspace, self.tried = offers, workspace, []
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+        self.pointers: dict[int, int] = {}
 
     def create_handle(self) -> int:
         return 1
+
+    def set_stream(self, **_: Any) -> None:
+        return
 
     def pygraph(self, **_: Any) -> Frontend.Graph:
         return Frontend.Graph(self)
@@ -126,14 +140,15 @@ class Frontend:
         def __init__(self, frontend: Frontend) -> None:
             self.frontend, self.plans = frontend, []
 
-        def tensor(self, **_: Any) -> str:
-            return "tensor"
-
-        def conv_fprop(self, **_: Any) -> Frontend.Graph:
-            return self
-
         def __getattr__(self, name: str) -> Any:  # validate, set_uid and their like
-            return lambda *_: self
+            def call(*_: Any, **settings: Any) -> Frontend.Graph:
+                self.frontend.calls.append((name, settings))
+                return self
+
+            return call
+
+        def execute_plan_at_index(self, pointers: dict[int, int], *_: Any, **__: Any) -> None:
+            self.frontend.pointers = pointers
 
         def create_execution_plans(self, modes: list[str]) -> None:
             self.plans = self.frontend.offers.get(modes[0], [])
@@ -184,6 +199,101 @@ def test_a_plan_with_nameless_knobs_is_found_whatever_their_order() -> None:
     assert (names["index"], names["workspace_bytes"]) == (1, 8)
 
 
+def test_a_graph_has_every_side_and_node_of_the_problem() -> None:
+    frontend = Frontend({"a": ["eng62_k2=1"]}, {"eng62_k2=1": 0})
+    of = problem("float16", pad_h=0, pad_w_end=2, epilogue=Epilogue.parse("bias-residual-relu6"))
+    searched(code_of(GRAPH, of), frontend)
+    called = [name for name, _ in frontend.calls]
+    settings = dict(frontend.calls)
+    assert called[:8] == ["tensor"] * 4 + ["conv_fprop", "bias", "add", "relu"]
+    assert (settings["conv_fprop"]["pre_padding"], settings["conv_fprop"]["post_padding"]) == ([0, 1], [0, 2])
+    assert settings["relu"]["upper_clip"] == 6.0
+    tensors = [given for name, given in frontend.calls if name == "tensor"]
+    assert [(given["uid"], given["dim"]) for given in tensors] == [
+        (1, [2, 8, 8, 8]),
+        (2, [16, 8, 3, 3]),
+        (4, [1, 16, 1, 1]),
+        (5, [2, 16, 6, 9]),
+    ]
+
+
+class OnDevice(np.ndarray):
+    """A host array with the address that an array of CuPy has."""
+
+    @property
+    def data(self) -> Any:
+        return SimpleNamespace(ptr=self.ctypes.data)
+
+
+def cupy_on_a_host() -> Any:
+    """As much of CuPy as programs use, on a host."""
+    device = SimpleNamespace(synchronize=lambda: None)
+    cuda = SimpleNamespace(Device=lambda: device, get_current_stream=lambda: SimpleNamespace(ptr=0))
+    random = SimpleNamespace(rand=lambda *shape: np.random.default_rng(0).random(shape).view(OnDevice))
+    types = {name: getattr(np, name) for name in ("uint8", "uint16", "uint32", "float16", "float32")}
+    return SimpleNamespace(
+        **types,
+        ndarray=OnDevice,
+        asarray=lambda array: array.copy().view(OnDevice),
+        empty=lambda shape, dtype: np.empty(shape, dtype).view(OnDevice),
+        cuda=cuda,
+        random=random,
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    ("text", "uids"), [("", ()), ("bias", (4,)), ("residual", (5,)), ("bias-residual-relu", (4, 5))]
+)
+def test_a_graph_is_given_the_address_of_each_operand(
+    text: str, uids: tuple[int, ...], dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frontend = Frontend({"a": ["eng62_k2=1"]}, {"eng62_k2=1": 0})
+    frontend.data_type.BFLOAT16 = "bfloat16"
+    monkeypatch.setitem(sys.modules, "cudnn", frontend)
+    monkeypatch.setitem(sys.modules, "cupy", cupy_on_a_host())
+    of = problem(dtype, "nhwc", epilogue=Epilogue.parse(text))
+    names = run(code_of(GRAPH, of))
+    operands = {1: "x", 2: "weight", 3: "y"} | {uid: {4: "bias", 5: "residual"}[uid] for uid in uids}
+    assert frontend.pointers == {uid: names[name].data.ptr for uid, name in operands.items()}
+    for name in operands.values():
+        assert names[name].shape == of.shapes.get(name, of.y_shape)
+        assert names[name].dtype.itemsize == 2
+
+
+class ReferenceRunner:
+    """A device on which every launch computes by the reference, from arrays as they lie on a GPU."""
+
+    def prepare(self, variant: Variant, of: ConvProblem, *, workspace_limit_bytes: int) -> Launch:
+        assert (variant.id, workspace_limit_bytes) == ("cuda.implicit_gemm", LIMIT)
+        dtype = reference.HOST_DTYPE[of.dtype]
+
+        def run(x: Any, weight: Any, y: Any, *ends: Any) -> None:
+            operands = (None if each is None else np.asarray(each).view(dtype) for each in (x, weight, *ends))
+            y.view(dtype)[...] = reference.convolve(of, *operands)
+
+        return Launch(run)
+
+
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("text", ["", "bias", "residual-gelu", "bias-residual-relu"])
+def test_a_program_for_cupy_hands_over_each_operand(
+    text: str, dtype: str, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "cupy", cupy_on_a_host())
+    monkeypatch.setattr(bench, "open_runner", lambda device: ReferenceRunner())
+    of = problem(dtype, layout, pad_h_end=2, epilogue=Epilogue.parse(text))
+    names = run(code_of(catalog.get("cuda.implicit_gemm"), of))
+    kind = reference.HOST_DTYPE[of.dtype]
+    x, weight, y, *ends = (
+        None if names.get(name) is None else np.asarray(names[name]).view(kind)
+        for name in ("x", "weight", "y", "bias", "residual")
+    )
+    assert [end is not None for end in ends] == [of.epilogue.bias, of.epilogue.residual]
+    assert np.array_equal(y, reference.convolve(of, x, weight, *ends).astype(kind))
+
+
 def test_what_is_not_measured_says_by_which_rule_it_is_built() -> None:
     snippet = write_snippet(problem(), catalog.get("cudnn.graph.eng0"), workspace_limit_bytes=LIMIT)
     assert snippet.rule == RULE
@@ -217,6 +327,66 @@ def test_a_legacy_snippet_is_c(dtype: str, layout: str, tmp_path: Path) -> None:
     command = ["gcc", "-std=c99", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", f"-I{HERE / 'cudnn_stub'}"]
     done = subprocess.run([*command, tmp_path / "conv.c"], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+IN_CALL = in_fused_call(1)
+
+
+@pytest.mark.skipif(not shutil.which("gcc"), reason="there is no C compiler")
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("dtype", DType)
+@pytest.mark.parametrize("epilogue", sorted(IN_CALL, key=str), ids=str)
+def test_a_legacy_snippet_of_the_fused_call_is_c(epilogue: Epilogue, dtype: str, layout: str, tmp_path: Path) -> None:
+    variant = replace(catalog.get("cudnn.implicit_precomp_gemm"), in_library_call=IN_CALL)
+    snippet = write_snippet(problem(dtype, layout, epilogue=epilogue), variant, workspace_limit_bytes=LIMIT)
+    assert "finish" not in snippet.code
+    assert snippet.requires == ("libcudnn 9", "libcudart")
+    (tmp_path / "conv.c").write_text(snippet.code)
+    command = ["gcc", "-std=c99", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", f"-I{HERE / 'cudnn_stub'}"]
+    done = subprocess.run([*command, tmp_path / "conv.c"], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def finished(code: str, folder: Path, y: np.ndarray, *ends: np.ndarray | None) -> None:
+    """Run the kernel of a program in CUDA C++ on a host, in place of y."""
+    source, built = folder / "conv.cpp", folder / "conv.so"
+    source.write_text(code)
+    command = ["g++", "-std=c++17", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-I{HERE / 'cudnn_stub'}"]
+    done = subprocess.run([*command, "-o", built, source], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    program = ctypes.CDLL(str(built), mode=os.RTLD_LAZY)  # it has no cuDNN to call
+    block, width, thread = (ctypes.c_uint.in_dll(program, f"{each}") for each in ("blockIdx", "blockDim", "threadIdx"))
+    width.value = 256
+    pointers = [ctypes.c_void_p(each.ctypes.data) for each in (y, *ends) if each is not None]
+    for element in range(-(-y.size // 256) * 256):
+        block.value, thread.value = divmod(element, 256)
+        program.finish(*pointers)
+
+
+@pytest.mark.skipif(not shutil.which("g++"), reason="there is no C++ compiler")
+@pytest.mark.parametrize("activation", Activation)
+def test_what_follows_the_legacy_call_is_a_kernel_that_computes_it(activation: Activation, tmp_path: Path) -> None:
+    takes_turns = list(Activation).index(activation)
+    epilogue = Epilogue(bias=takes_turns % 3 != 1, residual=takes_turns % 3 != 0, activation=activation)
+    of = ConvProblem.parse("5-2-3-3-2", layout=list(Layout)[takes_turns % 2], epilogue=epilogue)
+    x, weight = reference.random_operands(of, 0)
+    ends = reference.random_ends(of, 0)
+    y = np.ascontiguousarray(reference.convolve(of.plain, x, weight).astype(np.float32))
+    snippet = write_snippet(of, catalog.get("cudnn.gemm"), workspace_limit_bytes=LIMIT)
+    assert "nvcc" in snippet.requires
+    finished(snippet.code, tmp_path, y, *ends)
+    assert comparison.max_error(y, reference.convolve(of, x, weight, *ends)) < 1e-6
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_that_kernel_compiles_for_a_gpu(dtype: str, arch: str) -> None:
+    core = pytest.importorskip("cuda.core", reason="cuda-core compiles without a GPU", exc_type=ImportError)
+    code = code_of(catalog.get("cudnn.gemm"), problem(dtype, epilogue=Epilogue.parse("bias-residual-gelu")))
+    headers = [line for line in code.splitlines() if line.startswith("#include <cuda_") and "runtime" not in line]
+    kernel = code[code.index("enum {") : code.index("static const size_t")]
+    options = core.ProgramOptions(arch=arch, std="c++17", include_path=_include_path())
+    assert core.Program("\n".join([*headers, kernel]), "c++", options).compile("cubin").code
 
 
 def test_a_language_that_a_variant_has_no_program_in_is_refused() -> None:

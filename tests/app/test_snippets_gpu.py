@@ -1,7 +1,8 @@
 """Snippets on a GPU: every kind of program runs, and computes the layer.
 
 The programs for PyTorch need torch, and those in C a compiler and the headers of cuDNN and of the CUDA runtime; where
-one is missing the test is skipped with that reason. Each runs in a process of its own, as its user would run it.
+one is missing the test is skipped with that reason. One of each kind runs in a process of its own, as its user would
+run it, the others in this one.
 """
 
 from __future__ import annotations
@@ -10,45 +11,29 @@ import importlib.util
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from conv_advisor.app.snippets.language import Language
 from conv_advisor.app.snippets.writer import write_snippet
+from conv_advisor.data.epilogue import Epilogue
 from conv_advisor.data.errors import NotSupported
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.kernels import catalog
+from conv_advisor.kernels import catalog, comparison, reference
 from conv_advisor.kernels.bench import open_runner
+from conv_advisor.kernels.cudnn.epilogue import in_fused_call
+from conv_advisor.kernels.cudnn.variants import algorithm_of
 from conv_advisor.kernels.runner import Runner
+from conv_advisor.kernels.variant import Variant
 
 pytestmark = pytest.mark.gpu
 
 LIMIT = 2**28
 LAYER = "14-2-3-64-32"
-
-CHECK = """
-import numpy as np
-import ml_dtypes
-from conv_advisor.data.problem import ConvProblem
-from conv_advisor.kernels import comparison, reference
-
-of = ConvProblem.parse({layer!r}, dtype={dtype!r}, layout={layout!r})
-
-
-def on_host(array):
-    if type(array).__module__.startswith("torch"):
-        array = array.permute(0, 2, 3, 1) if {layout!r} == "nhwc" else array
-        return array.float().cpu().numpy().astype(reference.HOST_DTYPE[of.dtype])
-    return array.get().view(reference.HOST_DTYPE[of.dtype])
-
-
-x, weight, y = (np.ascontiguousarray(on_host(each)) for each in (x, weight, y))
-error = comparison.max_error(y, reference.convolve(of, x, weight))
-assert error <= comparison.tolerance(of), error
-assert np.abs(y.astype(float)).max() > 0
-"""
 
 VARIANTS = (
     "cuda.implicit_gemm",
@@ -66,24 +51,40 @@ def runner() -> Runner:
     return open_runner("cuda:0")
 
 
-def run_checked(code: str, problem: ConvProblem, folder: Path) -> None:
-    file = folder / "conv.py"
-    check = CHECK.format(layer=LAYER, dtype=str(problem.dtype), layout=str(problem.layout))
-    file.write_text(code + check)
-    done = subprocess.run([sys.executable, file], capture_output=True, text=True, check=False, timeout=240)
-    assert done.returncode == 0, done.stderr[-3000:]
+def run_checked(code: str, problem: ConvProblem) -> None:
+    """Run a program in this process, and compare what it leaves behind with float64."""
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(code, "snippet.py", "exec"), names)  # noqa: S102 - the test is what it computes
+    x, weight, y, *ends = (on_host(names.get(name), problem) for name in ("x", "weight", "y", "bias", "residual"))
+    places = comparison.given_outputs(problem, x, weight)
+    _, scale = reference.expected_at(problem, x, weight, places, *ends)
+    error = comparison.max_error(y, reference.convolve(problem, x, weight, *ends), scale)
+    assert error <= comparison.tolerance(problem)
+    assert np.abs(y.astype(float)).max() > 0
 
 
-def measured_plan(runner: Runner, variant: str, problem: ConvProblem) -> dict[str, Any]:
+def on_host(tensor: Any, problem: ConvProblem) -> np.ndarray | None:
+    """A tensor of CuPy or PyTorch in the problem's memory order; None as it is."""
+    if tensor is None:
+        return None
+    dtype = reference.HOST_DTYPE[problem.dtype]
+    if type(tensor).__module__.startswith("torch"):
+        is_turned = tensor.ndim == 4 and problem.layout is Layout.NHWC
+        tensor = tensor.permute(0, 2, 3, 1) if is_turned else tensor
+        return np.ascontiguousarray(tensor.float().cpu().numpy().astype(dtype))
+    array: np.ndarray = tensor.get().view(dtype)
+    return array
+
+
+def measured_plan(runner: Runner, variant: Variant, problem: ConvProblem) -> dict[str, Any]:
     """The plan that is measured for this variant; skips where it does not run."""
-    of = catalog.get(variant)
-    reason = of.why_not(problem, runner.device)
+    reason = variant.why_not(problem, runner.device)
     if reason:
         pytest.skip(reason)
     try:
-        return runner.prepare(of, problem, LIMIT).plan
+        return runner.prepare(variant, problem, LIMIT).plan
     except NotSupported as error:
-        pytest.skip(f"{variant}: {error}")
+        pytest.skip(f"{variant.id}: {error}")
 
 
 def needs(language: Language) -> None:
@@ -91,35 +92,75 @@ def needs(language: Language) -> None:
         pytest.skip("torch is not installed")
 
 
-@pytest.mark.parametrize("language", [Language.PYTHON, Language.TORCH])
+PYTHONS = pytest.mark.parametrize("language", [Language.PYTHON, Language.TORCH])
+ENDED = (
+    *(f"{LAYER}-bias-relu", f"{LAYER}-residual"),
+    "13x12-2-3x3-64-32-stride2x2-pad0x1-end1x0-dilation1x1-groups1-bias-residual-silu",
+)
+"""Layers with epilogues, the last one with uneven padding."""
+KINDS = (
+    *((DType.FLOAT32, Layout.NCHW), (DType.FLOAT16, Layout.NCHW)),
+    *((DType.FLOAT16, Layout.NHWC), (DType.BFLOAT16, Layout.NHWC)),
+)
+
+
+@PYTHONS
 @pytest.mark.parametrize("layout", Layout)
 @pytest.mark.parametrize("dtype", DType)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_program_computes_the_layer(
-    runner: Runner, variant: str, dtype: DType, layout: Layout, language: Language, tmp_path: Path
+    runner: Runner, variant: str, dtype: DType, layout: Layout, language: Language
 ) -> None:
     needs(language)
     problem = ConvProblem.parse(LAYER, dtype=dtype, layout=layout)
-    measured_plan(runner, variant, problem)
+    measured_plan(runner, catalog.get(variant), problem)
     snippet = write_snippet(problem, catalog.get(variant), workspace_limit_bytes=LIMIT, language=language)
-    run_checked(snippet.code, problem, tmp_path)
+    run_checked(snippet.code, problem)
 
 
-@pytest.mark.parametrize("language", [Language.PYTHON, Language.TORCH])
-@pytest.mark.parametrize("variant", ["cudnn.graph.eng0", "cudnn.graph.eng1", "cudnn.graph.eng3", "cudnn.graph.eng62"])
-def test_a_program_rebuilds_the_plan_that_was_measured(
-    runner: Runner, variant: str, language: Language, tmp_path: Path
+@PYTHONS
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_program_runs_by_itself(runner: Runner, variant: str, language: Language, tmp_path: Path) -> None:
+    needs(language)
+    problem = ConvProblem.parse(LAYER, dtype=DType.TF32)
+    measured_plan(runner, catalog.get(variant), problem)
+    file = tmp_path / "conv.py"
+    snippet = write_snippet(problem, catalog.get(variant), workspace_limit_bytes=LIMIT, language=language)
+    file.write_text(f"{snippet.code}print(abs(y).max() > 0)\n")
+    done = subprocess.run([sys.executable, file], capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "True" in done.stdout
+
+
+@PYTHONS
+@pytest.mark.parametrize(("dtype", "layout"), KINDS)
+@pytest.mark.parametrize("ended", ENDED)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_program_computes_the_layer_with_its_epilogue(
+    runner: Runner, variant: str, ended: str, dtype: DType, layout: Layout, language: Language, monkeypatch: Any
 ) -> None:
+    """With uneven padding too, whether it is offered or not yet."""
+    needs(language)
+    problem = ConvProblem.parse(ended, dtype=dtype, layout=layout)
+    taking = replace(catalog.get(variant), takes_uneven_padding=True)
+    monkeypatch.setitem(catalog.VARIANTS, variant, taking)
+    measured_plan(runner, taking, problem)
+    run_checked(write_snippet(problem, taking, workspace_limit_bytes=LIMIT, language=language).code, problem)
+
+
+@PYTHONS
+@pytest.mark.parametrize("variant", ["cudnn.graph.eng0", "cudnn.graph.eng1", "cudnn.graph.eng3", "cudnn.graph.eng62"])
+def test_a_program_rebuilds_the_plan_that_was_measured(runner: Runner, variant: str, language: Language) -> None:
     needs(language)
     problem = ConvProblem.parse(LAYER, dtype=DType.FLOAT16, layout=Layout.NHWC)
-    plan = measured_plan(runner, variant, problem)
+    plan = measured_plan(runner, catalog.get(variant), problem)
     snippet = write_snippet(problem, catalog.get(variant), plan=plan, workspace_limit_bytes=LIMIT, language=language)
-    run_checked(snippet.code, problem, tmp_path)
+    run_checked(snippet.code, problem)
 
 
 def test_the_rule_of_a_program_finds_the_plan_that_is_measured(runner: Runner, tmp_path: Path) -> None:
     problem = ConvProblem.parse(LAYER, dtype=DType.FLOAT16, layout=Layout.NHWC)
-    plan = measured_plan(runner, "cudnn.graph.eng62", problem)
+    plan = measured_plan(runner, catalog.get("cudnn.graph.eng62"), problem)
     code = write_snippet(problem, catalog.get("cudnn.graph.eng62"), workspace_limit_bytes=LIMIT).code
     file = tmp_path / "conv.py"
     file.write_text(code + "print(graph.get_plan_name_at_index(index))\n")
@@ -152,11 +193,19 @@ def _headers() -> list[str]:
 
 @pytest.mark.skipif(not shutil.which("gcc"), reason="there is no C compiler")
 @pytest.mark.parametrize("dtype", DType)
+@pytest.mark.parametrize("epilogue", ["", "bias", "bias-residual-relu"])
 @pytest.mark.parametrize("algorithm", ["implicit_gemm", "implicit_precomp_gemm_tc", "fft_tiling", "winograd_nonfused"])
-def test_a_program_in_c_compiles_and_runs(runner: Runner, algorithm: str, dtype: DType, tmp_path: Path) -> None:
-    problem = ConvProblem.parse(LAYER, dtype=dtype)
+def test_a_program_in_c_compiles_and_runs(
+    runner: Runner, algorithm: str, epilogue: str, dtype: DType, tmp_path: Path
+) -> None:
+    """With the fused call where that takes the epilogue; a kernel behind the call is not C."""
+    problem = ConvProblem.parse(LAYER, dtype=dtype, epilogue=Epilogue.parse(epilogue))
     variant = catalog.get(f"cudnn.{algorithm}")
-    measured_plan(runner, variant.id, problem)
+    fused = in_fused_call(algorithm_of(variant.id)[0]) & {problem.epilogue}
+    if problem.epilogue and not fused:
+        pytest.skip("the fused call does not compute this epilogue")
+    variant = replace(variant, in_library_call=fused)
+    measured_plan(runner, variant, problem)
     source, program = tmp_path / "conv.c", tmp_path / "conv"
     source.write_text(write_snippet(problem, variant, workspace_limit_bytes=LIMIT).code)
     command = ["gcc", "-Wall", "-Werror", "-o", program, source, *_headers()]

@@ -10,6 +10,9 @@ typedef struct cudnnConvolutionStruct* cudnnConvolutionDescriptor_t;
 typedef enum { CUDNN_DATA_FLOAT = 0, CUDNN_DATA_HALF = 2, CUDNN_DATA_BFLOAT16 = 9 } cudnnDataType_t;
 typedef enum { CUDNN_TENSOR_NCHW = 0, CUDNN_TENSOR_NHWC = 1 } cudnnTensorFormat_t;
 typedef enum { CUDNN_CONVOLUTION = 0, CUDNN_CROSS_CORRELATION = 1 } cudnnConvolutionMode_t;
+typedef struct cudnnActivationStruct* cudnnActivationDescriptor_t;
+typedef enum { CUDNN_ACTIVATION_RELU = 1, CUDNN_ACTIVATION_IDENTITY = 5 } cudnnActivationMode_t;
+typedef enum { CUDNN_NOT_PROPAGATE_NAN = 0 } cudnnNanPropagation_t;
 typedef enum { CUDNN_DEFAULT_MATH = 0, CUDNN_TENSOR_OP_MATH = 1, CUDNN_FMA_MATH = 3 } cudnnMathType_t;
 typedef enum {
     CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_GEMM = 0,
@@ -39,3 +42,12 @@ cudnnStatus_t cudnnConvolutionForward(cudnnHandle_t, const void*, cudnnTensorDes
                                       cudnnFilterDescriptor_t, const void*, cudnnConvolutionDescriptor_t,
                                       cudnnConvolutionFwdAlgo_t, void*, size_t, const void*, cudnnTensorDescriptor_t,
                                       void*);
+cudnnStatus_t cudnnCreateActivationDescriptor(cudnnActivationDescriptor_t*);
+cudnnStatus_t cudnnSetActivationDescriptor(cudnnActivationDescriptor_t, cudnnActivationMode_t, cudnnNanPropagation_t,
+                                           double);
+cudnnStatus_t cudnnConvolutionBiasActivationForward(cudnnHandle_t, const void*, cudnnTensorDescriptor_t, const void*,
+                                                    cudnnFilterDescriptor_t, const void*, cudnnConvolutionDescriptor_t,
+                                                    cudnnConvolutionFwdAlgo_t, void*, size_t, const void*,
+                                                    cudnnTensorDescriptor_t, const void*, cudnnTensorDescriptor_t,
+                                                    const void*, cudnnActivationDescriptor_t, cudnnTensorDescriptor_t,
+                                                    void*);
