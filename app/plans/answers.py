@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from io import StringIO
 from typing import Any, Final
 
@@ -129,17 +129,22 @@ def plans_answer(plans: Mapping[int, Plan]) -> PlansAnswer:
 def plan_csv(plans: Mapping[int, Plan]) -> str:
     """The layers of plans by batch, a line each."""
     file = StringIO()
-    writer = csv.DictWriter(file, _COLUMNS, lineterminator="\n")
+    writer = csv.DictWriter(file, PLAN_COLUMNS, lineterminator="\n")
     writer.writeheader()
-    for batch, plan in plans.items():
-        for layer in plan.layers:
-            writer.writerow({"batch": batch, **_row(layer)})
-        for each in plan.left_out:
-            writer.writerow({"batch": batch, "names": each.name, "left_out": each.reason})
+    writer.writerows(plan_rows(plans))
     return file.getvalue()
 
 
-_COLUMNS: Final = (
+def plan_rows(plans: Mapping[int, Plan]) -> Iterator[dict[str, Any]]:
+    """The layers of plans by batch, and what is left out of them; of `PLAN_COLUMNS` those that say something."""
+    for batch, plan in plans.items():
+        for layer in plan.layers:
+            yield {"batch": batch, **_row(layer)}
+        for each in plan.left_out:
+            yield {"batch": batch, "names": each.name, "left_out": each.reason}
+
+
+PLAN_COLUMNS: Final = (
     *("batch", "layer", "dtype", "layout", "epilogue", "count", "variant", "time_ms", "source", "total_ms", "share"),
     *("workspace_bytes", "pytorch_default_speedup", "cudnn_best_speedup", "names", "left_out"),
 )
@@ -147,7 +152,7 @@ _COLUMNS: Final = (
 
 def _row(layer: Layer) -> dict[str, Any]:
     answer, problem = _layer(layer), layer.problem
-    row: dict[str, Any] = {name: value for name, value in answer.items() if name in _COLUMNS}
+    row: dict[str, Any] = {name: value for name, value in answer.items() if name in PLAN_COLUMNS}
     row |= {"layer": problem.plain.short, "dtype": problem.dtype, "layout": problem.layout}
     return row | {"epilogue": str(problem.epilogue), "names": "; ".join(layer.names)}
 

@@ -21,8 +21,8 @@ from conv_advisor.app.routes.submission import submit
 from conv_advisor.app.service.service import Service, service_of
 from conv_advisor.app.web import networks, planned
 from conv_advisor.app.web.compare import ComparedView, compared_forms, compared_view, other_fields
-from conv_advisor.app.web.elsewhere import Elsewhere, elsewhere
-from conv_advisor.app.web.forms import LayerForm, layer_form, read_form
+from conv_advisor.app.web.elsewhere import Elsewhere, Here, advice_elsewhere, map_elsewhere, plan_elsewhere
+from conv_advisor.app.web.forms import address, layer_form, read_form
 from conv_advisor.app.web.jobs import job_rows
 from conv_advisor.app.web.learning import learning_views
 from conv_advisor.app.web.map import MapView, map_view
@@ -105,7 +105,7 @@ async def show_advice(request: Request) -> Response:
         view, problem = None, problem_of(error)
     devices, status = await asyncio.to_thread(lambda: (device_ids(service), status_view(service)))
     values: dict[str, Any] = {"form": form, "view": view, "details": details, "problem": problem}
-    values |= {"devices": devices, "status": status, "same": _elsewhere(request, form) if view else None}
+    values |= {"devices": devices, "status": status, "same": advice_elsewhere(_here(request), form) if view else None}
     values |= {"groups": networks.network_groups(), "titles": networks.TITLES}
     response = page(request, "advice.html", values, problem["status"] if problem else 200)
     if view:
@@ -163,18 +163,28 @@ async def show_network(request: Request, name: str = "resnet50") -> Response:
 async def show_plan(request: Request) -> Response:
     """A plan of a network that ships, and the form that takes a model."""
     service = service_of(request)
-    asked: dict[str, str] = dict.fromkeys(planned.FIELDS, "") | planned.ASKED | dict(request.query_params)
+    asked: dict[str, str] = dict.fromkeys(planned.FIELDS, "") | {**planned.ASKED, **request.query_params}
     views: list[planned.PlanView] = []
     problem: dict[str, Any] | None = None
+    same: Elsewhere | None = None
+    query = ""
     try:
         wanted = planned.asked_of(NetworkParameters, asked)
         views = planned.plan_views(await asyncio.to_thread(plan_known, service, wanted))
+        known = planned.known(wanted, views[0].plan.device_id)
+        same, query = plan_elsewhere(_here(request), wanted.name, known), address("", name=wanted.name, **known)
     except ConvAdvisorError as error:
         problem = problem_of(error)
     devices = await asyncio.to_thread(device_ids, service)
-    values = {"asked": asked, "views": views, "problem": problem, "devices": devices, "titles": networks.TITLES}
-    status = problem["status"] if problem else 200
-    return page(request, "plan.html", values | {"names": planned.networks_by_name()}, status)
+    values: dict[str, Any] = {
+        "asked": asked,
+        "views": views,
+        "problem": problem,
+        "devices": devices,
+        "titles": networks.TITLES,
+    }
+    values |= {"names": planned.networks_by_name(), "same": same, "query": query}
+    return page(request, "plan.html", values, problem["status"] if problem else 200)
 
 
 @router.post("/plan")
@@ -185,8 +195,8 @@ async def post_model(request: Request) -> Response:
         views = planned.plan_views(await plans_of_body(request, asked))
     except ConvAdvisorError as error:
         problem = problem_of(error)
-        return page(request, "planned.html", {"views": [], "problem": problem}, problem["status"])
-    return page(request, "planned.html", {"views": views, "problem": None})
+        return page(request, "planned.html", {"views": [], "problem": problem, "same": None}, problem["status"])
+    return page(request, "planned.html", {"views": views, "problem": None, "same": None})
 
 
 @router.get("/map")
@@ -196,15 +206,26 @@ async def show_map(request: Request) -> Response:
     form = layer_form(request.query_params)
     x, y = request.query_params.get("x", Axis.SIZE), request.query_params.get("y", Axis.BATCH)
     view: MapView | None = None
+    same: Elsewhere | None = None
     problem: dict[str, Any] | None = None
     try:
         view = await asyncio.to_thread(map_view, service, form, x, y)
         device_id = form["device"] or service.default_device_id()
         form = form.filled(view.landscape.problem, device_id)
+        same = map_elsewhere(_here(request), form, x, y)
     except ConvAdvisorError as error:
         problem = problem_of(error)
     devices = await asyncio.to_thread(device_ids, service)
-    values = {"form": form, "view": view, "problem": problem, "devices": devices, "axes": list(Axis), "x": x, "y": y}
+    values: dict[str, Any] = {
+        "form": form,
+        "view": view,
+        "problem": problem,
+        "devices": devices,
+        "same": same,
+        "axes": list(Axis),
+        "x": x,
+        "y": y,
+    }
     response = page(request, "map.html", values, problem["status"] if problem else 200)
     if view:
         response.headers["HX-Push-Url"] = form.address("/map", x=x, y=y)
@@ -319,8 +340,8 @@ def _listed(service: Service) -> dict[str, Any]:
     return {"models": models, "learning": learning_views(service, models)}
 
 
-def _elsewhere(request: Request, form: LayerForm) -> Elsewhere:
-    return elsewhere(form, str(request.base_url).rstrip("/"), needs_token=request.app.state.keyring is not None)
+def _here(request: Request) -> Here:
+    return Here(str(request.base_url).rstrip("/"), needs_token=request.app.state.keyring is not None)
 
 
 def _run_page(request: Request, run: Run) -> Response:

@@ -9,10 +9,12 @@ from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
+from conv_advisor.app.plans.parameters import NetworkParameters
+from conv_advisor.app.plans.planning import plan_known
 from conv_advisor.app.routes.pages import PageRoute, measuring_of
 from conv_advisor.app.service.regret import live_regret
 from conv_advisor.app.service.service import Service, service_of
-from conv_advisor.app.web import compare, networks, tables
+from conv_advisor.app.web import compare, networks, planned, tables
 from conv_advisor.app.web.compressed import packed
 from conv_advisor.app.web.forms import layer_form
 from conv_advisor.app.web.jobs import job_rows
@@ -67,6 +69,11 @@ def network_table(service: Service, query: Query) -> Table:
     return tables.network(networks.network_view(service, query.get("name", ""), query))
 
 
+def plan_table(service: Service, query: Query) -> Table:
+    """The layers of the plan of a network that ships."""
+    return tables.plan(plan_known(service, planned.asked_of(NetworkParameters, {**planned.ASKED, **query})))
+
+
 def map_table(service: Service, query: Query) -> Table:
     """The cells of a map."""
     x, y = query.get("x", Axis.SIZE), query.get("y", Axis.BATCH)
@@ -87,6 +94,7 @@ TABLES: Final[Mapping[str, Callable[[Service, Query], Table]]] = {
     "neighbours": neighbours_table,
     "compared": compared_table,
     "network": network_table,
+    "plan": plan_table,
     "map": map_table,
     "scores": lambda service, _query: tables.scores(model_rows(service)),
     "regret": regret_table,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +12,29 @@ from conv_advisor.app.wire.schemas import AdviceParameters
 
 
 @dataclass(frozen=True)
+class Here:
+    """This service, to somebody who asks it.
+
+    Parameters
+    ----------
+    base : str
+        Its address, without a slash at its end.
+    needs_token : bool
+        Whether a call of the API has to show one.
+    """
+
+    base: str
+    needs_token: bool
+
+    def curl(self, api: str) -> str:
+        """What asks this path and query of the API in a shell."""
+        token = ' -H "Authorization: Bearer $TOKEN"' if self.needs_token else ""
+        return f"curl{token} {shlex.quote(self.base + api)}"
+
+
+@dataclass(frozen=True)
 class Elsewhere:
-    """One answer, four ways to it.
+    """One answer, up to four ways to it.
 
     Parameters
     ----------
@@ -21,46 +43,72 @@ class Elsewhere:
     api : str
         Path and query of the API.
     curl, python, command : str
-        What asks for it in a shell, in Python and on the command line.
+        What asks for it in a shell, in Python and on the command line; empty where it cannot.
     """
 
     link: str
     api: str
     curl: str
-    python: str
-    command: str
+    python: str = ""
+    command: str = ""
 
 
-def elsewhere(form: LayerForm, base: str, *, needs_token: bool) -> Elsewhere:
-    """Where else a form's question has the same answer.
-
-    Parameters
-    ----------
-    form : LayerForm
-        Filled.
-    base : str
-        Address of this service, without a slash at its end.
-    needs_token : bool
-        Whether a call of the API has to show one.
+def advice_elsewhere(here: Here, form: LayerForm) -> Elsewhere:
+    """Where else the question of a form, which is filled, has the same answer.
 
     Raises
     ------
     InvalidInput
     """
-    asked = form.parameters(AdviceParameters)
-    values: dict[str, Any] = {name: str(form[name]) for name in ("dtype", "layout", "device")}
-    if asked.max_workspace_bytes is not None:
-        values["max_workspace_bytes"] = asked.max_workspace_bytes
-    api = address("/v1/advice", layer=form["layer"], **values, deterministic="true" if asked.deterministic else "")
-    token = ' -H "Authorization: Bearer $TOKEN"' if needs_token else ""
-    options = [word for name, value in values.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-    options += ["--deterministic"] if asked.deterministic else []
+    values = _asked(form)
+    is_deterministic = values.pop("deterministic", None)
+    api = address("/v1/advice", layer=form["layer"], **values, deterministic=is_deterministic)
     keywords = [f"{name}={value!r}" for name, value in values.items()]
-    keywords += ["deterministic=True"] if asked.deterministic else []
+    keywords += ["deterministic=True"] if is_deterministic else []
+    options = _options(values) + (["--deterministic"] if is_deterministic else [])
     return Elsewhere(
-        link=base + form.address("/"),
+        link=here.base + form.address("/"),
         api=api,
-        curl=f"curl{token} {shlex.quote(base + api)}",
+        curl=here.curl(api),
         python=f"conv_advisor.advise({form['layer']!r}, {', '.join(keywords)})",
         command=shlex.join(["conv-advisor", "advise", form["layer"], *options]),
     )
+
+
+def map_elsewhere(here: Here, form: LayerForm, x: str, y: str) -> Elsewhere:
+    """Where else the map of a form, which is filled, is had.
+
+    Raises
+    ------
+    InvalidInput
+    """
+    api = address("/v1/landscapes", layer=form["layer"], **_asked(form), x=x, y=y)
+    return Elsewhere(link=here.base + form.address("/map", x=x, y=y), api=api, curl=here.curl(api))
+
+
+def plan_elsewhere(here: Here, name: str, asked: Mapping[str, str]) -> Elsewhere:
+    """Where else the plan of a network that ships is had, by what is asked of it: batches, dtype, device, only."""
+    api = address("/v1/plans", name=name, **asked)
+    batches = [int(word) for word in asked["batches"].split(",")]
+    keywords = [f"{key}={batches if key == 'batches' else value!r}" for key, value in asked.items()]
+    token = ', token=os.environ["TOKEN"]' if here.needs_token else ""
+    return Elsewhere(
+        link=here.base + address("/plan", name=name, **asked),
+        api=api,
+        curl=here.curl(api),
+        python=f"conv_advisor.Client({here.base!r}{token}).plan({name!r}, {', '.join(keywords)})",
+        command=shlex.join(["conv-advisor", "plan", name, *_options(asked)]),
+    )
+
+
+def _asked(form: LayerForm) -> dict[str, Any]:
+    """What advice depends on beside the layer, by the API's names."""
+    asked = form.parameters(AdviceParameters)
+    values: dict[str, Any] = {name: str(form[name]) for name in ("dtype", "layout", "device")}
+    values |= {"max_workspace_bytes": asked.max_workspace_bytes, "only": form["only"]}
+    values |= {"deterministic": "true" if asked.deterministic else None}
+    return {name: value for name, value in values.items() if value not in ("", None)}
+
+
+def _options(values: Mapping[str, Any]) -> list[str]:
+    return [word for name, value in values.items() for word in (f"--{name.replace('_', '-')}", str(value))]

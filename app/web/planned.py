@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from conv_advisor.app.plans.parameters import PlanParameters
+from conv_advisor.app.plans.parameters import NetworkParameters, PlanParameters, batches_of
 from conv_advisor.app.web.forms import address, typed
 from conv_advisor.data import networks
 from conv_advisor.models.planning.plan import RIVAL_NAMES, Layer, Plan, Total
 
 Parameters = TypeVar("Parameters", bound=PlanParameters)
 
-ASKED: Final = {"name": "resnet50", "batches": "1", "dtype": "float32"}
+ASKED: Final[Mapping[str, str]] = {"name": "resnet50", "batches": "1", "dtype": "float32"}
 """What is planned where nothing is asked for."""
 FIELDS: Final = ("name", "batches", "dtype", "device", "only", "dims")
 
@@ -86,6 +86,16 @@ def asked_of(kind: type[Parameters], values: Mapping[str, str]) -> Parameters:
     InvalidInput
     """
     return typed(kind, {name: values.get(name, "").strip() for name in FIELDS})
+
+
+def known(wanted: NetworkParameters, device_id: str) -> dict[str, str]:
+    """What was asked of the plan of a network that ships, beside its name, on this device."""
+    values = {
+        "batches": ",".join(map(str, batches_of(wanted.batches))),
+        "dtype": str(wanted.dtype),
+        "device": device_id,
+    }
+    return values | ({"only": str(wanted.only)} if wanted.only else {})
 
 
 def networks_by_name() -> list[str]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from math import isfinite
 from operator import attrgetter
 from typing import Any, Final
 
+from conv_advisor.app.plans.answers import PLAN_COLUMNS, plan_rows
 from conv_advisor.app.service.regret import Regretted
 from conv_advisor.app.web.against import ORDER
 from conv_advisor.app.web.compare import ComparedView
@@ -25,6 +26,7 @@ from conv_advisor.app.web.tradeoffs import TradeoffsView
 from conv_advisor.app.web.views import AdviceView
 from conv_advisor.models.advisor import Advice
 from conv_advisor.models.neighbours import Neighbour
+from conv_advisor.models.planning.plan import Plan
 
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 """What a spreadsheet takes a text that begins with it for."""
@@ -153,6 +155,11 @@ def network(view: NetworkView) -> Table:
         told = (best.variant, best.time_ms, row.total_ms, best.source, best.workspace_bytes) if best else (None,) * 5
         rows.append((row.problem.short, row.count, *told, row.origin, *_others(row.advice)))
     return Table(columns + others, rows)
+
+
+def plan(plans: Mapping[int, Plan]) -> Table:
+    """The layers of a plan, in each of its batches."""
+    return Table(PLAN_COLUMNS, [[row.get(name) for name in PLAN_COLUMNS] for row in plan_rows(plans)])
 
 
 def _others(advice: Advice | None) -> Iterator[Any]:

@@ -12,6 +12,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from html import unescape
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -46,6 +47,7 @@ QUERIES: Mapping[str, Mapping[str, str]] = {
     "compared": H200 | {"other_layer": "28-1-3-64-64"},
     "network": {"name": "alexnet", "device": "nvidia-h200"},
     "map": H200,
+    "plan": {"name": "alexnet", "batches": "1,8", "device": "nvidia-h200"},
     "regret": {"device": GPU.id},
     "layers": {"q": "squeezenet expand1x1"},
 }
@@ -98,7 +100,7 @@ def test_the_pages_link_to_tables_that_exist(client: Client) -> None:
         "/?layer=14-3-3-250-130&device=nvidia-h200&max_error=1e-3&workspace_mib=4",
         f"/?layer={LAYER}&device={GPU.id}",
     ]
-    addresses += ["/compare?device=nvidia-h200"]
+    addresses += ["/compare?device=nvidia-h200", "/plan?name=alexnet&device=nvidia-h200"]
     seen = set()
     for address in addresses:
         links = [str(link["href"]) for link in shown(client.get(address)).all("a")]
@@ -229,15 +231,23 @@ def test_what_is_searched_for_is_bounded_and_no_markup(client: Client) -> None:
     assert len(search.search_view("1").layers) == search.MOST < search.search_view("1").n_layers
 
 
+def elsewhere(response: Any) -> dict[str, str]:
+    """What the page says of the same answer, by the way to it."""
+    return {name: unescape(said) for name, said in re.findall(r'<code id="same-(\w+)">([^<]*)</code>', response.text)}
+
+
+def asked_by(curl: str) -> str:
+    tool, address = shlex.split(curl)
+    assert tool == "curl"
+    return address.removeprefix("http://localhost")
+
+
 def test_the_same_answer_is_had_elsewhere(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = H200 | {"dtype": "float16", "layout": "nhwc", "workspace_mib": "4", "deterministic": "true"}
     response = client.get("/", params=asked)
-    texts = dict(
-        re.findall(r'<code id="same-(\w+)">([^<]*)</code>', response.text.replace("&amp;", "&").replace("&#39;", "'"))
-    )
-    tool, address = shlex.split(texts["curl"])
-    assert tool == "curl"
-    advice = client.get(address.removeprefix("http://localhost")).json()
+    texts = elsewhere(response)
+    address = asked_by(texts["curl"])
+    advice = client.get(address).json()
     assert f"Fastest {advice['variant']}" in shown(response).text
     assert f"Fastest {advice['variant']}" in shown(client.get(texts["link"].removeprefix("http://localhost"))).text
     again = eval(texts["python"], {"conv_advisor": conv_advisor})  # noqa: S307 - the page's own words
@@ -248,6 +258,53 @@ def test_the_same_answer_is_had_elsewhere(client: Client, monkeypatch: pytest.Mo
     for name in ("dtype", "layout", "device", "max_workspace_bytes"):
         assert words[words.index(f"--{name.replace('_', '-')}") + 1] == options[name]
     assert "--deterministic" in words
+
+
+def test_advice_of_cudnn_alone_is_that_elsewhere_too(client: Client) -> None:
+    response = client.get("/", params=H200 | {"only": "cudnn"})
+    texts = elsewhere(response)
+    variant = client.get(asked_by(texts["curl"])).json()["variant"]
+    assert variant.startswith("cudnn.")
+    assert f"Fastest {variant}" in shown(response).text
+    assert eval(texts["python"], {"conv_advisor": conv_advisor}).variant == variant  # noqa: S307 - the page's own words
+    assert texts["command"].endswith("--only cudnn")
+
+
+def test_the_same_map_is_had_elsewhere(client: Client) -> None:
+    asked = H200 | {"workspace_mib": "4", "only": "cudnn", "x": "filters", "y": "depth"}
+    response = client.get("/map", params=asked)
+    texts = elsewhere(response)
+    assert {*texts} == {"link", "curl"}
+    landscape = client.get(asked_by(texts["curl"])).json()
+    assert (landscape["x"]["axis"], landscape["y"]["axis"]) == ("filters", "depth")
+    assert all(variant.startswith("cudnn.") for variant in landscape["variants"])
+    again = client.get(texts["link"].removeprefix("http://localhost"))
+    assert elsewhere(again) == texts
+
+
+def test_the_same_plan_is_had_elsewhere(client: Client) -> None:
+    asked = {"name": "alexnet", "batches": "1, 8", "dtype": "float16", "only": "cudnn", "device": "nvidia-h200"}
+    response = client.get("/plan", params=asked)
+    texts = elsewhere(response)
+    plans = client.get(asked_by(texts["curl"])).json()["plans"]
+    assert [plan["batch"] for plan in plans] == [1, 8]
+    for plan in plans:
+        assert render._environment().filters["time"](plan["time_ms"]) in shown(response).text
+    assert elsewhere(client.get(texts["link"].removeprefix("http://localhost"))) == texts
+    words = shlex.split(texts["command"])
+    assert words[:5] == ["conv-advisor", "plan", "alexnet", "--batches", "1,8"]
+    assert words[words.index("--only") + 1] == "cudnn"
+    assert ".plan('alexnet', batches=[1, 8], dtype='float16'" in texts["python"]
+
+
+def test_a_network_leads_to_its_plan(client: Client) -> None:
+    (link,) = [
+        str(link["href"])
+        for link in shown(client.get("/networks/alexnet?batch=8")).all("a")
+        if str(link["href"]).startswith("/plan?")
+    ]
+    assert "alexnet, batch 8" in shown(client.get(link)).text
+    assert "Plan it" not in client.get("/networks/filter-sweep").text, "which is no network"
 
 
 def test_a_page_that_is_none_says_so_to_people_and_to_programs(client: Client) -> None:

@@ -28,7 +28,7 @@ from conv_advisor.app.plans.reading import read_outline
 from conv_advisor.app.settings import load_settings
 from conv_advisor.data.epilogue import EVERY_EPILOGUE
 from conv_advisor.data.errors import ConvAdvisorError, InvalidInput, NoAdvice
-from conv_advisor.data.problem import DType, Layout
+from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.models.planning.network import Network
 from conv_advisor.models.planning.plan import Rival
 from tests.onnx_models import Build, block
@@ -466,7 +466,8 @@ def test_the_table_holds_a_layer_against_what_json_does(file: Path) -> None:
     said = run(*asked)
     assert any(each["problem"]["layout"] == "nhwc" for each in answer["layers"]), "where the defaults of both differ"
     for layer in answer["layers"]:
-        (line,) = (each for each in said.splitlines() if each.startswith(layer["problem"]["layer"]))
+        name = ConvProblem.parse(layer["problem"]["layer"]).brief
+        (line,) = (each for each in said.splitlines() if each.startswith(name))
         assert line.endswith(f"{layer['pytorch_default_speedup']:.2f}×")
 
 
