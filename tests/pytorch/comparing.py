@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -18,6 +19,20 @@ def random(*shape: int) -> Any:
 
 def compiled(network: Callable[..., Any], **options: Any) -> Callable[..., Any]:
     return torch.compile(network, backend=conv_advisor.torch.backend, **options)
+
+
+def watch(monkeypatch: Any) -> list[str]:
+    """The names of the convolutions in what our backend hands on from now on, in the order of the graphs."""
+    module = import_module("conv_advisor.torch.backend")
+    compile_, seen = module._compile, []
+
+    def watched(gm: Any, *rest: Any) -> Any:
+        names = [getattr(node.target, "__name__", "").partition(".")[0] for node in gm.graph.nodes]
+        seen.extend(name for name in names if name.startswith("conv2d"))
+        return compile_(gm, *rest)
+
+    monkeypatch.setattr(module, "_compile", watched)
+    return seen
 
 
 def assert_near(got: Any, expected: Any, tolerance: float = 1e-5) -> None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from conv_advisor.data.problem import ConvProblem
+
+if TYPE_CHECKING:
+    from tests.pytorch.fake_gpu import FakeGpu
 
 
 class EverythingAdvised:
@@ -17,6 +21,7 @@ class EverythingAdvised:
     Attributes
     ----------
     takes_endings : bool
+        Whether it has variants for problems with an epilogue; what it was asked of others alone is remembered then.
     gains : dict of ConvProblem to float
         Of all others the gain is 2.
     """
@@ -31,12 +36,13 @@ class EverythingAdvised:
     def choose(self, layers: Mapping[ConvProblem, str], options: Any) -> Mapping[ConvProblem, Any]:
         from conv_advisor.torch.choice import Choice
 
-        self.layers |= layers
+        taken = {problem: layer for problem, layer in layers.items() if self.takes_endings or not problem.epilogue}
+        self.layers |= taken
         self.options = options
-        self.graphs += 1
-        return {
+        self.graphs += len(taken) == len(layers)
+        return dict.fromkeys(layers, Choice(None, reason="no variant applies")) | {
             problem: Choice("cuda.implicit_gemm", time_ms=0.01, torch_ms=0.01 * self.gains.get(problem, 2.0))
-            for problem in layers
+            for problem in taken
         }
 
 
@@ -52,6 +58,15 @@ def chooser(monkeypatch: pytest.MonkeyPatch) -> Iterator[EverythingAdvised]:
     torch.compiler.reset()
     yield chooser
     torch.compiler.reset()
+
+
+@pytest.fixture
+def fake_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeGpu]:
+    """A GPU whose kernels are NumPy, for one test."""
+    from tests.pytorch.fake_gpu import opened
+
+    with opened(monkeypatch, tmp_path) as fake:
+        yield fake
 
 
 @pytest.fixture

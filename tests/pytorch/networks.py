@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -112,6 +113,27 @@ class Mutating(nn.Module):
         y[:, :4] *= 2
         y.add_(x)
         return torch.relu_(self.norm(y)) + self.conv(x)
+
+
+class Endings(nn.Module):
+    """Convolutions that end in every way with one activation: bare, with bias, and with a residual on either side."""
+
+    def __init__(self, activate: Callable[[Any], Any], **geometry: Any) -> None:
+        super().__init__()
+        self.activate = activate
+        self.bare = nn.Conv2d(16, 16, 3, bias=False, **({"padding": 1} | geometry))
+        self.biased, self.before, self.behind = (nn.Conv2d(16, 16, 3, padding=1) for _ in range(3))
+
+    def forward(self, x: Any) -> Any:
+        first = self.activate(self.bare(x))
+        second = self.activate(self.biased(first))
+        third = self.activate(self.before(second) + first)
+        return self.activate(second + self.behind(third))
+
+    @staticmethod
+    def operators(activation: str) -> list[str]:
+        """What its convolutions become where all of it ends in them."""
+        return ["conv2d_v1" if activation == "none" else "conv2d_ending_v1", *["conv2d_ending_v1"] * 3]
 
 
 def resnet() -> nn.Module:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from conv_advisor.data.epilogue import Epilogue
 from conv_advisor.data.problem import ConvProblem, Layout
 from conv_advisor.kernels.catalog import VARIANTS
 
@@ -23,16 +24,18 @@ try:
     from conv_advisor.torch import gpu as gpus
     from conv_advisor.torch import operator
     from conv_advisor.torch.choice import Choice
+    from conv_advisor.torch.ending_operator import ACTIVATE
     from conv_advisor.torch.layers import MEMORY_FORMATS, TORCH_DTYPES
     from conv_advisor.torch.options import Options
     from conv_advisor.torch.running import Prepared
     from conv_advisor.torch.timing import Trial
-    from tests.pytorch.comparing import compiled
-    from tests.pytorch.networks import every_kind
+    from tests.pytorch.comparing import compiled, watch
+    from tests.pytorch.networks import Endings, every_kind
 except ImportError as error:
     MISSING = str(error)
 
 NETWORKS = {} if MISSING else every_kind()
+ACTIVATIONS = [] if MISSING else list(ACTIVATE)
 NAMES = ("resnet", "densenet", "squeezenet", "mobilenet", "shared weight", "two readers", "mutating")
 KINDS = [("float32", "nchw"), ("float16", "nhwc"), ("bfloat16", "nhwc"), ("float32", "nhwc")]
 pytestmark = [
@@ -69,10 +72,14 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def on_gpu(name: str, dtype: str = "float32", layout: str = "nchw") -> tuple[Any, Any]:
-    network, shape = NETWORKS[name]
+    return placed(*NETWORKS[name], dtype, layout)
+
+
+def placed(network: Any, shape: tuple[int, ...], dtype: str, layout: str) -> tuple[Any, Any]:
+    """A copy of a network and an input of a shape, on the GPU."""
     x = torch.randn(shape, generator=torch.Generator().manual_seed(1))
-    placed = {"device": "cuda", "dtype": getattr(torch, dtype), "memory_format": MEMORY_FORMATS[Layout(layout)]}
-    return copy.deepcopy(network).to(**placed), x.to(**placed)
+    place = {"device": "cuda", "dtype": getattr(torch, dtype), "memory_format": MEMORY_FORMATS[Layout(layout)]}
+    return copy.deepcopy(network).to(**place), x.to(**place)
 
 
 def assert_near_float64(network: Any, x: Any, got: Any, eager: Any) -> None:
@@ -105,6 +112,55 @@ def test_inductor_takes_what_the_backend_leaves_it(dtype: str, layout: str, alwa
     network, x = on_gpu("resnet", dtype, layout)
     with torch.no_grad():
         assert_near_float64(network, x, compiled(network)(x), network(x))
+
+
+@pytest.mark.parametrize(("dtype", "layout"), KINDS[:3])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_what_follows_ends_in_the_convolution(
+    activation: str, dtype: str, layout: str, always: None, quick: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert_all_is_fused(Endings(ACTIVATE[activation]), activation, dtype, layout, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "geometry", [{"padding": (0, 2)}, {"padding": (2, 1), "stride": (1, 2)}, {"dilation": 2}], ids=str
+)
+@pytest.mark.parametrize(("dtype", "layout"), KINDS[:2])
+def test_it_does_so_however_the_filter_goes(
+    geometry: dict[str, Any], dtype: str, layout: str, always: None, quick: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert_all_is_fused(Endings(torch.relu, **geometry), "relu", dtype, layout, monkeypatch)
+
+
+def assert_all_is_fused(
+    network: Any, activation: str, dtype: str, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network, x = placed(network.eval(), (2, 16, 14, 15), dtype, layout)
+    seen = watch(monkeypatch)
+    with torch.no_grad():
+        eager, got = network(x), compiled(network)(x)
+        assert got.stride() == eager.stride()
+        assert_near_float64(network, x, got, eager)
+    assert sorted(seen) == sorted(network.operators(activation))
+    assert all(run is not None for run in operator.LOADED.values())
+
+
+@pytest.mark.parametrize(("dtype", "layout"), KINDS[:2])
+def test_padding_of_one_side_more_is_pytorchs(dtype: str, layout: str, always: None, quick: Any) -> None:
+    network = torch.nn.Sequential(torch.nn.Conv2d(16, 16, 4, padding="same"), torch.nn.ReLU())
+    network, x = placed(network.eval(), (2, 16, 14, 15), dtype, layout)
+    with torch.no_grad():
+        assert torch.equal(compiled(network)(x), network(x))
+    assert operator.LOADED == {}
+
+
+def test_a_fused_network_keeps_to_pytorch_where_that_is_as_fast(quick: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpus, "LEAST_GAIN", float("inf"))
+    network, x = on_gpu("resnet", "float16", "nhwc")
+    seen = watch(monkeypatch)
+    with torch.no_grad():
+        compiled(network)(x)
+    assert seen == ["conv2d"] * 8
 
 
 def test_a_kept_plan_is_neither_measured_nor_ranked_again(
@@ -246,12 +302,16 @@ def prepared(variant: str, problem: ConvProblem) -> Prepared | Exception:
     return gpu._try(problem, Choice(variant), Options())
 
 
+@pytest.mark.parametrize("epilogue", ["", "bias", "relu", "residual-hardswish", "bias-residual-relu"])
 @pytest.mark.parametrize(("variant", "layer", "fields"), RUN)
-def test_every_kind_of_variant_runs_on_pytorchs_tensors(variant: str, layer: str, fields: dict[str, Any]) -> None:
-    problem = ConvProblem.parse(layer, **fields)
+def test_every_kind_of_variant_runs_on_pytorchs_tensors(
+    variant: str, layer: str, fields: dict[str, Any], epilogue: str
+) -> None:
+    problem = ConvProblem.parse(layer, **fields, epilogue=Epilogue.parse(epilogue))
     run = prepared(variant, problem)
     assert isinstance(run, Prepared), run
-    with torch.no_grad(), Trial(problem, 0, torch.cuda.Stream()) as trial:
+    run.warm()
+    with torch.no_grad(), Trial(problem, "cuda:0", torch.cuda.Stream()) as trial:
         timed, own = trial.of(run), trial.own()
     assert trial.failures == []
     assert timed is not None
@@ -260,31 +320,34 @@ def test_every_kind_of_variant_runs_on_pytorchs_tensors(variant: str, layer: str
     assert 0 <= own.max_error < 1e-2
 
 
+@pytest.mark.parametrize("epilogue", ["", "bias-relu", "bias-residual-relu"])
 @pytest.mark.parametrize(("dtype", "layout"), [("float16", "nhwc"), ("tf32", "nchw"), ("float32", "nchw")])
-def test_engines_of_cudnns_graph_api_run_too(dtype: str, layout: str) -> None:
-    problem = ConvProblem.parse("14-2-3-32-16", dtype=dtype, layout=layout)
+def test_engines_of_cudnns_graph_api_run_too(dtype: str, layout: str, epilogue: str) -> None:
+    problem = ConvProblem.parse("14-2-3-32-16", dtype=dtype, layout=layout, epilogue=Epilogue.parse(epilogue))
     runs = [prepared(name, problem) for name in VARIANTS if name.startswith("cudnn.graph.")]
     ready = [run for run in runs if isinstance(run, Prepared)]
     assert ready
-    with torch.no_grad(), Trial(problem, 0, torch.cuda.Stream()) as trial:
+    with torch.no_grad(), Trial(problem, "cuda:0", torch.cuda.Stream()) as trial:
         assert all(trial.of(run) for run in ready), trial.failures
 
 
+@pytest.mark.parametrize("epilogue", ["", "bias-residual-relu"])
 @pytest.mark.parametrize("variant", ["cuda.winograd_nonfused", "cuda.winograd_nonfused_4x4_3x3", "cuda.gemm"])
-def test_scratch_memory_is_of_each_call(variant: str) -> None:
-    problem = ConvProblem.parse("28-8-3-64-64", dtype="float32", layout="nchw")
+def test_scratch_memory_is_of_each_call(variant: str, epilogue: str) -> None:
+    problem = ConvProblem.parse("28-8-3-64-64", dtype="float32", layout="nchw", epilogue=Epilogue.parse(epilogue))
     run = prepared(variant, problem)
     assert isinstance(run, Prepared)
     dtype, memory_format = TORCH_DTYPES[problem.dtype], MEMORY_FORMATS[problem.layout]
     inputs = [torch.rand(8, 64, 28, 28, device="cuda", dtype=dtype).to(memory_format=memory_format) for _ in range(4)]
     weight = torch.rand(64, 64, 3, 3, device="cuda", dtype=dtype)
-    expected = [run(x, weight) for x in inputs]
+    ends = (torch.rand(64, device="cuda"), torch.rand(8, 64, 28, 28, device="cuda")) if epilogue else ()
+    expected = [run(x, weight, *ends) for x in inputs]
     torch.cuda.synchronize()
     graphs, outputs = [], []
     for x in inputs:
         graphs.append(torch.cuda.CUDAGraph())
         with torch.cuda.graph(graphs[-1]):
-            outputs.append(run(x, weight))
+            outputs.append(run(x, weight, *ends))
     streams = [torch.cuda.Stream() for _ in inputs]
     for _ in range(50):
         for graph, stream in zip(graphs, streams, strict=True):
@@ -295,12 +358,13 @@ def test_scratch_memory_is_of_each_call(variant: str) -> None:
         assert torch.equal(y, wanted)
 
 
-def test_a_wrong_result_is_not_timed() -> None:
-    problem = ConvProblem.parse("14-2-3-32-16", dtype="float32", layout="nchw")
+@pytest.mark.parametrize("epilogue", ["", "bias-relu"])
+def test_a_wrong_result_is_not_timed(epilogue: str) -> None:
+    problem = ConvProblem.parse("14-2-3-32-16", dtype="float32", layout="nchw", epilogue=Epilogue.parse(epilogue))
     run = prepared("cuda.implicit_gemm", problem)
     assert isinstance(run, Prepared)
     inner = run._run
-    run._run = lambda x, weight, y: inner(x, x, y)
-    with torch.no_grad(), Trial(problem, 0, torch.cuda.Stream()) as trial:
+    run._run = lambda x, weight, y, *ends: inner(x, x, y, *ends)
+    with torch.no_grad(), Trial(problem, "cuda:0", torch.cuda.Stream()) as trial:
         assert trial.of(run) is None
     assert "max error" in str(trial.failures[0])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.fx import GraphModule
 
-from conv_advisor.torch.choice import Chooser, choose_all, chooser_for
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.torch.choice import Choice, Chooser, choose_all, chooser_for
 from conv_advisor.torch.ending_operator import conv2d_ending
 from conv_advisor.torch.folding import fold_batch_norms
 from conv_advisor.torch.graph import Site, end, find_sites, replace
@@ -56,7 +57,7 @@ def backend(
         return _compile(gm, inputs, ours, inductors)
     sites, others = find_sites(gm)
     foldings = fold_batch_norms(gm, sites, inputs) if ours.fold else None
-    if chooser.takes_endings:
+    if ours.fuse:
         sites = end(sites)
     outcomes = _replace_all(gm, sites, chooser, ours)
     tell([*others, *outcomes])
@@ -69,7 +70,10 @@ def backend(
 
 
 def _replace_all(gm: GraphModule, sites: Sequence[Site], chooser: Chooser, options: Options) -> list[tuple[str, str]]:
-    choices = choose_all(chooser, ((site.layer, site.problem) for site in sites), options)
+    choices = _choose(sites, chooser, options)
+    # Where no variant takes what follows a convolution, Inductor does, and a variant may still have the convolution.
+    sites = [site if choices[site.problem].is_settled else site.alone() for site in sites]
+    choices |= _choose([site for site in sites if site.problem not in choices], chooser, options)
     outcomes = []
     for site in sites:
         choice = choices[site.problem]
@@ -77,6 +81,10 @@ def _replace_all(gm: GraphModule, sites: Sequence[Site], chooser: Chooser, optio
         if choice.variant is not None:
             replace(gm, site, plan_name(site.problem.key, options.limits))
     return outcomes
+
+
+def _choose(sites: Iterable[Site], chooser: Chooser, options: Options) -> dict[ConvProblem, Choice]:
+    return dict(choose_all(chooser, ((site.layer, site.problem) for site in sites), options))
 
 
 def _needs_gradients(inputs: Sequence[Any]) -> bool:

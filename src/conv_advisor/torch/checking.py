@@ -11,24 +11,21 @@ import torch
 from conv_advisor.data.errors import RunError
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.models.accuracy import allowed_error
+from conv_advisor.torch.ending_operator import ACTIVATE, own_steps
 from conv_advisor.torch.layers import MEMORY_FORMATS, TORCH_DTYPES, geometry_of_problem
 from conv_advisor.torch.operator import own_convolution
 
 
 class Runs(Protocol):
-    """Something that convolves: called with x and weight it returns y, or it writes into a y that it is given."""
+    """Something that convolves, and ends as its problem does."""
 
-    def __call__(self, x: Any, weight: Any) -> Any:
-        """The convolution."""
-        ...
-
-    def run_into(self, x: Any, weight: Any, y: Any) -> None:
-        """The same into y, dense in the problem's layout."""
+    def run_into(self, x: Any, weight: Any, y: Any, *ends: Any) -> None:
+        """Write y, dense in the problem's layout; bias and residual follow where one of them is added."""
         ...
 
 
 class Operands:
-    """Random operands of one problem, the same for every variant.
+    """Random operands of one problem, the same for every variant: bias and residual too, where its epilogue has them.
 
     Parameters
     ----------
@@ -40,6 +37,8 @@ class Operands:
     Attributes
     ----------
     x, weight : tensor
+    ends : tuple of tensor or None
+        Bias and residual where the epilogue adds one of them, else nothing.
     """
 
     def __init__(self, problem: ConvProblem, device: Any, max_error_ratio: float = inf) -> None:
@@ -48,39 +47,71 @@ class Operands:
         self._generator = torch.Generator(device).manual_seed(0)
         self.x = self._random(problem.n, problem.c, problem.h, problem.w)
         self.weight = self._random(problem.k, problem.c // problem.groups, problem.r, problem.s)
+        self._bias = self._random(problem.k) if problem.epilogue.bias else None
+        self._residual = self._random(problem.n, problem.k, problem.p, problem.q) if problem.epilogue.residual else None
+        is_added = problem.epilogue.bias or problem.epilogue.residual
+        self.ends = (self._bias, self._residual) if is_added else ()
 
     def own(self) -> Any:
-        """What PyTorch's own convolution makes of them."""
-        return own_convolution(self.x, self.weight, *self._geometry, self._problem.key)
+        """What PyTorch's own convolution makes of them, and its own operators of what follows."""
+        names = (self._problem.epilogue.activation.value, self._problem.key)
+        return own_steps(self.x, self.weight, self._bias, self._residual, *self._geometry, *names)
+
+    def run_as_compiled(self) -> Any:
+        """Run what a compiled graph would in the place of this problem; what it returns says nothing.
+
+        PyTorch's own convolution, and where anything follows one elementwise kernel behind it, into which Inductor
+        fuses bias, residual and activation: it reads y and the residual, and writes as much as y. Which function it
+        computes takes no time that counts, and so it is PyTorch's sum, or its ReLU where there is no residual.
+        """
+        y = own_convolution(self.x, self.weight, *self._geometry, self._problem.key)
+        if not self._problem.epilogue:
+            return y
+        return torch.relu(y) if self._residual is None else torch.add(y, self._residual)
 
     @cached_property
     def own_error(self) -> float:
-        """The error of PyTorch's own convolution, as `checked_error` has it."""
+        """The error of PyTorch's own convolution and what follows it, as `checked_error` has it."""
         return self._error(self.own())
 
     def checked_error(self, run: Runs) -> float:
         """max |y - y64| / max |y64| of the first image, every output of it; the others must have been written.
+
+        Relative to the largest sum before the activation, where that is larger: see `kernels.comparison.max_error`.
 
         Raises
         ------
         RunError
             It is wrong, or further off than `allowed_error` says.
         """
-        y = torch.full_like(run(self.x, self.weight), torch.nan)
-        run.run_into(self.x, self.weight, y)
+        problem = self._problem
+        y = self._empty(problem.n, problem.k, problem.p, problem.q).fill_(torch.nan)
+        run.run_into(self.x, self.weight, y, *self.ends)
         error = self._error(y)
-        allowed = allowed_error(self._problem, self.own_error, self._max_error_ratio)
+        allowed = allowed_error(problem, self.own_error, self._max_error_ratio)
         if not error <= allowed or not bool(torch.isfinite(y).all()):
             raise RunError(f"max error {error:.3g}, allowed {allowed:.3g}; PyTorch's own shows {self.own_error:.3g}")
         return error
 
     def _error(self, y: Any) -> float:
-        return float((y[:1].double() - self._expected).abs().max() / self._expected.abs().max())
+        expected, scale = self._expected
+        return float((y[:1].double() - expected).abs().max() / scale)
 
     @cached_property
-    def _expected(self) -> Any:
-        return torch.nn.functional.conv2d(self.x[:1].double(), self.weight.double(), None, *self._geometry)
+    def _expected(self) -> tuple[Any, Any]:
+        """The first image of y in float64, and what errors are relative to."""
+        bias = None if self._bias is None else self._bias.double()
+        sums = torch.nn.functional.conv2d(self.x[:1].double(), self.weight.double(), bias, *self._geometry)
+        if self._residual is not None:
+            sums = sums + self._residual[:1].double()
+        y = ACTIVATE[self._problem.epilogue.activation](sums)
+        return y, torch.maximum(sums.abs().max(), y.abs().max())
 
     def _random(self, *shape: int) -> Any:
         values = torch.empty(shape, device=self._generator.device).uniform_(-1, 1, generator=self._generator)
-        return values.to(TORCH_DTYPES[self._problem.dtype], memory_format=MEMORY_FORMATS[self._problem.layout])
+        return self._empty(*shape).copy_(values)
+
+    def _empty(self, *shape: int) -> Any:
+        memory_format = MEMORY_FORMATS[self._problem.layout] if len(shape) == 4 else torch.contiguous_format
+        dtype = TORCH_DTYPES[self._problem.dtype]
+        return torch.empty(shape, dtype=dtype, device=self._generator.device, memory_format=memory_format)

@@ -25,9 +25,9 @@ class Choice:
     plan : dict
         What rebuilds it beside the id, as in `Measurement.plan`.
     time_ms : float or None
-        None where it is unknown.
+        None where it is unknown, as where no variant could be compared with PyTorch's own.
     torch_ms : float or None
-        Of PyTorch's own convolution.
+        Of PyTorch's own convolution and one elementwise kernel for the epilogue, if the problem has one.
     max_error, torch_error : float or None
         max |y - y64| / max |y64| of both, on random operands.
     reason : str
@@ -46,6 +46,11 @@ class Choice:
     is_measured: bool = True
 
     @property
+    def is_settled(self) -> bool:
+        """Whether a variant was chosen, or PyTorch's own was as fast as those that were timed beside it."""
+        return self.variant is not None or self.time_ms is not None
+
+    @property
     def gain(self) -> float | None:
         """How many times as fast as PyTorch's own convolution it is; None where that is unknown."""
         return self.torch_ms / self.time_ms if self.time_ms and self.torch_ms else None
@@ -61,18 +66,13 @@ class Choice:
 class Chooser(Protocol):
     """Chooses variants for problems, and has them ready to run."""
 
-    @property
-    def takes_endings(self) -> bool:
-        """Whether problems may have an epilogue, for which it may have variants."""
-        ...
-
     def choose(self, layers: Mapping[ConvProblem, str], options: Options) -> Mapping[ConvProblem, Choice]:
         """A choice for every problem; what runs it is then in `conv_advisor.torch.operator.LOADED`.
 
         Parameters
         ----------
         layers : mapping of ConvProblem to str
-            The problems, and the layer that each comes from.
+            The problems, with their epilogues, and the layer that each comes from.
         options : Options
         """
         ...

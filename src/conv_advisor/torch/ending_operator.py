@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import torch
 
-from conv_advisor.data.epilogue import LEAKY_SLOPE, Activation
+from conv_advisor.data.epilogue import LEAKY_SLOPE, Activation, Epilogue
 from conv_advisor.torch.layers import MEMORY_FORMATS
-from conv_advisor.torch.operator import conv2d, fake, layout_of_plan
+from conv_advisor.torch.operator import fake, layout_of_plan, own_convolution, run_advised
 
 NAME: Final = "conv2d_ending_v1"
 
@@ -30,7 +30,7 @@ ACTIVATE: Final[dict[Activation, Callable[[Any], Any]]] = {
 }
 
 
-def _step_by_step(
+def own_steps(
     x: Any,
     weight: Any,
     bias: Any,
@@ -42,8 +42,8 @@ def _step_by_step(
     activation: str,
     plan: str,
 ) -> Any:
-    """The convolution by its own operator, and PyTorch's own operators behind it."""
-    y = conv2d(x, weight, stride, padding, dilation, groups, plan)
+    """PyTorch's own convolution, and its own operators behind it, in the plan's layout."""
+    y = own_convolution(x, weight, stride, padding, dilation, groups, plan)
     if bias is not None:
         y = y + bias.reshape(1, -1, 1, 1)
     if residual is not None:
@@ -51,11 +51,20 @@ def _step_by_step(
     return ACTIVATE[Activation(activation)](y).contiguous(memory_format=MEMORY_FORMATS[layout_of_plan(plan)])
 
 
+def _on_cuda(x: Any, weight: Any, bias: Any, residual: Any, *rest: Any) -> Any:
+    """The variant that is loaded for the plan, which ends with all of it; else PyTorch's own steps."""
+    *geometry, activation, plan = rest
+    epilogue = Epilogue(bias is not None, residual is not None, Activation(activation))
+    ends = (bias, residual) if epilogue.bias or epilogue.residual else ()
+    y = run_advised(plan, x, weight, ends, tuple(geometry), epilogue)
+    return own_steps(x, weight, bias, residual, *rest) if y is None else y
+
+
 def _with_gradients(*arguments: Any) -> Any:
     """Where gradients are recorded, its steps record theirs; else it stays one operator."""
     tensors = [argument for argument in arguments if isinstance(argument, torch.Tensor)]
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-        return _step_by_step(*arguments)
+        return own_steps(*arguments)
     with torch._C._AutoDispatchBelowAutograd():
         return conv2d_ending(*arguments)
 
@@ -72,8 +81,8 @@ _library.define(
     " int groups, str activation, str plan) -> Tensor",
     tags=(torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides),
 )
-for _key in ("CPU", "CUDA"):
-    _library.impl(NAME, _step_by_step, _key)
+_library.impl(NAME, own_steps, "CPU")
+_library.impl(NAME, _on_cuda, "CUDA")
 _library.impl(NAME, _with_gradients, "Autograd")
 torch.library.register_fake(f"conv_advisor::{NAME}", _fake, lib=_library)
 conv2d_ending: Final = torch.ops.conv_advisor.conv2d_ending_v1.default

@@ -196,7 +196,9 @@ def _sources(site: Site, norm: Node, places: dict[Node, int]) -> _Sources | None
     weight, bias, mean, variance, scale, shift = (None if node is None else places[node] for node in operands)
     if weight is None or mean is None or variance is None:
         return None
-    return _Sources(weight, bias, mean, variance, scale, shift, float(norms["eps"]))
+    epsilon = norms["eps"]  # an input of the graph where every number is symbolic: reading its value guards it
+    epsilon = value_of(epsilon) if isinstance(epsilon, Node) else epsilon
+    return _Sources(weight, bias, mean, variance, scale, shift, float(epsilon))
 
 
 def _pairs(sources: _Sources, places: dict[Node, int]) -> list[tuple[Node, int]]:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ import torch
 from cupy.cuda import MemoryPointer, UnownedMemory
 from platformdirs import user_data_path
 
+from conv_advisor.data.epilogue import Epilogue
 from conv_advisor.data.errors import ConvAdvisorError, InvalidInput, UnknownDevice
 from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels.catalog import VARIANTS
@@ -32,7 +34,7 @@ from conv_advisor.torch.operator import LOADED, Run, plan_name
 from conv_advisor.torch.options import Options
 from conv_advisor.torch.plans import PlanFile, basis_of, default_path
 from conv_advisor.torch.running import Prepared
-from conv_advisor.torch.timing import Trial
+from conv_advisor.torch.timing import Timed, Trial
 
 LEAST_GAIN: Final = 1.01
 """A variant must be this much faster than PyTorch's own convolution, or that stays."""
@@ -59,7 +61,7 @@ def open_gpu(device: int) -> Gpu | None:
         return _opened[device]
 
 
-def load_kept(plan: str, x: Any, weight: Any, geometry: tuple[Any, ...]) -> Run | None:
+def load_kept(plan: str, x: Any, weight: Any, geometry: tuple[Any, ...], epilogue: Epilogue) -> Run | None:
     """What runs a plan on a shape that its graph was not made for, where a choice for that shape is kept.
 
     Parameters
@@ -69,6 +71,8 @@ def load_kept(plan: str, x: Any, weight: Any, geometry: tuple[Any, ...]) -> Run 
     x, weight : tensor
     geometry : tuple
         Stride, padding, dilation and groups.
+    epilogue : Epilogue
+        With which the plan ends.
     """
     gpu = open_gpu(x.get_device())
     key, _, limits = plan.partition("/")
@@ -77,6 +81,7 @@ def load_kept(plan: str, x: Any, weight: Any, geometry: tuple[Any, ...]) -> Run 
     problem = problem_of(x, weight, shape, is_tf32_allowed=f"-{DType.TF32}-" in key)
     if gpu is None or isinstance(problem, str):
         return None
+    problem = replace(problem, epilogue=epilogue)
     return gpu.load_kept(problem, plan_name(problem.key, limits))
 
 
@@ -94,11 +99,8 @@ class Gpu:
     ModelRejected, NotSupported
     """
 
-    takes_endings: Final = False
-    """No kernel was verified with an epilogue on a device: until one is, Inductor fuses what follows a convolution."""
-
     def __init__(self, index: int) -> None:
-        self._index = index
+        self._index, self._place = index, torch.device("cuda", index)
         with torch.cuda.device(index):
             self._runner = CudaRunner(index)
             self.device = self._runner.device
@@ -142,8 +144,7 @@ class Gpu:
         asked = {problem: candidates(self._advisor, problem, options) for problem in layers if problem not in kept}
         ready = self._prepare_all(asked | {problem: [choice] for problem, choice in kept.items()}, options)
         for problem in kept:
-            for prepared in ready[problem].values():
-                prepared.warm()
+            ready[problem] = self._warmed(plans[problem], ready[problem])
         made = {problem: self._pick(problem, asked[problem], ready[problem], options) for problem in asked}
         torch.cuda.empty_cache()  # operands of every shape, which nobody needs again
         choices = made | {
@@ -200,9 +201,21 @@ class Gpu:
             with torch.cuda.device(self._index), _memory_of_torch(self._index):
                 cupy.cuda.Device(self._index).use()
                 launch = self._runner.prepare(variant, problem, options.max_workspace_bytes, choice.plan)
-                return Prepared(problem, launch, self._index)
+                return Prepared(problem, launch, self._place)
         except Exception as error:  # whatever it is, there are other variants, and PyTorch's own
             return error
+
+    def _warmed(self, plan: str, ready: Mapping[str, Prepared]) -> dict[str, Prepared]:
+        """Those that ran once, by which everything that they load is loaded before a capture."""
+        ran = {}
+        for variant, prepared in ready.items():
+            try:
+                prepared.warm()
+            except Exception as error:  # whatever it is, PyTorch's own convolution gives the answer
+                warn_of_failure(plan, error)
+            else:
+                ran[variant] = prepared
+        return ran
 
     def _pick(
         self, problem: ConvProblem, candidates: Sequence[Choice], ready: Mapping[str, Prepared], options: Options
@@ -211,21 +224,33 @@ class Gpu:
         if not ready:
             reason = "none of the first variants can be prepared" if candidates else "no variant applies"
             return Choice(None, reason=reason)
+        plan = plan_name(problem.key, options.limits)
         if options.measure == 0:
-            first = next(choice for choice in candidates if choice.variant in ready)
-            ready[first.variant or ""].warm()
-            return first
-        with Trial(problem, self._index, self._stream, options.max_error_ratio) as trial:
-            own = trial.own()
-            timed = {variant: found for variant, run in ready.items() if (found := trial.of(run)) is not None}
-        if trial.failures and not timed:
-            warn_of_failure(plan_name(problem.key, options.limits), trial.failures[0])
-        best = min(timed, key=timed.__getitem__, default=None)
-        if best is None or timed[best].time_ms * LEAST_GAIN > own.time_ms:
-            reason = "it is as fast as the first variants" if timed else "the first variants fail"
-            return Choice(None, {}, own.time_ms, own.time_ms, own.max_error, own.max_error, reason)
-        time_ms, max_error = timed[best]
-        return Choice(best, ready[best].plan, time_ms, own.time_ms, max_error, own.max_error)
+            ran = self._warmed(plan, ready)
+            first = (choice for choice in candidates if choice.variant in ran)
+            return next(first, Choice(None, reason="the first variant fails"))
+        try:
+            with Trial(problem, self._place, self._stream, options.max_error_ratio) as trial:
+                own = trial.own()
+                tried = {variant: trial.of(run) for variant, run in ready.items()}
+        except Exception as error:  # such as no memory for its operands
+            warn_of_failure(plan, error)
+            return Choice(None, reason="it cannot be timed")
+        timed = {variant: result for variant, result in tried.items() if result is not None}
+        if timed:
+            return _fastest(own, timed, ready)
+        warn_of_failure(plan, trial.failures[0])
+        return Choice(None, {}, None, own.time_ms, None, own.max_error, "the first variants fail")
+
+
+def _fastest(own: Timed, timed: Mapping[str, Timed], ready: Mapping[str, Prepared]) -> Choice:
+    """The fastest variant; PyTorch's own where that is as fast."""
+    best = min(timed, key=timed.__getitem__)
+    time_ms, max_error = timed[best]
+    if time_ms * LEAST_GAIN > own.time_ms:
+        reason = "it is as fast as the first variants"
+        return Choice(None, {}, own.time_ms, own.time_ms, own.max_error, own.max_error, reason)
+    return Choice(best, ready[best].plan, time_ms, own.time_ms, max_error, own.max_error)
 
 
 def _tree(device_id: str, capability: str) -> TreeModel:

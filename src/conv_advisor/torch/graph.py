@@ -62,6 +62,10 @@ class Site:
         x, weight, bias, *_ = _arguments(self.node)
         return x, weight, bias
 
+    def alone(self) -> Site:
+        """The same convolution without what follows it."""
+        return dataclasses.replace(self, ending=None, problem=self.problem.plain)
+
     def set_weight(self, weight: Node, bias: Node) -> None:
         """Let the call take another weight and bias."""
         x, _, _, *rest = _arguments(self.node)

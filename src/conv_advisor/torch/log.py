@@ -19,12 +19,12 @@ def remember_layer(plan: str, layer: str) -> None:
 
 
 def warn_of_failure(plan: str, error: Exception) -> None:
-    """Warn once of a layer whose variant failed; PyTorch's own convolution runs there from now on."""
+    """Warn once of a layer whose variants failed: none of them runs it from now on."""
     if plan in _warned:
         return
     _warned.add(plan)
     layer = _layers.get(plan, "a convolution")
-    log.warning("%s (%s) runs as PyTorch's own convolution: %s: %s", layer, plan, type(error).__name__, error)
+    log.warning("variants of %s (%s) failed and are not used: %s: %s", layer, plan, type(error).__name__, error)
 
 
 def tell(outcomes: Iterable[tuple[str, str]]) -> None:

@@ -11,13 +11,17 @@ from typing import Any, Final
 
 import torch
 
+from conv_advisor.data.epilogue import PLAIN, Epilogue
 from conv_advisor.data.problem import Layout
 from conv_advisor.torch.layers import MEMORY_FORMATS
 
 QUALIFIED: Final = "conv_advisor::conv2d_v1"
 
-Run = Callable[[Any, Any], Any]
-"""Takes x and weight, dense in the plan's layout, and returns y: one variant, ready on one device."""
+Run = Callable[..., Any]
+"""Takes x and weight, dense in the plan's layout, and returns y: one variant, ready on one device.
+
+With an epilogue that adds a bias or a residual it takes those two as well, None for the one that is not added.
+"""
 
 LOADED: Final[dict[tuple[str, Any, int], Run | None]] = {}
 """What runs a plan on an x of this shape on this device; None where that is PyTorch's own convolution.
@@ -55,38 +59,63 @@ def own_convolution(
     return y.contiguous(memory_format=MEMORY_FORMATS[layout_of_plan(plan)])
 
 
-def _on_cuda(
-    x: Any, weight: Any, stride: list[int], padding: list[int], dilation: list[int], groups: int, plan: str
+def run_advised(
+    plan: str, x: Any, weight: Any, ends: tuple[Any, ...], geometry: tuple[Any, ...], epilogue: Epilogue = PLAIN
 ) -> Any:
+    """y by the variant that is loaded for a plan; None where PyTorch's own convolution is to answer.
+
+    Parameters
+    ----------
+    plan : str
+    x, weight : tensor
+    ends : tuple of tensor or None
+        Bias and residual where the epilogue adds one of them, else nothing.
+    geometry : tuple
+        Stride, padding, dilation and groups.
+    epilogue : Epilogue
+    """
     key = (plan, x.shape, x.get_device())
     try:
         run = LOADED[key]
     except KeyError:
-        run = _load(key, x, weight, (stride, padding, dilation, groups))
+        run = _load(key, x, weight, geometry, epilogue)
     if run is None:
-        return own_convolution(x, weight, stride, padding, dilation, groups, plan)
+        return None
     memory_format = MEMORY_FORMATS[layout_of_plan(plan)]
-    x, weight = x.contiguous(memory_format=memory_format), weight.contiguous(memory_format=memory_format)
-    if (x.data_ptr() | weight.data_ptr()) % _ALIGNMENT_BYTES:
-        return own_convolution(x, weight, stride, padding, dilation, groups, plan)
+    tensors = [_dense(tensor, memory_format) for tensor in (x, weight, *ends)]
+    if any(tensor is not None and tensor.data_ptr() % _ALIGNMENT_BYTES for tensor in tensors):
+        return None
     try:
-        return run(x, weight)
+        return run(*tensors)
     except Exception as error:  # whatever it was, PyTorch's own convolution gives the answer
         from conv_advisor.torch.log import warn_of_failure
 
         LOADED[key] = None
         warn_of_failure(plan, error)
-    return own_convolution(x, weight, stride, padding, dilation, groups, plan)
+    return None
 
 
-def _load(key: tuple[str, Any, int], x: Any, weight: Any, geometry: tuple[Any, ...]) -> Run | None:
+def _dense(tensor: Any, memory_format: Any) -> Any:
+    """A tensor without gaps, images and filters in this order; None stays None."""
+    if tensor is None or tensor.dim() == 1:
+        return tensor if tensor is None else tensor.contiguous()
+    return tensor.contiguous(memory_format=memory_format)
+
+
+def _load(key: tuple[str, Any, int], x: Any, weight: Any, geometry: tuple[Any, ...], epilogue: Epilogue) -> Run | None:
     """What runs a plan on a shape that it meets for the first time; PyTorch's own where nothing is kept of it."""
     if torch.cuda.is_current_stream_capturing():
         return None
     from conv_advisor.torch.gpu import load_kept
 
-    run = LOADED[key] = load_kept(key[0], x, weight, geometry)
+    run = LOADED[key] = load_kept(key[0], x, weight, geometry, epilogue)
     return run
+
+
+def _on_cuda(x: Any, weight: Any, *rest: Any) -> Any:
+    *geometry, plan = rest
+    y = run_advised(plan, x, weight, (), tuple(geometry))
+    return own_convolution(x, weight, *rest) if y is None else y
 
 
 def fake(x: Any, weight: Any, stride: Any, padding: Any, dilation: Any, groups: int, plan: str) -> Any:

@@ -29,6 +29,8 @@ class Options:
         takes the first of the ranking without timing anything.
     fold : bool
         Whether batch norms behind a convolution go into its weights.
+    fuse : bool
+        Whether variants may compute what follows a convolution too; else that is left to Inductor.
     inductor : bool
         Whether Inductor compiles what is left; else PyTorch runs it operator by operator, and nothing is compiled.
     max_workspace_bytes : int
@@ -47,6 +49,7 @@ class Options:
 
     measure: int = 3
     fold: bool = True
+    fuse: bool = True
     inductor: bool = True
     max_workspace_bytes: int = DEFAULT_WORKSPACE_LIMIT_BYTES
     deterministic: bool = False
@@ -59,7 +62,7 @@ class Options:
             value = getattr(self, name)
             if type(value) is not int or value < 0:
                 raise InvalidInput(f"options.{name}", value, "an integer from 0 on")
-        for name in ("fold", "inductor", "deterministic", "only_cudnn"):
+        for name in ("fold", "fuse", "inductor", "deterministic", "only_cudnn"):
             if type(getattr(self, name)) is not bool:
                 raise InvalidInput(f"options.{name}", getattr(self, name), "True or False")
         ratio = self.max_error_ratio

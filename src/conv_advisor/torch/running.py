@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from functools import cache
+from math import prod
 from typing import Any, Final
 
 import cupy
+import numpy as np
 import torch
 from cupy.cuda import ExternalStream, MemoryPointer, UnownedMemory
 
@@ -23,7 +25,7 @@ _SCRATCH_ALIGNMENT_BYTES: Final = 256
 
 
 class Prepared:
-    """One variant for one problem on one device: called with x and weight, it returns y.
+    """One variant for one problem on one device: called with x, weight and what its epilogue adds, it returns y.
 
     It runs on PyTorch's current stream. y and scratch memory are PyTorch's, taken anew by each call, so that calls on
     several streams do not meet there and a captured graph owns what it uses.
@@ -33,7 +35,7 @@ class Prepared:
     problem : ConvProblem
     launch : Launch
         Its scratch memory is freed: each call lends other.
-    device : int
+    device : torch.device
 
     Raises
     ------
@@ -41,22 +43,17 @@ class Prepared:
         The launch keeps its scratch memory for good.
     """
 
-    def __init__(self, problem: ConvProblem, launch: Launch, device: int) -> None:
+    def __init__(self, problem: ConvProblem, launch: Launch, device: Any) -> None:
         self.plan = launch.plan
         self._run = launch.run
-        self._device = device
+        self._device, self._place = device.index, device
         self._shape = (problem.n, problem.k, problem.p, problem.q)
         self._dtype = TORCH_DTYPES[problem.dtype]
         self._memory_format = MEMORY_FORMATS[problem.layout]
-        storage = storage_type(problem.dtype)
-        self._arrays = [
-            (shape, storage, bytes_)
-            for shape, bytes_ in (
-                (problem.x_shape, problem.x_bytes),
-                (problem.weight_shape, problem.weight_bytes),
-                (problem.y_shape, problem.y_bytes),
-            )
-        ]
+        shapes = problem.shapes
+        ends = [shapes.get("bias"), shapes.get("residual")]
+        self._shapes = [problem.x_shape, problem.weight_shape, problem.y_shape, *(ends if any(ends) else ())]
+        self._storage = np.dtype(storage_type(problem.dtype))
         self._scratch = launch.scratch
         if launch.workspace_bytes and not self._scratch:
             raise NotSupported("its scratch memory cannot be lent")
@@ -66,24 +63,24 @@ class Prepared:
             self._offsets.append(self._scratch_bytes)
             self._scratch_bytes += -(-scratch.nbytes // _SCRATCH_ALIGNMENT_BYTES) * _SCRATCH_ALIGNMENT_BYTES
 
-    def __call__(self, x: Any, weight: Any) -> Any:
+    def __call__(self, x: Any, weight: Any, *ends: Any) -> Any:
         y = torch.empty(self._shape, dtype=self._dtype, device=x.device, memory_format=self._memory_format)
-        self.run_into(x, weight, y)
+        self.run_into(x, weight, y, *ends)
         return y
 
     def warm(self) -> None:
         """Run once on operands of no meaning, so that everything is loaded before a capture."""
-        device = f"cuda:{self._device}"
-        x, weight = (torch.zeros(bytes_, dtype=torch.uint8, device=device) for _, _, bytes_ in self._arrays[:2])
-        self(x, weight)
+        x, weight, _, *ends = (shape and self._zeros(shape) for shape in self._shapes)
+        self(x, weight, *ends)
         torch.cuda.synchronize()
 
-    def run_into(self, x: Any, weight: Any, y: Any) -> None:
-        """Enqueue the convolution; y is dense in the problem's layout."""
-        arrays = [
-            cupy.ndarray(shape, dtype, MemoryPointer(UnownedMemory(tensor.data_ptr(), bytes_, None, self._device), 0))
-            for tensor, (shape, dtype, bytes_) in zip((x, weight, y), self._arrays, strict=True)
-        ]
+    def run_into(self, x: Any, weight: Any, y: Any, *ends: Any) -> None:
+        """Enqueue the convolution; y is dense in the problem's layout, as are the operands.
+
+        Bias and residual follow where the epilogue adds one of them, None for the one that it does not add.
+        """
+        tensors = zip((x, weight, y, *ends), self._shapes, strict=True)
+        arrays = [shape and self._array(tensor, shape) for tensor, shape in tensors]
         stream = _stream(torch._C._cuda_getCurrentRawStream(self._device))
         with _LOCK, stream:
             if not self._scratch:
@@ -94,6 +91,14 @@ class Prepared:
             for scratch, offset in zip(self._scratch, self._offsets, strict=True):
                 scratch.ptr = address + offset
             self._run(*arrays)
+
+    def _array(self, tensor: Any, shape: tuple[int, ...]) -> Any:
+        """The memory of a tensor as kernels take it."""
+        memory = UnownedMemory(tensor.data_ptr(), prod(shape) * self._storage.itemsize, None, self._device)
+        return cupy.ndarray(shape, self._storage, MemoryPointer(memory, 0))
+
+    def _zeros(self, shape: tuple[int, ...]) -> Any:
+        return torch.zeros(shape, dtype=self._dtype, device=self._place)
 
 
 @cache

@@ -11,7 +11,6 @@ from typing import Any, Final, NamedTuple
 
 import torch
 
-from conv_advisor.data.errors import RunError
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.cuda.border import translated
 from conv_advisor.kernels.stopping import StopRule, launches_per_region
@@ -37,7 +36,7 @@ class Trial:
     Parameters
     ----------
     problem : ConvProblem
-    device : int
+    device : torch.device or str
     stream : torch.cuda.Stream
         Used by nobody else meanwhile.
     max_error_ratio : float
@@ -49,9 +48,9 @@ class Trial:
         Why variants have no time.
     """
 
-    def __init__(self, problem: ConvProblem, device: int, stream: Any, max_error_ratio: float = inf) -> None:
+    def __init__(self, problem: ConvProblem, device: Any, stream: Any, max_error_ratio: float = inf) -> None:
         self.failures: list[Exception] = []
-        self._problem, self._device, self._stream = problem, f"cuda:{device}", stream
+        self._problem, self._device, self._stream = problem, device, stream
         self._max_error_ratio = max_error_ratio
         self._context = torch.cuda.stream(stream)
         self._pool = torch.cuda.graph_pool_handle()
@@ -60,7 +59,11 @@ class Trial:
     def __enter__(self) -> Trial:
         torch.cuda.synchronize()
         self._context.__enter__()
-        self._operands = Operands(self._problem, self._device, self._max_error_ratio)
+        try:
+            self._operands = Operands(self._problem, self._device, self._max_error_ratio)
+        except BaseException:
+            self._context.__exit__(None, None, None)
+            raise
         return self
 
     def __exit__(
@@ -71,8 +74,8 @@ class Trial:
         self._context.__exit__(kind, error, trace)
 
     def own(self) -> Timed:
-        """PyTorch's own convolution."""
-        return Timed(self._time_ms(self._operands.own), self._operands.own_error)
+        """PyTorch's own convolution, and one elementwise kernel for what follows it (`Operands.run_as_compiled`)."""
+        return Timed(self._time_ms(self._operands.run_as_compiled), self._operands.own_error)
 
     def of(self, run: Prepared) -> Timed | None:
         """A variant, timed once its outputs are known to be right; None where it fails."""
@@ -80,8 +83,8 @@ class Trial:
         try:
             with translated():
                 max_error = operands.checked_error(run)
-                return Timed(self._time_ms(lambda: run(operands.x, operands.weight)), max_error)
-        except (RunError, RuntimeError) as error:
+                return Timed(self._time_ms(lambda: run(operands.x, operands.weight, *operands.ends)), max_error)
+        except Exception as error:  # whatever it is, there are other variants, and PyTorch's own
             self.failures.append(error)
             return None
 

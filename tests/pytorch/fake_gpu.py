@@ -1,0 +1,150 @@
+"""A GPU that is none: the chooser as it is, with kernels that are NumPy on PyTorch's memory and times that a test sets.
+
+Everything between a graph and a kernel runs as it does on a GPU: candidates, trials and their errors, plan files, and
+the operators' way to what is loaded. CUDA alone is missing: streams, captures and events.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels import reference
+from conv_advisor.kernels.variant import Launch, Variant
+from conv_advisor.models.advisor import Advisor
+from conv_advisor.models.registry import SHIPPED
+from conv_advisor.models.tree_file import read
+from conv_advisor.torch import ending_operator, gpu, log, operator, running, timing
+from conv_advisor.torch.plans import Basis
+
+CPU = -1
+"""What PyTorch has for the index of a tensor on a CPU, by which plans are loaded."""
+
+
+@cache
+def advisor() -> Advisor:
+    """Of an H200."""
+    return Advisor(read(SHIPPED / "nvidia-h200"))
+
+
+class NumPyRunner:
+    """Prepares any variant as the reference in float64.
+
+    Attributes
+    ----------
+    launches : list of ConvProblem
+        What ran, in this order.
+    refuses : callable (problem) -> bool
+        Whether no variant can be prepared for a problem.
+    off : float
+        What is added to every output.
+    """
+
+    def __init__(self) -> None:
+        self.device = advisor().device
+        self.launches: list[ConvProblem] = []
+        self.refuses: Callable[[ConvProblem], bool] = lambda _problem: False
+        self.off = 0.0
+
+    def prepare(self, variant: Variant, problem: ConvProblem, limit_bytes: int, plan: Mapping[str, Any]) -> Launch:
+        """As `CudaRunner.prepare`."""
+        if self.refuses(problem):
+            raise RuntimeError("refused on purpose")
+
+        def run(x: Any, weight: Any, y: Any, *ends: Any) -> None:
+            assert len(ends) == (2 if problem.epilogue.bias or problem.epilogue.residual else 0)
+            self.launches.append(problem)
+            y[...] = reference.convolve(problem, x, weight, *ends) + self.off
+
+        return Launch(run, plan=dict(plan))
+
+
+class FakeGpu(gpu.Gpu):
+    """A `Gpu` whose device is the CPU.
+
+    Attributes
+    ----------
+    runner : NumPyRunner
+    """
+
+    def __init__(self) -> None:
+        self.runner = self._runner = NumPyRunner()  # type: ignore[assignment]
+        self._index, self._place, self._stream = CPU, torch.device("cpu"), None
+        self.device = self.runner.device
+        self._advisor = advisor()
+        self._basis = Basis("no device", "0", "0", torch.__version__)
+        self._files = {}
+        self._lock = threading.RLock()
+
+
+def array_at(shape: tuple[int, ...], dtype: np.dtype[Any], memory: Any) -> np.ndarray[Any, Any]:
+    """A NumPy array of memory that somebody else owns."""
+    assert memory.nbytes == np.prod(shape) * dtype.itemsize
+    return np.frombuffer((ctypes.c_char * memory.nbytes).from_address(memory.address), dtype).reshape(shape)
+
+
+@contextmanager
+def on_cpu_by_plan() -> Iterator[None]:
+    """Both operators run on a CPU what is loaded for their plans, as they do on a GPU."""
+    with torch.library._scoped_library("conv_advisor", "IMPL") as library:
+        library.impl("conv2d_v1", operator._on_cuda, "CPU", allow_override=True)
+        library.impl(ending_operator.NAME, ending_operator._on_cuda, "CPU", allow_override=True)
+        yield
+
+
+def time_by(monkeypatch: pytest.MonkeyPatch, time_ms: Callable[[str], float]) -> None:
+    """Let trials run what they time once, and take a time by the name of what was called."""
+
+    def run_once(_trial: Any, call: Callable[[], Any]) -> float:
+        call()
+        return time_ms(call.__name__)
+
+    monkeypatch.setattr(timing.Trial, "_time_ms", run_once)
+
+
+@contextmanager
+def opened(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[FakeGpu]:
+    """The one GPU of this process: its variants take half of what PyTorch's own takes, and its plans are kept there."""
+    monkeypatch.setenv("CONV_ADVISOR_PLANS", str(folder))
+    memory = SimpleNamespace(Device=lambda _: SimpleNamespace(use=lambda: None), using_allocator=nullcontext)
+    monkeypatch.setattr(gpu, "cupy", SimpleNamespace(cuda=memory))
+    monkeypatch.setattr(running, "cupy", SimpleNamespace(ndarray=array_at))
+    monkeypatch.setattr(
+        running, "UnownedMemory", lambda address, nbytes, *_: SimpleNamespace(address=address, nbytes=nbytes)
+    )
+    monkeypatch.setattr(running, "MemoryPointer", lambda memory, _offset: memory)
+    monkeypatch.setattr(running, "_stream", lambda _: nullcontext())
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda _: 0, raising=False)
+    for name, stand_in in {
+        "is_current_stream_capturing": lambda: False,
+        "device": nullcontext,
+        "stream": nullcontext,
+        "synchronize": lambda: None,
+        "graph_pool_handle": lambda: None,
+        "empty_cache": lambda: None,
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, stand_in)
+    time_by(monkeypatch, lambda name: 1.0 if name == "run_as_compiled" else 0.5)
+    fake = FakeGpu()
+    monkeypatch.setattr(gpu, "open_gpu", lambda _index: fake)
+    for module in ("backend", "swapping"):
+        monkeypatch.setattr(import_module(f"conv_advisor.torch.{module}"), "chooser_for", lambda _inputs: fake)
+    monkeypatch.setattr(log, "_warned", set())
+    torch.compiler.reset()
+    operator.LOADED.clear()
+    with on_cpu_by_plan():
+        yield fake
+    operator.LOADED.clear()
+    torch.compiler.reset()
