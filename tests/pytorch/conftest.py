@@ -12,7 +12,7 @@ import pytest
 from conv_advisor.data.problem import ConvProblem
 
 if TYPE_CHECKING:
-    from tests.pytorch.fake_gpu import FakeGpu
+    from tests.pytorch.stand_in import FakeGpu
 
 
 class EverythingAdvised:
@@ -63,7 +63,7 @@ def chooser(monkeypatch: pytest.MonkeyPatch) -> Iterator[EverythingAdvised]:
 @pytest.fixture
 def fake_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeGpu]:
     """A GPU whose kernels are NumPy, for one test."""
-    from tests.pytorch.fake_gpu import opened
+    from tests.pytorch.stand_in import opened
 
     with opened(monkeypatch, tmp_path) as fake:
         yield fake

@@ -26,8 +26,8 @@ from conv_advisor.torch.choice import Choice  # noqa: E402 - it needs PyTorch
 from conv_advisor.torch.ending_operator import ACTIVATE  # noqa: E402 - it needs PyTorch
 from conv_advisor.torch.options import Options  # noqa: E402 - it needs PyTorch
 from tests.pytorch.comparing import assert_near, compiled, random, watch  # noqa: E402 - it needs PyTorch
-from tests.pytorch.fake_gpu import CPU, FakeGpu, advisor, time_by  # noqa: E402 - it needs PyTorch
 from tests.pytorch.networks import Endings, every_kind  # noqa: E402 - it needs PyTorch
+from tests.pytorch.stand_in import CPU, FakeGpu, advisor, time_by  # noqa: E402 - it needs PyTorch
 
 NETWORKS = every_kind()
 SMALL = "9-2-3-8-8"

@@ -80,7 +80,7 @@ class FakeGpu(gpu.Gpu):
     """
 
     def __init__(self) -> None:
-        self.runner = self._runner = NumPyRunner()  # type: ignore[assignment]
+        self.runner = self._runner = NumPyRunner()  # type: ignore[assignment]  # it stands in for one
         self._index, self._place, self._stream = CPU, torch.device("cpu"), None
         self.device = self.runner.device
         self._advisor = advisor()
