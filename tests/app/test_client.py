@@ -34,6 +34,7 @@ from conv_advisor.app.wire.safetensors import read_safetensors
 from conv_advisor.app.wire.spellings import OTHER_NAMES
 from conv_advisor.data.errors import InvalidInput, InvalidTensor, NotInstalled
 from conv_advisor.kernels import comparison, reference
+from conv_advisor.kernels.tolerance import tolerance
 from tests.app.serving import FAST, GPU, LAYER, LEAN, SLOW, SMALL
 from tests.onnx_models import block
 from tests.reliability.servers import Server, running
@@ -161,7 +162,7 @@ def test_arrays_are_convolved(client: Client, problem: ConvProblem) -> None:
     x, weight = reference.random_operands(problem, seed=1)
     y, measured = client.convolve(x, weight, pad=1, dtype=problem.dtype, layout=problem.layout, top=3)
     assert y.dtype == x.dtype
-    assert comparison.max_error(y, reference.convolve(problem, x, weight)) <= comparison.tolerance(problem)
+    assert comparison.max_error(y, reference.convolve(problem, x, weight)) <= tolerance(problem)
     assert measured["variant"] == FAST
     assert measured["time_ms"] == pytest.approx(0.010)
     assert {each["variant"] for each in measured["attempts"]} >= {FAST, SLOW}
@@ -233,7 +234,7 @@ def test_the_asynchronous_client_answers_the_same(server: Server, client: Client
             assert planned == client.plan("alexnet", device="nvidia-h200")
             x, weight = reference.random_operands(SMALL, seed=1)
             y, measured = await other.convolve(x, weight, pad=1)
-            assert comparison.max_error(y, reference.convolve(SMALL, x, weight)) <= comparison.tolerance(SMALL)
+            assert comparison.max_error(y, reference.convolve(SMALL, x, weight)) <= tolerance(SMALL)
             assert measured["variant"] == FAST
             assert (await other.measure(LAYER, variant=LEAN))["variant"] == LEAN
             job = await other.submit_measure([LAYER], variants=[FAST], samples=2)

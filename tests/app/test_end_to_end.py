@@ -23,6 +23,7 @@ from safetensors.numpy import load, save
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.store import Store
 from conv_advisor.kernels import comparison, reference
+from conv_advisor.kernels.tolerance import tolerance
 from tests.app.serving import FAST, GPU, TIMES_MS, is_problem, keep_tree, small_tree
 from tests.fakes import SMALL_DEVICE, small_measurements
 from tests.processes import eventually, is_running
@@ -120,12 +121,12 @@ def test_tensors_are_convolved_by_every_variant_of_this_cpu(running: Server) -> 
     response = running.http.post("/v1/convolutions", content=content, headers=SAFETENSORS)
     assert response.status_code == 200, response.text
     expected = reference.convolve(problem, x, weight)
-    assert comparison.max_error(load(response.content)["y"], expected) <= comparison.tolerance(problem)
+    assert comparison.max_error(load(response.content)["y"], expected) <= tolerance(problem)
     header = json.loads(response.content[8 : 8 + int.from_bytes(response.content[:8], "little")])["__metadata__"]
     attempts = {attempt["variant"]: attempt for attempt in json.loads(header["attempts"])}
     assert {"cpu.direct", "cpu.gemm_parallel", "cpu.fft", "cpu.winograd_parallel"} <= set(attempts)
     assert {attempt["outcome"] for attempt in attempts.values()} == {"measured"}
-    assert all(attempt["max_error"] <= comparison.tolerance(problem) for attempt in attempts.values())
+    assert all(attempt["max_error"] <= tolerance(problem) for attempt in attempts.values())
     assert float(header["time_ms"]) == min(attempt["time_ms"] for attempt in attempts.values())
 
 
@@ -152,7 +153,7 @@ def test_tritons_own_client_finds_the_model_and_convolves(running: Server) -> No
             result = triton.infer("conv", inputs, outputs=outputs, request_id="7", parameters=asked)
             y = result.as_numpy("y")
             assert y.shape == problem.y_shape
-            assert comparison.max_error(y, reference.convolve(problem, x, weight)) <= comparison.tolerance(problem)
+            assert comparison.max_error(y, reference.convolve(problem, x, weight)) <= tolerance(problem)
             answer = result.get_response()
             assert (answer["id"], answer["parameters"]["variant"]) == ("7", "cpu.direct")
         with pytest.raises(InferenceServerException, match="unknown variant"):
@@ -171,7 +172,7 @@ def test_curl_sends_and_receives_npy(running: Server, tmp_path: Path) -> None:
     send = "cat x.npy weight.npy | curl -sf --data-binary @- -H 'content-type: application/x-npy' -o y.npy"
     subprocess.run(["/bin/sh", "-c", f"{send} '{url}'"], cwd=tmp_path, check=True)
     expected = reference.convolve(problem, *operands)
-    assert comparison.max_error(np.load(tmp_path / "y.npy"), expected) <= comparison.tolerance(problem)
+    assert comparison.max_error(np.load(tmp_path / "y.npy"), expected) <= tolerance(problem)
 
 
 def test_the_server_has_loaded_neither_scikit_learn_nor_numba_whatever_it_did(running: Server) -> None:

@@ -15,6 +15,7 @@ from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.records import Records
 from conv_advisor.data.store import Store
 from conv_advisor.kernels import comparison, reference
+from conv_advisor.kernels.tolerance import tolerance
 from conv_advisor.models.domain import learn_domain
 from conv_advisor.models.tree_file import DOMAIN, TreeModel, make
 from tests.app.serving import FAST, GPU, LEAN, SLOW, TIMES_MS, Client, is_problem, keep_tree, serving, small_tree
@@ -162,7 +163,7 @@ def test_a_snippet_of_a_cpu_variant_runs(client: Client) -> None:
     names = run(found["snippet"])
     problem = ConvProblem.parse("8-2-3-6-4")
     expected = reference.convolve(problem, names["x"], names["weight"])
-    assert comparison.max_error(np.asarray(names["y"]), expected) <= comparison.tolerance(problem)
+    assert comparison.max_error(np.asarray(names["y"]), expected) <= tolerance(problem)
 
 
 def test_a_snippet_rebuilds_the_plan_that_was_measured_else_it_says_its_rule(client: Client) -> None:

@@ -26,6 +26,7 @@ from conv_advisor.kernels import bench, catalog, comparison, reference
 from conv_advisor.kernels.cuda.compile import _include_path
 from conv_advisor.kernels.cudnn.epilogue import in_fused_call
 from conv_advisor.kernels.cudnn.plans import KNOB_TYPES, MOST_BUILDS
+from conv_advisor.kernels.tolerance import tolerance
 from conv_advisor.kernels.variant import Backend, Launch, Variant
 
 HERE = Path(__file__).parent
@@ -63,7 +64,7 @@ def test_a_cpu_snippet_computes_the_layer(variant: Variant, dtype: str, layout: 
     names = run(code_of(variant, of))
     expected = reference.convolve(of, names["x"], names["weight"])
     assert names["launch"].plan == {}
-    assert comparison.max_error(names["y"], expected) <= comparison.tolerance(of)
+    assert comparison.max_error(names["y"], expected) <= tolerance(of)
 
 
 def catalog_device() -> Any:

@@ -28,6 +28,7 @@ from conv_advisor.kernels.bench import open_runner
 from conv_advisor.kernels.cudnn.epilogue import in_fused_call
 from conv_advisor.kernels.cudnn.variants import algorithm_of
 from conv_advisor.kernels.runner import Runner
+from conv_advisor.kernels.tolerance import tolerance
 from conv_advisor.kernels.variant import Variant
 
 pytestmark = pytest.mark.gpu
@@ -59,7 +60,7 @@ def run_checked(code: str, problem: ConvProblem) -> None:
     places = comparison.given_outputs(problem, x, weight)
     _, scale = reference.expected_at(problem, x, weight, places, *ends)
     error = comparison.max_error(y, reference.convolve(problem, x, weight, *ends), scale)
-    assert error <= comparison.tolerance(problem)
+    assert error <= tolerance(problem)
     assert np.abs(y.astype(float)).max() > 0
 
 

@@ -17,6 +17,7 @@ from conv_advisor.kernels import comparison, reference
 from conv_advisor.kernels.cpu.prepare import prepare
 from conv_advisor.kernels.cpu.variants import VARIANTS
 from conv_advisor.kernels.reference import Array
+from conv_advisor.kernels.tolerance import tolerance
 from conv_advisor.kernels.variant import Algorithm, Ending, Variant
 from tests.shapes import EDGE_SHAPES, UNEVEN_SHAPES, edge_problem, uneven_problem
 
@@ -57,7 +58,7 @@ def test_every_epilogue_is_right_on_every_edge_shape(variant: Variant, epilogue:
     for turn, name in enumerate(turns):
         dtype, layout = KINDS[(first + turn) % len(KINDS)]
         problem = ConvProblem(**EDGE_SHAPES[name], dtype=dtype, layout=layout, epilogue=epilogue)
-        assert error_of(variant, problem) <= comparison.tolerance(problem), problem.key
+        assert error_of(variant, problem) <= tolerance(problem), problem.key
 
 
 @pytest.mark.parametrize("name", UNEVEN_SHAPES)
@@ -67,7 +68,7 @@ def test_sides_may_be_padded_differently(variant: Variant, name: str) -> None:
     for (dtype, layout), epilogue in product(KINDS, (EVERY_EPILOGUE[0], ending)):
         problem = replace(uneven_problem(name, dtype, layout), epilogue=epilogue)
         if variant.why_not(problem, CPU) is None:
-            assert error_of(variant, problem) <= comparison.tolerance(problem), problem.key
+            assert error_of(variant, problem) <= tolerance(problem), problem.key
 
 
 def test_only_what_a_variant_never_computes_is_refused() -> None:

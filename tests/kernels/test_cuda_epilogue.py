@@ -31,6 +31,7 @@ from conv_advisor.kernels.cuda.gemm import plan as gemm_plan
 from conv_advisor.kernels.cuda.parts.epilogue import MACROS, addresses, defines_of
 from conv_advisor.kernels.cuda.parts.source import PARTS
 from conv_advisor.kernels.cuda.winograd import plan as winograd_plan
+from conv_advisor.kernels.tolerance import tolerance
 from conv_advisor.kernels.variant import Ending
 from tests.kernels import host_cuda
 from tests.shapes import edge_problem
@@ -209,7 +210,7 @@ def errors(pool: ProcessPoolExecutor) -> dict[Case, Future[float]]:
 @needs_compiler
 @pytest.mark.parametrize("case", cases(), ids=lambda case: f"{case[0]}-{case[1].key}")
 def test_a_variant_ends_right_where_it_applies(errors: dict[Case, Future[float]], case: Case) -> None:
-    assert errors[case].result() <= comparison.tolerance(case[1])
+    assert errors[case].result() <= tolerance(case[1])
 
 
 @needs_compiler
@@ -220,4 +221,4 @@ def test_images_in_chunks_read_their_own_part_of_the_residual(pool: ProcessPoolE
         CHUNKED[variant_id](problem, 64)
     one_image = raised.value.needed_bytes
     assert CHUNKED[variant_id](problem, one_image).images == 1
-    assert pool.submit(error_of, variant_id, problem, one_image).result() <= comparison.tolerance(problem)
+    assert pool.submit(error_of, variant_id, problem, one_image).result() <= tolerance(problem)

@@ -16,6 +16,7 @@ from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels import comparison, reference
 from conv_advisor.kernels.cuda.catalog import VARIANTS
+from conv_advisor.kernels.tolerance import tolerance
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES
 from tests.shapes import EDGE_SHAPES, edge_problem
 
@@ -96,7 +97,7 @@ def test_a_variant_is_right_launched_and_replayed(gpu: Gpu, variant_id: str, pro
     x, weight = reference.random_operands(problem, 0)
     expected = reference.convolve(problem, x, weight)
     launched, replayed, _ = gpu.results(variant_id, problem, x, weight, DEFAULT_WORKSPACE_LIMIT_BYTES)
-    assert comparison.max_error(launched, expected) <= comparison.tolerance(problem)
+    assert comparison.max_error(launched, expected) <= tolerance(problem)
     assert launched.tobytes() == replayed.tobytes()
 
 
@@ -110,7 +111,7 @@ def test_a_large_layer_is_right_at_sampled_outputs(gpu: Gpu, variant_id: str, pr
             gpu.results(variant_id, problem, x, weight, limit)
         return
     launched, replayed, used = gpu.results(variant_id, problem, x, weight, limit)
-    assert comparison.max_error(reference.take(problem, launched, outputs), expected) <= comparison.tolerance(problem)
+    assert comparison.max_error(reference.take(problem, launched, outputs), expected) <= tolerance(problem)
     assert np.isfinite(launched.astype(np.float32)).all()
     assert launched.tobytes() == replayed.tobytes()
     assert used <= limit
@@ -126,7 +127,7 @@ def test_a_small_workspace_gives_the_same_in_chunks(gpu: Gpu, variant_id: str, d
     limit = 64 * 2**20
     launched, _, used = gpu.results(variant_id, problem, x, weight, limit)
     assert used <= limit
-    assert comparison.max_error(reference.take(problem, launched, outputs), expected) <= comparison.tolerance(problem)
+    assert comparison.max_error(reference.take(problem, launched, outputs), expected) <= tolerance(problem)
     assert np.isfinite(launched.astype(np.float32)).all()
 
 
@@ -143,7 +144,7 @@ def test_magnitudes_may_differ_by_any_factor_between_images_and_filters(gpu: Gpu
     variant_id = f"cuda.winograd_nonfused_4x4_{problem.r}x{problem.r}"
     launched, _, _ = gpu.results(variant_id, problem, x, weight, DEFAULT_WORKSPACE_LIMIT_BYTES)
     errors = np.abs(launched - expected).max((2, 3)) / np.abs(expected).max((2, 3))
-    assert errors.max() <= comparison.tolerance(problem)
+    assert errors.max() <= tolerance(problem)
 
 
 def test_float32_is_not_rounded_to_tf32(gpu: Gpu) -> None:
@@ -163,7 +164,7 @@ def test_the_filter_sweep_ends_where_only_naive_and_fft_apply(gpu: Gpu) -> None:
     for variant_id in ("cuda.direct_naive", "cuda.fft"):
         launched, _, _ = gpu.results(variant_id, problem, x, weight, DEFAULT_WORKSPACE_LIMIT_BYTES)
         found = reference.take(problem, launched, outputs)
-        assert comparison.max_error(found, expected) <= comparison.tolerance(problem)
+        assert comparison.max_error(found, expected) <= tolerance(problem)
 
 
 def test_a_variant_that_does_not_apply_is_not_prepared(gpu: Gpu) -> None:

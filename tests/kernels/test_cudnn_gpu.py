@@ -19,6 +19,7 @@ from conv_advisor.kernels.cudnn.epilogue import IMPLICIT_PRECOMP_GEMM, in_fused_
 from conv_advisor.kernels.cudnn.variants import VARIANTS, algorithm_of, legacy_id
 from conv_advisor.kernels.runner import Operands, Runner
 from conv_advisor.kernels.stopping import StopRule
+from conv_advisor.kernels.tolerance import tolerance
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Backend, Launch, Variant
 from tests.shapes import EDGE_SHAPES, UNEVEN_SHAPES, edge_problem
 
@@ -66,7 +67,7 @@ def test_what_runs_is_right_and_repeats_where_it_says_so(
 ) -> None:
     problem = edge_problem(name, dtype, layout)
     operands, expected = operands_of(runner, problem)
-    allowed = comparison.tolerance(problem)
+    allowed = tolerance(problem)
     wrong, ran = [], []
     for variant, launch in launches(runner, problem):
         try:
@@ -188,7 +189,7 @@ def test_engines_that_run_with_uneven_padding_are_right(
         variant.id: runner.first_run(problem, launch, operands).max_error
         for variant, launch in launches(runner, problem, variants=taking)
     }
-    assert {variant: error for variant, error in errors.items() if not error <= comparison.tolerance(problem)} == {}
+    assert {variant: error for variant, error in errors.items() if not error <= tolerance(problem)} == {}
     assert errors or name not in ALIGNED_UNEVEN or dtype is not DType.FLOAT16
 
 
@@ -202,7 +203,7 @@ def test_an_engine_ends_with_every_activation_that_the_graph_api_has(
     problem = replace(edge_problem("same_3x3_aligned", dtype, Layout.NHWC), epilogue=epilogue)
     launch = next(launch for _, launch in launches(runner, problem, Backend.CUDNN_GRAPH))
     found = runner.first_run(problem, launch, runner.make_operands(problem, 0))
-    assert found.max_error <= comparison.tolerance(problem)
+    assert found.max_error <= tolerance(problem)
 
 
 @pytest.mark.parametrize("layout", Layout)
@@ -227,7 +228,7 @@ def test_the_fused_call_is_right_where_its_rule_says(runner: Runner, name: str, 
             except NotSupported as refusal:
                 troubles.append(f"{variant.id} {epilogue}: {refusal}")
                 continue
-            if not error <= comparison.tolerance(problem):
+            if not error <= tolerance(problem):
                 troubles.append(f"{variant.id} {epilogue}: error {error:.3g}")
     assert troubles == []
     assert alone
@@ -259,6 +260,6 @@ def test_a_captured_launch_computes_when_it_is_replayed(runner: Runner, dtype: D
         samples = runner.sample(problem, launch, operands, 0.01, rule, L2State.WARM)
         assert min(samples.samples_ms) > 0
         error = comparison.max_error(runner.download(problem, operands), expected)
-        assert error <= comparison.tolerance(problem), variant.id
+        assert error <= tolerance(problem), variant.id
         replayed.append(variant.id)
     assert replayed

@@ -42,7 +42,7 @@ class Options:
         Whether only cuDNN's variants will do.
     max_error_ratio : float
         How many times as far from float64 as PyTorch's own convolution a variant may be, on random operands; whatever
-        this says, it keeps `kernels.comparison.tolerance`.
+        this says, it keeps `kernels.tolerance.tolerance`.
     plan_file : str or Path, optional
         Where choices are kept; by default a file of this device in the user's cache folder.
     """
