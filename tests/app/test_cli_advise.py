@@ -26,6 +26,7 @@ from conv_advisor.models.advisor import Advice
 from conv_advisor.models.baselines import Baseline, Baselines
 from conv_advisor.models.candidates import Choice, Source
 from conv_advisor.models.trust import Trust
+from tests.app.ending_costs import give
 from tests.app.serving import Client
 from tests.app.test_same_answers import refuse
 
@@ -279,7 +280,10 @@ def test_what_is_unknown_says_why_below(capsys: pytest.CaptureFixture[str]) -> N
     assert re.search(r"PyTorch's default +unknown: so it is", capsys.readouterr().out)
 
 
-def test_an_epilogue_that_is_not_counted_is_said_in_every_form(run: Run) -> None:
+def test_an_epilogue_that_is_not_counted_is_said_in_every_form(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give(monkeypatch, tmp_path)
     said = run("advise", "14-1-3-256-128", "--bias", "--activation", "relu", "--device", "nvidia-h200")
     assert said.splitlines()[0].endswith("workspace, without bias-relu")
     assert "The epilogue, bias-relu, is not counted" in said

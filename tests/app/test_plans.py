@@ -31,6 +31,7 @@ from conv_advisor.data.errors import ConvAdvisorError, InvalidInput, NoAdvice
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.models.planning.network import Network
 from conv_advisor.models.planning.plan import Rival
+from tests.app.ending_costs import give
 from tests.onnx_models import Build, block
 
 
@@ -471,7 +472,10 @@ def test_the_table_holds_a_layer_against_what_json_does(file: Path) -> None:
         assert line.endswith(f"{layer['pytorch_default_speedup']:.2f}×")
 
 
-def test_the_command_prints_json(file: Path) -> None:
+def test_the_command_prints_json_and_says_where_no_epilogue_is_counted(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    give(monkeypatch, tmp_path)
     (answer,) = json.loads(run(file, "--batch", "32", "--json", "--device", "nvidia-h200"))["plans"]
     assert answer["n_convolutions"] == 3
     assert [each["count"] for each in answer["layers"]] == [1, 1, 1]

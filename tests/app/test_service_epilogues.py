@@ -18,6 +18,7 @@ from conv_advisor.data.epilogue import Epilogue
 from conv_advisor.data.measurement import Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels import reference
+from tests.app.ending_costs import give
 from tests.app.serving import FAST, GPU, Client, is_problem, recording, serving
 
 UNSEEN = "28-8-3-64-32"
@@ -92,6 +93,7 @@ def test_the_page_says_that_the_epilogue_is_not_counted(client: Client) -> None:
 
 
 def test_the_library_says_it_in_words_and_keeps_what_was_asked(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    give(monkeypatch, tmp_path)
     monkeypatch.setenv("CONV_ADVISOR_HOME", str(tmp_path))
     library._local.cache_clear()
     ending = Epilogue.parse(ENDING)
