@@ -125,7 +125,7 @@ class Advisor:
     maker : Maker, optional
         Whose variants alone are advised; by default anybody's.
     endings : Endings, optional
-        What epilogues add on the device; by default what ships, if anything does.
+        What epilogues add on the device; by default what the model's card has, then what ships.
 
     Raises
     ------
@@ -157,7 +157,7 @@ class Advisor:
         ]
         self._only: dict[Maker, Advisor] = {}
         self._rules = Rules(tuple(self._pool.values()), found)
-        self._endings = endings or endings_of(found.id)
+        self._endings = endings or endings_of(found.id, model)
         self._rivals = Rivals(found, habits_of(found.id))
         self._tries = {name: each for name, variant in self._pool.items() if (each := try_of(variant, found))}
         self._column = {name: column for column, name in enumerate(model.variants)} if model else {}

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Final
+from statistics import median
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from conv_advisor.models.endings import KINDS, LEAST_SHARE, Cost, Work
+from conv_advisor.data.measurement import L2State, Outcome
+from conv_advisor.data.networks import held_out_layers
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.catalog import VARIANTS
+from conv_advisor.models.costs import REFUSALS, is_of, layer_of
+from conv_advisor.models.endings import FORMAT, KINDS, LEAST_SHARE, Cost, Endings, Work, kind_of, work_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 LEAST_TIMES: Final = 8
 """Of fewer times no cost is fitted."""
@@ -46,6 +55,83 @@ def fit(pairs: Iterable[Pair]) -> dict[str, Cost]:
     for pair in pairs:
         by_kind[pair.kind].append(pair)
     return {kind: cost for kind, mine in by_kind.items() if (cost := _cost(mine))}
+
+
+def pair_of(variant: str, problem: ConvProblem, alone_ms: float, ended_ms: float | None) -> Pair | None:
+    """What times of a variant without an epilogue and with it teach; None where it ends nothing."""
+    known = VARIANTS.get(variant)
+    if known is None or known.ending is None:
+        return None
+    return Pair(kind_of(known.ending, problem), work_of(known.ending, problem), alone_ms, ended_ms)
+
+
+def learn(table: pa.Table, device_id: str) -> Endings | None:
+    """The costs that measurements of one device teach; None where they teach none.
+
+    Parameters
+    ----------
+    table : pyarrow.Table
+        Measurements, in `data.parquet.SCHEMA` or `ATTEMPTS`: those with an epilogue teach, beside those of the same
+        variant on the same layer without. Layers that judge trees teach nothing.
+    device_id : str
+    """
+    import pyarrow as pa  # what only answers does without Arrow
+    import pyarrow.compute as pc
+
+    from conv_advisor.data.parquet import distinct_problems
+    from conv_advisor.data.steadiness import unsteady_rows
+
+    if "epilogue" not in table.column_names or table["epilogue"].null_count == table.num_rows:
+        return None
+    table = table.filter(pc.and_(is_of(table, device_id), pc.equal(table["l2"], str(L2State.WARM))))
+    table = table.filter(pa.array(~unsteady_rows(table)))
+    if not table.num_rows:
+        return None
+    problems, rows = distinct_problems(table)
+    never = held_out_layers()
+    ended = {problem for problem in problems if problem.epilogue and layer_of(problem.plain) not in never}
+    wanted = ended | {problem.plain for problem in ended}
+    known = _known(table, [problem if problem in wanted else None for problem in problems], rows)
+    pairs = {
+        problem: list(_pairs(problem, known[problem], known.get(problem.plain, {})))
+        for problem in problems
+        if problem in ended and problem in known
+    }
+    costs = fit(pair for found in pairs.values() for pair in found)
+    return Endings(FORMAT, device_id, "measured here", sum(map(bool, pairs.values())), costs) if costs else None
+
+
+def _known(
+    table: pa.Table, problems: Sequence[ConvProblem | None], rows: np.ndarray
+) -> dict[ConvProblem, dict[str, float | None]]:
+    """The time of each variant on those of the problems that count; None where it was refused."""
+    from conv_advisor.data.parquet import times
+
+    counts = np.array([problem is not None for problem in problems])[rows]
+    ms, outcomes, variants = times(table)[0].tolist(), table["outcome"].to_pylist(), table["variant"].to_pylist()
+    samples: dict[tuple[int, str], list[float]] = {}
+    refused: dict[tuple[int, str], None] = {}
+    for row in np.flatnonzero(counts).tolist():
+        cell = int(rows[row]), variants[row]
+        if outcomes[row] == Outcome.MEASURED:
+            samples.setdefault(cell, []).append(ms[row])
+        elif outcomes[row] in REFUSALS:
+            refused[cell] = None
+    found: dict[ConvProblem, dict[str, float | None]] = {}
+    for (place, variant), time_ms in (refused | {cell: median(each) for cell, each in samples.items()}).items():
+        problem = problems[place]
+        assert problem is not None  # noqa: S101 - its rows count
+        found.setdefault(problem, {})[variant] = time_ms
+    return found
+
+
+def _pairs(
+    problem: ConvProblem, ended: Mapping[str, float | None], alone: Mapping[str, float | None]
+) -> Iterator[Pair]:
+    for variant, ended_ms in ended.items():
+        alone_ms = alone.get(variant)
+        if alone_ms is not None and (pair := pair_of(variant, problem, alone_ms, ended_ms)):
+            yield pair
 
 
 def errors(pairs: Iterable[Pair], costs: Mapping[str, Cost]) -> dict[str, list[float]]:

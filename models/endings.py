@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
@@ -16,10 +16,16 @@ from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels.variant import Ending, Variant
 from conv_advisor.models.words import chance
 
+if TYPE_CHECKING:
+    from conv_advisor.models.tree_file import TreeModel
+
 FOLDER: Final = Path(data.__file__).parent / "endings"
 """One file a device, ``<device>.json``, as ``benchmarks.ending_costs`` writes it."""
 
 FORMAT: Final = 1
+
+CARD: Final = "endings"
+"""The field of a tree's card that has what training learned."""
 
 EAGER: Final = "eager"
 """PyTorch without a compiler: a kernel each for bias, residual and activation."""
@@ -154,16 +160,31 @@ def _files() -> Mapping[str, Path]:
     return {path.stem: path for path in FOLDER.glob("*.json")}
 
 
-def endings_of(device_id: str) -> Endings | None:
+def endings_of(device_id: str, model: TreeModel | None = None) -> Endings | None:
     """What is known of a device; None where nobody measured there.
+
+    Parameters
+    ----------
+    device_id : str
+    model : TreeModel, optional
+        What its card has, as training learned it, counts before what ships.
 
     Raises
     ------
     ModelRejected
-        The file is not what was written.
+        The file or the card is not what was written.
     """
     path = _files().get(device_id)
-    return None if path is None else read(path)
+    shipped = None if path is None else read(path)
+    if model is None or CARD not in model.card:
+        return shipped
+    try:
+        learned = msgspec.convert(model.card[CARD], Endings)
+    except msgspec.ValidationError as error:
+        raise ModelRejected(f"{CARD}: {error}") from error
+    if reason := _fault(learned):
+        raise ModelRejected(f"{CARD}: {reason}")
+    return msgspec.structs.replace(learned, costs=(shipped.costs if shipped else {}) | learned.costs)
 
 
 @cache

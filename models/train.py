@@ -9,6 +9,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,6 +22,8 @@ from conv_advisor.data.problem import ConvProblem
 from conv_advisor.models.accuracy import learn_laws
 from conv_advisor.models.costs import BROAD, MEASURE_ALL, Costs, device_of, from_table, is_of, layer_of
 from conv_advisor.models.domain import learn_domain
+from conv_advisor.models.ending_fit import learn as learn_endings
+from conv_advisor.models.endings import CARD as ENDINGS
 from conv_advisor.models.enough import MIN_PROBLEMS, teaches
 from conv_advisor.models.graft import graft
 from conv_advisor.models.grow import Orders, grow_all
@@ -81,7 +84,9 @@ def train(
         n_threads=n_threads,
         walk=walk,
     )
-    return with_card(model, errors=learn_laws(table, device_id))
+    model = with_card(model, errors=learn_laws(table, device_id))
+    endings = learn_endings(table, device_id)
+    return with_card(model, **{ENDINGS: msgspec.to_builtins(endings)}) if endings else model
 
 
 def fit(

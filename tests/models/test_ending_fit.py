@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
-from conv_advisor.models.ending_fit import LEAST_TIMES, Pair, errors, fit
-from conv_advisor.models.endings import Cost, Work
+from conv_advisor.data import parquet
+from conv_advisor.data.epilogue import Activation, Epilogue
+from conv_advisor.data.errors import ModelRejected
+from conv_advisor.data.measurement import Device, Measurement, Outcome
+from conv_advisor.data.networks import held_out_layers
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.models import endings
+from conv_advisor.models.advisor import Advisor
+from conv_advisor.models.ending_fit import LEAST_TIMES, Pair, errors, fit, learn
+from conv_advisor.models.endings import FORMAT, Cost, Endings, Work, endings_of
+from conv_advisor.models.tree_file import with_card
+from tests.models import hand_made
 
 TRUE = Cost(1.03, 0.0015, 2.5e-10, 0.0, 1.0, 0)
 
@@ -65,3 +79,67 @@ def test_errors_are_those_of_what_was_timed() -> None:
     off = errors(pairs, {"appended": TRUE})
     assert off.keys() == {"appended"}
     assert off["appended"] == pytest.approx([0.0] * 60, abs=1e-12)
+
+
+GPU = Device(id="toy-gpu", name="Toy GPU", kind="cuda", capability="9.0")
+FUSED, APPENDED, LIBRARY = "cuda.implicit_gemm", "cuda.gemm", "cudnn.graph.eng0"
+
+
+def measured(problem: ConvProblem, variant: str, ms: float | None, device: Device = GPU) -> Measurement:
+    outcome = Outcome.NOT_SUPPORTED if ms is None else Outcome.MEASURED
+    return Measurement(problem, variant, device, outcome, samples_ms=() if ms is None else (ms,) * 5)
+
+
+def rows(device: Device = GPU, layers: Sequence[str] = ()) -> list[Measurement]:
+    """Of each layer three variants alone and with an end, which costs a tenth, a kernel, or does not run."""
+    found = []
+    for layer in layers or [f"{size}-1-3-64-48" for size in range(5, 15)]:
+        plain = ConvProblem.parse(layer)
+        ended = replace(plain, epilogue=Epilogue(bias=True, activation=Activation.RELU))
+        times = {FUSED: (1.0, 1.1), APPENDED: (2.0, 2.5), LIBRARY: (3.0, None)}
+        for variant, (alone_ms, ended_ms) in times.items():
+            found += [measured(plain, variant, alone_ms, device), measured(ended, variant, ended_ms, device)]
+    return found
+
+
+def test_measurements_of_a_device_teach_its_costs() -> None:
+    other = [measured(row.problem, row.variant, 9.0, replace(GPU, id="other")) for row in rows()]
+    found = learn(parquet.measurements_to_table([*rows(), *other]), GPU.id)
+    assert found is not None
+    assert (found.device_id, found.n_layers) == (GPU.id, 10)
+    assert found.costs["fused"].factor == pytest.approx(1.1)
+    work = Work(1, 2 * ConvProblem.parse("9-1-3-64-48").y_bytes)
+    assert found.costs["appended"].time_ms(2.0, work) == pytest.approx(2.5, rel=0.01)
+    assert found.costs["library-float32"].share == 0
+
+
+def test_measurements_without_epilogues_or_of_layers_that_judge_trees_teach_none() -> None:
+    plain = [row for row in rows() if not row.problem.epilogue]
+    assert learn(parquet.measurements_to_table(plain), GPU.id) is None
+    table = parquet.measurements_to_table(plain)
+    assert learn(table.drop_columns(["epilogue"]), GPU.id) is None
+    assert learn(parquet.measurements_to_table(rows()), "other") is None
+    judging = [each.short for each in list(held_out_layers())[:10]]
+    assert learn(parquet.measurements_to_table(rows(layers=judging)), GPU.id) is None
+
+
+def test_a_tree_keeps_what_was_learned_and_advice_counts_it_before_what_ships(monkeypatch: pytest.MonkeyPatch) -> None:
+    learned = learn(parquet.measurements_to_table(rows()), GPU.id)
+    assert learned is not None
+    model = with_card(hand_made.model(), endings=msgspec.to_builtins(learned))
+    assert endings_of(GPU.id, model) == learned
+    assert Advisor(model).counts_epilogues
+    assert not Advisor(hand_made.model()).counts_epilogues
+    shipped = Endings(FORMAT, GPU.id, "ships", 1, {"eager": TRUE, "fused": TRUE})
+    monkeypatch.setattr(endings, "_files", lambda: {GPU.id: Path("ships")})
+    monkeypatch.setattr(endings, "read", lambda _path: shipped)
+    assert endings_of(GPU.id, model) == msgspec.structs.replace(learned, costs={"eager": TRUE} | learned.costs)
+    assert endings_of(GPU.id, hand_made.model()) == shipped
+
+
+@pytest.mark.parametrize(
+    "card", [{"format": 1}, {"format": 2, "device_id": "", "software": "", "n_layers": 0, "costs": {}}]
+)
+def test_a_card_that_says_something_else_is_refused(card: dict[str, object]) -> None:
+    with pytest.raises(ModelRejected, match="endings"):
+        Advisor(with_card(hand_made.model(), endings=card))

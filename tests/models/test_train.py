@@ -21,10 +21,11 @@ from conv_advisor.models.graft import nodes_of
 from conv_advisor.models.judging import Score, judge
 from conv_advisor.models.options import Options
 from conv_advisor.models.teacher import sample_like, saturate
-from conv_advisor.models.train import fit_beside, train
+from conv_advisor.models.train import data_digest, fit_beside, train, training_set
 from conv_advisor.models.tree_file import CARD_FILE, TREE_FILE, TreeModel, read, walk, write
 from tests.models import synthetic
 from tests.models.conftest import CREATED, QUICK
+from tests.models.test_ending_fit import rows as with_and_without
 
 
 def test_walking_gives_what_scikit_learn_predicts() -> None:
@@ -86,6 +87,18 @@ def test_times_of_an_unsteady_device_teach_nothing(table: pa.Table, trained: Tre
     model = train(pa.concat_tables([table, measurements_to_table(slow)]), device_id=synthetic.DEVICE.id, options=quick)
     assert model.id == trained.id
     assert (model.card["n_unsteady"], trained.card["n_unsteady"]) == (len(slow), 0)
+
+
+def test_times_with_an_epilogue_teach_the_tree_nothing_and_its_card_what_they_add(
+    table: pa.Table, trained: TreeModel, quick: Options
+) -> None:
+    more = with_and_without(synthetic.DEVICE)
+    plain = pa.concat_tables([table, measurements_to_table([row for row in more if not row.problem.epilogue])])
+    whole = pa.concat_tables([table, measurements_to_table(more)])
+    model = train(whole, device_id=synthetic.DEVICE.id, options=quick)
+    assert model.card["data_sha256"] == data_digest(training_set(from_table(plain, synthetic.DEVICE.id)))
+    assert model.card["endings"]["costs"]["fused"]["factor"] == pytest.approx(1.1)
+    assert "endings" not in trained.card
 
 
 def test_another_seed_gives_another_tree(table: pa.Table, trained: TreeModel, quick: Options) -> None:
