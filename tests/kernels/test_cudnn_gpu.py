@@ -230,7 +230,7 @@ def test_the_fused_call_is_right_where_its_rule_says(runner: Runner, name: str, 
                 continue
             if not error <= tolerance(problem):
                 troubles.append(f"{variant.id} {epilogue}: error {error:.3g}")
-    assert troubles == []
+    assert not troubles, "\n".join(troubles)
     assert alone
 
 
