@@ -30,7 +30,7 @@ from conv_advisor.app.cli.output import (
     split_words,
 )
 from conv_advisor.app.web import text
-from conv_advisor.data.epilogue import Activation
+from conv_advisor.data.epilogue import PLAIN, Activation, Epilogue
 from conv_advisor.data.errors import InvalidInput, NoAdvice, NotApplicable, RunError, UnknownDevice
 from conv_advisor.data.extras import require
 from conv_advisor.data.measurement import Device, L2State, Measurement
@@ -155,6 +155,9 @@ def sweep(
         str, typer.Option(help="Variants; without it, every one of the device.", autocompletion=variants_here)
     ] = "",
     batches: Annotated[str, typer.Option(help="Batch sizes; without it, those of the source.")] = "",
+    epilogues: Annotated[
+        str, typer.Option(help="What follows each layer, separated by commas: none,bias-relu,bias-residual-relu ...")
+    ] = "none",
     without: Annotated[str, typer.Option(help="Networks whose layers are left out, separated by commas.")] = "",
     at_most: Annotated[
         int | None, typer.Option(min=1, help="So many of the networks' problems, drawn by the seed; else all.")
@@ -193,6 +196,7 @@ def sweep(
     todo += _listed_problems(problems, dtypes, layouts) + _sampled_problems(sampled, seed, dtypes, layouts)
     if not todo:
         raise InvalidInput("--networks", networks, "layers that --without leaves some of; or --problems, or --sampled")
+    todo = sweeping.with_epilogues(todo, _epilogues(epilogues))
     todo = sweeping.shard_of(list(dict.fromkeys(todo)), *_read_shard(shard))
     wanted = _named("variants", variants)
     with Store(settings.store_url, shipped=Shipped()) as store:
@@ -263,6 +267,10 @@ def _network_problems(networks: str, dtypes: str, layouts: str, batches: str, wi
         for problem in catalogue.problems(name, batches=counts, dtypes=dtype_list, layouts=layout_list)
         if layer_of(problem) not in left_out
     ]
+
+
+def _epilogues(text: str) -> list[Epilogue]:
+    return [PLAIN if word == Activation.NONE else Epilogue.parse(word) for word in split_words("epilogues", text)]
 
 
 def _names(option: str, text: str) -> list[str]:

@@ -18,6 +18,7 @@ from conv_advisor.app.sweep.attempt import Layer, Result, Terms, Trial
 from conv_advisor.app.sweep.fleet import Fleet
 from conv_advisor.app.sweep.spread import fleet_of
 from conv_advisor.app.workers.child import JobNotTaken, WorkerKilled
+from conv_advisor.data.epilogue import Epilogue
 from conv_advisor.data.errors import WorkerError
 from conv_advisor.data.measurement import Device, Outcome
 from conv_advisor.data.problem import ConvProblem
@@ -81,6 +82,22 @@ def drawn(problems: Sequence[ConvProblem], at_most: int | None, seed: int) -> li
     if at_most is None:
         return list(problems)
     return random.Random(seed).sample(problems, min(at_most, len(problems)))  # noqa: S311 - no secret
+
+
+def with_epilogues(problems: Iterable[ConvProblem], epilogues: Sequence[Epilogue]) -> list[ConvProblem]:
+    """The problems with each of the epilogues; one that names its own has that alone.
+
+    Parameters
+    ----------
+    problems : iterable of ConvProblem
+    epilogues : sequence of Epilogue
+        `PLAIN` among them where the convolution alone is to be measured too.
+    """
+    return [
+        replace(problem, epilogue=epilogue)
+        for problem in problems
+        for epilogue in ((problem.epilogue,) if problem.epilogue else epilogues)
+    ]
 
 
 def shard_of(problems: Sequence[ConvProblem], index: int, count: int) -> list[ConvProblem]:

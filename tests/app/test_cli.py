@@ -20,6 +20,7 @@ from conv_advisor.app.cli import main, measure, output
 from conv_advisor.app.settings import load_settings
 from conv_advisor.app.wire.answers.advice import advice_answer
 from conv_advisor.app.wire.answers.catalogue import variant_answer
+from conv_advisor.data import parquet
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.store import Store
 from conv_advisor.kernels import catalog
@@ -281,6 +282,10 @@ def test_convolve_all_runs_every_variant_of_the_device(home):
         (("sweep", "--dtypes", "float32,int8"), "dtypes is 'int8'; allowed: float32, tf32, float16, bfloat16"),
         (("sweep", "--layouts", "chwn"), "layouts is 'chwn'; allowed: nchw, nhwc"),
         (("sweep", "--batches", "1,-1"), "batches is '1,-1'; allowed: positive integers"),
+        (
+            ("sweep", "--epilogues", "none,relu-bias"),
+            "epilogue is 'relu-bias'; allowed: in this order, by hyphens: bias",
+        ),
         (("sweep", "--shard", "4/4"), "shard is '4/4'; allowed: INDEX/COUNT"),
         (("data", "import", "nowhere.parquet"), "paths is 'nowhere.parquet'; allowed: a file that exists"),
         (("data", "export", "x.csv", "--device", "cpu"), "path is 'x.csv'; allowed: a name that ends in .parquet"),
@@ -323,6 +328,18 @@ def test_a_sweep_is_resumed_and_its_rows_go_out_and_in(home, tmp_path):
         assert file["rows"] == rows
     (device,) = (each for each in answer(tmp_path / "other", "devices")["devices"] if each["id"] == "cpu")
     assert device["kind"] == "cpu"
+
+
+def test_a_sweep_measures_layers_with_what_follows_them(home, tmp_path):
+    listed = tmp_path / "layers.txt"
+    listed.write_text("5-1-3-4-2\n6-1-1-4-2-silu\n")
+    asked = ("--device", "cpu", "--networks", "", "--problems", str(listed), "--variants", "cpu.gemm")
+    found = answer(
+        home, "sweep", *asked, "--epilogues", "none,bias-residual-relu", "--output", str(tmp_path / "run.parquet")
+    )
+    assert (found["n_problems"], found["n_attempts"], found["outcomes"]) == (3, 3, {"measured": 3})
+    rows = parquet.table_to_measurements(parquet.read(tmp_path / "run.parquet", parquet.SCHEMA))
+    assert {row.problem.short for row in rows} == {"5-1-3-4-2", "5-1-3-4-2-bias-residual-relu", "6-1-1-4-2-silu"}
 
 
 def test_a_sweep_takes_layers_from_a_file_alone(home, tmp_path):

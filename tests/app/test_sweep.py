@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from conv_advisor.app.sweep.sweep import default_run_id, drawn, shard_of, sweep
+from conv_advisor.app.sweep.sweep import default_run_id, drawn, shard_of, sweep, with_epilogues
 from conv_advisor.app.workers.engine import Engine
 from conv_advisor.data import networks, parquet
+from conv_advisor.data.epilogue import PLAIN, Epilogue
 from conv_advisor.data.errors import WorkerError
 from conv_advisor.data.measurement import Device, L2State, Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem
@@ -148,6 +149,16 @@ def test_the_time_limit_stops_between_problems(store, replay):
     stopped = sweep(store, engine, PROBLEMS, VARIANTS, options=OPTIONS, time_limit_s=0)
     assert (stopped.n_attempts, stopped.is_complete) == (0, False)
     assert sweep(store, engine, PROBLEMS, VARIANTS, options=OPTIONS, time_limit_s=60).is_complete
+
+
+def test_layers_get_each_epilogue_but_for_those_that_name_their_own():
+    ends = [PLAIN, Epilogue(bias=True)]
+    plain, own = ConvProblem.parse("5-1-3-4-2"), ConvProblem.parse("5-1-3-4-2-relu")
+    assert [each.short for each in with_epilogues([plain, own], ends)] == [
+        "5-1-3-4-2",
+        "5-1-3-4-2-bias",
+        "5-1-3-4-2-relu",
+    ]
 
 
 def test_progress_counts_problems(store, replay):
