@@ -297,6 +297,11 @@ class ConvProblem:
         """Whether opposite sides are padded differently."""
         return self.pad_h != self.pad_h_end or self.pad_w != self.pad_w_end
 
+    @_once
+    def layer(self) -> ConvProblem:
+        """The layer that it belongs to, whatever its batch, dtype and layout."""
+        return replace(self, n=1, dtype=DType.FLOAT32, layout=Layout.NCHW)
+
     @property
     def plain(self) -> ConvProblem:
         """The convolution alone, without what follows it."""

@@ -52,7 +52,7 @@ _LEAST_SUCH: Final = 100
 
 def layer_of(problem: ConvProblem) -> ConvProblem:
     """The layer a problem belongs to, whatever its batch, dtype and layout."""
-    return replace(problem, n=1, dtype=DType.FLOAT32, layout=Layout.NCHW)
+    return problem.layer
 
 
 def is_tied(time_ms: float, noise: float, other_ms: float, other_noise: float) -> bool:
@@ -186,18 +186,19 @@ def from_table(table: pa.Table, device_id: str) -> Costs:
         is_plain = np.array([not problem.epilogue for problem in problems])
         table = table.filter(pa.array(is_plain[rows]))
         problems, rows = distinct_problems(table)
-    variants, columns = np.unique(np.array(table["variant"].to_pylist(), dtype=str), return_inverse=True)
+    variants, columns = _coded(table["variant"])
     shape = (len(problems), len(variants))
-    outcomes = np.array(table["outcome"].to_pylist(), dtype=str)
+    names, codes = _coded(table["outcome"])
+    had = {outcome: np.isin(codes, np.flatnonzero(names == outcome)) for outcome in Outcome}
     row_ms, row_noise = times(table)
     cells = rows * len(variants) + columns
     device = device_of(table, device_id)
     is_ruled_out = _ruled_out(problems, variants.tolist(), device)
-    is_measured = _any_by(cells[outcomes == Outcome.MEASURED], shape) & ~is_ruled_out
-    counts = (outcomes == Outcome.MEASURED) | ((outcomes == Outcome.PRUNED) & ~is_measured.ravel()[cells])
+    is_measured = _any_by(cells[had[Outcome.MEASURED]], shape) & ~is_ruled_out
+    counts = had[Outcome.MEASURED] | (had[Outcome.PRUNED] & ~is_measured.ravel()[cells])
     counts &= np.isfinite(row_ms)
     time_ms = np.where(is_ruled_out, np.nan, _median_by(cells[counts], row_ms[counts], shape))
-    is_pruned = _any_by(cells[outcomes == Outcome.PRUNED], shape) & ~is_measured & ~is_ruled_out
+    is_pruned = _any_by(cells[had[Outcome.PRUNED]], shape) & ~is_measured & ~is_ruled_out
     best_ms = np.where(is_measured, time_ms, np.inf).min(axis=1, keepdims=True)
     is_false = _false_pruning(problems, time_ms, best_ms, is_measured, is_pruned)
     is_pruned &= ~is_false
@@ -211,7 +212,9 @@ def from_table(table: pa.Table, device_id: str) -> Costs:
         time_ms=time_ms,
         noise=np.where(np.isnan(time_ms), np.nan, _median_by(cells[counts], row_noise[counts], shape)),
         is_pruned=is_pruned,
-        is_refused=_any_by(cells[np.isin(outcomes, REFUSALS)], shape) & np.isnan(time_ms) & ~is_ruled_out,
+        is_refused=_any_by(cells[np.any([had[outcome] for outcome in REFUSALS], axis=0)], shape)
+        & np.isnan(time_ms)
+        & ~is_ruled_out,
         is_known=_any_by(cells, shape) & ~is_false,
         workspace_bytes=_median_by(cells[said], workspace[said], shape),
         n_unsteady=n_unsteady,
@@ -258,9 +261,10 @@ def _false_pruning(
     -------
     bool array of shape (P, V)
     """
-    batches: dict[ConvProblem, list[int]] = {}
+    batches: dict[tuple[ConvProblem, DType, Layout], list[int]] = {}
     for row in sorted(range(len(problems)), key=lambda row: problems[row].n):
-        batches.setdefault(replace(problems[row], n=1), []).append(row)
+        problem = problems[row]
+        batches.setdefault((problem.layer, problem.dtype, problem.layout), []).append(row)
     is_false = is_pruned & (time_ms > np.maximum(_LONGEST_LAUNCH_MS, _FARTHEST_BEHIND * best_ms))
     for rows in batches.values():
         least_ms = np.full(time_ms.shape[1], np.inf)
@@ -282,11 +286,14 @@ def device_of(table: pa.Table, device_id: str) -> Device:
     UnknownDevice
         The table has no row of it.
     """
-    mine = table.filter(is_of(table, device_id)).sort_by("measured_at")
+    import pyarrow.compute as pc
+
+    mine = table.select(["device", "measured_at"]).filter(is_of(table, device_id))
     if not mine.num_rows:
         ids = {json.loads(text)["id"] for text in _strings(table["device"]).unique().to_pylist()}
         raise UnknownDevice(device_id, sorted(ids))
-    return Device.from_json(mine["device"][-1].as_py())
+    latest = mine.filter(pc.equal(mine["measured_at"], pc.max(mine["measured_at"])))
+    return Device.from_json(latest["device"][-1].as_py())
 
 
 def _sorted_and_usable(
@@ -329,6 +336,13 @@ def is_of(table: pa.Table, device_id: str) -> pa.ChunkedArray:
     devices = _strings(table["device"])
     mine = [text for text in devices.unique().to_pylist() if json.loads(text)["id"] == device_id]
     return pc.is_in(devices, value_set=pa.array(mine, pa.string()))
+
+
+def _coded(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
+    """The different texts of a column in rising order, and for each row the place of its own."""
+    encoded = _strings(column).dictionary_encode().combine_chunks()
+    names, places = np.unique(np.array(encoded.dictionary.to_pylist(), dtype=str), return_inverse=True)
+    return names, places[encoded.indices.to_numpy()]
 
 
 def _strings(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -225,6 +225,7 @@ def test_roofline_takes_the_tightest_limit() -> None:
 def test_layer_ignores_batch_dtype_and_layout() -> None:
     assert layer_of(replace(PROBLEM, n=8, dtype="float16", layout="nhwc")) == layer_of(PROBLEM)
     assert layer_of(replace(PROBLEM, k=255)) != layer_of(PROBLEM)
+    assert layer_of(layer_of(PROBLEM)) == layer_of(PROBLEM)
 
 
 def test_that_no_time_counts_is_not_said_to_be_that_nothing_was_measured() -> None:
