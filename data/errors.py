@@ -79,6 +79,10 @@ class InvalidLayerName(InvalidInput):
     """A short form that cannot be read."""
 
 
+_MOST_NAMES = 12
+"""Names that exist which an error lists: more than that nobody reads."""
+
+
 class Unknown(ConvAdvisorError):
     """A name that nothing here bears.
 
@@ -100,7 +104,11 @@ class Unknown(ConvAdvisorError):
     def __str__(self) -> str:
         said = f"unknown {self.kind} {self.name!r}"
         said += f"; did you mean {near!r}?" if (near := self.nearest) else ";" if self.known else ""
-        return f"{said} known: {', '.join(self.known)}" if self.known else said
+        if not self.known:
+            return said
+        n_more = len(self.known) - _MOST_NAMES
+        more = f" and {n_more} more" if n_more > 0 else ""
+        return f"{said} known: {', '.join(self.known[:_MOST_NAMES])}{more}"
 
     @property
     def nearest(self) -> str | None:

@@ -68,7 +68,10 @@ def advise(
     as_json: AsJson = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Of many layers: print comma-separated values.")] = False,
 ) -> None:
-    """Say which variant is fastest for a layer, how fast, how sure, and what cuDNN and PyTorch would take."""
+    """Say which variant is fastest for a layer, and how fast.
+
+    How sure that is, and what cuDNN and PyTorch would take, it says too.
+    """
     import_numpy_alone()
     from conv_advisor.app.advice.advise import advise_one
     from conv_advisor.app.advice.local import Local

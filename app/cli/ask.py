@@ -10,9 +10,11 @@ import typer
 
 from conv_advisor.app.cli import layers as given
 from conv_advisor.app.cli.complete import devices as devices_here
+from conv_advisor.app.cli.complete import networks as networks_here
 from conv_advisor.app.cli.environment import load_settings
-from conv_advisor.app.cli.output import AsJson, OneDType, OneLayout, print_json, print_table
+from conv_advisor.app.cli.output import AsJson, OneDType, OneLayout, print_json, print_next, print_table
 from conv_advisor.app.cli.table import Mark, Marked
+from conv_advisor.data.counting import counted
 from conv_advisor.data.epilogue import Activation
 from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.problem import DType, Layout
@@ -45,7 +47,10 @@ def variants(
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """List every variant; of a layer, which run it on a device, and why the others do not."""
+    """List the variants; for a layer, say which of them run it.
+
+    And why the others do not, on which device.
+    """
     from conv_advisor.kernels import catalog
 
     if kind not in ("", "cpu", "cuda"):
@@ -90,16 +95,43 @@ def _show_applicable(problem: ConvProblem, device_id: str, asked: Sequence[Varia
     print_table(("variant", "", "because"), rows, title=title)
 
 
-def networks(as_json: AsJson = False) -> None:
-    """List the networks and experiments whose layers are known, and the groups that a sweep takes."""
+def networks(
+    name: Annotated[
+        str | None, typer.Argument(help="Show every layer of this one.", autocompletion=networks_here)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the networks and experiments whose layers are known.
+
+    And the groups of them that a sweep takes; or of one of them every layer, with how often it runs.
+    """
     from conv_advisor.data import networks as catalogue
 
+    if name is not None:
+        _show_network(name, as_json)
+        return
     layers = {name: [layer.problem.short for layer in catalogue.layers(name)] for name in catalogue.names()}
     if as_json:
         print_json({"networks": [{"name": name, "layers": shorts} for name, shorts in layers.items()]})
         return
     rows = [(name, len(shorts), ", ".join(catalogue.GROUPS.get(name, ()))) for name, shorts in layers.items()]
     print_table(("network", "layers", "members"), rows)
+
+
+def _show_network(name: str, as_json: bool) -> None:
+    """The layers that advice on the whole of it is about."""
+    from conv_advisor.data import networks as catalogue
+
+    layers = catalogue.whole(name) if catalogue.is_network(name) else catalogue.layers(name)
+    if as_json:
+        found = [{"layer": each.problem.short, "count": each.count, "origin": each.source} for each in layers]
+        print_json({"name": name, "layers": found})
+        return
+    title = f"{name}: {counted(len(layers), 'distinct layer')}, {sum(each.count for each in layers)} in one pass"
+    rows = [(each.problem.brief, each.count, each.source) for each in layers]
+    print_table(("layer", "times", "where"), rows, title=title)
+    if catalogue.is_network(name):
+        print_next(f"conv-advisor plan {name} says what each should run by, and what that gains")
 
 
 def devices(as_json: AsJson = False) -> None:

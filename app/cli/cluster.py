@@ -23,7 +23,10 @@ def scheduler(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free one.")] = 8786,
 ) -> None:
-    """Run the scheduler of a cluster: TLS where CONV_ADVISOR_SCHEDULER_{CA,CERT,KEY}_FILE are set."""
+    """Run the scheduler of a cluster.
+
+    With TLS where CONV_ADVISOR_SCHEDULER_{CA,CERT,KEY}_FILE are set.
+    """
     from conv_advisor.app.workers.cluster.link import link_from
     from conv_advisor.app.workers.cluster.start import serve_scheduler
 
@@ -42,7 +45,10 @@ def worker(
         str | None, typer.Option(help="Address to listen on; without it, the one from which the scheduler is reached.")
     ] = None,
 ) -> None:
-    """Run workers of a cluster, one a device; every machine that has GPUs runs this."""
+    """Run workers of a cluster, one a device.
+
+    Every machine that has GPUs runs this.
+    """
     from conv_advisor.app.workers.cluster.link import link_from
     from conv_advisor.app.workers.cluster.start import serve_workers
 

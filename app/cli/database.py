@@ -13,7 +13,10 @@ database = typer.Typer(help="See the database's schema, and bring it up to date.
 
 @database.command()
 def revision(as_json: AsJson = False) -> None:
-    """Show the revision of the schema, and the one that this version needs; nothing is changed."""
+    """Show the schema's revision, and the one needed here.
+
+    Nothing is changed.
+    """
     from sqlalchemy.exc import SQLAlchemyError
 
     from conv_advisor.data import schema
@@ -30,7 +33,10 @@ def revision(as_json: AsJson = False) -> None:
 
 @database.command()
 def upgrade(as_json: AsJson = False) -> None:
-    """Bring the schema up to date; servers do so too when they start. Several may at once."""
+    """Bring the schema up to date.
+
+    Servers do so too when they start. Several may at once.
+    """
     from conv_advisor.data import schema
     from conv_advisor.data.store import Store
 

@@ -10,6 +10,7 @@ import typer
 
 from conv_advisor.app.cli.environment import load_settings
 from conv_advisor.app.cli.output import AsJson, print_json, print_table
+from conv_advisor.app.cli.table import write
 
 if TYPE_CHECKING:
     from conv_advisor.app.jobs.table import Job, Jobs
@@ -31,6 +32,9 @@ def list_(
     if as_json:
         print_json({"jobs": [job_answer(job) for job in found]})
         return
+    if not found:
+        write("No job was ever submitted: a server that shares this database takes them, POST /v1/jobs.")
+        return
     rows = [(job.id, job.kind, job.state, f"{job.progress:.0%}", job.attempt, job.message) for job in found]
     print_table(("id", "kind", "state", "done", "attempt", "message"), rows, title="jobs")
 
@@ -44,7 +48,10 @@ def show(job_id: JobId, as_json: AsJson = False) -> None:
 
 @jobs.command()
 def cancel(job_id: JobId, as_json: AsJson = False) -> None:
-    """Cancel a job, queued or running; one that has ended stays as it is."""
+    """Cancel a job, queued or running.
+
+    One that has ended stays as it is.
+    """
     with _opened() as opened:
         _print(opened.cancel(job_id), as_json)
 

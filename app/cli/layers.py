@@ -66,7 +66,10 @@ class Written:
         InvalidInput, InvalidProblem, InvalidLayerName
         """
         from conv_advisor.app.wire.layers import problem_from
+        from conv_advisor.app.wire.pasted import is_call
 
+        if self.shape is None and is_call(text):
+            raise InvalidInput("--input", None, "beside Conv2d(...) the shape of its input, such as 1x64x56x56")
         shape = {} if self.shape is None else {"input": self.shape}
         return problem_from({"layer": text, **shape}, self.common)
 
@@ -132,7 +135,8 @@ def read_layers(source: str, how: Written) -> list[ConvProblem]:
         try:
             found.append(line.read(how))
         except InvalidInput as error:
-            raise InvalidInput(f"{named} line {number}", line.text, str(error)) from None
+            field, value, allowed = error.args
+            raise InvalidInput(f"{named} line {number}: {field}", value, allowed) from None
     if not found:
         raise InvalidInput("--from", source, "a text with at least one layer")
     return found

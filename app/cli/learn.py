@@ -44,7 +44,10 @@ def train(
     gpu: Labeller = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train a tree on the store's measurements; it is used from then on if it is no worse on layers held out."""
+    """Train a tree on what was measured.
+
+    It is used from then on if it is no worse on layers held out.
+    """
     from conv_advisor.data.shipped import problem_of
     from conv_advisor.models.enough import check_enough
     from conv_advisor.models.registry import SHIPPED
@@ -56,7 +59,8 @@ def train(
     if output and (force or ship):
         raise InvalidInput("--output", str(output), "neither --force nor --ship beside it")
     records = records_of(settings)
-    check_enough([problem_of(key) for key in records.measured_keys(records.device(device).id)], device)
+    _check_measured(records, device)
+    check_enough([problem_of(key) for key in records.measured_keys(device)], device)
     with progress_bar() as show:
         if folder:
             result = _train_into(
@@ -89,7 +93,10 @@ def evaluate(
     ] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Judge trees on networks they were not trained on, beside the single best variant, cuDNN and PyTorch."""
+    """Judge trees on networks they were not trained on.
+
+    Beside them stand the single best variant, cuDNN and PyTorch.
+    """
     require("sklearn")
     if not is_training and networks != HELD_OUT:
         raise InvalidInput("--networks", networks, f"{HELD_OUT}, beside --no-train: the tree in use knows the others")
@@ -97,6 +104,7 @@ def evaluate(
     walk = _walk(gpu)
     with progress_bar() as show:
         records = records_of(load_settings())
+        _check_measured(records, device)
         report = _judge(
             records, device, jobs, lambda share: show(share, 1, "leaving out networks"), walk, networks, model
         )
@@ -113,6 +121,18 @@ def evaluate(
         f"conv-advisor train --device {device} learns from all of it",
         f"conv-advisor advise LAYER --device {device} asks the tree in use",
     )
+
+
+def _check_measured(records: Records, device: str) -> None:
+    """Say how a device is measured on which nothing was.
+
+    Raises
+    ------
+    NotEnoughData, UnknownDevice
+    """
+    if device == "cpu" and device not in records.devices():
+        raise NotEnoughData(f"device {device}: nothing was measured on it; conv-advisor sweep --device {device} does")
+    records.device(device)
 
 
 def _tree_in_use(device: str) -> TreeModel:

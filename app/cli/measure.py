@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from conv_advisor.app.cli import layers as given
+from conv_advisor.app.cli import say
 from conv_advisor.app.cli.cluster import SchedulerOption, resolve_devices
 from conv_advisor.app.cli.complete import networks as networks_here
 from conv_advisor.app.cli.complete import variants as variants_here
@@ -29,11 +31,13 @@ from conv_advisor.app.cli.output import (
     split_enum,
     split_words,
 )
+from conv_advisor.app.cli.table import Mark, Marked, write
 from conv_advisor.app.web import text
+from conv_advisor.data.counting import counted
 from conv_advisor.data.epilogue import PLAIN, Activation, Epilogue
 from conv_advisor.data.errors import InvalidInput, NoAdvice, NotApplicable, RunError, UnknownDevice
 from conv_advisor.data.extras import require
-from conv_advisor.data.measurement import Device, L2State, Measurement
+from conv_advisor.data.measurement import Device, L2State, Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 
 if TYPE_CHECKING:
@@ -77,7 +81,10 @@ def convolve(
     seed: Annotated[int, typer.Option(min=0, help="Of the random operands.")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Run one convolution on random operands: verified against float64, then timed."""
+    """Run one convolution on random operands, and time it.
+
+    It is verified against float64 first.
+    """
     from conv_advisor.app.workers import tasks
     from conv_advisor.kernels import catalog
 
@@ -315,8 +322,23 @@ def _show_measurements(problem: ConvProblem, measurements: list[Measurement], as
         )
         for each in ranked
     ]
-    title = f"{problem.brief} {problem.dtype} {problem.layout} on {ranked[0].device.name}"
-    print_table(("variant", "outcome", "time", "workspace", "error", "detail"), rows, title=title)
+    write(Marked(_headline(ranked), Mark.HEAD))
+    write(f"{problem.brief} {problem.dtype} {problem.layout} on {ranked[0].device.name}")
+    sys.stdout.write("\n")
+    print_table(("variant", "outcome", "time", "workspace", "error", "detail"), rows)
+
+
+def _headline(ranked: Sequence[Measurement]) -> str:
+    """The fastest of what was measured, in one line."""
+    best, *others = ranked
+    if best.time_ms is None:
+        return f"none of {counted(len(ranked), 'variant')} ran"
+    parts = [f"{best.variant}, {text.time(best.time_ms)} measured"]
+    timed = [each for each in others if each.time_ms is not None and each.outcome is Outcome.MEASURED]
+    if timed:
+        parts.append(f"{say.compared(float(timed[0].time_ms or 0) / best.time_ms)} {timed[0].variant}")
+    parts.append(f"{say.workspace(best.workspace_bytes)} workspace")
+    return ", ".join(parts) + (f", error {text.error(best.max_error)}" if best.max_error is not None else "")
 
 
 def _result(measurement: Measurement) -> dict[str, Any]:

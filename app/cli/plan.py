@@ -30,7 +30,10 @@ def plan(
     as_json: AsJson = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")] = False,
 ) -> None:
-    """Plan a network: variant and layout of each convolution, what it takes, and what that gains."""
+    """Plan a network: a variant and a layout for each convolution.
+
+    What the whole takes, and what that gains over PyTorch and cuDNN.
+    """
     from conv_advisor.app.advice.local import Local
     from conv_advisor.app.cli import say_plan
     from conv_advisor.app.plans.asked import network_from

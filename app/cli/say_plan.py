@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from conv_advisor.app.cli import say
 from conv_advisor.app.cli.output import print_json
@@ -13,7 +13,11 @@ from conv_advisor.app.plans.answers import plan_csv, plans_answer
 from conv_advisor.app.web import text
 from conv_advisor.data.counting import counted
 from conv_advisor.data.problem import DType
+from conv_advisor.models.candidates import Choice, Source
 from conv_advisor.models.planning.plan import RIVAL_NAMES, Plan, Rival, Total
+
+_PREDICTED: Final = "≈ "
+"""Before a time that is predicted."""
 
 if TYPE_CHECKING:
     from conv_advisor.models.planning.plan import Layer
@@ -61,8 +65,10 @@ def _show_one(plan: Plan, dtype: DType) -> None:
     against = [_against(RIVAL_NAMES[rival], total) for rival, total in plan.rivals.items()]
     write_table(("against", "takes", "time", "time is"), against)
     sys.stdout.write("\n")
-    columns = ("layer", "count", "layout", "variant", "each", "time is", "share", "vs PyTorch")
-    write_table(columns, [_row(layer) for layer in plan.layers], right=(1, 4, 6, 7))
+    columns = ("layer", "count", "layout", "variant", "each", "share", "gain")
+    write_table(columns, [_row(layer) for layer in plan.layers], right=(1, 4, 5, 6))
+    how = f"The gain is over PyTorch's default. {_PREDICTED.strip()}: predicted, the others are measured."
+    write(Marked(how, Mark.FAINT))
     if plan.conversions:
         n_bytes = sum(each.n_bytes for each in plan.conversions)
         said_of = f"{counted(len(plan.conversions), 'conversion')} between layouts, {text.size(n_bytes)}"
@@ -81,6 +87,11 @@ def _against(name: str, total: Total) -> tuple[str, ...]:
     return name, say.ratio(total.speedup), text.time(total.time_ms), ", ".join(f"{n} {how}" for n, how in parts if n)
 
 
+def _time(best: Choice) -> str:
+    shown = text.time(best.time_ms)
+    return Marked(_PREDICTED + shown, Mark.UNSURE) if best.source is Source.PREDICTED else shown
+
+
 def _row(layer: Layer) -> tuple[str, ...]:
     best = layer.advice.best
     return (
@@ -88,8 +99,7 @@ def _row(layer: Layer) -> tuple[str, ...]:
         str(layer.count),
         str(layer.problem.layout),
         best.variant,
-        text.time(best.time_ms),
-        say.source_of(best.source),
+        _time(best),
         text.percent(layer.share),
         say.ratio(layer.speedup),
     )

@@ -23,7 +23,10 @@ def serve(
         Path | None, typer.Option(help="Folder of what is written.  [default: the user's data folder]")
     ] = None,
 ) -> None:
-    """Serve over HTTP, beyond loopback with tokens only; settings are CONV_ADVISOR_<NAME> in the environment too."""
+    """Serve advice, convolutions and the page over HTTP.
+
+    Beyond loopback with tokens only. Settings are CONV_ADVISOR_<NAME> in the environment too.
+    """
     settings = load_settings(host=host, port=port, device=device, home=home)
     if settings.scheduler:
         from conv_advisor.app.workers.cluster.link import link_from

@@ -19,7 +19,10 @@ def settings(
         bool, typer.Option("--json-schema", help="Print what the variables may be, as JSON Schema.")
     ] = False,
 ) -> None:
-    """Show every setting as a file of variables: what it is for, and its value here."""
+    """Show every setting: what it is for, and its value here.
+
+    It reads as a file of variables.
+    """
     schema = settings_schema()
     if json_schema:
         print_json(schema)

@@ -10,7 +10,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Final, TextIO
 
@@ -66,12 +66,13 @@ def write_table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: It
     rows : iterable of sequence of str
         `Marked` ones in colour.
     right : iterable of int
-        Columns that are set flush right and never folded: numbers.
+        Columns that are set flush right and never folded but for their names: numbers.
     """
     cells = [tuple(row) for row in rows]
     flush = set(right)
     natural = [max([len(name), *(len(row[place]) for row in cells)]) for place, name in enumerate(columns)]
-    widths = _fitted(natural, flush, width())
+    folded = {place: max([*map(len, columns[place].split()), *(len(row[place]) for row in cells)]) for place in flush}
+    widths = _fitted(natural, folded, width())
     lines = _stacked(columns, cells) if widths is None else _lined(columns, cells, widths, flush)
     for line in lines:
         sys.stdout.write(line.rstrip() + "\n")
@@ -93,10 +94,12 @@ def is_colourful(stream: TextIO) -> bool:
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
-def _fitted(natural: Sequence[int], flush: set[int], most: int | None) -> list[int] | None:
-    """Widths within the limit: the widest columns of text give way; None where that is not enough."""
+def _fitted(natural: Sequence[int], flush: Mapping[int, int], most: int | None) -> list[int] | None:
+    """Widths within the limit: names of the flush columns give way, then the widest columns of text; else None."""
     found = list(natural)
     spare = len(_GAP) * (len(found) - 1)
+    if most is not None and sum(found) + spare > most:
+        found = [flush.get(place, size) for place, size in enumerate(found)]
     while most is not None and sum(found) + spare > most:
         soft = [place for place in range(len(found)) if place not in flush and found[place] > _LEAST_TEXT]
         if not soft:

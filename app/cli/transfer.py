@@ -20,7 +20,10 @@ def import_(
     paths: Annotated[list[Path], typer.Argument(help="Files of measurements, or of picks: *picks.parquet.")],
     as_json: AsJson = False,
 ) -> None:
-    """Add the rows of Parquet files; a file that was imported before adds nothing."""
+    """Add the rows of Parquet files.
+
+    A file that was imported before adds nothing.
+    """
     from conv_advisor.data.store import Store
     from conv_advisor.data.transfer import import_file
 
@@ -58,7 +61,10 @@ def pack(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add Parquet files to the compact table of a device, which ships; a file that is in it already adds nothing."""
+    """Add Parquet files to the compact table that ships.
+
+    It is that of one device. A file that is in it already adds nothing.
+    """
     require("pyarrow")
     from conv_advisor.data import packing
     from conv_advisor.data.shipped import SUFFIX, TIMINGS, ShippedTable

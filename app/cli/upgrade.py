@@ -38,7 +38,10 @@ def compare(
     most: Annotated[int, typer.Option(min=1, help="Layers of each kind that are shown.")] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """Show which layers and variants became slower or faster from one data set to another, beyond noise."""
+    """Show what became slower or faster between two data sets.
+
+    Layers and variants whose times differ beyond noise: what an upgrade of the driver or of cuDNN has changed.
+    """
     from conv_advisor.models.upgrade import compare as compare_costs
 
     if before == after:

@@ -8,8 +8,8 @@ from pathlib import Path
 from conv_advisor.app.plans.known import TORCHVISION, exported, known_network
 from conv_advisor.app.plans.onnx_network import network_of
 from conv_advisor.app.plans.reading import MAX_MODEL_BYTES, read_outline
-from conv_advisor.data.errors import InvalidInput, NotInstalled
-from conv_advisor.data.networks import is_network
+from conv_advisor.data.errors import InvalidInput, NotInstalled, UnknownNetwork
+from conv_advisor.data.networks import is_network, names
 from conv_advisor.data.problem import DType
 from conv_advisor.models.planning.network import Network
 
@@ -48,6 +48,9 @@ def _file(path: str) -> bytes:
         with Path(path).open("rb") as file:
             body = file.read(MAX_MODEL_BYTES + 1)
     except (OSError, ValueError) as error:
-        allowed = f"an ONNX file, torchvision:<name>, or a network that `conv-advisor networks` lists ({error})"
+        if isinstance(error, FileNotFoundError) and Path(path).name.isidentifier():  # a name, and of no file
+            raise UnknownNetwork(path, [name for name in names() if is_network(name)]) from None
+        why = getattr(error, "strerror", None) or error
+        allowed = f"an ONNX file, torchvision:<name>, or a network that `conv-advisor networks` lists ({why})"
         raise InvalidInput("model", path, allowed) from None
     return body

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -167,6 +168,15 @@ def test_training_and_judging_need_measurements(home, command):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("command", ["train", "evaluate"])
+def test_who_has_not_measured_this_processor_is_told_how(home, command):
+    done = run(home, command, "--device", "cpu")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "conv-advisor: device cpu: nothing was measured on it; conv-advisor sweep --device cpu does\n"
+    )
+
+
 def test_training_on_too_little_ends_with_what_is_missing(home):
     with Store(f"sqlite:///{home / 'conv-advisor.db'}") as store:
         store.append(small_measurements(0.01)[:20])
@@ -215,6 +225,17 @@ def test_variants_are_told_alike_by_command_and_server(home):
     assert {each["device_kind"] for each in listed} == {"cuda"}
 
 
+def test_convolve_says_its_answer_first(home):
+    done = run(home, "convolve", "8-1-3-4-3", "--device", "cpu", "--variant", "cpu.gemm,cpu.direct")
+    first, second, *_ = done.stdout.splitlines()
+    headline = (
+        r"(cpu\.\w+), [0-9.]+ µs measured, ([0-9.]+× ahead of|level with) cpu\.\w+, [0-9.]+ KiB workspace, error .*"
+    )
+    assert (said := re.fullmatch(headline, first)), first
+    assert second.startswith("8-1-3-4-3 float32 nchw on ")
+    assert done.stdout.splitlines()[4].startswith(said[1]), "the first of the table"
+
+
 def test_convolve_all_runs_every_variant_of_the_device(home):
     found = answer(home, "convolve", "6-1-1-4-3", "--device", "cpu", "--all")
     outcomes = {each["variant"]: each["outcome"] for each in found["results"]}
@@ -254,6 +275,11 @@ def test_convolve_all_runs_every_variant_of_the_device(home):
         (("sweep", "--networks", "alexnet", "--without", "alexnet"), "--networks is 'alexnet'; allowed: layers that"),
         (("sweep", "--networks", ""), "--networks is ''; allowed: layers that --without leaves some of; or --problems"),
         (("convolve", "8-1-3-4-3", "--device", "gpu"), "device is 'gpu'; allowed: auto, cpu, cuda:0"),
+        (("plan", "resnet5o"), "unknown network 'resnet5o'; did you mean 'resnet50'? known: alexnet"),
+        (
+            ("plan", "models/resnet50.onnx"),
+            "model is 'models/resnet50.onnx'; allowed: an ONNX file, torchvision:<name>",
+        ),
         (("sweep", "--networks", "lenet"), "unknown network 'lenet'; did you mean 'alexnet'? known: alexnet"),
         (("sweep", "--without", "ernie"), "unknown network 'ernie'; known: alexnet"),
         (
@@ -273,7 +299,7 @@ def test_convolve_all_runs_every_variant_of_the_device(home):
         (("advise", "8-1-3-4-3", "--stride", "0"), "stride_h is 0; allowed: an integer from 1"),
         (("advise", "8-1-3-4-3", "--groups", "5"), "groups is 5; allowed: "),
         (("advise", "8-1-3-4-3", "--input", "1x3x8x8"), "input is '1x3x8x8'; allowed: nothing but beside a layer"),
-        (("advise", "Conv2d(3, 4, 3)"), "input is ''; allowed: batch x channels x height x width"),
+        (("advise", "Conv2d(3, 4, 3)"), "--input is None; allowed: beside Conv2d(...) the shape of its input, such as"),
         (("advise", "Conv2d(3, 4, 3)", "--input", "1x5x8x8"), "input is '1x5x8x8'; allowed: 3 channels"),
         (
             ("advise", "Conv2d(3, 4, 3)", "--input", "1x3x8x8", "--stride", "2"),

@@ -21,6 +21,7 @@ from conv_advisor.app.advice.local import Local
 from conv_advisor.app.cli import complete, main, many, say
 from conv_advisor.app.main import create_app
 from conv_advisor.app.settings import Settings
+from conv_advisor.data import networks
 from conv_advisor.data.errors import NoAdvice
 from conv_advisor.models.advisor import Advice
 from conv_advisor.models.baselines import Baseline, Baselines
@@ -94,13 +95,46 @@ def test_nothing_breaks_on_a_narrow_terminal(
         ("advise", LAYER, *kind, "--pareto"),
         ("advise", LAYER, *kind, "--neighbours", "5"),
         ("variants", LAYER, *kind),
+        ("plan", "alexnet", "--dtype", dtype, "--device", DEVICE),
+        ("plan", "alexnet", "--dtype", dtype, "--device", DEVICE, "--batches", "1,8"),
     ):
         output = run(*words)
         assert max(map(len, output.splitlines())) <= columns
         assert not PAINT.search(output)
 
 
-@pytest.mark.parametrize("command", [("variants",), ("networks",), ("devices",)])
+def test_batches_of_a_plan_have_a_line_each_at_80_columns(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = run("plan", "alexnet", "--device", DEVICE, "--batches", "1,8").splitlines()
+    assert [line.split()[0] for line in lines[-2:]] == ["1", "8"]
+    assert all(line.endswith("MiB") for line in lines[-2:])
+
+
+@pytest.mark.parametrize("words", [(), ("data",), ("database",), ("jobs",)])
+def test_no_help_of_a_command_is_cut_short(run: Run, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    listed = run(*words, "--help").split("Commands:")[1]
+    assert "..." not in listed
+    assert len(listed.strip().splitlines()) == len(re.findall(r"^  \w+  +\S.*\.$", listed, re.MULTILINE))
+
+
+def test_a_network_has_its_layers_listed(run: Run) -> None:
+    whole = networks.whole("resnet50")
+    said = run("networks", "resnet50")
+    assert said.startswith("resnet50: 20 distinct layers, 53 in one pass\n")
+    for layer in whole:
+        assert re.search(rf"^{layer.problem.brief} +{layer.count} ", said, re.MULTILINE)
+    found = json.loads(run("networks", "resnet50", "--json"))
+    assert [(each["layer"], each["count"]) for each in found["layers"]] == [(x.problem.short, x.count) for x in whole]
+    assert "conv-advisor plan" not in run("networks", "filter-sweep"), "which is no network"
+    run("networks", "resnet5o", status=2)
+
+
+def test_no_jobs_are_no_empty_table(run: Run) -> None:
+    assert run("jobs", "list").startswith("No job was ever submitted")
+
+
+@pytest.mark.parametrize("command", [("variants",), ("networks",), ("networks", "vgg19"), ("devices",)])
 def test_lists_fit_too(run: Run, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     assert max(map(len, run(*command).splitlines())) <= 60

@@ -178,7 +178,8 @@ def test_pasted_layers_may_stand_in_a_list(tmp_path: Path) -> None:
     [
         ("14-1-3-256-128\n14-1-3\n", "layers line 2"),
         ("14-1-3-256-128 float16 nhwc more\n", "layers line 1"),
-        ("14-1-3-256-128 int8\n", "dtype is 'int8'"),
+        ("14-1-3-256-128 int8\n", "layers line 1: dtype is 'int8'; allowed: float32"),
+        ("Conv2d(3, 8, 3)\n", "layers line 1: --input is None; allowed: beside Conv2d(...) the shape of its input"),
         ('{"layer": "14-1-3-256-128"}\n{"layers": "x"}\n', "layers line 2"),
         ('{"layer": "14-1-3-256-128"}\n{"layer":\n', "line 2"),
         ('{"layer": "14-1-3-256-128"}\n[1]\n', "line 2"),

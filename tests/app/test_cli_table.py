@@ -59,6 +59,19 @@ def test_long_names_are_folded_where_they_have_joints(monkeypatch: pytest.Monkey
     assert first[:3] == ["variant", "cuda.winograd_", "nonfused_4x4_3x3"]
 
 
+def test_names_of_numbers_are_folded_before_a_table_becomes_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    monkeypatch.setenv("COLUMNS", "24")
+    table.write_table(("n", "against the default"), [("a", "1.5×"), ("b", "12×")], right=(1,))
+    lines = [PAINT.sub("", line) for line in sys.stdout.getvalue().splitlines()]
+    assert lines == ["n  against the default", "a                 1.5×", "b                  12×"]
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    monkeypatch.setenv("COLUMNS", "20")
+    table.write_table(("n", "against the default"), [("a", "1.5×"), ("b", "12×")], right=(1,))
+    lines = [PAINT.sub("", line) for line in sys.stdout.getvalue().splitlines()]
+    assert lines == ["n  against", "       the", "   default", "a     1.5×", "b      12×"]
+
+
 def test_numbers_are_flush_right(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [PAINT.sub("", line) for line in shown(monkeypatch, 200)]
     assert len({line.index("µs") for line in lines[1:]}) == 1

@@ -146,6 +146,10 @@ def test_documents_carry_what_their_error_knows() -> None:
     assert (invalid["field"], invalid["value"], invalid["allowed"]) == ("k", "0", "an integer from 1")
     unknown = table.problem_of(errors.UnknownVariant("cuda.x", ["cuda.gemm"]))
     assert (unknown["name"], unknown["known"]) == ("cuda.x", ["cuda.gemm"])
+    many = [f"cpu.v{number}" for number in range(40)]
+    unknown = table.problem_of(errors.UnknownVariant("tpu", many))
+    assert unknown["known"] == many, "all of them for a program"
+    assert unknown["detail"].endswith("cpu.v10, cpu.v11 and 28 more"), "and what a person reads of them"
     refused = table.problem_of(errors.NotApplicable("cuda.cuconv", "stride is 2x2, not 1x1"))
     assert (refused["variant"], refused["reason"]) == ("cuda.cuconv", "stride is 2x2, not 1x1")
 
