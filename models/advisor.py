@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -109,6 +109,14 @@ class Advice:
         """How far it can be trusted, in words: the same on the page, on the command line and in a notebook."""
         said = trusted(self.trust, self.ranking)
         return f"{not_counted(self.uncounted)} {said}" if self.uncounted else said
+
+
+class Weighed(NamedTuple):
+    """The variants that may run a problem, why the others are out, and what the tree looks at."""
+
+    candidates: list[Candidate]
+    excluded: list[Exclusion]
+    values: Sequence[float]
 
 
 class Advisor:
@@ -217,23 +225,27 @@ class Advisor:
         """
         limits, measured, picked = (max_workspace_bytes, is_deterministic), measured or {}, picked or {}
         if problem.epilogue is PLAIN or not problem.epilogue:
-            return self._advise(problem, limits, measured, picked)
+            return self._ranked(problem, self._weigh(problem, limits, measured), measured, picked)
         has_time = any(each.time_ms is not None for each in measured.values())
         if has_time and self._endings is None:
-            return self._advise(problem, limits, measured, picked)
+            return self._ranked(problem, self._weigh(problem, limits, measured), measured, picked)
+        plain, alone = problem.plain, alone or {}
         try:
-            plain = self._advise(problem.plain, limits, alone or {}, picked)
+            weighed = self._weigh(plain, limits, alone)
         except NoAdvice:
             if has_time:
-                return self._advise(problem, limits, measured, picked)
+                return self._ranked(problem, self._weigh(problem, limits, measured), measured, picked)
             raise
-        found = self._ended(plain, problem, limits, measured, picked)
-        return found or replace(plain, uncounted=problem.epilogue)
+        found = self._ended(problem, weighed, limits, measured, picked)
+        return found or replace(self._ranked(plain, weighed, alone, picked), uncounted=problem.epilogue)
 
-    def _advise(
-        self, problem: ConvProblem, limits: Limits, measured: Mapping[str, Summary], picked: Mapping[str, str]
-    ) -> Advice:
-        """`advise`, where what the tree predicts are times of this very problem."""
+    def _weigh(self, problem: ConvProblem, limits: Limits, measured: Mapping[str, Summary]) -> Weighed:
+        """Which variants may run a problem, where what the tree predicts are times of this very problem.
+
+        Raises
+        ------
+        NoAdvice
+        """
         described = describe(problem)
         leaf = self._leaf(*described)
         candidates: list[Candidate] = []
@@ -252,12 +264,12 @@ class Advisor:
             raise self._nothing_left(problem, excluded)
         if leaf and measured:
             scale(candidates, {name: leaf.time_ms(name) for name in measured if name in leaf.row.column}, leaf.best_ms)
-        return self._ranked(problem, candidates, excluded, described[0], measured, picked)
+        return Weighed(candidates, excluded, described[0])
 
     def _ended(
         self,
-        plain: Advice,
         problem: ConvProblem,
+        plain: Weighed,
         limits: Limits,
         measured: Mapping[str, Summary],
         picked: Mapping[str, str],
@@ -266,32 +278,30 @@ class Advisor:
         if self._endings is None:
             return None
         offered = zip(self._pool.values(), self._rules.reasons(problem), strict=False)
-        alone = {choice.variant: choice for choice in plain.ranking}
-        candidates, out = ended(problem, alone, self._endings, self.device, offered, measured, *limits)
+        alone = {each.variant.id: each for each in plain.candidates}
+        ways = self._endings.ways(problem)
+        candidates, out = ended(problem, alone, ways, self.device, offered, measured, *limits)
         if not candidates:
             return None
-        known, reasons = (
-            {each.variant.id for each in candidates},
-            {each.variant: each.reason for each in plain.excluded},
-        )
-        names = [name for name in (*self._pool, *reasons) if name not in known]
-        excluded = [Exclusion(name, out.get(name) or reasons[name]) for name in dict.fromkeys(names)]
-        found = self._ranked(problem, candidates, excluded, describe(problem)[0], measured, picked)
-        default = plain.baselines.pytorch_default
-        return replace(
-            found, baselines=with_eager(found.baselines, default, problem, self._endings, found.best.time_ms)
-        )
+        known = {each.variant.id for each in candidates}
+        reasons = {each.variant: each.reason for each in plain.excluded} | out
+        pool = (*self._pool, *(each.variant for each in self._left_out))
+        excluded = [Exclusion(name, reasons[name]) for name in pool if name not in known]
+        found = self._ranked(problem, plain._replace(candidates=candidates, excluded=excluded), measured, picked)
+        ranked = ranking(plain.candidates, self._error_of(problem.plain, {}))
+        default = self._rivals.beside(problem.plain, ranked, plain.excluded, plain.values, picked).pytorch_default
+        baselines = with_eager(found.baselines, default, problem, self._endings, found.best.time_ms)
+        return replace(found, baselines=baselines)
 
     def _ranked(
         self,
         problem: ConvProblem,
-        candidates: list[Candidate],
-        excluded: Sequence[Exclusion],
-        values: Sequence[float],
+        weighed: Weighed,
         measured: Mapping[str, Summary],
         picked: Mapping[str, str],
     ) -> Advice:
         """The advice that ranks these candidates."""
+        candidates, excluded, values = weighed
         ranked = ranking(candidates, self._error_of(problem, measured))
         return Advice(
             problem=problem,
@@ -429,13 +439,14 @@ class Advisor:
     ) -> Prediction | None:
         """The first, by its time with the epilogue: that is never less than its time without, so few are looked at."""
         candidates: list[Candidate] = []
-        least_ms = math.inf
+        ways, least_ms = endings.ways(problem), math.inf
         for names, _, slowdown in leaf.row.order:
             if leaf.best_ms * slowdown > least_ms:
                 break
             for each in self._tied(names, problem, leaf, max_workspace_bytes, is_deterministic):
-                if not endings.doubt(each.variant, problem):
-                    each.time_ms = endings.time_ms(each.variant, problem, each.time_ms)
+                way = ways.get(each.variant.ending) if each.variant.ending else None
+                if way and not way.doubt:
+                    each.time_ms = way.time_ms(each.time_ms)
                     least_ms = min(least_ms, each.time_ms)
                     candidates.append(each)
         errors = self._error_of(problem, {})

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.kernels.variant import Variant
-from conv_advisor.models.candidates import Candidate, Choice, consider, scale
-from conv_advisor.models.endings import Endings
+from conv_advisor.kernels.variant import Ending, Variant
+from conv_advisor.models.candidates import Candidate, consider, scale
+from conv_advisor.models.endings import Way
 
 if TYPE_CHECKING:
     from conv_advisor.data.summary import Summary
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 def ended(
     problem: ConvProblem,
-    alone: Mapping[str, Choice],
-    endings: Endings,
+    alone: Mapping[str, Candidate],
+    ways: Mapping[Ending, Way],
     device: Device,
     offered: Iterable[tuple[Variant, str | None]],
     measured: Mapping[str, Summary],
@@ -31,9 +31,10 @@ def ended(
     Parameters
     ----------
     problem : ConvProblem
-    alone : mapping of variant to Choice
-        What advice ranks for the convolution alone.
-    endings : Endings
+    alone : mapping of variant to Candidate
+        What may run the convolution alone.
+    ways : mapping of Ending to Way
+        Of this problem.
     device : Device
     offered : iterable of (Variant, str or None)
         The pool, and why the rule of each refuses the problem.
@@ -49,7 +50,7 @@ def ended(
         if refused:
             out[variant.id] = refused
             continue
-        predicted = _predicted(variant, problem, alone.get(variant.id), endings)
+        predicted = _predicted(alone.get(variant.id), ways)
         if isinstance(predicted, Candidate):
             predicted_ms[variant.id] = predicted.time_ms
         known = measured.get(variant.id)
@@ -64,15 +65,12 @@ def ended(
     return candidates, out
 
 
-def _predicted(
-    variant: Variant, problem: ConvProblem, alone: Choice | None, endings: Endings
-) -> Candidate | str | None:
+def _predicted(alone: Candidate | None, ways: Mapping[Ending, Way]) -> Candidate | str | None:
     """A variant with what it takes by what it takes alone, why it is out, or None: it is out of what is known alone."""
-    if alone is None:
+    if alone is None or alone.variant.ending is None:
         return None
-    doubt = endings.doubt(variant, problem)
-    if doubt:
-        return doubt
-    uncertainty = hypot(alone.uncertainty, endings.spread(variant, problem))
-    time_ms = endings.time_ms(variant, problem, alone.time_ms)
-    return Candidate(variant, alone.workspace_bytes, None, time_ms, uncertainty)
+    way = ways[alone.variant.ending]
+    if way.doubt:
+        return way.doubt
+    uncertainty = hypot(alone.uncertainty, way.cost.spread)
+    return Candidate(alone.variant, alone.workspace_bytes, None, way.time_ms(alone.time_ms), uncertainty)

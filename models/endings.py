@@ -13,7 +13,7 @@ from conv_advisor import data
 from conv_advisor.data.epilogue import Activation
 from conv_advisor.data.errors import ModelRejected
 from conv_advisor.data.problem import ConvProblem, DType
-from conv_advisor.kernels.variant import Ending, Variant
+from conv_advisor.kernels.variant import Ending
 from conv_advisor.models.words import chance
 
 if TYPE_CHECKING:
@@ -77,6 +77,29 @@ class Cost(msgspec.Struct, frozen=True):
         return self.factor * alone_ms + self.kernel_ms * work.kernels + self.byte_ms * work.n_bytes
 
 
+_UNKNOWN: Final = Cost(1.0, 0.0, 0.0, 0.0, 0.0, 0)
+
+
+class Way(NamedTuple):
+    """One way to end one problem.
+
+    Parameters
+    ----------
+    cost : Cost
+    work : Work
+    doubt : str or None
+        Why no variant that ends so is expected to run, though its rule allows the problem.
+    """
+
+    cost: Cost
+    work: Work
+    doubt: str | None
+
+    def time_ms(self, alone_ms: float) -> float:
+        """What a variant takes, from what it takes for the convolution alone."""
+        return self.cost.time_ms(alone_ms, self.work)
+
+
 class Endings(msgspec.Struct, frozen=True):
     """The costs of a device, by kind.
 
@@ -97,27 +120,17 @@ class Endings(msgspec.Struct, frozen=True):
     n_layers: int
     costs: dict[str, Cost]
 
-    def doubt(self, variant: Variant, problem: ConvProblem) -> str | None:
-        """Why a variant will not end a problem though its rule allows it; None where it is expected to."""
-        cost = self._cost(variant, problem)
+    def ways(self, problem: ConvProblem) -> Mapping[Ending, Way]:
+        """What each way to end a problem takes."""
+        return {ending: self._way(ending, problem) for ending in Ending}
+
+    def _way(self, ending: Ending, problem: ConvProblem) -> Way:
+        cost, doubt = self.costs.get(kind_of(ending, problem)), None
         if cost is None:
-            return f"not measured with {problem.epilogue}, and what that adds to the convolution is unknown"
-        if cost.share < LEAST_SHARE:
-            return f"predicted as not supported with {problem.epilogue}: {chance(cost.share)} of such plans were"
-        return None
-
-    def time_ms(self, variant: Variant, problem: ConvProblem, alone_ms: float) -> float:
-        """What a variant that is not doubted takes, from what it takes for the convolution alone."""
-        assert variant.ending is not None  # noqa: S101 - or it is doubted
-        return self.costs[kind_of(variant.ending, problem)].time_ms(alone_ms, work_of(variant.ending, problem))
-
-    def spread(self, variant: Variant, problem: ConvProblem) -> float:
-        """The uncertainty that this adds, relative."""
-        cost = self._cost(variant, problem)
-        return cost.spread if cost else 0.0
-
-    def _cost(self, variant: Variant, problem: ConvProblem) -> Cost | None:
-        return None if variant.ending is None else self.costs.get(kind_of(variant.ending, problem))
+            doubt = f"not measured with {problem.epilogue}, and what that adds to the convolution is unknown"
+        elif cost.share < LEAST_SHARE:
+            doubt = f"predicted as not supported with {problem.epilogue}: {chance(cost.share)} of such plans were"
+        return Way(cost or _UNKNOWN, work_of(ending, problem), doubt)
 
     def eager_ms(self, alone_ms: float, problem: ConvProblem) -> float | None:
         """What PyTorch without a compiler takes, from what it takes for the convolution; None where unknown."""

@@ -180,6 +180,8 @@ def test_the_advice_of_one_maker_counts_epilogues_too(advisor: Advisor) -> None:
     assert advisor.only(Maker.CUDNN).counts_epilogues
     found = advisor.only(Maker.CUDNN).advise(replace(SMALL, dtype="tf32", epilogue=RELU))
     assert [choice.variant for choice in found.ranking] == ["cuda.shy"]
+    plain = advisor.only(Maker.CUDNN).advise(replace(SMALL, dtype="tf32"))
+    assert found.excluded == plain.excluded
 
 
 def test_eager_pytorch_adds_a_kernel_a_step() -> None:
