@@ -9,13 +9,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+from conv_advisor.data.gpus import slug
 from conv_advisor.data.measurement import Device
 from conv_advisor.kernels.cpu.threads import available_cores
-
-
-def slug(name: str) -> str:
-    """The id of a device from its name: ``NVIDIA H200`` becomes ``nvidia-h200``."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
 def package_versions(*names: str) -> dict[str, str]:

@@ -28,10 +28,11 @@ from conv_advisor.models.candidates import (
     scale,
 )
 from conv_advisor.models.ended import ended
-from conv_advisor.models.endings import Endings, endings_of
+from conv_advisor.models.endings import Endings, endings_of, lent_endings
 from conv_advisor.models.features import describe
 from conv_advisor.models.habits import habits_of
 from conv_advisor.models.leaf import Leaf, Row, is_expected, least_ms, try_of
+from conv_advisor.models.loan import Loan
 from conv_advisor.models.rules import Rules
 from conv_advisor.models.ties import levels
 from conv_advisor.models.tree_file import Step, TreeModel, path, walk
@@ -127,13 +128,19 @@ class Advisor:
     model : TreeModel or None
         Without one only measured variants are advised.
     device : Device, optional
-        By default the one that the model was trained on; it decides which variants apply.
+        By default the one that the model was trained on; it decides which variants apply. Where it is another, `loan`
+        says what the model's times mean there.
     variants : mapping of str to Variant
         The catalogue.
     maker : Maker, optional
         Whose variants alone are advised; by default anybody's.
     endings : Endings, optional
         What epilogues add on the device; by default what the model's card has, then what ships.
+
+    Attributes
+    ----------
+    loan : Loan or None
+        None where the model is the device's own.
 
     Raises
     ------
@@ -155,6 +162,7 @@ class Advisor:
             raise NoAdvice("neither a model nor a device is given")
         self.model = model
         self.device = found
+        self.loan = Loan(model.device, found) if model and model.device.id != found.id else None
         self._variants, self._maker = variants, maker
         ours = [variant for variant in variants.values() if variant.backend.device_kind == found.kind]
         self._pool = {variant.id: variant for variant in ours if maker is None or maker.has(variant)}
@@ -165,7 +173,7 @@ class Advisor:
         ]
         self._only: dict[Maker, Advisor] = {}
         self._rules = Rules(tuple(self._pool.values()), found)
-        self._endings = endings or endings_of(found.id, model)
+        self._endings = endings or (lent_endings(self.loan, model) if self.loan and model else endings_of(found.id, model))
         self._rivals = Rivals(found, habits_of(found.id))
         self._tries = {name: each for name, variant in self._pool.items() if (each := try_of(variant, found))}
         self._column = {name: column for column, name in enumerate(model.variants)} if model else {}
@@ -247,7 +255,7 @@ class Advisor:
         NoAdvice
         """
         described = describe(problem)
-        leaf = self._leaf(*described)
+        leaf = self._leaf(problem, *described)
         candidates: list[Candidate] = []
         excluded: list[Exclusion] = []
         for variant, reason in zip(self._pool.values(), self._rules.reasons(problem), strict=False):
@@ -316,6 +324,7 @@ class Advisor:
                 ranked,
                 sum(each.reason is self._unknown for each in excluded),
                 has_record=self._maker is None and not problem.epilogue,
+                loan=self.loan,
             ),
             baselines=self._rivals.beside(problem, ranked, excluded, values, picked),
         )
@@ -329,7 +338,7 @@ class Advisor:
         measured : mapping of variant to Summary
             What is known of this problem on this device.
         """
-        leaf, measured = self._leaf(*describe(problem)), measured or {}
+        leaf, measured = self._leaf(problem, *describe(problem)), measured or {}
         reasons = {name: doubt(variant, leaf, measured.get(name)) for name, variant in self._pool.items()}
         return {name: reason for name, reason in reasons.items() if reason}
 
@@ -359,7 +368,7 @@ class Advisor:
         is_deterministic: bool = False,
     ) -> Iterator[str]:
         """The variants that apply, by predicted time alone, each looked at only when asked for."""
-        leaf = self._leaf(*describe(problem))
+        leaf = self._leaf(problem, *describe(problem))
         if leaf is None:
             return
         for names, _, _ in leaf.row.order:
@@ -409,6 +418,8 @@ class Advisor:
         """
         row = self._rows.get(place) or self._row(place)
         device, best_ms = self.device, roofline_ms * row.best
+        if self.loan:
+            best_ms *= self.loan.slowdown(n_bytes, problem.flops, problem.dtype, row.roofline)
         if problem.epilogue is not PLAIN and self._endings and problem.epilogue:
             leaf = Leaf(row, best_ms, n_bytes)
             return self._first_ended(problem, leaf, self._endings, max_workspace_bytes, is_deterministic)
@@ -475,12 +486,15 @@ class Advisor:
         laws = laws_of(self.model)
         return lambda variant: error_of(laws, variant, problem, measured.get(variant))[0]
 
-    def _leaf(self, values: Sequence[float], flops: float, n_bytes: int) -> Leaf | None:
+    def _leaf(self, problem: ConvProblem, values: Sequence[float], flops: float, n_bytes: int) -> Leaf | None:
         if self.model is None:
             return None
         place = walk(self.model, values)
         row = self._rows.get(place) or self._row(place)
-        return Leaf(row, least_ms(row, flops, n_bytes) * row.best, n_bytes)
+        best_ms = least_ms(row, flops, n_bytes) * row.best
+        if self.loan:
+            best_ms *= self.loan.slowdown(n_bytes, flops, problem.dtype, row.roofline)
+        return Leaf(row, best_ms, n_bytes)
 
     def _row(self, place: int) -> Row:
         model = self.model

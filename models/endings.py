@@ -17,6 +17,7 @@ from conv_advisor.kernels.variant import Ending
 from conv_advisor.models.words import chance
 
 if TYPE_CHECKING:
+    from conv_advisor.models.loan import Loan
     from conv_advisor.models.tree_file import TreeModel
 
 FOLDER: Final = Path(data.__file__).parent / "endings"
@@ -198,6 +199,18 @@ def endings_of(device_id: str, model: TreeModel | None = None) -> Endings | None
     if reason := _fault(learned):
         raise ModelRejected(f"{CARD}: {reason}")
     return msgspec.structs.replace(learned, costs=(shipped.costs if shipped else {}) | learned.costs)
+
+
+def lent_endings(loan: Loan, model: TreeModel) -> Endings | None:
+    """What is known of a device that borrows a model: its own, else the lender's, whose bytes take as long as here."""
+    own, lent = endings_of(loan.borrower.id), endings_of(loan.lender.id, model)
+    if own is not None or lent is None:
+        return own
+    costs = {
+        kind: msgspec.structs.replace(cost, byte_ms=cost.byte_ms / loan.bandwidth_ratio)
+        for kind, cost in lent.costs.items()
+    }
+    return msgspec.structs.replace(lent, costs=costs)
 
 
 @cache

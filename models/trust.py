@@ -14,6 +14,7 @@ from conv_advisor.models.domain import Place, domain_of
 if TYPE_CHECKING:
     from conv_advisor.data.problem import ConvProblem
     from conv_advisor.models.candidates import Choice
+    from conv_advisor.models.loan import Loan
     from conv_advisor.models.tree_file import TreeModel
 
 WITHIN: Final = 0.05
@@ -31,23 +32,25 @@ class Trust(msgspec.Struct, frozen=True):
     ----------
     confidence : float or None
         Probability that the advised variant takes at most `within` longer than the fastest of those in the ranking.
-        None where the model abstains, or nothing says how sure it is.
+        None where the model abstains, or nothing says how sure it is, as of times that are borrowed.
     within : float
     is_calibrated : bool
         Whether the probability was turned into what came true on layers held out from training, or needs no such thing:
         everything in the ranking was measured. Where the best is measured and a rival only predicted it is neither, and
         false, as where there is no probability.
     abstains : bool
-        The best time is predicted, and the layer is outside the domain that the model was trained on: the ranking is a
-        guess. Measure it.
+        The best time is predicted, and the layer is outside the domain that the model was trained on, or the model is
+        that of another architecture: the ranking is a guess. Measure it.
     reason : str or None
-        Why it is outside, naming the size, its value and what was trained on.
+        Why it is outside, naming the size, its value and what was trained on; why times are borrowed.
     n_unknown : int
         Variants that may run and are not in the ranking, since nothing says how long they take: none was measured on
         this layer, and the model does not know them. They may be faster.
     distance, limit : float or None
         To the nearest layer trained on, and within which the model counts as trained, in octaves; None where the model
         was trained before it kept its domain.
+    borrowed_from : str or None
+        The device whose times stand for those that are predicted, since this one has no model of its own.
     """
 
     confidence: float | None
@@ -58,6 +61,7 @@ class Trust(msgspec.Struct, frozen=True):
     reason: str | None = None
     distance: float | None = None
     limit: float | None = None
+    borrowed_from: str | None = None
 
 
 def trust_in(
@@ -67,6 +71,7 @@ def trust_in(
     n_unknown: int = 0,
     *,
     has_record: bool = True,
+    loan: Loan | None = None,
 ) -> Trust:
     """How far a ranking can be trusted.
 
@@ -82,6 +87,8 @@ def trust_in(
     has_record : bool
         Whether it was counted how often such rankings came true: those of every variant that may run, on convolutions
         without an epilogue.
+    loan : Loan, optional
+        Where the model is another device's.
 
     Raises
     ------
@@ -91,7 +98,8 @@ def trust_in(
     is_predicted = [choice.source == "predicted" for choice in ranking]
     domain = domain_of(model) if model else None
     place = domain.locate(problem) if domain else Place(0.0, 0.0, None)
-    has_guess = any(is_predicted) and not place.is_inside
+    borrowed = loan if any(is_predicted) else None
+    has_guess = bool(borrowed) or (any(is_predicted) and not place.is_inside)
     confidence = None if has_guess else chance_of_best(ranking)
     table = None
     if model and has_record and is_predicted[0] and confidence is not None and (table := model.card.get("confidence")):
@@ -100,11 +108,12 @@ def trust_in(
         confidence=confidence,
         within=WITHIN,
         is_calibrated=bool(table) or not any(is_predicted),
-        abstains=is_predicted[0] and not place.is_inside,
+        abstains=is_predicted[0] and (not place.is_inside or bool(borrowed and borrowed.is_far)),
         n_unknown=n_unknown,
-        reason=place.reason,
+        reason="; ".join([*([borrowed.reason] if borrowed else []), *([place.reason] if place.reason else [])]) or None,
         distance=place.distance if domain and isfinite(place.distance) else None,
         limit=place.limit if domain else None,
+        borrowed_from=borrowed.lender.id if borrowed else None,
     )
 
 

@@ -54,6 +54,8 @@ def trusted(trust: Trust, ranking: Sequence[Choice]) -> str:
     if trust.abstains:
         return f"The model abstains, and the ranking is a guess: {trust.reason}. Measure the layer to know."
     best = ranking[0].variant
+    if trust.borrowed_from and ranking[0].source == "predicted":
+        return f"How sure {best} is, nobody knows: {trust.reason}. Measure the layer to know."
     if trust.confidence is None:
         return f"{best} was measured, and the times of others are guesses: {trust.reason}. Measure them to know."
     fastest = "the fastest that is known" if trust.n_unknown else "the fastest"

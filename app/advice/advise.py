@@ -21,6 +21,7 @@ from conv_advisor.models.candidates import Source
 if TYPE_CHECKING:
     from conv_advisor.app.service.recall import Recall
     from conv_advisor.app.service.service import Service
+    from conv_advisor.app.wire.answers.advice import Lent
     from conv_advisor.data.measurement import Device
     from conv_advisor.data.summary import Summary
 
@@ -43,13 +44,22 @@ class Known(Protocol):
         ...
 
 
-class _Ending(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """Whether the epilogue is in the times; left out where the layer has none."""
+class _Aside(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """What is said where there is something to say.
+
+    Attributes
+    ----------
+    epilogue_is_counted : bool
+        Of a layer with an epilogue: whether it is in the times.
+    borrowed_from : str
+        Of a device that has no model: the device whose model it borrows; a list says it once.
+    """
 
     epilogue_is_counted: bool | msgspec.UnsetType = msgspec.UNSET
+    borrowed_from: str | msgspec.UnsetType = msgspec.UNSET
 
 
-class Best(_Ending, frozen=True, gc=False):
+class Best(_Aside, frozen=True, gc=False):
     """The best variant for a layer alone; as JSON a `BestAnswer` but for its index."""
 
     layer: str
@@ -100,15 +110,17 @@ def advise_alone(known: Known, problem: ConvProblem, limits: Limits, advisor: Ad
     return BestAlone(
         *(best.layer, best.variant, best.time_ms, best.source, model_id, limits.device_id),
         epilogue_is_counted=is_counted,
+        borrowed_from=_lender_of(advisor),
     )
 
 
-def alone_beside(advice: Advice) -> BestAloneBeside:
-    """The best of an advice without its ranking, and what others would run."""
+def alone_beside(advice: Advice, advisor: Advisor) -> BestAloneBeside:
+    """The best of an advice of this advisor without its ranking, and what others would run."""
     best, asked = advice.best, advice.asked
     return BestAloneBeside(
         *(asked.short, best.variant, best.time_ms, best.source, advice.model_id, advice.device_id, advice.baselines),
         epilogue_is_counted=_is_counted(asked, advice.problem),
+        borrowed_from=_lender_of(advisor),
     )
 
 
@@ -180,6 +192,17 @@ def advise_best(
             yield Best(problem.short, best.variant, best.time_ms, best.source, epilogue_is_counted=is_counted)
 
 
+def lent_by(advisor: Advisor) -> Lent:
+    """What an answer says of a device that has no model: whose model it is; of any other, nothing."""
+    return {"borrowed_from": advisor.loan.lender.id} if advisor.loan else {}
+
+
+def answered_by(advisor: Advisor) -> dict[str, str | None]:
+    """What a list of answers says once: the device, its model, and whose that is where it is lent."""
+    said = {"device": advisor.device.id, "model": advisor.model.id if advisor.model else None}
+    return said | ({"borrowed_from": advisor.loan.lender.id} if advisor.loan else {})
+
+
 def _advise(
     known: Known,
     advisor: Advisor,
@@ -230,6 +253,10 @@ def _is_counted(asked: ConvProblem, timed: ConvProblem) -> bool | msgspec.UnsetT
     return timed.epilogue == asked.epilogue if asked.epilogue else msgspec.UNSET
 
 
+def _lender_of(advisor: Advisor) -> str | msgspec.UnsetType:
+    return advisor.loan.lender.id if advisor.loan else msgspec.UNSET
+
+
 def _only(answers: Iterator[T | ConvAdvisorError]) -> T:
     (answer,) = answers
     if isinstance(answer, ConvAdvisorError):
@@ -244,6 +271,6 @@ def why_not_each(service: Service, problem: ConvProblem, device_id: str) -> tupl
     ------
     UnknownDevice, ModelRejected, StoreError
     """
-    advisor, device = service.advisor(device_id), service.find_device(device_id)
+    advisor, device = service.advisor(device_id), service.known.find(device_id)
     measured = service.recall.summaries([problem], device_id).get(problem.key)
     return device, reasons_why_not(advisor, device, problem, measured)

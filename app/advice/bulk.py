@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 import msgspec
 import numpy as np
 
-from conv_advisor.app.advice.advise import advise, advise_best, best_beside
+from conv_advisor.app.advice.advise import advise, advise_best, answered_by, best_beside
 from conv_advisor.app.advice.asked import AskedList
 from conv_advisor.app.advice.limits import Limits
 from conv_advisor.app.service.kept import Parts
@@ -50,8 +50,7 @@ def advise_all(service: Service, asked: AskedList) -> bytes:
         parts = list(oracle.whole(asked.layers, _ranked if asked.common.ranking else _beside))
     else:
         parts = _remembered(asked.layers, oracle.best, service.parts, ((limits, common), basis))
-    model = basis.advisor.model
-    head = msgspec.json.encode({"device": limits.device_id, "model": model.id if model else None})
+    head = msgspec.json.encode(answered_by(basis.advisor))
     entries = b",".join([b'{"index":%d,%b' % (index, part[1:]) for index, part in enumerate(parts)])
     return b'%b,"advice":[%b]}' % (head[:-1], entries)
 

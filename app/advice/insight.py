@@ -8,8 +8,9 @@ from typing import Annotated
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from conv_advisor.app.advice.advise import lent_by
 from conv_advisor.app.service.service import Service
-from conv_advisor.app.wire.answers.advice import StepAnswer
+from conv_advisor.app.wire.answers.advice import Lent, StepAnswer
 from conv_advisor.app.wire.answers.problems import ProblemAnswer, problem_answer
 from conv_advisor.app.wire.layers import problem_from
 from conv_advisor.app.wire.schemas import AdviceParameters
@@ -42,7 +43,7 @@ class DecisionAnswer(StepAnswer):
     other: BranchAnswer
 
 
-class ExplanationAnswer(TypedDict):
+class ExplanationAnswer(Lent):
     """The decisions that lead to a layer's leaf, first to last."""
 
     model: str
@@ -58,7 +59,7 @@ class AxisAnswer(TypedDict):
     values: list[int]
 
 
-class LandscapeAnswer(TypedDict):
+class LandscapeAnswer(Lent):
     """Predicted winners: a row for each value of y, of places in variants; null where nothing is predicted to run."""
 
     model: str
@@ -85,10 +86,12 @@ def explain_layer(service: Service, asked: AdviceParameters) -> ExplanationAnswe
     InvalidProblem, NoAdvice, UnknownDevice, ModelRejected
     """
     problem = problem_from(asked.given())
-    model = _model_of(service.advisor(asked.device or service.default_device_id()))
+    advisor = service.advisor(service.device_id(asked.device))
+    model = model_of(advisor)
     return {
+        **lent_by(advisor),
         "model": model.id,
-        "device": model.device.id,
+        "device": advisor.device.id,
         "problem": problem_answer(problem),
         "decisions": [_decision(decision) for decision in explain(model, problem)],
     }
@@ -101,10 +104,11 @@ def survey_layer(service: Service, asked: LandscapeParameters) -> LandscapeAnswe
     ------
     InvalidInput, NoAdvice, UnknownDevice, ModelRejected
     """
-    landscape, model = survey_of(service, asked)
+    landscape, advisor = survey_of(service, asked)
     return {
-        "model": model.id,
-        "device": model.device.id,
+        **lent_by(advisor),
+        "model": model_of(advisor).id,
+        "device": advisor.device.id,
         "problem": problem_answer(landscape.problem),
         "x": {"axis": landscape.x, "values": list(landscape.x_values)},
         "y": {"axis": landscape.y, "values": list(landscape.y_values)},
@@ -113,16 +117,16 @@ def survey_layer(service: Service, asked: LandscapeParameters) -> LandscapeAnswe
     }
 
 
-def survey_of(service: Service, asked: LandscapeParameters) -> tuple[Landscape, TreeModel]:
-    """The landscape that is asked for, and the tree that it shows.
+def survey_of(service: Service, asked: LandscapeParameters) -> tuple[Landscape, Advisor]:
+    """The landscape that is asked for, and whose tree it shows.
 
     Raises
     ------
     InvalidInput, NoAdvice, UnknownDevice, ModelRejected
     """
     problem = problem_from(asked.given()).plain  # a tree knows of no epilogue
-    advisor = service.advisor(asked.device or service.default_device_id()).only(asked.only)
-    model = _model_of(advisor)
+    advisor = service.advisor(service.device_id(asked.device)).only(asked.only)
+    model_of(advisor)
     limit = asked.max_workspace_bytes
     landscape = _survey(
         advisor,
@@ -132,10 +136,17 @@ def survey_of(service: Service, asked: LandscapeParameters) -> tuple[Landscape, 
         max_workspace_bytes=service.settings.workspace_limit_bytes if limit is None else limit,
         is_deterministic=asked.deterministic,
     )
-    return landscape, model
+    return landscape, advisor
 
 
-def _model_of(advisor: Advisor) -> TreeModel:
+def model_of(advisor: Advisor) -> TreeModel:
+    """The tree that an advisor asks.
+
+    Raises
+    ------
+    NoAdvice
+        It has none.
+    """
     if advisor.model is None:
         raise NoAdvice(f"there is no model of {advisor.device.id}")
     return advisor.model

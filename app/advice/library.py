@@ -45,8 +45,9 @@ def advise(
     dtype, layout : str, optional
         For a layer that is given by name; float32 (no tensor cores) and nchw by default.
     device : str, optional
-        One that has a tree or measurements; by default the one that ``CONV_ADVISOR_ADVICE_DEVICE`` names, else that
-        with the most measurements of those that have a tree.
+        By any of its names, such as ``h100`` or ``rtx 4090``; one that has neither a tree nor measurements borrows the
+        tree of the nearest that has, and ``trust`` says so. By default the one that ``CONV_ADVISOR_ADVICE_DEVICE``
+        names, else that with the most measurements of those that have a tree.
     max_workspace_bytes : int, optional
         Scratch memory that a variant may use; 1 GiB by default.
     deterministic : bool
@@ -67,7 +68,7 @@ def advise(
     InvalidInput, InvalidProblem, InvalidLayerName
         A value that is not allowed.
     UnknownDevice
-        The device has neither a tree nor measurements.
+        The device has neither a tree nor measurements, and nothing is published of it.
     NoAdvice
         No variant is known to run within the limits.
     ModelRejected, StoreError
@@ -99,7 +100,7 @@ def known_within(
         raise InvalidInput("max_workspace_bytes", max_workspace_bytes, "a number of bytes, from 0, or None")
     maker, local = _maker_of(only), _local()
     return local, Limits(
-        local.default_device_id if device is None else device,
+        local.device_id(device),
         local.settings.workspace_limit_bytes if max_workspace_bytes is None else max_workspace_bytes,
         deterministic,
         maker,

@@ -9,9 +9,9 @@ from conv_advisor.app.advice.advise import advise_one
 from conv_advisor.app.advice.limits import Limits
 from conv_advisor.app.advice.reasons import reasons_why_not
 from conv_advisor.app.service.default import DefaultDevice
+from conv_advisor.app.service.devices import KnownDevices
 from conv_advisor.app.service.known import records_of
 from conv_advisor.app.service.recall import Recall
-from conv_advisor.data.errors import UnknownDevice
 from conv_advisor.models.advisor import Advice, Advisor
 from conv_advisor.models.registry import Registry
 
@@ -37,7 +37,6 @@ class Local:
         self.settings = settings
         self._is_brief = is_brief
         self.registry = Registry(settings.models_home)
-        self._advisors: dict[str, Advisor] = {}
 
     @cached_property
     def records(self) -> Records:
@@ -50,6 +49,10 @@ class Local:
         return Recall(self.records)
 
     @cached_property
+    def _devices(self) -> KnownDevices:
+        return KnownDevices(self.registry, self.records)
+
+    @cached_property
     def default_device_id(self) -> str:
         """The device that advice is for where none is named: as a server without a GPU has it.
 
@@ -57,28 +60,27 @@ class Local:
         ------
         UnknownDevice, StoreError
         """
-        return DefaultDevice(self.settings, self.registry, self.records).id()
+        return self._devices.id_of(DefaultDevice(self.settings, self.registry, self.records).id())
+
+    def device_id(self, name: str | None) -> str:
+        """The id of a device by any of its names; of none, that of the default device.
+
+        Raises
+        ------
+        UnknownDevice, StoreError
+        """
+        return self._devices.id_of(name) if name else self.default_device_id
 
     def advisor(self, device_id: str) -> Advisor:
-        """The advisor of a device, on its active tree; on measurements alone where it has none.
+        """The advisor of a device: on its active tree, else on a lent one, else on measurements alone.
 
         Raises
         ------
         UnknownDevice
-            The device has neither a tree nor measurements.
+            The device has neither a tree nor measurements, and nothing is published of it.
         ModelRejected, StoreError
         """
-        try:
-            model = self.registry.active(device_id)
-        except UnknownDevice:
-            measured = self.records.devices()
-            if device_id not in measured:
-                raise UnknownDevice(device_id, sorted({*measured, *self.registry.devices()})) from None
-            return Advisor(None, measured[device_id])
-        found = self._advisors.get(device_id)
-        if found is None or found.model is not model:
-            found = self._advisors[device_id] = Advisor(model)
-        return found
+        return self._devices.advisor(device_id)
 
     def advise(
         self,
@@ -115,7 +117,6 @@ class Local:
         ------
         UnknownDevice, ModelRejected, StoreError
         """
-        advisor = self.advisor(device_id)
-        device = self.records.devices().get(device_id, advisor.device)
+        advisor, device = self.advisor(device_id), self._devices.find(device_id)
         measured = self.recall.summaries([problem], device_id).get(problem.key)
         return device, reasons_why_not(advisor, device, problem, measured)

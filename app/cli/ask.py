@@ -79,7 +79,7 @@ def _show_applicable(problem: ConvProblem, device_id: str, asked: Sequence[Varia
     from conv_advisor.app.wire.answers.problems import problem_answer
 
     local = Local(load_settings(), is_brief=True)
-    device, reasons = local.why_not(problem, device_id or local.default_device_id)
+    device, reasons = local.why_not(problem, local.device_id(device_id))
     if as_json:
         answers = [applicability_answer(variant, problem, device, reasons.get(variant.id)) for variant in asked]
         print_json({"variants": answers, "problem": problem_answer(problem), "device": device.id})
@@ -135,8 +135,10 @@ def _show_network(name: str, as_json: bool) -> None:
 
 
 def devices(as_json: AsJson = False) -> None:
-    """List the devices that were measured here or that have a model."""
+    """List the devices that were measured here or that have a model; then the GPUs that borrow one."""
     from conv_advisor.app.advice.local import Local
+    from conv_advisor.app.wire.answers.catalogue import published_answer
+    from conv_advisor.data.gpus import gpus
 
     local = Local(load_settings(), is_brief=True)
     measured = local.records.devices()
@@ -147,9 +149,10 @@ def devices(as_json: AsJson = False) -> None:
             {"id": each, "has_model": each in with_model} | (asdict(measured[each]) if each in measured else {})
             for each in ids
         ]
-        print_json({"devices": found})
+        print_json({"devices": found, "published": published_answer(ids)})
         return
     rows = [
         (each, measured[each].name if each in measured else "", "yes" if each in with_model else "no") for each in ids
     ]
+    rows += [(gpu.listed, gpu.name, "borrows one") for gpu in gpus().values() if gpu.id not in ids]
     print_table(("device", "name", "has a model"), rows)

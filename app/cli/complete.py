@@ -6,12 +6,14 @@ from collections.abc import Iterable
 
 
 def devices(incomplete: str) -> list[str]:
-    """Devices that ship measurements or have a tree here."""
+    """Devices that ship measurements or have a tree here, and GPUs of which facts are published."""
     from conv_advisor.app.cli.environment import load_settings
+    from conv_advisor.data.gpus import listed
     from conv_advisor.data.shipped import Shipped
     from conv_advisor.models.registry import Registry
 
-    return _beginning(incomplete, {*Shipped().device_ids, *Registry(load_settings().models_home).devices()})
+    known = {*Shipped().device_ids, *Registry(load_settings().models_home).devices()}
+    return _beginning(incomplete, (name for name in listed(known) if " " not in name))
 
 
 def networks(incomplete: str) -> list[str]:

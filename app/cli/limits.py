@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 AdvisedDevice = Annotated[
     str,
     typer.Option(
-        help="Device that has a model or measurements.  [default: that with the most measurements]",
+        help="Device by its id or another name: a100, rtx4090, cuda:0.  [default: that with the most measurements]",
         autocompletion=devices,
     ),
 ]
@@ -33,4 +33,4 @@ def limits_of(
     from conv_advisor.app.advice.limits import Limits
 
     limit = local.settings.workspace_limit_bytes if max_workspace_bytes is None else max_workspace_bytes
-    return Limits(device or local.default_device_id, limit, deterministic, only)
+    return Limits(local.device_id(device), limit, deterministic, only)

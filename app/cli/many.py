@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from conv_advisor.app.advice.advise import advise_one, best_beside
+from conv_advisor.app.advice.advise import advise_one, answered_by, best_beside
 from conv_advisor.app.cli import say
 from conv_advisor.app.cli.output import print_json, watched
 from conv_advisor.app.cli.table import Mark, Marked, write, write_table
@@ -23,11 +23,12 @@ if TYPE_CHECKING:
     from conv_advisor.app.advice.limits import Limits
     from conv_advisor.app.advice.local import Local
     from conv_advisor.data.problem import ConvProblem
+    from conv_advisor.models.loan import Loan
 
 _COLUMNS: Final = (
     *("layer", "dtype", "layout", "device", "variant", "time_ms", "source", "workspace_bytes", "confidence"),
     *(f"{field}_{part}" for field in NAMES for part in ("ms", "source", "speedup")),
-    *("epilogue_is_counted", "error"),
+    *("epilogue_is_counted", "borrowed_from", "error"),
 )
 
 
@@ -46,7 +47,7 @@ def show(local: Local, problems: Sequence[ConvProblem], limits: Limits, *, as_js
     elif as_csv:
         _print_csv(problems, found, limits)
     else:
-        _print_table(problems, found)
+        _print_table(problems, found, local.advisor(limits.device_id).loan)
     n_without = sum(isinstance(each, NoAdvice) for each in found)
     if n_without:
         raise NoAdvice(f"{n_without} of {len(problems)} layers have no advice")
@@ -62,12 +63,11 @@ def _advised(local: Local, problem: ConvProblem, limits: Limits) -> Advice | NoA
 def _print_json(local: Local, found: Sequence[Advice | NoAdvice], limits: Limits) -> None:
     from conv_advisor.app.wire.errors import problem_of
 
-    model = local.advisor(limits.device_id).model
     entries = [
         {"error": problem_of(each)} if isinstance(each, NoAdvice) else msgspec.to_builtins(best_beside(each))
         for each in found
     ]
-    answer = {"device": limits.device_id, "model": model.id if model else None}
+    answer: dict[str, Any] = {**answered_by(local.advisor(limits.device_id))}
     print_json(answer | {"advice": [{"index": index} | entry for index, entry in enumerate(entries)]})
 
 
@@ -84,6 +84,7 @@ def _print_csv(problems: Sequence[ConvProblem], found: Sequence[Advice | NoAdvic
             row |= {"variant": best.variant, "time_ms": best.time_ms, "source": best.source}
             row["epilogue_is_counted"] = not each.uncounted if each.asked.epilogue else ""
             row |= {"workspace_bytes": best.workspace_bytes, "confidence": each.trust.confidence}
+            row["borrowed_from"] = each.trust.borrowed_from
             for field in NAMES:
                 baseline = getattr(each.baselines, field)
                 row[f"{field}_ms"] = baseline.time_ms
@@ -91,7 +92,7 @@ def _print_csv(problems: Sequence[ConvProblem], found: Sequence[Advice | NoAdvic
         writer.writerow(row)
 
 
-def _print_table(problems: Sequence[ConvProblem], found: Sequence[Advice | NoAdvice]) -> None:
+def _print_table(problems: Sequence[ConvProblem], found: Sequence[Advice | NoAdvice], loan: Loan | None) -> None:
     kinds = {(problem.dtype, problem.layout) for problem in problems}
     rows = [_row(problem, each, len(kinds) > 1) for problem, each in zip(problems, found, strict=True)]
     write_table(("layer", "variant", "time", "time is", "vs cuDNN", "vs PyTorch"), rows, right=(2, 4, 5))
@@ -102,6 +103,8 @@ def _print_table(problems: Sequence[ConvProblem], found: Sequence[Advice | NoAdv
         same = "" if len(kinds) > 1 else f", {dtype} {layout}"
         without = ", epilogues not counted" if any(each.uncounted for each in advised) else ""
         write(Marked(f"{counted(len(advised), 'layer')}{same}, {text.time(total_ms)} in all{without}.", Mark.FAINT))
+    if loan and any(each.trust.borrowed_from for each in advised):
+        write(Marked(f"{loan.reason}.", Mark.UNSURE))
 
 
 def _row(problem: ConvProblem, each: Advice | NoAdvice, has_kind: bool) -> tuple[str, ...]:

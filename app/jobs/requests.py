@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel
 
 from conv_advisor.app.jobs.table import JobKind, Key
 from conv_advisor.app.wire.layers import problem_from
-from conv_advisor.app.wire.schemas import Id, LayerParameters, RetrainRequest
+from conv_advisor.app.wire.schemas import DeviceName, LayerParameters, RetrainRequest
 from conv_advisor.data import networks
 from conv_advisor.data.counting import counted
 from conv_advisor.data.errors import InvalidInput
@@ -61,7 +61,10 @@ class _MeasuringJob(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     device: Annotated[
-        Id | None, Field(description="Device id; a server that has this device runs it. Default: this server's own.")
+        DeviceName | None,
+        Field(
+            description="Device, by any of its names; a server that has it runs the job. Default: this server's own."
+        ),
     ] = None
     variants: Annotated[_Variants | None, Field(description="Variant ids; default: every one of the device.")] = None
     l2: Annotated[L2State, Field(description="What the L2 cache holds when a timed launch starts.")] = L2State.WARM

@@ -80,7 +80,7 @@ class LiveRegret(Collector):
             by_device[device_id][of_columns(fields)].append((variant, time_ms))
         for device_id, measured in by_device.items():
             advisor = self._service.advisor(device_id)
-            if advisor.model is not None:
+            if advisor.model is not None and advisor.loan is None:  # what is borrowed is no drift
                 self._compare(device_id, measured)
 
     def _added(self) -> Sequence[Any]:

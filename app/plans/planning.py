@@ -40,7 +40,9 @@ def plan_network(known: Known, network: Network, limits: Limits) -> Plan:
     advisor = known.advisor(limits.device_id)
     if advisor.model is None:
         network = replace(network, remarks=(*network.remarks, UNCOUNTED))
-    return make_plan(network, lambda problems: advise(known, advisor, problems, limits), converter(advisor.model))
+    if advisor.loan is not None:
+        network = replace(network, remarks=(*network.remarks, advisor.loan.reason))
+    return make_plan(network, lambda problems: advise(known, advisor, problems, limits), converter(advisor))
 
 
 def plan_known(service: Service, asked: NetworkParameters) -> Plans:

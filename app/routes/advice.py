@@ -76,14 +76,15 @@ def _make(service: Service, query: bytes) -> tuple[str | None, Basis, Answer]:
     asked = parse_query(query)
     problem, limits = problem_from(asked.given()), Limits.of(asked, service)
     # Before the advice, so that what changes meanwhile makes it out of date.
-    basis = service.recent_basis(asked.device)
+    device_id = limits.device_id if asked.device else None  # the default may change
+    basis = service.recent_basis(device_id)
     if asked.ranking:
         found = advice_json(advise_one(service, problem, limits, basis.advisor))
     elif asked.baselines:
-        found = msgspec.json.encode(alone_beside(advise_one(service, problem, limits, basis.advisor)))
+        found = msgspec.json.encode(alone_beside(advise_one(service, problem, limits, basis.advisor), basis.advisor))
     else:
         found = msgspec.json.encode(advise_alone(service, problem, limits, basis.advisor))
-    return asked.device, basis, Answer.of(found)
+    return device_id, basis, Answer.of(found)
 
 
 async def _post(service: Service, request: Request) -> tuple[bytes, dict[str, str]]:

@@ -17,6 +17,7 @@ from conv_advisor.app.wire.answers.catalogue import (
     VariantsAnswer,
     applicability_answer,
     device_answer,
+    published_answer,
     variant_answer,
 )
 from conv_advisor.app.wire.answers.problems import problem_answer
@@ -37,16 +38,14 @@ async def list_variants(request: Request, asked: Annotated[VariantParameters, Qu
         return JSONResponse({"variants": [variant_answer(variant) for variant in VARIANTS.values()]})
     service = service_of(request)
     problem = problem_from(given)
-    device, reasons = await asyncio.to_thread(
-        why_not_each, service, problem, asked.device or service.default_device_id()
-    )
+    device, reasons = await asyncio.to_thread(lambda: why_not_each(service, problem, service.device_id(asked.device)))
     answers = [applicability_answer(variant, problem, device, reasons.get(name)) for name, variant in VARIANTS.items()]
     return JSONResponse({"variants": answers, "problem": problem_answer(problem), "device": device.id})
 
 
 @router.get("/v1/devices", responses=documented(503, answer=DevicesAnswer))
 async def list_devices(request: Request) -> JSONResponse:
-    """Every device that was measured, has a model, or is the worker's."""
+    """Every device that was measured, has a model, or is the worker's; apart from them, GPUs that borrow a model."""
     service = service_of(request)
     devices = await asyncio.to_thread(service.devices)
     own, modelled = service.device, service.registry.devices()
@@ -55,7 +54,8 @@ async def list_devices(request: Request) -> JSONResponse:
             "devices": [
                 device_answer(device) | {"is_worker": own is not None and own.id == name, "has_model": name in modelled}
                 for name, device in devices.items()
-            ]
+            ],
+            "published": published_answer(devices),
         }
     )
 

@@ -31,7 +31,7 @@ from conv_advisor.app.web.measuring import Measuring, Run
 from conv_advisor.app.web.models import model_rows
 from conv_advisor.app.web.render import STATIC, Assets, is_fragment, page
 from conv_advisor.app.web.search import search_view
-from conv_advisor.app.web.status import device_ids, status_view
+from conv_advisor.app.web.status import askable_ids, device_ids, status_view
 from conv_advisor.app.web.tradeoffs import DetailsView, details_view
 from conv_advisor.app.web.views import AdviceView, advice_view
 from conv_advisor.app.wire.caller import caller_name
@@ -103,7 +103,7 @@ async def show_advice(request: Request) -> Response:
         details = await asyncio.to_thread(details_view, service, form, view.advisor, view.advice)
     except ConvAdvisorError as error:
         view, problem = None, problem_of(error)
-    devices, status = await asyncio.to_thread(lambda: (device_ids(service), status_view(service)))
+    devices, status = await asyncio.to_thread(lambda: (askable_ids(service), status_view(service)))
     values: dict[str, Any] = {"form": form, "view": view, "details": details, "problem": problem}
     values |= {"devices": devices, "status": status, "same": advice_elsewhere(_here(request), form) if view else None}
     values |= {"groups": networks.network_groups(), "titles": networks.TITLES}
@@ -125,7 +125,7 @@ async def show_compared(request: Request) -> Response:
         first, second = (side.form for side in view.sides)
     except ConvAdvisorError as error:
         problem = problem_of(error)
-    devices = await asyncio.to_thread(device_ids, service)
+    devices = await asyncio.to_thread(askable_ids, service)
     values = {"first": first, "second": second, "view": view, "problem": problem, "devices": devices}
     response = page(request, "compare.html", values, problem["status"] if problem else 200)
     if view:
@@ -153,7 +153,7 @@ async def show_network(request: Request, name: str = "resnet50") -> Response:
     service = service_of(request)
     asked = {key: value.strip() for key, value in request.query_params.items()}
     view = await asyncio.to_thread(networks.network_view, service, name, asked)
-    devices = await asyncio.to_thread(device_ids, service)
+    devices = await asyncio.to_thread(askable_ids, service)
     chosen = {"batch": "1", "dtype": "float32", "layout": "nchw"} | asked
     values = {"view": view, "chosen": chosen, "devices": devices, "batches": networks.BATCHES}
     return page(request, "network.html", values | {"groups": networks.network_groups(), "titles": networks.TITLES})
@@ -175,7 +175,7 @@ async def show_plan(request: Request) -> Response:
         same, query = plan_elsewhere(_here(request), wanted.name, known), address("", name=wanted.name, **known)
     except ConvAdvisorError as error:
         problem = problem_of(error)
-    devices = await asyncio.to_thread(device_ids, service)
+    devices = await asyncio.to_thread(askable_ids, service)
     values: dict[str, Any] = {
         "asked": asked,
         "views": views,
@@ -210,12 +210,12 @@ async def show_map(request: Request) -> Response:
     problem: dict[str, Any] | None = None
     try:
         view = await asyncio.to_thread(map_view, service, form, x, y)
-        device_id = form["device"] or service.default_device_id()
+        device_id = service.device_id(form["device"])
         form = form.filled(view.landscape.problem, device_id)
         same = map_elsewhere(_here(request), form, x, y)
     except ConvAdvisorError as error:
         problem = problem_of(error)
-    devices = await asyncio.to_thread(device_ids, service)
+    devices = await asyncio.to_thread(askable_ids, service)
     values: dict[str, Any] = {
         "form": form,
         "view": view,
@@ -261,7 +261,8 @@ async def activate(request: Request) -> Response:
     """Put one of a device's trees in charge; the list as it then is."""
     service = service_of(request)
     form = await read_form(request)
-    await service.writing.run(service.models.activate, form.get("device", ""), form.get("model", ""))
+    device_id = await asyncio.to_thread(service.known.id_of, form.get("device", ""))
+    await service.writing.run(service.models.activate, device_id, form.get("model", ""))
     if not is_fragment(request):
         return RedirectResponse("/models", 303)
     return page(request, "models-list.html", await asyncio.to_thread(_listed, service) | {"changed": form["model"]})

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from conv_advisor.app.jobs.background import Background
 from conv_advisor.app.jobs.events import Streams
 from conv_advisor.app.service.default import DefaultDevice
+from conv_advisor.app.service.devices import KnownDevices
 from conv_advisor.app.service.kept import Answers, Parts
 from conv_advisor.app.service.neighbours import Neighbourhoods
 from conv_advisor.app.service.ready import Readiness
@@ -28,7 +29,7 @@ from conv_advisor.app.workers import tasks
 from conv_advisor.app.workers.any_engine import AnyEngine
 from conv_advisor.app.workers.engine import NO_DEVICE, Engine
 from conv_advisor.app.workers.opening import OpenEngine
-from conv_advisor.data.errors import ConvAdvisorError, NotInstalled, StoreError, UnknownDevice, WorkerError
+from conv_advisor.data.errors import ConvAdvisorError, NotInstalled, StoreError, WorkerError
 from conv_advisor.data.measurement import Device, Measurement
 from conv_advisor.data.records import Records
 from conv_advisor.data.shipped import Shipped
@@ -98,7 +99,6 @@ class Service:
         self._seen: dict[str | None, _Seen] = {}
         self._open = open_engine
         self._timings = timings
-        self._advisors: dict[str, Advisor] = {}
         self._engine: AnyEngine | None = None
         self._ready: Future[tuple[AnyEngine, Device]] = Future()
         self._failure: ConvAdvisorError | None = None
@@ -123,6 +123,7 @@ class Service:
         self.records = Records(reading, shipped)
         self.recall = Recall(self.records)
         self.default = DefaultDevice(self.settings, self.registry, self.records)
+        self.known = KnownDevices(self.registry, self.records, lambda: self.device)
         self.neighbours = Neighbourhoods(self.records)
         self.trainer = Engine(
             NO_DEVICE, max_queue=self.settings.max_queue, start_timeout_s=self.settings.start_timeout_s
@@ -222,25 +223,26 @@ class Service:
         return {"device": self._engine, "trainer": self.trainer}
 
     def devices(self) -> dict[str, Device]:
-        """Every device known: measured, modelled, or the worker's own; by id."""
-        known = self.records.devices()
-        for device_id in self.registry.devices():
-            known.setdefault(device_id, self.registry.active(device_id).device)
-        if self.device is not None:
-            known[self.device.id] = self.device
-        return known
+        """Every device that was measured, has a tree, or is the worker's own; by id."""
+        return self.known.all()
 
-    def find_device(self, device_id: str) -> Device:
-        """The device of this id.
+    def find_device(self, name: str) -> Device:
+        """The device of a name that was measured, has a tree, or is the worker's own.
 
         Raises
         ------
         UnknownDevice
         """
-        known = self.devices()
-        if device_id not in known:
-            raise UnknownDevice(device_id, sorted(known))
-        return known[device_id]
+        return self.known.find_met(name)
+
+    def device_id(self, name: str | None) -> str:
+        """The id of a device by any of its names; of none, that of the default device.
+
+        Raises
+        ------
+        UnknownDevice, StoreError
+        """
+        return self.known.id_of(name) if name else self.default_device_id()
 
     def default_device_id(self) -> str:
         """The device that advice is for where none is named; see `DefaultDevice`.
@@ -249,23 +251,16 @@ class Service:
         ------
         UnknownDevice, StoreError
         """
-        return self.default.id(self.device)
+        return self.known.id_of(self.default.id(self.device))
 
     def advisor(self, device_id: str) -> Advisor:
-        """The advisor of a device, on its active model; on measurements alone where it has none.
+        """The advisor of a device: on its active model, else on a lent one, else on measurements alone.
 
         Raises
         ------
         UnknownDevice, ModelRejected
         """
-        try:
-            model, device = self.registry.active(device_id), None
-        except UnknownDevice:
-            model, device = None, self.find_device(device_id)
-        found = self._advisors.get(device_id)
-        if found is None or found.model is not model:
-            found = self._advisors[device_id] = Advisor(model, device)
-        return found
+        return self.known.advisor(device_id)
 
     def basis(self, device_id: str) -> Basis:
         """What advice on a device is made from now.
@@ -312,7 +307,7 @@ class Service:
             found["worker"] = f"its state is {state}" + (f"; {self._failure}" if self._failure else "")
         checks: dict[str, Callable[[], object]] = {
             "store": self._check_store,
-            "model": lambda: self.registry.active(self.default_device_id()),
+            "model": self._check_model,
         }
         for part, check in checks.items():
             try:
@@ -324,6 +319,11 @@ class Service:
     def _check_store(self) -> None:
         self.store.presence.check()
         self.store.devices()
+
+    def _check_model(self) -> None:
+        device_id = self.default_device_id()
+        if self.advisor(device_id).loan is None:
+            self.registry.active(device_id)
 
     def _unready(self) -> dict[str, str]:
         """`shortcomings`, and whether the store can be written, for which it may have to wait for another's lock."""

@@ -13,7 +13,7 @@ from conv_advisor.app.web.views import AdviceView, DrawnDecision, advice_view
 from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.problem import DType
 from conv_advisor.models.baselines import Baseline
-from conv_advisor.models.candidates import Choice
+from conv_advisor.models.candidates import Choice, Source
 
 OTHER: Final = "other_"
 """What stands before the names of the second layer's fields."""
@@ -119,13 +119,19 @@ def _side(service: Service, form: LayerForm) -> Side:
     return Side(form.filled(view.problem, view.advice.device_id), view)
 
 
+def _origin(view: AdviceView) -> str:
+    """Where the best time comes from, and whose it is where it is borrowed."""
+    source, lender = view.best.choice.source, view.advice.trust.borrowed_from
+    return f"{source} of {lender}, scaled" if lender and source is Source.PREDICTED else str(source)
+
+
 def _facts(a: AdviceView, b: AdviceView) -> Sequence[Fact]:
     bests = a.best.choice, b.best.choice
     trusts = [view.advice.trust.confidence for view in (a, b)]
     return [
         Fact("Fastest", (bests[0].variant, bests[1].variant)),
         Fact("Time", _both(text.time, *(best.time_ms for best in bests)), bests[1].time_ms / bests[0].time_ms),
-        Fact("Where from", (str(bests[0].source), str(bests[1].source))),
+        Fact("Where from", (_origin(a), _origin(b))),
         Fact("Operations", _both(_flop, a.problem.flops, b.problem.flops), b.problem.flops / a.problem.flops),
         Fact("Rate", _both(_tflops, a.tflops, b.tflops), b.tflops / a.tflops),
         Fact("Traffic, at least", _both(_gb, a.gb_per_s, b.gb_per_s), b.gb_per_s / a.gb_per_s),

@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from conv_advisor.app.advice.insight import LandscapeParameters, survey_of
+from conv_advisor.app.advice.insight import LandscapeParameters, model_of, survey_of
 from conv_advisor.app.service.service import Service
 from conv_advisor.app.web import text
 from conv_advisor.app.web.forms import LIMITS, LayerForm, member
 from conv_advisor.data.errors import InvalidProblem
 from conv_advisor.models.explain import favourites
 from conv_advisor.models.landscape import Axis, Landscape
+from conv_advisor.models.loan import Loan
 
 COLOURS: Final = 10
 """Variants that have a colour of their own; the others share one."""
@@ -38,6 +39,7 @@ class MapView:
     own: str | None
     n_empty: int
     data: str
+    loan: Loan | None = None
 
     def letter(self, place: int | None) -> str:
         """How the legend calls the winner of a cell."""
@@ -52,9 +54,9 @@ def map_view(service: Service, form: LayerForm, x: str, y: str) -> MapView:
     InvalidInput, NoAdvice, UnknownDevice, ModelRejected
     """
     asked = form.parameters(LandscapeParameters, x=member(Axis, "x", x), y=member(Axis, "y", y))
-    landscape, model = survey_of(service, asked)
+    landscape, advisor = survey_of(service, asked)
     problem = landscape.problem
-    ranked = favourites(model, problem.dtype, problem.layout)[:COLOURS]
+    ranked = favourites(model_of(advisor), problem.dtype, problem.layout)[:COLOURS]
     cells = [place for row in landscape.winners for place in row if place is not None]
     legend = [
         LegendEntry(name, _colour(name, ranked), _letter(place), cells.count(place) / max(len(cells), 1))
@@ -64,8 +66,8 @@ def map_view(service: Service, form: LayerForm, x: str, y: str) -> MapView:
     own = row[landscape.x_values.index(landscape.x.of(problem))]
     n_empty = sum(place is None for row in landscape.winners for place in row)
     own_name = None if own is None else landscape.variants[own]
-    query = {"dtype": problem.dtype, "layout": problem.layout, "device": model.device.id} | form.kept(*LIMITS)
-    return MapView(landscape, legend, own_name, n_empty, _map_data(landscape, legend, query))
+    query = {"dtype": problem.dtype, "layout": problem.layout, "device": advisor.device.id} | form.kept(*LIMITS)
+    return MapView(landscape, legend, own_name, n_empty, _map_data(landscape, legend, query), advisor.loan)
 
 
 def _map_data(landscape: Landscape, legend: Sequence[LegendEntry], query: Mapping[str, str]) -> str:

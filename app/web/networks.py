@@ -17,6 +17,7 @@ from conv_advisor.data import networks
 from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.models.advisor import Advice
+from conv_advisor.models.loan import Loan
 
 BATCHES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
@@ -150,6 +151,8 @@ class NetworkView:
     device_id : str
     table_query : str
         What asks for its table.
+    loan : Loan or None
+        Where the tree is another device's.
     """
 
     name: str
@@ -163,6 +166,7 @@ class NetworkView:
     n_measured: int
     device_id: str
     table_query: str
+    loan: Loan | None
 
     @property
     def n_runs(self) -> int:
@@ -185,7 +189,7 @@ def network_view(service: Service, name: str, values: Mapping[str, str]) -> Netw
     dtype = member(DType, "dtype", values.get("dtype") or DType.FLOAT32)
     layout = member(Layout, "layout", values.get("layout") or Layout.NCHW)
     batch = _batch(values.get("batch") or "1")
-    device_id = values.get("device") or service.default_device_id()
+    device_id = service.device_id(values.get("device"))
     advisor = service.advisor(device_id)
     layers = layers_of(name)
     problems = [replace(layer.problem, n=batch, dtype=dtype, layout=layout) for layer in layers]
@@ -221,6 +225,7 @@ def network_view(service: Service, name: str, values: Mapping[str, str]) -> Netw
         n_measured=sum(advice is not None and advice.best.source == "measured" for advice in advices),
         device_id=device_id,
         table_query=address("", name=name, batch=batch, **query),
+        loan=advisor.loan,
     )
 
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from conv_advisor.app.service.service import Service
-from conv_advisor.data.errors import NoAdvice
+from conv_advisor.data.errors import NoAdvice, UnknownDevice
+from conv_advisor.data.gpus import gpus
 
 
 @dataclass(frozen=True)
@@ -24,11 +25,17 @@ def status_view(service: Service) -> Status:
     return Status(device.name if device else "", device.id if device else "", service.shortcomings())
 
 
+def askable_ids(service: Service) -> list[str]:
+    """The devices that advice can be asked for: those of `device_ids`, then the GPUs that borrow."""
+    known = device_ids(service)
+    return [*known, *(device_id for device_id in gpus() if device_id not in known)]
+
+
 def device_ids(service: Service) -> list[str]:
-    """The devices that can be asked about, that which is asked by default first."""
+    """The devices that were measured, have a tree, or are the worker's, that which is asked by default first."""
     known = list(service.devices())
     try:
         default = service.default_device_id()
-    except NoAdvice:
+    except (NoAdvice, UnknownDevice):
         return known
     return sorted(known, key=lambda device_id: device_id != default)

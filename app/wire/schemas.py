@@ -42,7 +42,17 @@ Numbers = Annotated[
 """One number or several: a list, or text such as 3x3 or 3,3."""
 Name = Annotated[str | None, Field(max_length=LONGEST_NAME)]
 Id = Annotated[str, Field(max_length=LONGEST_NAME, pattern=r"^[\w.:-]+$")]
-"""Names a device or a model: it may become part of a path."""
+"""Names a model: it may become part of a path."""
+DeviceName = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=LONGEST_NAME,
+        pattern=r"^[\w .:()+-]+$",
+        description="A device by its id or another of its names, such as a100, rtx 4090 or cuda:0.",
+    ),
+]
+"""It becomes an id before it becomes part of a path."""
 Baselines = Annotated[
     bool, Field(description="Say what others would run even without the ranking, with which it is always said.")
 ]
@@ -156,8 +166,11 @@ class LimitParameters(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     device: Annotated[
-        Id | None,
-        Field(description="Device id; default: as configured, else the worker's GPU, else the one measured most."),
+        DeviceName | None,
+        Field(
+            description="Device, by its id or another name such as a100 or rtx 4090; default: as configured, else the "
+            "worker's GPU, else the one measured most."
+        ),
     ] = None
     max_workspace_bytes: Annotated[
         int | None,
@@ -184,7 +197,7 @@ class AdviceQuery(AdviceParameters):
 class VariantParameters(LayerParameters):
     """A layer that variants are asked about; none is needed."""
 
-    device: Annotated[Id | None, Field(description="Device id; default as in advice.")] = None
+    device: Annotated[DeviceName | None, Field(description="Device, by any of its names; default as in advice.")] = None
 
 
 class BulkAdviceParameters(AdviceParameters):
@@ -261,7 +274,7 @@ class RetrainRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"device": "nvidia-h200"}]})
 
-    device: Annotated[Id | None, Field(description="Whose measurements; default as in advice.")] = None
+    device: Annotated[DeviceName | None, Field(description="Whose measurements; default as in advice.")] = None
     force: Annotated[bool, Field(description="Put the new model in charge even if it is worse.")] = False
 
 
@@ -272,7 +285,7 @@ class ActivateRequest(BaseModel):
         extra="forbid", json_schema_extra={"examples": [{"device": "nvidia-h200", "model": "shipped"}]}
     )
 
-    device: Id
+    device: DeviceName
     model: Id
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from conv_advisor.models.tree_file import TreeModel
+from conv_advisor.models.advisor import Advisor
 
 UNCOUNTED: Final = "conversions between layouts are not counted: without a tree nothing is known of what they take"
 
 
-def converter(model: TreeModel | None) -> Callable[[int], float]:
+def converter(advisor: Advisor) -> Callable[[int], float]:
     """What a conversion takes in ms, by the bytes of the tensor.
 
     Each byte is read once and written once, at the rate that the fastest variants of every precision and layout reach:
@@ -19,10 +19,11 @@ def converter(model: TreeModel | None) -> Callable[[int], float]:
 
     Parameters
     ----------
-    model : TreeModel or None
+    advisor : Advisor
     """
-    if model is None:
+    if advisor.model is None:
         return lambda n_bytes: 0.0
-    rooflines = model.arrays["roofline"]
+    rooflines = advisor.model.arrays["roofline"]
     bytes_per_ms, least_ms = float(rooflines[:, 1].min()), float(rooflines[:, 2].max())
+    bytes_per_ms *= advisor.loan.bandwidth_ratio if advisor.loan else 1.0
     return lambda n_bytes: max(2 * n_bytes / bytes_per_ms, least_ms)

@@ -88,7 +88,9 @@ class TrustAnswer(TypedDict):
 
     A model abstains outside the domain it was trained on: the ranking is a guess, confidence is null, and reason says
     which size is unlike all that was trained on. confidence is over the ranking; n_unknown more variants may run, and
-    nothing says how long they take. distance and limit are in octaves, factors of two.
+    nothing says how long they take. distance and limit are in octaves, factors of two. borrowed_from is the device
+    whose times, scaled, stand for the predicted ones where this device has no model; confidence is null then too, and
+    between architectures the model abstains.
     """
 
     confidence: float | None
@@ -99,6 +101,7 @@ class TrustAnswer(TypedDict):
     reason: str | None
     distance: float | None
     limit: float | None
+    borrowed_from: str | None
 
 
 class AdviceAnswer(TypedDict):
@@ -121,7 +124,13 @@ class AdviceAnswer(TypedDict):
     epilogue_is_counted: NotRequired[bool]
 
 
-class BestAloneAnswer(TypedDict):
+class Lent(TypedDict):
+    """Of a device that has no model: the one whose model answers, its times scaled; left out for all others."""
+
+    borrowed_from: NotRequired[str]
+
+
+class BestAloneAnswer(Lent):
     """The best variant for a layer, without the ranking; model is null where only measurements spoke."""
 
     layer: str
@@ -134,7 +143,7 @@ class BestAloneAnswer(TypedDict):
     epilogue_is_counted: NotRequired[bool]
 
 
-class BulkAdviceAnswer(TypedDict):
+class BulkAdviceAnswer(Lent):
     """Advice on each layer, in order; with ranking, each entry also has all that GET answers."""
 
     device: str

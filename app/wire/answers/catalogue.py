@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import asdict
 from typing import TYPE_CHECKING, NotRequired, cast
 
 from typing_extensions import TypedDict
 
 from conv_advisor.app.wire.answers.problems import ProblemAnswer
+from conv_advisor.data.gpus import gpus
 
 if TYPE_CHECKING:
     from conv_advisor.data.measurement import Device
@@ -66,10 +68,33 @@ class KnownDeviceAnswer(DeviceAnswer):
     has_model: bool
 
 
+class PublishedGpuAnswer(TypedDict):
+    """A GPU that nobody measured here: what its maker publishes of it, in which documents, and what it is called.
+
+    Peaks are dense and accumulate in float32; 0 stands for what it lacks, or what is not published.
+    """
+
+    id: str
+    name: str
+    short: list[str]
+    capability: str
+    processors: int
+    boost_mhz: int
+    bandwidth_gb_s: float
+    memory_gb: float
+    l2_mb: float
+    shared_kb: float
+    fp32_tflops: float
+    tf32_tflops: float
+    fp16_tflops: float
+    source: str
+
+
 class DevicesAnswer(TypedDict):
-    """Every device that was measured, has a model, or is the worker's."""
+    """Every device that was measured, has a model, or is the worker's; apart from them, GPUs that borrow a model."""
 
     devices: list[KnownDeviceAnswer]
+    published: list[PublishedGpuAnswer]
 
 
 class NetworkSummary(TypedDict):
@@ -115,6 +140,12 @@ def applicability_answer(variant: Variant, problem: ConvProblem, device: Device,
     """A variant, and the reason why it does not run a problem; None where it does."""
     workspace_bytes = variant.workspace_bytes(problem, device) if reason is None else None
     return {**variant_answer(variant), "applies": reason is None, "reason": reason, "workspace_bytes": workspace_bytes}
+
+
+def published_answer(known: Collection[str]) -> list[PublishedGpuAnswer]:
+    """The GPUs of which facts are published, without those that are known here."""
+    others = (gpu for gpu in gpus().values() if gpu.id not in known)
+    return [cast("PublishedGpuAnswer", {"id": gpu.id} | asdict(gpu) | {"short": list(gpu.short)}) for gpu in others]
 
 
 def device_answer(device: Device) -> DeviceAnswer:

@@ -18,12 +18,14 @@ from platformdirs import user_data_path
 
 from conv_advisor.data.epilogue import Epilogue
 from conv_advisor.data.errors import ConvAdvisorError, InvalidInput, UnknownDevice
+from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels.catalog import VARIANTS
 from conv_advisor.kernels.cpu.threads import available_cores
 from conv_advisor.kernels.cuda.runner import CudaRunner
 from conv_advisor.kernels.variant import Backend
 from conv_advisor.models.advisor import Advisor
+from conv_advisor.models.loan import Loan, lent_to
 from conv_advisor.models.registry import Registry
 from conv_advisor.models.tree_file import TreeModel
 from conv_advisor.torch.candidates import candidates
@@ -105,7 +107,7 @@ class Gpu:
             self._runner = CudaRunner(index)
             self.device = self._runner.device
             self._stream = torch.cuda.Stream(index)
-        self._advisor = Advisor(_tree(self.device.id, self.device.capability), self.device)
+        self._advisor = Advisor(_tree(self.device), self.device)
         self._basis = basis_of(self.device, torch.__version__)
         self._files: dict[Path, PlanFile] = {}
         self._lock = threading.RLock()
@@ -253,16 +255,16 @@ def _fastest(own: Timed, timed: Mapping[str, Timed], ready: Mapping[str, Prepare
     return Choice(best, ready[best].plan, time_ms, own.time_ms, max_error, own.max_error)
 
 
-def _tree(device_id: str, capability: str) -> TreeModel:
-    """The tree of a device; else that of another of the same architecture, whose times it will not have."""
+def _tree(device: Device) -> TreeModel:
+    """The tree of a device; else that of the nearest GPU that has one, whose times it will not have."""
     registry = Registry(Path(os.environ.get("CONV_ADVISOR_HOME") or user_data_path("conv-advisor")))
-    if device_id in registry.devices():
-        return registry.active(device_id)
-    for model in map(registry.active, registry.devices()):
-        if model.device.capability == capability:
-            log.info("%s has no tree of its own: variants are ranked by that of %s", device_id, model.device.id)
-            return model
-    raise UnknownDevice(device_id, registry.devices())
+    if device.id in registry.devices():
+        return registry.active(device.id)
+    model = lent_to(device, map(registry.active, registry.devices()), needs_times=False)
+    if model is None:
+        raise UnknownDevice(device.id, registry.devices())
+    log.info("%s", Loan(model.device, device).reason)
+    return model
 
 
 @contextmanager

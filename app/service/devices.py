@@ -1,0 +1,151 @@
+"""The devices that can be asked about, by any name that people have for them, and the advisor of each."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from conv_advisor.app.workers.gpus import gpu_names
+from conv_advisor.data.errors import ModelRejected, UnknownDevice
+from conv_advisor.data.gpus import device_id_of, gpus, listed, slug
+from conv_advisor.models.advisor import Advisor
+from conv_advisor.models.loan import lent_to
+
+if TYPE_CHECKING:
+    from conv_advisor.data.measurement import Device
+    from conv_advisor.data.records import Records
+    from conv_advisor.models.registry import Registry
+    from conv_advisor.models.tree_file import TreeModel
+
+_HERE: Final = re.compile(r"cuda(?::(\d{1,3}))?")
+_LOOK_AGAIN_S: Final = 0.1
+"""How old it may be that a device has no tree of its own; what this process itself has activated counts at once."""
+_MOST_SPELLINGS: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Lent:
+    advisor: Advisor
+    activations: int
+    until: float
+
+
+class KnownDevices:
+    """Devices that were measured or have a tree, the worker's own, and those of which facts are published.
+
+    Parameters
+    ----------
+    registry : Registry
+    records : Records
+    own : callable () -> Device or None
+        The worker's, once there is one.
+
+    Raises
+    ------
+    StoreError
+        From every method.
+    """
+
+    def __init__(self, registry: Registry, records: Records, own: Callable[[], Device | None] = lambda: None) -> None:
+        self._registry, self._records, self._own = registry, records, own
+        self._ids: dict[str, str] = {}
+        self._advisors: dict[str, Advisor] = {}
+        self._lent: dict[str, _Lent] = {}
+
+    def all(self) -> dict[str, Device]:
+        """Every device that was measured, has a tree, or is the worker's own; by id.
+
+        Raises
+        ------
+        ModelRejected
+        """
+        known = self._records.devices()
+        for device_id in self._registry.devices():
+            if device_id not in known:
+                known[device_id] = self._registry.active(device_id).device
+        own = self._own()
+        return known if own is None else known | {own.id: own}
+
+    def id_of(self, name: str) -> str:
+        """The id of a device by any of its names; ``cuda`` and ``cuda:0`` are the GPUs of this host.
+
+        Raises
+        ------
+        UnknownDevice
+        """
+        found = self._ids.get(name)
+        if found is None:
+            if len(self._ids) >= _MOST_SPELLINGS:
+                self._ids.clear()
+            found = self._ids[name] = self._look_up(name)
+        return found
+
+    def find(self, name: str) -> Device:
+        """The device of a name; of one that nobody has opened here, what is published of it.
+
+        Raises
+        ------
+        UnknownDevice, ModelRejected
+        """
+        device_id = self.id_of(name)
+        return self.all().get(device_id) or gpus()[device_id].device
+
+    def find_met(self, name: str) -> Device:
+        """The device of a name that was measured, has a tree, or is the worker's own.
+
+        Raises
+        ------
+        UnknownDevice, ModelRejected
+        """
+        device_id, known = self.id_of(name), self.all()
+        if device_id not in known:
+            raise UnknownDevice(name, sorted(known))
+        return known[device_id]
+
+    def advisor(self, device_id: str) -> Advisor:
+        """The advisor of a device: on its active tree, else on that of the nearest GPU, else on measurements alone.
+
+        Raises
+        ------
+        UnknownDevice, ModelRejected
+        """
+        kept = self._lent.get(device_id)
+        if kept and kept.activations == self._registry.activations and time.monotonic() < kept.until:
+            return kept.advisor
+        device: Device | None = None
+        try:
+            model: TreeModel | None = self._registry.active(device_id)
+        except UnknownDevice:
+            device = self.find(device_id)
+            model = lent_to(device, self._trees())
+        found = self._advisors.get(device_id)
+        if found is None or found.model is not model:
+            found = self._advisors[device_id] = Advisor(model, device)
+        if device is not None:
+            until = time.monotonic() + _LOOK_AGAIN_S
+            self._lent[device_id] = _Lent(found, self._registry.activations, until)
+        return found
+
+    def _trees(self) -> Iterator[TreeModel]:
+        """Those in use, of every device; one that is refused lends nothing."""
+        for device_id in self._registry.devices():
+            try:
+                yield self._registry.active(device_id)
+            except ModelRejected:
+                continue
+
+    def _look_up(self, name: str) -> str:
+        own = self._own()
+        known = {*self._records.devices(), *self._registry.devices(), *([own.id] if own else [])}
+        here = _HERE.fullmatch(name.strip().lower())
+        if here is None:
+            return device_id_of(name, known)
+        names, place = gpu_names(), int(here[1] or 0)
+        if place < len(names):
+            return device_id_of(slug(names[place]), known)
+        if own is not None and own.kind == "cuda" and place == 0:
+            return own.id
+        raise UnknownDevice(name, listed(known))
