@@ -173,7 +173,9 @@ class Advisor:
         ]
         self._only: dict[Maker, Advisor] = {}
         self._rules = Rules(tuple(self._pool.values()), found)
-        self._endings = endings or (lent_endings(self.loan, model) if self.loan and model else endings_of(found.id, model))
+        self._endings = endings or (
+            lent_endings(self.loan, model) if self.loan and model else endings_of(found.id, model)
+        )
         self._rivals = Rivals(found, habits_of(found.id))
         self._tries = {name: each for name, variant in self._pool.items() if (each := try_of(variant, found))}
         self._column = {name: column for column, name in enumerate(model.variants)} if model else {}

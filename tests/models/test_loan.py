@@ -6,14 +6,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from conv_advisor.data.gpus import gpus
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.data.table import sizes_of
+from conv_advisor.models import endings
 from conv_advisor.models.advisor import Advisor
 from conv_advisor.models.batch import predict_many
 from conv_advisor.models.candidates import Source
+from conv_advisor.models.endings import FORMAT, Cost, Endings
 from conv_advisor.models.loan import Loan, lent_to
 from conv_advisor.models.pareto import in_other_layout, other_layout
 from conv_advisor.models.planning.conversion import converter
@@ -147,3 +150,14 @@ def test_the_trees_own_device_borrows_nothing() -> None:
     trust = advisor(H200).advise(MIDDLE).trust
     assert trust.borrowed_from is None
     assert trust.confidence is not None
+
+
+def test_what_epilogues_add_is_lent_too_and_bytes_take_as_long_as_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    cost = Cost(1.5, 0.25, 1e-6, 0.1, 1.0, 9)
+    known = {H200.id: Endings(FORMAT, H200.id, "as measured", 3, {"appended": cost})}
+    monkeypatch.setattr(endings, "endings_of", lambda device_id, model=None: known.get(device_id))
+    lent = endings.lent_endings(Loan(H200, RTX), hand_made.model(H200))
+    assert lent.costs["appended"] == structs.replace(cost, byte_ms=pytest.approx(1e-6 * 4800 / 936))
+    assert endings.lent_endings(Loan(RTX, A100), hand_made.model(RTX)) is None
+    known[RTX.id] = Endings(FORMAT, RTX.id, "as measured there", 1, {})
+    assert endings.lent_endings(Loan(H200, RTX), hand_made.model(H200)) is known[RTX.id]

@@ -84,4 +84,4 @@ def _appended_ms(advisor: Advisor, problem: ConvProblem) -> float:
     """What an elementwise kernel for the epilogue takes: it reads y and the residual, and writes y."""
     if not problem.epilogue:
         return 0.0
-    return converter(advisor.model)(problem.y_bytes * (3 if problem.epilogue.residual else 2) // 2)
+    return converter(advisor)(problem.y_bytes * (3 if problem.epilogue.residual else 2) // 2)
