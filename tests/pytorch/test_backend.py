@@ -350,6 +350,32 @@ def test_a_model_made_in_inference_mode_is_not_folded(chooser: EverythingAdvised
         assert_near(compiled(network)(x), network(x))
 
 
+@pytest.mark.parametrize("is_graph_with_gradients", [False, True])
+def test_autograd_is_asked_only_where_a_graph_turns_it_on(
+    is_graph_with_gradients: bool, chooser: EverythingAdvised, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+
+    def compile_fx(gm: Any, _inputs: Any, config_patches: Any = None) -> Any:
+        def run(*inputs: Any) -> Any:
+            seen.append(torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.AutogradFunctionality))
+            return gm.forward(*inputs)
+
+        return run
+
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", compile_fx)
+    weight = torch.randn(8, 8, 3, 3)
+
+    def function(x: Any) -> Any:
+        with torch.set_grad_enabled(is_graph_with_gradients):
+            return torch.conv2d(x, weight)
+
+    with torch.no_grad():
+        compiled(function)(random(1, 8, 6, 6))
+    assert seen == [not is_graph_with_gradients]
+    assert not torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.AutogradFunctionality)
+
+
 def test_options_reach_the_chooser(chooser: EverythingAdvised, quick: Any) -> None:
     options = {"measure": 0, "deterministic": True, "only_cudnn": True, "max-workspace-bytes": 1000}
     with torch.no_grad():

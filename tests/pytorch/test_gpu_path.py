@@ -6,6 +6,7 @@ import json
 import logging
 from math import inf
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from conv_advisor.data.epilogue import EVERY_EPILOGUE, Activation, Epilogue  # n
 from conv_advisor.data.problem import ConvProblem  # noqa: E402 - it needs PyTorch
 from conv_advisor.kernels.catalog import VARIANTS  # noqa: E402 - it needs PyTorch
 from conv_advisor.kernels.variant import Ending  # noqa: E402 - it needs PyTorch
-from conv_advisor.torch import operator  # noqa: E402 - it needs PyTorch
+from conv_advisor.torch import operator, running  # noqa: E402 - it needs PyTorch
 from conv_advisor.torch.candidates import candidates  # noqa: E402 - it needs PyTorch
 from conv_advisor.torch.checking import Operands  # noqa: E402 - it needs PyTorch
 from conv_advisor.torch.choice import Choice  # noqa: E402 - it needs PyTorch
@@ -27,7 +28,7 @@ from conv_advisor.torch.ending_operator import ACTIVATE  # noqa: E402 - it needs
 from conv_advisor.torch.options import Options  # noqa: E402 - it needs PyTorch
 from tests.pytorch.comparing import assert_near, compiled, random, watch  # noqa: E402 - it needs PyTorch
 from tests.pytorch.networks import Endings, every_kind  # noqa: E402 - it needs PyTorch
-from tests.pytorch.stand_in import CPU, FakeGpu, advisor, time_by  # noqa: E402 - it needs PyTorch
+from tests.pytorch.stand_in import CPU, FakeGpu, advisor, array_at, time_by  # noqa: E402 - it needs PyTorch
 
 NETWORKS = every_kind()
 SMALL = "9-2-3-8-8"
@@ -111,6 +112,31 @@ def test_networks_run_by_fused_variants(name: str, is_channels_last: bool, fake_
     assert fake_gpu.runner.launches
     if name in ("resnet", "squeezenet", "mobilenet"):
         assert all(problem.epilogue for problem in fake_gpu.runner.launches)
+
+
+def test_a_variant_keeps_no_more_than_names_of_memory(fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    def array_of(shape: Any, dtype: Any, memory: Any) -> Any:
+        made.append(memory.address)
+        return array_at(shape, dtype, memory)
+
+    monkeypatch.setattr(running, "cupy", SimpleNamespace(ndarray=array_of))
+    problem = small("bias-relu")
+    fake_gpu.choose({problem: "conv"}, Options())
+    operands = Operands(problem, "cpu")
+    run = operator.LOADED[problem.key, operands.x.shape, CPU]
+    assert run is not None
+    given = (operands.x, operands.weight, torch.empty_like(operands.own()), *operands.ends)
+    run.run_into(*given)
+    made.clear()
+    run.run_into(*given)
+    assert made == []
+    for _ in range(3):
+        images = [torch.zeros_like(operands.x) for _ in range(running._MOST_KEPT)]
+        for x in images:
+            run.run_into(x, *given[1:])
+    assert len(run._kept) <= running._MOST_KEPT
 
 
 def test_a_kept_plan_ends_as_it_did(fake_gpu: FakeGpu, quick: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,14 +97,44 @@ def _with_attributes(kernel: Any, config: Any, values: list[Any], cluster: int) 
         allowed = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
         _check(driver.cuFuncSetAttribute(function, allowed, 1))
 
+    kept: dict[int, _Parameters] = {}
+
     def start(*addresses: int) -> None:
-        parameters = [*(ctypes.c_void_p(address) for address in addresses), *values]
-        places = (ctypes.c_void_p * len(parameters))(*(ctypes.addressof(each) for each in parameters))
+        parameters = kept.get(len(addresses)) or kept.setdefault(len(addresses), _Parameters(len(addresses), values))
+        parameters.set(addresses)
         config.hStream = driver.CUstream(cupy.cuda.get_current_stream().ptr)
         # The driver copies what the pointers point at when it launches.
-        _check(driver.cuLaunchKernelEx(config, function, ctypes.addressof(places), 0))
+        _check(driver.cuLaunchKernelEx(config, function, parameters.place, 0))
 
     return start
+
+
+class _Parameters:
+    """A kernel's parameters where the driver reads them: addresses that each launch sets, and values that stay.
+
+    Parameters
+    ----------
+    n_addresses : int
+    values : list of ctypes value
+        The parameters behind the addresses.
+
+    Attributes
+    ----------
+    place : int
+        Address of a pointer to each parameter.
+    """
+
+    def __init__(self, n_addresses: int, values: list[Any]) -> None:
+        self._addresses = [ctypes.c_void_p() for _ in range(n_addresses)]
+        self._values = values
+        parameters = [*self._addresses, *values]
+        self._places = (ctypes.c_void_p * len(parameters))(*map(ctypes.addressof, parameters))
+        self.place = ctypes.addressof(self._places)
+
+    def set(self, addresses: Sequence[int]) -> None:
+        """Let the next launch take these addresses."""
+        for parameter, address in zip(self._addresses, addresses, strict=True):
+            parameter.value = address
 
 
 def _attributes(cluster: int, overlaps: bool) -> list[Any]:

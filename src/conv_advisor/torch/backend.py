@@ -14,7 +14,7 @@ from conv_advisor.torch.ending_operator import conv2d_ending
 from conv_advisor.torch.folding import fold_batch_norms
 from conv_advisor.torch.graph import Site, end, find_sites, replace
 from conv_advisor.torch.log import tell
-from conv_advisor.torch.operator import conv2d, plan_name
+from conv_advisor.torch.operator import below_autograd, conv2d, plan_name
 from conv_advisor.torch.options import Options, read_options
 
 
@@ -61,11 +61,14 @@ def backend(
         sites = end(sites)
     outcomes = _replace_all(gm, sites, chooser, ours)
     tell([*others, *outcomes])
-    if any(node.target in (conv2d, conv2d_ending) for node in gm.graph.nodes):
+    is_replaced = any(node.target in (conv2d, conv2d_ending) for node in gm.graph.nodes)
+    if is_replaced:
         # Variants were chosen for the layouts that the model has; Inductor is not to choose others for what is left.
         inductors = {"layout_optimization": False} | inductors
     gm.recompile()
     compiled = _compile(gm, inputs, ours, inductors)
+    if is_replaced and not _records_gradients(gm):
+        compiled = below_autograd(compiled)
     return foldings.around(compiled) if foldings else compiled
 
 
@@ -91,6 +94,11 @@ def _needs_gradients(inputs: Sequence[Any]) -> bool:
     return torch.is_grad_enabled() and any(
         isinstance(tensor, torch.Tensor) and tensor.requires_grad for tensor in inputs
     )
+
+
+def _records_gradients(gm: GraphModule) -> bool:
+    """Whether a graph turns gradients on itself."""
+    return any(node.target is torch._C._set_grad_enabled and node.args != (False,) for node in gm.graph.nodes)
 
 
 def _compile(gm: GraphModule, inputs: Sequence[Any], options: Options, config: Mapping[str, Any]) -> Callable[..., Any]:

@@ -10,9 +10,8 @@ from typing import Any, Final
 
 import torch
 
-from conv_advisor.data.epilogue import LEAKY_SLOPE, Activation, Epilogue
-from conv_advisor.torch.layers import MEMORY_FORMATS
-from conv_advisor.torch.operator import fake, layout_of_plan, own_convolution, run_advised
+from conv_advisor.data.epilogue import LEAKY_SLOPE, Activation
+from conv_advisor.torch.operator import fake, memory_format_of_plan, own_convolution, run_advised
 
 NAME: Final = "conv2d_ending_v1"
 
@@ -48,15 +47,14 @@ def own_steps(
         y = y + bias.reshape(1, -1, 1, 1)
     if residual is not None:
         y = y + residual
-    return ACTIVATE[Activation(activation)](y).contiguous(memory_format=MEMORY_FORMATS[layout_of_plan(plan)])
+    return ACTIVATE[Activation(activation)](y).contiguous(memory_format=memory_format_of_plan(plan))
 
 
 def _on_cuda(x: Any, weight: Any, bias: Any, residual: Any, *rest: Any) -> Any:
     """The variant that is loaded for the plan, which ends with all of it; else PyTorch's own steps."""
     *geometry, activation, plan = rest
-    epilogue = Epilogue(bias is not None, residual is not None, Activation(activation))
-    ends = (bias, residual) if epilogue.bias or epilogue.residual else ()
-    y = run_advised(plan, x, weight, ends, tuple(geometry), epilogue)
+    ends = () if bias is None and residual is None else (bias, residual)
+    y = run_advised(plan, x, weight, ends, tuple(geometry), activation)
     return own_steps(x, weight, bias, residual, *rest) if y is None else y
 
 

@@ -7,11 +7,12 @@ strides of what it returns, may change under another name alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, Final
 
 import torch
 
-from conv_advisor.data.epilogue import PLAIN, Epilogue
+from conv_advisor.data.epilogue import Activation, Epilogue
 from conv_advisor.data.problem import Layout
 from conv_advisor.torch.layers import MEMORY_FORMATS
 
@@ -51,16 +52,35 @@ def layout_of_plan(plan: str) -> Layout:
     return Layout(plan.partition("/")[0].rpartition("-")[2])
 
 
+@cache  # every call asks
+def memory_format_of_plan(plan: str) -> Any:
+    """PyTorch's name of `layout_of_plan`."""
+    return MEMORY_FORMATS[layout_of_plan(plan)]
+
+
 def own_convolution(
     x: Any, weight: Any, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, plan: str
 ) -> Any:
     """PyTorch's own convolution, in the plan's layout."""
     y = torch.ops.aten.convolution.default(x, weight, None, stride, padding, dilation, False, [0, 0], groups)
-    return y.contiguous(memory_format=MEMORY_FORMATS[layout_of_plan(plan)])
+    return y.contiguous(memory_format=memory_format_of_plan(plan))
+
+
+def below_autograd(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The same callable, in which PyTorch does not ask how the operators are differentiated.
+
+    For what needs no gradients: asking costs more than half of what an operator costs the host.
+    """
+
+    def without_autograd(*arguments: Any) -> Any:
+        with torch._C._AutoDispatchBelowAutograd():
+            return call(*arguments)
+
+    return without_autograd
 
 
 def run_advised(
-    plan: str, x: Any, weight: Any, ends: tuple[Any, ...], geometry: tuple[Any, ...], epilogue: Epilogue = PLAIN
+    plan: str, x: Any, weight: Any, ends: tuple[Any, ...], geometry: tuple[Any, ...], activation: str = "none"
 ) -> Any:
     """y by the variant that is loaded for a plan; None where PyTorch's own convolution is to answer.
 
@@ -72,19 +92,20 @@ def run_advised(
         Bias and residual where the epilogue adds one of them, else nothing.
     geometry : tuple
         Stride, padding, dilation and groups.
-    epilogue : Epilogue
+    activation : str
     """
     key = (plan, x.shape, x.get_device())
     try:
         run = LOADED[key]
     except KeyError:
-        run = _load(key, x, weight, geometry, epilogue)
+        run = _load(key, x, weight, ends, geometry, activation)
     if run is None:
         return None
-    memory_format = MEMORY_FORMATS[layout_of_plan(plan)]
+    memory_format = memory_format_of_plan(plan)
     tensors = [_dense(tensor, memory_format) for tensor in (x, weight, *ends)]
-    if any(tensor is not None and tensor.data_ptr() % _ALIGNMENT_BYTES for tensor in tensors):
-        return None
+    for tensor in tensors:
+        if tensor is not None and tensor.data_ptr() % _ALIGNMENT_BYTES:
+            return None
     try:
         return run(*tensors)
     except Exception as error:  # whatever it was, PyTorch's own convolution gives the answer
@@ -102,12 +123,21 @@ def _dense(tensor: Any, memory_format: Any) -> Any:
     return tensor.contiguous(memory_format=memory_format)
 
 
-def _load(key: tuple[str, Any, int], x: Any, weight: Any, geometry: tuple[Any, ...], epilogue: Epilogue) -> Run | None:
+def _load(
+    key: tuple[str, Any, int],
+    x: Any,
+    weight: Any,
+    ends: tuple[Any, ...],
+    geometry: tuple[Any, ...],
+    activation: str,
+) -> Run | None:
     """What runs a plan on a shape that it meets for the first time; PyTorch's own where nothing is kept of it."""
     if torch.cuda.is_current_stream_capturing():
         return None
     from conv_advisor.torch.gpu import load_kept
 
+    bias, residual = ends or (None, None)
+    epilogue = Epilogue(bias is not None, residual is not None, Activation(activation))
     run = LOADED[key] = load_kept(key[0], x, weight, geometry, epilogue)
     return run
 
@@ -126,7 +156,7 @@ def fake(x: Any, weight: Any, stride: Any, padding: Any, dilation: Any, groups: 
         for size, pad, step, count, jump in zip(x.shape[2:], padding, dilation, taps, stride, strict=True)
     ]
     shape = (x.shape[0], weight.shape[0], *plane)
-    memory_format = MEMORY_FORMATS[layout_of_plan(plan)]
+    memory_format = memory_format_of_plan(plan)
     return torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=memory_format)
 
 

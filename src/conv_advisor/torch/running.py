@@ -22,6 +22,9 @@ _LOCK: Final = threading.Lock()
 """Handles of cuDNN and cuBLAS serve one thread at a time, and so does scratch memory while it is lent."""
 
 _SCRATCH_ALIGNMENT_BYTES: Final = 256
+_MOST_KEPT: Final = 64
+"""Arrays that one variant keeps: making one takes the host longer than a short kernel runs, and in a model that is
+called again and again operands lie where they lay."""
 
 
 class Prepared:
@@ -53,6 +56,7 @@ class Prepared:
         shapes = problem.shapes
         ends = [shapes.get("bias"), shapes.get("residual")]
         self._shapes = [problem.x_shape, problem.weight_shape, problem.y_shape, *(ends if any(ends) else ())]
+        self._kept: dict[tuple[int, tuple[int, ...]], Any] = {}
         self._storage = np.dtype(storage_type(problem.dtype))
         self._scratch = launch.scratch
         if launch.workspace_bytes and not self._scratch:
@@ -80,7 +84,7 @@ class Prepared:
         Bias and residual follow where the epilogue adds one of them, None for the one that it does not add.
         """
         tensors = zip((x, weight, y, *ends), self._shapes, strict=True)
-        arrays = [shape and self._array(tensor, shape) for tensor, shape in tensors]
+        arrays = [shape and self._array(tensor.data_ptr(), shape) for tensor, shape in tensors]
         stream = _stream(torch._C._cuda_getCurrentRawStream(self._device))
         with _LOCK, stream:
             if not self._scratch:
@@ -92,10 +96,15 @@ class Prepared:
                 scratch.ptr = address + offset
             self._run(*arrays)
 
-    def _array(self, tensor: Any, shape: tuple[int, ...]) -> Any:
-        """The memory of a tensor as kernels take it."""
-        memory = UnownedMemory(tensor.data_ptr(), prod(shape) * self._storage.itemsize, None, self._device)
-        return cupy.ndarray(shape, self._storage, MemoryPointer(memory, 0))
+    def _array(self, address: int, shape: tuple[int, ...]) -> Any:
+        """Memory as kernels take it: a name for it alone, which may be kept while others have the memory."""
+        kept = self._kept.get((address, shape))
+        if kept is None:
+            if len(self._kept) >= _MOST_KEPT:
+                self._kept.clear()
+            memory = UnownedMemory(address, prod(shape) * self._storage.itemsize, None, self._device)
+            kept = self._kept[address, shape] = cupy.ndarray(shape, self._storage, MemoryPointer(memory, 0))
+        return kept
 
     def _zeros(self, shape: tuple[int, ...]) -> Any:
         return torch.zeros(shape, dtype=self._dtype, device=self._place)
