@@ -1,8 +1,13 @@
 """Whole networks of torchvision, random weights, in evaluation: PyTorch's modes against ours, in one run on one GPU.
 
-A table a precision and batch: device time of a replayed CUDA graph of one call in each mode, the best of PyTorch's over
-ours, seconds of ours from ``torch.compile`` to the first answer, our error against float64 over eager PyTorch's, and
-how many of the convolutions run by a variant. ``benchmark=True`` is timed in a thread of its own.
+A table a precision and batch: device time of a replayed CUDA graph of one call in each mode, the best of PyTorch's
+over ours, wall time of a call, seconds of ours from ``torch.compile`` to the first answer with nothing kept, our error
+against float64 over eager PyTorch's, and how many of the convolutions run by a variant and end with what follows
+them. ``benchmark=True`` is timed in a thread of its own.
+
+A network compiles for 3 to 41 s in each of two modes. With ``--workers`` several cells compile at once: whoever times
+has the GPU, and times of the host are left out. ``python -m benchmarks.networks.first_call`` has first calls of new
+processes.
 
 Needs a GPU, PyTorch and torchvision, which this project does not install.
 """
@@ -13,10 +18,11 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.networks.cells import BATCHES, NETWORKS, PRECISIONS, Row, cells, report
+from benchmarks.networks.cells import BATCHES, NETWORKS, PEERS, PRECISIONS, Cell, Row, cells, report
+from benchmarks.networks.side_by_side import run_cells
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -25,36 +31,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if chosen.report:
         print(report([row for path in chosen.report for row in _read(path)]))
         return 0
-    begin = time.monotonic()
-    from benchmarks.networks.running import run_cell
-
-    options = {"measure": chosen.measure, "fold": not chosen.no_fold}
-    modes = ("eager", "benchmark", "compile", *(("max-autotune",) if chosen.max_autotune else ()))
-    rows: list[Row] = []
-    todo = list(
-        cells(chosen.networks.split(","), chosen.precisions.split(","), [int(n) for n in chosen.batches.split(",")])
-    )
     done = {row.cell for path in chosen.skip for row in _read(path)}
-    todo = [cell for cell in todo if cell not in done]
-    longest_s = 0.0
-    for count, cell in enumerate(todo):
-        started = time.monotonic()
-        if started - begin + longest_s > chosen.time_limit:
-            print(f"the time is up: {len(todo) - count} of {len(todo)} cells are missing, from {cell} on")
-            break
-        row = run_cell(cell, modes, options)
+    batches = [int(n) for n in chosen.batches.split(",")]
+    asked = cells(chosen.networks.split(","), chosen.precisions.split(","), batches)
+    todo = [cell for cell in asked if cell not in done]
+    rows: list[Row] = []
+    for row in _run(todo, chosen):
         rows.append(row)
-        longest_s = max(longest_s, time.monotonic() - started)
-        times = ", ".join(f"{mode} {ms:.3f}" for mode, ms in row.device_ms.items())
-        print(
-            f"{cell.network} {cell.precision} batch {cell.batch}: {times}, gain {row.gain or 0:.3f}",
-            row.failures or "",
-            flush=True,
-        )
+        print(_line(row), flush=True)
         if chosen.output:
             chosen.output.write_text(json.dumps([row.to_json() for row in rows], indent=1), encoding="utf-8")
+    if missing := [cell for cell in todo if cell not in {row.cell for row in rows}]:
+        print(f"the time is up: {len(missing)} of {len(todo)} cells are missing, from {missing[0]} on")
     print(report(rows))
     return 0
+
+
+def _run(todo: Sequence[Cell], chosen: argparse.Namespace) -> Iterator[Row]:
+    options = {"measure": chosen.measure, "fold": not chosen.no_fold, "fuse": not chosen.no_fuse}
+    modes = tuple(chosen.modes.split(","))
+    if chosen.workers > 1:
+        yield from run_cells(todo, modes, options, chosen.workers, chosen.time_limit)
+        return
+    from benchmarks.networks.running import run_cell
+
+    begin, longest_s = time.monotonic(), 0.0
+    for cell in todo:
+        started = time.monotonic()
+        if started - begin + longest_s > chosen.time_limit:
+            return
+        yield run_cell(cell, modes, options)
+        longest_s = max(longest_s, time.monotonic() - started)
+
+
+def _line(row: Row) -> str:
+    times = ", ".join(f"{mode} {ms:.3f}" for mode, ms in row.device_ms.items())
+    cell = row.cell
+    failures = f" {row.failures}" if row.failures else ""
+    return f"{cell.network} {cell.precision} batch {cell.batch}: {times}, gain {row.gain or 0:.3f}{failures}"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -64,12 +78,18 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--networks", default=",".join(NETWORKS), help="names of torchvision, divided by commas")
     parser.add_argument("--precisions", default=",".join(PRECISIONS))
     parser.add_argument("--batches", default=",".join(map(str, BATCHES)))
-    parser.add_argument("--time-limit", type=float, default=float("inf"), help="seconds after which no cell is begun")
+    parser.add_argument("--time-limit", type=float, default=float("inf"), help="seconds; what is missing then is said")
     parser.add_argument("--output", type=Path, help="JSON file of the rows, written after each cell")
     parser.add_argument("--skip", type=Path, nargs="*", default=[], help="files whose cells are done already")
     parser.add_argument("--report", type=Path, nargs="*", help="print the tables of such files; needs no GPU")
-    parser.add_argument("--max-autotune", action="store_true", help="PyTorch's max-autotune too: minutes a cell")
+    parser.add_argument(
+        "--modes",
+        default="eager,benchmark,compile",
+        help=f"PyTorch's: {', '.join(PEERS)}, which takes minutes a cell (default: all others)",
+    )
+    parser.add_argument("--workers", type=int, default=1, help="cells that compile at once (default 1)")
     parser.add_argument("--measure", type=int, default=3, help="variants that ours times for each layer (default 3)")
+    parser.add_argument("--no-fuse", action="store_true", help="leave what follows a convolution to Inductor")
     parser.add_argument("--no-fold", action="store_true", help="leave batch norms where they are")
     return parser
 

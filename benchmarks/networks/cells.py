@@ -8,6 +8,8 @@ from itertools import product
 from math import exp, log
 from typing import Any, Final
 
+from conv_advisor.data.problem import ConvProblem
+
 NETWORKS: Final = (
     *("resnet50", "squeezenet1_1", "vgg19", "googlenet", "densenet121"),
     *("efficientnet_b0", "mobilenet_v3_large", "regnet_x_3_2gf"),
@@ -44,13 +46,15 @@ class Row:
     device_ms : dict
         Median device time of a replayed graph of one call.
     wall_ms : dict
-        Median wall time of one call from Python, waited for.
+        Median wall time of one call from Python, waited for; of cells that ran side by side nothing.
     first_call_s : dict
-        From ``torch.compile`` to the first answer.
+        From ``torch.compile`` to the first answer; of cells that ran side by side nothing.
     error, torch_error : float
         max |y − y64| / max |y64| of ours, and of eager PyTorch, over the images compared.
-    replaced, convolutions : int
-        Layers that ours runs by a variant, and all.
+    replaced, fused, convolutions : int
+        Layers that ours runs by a variant, those of them that end with what follows, and all.
+    device : str
+        The GPU, and PyTorch's version.
     failures : dict
         What went wrong, by mode.
     """
@@ -62,7 +66,9 @@ class Row:
     error: float | None = None
     torch_error: float | None = None
     replaced: int = 0
+    fused: int = 0
     convolutions: int = 0
+    device: str = ""
     failures: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -87,6 +93,20 @@ class Row:
         return None if peer is None or OURS not in self.device_ms else self.device_ms[peer] / self.device_ms[OURS]
 
 
+def layers_of(outcomes: Sequence[str]) -> dict[str, int]:
+    """How many layers run by a variant, how many of those end with what follows, and how many there are.
+
+    Parameters
+    ----------
+    outcomes : sequence of str
+        What our backend says of each layer: ``conv1: <key of its problem> by <variant> …``.
+    """
+    said = [outcome.partition(" by ") for outcome in outcomes]
+    replaced = [named.rpartition(": ")[2] for named, _, by in said if by.startswith(("cuda.", "cudnn."))]
+    ending = [key for key in replaced if ConvProblem.parse(key.rsplit("-", 2)[0]).epilogue]
+    return {"replaced": len(replaced), "fused": len(ending), "convolutions": len(outcomes)}
+
+
 def cells(networks: Sequence[str], precisions: Sequence[str], batches: Sequence[int]) -> Iterator[Cell]:
     """Every cell, whole columns of the table one after the other: what a time limit cuts off are the last ones."""
     for batch, precision in sorted(product(batches, precisions), key=_importance):
@@ -105,36 +125,43 @@ def _importance(column: tuple[int, str]) -> tuple[int, int]:
 
 def report(rows: Iterable[Row]) -> str:
     """A table a precision and batch, then the geometric mean and the least gain of each."""
-    by_column: dict[tuple[str, int], list[Row]] = {}
+    by_column: dict[str, list[Row]] = {}
     for row in rows:
-        by_column.setdefault((row.cell.precision, row.cell.batch), []).append(row)
-    parts = [_column(precision, batch, column) for (precision, batch), column in by_column.items()]
+        on = f" on {row.device}" if row.device else ""
+        by_column.setdefault(f"{row.cell.precision}, batch {row.cell.batch}{on}", []).append(row)
+    parts = [_column(name, column) for name, column in by_column.items()]
     lines = ["| | networks | geometric mean over the best PyTorch mode | least |", "| --- | --- | --- | --- |"]
-    for (precision, batch), column in by_column.items():
+    for name, column in by_column.items():
         gains = [row.gain for row in column if row.gain is not None]
         if gains:
             mean = exp(sum(map(log, gains)) / len(gains))
-            lines.append(f"| {precision}, batch {batch} | {len(gains)} | {mean:.3f} | {min(gains):.3f} |")
+            lines.append(f"| {name} | {len(gains)} | {mean:.3f} | {min(gains):.3f} |")
     return "\n\n".join([*parts, "\n".join(lines)])
 
 
-def _column(precision: str, batch: int, rows: Sequence[Row]) -> str:
+def _column(name: str, rows: Sequence[Row]) -> str:
     modes = [mode for mode in (*PEERS, OURS) if any(mode in row.device_ms for row in rows)]
+    walls = [mode for mode in (*PEERS, OURS) if any(mode in row.wall_ms for row in rows)]
     head = [
         "",
         *(f"{mode}, ms" for mode in modes),
         "best PyTorch ÷ ours",
+        *(f"{mode}, wall ms" for mode in walls),
         "first call, s",
         "error ÷ PyTorch's",
-        "layers",
+        "layers, fused",
     ]
-    lines = [f"{precision}, batch {batch}", "", f"| {' | '.join(head)} |", f"| {' | '.join(['---'] * len(head))} |"]
+    lines = [name, "", f"| {' | '.join(head)} |", f"| {' | '.join(['---'] * len(head))} |"]
     for row in rows:
-        times = [f"{row.device_ms[mode]:.3f}" if mode in row.device_ms else "–" for mode in modes]
-        gain = "–" if row.gain is None else f"{row.gain:.3f}"
-        first = f"{row.first_call_s[OURS]:.1f}" if OURS in row.first_call_s else "–"
-        error = "–" if row.error is None or not row.torch_error else f"{row.error / row.torch_error:.2f}"
-        layers = f"{row.replaced} of {row.convolutions}"
-        lines.append(f"| {' | '.join([row.cell.network, *times, gain, first, error, layers])} |")
+        times = [_number(row.device_ms.get(mode), 3) for mode in modes]
+        waits = [_number(row.wall_ms.get(mode), 2) for mode in walls]
+        error = row.error / row.torch_error if row.error is not None and row.torch_error else None
+        layers = f"{row.replaced} of {row.convolutions}, {row.fused}"
+        told = [_number(row.first_call_s.get(OURS), 1), _number(error, 2), layers]
+        lines.append(f"| {' | '.join([row.cell.network, *times, _number(row.gain, 3), *waits, *told])} |")
     failed = [f"{row.cell.network}, {mode}: {why}" for row in rows for mode, why in row.failures.items()]
     return "\n".join([*lines, *([""] if failed else []), *failed])
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"

@@ -6,15 +6,21 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any, Final
+from unittest.mock import patch
 
 import torch
 import torchvision
 
-from benchmarks.networks.cells import OURS, Cell, Row
+from benchmarks.networks.cells import OURS, Cell, Row, layers_of
 from conv_advisor.torch import backend
+from conv_advisor.torch.gpu import SPENT, Gpu
+
+Alone = Callable[[], AbstractContextManager[Any]]
 
 _DTYPES: Final = {
     "float32": torch.float32,
@@ -29,7 +35,7 @@ _COMPARED: Final = 2
 """Images whose outputs are compared with float64."""
 
 
-def run_cell(cell: Cell, modes: tuple[str, ...], options: dict[str, Any] | None = None) -> Row:
+def run_cell(cell: Cell, modes: tuple[str, ...], options: dict[str, Any], alone: Alone | None = None) -> Row:
     """Everything that is printed of one cell.
 
     Parameters
@@ -37,47 +43,63 @@ def run_cell(cell: Cell, modes: tuple[str, ...], options: dict[str, Any] | None 
     cell : Cell
     modes : tuple of str
         Which of PyTorch's are run; ours is in any case.
-    options : dict, optional
-        For our backend.
+    options : dict
+        For our backend, whose choices are this cell's alone.
+    alone : callable () -> context manager, optional
+        Within which the GPU is no other process's, where cells run side by side: then the host's times say nothing, and
+        are left out.
+
+    Notes
+    -----
+    Ours is compiled before PyTorch's modes, so that its first call finds nothing of theirs in Inductor's caches.
     """
-    row = Row(cell)
-    is_tf32 = cell.precision == "tf32"
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = is_tf32
-    network, x = _network(cell), _images(cell)
+    row = Row(cell, device=f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}")
+    run = partial(_run, row, alone=alone)
+    set_precision(cell)
+    network, x = network_of(cell), images(cell)
     with torch.no_grad():
         expected = _in_float64(network, x)
         row = _replace_errors(row, torch_error=_error(network(x), expected))
-        if "eager" in modes:
-            _run(row, "eager", lambda: network)
-        if "benchmark" in modes:
-            with _benchmarking():
-                _in_a_thread(lambda: _run(row, "benchmark", lambda: network))
-        if "compile" in modes:
-            _run(row, "compile", lambda: torch.compile(network))
-        if "max-autotune" in modes:
-            _run(row, "max-autotune", lambda: torch.compile(network, mode="max-autotune-no-cudagraphs"))
-        with _outcomes() as outcomes:
-            call = _run(row, OURS, lambda: torch.compile(network, backend=backend, options=options))
+        with _outcomes() as outcomes, _choices(alone) as plan_file:
+            ours = dict(options, plan_file=plan_file)
+            call = run(OURS, lambda: torch.compile(network, backend=backend, options=ours))
         if call is not None:
             row = _replace_errors(row, error=_error(call(x), expected))
-    replaced = sum(" by cuda." in outcome or " by cudnn." in outcome for outcome in outcomes)
-    row = Row(**(row.__dict__ | {"replaced": replaced, "convolutions": len(outcomes)}))
+            run = partial(_run, row, alone=alone)
+        if "eager" in modes:
+            run("eager", lambda: network)
+        if "benchmark" in modes:
+            with _benchmarking():
+                _in_a_thread(lambda: run("benchmark", lambda: network))
+        if "compile" in modes:
+            run("compile", lambda: torch.compile(network))
+        if "max-autotune" in modes:
+            run("max-autotune", lambda: torch.compile(network, mode="max-autotune-no-cudagraphs"))
+    row = Row(**(row.__dict__ | layers_of(outcomes)))
     torch.compiler.reset()
     torch.cuda.empty_cache()
     return row
 
 
-def _network(cell: Cell) -> Any:
+def set_precision(cell: Cell) -> None:
+    """Let PyTorch round products of float32 to tf32 where the cell says so, and nowhere else."""
+    is_tf32 = cell.precision == "tf32"
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = is_tf32
+
+
+def network_of(cell: Cell) -> Any:
+    """The network on the GPU, with random weights, in evaluation."""
     torch.manual_seed(0)
     extra = {"aux_logits": False, "init_weights": False} if cell.network == "googlenet" else {}
     network = torchvision.models.get_model(cell.network, weights=None, **extra).eval()
     return network.to("cuda", _DTYPES[cell.precision], memory_format=_memory_format(cell))
 
 
-def _images(cell: Cell) -> Any:
+def images(cell: Cell) -> Any:
+    """Random images on the GPU."""
     torch.manual_seed(1)
-    images = torch.randn(cell.batch, 3, 224, 224, device="cuda", dtype=_DTYPES[cell.precision])
-    return images.contiguous(memory_format=_memory_format(cell))
+    random = torch.randn(cell.batch, 3, 224, 224, device="cuda", dtype=_DTYPES[cell.precision])
+    return random.contiguous(memory_format=_memory_format(cell))
 
 
 def _memory_format(cell: Cell) -> Any:
@@ -95,9 +117,9 @@ def _error(y: Any, expected: Any) -> float:
     return float((y[:_COMPARED].double() - expected).abs().max() / expected.abs().max())
 
 
-def _run(row: Row, mode: str, make: Callable[[], Any]) -> Any:
+def _run(row: Row, mode: str, make: Callable[[], Any], alone: Alone | None) -> Any:
     """Time a mode, and keep what it gives in the row; what fails is kept with its reason. The callable, if it ran."""
-    x = _images(row.cell)
+    x = images(row.cell)
     torch.compiler.reset()
     begin = time.perf_counter()
     try:
@@ -105,9 +127,12 @@ def _run(row: Row, mode: str, make: Callable[[], Any]) -> Any:
             call = make()
             call(x)
             torch.cuda.synchronize()
-            row.first_call_s[mode] = time.perf_counter() - begin
-            row.device_ms[mode] = _device_ms(lambda: call(x))
-            row.wall_ms[mode] = _wall_ms(lambda: call(x))
+            first_call_s = time.perf_counter() - begin
+            with alone() if alone else nullcontext():
+                row.device_ms[mode] = _device_ms(lambda: call(x))
+            if alone is None:
+                row.first_call_s[mode] = first_call_s
+                row.wall_ms[mode] = _wall_ms(lambda: call(x))
     except Exception as error:  # one mode of one network must not end the run
         row.failures[mode] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
         return None
@@ -151,6 +176,19 @@ def _wall_ms(call: Callable[[], Any]) -> float:
 
 
 @contextmanager
+def _choices(alone: Alone | None) -> Iterator[str]:
+    """A plan file that is empty; and trials of variants in which the GPU is no other process's."""
+    pick = Gpu._pick
+
+    def picked(*arguments: Any) -> Any:
+        with alone() if alone else nullcontext():
+            return pick(*arguments)
+
+    with TemporaryDirectory() as folder, patch.object(Gpu, "_pick", picked):
+        yield f"{folder}/plans.json"
+
+
+@contextmanager
 def _benchmarking() -> Iterator[None]:
     torch.backends.cudnn.benchmark = True
     try:
@@ -178,6 +216,8 @@ def _outcomes() -> Iterator[list[str]]:
                 print("   ", message, flush=True)
             elif record.msg == "%s: %s":
                 said.append(message)
+            elif record.msg == SPENT:
+                print(f"    {message}", flush=True)
 
     log, keeper = logging.getLogger("conv_advisor.torch"), Keeper()
     level = log.level

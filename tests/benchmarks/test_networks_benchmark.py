@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks.networks.__main__ import main
-from benchmarks.networks.cells import Cell, Row, cells, report
+from benchmarks.networks.cells import Cell, Row, cells, layers_of, report
+from benchmarks.networks.first_call import table
+from benchmarks.networks.side_by_side import alone, run_cells
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "networks-nvidia-h100.json"
@@ -17,10 +21,12 @@ RESULTS = ROOT / "benchmarks" / "results" / "networks-nvidia-h100.json"
 ROW = Row(
     Cell("resnet50", "float32", 1),
     device_ms={"eager": 2.0, "benchmark": 1.5, "compile": 1.8, "ours": 0.5},
+    wall_ms={"eager": 5.1, "ours": 1.9},
     first_call_s={"ours": 4.0},
     error=2e-7,
     torch_error=1e-7,
     replaced=50,
+    fused=40,
     convolutions=53,
 )
 
@@ -50,9 +56,52 @@ def test_half_precision_runs_in_channels_last() -> None:
 def test_the_report_has_means_and_leasts() -> None:
     slower = Row(Cell("vgg19", "float32", 1), device_ms={"eager": 0.75, "ours": 1.0}, failures={"compile": "broken"})
     said = report([ROW, slower])
-    assert "| resnet50 | 2.000 | 1.500 | 1.800 | 0.500 | 3.000 | 4.0 | 2.00 | 50 of 53 |" in said
+    assert "| resnet50 | 2.000 | 1.500 | 1.800 | 0.500 | 3.000 | 5.10 | 1.90 | 4.0 | 2.00 | 50 of 53, 40 |" in said
+    assert "| vgg19 | 0.750 | – | – | 1.000 | 0.750 | – | – | – | – | 0 of 0, 0 |" in said
     assert "| float32, batch 1 | 2 | 1.500 | 0.750 |" in said
     assert "vgg19, compile: broken" in said
+
+
+def test_devices_are_told_apart() -> None:
+    said = report([ROW, replace(ROW, device="NVIDIA H200")])
+    assert "| float32, batch 1 | 1 | 3.000 | 3.000 |" in said
+    assert "| float32, batch 1 on NVIDIA H200 | 1 | 3.000 | 3.000 |" in said
+
+
+def test_layers_are_counted_by_what_runs_them() -> None:
+    said = [
+        "conv1: 56-1-3-64-64-bias-relu-float16-nhwc by cuda.implicit_gemm_nhwc, 1.00 µs against 2.00 of PyTorch's own",
+        "conv2: 56-1-3-64-64-float16-nhwc by cudnn.graph.eng62, 1.00 µs against 2.00 of PyTorch's own",
+        "conv3: 28-1-1-64-64-bias-float16-nhwc by PyTorch's own (it is as fast as the first variants)",
+    ]
+    assert layers_of(said) == {"replaced": 2, "fused": 1, "convolutions": 3}
+
+
+def test_whoever_times_has_the_gpu(tmp_path: Path) -> None:
+    lock = tmp_path / "gpu"
+    with alone(lock), lock.open("w") as other, pytest.raises(BlockingIOError):
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with lock.open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_a_cell_that_ends_its_process_is_a_row() -> None:
+    todo = [Cell("no network", "float32", batch) for batch in (1, 32)]
+    rows = list(run_cells(todo, ("eager",), {}, 2, math.inf))
+    assert {row.cell for row in rows} == set(todo)
+    assert all(row.failures["process"] for row in rows)
+
+
+def test_when_the_time_is_up_no_row_is_waited_for() -> None:
+    assert list(run_cells([Cell("no network", "float32", 1)], ("eager",), {}, 2, 0.0)) == []
+
+
+def test_first_calls_are_told_beside_eagers() -> None:
+    times = {"eager": 0.5, "backend, kept": 0.6}
+    lines = list(table(ROW.cell, lambda way: times.get(way, 2.0)))
+    assert "| eager | 0.50 | 1.00 |" in lines
+    assert "| backend, kept | 0.60 | 1.20 |" in lines
+    assert "| optimize | 2.00 | 4.00 |" in lines
 
 
 def test_files_are_merged_without_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

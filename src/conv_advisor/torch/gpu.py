@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -40,6 +41,9 @@ from conv_advisor.torch.timing import Timed, Trial
 
 LEAST_GAIN: Final = 1.01
 """A variant must be this much faster than PyTorch's own convolution, or that stays."""
+
+SPENT: Final = "prepared %d variants in %.2f s, and tried those of %d problems in %.2f s"
+"""What is logged of the first call."""
 
 _opened: Final[dict[int, Gpu | None]] = {}
 _open_lock: Final = threading.Lock()
@@ -144,10 +148,14 @@ class Gpu:
         plans = {problem: plan_name(problem.key, options.limits) for problem in layers}
         kept = {problem: choice for problem, plan in plans.items() if (choice := file.get(plan)) is not None}
         asked = {problem: candidates(self._advisor, problem, options) for problem in layers if problem not in kept}
+        begun = time.perf_counter()
         ready = self._prepare_all(asked | {problem: [choice] for problem, choice in kept.items()}, options)
+        prepared = time.perf_counter()
         for problem in kept:
             ready[problem] = self._warmed(plans[problem], ready[problem])
         made = {problem: self._pick(problem, asked[problem], ready[problem], options) for problem in asked}
+        spent_s = (prepared - begun, time.perf_counter() - prepared)
+        log.info(SPENT, sum(map(len, ready.values())), spent_s[0], len(asked), spent_s[1])
         torch.cuda.empty_cache()  # operands of every shape, which nobody needs again
         choices = made | {
             problem: choice for problem, choice in kept.items() if choice.variant in (None, *ready[problem])
