@@ -6,6 +6,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI, Request, Response
@@ -356,9 +357,11 @@ def _run_page(request: Request, run: Run) -> Response:
 
 async def _on_nothing_here(request: Request, error: Exception) -> Response:
     """A page for who takes pages; a problem document for the rest."""
-    detail = str(getattr(error, "detail", ""))
     if request.method in ("GET", "HEAD") and "text/html" in request.headers.get("accept", ""):
         return page(request, "nothing-here.html", {}, 404)
+    detail = str(getattr(error, "detail", ""))
+    if detail == HTTPStatus.NOT_FOUND.phrase:  # no route took the request
+        detail = f"nothing is at {request.url.path[:200]}; /openapi.json has what there is, /docs shows it"
     return refusal(request.scope, 404, detail)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -73,6 +74,11 @@ def operation_id(route: APIRoute) -> str:
     return f"{route.name}_version" if "{version}" in route.path else route.name
 
 
+def summary_of(description: str) -> str:
+    """What an operation is, in the words with which its description begins."""
+    return re.split(r"[:;.](?:\s|$)", description, maxsplit=1)[0]
+
+
 def install(app: FastAPI, *, needs_token: bool) -> None:
     """Add the schemas that no route declares by itself, the scopes, and the refusals that any request may meet."""
     generate = app.openapi
@@ -84,6 +90,8 @@ def install(app: FastAPI, *, needs_token: bool) -> None:
         document["components"]["securitySchemes"] = _SECURITY
         for path, operations in document["paths"].items():
             for method in _METHODS & set(operations):
+                if description := operations[method].get("description"):
+                    operations[method]["summary"] = summary_of(description)
                 _guard(operations[method], scope_needed(method.upper(), path), needs_token=needs_token)
         return document
 

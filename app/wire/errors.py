@@ -10,7 +10,9 @@ from typing import Any, Final
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
+from fastapi.routing import iter_route_contexts
 from starlette.exceptions import HTTPException
+from starlette.routing import Match, Route
 from starlette.types import Scope
 
 from conv_advisor.app.wire.error_types import ErrorType, titles_of, type_of, type_of_status
@@ -68,6 +70,7 @@ def install(app: FastAPI) -> None:
     """Answer every error as a problem document."""
     for kind, handler in _HANDLERS.items():
         app.add_exception_handler(kind, handler)
+    app.add_exception_handler(HTTPStatus.METHOD_NOT_ALLOWED, _on_method)
     app.add_exception_handler(Exception, _on_bug)
 
 
@@ -118,6 +121,16 @@ async def _on_malformed(request: Request, error: Exception) -> JSONResponse:
 async def _on_http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)  # noqa: S101 - what it is registered for
     return refusal(request.scope, error.status_code, str(error.detail), error.headers)
+
+
+async def _on_method(request: Request, _error: Exception) -> JSONResponse:
+    """Name every method that is taken here: a router names those of one route."""
+    routes = [context.original_route for context in iter_route_contexts(request.app.routes)]
+    at = [each for each in routes if isinstance(each, Route) and each.matches(request.scope)[0] is not Match.NONE]
+    methods = {method for route in at for method in route.methods or ()} or {"GET"}  # no route: a file of the page
+    allowed = ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))
+    detail = f"{request.method} is not taken here; allowed: {allowed}"
+    return refusal(request.scope, HTTPStatus.METHOD_NOT_ALLOWED, detail, {"Allow": allowed})
 
 
 def _protocol(scope: Scope, detail: str) -> dict[str, Any]:

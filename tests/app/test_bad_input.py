@@ -236,9 +236,16 @@ def test_a_compressed_body_is_refused(client: Client) -> None:
 
 
 def test_a_wrong_method_is_told_the_right_ones(client: Client) -> None:
-    response = client.request("PATCH", "/v1/advice")
-    is_problem(response, 405, "method-not-allowed")
-    assert response.headers["allow"]
+    for path, allowed in (
+        ("/v1/advice", "GET, HEAD, POST"),
+        ("/v1/jobs/none", "DELETE, GET, HEAD"),
+        ("/v1/convolutions", "POST"),
+        ("/static/page.css", "GET, HEAD"),
+    ):
+        response = client.request("PATCH", path)
+        is_problem(response, 405, "method-not-allowed")
+        assert response.headers["allow"] == allowed
+        assert response.json()["detail"] == f"PATCH is not taken here; allowed: {allowed}"
 
 
 async def chunks(count: int, size: int) -> AsyncIterator[bytes]:

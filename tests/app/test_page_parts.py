@@ -316,6 +316,7 @@ def test_a_page_that_is_none_says_so_to_people_and_to_programs(client: Client) -
         answer = client.get("/nowhere", headers=headers)
         assert answer.status_code == 404
         assert answer.headers["content-type"] == "application/problem+json"
+        assert answer.json()["detail"].startswith("nothing is at /nowhere; /openapi.json has what there is")
     posted = client.post("/nowhere", headers={"accept": "text/html"})
     assert posted.headers["content-type"] == "application/problem+json"
     evil = client.get("/<script>alert(1)</script>", headers={"accept": "text/html"})

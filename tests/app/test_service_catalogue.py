@@ -203,6 +203,10 @@ def test_the_openapi_document_makes_a_client_that_reads_well(client: Client) -> 
     names = [operation["operationId"] for operation in operations]
     assert len(set(names)) == len(names)
     assert all(re.fullmatch(r"[a-z]+(_[a-z]+){0,3}", name) for name in names), "they become functions"
+    summaries = {operation["operationId"]: operation["summary"] for operation in operations}
+    assert summaries["post_advice"] == "The best variant for each of up to 10,000 layers"
+    assert summaries["cancel_job"] == "Cancel a job, queued or running, on whichever server"
+    assert all(len(summary) < 110 for summary in summaries.values()), "they become lines of a list"
     described = {tag["name"] for tag in document["tags"] if tag["description"]}
     assert {tag for operation in operations for tag in operation["tags"]} == described
     assert all("security" in operation for operation in operations)
