@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import distributions
@@ -15,6 +16,9 @@ from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels.builds import kept_build
 from conv_advisor.kernels.cuda.parts.epilogue import MACROS
 from conv_advisor.kernels.cuda.parts.source import STORAGE_OF, Source, definitions_of
+
+_compiling: Final[dict[tuple[Any, ...], threading.Lock]] = {}
+"""By module: layers of one network share most of what they are compiled to, and threads would each compile it."""
 
 _NVRTC_OPTIONS: Final[dict[str, Any]] = {"std": "c++17", "ptxas_options": ["-v"]}
 
@@ -82,8 +86,10 @@ def load_kernel(source: Source, kernel: str, dtype: DType, **defines: int) -> An
     -------
     kernel : cupy.RawKernel
     """
-    loaded = load_module(source, dtype, **defines).get_function(kernel)
-    _ = loaded.kernel
+    module = (source.name, STORAGE_OF[dtype], tuple(defines.items()))
+    with _compiling.setdefault(module, threading.Lock()):
+        loaded = load_module(source, dtype, **defines).get_function(kernel)
+        _ = loaded.kernel
     return loaded
 
 

@@ -20,7 +20,7 @@ from conv_advisor.data.epilogue import EVERY_EPILOGUE, Activation, Epilogue  # n
 from conv_advisor.data.problem import ConvProblem  # noqa: E402 - it needs PyTorch
 from conv_advisor.kernels.catalog import VARIANTS  # noqa: E402 - it needs PyTorch
 from conv_advisor.kernels.variant import Ending  # noqa: E402 - it needs PyTorch
-from conv_advisor.torch import operator, running  # noqa: E402 - it needs PyTorch
+from conv_advisor.torch import operator, running, timing  # noqa: E402 - it needs PyTorch
 from conv_advisor.torch.candidates import candidates  # noqa: E402 - it needs PyTorch
 from conv_advisor.torch.checking import Operands  # noqa: E402 - it needs PyTorch
 from conv_advisor.torch.choice import Choice  # noqa: E402 - it needs PyTorch
@@ -261,6 +261,26 @@ def test_pytorchs_time_is_of_the_convolution_and_one_elementwise_kernel(monkeypa
         called.clear()
         Operands(small(epilogue), "cpu").run_as_compiled()
         assert called == wanted
+
+
+@pytest.mark.parametrize(("launch_ms", "wanted"), [(0.003, 64), (0.02, 10), (0.15, 2), (3.0, 1)])
+def test_a_region_is_as_long_as_it_must_be_however_slow_the_host_is(
+    launch_ms: float, wanted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial = object.__new__(timing.Trial)
+    captured: list[int] = []
+
+    def capture(call: Any, launches: int) -> Any:
+        captured.append(launches)
+        return "replay"
+
+    def regions_ms(call: Any, count: int) -> list[float]:
+        return [launch_ms * captured[-1] if call == "replay" else max(launch_ms, 0.1)] * count
+
+    monkeypatch.setattr(trial, "_capture", capture, raising=False)
+    monkeypatch.setattr(trial, "_regions_ms", regions_ms, raising=False)
+    assert trial._time_ms(lambda: None) == pytest.approx(launch_ms)
+    assert captured[-1] == wanted
 
 
 LAYER = ConvProblem.parse("56-1-3-64-64", dtype="float32", layout="nchw")

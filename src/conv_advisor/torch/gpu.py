@@ -189,7 +189,7 @@ class Gpu:
         """
         tasks = [(problem, choice) for problem, choices in wanted.items() for choice in choices if choice.variant]
         is_ours = [VARIANTS[choice.variant or ""].backend is Backend.CUDA for _, choice in tasks]
-        with ThreadPoolExecutor(available_cores(), "nvrtc") as pool:
+        with ThreadPoolExecutor(2 * available_cores(), "nvrtc") as pool:  # some wait for what others compile
             compiling = [
                 pool.submit(self._try, *task, options) if ours else None
                 for task, ours in zip(tasks, is_ours, strict=True)

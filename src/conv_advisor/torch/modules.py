@@ -9,13 +9,12 @@ import torch
 from torch import nn
 
 from conv_advisor.torch.layers import Geometry, geometry_of, is_autocast_on, is_tf32_allowed
-from conv_advisor.torch.operator import below_autograd, conv2d
+from conv_advisor.torch.operator import conv2d
 
 Kind = tuple[Any, ...]
 """All of a call that its choice hangs on: shape and strides of x, strides of weight, precision."""
 
 _PLANS: Final = "conv_advisor_plans"
-_advised: Final = below_autograd(conv2d)
 
 
 class AdvisedConv2d(nn.Conv2d):  # type: ignore[misc]  # PyTorch is not followed
@@ -32,7 +31,8 @@ class AdvisedConv2d(nn.Conv2d):  # type: ignore[misc]  # PyTorch is not followed
         if plan is None:
             return super().forward(input)
         name, geometry = plan
-        y = _advised(input, self.weight, *geometry, name)
+        with torch._C._AutoDispatchBelowAutograd():  # no gradients are recorded here; asking for them costs the host
+            y = conv2d(input, self.weight, *geometry, name)
         return y if self.bias is None else y.add_(self.bias.reshape(1, -1, 1, 1))
 
     def _is_pytorchs(self, x: Any) -> bool:

@@ -90,8 +90,20 @@ class Trial:
 
     def _time_ms(self, call: Callable[[], Any]) -> float:
         call()
-        launch_ms = min(self._regions_ms(call, 2))
-        launches = launches_per_region(launch_ms, _LEAST_REGION_MS, _MOST_LAUNCHES)
+        launches = launches_per_region(min(self._regions_ms(call, 2)), _LEAST_REGION_MS, _MOST_LAUNCHES)
+        replay = self._capture(call, launches)
+        region_ms = self._regions_ms(replay, 1)[0]
+        if region_ms < _LEAST_REGION_MS and launches < _MOST_LAUNCHES:  # what was timed first was the host
+            launches = launches_per_region(region_ms / launches, _LEAST_REGION_MS, _MOST_LAUNCHES)
+            replay = self._capture(call, launches)
+            region_ms = self._regions_ms(replay, 1)[0]
+        samples: list[float] = []
+        while not _RULE.is_done(samples, sum(samples) * launches):
+            samples += [ms / launches for ms in self._regions_ms(replay, _RULE.next_samples(samples, region_ms))]
+        return median(samples)
+
+    def _capture(self, call: Callable[[], Any], launches: int) -> Callable[[], None]:
+        """What replays so many calls at once."""
         graph = torch.cuda.CUDAGraph()
         self._graphs.append(graph)
         graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
@@ -100,11 +112,8 @@ class Trial:
                 call()
         finally:
             graph.capture_end()
-        region_ms = self._regions_ms(graph.replay, 1)[0]
-        samples: list[float] = []
-        while not _RULE.is_done(samples, sum(samples) * launches):
-            samples += [ms / launches for ms in self._regions_ms(graph.replay, _RULE.next_samples(samples, region_ms))]
-        return median(samples)
+        replay: Callable[[], None] = graph.replay
+        return replay
 
     def _regions_ms(self, call: Callable[[], Any], count: int) -> list[float]:
         events = [torch.cuda.Event(enable_timing=True) for _ in range(count + 1)]
