@@ -135,7 +135,10 @@ def _show_network(name: str, as_json: bool) -> None:
 
 
 def devices(as_json: AsJson = False) -> None:
-    """List the devices that were measured here or that have a model; then the GPUs that borrow one."""
+    """List the devices that were measured here or that have a model.
+
+    Then the GPUs that borrow one.
+    """
     from conv_advisor.app.advice.local import Local
     from conv_advisor.app.wire.answers.catalogue import published_answer
     from conv_advisor.data.gpus import gpus

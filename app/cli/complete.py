@@ -23,6 +23,13 @@ def networks(incomplete: str) -> list[str]:
     return _last_of_list(incomplete, catalogue.names())
 
 
+def models(incomplete: str) -> list[str]:
+    """Networks that are planned by their name; of a file nothing, which a shell then completes by itself."""
+    from conv_advisor.data import networks as catalogue
+
+    return _beginning(incomplete, filter(catalogue.is_network, catalogue.names()))
+
+
 def variants(incomplete: str) -> list[str]:
     """Variants, of a list the last."""
     from conv_advisor.kernels.catalog import VARIANTS

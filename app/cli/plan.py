@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from conv_advisor.app.cli.complete import models
 from conv_advisor.app.cli.environment import load_settings
 from conv_advisor.app.cli.limits import AdvisedDevice, Deterministic, Only, limits_of
 from conv_advisor.app.cli.output import AsJson, OneDType
@@ -14,7 +15,12 @@ from conv_advisor.data.problem import DType
 
 
 def plan(
-    model: Annotated[str, typer.Argument(help="An ONNX file, a network that `networks` lists, or torchvision:<name>.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="An ONNX file, a network that `networks` lists, or torchvision:<name>.", autocompletion=models
+        ),
+    ],
     batch: Annotated[int | None, typer.Option(min=1, help="Images at a time.  [default: 1]")] = None,
     batches: Annotated[str | None, typer.Option(help="Several, such as 1,8,32: a line each.")] = None,
     dtype: OneDType = DType.FLOAT32,

@@ -256,6 +256,8 @@ def test_names_are_completed() -> None:
     assert DEVICE in complete.devices("nvidia")
     assert complete.devices("none such") == []
     assert complete.networks("alexnet,goo") == ["alexnet,googlenet"]
+    assert complete.models("resnet") == ["resnet50", "resnetv2_50"]
+    assert complete.models("held") == complete.models("block.on") == []
     assert complete.variants("cudnn.fft") == [
         "cudnn.fft",
         "cudnn.fft_tc",
