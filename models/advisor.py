@@ -17,7 +17,7 @@ from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.catalog import VARIANTS
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Maker, Variant
 from conv_advisor.models.accuracy import error_of, laws_of
-from conv_advisor.models.baselines import Baselines, Rivals, with_eager
+from conv_advisor.models.baselines import Baselines, Rivals, with_ending
 from conv_advisor.models.candidates import (
     Candidate,
     Choice,
@@ -183,10 +183,9 @@ class Advisor:
         missing = "the model does not know it" if model else f"there is no model of {found.id}"
         self._unknown = f"not measured on this layer, and {missing}"
 
-    @property
-    def counts_epilogues(self) -> bool:
-        """Whether it is known what epilogues add on the device."""
-        return self._endings is not None
+    def counts(self, problem: ConvProblem) -> bool:
+        """Whether it is known what the epilogue of a problem adds on the device."""
+        return self._endings is not None and self._endings.count(problem)
 
     def only(self, maker: Maker | None) -> Advisor:
         """The advisor that knows the same and advises the variants of one maker alone; of None, this one."""
@@ -237,7 +236,7 @@ class Advisor:
         if problem.epilogue is PLAIN or not problem.epilogue:
             return self._ranked(problem, self._weigh(problem, limits, measured), measured, picked)
         has_time = any(each.time_ms is not None for each in measured.values())
-        if has_time and self._endings is None:
+        if has_time and not self.counts(problem):
             return self._ranked(problem, self._weigh(problem, limits, measured), measured, picked)
         plain, alone = problem.plain, alone or {}
         try:
@@ -285,7 +284,7 @@ class Advisor:
         picked: Mapping[str, str],
     ) -> Advice | None:
         """Advice on a problem with its epilogue from that without; None where nothing is known to end it."""
-        if self._endings is None:
+        if self._endings is None or not self._endings.count(problem):
             return None
         offered = zip(self._pool.values(), self._rules.reasons(problem), strict=False)
         alone = {each.variant.id: each for each in plain.candidates}
@@ -299,8 +298,8 @@ class Advisor:
         excluded = [Exclusion(name, reasons[name]) for name in pool if name not in known]
         found = self._ranked(problem, plain._replace(candidates=candidates, excluded=excluded), measured, picked)
         ranked = ranking(plain.candidates, self._error_of(problem.plain, {}))
-        default = self._rivals.beside(problem.plain, ranked, plain.excluded, plain.values, picked).pytorch_default
-        baselines = with_eager(found.baselines, default, problem, self._endings, found.best.time_ms)
+        theirs = self._rivals.beside(problem.plain, ranked, plain.excluded, plain.values, picked)
+        baselines = with_ending(found.baselines, theirs, problem, self._endings, found.best.time_ms)
         return replace(found, baselines=baselines)
 
     def _ranked(
@@ -422,7 +421,7 @@ class Advisor:
         device, best_ms = self.device, roofline_ms * row.best
         if self.loan:
             best_ms *= self.loan.slowdown(n_bytes, problem.flops, problem.dtype, row.roofline)
-        if problem.epilogue is not PLAIN and self._endings and problem.epilogue:
+        if problem.epilogue is not PLAIN and self._endings and problem.epilogue and self._endings.count(problem):
             leaf = Leaf(row, best_ms, n_bytes)
             return self._first_ended(problem, leaf, self._endings, max_workspace_bytes, is_deterministic)
         for names, attempt, slowdown in row.order:

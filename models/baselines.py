@@ -9,8 +9,9 @@ import msgspec
 
 from conv_advisor.data.counting import counted
 from conv_advisor.data.problem import ConvProblem, Layout
+from conv_advisor.kernels.variant import Ending
 from conv_advisor.models.candidates import Choice, Source
-from conv_advisor.models.endings import Endings, eager_work
+from conv_advisor.models.endings import Endings, Way, eager_work
 from conv_advisor.models.habits import HEURISTIC, Habits
 
 if TYPE_CHECKING:
@@ -162,38 +163,63 @@ class Rivals:
         )
 
 
-def with_eager(
-    found: Baselines, alone: Baseline, problem: ConvProblem, endings: Endings, advised_ms: float
+def with_ending(
+    found: Baselines, alone: Baselines, problem: ConvProblem, endings: Endings, advised_ms: float
 ) -> Baselines:
-    """Baselines on a problem with its epilogue, with what eager PyTorch adds to its convolution alone.
+    """Baselines on a problem with its epilogue: what others would do to end the convolution that they run alone.
 
     Parameters
     ----------
     found : Baselines
         Of a ranking whose times count the epilogue.
-    alone : Baseline
-        PyTorch's default on the convolution.
+    alone : Baselines
+        On the convolution alone.
     problem : ConvProblem
     endings : Endings
     advised_ms : float
     """
-    added = f"; what {problem.epilogue} adds is predicted"
-    best, heuristic = _adding(found.cudnn_best, added), _adding(found.cudnn_heuristic, added)
-    if found.pytorch_default.source is Source.MEASURED:
-        return Baselines(best, heuristic, found.pytorch_default)
+    way = endings.ways(problem)[Ending.LIBRARY]
+    best, heuristic = (_fused(each, way, problem, advised_ms) for each in (alone.cudnn_best, alone.cudnn_heuristic))
+    default = _eager(alone.pytorch_default, problem, endings, advised_ms)
+    return Baselines(
+        cudnn_best=_faster(_adding(found.cudnn_best, problem), best),
+        cudnn_heuristic=_adding(found.cudnn_heuristic, problem) if heuristic is None else heuristic,
+        pytorch_default=found.pytorch_default if found.pytorch_default.source is Source.MEASURED else default,
+    )
+
+
+def _fused(alone: Baseline, way: Way, problem: ConvProblem, advised_ms: float) -> Baseline | None:
+    """cuDNN's fused plan where its choice alone is known; which of its engines that is, is not."""
+    if alone.time_ms is None or not way.cost.n_times:
+        return None
+    time_ms = way.time_ms(alone.time_ms)
+    basis = f"a fused plan, by what such plans took beside {alone.variant or 'plain ones'} alone on other layers"
+    return Baseline(None, time_ms, Source.PREDICTED, time_ms / advised_ms, f"{basis}; {problem.epilogue} is in it")
+
+
+def _faster(one: Baseline, other: Baseline | None) -> Baseline:
+    """The faster of two, the first where its time is measured."""
+    if other is None or other.time_ms is None or one.source is Source.MEASURED:
+        return one
+    return one if one.time_ms is not None and one.time_ms <= other.time_ms else other
+
+
+def _eager(alone: Baseline, problem: ConvProblem, endings: Endings, advised_ms: float) -> Baseline:
+    """PyTorch's default with a kernel for each step of the epilogue."""
     time_ms = None if alone.time_ms is None else endings.eager_ms(alone.time_ms, problem)
     if time_ms is None:
-        basis = alone.basis if alone.time_ms is None else f"what {problem.epilogue} adds was not timed on this device"
-        return Baselines(best, heuristic, _unknown(basis))
+        known = f"what {problem.epilogue} adds was not timed on this device"
+        return _unknown(alone.basis if alone.time_ms is None else known)
     kernels = counted(eager_work(problem).kernels, "kernel")
     basis = f"{alone.basis}; {problem.epilogue} in {kernels} after the convolution, predicted"
-    return Baselines(best, heuristic, Baseline(alone.variant, time_ms, Source.PREDICTED, time_ms / advised_ms, basis))
+    return Baseline(alone.variant, time_ms, Source.PREDICTED, time_ms / advised_ms, basis)
 
 
-def _adding(baseline: Baseline, added: str) -> Baseline:
+def _adding(baseline: Baseline, problem: ConvProblem) -> Baseline:
+    """Where a time is predicted, so is what the epilogue adds, and it says so."""
     if baseline.source is not Source.PREDICTED:
         return baseline
-    return msgspec.structs.replace(baseline, basis=baseline.basis + added)
+    return msgspec.structs.replace(baseline, basis=f"{baseline.basis}; what {problem.epilogue} adds is predicted")
 
 
 def has_kernel_of_pytorch(problem: ConvProblem) -> bool:

@@ -37,15 +37,15 @@ class Pair:
         One of `KINDS`.
     work : Work
         What the epilogue adds.
-    alone_ms : float
-        The time without it.
+    alone_ms : float or None
+        The time without it; None where all that is known is that it runs with it too.
     ended_ms : float or None
         The time with it; None where it does not run so.
     """
 
     kind: str
     work: Work
-    alone_ms: float
+    alone_ms: float | None
     ended_ms: float | None
 
 
@@ -57,7 +57,7 @@ def fit(pairs: Iterable[Pair]) -> dict[str, Cost]:
     return {kind: cost for kind, mine in by_kind.items() if (cost := _cost(mine))}
 
 
-def pair_of(variant: str, problem: ConvProblem, alone_ms: float, ended_ms: float | None) -> Pair | None:
+def pair_of(variant: str, problem: ConvProblem, alone_ms: float | None, ended_ms: float | None) -> Pair | None:
     """What times of a variant without an epilogue and with it teach; None where it ends nothing."""
     known = VARIANTS.get(variant)
     if known is None or known.ending is None:
@@ -138,7 +138,7 @@ def errors(pairs: Iterable[Pair], costs: Mapping[str, Cost]) -> dict[str, list[f
     """log(time predicted / time with the epilogue), by kind."""
     found: dict[str, list[float]] = {}
     for pair in pairs:
-        if pair.ended_ms is not None and pair.kind in costs:
+        if pair.ended_ms is not None and pair.alone_ms is not None and pair.kind in costs:
             predicted_ms = costs[pair.kind].time_ms(pair.alone_ms, pair.work)
             found.setdefault(pair.kind, []).append(float(np.log(predicted_ms / pair.ended_ms)))
     return found
@@ -146,12 +146,12 @@ def errors(pairs: Iterable[Pair], costs: Mapping[str, Cost]) -> dict[str, list[f
 
 def _cost(pairs: Sequence[Pair]) -> Cost | None:
     """The cost of one kind; of one that never ran so, that it does not."""
-    timed = [pair for pair in pairs if pair.ended_ms is not None]
+    timed = [pair for pair in pairs if pair.ended_ms is not None and pair.alone_ms is not None]
     if len(pairs) < LEAST_TIMES:
         return None
-    share = len(timed) / len(pairs)
+    share = sum(pair.ended_ms is not None for pair in pairs) / len(pairs)
     if len(timed) < LEAST_TIMES:
-        return Cost(1.0, 0.0, 0.0, 0.0, share, len(timed)) if share < LEAST_SHARE else None
+        return Cost(1.0, 0.0, 0.0, 0.0, share, 0) if share < LEAST_SHARE else None
     alone_ms, ended_ms = (np.array([getattr(pair, name) for pair in timed]) for name in ("alone_ms", "ended_ms"))
     columns = np.stack([alone_ms, *np.array([pair.work for pair in timed], float).T], axis=1)
     prices = _prices(columns, ended_ms)

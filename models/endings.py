@@ -36,7 +36,7 @@ KINDS: Final = (
     *("library", "library-residual", "library-float32", "library-residual-float32"),
 )
 """Ways to end that have a `Cost`: of variants, of which those that fuse do so with a residual in another way than
-without, and cuDNN without tensor cores in a third; and PyTorch's."""
+without; PyTorch's; and that of cuDNN's fastest fused plan beside its fastest without, which other engines may be."""
 
 LEAST_SHARE: Final = 0.5
 """A library whose plans end so in fewer of the layers that they compute alone is not expected to."""
@@ -61,7 +61,7 @@ class Cost(msgspec.Struct, frozen=True):
     spread : float
         Standard deviation of the log of times over what this gives.
     share : float
-        Of variants that compute a layer alone: those that end it so too.
+        Of variants that compute a layer alone: those that end it so too. cuDNN's fused plans are of few engines.
     n_times : int
         Times that it was fitted to.
     """
@@ -120,6 +120,10 @@ class Endings(msgspec.Struct, frozen=True):
     software: str
     n_layers: int
     costs: dict[str, Cost]
+
+    def count(self, problem: ConvProblem) -> bool:
+        """Whether enough is known of the epilogue of a problem: of variants that fuse it, and of those that append."""
+        return all(kind_of(ending, problem) in self.costs for ending in (Ending.FUSED, Ending.APPENDED))
 
     def ways(self, problem: ConvProblem) -> Mapping[Ending, Way]:
         """What each way to end a problem takes."""

@@ -169,7 +169,7 @@ def advise_best(
     StoreError
     """
     advisor, measured = advisor.only(limits.only), _summaries(known, problems, limits.device_id)
-    timed = [problem if advisor.counts_epilogues else _timed(problem, measured) for problem in problems]
+    timed = [problem if advisor.counts(problem) else _timed(problem, measured) for problem in problems]
     bounds: dict[str, Any] = {
         "max_workspace_bytes": limits.max_workspace_bytes,
         "is_deterministic": limits.is_deterministic,

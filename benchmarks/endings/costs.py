@@ -7,15 +7,16 @@ from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Final
 
-from benchmarks.endings.rows import CHOSEN, EAGER, EAGER_PLAIN, OURS, PLAIN, Row
+from benchmarks.endings.rows import CHOSEN, CUDNN, EAGER, EAGER_PLAIN, OURS, PLAIN, Row
 from conv_advisor.data.errors import NoAdvice
 from conv_advisor.data.measurement import Outcome
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.data.summary import Summary
 from conv_advisor.kernels.catalog import VARIANTS
+from conv_advisor.kernels.variant import Ending
 from conv_advisor.models import endings
 from conv_advisor.models.advisor import Advisor
-from conv_advisor.models.ending_fit import Pair, errors, fit
+from conv_advisor.models.ending_fit import Pair, errors, fit, pair_of
 from conv_advisor.models.endings import Endings, eager_work, kind_of, work_of
 from conv_advisor.models.tree_file import TreeModel
 
@@ -67,12 +68,18 @@ def pairs_of(row: Row, alone: Mapping[str, Summary]) -> Iterator[Pair]:
     for name, time_ms in found.items():
         times = (row.time_ms(PLAIN), row.time_ms(OURS)) if name == in_turns else (_measured(alone.get(name)), time_ms)
         alone_ms, ended_ms = times
-        if alone_ms is not None and ended_ms is not None and ended_ms <= NEAR * min(found.values()):
+        if VARIANTS[name].ending is Ending.LIBRARY:
+            yield Pair(kind_of(Ending.LIBRARY, problem), work_of(Ending.LIBRARY, problem), None, time_ms)
+        elif alone_ms is not None and ended_ms is not None and ended_ms <= NEAR * min(found.values()):
             yield from _pair(name, problem, alone_ms, ended_ms)
     for name in row.refused:
         alone_ms = _measured(alone.get(name))
         if alone_ms is not None:
             yield from _pair(name, problem, alone_ms, None)
+    cudnn = [ms for name, each in alone.items() if name.startswith("cudnn.") and (ms := _measured(each)) is not None]
+    if cudnn and CUDNN in row.timed:
+        kind, work = kind_of(Ending.LIBRARY, problem), work_of(Ending.LIBRARY, problem)
+        yield Pair(kind, work, min(cudnn), row.time_ms(CUDNN))
     plain_ms, eager_ms = _captured_ms(row, EAGER_PLAIN), _captured_ms(row, EAGER)
     if plain_ms is not None and eager_ms is not None:
         yield Pair(endings.EAGER, eager_work(problem), plain_ms, eager_ms)
@@ -84,9 +91,9 @@ def _captured_ms(row: Row, side: str) -> float | None:
 
 
 def _pair(name: str, problem: ConvProblem, alone_ms: float, ended_ms: float | None) -> Iterator[Pair]:
-    ending = VARIANTS[name].ending
-    if ending is not None:
-        yield Pair(kind_of(ending, problem), work_of(ending, problem), alone_ms, ended_ms)
+    pair = pair_of(name, problem, alone_ms, ended_ms)
+    if pair is not None:
+        yield pair
 
 
 def _measured(summary: Summary | None) -> float | None:

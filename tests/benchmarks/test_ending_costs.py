@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import ending_costs
 from benchmarks.endings.costs import COUNTED, IGNORED, RULES, TREE, fitted, halves, held_out, pairs_of, scores, tried_ms
-from benchmarks.endings.rows import EAGER, EAGER_PLAIN, OURS, PLAIN, POOL, Row, Timed, write
+from benchmarks.endings.rows import CUDNN, EAGER, EAGER_PLAIN, OURS, PLAIN, POOL, Row, Timed, write
 from conv_advisor.data.measurement import Outcome
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.summary import Summary
@@ -65,6 +65,14 @@ def test_a_row_teaches_what_each_variant_takes_with_and_without() -> None:
         Pair("library-float32", Work(0, 0), 0.03, None),
         Pair("eager", Work(2, 4 * y_bytes), 0.02, row.time_ms(EAGER)),
     ]
+
+
+def test_the_fastest_fused_plan_of_cudnn_stands_beside_its_fastest_alone() -> None:
+    row = replace(ROWS[0], refused=(), tried_ms=ROWS[0].tried_ms | {"cudnn.graph.eng41": 0.02})
+    row = replace(row, timed=row.timed | {CUDNN: Timed((0.021,), "cudnn.graph.eng41")})
+    alone = KNOWN[row.problem.plain.key] | {"cudnn.gemm": summary("cudnn.gemm", 0.018)}
+    pairs = [pair for pair in pairs_of(row, alone) if pair.kind.startswith("library")]
+    assert [(pair.alone_ms, pair.ended_ms) for pair in pairs] == [(None, 0.02), (0.018, 0.021)]
 
 
 def test_what_was_not_timed_in_full_is_far_behind_or_not_captured_teaches_nothing() -> None:

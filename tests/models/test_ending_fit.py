@@ -74,6 +74,12 @@ def test_what_is_refused_is_a_share_and_what_never_runs_is_known_not_to() -> Non
     assert (never.share, never.n_times) == (0.0, 0)
 
 
+def test_what_runs_without_a_time_alone_counts_for_the_share() -> None:
+    runs, refused = Pair("library", Work(0, 0), None, 1.0), Pair("library", Work(0, 0), 1.0, None)
+    found = fit([*made_up("library", 10, kernels=0), *[runs] * 20, *[refused] * 10])["library"]
+    assert (found.share, found.n_times) == (0.75, 10)
+
+
 def test_errors_are_those_of_what_was_timed() -> None:
     pairs = [*made_up("appended"), Pair("appended", Work(1, 1), 1.0, None), *made_up("fused", 3)]
     off = errors(pairs, {"appended": TRUE})
@@ -128,8 +134,9 @@ def test_a_tree_keeps_what_was_learned_and_advice_counts_it_before_what_ships(mo
     assert learned is not None
     model = with_card(hand_made.model(), endings=msgspec.to_builtins(learned))
     assert endings_of(GPU.id, model) == learned
-    assert Advisor(model).counts_epilogues
-    assert not Advisor(hand_made.model()).counts_epilogues
+    ended = ConvProblem.parse("9-1-3-64-48-bias-relu")
+    assert Advisor(model).counts(ended)
+    assert not Advisor(hand_made.model()).counts(ended)
     shipped = Endings(FORMAT, GPU.id, "ships", 1, {"eager": TRUE, "fused": TRUE})
     monkeypatch.setattr(endings, "_files", lambda: {GPU.id: Path("ships")})
     monkeypatch.setattr(endings, "read", lambda _path: shipped)

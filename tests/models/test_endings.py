@@ -17,7 +17,7 @@ from conv_advisor.kernels.catalog import VARIANTS
 from conv_advisor.kernels.variant import Ending, Maker
 from conv_advisor.models import endings as module
 from conv_advisor.models.advisor import Advice, Advisor
-from conv_advisor.models.baselines import Baseline, Baselines, with_eager
+from conv_advisor.models.baselines import Baseline, Baselines, with_ending
 from conv_advisor.models.batch import predict_many
 from conv_advisor.models.candidates import Source
 from conv_advisor.models.endings import (
@@ -166,7 +166,7 @@ def test_without_costs_advice_is_that_on_the_convolution_alone() -> None:
     advisor = Advisor(hand_made.model(), variants=POOL)
     found = advisor.advise(replace(SMALL, epilogue=RELU))
     assert (found.uncounted, found.problem, found.ranking) == (RELU, SMALL, advisor.advise(SMALL).ranking)
-    assert not advisor.counts_epilogues
+    assert not advisor.counts(replace(SMALL, epilogue=RELU))
     known = {"cuda.big": summary("cuda.big", 0.5)}
     assert advisor.advise(replace(SMALL, epilogue=RELU), measured=known).problem.epilogue == RELU
 
@@ -177,34 +177,58 @@ def test_where_nobody_ends_so_advice_is_that_on_the_convolution_alone() -> None:
 
 
 def test_the_advice_of_one_maker_counts_epilogues_too(advisor: Advisor) -> None:
-    assert advisor.only(Maker.CUDNN).counts_epilogues
+    assert advisor.only(Maker.CUDNN).counts(replace(SMALL, epilogue=RELU))
     found = advisor.only(Maker.CUDNN).advise(replace(SMALL, dtype="tf32", epilogue=RELU))
     assert [choice.variant for choice in found.ranking] == ["cuda.shy"]
     plain = advisor.only(Maker.CUDNN).advise(replace(SMALL, dtype="tf32"))
     assert found.excluded == plain.excluded
 
 
-def test_eager_pytorch_adds_a_kernel_a_step() -> None:
-    problem = replace(SMALL, epilogue=RESIDUAL)
+def test_others_end_by_fused_plans_and_by_a_kernel_a_step() -> None:
+    problem = replace(SMALL, dtype="tf32", epilogue=RELU)
     best = Baseline("cudnn.a", 2.0, Source.PREDICTED, 1.0, "the fastest")
     measured = replace_source(best, Source.MEASURED)
     alone = Baseline(None, 3.0, Source.MEASURED, 1.5, "timed in another run")
-    found = with_eager(Baselines(best, measured, best), alone, problem, ENDINGS, 2.0)
-    assert found.cudnn_best.basis == "the fastest; what bias-residual-relu adds is predicted"
-    assert found.cudnn_heuristic == measured
-    time_ms = 3.0 + 3 * 0.5 + 7 * 0.1
-    basis = "timed in another run; bias-residual-relu in 3 kernels after the convolution, predicted"
-    assert found.pytorch_default == Baseline(
-        None, pytest.approx(time_ms), Source.PREDICTED, pytest.approx(time_ms / 2), basis
-    )
-    unknown = with_eager(Baselines(best, best, best), Baseline(None, None, None, None, "why"), problem, ENDINGS, 2.0)
-    assert (unknown.pytorch_default.time_ms, unknown.pytorch_default.basis) == (None, "why")
+    found = with_ending(Baselines(best, measured, best), Baselines(best, best, alone), problem, ENDINGS, 2.0)
+    assert found.cudnn_best.basis == "the fastest; what bias-relu adds is predicted"  # as fast as a fused plan
+    assert (found.cudnn_heuristic.variant, found.cudnn_heuristic.time_ms) == (None, 2.0)
+    time_ms = 3.0 + 2 * 0.5 + 4 * 0.1
+    basis = "timed in another run; bias-relu in 2 kernels after the convolution, predicted"
+    default = found.pytorch_default
+    assert (default.time_ms, default.speedup) == (pytest.approx(time_ms), pytest.approx(time_ms / 2))
+    assert (default.variant, default.source, default.basis) == (None, Source.PREDICTED, basis)
+    faster = Baselines(replace_source(best, Source.MEASURED, 1.0), best, alone)
+    ahead = with_ending(Baselines(best, best, best), faster, problem, ENDINGS, 2.0).cudnn_best
+    assert (ahead.variant, ahead.time_ms, ahead.speedup, ahead.source) == (None, 1.0, 0.5, Source.PREDICTED)
+    assert ahead.basis.startswith("a fused plan, by what such plans took beside cudnn.a alone on other layers")
+    assert with_ending(Baselines(measured, best, best), faster, problem, ENDINGS, 2.0).cudnn_best == measured
+
+
+def test_what_is_unknown_of_others_says_why() -> None:
+    problem = replace(SMALL, epilogue=RESIDUAL)  # of which cuDNN has no fused plan without tensor cores
+    best = Baseline("cudnn.a", 2.0, Source.PREDICTED, 1.0, "the fastest")
+    unknown = Baseline(None, None, None, None, "why")
+    found = with_ending(Baselines(best, unknown, best), Baselines(best, best, unknown), problem, ENDINGS, 2.0)
+    assert found.cudnn_best.time_ms == 2.0
+    assert found.cudnn_heuristic == unknown
+    assert (found.pytorch_default.time_ms, found.pytorch_default.basis) == (None, "why")
     without = replace_costs({name: cost for name, cost in COSTS.items() if name != EAGER})
-    assert with_eager(Baselines(best, best, best), alone, problem, without, 2.0).pytorch_default.time_ms is None
+    default = with_ending(
+        Baselines(best, best, best), Baselines(best, best, best), problem, without, 2.0
+    ).pytorch_default
+    assert (default.time_ms, default.basis) == (None, "what bias-residual-relu adds was not timed on this device")
 
 
-def replace_source(baseline: Baseline, source: Source) -> Baseline:
-    return Baseline(baseline.variant, baseline.time_ms, source, baseline.speedup, baseline.basis)
+def test_an_epilogue_counts_where_it_is_known_what_it_takes_to_fuse_and_to_append() -> None:
+    for missing in ("fused-residual", "appended"):
+        costs = replace_costs({name: cost for name, cost in COSTS.items() if name != missing})
+        advisor = Advisor(hand_made.model(), variants=POOL, endings=costs)
+        assert advisor.advise(replace(SMALL, epilogue=RESIDUAL)).uncounted == RESIDUAL
+        assert advisor.counts(replace(SMALL, epilogue=RELU)) is (missing == "fused-residual")
+
+
+def replace_source(baseline: Baseline, source: Source, time_ms: float | None = None) -> Baseline:
+    return Baseline(baseline.variant, time_ms or baseline.time_ms, source, baseline.speedup, baseline.basis)
 
 
 def replace_costs(costs: dict[str, Cost]) -> Endings:
