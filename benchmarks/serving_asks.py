@@ -45,13 +45,17 @@ def named_object(problem: ConvProblem) -> dict[str, Any]:
     return sizes | {"stride_h": problem.stride_h, "stride_w": problem.stride_w} | unusual
 
 
-def lists_of(write: Callable[[ConvProblem], Any]) -> list[list[Any]]:
-    """Layers of which none comes twice before the service has forgotten it."""
+MORE_THAN_KEPT: Final = int(1.3 * KEPT_PARTS)
+"""Layers of which none comes twice before the service has forgotten it."""
+
+
+def lists_of(write: Callable[[ConvProblem], Any], count_of_layers: int) -> list[list[Any]]:
+    """So many different layers, `LAYERS_A_LIST` a list."""
     distinct: dict[str, ConvProblem] = {}
     # At batch 1, or more filters might make a tensor too large.
     shapes = [replace(problem, n=1) for problem in sample_problems(LAYERS_A_LIST * 10, seed=os.getpid())]
     wider = (replace(problem, k=problem.k + more * problem.groups) for more in count() for problem in shapes)
-    for problem in islice(wider, int(1.3 * KEPT_PARTS)):
+    for problem in islice(wider, count_of_layers):
         distinct[problem.short] = problem
     layers = [write(problem) for problem in distinct.values()]
     return [layers[start : start + LAYERS_A_LIST] for start in range(0, len(layers), LAYERS_A_LIST)]

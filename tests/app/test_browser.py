@@ -461,8 +461,14 @@ def test_a_retrain_shows_its_progress_and_its_tree(visitor: Visitor) -> None:
     expect(page.get_by_role("region", name=SMALL_DEVICE.id)).to_contain_text("in use")
 
 
-_CUT_TABLES = """rows => document.querySelectorAll("main tbody").forEach(body =>
-    [...body.rows].slice(rows).forEach(row => row.remove()))"""
+_LEAVE_ONE_OF_EACH_LOOK = """() => document.querySelectorAll("main tbody, main ol, main ul").forEach(list => {
+    const seen = new Set();
+    [...list.children].forEach((row, place) => {
+        const parts = [row, ...row.querySelectorAll(":not(wbr)")];
+        const look = [place % 2, ...parts.map(part => `${part.tagName} ${part.getAttribute("class")}`)].join();
+        seen.has(look) ? row.remove() : seen.add(look);
+    });
+})"""
 
 
 def violations(page: Page, *rules: str) -> list[str]:
@@ -476,7 +482,8 @@ def violations(page: Page, *rules: str) -> list[str]:
 
 @pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
 def test_no_page_is_inaccessible(browser: Browser, running: Server, viewport: Any) -> None:
-    """Of a table the first rows alone, since axe takes the square of a page's length. The dark changes colours only."""
+    """Of rows that look alike the first two alone, since axe takes the square of a page's length. The dark changes
+    colours only."""
     visitor = Visitor(browser, f"http://127.0.0.1:{running.port}", viewport=viewport, color_scheme="light")
     for path in PAGES:
         page = visitor.open(path)
@@ -484,7 +491,7 @@ def test_no_page_is_inaccessible(browser: Browser, running: Server, viewport: An
             summary.click()
         overflow = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert overflow <= 0, f"{path} is wider than the window"
-        page.evaluate(_CUT_TABLES, 20)
+        page.evaluate(_LEAVE_ONE_OF_EACH_LOOK)
         assert violations(page) == [], path
         page.emulate_media(color_scheme="dark")
         assert violations(page, "color-contrast") == [], f"{path}, in the dark"
