@@ -3,7 +3,9 @@
 The first table has its answers by the confidence that each is given: how many there are, how sure they are in the mean,
 how many take at most 5 % longer than the fastest variant that was measured, and what all cost. The second has what is
 left where not the first variant of each ranking is taken, but the fastest of the first few, as `conv-advisor convolve
---top` does: in the same measurements that judge it, which flatters it by their noise. Needs no GPU; half a minute.
+--top` does: in the same measurements that judge it, which flatters it by their noise. The third has what that costs
+where it is done below a confidence alone, and after how many calls it has paid: `models.unsure` is chosen by it. Needs
+no GPU; half a minute.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from benchmarks.plots.pages import number, percent, table
 from conv_advisor.data.errors import NotEnoughData
 from conv_advisor.data.networks import HELD_OUT, held_out_layers
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.data.shipped import TIMINGS
+from conv_advisor.data.shipped import SUFFIX, TIMINGS, ShippedTable
 from conv_advisor.models.advisor import Advisor
 from conv_advisor.models.costs import Costs, from_table, layer_of
 from conv_advisor.models.judging import even_weights, quantile
@@ -35,6 +37,10 @@ BANDS: Final = (1.0, 0.95, 0.9, 0.8, 0.0)
 """Confidences between which answers are counted together, from certainty down."""
 TOPS: Final = (1, 2, 3, 5)
 """How many of the first are measured."""
+THRESHOLDS: Final = (0.8, 0.85, 0.9, 0.95)
+"""Confidences below which they are."""
+INTERRUPTED_S: Final = 60
+"""A longer time between two attempts of a sweep is an interruption."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,8 @@ class Answer:
     problem : ConvProblem
     confidence : float or None
         None where the tree abstained.
+    best_ms : float
+        Of the fastest variant.
     slowdowns : tuple of float
         Against the fastest variant: of the fastest of so many of the ranking's first as `TOPS` has, or of the next one
         that runs.
@@ -53,6 +61,7 @@ class Answer:
 
     problem: ConvProblem
     confidence: float | None
+    best_ms: float
     slowdowns: tuple[float, ...]
 
 
@@ -64,17 +73,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--trained", type=Path, default=SHIPPED, help="holds <device>/card.json")
     chosen = parser.parse_args(arguments)
     try:
-        found = answers(chosen.timings / chosen.device, read(chosen.trained / chosen.device))
+        timings = chosen.timings / chosen.device
+        found = answers(timings, read(chosen.trained / chosen.device))
     except NotEnoughData as error:
         print(error, file=sys.stderr)
         return 1
-    print("\n\n".join(tables(found).values()))
+    print("\n\n".join(tables(found, attempt_ms(timings)).values()))
     return 0
 
 
-def tables(found: Sequence[Answer]) -> dict[str, str]:
-    """Both, by the names of their marks in docs/advice.md."""
-    return {"how sure": sure_table(found), "top": top_table(found)}
+def tables(found: Sequence[Answer], measuring_ms: float) -> dict[str, str]:
+    """All three, by the names of their marks in docs/advice.md; measuring one variant takes so long."""
+    unsure = f"{unsure_table(found, measuring_ms)}\n\nMeasuring one variant took {measuring_ms:.0f} ms in the mean."
+    return {"how sure": sure_table(found), "top": top_table(found), "unsure": unsure}
+
+
+def attempt_ms(timings: Path) -> float:
+    """What the sweeps of a table took for each variant that was timed: compiling, checking and refusals included.
+
+    Between two attempts of a run lies more than measuring where it was interrupted: those minutes do not count.
+    """
+    table = ShippedTable(timings.with_name(timings.name + SUFFIX))
+    blocks = list(table.blocks())
+    run, at_s, n_samples = (np.concatenate([getattr(b, name) for b in blocks]) for name in ("run", "at_s", "n_samples"))
+    order = np.lexsort((at_s, run))
+    gaps_s = np.diff(at_s[order])[np.diff(run[order]) == 0]
+    return 1e3 * float(gaps_s[gaps_s < INTERRUPTED_S].sum()) / int((n_samples > 1).sum())
 
 
 def answers(timings: Path, model: TreeModel) -> list[Answer]:
@@ -110,7 +134,14 @@ def answers_on(costs: Costs, advisor: Advisor) -> list[Answer]:
             continue
         times = np.where(costs.is_pruned[row, columns], np.nan, costs.time_ms[row, columns])
         fastest_ms = [np.nanmin(times[: max(top, first + 1)]) for top in TOPS]
-        found.append(Answer(problem, advice.trust.confidence, tuple(float(ms / best_ms[row]) for ms in fastest_ms)))
+        found.append(
+            Answer(
+                problem,
+                advice.trust.confidence,
+                float(best_ms[row]),
+                tuple(float(ms / best_ms[row]) for ms in fastest_ms),
+            )
+        )
     return found
 
 
@@ -137,6 +168,31 @@ def top_table(found: Sequence[Answer]) -> str:
     head = ("", "problems", *("the first" if top == 1 else f"the best of the first {top}" for top in TOPS))
     named = [(name, part) for name, part in [*parts, ("all", list(found))] if part]
     return table(head, [(name, f"{len(part):,}", *_of_each_top(part)) for name, part in named])
+
+
+def unsure_table(found: Sequence[Answer], measuring_ms: float) -> str:
+    """A row a threshold, and one for all: the share that is measured; by how many, what is left and the break-even."""
+    weights = even_weights([answer.problem for answer in found])
+    slowdowns, best_ms = (
+        np.array([answer.slowdowns for answer in found]),
+        np.array([answer.best_ms for answer in found]),
+    )
+    sure = np.array([-1.0 if answer.confidence is None else answer.confidence for answer in found])
+    rows = []
+    for name, is_asked in [
+        *((f"below {percent(each)}", sure < each) for each in THRESHOLDS),
+        ("all", np.ones(len(found), bool)),
+    ]:
+        cells = []
+        for place, top in list(enumerate(TOPS))[1:]:
+            left = np.where(is_asked, slowdowns[:, place], slowdowns[:, 0])
+            gains_ms = (slowdowns[:, 0] - slowdowns[:, place]) * best_ms
+            gain_ms = float(np.average(gains_ms, weights=weights * is_asked)) if is_asked.any() else 0.0
+            calls = f"{top * measuring_ms / gain_ms:,.0f}" if gain_ms else "-"
+            cells += [_three(left.tolist(), weights), calls]
+        rows.append((name, percent(float(np.average(is_asked, weights=weights))), *cells))
+    head = ("measured", "layers", *(cell for top in TOPS[1:] for cell in (f"the first {top}", "pays after calls")))
+    return table(head, rows)
 
 
 def _band(low: float, high: float) -> str:

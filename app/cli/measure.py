@@ -39,6 +39,7 @@ from conv_advisor.data.errors import InvalidInput, NoAdvice, NotApplicable, RunE
 from conv_advisor.data.extras import require
 from conv_advisor.data.measurement import Device, L2State, Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.models.unsure import Measure, worth_measuring
 
 if TYPE_CHECKING:
     from conv_advisor.app.settings import Settings
@@ -67,6 +68,9 @@ def convolve(
     ] = "",
     all_: Annotated[bool, typer.Option("--all", help="Run every variant of the device.")] = False,
     top: Annotated[int, typer.Option(min=1, help="Run so many of the ranking's first.")] = 1,
+    measure: Annotated[
+        Measure | None, typer.Option(help="Run the ranking's first three where the tree is less than 90 % sure.")
+    ] = None,
     dtype: OneDType = DType.FLOAT32,
     layout: OneLayout = Layout.NCHW,
     stride: given.Stride = None,
@@ -92,6 +96,8 @@ def convolve(
         raise InvalidInput("variant", variant, "nothing beside --all")
     if top > 1 and (all_ or variant):
         raise InvalidInput("--top", top, "1 beside --all and --variant")
+    if measure and (top > 1 or all_ or variant):
+        raise InvalidInput("--measure", str(measure), "nothing beside --all, --variant and --top")
     ending = given.ending(bias=bias, residual=residual, activation=activation)
     problem = given.written(dtype, layout, stride, padding, dilation, groups, input_, **ending).read(layer)
     wanted = _named("variant", variant)
@@ -102,7 +108,7 @@ def convolve(
         if all_:
             wanted = [each.id for each in catalog.for_device_kind(found.kind)]
         if not wanted:
-            wanted = _advised(problem, found, settings, top)
+            wanted = _advised(problem, found, settings, None if measure else top)
         options = _options(settings, l2, seed)
         deadline_s = settings.convolution_deadline_s * len(wanted)
         measurements = engine.run(
@@ -227,13 +233,17 @@ def sweep(
     _show_report(report, as_json)
 
 
-def _advised(problem: ConvProblem, device: Device, settings: Settings, top: int) -> list[str]:
-    """The advised variant and those ranked next; every one of the device where nothing is known of it."""
+def _advised(problem: ConvProblem, device: Device, settings: Settings, top: int | None) -> list[str]:
+    """The advised variant and those ranked next; every one of the device where nothing is known of it.
+
+    Without a number, as many as are worth it.
+    """
     from conv_advisor.app.advice.local import Local
     from conv_advisor.kernels import catalog
 
     try:
-        return [choice.variant for choice in Local(settings).advise(problem, device.id).ranking[:top]]
+        advice = Local(settings).advise(problem, device.id)
+        return [choice.variant for choice in advice.ranking[: worth_measuring(advice) if top is None else top]]
     except (NoAdvice, UnknownDevice):
         return [each.id for each in catalog.for_device_kind(device.kind)]
 

@@ -85,10 +85,14 @@ class VariantsKeywords(LayerKeywords, total=False):
 
 
 class ConvolutionKeywords(LayerKeywords, total=False):
-    """What runs a convolution: ``advised``, ``all`` or the id of a variant; of the advised the first so many."""
+    """What runs a convolution: ``advised``, ``all`` or the id of a variant; of the advised the first so many.
+
+    ``measure="if unsure"`` measures the first three where the tree is not sure of the first.
+    """
 
     variant: str
     top: int
+    measure: str
     seed: int
     max_workspace_bytes: int
     deterministic: bool

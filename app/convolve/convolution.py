@@ -29,6 +29,7 @@ from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels import catalog
 from conv_advisor.kernels.bench import BenchOptions
 from conv_advisor.kernels.variant import Variant, why_not
+from conv_advisor.models.unsure import worth_measuring
 
 Run = Callable[..., Awaitable[Any]]
 """Runs a task in the worker: takes the task and its arguments."""
@@ -72,8 +73,9 @@ class Order:
         x, weight, and what the epilogue adds of bias and residual; None: random ones, and y is not wanted.
     variant : str
         ``advised``, ``all``, or a variant's id.
-    top : int
-        Where it is advised: how many of the ranking's first are measured, the fastest of which answers.
+    top : int or None
+        Where it is advised: how many of the ranking's first are measured, the fastest of which answers; None: as many
+        as `worth_measuring` says.
     options : BenchOptions
     is_deterministic : bool
     run_id : str
@@ -82,7 +84,7 @@ class Order:
     problem: ConvProblem
     tensors: dict[str, np.ndarray] | None
     variant: str
-    top: int
+    top: int | None
     options: BenchOptions
     is_deterministic: bool
     run_id: str
@@ -230,9 +232,8 @@ def _add(attempts: list[Attempt], attempt: Attempt) -> None:
 
 async def _try_advised(service: Service, trial: _Trial) -> tuple[list[Attempt], ChosenBy]:
     applicable = {variant.id: variant for variant in trial.applicable()}
-    names, chosen_by = await asyncio.to_thread(_ranking, service, trial.order, trial.device, set(applicable))
+    names, chosen_by, top = await asyncio.to_thread(_ranking, service, trial.order, trial.device, set(applicable))
     ranked = [applicable[name] for name in names if name in applicable]
-    top = trial.order.top
     if ranked and top == 1:
         return await trial.until_good(ranked), chosen_by
     if ranked:
@@ -246,16 +247,18 @@ async def _try_advised(service: Service, trial: _Trial) -> tuple[list[Attempt], 
     return await trial.until_good(ranked), ChosenBy.MEASURED_NOW
 
 
-def _ranking(service: Service, order: Order, device: Device, applicable: set[str]) -> tuple[list[str], ChosenBy]:
-    """Ids of variants, best first: by the device's model, else by their times if all of them were tried before."""
+def _ranking(service: Service, order: Order, device: Device, applicable: set[str]) -> tuple[list[str], ChosenBy, int]:
+    """Ids of variants, best first, and how many to measure: by the model, else by times if all were tried before."""
     limits = Limits(device.id, order.options.workspace_limit_bytes, order.is_deterministic)
     has_model = service.advisor(device.id).model is not None
     if not has_model:
         tried = service.records.summaries([order.problem], device.id).get(order.problem.key, {})
         if not applicable <= set(tried):
-            return [], ChosenBy.MEASURED_NOW
+            return [], ChosenBy.MEASURED_NOW, 1
     advice = advise_one(service, order.problem, limits)
-    return [choice.variant for choice in advice.ranking], ChosenBy.ADVICE if has_model else ChosenBy.STORED_TIMES
+    top = worth_measuring(advice) if order.top is None else order.top
+    names = [choice.variant for choice in advice.ranking]
+    return names, ChosenBy.ADVICE if has_model else ChosenBy.STORED_TIMES, top
 
 
 def check_fits(problem: ConvProblem, device: Device) -> None:

@@ -122,6 +122,9 @@ def hold_lists(count: int, settings: Settings, held: Hold) -> None:
 def _order(asked: ConvolutionParameters, tensors: dict[str, np.ndarray] | None, settings: Settings) -> Order:
     if asked.top > 1 and asked.variant != ADVISED:
         raise InvalidInput("top", asked.top, f"1 beside the variant {asked.variant!r}; more with {ADVISED!r} alone")
+    if asked.measure and (asked.top > 1 or asked.variant != ADVISED):
+        allowed = f"nothing beside the variant {asked.variant!r} and top {asked.top}; it says itself how many"
+        raise InvalidInput("measure", asked.measure, allowed)
     given = asked.given()
     problem = problem_from(given) if tensors is None else _problem_of(tensors, given)
     limit = settings.workspace_limit_bytes
@@ -131,7 +134,7 @@ def _order(asked: ConvolutionParameters, tensors: dict[str, np.ndarray] | None, 
         problem=problem,
         tensors=tensors,
         variant=asked.variant,
-        top=asked.top,
+        top=None if asked.measure else asked.top,
         options=BenchOptions(workspace_limit_bytes=limit, seed=asked.seed),
         is_deterministic=asked.deterministic,
         run_id=f"http-{secrets.token_hex(6)}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -239,6 +239,10 @@ class ConvolutionParameters(LayerParameters):
         Field(ge=1, le=100, description="With advised: measure so many of the ranking's first, keep the fastest."),
         Whole,
     ] = 1
+    measure: Annotated[
+        Literal["if unsure"] | None,
+        Field(description="With advised: measure the ranking's first three where the tree is less than 90 % sure."),
+    ] = None
     seed: Annotated[int, Field(ge=0, le=2**63 - 1, description="Of random operands."), Whole] = 0
     max_workspace_bytes: Annotated[
         int | None,

@@ -74,7 +74,8 @@ def _write_advice(report: Path, chosen: argparse.Namespace) -> None:
         model=model,
     )
     advice.write(report, standing.to_dict(), peers, chosen.docs, chosen.readme)
-    sure = sureness.tables(sureness.answers(chosen.timings / chosen.device, model))
+    timings = chosen.timings / chosen.device
+    sure = sureness.tables(sureness.answers(timings, model), sureness.attempt_ms(timings))
     page = chosen.docs / "advice.md"
     page.write_text(rewritten(page.read_text(encoding="utf-8"), sure), encoding="utf-8")
 

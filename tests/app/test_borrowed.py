@@ -16,12 +16,14 @@ from typer.testing import CliRunner
 import conv_advisor
 from conv_advisor.app.advice import library
 from conv_advisor.app.cli import cli
+from conv_advisor.app.cli.measure import _advised
 from conv_advisor.app.main import create_app
 from conv_advisor.app.service import devices
 from conv_advisor.app.settings import Settings
 from conv_advisor.app.wire.answers.catalogue import DevicesAnswer
 from conv_advisor.data.errors import UnknownDevice, WorkerError
 from conv_advisor.data.gpus import gpus
+from conv_advisor.data.problem import ConvProblem
 from tests.app.serving import GPU, LAYER, TIMES_MS, Client, serving, small_tree
 from tests.processes import eventually
 
@@ -155,6 +157,14 @@ def test_nobody_measures_on_a_gpu_that_no_server_has(server: Client) -> None:
     assert (answer.status_code, answer.json()["type"]) == (404, "/problems/unknown-device")
     answer = server.post("/v1/models", json={"device": "a100"})
     assert (answer.status_code, answer.json()["type"]) == (404, "/problems/unknown-device")
+
+
+def test_the_command_line_measures_the_first_three_where_the_tree_is_not_sure(home: Path) -> None:
+    problem = ConvProblem.parse(ASKED["layer"], dtype="float16", layout="nhwc")
+    told_of = conv_advisor.advise(problem, device="a100").ranking
+    settings = Settings(home=home)
+    assert _advised(problem, gpus()[A100].device, settings, None) == [each.variant for each in told_of[:3]]
+    assert len(_advised(problem, gpus()[H200].device, settings, None)) == 1, "which was measured there"
 
 
 def test_devices_are_listed_apart(server: Client) -> None:

@@ -21,6 +21,7 @@ from conv_advisor.app.wire.errors import problem_of
 from conv_advisor.app.wire.layers import problem_from
 from conv_advisor.app.wire.schemas import AdviceQuery
 from conv_advisor.data.errors import ConvAdvisorError, UnknownDevice
+from conv_advisor.data.gpus import listed
 from conv_advisor.data.problem import DType, Layout
 from conv_advisor.data.sampling import sample_problems
 from conv_advisor.models.advisor import Advisor
@@ -75,7 +76,7 @@ def plainly(query: str) -> tuple[int, Any]:
     try:
         problem = problem_from(asked.given())
         if asked.device != "nvidia-h200":
-            raise UnknownDevice(str(asked.device), ["fake-gpu", "nvidia-h200"])
+            raise UnknownDevice(str(asked.device), listed(["fake-gpu", "nvidia-h200"]))
         limit = 2**30 if asked.max_workspace_bytes is None else asked.max_workspace_bytes
         advisor = Advisor(MODEL).only(asked.only)
         advice = advisor.advise(problem, max_workspace_bytes=limit, is_deterministic=asked.deterministic)

@@ -24,6 +24,7 @@ from conv_advisor.data.measurement import Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels import catalog, reference
 from conv_advisor.models.costs import from_table
+from conv_advisor.models.unsure import SURE_ENOUGH
 from tests.app.serving import (
     CRASHING,
     FAST,
@@ -41,6 +42,7 @@ from tests.app.serving import (
     measure_enough,
     recording,
     serving,
+    small_tree,
 )
 from tests.processes import eventually
 
@@ -169,6 +171,31 @@ def test_the_first_of_the_ranking_are_measured_and_the_fastest_answers(tmp_path:
         np.testing.assert_array_equal(y, reference.convolve(problem, x, weight).astype(np.float32))
 
 
+def test_if_unsure_the_first_three_are_measured_and_after_that_the_best_alone(tmp_path: Path) -> None:
+    problem = ConvProblem.parse("5-1-3-2-2")
+    asked = {"layer": problem.short, "measure": "if unsure"}
+    with serving(tmp_path, problem, recorded=harmless) as own:
+        registry = own.app.state.service.registry
+        level = small_tree({FAST: 0.0101, SLOW: 0.0100, LEAN: 0.0102})
+        registry.activate(GPU.id, registry.add(level))
+        trust = own.get(f"/v1/advice?layer={problem.short}&device=fake-gpu").json()["trust"]
+        assert trust["confidence"] < SURE_ENOUGH
+        first = own.post("/v1/convolutions", json=asked).json()
+        assert (first["chosen_by"], first["variant"]) == ("measured_now", FAST)
+        assert {each["variant"] for each in first["attempts"]} == {FAST, SLOW, LEAN}
+        again = own.post("/v1/convolutions", json=asked).json()
+        assert (again["chosen_by"], [each["variant"] for each in again["attempts"]]) == ("advice", [FAST])
+
+
+def test_who_is_sure_measures_nothing_more(tmp_path: Path) -> None:
+    problem = ConvProblem.parse("5-1-3-2-2")
+    with serving(tmp_path, problem, recorded=harmless) as own:
+        x, weight = reference.random_operands(problem, seed=1)
+        _, metadata = unpacked(convolve(own, packed(problem, x, weight, measure="if unsure")))
+        assert (metadata["chosen_by"], metadata["variant"]) == ("advice", FAST)
+        assert len(json.loads(metadata["attempts"])) == 1
+
+
 def test_where_none_of_the_first_runs_the_next_one_answers(tmp_path: Path) -> None:
     problem = ConvProblem.parse("5-1-3-2-2")
     by_time = sorted(TIMES_MS, key=lambda name: TIMES_MS[name])
@@ -186,6 +213,9 @@ def test_where_none_of_the_first_runs_the_next_one_answers(tmp_path: Path) -> No
         ({"variant": "all", "top": 2}, "top is 2; allowed: 1 beside the variant 'all'"),
         ({"variant": SLOW, "top": 3}, f"top is 3; allowed: 1 beside the variant '{SLOW}'"),
         ({"top": 0}, "top"),
+        ({"measure": "if unsure", "top": 3}, "measure is 'if unsure'; allowed: nothing beside"),
+        ({"measure": "if unsure", "variant": "all"}, "measure is 'if unsure'; allowed: nothing beside"),
+        ({"measure": "always"}, "measure"),
         ({"top": 101}, "top"),
     ],
 )

@@ -1,0 +1,31 @@
+"""When measuring a layer pays: where its tree says itself that it is not sure, the first few of the ranking."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from conv_advisor.models.advisor import Advice
+
+
+class Measure(StrEnum):
+    """When the first of a ranking are measured."""
+
+    IF_UNSURE = "if unsure"
+
+
+SURE_ENOUGH: Final = 0.9
+"""Below this confidence, and with `FIRST` of the ranking, measuring has paid after the fewest calls: of those tried in
+docs/advice.md, "Is measuring worth it" (`python -m benchmarks.sureness`)."""
+
+FIRST: Final = 3
+
+
+def worth_measuring(advice: Advice) -> int:
+    """How many of the ranking's first to measure: `FIRST` where the best is predicted and not surely the best, else 1.
+
+    A best that was measured is kept, whatever is predicted of others: measuring them again would gain nothing.
+    """
+    is_sure = advice.trust.confidence is not None and advice.trust.confidence >= SURE_ENOUGH
+    return 1 if is_sure or advice.best.source == "measured" else FIRST

@@ -1,0 +1,29 @@
+"""When measuring pays: of an advice that is not sure, but not of what was measured."""
+
+from __future__ import annotations
+
+from conv_advisor.data.gpus import gpus
+from conv_advisor.models.advisor import Advisor
+from conv_advisor.models.unsure import FIRST, SURE_ENOUGH, worth_measuring
+from tests.models import hand_made
+from tests.models.hand_made import CATALOGUE, LARGE, SMALL
+from tests.models.test_advisor import measured
+
+
+def test_only_what_is_not_surely_the_best_is_measured() -> None:
+    advisor = Advisor(hand_made.model(), variants=CATALOGUE)
+    sure, unsure = advisor.advise(SMALL), advisor.advise(LARGE)
+    assert unsure.trust.confidence < SURE_ENOUGH < sure.trust.confidence
+    assert (worth_measuring(sure), worth_measuring(unsure)) == (1, FIRST)
+
+
+def test_what_was_measured_is_not_measured_again() -> None:
+    advice = Advisor(hand_made.model(), variants=CATALOGUE).advise(LARGE, measured=measured(plain=1.0))
+    assert advice.best.source == "measured"
+    assert advice.trust.confidence < SURE_ENOUGH, "others may still be faster"
+    assert worth_measuring(advice) == 1
+
+
+def test_who_borrows_is_never_sure() -> None:
+    h200, h100 = (gpus()[name].device for name in ("nvidia-h200", "nvidia-h100-80gb-hbm3"))
+    assert worth_measuring(Advisor(hand_made.model(h200), h100, variants=CATALOGUE).advise(SMALL)) == FIRST
