@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -131,6 +131,20 @@ def device_id_of(name: str, known: Collection[str]) -> str:
     if found is None:
         raise UnknownDevice(name, listed(known))
     return found
+
+
+def named(name: str, known: Mapping[str, Device]) -> Device:
+    """The known device of a name, by the ids of all of them.
+
+    Raises
+    ------
+    UnknownDevice
+        None of them has it, though it may be that of another GPU.
+    """
+    try:
+        return known[device_id_of(name, known.keys())]
+    except (UnknownDevice, KeyError):
+        raise UnknownDevice(name, sorted(known)) from None
 
 
 def listed(known: Collection[str]) -> list[str]:

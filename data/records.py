@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from conv_advisor.data.errors import UnknownDevice
 from conv_advisor.data.extras import require
+from conv_advisor.data.gpus import named
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.shipped import Shipped
@@ -104,17 +104,14 @@ class Records:
             known |= {device.id: device for device in self.store.devices()}
         return dict(sorted(known.items()))
 
-    def device(self, device_id: str) -> Device:
-        """The device of this id, as it was measured last.
+    def device(self, name: str) -> Device:
+        """The device of any of its names, as it was measured last.
 
         Raises
         ------
         UnknownDevice
         """
-        known = self.devices()
-        if device_id not in known:
-            raise UnknownDevice(device_id, list(known))
-        return known[device_id]
+        return named(name, self.devices())
 
     def table(self, device_id: str) -> pa.Table:
         """Every attempt on a device, in `data.parquet.ATTEMPTS`."""

@@ -17,8 +17,9 @@ from conv_advisor.data import rows
 from conv_advisor.data.addition import Addition, Guard, add
 from conv_advisor.data.connections import Connections, close
 from conv_advisor.data.database import ROWS_AT_ONCE, AnyRow, in_lists, open_engine
-from conv_advisor.data.errors import InvalidProblem, StoreError, UnknownDevice
+from conv_advisor.data.errors import InvalidProblem, StoreError
 from conv_advisor.data.extras import require
+from conv_advisor.data.gpus import named
 from conv_advisor.data.measurement import Device, L2State, Measurement, Outcome, Pick
 from conv_advisor.data.presence import Presence, check_writable
 from conv_advisor.data.problem import ConvProblem
@@ -269,17 +270,14 @@ class Store:
         found = (_device(fingerprint, text) for fingerprint, text in self._fetch(wanted))
         return list({device.id: device for device in found}.values())
 
-    def device(self, device_id: str) -> Device:
-        """The device of this id, as it was measured last.
+    def device(self, name: str) -> Device:
+        """The device of any of its names, as it was measured last.
 
         Raises
         ------
         UnknownDevice
         """
-        known = {device.id: device for device in self.devices()}
-        if device_id not in known:
-            raise UnknownDevice(device_id, list(known))
-        return known[device_id]
+        return named(name, {device.id: device for device in self.devices()})
 
     def table(self, device_id: str, *, run_id: str | None = None) -> pa.Table:
         """The measurements of a device, or of one run on it, in `parquet.SCHEMA` and in the order they came."""

@@ -55,11 +55,11 @@ def train(
 
     require("sklearn")
     settings, walk = load_settings(), _walk(gpu)
-    folder = SHIPPED / device if ship else output
     if output and (force or ship):
         raise InvalidInput("--output", str(output), "neither --force nor --ship beside it")
     records = records_of(settings)
-    _check_measured(records, device)
+    device = _measured(records, device)
+    folder = SHIPPED / device if ship else output
     check_enough([problem_of(key) for key in records.measured_keys(device)], device)
     with progress_bar() as show:
         if folder:
@@ -100,11 +100,10 @@ def evaluate(
     require("sklearn")
     if not is_training and networks != HELD_OUT:
         raise InvalidInput("--networks", networks, f"{HELD_OUT}, beside --no-train: the tree in use knows the others")
+    records, walk = records_of(load_settings()), _walk(gpu)
+    device = _measured(records, device)
     model = None if is_training else _tree_in_use(device)
-    walk = _walk(gpu)
     with progress_bar() as show:
-        records = records_of(load_settings())
-        _check_measured(records, device)
         report = _judge(
             records, device, jobs, lambda share: show(share, 1, "leaving out networks"), walk, networks, model
         )
@@ -123,8 +122,8 @@ def evaluate(
     )
 
 
-def _check_measured(records: Records, device: str) -> None:
-    """Say how a device is measured on which nothing was.
+def _measured(records: Records, device: str) -> str:
+    """The id of a device that was measured, by any of its names; of the CPU it says how it is.
 
     Raises
     ------
@@ -132,7 +131,7 @@ def _check_measured(records: Records, device: str) -> None:
     """
     if device == "cpu" and device not in records.devices():
         raise NotEnoughData(f"device {device}: nothing was measured on it; conv-advisor sweep --device {device} does")
-    records.device(device)
+    return records.device(device).id
 
 
 def _tree_in_use(device: str) -> TreeModel:

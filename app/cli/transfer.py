@@ -48,8 +48,8 @@ def export(
     if path.suffix != ".parquet":
         raise InvalidInput("path", str(path), "a name that ends in .parquet")
     with Store(load_settings().store_url) as store:
-        store.device(device)
-        _show(export_files(store, path, device_id=device, run_id=run_id), "written", as_json)
+        device_id = store.device(device).id
+        _show(export_files(store, path, device_id=device_id, run_id=run_id), "written", as_json)
 
 
 @data.command("pack")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from conv_advisor.app.workers.gpus import gpu_names
 from conv_advisor.data.errors import ModelRejected, UnknownDevice
-from conv_advisor.data.gpus import device_id_of, gpus, listed, slug
+from conv_advisor.data.gpus import device_id_of, gpus, listed, named, slug
 from conv_advisor.models.advisor import Advisor
 from conv_advisor.models.loan import lent_to
 
@@ -100,10 +100,8 @@ class KnownDevices:
         ------
         UnknownDevice, ModelRejected
         """
-        device_id, known = self.id_of(name), self.all()
-        if device_id not in known:
-            raise UnknownDevice(name, sorted(known))
-        return known[device_id]
+        known = self.all()
+        return named(name if name in known else self.id_of(name), known)
 
     def advisor(self, device_id: str) -> Advisor:
         """The advisor of a device: on its active tree, else on that of the nearest GPU, else on measurements alone.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from conv_advisor.data.errors import UnknownDevice
-from conv_advisor.data.gpus import device_id_of, gpus, listed
+from conv_advisor.data.gpus import device_id_of, gpus, listed, named
 from conv_advisor.data.problem import DType
 from conv_advisor.data.shipped import Shipped
 
@@ -87,3 +87,11 @@ def test_facts_agree_with_what_a_device_said_of_itself() -> None:
     published = gpus()[H200].device
     for name in ("name", "capability", "processors", "l2_bytes", "shared_memory_per_block_bytes", "max_clock_mhz"):
         assert getattr(published, name) == getattr(measured, name), name
+
+
+def test_among_known_devices_a_name_is_that_of_none_but_them() -> None:
+    known = {H200: gpus()[H200].device}
+    assert named("H200", known) is known[H200]
+    for name in ("a100", "nowhere"):  # the first is a GPU, which was not measured
+        with pytest.raises(UnknownDevice, match=f"^unknown device '{name}'; known: {H200}$"):
+            named(name, known)
