@@ -19,7 +19,10 @@ from torch.nn import functional  # noqa: E402 - it needs PyTorch
 from conv_advisor.data.epilogue import EVERY_EPILOGUE, Activation, Epilogue  # noqa: E402 - it needs PyTorch
 from conv_advisor.data.problem import ConvProblem  # noqa: E402 - it needs PyTorch
 from conv_advisor.kernels.catalog import VARIANTS  # noqa: E402 - it needs PyTorch
-from conv_advisor.kernels.variant import Ending  # noqa: E402 - it needs PyTorch
+from conv_advisor.kernels.variant import Ending, why_not  # noqa: E402 - it needs PyTorch
+from conv_advisor.models.advisor import Advisor  # noqa: E402 - it needs PyTorch
+from conv_advisor.models.registry import SHIPPED  # noqa: E402 - it needs PyTorch
+from conv_advisor.models.tree_file import read  # noqa: E402 - it needs PyTorch
 from conv_advisor.torch import operator, running, timing  # noqa: E402 - it needs PyTorch
 from conv_advisor.torch.candidates import candidates  # noqa: E402 - it needs PyTorch
 from conv_advisor.torch.checking import Operands  # noqa: E402 - it needs PyTorch
@@ -284,32 +287,55 @@ def test_a_region_is_as_long_as_it_must_be_however_slow_the_host_is(
 
 
 LAYER = ConvProblem.parse("56-1-3-64-64", dtype="float32", layout="nchw")
+ENDED = ConvProblem.parse("56-1-3-64-64-bias-residual-relu", dtype="float32", layout="nchw")
 
 
-def test_who_appends_a_kernel_is_predicted_to_take_it(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def uncounting(monkeypatch: pytest.MonkeyPatch) -> Advisor:
+    """An advisor that knows not what epilogues add."""
+    monkeypatch.setattr("conv_advisor.models.advisor.endings_of", lambda *_: None)
+    return Advisor(read(SHIPPED / "nvidia-h200"))
+
+
+def test_who_appends_a_kernel_is_predicted_to_take_it(uncounting: Advisor, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("conv_advisor.torch.candidates.MOST_SLOWDOWN", inf)
-    ended = ConvProblem.parse("56-1-3-64-64-bias-residual-relu", dtype="float32", layout="nchw")
     alone, with_it = (
-        {each.variant: each for each in candidates(advisor(), problem, Options(measure=99))}
-        for problem in (LAYER, ended)
+        {choice.variant or "": choice for choice in candidates(uncounting, problem, Options(measure=99))}
+        for problem in (LAYER, ENDED)
     )
-    appends = {variant: VARIANTS[variant or ""].ending is Ending.APPENDED for variant in with_it}
+    appends = {variant: VARIANTS[variant].ending is Ending.APPENDED for variant in with_it}
     assert set(appends.values()) == {False, True}
     for variant, choice in with_it.items():
         before = alone[variant]
-        assert choice.time_ms is not None
-        assert before.time_ms is not None
-        assert choice.torch_ms is not None
-        assert before.torch_ms is not None
-        assert (choice.time_ms > before.time_ms) is appends[variant]
-        assert choice.torch_ms > before.torch_ms
+        assert (choice.time_ms or 0.0) - (before.time_ms or 0.0) == pytest.approx(
+            (choice.torch_ms or 0.0) - (before.torch_ms or 0.0) if appends[variant] else 0.0
+        )
+        assert (choice.torch_ms or 0.0) > (before.torch_ms or 0.0)
     times = [choice.time_ms or 0.0 for choice in with_it.values()]
     assert times == sorted(times)
 
 
+def test_no_candidate_refuses_what_follows(uncounting: Advisor) -> None:
+    hardswish = ConvProblem.parse("56-1-3-64-64-hardswish", dtype="float16", layout="nhwc")
+    found = candidates(uncounting, hardswish, Options(measure=99))
+    assert found
+    assert not any(why_not(VARIANTS[choice.variant or ""], hardswish, uncounting.device) for choice in found)
+
+
+@pytest.mark.parametrize("measure", [0, 1, 3])
+def test_plans_of_cudnn_leave_room_for_variants_that_are_certain_to_run(
+    measure: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("conv_advisor.torch.candidates.MOST_SLOWDOWN", inf)
+    problem = ConvProblem.parse("56-32-3-64-64-bias-relu", dtype="float16", layout="nhwc")
+    found = candidates(advisor(), problem, Options(measure=measure))
+    may_refuse = [VARIANTS[choice.variant or ""].ending is Ending.LIBRARY for choice in found]
+    assert may_refuse.count(False) == max(1, measure)
+    assert may_refuse.count(True) <= max(1, measure)
+
+
 def test_who_may_run_cudnns_alone_gets_no_kernel_of_ours_appended() -> None:
-    ended = ConvProblem.parse("56-1-3-64-64-bias-relu", dtype="float32", layout="nchw")
-    found = candidates(advisor(), ended, Options(measure=99, only_cudnn=True))
+    found = candidates(advisor(), ENDED, Options(measure=99, only_cudnn=True))
     assert found
     assert {VARIANTS[choice.variant or ""].ending for choice in found} == {Ending.LIBRARY}
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from conv_advisor.data.errors import NoAdvice
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.catalog import VARIANTS
-from conv_advisor.kernels.variant import Ending, Maker
+from conv_advisor.kernels.variant import Ending, Maker, why_not
 from conv_advisor.models.accuracy import allowed_error, expected_error, laws_of
 from conv_advisor.models.advisor import Advice, Advisor
 from conv_advisor.models.pareto import SAME_ERROR
@@ -20,7 +21,7 @@ MOST_SLOWDOWN: Final = 1.5
 
 
 def candidates(advisor: Advisor, problem: ConvProblem, options: Options) -> list[Choice]:
-    """The first variants of the ranking, as many as are to be timed and at least one; none is timed yet.
+    """The first variants of the ranking that are to be timed, at least one; none is timed yet.
 
     Parameters
     ----------
@@ -32,12 +33,8 @@ def candidates(advisor: Advisor, problem: ConvProblem, options: Options) -> list
     -------
     list of Choice
         With predicted times. Left out are those whose law of errors says that they will not be accurate enough; where
-        they are to be measured, those alone of which that is certain.
-
-    Notes
-    -----
-    Predicted times know no epilogue. Whoever appends a kernel for it, as PyTorch does, takes what reading and writing
-    its tensors takes longer than predicted; whoever fuses it takes no longer.
+        they are to be measured, those alone of which that is certain. As many as are to be measured will run: a plan
+        of cuDNN, which may refuse what follows a convolution, comes beside them.
     """
     maker = Maker.CUDNN if options.only_cudnn else None
     try:
@@ -46,20 +43,38 @@ def candidates(advisor: Advisor, problem: ConvProblem, options: Options) -> list
         )
     except NoAdvice:
         return []
-    appended_ms = _appended_ms(advisor, problem)
-    is_appended = {each.variant: appended_ms > 0 and _appends(each.variant) for each in advice.ranking}
-    times_ms = {each.variant: each.time_ms + appended_ms * is_appended[each.variant] for each in advice.ranking}
-    torch_ms = advice.baselines.pytorch_default.time_ms
-    ranked = _accurate(advisor, problem, advice, options)
-    if options.only_cudnn:
-        ranked = [variant for variant in ranked if not is_appended[variant]]  # by a kernel of ours
+    appended_ms = _appended_ms(advisor, problem) if advice.uncounted else 0.0
+    times_ms = {each.variant: each.time_ms + appended_ms * _appends(each.variant) for each in advice.ranking}
+    ranked = [each for each in _accurate(advisor, problem, advice, options) if _takes(each, advisor, problem, options)]
     if appended_ms:
         ranked.sort(key=times_ms.__getitem__)
+    torch_ms = advice.baselines.pytorch_default.time_ms
     return [
         Choice(variant, time_ms=times_ms[variant], torch_ms=torch_ms and torch_ms + appended_ms, is_measured=False)
-        for variant in ranked[: max(1, options.measure)]
+        for variant in _first(ranked, problem, max(1, options.measure))
         if times_ms[variant] <= MOST_SLOWDOWN * times_ms[ranked[0]]
     ]
+
+
+def _first(ranked: Sequence[str], problem: ConvProblem, count: int) -> Iterator[str]:
+    """The first variants, so many of which take the problem for certain, and at most as many that may not."""
+    left = dict.fromkeys((False, True), count)
+    for variant in ranked:
+        is_certain = not problem.epilogue or VARIANTS[variant].ending is not Ending.LIBRARY
+        if left[is_certain]:
+            left[is_certain] -= 1
+            yield variant
+        if not left[True]:
+            return
+
+
+def _takes(variant: str, advisor: Advisor, problem: ConvProblem, options: Options) -> bool:
+    """Whether a variant of a ranking may run a problem with what follows it: advice on that may be on less."""
+    if not problem.epilogue:
+        return True
+    if options.only_cudnn and _appends(variant):  # a kernel of ours
+        return False
+    return why_not(VARIANTS[variant], problem, advisor.device) is None
 
 
 def _accurate(advisor: Advisor, problem: ConvProblem, advice: Advice, options: Options) -> list[str]:
@@ -81,7 +96,9 @@ def _appends(variant: str) -> bool:
 
 
 def _appended_ms(advisor: Advisor, problem: ConvProblem) -> float:
-    """What an elementwise kernel for the epilogue takes: it reads y and the residual, and writes y."""
-    if not problem.epilogue:
-        return 0.0
+    """What an elementwise kernel for the epilogue takes: it reads y and the residual, and writes y.
+
+    Times that do not count the epilogue are right for a variant that fuses it; whoever appends a kernel, as PyTorch
+    does, takes this longer.
+    """
     return converter(advisor)(problem.y_bytes * (3 if problem.epilogue.residual else 2) // 2)
