@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from conv_advisor.app.cli import layers as given
-from conv_advisor.app.cli import say
 from conv_advisor.app.cli.cluster import SchedulerOption, resolve_devices
 from conv_advisor.app.cli.complete import networks as networks_here
 from conv_advisor.app.cli.complete import variants as variants_here
@@ -340,6 +339,8 @@ def _show_measurements(problem: ConvProblem, measurements: list[Measurement], as
 
 def _headline(ranked: Sequence[Measurement]) -> str:
     """The fastest of what was measured, in one line."""
+    from conv_advisor.app.cli import say  # which brings what advises: help needs none of it
+
     best, *others = ranked
     if best.time_ms is None:
         return f"none of {counted(len(ranked), 'variant')} ran"

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import Any, Final
+from urllib.parse import quote
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.responses import RedirectResponse
@@ -361,7 +362,7 @@ async def _on_nothing_here(request: Request, error: Exception) -> Response:
         return page(request, "nothing-here.html", {}, 404)
     detail = str(getattr(error, "detail", ""))
     if detail == HTTPStatus.NOT_FOUND.phrase:  # no route took the request
-        detail = f"nothing is at {request.url.path[:200]}; /openapi.json has what there is, /docs shows it"
+        detail = f"nothing is at {quote(request.url.path[:200])}; /openapi.json has what there is, /docs shows it"
     return refusal(request.scope, 404, detail)
 
 
