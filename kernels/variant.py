@@ -105,9 +105,6 @@ class Variant:
         How it computes an epilogue; None where it refuses all of them, whatever `why_not` says.
     in_library_call : frozenset of Epilogue
         Those that a call of the library computes, whatever `ending` says of the others.
-    takes_uneven_padding : bool
-        Whether it was verified with opposite sides that are padded differently, or `why_not` says what of them; it
-        refuses them else.
     """
 
     id: str
@@ -120,13 +117,11 @@ class Variant:
     least_workspace_bytes: Callable[[ConvProblem], int] | None = None
     ending: Ending | None = None
     in_library_call: frozenset[Epilogue] = frozenset()
-    takes_uneven_padding: bool = False
 
     def __post_init__(self) -> None:
-        takes = _takes(self.ending is not None, self.takes_uneven_padding)
-        # A copy that takes more has what the first refuses among its rules.
-        others = [part for part in parts_of(self.why_not) if part not in _TAKES]
-        object.__setattr__(self, "why_not", all_of(takes, *others))
+        # A copy that ends has what the first refuses among its rules.
+        others = [part for part in parts_of(self.why_not) if part is not _no_epilogue]
+        object.__setattr__(self, "why_not", all_of(*others) if self.ending else all_of(_no_epilogue, *others))
 
     def ending_of(self, epilogue: Epilogue) -> Ending | None:
         """How it computes one epilogue; None where it cannot."""
@@ -185,8 +180,6 @@ def unknown_workspace(_problem: ConvProblem, _device: Device) -> None:
 
 _PARTS: Final[dict[Rule, tuple[Rule, ...]]] = {}
 """What a rule of `all_of` is made of."""
-_TAKES: Final[set[Rule]] = set()
-"""Rules that `_takes` made."""
 _OF_DEVICE: Final[set[Rule]] = set()
 """Rules that say the same of every problem."""
 
@@ -240,19 +233,8 @@ def padding_of(problem: ConvProblem) -> str:
     return f"{begin} and {problem.pad_h_end}x{problem.pad_w_end}" if problem.has_uneven_padding else begin
 
 
-@cache
-def _takes(takes_epilogues: bool, takes_uneven_padding: bool) -> Rule:
-    """Applies to every epilogue or to none, and to this padding."""
-
-    def why_not(problem: ConvProblem, _device: Device) -> str | None:
-        if problem.epilogue and not takes_epilogues:
-            return f"epilogue is {problem.epilogue}, and it computes the convolution alone"
-        if problem.has_uneven_padding and not takes_uneven_padding:
-            return f"padding is {padding_of(problem)}, and it was verified with the same on opposite sides alone"
-        return None
-
-    _TAKES.add(why_not)
-    return why_not
+def _no_epilogue(problem: ConvProblem, _device: Device) -> str | None:
+    return f"epilogue is {problem.epilogue}, and it computes the convolution alone" if problem.epilogue else None
 
 
 @cache

@@ -69,6 +69,7 @@ def _predicted(alone: Candidate | None, ways: Mapping[Ending, Way]) -> Candidate
     """A variant with what it takes by what it takes alone, why it is out, or None: it is out of what is known alone."""
     if alone is None or alone.variant.ending is None:
         return None
+    # Also where a library's call computes the epilogue: nobody has timed such calls.
     way = ways[alone.variant.ending]
     if way.doubt:
         return way.doubt

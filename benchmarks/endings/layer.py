@@ -18,13 +18,14 @@ from benchmarks.rivals.layer import Calls, peer_of, software
 from benchmarks.rivals.pytorch import Peer
 from benchmarks.turns.layer import OPERANDS, Choice, Layer, take_turns
 from conv_advisor.app.workers.tasks import report_progress, runner
+from conv_advisor.data.epilogue import Epilogue
 from conv_advisor.data.errors import OutOfMemory
 from conv_advisor.data.measurement import Outcome
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.catalog import VARIANTS
 from conv_advisor.kernels.runner import Runner
 from conv_advisor.kernels.stopping import StopRule
-from conv_advisor.kernels.variant import Backend, Ending
+from conv_advisor.kernels.variant import Ending
 
 CANDIDATES: Final = (*catalogue.CUDNN, *reversed(catalogue.OURS))
 """Every variant of cuDNN and of ours; of ours the fast ones before the plain ones, which are then seen to be behind."""
@@ -95,12 +96,10 @@ def measure_layer(runner: Runner, peer: Peer, order: Order, excluded: frozenset[
     return replace(row, refused=_refused(layer.failures, row.tried_ms))
 
 
-def side_of(variant: str) -> str:
+def side_of(variant: str, epilogue: Epilogue) -> str:
     """The side that a variant runs for, or `POOL` where it does not fuse: it then runs for all of them alone."""
-    found = VARIANTS[variant]
-    if found.backend is Backend.CUDNN_GRAPH:
-        return CUDNN
-    return OURS if found.ending is Ending.FUSED else POOL
+    ending = VARIANTS[variant].ending_of(epilogue)
+    return {Ending.LIBRARY: CUDNN, Ending.FUSED: OURS}.get(ending, POOL) if ending else POOL
 
 
 def _choosing_pass(layer: Layer) -> dict[Choice, float]:
@@ -108,7 +107,7 @@ def _choosing_pass(layer: Layer) -> dict[Choice, float]:
     chosen_ms: dict[Choice, float] = {}
     best_ms = dict.fromkeys(CHOSEN, inf)
     for choice in _candidates(layer):
-        side = side_of(choice.variant)
+        side = side_of(choice.variant, layer.problem.epilogue)
         if not layer.prepare(choice, best_ms[side]):
             continue
         samples = layer.sample(choice, QUICK)
@@ -129,7 +128,7 @@ def _candidates(layer: Layer) -> Iterator[Choice]:
 
 def _chosen(layer: Layer, side: str, chosen_ms: Mapping[Choice, float]) -> Choice | None:
     """The fastest of a side that still runs."""
-    of_side = [choice for choice in chosen_ms if side in (POOL, side_of(choice.variant))]
+    of_side = [choice for choice in chosen_ms if side in (POOL, side_of(choice.variant, layer.problem.epilogue))]
     return next((choice for choice in sorted(of_side, key=chosen_ms.__getitem__) if layer.prepare(choice)), None)
 
 

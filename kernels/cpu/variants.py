@@ -68,7 +68,6 @@ def _variants() -> Iterator[Variant]:
                 workspace_bytes=_bytes_of(plan),
                 source=_SOURCES[algorithm],
                 ending=_ENDINGS[algorithm],
-                takes_uneven_padding=True,
             )
 
 

@@ -69,10 +69,13 @@ def ended(graph: Any, epilogue: Epilogue, sums: Any, bias: Any = None, residual:
     NotSupported
         It has no node for the activation.
     """
-    if epilogue.bias:
-        sums = graph.bias(input=sums, bias=bias)
+    # The residual first, though elsewhere the bias is: on an H100 cuDNN 9.19 has nothing for a residual behind a bias,
+    # or in NHWC slow engines alone, and many plans for one before it. Sums are float32, so all that differs is which
+    # of the two is added to them first. A residual without a bias fares as one behind it.
     if epilogue.residual:
         sums = graph.add(a=sums, b=residual)
+    if epilogue.bias:
+        sums = graph.bias(input=sums, bias=bias)
     if epilogue.activation is Activation.NONE:
         return sums
     if epilogue.activation is Activation.SILU:

@@ -11,7 +11,7 @@ from typing import Final
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.kernels.cudnn.epilogue import has_nodes
+from conv_advisor.kernels.cudnn.epilogue import has_nodes, in_fused_call
 from conv_advisor.kernels.variant import (
     Algorithm,
     Backend,
@@ -173,7 +173,7 @@ def _legacy_variants() -> Iterator[Variant]:
                 workspace_bytes=unknown_workspace,
                 source=_LEGACY_SOURCE,
                 ending=Ending.APPENDED,
-                takes_uneven_padding=True,
+                in_library_call=in_fused_call(value),
             )
 
 

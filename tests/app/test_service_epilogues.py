@@ -18,12 +18,15 @@ from conv_advisor.data.epilogue import Epilogue
 from conv_advisor.data.measurement import Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels import reference
+from conv_advisor.kernels.cudnn.variants import VARIANTS
+from conv_advisor.kernels.variant import Backend
 from tests.app.ending_costs import give
 from tests.app.serving import FAST, GPU, Client, is_problem, recording, serving
 
 UNSEEN = "28-8-3-64-32"
 ENDING = "bias-residual-relu"
 SMALL = ConvProblem.parse(f"6-2-3-4-3-{ENDING}")
+LEGACY = {each.id for each in VARIANTS if each.backend is Backend.CUDNN_LEGACY}
 NPY = "application/x-npy"
 SAFETENSORS = "application/vnd.safetensors"
 
@@ -107,10 +110,18 @@ def test_the_library_says_it_in_words_and_keeps_what_was_asked(tmp_path, monkeyp
     library._local.cache_clear()
 
 
-def test_uneven_padding_is_refused_by_name_where_no_variant_was_verified_with_it(client: Client) -> None:
-    response = client.get("/v1/advice?device=fake-gpu&layer=28-8-3-64-32&pads=0,0,1,1")
-    assert "it was verified with the same on opposite sides alone" in response.text
-    assert response.status_code < 500
+def test_advice_on_uneven_padding_leaves_out_who_cannot_by_name(client: Client) -> None:
+    answer = advised(client, f"layer={UNSEEN}&pads=0,0,1,1")
+    assert answer["variant"] not in LEGACY
+    refused = {each["variant"] for each in answer["excluded"] if "the legacy API has one number" in each["reason"]}
+    assert FAST in refused
+    assert refused <= LEGACY
+
+
+def test_a_variant_says_how_it_ends_the_layer_that_is_asked_about(client: Client) -> None:
+    for epilogue, wanted in {"bias-relu": "library", "relu": "appended"}.items():
+        answer = client.get(f"/v1/variants?layer={UNSEEN}-{epilogue}&device=fake-gpu").json()
+        assert {each["ending"] for each in answer["variants"] if each["id"] in LEGACY} == {wanted}
 
 
 def inputs_of(problem: ConvProblem) -> dict[str, np.ndarray]:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels import bench, catalog, comparison, reference
 from conv_advisor.kernels.cuda.compile import _include_path
-from conv_advisor.kernels.cudnn.epilogue import in_fused_call
+from conv_advisor.kernels.cudnn.epilogue import IMPLICIT_PRECOMP_GEMM, in_fused_call
 from conv_advisor.kernels.cudnn.plans import KNOB_TYPES, MOST_BUILDS
 from conv_advisor.kernels.tolerance import tolerance
 from conv_advisor.kernels.variant import Backend, Launch, Variant
@@ -206,7 +207,7 @@ def test_a_graph_has_every_side_and_node_of_the_problem() -> None:
     searched(code_of(GRAPH, of), frontend)
     called = [name for name, _ in frontend.calls]
     settings = dict(frontend.calls)
-    assert called[:8] == ["tensor"] * 4 + ["conv_fprop", "bias", "add", "relu"]
+    assert called[:8] == ["tensor"] * 4 + ["conv_fprop", "add", "bias", "relu"]
     assert (settings["conv_fprop"]["pre_padding"], settings["conv_fprop"]["post_padding"]) == ([0, 1], [0, 2])
     assert settings["relu"]["upper_clip"] == 6.0
     tensors = [given for name, given in frontend.calls if name == "tensor"]
@@ -295,6 +296,22 @@ def test_a_program_for_cupy_hands_over_each_operand(
     assert np.array_equal(y, reference.convolve(of, x, weight, *ends).astype(kind))
 
 
+@pytest.mark.parametrize("text", ["", "bias-residual-relu"])
+def test_a_program_for_pytorch_runs_on_its_stream(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the protocol of streams: CuPy warns of who hands over an address."""
+    torch, cupy = MagicMock(), MagicMock()
+    stream = cupy.cuda.Stream.from_external.return_value
+    runs_within: list[bool] = []
+    launch = Launch(lambda *_operands: runs_within.append(stream.__enter__.called and not stream.__exit__.called))
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setattr(bench, "open_runner", lambda _device: SimpleNamespace(prepare=lambda *_, **__: launch))
+    of = problem("float16", "nhwc", epilogue=Epilogue.parse(text))
+    run(code_of(catalog.get("cuda.implicit_gemm_nhwc"), of, language="torch"))
+    cupy.cuda.Stream.from_external.assert_called_once_with(torch.cuda.current_stream.return_value)
+    assert runs_within == [True]
+
+
 def test_what_is_not_measured_says_by_which_rule_it_is_built() -> None:
     snippet = write_snippet(problem(), catalog.get("cudnn.graph.eng0"), workspace_limit_bytes=LIMIT)
     assert snippet.rule == RULE
@@ -330,15 +347,12 @@ def test_a_legacy_snippet_is_c(dtype: str, layout: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-IN_CALL = in_fused_call(1)
-
-
 @pytest.mark.skipif(not shutil.which("gcc"), reason="there is no C compiler")
 @pytest.mark.parametrize("layout", Layout)
 @pytest.mark.parametrize("dtype", DType)
-@pytest.mark.parametrize("epilogue", sorted(IN_CALL, key=str), ids=str)
+@pytest.mark.parametrize("epilogue", sorted(in_fused_call(IMPLICIT_PRECOMP_GEMM), key=str), ids=str)
 def test_a_legacy_snippet_of_the_fused_call_is_c(epilogue: Epilogue, dtype: str, layout: str, tmp_path: Path) -> None:
-    variant = replace(catalog.get("cudnn.implicit_precomp_gemm"), in_library_call=IN_CALL)
+    variant = catalog.get("cudnn.implicit_precomp_gemm")
     snippet = write_snippet(problem(dtype, layout, epilogue=epilogue), variant, workspace_limit_bytes=LIMIT)
     assert "finish" not in snippet.code
     assert snippet.requires == ("libcudnn 9", "libcudart")

@@ -11,7 +11,6 @@ import importlib.util
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,6 @@ from conv_advisor.data.errors import NotSupported
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels import catalog, comparison, reference
 from conv_advisor.kernels.bench import open_runner
-from conv_advisor.kernels.cudnn.epilogue import in_fused_call
-from conv_advisor.kernels.cudnn.variants import algorithm_of
 from conv_advisor.kernels.runner import Runner
 from conv_advisor.kernels.tolerance import tolerance
 from conv_advisor.kernels.variant import Variant
@@ -138,15 +135,14 @@ def test_a_program_runs_by_itself(runner: Runner, variant: str, language: Langua
 @pytest.mark.parametrize("ended", ENDED)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_program_computes_the_layer_with_its_epilogue(
-    runner: Runner, variant: str, ended: str, dtype: DType, layout: Layout, language: Language, monkeypatch: Any
+    runner: Runner, variant: str, ended: str, dtype: DType, layout: Layout, language: Language
 ) -> None:
-    """With uneven padding too, whether it is offered or not yet."""
+    """With uneven padding too."""
     needs(language)
     problem = ConvProblem.parse(ended, dtype=dtype, layout=layout)
-    taking = replace(catalog.get(variant), takes_uneven_padding=True)
-    monkeypatch.setitem(catalog.VARIANTS, variant, taking)
-    measured_plan(runner, taking, problem)
-    run_checked(write_snippet(problem, taking, workspace_limit_bytes=LIMIT, language=language).code, problem)
+    measured_plan(runner, catalog.get(variant), problem)
+    snippet = write_snippet(problem, catalog.get(variant), workspace_limit_bytes=LIMIT, language=language)
+    run_checked(snippet.code, problem)
 
 
 @PYTHONS
@@ -202,10 +198,8 @@ def test_a_program_in_c_compiles_and_runs(
     """With the fused call where that takes the epilogue; a kernel behind the call is not C."""
     problem = ConvProblem.parse(LAYER, dtype=dtype, epilogue=Epilogue.parse(epilogue))
     variant = catalog.get(f"cudnn.{algorithm}")
-    fused = in_fused_call(algorithm_of(variant.id)[0]) & {problem.epilogue}
-    if problem.epilogue and not fused:
+    if problem.epilogue and problem.epilogue not in variant.in_library_call:
         pytest.skip("the fused call does not compute this epilogue")
-    variant = replace(variant, in_library_call=fused)
     measured_plan(runner, variant, problem)
     source, program = tmp_path / "conv.c", tmp_path / "conv"
     source.write_text(write_snippet(problem, variant, workspace_limit_bytes=LIMIT).code)

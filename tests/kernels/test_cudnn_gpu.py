@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels import comparison, reference
 from conv_advisor.kernels.bench import open_runner
 from conv_advisor.kernels.cudnn.epilogue import IMPLICIT_PRECOMP_GEMM, in_fused_call
-from conv_advisor.kernels.cudnn.variants import VARIANTS, algorithm_of, legacy_id
+from conv_advisor.kernels.cudnn.variants import VARIANTS, legacy_id
 from conv_advisor.kernels.runner import Operands, Runner
 from conv_advisor.kernels.stopping import StopRule
 from conv_advisor.kernels.tolerance import tolerance
@@ -46,11 +46,9 @@ def output_of(runner: Runner, problem: ConvProblem, launch: Launch, operands: Op
     return runner.download(problem, operands)
 
 
-def launches(
-    runner: Runner, problem: ConvProblem, backend: Backend | None = None, variants: Iterable[Variant] = VARIANTS
-) -> Iterator[tuple[Variant, Launch]]:
+def launches(runner: Runner, problem: ConvProblem, backend: Backend | None = None) -> Iterator[tuple[Variant, Launch]]:
     """Every variant that applies to the problem and can be prepared for it."""
-    for variant in variants:
+    for variant in VARIANTS:
         if backend not in (None, variant.backend) or variant.why_not(problem, runner.device):
             continue
         try:
@@ -181,13 +179,12 @@ ALIGNED_UNEVEN: dict[str, dict[str, Any]] = {
 def test_engines_that_run_with_uneven_padding_are_right(
     runner: Runner, name: str, dtype: DType, layout: Layout
 ) -> None:
-    """Offered or not yet; some engine runs an ordinary layer of half precision."""
+    """Some engine runs an ordinary layer of half precision."""
     problem = ConvProblem(**(UNEVEN_SHAPES | ALIGNED_UNEVEN)[name], dtype=dtype, layout=layout)
     operands = runner.make_operands(problem, 0)
-    taking = [replace(each, takes_uneven_padding=True) for each in VARIANTS if each.backend is Backend.CUDNN_GRAPH]
     errors = {
         variant.id: runner.first_run(problem, launch, operands).max_error
-        for variant, launch in launches(runner, problem, variants=taking)
+        for variant, launch in launches(runner, problem, Backend.CUDNN_GRAPH)
     }
     assert {variant: error for variant, error in errors.items() if not error <= tolerance(problem)} == {}
     assert errors or name not in ALIGNED_UNEVEN or dtype is not DType.FLOAT16
@@ -210,7 +207,7 @@ def test_an_engine_ends_with_every_activation_that_the_graph_api_has(
 @pytest.mark.parametrize("dtype", DType)
 @pytest.mark.parametrize("name", ["pointwise_aligned", "same_3x3_aligned", "stride_2", "groups_48"])
 def test_the_fused_call_is_right_where_its_rule_says(runner: Runner, name: str, dtype: DType, layout: Layout) -> None:
-    """Every algorithm that runs the convolution alone, with what `in_fused_call` says; from a poisoned y."""
+    """Every algorithm that runs the convolution alone, with what it computes in the call; from a poisoned y."""
     plain = edge_problem(name, dtype, layout)
     alone = [variant for variant, _ in launches(runner, plain, Backend.CUDNN_LEGACY)]
     troubles = []
@@ -218,12 +215,10 @@ def test_the_fused_call_is_right_where_its_rule_says(runner: Runner, name: str, 
         problem = replace(plain, epilogue=epilogue)
         operands = runner.make_operands(problem, 0)
         for variant in alone:
-            fused = in_fused_call(algorithm_of(variant.id)[0]) & {epilogue}
-            if not fused:
+            if epilogue not in variant.in_library_call:
                 continue
-            calling = replace(variant, in_library_call=fused)
             try:
-                launch = runner.prepare(calling, problem, DEFAULT_WORKSPACE_LIMIT_BYTES)
+                launch = runner.prepare(variant, problem, DEFAULT_WORKSPACE_LIMIT_BYTES)
                 error = runner.first_run(problem, launch, operands).max_error
             except NotSupported as refusal:
                 troubles.append(f"{variant.id} {epilogue}: {refusal}")

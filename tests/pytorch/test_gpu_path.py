@@ -303,7 +303,7 @@ def test_who_appends_a_kernel_is_predicted_to_take_it(uncounting: Advisor, monke
         {choice.variant or "": choice for choice in candidates(uncounting, problem, Options(measure=99))}
         for problem in (LAYER, ENDED)
     )
-    appends = {variant: VARIANTS[variant].ending is Ending.APPENDED for variant in with_it}
+    appends = {variant: VARIANTS[variant].ending_of(ENDED.epilogue) is Ending.APPENDED for variant in with_it}
     assert set(appends.values()) == {False, True}
     for variant, choice in with_it.items():
         before = alone[variant]
@@ -337,7 +337,7 @@ def test_plans_of_cudnn_leave_room_for_variants_that_are_certain_to_run(
 def test_who_may_run_cudnns_alone_gets_no_kernel_of_ours_appended() -> None:
     found = candidates(advisor(), ENDED, Options(measure=99, only_cudnn=True))
     assert found
-    assert {VARIANTS[choice.variant or ""].ending for choice in found} == {Ending.LIBRARY}
+    assert {VARIANTS[choice.variant or ""].ending_of(ENDED.epilogue) for choice in found} == {Ending.LIBRARY}
 
 
 def test_a_plan_file_of_before_serves_the_convolution_alone(fake_gpu: FakeGpu, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class VariantAnswer(TypedDict):
     """One implementation; the last three say whether it runs the layer that was asked about, as advice has it.
 
-    ending says how it computes an epilogue: fused, library or appended; null where it was verified with none.
+    ending says how it computes the layer's epilogue, or most: fused, library or appended; null where it refuses them.
 
     It does not where its own rule says no, where the device refused it on this layer, or where the device's model
     expects that it does.
@@ -139,7 +139,8 @@ def variant_answer(variant: Variant) -> VariantAnswer:
 def applicability_answer(variant: Variant, problem: ConvProblem, device: Device, reason: str | None) -> VariantAnswer:
     """A variant, and the reason why it does not run a problem; None where it does."""
     workspace_bytes = variant.workspace_bytes(problem, device) if reason is None else None
-    return {**variant_answer(variant), "applies": reason is None, "reason": reason, "workspace_bytes": workspace_bytes}
+    of_problem: VariantAnswer = {**variant_answer(variant), "ending": variant.ending_of(problem.epilogue)}
+    return {**of_problem, "applies": reason is None, "reason": reason, "workspace_bytes": workspace_bytes}
 
 
 def published_answer(known: Collection[str]) -> list[PublishedGpuAnswer]:

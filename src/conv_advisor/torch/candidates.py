@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from conv_advisor.data.epilogue import Epilogue
 from conv_advisor.data.errors import NoAdvice
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.catalog import VARIANTS
@@ -44,7 +45,9 @@ def candidates(advisor: Advisor, problem: ConvProblem, options: Options) -> list
     except NoAdvice:
         return []
     appended_ms = _appended_ms(advisor, problem) if advice.uncounted else 0.0
-    times_ms = {each.variant: each.time_ms + appended_ms * _appends(each.variant) for each in advice.ranking}
+    times_ms = {
+        each.variant: each.time_ms + appended_ms * _appends(each.variant, problem.epilogue) for each in advice.ranking
+    }
     ranked = [each for each in _accurate(advisor, problem, advice, options) if _takes(each, advisor, problem, options)]
     if appended_ms:
         ranked.sort(key=times_ms.__getitem__)
@@ -72,7 +75,7 @@ def _takes(variant: str, advisor: Advisor, problem: ConvProblem, options: Option
     """Whether a variant of a ranking may run a problem with what follows it: advice on that may be on less."""
     if not problem.epilogue:
         return True
-    if options.only_cudnn and _appends(variant):  # a kernel of ours
+    if options.only_cudnn and _appends(variant, problem.epilogue):  # a kernel of ours
         return False
     return why_not(VARIANTS[variant], problem, advisor.device) is None
 
@@ -91,8 +94,8 @@ def _own_variant(advice: Advice) -> str:
     return advice.baselines.cudnn_heuristic.variant or ""
 
 
-def _appends(variant: str) -> bool:
-    return VARIANTS[variant].ending is Ending.APPENDED
+def _appends(variant: str, epilogue: Epilogue) -> bool:
+    return VARIANTS[variant].ending_of(epilogue) is Ending.APPENDED
 
 
 def _appended_ms(advisor: Advisor, problem: ConvProblem) -> float:
