@@ -120,7 +120,7 @@ class KnownDevices:
             device = self.find(device_id)
             model = lent_to(device, self._trees())
         found = self._advisors.get(device_id)
-        if found is None or found.model is not model:
+        if found is None or found.model is not model or (device is not None and found.device != device):
             found = self._advisors[device_id] = Advisor(model, device)
         if device is not None:
             until = time.monotonic() + _LOOK_AGAIN_S

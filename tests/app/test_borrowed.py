@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from conv_advisor.app.wire.answers.catalogue import DevicesAnswer
 from conv_advisor.data.errors import UnknownDevice, WorkerError
 from conv_advisor.data.gpus import gpus
 from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.records import Records
+from conv_advisor.models.registry import Registry
 from tests.app.serving import GPU, LAYER, TIMES_MS, Client, serving, small_tree
 from tests.processes import eventually
 
@@ -201,6 +204,14 @@ def test_a_worker_on_a_gpu_without_a_tree_is_ready_with_a_lent_one(tmp_path: Pat
         assert "model" not in service.shortcomings()
         found = client.get("/v1/advice", params={"layer": LAYER}).json()
         assert (found["device"], found["trust"]["borrowed_from"]) == (A100, H200)
+
+
+def test_a_gpu_that_says_more_of_itself_than_is_published_is_believed() -> None:
+    published, own = gpus()["nvidia-b200"].device, [None]
+    here = devices.KnownDevices(Registry(Path("nowhere")), Records(), lambda: own[0])
+    assert here.advisor(published.id).device.l2_bytes == 0
+    own[0] = replace(published, l2_bytes=2**27)
+    assert eventually(lambda: here.advisor(published.id).device.l2_bytes == 2**27)
 
 
 def test_a_tree_of_its_own_ends_the_loan_at_once(tmp_path: Path) -> None:

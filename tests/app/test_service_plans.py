@@ -106,7 +106,7 @@ def test_the_page_shows_a_model_before_and_after(client: Client) -> None:
     for plan in plans:
         assert f"block.onnx, batch {plan['batch']}" in response.text
         for layer in plan["layers"]:
-            assert f"layer={layer['problem']['layer']}&amp;" in response.text
+            assert f"layer={ConvProblem.parse(layer['problem']['layer']).brief}&amp;" in response.text
     assert "PyTorch in channels_last" in response.text
     assert "<html" not in response.text
 
