@@ -190,9 +190,9 @@ def load_settings(**overrides: Any) -> Settings:
     InvalidInput
         Naming the variable, its value and what is allowed.
     """
-    kinds = get_type_hints(Settings, include_extras=True)
     found = {setting: (name, text) for setting, name, text in (*_from_secrets(), *_from_environment())}
     found |= {setting: (setting, value) for setting, value in overrides.items() if value is not None}
+    kinds = get_type_hints(Settings, include_extras=True) if found else {}  # takes longer than all of the rest
     return Settings(**{setting: _checked(name, value, kinds[setting]) for setting, (name, value) in found.items()})
 
 

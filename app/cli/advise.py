@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 from math import isfinite
 from typing import TYPE_CHECKING, Annotated
 
@@ -73,6 +75,7 @@ def advise(
     How sure that is, and what cuDNN and PyTorch would take, it says too.
     """
     import_numpy_alone()
+    atexit.register(gc.freeze)  # what is there at the end goes with the process, and is not searched for circles before
     from conv_advisor.app.advice.advise import advise_one
     from conv_advisor.app.advice.local import Local
     from conv_advisor.app.cli import details, say
