@@ -323,6 +323,8 @@ def test_a_key_leads_to_the_search_which_finds_as_one_types(visitor: Visitor) ->
     expect(page).to_have_url(re.compile("conv4"))
     field.press("/")
     expect(field).to_be_focused()
+    expect(field).to_have_value("resnet-50 conv4 3x3/")
+    field.fill("resnet-50 conv4 3x3")  # with the stroke nothing is found, as soon as the answer to it comes
     page.get_by_role("link", name="14-1-3-256-256").click()
     expect(page.locator("#verdict")).to_contain_text("ResNet-50")
 
