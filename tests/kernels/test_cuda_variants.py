@@ -27,7 +27,7 @@ H200 = Device(id="nvidia-h200", name="NVIDIA H200", kind="cuda", capability="9.0
 V100 = Device(id="tesla-v100", name="Tesla V100", kind="cuda", capability="7.0", processors=80)
 BY_ID = {variant.id: variant for variant in VARIANTS}
 MIB = 2**20
-NHWC = ("cuda.gemm", "cuda.implicit_gemm_nhwc", "cuda.grouped", "cuda.depthwise")
+NHWC = ("cuda.gemm", "cuda.implicit_gemm_nhwc", "cuda.implicit_gemm_tma", "cuda.grouped", "cuda.depthwise")
 LARGE_TILES = ("cuda.winograd_nonfused_4x4_3x3", "cuda.winograd_nonfused_4x4_5x5")
 PACKED = ("cuda.implicit_gemm_nhwc", "cuda.implicit_gemm_transposed")
 
@@ -51,6 +51,7 @@ def test_the_ids_never_change() -> None:
         "cuda.implicit_gemm",
         "cuda.implicit_gemm_nhwc",
         "cuda.implicit_gemm_transposed",
+        "cuda.implicit_gemm_tma",
         "cuda.fft",
         "cuda.winograd_fused",
         "cuda.winograd_nonfused",
@@ -67,11 +68,13 @@ def test_the_ids_never_change() -> None:
 @pytest.mark.parametrize("variant_id", BY_ID)
 def test_a_plain_3x3_layer_is_for_every_variant_but_one(variant_id: str, dtype: DType) -> None:
     size = 5 if variant_id.endswith("5x5") else 1 if variant_id == "cuda.pointwise" else 3
-    layout = "nhwc" if variant_id == "cuda.implicit_gemm_nhwc" else "nchw"
+    layout = "nhwc" if variant_id in ("cuda.implicit_gemm_nhwc", "cuda.implicit_gemm_tma") else "nchw"
     groups = 2 if variant_id == "cuda.grouped" else 1
     expected = "dtype is float32" if variant_id in PACKED and dtype is DType.FLOAT32 else "applies"
     if variant_id in LARGE_TILES and dtype is not DType.FLOAT32:
         expected = f"dtype is {dtype}, not float32"
+    if variant_id == "cuda.implicit_gemm_tma" and dtype not in (DType.FLOAT16, DType.BFLOAT16):
+        expected = f"dtype is {dtype}, not float16 or bfloat16"
     if variant_id == "cuda.depthwise":
         expected = f"groups is {groups}, with {16 // groups} of the 16 channels each"
     changes = {"dtype": dtype, "layout": layout, "groups": groups}
@@ -84,6 +87,17 @@ def test_a_plain_3x3_layer_is_for_every_variant_but_one(variant_id: str, dtype: 
         *[(id_, "14-1-3-8-8", {"layout": "nhwc"}, "layout is nhwc") for id_ in BY_ID if id_ not in NHWC],
         ("cuda.implicit_gemm_nhwc", "14-1-3-8-8", {"dtype": "float16"}, "layout is nchw"),
         ("cuda.implicit_gemm_transposed", "14-1-3-8-8", {"dtype": "float16", "groups": 2}, "groups is 2"),
+        *[
+            ("cuda.implicit_gemm_tma", layer, {"dtype": "float16", "layout": "nhwc", **change}, expected)
+            for layer, change, expected in (
+                ("14-1-3-8-8", {"layout": "nchw"}, "layout is nchw"),
+                ("14-1-3-8-8", {"groups": 2}, "groups is 2"),
+                ("14-1-3-8-3", {}, "c and k are 3 and 8, not multiples of 8"),
+                ("14-1-3-12-8", {}, "c and k are 8 and 12, not multiples of 8"),
+                ("14-1-3-8-8", {"stride_w": 9}, "stride is 1x9, above 8"),
+                ("14-1-3-8-8", {"pad_w_end": 0}, "applies"),
+            )
+        ],
         *[
             (id_, "14-1-3-8-8", change, expected)
             for id_ in ("cuda.direct_tiled_halo", "cuda.direct_tiled_cached", "cuda.fft", "cuda.winograd_fused")

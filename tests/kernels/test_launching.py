@@ -19,3 +19,11 @@ def test_a_launch_sets_its_addresses_and_no_more() -> None:
     for addresses in ((2**40, 16), (32, 2**41)):
         parameters.set(addresses)
         assert read(parameters.place) == [*addresses, 7]
+
+
+def test_an_array_is_taken_by_value_and_every_launch_has_its_own() -> None:
+    parameters = _Parameters(2, [ctypes.c_uint32(7)])
+    for number in (5, 6):
+        array = (ctypes.c_uint64 * 16)(number)
+        parameters.set((array, 2**40))
+        assert read(parameters.place) == [number, 2**40, 7]

@@ -286,6 +286,7 @@ RUN = [
     ("cuda.implicit_gemm", "14-2-3-32-16", {"dtype": "float32", "layout": "nchw"}),
     ("cuda.implicit_gemm_nhwc", "14-2-3-32-16", {"dtype": "float16", "layout": "nhwc"}),
     ("cuda.implicit_gemm_nhwc", "14-2-3-32-3", {"dtype": "float16", "layout": "nhwc"}),
+    ("cuda.implicit_gemm_tma", "14-2-3-32-16", {"dtype": "bfloat16", "layout": "nhwc"}),
     ("cuda.implicit_gemm_transposed", "14-2-3-32-16", {"dtype": "float16", "layout": "nchw"}),
     ("cuda.pointwise", "14-2-1-64-64", {"dtype": "float16", "layout": "nchw"}),
     ("cuda.depthwise", "14-2-3-16-16", {"dtype": "float32", "layout": "nchw", "groups": 16}),

@@ -17,8 +17,9 @@ from conv_advisor.models.advisor import Advisor
 from conv_advisor.models.pareto import SAME_ERROR
 from conv_advisor.models.registry import SHIPPED
 from conv_advisor.models.tree_file import read
-from conv_advisor.torch.candidates import MOST_SLOWDOWN, candidates
+from conv_advisor.torch.candidates import MOST_SLOWDOWN, UNTIMED, candidates
 from conv_advisor.torch.checking import Operands
+from conv_advisor.torch.choice import Choice
 from conv_advisor.torch.operator import own_convolution
 from conv_advisor.torch.options import Options
 
@@ -68,6 +69,41 @@ def test_candidates_are_the_first_of_the_ranking_with_what_is_predicted(measure:
     assert not any(choice.is_measured for choice in found)
     assert found[0].gain is not None
     assert "as predicted" in str(found[0])
+
+
+LARGE = ConvProblem.parse("56-128-3-64-64", dtype="float16", layout="nhwc")
+"""A layer that has a tile for every multiprocessor."""
+
+
+def test_a_variant_that_the_tree_does_not_know_is_timed_where_its_rule_says_so() -> None:
+    (new,) = UNTIMED
+    assert new not in advisor().model.variants
+    found = candidates(advisor(), LARGE, Options(measure=3))
+    assert found[-1] == Choice(new, is_measured=False)
+    assert all(choice.time_ms for choice in found[:-1])
+    for problem, options in (
+        (HALF, Options(measure=3)),
+        (LARGE, Options(measure=0)),
+        (LARGE, Options(measure=3, only_cudnn=True)),
+    ):
+        assert new not in {choice.variant for choice in candidates(advisor(), problem, options)}
+
+
+def test_a_variant_that_the_tree_knows_is_timed_where_it_is_among_the_first_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    last = advisor().advise(LARGE).ranking[-1].variant
+    monkeypatch.setattr("conv_advisor.torch.candidates.UNTIMED", {last: lambda _problem, _device: True})
+    assert last not in {choice.variant for choice in candidates(advisor(), LARGE, Options(measure=3))}
+
+
+def test_advice_leaves_out_a_variant_of_which_nothing_is_known() -> None:
+    (new,) = UNTIMED
+    advice = advisor().advise(LARGE)
+    (reason,) = (each.reason for each in advice.excluded if each.variant == new)
+    assert reason.startswith("not measured on this layer")
+    assert new not in {each.variant for each in advice.ranking}
+    assert advice.trust.n_unknown >= 1
 
 
 def test_only_cudnns_where_no_other_may_run() -> None:

@@ -109,6 +109,16 @@ class Epilogue {
     // Of COUNT neighbours in y from `target` on: of one filter, or where IS_ACROSS of as many from this one on.
     template <bool IS_ACROSS = false, int COUNT>
     __device__ __forceinline__ void apply(float (&sums)[COUNT], int filter, const Storage* target) const {
+        float residual[COUNT] = {};
+#if RESIDUAL
+        read_neighbours(residual, (const Storage*)((const char*)target + from_y_));
+#endif
+        apply_with<IS_ACROSS>(sums, filter, residual);
+        (void)target;
+    }
+    // The same for a kernel that has read the residual itself.
+    template <bool IS_ACROSS = false, int COUNT>
+    __device__ __forceinline__ void apply_with(float (&sums)[COUNT], int filter, const float (&residual)[COUNT]) const {
 #if BIAS
         constexpr int filters = IS_ACROSS ? COUNT : 1;
         float added[filters];
@@ -117,16 +127,14 @@ class Epilogue {
         for (int e = 0; e < COUNT; ++e) sums[e] += added[e % filters];
 #endif
 #if RESIDUAL
-        float more[COUNT];
-        read_neighbours(more, (const Storage*)((const char*)target + from_y_));
 #pragma unroll
-        for (int e = 0; e < COUNT; ++e) sums[e] += more[e];
+        for (int e = 0; e < COUNT; ++e) sums[e] += residual[e];
 #endif
 #if ACTIVATION
 #pragma unroll
         for (int e = 0; e < COUNT; ++e) sums[e] = activated(sums[e]);
 #endif
-        (void)filter, (void)target;
+        (void)filter, (void)residual;
     }
 
    private:

@@ -14,7 +14,7 @@ from conv_advisor.kernels.cuda.parts.epilogue import addresses
 from conv_advisor.kernels.variant import Launch
 
 Start = Callable[..., None]
-"""Takes the device addresses of the kernel's leading parameters, and enqueues it on the current stream."""
+"""Takes the kernel's leading parameters, device addresses or arrays by value, and enqueues it on the current stream."""
 
 PORTABLE_CLUSTER: Final = 8
 """Blocks that a cluster may have without being allowed more."""
@@ -99,9 +99,9 @@ def _with_attributes(kernel: Any, config: Any, values: list[Any], cluster: int) 
 
     kept: dict[int, _Parameters] = {}
 
-    def start(*addresses: int) -> None:
-        parameters = kept.get(len(addresses)) or kept.setdefault(len(addresses), _Parameters(len(addresses), values))
-        parameters.set(addresses)
+    def start(*leading: int | ctypes.Array[Any]) -> None:
+        parameters = kept.get(len(leading)) or kept.setdefault(len(leading), _Parameters(len(leading), values))
+        parameters.set(leading)
         config.hStream = driver.CUstream(cupy.cuda.get_current_stream().ptr)
         # The driver copies what the pointers point at when it launches.
         _check(driver.cuLaunchKernelEx(config, function, parameters.place, 0))
@@ -110,13 +110,13 @@ def _with_attributes(kernel: Any, config: Any, values: list[Any], cluster: int) 
 
 
 class _Parameters:
-    """A kernel's parameters where the driver reads them: addresses that each launch sets, and values that stay.
+    """A kernel's parameters where the driver reads them: leading ones that each launch sets, and values that stay.
 
     Parameters
     ----------
-    n_addresses : int
+    n_leading : int
     values : list of ctypes value
-        The parameters behind the addresses.
+        The parameters behind those.
 
     Attributes
     ----------
@@ -124,17 +124,20 @@ class _Parameters:
         Address of a pointer to each parameter.
     """
 
-    def __init__(self, n_addresses: int, values: list[Any]) -> None:
-        self._addresses = [ctypes.c_void_p() for _ in range(n_addresses)]
+    def __init__(self, n_leading: int, values: list[Any]) -> None:
+        self._addresses = [ctypes.c_void_p() for _ in range(n_leading)]
         self._values = values
         parameters = [*self._addresses, *values]
         self._places = (ctypes.c_void_p * len(parameters))(*map(ctypes.addressof, parameters))
         self.place = ctypes.addressof(self._places)
 
-    def set(self, addresses: Sequence[int]) -> None:
-        """Let the next launch take these addresses."""
-        for parameter, address in zip(self._addresses, addresses, strict=True):
-            parameter.value = address
+    def set(self, leading: Sequence[int | ctypes.Array[Any]]) -> None:
+        """Let the next launch take these addresses and, by value, arrays: a place has always the one or the other."""
+        for place, (parameter, value) in enumerate(zip(self._addresses, leading, strict=True)):
+            if isinstance(value, ctypes.Array):
+                self._places[place] = ctypes.addressof(value)
+            else:
+                parameter.value = value
 
 
 def _attributes(cluster: int, overlaps: bool) -> list[Any]:

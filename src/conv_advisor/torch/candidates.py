@@ -9,6 +9,7 @@ from conv_advisor.data.epilogue import Epilogue
 from conv_advisor.data.errors import NoAdvice
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.catalog import VARIANTS
+from conv_advisor.kernels.cuda import implicit_gemm_tma
 from conv_advisor.kernels.variant import Ending, Maker, why_not
 from conv_advisor.models.accuracy import allowed_error, expected_error, laws_of
 from conv_advisor.models.advisor import Advice, Advisor
@@ -19,6 +20,9 @@ from conv_advisor.torch.options import Options
 
 MOST_SLOWDOWN: Final = 1.5
 """A variant that is predicted to be further behind the first is not timed: it would cost more than it may win."""
+
+UNTIMED: Final = {"cuda.implicit_gemm_tma": implicit_gemm_tma.fills}
+"""What is timed beside the first of the ranking while the tree does not know it, and where that is worth a try."""
 
 
 def candidates(advisor: Advisor, problem: ConvProblem, options: Options) -> list[Choice]:
@@ -33,9 +37,10 @@ def candidates(advisor: Advisor, problem: ConvProblem, options: Options) -> list
     Returns
     -------
     list of Choice
-        With predicted times. Left out are those whose law of errors says that they will not be accurate enough; where
-        they are to be measured, those alone of which that is certain. As many as are to be measured will run: a plan
-        of cuDNN, which may refuse what follows a convolution, comes beside them.
+        With predicted times, but for those of `UNTIMED`, which follow where they are to be measured. Left out are those
+        whose law of errors says that they will not be accurate enough; where they are to be measured, those alone of
+        which that is certain. As many as are to be measured will run: a plan of cuDNN, which may refuse what follows a
+        convolution, comes beside them.
     """
     maker = Maker.CUDNN if options.only_cudnn else None
     try:
@@ -52,11 +57,18 @@ def candidates(advisor: Advisor, problem: ConvProblem, options: Options) -> list
     if appended_ms:
         ranked.sort(key=times_ms.__getitem__)
     torch_ms = advice.baselines.pytorch_default.time_ms
-    return [
+    chosen = [
         Choice(variant, time_ms=times_ms[variant], torch_ms=torch_ms and torch_ms + appended_ms, is_measured=False)
         for variant in _first(ranked, problem, max(1, options.measure))
         if times_ms[variant] <= MOST_SLOWDOWN * times_ms[ranked[0]]
     ]
+    if options.measure and not options.only_cudnn:
+        chosen += [
+            Choice(variant, is_measured=False)
+            for variant, is_worth_a_try in UNTIMED.items()
+            if variant not in times_ms and is_worth_a_try(problem, advisor.device)
+        ]
+    return chosen
 
 
 def _first(ranked: Sequence[str], problem: ConvProblem, count: int) -> Iterator[str]:

@@ -1,0 +1,51 @@
+"""The implicit GEMM of channels-last half precision that the tensor memory accelerator feeds."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels.cuda.family import Family, Kernel, cuda_variant
+from conv_advisor.kernels.cuda.parts.rules import ANY, has_wgmma
+from conv_advisor.kernels.variant import Algorithm, all_of, dtype_in, groups_1, layout_is, no_workspace
+
+
+def _has_maps(problem: ConvProblem, _device: Device) -> str | None:
+    from conv_advisor.kernels.cuda.implicit_gemm_tma import maps
+
+    return maps.why_not(problem)
+
+
+def fills(problem: ConvProblem, device: Device) -> bool:
+    """Whether it applies, and every multiprocessor has a tile; with fewer, who splits the sums is faster."""
+    from conv_advisor.kernels.cuda.implicit_gemm_tma import plan
+
+    if FAMILY.variants[0].why_not(problem, device) is not None:
+        return False
+    tile = plan.plan_tile(problem, device)
+    return plan.blocks_of(tile, problem, device) == device.processors
+
+
+def _kernel() -> Kernel:
+    from conv_advisor.kernels.cuda.implicit_gemm_tma import launch, plan
+
+    return Kernel(sources=(plan.SOURCE,), prepare={"cuda.implicit_gemm_tma": launch.prepare})
+
+
+FAMILY: Final = Family(
+    "implicit_gemm_tma",
+    kernel=_kernel,
+    variants=(
+        cuda_variant(
+            "cuda.implicit_gemm_tma",
+            Algorithm.IMPLICIT_GEMM,
+            why_not=all_of(
+                ANY, layout_is(Layout.NHWC), groups_1, dtype_in(DType.FLOAT16, DType.BFLOAT16), _has_maps, has_wgmma
+            ),
+            workspace_bytes=no_workspace,
+            source="NVIDIA, PTX ISA 8.0: cp.async.bulk.tensor, wgmma; Chetlur et al., arXiv:1410.0759",
+            kernel=_kernel,
+        ),
+    ),
+)

@@ -1,0 +1,121 @@
+// From sums in registers to y, and the residual on its way there: part of implicit_gemm_tma.cu, after its macros.
+
+#ifdef STORAGE_FLOAT16
+__device__ __forceinline__ unsigned narrow_pair(float first, float second) {
+    const __half2 pair = __floats2half2_rn(first, second);
+    return *(const unsigned*)&pair;
+}
+#else
+__device__ __forceinline__ unsigned narrow_pair(float first, float second) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
+    return *(const unsigned*)&pair;
+}
+#endif
+
+// Where a group of warps has its part of a tile in y.
+struct Part {
+    unsigned pixel, filter;
+};
+
+// Boxes of 64 pixels and 64 filters on their way to y, in BOXES buffers of a group by turns. Where there is a residual its box
+// comes into a buffer first, and what is stored takes its place there: the first BOXES of a tile while it is multiplied,
+// each other one as soon as the buffer's box before has been read.
+class Boxes {
+   public:
+    // `loaded` has a barrier for every buffer, which counts the residual's bytes.
+    __device__ __forceinline__ Boxes(unsigned bytes, unsigned loaded, int group)
+        : bytes_(bytes), loaded_(loaded), barrier_(1 + group), turn_(0) {}
+
+    // Before a tile is multiplied; all boxes of the tile before have been read.
+    __device__ __forceinline__ void load_first(const TensorMap& residual, const Part& part, const Sizes& sizes) const {
+        if (!leads()) return;
+        for (unsigned box = 0; box < BOXES; ++box) load(residual, part, box, turn_ + box, sizes);
+    }
+    __device__ __forceinline__ void store(const TensorMap& y, const TensorMap& residual, const Epilogue& epilogue,
+                                          float (&sum)[SUMS], const Part& part, const Sizes& sizes) {
+        unsigned box = 0;
+#pragma unroll
+        for (int i = 0; i < TILES_M; ++i) {
+#pragma unroll
+            for (int j = 0; j < BF / BOX; ++j) {
+                const unsigned pixel = part.pixel + i * BOX, filter = part.filter + j * BOX;
+                // A box wholly outside y is not for the accelerator.
+                if (pixel >= sizes.pixels || filter >= (unsigned)sizes.K) continue;
+                const unsigned buffer = bytes_ + turn_ % BOXES * BOX_BYTES;
+#if RESIDUAL
+                wait_for(loaded_ + turn_ % BOXES * 8, turn_ / BOXES & 1);
+#else
+                if (leads()) wait_for_all_boxes_but<BOXES - 1>();
+                wait();
+#endif
+                fill(buffer, epilogue, sum[i], j * (BOX / 8), filter, sizes);
+                asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+                wait();
+                if (leads()) {
+                    store_box(y, buffer, filter, pixel);
+#if RESIDUAL
+                    wait_for_all_boxes_but<0>();
+                    load(residual, part, box + BOXES, turn_ + BOXES, sizes);
+#endif
+                }
+                ++box, ++turn_;
+            }
+        }
+        (void)residual, (void)box;
+    }
+    // Shared memory has to last until it has been read.
+    __device__ __forceinline__ void finish() const {
+        if (leads()) wait_for_all_boxes_but<0>();
+    }
+
+   private:
+    __device__ __forceinline__ bool leads() const { return threadIdx.x % 128 == 0; }
+    __device__ __forceinline__ void wait() const { asm volatile("bar.sync %0, 128;" ::"r"(barrier_) : "memory"); }
+
+    // Of the boxes of a part that lie in y, filters first, the one of this number, if there is one.
+    __device__ __forceinline__ void load(const TensorMap& residual, const Part& part, unsigned box, unsigned turn,
+                                         const Sizes& sizes) const {
+        const unsigned across = (min((unsigned)BF, sizes.K - part.filter) + BOX - 1) / BOX, down = box / across;
+        const unsigned pixel = part.pixel + down * BOX, filter = part.filter + (box - down * across) * BOX;
+        if (down >= TILES_M || pixel >= sizes.pixels) return;
+        const unsigned buffer = turn % BOXES, arrived = loaded_ + buffer * 8;
+        expect_bytes(arrived, BOX_BYTES);
+        load_box(bytes_ + buffer * BOX_BYTES, residual, arrived, filter, pixel);
+    }
+
+    // A thread's sums of 8 columns: rows lane / 4 and 8 more, columns lane % 4 * 2 and the next. A box has a pixel a line,
+    // whose 16 bytes c lie at c ^ line % 8. What a warp reads of the residual it overwrites itself.
+    __device__ __forceinline__ void fill(unsigned to, const Epilogue& epilogue, float (&sum)[TILES_N][4], int first,
+                                         unsigned first_filter, const Sizes& sizes) const {
+        const int lane = threadIdx.x % 32, line = threadIdx.x / 32 % 4 * 16 + lane % 16;
+#pragma unroll
+        for (int j = 0; j < BOX / 8; j += 2) {
+            const unsigned place = to + line * 128 + ((j + lane / 16) ^ lane % 8) * 16;
+            unsigned pairs[4] = {};
+#if RESIDUAL
+            asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                         : "=r"(pairs[0]), "=r"(pairs[1]), "=r"(pairs[2]), "=r"(pairs[3])
+                         : "r"(place)
+                         : "memory");
+#endif
+#pragma unroll
+            for (int e = 0; e < 4; ++e) {
+                float two[] = {sum[first + j + e / 2][e % 2 * 2], sum[first + j + e / 2][e % 2 * 2 + 1]};
+#if HAS_EPILOGUE
+                const Storage* const residual = (const Storage*)&pairs[e];
+                const unsigned filter = first_filter + (j + e / 2) * 8 + lane % 4 * 2;
+                if (filter < (unsigned)sizes.K) epilogue.apply_with<true>(two, filter, {widen(residual[0]), widen(residual[1])});
+#endif
+                pairs[e] = narrow_pair(two[0], two[1]);
+            }
+            asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(place), "r"(pairs[0]),
+                         "r"(pairs[1]), "r"(pairs[2]), "r"(pairs[3])
+                         : "memory");
+        }
+        (void)epilogue, (void)first_filter, (void)sizes;
+    }
+
+    unsigned bytes_, loaded_;
+    int barrier_;
+    unsigned turn_;  // boxes so far
+};

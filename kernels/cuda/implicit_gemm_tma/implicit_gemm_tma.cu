@@ -1,0 +1,163 @@
+// Implicit GEMM with channels innermost, fed by the tensor memory accelerator: persistent blocks, one group of warps loads.
+//
+//   tensors      x (N,H,W,C), weight (K,R,S,C), y (N,P,Q,K), two-byte elements; C and K multiples of 8
+//   GEMM         rows are pixels of y, columns filters, gemm_k = R*S taps of C channels: tiles of BP pixels and BF filters,
+//                stages of ROW_BYTES of the channels of one tap; what lies behind the last channel is zeros
+//   x            IS_DENSE (1x1, stride 1, no padding): a matrix of pixels and channels, boxes of it. Else im2col mode: the
+//                accelerator walks BP pixels of y over rows and images from the tile's first one on, with stride, and shifts
+//                them by the tap; what it finds outside x is zeros, so padding costs nothing
+//   warps        a group of 128 threads loads, of which one thread is awake; two groups multiply by wgmma, m64, each half of
+//                a tile's pixels
+//   ring         STAGES stages; `full` counts bytes, `empty` warps that have read
+//   y            narrowed, turned to rows by stmatrix, stored by the accelerator in boxes of 64x64, which it clips to y; it
+//                loads the residual in the same boxes
+//   grid, block  as many blocks as multiprocessors, or tiles; 384 threads. A block's tiles are grid blocks apart; RASTER
+//                tiles of pixels pass under one of filters, so that concurrent blocks share both in the L2 cache
+//   limits       groups 1; compute capability 9.0 (sm_90a); the same sums in the same order every time
+//   source       PTX ISA 8.0, cp.async.bulk.tensor, mbarrier, wgmma; CUTLASS 3, "sm90 warp-specialised" (structure)
+
+#include "epilogue.cuh"
+
+#define GROUPS 2  // of warps that multiply
+#define THREADS (128 * (1 + GROUPS))
+#define PIXELS (BP / GROUPS)  // of a group of warps
+#define TILES_M (PIXELS / 64)
+#define TILES_N (BF / 8)
+#define STAGE_BYTES ((BP + BF) * ROW_BYTES)
+#define BOX 64  // pixels and filters of a box of y
+#define BOX_BYTES (BOX * BOX * 2)
+#define BOXES 2  // of a group in shared memory
+#define CHANNELS (ROW_BYTES / 2)
+#define RASTER 16
+static_assert(PIXELS % 64 == 0 && BF % BOX == 0, "whole products and boxes");
+
+#if RESIDUAL
+#define RESIDUAL_MAP , const __grid_constant__ TensorMap residual_map
+#else
+#define RESIDUAL_MAP
+#define residual_map y_map  // not read
+#endif
+
+struct __align__(64) TensorMap {
+    unsigned long long words[16];
+};
+struct Sizes {
+    int C, K, R, S;
+    unsigned pixels, plane, Q;
+    int stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w;
+    unsigned tiles_p, tiles_f;
+};
+
+#include "accelerator.cuh"
+#include "warp_products.cuh"
+#include "boxes.cuh"
+
+// Where a tile begins.
+__device__ __forceinline__ Part part_of(unsigned tile, const Sizes& sizes) {
+    const unsigned of_band = RASTER * sizes.tiles_f, band = tile / of_band, inner = tile - band * of_band;
+    const unsigned height = min((unsigned)RASTER, sizes.tiles_p - band * RASTER), f = inner / height;
+    return {(band * RASTER + inner - f * height) * BP, f * BF};
+}
+
+// Stages and whose turn it is: a ring that has gone round an even or odd number of times.
+struct Ring {
+    unsigned stage = 0, parity = 0;
+
+    __device__ __forceinline__ void advance() {
+        if (++stage == STAGES) {
+            stage = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+__device__ __forceinline__ void load_tiles(const TensorMap& x, const TensorMap& weight, unsigned ring_bytes, unsigned full,
+                                           unsigned empty, const Sizes& sizes) {
+    Ring ring;
+#pragma unroll 1
+    for (unsigned tile = blockIdx.x; tile < sizes.tiles_p * sizes.tiles_f; tile += gridDim.x) {
+        const Part part = part_of(tile, sizes);
+#if !IS_DENSE
+        const unsigned image = part.pixel / sizes.plane, inner = part.pixel - image * sizes.plane, p = inner / sizes.Q;
+        const int h = (int)p * sizes.stride_h - sizes.pad_h;
+        const int w = (int)(inner - p * sizes.Q) * sizes.stride_w - sizes.pad_w;
+#endif
+#pragma unroll 1
+        for (int tap = 0, r = 0, s = 0; r < sizes.R; ++tap) {
+#pragma unroll 1
+            for (int c = 0; c < sizes.C; c += CHANNELS, ring.advance()) {
+                const unsigned to = ring_bytes + ring.stage * STAGE_BYTES, arrived = full + ring.stage * 8;
+                wait_for(empty + ring.stage * 8, ring.parity ^ 1);
+                expect_bytes(arrived, STAGE_BYTES);
+#if IS_DENSE
+                load_box(to, x, arrived, c, part.pixel);
+#else
+                load_pixels(to, x, arrived, c, w, h, image, s * sizes.dilation_w, r * sizes.dilation_h);
+#endif
+                load_box(to + BP * ROW_BYTES, weight, arrived, c, tap, part.filter);
+            }
+            if (++s == sizes.S) s = 0, ++r;
+        }
+    }
+}
+
+// sum = the products of a group's half of a tile.
+__device__ __forceinline__ void multiply_tile(float (&sum)[SUMS], unsigned ring_bytes, unsigned full, unsigned empty, int group,
+                                              Ring& ring, int stages) {
+    unsigned read = 0;
+    const bool arrives = threadIdx.x % 32 == 0;
+#pragma unroll 1
+    for (int stage = 0; stage < stages; ++stage, ring.advance()) {
+        wait_for(full + ring.stage * 8, ring.parity);
+        const unsigned from = ring_bytes + ring.stage * STAGE_BYTES;
+        multiply(sum, from + group * PIXELS * ROW_BYTES, from + BP * ROW_BYTES, stage > 0);
+        // The products of the stage before are done.
+        wait_for_all_products_but<1>(sum);
+        if (stage > 0 && arrives) arrive(empty + read * 8);
+        read = ring.stage;
+    }
+    wait_for_all_products_but<0>(sum);
+    if (arrives) arrive(empty + read * 8);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    implicit_gemm_tma(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap weight_map,
+                      const __grid_constant__ TensorMap y_map RESIDUAL_MAP EPILOGUE, const __grid_constant__ Sizes sizes) {
+    extern __shared__ unsigned char unaligned[];
+    __shared__ unsigned long long barriers[2 * STAGES + GROUPS * BOXES];
+    const unsigned ring_bytes = (shared_address(unaligned) + 1023) & ~1023u;
+    const unsigned full = shared_address(barriers), empty = full + STAGES * 8, loaded = empty + STAGES * 8;
+    if (threadIdx.x == 0) {
+        for (int stage = 0; stage < STAGES; ++stage) {
+            start_barrier(full + stage * 8, 1);
+            start_barrier(empty + stage * 8, 4 * GROUPS);
+        }
+        for (int box = 0; box < GROUPS * BOXES; ++box) start_barrier(loaded + box * 8, 1);
+        publish_barriers();
+    }
+    __syncthreads();
+
+    const int group = __shfl_sync(0xFFFFFFFF, threadIdx.x / 128, 0) - 1;
+    if (group < 0) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        if (threadIdx.x == 0) load_tiles(x_map, weight_map, ring_bytes, full, empty, sizes);
+        return;
+    }
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    const Epilogue epilogue = EPILOGUE_OF(nullptr);
+    const int stages = sizes.R * sizes.S * ((sizes.C + CHANNELS - 1) / CHANNELS);
+    Boxes boxes(ring_bytes + STAGES * STAGE_BYTES + group * BOXES * BOX_BYTES, loaded + group * BOXES * 8, group);
+    Ring ring;
+#pragma unroll 1
+    for (unsigned tile = blockIdx.x; tile < sizes.tiles_p * sizes.tiles_f; tile += gridDim.x) {
+        Part part = part_of(tile, sizes);
+        part.pixel += group * PIXELS;
+#if RESIDUAL
+        boxes.load_first(residual_map, part, sizes);
+#endif
+        float sum[SUMS];
+        multiply_tile(sum, ring_bytes, full, empty, group, ring, stages);
+        boxes.store(y_map, residual_map, epilogue, sum, part, sizes);
+    }
+    boxes.finish();
+}

@@ -1,0 +1,56 @@
+"""Launcher of implicit_gemm_tma.cu."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, Final
+
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.cuda.compile import load_kernel
+from conv_advisor.kernels.cuda.implicit_gemm_tma import maps
+from conv_advisor.kernels.cuda.implicit_gemm_tma import plan as plans
+from conv_advisor.kernels.cuda.implicit_gemm_tma.encoding import encoded
+from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import THREADS, Tile, row_bytes_of
+from conv_advisor.kernels.cuda.parts.epilogue import addresses, defines_of
+from conv_advisor.kernels.cuda.parts.launching import prepare_start
+from conv_advisor.kernels.cuda.parts.shapes import is_dense
+from conv_advisor.kernels.variant import Launch
+
+_KEPT: Final = 16
+"""Sets of maps: of as many operands that take turns."""
+
+
+def prepare(problem: ConvProblem, device: Device, _workspace_limit_bytes: int) -> Launch:
+    """One launch, with the tile of the kernel's own rule."""
+    return launch(problem, device, plans.plan_tile(problem, device))
+
+
+def launch(problem: ConvProblem, device: Device, tile: Tile) -> Launch:
+    """One launch with this tile."""
+    defines = tile.defines(row_bytes_of(problem.c), is_dense=bool(is_dense(problem)))
+    kernel = load_kernel(plans.SOURCE, "implicit_gemm_tma", problem.dtype, **defines, **defines_of(problem.epilogue))
+    sizes = (
+        *(problem.c, problem.k, problem.r, problem.s),
+        *(maps.pixels_of(problem), problem.p * problem.q, problem.q),
+        *(problem.stride_h, problem.stride_w, problem.pad_h, problem.pad_w, problem.dilation_h, problem.dilation_w),
+        *plans.tiles_of(tile, problem),
+    )
+    blocks = plans.blocks_of(tile, problem, device)
+    start = prepare_start(kernel, (blocks, 1, 1), THREADS, tile.shared_bytes, sizes, is_structure=True)
+    of_outputs = maps.y_map(problem)
+    described: tuple[maps.Map, ...] = (maps.x_map(problem, tile), maps.weight_map(problem, tile), of_outputs)
+    if problem.epilogue.residual:
+        described += (of_outputs,)
+
+    # Operands stay where they are while a network runs: their maps are made once.
+    @lru_cache(_KEPT)
+    def maps_at(*places: int) -> tuple[Any, ...]:
+        return tuple(encoded(each, problem.dtype, place) for each, place in zip(described, places, strict=True))
+
+    def run(x: Any, weight: Any, y: Any, *ends: Any) -> None:
+        of_ends = addresses(problem.epilogue, ends)
+        residual = of_ends[-1:] if problem.epilogue.residual else ()
+        start(*maps_at(x.data.ptr, weight.data.ptr, y.data.ptr, *residual), *of_ends)
+
+    return Launch(run)

@@ -1,0 +1,131 @@
+"""What the tensor memory accelerator is told of x, weight and y: pure arithmetic, the innermost dimension first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import BOX, Tile, row_bytes_of
+from conv_advisor.kernels.cuda.parts.shapes import is_dense
+
+MOST_OFFSET: Final = 255
+"""How far a tap may lie from the first one, in rows or columns."""
+CORNERS: Final = range(-128, 128)
+"""Where the corners of a box of pixels may lie, from those of x."""
+MOST_STEP: Final = 8
+"""The largest stride of a convolution."""
+
+
+@dataclass(frozen=True)
+class TiledMap:
+    """A tensor that is read or written in boxes.
+
+    Parameters
+    ----------
+    sizes : tuple of int
+    strides_bytes : tuple of int
+        Of all dimensions but the innermost.
+    box : tuple of int
+    row_bytes : int
+        The swizzle's span.
+    """
+
+    sizes: tuple[int, ...]
+    strides_bytes: tuple[int, ...]
+    box: tuple[int, ...]
+    row_bytes: int
+
+
+@dataclass(frozen=True)
+class Im2colMap:
+    """An image tensor (C, W, H, N) that is read along the pixels of a convolution's output.
+
+    Parameters
+    ----------
+    sizes, strides_bytes : tuple of int
+        As of `TiledMap`.
+    lower, upper : tuple of int
+        Columns and rows by which the first taps of all outputs lie before the first pixel, and behind the last; a
+        negative number lies inside.
+    steps : tuple of int
+        Columns and rows between the taps of neighbouring outputs.
+    channels, pixels : int
+        That a box has.
+    row_bytes : int
+    """
+
+    sizes: tuple[int, ...]
+    strides_bytes: tuple[int, ...]
+    lower: tuple[int, int]
+    upper: tuple[int, int]
+    steps: tuple[int, int]
+    channels: int
+    pixels: int
+    row_bytes: int
+
+
+Map = TiledMap | Im2colMap
+
+
+def x_map(problem: ConvProblem, tile: Tile) -> Map:
+    """A matrix where every pixel is one of y; else the pixels that the first tap meets."""
+    row_bytes = row_bytes_of(problem.c)
+    channels, item = row_bytes // problem.dtype.itemsize_bytes, problem.dtype.itemsize_bytes
+    row = problem.c * item
+    if is_dense(problem):
+        return TiledMap((problem.c, pixels_of(problem)), (row,), (channels, tile.bp), row_bytes)
+    return Im2colMap(
+        sizes=(problem.c, problem.w, problem.h, problem.n),
+        strides_bytes=(row, row * problem.w, row * problem.w * problem.h),
+        lower=(-problem.pad_w, -problem.pad_h),
+        upper=upper_corner(problem),
+        steps=(problem.stride_w, problem.stride_h),
+        channels=channels,
+        pixels=tile.bp,
+        row_bytes=row_bytes,
+    )
+
+
+def upper_corner(problem: ConvProblem) -> tuple[int, int]:
+    """Column and row of the last output's first tap, from the last of x."""
+    return (
+        (problem.q - 1) * problem.stride_w - problem.pad_w - (problem.w - 1),
+        (problem.p - 1) * problem.stride_h - problem.pad_h - (problem.h - 1),
+    )
+
+
+def weight_map(problem: ConvProblem, tile: Tile) -> TiledMap:
+    """Channels, taps and filters: a box that ends behind the last channel is not filled with the next tap's."""
+    row_bytes, row = row_bytes_of(problem.c), problem.c * problem.dtype.itemsize_bytes
+    taps = problem.r * problem.s
+    box = (row_bytes // problem.dtype.itemsize_bytes, 1, tile.bf)
+    return TiledMap((problem.c, taps, problem.k), (row, row * taps), box, row_bytes)
+
+
+def y_map(problem: ConvProblem) -> TiledMap:
+    """A matrix of pixels and filters; that of the residual too."""
+    item = problem.dtype.itemsize_bytes
+    return TiledMap((problem.k, pixels_of(problem)), (problem.k * item,), (BOX, BOX), BOX * item)
+
+
+def pixels_of(problem: ConvProblem) -> int:
+    """Pixels of all images of y."""
+    return problem.n * problem.p * problem.q
+
+
+def why_not(problem: ConvProblem) -> str | None:
+    """Why no map can be made, as far as the maps' own limits say."""
+    if problem.c % 8 or problem.k % 8:
+        return f"c and k are {problem.c} and {problem.k}, not multiples of 8"
+    if is_dense(problem):
+        return None
+    offset = max((problem.r - 1) * problem.dilation_h, (problem.s - 1) * problem.dilation_w)
+    if offset > MOST_OFFSET:
+        return f"the last tap lies {offset} rows or columns behind the first, above {MOST_OFFSET}"
+    if max(problem.stride_h, problem.stride_w) > MOST_STEP:
+        return f"stride is {problem.stride_h}x{problem.stride_w}, above {MOST_STEP}"
+    corners = (-problem.pad_w, -problem.pad_h, *upper_corner(problem))
+    if any(corner not in CORNERS for corner in corners):
+        return f"the first tap lies {max(corners, key=abs)} rows or columns from x's border, outside -128 to 127"
+    return None

@@ -1,0 +1,83 @@
+// Products of a stage in shared memory by wgmma: part of implicit_gemm_tma.cu, after its macros.
+//
+//   operands     a (rows, ROW_BYTES), b (BF, ROW_BYTES), both with channels innermost, as the accelerator swizzles them
+//   sums         16 x 8 fragments, 16 rows a warp
+
+#define SUMS TILES_M][TILES_N][4
+#ifdef STORAGE_FLOAT16
+#define TYPES "k16.f32.f16.f16 "
+#else
+#define TYPES "k16.f32.bf16.bf16 "
+#endif
+#define FOUR(d, j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
+#define EIGHT(d, j) FOUR(d, j), FOUR(d, j + 1)
+// Thirty-two sums for every 64 columns: their names in the instruction, then themselves.
+#define NAMES_1 \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define NAMES_2 \
+    NAMES_1 ", " "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define NAMES_3 \
+    NAMES_2 ", " "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
+    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define NAMES_4 \
+    NAMES_3 ", " "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
+    "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define SUMS_1(d) EIGHT(d, 0), EIGHT(d, 2), EIGHT(d, 4), EIGHT(d, 6)
+#define SUMS_2(d) SUMS_1(d), EIGHT(d, 8), EIGHT(d, 10), EIGHT(d, 12), EIGHT(d, 14)
+#define SUMS_3(d) SUMS_2(d), EIGHT(d, 16), EIGHT(d, 18), EIGHT(d, 20), EIGHT(d, 22)
+#define SUMS_4(d) SUMS_3(d), EIGHT(d, 24), EIGHT(d, 26), EIGHT(d, 28), EIGHT(d, 30)
+// The first products of a tile are not added to what the registers held.
+#define INSTRUCTION(n, list, a, b, adds)                                                                      \
+    asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, %" #adds ", 0;\n"                                    \
+                 "wgmma.mma_async.sync.aligned.m64n" #n TYPES "{" NAMES_##list "}, %" #a ", %" #b             \
+                 ", adds, 1, 1, 0, 0;\n}"                                                                     \
+                 : SUMS_##list(d)                                                                             \
+                 : "l"(from_a), "l"(from_b), "r"((int)is_added))
+__device__ __forceinline__ void multiply_add(float (&d)[TILES_N][4], unsigned long long from_a, unsigned long long from_b,
+                                             bool is_added) {
+#if BF == 64
+    INSTRUCTION(64, 1, 32, 33, 34);
+#elif BF == 128
+    INSTRUCTION(128, 2, 64, 65, 66);
+#elif BF == 192
+    INSTRUCTION(192, 3, 96, 97, 98);
+#elif BF == 256
+    INSTRUCTION(256, 4, 128, 129, 130);
+#else
+#error "no such instruction here"
+#endif
+}
+__device__ __forceinline__ void keep(float (&sum)[SUMS]) {
+#pragma unroll
+    for (int i = 0; i < TILES_M; ++i) {
+#pragma unroll
+        for (int j = 0; j < TILES_N; ++j) {
+#pragma unroll
+            for (int e = 0; e < 4; ++e) asm volatile("" : "+f"(sum[i][j][e])::"memory");
+        }
+    }
+}
+// Swizzled by whole rows, of which eight are a group; 128-byte and 64-byte swizzle are 1 and 2.
+__device__ __forceinline__ unsigned long long descriptor(unsigned address) {
+    return (unsigned long long)((address & 0x3FFFF) >> 4) | 1ull << 16 | (unsigned long long)(8 * ROW_BYTES / 16) << 32 |
+           (ROW_BYTES == 128 ? 1ull : 2ull) << 62;
+}
+// Enqueues the products of a stage.
+__device__ __forceinline__ void multiply(float (&sum)[SUMS], unsigned a, unsigned b, bool is_added) {
+    keep(sum);
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+    for (int k = 0; k < ROW_BYTES; k += 32) {
+#pragma unroll
+        for (int i = 0; i < TILES_M; ++i)
+            multiply_add(sum[i], descriptor(a + i * 64 * ROW_BYTES + k), descriptor(b + k), is_added || k > 0);
+    }
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int COUNT>
+__device__ __forceinline__ void wait_for_all_products_but(float (&sum)[SUMS]) {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(COUNT) : "memory");
+    keep(sum);
+}

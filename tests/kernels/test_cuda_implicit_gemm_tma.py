@@ -1,0 +1,244 @@
+"""The implicit GEMM that the tensor memory accelerator feeds, without one: its maps, its launches and its rule."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from statistics import geometric_mean
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conv_advisor.data.epilogue import Epilogue
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels import reference
+from conv_advisor.kernels.cuda import implicit_gemm_tma
+from conv_advisor.kernels.cuda.implicit_gemm_tma import encoding, launch, maps, plan
+from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import HALVES, TILES, Tile, row_bytes_of
+from conv_advisor.kernels.cuda.parts.shapes import is_dense
+from tests.kernels.accelerator import SHAPES, box_of, pixels_of
+from tests.shapes import EDGE_SHAPES
+
+TABLE = json.loads((Path(__file__).parent / "data" / "implicit_gemm_tma_us.json").read_text())
+"""Times of every tile on an H100."""
+GPU = Device(id="gpu", name="GPU", kind="cuda", capability="9.0", processors=132)
+SMALL = {name: sizes for name, sizes in SHAPES.items() if not name.endswith(("wide", "waves"))}
+"""What the emulation gets through in a moment."""
+SMALLEST = Tile(128, 64, stages=8)
+
+
+def problem_of(sizes: dict[str, Any], dtype: DType = DType.FLOAT16) -> ConvProblem:
+    return ConvProblem(**sizes, dtype=dtype, layout=Layout.NHWC)
+
+
+def emulated(problem: ConvProblem, tile: Tile, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """y (pixels, K) in float64, tile by tile, each the product of all that the maps read for its stages."""
+    of_x, of_weight, of_y = maps.x_map(problem, tile), maps.weight_map(problem, tile), maps.y_map(problem)
+    pixels, plane = maps.pixels_of(problem), problem.p * problem.q
+    stages = list(product(range(problem.r * problem.s), range(0, problem.c, of_weight.box[0])))
+    y = np.zeros(of_y.sizes[::-1])
+    for pixel in range(0, pixels, tile.bp):
+        image, inner = divmod(pixel, plane)
+        p, q = divmod(inner, problem.q)
+        first = (q * problem.stride_w - problem.pad_w, p * problem.stride_h - problem.pad_h, image)
+        a = []
+        for tap, c in stages:
+            r, s = divmod(tap, problem.s)
+            if isinstance(of_x, maps.TiledMap):
+                a.append(box_of(of_x, x, c, pixel))
+            else:
+                a.append(pixels_of(of_x, x, (c, *first), (s * problem.dilation_w, r * problem.dilation_h)))
+        for filter_ in range(0, problem.k, tile.bf):
+            b = [box_of(of_weight, weight, c, tap, filter_)[:, 0] for tap, c in stages]
+            sums = np.concatenate(a, axis=1).astype(np.float64) @ np.concatenate(b, axis=1).astype(np.float64).T
+            stored = y[pixel : pixel + tile.bp, filter_ : filter_ + tile.bf]
+            stored[:] = sums[: len(stored), : stored.shape[1]]
+    return y
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_what_the_maps_read_gives_the_convolution(name: str) -> None:
+    problem = problem_of(SMALL[name])
+    x, weight = reference.random_operands(problem, 0)
+    y = emulated(problem, SMALLEST, x, weight)
+    np.testing.assert_allclose(y.reshape(problem.y_shape), reference.convolve(problem, x, weight), atol=1e-9)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_rows_and_columns_of_a_map_are_those_of_y(name: str) -> None:
+    problem = problem_of(SHAPES[name])
+    assert maps.why_not(problem) is None
+    described = maps.x_map(problem, TILES[0])
+    if is_dense(problem):
+        assert isinstance(described, maps.TiledMap)
+        return
+    assert isinstance(described, maps.Im2colMap)
+    spans = [
+        size + upper - lower - 1
+        for size, lower, upper in zip(described.sizes[1:3], described.lower, described.upper, strict=True)
+    ]
+    counts = [span // step + 1 for span, step in zip(spans, described.steps, strict=True)]
+    assert counts == [problem.q, problem.p]
+
+
+@pytest.mark.parametrize("name", {**EDGE_SHAPES, **SHAPES})
+def test_maps_keep_the_limits_of_the_driver(name: str) -> None:
+    problem = problem_of({**EDGE_SHAPES, **SHAPES}[name])
+    if problem.groups > 1 or maps.why_not(problem) is not None:
+        return
+    for tile in TILES:
+        of_x, of_weight, of_y = maps.x_map(problem, tile), maps.weight_map(problem, tile), maps.y_map(problem)
+        for described in (of_x, of_weight, of_y):
+            assert all(stride % 16 == 0 for stride in described.strides_bytes)
+        for described in (of_weight, of_y, *([of_x] if isinstance(of_x, maps.TiledMap) else [])):
+            assert max(described.box) <= 256
+            assert described.box[0] * 2 == described.row_bytes
+        if isinstance(of_x, maps.Im2colMap):
+            assert of_x.channels <= 256
+            assert of_x.pixels <= 1024
+            assert all(-128 <= corner <= 127 for corner in (*of_x.lower, *of_x.upper))
+            assert all(1 <= step <= 8 for step in of_x.steps)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        ({"c": 4}, "not multiples of 8"),
+        ({"k": 12}, "not multiples of 8"),
+        ({"stride_w": 9}, "stride is 1x9"),
+        ({"dilation_w": 128, "pad_w": 128}, "the last tap lies 256"),
+        ({"pad_h": 129}, "outside -128 to 127"),
+        ({"dilation_h": 65}, "outside -128 to 127"),
+    ],
+)
+def test_what_no_map_can_say_is_refused(sizes: dict[str, int], words: str) -> None:
+    problem = problem_of({"n": 1, "c": 8, "h": 300, "w": 300, "k": 8, "r": 3, "s": 3, **sizes})
+    assert words in (maps.why_not(problem) or "")
+
+
+class FakeDriver:
+    """Keeps what it is asked to encode, and writes ones."""
+
+    def __init__(self, version: int = 13000) -> None:
+        self.version = version
+        self.asked: list[tuple[Any, ...]] = []
+
+    def cuDriverGetVersion(self, version: Any) -> int:  # noqa: N802 - the driver's name
+        version._obj.value = self.version
+        return 0
+
+    def cuTensorMapEncodeTiled(self, target: Any, *arguments: Any) -> int:  # noqa: N802 - the driver's name
+        return self._encode("tiled", target, arguments)
+
+    def cuTensorMapEncodeIm2col(self, target: Any, *arguments: Any) -> int:  # noqa: N802 - the driver's name
+        return self._encode("im2col", target, arguments)
+
+    def _encode(self, kind: str, target: Any, arguments: tuple[Any, ...]) -> int:
+        assert ctypes.addressof(target._obj) % 64 == 0
+        target._obj[:] = [2**64 - 1] * 16
+        self.asked.append((kind, *(list(each) if isinstance(each, ctypes.Array) else each for each in arguments)))
+        return 0
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    fake = FakeDriver()
+    monkeypatch.setattr(encoding, "_driver", lambda: fake)
+    encoding._version.cache_clear()
+    return fake
+
+
+def test_a_map_is_encoded_as_the_driver_takes_it(driver: FakeDriver) -> None:
+    problem = problem_of(SHAPES["uneven_pad"], DType.BFLOAT16)
+    encoding.encoded(maps.x_map(problem, SMALLEST), problem.dtype, 4096)
+    kind, dtype, rank, address, sizes, strides, lower, upper, channels, pixels, steps, *rest = driver.asked[0]
+    assert (kind, dtype, rank, address.value) == ("im2col", 9, 4, 4096)
+    assert (sizes, strides) == ([64, 15, 14, 2], [128, 128 * 15, 128 * 15 * 14])
+    # 15 columns: the last of 7 begins in 12, of rows the last of 7 in 12, so that 2 and 1 are left of x.
+    assert (lower, upper, steps) == ([0, 0], [-2, -1], [1, 2, 2, 1])
+    assert (channels.value, pixels.value, rest) == (64, 128, [0, 3, 2, 0])
+
+
+@pytest.mark.parametrize(("n", "version", "is_cleared"), [(1, 13010, True), (1, 13020, False), (64, 13010, False)])
+def test_the_bit_of_large_tensors_is_cleared_for_small_ones(
+    driver: FakeDriver, n: int, version: int, is_cleared: bool
+) -> None:
+    driver.version = version
+    problem = problem_of({"n": n, "c": 64, "h": 16, "w": 16, "k": 64, "r": 1, "s": 1})
+    words = encoding.encoded(maps.x_map(problem, TILES[0]), problem.dtype, 4096)
+    assert (words[1] >> 21 & 1 == 0) is is_cleared
+
+
+@pytest.mark.parametrize("tile", TILES, ids=str)
+@pytest.mark.parametrize("epilogue", ["", "bias-relu", "bias-residual", "residual"])
+def test_a_launch_passes_a_map_of_each_tensor_and_what_follows(
+    driver: FakeDriver, epilogue: str, tile: Tile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[Any] = []
+
+    def prepare_start(kernel: Any, *shape: Any, **options: Any) -> Any:
+        started.append((shape, options))
+        return lambda *parameters: started.append(parameters)
+
+    monkeypatch.setattr(launch, "prepare_start", prepare_start)
+    monkeypatch.setattr(launch, "load_kernel", lambda *_, **defines: defines)
+    ends = Epilogue.parse(epilogue) if epilogue else Epilogue()
+    problem = replace(problem_of(SHAPES["same_3x3_tails"]), epilogue=ends)
+    x, weight, y, bias, residual = (SimpleNamespace(data=SimpleNamespace(ptr=4096 * place)) for place in range(1, 6))
+    given = (bias if ends.bias else None, residual if ends.residual else None)
+    prepared = launch.launch(problem, GPU, tile)
+    for _ in range(2):
+        prepared.run(x, weight, y, *given)
+    mapped = [4096, 8192, 12288] + [20480] * ends.residual
+    assert [each[3].value for each in driver.asked] == mapped, "maps are made once"
+    (grid, threads, shared_bytes, sizes), options = started[0]
+    assert started[1] == started[2]
+    assert started[1][len(mapped) :] == tuple(end.data.ptr for end in given if end)
+    assert grid[0] <= GPU.processors
+    assert options == {"is_structure": True}
+    assert threads == 384
+    assert shared_bytes <= 227 * 1024
+    assert sizes[-2] * tile.bp >= problem.n * problem.p * problem.q
+    assert sizes[-1] * tile.bf >= problem.k
+
+
+@pytest.mark.parametrize("tile", TILES, ids=str)
+@pytest.mark.parametrize("dtype", HALVES)
+def test_every_tile_is_compiled(tile: Tile, dtype: DType) -> None:
+    for c in (8, 32, 40, 512):
+        assert tile.defines(row_bytes_of(c), is_dense=False) in plan.definitions(dtype)
+
+
+def test_the_rule_takes_a_tile_about_as_fast_as_the_fastest() -> None:
+    assert TABLE["tiles"] == [f"{tile.bp}x{tile.bf}" for tile in TILES]
+    slowdowns = {}
+    for layer, us in TABLE["us"].items():
+        problem = ConvProblem.parse(layer, dtype=DType(TABLE["dtype"]), layout=Layout.NHWC)
+        slowdowns[layer] = us[TILES.index(plan.plan_tile(problem, GPU))] / min(us)
+    assert len(slowdowns) == 35
+    assert geometric_mean(slowdowns.values()) < 1.01
+    assert max(slowdowns.values()) < 1.07
+
+
+@pytest.mark.parametrize(
+    ("layer", "changes", "is_filled"),
+    [
+        ("56-128-3-64-64", {}, True),
+        ("14-1-3-256-256", {}, False),
+        ("56-128-3-64-64", {"dtype": DType.TF32}, False),
+        ("56-128-3-64-64", {"layout": Layout.NCHW}, False),
+    ],
+)
+def test_it_is_worth_a_try_where_every_multiprocessor_has_a_tile(
+    layer: str, changes: dict[str, Any], is_filled: bool
+) -> None:
+    problem = ConvProblem.parse(layer, **{"dtype": DType.FLOAT16, "layout": Layout.NHWC, **changes})
+    assert implicit_gemm_tma.fills(problem, GPU) is is_filled
+    assert not implicit_gemm_tma.fills(problem, replace(GPU, capability="10.0"))
+    assert not implicit_gemm_tma.fills(problem, replace(GPU, processors=0))
