@@ -89,7 +89,8 @@ def _callable(network: Any, x: Any, way: str, plan_file: str | None) -> Callable
         conv_advisor.torch.optimize(network, x, plan_file=plan_file)
         return network  # type: ignore[no-any-return]  # PyTorch is not followed
     options = {"plan_file": plan_file, "inductor": "without" not in way}
-    return torch.compile(network, backend="conv_advisor", options=options)  # type: ignore[no-any-return]  # as above
+    compiled: Callable[..., Any] = torch.compile(network, backend=conv_advisor.torch.backend, options=options)
+    return compiled
 
 
 def _in_a_process(cell: Cell, way: str, folder: Path) -> float:

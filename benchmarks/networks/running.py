@@ -30,6 +30,8 @@ _DTYPES: Final = {
 }
 _LEAST_REGION_MS: Final = 4.0
 _SAMPLES: Final = 15
+_WARMING: Final = 25
+"""Regions that do not count: a device that idled while a compiler ran is slow at first."""
 _WALL_CALLS: Final = 15
 _COMPARED: Final = 2
 """Images whose outputs are compared with float64."""
@@ -151,6 +153,8 @@ def _device_ms(call: Callable[[], Any]) -> float:
     with torch.cuda.graph(graph):
         call()
     replays = max(1, int(_LEAST_REGION_MS / max(_region_ms(graph.replay, 3), 1e-3)))
+    for _ in range(_WARMING):
+        _region_ms(graph.replay, replays)
     samples = [_region_ms(graph.replay, replays) for _ in range(_SAMPLES)]
     return median(samples)
 
