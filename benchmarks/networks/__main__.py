@@ -5,8 +5,8 @@ over ours, wall time of a call, seconds of ours from ``torch.compile`` to the fi
 against float64 over eager PyTorch's, and how many of the convolutions run by a variant and end with what follows
 them. ``benchmark=True`` is timed in a thread of its own.
 
-A network compiles for 3 to 41 s in each of two modes. With ``--workers`` several cells compile at once: whoever times
-has the GPU, and times of the host are left out. ``python -m benchmarks.networks.first_call`` has first calls of new
+A network compiles for 3 to 41 s in each of two modes, one after the other: while several processes used the GPU, times
+alone in a lock were up to 1.7 times as long. ``python -m benchmarks.networks.first_call`` has first calls of new
 processes.
 
 Needs a GPU, PyTorch and torchvision, which this project does not install.
@@ -22,7 +22,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.networks.cells import BATCHES, NETWORKS, PEERS, PRECISIONS, Cell, Row, cells, report
-from benchmarks.networks.side_by_side import run_cells
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,9 +49,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(todo: Sequence[Cell], chosen: argparse.Namespace) -> Iterator[Row]:
     options = {"measure": chosen.measure, "fold": not chosen.no_fold, "fuse": not chosen.no_fuse}
     modes = tuple(chosen.modes.split(","))
-    if chosen.workers > 1:
-        yield from run_cells(todo, modes, options, chosen.workers, chosen.time_limit)
-        return
     from benchmarks.networks.running import run_cell
 
     begin, longest_s = time.monotonic(), 0.0
@@ -87,7 +83,6 @@ def _parser() -> argparse.ArgumentParser:
         default="eager,benchmark,compile",
         help=f"PyTorch's: {', '.join(PEERS)}, which takes minutes a cell (default: all others)",
     )
-    parser.add_argument("--workers", type=int, default=1, help="cells that compile at once (default 1)")
     parser.add_argument("--measure", type=int, default=3, help="variants that ours times for each layer (default 3)")
     parser.add_argument("--no-fuse", action="store_true", help="leave what follows a convolution to Inductor")
     parser.add_argument("--no-fold", action="store_true", help="leave batch norms where they are")

@@ -6,21 +6,18 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any, Final
-from unittest.mock import patch
 
 import torch
 import torchvision
 
 from benchmarks.networks.cells import OURS, Cell, Row, layers_of
 from conv_advisor.torch import backend
-from conv_advisor.torch.gpu import SPENT, Gpu
-
-Alone = Callable[[], AbstractContextManager[Any]]
+from conv_advisor.torch.gpu import SPENT
 
 _DTYPES: Final = {
     "float32": torch.float32,
@@ -37,7 +34,7 @@ _COMPARED: Final = 2
 """Images whose outputs are compared with float64."""
 
 
-def run_cell(cell: Cell, modes: tuple[str, ...], options: dict[str, Any], alone: Alone | None = None) -> Row:
+def run_cell(cell: Cell, modes: tuple[str, ...], options: dict[str, Any]) -> Row:
     """Everything that is printed of one cell.
 
     Parameters
@@ -47,27 +44,24 @@ def run_cell(cell: Cell, modes: tuple[str, ...], options: dict[str, Any], alone:
         Which of PyTorch's are run; ours is in any case.
     options : dict
         For our backend, whose choices are this cell's alone.
-    alone : callable () -> context manager, optional
-        Within which the GPU is no other process's, where cells run side by side: then the host's times say nothing, and
-        are left out.
 
     Notes
     -----
     Ours is compiled before PyTorch's modes, so that its first call finds nothing of theirs in Inductor's caches.
     """
     row = Row(cell, device=f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}")
-    run = partial(_run, row, alone=alone)
+    run = partial(_run, row)
     set_precision(cell)
     network, x = network_of(cell), images(cell)
     with torch.no_grad():
         expected = _in_float64(network, x)
         row = _replace_errors(row, torch_error=_error(network(x), expected))
-        with _outcomes() as outcomes, _choices(alone) as plan_file:
-            ours = dict(options, plan_file=plan_file)
+        with _outcomes() as outcomes, TemporaryDirectory() as folder:
+            ours = dict(options, plan_file=f"{folder}/plans.json")
             call = run(OURS, lambda: torch.compile(network, backend=backend, options=ours))
         if call is not None:
             row = _replace_errors(row, error=_error(call(x), expected))
-            run = partial(_run, row, alone=alone)
+            run = partial(_run, row)
         if "eager" in modes:
             run("eager", lambda: network)
         if "benchmark" in modes:
@@ -119,7 +113,7 @@ def _error(y: Any, expected: Any) -> float:
     return float((y[:_COMPARED].double() - expected).abs().max() / expected.abs().max())
 
 
-def _run(row: Row, mode: str, make: Callable[[], Any], alone: Alone | None) -> Any:
+def _run(row: Row, mode: str, make: Callable[[], Any]) -> Any:
     """Time a mode, and keep what it gives in the row; what fails is kept with its reason. The callable, if it ran."""
     x = images(row.cell)
     torch.compiler.reset()
@@ -129,12 +123,9 @@ def _run(row: Row, mode: str, make: Callable[[], Any], alone: Alone | None) -> A
             call = make()
             call(x)
             torch.cuda.synchronize()
-            first_call_s = time.perf_counter() - begin
-            with alone() if alone else nullcontext():
-                row.device_ms[mode] = _device_ms(lambda: call(x))
-            if alone is None:
-                row.first_call_s[mode] = first_call_s
-                row.wall_ms[mode] = _wall_ms(lambda: call(x))
+            row.first_call_s[mode] = time.perf_counter() - begin
+            row.device_ms[mode] = _device_ms(lambda: call(x))
+            row.wall_ms[mode] = _wall_ms(lambda: call(x))
     except Exception as error:  # one mode of one network must not end the run
         row.failures[mode] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
         return None
@@ -177,19 +168,6 @@ def _wall_ms(call: Callable[[], Any]) -> float:
         torch.cuda.synchronize()
         samples.append(1000 * (time.perf_counter() - begin))
     return median(samples)
-
-
-@contextmanager
-def _choices(alone: Alone | None) -> Iterator[str]:
-    """A plan file that is empty; and trials of variants in which the GPU is no other process's."""
-    pick = Gpu._pick
-
-    def picked(*arguments: Any) -> Any:
-        with alone() if alone else nullcontext():
-            return pick(*arguments)
-
-    with TemporaryDirectory() as folder, patch.object(Gpu, "_pick", picked):
-        yield f"{folder}/plans.json"
 
 
 @contextmanager

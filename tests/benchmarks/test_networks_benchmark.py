@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 from dataclasses import replace
@@ -13,7 +12,6 @@ import pytest
 from benchmarks.networks.__main__ import main
 from benchmarks.networks.cells import Cell, Row, cells, layers_of, report
 from benchmarks.networks.first_call import table
-from benchmarks.networks.side_by_side import alone, run_cells
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "networks-nvidia-h100.json"
@@ -75,25 +73,6 @@ def test_layers_are_counted_by_what_runs_them() -> None:
         "conv3: 28-1-1-64-64-bias-float16-nhwc by PyTorch's own (it is as fast as the first variants)",
     ]
     assert layers_of(said) == {"replaced": 2, "fused": 1, "convolutions": 3}
-
-
-def test_whoever_times_has_the_gpu(tmp_path: Path) -> None:
-    lock = tmp_path / "gpu"
-    with alone(lock), lock.open("w") as other, pytest.raises(BlockingIOError):
-        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    with lock.open("w") as other:
-        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def test_a_cell_that_ends_its_process_is_a_row() -> None:
-    todo = [Cell("no network", "float32", batch) for batch in (1, 32)]
-    rows = list(run_cells(todo, ("eager",), {}, 2, math.inf))
-    assert {row.cell for row in rows} == set(todo)
-    assert all(row.failures["process"] for row in rows)
-
-
-def test_when_the_time_is_up_no_row_is_waited_for() -> None:
-    assert list(run_cells([Cell("no network", "float32", 1)], ("eager",), {}, 2, 0.0)) == []
 
 
 def test_first_calls_are_told_beside_eagers() -> None:
