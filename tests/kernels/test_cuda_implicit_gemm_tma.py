@@ -19,7 +19,7 @@ from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels import reference
 from conv_advisor.kernels.cuda import implicit_gemm_tma
-from conv_advisor.kernels.cuda.implicit_gemm_tma import encoding, launch, maps, plan
+from conv_advisor.kernels.cuda.implicit_gemm_tma import encoding, launch, limits, maps, plan
 from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import HALVES, TILES, Tile, row_bytes_of
 from conv_advisor.kernels.cuda.parts.shapes import is_dense
 from tests.kernels.accelerator import SHAPES, box_of, pixels_of
@@ -73,7 +73,7 @@ def test_what_the_maps_read_gives_the_convolution(name: str) -> None:
 @pytest.mark.parametrize("name", SHAPES)
 def test_rows_and_columns_of_a_map_are_those_of_y(name: str) -> None:
     problem = problem_of(SHAPES[name])
-    assert maps.why_not(problem) is None
+    assert limits.why_not(problem) is None
     described = maps.x_map(problem, TILES[0])
     if is_dense(problem):
         assert isinstance(described, maps.TiledMap)
@@ -90,7 +90,7 @@ def test_rows_and_columns_of_a_map_are_those_of_y(name: str) -> None:
 @pytest.mark.parametrize("name", {**EDGE_SHAPES, **SHAPES})
 def test_maps_keep_the_limits_of_the_driver(name: str) -> None:
     problem = problem_of({**EDGE_SHAPES, **SHAPES}[name])
-    if problem.groups > 1 or maps.why_not(problem) is not None:
+    if problem.groups > 1 or limits.why_not(problem) is not None:
         return
     for tile in TILES:
         of_x, of_weight, of_y = maps.x_map(problem, tile), maps.weight_map(problem, tile), maps.y_map(problem)
@@ -119,7 +119,7 @@ def test_maps_keep_the_limits_of_the_driver(name: str) -> None:
 )
 def test_what_no_map_can_say_is_refused(sizes: dict[str, int], words: str) -> None:
     problem = problem_of({"n": 1, "c": 8, "h": 300, "w": 300, "k": 8, "r": 3, "s": 3, **sizes})
-    assert words in (maps.why_not(problem) or "")
+    assert words in (limits.why_not(problem) or "")
 
 
 class FakeDriver:

@@ -12,9 +12,9 @@ from conv_advisor.kernels.variant import Algorithm, all_of, dtype_in, groups_1, 
 
 
 def _has_maps(problem: ConvProblem, _device: Device) -> str | None:
-    from conv_advisor.kernels.cuda.implicit_gemm_tma import maps
+    from conv_advisor.kernels.cuda.implicit_gemm_tma import limits
 
-    return maps.why_not(problem)
+    return limits.why_not(problem)
 
 
 def fills(problem: ConvProblem, device: Device) -> bool:
