@@ -36,7 +36,7 @@ class Gpu:
     capability : str
     processors, boost_mhz : int
     bandwidth_gb_s : float
-        Of the memory, in 10^9 bytes a second.
+        What its memory moves, in 10^9 bytes a second.
     memory_gb, l2_mb, shared_kb : float
         Memory, L2 cache (0: not published), and shared memory of one multiprocessor.
     fp32_tflops, tf32_tflops, fp16_tflops : float

@@ -34,7 +34,7 @@ def ended(
     alone : mapping of variant to Candidate
         What may run the convolution alone.
     ways : mapping of Ending to Way
-        Of this problem.
+        What each way to end takes, for this problem.
     device : Device
     offered : iterable of (Variant, str or None)
         The pool, and why the rule of each refuses the problem.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 LEAST_TIMES: Final = 8
-"""Of fewer times no cost is fitted."""
+"""Times that a cost is fitted to, at least."""
 _OUTLIER: Final = 3.0
 """Standard deviations, by the median absolute deviation, beyond which a time does not count in the second fit."""
 _MAD_TO_SIGMA: Final = 1.4826

@@ -61,7 +61,7 @@ class Cost(msgspec.Struct, frozen=True):
     spread : float
         Standard deviation of the log of times over what this gives.
     share : float
-        Of variants that compute a layer alone: those that end it so too. cuDNN's fused plans are of few engines.
+        How many of the variants that compute a layer alone end it so too. cuDNN's fused plans are of few engines.
     n_times : int
         Times that it was fitted to.
     """
@@ -236,7 +236,7 @@ def read(path: Path) -> Endings:
 
 
 def _fault(found: Endings) -> str | None:
-    """What would make a time with an epilogue less than that without."""
+    """What is wrong: a format or kind that nobody knows, or a cost that makes a convolution faster than alone."""
     if found.format != FORMAT:
         return f"its format is {found.format}; allowed: {FORMAT}"
     for kind, cost in found.costs.items():

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from conv_advisor.models.tree_file import TreeModel
 
 _BYTES_PER_MS: Final = 1e6
-"""Of one GB/s."""
+"""What one GB/s is."""
 
 
 @dataclass(frozen=True)

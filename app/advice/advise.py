@@ -50,9 +50,9 @@ class _Aside(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     Attributes
     ----------
     epilogue_is_counted : bool
-        Of a layer with an epilogue: whether it is in the times.
+        Whether the epilogue of a layer, where it has one, is in the times.
     borrowed_from : str
-        Of a device that has no model: the device whose model it borrows; a list says it once.
+        The device whose model answers, where this one has none; a list says it once.
     """
 
     epilogue_is_counted: bool | msgspec.UnsetType = msgspec.UNSET
@@ -193,14 +193,14 @@ def advise_best(
 
 
 def lent_by(advisor: Advisor) -> Lent:
-    """What an answer says of a device that has no model: whose model it is; of any other, nothing."""
+    """Whose model answers, where the device has none of its own; else nothing."""
     return {"borrowed_from": advisor.loan.lender.id} if advisor.loan else {}
 
 
-def answered_by(advisor: Advisor) -> dict[str, str | None]:
+def answered_by(advisor: Advisor) -> dict[str, Any]:
     """What a list of answers says once: the device, its model, and whose that is where it is lent."""
-    said = {"device": advisor.device.id, "model": advisor.model.id if advisor.model else None}
-    return said | ({"borrowed_from": advisor.loan.lender.id} if advisor.loan else {})
+    model_id = advisor.model.id if advisor.model else None
+    return {"device": advisor.device.id, "model": model_id, **lent_by(advisor)}
 
 
 def _advise(

@@ -123,7 +123,7 @@ def evaluate(
 
 
 def _measured(records: Records, device: str) -> str:
-    """The id of a device that was measured, by any of its names; of the CPU it says how it is.
+    """The id of a device that was measured, by any of its names; a CPU that was not is told how it is.
 
     Raises
     ------

@@ -67,7 +67,7 @@ def _print_json(local: Local, found: Sequence[Advice | NoAdvice], limits: Limits
         {"error": problem_of(each)} if isinstance(each, NoAdvice) else msgspec.to_builtins(best_beside(each))
         for each in found
     ]
-    answer: dict[str, Any] = {**answered_by(local.advisor(limits.device_id))}
+    answer = answered_by(local.advisor(limits.device_id))
     print_json(answer | {"advice": [{"index": index} | entry for index, entry in enumerate(entries)]})
 
 

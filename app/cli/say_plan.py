@@ -76,7 +76,7 @@ def _show_one(plan: Plan, dtype: DType) -> None:
     if plan.left_out:
         sys.stdout.write("\n")
         write_table(("left out", "", "because"), [(each.name, each.kind, each.reason) for each in plan.left_out])
-    for remark in plan.network.remarks:
+    for remark in plan.remarks:
         write(Marked(f"{remark[:1].upper()}{remark[1:]}.", Mark.FAINT))
 
 

@@ -117,7 +117,7 @@ def plan_answer(plan: Plan, batch: int) -> PlanAnswer:
             "cudnn_heuristic": _total(plan.rivals[Rival.CUDNN_HEURISTIC]),
             "cudnn_best": _total(plan.rivals[Rival.CUDNN_BEST]),
         },
-        "remarks": list(plan.network.remarks),
+        "remarks": list(plan.remarks),
     }
 
 

@@ -90,8 +90,12 @@ class KnownDevices:
         ------
         UnknownDevice, ModelRejected
         """
-        device_id = self.id_of(name)
-        return self.all().get(device_id) or gpus()[device_id].device
+        device_id, known = self.id_of(name), self.all()
+        if device_id in known:
+            return known[device_id]
+        if device_id not in gpus():  # what was known of it is gone since its name was looked up
+            raise UnknownDevice(name, listed(known))
+        return gpus()[device_id].device
 
     def find_met(self, name: str) -> Device:
         """The device of a name that was measured, has a tree, or is the worker's own.

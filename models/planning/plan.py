@@ -9,6 +9,7 @@ from enum import StrEnum
 from math import inf
 from typing import Final
 
+from conv_advisor.data.counting import counted
 from conv_advisor.data.errors import ConvAdvisorError, NoAdvice
 from conv_advisor.data.problem import ConvProblem, Layout
 from conv_advisor.models.advisor import Advice
@@ -146,6 +147,15 @@ class Plan:
     def n_convolutions(self) -> int:
         """How many convolutions a batch passes, without those that are left out."""
         return sum(layer.count for layer in self.layers)
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What its times take for granted, or lack."""
+        n_without = sum(layer.count for layer in self.layers if layer.advice.uncounted)
+        if not n_without:
+            return self.network.remarks
+        lacking = f"the times of {counted(n_without, 'convolution')} lack what follows"
+        return (*self.network.remarks, f"{lacking}: what that adds on this device is unknown")
 
     @property
     def convolutions_ms(self) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -212,6 +213,17 @@ def test_a_gpu_that_says_more_of_itself_than_is_published_is_believed() -> None:
     assert here.advisor(published.id).device.l2_bytes == 0
     own[0] = replace(published, l2_bytes=2**27)
     assert eventually(lambda: here.advisor(published.id).device.l2_bytes == 2**27)
+
+
+def test_a_device_of_which_nothing_is_known_any_more_is_refused(tmp_path: Path) -> None:
+    registry = Registry(tmp_path)
+    model_id = registry.add(small_tree(TIMES_MS))
+    registry.activate(GPU.id, model_id)
+    here = devices.KnownDevices(registry, Records())
+    assert here.find("Fake GPU").id == GPU.id
+    shutil.rmtree(tmp_path / "models" / GPU.id)
+    with pytest.raises(UnknownDevice, match="unknown device 'Fake GPU'"):
+        here.find("Fake GPU")
 
 
 def test_a_tree_of_its_own_ends_the_loan_at_once(tmp_path: Path) -> None:

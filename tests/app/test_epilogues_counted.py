@@ -105,6 +105,16 @@ def test_the_page_shows_these_times_and_does_not_say_that_they_lack_it(client: C
     assert best["variant"] in page
 
 
+@pytest.mark.parametrize(("device_id", "is_counted"), [(GPU.id, True), (DEVICE, False)])
+def test_the_page_of_a_plan_says_where_epilogues_are_in_no_time(
+    client: Client, device_id: str, is_counted: bool
+) -> None:
+    headers = {"content-type": "application/onnx", "hx-request": "true"}
+    page = client.post(f"/plan?device={device_id}&batches=8", content=block(), headers=headers)
+    assert page.status_code == 200, page.text
+    assert ("The times of 3 convolutions lack what follows" in page.text) is not is_counted
+
+
 @pytest.fixture
 def h200(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The H200 has these costs, in this process."""
@@ -149,6 +159,7 @@ def test_a_plan_counts_the_epilogue_of_each_layer_and_of_those_it_is_held_agains
     asked = ("plan", str(file), "--batch", "32", "--dtype", "float16", "--device", DEVICE)
     (answer,) = json.loads(run(*asked, "--json"))["plans"]
     assert all(layer["epilogue_is_counted"] for layer in answer["layers"])
+    assert not any("lack what follows" in said for said in answer["remarks"])
     alone_ms, n_kernels = 0.0, 0
     for layer in answer["layers"]:
         said = layer["problem"]

@@ -480,6 +480,9 @@ def test_the_command_prints_json_and_says_where_no_epilogue_is_counted(
     assert answer["n_convolutions"] == 3
     assert [each["count"] for each in answer["layers"]] == [1, 1, 1]
     assert not any(each["epilogue_is_counted"] for each in answer["layers"])
+    said = "the times of 3 convolutions lack what follows"
+    assert answer["remarks"][-1].startswith(said)
+    assert said[1:] in run(file, "--batch", "32", "--device", "nvidia-h200")
 
 
 def test_the_command_prints_a_line_for_each_batch(file: Path) -> None:

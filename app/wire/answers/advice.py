@@ -125,7 +125,7 @@ class AdviceAnswer(TypedDict):
 
 
 class Lent(TypedDict):
-    """Of a device that has no model: the one whose model answers, its times scaled; left out for all others."""
+    """Whose model answers, its times scaled, where the device has none of its own; else left out."""
 
     borrowed_from: NotRequired[str]
 
