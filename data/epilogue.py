@@ -75,7 +75,7 @@ class Epilogue:
         try:
             return _BY_TEXT[text]
         except KeyError:
-            raise InvalidProblem("epilogue", text, ALLOWED) from None
+            raise InvalidProblem("epilogue", text, f"in this order, by hyphens: {PARTS}") from None
 
     def __bool__(self) -> bool:
         """Whether anything follows the convolution."""
@@ -101,8 +101,8 @@ PLAIN: Final = EVERY_EPILOGUE[0]
 
 _BY_TEXT: Final = {str(epilogue): epilogue for epilogue in EVERY_EPILOGUE}
 
-ALLOWED: Final = f"in this order, by hyphens: bias, residual, an activation ({', '.join(tuple(Activation)[1:])})"
-"""What the text of an epilogue may be, as an error says it."""
+PARTS: Final = f"bias, residual, an activation ({', '.join(tuple(Activation)[1:])})"
+"""What an epilogue may be of, as an error lists it."""
 
 
 def _activation(value: object) -> Activation:

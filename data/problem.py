@@ -9,7 +9,7 @@ from enum import StrEnum
 from math import prod
 from typing import Any, Final, Generic, TypeVar, cast, overload
 
-from conv_advisor.data.epilogue import ALLOWED, PLAIN, Epilogue
+from conv_advisor.data.epilogue import PARTS, PLAIN, Epilogue
 from conv_advisor.data.errors import InvalidLayerName, InvalidProblem
 
 MAX_ELEMENTS: Final = 2**31 - 1
@@ -433,4 +433,5 @@ def _epilogue_of(layer: str, said: str) -> Epilogue:
     try:
         return Epilogue.parse(said)
     except InvalidProblem:
-        raise InvalidLayerName("layer", layer, f"after the sizes, {ALLOWED}") from None
+        sizes = "in this order, by hyphens: stride, pad, end, dilation, groups, with their numbers (stride2, pad1x0)"
+        raise InvalidLayerName("layer", layer, f"after the sizes, {sizes}; {PARTS}") from None

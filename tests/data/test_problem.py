@@ -59,8 +59,15 @@ def test_what_follows_the_short_form_may_say_one_number_for_both_sides_or_nothin
     strided = ConvProblem.parse("56-1-3-64-64-stride2-groups4-relu")
     assert (strided.stride_h, strided.stride_w, strided.pad_h, strided.groups) == (2, 2, 1, 4)
     assert strided.epilogue.activation == "relu"
-    with pytest.raises(InvalidLayerName):
-        ConvProblem.parse("56-1-3-64-64-groups4-stride2")  # in another order it is no name
+
+
+@pytest.mark.parametrize("end", ["groups4-stride2", "relu-stride2", "stride", "stride2-tanh"])
+def test_what_follows_in_another_order_or_is_unknown_is_refused_with_all_that_may(end: str) -> None:
+    with pytest.raises(InvalidLayerName) as caught:
+        ConvProblem.parse(f"56-1-3-64-64-{end}")
+    words = ("stride", "pad", "end", "dilation", "groups", "bias", "residual", "relu")
+    places = [caught.value.allowed.index(word) for word in words]
+    assert places == sorted(places)
 
 
 @given(problems(), problems())
