@@ -102,7 +102,7 @@ PLAIN: Final = EVERY_EPILOGUE[0]
 _BY_TEXT: Final = {str(epilogue): epilogue for epilogue in EVERY_EPILOGUE}
 
 PARTS: Final = f"bias, residual, an activation ({', '.join(tuple(Activation)[1:])})"
-"""What an epilogue may be of, as an error lists it."""
+"""What an epilogue is made of, as an error lists it."""
 
 
 def _activation(value: object) -> Activation:

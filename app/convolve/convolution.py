@@ -56,8 +56,9 @@ class ChosenBy(StrEnum):
 
     NAMED = "named"
     ADVICE = "advice"
+    """The first that ran of the ranking by the device's model, or by the one it borrows."""
     STORED_TIMES = "stored_times"
-    """The fastest one measured before on this device, which has no model."""
+    """The fastest one measured before on this device, which has no model and borrows none."""
     MEASURED_NOW = "measured_now"
     """The fastest of all that apply, or of the ranking's first, measured for this answer."""
 
