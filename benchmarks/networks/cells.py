@@ -46,9 +46,9 @@ class Row:
     device_ms : dict
         Median device time of a replayed graph of one call.
     wall_ms : dict
-        Median wall time of one call from Python, waited for; of cells that ran side by side nothing.
+        Median wall time of one call from Python, waited for.
     first_call_s : dict
-        From ``torch.compile`` to the first answer; of cells that ran side by side nothing.
+        From ``torch.compile`` to the first answer.
     error, torch_error : float
         max |y − y64| / max |y64| of ours, and of eager PyTorch, over the images compared.
     replaced, fused, convolutions : int

@@ -35,7 +35,7 @@ CPU = -1
 
 @cache
 def advisor() -> Advisor:
-    """Of an H200."""
+    """Advice for an H200."""
     return Advisor(read(SHIPPED / "nvidia-h200"))
 
 

@@ -18,7 +18,7 @@ from conv_advisor.kernels.cuda.parts.shapes import is_dense
 from conv_advisor.kernels.variant import Launch
 
 _KEPT: Final = 16
-"""Sets of maps: of as many operands that take turns."""
+"""Sets of maps that a launch keeps: one for each set of operands that take turns."""
 
 
 def prepare(problem: ConvProblem, device: Device, _workspace_limit_bytes: int) -> Launch:

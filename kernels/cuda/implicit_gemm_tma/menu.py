@@ -8,7 +8,7 @@ from typing import Final
 from conv_advisor.data.problem import DType
 
 ROW_BYTES: Final = (64, 128)
-"""Of the channels of one tap in a stage: as many as a swizzle spans."""
+"""Bytes of the channels of one tap in a stage: as many as a swizzle spans."""
 ALIGNMENT: Final = 1024
 """What stages in shared memory are aligned to."""
 GROUPS: Final = 2

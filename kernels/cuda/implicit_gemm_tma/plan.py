@@ -36,7 +36,7 @@ def blocks_of(tile: Tile, problem: ConvProblem, device: Device) -> int:
 
 
 def expected_cycles(tile: Tile, problem: ConvProblem, device: Device) -> float:
-    """Of the block that has most tiles."""
+    """Cycles of the block that has most tiles."""
     across, down = tiles_of(tile, problem)
     turns = ceil_div(across * down, blocks_of(tile, problem, device))
     row_bytes = row_bytes_of(problem.c)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -18,6 +19,9 @@ Start = Callable[..., None]
 
 PORTABLE_CLUSTER: Final = 8
 """Blocks that a cluster may have without being allowed more."""
+
+_allowing: Final = threading.Lock()
+"""Held while a kernel is allowed more shared memory: layers with the same tile are prepared side by side."""
 
 
 def prepare_start(
@@ -53,11 +57,12 @@ def prepare_start(
 
     Returns
     -------
-    start : callable (*addresses) -> None
+    start : callable (*leading) -> None
     """
     if shared_bytes > SHARED_BYTES:
         # Kernels are shared: another problem with the same tile may have asked for more.
-        kernel.max_dynamic_shared_size_bytes = max(shared_bytes, kernel.max_dynamic_shared_size_bytes)
+        with _allowing:
+            kernel.max_dynamic_shared_size_bytes = max(shared_bytes, kernel.max_dynamic_shared_size_bytes)
     if cluster == 1 and not overlaps and not is_structure:
         arguments = tuple(np.array(sizes, np.int64).astype(np.int32))
         blocks = grid if grid[1:] != (1, 1) else grid[:1]

@@ -26,7 +26,8 @@ class Options:
     ----------
     measure : int
         Variants of the ranking, from the first on, that are timed on this GPU beside PyTorch's own convolution; 0
-        takes the first of the ranking without timing anything.
+        takes the first of the ranking without timing anything. Those that may refuse what follows a convolution, and
+        what the ranking does not know yet, come beside them.
     fold : bool
         Whether batch norms behind a convolution go into its weights.
     fuse : bool
