@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tokenize
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -150,3 +151,9 @@ def test_what_is_switched_off_says_why() -> None:
 )
 def test_a_reason_is_one_only_where_it_says_something(source: str, expected: list[str]) -> None:
     assert unexplained(source) == expected
+
+
+def test_no_two_files_of_tests_have_one_name() -> None:
+    """Pytest imports them by their names alone, and refuses the second."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
