@@ -183,6 +183,11 @@ class Advisor:
         missing = "the model does not know it" if model else f"there is no model of {found.id}"
         self._unknown = f"not measured on this layer, and {missing}"
 
+    @property
+    def bandwidth_ratio(self) -> float:
+        """How many times as many bytes a second the device's memory moves as that of the device that has the model."""
+        return self.loan.bandwidth_ratio if self.loan else 1.0
+
     def counts(self, problem: ConvProblem) -> bool:
         """Whether it is known what the epilogue of a problem adds on the device."""
         return self._endings is not None and self._endings.count(problem)

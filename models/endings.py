@@ -14,6 +14,7 @@ from conv_advisor.data.epilogue import Activation
 from conv_advisor.data.errors import ModelRejected
 from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels.variant import Ending
+from conv_advisor.models.checked import read_checked
 from conv_advisor.models.words import chance
 
 if TYPE_CHECKING:
@@ -225,14 +226,7 @@ def read(path: Path) -> Endings:
     ------
     ModelRejected
     """
-    try:
-        found = msgspec.json.decode(path.read_bytes(), type=Endings)
-    except (OSError, msgspec.MsgspecError) as error:
-        raise ModelRejected(f"{path}: {error}") from error
-    reason = _fault(found)
-    if reason:
-        raise ModelRejected(f"{path}: {reason}")
-    return found
+    return read_checked(path, Endings, _fault)
 
 
 def _fault(found: Endings) -> str | None:

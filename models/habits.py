@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from conv_advisor import data
-from conv_advisor.data.errors import ModelRejected
+from conv_advisor.models.checked import read_checked
 from conv_advisor.models.features import FEATURES
 
 FOLDER: Final = Path(data.__file__).parent / "peers"
@@ -114,14 +114,7 @@ def read(path: Path) -> Habits:
     ------
     ModelRejected
     """
-    try:
-        found = msgspec.json.decode(path.read_bytes(), type=Habits)
-    except (OSError, msgspec.MsgspecError) as error:
-        raise ModelRejected(f"{path}: {error}") from error
-    reason = _fault(found)
-    if reason:
-        raise ModelRejected(f"{path}: {reason}")
-    return found
+    return read_checked(path, Habits, _fault)
 
 
 def _fault(found: Habits) -> str | None:

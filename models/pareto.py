@@ -261,7 +261,7 @@ def _least_conversion_ms(advisor: Advisor, problem: ConvProblem) -> float | None
     if advisor.model is None:
         return None
     _, bytes_per_ms, least_ms = advisor.model.arrays["roofline"][walk(advisor.model, features(problem))].tolist()
-    bytes_per_ms *= advisor.loan.bandwidth_ratio if advisor.loan else 1.0
+    bytes_per_ms *= advisor.bandwidth_ratio
     return float(sum(max(2 * moved / bytes_per_ms, least_ms) for moved in (problem.x_bytes, problem.y_bytes)))
 
 

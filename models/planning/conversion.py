@@ -25,5 +25,5 @@ def converter(advisor: Advisor) -> Callable[[int], float]:
         return lambda n_bytes: 0.0
     rooflines = advisor.model.arrays["roofline"]
     bytes_per_ms, least_ms = float(rooflines[:, 1].min()), float(rooflines[:, 2].max())
-    bytes_per_ms *= advisor.loan.bandwidth_ratio if advisor.loan else 1.0
+    bytes_per_ms *= advisor.bandwidth_ratio
     return lambda n_bytes: max(2 * n_bytes / bytes_per_ms, least_ms)
