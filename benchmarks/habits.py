@@ -25,7 +25,7 @@ from conv_advisor.data.problem import FIELDS, ConvProblem
 from conv_advisor.data.shipped import SUFFIX, TIMINGS, ShippedTable, problem_of
 from conv_advisor.models import habits, peers
 from conv_advisor.models.baselines import CUDNN, has_kernel_of_pytorch
-from conv_advisor.models.costs import from_table, layer_of
+from conv_advisor.models.costs import from_table
 from conv_advisor.models.features import FEATURES, feature_matrix
 from conv_advisor.models.habits import FORMAT, HEURISTIC, Habits
 
@@ -118,8 +118,8 @@ def _scores(
     from sklearn.model_selection import GroupKFold
 
     times = _times(device_id, problems, variants)
-    layers = {layer: place for place, layer in enumerate(dict.fromkeys(map(layer_of, problems)))}
-    groups = [layers[layer_of(problem)] for problem in problems]
+    layers = {layer: place for place, layer in enumerate(dict.fromkeys(problem.layer for problem in problems))}
+    groups = [layers[problem.layer] for problem in problems]
     named = np.empty_like(chosen)
     for train, test in GroupKFold(FOLDS).split(matrix, chosen, groups):
         tree = _tree(matrix[train], chosen[train])

@@ -27,7 +27,7 @@ from conv_advisor.data.networks import HELD_OUT, held_out_layers
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.shipped import SUFFIX, TIMINGS, ShippedTable
 from conv_advisor.models.advisor import Advisor
-from conv_advisor.models.costs import Costs, from_table, layer_of
+from conv_advisor.models.costs import Costs, from_table
 from conv_advisor.models.judging import even_weights, quantile
 from conv_advisor.models.registry import SHIPPED
 from conv_advisor.models.tree_file import TreeModel, read
@@ -111,7 +111,7 @@ def answers(timings: Path, model: TreeModel) -> list[Answer]:
     """
     never = held_out_layers()
     attempts = attempts_of(timings)
-    costs = from_table(attempts, model.device.id).where(lambda each: layer_of(each) in never) if len(attempts) else None
+    costs = from_table(attempts, model.device.id).where(lambda each: each.layer in never) if len(attempts) else None
     if not costs or not costs.problems:
         raise NotEnoughData(f"nothing was measured of the networks {HELD_OUT}")
     return answers_on(costs, Advisor(model))

@@ -11,7 +11,7 @@ import numpy as np
 
 from conv_advisor.data.errors import NoAdvice
 from conv_advisor.models.advisor import Advisor
-from conv_advisor.models.costs import Costs, layer_of
+from conv_advisor.models.costs import Costs
 from conv_advisor.models.trust import WITHIN, chance_of_best
 
 _BINS: Final = 10
@@ -62,7 +62,7 @@ def outcomes(advisor: Advisor, unseen: Costs) -> Outcomes:
         ran = [time for time in times if np.isfinite(time)]
         if ran and not advice.trust.abstains:
             is_right = ran[0] <= (1 + WITHIN) * best_ms[row]
-            half = hashlib.sha256(layer_of(problem).key.encode()).digest()[-1] % 2
+            half = hashlib.sha256(problem.layer.key.encode()).digest()[-1] % 2
             found.append((chance_of_best(advice.ranking), is_right, half))
     chances, right, halves = zip(*found, strict=True) if found else ((), (), ())
     return Outcomes(np.array(chances, float), np.array(right, bool), np.array(halves, int))

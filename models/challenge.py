@@ -16,7 +16,7 @@ from conv_advisor.kernels.variant import Variant
 from conv_advisor.models.advisor import Advisor
 from conv_advisor.models.calibration import calibrate
 from conv_advisor.models.changes import Changes, changes_between
-from conv_advisor.models.costs import Costs, device_of, from_table, layer_of, split
+from conv_advisor.models.costs import Costs, device_of, from_table, split
 from conv_advisor.models.enough import held_out_of
 from conv_advisor.models.evaluate import Progress
 from conv_advisor.models.gate import objections
@@ -109,7 +109,7 @@ def challenge(
         (slowdown,), champion_slowdown = _slowdowns(results), math.nan
     report(0.65)
     model = train(table, device_id=device_id, seed=seed, options=options, n_threads=n_threads, walk=walk)
-    scores = {"held_out_slowdown": slowdown, "held_out_layers": len({layer_of(each) for each in unseen.problems})}
+    scores = {"held_out_slowdown": slowdown, "held_out_layers": len({each.layer for each in unseen.problems})}
     report(1.0)
     model = with_card(with_scores(model, scores), confidence=confidence)
     if changes and champion:
@@ -128,7 +128,7 @@ def hold_out(costs: Costs) -> tuple[Costs, Costs]:
     NotEnoughData
     """
     costs = trainable(costs)
-    layers = {layer_of(problem) for problem in costs.problems}
+    layers = {problem.layer for problem in costs.problems}
     if not layers:
         raise NotEnoughData("every layer that was measured is one of those that judge trees and teach none")
     return split(costs, held_out_of(layers))
@@ -156,7 +156,7 @@ def _without(
     champion: TreeModel, table: pa.Table, unseen: Costs, n_threads: int = 1, walk: Walk = ON_CORES
 ) -> TreeModel:
     """The champion's recipe on its data but for these layers, or the champion where its data is not there."""
-    layers = {layer_of(problem) for problem in unseen.problems}
+    layers = {problem.layer for problem in unseen.problems}
     try:
         until = pa.scalar(datetime.fromisoformat(champion.card["data_until"]), table["measured_at"].type)
         seed, options = champion.card["seed"], Options(**champion.card["options"])

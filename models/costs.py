@@ -50,11 +50,6 @@ _LEAST_SUCH: Final = 100
 """Problems of a dtype and layout that tell which variants are the fastest there."""
 
 
-def layer_of(problem: ConvProblem) -> ConvProblem:
-    """The layer a problem belongs to, whatever its batch, dtype and layout."""
-    return problem.layer
-
-
 def is_tied(time_ms: float, noise: float, other_ms: float, other_noise: float) -> bool:
     """Whether two medians are closer than their noise.
 
@@ -140,7 +135,7 @@ class Costs:
 
 def split(costs: Costs, layers: Collection[ConvProblem]) -> tuple[Costs, Costs]:
     """The problems of other layers, and those of these."""
-    is_held = [layer_of(problem) in layers for problem in costs.problems]
+    is_held = [problem.layer in layers for problem in costs.problems]
     return costs.take(np.flatnonzero(~np.array(is_held))), costs.take(np.flatnonzero(is_held))
 
 

@@ -14,7 +14,6 @@ import numpy as np
 from conv_advisor.data.errors import ModelRejected
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.data.table import SIZES, sizes_of
-from conv_advisor.models.costs import layer_of
 from conv_advisor.models.tree_file import DOMAIN, TreeModel
 
 COLUMNS: Final = ("n", "c", "h", "w", "k", "r", "s", "stride_h", "stride_w", "dilation_h", "dilation_w", "groups")
@@ -215,7 +214,7 @@ def _own_distance(problems: Sequence[ConvProblem]) -> float:
     from scipy.spatial import cKDTree
 
     points = coordinates(sizes_of(problems))
-    layers = np.unique([layer_of(problem).key for problem in problems], return_inverse=True)[1]
+    layers = np.unique([problem.layer.key for problem in problems], return_inverse=True)[1]
     distances, others = cKDTree(points).query(points, k=min(_NEAREST, len(problems)))
     is_other = layers[others.reshape(len(points), -1)] != layers[:, None]
     nearest = np.where(is_other, distances.reshape(len(points), -1), np.inf).min(axis=1)

@@ -14,7 +14,7 @@ from conv_advisor.data.measurement import L2State, Outcome
 from conv_advisor.data.networks import held_out_layers
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.catalog import VARIANTS
-from conv_advisor.models.costs import REFUSALS, is_of, layer_of
+from conv_advisor.models.costs import REFUSALS, is_of
 from conv_advisor.models.endings import FORMAT, KINDS, LEAST_SHARE, Cost, Endings, Work, kind_of, work_of
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def learn(table: pa.Table, device_id: str) -> Endings | None:
         return None
     problems, rows = distinct_problems(table)
     never = held_out_layers()
-    ended = {problem for problem in problems if problem.epilogue and layer_of(problem.plain) not in never}
+    ended = {problem for problem in problems if problem.epilogue and problem.plain.layer not in never}
     wanted = ended | {problem.plain for problem in ended}
     known = _known(table, [problem if problem in wanted else None for problem in problems], rows)
     pairs = {

@@ -10,7 +10,6 @@ from conv_advisor.data.counting import counted
 from conv_advisor.data.errors import NotEnoughData
 from conv_advisor.data.networks import held_out_layers
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.models.costs import layer_of
 
 HOLD_OUT_PARTS: Final = 5
 """One of so many parts of the layers is held out to judge a retrained tree."""
@@ -34,7 +33,7 @@ def check_enough(measured: Sequence[ConvProblem], device_id: str) -> None:
     NotEnoughData
     """
     never = held_out_layers()
-    layers = [layer for problem in measured if (layer := layer_of(problem)) not in never]
+    layers = [layer for problem in measured if (layer := problem.layer) not in never]
     held_out = held_out_of(set(layers)) if layers else set()
     n_left = sum(layer not in held_out and teaches(layer) for layer in layers)
     if n_left < MIN_PROBLEMS:

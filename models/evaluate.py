@@ -16,7 +16,7 @@ from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.catalog import VARIANTS
 from conv_advisor.kernels.variant import Variant
 from conv_advisor.models.advisor import Advisor
-from conv_advisor.models.costs import Costs, device_of, from_table, is_of, layer_of, split
+from conv_advisor.models.costs import Costs, device_of, from_table, is_of, split
 from conv_advisor.models.fits import fit_each
 from conv_advisor.models.grow import Orders
 from conv_advisor.models.judging import (
@@ -108,7 +108,7 @@ def evaluate(
     """
     device, costs = device_of(table, device_id), from_table(table, device_id)
     folds = _folds(
-        {layer_of(problem) for problem in costs.problems},
+        {problem.layer for problem in costs.problems},
         _layers_of(networks.GROUPS["seeds"]) if network_layers is None else network_layers,
         _never_trained() if never_trained is None else never_trained,
     )
@@ -155,7 +155,7 @@ def _folds(
 ) -> list[_Fold]:
     """One fold a network that is left out, and one of all that are never trained on; those alone that were measured."""
     each, together = (
-        {name: {layer_of(problem) for problem in layers} & set(measured) for name, layers in named.items()}
+        {name: {problem.layer for problem in layers} & set(measured) for name, layers in named.items()}
         for named in (left_out, never_trained)
     )
     folds = [_Fold({name: layers}) for name, layers in each.items() if layers]

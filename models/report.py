@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.models.costs import layer_of
 from conv_advisor.models.judging import TEACHER, TREE, Result, Score, TimeError, comparable, even_weights, precision_of
 from conv_advisor.models.tuning import Worth
 
@@ -137,7 +136,7 @@ def _by_network(
     found: dict[str, list[tuple[str, Result]]] = {}
     for networks, judged in compared:
         for name, layers in networks.items():
-            found.setdefault(name, []).extend(row for row in _rows(judged) if layer_of(row[1].problem) in layers)
+            found.setdefault(name, []).extend(row for row in _rows(judged) if row[1].problem.layer in layers)
     return {name: _scores(rows) for name, rows in found.items() if rows}
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from conv_advisor.data.errors import InvalidProblem
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.models.costs import Costs, layer_of
+from conv_advisor.models.costs import Costs
 from conv_advisor.models.graft import mean_by
 from conv_advisor.models.leaf import MIN_SUPPORT
 from conv_advisor.models.options import Options
@@ -214,7 +214,7 @@ def unseen_error(
     from sklearn.model_selection import GroupKFold
 
     truth = np.nan_to_num(costs.log_slowdown(CAP), nan=CAP)
-    layers = [layer_of(problem).key for problem in costs.problems]
+    layers = [problem.layer.key for problem in costs.problems]
     off = np.zeros(len(truth))
     for known, unseen in GroupKFold(min(_FOLDS, len(set(layers)))).split(x, groups=layers):
         forest = _Randomised(x[known], [truth[known]], seed, max(1, options.n_trees // _FOLDS), each, walk)

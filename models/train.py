@@ -20,7 +20,7 @@ from conv_advisor.data.measurement import Device
 from conv_advisor.data.networks import held_out_layers
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.models.accuracy import learn_laws
-from conv_advisor.models.costs import BROAD, MEASURE_ALL, Costs, device_of, from_table, is_of, layer_of
+from conv_advisor.models.costs import BROAD, MEASURE_ALL, Costs, device_of, from_table, is_of
 from conv_advisor.models.domain import learn_domain
 from conv_advisor.models.ending_fit import learn as learn_endings
 from conv_advisor.models.endings import CARD as ENDINGS
@@ -154,7 +154,7 @@ def training_set(costs: Costs) -> Costs:
 def trainable(costs: Costs) -> Costs:
     """Without `data.networks.held_out_layers`, which judge every tree and therefore teach none."""
     never = held_out_layers()
-    return costs.where(lambda problem: layer_of(problem) not in never)
+    return costs.where(lambda problem: problem.layer not in never)
 
 
 def _iso(moment: datetime) -> str:
@@ -167,7 +167,7 @@ def _card(costs: Costs, seed: int, options: Options) -> dict[str, Any]:
     return {
         "data_sha256": data_digest(costs),
         "n_problems": len(costs.problems),
-        "n_layers": len({layer_of(problem) for problem in costs.problems}),
+        "n_layers": len({problem.layer for problem in costs.problems}),
         "n_times": int((np.isfinite(costs.time_ms) & ~costs.is_pruned).sum()),
         "n_unsteady": costs.n_unsteady,
         "seed": seed,

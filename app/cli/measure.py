@@ -272,7 +272,6 @@ def _options(settings: Settings, l2: L2State, seed: int) -> BenchOptions:
 
 def _network_problems(networks: str, dtypes: str, layouts: str, batches: str, without: str) -> list[ConvProblem]:
     from conv_advisor.data import networks as catalogue
-    from conv_advisor.models.costs import layer_of
 
     dtype_list, layout_list = split_enum("dtypes", dtypes, DType), split_enum("layouts", layouts, Layout)
     counts = split_counts("batches", batches) if batches else None
@@ -281,7 +280,7 @@ def _network_problems(networks: str, dtypes: str, layouts: str, batches: str, wi
         problem
         for name in _names("networks", networks)
         for problem in catalogue.problems(name, batches=counts, dtypes=dtype_list, layouts=layout_list)
-        if layer_of(problem) not in left_out
+        if problem.layer not in left_out
     ]
 
 

@@ -12,7 +12,7 @@ from benchmarks.guidelines.following import CLOSE
 from benchmarks.measured import Known
 from conv_advisor.data.networks import GROUPS, layers
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.models.costs import Costs, layer_of
+from conv_advisor.models.costs import Costs
 from conv_advisor.models.judging import Result, judge
 from conv_advisor.models.teacher import CAP
 
@@ -270,11 +270,11 @@ def held_out(known: Known, n_rules: Sequence[int]) -> dict[int, list[tuple[str, 
     dict of number of rules to list of (``dtype/layout``, Result)
     """
     table = gather(known)
-    table_layers = [layer_of(problem) for problem in table.problems]
-    known_layers = {column: [layer_of(problem) for problem in costs.problems] for column, costs in known.items()}
+    table_layers = [problem.layer for problem in table.problems]
+    known_layers = {column: [problem.layer for problem in costs.problems] for column, costs in known.items()}
     found: dict[int, list[tuple[str, Result]]] = {count: [] for count in n_rules}
     for network in GROUPS["seeds"]:
-        unseen = {layer_of(layer.problem) for layer in layers(network)}
+        unseen = {layer.problem.layer for layer in layers(network)}
         rest = table.take(np.flatnonzero([layer not in unseen for layer in table_layers]))
         mine = {
             "/".join(column): costs.take(np.flatnonzero([layer in unseen for layer in known_layers[column]]))

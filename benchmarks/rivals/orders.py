@@ -19,7 +19,7 @@ from conv_advisor.data.errors import NoAdvice
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.stopping import StopRule
 from conv_advisor.models.advisor import Advisor
-from conv_advisor.models.costs import from_table, layer_of
+from conv_advisor.models.costs import from_table
 from conv_advisor.models.judging import single_best_order
 from conv_advisor.models.tree_file import TreeModel
 
@@ -114,8 +114,8 @@ def single_best(attempts: pa.Table, device_id: str, left_out: Collection[ConvPro
     if not attempts.num_rows:
         return {}
     costs = from_table(attempts, device_id)
-    layers = {layer_of(problem) for problem in left_out}
-    others = [row for row, problem in enumerate(costs.problems) if layer_of(problem) not in layers]
+    layers = {problem.layer for problem in left_out}
+    others = [row for row, problem in enumerate(costs.problems) if problem.layer not in layers]
     columns: dict[Column, list[int]] = {}
     for row in others or range(len(costs.problems)):
         problem = costs.problems[row]

@@ -21,7 +21,7 @@ from benchmarks.rivals.rows import ADVICE, DEFAULT, ORACLE, TUNED, Row, write
 from conv_advisor.data.measurement import Outcome
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.records import Records
-from conv_advisor.models.costs import from_table, layer_of
+from conv_advisor.models.costs import from_table
 from conv_advisor.models.evaluate import evaluate
 from conv_advisor.models.judging import SINGLE_BEST, TEACHER, TREE
 from conv_advisor.models.peers import PEERS, read_peers
@@ -178,7 +178,7 @@ def test_every_count_is_that_of_the_shipped_measurements(measured: tuple[pa.Tabl
     card = json.loads((SHIPPED / DEVICE / "card.json").read_text(encoding="utf-8"))
     anew = {
         "n_problems": len(known.problems),
-        "n_layers": len({layer_of(problem) for problem in known.problems}),
+        "n_layers": len({problem.layer for problem in known.problems}),
         "n_times": int((np.isfinite(known.time_ms) & ~known.is_pruned).sum()),
     }
     assert {name: card[name] + more for name, more in SINCE_THE_TRAINING.items()} == anew

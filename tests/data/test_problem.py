@@ -224,3 +224,10 @@ def test_a_short_form_of_impossible_sizes_names_the_size(layer: str, field: str)
     with pytest.raises(InvalidProblem) as caught:
         ConvProblem.parse(layer)
     assert caught.value.field == field
+
+
+def test_the_layer_of_a_problem_is_the_same_whatever_batch_dtype_and_layout() -> None:
+    problem = ConvProblem.parse("14-1-3-256-128")
+    assert ConvProblem.parse("14-8-3-256-128", dtype="float16", layout="nhwc").layer == problem.layer
+    assert ConvProblem.parse("14-1-3-255-128").layer != problem.layer
+    assert problem.layer.layer == problem.layer

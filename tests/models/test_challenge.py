@@ -13,7 +13,7 @@ import pytest
 
 from conv_advisor.models import train as training
 from conv_advisor.models.challenge import Challenge, _without, challenge, hold_out
-from conv_advisor.models.costs import from_table, layer_of
+from conv_advisor.models.costs import from_table
 from conv_advisor.models.grow import grow_all
 from conv_advisor.models.options import Options
 from conv_advisor.models.threads import Each, threads
@@ -28,12 +28,12 @@ DEVICE_ID = synthetic.DEVICE.id
 def test_hold_out_keeps_the_batches_of_a_layer_together_and_never_moves_a_layer(table: pa.Table) -> None:
     costs = from_table(table, DEVICE_ID)
     known, unseen = hold_out(costs)
-    layers = [{layer_of(problem) for problem in part.problems} for part in (known, unseen)]
+    layers = [{problem.layer for problem in part.problems} for part in (known, unseen)]
     assert all(layers)
     assert not layers[0] & layers[1]
     assert len(known.problems) + len(unseen.problems) == len(costs.problems)
     fewer = costs.where(lambda problem: problem.n == 8)
-    assert {layer_of(problem) for problem in hold_out(fewer)[1].problems} == layers[1]
+    assert {problem.layer for problem in hold_out(fewer)[1].problems} == layers[1]
 
 
 @dataclass
@@ -103,7 +103,7 @@ def test_a_challenger_with_more_data_beats_a_champion_with_little_and_says_how(q
 def test_a_champion_is_judged_without_the_layers_held_out(table: pa.Table, trained: TreeModel) -> None:
     _, unseen = hold_out(from_table(table, DEVICE_ID))
     rival = _without(trained, table, unseen)
-    assert rival.card["n_layers"] == 24 - len({layer_of(problem) for problem in unseen.problems})
+    assert rival.card["n_layers"] == 24 - len({problem.layer for problem in unseen.problems})
     assert rival.card["options"] == trained.card["options"]
 
 

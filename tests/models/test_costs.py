@@ -15,7 +15,7 @@ from conv_advisor.data.measurement import Device, L2State, Measurement, Outcome,
 from conv_advisor.data.parquet import measurements_to_table
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.catalog import VARIANTS
-from conv_advisor.models.costs import _ruled_out, device_of, from_table, is_tied, layer_of, roofline_ms
+from conv_advisor.models.costs import _ruled_out, device_of, from_table, is_tied, roofline_ms
 from tests.models.synthetic import DEVICE, MEASURED_AT
 
 PROBLEM = ConvProblem.parse("14-1-3-256-128")
@@ -220,12 +220,6 @@ def test_roofline_takes_the_tightest_limit() -> None:
     assert roofline_ms(PROBLEM, (PROBLEM.flops, PROBLEM.bytes / 3, 2)) == 3
     assert roofline_ms(PROBLEM, (PROBLEM.flops / 5, PROBLEM.bytes, 2)) == 5
     assert roofline_ms(PROBLEM, (PROBLEM.flops, PROBLEM.bytes, 2)) == 2
-
-
-def test_layer_ignores_batch_dtype_and_layout() -> None:
-    assert layer_of(replace(PROBLEM, n=8, dtype="float16", layout="nhwc")) == layer_of(PROBLEM)
-    assert layer_of(replace(PROBLEM, k=255)) != layer_of(PROBLEM)
-    assert layer_of(layer_of(PROBLEM)) == layer_of(PROBLEM)
 
 
 def test_that_no_time_counts_is_not_said_to_be_that_nothing_was_measured() -> None:

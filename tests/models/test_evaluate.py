@@ -19,7 +19,7 @@ from conv_advisor.models import evaluate as evaluation
 from conv_advisor.models import fits
 from conv_advisor.models import train as training
 from conv_advisor.models.challenge import hold_out
-from conv_advisor.models.costs import Costs, from_table, layer_of
+from conv_advisor.models.costs import Costs, from_table
 from conv_advisor.models.evaluate import evaluate
 from conv_advisor.models.grow import Orders
 from conv_advisor.models.judging import (
@@ -217,7 +217,7 @@ def test_leave_one_network_out(table: pa.Table, quick: Options, monkeypatch: pyt
     fit = fits.fit_beside
 
     def spy(costs: Costs, *args: object, **options: object) -> tuple[TreeModel, Orders]:
-        trained_on.append({layer_of(problem) for problem in costs.problems})
+        trained_on.append({problem.layer for problem in costs.problems})
         return fit(costs, *args, **options)
 
     monkeypatch.setattr(fits, "fit_beside", spy)
@@ -238,7 +238,7 @@ def test_leave_one_network_out(table: pa.Table, quick: Options, monkeypatch: pyt
     assert report.never_trained is None
     assert list(report.by_network) == ["small", "odd"]
     for layers, name in zip(trained_on, ("small", "odd"), strict=True):
-        assert not layers & {layer_of(problem) for problem in chosen[name]}
+        assert not layers & {problem.layer for problem in chosen[name]}
         assert len(layers) == 18
     assert set(report.by_precision) == {"float16/nchw", "float16/nhwc", "float32/nchw", "float32/nhwc"}
     scores = report.overall
@@ -308,7 +308,7 @@ def test_a_tree_is_judged_as_it_is_and_nothing_is_trained(
     """The tree that was trained without these layers has the scores that evaluating it by training has."""
     costs = from_table(table, DEVICE_ID)
     unseen = {ConvProblem.parse(layer) for layer in [*synthetic.LAYERS["odd"], *synthetic.LAYERS["large"]]}
-    model = training.fit(costs.where(lambda problem: layer_of(problem) not in unseen), synthetic.DEVICE, options=quick)
+    model = training.fit(costs.where(lambda problem: problem.layer not in unseen), synthetic.DEVICE, options=quick)
     monkeypatch.setattr(evaluation, "fit_each", None)
     found, never = never_trained_report(table, quick, 1, model), report.never_trained
     assert found.never_trained is not None
@@ -327,8 +327,8 @@ def test_nothing_is_trained_on_layers_that_judge_every_tree(table: pa.Table, qui
     both = pa.concat_tables([table, judging])
     model = train(both, device_id=DEVICE_ID, options=quick)
     assert model.id == train(table, device_id=DEVICE_ID, options=quick).id
-    assert layer in {layer_of(each) for each in from_table(both, DEVICE_ID).problems}
-    assert layer not in {layer_of(each) for part in hold_out(from_table(both, DEVICE_ID)) for each in part.problems}
+    assert layer in {each.layer for each in from_table(both, DEVICE_ID).problems}
+    assert layer not in {each.layer for part in hold_out(from_table(both, DEVICE_ID)) for each in part.problems}
     with pytest.raises(NotEnoughData):
         hold_out(from_table(judging, DEVICE_ID))
 
