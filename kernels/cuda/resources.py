@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final
 
@@ -17,6 +17,7 @@ from conv_advisor.kernels.cpu.threads import available_cores
 from conv_advisor.kernels.cuda.compile import compile_cubin
 from conv_advisor.kernels.cuda.parts.epilogue import defines_of
 from conv_advisor.kernels.cuda.parts.source import ARCHITECTURES, STORAGES, BorneSpill
+from conv_advisor.kernels.cuda.sass import code_of, lost_copies
 from conv_advisor.kernels.cuda.sources import SOURCES
 
 TUNED: Final = "sm_90"
@@ -60,6 +61,8 @@ class Resources:
         What one block takes, without what a launch adds.
     stack_bytes, spill_store_bytes, spill_load_bytes : int
         What one thread takes in local memory.
+    lost_copies : int
+        Instructions that the assembler made wrongly (`sass.lost_copies`).
     """
 
     compilation: Compilation
@@ -69,6 +72,7 @@ class Resources:
     stack_bytes: int
     spill_store_bytes: int
     spill_load_bytes: int
+    lost_copies: int = 0
 
     @property
     def spilled_bytes(self) -> int:
@@ -137,7 +141,8 @@ def compile_one(compilation: Compilation) -> tuple[bytes, str, list[Resources]]:
     cubin, log = compile_cubin(
         SOURCES[compilation.source], compilation.storage, dict(compilation.defines), compilation.arch
     )
-    return cubin, log, list(parse(compilation, log))
+    code = code_of(cubin)
+    return cubin, log, [replace(each, lost_copies=lost_copies(code[each.kernel])) for each in parse(compilation, log)]
 
 
 def parse(compilation: Compilation, log: str) -> Iterator[Resources]:
@@ -161,6 +166,11 @@ def unlisted_spills(found: Iterable[Resources]) -> list[Resources]:
         for each in found
         if each.spilled_bytes and not any(covers(spill, each) for spill in SOURCES[each.compilation.source].spills)
     ]
+
+
+def with_lost_copies(found: Iterable[Resources]) -> list[Resources]:
+    """The kernels that the assembler made wrongly."""
+    return [each for each in found if each.lost_copies]
 
 
 def start(
@@ -221,16 +231,18 @@ def report(found: Sequence[Resources]) -> str:
         where = ", ".join(filter(None, (spill.arch, spill.storage, _defined(spill.defines))))
         lines.append(f"borne: {spill.kernel} ({where}) spills up to {spill.most_bytes} bytes: {spill.reason}")
     lines += [f"UNLISTED SPILL: {describe(each)}" for each in unlisted_spills(found)]
+    lines += [f"LOST COPIES: {each.lost_copies} of {_place(each)}" for each in with_lost_copies(found)]
     return "\n".join(lines)
 
 
 def describe(each: Resources) -> str:
     """One kernel that spills, in words."""
+    return f"{_place(each)}: {each.spill_store_bytes} bytes stored, {each.spill_load_bytes} loaded"
+
+
+def _place(each: Resources) -> str:
     at = each.compilation
-    where = " ".join(filter(None, (at.arch, at.storage, _defined(at.defines))))
-    return (
-        f"{at.source}.cu {each.kernel}, {where}: {each.spill_store_bytes} bytes stored, {each.spill_load_bytes} loaded"
-    )
+    return f"{at.source}.cu {each.kernel}, {' '.join(filter(None, (at.arch, at.storage, _defined(at.defines))))}"
 
 
 def _defined(defines: tuple[tuple[str, int], ...]) -> str:
@@ -238,7 +250,7 @@ def _defined(defines: tuple[tuple[str, int], ...]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Compile, print the table, and fail where a kernel spills that is not listed; the exit status."""
+    """Compile, print the table, and fail where a kernel spills unlisted or is assembled wrongly; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m conv_advisor.kernels.cuda.resources", description=__doc__)
     parser.add_argument("sources", nargs="*", metavar="SOURCE", help=f"of {', '.join(SOURCES)}; default all")
     parser.add_argument("--arch", action="append", choices=ARCHITECTURES, help="default all; may be repeated")
@@ -253,7 +265,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with new_pool() as pool:
         found = [each for future in start(todo, pool).values() for each in future.result()[2]]
     sys.stdout.write(report(found) + "\n")
-    return 1 if unlisted_spills(found) else 0
+    return 1 if unlisted_spills(found) or with_lost_copies(found) else 0
 
 
 if __name__ == "__main__":

@@ -17,7 +17,15 @@ from conv_advisor.kernels.cuda.catalog import FAMILIES, VARIANTS
 from conv_advisor.kernels.cuda.compile import load_module, shape_arguments
 from conv_advisor.kernels.cuda.direct.plan import SOURCE as DIRECT
 from conv_advisor.kernels.cuda.parts.source import ARCHITECTURES, FOLDER, STORAGES
-from conv_advisor.kernels.cuda.resources import MOST_CUTS, TUNED, compilations, compile_one, describe, unlisted_spills
+from conv_advisor.kernels.cuda.resources import (
+    MOST_CUTS,
+    TUNED,
+    compilations,
+    compile_one,
+    describe,
+    unlisted_spills,
+    with_lost_copies,
+)
 from conv_advisor.kernels.cuda.sources import SOURCES
 
 CASES = [
@@ -33,7 +41,7 @@ def kernels_of(source: str) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("source", "arch", "storage"), CASES)
-def test_a_source_compiles_without_warnings_or_unlisted_spills(source, arch, storage, compiled) -> None:
+def test_a_source_compiles_without_warnings_unlisted_spills_or_lost_copies(source, arch, storage, compiled) -> None:
     mine = {
         compilation: future
         for compilation, future in compiled.items()
@@ -47,6 +55,7 @@ def test_a_source_compiles_without_warnings_or_unlisted_spills(source, arch, sto
         assert sorted(each.kernel for each in found) == sorted(kernels_of(source))
         assert all(each.kernel.encode() in cubin for each in found)
         assert [describe(each) for each in unlisted_spills(found)] == []
+        assert with_lost_copies(found) == []
 
 
 @pytest.mark.slow
@@ -60,6 +69,7 @@ def test_a_source_compiles_with_what_follows_a_convolution(name: str) -> None:
             assert "warning" not in log
             assert sorted(each.kernel for each in found) == sorted(kernels_of(name))
             assert [describe(each) for each in unlisted_spills(found)] == []
+            assert with_lost_copies(found) == []
 
 
 def test_what_was_compiled_is_compiled_no_second_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -99,6 +99,12 @@ def test_the_report_names_what_spills_unlisted() -> None:
     assert "UNLISTED" not in resources.report([PLAIN])
 
 
+def test_the_report_names_what_is_assembled_wrongly() -> None:
+    lost = replace(PLAIN, lost_copies=3)
+    assert "LOST COPIES: 3 of winograd.cu winograd_transform_y, sm_80 FLOAT32" in resources.report([lost, SPILLING])
+    assert "LOST" not in resources.report([PLAIN])
+
+
 def test_a_source_for_one_exact_architecture_is_compiled_for_that_alone() -> None:
     for source in SOURCES:
         assert {each.arch for each in compilations([source])} == set(SOURCES[source].architectures)
