@@ -137,7 +137,6 @@ class SharedModels:
         )
         with self._begin() as connection:
             card, content = connection.execute(wanted).one()
-        self._known.add((device_id, model_id))  # one that is refused now is refused for good
         try:
             model = decode(card, content)
             if (model.device.id, model.id) != (device_id, model_id):
@@ -145,10 +144,15 @@ class SharedModels:
             self._registry.add(model)
         except ModelRejected as error:
             log.warning("tree %s of %s in the database is refused: %s", model_id, device_id, error)
+        except OSError as error:
+            raise StoreError(f"tree {model_id} of {device_id} cannot be kept in this home: {error}") from error
+        self._known.add((device_id, model_id))  # one that is refused now is refused for good
 
     def _point(self, device_id: str, model_id: str, activation: int) -> None:
         try:
             self._registry.activate(device_id, model_id, activation=activation)
+        except OSError as error:
+            raise StoreError(f"tree {model_id} of {device_id} cannot be put in charge in this home: {error}") from error
         except ConvAdvisorError as error:
             self._refused[device_id] = activation
             log.warning("tree %s, which is in charge of %s, cannot be used: %s", model_id, device_id, error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 from conv_advisor.app.jobs.runner import JobRunner, Work
@@ -27,6 +28,39 @@ FOLLOW_S: Final = 0.25
 """How long a tree that another process has put in charge, in another home, goes unnoticed."""
 
 
+class ToldJobs(Jobs):
+    """The jobs as this server tells of them: that a retraining has ended is told once its tree is in use here.
+
+    The transaction that ends the job puts its tree in charge; a client that hears of the end asks for advice next.
+
+    Parameters
+    ----------
+    store : Store
+    models : SharedModels
+        The trees in use here.
+    """
+
+    def __init__(self, store: Store, models: SharedModels) -> None:
+        super().__init__(store)
+        self._models = models
+
+    def get(self, job_id: str) -> Job:
+        """As `Jobs.get`."""
+        return self._followed(super().get(job_id))[0]
+
+    def list(
+        self, limit: int = 100, *, before: str | None = None, kind: JobKind | None = None, state: JobState | None = None
+    ) -> tuple[Job, ...]:
+        """As `Jobs.list`."""
+        return self._followed(*super().list(limit, before=before, kind=kind, state=state))
+
+    def _followed(self, *jobs: Job) -> tuple[Job, ...]:
+        if any(job.kind is JobKind.RETRAIN and job.state is JobState.SUCCEEDED for job in jobs):
+            with suppress(ConvAdvisorError):  # a tree that cannot be had here is said in the log, by who follows
+                self._models.follow()
+        return jobs
+
+
 class Background:
     """The jobs that this process runs, and the trees that it shares with others.
 
@@ -47,8 +81,8 @@ class Background:
     """
 
     def __init__(self, settings: Settings, store: Store, hurried: Store, registry: Registry, trainer: Engine) -> None:
-        self.jobs = Jobs(hurried)
         self.models = SharedModels(registry, hurried.engine)
+        self.jobs = ToldJobs(hurried, self.models)
         self._running = Jobs(store)
         self._settings = settings
         self._store = store
@@ -132,8 +166,6 @@ class Background:
 
     def _on_finished(self, job: Job) -> None:
         log.info("job %s (%s) has %s", job.id, job.kind, job.state)
-        if job.kind is JobKind.RETRAIN:
-            self.models.follow()
 
     def _follow(self) -> None:
         is_well = True

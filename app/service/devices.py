@@ -114,8 +114,8 @@ class KnownDevices:
         ------
         UnknownDevice, ModelRejected
         """
-        kept = self._lent.get(device_id)
-        if kept and kept.activations == self._registry.activations and time.monotonic() < kept.until:
+        kept, activations = self._lent.get(device_id), self._registry.activations
+        if kept and kept.activations == activations and time.monotonic() < kept.until:
             return kept.advisor
         device: Device | None = None
         try:
@@ -128,7 +128,7 @@ class KnownDevices:
             found = self._advisors[device_id] = Advisor(model, device)
         if device is not None:
             until = time.monotonic() + _LOOK_AGAIN_S
-            self._lent[device_id] = _Lent(found, self._registry.activations, until)
+            self._lent[device_id] = _Lent(found, activations, until)
         return found
 
     def _trees(self) -> Iterator[TreeModel]:

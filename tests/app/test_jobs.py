@@ -10,18 +10,23 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 from sqlalchemy import event, insert, select, update
 
+from conv_advisor.app.jobs.background import ToldJobs
 from conv_advisor.app.jobs.leases import BEAT_S
 from conv_advisor.app.jobs.runner import Done, JobRunner, Work
 from conv_advisor.app.jobs.table import MAX_ATTEMPTS, Job, JobKind, JobLost, Jobs, JobState, Key
 from conv_advisor.app.workers.engine import NO_DEVICE, Engine
-from conv_advisor.data.errors import KeyReused, NotEnoughData, StoreError, UnknownJob, WorkerDied
+from conv_advisor.data.errors import KeyReused, NotEnoughData, StoreError, UnknownDevice, UnknownJob, WorkerDied
 from conv_advisor.data.store import Store
 from conv_advisor.data.tables import IMPORTS, JOBS
+from conv_advisor.models.registry import Registry
+from conv_advisor.models.shared import SharedModels
 from tests import fakes
+from tests.models import hand_made
 from tests.processes import eventually, is_running, read_pid
 
 SHORT_S = 1.0
@@ -484,7 +489,10 @@ from conv_advisor.app.workers.engine import NO_DEVICE, Engine
 from conv_advisor.app.jobs.table import JobKind, Jobs
 from conv_advisor.app.jobs.runner import Done, JobRunner
 from conv_advisor.data.store import Store
+from conv_advisor.models.registry import Registry
+from conv_advisor.models.shared import SharedModels
 from tests import fakes
+from tests.models import hand_made
 
 jobs = Jobs(Store(sys.argv[1]))
 engine, task = Engine(NO_DEVICE), fakes.job_once_interrupted
@@ -550,3 +558,35 @@ def test_interrupting_names_its_reason(jobs):
     job = claim(jobs)
     jobs.interrupt(job, WorkerDied("exit status 1"))
     assert jobs.get(job.id).message == "attempt 1 was interrupted: exit status 1"
+
+
+def test_a_retraining_has_ended_for_whoever_asks_once_its_tree_is_in_use_here(store, jobs, tmp_path):
+    registry, tree = Registry(tmp_path, shipped=tmp_path / "none"), hand_made.model()
+    models = SharedModels(registry, store.engine)
+    told = ToldJobs(store, models)
+    jobs.create(JobKind.RETRAIN, {})
+    held = claim(jobs)
+    with pytest.raises(UnknownDevice):
+        registry.active(tree.device.id)
+    jobs.succeed(held, {}, partial(models.keep, model=tree, in_charge=True))  # and nothing that follows it has run yet
+    assert told.get(held.id).state is JobState.SUCCEEDED
+    assert registry.active(tree.device.id).id == tree.id
+
+
+def test_a_list_of_jobs_is_as_true(store, jobs, tmp_path):
+    registry, tree = Registry(tmp_path, shipped=tmp_path / "none"), hand_made.model()
+    models = SharedModels(registry, store.engine)
+    jobs.create(JobKind.RETRAIN, {})
+    held = claim(jobs)
+    jobs.succeed(held, {}, partial(models.keep, model=tree, in_charge=True))
+    assert [job.state for job in ToldJobs(store, models).list()] == [JobState.SUCCEEDED]
+    assert registry.active(tree.device.id).id == tree.id
+
+
+def test_a_retraining_whose_tree_cannot_be_had_here_is_told_all_the_same(store, jobs, tmp_path):
+    (tmp_path / "models").write_text("no folder")
+    models = SharedModels(Registry(tmp_path, shipped=tmp_path / "none"), store.engine)
+    jobs.create(JobKind.RETRAIN, {})
+    held = claim(jobs)
+    jobs.succeed(held, {}, partial(models.keep, model=hand_made.model(), in_charge=True))
+    assert ToldJobs(store, models).get(held.id).state is JobState.SUCCEEDED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import multiprocessing
 from collections.abc import Iterator
@@ -148,6 +149,25 @@ def test_a_spoilt_tree_in_the_database_is_refused_and_changes_nothing(
     assert other.registry.trained() == set()
     refused = [record for record in caplog.records if "refused" in record.message or "cannot be used" in record.message]
     assert len(refused) == 2, "once for the tree and once for its being in charge"
+
+
+def test_a_tree_that_a_full_or_closed_disk_keeps_out_is_taken_once_it_can_be(
+    two: tuple[Process, Process], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = two
+    one.models.add(another(), in_charge=True)
+    for refused in ("add", "activate"):
+        with monkeypatch.context() as patched:
+            patched.setattr(other.registry, refused, full_disk)
+            with pytest.raises(StoreError, match=f"tree {another().id} of {ID} cannot be"):
+                other.models.follow()
+        assert other.active == hand_made.model().id
+    other.models.follow()
+    assert other.active == another().id
+
+
+def full_disk(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_a_pointer_to_a_tree_that_does_not_exist_changes_nothing(two: tuple[Process, Process], store: Store) -> None:
