@@ -22,6 +22,22 @@ docs/advice.md, "Is measuring worth it" (`python -m benchmarks.sureness`)."""
 FIRST: Final = 3
 
 
+def how_many(advice: Advice, top: int | None, measure: Measure | None) -> int:
+    """How many of a ranking's first to run, the fastest of which answers.
+
+    Parameters
+    ----------
+    advice : Advice
+    top : int or None
+        So many, whatever the advice says.
+    measure : Measure or None
+        Without a number, when more than one; None: where the model abstains, whose ranking is a guess.
+    """
+    if top is not None:
+        return top
+    return worth_measuring(advice) if measure or advice.trust.abstains else 1
+
+
 def worth_measuring(advice: Advice) -> int:
     """How many of the ranking's first to measure: `FIRST` where the best is predicted and not surely the best, else 1.
 

@@ -38,7 +38,7 @@ from conv_advisor.data.errors import InvalidInput, NoAdvice, NotApplicable, RunE
 from conv_advisor.data.extras import require
 from conv_advisor.data.measurement import Device, L2State, Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.models.unsure import Measure, worth_measuring
+from conv_advisor.models.unsure import Measure, how_many
 
 if TYPE_CHECKING:
     from conv_advisor.app.settings import Settings
@@ -66,7 +66,10 @@ def convolve(
         ),
     ] = "",
     all_: Annotated[bool, typer.Option("--all", help="Run every variant of the device.")] = False,
-    top: Annotated[int, typer.Option(min=1, help="Run so many of the ranking's first.")] = 1,
+    top: Annotated[
+        int | None,
+        typer.Option(min=1, help="Run so many of the ranking's first.  [default: 1, and 3 where the tree abstains]"),
+    ] = None,
     measure: Annotated[
         Measure | None, typer.Option(help="Run the ranking's first three where the tree is less than 90 % sure.")
     ] = None,
@@ -93,9 +96,9 @@ def convolve(
 
     if all_ and variant:
         raise InvalidInput("variant", variant, "nothing beside --all")
-    if top > 1 and (all_ or variant):
+    if (top or 1) > 1 and (all_ or variant):
         raise InvalidInput("--top", top, "1 beside --all and --variant")
-    if measure and (top > 1 or all_ or variant):
+    if measure and (top or all_ or variant):
         raise InvalidInput("--measure", str(measure), "nothing beside --all, --variant and --top")
     ending = given.ending(bias=bias, residual=residual, activation=activation)
     problem = given.written(dtype, layout, stride, padding, dilation, groups, input_, **ending).read(layer)
@@ -107,7 +110,7 @@ def convolve(
         if all_:
             wanted = [each.id for each in catalog.for_device_kind(found.kind)]
         if not wanted:
-            wanted = _advised(problem, found, settings, None if measure else top)
+            wanted = _advised(problem, found, settings, top, measure)
         options = _options(settings, l2, seed)
         deadline_s = settings.convolution_deadline_s * len(wanted)
         measurements = engine.run(
@@ -232,17 +235,16 @@ def sweep(
     _show_report(report, as_json)
 
 
-def _advised(problem: ConvProblem, device: Device, settings: Settings, top: int | None) -> list[str]:
-    """The advised variant and those ranked next; every one of the device where nothing is known of it.
-
-    Without a number, as many as are worth it.
-    """
+def _advised(
+    problem: ConvProblem, device: Device, settings: Settings, top: int | None, measure: Measure | None
+) -> list[str]:
+    """The advised variant and those ranked next; every one of the device where nothing is known of it."""
     from conv_advisor.app.advice.local import Local
     from conv_advisor.kernels import catalog
 
     try:
         advice = Local(settings).advise(problem, device.id)
-        return [choice.variant for choice in advice.ranking[: worth_measuring(advice) if top is None else top]]
+        return [choice.variant for choice in advice.ranking[: how_many(advice, top, measure)]]
     except (NoAdvice, UnknownDevice):
         return [each.id for each in catalog.for_device_kind(device.kind)]
 

@@ -29,7 +29,7 @@ from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels import catalog
 from conv_advisor.kernels.bench import BenchOptions
 from conv_advisor.kernels.variant import Variant, why_not
-from conv_advisor.models.unsure import worth_measuring
+from conv_advisor.models.unsure import Measure, how_many
 
 Run = Callable[..., Awaitable[Any]]
 """Runs a task in the worker: takes the task and its arguments."""
@@ -75,8 +75,9 @@ class Order:
     variant : str
         ``advised``, ``all``, or a variant's id.
     top : int or None
-        Where it is advised: how many of the ranking's first are measured, the fastest of which answers; None: as many
-        as `worth_measuring` says.
+        Where it is advised: how many of the ranking's first are measured, the fastest of which answers.
+    measure : Measure or None
+        Where that is None, when more than one of them is; see `how_many`.
     options : BenchOptions
     is_deterministic : bool
     run_id : str
@@ -86,6 +87,7 @@ class Order:
     tensors: dict[str, np.ndarray] | None
     variant: str
     top: int | None
+    measure: Measure | None
     options: BenchOptions
     is_deterministic: bool
     run_id: str
@@ -257,9 +259,8 @@ def _ranking(service: Service, order: Order, device: Device, applicable: set[str
         if not applicable <= set(tried):
             return [], ChosenBy.MEASURED_NOW, 1
     advice = advise_one(service, order.problem, limits)
-    top = worth_measuring(advice) if order.top is None else order.top
     names = [choice.variant for choice in advice.ranking]
-    return names, ChosenBy.ADVICE if has_model else ChosenBy.STORED_TIMES, top
+    return names, ChosenBy.ADVICE if has_model else ChosenBy.STORED_TIMES, how_many(advice, order.top, order.measure)
 
 
 def check_fits(problem: ConvProblem, device: Device) -> None:

@@ -21,6 +21,7 @@ from conv_advisor.data.errors import InvalidInput, InvalidProblem, InvalidTensor
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.bench import BenchOptions
 from conv_advisor.kernels.reference import HOST_DTYPE
+from conv_advisor.models.unsure import Measure
 
 MAX_JSON_ELEMENTS: Final = 2**20
 """Elements of a y that is answered in JSON; a larger one goes as safetensors."""
@@ -120,10 +121,11 @@ def hold_lists(count: int, settings: Settings, held: Hold) -> None:
 
 
 def _order(asked: ConvolutionParameters, tensors: dict[str, np.ndarray] | None, settings: Settings) -> Order:
-    if asked.top > 1 and asked.variant != ADVISED:
+    if (asked.top or 1) > 1 and asked.variant != ADVISED:
         raise InvalidInput("top", asked.top, f"1 beside the variant {asked.variant!r}; more with {ADVISED!r} alone")
-    if asked.measure and (asked.top > 1 or asked.variant != ADVISED):
-        allowed = f"nothing beside the variant {asked.variant!r} and top {asked.top}; it says itself how many"
+    if asked.measure and (asked.top is not None or asked.variant != ADVISED):
+        beside = f"the variant {asked.variant!r}" + (f" and top {asked.top}" if asked.top else "")
+        allowed = f"nothing beside {beside}; it says itself how many"
         raise InvalidInput("measure", asked.measure, allowed)
     given = asked.given()
     problem = problem_from(given) if tensors is None else _problem_of(tensors, given)
@@ -134,7 +136,8 @@ def _order(asked: ConvolutionParameters, tensors: dict[str, np.ndarray] | None, 
         problem=problem,
         tensors=tensors,
         variant=asked.variant,
-        top=None if asked.measure else asked.top,
+        top=asked.top,
+        measure=Measure(asked.measure) if asked.measure else None,
         options=BenchOptions(workspace_limit_bytes=limit, seed=asked.seed),
         is_deterministic=asked.deterministic,
         run_id=f"http-{secrets.token_hex(6)}",

@@ -235,10 +235,15 @@ class ConvolutionParameters(LayerParameters):
         ),
     ] = "advised"
     top: Annotated[
-        int,
-        Field(ge=1, le=100, description="With advised: measure so many of the ranking's first, keep the fastest."),
+        int | None,
+        Field(
+            ge=1,
+            le=100,
+            description="With advised: measure so many of the ranking's first, keep the fastest; "
+            "default: 1, and 3 where the tree abstains.",
+        ),
         Whole,
-    ] = 1
+    ] = None
     measure: Annotated[
         Literal["if unsure"] | None,
         Field(description="With advised: measure the ranking's first three where the tree is less than 90 % sure."),

@@ -28,6 +28,7 @@ from conv_advisor.data.gpus import gpus
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.records import Records
 from conv_advisor.models.registry import Registry
+from conv_advisor.models.unsure import Measure
 from tests.app.serving import GPU, LAYER, TIMES_MS, Client, serving, small_tree
 from tests.processes import eventually
 
@@ -167,8 +168,10 @@ def test_the_command_line_measures_the_first_three_where_the_tree_is_not_sure(ho
     problem = ConvProblem.parse(ASKED["layer"], dtype="float16", layout="nhwc")
     told_of = conv_advisor.advise(problem, device="a100").ranking
     settings = Settings(home=home)
-    assert _advised(problem, gpus()[A100].device, settings, None) == [each.variant for each in told_of[:3]]
-    assert len(_advised(problem, gpus()[H200].device, settings, None)) == 1, "which was measured there"
+    for measure in (None, Measure.IF_UNSURE):
+        assert _advised(problem, gpus()[A100].device, settings, None, measure) == [each.variant for each in told_of[:3]]
+        assert len(_advised(problem, gpus()[H200].device, settings, None, measure)) == 1, "which was measured there"
+    assert len(_advised(problem, gpus()[A100].device, settings, 1, None)) == 1, "as was asked"
 
 
 def test_devices_are_listed_apart(server: Client) -> None:

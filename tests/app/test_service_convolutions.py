@@ -18,8 +18,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
+import conv_advisor
 from conv_advisor.app.wire.safetensors import read_safetensors
 from conv_advisor.data.errors import UnknownDevice
+from conv_advisor.data.gpus import gpus
 from conv_advisor.data.measurement import Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels import catalog, reference
@@ -196,6 +198,24 @@ def test_who_is_sure_measures_nothing_more(tmp_path: Path) -> None:
         assert len(json.loads(metadata["attempts"])) == 1
 
 
+@pytest.mark.parametrize(("gpu", "tried"), [("nvidia-a100-sxm4-80gb", 3), ("nvidia-h100-80gb-hbm3", 1)])
+def test_where_a_borrowed_tree_abstains_the_first_three_are_measured(tmp_path: Path, gpu: str, tried: int) -> None:
+    def recorded(problem: ConvProblem) -> list[Measurement]:
+        device, ranking = gpus()[gpu].device, conv_advisor.advise(problem, device=gpu).ranking
+        return [
+            Measurement(problem, choice.variant, device, Outcome.MEASURED, "", (1.0 / place,), 0, 1e-7)
+            for place, choice in enumerate(ranking, start=1)
+        ]
+
+    with serving(tmp_path, LARGE, recorded=recorded, has_tree=False) as own:
+        told = own.get(f"/v1/advice?layer={LARGE.short}&device={gpu}").json()
+        assert told["trust"]["abstains"] is (tried > 1)
+        ranking = [each["variant"] for each in told["ranking"]]
+        answer = own.post("/v1/convolutions", json={"layer": LARGE.short}).json()
+        assert [each["variant"] for each in answer["attempts"]] == ranking[:tried]
+        assert answer["variant"] == ranking[tried - 1]
+
+
 def test_where_none_of_the_first_runs_the_next_one_answers(tmp_path: Path) -> None:
     problem = ConvProblem.parse("5-1-3-2-2")
     by_time = sorted(TIMES_MS, key=lambda name: TIMES_MS[name])
@@ -214,6 +234,7 @@ def test_where_none_of_the_first_runs_the_next_one_answers(tmp_path: Path) -> No
         ({"variant": SLOW, "top": 3}, f"top is 3; allowed: 1 beside the variant '{SLOW}'"),
         ({"top": 0}, "top"),
         ({"measure": "if unsure", "top": 3}, "measure is 'if unsure'; allowed: nothing beside"),
+        ({"measure": "if unsure", "top": 1}, "measure is 'if unsure'; allowed: nothing beside"),
         ({"measure": "if unsure", "variant": "all"}, "measure is 'if unsure'; allowed: nothing beside"),
         ({"measure": "always"}, "measure"),
         ({"top": 101}, "top"),
