@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
-import msgspec
 import numpy as np
 
 from benchmarks.contest.scores import geometric_mean
@@ -51,14 +50,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(cost_table(found))
         print(error_table(prediction_errors(told, known)))
         print(score_table(scores(told, known, read_tree(registry.SHIPPED / device_id))))
+        if chosen.write:
+            endings.write(found, (chosen.output or endings.FOLDER) / f"{device_id}.json")
     except (ConvAdvisorError, OSError) as error:
         say(str(error))
         return 2
-    if chosen.write:
-        path = (chosen.output or endings.FOLDER) / f"{device_id}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(msgspec.json.format(msgspec.json.encode(found)) + b"\n")
-        endings.read(path)
     return 0
 
 

@@ -102,6 +102,11 @@ class Device:
         """Sixteen hex digits that differ when anything about the device or its libraries differs."""
         return hashlib.sha256(self.json.encode()).hexdigest()[:16]
 
+    @property
+    def software(self) -> str:
+        """Its versions in words."""
+        return " ".join(f"{name} {version}" for name, version in sorted(self.versions.items()))
+
     @classmethod
     def from_json(cls, text: str) -> Device:
         """Read what `json` wrote.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from conv_advisor.data.measurement import L2State, Outcome
+from conv_advisor.data.measurement import Device, L2State, Outcome
 from conv_advisor.data.networks import held_out_layers
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.catalog import VARIANTS
@@ -98,7 +98,15 @@ def learn(table: pa.Table, device_id: str) -> Endings | None:
         if problem in ended and problem in known
     }
     costs = fit(pair for found in pairs.values() for pair in found)
-    return Endings(FORMAT, device_id, "measured here", sum(map(bool, pairs.values())), costs) if costs else None
+    return Endings(FORMAT, device_id, _software(table), sum(map(bool, pairs.values())), costs) if costs else None
+
+
+def _software(table: pa.Table) -> str:
+    """What a table was measured under."""
+    import pyarrow as pa
+
+    devices = map(Device.from_json, table["device"].cast(pa.string()).unique().to_pylist())
+    return "; ".join(sorted({device.software for device in devices} - {""}))
 
 
 def _known(

@@ -109,7 +109,7 @@ class Endings(msgspec.Struct, frozen=True):
     ----------
     format : int
     device_id, software : str
-        Where they were measured, and under what.
+        Where they were measured, and under what; empty where the measurements do not say.
     n_layers : int
         With how many layers and epilogues.
     costs : dict of str to Cost
@@ -227,6 +227,19 @@ def read(path: Path) -> Endings:
     ModelRejected
     """
     return read_checked(path, Endings, _fault)
+
+
+def write(found: Endings, path: Path) -> None:
+    """Write a file that `read` takes; what it would refuse is not written.
+
+    Raises
+    ------
+    ModelRejected
+    """
+    if reason := _fault(found):
+        raise ModelRejected(f"{path}: {reason}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(found)) + b"\n")
 
 
 def _fault(found: Endings) -> str | None:

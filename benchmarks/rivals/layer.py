@@ -258,5 +258,4 @@ def _row_of_peer(
 
 def software(runner: Runner, peer: Peer) -> str:
     """Versions of all that ran."""
-    versions = " ".join(f"{name} {version}" for name, version in sorted(runner.device.versions.items()))
-    return f"{peer.version}; {versions}"
+    return f"{peer.version}; {runner.device.software}"

@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from benchmarks import ending_costs
@@ -144,6 +145,17 @@ def test_the_command_prints_its_tables_and_writes_what_advice_reads(tmp_path: Pa
     assert f"## Costs on nvidia-h200: {len(rows)} layers" in said
     assert "## Slowdown of what is advised (asked: 1.03)" in said
     assert "bias-relu" in said
+
+
+def test_what_advice_would_refuse_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    write([replace(row, device="nvidia-h200") for row in ROWS], tmp_path / "rows.jsonl")
+    kept = tmp_path / "nvidia-h200.json"
+    kept.write_text("as it was")
+    monkeypatch.setattr(ending_costs, "fitted", lambda *of: msgspec.structs.replace(fitted(*of), format=9))
+    asked = [str(tmp_path / "rows.jsonl"), "--device", "nvidia-h200", "--output", str(tmp_path), "--write"]
+    assert ending_costs.main(asked) == 2
+    assert "its format is 9; allowed: 1" in capsys.readouterr().err
+    assert kept.read_text() == "as it was"
 
 
 def test_rows_of_another_device_are_refused(tmp_path: Path, capsys) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import re
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -20,7 +21,16 @@ from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels import reference
 from conv_advisor.kernels.cuda import implicit_gemm_tma
 from conv_advisor.kernels.cuda.implicit_gemm_tma import encoding, launch, limits, maps, plan
-from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import HALVES, TILES, Tile, row_bytes_of
+from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import (
+    BOX,
+    BOXES_BYTES,
+    GROUPS,
+    HALVES,
+    THREADS,
+    TILES,
+    Tile,
+    row_bytes_of,
+)
 from conv_advisor.kernels.cuda.parts.shapes import is_dense
 from tests.kernels.accelerator import SHAPES, box_of, pixels_of
 from tests.shapes import EDGE_SHAPES
@@ -206,6 +216,21 @@ def test_a_launch_passes_a_map_of_each_tensor_and_what_follows(
     assert shared_bytes <= 227 * 1024
     assert sizes[-2] * tile.bp >= problem.n * problem.p * problem.q
     assert sizes[-1] * tile.bf >= problem.k
+
+
+def test_the_kernel_and_its_menu_give_a_block_the_same_threads_and_boxes() -> None:
+    macros = dict(
+        re.findall(r"^#define (GROUPS|BOX|BOXES|BOX_BYTES|THREADS) (.+?)(?: //.*)?$", plan.SOURCE.text(), re.M)
+    )
+
+    def value(expression: str) -> int:
+        replaced = re.sub(r"[A-Z_]+", lambda match: str(value(macros[match[0]])), expression)
+        return int(eval(replaced))  # noqa: S307 - numbers, products and sums of our own source
+
+    assert value("GROUPS") == GROUPS
+    assert value("THREADS") == THREADS
+    assert value("BOX") == BOX
+    assert value("GROUPS * BOXES * BOX_BYTES") == BOXES_BYTES
 
 
 @pytest.mark.parametrize("tile", TILES, ids=str)

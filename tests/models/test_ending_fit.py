@@ -109,10 +109,15 @@ def rows(device: Device = GPU, layers: Sequence[str] = ()) -> list[Measurement]:
 
 
 def test_measurements_of_a_device_teach_its_costs() -> None:
-    other = [measured(row.problem, row.variant, 9.0, replace(GPU, id="other")) for row in rows()]
-    found = learn(parquet.measurements_to_table([*rows(), *other]), GPU.id)
+    other = [
+        measured(row.problem, row.variant, 9.0, replace(GPU, id="other", versions={"driver": "3"})) for row in rows()
+    ]
+    upgraded = rows(replace(GPU, versions={"driver": "2", "cudnn": "9.19.0"}), layers=["20-1-3-64-48"])
+    before = rows(replace(GPU, versions={"driver": "1"}))
+    found = learn(parquet.measurements_to_table([*before, *upgraded, *other]), GPU.id)
     assert found is not None
-    assert (found.device_id, found.n_layers) == (GPU.id, 10)
+    assert (found.device_id, found.n_layers) == (GPU.id, 11)
+    assert found.software == "cudnn 9.19.0 driver 2; driver 1"
     assert found.costs["fused"].factor == pytest.approx(1.1)
     work = Work(1, 2 * ConvProblem.parse("9-1-3-64-48").y_bytes)
     assert found.costs["appended"].time_ms(2.0, work) == pytest.approx(2.5, rel=0.01)

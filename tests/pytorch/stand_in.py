@@ -125,7 +125,7 @@ def opened(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[FakeGpu]:
         running, "UnownedMemory", lambda address, nbytes, *_: SimpleNamespace(address=address, nbytes=nbytes)
     )
     monkeypatch.setattr(running, "MemoryPointer", lambda memory, _offset: memory)
-    monkeypatch.setattr(running, "_stream", lambda _: nullcontext())
+    monkeypatch.setattr(running, "_stream", lambda *_: nullcontext())
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda _: 0, raising=False)
     for name, stand_in in {
         "is_current_stream_capturing": lambda: False,

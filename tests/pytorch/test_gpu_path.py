@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
+import warnings
+from contextlib import AbstractContextManager, nullcontext
 from math import inf
 from pathlib import Path
 from types import SimpleNamespace
@@ -140,6 +142,23 @@ def test_a_variant_keeps_no_more_than_names_of_memory(fake_gpu: FakeGpu, monkeyp
         for x in images:
             run.run_into(x, *given[1:])
     assert len(run._kept) <= running._MOST_KEPT
+
+
+def test_a_stream_of_pytorch_is_one_of_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
+    entered: list[int] = []
+
+    def enter(device: int) -> AbstractContextManager[None]:
+        entered.append(device)
+        return nullcontext()
+
+    monkeypatch.setattr(running, "Device", enter)
+    running._stream.cache_clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        streams = [running._stream(address, device) for address, device in ((4096, 0), (0, 0), (0, 1), (0, 1))]
+    running._stream.cache_clear()
+    assert [stream.ptr for stream in streams] == [4096, 0, 0, 0]
+    assert entered == [0, 0, 1], "each made once, on its device"
 
 
 def test_a_kept_plan_ends_as_it_did(fake_gpu: FakeGpu, quick: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -172,6 +172,7 @@ __device__ __forceinline__ void fetch_weight(unsigned target, const Storage* wei
 }
 
 #include "products.cuh"
+#include "pairs.cuh"
 #include "outputs.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)

@@ -106,17 +106,6 @@ __device__ __forceinline__ void store_y(Storage* y, const Epilogue& epilogue, co
 }
 
 #if IS_STAGED
-#ifdef STORAGE_FLOAT16
-__device__ __forceinline__ unsigned narrow_pair(float first, float second) {
-    const __half2 pair = __floats2half2_rn(first, second);
-    return *(const unsigned*)&pair;
-}
-#else
-__device__ __forceinline__ unsigned narrow_pair(float first, float second) {
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
-    return *(const unsigned*)&pair;
-}
-#endif
 #if HAS_EPILOGUE
 // Two sums of a row of products: of neighbouring filters with PIXELS_M, else of neighbouring pixels of one filter.
 __device__ __forceinline__ unsigned narrow_pair(float first, float second, const Epilogue& epilogue, unsigned filter, int K) {

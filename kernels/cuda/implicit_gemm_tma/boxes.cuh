@@ -1,17 +1,5 @@
 // From sums in registers to y, and the residual on its way there: part of implicit_gemm_tma.cu, after its macros.
 
-#ifdef STORAGE_FLOAT16
-__device__ __forceinline__ unsigned narrow_pair(float first, float second) {
-    const __half2 pair = __floats2half2_rn(first, second);
-    return *(const unsigned*)&pair;
-}
-#else
-__device__ __forceinline__ unsigned narrow_pair(float first, float second) {
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
-    return *(const unsigned*)&pair;
-}
-#endif
-
 // Where a group of warps has its part of a tile in y.
 struct Part {
     unsigned pixel, filter;

@@ -50,6 +50,7 @@ struct Sizes {
 
 #include "accelerator.cuh"
 #include "warp_products.cuh"
+#include "pairs.cuh"
 #include "boxes.cuh"
 
 // Where a tile begins.

@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from functools import cache
 from math import prod
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import cupy
 import numpy as np
 import torch
-from cupy.cuda import ExternalStream, MemoryPointer, UnownedMemory
+from cupy.cuda import Device, MemoryPointer, Stream, UnownedMemory
 
 from conv_advisor.data.errors import NotSupported
 from conv_advisor.data.problem import ConvProblem
@@ -85,7 +85,7 @@ class Prepared:
         """
         tensors = zip((x, weight, y, *ends), self._shapes, strict=True)
         arrays = [shape and self._array(tensor.data_ptr(), shape) for tensor, shape in tensors]
-        stream = _stream(torch._C._cuda_getCurrentRawStream(self._device))
+        stream = _stream(torch._C._cuda_getCurrentRawStream(self._device), self._device)
         with _LOCK, stream:
             if not self._scratch:
                 self._run(*arrays)
@@ -110,6 +110,16 @@ class Prepared:
         return torch.zeros(shape, dtype=self._dtype, device=self._place)
 
 
+class _Foreign(NamedTuple):
+    """A stream by its address, as other libraries hand theirs to CuPy."""
+
+    address: int
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.address
+
+
 @cache
-def _stream(address: int) -> Any:
-    return ExternalStream(address)
+def _stream(address: int, device: int) -> Any:
+    with Device(device):  # it belongs to the current one; several devices have one of the same address
+        return Stream.from_external(_Foreign(address))
