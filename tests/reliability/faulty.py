@@ -13,6 +13,10 @@ from pathlib import Path
 
 import conv_advisor.app.cli
 import conv_advisor.app.main
+import conv_advisor.app.server.protocol
+import conv_advisor.app.service.service
+import conv_advisor.app.service.writing
+import conv_advisor.app.wire.body
 import conv_advisor.app.workers.opening
 from conv_advisor.app.settings import Settings
 from conv_advisor.app.workers.engine import Engine
@@ -31,10 +35,12 @@ BROKEN = ".broken"
 """Beside the recording: a file by whose being there the device cannot be opened."""
 PACE = "CONV_TEST_PACE_S"
 """How long one convolution takes on the device, which sleeps meanwhile, as a host does that waits for a GPU."""
+HASTE = "CONV_TEST_HASTE"
+"""How many times sooner than usual the server gives up: on slow clients, and on a database that others have locked."""
 
 OPENER = "tests.reliability.faulty:open_faulty"
 
-__all__ = ["BROKEN", "CRASHING", "FAST", "HANGING", "PACE", "POISONED", "write_recording"]
+__all__ = ["BROKEN", "CRASHING", "FAST", "HANGING", "HASTE", "PACE", "POISONED", "write_recording"]
 
 
 class FaultyRunner(ReplayRunner):
@@ -61,8 +67,22 @@ def write_recording(path: Path, *problems: ConvProblem) -> None:
     parquet.write(parquet.measurements_to_table(rows), path)
 
 
+def hasten(times: float) -> None:
+    """Give up so many times sooner."""
+    protocol, body = conv_advisor.app.server.protocol, conv_advisor.app.wire.body
+    service, writing = conv_advisor.app.service.service, conv_advisor.app.service.writing
+    protocol.LEAST_BYTES_PER_S = int(protocol.LEAST_BYTES_PER_S * times)
+    for module, name in (
+        *((protocol, name) for name in ("HEAD_S", "BODY_S", "READ_S")),
+        (body, "LONGEST_PAUSE_S"),
+        *((module, "WAIT_S") for module in (service, writing)),
+    ):
+        setattr(module, name, getattr(module, name) / times)
+
+
 def main() -> None:
     """Run the command."""
+    hasten(float(os.environ.get(HASTE, "1")))
     path, *command = sys.argv[1:]
 
     def open_engine(settings: Settings) -> Engine:

@@ -21,7 +21,7 @@ from conv_advisor.data.problem import ConvProblem
 from conv_advisor.models.tree_file import TreeModel
 from tests.app.serving import LARGE, SMALL, TIMES_MS, keep_tree, small_tree
 from tests.processes import eventually
-from tests.reliability.faulty import PACE, write_recording
+from tests.reliability.faulty import HASTE, PACE, write_recording
 
 _START_S = 300.0
 _ANSWER_S = 60.0
@@ -67,6 +67,7 @@ def running(
     home: Path,
     *problems: ConvProblem,
     pace_s: float = 0.0,
+    haste: float = 1.0,
     model: TreeModel | None = _TREE,
     descriptors: int | None = None,
     **settings: object,
@@ -75,6 +76,10 @@ def running(
 
     Parameters
     ----------
+    pace_s : float
+        How long one convolution takes.
+    haste : float
+        How many times sooner than usual it gives up: on slow clients, and on a database that others have locked.
     descriptors : int, optional
         How many files and sockets it may have open.
     """
@@ -87,7 +92,7 @@ def running(
         port = free.getsockname()[1]
     settings = {"start_timeout_s": _START_S, "log_level": "warning"} | settings
     given = {f"{PREFIX}{name.upper()}": str(value) for name, value in settings.items()}
-    environment = os.environ | {f"{PREFIX}HOME": str(home), PACE: str(pace_s)} | given
+    environment = os.environ | {f"{PREFIX}HOME": str(home), PACE: str(pace_s), HASTE: str(haste)} | given
     module = [sys.executable, "-m", "tests.reliability.faulty", str(home / "recording.parquet")]
     with (home / "server.log").open("ab") as log:
         limit = [] if descriptors is None else ["prlimit", f"--nofile={descriptors}"]

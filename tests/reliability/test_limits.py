@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.reliability.scale import HASTE
 from tests.reliability.servers import Answer, head_of, read_answer, running
 from tests.reliability.watch import peak_bytes
 
@@ -105,7 +106,7 @@ def test_bodies_ten_times_too_long_are_refused_in_bounded_memory(
 
 @pytest.mark.timeout(900)
 def test_who_announces_much_and_sends_nothing_keeps_nobody_out(tmp_path: Path) -> None:
-    with running(tmp_path, max_body_bytes=LIMIT_BYTES) as server:
+    with running(tmp_path, haste=HASTE / 2, max_body_bytes=LIMIT_BYTES) as server:
 
         async def idle() -> tuple[int, list[Answer]]:
             head = head_of("POST", _PATHS[0], _OCTETS, Content_Length=LIMIT_BYTES) + b"12345678"

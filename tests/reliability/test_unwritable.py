@@ -25,6 +25,7 @@ from conv_advisor.data.store import Store
 from tests.app.serving import FAST, LAYER, SMALL, Client, is_problem, serving
 from tests.databases import new_database, new_postgresql
 from tests.processes import eventually
+from tests.reliability.scale import HASTE
 from tests.reliability.servers import Server, running
 
 pytestmark = pytest.mark.slow
@@ -174,7 +175,7 @@ Break = Callable[[Server], Any]
 def test_what_was_computed_is_answered_though_it_cannot_be_stored_and_readers_wait_for_nobody(
     tmp_path: Path, broken: Break
 ) -> None:
-    with running(tmp_path) as server:
+    with running(tmp_path, haste=HASTE) as server:
         assert read_all(server.http) == all_read()
         assert [form(server.http)["is_stored"] for form in FORMS] == [True] * len(FORMS)
         with broken(server):
@@ -194,7 +195,7 @@ def test_what_was_computed_is_answered_though_it_cannot_be_stored_and_readers_wa
 
 
 def test_tables_of_postgresql_that_somebody_has_locked_keep_no_reader_waiting(tmp_path: Path) -> None:
-    with new_postgresql() as url, running(tmp_path, database_url=url) as server:
+    with new_postgresql() as url, running(tmp_path, haste=HASTE, database_url=url) as server:
         assert read_all(server.http) == all_read()
         other = open_engine(url)
         with other.connect() as holding:
