@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from math import prod
 from typing import Any, Final, Generic, TypeVar, cast, overload
 
-from conv_advisor.data.epilogue import PARTS, PLAIN, Epilogue
-from conv_advisor.data.errors import InvalidLayerName, InvalidProblem
+from conv_advisor.data import layer_names
+from conv_advisor.data.epilogue import PLAIN, Epilogue
+from conv_advisor.data.errors import InvalidProblem
 
 MAX_ELEMENTS: Final = 2**31 - 1
 """Elements a tensor may have: kernels and libraries index with 32-bit integers."""
@@ -73,24 +73,6 @@ class _once(Generic[T]):  # noqa: N801 - it stands where property does
         return made
 
 
-_EPILOGUE = r"(?P<epilogue>(?:-[a-z][a-z0-9_]*)*)"
-
-
-def _pair(first: str, second: str) -> str:
-    return rf"(?P<{first}>\d+)(?:x(?P<{second}>\d+))?"
-
-
-_LAYER = re.compile(
-    rf"{_pair('h', 'w')}-(?P<n>\d+)-{_pair('r', 's')}-(?P<k>\d+)-(?P<c>\d+)"
-    rf"(?:-stride{_pair('stride_h', 'stride_w')})?(?:-pad{_pair('pad_h', 'pad_w')})?"
-    rf"(?:-end{_pair('pad_h_end', 'pad_w_end')})?(?:-dilation{_pair('dilation_h', 'dilation_w')})?"
-    r"(?:-groups(?P<groups>\d+))?" + _EPILOGUE,
-    re.ASCII,
-)
-_SAME_AS: Final = {"w": "h", "s": "r"} | {
-    f"{name}_w{end}": f"{name}_h{end}" for name, end in (("stride", ""), ("pad", ""), ("pad", "_end"), ("dilation", ""))
-}
-"""Which number stands for one that a name leaves out: one number says both sides."""
 _SIZES = ("n", "c", "h", "w", "k", "r", "s", "stride_h", "stride_w", "dilation_h", "dilation_w", "groups")
 _PADS = ("pad_h", "pad_w", "pad_h_end", "pad_w_end")
 _INT = {int}
@@ -221,51 +203,17 @@ class ConvProblem:
         ------
         InvalidLayerName, InvalidProblem
         """
-        match = _LAYER.fullmatch(layer)
-        if match is None:
-            raise InvalidLayerName("layer", layer, "size-batch-filter-filters-depth, such as 14-1-3-256-128")
-        sizes = match.groupdict()
-        said = sizes.pop("epilogue")
-        if max(len(digits) for digits in sizes.values() if digits) > 10:
-            raise InvalidLayerName("layer", layer, f"numbers of at most {MAX_ELEMENTS}")
-        given: dict[str, Any] = {name: int(digits) for name, digits in sizes.items() if digits}
-        given |= {name: given[other] for name, other in _SAME_AS.items() if name not in given and other in given}
-        if "pad_h" not in given:
-            given |= {"pad_h": given["r"] // 2, "pad_w": given["s"] // 2}
-        if said:
-            given["epilogue"] = _epilogue_of(layer, said[1:])
-        return cls(**(given | changes))
+        return cls(**(layer_names.read(layer, MAX_ELEMENTS) | changes))
 
     @_once
     def short(self) -> str:
         """The short form where it says all but dtype and layout, else a long form with the same order of ideas."""
-        is_square = self.h == self.w and self.r == self.s
-        is_same = self.pad_h == self.pad_w == self.pad_h_end == self.pad_w_end == self.r // 2
-        is_plain = self.stride_h == self.stride_w == self.dilation_h == self.dilation_w == self.groups == 1
-        last = f"-{self.epilogue}" if self.epilogue else ""
-        if is_square and is_same and is_plain:
-            return f"{self.h}-{self.n}-{self.r}-{self.k}-{self.c}{last}"
-        ends = f"-end{self.pad_h_end}x{self.pad_w_end}" if self.has_uneven_padding else ""
-        return (
-            f"{self.h}x{self.w}-{self.n}-{self.r}x{self.s}-{self.k}-{self.c}"
-            f"-stride{self.stride_h}x{self.stride_w}-pad{self.pad_h}x{self.pad_w}{ends}"
-            f"-dilation{self.dilation_h}x{self.dilation_w}-groups{self.groups}{last}"
-        )
+        return layer_names.short(self)
 
     @_once
     def brief(self) -> str:
         """The shortest name that `parse` reads: the short form, and behind it what is not as usual."""
-        pads, ends = (self.pad_h, self.pad_w), (self.pad_h_end, self.pad_w_end)
-        parts = [
-            _both(self.h, self.w) + f"-{self.n}-" + _both(self.r, self.s) + f"-{self.k}-{self.c}",
-            _said("stride", (self.stride_h, self.stride_w), (1, 1)),
-            _said("pad", pads, (self.r // 2, self.s // 2)),
-            _said("end", ends, pads),
-            _said("dilation", (self.dilation_h, self.dilation_w), (1, 1)),
-            f"groups{self.groups}" if self.groups > 1 else "",
-            str(self.epilogue),
-        ]
-        return "-".join(filter(None, parts))
+        return layer_names.brief(self)
 
     @_once
     def key(self) -> str:
@@ -409,14 +357,6 @@ def of_columns(values: Sequence[Any]) -> ConvProblem:
     return ConvProblem(**given, epilogue=Epilogue.parse(epilogue) if epilogue else PLAIN)
 
 
-def _said(name: str, sides: tuple[int, int], usual: tuple[int, int]) -> str:
-    return "" if sides == usual else name + _both(*sides)
-
-
-def _both(first: int, second: int) -> str:
-    return str(first) if first == second else f"{first}x{second}"
-
-
 def _member(kind: type[StrEnum], name: str, value: object) -> StrEnum:
     try:
         return kind(str(value))
@@ -427,11 +367,3 @@ def _member(kind: type[StrEnum], name: str, value: object) -> StrEnum:
 def _check_int(name: str, value: object, least: int) -> None:
     if type(value) is not int or not least <= value <= MAX_ELEMENTS:
         raise InvalidProblem(name, value, f"an integer from {least} to {MAX_ELEMENTS}")
-
-
-def _epilogue_of(layer: str, said: str) -> Epilogue:
-    try:
-        return Epilogue.parse(said)
-    except InvalidProblem:
-        sizes = "in this order, by hyphens: stride, pad, end, dilation, groups, with their numbers (stride2, pad1x0)"
-        raise InvalidLayerName("layer", layer, f"after the sizes, {sizes}; {PARTS}") from None
