@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from conv_advisor.app.workers.gpus import gpu_names
+from conv_advisor.app.workers.visible import visible_gpus
 from conv_advisor.data.errors import ModelRejected, UnknownDevice
-from conv_advisor.data.gpus import device_id_of, gpus, listed, named, slug
+from conv_advisor.data.gpus import device_id_of, gpus, listed, named
 from conv_advisor.models.advisor import Advisor
 from conv_advisor.models.loan import lent_to
 
@@ -70,7 +70,7 @@ class KnownDevices:
         return known if own is None else known | {own.id: own}
 
     def id_of(self, name: str) -> str:
-        """The id of a device by any of its names; ``cuda`` and ``cuda:0`` are the GPUs of this host.
+        """The id of a device by any of its names; ``cuda`` and ``cuda:0`` are the first GPU that CUDA opens here.
 
         Raises
         ------
@@ -145,9 +145,9 @@ class KnownDevices:
         here = _HERE.fullmatch(name.strip().lower())
         if here is None:
             return device_id_of(name, known)
-        names, place = gpu_names(), int(here[1] or 0)
+        names, place = visible_gpus(), int(here[1] or 0)
         if place < len(names):
-            return device_id_of(slug(names[place]), known)
+            return device_id_of(names[place], known)
         if own is not None and own.kind == "cuda" and place == 0:
             return own.id
         raise UnknownDevice(name, listed(known))

@@ -29,6 +29,7 @@ from conv_advisor.app.workers import tasks
 from conv_advisor.app.workers.any_engine import AnyEngine
 from conv_advisor.app.workers.engine import NO_DEVICE, Engine
 from conv_advisor.app.workers.opening import OpenEngine
+from conv_advisor.app.workers.visible import visible_gpus
 from conv_advisor.data.errors import ConvAdvisorError, NotInstalled, StoreError, WorkerError
 from conv_advisor.data.measurement import Device, Measurement
 from conv_advisor.data.records import Records
@@ -368,6 +369,8 @@ class Service:
         self.background.offer(self._engine, self.device)
         self._ready.set_result((self._engine, self.device))
         log.info("the worker owns %s (%s)", self.device.id, self.device.name)
+        if self.device.kind == "cuda":
+            visible_gpus()  # which takes long and is kept: whoever asks for cuda:0 later holds up nobody
 
 
 def service_of(request: Request) -> Service:

@@ -188,7 +188,7 @@ def test_devices_are_listed_apart(server: Client) -> None:
 
 
 def test_cuda_0_is_the_first_gpu_of_this_host(server: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "gpu_names", lambda: ("NVIDIA A100-SXM4-80GB", "NVIDIA H200"))
+    monkeypatch.setattr(devices, "visible_gpus", lambda: ("NVIDIA A100-SXM4-80GB", "NVIDIA H200"))
     found = [conv_advisor.advise(LAYER, device=name).device_id for name in ("cuda", "cuda:0", "CUDA:1")]
     assert found == [A100, A100, H200]
     with pytest.raises(UnknownDevice, match="cuda:2"):
