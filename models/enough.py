@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from conv_advisor.data.counting import counted
@@ -19,26 +19,37 @@ ENOUGH_MEASURED: Final = 40
 """Measured problems of as many layers, of which enough are nearly always left to train on: what people are told."""
 
 
-def check_enough(measured: Sequence[ConvProblem], device_id: str) -> None:
+def check_enough(measured: Iterable[ConvProblem], device_id: str) -> None:
     """Refuse to train a tree on too little.
 
     Parameters
     ----------
-    measured : sequence of ConvProblem
-        All that were measured on the device, as its user counts them.
+    measured : iterable of ConvProblem
+        All that were measured on the device, as its user counts them; taken until they are enough.
     device_id : str
 
     Raises
     ------
     NotEnoughData
     """
-    never = held_out_layers()
-    layers = [layer for problem in measured if (layer := problem.layer) not in never]
-    held_out = held_out_of(set(layers)) if layers else set()
-    n_left = sum(layer not in held_out and teaches(layer) for layer in layers)
+    never, layers = held_out_layers(), list[ConvProblem]()
+    n_measured, n_left, has_judge = 0, 0, False
+    for problem in measured:
+        n_measured += 1
+        if (layer := problem.layer) in never:
+            continue
+        layers.append(layer)
+        is_judge = _judges(layer)
+        has_judge |= is_judge
+        n_left += teaches(layer) and not is_judge
+        if has_judge and n_left >= MIN_PROBLEMS:
+            return
+    if layers and not has_judge:
+        held_out = held_out_of(layers)
+        n_left = sum(layer not in held_out and teaches(layer) for layer in layers)
     if n_left < MIN_PROBLEMS:
         raise NotEnoughData(
-            f"device {device_id}: {counted(len(measured), 'problem was', 'problems were')} measured, and"
+            f"device {device_id}: {counted(n_measured, 'problem was', 'problems were')} measured, and"
             f" {counted(n_left, 'is', 'are')} left to train on beside the layers that judge; allowed: at least"
             f" {MIN_PROBLEMS} left, for which about {ENOUGH_MEASURED} are measured"
         )
@@ -55,6 +66,12 @@ def teaches(problem: ConvProblem) -> bool:
 
 def held_out_of(layers: Collection[ConvProblem]) -> set[ConvProblem]:
     """The layers that judge a retrained tree: the ones whose hash says so, and one at least."""
-    digests = {layer: int.from_bytes(hashlib.sha256(layer.key.encode()).digest()[:8], "big") for layer in layers}
-    chosen = {layer for layer, digest in digests.items() if digest % HOLD_OUT_PARTS == 0}
-    return chosen or {min(digests, key=digests.__getitem__)}
+    return {layer for layer in layers if _judges(layer)} or {min(layers, key=_digest)}
+
+
+def _judges(layer: ConvProblem) -> bool:
+    return _digest(layer) % HOLD_OUT_PARTS == 0
+
+
+def _digest(layer: ConvProblem) -> int:
+    return int.from_bytes(hashlib.sha256(layer.key.encode()).digest()[:8], "big")

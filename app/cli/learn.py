@@ -60,7 +60,7 @@ def train(
     records = records_of(settings)
     device = _measured(records, device)
     folder = SHIPPED / device if ship else output
-    check_enough([problem_of(key) for key in records.measured_keys(device)], device)
+    check_enough(map(problem_of, records.measured_keys(device)), device)
     with progress_bar() as show:
         if folder:
             result = _train_into(

@@ -39,6 +39,20 @@ def test_as_many_as_people_are_told_are_enough() -> None:
     assert told == [ENOUGH_MEASURED] * 3
 
 
+def test_no_more_is_looked_at_than_is_enough() -> None:
+    more = iter(LAYERS * 1000)
+    check_enough(more, "here")
+    assert len(list(more)) > 999 * len(LAYERS)
+
+
+def test_layers_none_of_which_is_a_judge_give_one_up() -> None:
+    judges = held_out_of(LAYERS)
+    others = [layer for layer in LAYERS if layer not in judges][:MIN_PROBLEMS]
+    with pytest.raises(NotEnoughData, match="here: 20 problems were measured, and 19 are left to train on"):
+        check_enough(others, "here")
+    check_enough([*others, next(iter(judges))], "here")
+
+
 def test_layers_that_teach_nothing_do_not_count() -> None:
     judges = sorted(held_out_layers(), key=lambda layer: layer.key)
     with pytest.raises(NotEnoughData, match="and 0 are left"):
