@@ -173,6 +173,7 @@ class JobRunner:
         self._is_closed = False
         self._lock = threading.Lock()
         self._held: Held | None = None
+        self._held_up = ""
         self._thread = threading.Thread(target=self._loop, name=f"jobs {' '.join(works)}", daemon=True)
 
     def start(self) -> None:
@@ -204,14 +205,24 @@ class JobRunner:
             self._wake.clear()
             try:
                 job = self._jobs.claim(self.owner, self._lease_s, kinds=self._works, device_id=self._device_id())
+                self._say_held_up("")
                 if job:
                     self._run(job)
                     continue
             except ConvAdvisorError as error:
-                log.error("jobs are held up: %s", error)  # noqa: TRY400 - expected: no traceback
+                self._say_held_up(str(error))
             except Exception:
                 log.exception("jobs are held up")
             self._wake.wait(_POLL_S)
+
+    def _say_held_up(self, why: str) -> None:
+        """Log what keeps jobs waiting once, and once that it is over: a full disk has no room for a line a second."""
+        if why != self._held_up:
+            self._held_up = why
+            if why:
+                log.error("jobs are held up: %s", why)
+            else:
+                log.info("jobs go on")
 
     def _run(self, job: Job) -> None:
         held, is_done = Held(self._jobs, job), threading.Event()

@@ -553,6 +553,29 @@ def test_work_that_fails_in_a_way_nobody_foresaw_fails_its_job_and_the_next_one_
     runner.close()
 
 
+def test_what_holds_jobs_up_is_logged_once_until_it_is_over(jobs, monkeypatch, caplog):
+    claim, n_tried = jobs.claim, []
+
+    def fail(*_arguments, **_options):
+        n_tried.append(1)
+        raise StoreError("the disk is full")
+
+    caplog.set_level("INFO", "conv_advisor.app.jobs.runner")
+    monkeypatch.setattr(jobs, "claim", fail)
+    runner = JobRunner(jobs, {JobKind.SWEEP: lambda _held: Done({})})
+    runner.start()
+
+    def has_tried_again() -> bool:
+        runner.wake()
+        return len(n_tried) > 3
+
+    assert eventually(has_tried_again)
+    monkeypatch.setattr(jobs, "claim", claim)
+    assert ended(jobs, jobs.create(JobKind.SWEEP, {})).result == {}
+    runner.close()
+    assert caplog.messages == ["jobs are held up: the disk is full", "jobs go on"]
+
+
 def test_interrupting_names_its_reason(jobs):
     jobs.create(JobKind.RETRAIN, {})
     job = claim(jobs)
