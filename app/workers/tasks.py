@@ -48,13 +48,13 @@ def main() -> None:
     _Process.pipe = pipe = Connection(int(descriptor))
     if _Process.device_id != "none":
         _warm_up(computes=bool(warm))
-    send(pipe, ("ready",))
+    _send(pipe, ("ready",))
     while True:
         try:
             message = receive_packed(pipe)
         except (EOFError, OSError):
             return
-        send(pipe, ("taken",))
+        _send(pipe, ("taken",))
         reply = _answer(message)
         del message
         _send(pipe, reply)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from multiprocessing import Pipe
 
 import numpy as np
 import pytest
 
 from conv_advisor.app.workers import tasks
+from conv_advisor.app.workers.child import _BOOT
 from conv_advisor.app.workers.engine import NO_DEVICE, Engine
 from conv_advisor.data import parquet
 from conv_advisor.data.errors import InvalidTensor, NotApplicable, NotSupported, UnknownDevice, UnknownVariant
@@ -109,6 +113,23 @@ def test_a_device_that_is_not_there_is_unknown():
 def test_a_usable_device_is_found():
     with Engine(NO_DEVICE) as engine:
         assert engine.run(tasks.find_device, deadline_s=60) in ("cpu", "cuda:0")
+
+
+def test_a_worker_whose_server_is_gone_before_it_has_started_ends_in_silence():
+    ours, theirs = Pipe()
+    with theirs:
+        ours.close()
+        command = [
+            sys.executable,
+            "-P",
+            "-c",
+            _BOOT,
+            str(theirs.fileno()),
+            NO_DEVICE,
+            "conv_advisor.kernels.bench:open_runner",
+        ]
+        done = subprocess.run(command, pass_fds=(theirs.fileno(),), capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_progress_outside_a_worker_goes_nowhere():
