@@ -26,6 +26,12 @@ CLAIMED = [
     for dtype in (DType.TF32, DType.FLOAT16, DType.BFLOAT16)
     for layout in Layout
 ]
+PATCHES = [
+    ConvProblem.parse(f"224-2-{size}-96-3-stride{size}-pad0", dtype=dtype, layout=Layout.NHWC)
+    for size in (2, 4, 14, 16, 32)
+    for dtype in (DType.TF32, DType.FLOAT16, DType.BFLOAT16)
+]
+"""Seen as layers of more channels, with and without packing."""
 CLUSTERS = (1, 2, 5, 7, menu.LARGEST_CLUSTER)
 """Alone, even, and such that the last blocks own few rows of a tile or none."""
 
@@ -51,7 +57,7 @@ def compile_everything() -> None:
         list(pool.map(lambda each: load_module(plans.SOURCE, each[0], **each[1]), todo))
 
 
-@pytest.mark.parametrize("problem", CLAIMED, ids=lambda problem: problem.key)
+@pytest.mark.parametrize("problem", [*CLAIMED, *PATCHES], ids=lambda problem: problem.key)
 def test_every_cut_is_right_even_where_blocks_of_a_cluster_have_no_stage(runner: Any, problem: ConvProblem) -> None:
     from conv_advisor.kernels.cuda.border import translated
     from conv_advisor.kernels.cuda.implicit_gemm_nhwc.launch import launch as launch_cut

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import ceil
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,6 +19,7 @@ from conv_advisor.kernels.cuda.parts.fitted import fitted_on
 from conv_advisor.kernels.cuda.parts.multiprocessor import HOPPER_BLOCK_BYTES
 from conv_advisor.kernels.cuda.parts.shapes import is_pointwise
 from conv_advisor.kernels.cuda.parts.source import STORAGES
+from conv_advisor.kernels.reference import convolve, random_operands
 
 H200 = Device(id="nvidia-h200", name="NVIDIA H200", kind="cuda", capability="9.0", processors=132)
 GIB = 2**30
@@ -49,6 +51,59 @@ def test_channels_are_padded_to_16_bytes_and_nchw_is_packed(
     problem = ConvProblem.parse(layer, **changes)
     assert packing.packed_channels(problem) == channels
     assert packing.is_packed(problem) is is_packed
+
+
+@pytest.mark.parametrize(
+    ("layer", "changes", "channels"),
+    [
+        ("48-2-16-24-3-stride16-pad0", {}, 48),
+        ("42-2-14-24-3-stride14-pad0", {}, 42),
+        ("13x20-2-3x4-8-3-stride2x4-pad1x0-dilation2x1", {}, 12),
+        ("12x20-2-4x4-8-3-stride4-pad0", {"dtype": "tf32"}, 12),
+    ],
+)
+def test_patches_side_by_side_are_the_same_layer_with_a_row_of_pixels_as_channels(
+    layer: str, changes: dict[str, object], channels: int
+) -> None:
+    problem = ConvProblem.parse(layer, **{"dtype": "float16", "layout": "nhwc", **changes})
+    by_patches = packing.by_patches(problem)
+    assert (by_patches.c, by_patches.s, by_patches.stride_w) == (channels, 1, 1)
+    assert by_patches.y_shape == problem.y_shape
+    assert packing.by_patches(by_patches) == by_patches
+    x, weight = random_operands(problem, 0)
+    expected = convolve(problem, x, weight)
+    found = convolve(by_patches, x.reshape(by_patches.x_shape), weight.reshape(by_patches.weight_shape))
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"layout": "nchw"},
+        {"stride_w": 3},
+        {"dilation_w": 2},
+        {"pad_w": 4},
+        {"pad_w_end": 4},
+        {"w": 22},
+        {"c": 8},
+    ],
+    ids=str,
+)
+def test_other_layers_are_what_they_are(changes: dict[str, object]) -> None:
+    patches = ConvProblem.parse("24-1-4-8-3-stride4-pad0", dtype="float16", layout="nhwc")
+    assert packing.by_patches(patches) != patches
+    problem = ConvProblem.parse("24-1-4-8-3-stride4-pad0", **{"dtype": "float16", "layout": "nhwc"} | changes)
+    assert packing.by_patches(problem) == problem
+
+
+def test_patches_of_whole_runs_need_no_workspace_and_others_less() -> None:
+    whole, padded = (
+        ConvProblem.parse(f"224-8-{size}-768-3-stride{size}-pad0", dtype="float16", layout="nhwc") for size in (16, 14)
+    )
+    assert packing.workspace_bytes(whole, GIB) == packing.least_workspace_bytes(whole) == 0
+    weight_bytes, image_bytes = 768 * 14 * 48 * 2, 224 * 16 * 48 * 2
+    assert packing.workspace_bytes(padded, GIB) == weight_bytes + 8 * image_bytes
+    assert packing.least_workspace_bytes(padded) == weight_bytes + image_bytes
 
 
 def test_the_workspace_by_hand() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from conv_advisor.data.problem import DType, Layout
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.cuda.family import Family, Kernel, Tuning, cuda_variant
 from conv_advisor.kernels.cuda.implicit_gemm_nhwc import packing
 from conv_advisor.kernels.cuda.parts.rules import ANY, NCHW, has_wgmma, on_any_device, under_the_default_limit
@@ -17,6 +18,11 @@ _WORKSPACE_BYTES: Final = under_the_default_limit(on_any_device(packing.workspac
 
 def _kernel() -> Kernel:
     from conv_advisor.kernels.cuda.implicit_gemm_nhwc import launch, menu, plan
+    from conv_advisor.kernels.cuda.parts.offers import Cut
+
+    def expected(problem: ConvProblem, device: Device) -> dict[Cut[menu.Tile], float]:
+        """What is launched is the layer by its patches."""
+        return plan.expected(packing.by_patches(problem), device)
 
     return Kernel(
         sources=(plan.SOURCE, packing.PACK_SOURCE),
@@ -24,7 +30,7 @@ def _kernel() -> Kernel:
             "cuda.implicit_gemm_nhwc": launch.prepare,
             "cuda.implicit_gemm_transposed": launch.prepare,
         },
-        tuning=Tuning(plan.expected, launch.launch, constants=menu),
+        tuning=Tuning(expected, launch.launch, constants=menu),
     )
 
 

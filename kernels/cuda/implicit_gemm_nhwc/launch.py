@@ -24,12 +24,14 @@ _CHANNELS: Final = 1
 
 def prepare(problem: ConvProblem, device: Device, workspace_limit_bytes: int) -> Launch:
     """One launch where x and weight can be read as they are; else one packs images and one multiplies them."""
+    problem = packing.by_patches(problem)
     images = packing.images_at_a_time(problem, workspace_limit_bytes)
     return launch(problem, device, plans.plan_cut(problem, device, images), images)
 
 
 def launch(problem: ConvProblem, _device: Device, cut: Cut[Tile], images: int | None = None) -> Launch:
     """The launches with this tile and cluster, for so many images at a time or as many as the default limit allows."""
+    problem = packing.by_patches(problem)
     images = images or packing.images_at_a_time(problem, DEFAULT_WORKSPACE_LIMIT_BYTES)
     if not packing.is_packed(problem):
         return launch_of(_multiplication(problem, problem.n, cut, overlaps=False), problem.epilogue)

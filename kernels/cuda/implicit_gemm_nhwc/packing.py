@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import ceil
 from typing import Any, Final
 
@@ -40,6 +41,22 @@ def is_packed(problems: Problems) -> Any:
     return (problems.c % run_elements(problems.dtype) > 0) | (problems.layout is Layout.NCHW)
 
 
+def by_patches(problem: ConvProblem) -> ConvProblem:
+    """The same layer with a patch's row of pixels as the channels of one, where patches lie side by side.
+
+    Memory is the same, so y is too: in x (N, H, W, C) the S pixels of a filter's row follow each other, as they do in
+    the weight (K, R, S, C). That leaves less to pad, or nothing: three channels of 16 pixels are six runs.
+    """
+    lies_side_by_side = (
+        problem.layout is Layout.NHWC
+        and (problem.stride_w, problem.dilation_w, problem.w % problem.s) == (problem.s, 1, 0)
+        and problem.pad_w == problem.pad_w_end == 0
+    )
+    if not (lies_side_by_side and is_packed(problem)):
+        return problem
+    return replace(problem, c=problem.c * problem.s, w=problem.w // problem.s, s=1, stride_w=1)
+
+
 def weight_bytes(problems: Problems) -> Any:
     """Bytes of the packed filters, padded so that x begins aligned."""
     elements = problems.k * problems.r * problems.s * packed_channels(problems)
@@ -53,6 +70,10 @@ def image_bytes(problems: Problems) -> Any:
 
 def least_workspace_bytes(problem: ConvProblem) -> int:
     """Bytes of the packed copies of one image at a time."""
+    return _least_bytes(by_patches(problem))
+
+
+def _least_bytes(problem: ConvProblem) -> int:
     return int(weight_bytes(problem) + image_bytes(problem)) if is_packed(problem) else 0
 
 
@@ -67,7 +88,7 @@ def images_at_a_time(problem: ConvProblem, limit_bytes: int) -> int:
     if not is_packed(problem):
         return problem.n
     limit_bytes = _packed_limit(problem, limit_bytes)
-    if (least_bytes := least_workspace_bytes(problem)) > limit_bytes:
+    if (least_bytes := _least_bytes(problem)) > limit_bytes:
         raise WorkspaceExceeded(least_bytes, limit_bytes)
     return int(_equal_chunks(problem, (limit_bytes - weight_bytes(problem)) // image_bytes(problem)))
 
@@ -92,6 +113,7 @@ def images_of(problems: Shapes) -> Array:
 
 def workspace_bytes(problem: ConvProblem, limit_bytes: int) -> int:
     """Bytes of the packed copies."""
+    problem = by_patches(problem)
     if not is_packed(problem):
         return 0
     return int(weight_bytes(problem) + images_at_a_time(problem, limit_bytes) * image_bytes(problem))
