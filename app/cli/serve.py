@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import threading
 from pathlib import Path
 from typing import Annotated
 
@@ -38,13 +37,10 @@ def serve(
     from conv_advisor.app.main import create_app
     from conv_advisor.app.observe import logs
     from conv_advisor.app.server.drain import run
-    from conv_advisor.app.web import render
     from conv_advisor.app.workers.gpus import what_is_found
 
     app = create_app(settings, open_engine=opened)
     gc.freeze()  # what is imported stays: no collection need look at it again
-    # While the worker starts; the first page need not wait for what every page is made of.
-    threading.Thread(target=render.compile_templates, name="compile templates", daemon=True).start()
     logs.configure(settings.log_level, settings.log_format)
     if found := what_is_found(settings.device):
         log.info(found)

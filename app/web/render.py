@@ -20,6 +20,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from conv_advisor.app.web import text
+from conv_advisor.app.web.compiled import Compiled
 from conv_advisor.app.web.compressed import LEAST_BYTES, compressed, compressed_file, takes_gzip
 from conv_advisor.app.wire.caller import caller_of
 from conv_advisor.data.counting import counted
@@ -125,13 +126,6 @@ def page(request: Request, template: str, values: Mapping[str, Any], status: int
     return HTMLResponse(compressed(body), status, headers=_HEADERS | {"content-encoding": "gzip"})
 
 
-def compile_templates() -> None:
-    """Make every template ready to be rendered, which otherwise its first page waits for."""
-    environment = _environment()
-    for name in environment.list_templates():
-        environment.get_template(name)
-
-
 def is_fragment(request: Request) -> bool:
     """Whether htmx asks, for a part of a page."""
     return request.headers.get("hx-request") == "true"
@@ -153,6 +147,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         auto_reload=False,
+        bytecode_cache=Compiled(),
     )
     environment.globals.update(
         asset=asset,
