@@ -21,8 +21,9 @@ PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check
 	$(PIP) --require-hashes --no-deps -r constraints/dev.txt
 	touch $@
 
-# With GPU=1 what its kernels need is installed too, and the worker is the GPU's.
+# With GPU=1 what its kernels need is installed too, where there is a GPU, and the worker is the GPU's.
 .venv/.cuda: .venv/.base constraints/cuda.txt
+	.venv/bin/python -m conv_advisor.app.workers.gpus
 	$(PIP) --require-hashes --no-deps -r constraints/cuda.txt
 	touch $@
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from conv_advisor.app.workers.visible import visible_gpus
+from conv_advisor.data.counting import counted
 from conv_advisor.data.errors import ModelRejected, UnknownDevice
 from conv_advisor.data.gpus import device_id_of, gpus, listed, named
 from conv_advisor.models.advisor import Advisor
@@ -150,4 +151,4 @@ class KnownDevices:
             return device_id_of(names[place], known)
         if own is not None and own.kind == "cuda" and place == 0:
             return own.id
-        raise UnknownDevice(name, listed(known))
+        raise UnknownDevice(f"{name} (CUDA finds {counted(len(names), 'GPU', 'GPUs')} here)", listed(known))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
+
+from conv_advisor.app.workers.visible import visible_gpus
 
 DRIVER: Final = Path("/proc/driver/nvidia")
 """Where Linux' driver tells of itself; containers that are given a GPU see it too."""
@@ -30,6 +33,8 @@ def what_is_found(device: str, driver: Path = DRIVER) -> str:
         Folder in which the driver tells of itself.
     """
     names = gpu_names(driver)
+    if not names and device.startswith("cuda"):
+        names = visible_gpus()  # Windows' subsystem for Linux has no such folder
     has_libraries = find_spec("cupy") is not None
     if not names:
         return f"No NVIDIA GPU is found on this host, and the device is {device}." if device.startswith("cuda") else ""
@@ -40,3 +45,17 @@ def what_is_found(device: str, driver: Path = DRIVER) -> str:
             "the GPU; elsewhere, pip install 'conv-advisor[cuda]'."
         )
     return f"{found}: not used, since the device is cpu." if device == "cpu" else f"{found}."
+
+
+def why_no_gpu(driver: Path = DRIVER) -> str:
+    """Why nothing that only a GPU can use should be installed; empty where there is a GPU."""
+    if gpu_names(driver) or visible_gpus():
+        return ""
+    return (
+        "No NVIDIA GPU is found on this host, so GPU=1 would install what nothing here can use. `make serve` "
+        "alone gives advice for GPUs, and runs convolutions on the CPU."
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(why_no_gpu() or None)

@@ -191,7 +191,7 @@ def test_cuda_0_is_the_first_gpu_of_this_host(server: Client, monkeypatch: pytes
     monkeypatch.setattr(devices, "visible_gpus", lambda: ("NVIDIA A100-SXM4-80GB", "NVIDIA H200"))
     found = [conv_advisor.advise(LAYER, device=name).device_id for name in ("cuda", "cuda:0", "CUDA:1")]
     assert found == [A100, A100, H200]
-    with pytest.raises(UnknownDevice, match="cuda:2"):
+    with pytest.raises(UnknownDevice, match=r"'cuda:2 \(CUDA finds 2 GPUs here\)'"):
         conv_advisor.advise(LAYER, device="cuda:2")
 
 
