@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from conv_advisor.data.epilogue import Activation
-from conv_advisor.data.errors import InvalidInput, InvalidProblem
+from conv_advisor.data.errors import InvalidInput, InvalidLayerName, InvalidProblem
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 
 Stride = Annotated[str | None, typer.Option(help="Of the layer: 2, or 2x1 for height and width.  [default: 1]")]
@@ -71,7 +71,15 @@ class Written:
         if self.shape is None and is_call(text):
             raise InvalidInput("--input", None, "beside Conv2d(...) the shape of its input, such as 1x64x56x56")
         shape = {} if self.shape is None else {"input": self.shape}
-        return problem_from({"layer": text, **shape}, self.common)
+        try:
+            return problem_from({"layer": text, **shape}, self.common)
+        except InvalidLayerName:
+            from conv_advisor.data import networks
+
+            if text not in networks.names():
+                raise
+            allowed = f"a layer; `conv-advisor plan {text}` plans this network, `conv-advisor networks {text}` lists it"
+            raise InvalidInput("layer", text, allowed) from None
 
     @property
     def common(self) -> dict[str, Any]:

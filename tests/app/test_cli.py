@@ -247,6 +247,10 @@ def test_convolve_all_runs_every_variant_of_the_device(home):
     ("arguments", "message"),
     [
         (("convolve", "14-1-3"), "layer is '14-1-3'; allowed: size-batch-filter-filters-depth, such as 14-1-3-256-128"),
+        (
+            ("advise", "resnet50"),
+            "layer is 'resnet50'; allowed: a layer; `conv-advisor plan resnet50` plans this network",
+        ),
         (("convolve", "14-1-0-4-4"), "r is 0; allowed: an integer from 1"),
         (("convolve", "8-1-3-4-3", "--variant", "cpu.magic"), "unknown variant 'cpu.magic'; known: cpu."),
         (("convolve", "8-1-3-4-3", "--variant", "cpu.fft", "--all"), "variant is 'cpu.fft'; allowed: nothing beside"),
