@@ -72,9 +72,12 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the files that take long: then all processors have something to do until the end."""
+    """Begin with the files that take long: then all processors have something to do until the end.
+
+    Those that stand beside this one try the whole, and take longer than those of a room.
+    """
     slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: item.path not in slow)
+    items.sort(key=lambda item: (item.path not in slow, item.path.parent != Path(__file__).parent))
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:

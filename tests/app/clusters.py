@@ -8,6 +8,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import trustme
 
@@ -15,6 +16,8 @@ from conv_advisor.app.workers.cluster.engine import ClusterEngine
 from conv_advisor.app.workers.cluster.link import Link
 
 ROOT = Path(__file__).parents[2]
+START_S = 300.0
+"""Longest start of a process on a machine that does much else; nothing waits for it to pass."""
 _IMPORTS = """
 import sys
 from pathlib import Path
@@ -27,7 +30,7 @@ def say(address):
 """
 _WORKER = (
     "address, device, opener, *files = sys.argv[1:]\n"
-    "serve_workers(Link(address, *map(Path, files)), [device], say, opener=opener)\n"
+    f"serve_workers(Link(address, *map(Path, files)), [device], say, opener=opener, start_timeout_s={START_S})\n"
 )
 _SCHEDULER = "address, *files = sys.argv[1:]\nserve_scheduler(Link(address, *map(Path, files)), say)\n"
 _DIE_WITH_PARENT = "import ctypes; ctypes.CDLL(None).prctl(1, 9)\n"
@@ -62,14 +65,14 @@ class Process:
     def signal(self, number: int) -> None:
         self._process.send_signal(number)
 
-    def wait(self, timeout_s: float = 20.0) -> int:
+    def wait(self, timeout_s: float = START_S) -> int:
         return self._process.wait(timeout_s)
 
     def end(self) -> None:
         """End it and everything it has started."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, 9)
-        self._process.wait(10)
+        self._process.wait(START_S)
         assert self._process.stdout
         self._process.stdout.close()
 
@@ -109,8 +112,9 @@ class Cluster:
 
     def engine(self, n_workers: int = 0, **options: object) -> ClusterEngine:
         """An engine on the cluster that sees so many workers."""
-        engine = ClusterEngine(self.link, **options)  # type: ignore[arg-type]  # the options of one call
-        assert engine.wait_ready(90, n_workers) if n_workers else True
+        given: Any = {"start_timeout_s": START_S} | options
+        engine = ClusterEngine(self.link, **given)
+        assert engine.wait_ready(START_S, n_workers) if n_workers else True
         return engine
 
     def pids(self) -> dict[str, int]:

@@ -30,7 +30,7 @@ from conv_advisor.data.errors import (
     WorkerError,
 )
 from tests import fakes
-from tests.app.clusters import COMMAND, Cluster, Process, certificates
+from tests.app.clusters import COMMAND, START_S, Cluster, Process, certificates
 from tests.app.serving import Client, is_problem
 from tests.processes import eventually, is_running, read_pid
 
@@ -198,7 +198,7 @@ def test_workers_come_and_go(caplog):
         assert engine.state is EngineState.DOWN
 
         first, other = cluster.add("cpu", BARE)[0], cluster.add("cpu", "tests.fakes:open_other")[0]
-        assert engine.wait_ready(60)
+        assert engine.wait_ready(START_S)
         assert {engine.run(fakes.add, 1, index, deadline_s=30) for index in range(4)} == {1, 2, 3, 4}
         assert eventually(lambda: "gets nothing: it has " in caplog.text)  # the other: its device is another
         assert engine.n_workers == 1
@@ -214,24 +214,25 @@ def test_workers_come_and_go(caplog):
 def test_a_killed_dask_worker_fails_its_job_and_comes_back_and_ends_with_its_scheduler(tmp_path):
     with Cluster() as cluster:
         (nanny,) = cluster.add("cpu", BARE)
-        with cluster.engine(1, start_timeout_s=15.0) as engine:
+        with cluster.engine(1) as engine:
             future = engine.submit(fakes.sleep, 60, tmp_path / "pid", deadline_s=60)
             child = read_pid(tmp_path / "pid")
             following = engine.submit(fakes.add, 1, 2, deadline_s=30)
             (worker,) = cluster.pids().values()
             os.kill(worker, signal.SIGKILL)
             with pytest.raises(WorkerDied, match="ended during the job"):
-                future.result(50)
+                future.result()
             assert eventually(lambda: not is_running(child))
-            assert following.result(60) == 3
+            assert following.result() == 3
             assert worker not in cluster.pids().values()
 
             running = engine.submit(fakes.sleep, 60, tmp_path / "second", deadline_s=60)
             child = read_pid(tmp_path / "second")
+            engine.start_timeout_s = 1.0
             cluster.scheduler.end()
             with pytest.raises(WorkerError):  # it died, or is looked for where no scheduler answers any more
-                running.result(50)
-            assert nanny.wait(60) == 1
+                running.result()
+            assert nanny.wait() == 1
             assert eventually(lambda: not is_running(child))
             with pytest.raises(WorkerError, match="no scheduler answers"):
                 engine.run(fakes.add, 1, 2, deadline_s=30)

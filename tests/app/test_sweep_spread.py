@@ -27,7 +27,7 @@ from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.store import Store
 from conv_advisor.kernels.bench import BenchOptions
 from tests import fakes
-from tests.app.clusters import Cluster
+from tests.app.clusters import START_S, Cluster
 from tests.processes import eventually, read_pid
 
 CPU = Device("cpu", "A recorded CPU", "cpu", processors=2)
@@ -297,11 +297,11 @@ def test_a_killed_dask_worker_costs_only_its_layer(store, cluster: Cluster, reco
 @pytest.mark.slow
 def test_late_workers_are_used_and_a_sweep_that_all_have_left_ends_clearly_and_goes_on(store, cluster, recording):
     cluster.add(str(recording), fakes.SLOW_REPLAY)
-    with cluster.engine(1, start_timeout_s=6.0) as engine:
+    with cluster.engine(1, start_timeout_s=2.0) as engine:
 
         def join() -> None:
             cluster.add(str(recording), fakes.SLOW_REPLAY)
-            assert engine.wait_ready(60, 2)
+            assert engine.wait_ready(START_S, 2)
 
         joined = Hook(1, join)
 
@@ -317,7 +317,7 @@ def test_late_workers_are_used_and_a_sweep_that_all_have_left_ends_clearly_and_g
         before = attempts(store)
         assert 0 < before.total() < EVERY.total()
         cluster.add(str(recording), fakes.SLOW_REPLAY)
-        assert engine.wait_ready(60)
+        assert engine.wait_ready(START_S)
         report = sweep(store, engine, PROBLEMS, VARIANTS, options=OPTIONS)
         assert report.n_skipped == before.total()
     assert attempts(store) == EVERY
