@@ -32,6 +32,22 @@ def test_the_next_process_finds_what_was_kept(tmp_path: Path) -> None:
     assert [entry.name for entry in path.parent.iterdir()] == ["plans.json"]
 
 
+def test_failures_and_predictions_are_not_kept(tmp_path: Path) -> None:
+    failed = Choice(None, {}, None, 0.02, None, 2e-7, "the first variants fail")
+    plans = PlanFile(tmp_path / "plans.json", BASIS)
+    plans.add({"failed": failed, "unmeasured": replace(OURS, is_measured=False), "a": OURS})
+    assert set(json.loads((tmp_path / "plans.json").read_text())["choices"]) == {"a"}
+
+
+def test_a_failure_that_an_older_version_kept_is_tried_again(tmp_path: Path) -> None:
+    path = tmp_path / "plans.json"
+    PlanFile(path, BASIS).add({"a": PYTORCHS})
+    kept = json.loads(path.read_text())
+    kept["choices"]["a"] |= {"time_ms": None, "reason": "the first variants fail"}
+    path.write_text(json.dumps(kept))
+    assert PlanFile(path, BASIS).get("a") is None
+
+
 @pytest.mark.parametrize(
     ("change", "believed"),
     [

@@ -164,7 +164,7 @@ class Gpu:
             choice = choices.setdefault(problem, Choice(None, reason="what was kept of it cannot be prepared"))
             run = ready[problem].get(choice.variant or "")
             LOADED[plan, torch.Size((problem.n, problem.c, problem.h, problem.w)), self._index] = run
-        file.add({plans[problem]: choice for problem, choice in made.items() if choice.is_measured and choice.torch_ms})
+        file.add({plans[problem]: choice for problem, choice in made.items()})
         return choices
 
     def _file(self, options: Options) -> PlanFile:

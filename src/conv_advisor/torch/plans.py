@@ -91,18 +91,21 @@ class PlanFile:
         entry = self._entries.get(plan)
         if entry is None or entry["basis"] != self._basis.of(entry["variant"]):
             return None
-        return Choice(**{field: entry[field] for field in _FIELDS})
+        choice = Choice(**{field: entry[field] for field in _FIELDS})
+        return choice if choice.is_settled else None
 
     def add(self, choices: Mapping[str, Choice]) -> None:
-        """Keep choices, by the names of their plans.
+        """Keep choices, by the names of their plans; of those alone that a measurement settled.
 
         Notes
         -----
+        Where all variants failed, memory may have been short, or the device ill: whoever asks next tries again.
         A file that cannot be written is no reason not to run: the choices then live as long as the process.
         """
         found = {
             plan: {field: getattr(choice, field) for field in _FIELDS} | {"basis": self._basis.of(choice.variant)}
             for plan, choice in choices.items()
+            if choice.is_measured and choice.is_settled
         }
         with self._lock:
             self._entries |= found
