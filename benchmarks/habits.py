@@ -1,4 +1,4 @@
-"""What cuDNN's heuristic A and PyTorch's default run, learned from what they ran: the baselines of advice.
+"""What cuDNN's heuristic A and PyTorch's modes run, learned from what they ran: the baselines of advice.
 
     python -m benchmarks.habits --device nvidia-h200
 
@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -24,7 +24,7 @@ from conv_advisor.data.packing import attempts_in
 from conv_advisor.data.problem import FIELDS, ConvProblem
 from conv_advisor.data.shipped import SUFFIX, TIMINGS, ShippedTable, problem_of
 from conv_advisor.models import habits, peers
-from conv_advisor.models.baselines import CUDNN, has_kernel_of_pytorch
+from conv_advisor.models.baselines import CUDNN, ENGINE, has_kernel_of_pytorch
 from conv_advisor.models.costs import from_table
 from conv_advisor.models.features import FEATURES, feature_matrix
 from conv_advisor.models.habits import FORMAT, HEURISTIC, Habits
@@ -38,12 +38,21 @@ NEAR: Final = 0.05
 
 @dataclass(frozen=True)
 class Beside:
-    """What PyTorch's default took, by problem key, and how often that is what the heuristic's choice took beside it."""
+    """What PyTorch took in a run, by problem key, and how often its default took what the heuristic's choice took."""
 
     n_problems: int
     share: float
     default_ms: dict[str, float]
+    tuned_ms: dict[str, float]
     software: str
+
+
+class Tuned(NamedTuple):
+    """PyTorch with ``cudnn.benchmark`` beside cuDNN's fastest engine: problems, share within 5 %, mean ratio."""
+
+    n_problems: int
+    share: float
+    ratio: float
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,6 +70,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{found.n_asked:,} problems, {sum(each == -1 for each in found.feature)} leaves")
     print(f"on layers held out: right in {found.share_right:.1%}, time within 5 % in {found.share_near:.1%}")
     print(f"PyTorch's default within 5 % of it in {found.share_beside:.1%} of {found.n_beside:,} problems")
+    tuned = f"within 5 % of cuDNN's fastest engine in {found.share_tuned:.1%} of {found.n_tuned:,} problems"
+    print(f"PyTorch's benchmark mode {tuned}, {found.tuned_ratio:.3f} times as long in the mean")
     return 0
 
 
@@ -75,6 +86,7 @@ def fit(device_id: str) -> Habits:
     tree = _tree(matrix, chosen)
     right, near = _scores(device_id, problems, matrix, chosen, table.card.variants)
     timed = beside(habits.FOLDER / f"{device_id}.parquet")
+    tuned = beside_engines(device_id, timed.tuned_ms)
     return Habits(
         format=FORMAT,
         device_id=device_id,
@@ -91,7 +103,11 @@ def fit(device_id: str) -> Habits:
         share_near=near,
         n_beside=timed.n_problems,
         share_beside=timed.share,
+        n_tuned=tuned.n_problems,
+        share_tuned=tuned.share,
+        tuned_ratio=tuned.ratio,
         default_ms=timed.default_ms,
+        tuned_ms=timed.tuned_ms,
     )
 
 
@@ -160,9 +176,25 @@ def beside(path: Path) -> Beside:
     return Beside(
         n_problems=len(both),
         share=float(np.mean(near)),
-        default_ms={problem.key: float(f"{time_ms:.5g}") for problem, time_ms in default.items()},
+        default_ms=_by_key(default),
+        tuned_ms=_by_key(by_rule[peers.TUNED]),
         software=records[-1]["software"],
     )
+
+
+def _by_key(times_ms: Mapping[ConvProblem, float]) -> dict[str, float]:
+    return {problem.key: float(f"{time_ms:.5g}") for problem, time_ms in times_ms.items()}
+
+
+def beside_engines(device_id: str, tuned_ms: Mapping[str, float]) -> Tuned:
+    """Hold what PyTorch took with ``cudnn.benchmark`` against the fastest of cuDNN's engines that were measured."""
+    problems = [problem for key in tuned_ms if not has_kernel_of_pytorch(problem := problem_of(key))]
+    engines = [name for name in ShippedTable(TIMINGS / f"{device_id}{SUFFIX}").card.variants if name.startswith(ENGINE)]
+    times = _times(device_id, problems, engines)
+    is_known = np.isfinite(times).any(axis=1)
+    took = np.array([tuned_ms[problem.key] for problem in problems])
+    ratios = np.log(took[is_known] / np.nanmin(times[is_known], axis=1))
+    return Tuned(len(ratios), float(np.mean(np.abs(ratios) <= np.log1p(NEAR))), float(np.exp(np.mean(ratios))))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the advised variant is up against: cuDNN's best, cuDNN's own heuristic, and PyTorch's default."""
+"""What the advised variant is up against: cuDNN's best, cuDNN's own heuristic, and PyTorch as it comes and tuned."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 CUDNN: Final = "cudnn."
 """How the ids of cuDNN's variants begin."""
+ENGINE: Final = "cudnn.graph."
+"""How those of its graph API's engines begin, among which PyTorch chooses."""
 
 _FAR_BEHIND: Final = "after its first launch it was too far behind to be timed"
 
@@ -49,7 +51,7 @@ class Baseline(msgspec.Struct, frozen=True, gc=False):
 
 
 class Baselines(msgspec.Struct, frozen=True, gc=False):
-    """The three that every advice is held against.
+    """Those that every advice is held against.
 
     Attributes
     ----------
@@ -60,17 +62,21 @@ class Baselines(msgspec.Struct, frozen=True, gc=False):
         The first choice of the graph API's heuristic A.
     pytorch_default : Baseline
         ``torch.nn.functional.conv2d`` as it comes, without ``cudnn.benchmark``.
+    pytorch_benchmark : Baseline
+        The same with ``cudnn.benchmark``, once it has tuned.
     """
 
     cudnn_best: Baseline
     cudnn_heuristic: Baseline
     pytorch_default: Baseline
+    pytorch_benchmark: Baseline
 
 
 NAMES: Final = {
     "cudnn_best": "cuDNN's best",
     "cudnn_heuristic": "cuDNN's heuristic",
     "pytorch_default": "PyTorch's default",
+    "pytorch_benchmark": "PyTorch's benchmark mode",
 }
 """What each is called, by its field of `Baselines`."""
 
@@ -99,6 +105,11 @@ class Rivals:
                 "it runs what cuDNN's heuristic chooses: where both were timed they took the same within 5% "
                 f"in {habits.share_beside:.0%} of {habits.n_beside:,} problems; "
             )
+            self._tuned = (
+                "it tries the plans that cuDNN's heuristics offer, once each: where it was timed it took as long as "
+                f"the fastest of cuDNN's engines within 5% in {habits.share_tuned:.0%} of {habits.n_tuned:,} problems, "
+                f"and {habits.tuned_ratio:.2f} times as long in the mean"
+            )
 
     def beside(
         self,
@@ -123,7 +134,7 @@ class Rivals:
             The variant that each heuristic chose for this very problem, by the heuristic's name.
         """
         if self._none:
-            return Baselines(self._none, self._none, self._none)
+            return Baselines(self._none, self._none, self._none, self._none)
         advised_ms = ranking[0].time_ms
         cudnn = {each.variant: each for each in ranking if each.variant.startswith(CUDNN) and not _is_launch(each)}
         chosen = picked.get(HEURISTIC)
@@ -134,7 +145,8 @@ class Rivals:
         else:
             reasons = {each.variant: each.reason for each in excluded}
             heuristic = _unknown(f"it chooses {chosen}, whose time is unknown: {reasons.get(chosen, _FAR_BEHIND)}")
-        return Baselines(_best(cudnn, advised_ms), heuristic, self._default(problem, heuristic, advised_ms))
+        default, tuned = self._default(problem, heuristic, advised_ms), self._benchmark(problem, cudnn, advised_ms)
+        return Baselines(_best(cudnn, advised_ms), heuristic, default, tuned)
 
     def _predicted(self, cudnn: Mapping[str, Choice], values: Sequence[float], advised_ms: float) -> Baseline:
         if self._habits is None:
@@ -145,13 +157,9 @@ class Rivals:
         return _baseline(cudnn[likely], advised_ms, Source.PREDICTED, self._learned)
 
     def _default(self, problem: ConvProblem, heuristic: Baseline, advised_ms: float) -> Baseline:
-        if self._habits is None:
-            return _unknown("PyTorch was not timed on this device")
-        timed_ms = self._habits.default_ms.get(problem.key)
-        if timed_ms is not None:
-            return Baseline(None, timed_ms, Source.MEASURED, timed_ms / advised_ms, self._timed)
-        if has_kernel_of_pytorch(problem):
-            return _unknown("PyTorch runs a depthwise kernel of its own on it, which was not timed on this layer")
+        known = self._pytorchs(problem, None if self._habits is None else self._habits.default_ms, advised_ms)
+        if known is not None:
+            return known
         if heuristic.time_ms is None:
             return _unknown(f"it runs what cuDNN's heuristic chooses, and that is unknown: {heuristic.basis}")
         return Baseline(
@@ -161,6 +169,28 @@ class Rivals:
             heuristic.speedup,
             self._followed + heuristic.basis,
         )
+
+    def _benchmark(self, problem: ConvProblem, cudnn: Mapping[str, Choice], advised_ms: float) -> Baseline:
+        known = self._pytorchs(problem, None if self._habits is None else self._habits.tuned_ms, advised_ms)
+        if known is not None:
+            return known
+        engines = [each for variant, each in cudnn.items() if variant.startswith(ENGINE)]
+        if not engines:
+            return _unknown("no engine of cuDNN is known to run this layer within the limits")
+        return _baseline(min(engines, key=_time_ms), advised_ms, Source.PREDICTED, self._tuned)
+
+    def _pytorchs(
+        self, problem: ConvProblem, timed_ms: Mapping[str, float] | None, advised_ms: float
+    ) -> Baseline | None:
+        """PyTorch where it was timed, or where it cannot be predicted; None elsewhere."""
+        if timed_ms is None:
+            return _unknown("PyTorch was not timed on this device")
+        time_ms = timed_ms.get(problem.key)
+        if time_ms is not None:
+            return Baseline(None, time_ms, Source.MEASURED, time_ms / advised_ms, self._timed)
+        if has_kernel_of_pytorch(problem):
+            return _unknown("PyTorch runs a depthwise kernel of its own on it, which was not timed on this layer")
+        return None
 
 
 def with_ending(
@@ -180,11 +210,11 @@ def with_ending(
     """
     way = endings.ways(problem)[Ending.LIBRARY]
     best, heuristic = (_fused(each, way, problem, advised_ms) for each in (alone.cudnn_best, alone.cudnn_heuristic))
-    default = _eager(alone.pytorch_default, problem, endings, advised_ms)
     return Baselines(
         cudnn_best=_faster(_adding(found.cudnn_best, problem), best),
         cudnn_heuristic=_adding(found.cudnn_heuristic, problem) if heuristic is None else heuristic,
-        pytorch_default=found.pytorch_default if found.pytorch_default.source is Source.MEASURED else default,
+        pytorch_default=_eager(found.pytorch_default, alone.pytorch_default, problem, endings, advised_ms),
+        pytorch_benchmark=_eager(found.pytorch_benchmark, alone.pytorch_benchmark, problem, endings, advised_ms),
     )
 
 
@@ -204,8 +234,10 @@ def _faster(one: Baseline, other: Baseline | None) -> Baseline:
     return one if one.time_ms is not None and one.time_ms <= other.time_ms else other
 
 
-def _eager(alone: Baseline, problem: ConvProblem, endings: Endings, advised_ms: float) -> Baseline:
-    """PyTorch's default with a kernel for each step of the epilogue."""
+def _eager(found: Baseline, alone: Baseline, problem: ConvProblem, endings: Endings, advised_ms: float) -> Baseline:
+    """PyTorch with a kernel for each step of the epilogue, where it was not timed with it."""
+    if found.source is Source.MEASURED:
+        return found
     time_ms = None if alone.time_ms is None else endings.eager_ms(alone.time_ms, problem)
     if time_ms is None:
         known = f"what {problem.epilogue} adds was not timed on this device"
@@ -234,10 +266,14 @@ def has_kernel_of_pytorch(problem: ConvProblem) -> bool:
 
 
 def _best(cudnn: Mapping[str, Choice], advised_ms: float) -> Baseline:
-    best = min(cudnn.values(), key=lambda choice: choice.time_ms, default=None)
+    best = min(cudnn.values(), key=_time_ms, default=None)
     if best is None:
         return _unknown("no variant of cuDNN is known to run this layer within the limits")
     return _baseline(best, advised_ms, best.source, "the fastest of cuDNN's variants within the limits")
+
+
+def _time_ms(choice: Choice) -> float:
+    return choice.time_ms
 
 
 def _is_launch(choice: Choice) -> bool:

@@ -1,4 +1,4 @@
-"""What others run by habit on a device: the choice of cuDNN's heuristic A as a small tree, and PyTorch's default."""
+"""What others run by habit on a device: the choice of cuDNN's heuristic A as a small tree, and PyTorch's modes."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ FOLDER: Final = Path(data.__file__).parent / "peers"
 HEURISTIC: Final = "cudnn.graph.heuristic_a"
 """Where picks are kept, the name of the heuristic that is followed: its first plan is what PyTorch's default runs."""
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 
 _LEAF: Final = -1
 
 
 class Habits(msgspec.Struct, frozen=True):
-    """What cuDNN's heuristic A and PyTorch's default run on a device, where they are not asked.
+    """What cuDNN's heuristic A and PyTorch, as it comes and tuned, run on a device, where they are not asked.
 
     Attributes
     ----------
@@ -49,12 +49,19 @@ class Habits(msgspec.Struct, frozen=True):
         Problems that PyTorch was timed on beside the heuristic's choice, without those of its own depthwise kernel.
     share_beside : float
         Of these: where PyTorch took within 5 % as long.
-    default_ms : dict of str to float
-        What PyTorch's default took, by problem key.
+    n_tuned : int
+        Problems that PyTorch was timed on with ``cudnn.benchmark``, and cuDNN's engines too.
+    share_tuned : float
+        Of these: where the fastest engine, each by the first plan that the heuristics offer, took within 5 % as long.
+    tuned_ratio : float
+        What PyTorch took over what that engine took, the geometric mean.
+    default_ms, tuned_ms : dict of str to float
+        What PyTorch's default took, and PyTorch with ``cudnn.benchmark``, by problem key.
 
     Notes
     -----
-    Source: PyTorch, aten/src/ATen/native/cudnn/Conv_v8.cpp, which runs the first plan of heuristic A that works.
+    Source: PyTorch, aten/src/ATen/native/cudnn/Conv_v8.cpp, which runs the first plan of heuristic A that works; with
+    ``cudnn.benchmark`` the one that took the least time of those that heuristics A and FALLBACK offer, run once each.
     """
 
     format: int
@@ -72,7 +79,11 @@ class Habits(msgspec.Struct, frozen=True):
     share_near: float
     n_beside: int
     share_beside: float
+    n_tuned: int
+    share_tuned: float
+    tuned_ratio: float
     default_ms: dict[str, float]
+    tuned_ms: dict[str, float]
 
     def likely(self, values: Sequence[float]) -> list[str]:
         """The variants that the heuristic is likely to choose, the likeliest first.

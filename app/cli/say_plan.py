@@ -18,6 +18,8 @@ from conv_advisor.models.planning.plan import RIVAL_NAMES, Plan, Rival, Total
 
 _PREDICTED: Final = "≈ "
 """Before a time that is predicted."""
+_BESIDE_BATCHES: Final = tuple(rival for rival in Rival if rival is not Rival.CUDNN_HEURISTIC)
+"""Whom batches are held against: cuDNN's heuristic is what PyTorch's default runs, and a line has 80 columns."""
 
 if TYPE_CHECKING:
     from conv_advisor.models.planning.plan import Layer
@@ -42,12 +44,12 @@ def _show_batches(plans: Mapping[int, Plan]) -> None:
             str(batch),
             text.time(plan.time_ms),
             text.time(plan.time_ms / batch),
-            *(say.ratio(plan.rivals[rival].speedup) for rival in RIVAL_NAMES),
+            *(say.ratio(plan.rivals[rival].speedup) for rival in _BESIDE_BATCHES),
             say.workspace(plan.workspace_bytes),
         )
         for batch, plan in plans.items()
     ]
-    columns = ("batch", "time", "an image", *(f"vs {name}" for name in RIVAL_NAMES.values()), "workspace")
+    columns = ("batch", "time", "an image", *(f"vs {RIVAL_NAMES[rival]}" for rival in _BESIDE_BATCHES), "workspace")
     write_table(columns, rows, right=range(len(columns)))
 
 

@@ -63,9 +63,13 @@ class TotalAnswer(TypedDict):
 
 
 class RivalsAnswer(TypedDict):
-    """What a plan is held against: PyTorch as it comes and in channels_last, cuDNN's first choice and its best."""
+    """What a plan is held against: PyTorch as it comes, with cudnn.benchmark and in channels_last; cuDNN's choices.
+
+    cudnn_heuristic is its first choice, cudnn_best its best.
+    """
 
     pytorch_default: TotalAnswer
+    pytorch_benchmark: TotalAnswer
     pytorch_channels_last: TotalAnswer
     cudnn_heuristic: TotalAnswer
     cudnn_best: TotalAnswer
@@ -113,6 +117,7 @@ def plan_answer(plan: Plan, batch: int) -> PlanAnswer:
         "left_out": [{"name": each.name, "kind": each.kind, "reason": each.reason} for each in plan.left_out],
         "against": {
             "pytorch_default": _total(plan.rivals[Rival.PYTORCH_DEFAULT]),
+            "pytorch_benchmark": _total(plan.rivals[Rival.PYTORCH_BENCHMARK]),
             "pytorch_channels_last": _total(plan.rivals[Rival.PYTORCH_CHANNELS_LAST]),
             "cudnn_heuristic": _total(plan.rivals[Rival.CUDNN_HEURISTIC]),
             "cudnn_best": _total(plan.rivals[Rival.CUDNN_BEST]),

@@ -10,7 +10,7 @@ from conv_advisor.models.advisor import Advice
 from conv_advisor.models.baselines import NAMES, Baseline
 from conv_advisor.models.candidates import Source
 
-ORDER: Final = ("pytorch_default", "cudnn_heuristic", "cudnn_best")
+ORDER: Final = ("pytorch_default", "pytorch_benchmark", "cudnn_heuristic", "cudnn_best")
 """Fields of `Baselines`, what people use most first."""
 
 

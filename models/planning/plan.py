@@ -26,6 +26,7 @@ class Rival(StrEnum):
     """Who a plan is held against."""
 
     PYTORCH_DEFAULT = "pytorch_default"
+    PYTORCH_BENCHMARK = "pytorch_benchmark"
     PYTORCH_CHANNELS_LAST = "pytorch_channels_last"
     CUDNN_HEURISTIC = "cudnn_heuristic"
     CUDNN_BEST = "cudnn_best"
@@ -33,6 +34,7 @@ class Rival(StrEnum):
 
 RIVAL_NAMES: Final = {
     Rival.PYTORCH_DEFAULT: NAMES["pytorch_default"],
+    Rival.PYTORCH_BENCHMARK: NAMES["pytorch_benchmark"],
     Rival.PYTORCH_CHANNELS_LAST: "PyTorch in channels_last",
     Rival.CUDNN_HEURISTIC: NAMES["cudnn_heuristic"],
     Rival.CUDNN_BEST: NAMES["cudnn_best"],
@@ -272,6 +274,7 @@ class _Known:
 
 _RIVALS: Final[Mapping[Rival, tuple[str, Sequence[Layout]]]] = {
     Rival.PYTORCH_DEFAULT: ("pytorch_default", (Layout.NCHW,)),
+    Rival.PYTORCH_BENCHMARK: ("pytorch_benchmark", (Layout.NCHW,)),
     Rival.PYTORCH_CHANNELS_LAST: ("pytorch_default", (Layout.NHWC,)),
     Rival.CUDNN_HEURISTIC: ("cudnn_heuristic", (Layout.NCHW,)),
     Rival.CUDNN_BEST: ("cudnn_best", tuple(Layout)),

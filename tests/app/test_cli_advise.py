@@ -269,7 +269,7 @@ def test_names_are_completed() -> None:
 def advice_of(best: Choice, cudnn: Baseline, pytorch: Baseline) -> Advice:
     problem = conv_advisor.ConvProblem.parse(LAYER)
     trust = Trust(0.9, 0.05, True, False)
-    return Advice(problem, "made-up", None, (best,), (), (), trust, Baselines(cudnn, cudnn, pytorch))
+    return Advice(problem, "made-up", None, (best,), (), (), trust, Baselines(cudnn, cudnn, pytorch, pytorch))
 
 
 def beside(variant: str | None, speedup: float | None, source: Source = Source.MEASURED) -> Baseline:

@@ -125,6 +125,7 @@ def test_it_prints_what_it_is_up_against(server: Client) -> None:
     assert f"against cuDNN's best: {best.speedup:.2f}x as fast, {best.time_ms:.4g} ms {best.source}, " in repr(advice)
     assert "against cuDNN's heuristic: " in repr(advice)
     assert "against PyTorch's default: " in repr(advice)
+    assert "against PyTorch's benchmark mode: " in repr(advice)
     unknown = conv_advisor.advise(LAYER, device=GPU.id)
     default = unknown.baselines.pytorch_default
     assert default.speedup is None

@@ -29,6 +29,7 @@ from conv_advisor.app.settings import load_settings
 from conv_advisor.data.epilogue import EVERY_EPILOGUE
 from conv_advisor.data.errors import ConvAdvisorError, InvalidInput, NoAdvice
 from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.models.candidates import Source
 from conv_advisor.models.planning.network import Network
 from conv_advisor.models.planning.plan import Rival
 from tests.app.ending_costs import give
@@ -96,6 +97,16 @@ def test_a_plan_says_what_channels_last_alone_would_take(local: Local) -> None:
     problems = [replace(each.problem, layout=Layout.NHWC) for each in plan.network.convolutions]
     defaults = [local.advise(problem, "nvidia-h200").baselines.pytorch_default.time_ms for problem in problems]
     assert plan.rivals[Rival.PYTORCH_CHANNELS_LAST].time_ms == pytest.approx(sum(defaults))
+
+
+def test_a_plan_says_what_benchmark_mode_alone_would_take(local: Local) -> None:
+    plan = plan_network(local, known_network("resnet50", batch=8, dtype=DType.FLOAT16), limits(local))
+    problems = [replace(each.problem, layout=Layout.NCHW) for each in plan.network.convolutions]
+    tuned = [local.advise(problem, "nvidia-h200").baselines.pytorch_benchmark for problem in problems]
+    total = plan.rivals[Rival.PYTORCH_BENCHMARK]
+    assert total.time_ms == pytest.approx(sum(each.time_ms for each in tuned))
+    assert total.n_measured == sum(each.source is Source.MEASURED for each in tuned)
+    assert total.n_measured + total.n_predicted == len(problems)
 
 
 def test_a_workspace_limit_holds_for_every_layer(local: Local) -> None:

@@ -31,6 +31,7 @@ def test_a_model_is_planned(client: Client) -> None:
     assert [each["problem"]["n"] for each in second["layers"]] == [32, 32, 32]
     assert second["time_ms"] > first["time_ms"] > 0
     assert second["against"]["pytorch_default"]["speedup"] > 1
+    assert second["against"]["pytorch_benchmark"]["speedup"] > 1
 
 
 def test_a_network_that_ships_is_planned(client: Client) -> None:

@@ -42,7 +42,11 @@ HABITS = Habits(
     share_near=0.9,
     n_beside=50,
     share_beside=0.99,
+    n_tuned=40,
+    share_tuned=0.6,
+    tuned_ratio=1.05,
     default_ms={"14-2-3-256-128-float32-nchw": 0.5},
+    tuned_ms={"14-2-3-256-128-float32-nchw": 0.4},
 )
 """Up to batch 11 the heuristic chooses engine 2, sometimes engine 1; beyond, GEMM."""
 
@@ -115,9 +119,12 @@ def test_a_heuristic_that_was_not_asked_is_predicted_whatever_is_measured() -> N
 
 
 def test_pytorch_is_measured_where_it_was_timed_and_does_not_say_what_it_ran() -> None:
-    default = beside(ConvProblem.parse("14-2-3-256-128")).pytorch_default
+    found = beside(ConvProblem.parse("14-2-3-256-128"))
+    default, tuned = found.pytorch_default, found.pytorch_benchmark
     assert (default.variant, default.time_ms, default.source) == (None, 0.5, Source.MEASURED)
     assert default.speedup == pytest.approx(5)
+    assert (tuned.variant, tuned.time_ms, tuned.source) == (None, 0.4, Source.MEASURED)
+    assert tuned.speedup == pytest.approx(4)
 
 
 def test_pytorch_elsewhere_is_predicted_from_the_heuristic_and_never_called_measured() -> None:
@@ -127,18 +134,34 @@ def test_pytorch_elsewhere_is_predicted_from_the_heuristic_and_never_called_meas
     assert (default.variant, default.time_ms, default.source) == ("cudnn.gemm", 0.3, Source.PREDICTED)
 
 
+def test_benchmark_mode_elsewhere_is_predicted_as_the_fastest_engine_though_that_is_measured() -> None:
+    ranking = (RANKING[0], choice("cudnn.gemm", 0.2), choice("cudnn.graph.eng1", 0.3), choice("cudnn.graph.eng2", 0.4))
+    tuned = beside(ranking=ranking).pytorch_benchmark
+    assert (tuned.variant, tuned.time_ms, tuned.source) == ("cudnn.graph.eng1", 0.3, Source.PREDICTED)
+    assert tuned.speedup == pytest.approx(3)
+    assert "60% of 40 problems, and 1.05 times as long" in tuned.basis
+
+
+def test_benchmark_mode_is_unknown_where_no_engine_runs() -> None:
+    tuned = beside(ranking=(RANKING[0], RANKING[2])).pytorch_benchmark
+    assert tuned.time_ms is None
+    assert "no engine" in tuned.basis
+
+
 @pytest.mark.parametrize(("layout", "is_known"), [(Layout.NCHW, False), (Layout.NHWC, True)])
 def test_pytorchs_own_depthwise_kernel_is_not_guessed_at(layout: Layout, is_known: bool) -> None:
     depthwise = ConvProblem(8, 32, 14, 14, 32, 3, 3, pad_h=1, pad_w=1, groups=32, layout=layout)
-    default = beside(depthwise).pytorch_default
-    assert (default.time_ms is not None) is is_known
-    assert ("depthwise kernel of its own" in default.basis) is not is_known
+    found = beside(depthwise)
+    for pytorchs in (found.pytorch_default, found.pytorch_benchmark):
+        assert (pytorchs.time_ms is not None) is is_known
+        assert ("depthwise kernel of its own" in pytorchs.basis) is not is_known
 
 
 def test_where_nobody_looked_nothing_is_guessed() -> None:
     found = beside(known=None)
     assert found.cudnn_best.time_ms == 0.2
     assert (found.cudnn_heuristic.time_ms, found.pytorch_default.time_ms) == (None, None)
+    assert found.pytorch_benchmark.time_ms is None
     assert beside(known=None, picked="cudnn.gemm").cudnn_heuristic.source is Source.MEASURED
 
 
@@ -149,7 +172,7 @@ def test_an_id_is_no_path(device_id: str) -> None:
 
 def test_a_cpu_has_no_such_baselines() -> None:
     found = Rivals(SMALL_DEVICE, None).beside(PROBLEM, (choice("cpu.direct", 1.0),), (), features(PROBLEM), {})
-    for baseline in (found.cudnn_best, found.cudnn_heuristic, found.pytorch_default):
+    for baseline in (found.cudnn_best, found.cudnn_heuristic, found.pytorch_default, found.pytorch_benchmark):
         assert baseline.time_ms is None
         assert SMALL_DEVICE.id in baseline.basis
 
@@ -157,7 +180,7 @@ def test_a_cpu_has_no_such_baselines() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"format": 2}, "format is 2"),
+        ({"format": 1}, "format is 1"),
         ({"features": ["n"]}, "1 features"),
         ({"left": [0, -1, -1]}, "node 0"),
         ({"right": [3, -1, -1]}, "node 0"),
@@ -199,8 +222,18 @@ def test_what_ships_says_of_pytorch_is_what_was_timed() -> None:
     timed = benchmark.beside(habits.FOLDER / f"{SHIPPED}.parquet")
     assert (known.n_beside, known.share_beside) == (timed.n_problems, pytest.approx(timed.share))
     assert known.default_ms == timed.default_ms
+    assert known.tuned_ms == timed.tuned_ms
+    assert known.tuned_ms.keys() == known.default_ms.keys()
     assert known.share_beside > 0.95
     assert known.software == timed.software
+
+
+def test_what_ships_says_of_benchmark_mode_is_what_was_timed_beside_engines() -> None:
+    known = habits_of(SHIPPED)
+    assert known is not None
+    tuned = benchmark.beside_engines(SHIPPED, known.tuned_ms)
+    assert (known.n_tuned, known.share_tuned) == (tuned.n_problems, pytest.approx(tuned.share))
+    assert known.tuned_ratio == pytest.approx(tuned.ratio)
 
 
 def test_every_dtype_and_layout_of_what_ships_has_a_likely_choice() -> None:
@@ -222,4 +255,6 @@ def test_the_page_says_of_what_ships_what_its_file_says() -> None:
     assert f"as long in {known.share_near:.1%}".replace("%", " %") in page
     assert f"Of {known.n_beside:,} problems" in page
     assert "within 5 % in " + f"{known.share_beside:.1%}".replace("%", " %") in page
+    assert f"on {known.n_tuned:,} problems within 5 % in " + f"{known.share_tuned:.1%}".replace("%", " %") in page
+    assert f"{known.tuned_ratio:.3f} times as long in the mean" in page
     assert f"({len(known.default_ms):,} problems)" in page

@@ -189,7 +189,9 @@ def test_others_end_by_fused_plans_and_by_a_kernel_a_step() -> None:
     best = Baseline("cudnn.a", 2.0, Source.PREDICTED, 1.0, "the fastest")
     measured = replace_source(best, Source.MEASURED)
     alone = Baseline(None, 3.0, Source.MEASURED, 1.5, "timed in another run")
-    found = with_ending(Baselines(best, measured, best), Baselines(best, best, alone), problem, ENDINGS, 2.0)
+    found = with_ending(
+        Baselines(best, measured, best, measured), Baselines(best, best, alone, alone), problem, ENDINGS, 2.0
+    )
     assert found.cudnn_best.basis == "the fastest; what bias-relu adds is predicted"  # as fast as a fused plan
     assert (found.cudnn_heuristic.variant, found.cudnn_heuristic.time_ms) == (None, 2.0)
     time_ms = 3.0 + 2 * 0.5 + 4 * 0.1
@@ -197,26 +199,28 @@ def test_others_end_by_fused_plans_and_by_a_kernel_a_step() -> None:
     default = found.pytorch_default
     assert (default.time_ms, default.speedup) == (pytest.approx(time_ms), pytest.approx(time_ms / 2))
     assert (default.variant, default.source, default.basis) == (None, Source.PREDICTED, basis)
-    faster = Baselines(replace_source(best, Source.MEASURED, 1.0), best, alone)
-    ahead = with_ending(Baselines(best, best, best), faster, problem, ENDINGS, 2.0).cudnn_best
+    assert found.pytorch_benchmark == measured  # with what follows
+    faster = Baselines(replace_source(best, Source.MEASURED, 1.0), best, alone, alone)
+    ahead = with_ending(Baselines(best, best, best, best), faster, problem, ENDINGS, 2.0).cudnn_best
     assert (ahead.variant, ahead.time_ms, ahead.speedup, ahead.source) == (None, 1.0, 0.5, Source.PREDICTED)
     assert ahead.basis.startswith("a fused plan, by what such plans took beside cudnn.a alone on other layers")
-    assert with_ending(Baselines(measured, best, best), faster, problem, ENDINGS, 2.0).cudnn_best == measured
+    assert with_ending(Baselines(measured, best, best, best), faster, problem, ENDINGS, 2.0).cudnn_best == measured
 
 
 def test_what_is_unknown_of_others_says_why() -> None:
     problem = replace(SMALL, epilogue=RESIDUAL)  # of which cuDNN has no fused plan without tensor cores
     best = Baseline("cudnn.a", 2.0, Source.PREDICTED, 1.0, "the fastest")
     unknown = Baseline(None, None, None, None, "why")
-    found = with_ending(Baselines(best, unknown, best), Baselines(best, best, unknown), problem, ENDINGS, 2.0)
+    found = with_ending(
+        Baselines(best, unknown, best, best), Baselines(best, best, unknown, best), problem, ENDINGS, 2.0
+    )
     assert found.cudnn_best.time_ms == 2.0
     assert found.cudnn_heuristic == unknown
     assert (found.pytorch_default.time_ms, found.pytorch_default.basis) == (None, "why")
     without = replace_costs({name: cost for name, cost in COSTS.items() if name != EAGER})
-    default = with_ending(
-        Baselines(best, best, best), Baselines(best, best, best), problem, without, 2.0
-    ).pytorch_default
-    assert (default.time_ms, default.basis) == (None, "what bias-residual-relu adds was not timed on this device")
+    found = with_ending(Baselines(*[best] * 4), Baselines(*[best] * 4), problem, without, 2.0)
+    for pytorchs in (found.pytorch_default, found.pytorch_benchmark):
+        assert (pytorchs.time_ms, pytorchs.basis) == (None, "what bias-residual-relu adds was not timed on this device")
 
 
 def test_an_epilogue_counts_where_it_is_known_what_it_takes_to_fuse_and_to_append() -> None:

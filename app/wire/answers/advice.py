@@ -62,12 +62,13 @@ class BaselinesAnswer(TypedDict):
     """What the advised variant is up against.
 
     cudnn_best is the fastest of cuDNN's variants within the limits, cudnn_heuristic what its heuristic A puts first,
-    pytorch_default what torch's conv2d runs without cudnn.benchmark.
+    pytorch_default what torch's conv2d runs without cudnn.benchmark, pytorch_benchmark what it runs with that.
     """
 
     cudnn_best: BaselineAnswer
     cudnn_heuristic: BaselineAnswer
     pytorch_default: BaselineAnswer
+    pytorch_benchmark: BaselineAnswer
 
 
 class BestAnswer(TypedDict):
