@@ -253,7 +253,11 @@ class ConvProblem:
     @property
     def plain(self) -> ConvProblem:
         """The convolution alone, without what follows it."""
-        return replace(self, epilogue=PLAIN) if self.epilogue else self
+        return self._alone if self.epilogue else self
+
+    @_once
+    def _alone(self) -> ConvProblem:
+        return replace(self, epilogue=PLAIN)
 
     @property
     def x_shape(self) -> tuple[int, int, int, int]:

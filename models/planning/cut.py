@@ -28,13 +28,16 @@ class Cut:
         """Add a thing that costs so much on the first side, and so much on the second; its number."""
         place = len(self._arcs)
         self._arcs.append([])
-        self._join(place, _SINK, first)
-        self._join(_SOURCE, place, second)
+        if first > second:  # what it costs on either side decides nothing
+            self._join(place, _SINK, first - second, 0)
+        elif second > first:
+            self._join(_SOURCE, place, second - first, 0)
         return place
 
-    def part(self, first: int, second: int, cost: int) -> None:
-        """Charge a cost if the one thing is on the first side and the other on the second."""
-        self._join(first, second, cost)
+    def part(self, first: int, second: int, cost: int, back: int = 0) -> None:
+        """Charge a cost if the one thing is on the first side and the other on the second; `back` if it is reversed."""
+        if cost > 0 or back > 0:
+            self._join(first, second, cost, back)
 
     def solve(self) -> list[bool]:
         """Whether each thing is on the second side where all of it costs the least, by its number.
@@ -47,13 +50,12 @@ class Cut:
                 return [level < 0 for level in levels]
             self._fill(levels)
 
-    def _join(self, tail: int, head: int, cost: int) -> None:
-        if cost <= 0:
-            return
-        for start, end, room in ((tail, head, cost), (head, tail, 0)):
-            self._arcs[start].append(len(self._to))
-            self._to.append(end)
-            self._left.append(room)
+    def _join(self, tail: int, head: int, cost: int, back: int) -> None:
+        arc = len(self._to)
+        self._arcs[tail].append(arc)
+        self._arcs[head].append(arc + 1)
+        self._to += (head, tail)
+        self._left += (cost, back)
 
     def _levels(self) -> list[int]:
         """How many arcs with room lead to each thing; -1 where none does."""

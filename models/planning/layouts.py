@@ -64,8 +64,11 @@ def choose_layouts(network: Network, times: Sequence[Times | None], convert_ms: 
     Notes
     -----
     A tensor that several read in the other layout is converted once. With two layouts this is a least cut of the
-    network's graph, which is exact whatever its shape: chain, tree, or with forks and joins.
+    network's graph, which is exact whatever its shape: chain, tree, or with forks and joins. Where no convolution is
+    faster in NHWC, nothing can be won by leaving NCHW, in which the network was written.
     """
+    if all(own is None or own[Layout.NCHW] <= own[Layout.NHWC] for own in times):
+        return Layouts((Layout.NCHW,) * len(times), ())
     cut = Cut()
     places = [cut.add(*_costs(operator, own)) for operator, own in zip(network.operators, times, strict=True)]
     outside = cut.add(second=NEVER)  # who gives the network its inputs and takes its outputs: as it was written
@@ -107,8 +110,7 @@ def _units(ms: float) -> int:
 def _charge(cut: Cut, maker: int, readers: Sequence[int], cost: int) -> None:
     """Charge one conversion if any reader is on another side than the maker."""
     if len(readers) == 1:
-        cut.part(maker, readers[0], cost)
-        cut.part(readers[0], maker, cost)
+        cut.part(maker, readers[0], cost, cost)
         return
     to_second, to_first = cut.add(), cut.add()
     cut.part(maker, to_second, cost)

@@ -221,12 +221,13 @@ class _Known:
         answers: dict[ConvProblem, dict[Layout, Advice | ConvAdvisorError]] = {each: {} for each in distinct}
         for place, answer in enumerate(advise(asked)):
             answers[distinct[place // len(Layout)]][asked[place].layout] = answer
-        self.advised = [
+        self._distinct = [
             {layout: answer for layout, answer in answers[problem].items() if isinstance(answer, Advice)}
-            if problem is not None
-            else {}
-            for problem in problems
+            for problem in distinct
         ]
+        place_of = {problem: place for place, problem in enumerate(distinct)}
+        self._places = [None if problem is None else place_of[problem] for problem in problems]
+        self.advised = [{} if place is None else self._distinct[place] for place in self._places]
         for operator, problem, found in zip(network.operators, problems, self.advised, strict=True):
             if problem is not None and not found:
                 reason = _reason(answers[problem][problem.layout])
@@ -234,30 +235,29 @@ class _Known:
 
     def times(self, time_ms: Callable[[Advice], float | None]) -> list[dict[Layout, float] | None]:
         """What each convolution takes by layout, as somebody runs it; infinite where that is unknown."""
-        found: list[dict[Layout, float] | None] = []
-        for operator, advised in zip(self.network.operators, self.advised, strict=True):
+        found = []
+        for advised in self._distinct:
             own = {layout: time_ms(advice) for layout, advice in advised.items()}
-            known = {layout: inf if (ms := own.get(layout)) is None else ms for layout in Layout}
-            found.append(None if operator.problem is None else known)
-        return found
+            found.append({layout: inf if (ms := own.get(layout)) is None else ms for layout in Layout})
+        return [None if place is None else found[place] for place in self._places]
 
     def plan(self, layouts: Layouts, rivals: Mapping[Rival, Total]) -> Plan:
         """The plan of these layouts."""
-        grouped: dict[ConvProblem, tuple[Mapping[Layout, Advice], list[Operator]]] = {}
-        for operator, advised, layout in zip(self.network.operators, self.advised, layouts.chosen, strict=True):
-            if operator.problem is not None and advised:
-                problem = replace(operator.problem, layout=layout)
-                grouped.setdefault(problem, (advised, []))[1].append(operator)
+        grouped: dict[tuple[int, Layout], list[Operator]] = {}
+        for operator, place, layout in zip(self.network.operators, self._places, layouts.chosen, strict=True):
+            if place is not None and self._distinct[place]:
+                grouped.setdefault((place, layout), []).append(operator)
         layers = [
             Layer(
-                problem=problem,
-                advice=advised[problem.layout],
+                problem=advised[layout].asked,
+                advice=advised[layout],
                 default=advised[Layout.NCHW].baselines.pytorch_default if Layout.NCHW in advised else None,
                 names=tuple(each.name for each in same),
                 n_weights=len({each.weight for each in same}),
                 share=0.0,
             )
-            for problem, (advised, same) in grouped.items()
+            for (place, layout), same in grouped.items()
+            for advised in (self._distinct[place],)
         ]
         total_ms = sum(layer.total_ms for layer in layers) + sum(each.time_ms for each in layouts.conversions)
         first = layers[0].advice

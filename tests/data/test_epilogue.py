@@ -40,6 +40,7 @@ def test_what_is_printed_is_read(epilogue: Epilogue) -> None:
         assert problem.short == "-".join(filter(None, (layer, str(epilogue))))
         assert problem.key == f"{problem.short}-float32-nchw"
         assert problem.plain.short == layer
+        assert problem.plain is problem.plain  # made once: advice asks for it again and again
         assert (problem == problem.plain) is (epilogue == PLAIN)
 
 

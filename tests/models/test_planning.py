@@ -118,6 +118,17 @@ def test_a_convolution_is_run_where_it_can_run() -> None:
     assert found.chosen == (Layout.NHWC,)
 
 
+def test_where_no_convolution_gains_all_stays_as_it_was_written_and_nothing_is_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    network, times = random_network(Random(0), 9)  # noqa: S311 - repeatable chance
+    slower = [own and {Layout.NCHW: own[Layout.NCHW], Layout.NHWC: inf} for own in times]
+    assert any(slower)
+    monkeypatch.setattr(Cut, "solve", lambda _: pytest.fail("a cut was looked for"))
+    found = choose_layouts(network, slower, convert_ms)
+    assert (set(found.chosen), found.conversions) == ({Layout.NCHW}, ())
+
+
 def test_a_long_chain_needs_no_deep_stack() -> None:
     chain = [Operator(f"c{place}", "Conv", (f"t{place}",), (f"t{place + 1}",), PROBLEM) for place in range(3000)]
     network = Network("chain", tuple(chain), {f"t{place}": 10 for place in range(3001)})
