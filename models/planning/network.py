@@ -40,6 +40,11 @@ class Operator:
     takes_either: bool = False
     left_out: str = ""
 
+    @property
+    def is_other(self) -> bool:
+        """Whether it computes something that is neither a convolution nor like one."""
+        return self.problem is None and not self.left_out and bool(self.reads)
+
 
 @dataclass(frozen=True, slots=True)
 class Network:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import inf
@@ -40,6 +40,9 @@ RIVAL_NAMES: Final = {
     Rival.CUDNN_BEST: NAMES["cudnn_best"],
 }
 """What each is called."""
+
+_MOST_KINDS: Final = 6
+"""Kinds of operators that a remark lists, the most frequent first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,11 +156,17 @@ class Plan:
     @property
     def remarks(self) -> tuple[str, ...]:
         """What its times take for granted, or lack."""
+        return (*self.network.remarks, *self._uncounted())
+
+    def _uncounted(self) -> Iterator[str]:
+        others = Counter(each.kind for each in self.network.operators if each.is_other)
+        if others:
+            kinds = ", ".join(kind for kind, _ in others.most_common(_MOST_KINDS)) + ", …" * (len(others) > _MOST_KINDS)
+            yield f"{counted(others.total(), 'other operator')} of the network count for nobody: {kinds}"
         n_without = sum(layer.count for layer in self.layers if layer.advice.uncounted)
-        if not n_without:
-            return self.network.remarks
-        lacking = f"the times of {counted(n_without, 'convolution')} lack what follows"
-        return (*self.network.remarks, f"{lacking}: what that adds on this device is unknown")
+        if n_without:
+            lacking = f"the times of {counted(n_without, 'convolution')} lack what follows"
+            yield f"{lacking}: what that adds on this device is unknown"
 
     @property
     def convolutions_ms(self) -> float:

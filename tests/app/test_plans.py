@@ -250,6 +250,19 @@ def test_a_convolution_in_a_branch_is_listed() -> None:
     assert [each.left_out for each in found.operators if "branch" in each.left_out]
 
 
+def test_operators_that_no_time_counts_are_said(local: Local) -> None:
+    build = Build(1, 64, 28, 28)
+    y = build.node("MaxPool", build.conv("x", 8, 64), kernel_shape=[2, 2])
+    for _ in range(2):
+        y = build.node("Softmax", y)
+    plan = plan_network(local, network(build.bytes(y)), limits(local))
+    (said,) = (each for each in plan.remarks if "count for nobody" in each)
+    assert said == "3 other operators of the network count for nobody: Softmax, MaxPool"
+    alone = Build(1, 64, 28, 28)
+    plan = plan_network(local, network(alone.bytes(alone.conv("x", 8, 64))), limits(local))
+    assert not any("count for nobody" in each for each in plan.remarks)
+
+
 def test_a_shared_weight_is_said_and_counted_once(local: Local) -> None:
     build = Build(1, 64, 28, 28)
     weight = build.weight(64, 64, 3, 3)
