@@ -10,7 +10,7 @@ from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from sqlalchemy import Select, Table, func, select
+from sqlalchemy import Select, Table, func, make_url, select
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from conv_advisor.data import rows
@@ -69,6 +69,8 @@ class Store:
 
     def __init__(self, url: str, *, shipped: Shipped | None = None) -> None:
         with _border("open"):
+            place = make_url(url)
+        with _border("open", f" in {place.database}" if place.get_backend_name() == "sqlite" else ""):
             self.engine = open_engine(url)
             try:
                 upgrade(self.engine)
@@ -395,13 +397,13 @@ class _Counter:
 
 
 @contextmanager
-def _border(verb: str) -> Iterator[None]:
+def _border(verb: str, place: str = "") -> Iterator[None]:
     """Where errors of the database, of files and of tables become this project's."""
     try:
         yield
     except (SQLAlchemyError, OSError, ImportError, InvalidProblem, OverflowError) as error:
         reason = getattr(error, "orig", None) or error
-        raise StoreError(f"cannot {verb} the store: {reason}") from error
+        raise StoreError(f"cannot {verb} the store{place}: {reason}") from error
 
 
 def _device(fingerprint: str, text: str) -> Device:

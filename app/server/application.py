@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+import sys
+from functools import cached_property, partial
 from typing import Any
 
 from fastapi import FastAPI
 from starlette.middleware import Middleware
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from conv_advisor.data.errors import ConvAdvisorError
 
 
 class Application(FastAPI):
@@ -41,6 +44,8 @@ class Application(FastAPI):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["app"] = self
+        if scope["type"] == "lifespan":
+            send = partial(_send_in_brief, send)
         if self._outermost is None:
             self._outermost = self._built()
         await self._outermost(scope, receive, send)
@@ -50,3 +55,11 @@ class Application(FastAPI):
         for layer, args, options in self._layers:
             app = layer(app, *args, **options)
         return app
+
+
+async def _send_in_brief(send: Send, message: Message) -> None:
+    """Send a message; that the application does not start for a reason that was foreseen has no traceback."""
+    error = sys.exception()  # which Starlette handles as it sends this
+    if message["type"] == "lifespan.startup.failed" and isinstance(error, ConvAdvisorError):
+        message = {**message, "message": str(error)}
+    await send(message)

@@ -219,6 +219,14 @@ def test_convolve_runs_the_first_of_the_ranking(trained, monkeypatch):
     assert set(measure._advised(problem, unknown, settings, 2)) == every, "nothing is known of it"
 
 
+def test_a_server_whose_folder_cannot_be_written_says_which_and_no_more(tmp_path):
+    (tmp_path / "taken").write_text("a file, where the folder should be")
+    done = run(tmp_path / "taken", "serve", "--device", "cpu", "--port", "0")
+    assert done.returncode != 0
+    assert f"ERROR uvicorn.error cannot open the store in {tmp_path / 'taken' / 'conv-advisor.db'}: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_variants_are_told_alike_by_command_and_server(home):
     listed = answer(home, "variants", "--kind", "cuda")["variants"]
     assert listed == [variant_answer(each) for each in catalog.for_device_kind("cuda")]
