@@ -573,7 +573,8 @@ def test_what_holds_jobs_up_is_logged_once_until_it_is_over(jobs, monkeypatch, c
     monkeypatch.setattr(jobs, "claim", claim)
     assert ended(jobs, jobs.create(JobKind.SWEEP, {})).result == {}
     runner.close()
-    assert caplog.messages == ["jobs are held up: the disk is full", "jobs go on"]
+    told = [record.getMessage() for record in caplog.records if record.name == "conv_advisor.app.jobs.runner"]
+    assert told == ["jobs are held up: the disk is full", "jobs go on"]
 
 
 def test_interrupting_names_its_reason(jobs):
