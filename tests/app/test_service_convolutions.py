@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-import conv_advisor
+from conv_advisor.app.advice.local import Local
+from conv_advisor.app.settings import Settings
 from conv_advisor.app.wire.safetensors import read_safetensors
 from conv_advisor.data.errors import UnknownDevice
 from conv_advisor.data.gpus import gpus
@@ -201,7 +202,7 @@ def test_who_is_sure_measures_nothing_more(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("gpu", "tried"), [("nvidia-a100-sxm4-80gb", 3), ("nvidia-h100-80gb-hbm3", 1)])
 def test_where_a_borrowed_tree_abstains_the_first_three_are_measured(tmp_path: Path, gpu: str, tried: int) -> None:
     def recorded(problem: ConvProblem) -> list[Measurement]:
-        device, ranking = gpus()[gpu].device, conv_advisor.advise(problem, device=gpu).ranking
+        device, ranking = gpus()[gpu].device, Local(Settings(home=tmp_path)).advise(problem, gpu).ranking
         return [
             Measurement(problem, choice.variant, device, Outcome.MEASURED, "", (1.0 / place,), 0, 1e-7)
             for place, choice in enumerate(ranking, start=1)
