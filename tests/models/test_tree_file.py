@@ -81,6 +81,21 @@ def test_walk_and_path_go_to_the_leaf() -> None:
     assert [step.is_below for step in path(model, features(hand_made.MIDDLE))] == [False, True]
 
 
+def test_a_walk_keeps_the_tests_that_it_comes_by_and_no_others() -> None:
+    model = hand_made.model()
+    walk(model, features(hand_made.SMALL))
+    assert [test is not None for test in model.tests] == [True, False, False, False, False]
+    walk(model, features(hand_made.LARGE))
+    assert [test is not None for test in model.tests] == [True, False, True, False, False]
+    assert walk(model, features(hand_made.MIDDLE)) == 1
+
+
+def test_a_tree_of_one_leaf_is_walked_at_once() -> None:
+    arrays = hand_made.arrays() | {name: np.array([-1]) for name in ("feature", "left", "right")}
+    model = TreeModel({}, arrays | {"threshold": np.zeros(1), "place": np.array([0])})
+    assert walk(model, features(hand_made.LARGE)) == 0
+
+
 def test_a_value_on_the_threshold_goes_left() -> None:
     model = hand_made.model()
     on_it = [4.0 if name == "log2_h" else 9.0 for name in model.card["features"]]
