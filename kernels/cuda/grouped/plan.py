@@ -192,7 +192,7 @@ def candidates(problems: Shapes, device: Device) -> Candidates[Cut]:
     device : Device
     """
     rows = _in_chunks(problems)
-    without = np.setdiff1d(np.arange(len(problems)), rows.owner)
+    without = np.flatnonzero(np.bincount(rows.owner, minlength=len(problems)) == 0)
     if len(without):
         rows = joined(rows, _least(problems, without))
         rows = take(rows, np.argsort(rows.owner, kind="stable"))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from operator import attrgetter
+from typing import Any, Final
 
 import numpy as np
 
@@ -71,8 +72,10 @@ class Shapes:
 
     def take(self, rows: Array) -> Shapes:
         """Some of the problems."""
-        return Shapes(self.dtype, self.layout, *(getattr(self, name)[rows] for name in (*SIZES, "p", "q")))
+        return Shapes(self.dtype, self.layout, *[column[rows] for column in _columns(self)])
 
+
+_columns: Final = attrgetter(*SIZES, "p", "q")
 
 Problems = ConvProblem | Shapes
 """What arithmetic takes that is the same for one problem and for many."""
