@@ -7,9 +7,10 @@ from functools import cache
 from math import ceil
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from conv_advisor.data.errors import InvalidProblem
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.data.table import sizes_of
@@ -38,7 +39,11 @@ def problems(draw: st.DrawFn) -> ConvProblem:
     pads = draw(st.integers(0, r)), draw(st.integers(0, s))
     dtype, layout = draw(st.sampled_from(list(DType))), draw(st.sampled_from(list(Layout)))
     sizes = (draw(st.integers(1, 64)), c, h, w, c * multiplier, r, s, stride, stride, *pads, dilation, dilation, c)
-    return ConvProblem(*sizes, dtype=dtype, layout=layout)
+    try:
+        problem = ConvProblem(*sizes, dtype=dtype, layout=layout)
+    except InvalidProblem:  # a few have more elements than a tensor may have
+        assume(False)
+    return problem
 
 
 @given(divisor=st.integers(1, 2**31 - 1), value=st.integers(0, 2**31 - 1))
