@@ -65,6 +65,7 @@ DTYPES: Final = (DType.FLOAT32, DType.TF32, DType.FLOAT16, DType.BFLOAT16)
 Kind = tuple[DType, Layout]
 
 _DTYPE_CODES: Final = {dtype: (code, dtype.itemsize_bytes) for code, dtype in enumerate(DTYPES)}
+_NHWC: Final = Layout.NHWC  # before Python 3.12 a class's member is looked up as slowly as two logarithms are taken
 _FLOAT32: Final = Struct(f"{len(FEATURES)}f")
 MOST_ALIGNED: Final = 64
 """Larger powers of two that divide a size are not told apart."""
@@ -92,7 +93,7 @@ def features(problem: ConvProblem) -> tuple[float, ...]:
 def describe(problem: ConvProblem) -> tuple[tuple[float, ...], float, int]:
     """`features` before they are rounded, and the operations and bytes of the problem, computed on the way."""
     code, itemsize = _DTYPE_CODES[problem.dtype]
-    return _described(problem, code, itemsize, problem.layout is Layout.NHWC, log2, _larger, _ALIGNMENT)
+    return _described(problem, code, itemsize, problem.layout is _NHWC, log2, _larger, _ALIGNMENT)
 
 
 def _larger(one: int, other: int) -> int:
