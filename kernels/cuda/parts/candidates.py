@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
-from functools import cache
+from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
@@ -67,17 +66,17 @@ def row_of(table: T, row: int | tuple[()] = ()) -> T:
 
 
 def _each(table: T, change: Callable[[Any], Any]) -> T:
-    values = [getattr(table, name) for name in _names(type(table))]
-    return type(table)(*[_each(value, change) if _names(type(value)) else change(value) for value in values])
+    values = [getattr(table, name) for name in _names(table)]
+    return type(table)(*[_each(value, change) if _names(value) else change(value) for value in values])
 
 
 def _columns(table: Any) -> list[Any]:
     """The arrays and numbers of a dataclass, and of those in it, in order."""
-    values = [getattr(table, name) for name in _names(type(table))]
-    return [column for value in values for column in (_columns(value) if _names(type(value)) else [value])]
+    values = [getattr(table, name) for name in _names(table)]
+    return [column for value in values for column in (_columns(value) if _names(value) else [value])]
 
 
-@cache
-def _names(kind: type) -> tuple[str, ...]:
-    """The names of a dataclass's fields; of any other type none."""
-    return tuple(each.name for each in fields(kind)) if is_dataclass(kind) else ()
+def _names(value: Any) -> tuple[str, ...]:
+    """The names of a dataclass's fields; of anything else none."""
+    names: tuple[str, ...] = getattr(value, "__match_args__", ())
+    return names
