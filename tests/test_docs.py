@@ -111,7 +111,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
         yield environment
     finally:
         server.terminate()
-        server.wait(30)
+        server.wait(300)
 
 
 def measure_once(url: str) -> None:
@@ -134,7 +134,7 @@ def sweep_enough(database: Path) -> None:
         )
 
 
-def is_ready(url: str, within_s: float = 90.0) -> bool:
+def is_ready(url: str, within_s: float = 300.0) -> bool:
     until = time.monotonic() + within_s
     while time.monotonic() < until:
         try:

@@ -90,12 +90,12 @@ def service(base: dict[str, str]) -> Iterator[httpx.Client]:
         process = subprocess.Popen([COMMAND, "serve", "--port", port], env=base, stdout=file, stderr=file)
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
         try:
-            assert eventually(lambda: process.poll() is not None or is_ready(client), within_s=90), log.read_text()
+            assert eventually(lambda: process.poll() is not None or is_ready(client)), log.read_text()
             assert process.poll() is None, log.read_text()
             yield client
         finally:
             process.terminate()
-            process.wait(60)
+            process.wait(300)
 
 
 def is_ready(client: httpx.Client) -> bool:

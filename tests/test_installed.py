@@ -159,12 +159,12 @@ def served(environment: Environment) -> Iterator[str]:
         )
     url = f"http://127.0.0.1:{port}"
     try:
-        assert eventually(lambda: process.poll() is not None or is_ready(url), within_s=120), log.read_text()
+        assert eventually(lambda: process.poll() is not None or is_ready(url)), log.read_text()
         assert process.poll() is None, log.read_text()
         yield url
     finally:
         process.terminate()
-        process.wait(60)
+        process.wait(300)
 
 
 def is_ready(url: str) -> bool:

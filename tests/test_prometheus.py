@@ -133,7 +133,7 @@ def process(command: list[str | Path], log: Path, **environment: str) -> Iterato
     finally:
         running.terminate()
         try:
-            running.wait(20)
+            running.wait(120)
         except subprocess.TimeoutExpired:
             running.kill()
             running.wait()

@@ -50,7 +50,7 @@ def start(home: Path, *arguments: str) -> subprocess.Popen[str]:
 
 def run(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     process = start(home, *arguments)
-    output, errors = process.communicate(timeout=120)
+    output, errors = process.communicate(timeout=300)
     return subprocess.CompletedProcess(arguments, process.returncode, output, errors)
 
 
@@ -501,7 +501,7 @@ def test_an_interrupted_sweep_leaves_no_worker_and_keeps_its_rows(home):
     time.sleep(0.5)
     sweep.send_signal(signal.SIGINT)
     try:
-        output, errors = sweep.communicate(timeout=60)
+        output, errors = sweep.communicate(timeout=300)
     finally:
         sweep.kill()
     assert sweep.returncode not in (0, None)

@@ -208,7 +208,7 @@ def test_workers_come_and_go(caplog):
         other.signal(signal.SIGTERM)
         assert (first.wait(), other.wait()) == (0, 0)
         assert eventually(lambda: engine.state is EngineState.DOWN)
-        assert engine.restarts == 2
+        assert eventually(lambda: engine.restarts == 2)
 
 
 def test_a_killed_dask_worker_fails_its_job_and_comes_back_and_ends_with_its_scheduler(tmp_path):

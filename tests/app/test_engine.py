@@ -229,7 +229,7 @@ def test_close_cancels_everything_and_leaves_no_process(tmp_path):
     engine.close()
     for future in (running, queued):
         with pytest.raises(CancelledError):
-            future.result(1)
+            future.result(300)
     assert not is_running(pid)
     assert engine.state is EngineState.CLOSED
     with pytest.raises(WorkerError, match="closed"):

@@ -49,7 +49,7 @@ def serving(home: Path, http: httpx.Client, port: int, *arguments: str, **enviro
         yield log
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(300)
 
 
 def _is_up(http: httpx.Client) -> bool:

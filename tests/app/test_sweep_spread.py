@@ -180,7 +180,7 @@ def test_a_dask_worker_that_is_ended_says_that_its_job_is_not_to_blame(tmp_path)
         read_pid(tmp_path / "pid")
         owned.leave()
         engine.close()
-        assert isinstance(ended.result(30).error, WorkerKilled)
+        assert isinstance(ended.result(300).error, WorkerKilled)
     assert said == [1]
 
 
@@ -285,11 +285,10 @@ def test_a_killed_dask_worker_costs_only_its_layer(store, cluster: Cluster, reco
         pids = set(cluster.pids().values())
         hook = Hook(4, lambda: os.kill(min(pids), signal.SIGKILL))
         report = sweep(store, engine, PROBLEMS, VARIANTS, options=OPTIONS, on_progress=hook)
-        assert eventually(lambda: engine.n_workers == 2)  # its nanny brings it back
+        assert eventually(lambda: (engine.n_workers, engine.restarts) == (2, 1))  # its nanny brings it back
     assert attempts(store) == EVERY
     assert (report.is_complete, report.n_attempts) == (True, EVERY.total())
     assert report.outcomes == {Outcome.MEASURED: EVERY.total()}
-    assert engine.restarts == 1
     assert pids <= measuring(recording)
     assert hook.seen[-1] == (len(PROBLEMS), len(PROBLEMS))
 

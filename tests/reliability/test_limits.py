@@ -47,7 +47,7 @@ async def send_chunked(writer: asyncio.StreamWriter, path: str, pause_s: float =
 
 
 async def send_slowly(writer: asyncio.StreamWriter, path: str) -> None:
-    await send_chunked(writer, path, 0.05, bytes(256 * 1024))
+    await send_chunked(writer, path, 0.02, bytes(256 * 1024))
 
 
 async def ask(port: int, send: Callable[[asyncio.StreamWriter, str], Awaitable[None]], path: str) -> Answer:
