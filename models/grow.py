@@ -88,7 +88,7 @@ def _grow_part(
 ) -> tuple[dict[Kind, Arrays], Orders]:
     """One tree for each dtype and layout, all from one teacher; and how that ranks what is asked."""
     kinds = kinds_of(costs.problems)
-    rooflines = {kind: _roofline(costs.take(rows)) for kind, rows in kinds.items()}
+    rooflines = {kind: roofline_of(costs.take(rows)) for kind, rows in kinds.items()}
     log_roofline = np.log(
         [roofline_ms(problem, rooflines[problem.dtype, problem.layout].tolist()) for problem in costs.problems]
     )
@@ -120,7 +120,7 @@ def _seen(features: np.ndarray, hinted: np.ndarray) -> np.ndarray:
     return np.concatenate([features, hinted], axis=1)
 
 
-def _roofline(costs: Costs) -> np.ndarray:
+def roofline_of(costs: Costs) -> np.ndarray:
     """The most flops a ms and bytes a ms, and the least ms, that any variant reached."""
     best_ms = costs.best_ms
     flops, moved = (np.array([getattr(problem, name) for problem in costs.problems]) for name in ("flops", "bytes"))
@@ -131,16 +131,13 @@ def _grow(x: np.ndarray, lesson: Lesson, weight: np.ndarray, seed: int, options:
     """One scikit-learn tree on the rows of a lesson, and what its leaves predict."""
     from sklearn.tree import DecisionTreeRegressor
 
-    cost, log_slowdown = (values.astype(np.float64) for values in (lesson.cost, lesson.log_slowdown))
-    near = np.minimum(-np.log1p(-np.minimum(cost, 1 - 1e-9)) / STEEPNESS, CAP)
+    decisions, log_slowdown = decided(lesson)
     log_best = lesson.log_best[:, None]
     tree = DecisionTreeRegressor(
         max_leaf_nodes=options.max_leaves, min_samples_leaf=options.min_samples_leaf, random_state=seed
-    ).fit(x, np.concatenate([_decisions(near), options.best_weight * log_best], axis=1), sample_weight=weight)
+    ).fit(x, np.concatenate([decisions, options.best_weight * log_best], axis=1), sample_weight=weight)
     arrays = nodes_of(tree)
     leaf = arrays["place"][tree.apply(x)]
-    far = np.maximum(_FAR, log_slowdown[:, lesson.contenders])
-    log_slowdown[:, lesson.contenders] = np.where(near < _FAR, near, far)
     leaves = {"log_slowdown": log_slowdown, "support": lesson.support, "workspace": lesson.workspace}
     mean = {name: mean_by(leaf, values, weight) for name, values in leaves.items()}
     off = np.sqrt(mean_by(leaf, (log_slowdown - mean["log_slowdown"][leaf]) ** 2, weight))
@@ -152,6 +149,23 @@ def _grow(x: np.ndarray, lesson: Lesson, weight: np.ndarray, seed: int, options:
     mean["log_best"] = mean_by(leaf, log_best, weight)[:, 0]
     kept = {name: _kept(values, np.float16 if name in RANKING_ARRAYS else np.float32) for name, values in mean.items()}
     return arrays | kept | {RANKING: origin}
+
+
+def decided(lesson: Lesson) -> tuple[np.ndarray, np.ndarray]:
+    """What the splits of a tree tell apart of a lesson's rows, and the log slowdowns that its leaves keep the mean of.
+
+    Near the best a contender's slowdown is what its cost says, further behind what the randomised trees learned.
+
+    Returns
+    -------
+    decisions : float64 array of shape (n, n_deciding)
+    log_slowdown : float64 array of shape (n, V)
+    """
+    cost, log_slowdown = (values.astype(np.float64) for values in (lesson.cost, lesson.log_slowdown))
+    near = np.minimum(-np.log1p(-np.minimum(cost, 1 - 1e-9)) / STEEPNESS, CAP)
+    far = np.maximum(_FAR, log_slowdown[:, lesson.contenders])
+    log_slowdown[:, lesson.contenders] = np.where(near < _FAR, near, far)
+    return _decisions(near), log_slowdown
 
 
 def _decisions(near: np.ndarray) -> np.ndarray:

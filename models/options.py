@@ -26,7 +26,8 @@ class Options:
     n_trees : int
         Randomised trees of the teacher.
     n_rounds, n_rounds_for_best : int
-        Rounds of boosting the teacher: for the time of one variant, and for the best time.
+        Rounds of boosting the teacher: for the time of one variant, where 0 leaves all to the randomised trees, and for
+        the best time.
     """
 
     n_sampled: int = 800_000

@@ -21,7 +21,7 @@ from conv_advisor.models.graft import mean_by
 from conv_advisor.models.leaf import MIN_SUPPORT
 from conv_advisor.models.options import Options
 from conv_advisor.models.threads import Each
-from conv_advisor.models.walk import ON_CORES, Tree, Walk
+from conv_advisor.models.walk import ON_CORES, Boosted, Tree, Walk
 
 CAP: Final = 3.0
 """Largest log slowdown told apart, about 20x; what refusals count as."""
@@ -104,6 +104,27 @@ class Lesson:
 _BELIEVED: Final = tuple(each.name for each in fields(Lesson) if each.name != "contenders")
 
 
+def lesson_of(costs: Costs, log_roofline: np.ndarray) -> Lesson:
+    """What was measured of some problems. What was left out counts as usual, what did not run as the largest.
+
+    Parameters
+    ----------
+    costs : Costs
+    log_roofline : float64 array of shape (P,)
+        log(ms) of the roofline.
+    """
+    log_slowdown, runs = costs.log_slowdown(CAP), np.isfinite(costs.time_ms).astype(float)
+    contenders = _contenders(log_slowdown)
+    known = [
+        saturate(log_slowdown[:, contenders]),
+        _untried_as_usual(costs, log_slowdown),
+        _untried_as_usual(costs, runs),
+        _untried_as_usual(costs, _workspace(costs)),
+    ]
+    filled = [np.where(np.isfinite(values), values, np.nanmax(values, initial=0.0)) for values in known]
+    return Lesson(contenders, *(values.astype(np.float32) for values in filled), np.log(costs.best_ms) - log_roofline)
+
+
 class Teacher:
     """The ensemble, trained on the measured problems.
 
@@ -128,7 +149,7 @@ class Teacher:
     Attributes
     ----------
     measured : Lesson
-        What was measured of these problems. What was left out counts as usual, what did not run as the largest.
+        `lesson_of` these problems.
     """
 
     def __init__(
@@ -141,23 +162,17 @@ class Teacher:
         each: Each = map,
         walk: Walk = ON_CORES,
     ) -> None:
-        log_slowdown, runs = costs.log_slowdown(CAP), np.isfinite(costs.time_ms).astype(float)
-        contenders = _contenders(log_slowdown)
-        known = [
-            saturate(log_slowdown[:, contenders]),
-            _untried_as_usual(costs, log_slowdown),
-            _untried_as_usual(costs, runs),
-            _untried_as_usual(costs, _workspace(costs)),
-        ]
-        filled = [np.where(np.isfinite(values), values, np.nanmax(values, initial=0.0)) for values in known]
-        log_best = np.log(costs.best_ms) - log_roofline
+        self.measured = lesson_of(costs, log_roofline)
+        contenders = self.measured.contenders
+        learned = [self.measured.cost, self.measured.log_slowdown, self.measured.support, self.measured.workspace]
         log_time = np.log(costs.time_ms[:, contenders]) - log_roofline[:, None]
-        cost, slowdown, support, workspace = (values.astype(np.float32) for values in filled)
-        self.measured = Lesson(contenders, cost, slowdown, support, workspace, log_best)
         self._walk = walk
-        self._randomised = _Randomised(x, filled, seed, options.n_trees, each, walk)
-        boosted = each(lambda times: _boosted(x, times, seed, options.n_rounds), log_time.T)
-        self._boosted = [walk.boosted(fitted) for fitted in boosted]
+        self._randomised = _Randomised(x, learned, seed, options.n_trees, each, walk)
+        self._boosted: list[Boosted] = []
+        if options.n_rounds:
+            boosted = each(lambda times: _boosted(x, times, seed, options.n_rounds), log_time.T)
+            self._boosted = [walk.boosted(fitted) for fitted in boosted]
+        log_best = self.measured.log_best
         randomised = _Randomised(x, [log_best[:, None]], seed, options.n_trees, each, walk)
         self._best = randomised, walk.boosted(_boosted(x, log_best, seed, options.n_rounds_for_best, _FOR_BEST))
 
@@ -170,13 +185,14 @@ class Teacher:
         """
         held = self._walk.hold(x)
         cost, log_slowdown, support, workspace = self._randomised.predict(held)
-        is_likely = support[:, self.measured.contenders] >= MIN_SUPPORT
-        times = np.full(is_likely.shape, np.inf, np.float32)
-        for place, (boosted, likely) in enumerate(zip(self._boosted, is_likely.T, strict=True)):
-            rows = np.flatnonzero(likely)
-            times[rows, place] = boosted(held, rows)
-        cost *= _RANDOMISED_SHARE
-        cost += (1 - _RANDOMISED_SHARE) * _cost_by_time(times)
+        if self._boosted:
+            is_likely = support[:, self.measured.contenders] >= MIN_SUPPORT
+            times = np.full(is_likely.shape, np.inf, np.float32)
+            for place, (boosted, likely) in enumerate(zip(self._boosted, is_likely.T, strict=True)):
+                rows = np.flatnonzero(likely)
+                times[rows, place] = boosted(held, rows)
+            cost *= _RANDOMISED_SHARE
+            cost += (1 - _RANDOMISED_SHARE) * _cost_by_time(times)
         randomised, boosted = self._best
         log_best = (randomised.predict(held)[0][:, 0] + boosted(held, np.arange(len(x)))) / 2
         return Lesson(self.measured.contenders, cost, log_slowdown, support, workspace, log_best)
