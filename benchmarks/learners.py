@@ -86,7 +86,7 @@ class Recipe:
 
 RECIPES: Final = (
     Recipe("exactly what was asked for: size, batch, filter, filters, depth", sees="asked"),
-    Recipe("features", target="time"),
+    Recipe("features, times over the roofline as targets", target="time"),
     Recipe("features"),
     Recipe("features and plans", sees="plans"),
     Recipe("features, taught 20,000 layers by trees that see features", n_made_up=20_000, teacher_sees="features"),
