@@ -122,7 +122,8 @@ def lesson_of(costs: Costs, log_roofline: np.ndarray) -> Lesson:
         _untried_as_usual(costs, _workspace(costs)),
     ]
     filled = [np.where(np.isfinite(values), values, np.nanmax(values, initial=0.0)) for values in known]
-    return Lesson(contenders, *(values.astype(np.float32) for values in filled), np.log(costs.best_ms) - log_roofline)
+    cost, slowdown, support, workspace = (values.astype(np.float32) for values in filled)
+    return Lesson(contenders, cost, slowdown, support, workspace, np.log(costs.best_ms) - log_roofline)
 
 
 class Teacher:
