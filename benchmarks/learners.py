@@ -29,7 +29,7 @@ from conv_advisor.data.shipped import TIMINGS
 from conv_advisor.data.table import sizes_of
 from conv_advisor.models import judging
 from conv_advisor.models.challenge import hold_out
-from conv_advisor.models.costs import Costs, device_of, from_table, layer_of, roofline_ms
+from conv_advisor.models.costs import Costs, device_of, from_table, roofline_ms
 from conv_advisor.models.features import FEATURES, Kind, Quantities, code_of
 from conv_advisor.models.graft import mean_by
 from conv_advisor.models.grow import decided, roofline_of
@@ -119,7 +119,7 @@ class Ground:
         mine = costs.where(lambda each: (each.dtype, each.layout) == kind and each.groups == 1)
         known, other = hold_out(mine)
         self.kind, self.device, self.known = kind, device, training_set(known)
-        self.judges = mine.where(lambda each: layer_of(each) in never), other
+        self.judges = mine.where(lambda each: each.layer in never), other
         self.roofline = roofline_of(self.known)
         roofline = self.roofline.tolist()
         self.log_roofline = np.log([roofline_ms(problem, roofline) for problem in self.known.problems])

@@ -21,7 +21,7 @@ from benchmarks.plots.pages import number, table
 from conv_advisor.data.networks import held_out_layers
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.shipped import TIMINGS
-from conv_advisor.models.costs import Costs, from_table, layer_of
+from conv_advisor.models.costs import Costs, from_table
 from conv_advisor.models.features import FEATURES, features
 from conv_advisor.models.grow import GROUPED_SHARE
 from conv_advisor.models.registry import SHIPPED
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     never = held_out_layers()
     costs = from_table(attempts_of(TIMINGS / chosen.device), chosen.device)
-    print(report(read(chosen.trained / chosen.device), costs.where(lambda each: layer_of(each) in never)))
+    print(report(read(chosen.trained / chosen.device), costs.where(lambda each: each.layer in never)))
     return 0
 
 

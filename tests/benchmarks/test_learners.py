@@ -14,7 +14,7 @@ from benchmarks.shortened import report as report_sizes
 from benchmarks.shortened import shortened
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.models import grow, train
-from conv_advisor.models.costs import Costs, from_table, layer_of, roofline_ms
+from conv_advisor.models.costs import Costs, from_table, roofline_ms
 from conv_advisor.models.features import feature_matrix, features, kinds_of
 from conv_advisor.models.graft import graft
 from conv_advisor.models.options import Options
@@ -99,13 +99,13 @@ def test_a_choice_costs_what_was_measured_of_it(costs: Costs) -> None:
 
 
 def test_every_recipe_is_judged_on_layers_that_it_has_not_seen(costs: Costs, monkeypatch: pytest.MonkeyPatch) -> None:
-    never = {layer_of(ConvProblem.parse(layer)) for layer in synthetic.LAYERS["odd"]}
+    never = {ConvProblem.parse(layer).layer for layer in synthetic.LAYERS["odd"]}
     for module in (learners, train):
         monkeypatch.setattr(module, "held_out_layers", lambda: frozenset(never))
     monkeypatch.setattr(learners, "LEAVES", (2, 6))
     ground = Ground(costs, synthetic.DEVICE, KIND)
-    networks, other = ({layer_of(each) for each in part.problems} for part in ground.judges)
-    known = {layer_of(each) for each in ground.known.problems}
+    networks, other = ({each.layer for each in part.problems} for part in ground.judges)
+    known = {each.layer for each in ground.known.problems}
     assert networks == never
     assert other
     assert not known & (networks | other)
