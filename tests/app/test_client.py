@@ -480,8 +480,9 @@ def test_a_stream_that_breaks_is_taken_up_where_it_was(is_async: bool) -> None:
 @both
 def test_streams_that_end_before_their_job_are_asked_for_until_the_deadline(is_async: bool) -> None:
     script = Script(*[stream(JOB) for _ in range(1000)])
-    with pytest.raises(Unreachable, match="the stream of events has ended before the job"):
-        script.ask(is_async, "wait", "j1", within_s=0.3)
+    # The deadline may also pass in the middle of one.
+    with pytest.raises(Unreachable, match=r"has ended before the job|not complete in time"):
+        script.ask(is_async, "wait", "j1", within_s=1.5)
     assert len(script.asked) > 1
 
 
