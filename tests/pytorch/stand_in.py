@@ -129,6 +129,7 @@ def opened(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[FakeGpu]:
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda _: 0, raising=False)
     for name, stand_in in {
         "is_current_stream_capturing": lambda: False,
+        "current_device": lambda: torch.device("cpu").index,
         "device": nullcontext,
         "stream": nullcontext,
         "synchronize": lambda: None,

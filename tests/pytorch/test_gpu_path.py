@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import warnings
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from math import inf
 from pathlib import Path
 from types import SimpleNamespace
@@ -62,6 +63,30 @@ def test_a_trial_gives_a_variant_all_that_its_problem_has(epilogue: Epilogue, la
     run = operator.LOADED[problem.key, operands.x.shape, CPU]
     assert run is not None
     assert_near(run(operands.x, operands.weight, *operands.ends), operands.own())
+
+
+def test_a_model_runs_on_its_own_device_whichever_is_current(
+    fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem, current = small("relu"), ["cuda:3"]
+    fake_gpu.choose({problem: "conv"}, Options())
+    operands = Operands(problem, "cpu")
+    run = operator.LOADED[problem.key, operands.x.shape, CPU]
+    assert run is not None
+
+    @contextmanager
+    def made_current(index: int | None) -> Iterator[None]:
+        current.append(index)
+        yield
+        current.pop()
+
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: current[-1])
+    monkeypatch.setattr(torch.cuda, "device", made_current)
+    seen: list[Any] = []
+    monkeypatch.setattr(running, "_stream", lambda *_: seen.append(current[-1]) or nullcontext())
+    assert_near(run(operands.x, operands.weight), operands.own())
+    assert seen == [operands.x.device.index]
+    assert current == ["cuda:3"]
 
 
 @pytest.mark.parametrize("epilogue", ["bias", "relu", "bias-residual-silu"])

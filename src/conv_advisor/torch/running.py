@@ -83,6 +83,10 @@ class Prepared:
 
         Bias and residual follow where the epilogue adds one of them, None for the one that it does not add.
         """
+        if torch.cuda.current_device() != self._device:  # a model on one device, called while another is current
+            with torch.cuda.device(self._device):
+                self.run_into(x, weight, y, *ends)
+            return
         tensors = zip((x, weight, y, *ends), self._shapes, strict=True)
         arrays = [shape and self._array(tensor.data_ptr(), shape) for tensor, shape in tensors]
         stream = _stream(torch._C._cuda_getCurrentRawStream(self._device), self._device)
