@@ -244,8 +244,8 @@ def told(of: Sequence[float]) -> str:
 
 
 def ranking_bytes(n_variants: int) -> int:
-    """What a leaf with a ranking takes: two nodes, what leaves keep, and a row of three tables in two bytes a value."""
-    return 72 + 6 * n_variants
+    """What a leaf with a ranking takes: two nodes, a roofline and a spread, and a byte a variant for each of three."""
+    return 2 * 9 + 16 + 3 * n_variants
 
 
 def _lesson(ground: Ground, recipe: Recipe, options: Options) -> tuple[np.ndarray, Lesson, np.ndarray]:

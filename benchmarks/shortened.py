@@ -26,9 +26,10 @@ from conv_advisor.models.features import FEATURES, features
 from conv_advisor.models.grow import GROUPED_SHARE
 from conv_advisor.models.registry import SHIPPED
 from conv_advisor.models.teacher import Lesson
-from conv_advisor.models.tree_file import LEAF, TreeModel, path_nodes, read
+from conv_advisor.models.tree_arrays import LEAF
+from conv_advisor.models.tree_file import TreeModel, path_nodes, read
 
-LEAVES: Final = (30, 100, 300, 600, 1000, 2000, 3000, 4500)
+LEAVES: Final = (30, 100, 300, 600, 1000)
 """That rank, of one dtype and layout."""
 
 TOLD_APART: Final = ("dtype", "is_nhwc", "log2_groups")
@@ -84,16 +85,15 @@ def _parents(model: TreeModel) -> np.ndarray:
     """The parent of each node; -1 of the root."""
     parent = np.full(len(model.arrays["feature"]), -1)
     inner = np.flatnonzero(model.arrays["feature"] != LEAF)
-    for side in ("left", "right"):
-        parent[model.arrays[side][inner]] = inner
+    for side in (0, 1):
+        parent[model.arrays["next"][inner] + side] = inner
     return parent
 
 
 def _splits_rankings(model: TreeModel, parent: np.ndarray) -> np.ndarray:
     """Whether the leaves below a node have several rankings, bool array: other nodes tell times apart, or nothing."""
-    ranking = np.where(model.arrays["feature"] == LEAF, model.rankings[model.arrays["place"]], 0)
-    least = np.where(model.arrays["feature"] == LEAF, ranking, np.iinfo(np.int64).max)
-    most = np.where(model.arrays["feature"] == LEAF, ranking, -1)
+    is_leaf, ranking = model.arrays["feature"] == LEAF, model.arrays["next"].astype(np.int64)
+    least, most = np.where(is_leaf, ranking, np.iinfo(np.int64).max), np.where(is_leaf, ranking, -1)
     for node in range(len(parent) - 1, 0, -1):
         above = parent[node]
         least[above], most[above] = min(least[above], least[node]), max(most[above], most[node])
@@ -120,14 +120,13 @@ def _order(model: TreeModel, parent: np.ndarray, splits_rankings: np.ndarray) ->
 
 def _means(model: TreeModel, parent: np.ndarray, order: np.ndarray) -> np.ndarray:
     """The mean log slowdowns and supports of the rankings below each node of a tree, side by side."""
-    tables = np.concatenate([model.arrays[name] for name in ("log_slowdown", "support")], axis=1).astype(np.float32)
+    tables = np.concatenate([model.ranked(name) for name in ("log_slowdown", "support")], axis=1)
     total, count = np.zeros((len(parent), tables.shape[1]), np.float32), np.zeros(len(parent))
-    feature, place = model.arrays["feature"], model.arrays["place"]
-    for leaf in np.flatnonzero(feature == LEAF):
+    for leaf in np.flatnonzero(model.arrays["feature"] == LEAF):
         node = leaf
         while order[node] < 0:
             node = parent[node]
-        total[node], count[node] = tables[model.rankings[place[leaf]]], 1
+        total[node], count[node] = tables[model.arrays["next"][leaf]], 1
     for node in np.flatnonzero(order > 0)[::-1]:
         total[parent[node]] += total[node]
         count[parent[node]] += count[node]

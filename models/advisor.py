@@ -35,6 +35,7 @@ from conv_advisor.models.leaf import Leaf, Row, is_expected, least_ms, try_of
 from conv_advisor.models.loan import Loan
 from conv_advisor.models.rules import Rules
 from conv_advisor.models.ties import levels
+from conv_advisor.models.tree_arrays import RANKING_ARRAYS
 from conv_advisor.models.tree_file import Step, TreeModel, path, walk
 from conv_advisor.models.trust import Trust, trust_in
 from conv_advisor.models.words import not_counted, trusted
@@ -395,14 +396,14 @@ class Advisor:
         if self.model is None:
             return None
         values, flops, n_bytes = describe(problem)
-        place = walk(self.model, values)
-        row = self._rows.get(place) or self._row(place)
-        return self.first(problem, place, least_ms(row, flops, n_bytes), n_bytes, max_workspace_bytes, is_deterministic)
+        node = walk(self.model, values)
+        row = self._rows.get(node) or self._row(node)
+        return self.first(problem, node, least_ms(row, flops, n_bytes), n_bytes, max_workspace_bytes, is_deterministic)
 
     def first(
         self,
         problem: ConvProblem,
-        place: int,
+        node: int,
         roofline_ms: float,
         n_bytes: int,
         max_workspace_bytes: int,
@@ -413,8 +414,8 @@ class Advisor:
         Parameters
         ----------
         problem : ConvProblem
-        place : int
-            Place of the leaf that the problem leads to.
+        node : int
+            The leaf that the problem leads to.
         roofline_ms : float
             Roofline of the problem, by that leaf.
         n_bytes : int
@@ -422,7 +423,7 @@ class Advisor:
         max_workspace_bytes : int
         is_deterministic : bool
         """
-        row = self._rows.get(place) or self._row(place)
+        row = self._rows.get(node) or self._row(node)
         device, best_ms = self.device, roofline_ms * row.best
         if self.loan:
             best_ms *= self.loan.slowdown(n_bytes, problem.flops, problem.dtype, row.roofline)
@@ -495,22 +496,20 @@ class Advisor:
     def _leaf(self, problem: ConvProblem, values: Sequence[float], flops: float, n_bytes: int) -> Leaf | None:
         if self.model is None:
             return None
-        place = walk(self.model, values)
-        row = self._rows.get(place) or self._row(place)
+        node = walk(self.model, values)
+        row = self._rows.get(node) or self._row(node)
         best_ms = least_ms(row, flops, n_bytes) * row.best
         if self.loan:
             best_ms *= self.loan.slowdown(n_bytes, flops, problem.dtype, row.roofline)
         return Leaf(row, best_ms, n_bytes)
 
-    def _row(self, place: int) -> Row:
+    def _row(self, node: int) -> Row:
         model = self.model
         assert model is not None  # noqa: S101 - or there is no leaf
-        kept = model.rankings[place]
-        log_slowdown, support, workspace = (
-            model.arrays[name][kept].tolist() for name in ("log_slowdown", "support", "workspace")
-        )
-        roofline = model.arrays["roofline"][place].tolist()
-        spread = float(model.arrays["spread"][place])
+        kept = model.arrays["next"][node]
+        log_slowdown, support, workspace = (model.ranked(name, kept).tolist() for name in RANKING_ARRAYS)
+        roofline = model.roofline(node).tolist()
+        spread = float(model.arrays["spread"][kept])
         found: dict[float, list[str]] = {}
         levelled = log_slowdown.copy()
         for column, each in levels(log_slowdown, spread):
@@ -518,7 +517,7 @@ class Advisor:
             name = model.variants[column]
             if name in self._tries and is_expected(self._pool[name], support[column]):
                 found.setdefault(each, []).append(name)
-        row = self._rows[place] = Row(
+        row = self._rows[node] = Row(
             column=self._column,
             order=tuple(
                 [
@@ -530,7 +529,7 @@ class Advisor:
             workspace=workspace,
             support=support,
             roofline=tuple(roofline),
-            best=math.exp(model.arrays["log_best"][place]),
+            best=math.exp(model.arrays["value"][node]),
             spread=spread,
         )
         return row

@@ -9,6 +9,7 @@ import numpy as np
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.models.advisor import Advisor, Prediction
 from conv_advisor.models.features import Quantities, codes_of
+from conv_advisor.models.tree_arrays import NODE_ARRAYS
 from conv_advisor.models.tree_file import TreeModel
 
 
@@ -35,28 +36,25 @@ def predict_many(
     if model is None or not len(problems):
         return [None] * len(problems)
     quantities = Quantities(sizes, *codes_of(problems))
-    places = walk_many(model, quantities.features())
-    roofline_ms = quantities.roofline_ms(*model.arrays["roofline"][places].astype(np.float64).T)
+    leaves = walk_many(model, quantities.features())
+    roofline_ms = quantities.roofline_ms(*model.roofline(leaves).astype(np.float64).T)
     limits = max_workspace_bytes, is_deterministic
     return [
-        advisor.first(problem, place, least_ms, n_bytes, *limits)
-        for problem, place, least_ms, n_bytes in zip(
-            problems, places.tolist(), roofline_ms.tolist(), quantities.bytes.tolist(), strict=True
+        advisor.first(problem, leaf, least_ms, n_bytes, *limits)
+        for problem, leaf, least_ms, n_bytes in zip(
+            problems, leaves.tolist(), roofline_ms.tolist(), quantities.bytes.tolist(), strict=True
         )
     ]
 
 
 def walk_many(model: TreeModel, values: np.ndarray) -> np.ndarray:
     """`models.tree_file.walk` for every row of values, int64 array of shape (N,)."""
-    feature, threshold, left, right, place = (
-        model.arrays[name] for name in ("feature", "threshold", "left", "right", "place")
-    )
-    exact = values.astype(np.float64)
+    feature, value, following = (model.arrays[name] for name in NODE_ARRAYS)
+    rounded = values.astype(np.float32, copy=False)
     nodes = np.zeros(len(values), np.int64)
     rows = np.flatnonzero(feature[nodes] >= 0)
     while len(rows):
         at = nodes[rows]
-        is_below = exact[rows, feature[at]] <= threshold[at]
-        nodes[rows] = at = np.where(is_below, left[at], right[at])
+        nodes[rows] = at = following[at] + (rounded[rows, feature[at]] > value[at])
         rows = rows[feature[at] >= 0]
-    return place[nodes].astype(np.int64)
+    return nodes

@@ -14,7 +14,8 @@ import numpy as np
 from conv_advisor.data.errors import ModelRejected
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.data.table import SIZES, sizes_of
-from conv_advisor.models.tree_file import DOMAIN, TreeModel
+from conv_advisor.models.tree_arrays import DOMAIN
+from conv_advisor.models.tree_file import TreeModel
 
 COLUMNS: Final = ("n", "c", "h", "w", "k", "r", "s", "stride_h", "stride_w", "dilation_h", "dilation_w", "groups")
 """Columns of the array `DOMAIN`, before one that has a bit for each dtype and layout that the sizes were trained in."""
@@ -130,7 +131,7 @@ class Domain:
 
     def _known_of(self, bit: int) -> _Known | None:
         sizes = self._sizes[(self._sizes[:, -1] & bit) > 0, :-1]
-        points = np.log2(sizes) * self._weights
+        points = np.log2(sizes.astype(np.float64)) * self._weights
         return _Known(sizes, points, (points**2).sum(axis=1)) if len(sizes) else None
 
 

@@ -164,7 +164,7 @@ def explain(model: TreeModel, problem: ConvProblem) -> list[Decision]:
     problem : ConvProblem
     """
     values = features(problem)
-    tested, thresholds, left, right, _ = model.nodes
+    tested, thresholds, left = model.nodes
     winners = _winners(model)
     *path, end = path_nodes(model, values)
     winner = int(winners.below(end).argmax())
@@ -172,7 +172,7 @@ def explain(model: TreeModel, problem: ConvProblem) -> list[Decision]:
     for node, following in zip(path, [*path[1:], end], strict=True):
         name, value, threshold = FEATURES[tested[node]], values[tested[node]], thresholds[node]
         is_below = value <= threshold
-        low, high = (_branch(winners.below(child), model.variants) for child in (left[node], right[node]))
+        low, high = (_branch(winners.below(child), model.variants) for child in (left[node], left[node] + 1))
         quantity = QUANTITIES[name]
         found.append(
             Decision(
@@ -202,7 +202,7 @@ def favourites(model: TreeModel, dtype: DType, layout: Layout) -> list[str]:
     layout : Layout
     """
     fixed = {FEATURES.index("dtype"): DTYPES.index(dtype), FEATURES.index("is_nhwc"): layout is Layout.NHWC}
-    tested, thresholds, left, right, _ = model.nodes
+    tested, thresholds, left = model.nodes
     winners = _winners(model)
     total = np.zeros(len(model.variants) + 1, np.int64)
     nodes = [0]
@@ -212,9 +212,9 @@ def favourites(model: TreeModel, dtype: DType, layout: Layout) -> list[str]:
         if feature < 0:
             total += winners.below(node)
         elif feature in fixed:
-            nodes.append(left[node] if fixed[feature] <= thresholds[node] else right[node])
+            nodes.append(left[node] + (fixed[feature] > thresholds[node]))
         else:
-            nodes += (left[node], right[node])
+            nodes += (left[node], left[node] + 1)
     ranked = np.argsort(-total[:-1], kind="stable")
     return [model.variants[column] for column in ranked.tolist() if total[column]]
 
@@ -255,20 +255,20 @@ class _Winners:
 
 @lru_cache(maxsize=8)
 def _winners(model: TreeModel) -> _Winners:
-    arrays, n_variants = model.arrays, len(model.variants)
-    feature, _, left, right, _ = model.nodes
+    n_variants = len(model.variants)
+    feature, _, left = model.nodes
     n_leaves, first = [1] * len(feature), [0] * len(feature)
     inner = [node for node, tested in enumerate(feature) if tested >= 0]
     for node in reversed(inner):  # children come after their parents
-        n_leaves[node] = n_leaves[left[node]] + n_leaves[right[node]]
+        n_leaves[node] = n_leaves[left[node]] + n_leaves[left[node] + 1]
     for node in inner:
         first[left[node]] = first[node]
-        first[right[node]] = first[node] + n_leaves[left[node]]
-    slowdown = np.where(arrays["support"] >= LEAST_SUPPORT, arrays["log_slowdown"], np.inf)
+        first[left[node] + 1] = first[node] + n_leaves[left[node]]
+    slowdown = np.where(model.ranked("support") >= LEAST_SUPPORT, model.ranked("log_slowdown"), np.inf)
     fastest = np.where(np.isfinite(slowdown).any(axis=1), slowdown.argmin(axis=1), n_variants)
-    leaves = np.flatnonzero(arrays["feature"] < 0)
+    leaves = np.flatnonzero(model.arrays["feature"] < 0)
     winner = np.empty(len(leaves), np.int64)
-    winner[np.array(first)[leaves]] = fastest[model.rankings[arrays["place"][leaves]]]
+    winner[np.array(first)[leaves]] = fastest[model.arrays["next"][leaves]]
     return _Winners(winner, first, n_leaves, n_variants)
 
 

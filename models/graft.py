@@ -9,9 +9,8 @@ import numpy as np
 from conv_advisor.data.errors import NotEnoughData
 from conv_advisor.data.problem import DType, Layout
 from conv_advisor.models.features import DTYPES, FEATURES
-from conv_advisor.models.tree_file import LEAF, RANKING
+from conv_advisor.models.tree_arrays import LEAF, RANKING, Arrays
 
-Arrays = dict[str, np.ndarray]
 Group = tuple[DType, Layout, bool]
 """Dtype, layout, and whether the layers are grouped."""
 

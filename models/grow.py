@@ -15,7 +15,7 @@ from conv_advisor.data.table import sizes_of
 from conv_advisor.models.costs import Costs, roofline_ms
 from conv_advisor.models.enough import MIN_PROBLEMS
 from conv_advisor.models.features import Kind, Quantities, code_of, feature_matrix, kinds_of
-from conv_advisor.models.graft import Arrays, Group, hang, mean_by, nodes_of
+from conv_advisor.models.graft import Group, hang, mean_by, nodes_of
 from conv_advisor.models.hints import hint_matrix, hints
 from conv_advisor.models.options import Options
 from conv_advisor.models.teacher import (
@@ -29,7 +29,7 @@ from conv_advisor.models.teacher import (
     unseen_error,
 )
 from conv_advisor.models.threads import Each
-from conv_advisor.models.tree_file import LEAF, RANKING, RANKING_ARRAYS
+from conv_advisor.models.tree_arrays import LEAF, RANKING, Arrays
 from conv_advisor.models.walk import Walk
 
 _MOST_SAMPLED: Final = 20
@@ -147,7 +147,7 @@ def _grow(x: np.ndarray, lesson: Lesson, weight: np.ndarray, seed: int, options:
     arrays, origin, leaf = _split_for_time(arrays, leaf, x, log_best[:, 0], weight, seed, options)
     mean["spread"] = mean["spread"][origin]
     mean["log_best"] = mean_by(leaf, log_best, weight)[:, 0]
-    kept = {name: _kept(values, np.float16 if name in RANKING_ARRAYS else np.float32) for name, values in mean.items()}
+    kept = {name: values.astype(np.float32) for name, values in mean.items()}
     return arrays | kept | {RANKING: origin}
 
 
@@ -217,9 +217,3 @@ def _split_for_time(
         n_nodes, n_leaves = n_nodes + len(below["feature"]) - 1, n_leaves + grown
     joined = {name: np.concatenate([part[name] for part in parts]) for name in nodes}
     return joined, np.array(origin, np.int32), moved
-
-
-def _kept(values: np.ndarray, dtype: type[np.floating]) -> np.ndarray:
-    """As the file keeps them; the largest workspaces, against the bytes of tiny layers, are beyond float16."""
-    kept: np.ndarray = np.minimum(values, np.finfo(dtype).max).astype(dtype)
-    return kept

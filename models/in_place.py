@@ -12,7 +12,16 @@ import msgspec
 import numpy as np
 
 _Size = Annotated[int, msgspec.Meta(ge=0, le=2**40)]
-_ORDERED: Final = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "I32": "<i4", "I64": "<i8"}
+_ORDERED: Final = {
+    "F16": "<f2",
+    "F32": "<f4",
+    "F64": "<f8",
+    "I8": "<i1",
+    "I16": "<i2",
+    "I32": "<i4",
+    "I64": "<i8",
+    "U8": "<u1",
+}
 """Element types by their name in safetensors: those of trees, and what NumPy makes where none is said."""
 
 

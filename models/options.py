@@ -31,7 +31,7 @@ class Options:
     """
 
     n_sampled: int = 800_000
-    max_leaves: int = 4500
+    max_leaves: int = 1000
     min_samples_leaf: int = 3
     measured_weight: float = 3.0
     best_weight: float = 0.05

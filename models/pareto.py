@@ -260,7 +260,7 @@ def in_other_layout(problem: ConvProblem) -> ConvProblem:
 def _least_conversion_ms(advisor: Advisor, problem: ConvProblem) -> float | None:
     if advisor.model is None:
         return None
-    _, bytes_per_ms, least_ms = advisor.model.arrays["roofline"][walk(advisor.model, features(problem))].tolist()
+    _, bytes_per_ms, least_ms = advisor.model.roofline(walk(advisor.model, features(problem))).tolist()
     bytes_per_ms *= advisor.bandwidth_ratio
     return float(sum(max(2 * moved / bytes_per_ms, least_ms) for moved in (problem.x_bytes, problem.y_bytes)))
 

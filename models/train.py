@@ -29,7 +29,8 @@ from conv_advisor.models.graft import graft
 from conv_advisor.models.grow import Orders, grow_all
 from conv_advisor.models.options import Options
 from conv_advisor.models.threads import threads
-from conv_advisor.models.tree_file import DOMAIN, TreeModel, make, with_card
+from conv_advisor.models.tree_arrays import DOMAIN
+from conv_advisor.models.tree_file import TreeModel, make, with_card
 from conv_advisor.models.walk import ON_CORES, Walk
 
 MOST_THREADS: Final = 4

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from conv_advisor.models.tree_file import LEAF
+from conv_advisor.models.tree_arrays import LEAF
 
 Tree = tuple[Any, np.ndarray]
 """scikit-learn's inner tree, and for each of its nodes the row of a table of values."""

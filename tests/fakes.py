@@ -315,7 +315,8 @@ def small_measurements(scale_ms: float) -> list[Measurement]:
 def small_tree(best_ms: float) -> TreeModel:
     """A stump for the same CPU, made by hand: ``cpu.direct`` up to batch 3, ``cpu.gemm`` above, one twice the other."""
     from conv_advisor.models.features import FEATURES
-    from conv_advisor.models.tree_file import LEAF, make
+    from conv_advisor.models.tree_arrays import LEAF
+    from conv_advisor.models.tree_file import make
 
     arrays = {
         "feature": np.array([FEATURES.index("log2_n"), LEAF, LEAF], np.int32),

@@ -64,7 +64,7 @@ def measure_enough(client: Client) -> None:
     client.app.state.service.store.append(enough_measured())
 
 
-def small_tree(times_ms: dict[str, float], device: Device = GPU) -> tree_file.TreeModel:
+def small_tree(times_ms: dict[str, float], device: Device = GPU, **more: np.ndarray) -> tree_file.TreeModel:
     """A tree of one decision, batch at most 64, that predicts these times on both sides.
 
     It expects no variant of a library to run that is not among them, and knows no other of ours, whose rules would be
@@ -90,7 +90,7 @@ def small_tree(times_ms: dict[str, float], device: Device = GPU) -> tree_file.Tr
         "workspace": leaves * np.zeros_like(support),
     }
     card = {"created": "2026-01-01T00:00:00+00:00", "scores": {"geometric_mean": 1.1}}
-    return tree_file.make(arrays, variants=variants, device=device, card=card)
+    return tree_file.make(arrays | more, variants=variants, device=device, card=card)
 
 
 def keep_tree(home: Path, tree: tree_file.TreeModel) -> str:

@@ -17,7 +17,8 @@ from conv_advisor.data.store import Store
 from conv_advisor.kernels import comparison, reference
 from conv_advisor.kernels.tolerance import tolerance
 from conv_advisor.models.domain import learn_domain
-from conv_advisor.models.tree_file import DOMAIN, TreeModel, make
+from conv_advisor.models.tree_arrays import DOMAIN
+from conv_advisor.models.tree_file import TreeModel, with_card
 from tests.app.serving import FAST, GPU, LEAN, SLOW, TIMES_MS, Client, is_problem, keep_tree, serving, small_tree
 from tests.app.test_snippets import run
 from tests.fakes import SMALL_DEVICE
@@ -30,17 +31,17 @@ PLAN = {"engine": 0, "knobs": {"13": 1}, "heuristic": "a", "index": 0}
 ENGINE = "cudnn.graph.eng0"
 
 
-def with_domain(tree: TreeModel, *layers: str) -> TreeModel:
+def tree_of(*layers: str) -> TreeModel:
+    """One that says where it was trained."""
     sizes, domain = learn_domain([ConvProblem.parse(layer) for layer in layers])
-    arrays = tree.arrays | {DOMAIN: sizes}
-    return make(arrays, variants=tree.variants, device=tree.device, card=tree.card | {"domain": domain})
+    return with_card(small_tree(TIMES_MS, **{DOMAIN: sizes}), domain=domain)
 
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     with serving(tmp_path_factory.mktemp("home"), has_tree=False) as client:
         service = client.app.state.service
-        keep_tree(service.settings.models_home, with_domain(small_tree(TIMES_MS), TRAINED, "14-8-3-64-32"))
+        keep_tree(service.settings.models_home, tree_of(TRAINED, "14-8-3-64-32"))
         keep_tree(service.settings.models_home, cpu_tree(0.5))
         for layer, ms in (("28-8-3-64-16", 0.1), ("28-8-3-128-32", 0.2), ("28-8-3-512-256", 0.3)):
             service.store.append(measured(layer, ms))

@@ -61,21 +61,20 @@ def test_the_first_splits_of_a_tree_are_the_smaller_tree() -> None:
 def test_a_shortened_tree_tells_apart_what_one_grown_with_fewer_leaves_does(costs: Costs) -> None:
     large, small = plain(costs, 30), plain(costs, 5)
     assert len(large.arrays["log_slowdown"]) > len(small.arrays["log_slowdown"]) == 20
-    places = [small.rankings[walk(small, features(problem))] for problem in costs.problems]
+    places = [small.arrays["next"][walk(small, features(problem))] for problem in costs.problems]
     assert parts(shortened(large, costs.problems)(5).log_slowdown) == parts(np.array(places)[:, None])
 
 
 def test_the_whole_of_it_says_what_the_tree_says_and_one_leaf_the_mean(costs: Costs) -> None:
     model = plain(costs, 30)
     ask = shortened(model, costs.problems)
-    places = [model.rankings[walk(model, features(problem))] for problem in costs.problems]
+    rows_of_all = [model.arrays["next"][walk(model, features(problem))] for problem in costs.problems]
     for name, values in (("log_slowdown", ask(30).log_slowdown), ("support", ask(30).support)):
-        assert np.array_equal(values, model.arrays[name][places].astype(np.float32))
+        assert np.array_equal(values, model.ranked(name, rows_of_all))
     rows = kinds_of(costs.problems)[KIND]
     (found,) = np.unique(ask(1).log_slowdown[rows], axis=0)
-    assert found == pytest.approx(
-        model.arrays["log_slowdown"][np.unique(np.array(places)[rows])].mean(axis=0), abs=1e-3
-    )
+    own = np.unique(np.array(rows_of_all)[rows])
+    assert found == pytest.approx(model.ranked("log_slowdown", own).mean(axis=0), abs=1e-3)
 
 
 def test_more_leaves_choose_better_where_they_have_seen_the_layers(

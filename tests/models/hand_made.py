@@ -11,6 +11,7 @@ from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.variant import Algorithm, Backend, Rule, Variant, all_of, filter_is
 from conv_advisor.models.features import FEATURES
+from conv_advisor.models.tree_arrays import LEAF, RANKING_ARRAYS, packed
 from conv_advisor.models.tree_file import TreeModel, make
 
 DEVICE = Device(id="toy-gpu", name="Toy GPU", kind="cuda", capability="9.0")
@@ -69,6 +70,13 @@ def arrays() -> dict[str, np.ndarray]:
         "roofline": np.tile(np.array([1e15, 1e15, LEAST_MS], dtype=np.float32), (3, 1)),
         "spread": np.full(3, 0.1, dtype=np.float32),
     }
+
+
+def walkable(nodes: dict[str, np.ndarray]) -> TreeModel:
+    """A tree of these nodes that says nothing: the ranking of a leaf is its place."""
+    n_leaves = int((nodes["feature"] == LEAF).sum())
+    leaves = {"log_best": np.zeros(n_leaves), "spread": np.zeros(n_leaves), "roofline": np.ones((n_leaves, 3))}
+    return TreeModel({}, packed(nodes | leaves | dict.fromkeys(RANKING_ARRAYS, np.zeros((n_leaves, 1)))))
 
 
 def model(device: Device = DEVICE, **changes: Any) -> TreeModel:

@@ -16,7 +16,8 @@ from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.data.table import sizes_of
 from conv_advisor.models.domain import COLUMNS, LEAST_LIMIT, WEIGHTS, Domain, coordinates, domain_of, learn_domain
 from conv_advisor.models.registry import SHIPPED
-from conv_advisor.models.tree_file import CARD_FILE, DOMAIN, TREE_FILE, TreeModel, read, with_card, write
+from conv_advisor.models.tree_arrays import DOMAIN
+from conv_advisor.models.tree_file import CARD_FILE, TREE_FILE, TreeModel, read, with_card, write
 from tests.models import hand_made
 
 LAYERS = ("14-1-3-256-128", "28-1-3-128-64", "56-1-1-64-256", "7-1-1-512-832", "28-1-5-32-16")
@@ -179,7 +180,7 @@ def test_a_card_that_contradicts_the_array_is_refused(changes: dict, reason: str
 def test_one_altered_byte_of_the_domain_is_noticed(tmp_path: Path) -> None:
     write(tmp_path, model_of(PROBLEMS))
     content = bytearray((tmp_path / TREE_FILE).read_bytes())
-    place = content.rindex(np.int32(128).tobytes())
+    place = content.rindex(np.int16(128).tobytes())
     content[place] ^= 1
     (tmp_path / TREE_FILE).write_bytes(content)
     with pytest.raises(ModelRejected, match="sha256"):

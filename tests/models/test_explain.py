@@ -50,12 +50,12 @@ def test_an_explanation_follows_the_walk(shipped: TreeModel, layer: str, dtype: 
         (step.feature, step.value, step.threshold, step.is_below) for step in steps
     ]
     counts = [decision.taken.n_leaves + decision.other.n_leaves for decision in decisions]
-    assert counts[0] == len(shipped.arrays["log_best"])
+    assert counts[0] == np.count_nonzero(shipped.arrays["feature"] < 0)
     assert counts[1:] == [decision.taken.n_leaves for decision in decisions[:-1]]
     assert decisions[-1].taken.n_leaves == 1
-    place = shipped.rankings[walk(shipped, features(problem))]
-    runs = shipped.arrays["support"][place] >= 0.5
-    best = np.where(runs, shipped.arrays["log_slowdown"][place], np.inf).argmin()
+    row = shipped.arrays["next"][walk(shipped, features(problem))]
+    runs = shipped.ranked("support", row) >= 0.5
+    best = np.where(runs, shipped.ranked("log_slowdown", row), np.inf).argmin()
     assert decisions[-1].taken.favourite == shipped.variants[int(best)]
 
 

@@ -17,8 +17,8 @@ from conv_advisor.models.hints import HINTS
 from conv_advisor.models.options import Options
 from conv_advisor.models.teacher import Lesson, Teacher
 from conv_advisor.models.train import fit_beside
-from conv_advisor.models.tree_file import RANKING_ARRAYS, TreeModel, walk
-from tests.models import synthetic
+from conv_advisor.models.tree_file import TreeModel, walk
+from tests.models import hand_made, synthetic
 
 
 def test_leaves_are_split_further_for_the_time_alone() -> None:
@@ -34,22 +34,16 @@ def test_leaves_are_split_further_for_the_time_alone() -> None:
     log_best = np.where(x[:, 0] < 0.25, 1.0, 2.0)  # one step, in the first leaf
     grown, origin, moved = grow._split_for_time(nodes, leaf, x, log_best, np.ones(len(x)), 0, Options())
     assert origin.tolist() == [0, 0, 1]
-    model = TreeModel({}, grown)
-    assert [walk(model, row) for row in x.tolist()] == moved.tolist()
+    model = hand_made.walkable(grown)
+    assert [model.arrays["next"][walk(model, row)] for row in x.tolist()] == moved.tolist()
     assert np.array_equal(origin[moved], leaf)
     assert {place: set(log_best[moved == place]) for place in range(3)} == {0: {1.0}, 1: {2.0}, 2: {2.0}}
-
-
-def test_rankings_take_two_bytes_a_variant_whatever_a_workspace_is(trained: TreeModel) -> None:
-    assert {trained.arrays[name].dtype for name in RANKING_ARRAYS} == {np.dtype(np.float16)}
-    assert grow._kept(np.array([1e6, 0.03]), np.float16).tolist() == [65504, float(np.float16(0.03))]
-    assert grow._kept(np.array([1e6]), np.float32).tolist() == [1e6]
 
 
 def test_dtype_and_layout_are_told_apart_first(trained: TreeModel) -> None:
     feature = trained.arrays["feature"]
     assert FEATURES[feature[0]] == "dtype"
-    assert [FEATURES[feature[trained.arrays[side][0]]] for side in ("left", "right")] == ["is_nhwc", "is_nhwc"]
+    assert [FEATURES[feature[child]] for child in (1, 2)] == ["is_nhwc", "is_nhwc"]
     base = synthetic.all_problems()[0]
     leaves = {
         walk(trained, features(replace(base, dtype=dtype, layout=layout)))

@@ -23,7 +23,7 @@ from conv_advisor.models.options import Options
 from conv_advisor.models.teacher import sample_like, saturate
 from conv_advisor.models.train import data_digest, fit_beside, train, training_set
 from conv_advisor.models.tree_file import CARD_FILE, TREE_FILE, TreeModel, read, walk, write
-from tests.models import synthetic
+from tests.models import hand_made, synthetic
 from tests.models.conftest import CREATED, QUICK
 from tests.models.test_ending_fit import rows as with_and_without
 
@@ -35,9 +35,9 @@ def test_walking_gives_what_scikit_learn_predicts() -> None:
     x = feature_matrix(problems)
     y = np.random.default_rng(2).normal(size=(len(x), 3))
     tree = DecisionTreeRegressor(max_leaf_nodes=700, random_state=0).fit(x[:1500], y[:1500])
-    model = TreeModel({}, nodes_of(tree))
-    values = tree.tree_.value[model.arrays["place"] >= 0, :, 0]
-    walked = np.array([values[walk(model, row)] for row in x.tolist()])
+    model = hand_made.walkable(nodes_of(tree))
+    values = tree.tree_.value[tree.tree_.feature < 0, :, 0]
+    walked = np.array([values[model.arrays["next"][walk(model, row)]] for row in x.tolist()])
     assert np.array_equal(walked, tree.predict(x))
 
 
@@ -46,11 +46,11 @@ def test_walking_agrees_on_the_thresholds_themselves() -> None:
 
     x = np.linspace(0, 1, 4_000, dtype=np.float32)[:, None]
     tree = DecisionTreeRegressor(random_state=0).fit(x, np.sin(50 * x[:, 0]))
-    model = TreeModel({}, nodes_of(tree))
+    model = hand_made.walkable(nodes_of(tree))
     inner = tree.tree_.threshold[tree.tree_.feature >= 0]
     probes = np.concatenate([inner, np.nextafter(inner, 2), np.nextafter(inner, -2)]).astype(np.float32)[:, None]
-    values = tree.tree_.value[model.arrays["place"] >= 0, 0, 0]
-    walked = np.array([values[walk(model, row)] for row in probes.tolist()])
+    values = tree.tree_.value[tree.tree_.feature < 0, 0, 0]
+    walked = np.array([values[model.arrays["next"][walk(model, row)]] for row in probes.tolist()])
     assert np.array_equal(walked, tree.predict(probes))
 
 

@@ -19,9 +19,9 @@ from conv_advisor.data.errors import ModelRejected
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.models.advisor import Advisor
 from conv_advisor.models.features import features
+from conv_advisor.models.tree_arrays import DOMAIN, RANKING_ARRAYS, packed
 from conv_advisor.models.tree_file import (
     CARD_FILE,
-    RANKING_ARRAYS,
     TREE_FILE,
     TreeModel,
     decode,
@@ -73,7 +73,7 @@ def test_writing_leaves_two_files_and_the_same_bytes(folder: Path) -> None:
 def test_walk_and_path_go_to_the_leaf() -> None:
     model = hand_made.model()
     problems = (hand_made.SMALL, hand_made.MIDDLE, hand_made.LARGE)
-    assert [walk(model, features(problem)) for problem in problems] == [0, 1, 2]
+    assert [walk(model, features(problem)) for problem in problems] == [1, 3, 4]
     assert [str(step) for step in path(model, features(hand_made.LARGE))] == [
         "log2_h > 4 (it is 4.807)",
         "log2_k > 7 (it is 9)",
@@ -87,19 +87,19 @@ def test_a_walk_keeps_the_tests_that_it_comes_by_and_no_others() -> None:
     assert [test is not None for test in model.tests] == [True, False, False, False, False]
     walk(model, features(hand_made.LARGE))
     assert [test is not None for test in model.tests] == [True, False, True, False, False]
-    assert walk(model, features(hand_made.MIDDLE)) == 1
+    assert walk(model, features(hand_made.MIDDLE)) == 3
 
 
 def test_a_tree_of_one_leaf_is_walked_at_once() -> None:
-    arrays = hand_made.arrays() | {name: np.array([-1]) for name in ("feature", "left", "right")}
-    model = TreeModel({}, arrays | {"threshold": np.zeros(1), "place": np.array([0])})
+    alone = {name: np.array([-1]) for name in ("feature", "left", "right")}
+    model = hand_made.walkable(alone | {"threshold": np.zeros(1), "place": np.array([0])})
     assert walk(model, features(hand_made.LARGE)) == 0
 
 
 def test_a_value_on_the_threshold_goes_left() -> None:
     model = hand_made.model()
     on_it = [4.0 if name == "log2_h" else 9.0 for name in model.card["features"]]
-    assert walk(model, on_it) == 0
+    assert walk(model, on_it) == 1
 
 
 @given(st.floats(-(2.0**99), 2.0**99, width=32) | st.floats(allow_nan=False, allow_infinity=False), st.floats(-1, 1))
@@ -108,7 +108,7 @@ def test_a_value_on_the_threshold_goes_left() -> None:
 @example(4.0, -(2.0**-25))
 def test_a_value_need_not_be_rounded_to_go_the_way_of_the_rounded_one(threshold: float, off: float) -> None:
     arrays = hand_made.arrays() | {"threshold": np.array([threshold, 0, 7.0, 0, 0])}
-    bound = TreeModel({}, arrays).bounds[0]
+    bound = TreeModel({}, packed(arrays)).bounds[0]
     with np.errstate(over="ignore"):
         nearest = np.float32(threshold)
         below, above = (float(np.nextafter(nearest, np.float32(side))) for side in (-np.inf, np.inf))
@@ -118,7 +118,7 @@ def test_a_value_need_not_be_rounded_to_go_the_way_of_the_rounded_one(threshold:
         assert [value <= bound for value in values] == [float(np.float32(value)) <= threshold for value in values]
 
 
-@pytest.mark.parametrize("name", hand_made.arrays())
+@pytest.mark.parametrize("name", hand_made.model().arrays)
 def test_any_altered_array_is_refused(folder: Path, name: str) -> None:
     arrays = load_file(folder / TREE_FILE)
     flat = arrays[name].view(np.uint8).reshape(-1)
@@ -145,69 +145,141 @@ def put(name: str, place: Any, value: float) -> Change:
     return lambda arrays: arrays[name].__setitem__(place, value)
 
 
-def ranked(*rows: int) -> Change:
-    return lambda arrays: arrays.update(ranking=np.array(rows, np.int32))
-
-
 STRUCTURE: dict[str, tuple[Change, str]] = {
-    "child out of range": (put("right", 0, 99), "right has a child out of range"),
-    "child before its parent": (put("left", 2, 0), "left has a child that does not come after"),
-    "cycle": (put("left", 2, 2), "left has a child that does not come after"),
-    "one child of two": (put("right", 2, 3), "a node is nobody's child"),
-    "negative child": (put("left", 0, -7), "left has a child that does not come after"),
-    "feature out of range": (put("feature", 0, 1000), "feature has a value out of range"),
+    "child out of range": (put("next", 2, 99), "a node is nobody's child"),
+    "child before its parent": (put("next", 2, 1), "next has a child that does not come after"),
+    "cycle": (put("next", 2, 2), "next has a child that does not come after"),
+    "one child of two": (put("next", 0, 3), "a node is nobody's child"),
+    "a right child as the left": (put("next", 0, 2), "a node is nobody's child"),
+    "negative child": (put("next", 0, -7), "next has a child that does not come after"),
+    "ranking out of range": (put("next", 1, 3), "next has a ranking out of range"),
+    "ranking below 0": (put("next", 1, -1), "next has a ranking out of range"),
+    "one leaf more": (put("feature", 2, -1), "a node is nobody's child"),
+    "feature out of range": (put("feature", 0, 100), "feature has a value out of range"),
     "feature below a leaf's": (put("feature", 0, -2), "feature has a value out of range"),
-    "leaf with children": (put("left", 1, 3), "a leaf has children"),
-    "threshold not a number": (put("threshold", 0, np.nan), "threshold has a value that is not finite"),
-    "infinite value": (put("log_slowdown", (0, 0), np.inf), "log_slowdown has a value that is not finite"),
-    "value not a number": (put("support", (0, 0), np.nan), "support has a value that is not finite"),
-    "logarithm of no ratio": (put("spread", 0, 1e3), "spread has a value beyond ±100"),
-    "logarithm below any": (put("log_slowdown", (0, 0), -1e3), "log_slowdown has a value beyond ±100"),
-    "support above 1": (put("support", (0, 0), 1.5), "support has a value outside 0 to 1"),
-    "negative workspace": (put("workspace", (0, 0), -1), "workspace has a value below 0"),
+    "threshold not a number": (put("value", 0, np.nan), "value has a value that is not finite"),
+    "best time beyond any": (put("value", 1, 1e3), "value has a log of a ratio beyond ±100"),
+    "infinite value": (put("scale", (0, 0), np.inf), "scale has a value that is not finite"),
+    "value not a number": (put("scale", (1, 255), np.nan), "scale has a value that is not finite"),
+    "logarithm of no ratio": (put("spread", 0, 1e3), "spread has a log of a ratio beyond ±100"),
+    "logarithm below any": (put("scale", (0, 0), -1e3), "log_slowdown has a log of a ratio beyond ±100"),
+    "support above 1": (put("scale", (1, 0), 1.5), "support has a value outside 0 to 1"),
+    "negative workspace": (put("scale", (2, 0), -1), "workspace has a value below 0"),
     "negative spread": (put("spread", 0, -1), "spread has a value below 0"),
     "no roofline": (put("roofline", (0, 0), 0), "roofline has a value that is not above 0"),
-    "two leaves in one row": (put("place", 1, 1), "place does not give each leaf its row"),
-    "row out of range": (put("place", 1, 5), "place does not give each leaf its row"),
-    "row of an inner node": (put("place", 0, 0), "place has a row for an inner node"),
     "array missing": (lambda arrays: arrays.pop("spread"), "arrays are"),
     "array too many": (lambda arrays: arrays.update(more=np.zeros(1, np.float32)), "arrays are"),
-    "wrong type": (lambda arrays: arrays.update(left=arrays["left"].astype(np.int64)), "left is int64"),
-    "wrong length": (lambda arrays: arrays.update(left=arrays["left"][:-1]), "left has shape"),
+    "wrong type": (lambda arrays: arrays.update(next=arrays["next"].astype(np.int64)), "next is int64"),
+    "wrong length": (lambda arrays: arrays.update(next=arrays["next"][:-1]), "next has shape"),
     "wrong columns": (lambda arrays: arrays.update(support=arrays["support"][:, :-1]), "support has shape"),
-    "ranking out of range": (ranked(0, 3, 1), "ranking has a row out of range"),
-    "ranking below 0": (ranked(0, -1, 1), "ranking has a row out of range"),
-    "too few rankings": (ranked(0, 1), "ranking has shape"),
-    "ranking of another type": (
-        lambda arrays: arrays.update(ranking=np.zeros(3, np.int64)),
-        "ranking is int64; allowed: int32",
-    ),
+    "too few rankings": (lambda arrays: arrays.update(support=arrays["support"][:-1]), "support has shape"),
+    "too few bytes said": (lambda arrays: arrays.update(scale=arrays["scale"][:, :-1]), "scale has shape"),
+    "a column of numbers": (lambda arrays: arrays.update(spread=arrays["spread"][:, None]), "spread has shape"),
     "no nodes": (lambda arrays: arrays.update({name: values[:0] for name, values in arrays.items()}), "no nodes"),
+    "a domain of one dimension": (lambda arrays: arrays.update(domain=np.ones(3, np.int16)), "domain has 1 dim"),
+    "a size of 0": (lambda arrays: arrays.update(domain=np.zeros((1, 3), np.int16)), "domain has a value"),
 }
 
 
 def test_leaves_may_share_a_ranking() -> None:
     own = hand_made.arrays()
-    shared = {name: own[name][:2] for name in ("log_slowdown", "support", "workspace")}
+    shared = {name: own[name][:2] for name in RANKING_ARRAYS}
     apart, joined = hand_made.model(), hand_made.model(**shared, ranking=np.array([0, 1, 0], np.int32))
-    assert apart.rankings.tolist() == [0, 1, 2]
     third = ConvProblem(1, 8, 32, 32, 256, 1, 1)
+    leaf = walk(joined, features(third))
+    assert [model.arrays["next"][leaf] for model in (apart, joined, decode(*encode(joined)))] == [2, 0, 0]
     assert Advisor(joined, variants=hand_made.CATALOGUE).choose(third) == "cuda.big"
     assert Advisor(apart, variants=hand_made.CATALOGUE).choose(third) != "cuda.big"
-    assert decode(*encode(joined)).rankings.tolist() == [0, 1, 0]
 
 
-def test_rankings_are_kept_in_two_bytes_or_four() -> None:
-    narrow = {name: hand_made.arrays()[name].astype(np.float16) for name in RANKING_ARRAYS}
-    model = decode(*encode(hand_made.model(**narrow)))
-    assert {model.arrays[name].dtype for name in RANKING_ARRAYS} == {np.dtype(np.float16)}
-    wide = Advisor(hand_made.model(), variants=hand_made.CATALOGUE)
-    for problem in (ConvProblem(1, 8, size, size, k, 1, 1) for size in (8, 32) for k in (64, 256)):
-        found, wanted = (each.advise(problem).ranking for each in (Advisor(model, variants=hand_made.CATALOGUE), wide))
-        assert [choice.variant for choice in found] == [choice.variant for choice in wanted]
-        assert found[0].time_ms == pytest.approx(wanted[0].time_ms, rel=1e-3)
-    with pytest.raises(ModelRejected, match="support is float64; allowed: float16 or float32"):
-        hand_made.model(support=hand_made.arrays()["support"].astype(np.float64))
+def test_few_values_of_a_ranking_are_kept_as_they_are_and_many_nearly() -> None:
+    own = hand_made.arrays()
+    model = hand_made.model()
+    for name in RANKING_ARRAYS:
+        assert np.array_equal(model.ranked(name), own[name])
+        assert model.arrays[name].dtype == np.uint8
+    rng = np.random.default_rng(0)
+    largest = {"log_slowdown": 3.0, "support": 1.0, "workspace": 6e4}
+    many = {name: (most * rng.random((3, 500)) ** 4).astype(np.float32) for name, most in largest.items()}
+    found = packed(own | many)
+    model = TreeModel({}, found)
+    off = {name: np.abs(model.ranked(name) - many[name]) for name in many}
+    assert all(values.max() > 0 for values in off.values())
+    assert (off["log_slowdown"] <= 0.0069 * np.sqrt(many["log_slowdown"]) + 1e-4).all(), "finest near the best"
+    assert off["support"].max() <= 0.5 / 255 + 1e-6
+    assert (off["workspace"] <= 0.04 * many["workspace"] + 0.001).all()
+    assert model.ranked("support", 1).shape == (500,)
+
+
+def test_a_right_child_that_was_far_from_the_left_comes_behind_it() -> None:
+    own = hand_made.arrays()
+    far = {"left": np.array([1, -1, 3, -1, -1]), "right": np.array([2, -1, 4, -1, -1])}
+    swapped = [0, 1, 4, 2, 3]  # the right child of the root last
+    now = np.argsort(swapped)
+    moved = {name: own[name][np.argsort(now)] for name in ("feature", "threshold", "place")}
+    moved |= {name: np.where(far[name] < 0, -1, now[far[name]])[np.argsort(now)].astype(np.int32) for name in far}
+    assert moved["right"][0] == 3
+    assert hand_made.model(**moved).id == hand_made.model().id
+
+
+def test_a_domain_takes_two_bytes_a_size_where_that_is_enough() -> None:
+    for largest, dtype in ((2**15 - 1, np.int16), (2**15, np.int32)):
+        sizes = np.array([[1, 8, largest], [2, 8, 32]], np.int32)
+        found = packed(hand_made.arrays() | {DOMAIN: sizes})[DOMAIN]
+        assert found.dtype == dtype
+        assert np.array_equal(found, sizes)
+
+
+def first_protocol(folder: Path) -> dict[str, np.ndarray]:
+    """Put the tree in a folder as files had it first."""
+    arrays = hand_made.arrays()
+    arrays |= {name: arrays[name].astype(np.float16) for name in RANKING_ARRAYS}
+    rewrite(folder, arrays)
+    change_card(folder, protocol=1)
+    return arrays
+
+
+def test_a_tree_of_the_first_protocol_says_the_same_and_is_written_as_it_was(folder: Path, tmp_path: Path) -> None:
+    first_protocol(folder)
+    model, now = read(folder), hand_made.model()
+    for problem in (hand_made.SMALL, hand_made.MIDDLE, hand_made.LARGE):
+        old, new = (Advisor(each, variants=hand_made.CATALOGUE).advise(problem) for each in (model, now))
+        assert [choice.variant for choice in old.ranking] == [choice.variant for choice in new.ranking]
+        assert old.best.time_ms == pytest.approx(new.best.time_ms, rel=1e-3)
+        assert old.path == new.path
+    write(tmp_path / "again", with_scores(model, {"a": 1}))
+    assert (tmp_path / "again" / TREE_FILE).read_bytes() == (folder / TREE_FILE).read_bytes()
+    assert read(tmp_path / "again").id == model.id
+
+
+FIRST: dict[str, tuple[Change, str]] = {
+    "child out of range": (put("right", 0, 99), "a node is nobody's child"),
+    "child before its parent": (put("left", 2, 0), "a node is nobody's child"),
+    "feature out of range": (put("feature", 0, 1000), "feature has a value out of range"),
+    "feature below a leaf's": (put("feature", 0, -300), "feature has a value out of range"),
+    "threshold not a number": (put("threshold", 0, np.nan), "value has a value that is not finite"),
+    "infinite value": (put("log_slowdown", (0, 0), np.inf), "log_slowdown has a value that is not finite"),
+    "support above 1": (put("support", (0, 0), 1.5), "support has a value outside 0 to 1"),
+    "negative workspace": (put("workspace", (0, 0), -1), "workspace has a value below 0"),
+    "row out of range": (put("place", 1, 5), "arrays are no tree: IndexError"),
+    "array missing": (lambda arrays: arrays.pop("spread"), "arrays are no tree: KeyError"),
+    "wrong type": (lambda arrays: arrays.update(left=arrays["left"].astype(np.float32)), "arrays are no tree"),
+    "wrong columns": (lambda arrays: arrays.update(support=arrays["support"][:, :-1]), "support has shape"),
+    "ranking out of range": (
+        lambda arrays: arrays.update(ranking=np.array([0, 3, 1], np.int32)),
+        "ranking leaves rows",
+    ),
+    "no nodes": (lambda arrays: arrays.update({name: values[:0] for name, values in arrays.items()}), "nobody's child"),
+}
+
+
+@pytest.mark.parametrize(("change", "reason"), FIRST.values(), ids=FIRST)
+def test_a_bad_tree_of_the_first_protocol_is_refused(folder: Path, change: Change, reason: str) -> None:
+    arrays = {name: values.copy() for name, values in first_protocol(folder).items()}
+    change(arrays)
+    rewrite(folder, arrays)
+    with pytest.raises(ModelRejected, match=reason):
+        read(folder)
 
 
 @pytest.mark.parametrize(("change", "reason"), STRUCTURE.values(), ids=STRUCTURE)
@@ -220,10 +292,12 @@ def test_bad_structure_is_refused_even_with_its_own_hash(folder: Path, change: C
 
 
 CARDS: dict[str, tuple[dict[str, Any], str]] = {
-    "protocol": ({"protocol": 2}, "protocol is 2; allowed: 1"),
+    "protocol": ({"protocol": 3}, "protocol is 3; allowed: 1 or 2"),
     "features": ({"features": ["log2_h"]}, "features are not those"),
     "variants twice": ({"variants": ["a", "a", "b", "c", "d"]}, "variants"),
     "variants no strings": ({"variants": [1, 2, 3, 4, 5]}, "variants"),
+    "another protocol than its arrays": ({"protocol": 1}, "arrays are no tree"),
+    "no protocol": ({"protocol": True}, "protocol is True; allowed: 1 or 2"),
     "too few variants": ({"variants": ["a"]}, "log_slowdown has shape"),
     "model id": ({"model_id": "0123456789ab"}, "model_id"),
     "no device": ({"device": None}, "device"),
@@ -273,7 +347,7 @@ def test_a_missing_file_is_refused(folder: Path, name: str) -> None:
 
 def test_make_audits_too() -> None:
     broken = hand_made.arrays() | {"left": np.zeros(5, dtype=np.int32)}
-    with pytest.raises(ModelRejected, match="a leaf has children"):
+    with pytest.raises(ModelRejected, match="a node is nobody's child"):
         make(broken, variants=hand_made.VARIANTS, device=hand_made.DEVICE, card={})
 
 

@@ -19,7 +19,8 @@ from conv_advisor.models.costs import from_table
 from conv_advisor.models.domain import learn_domain
 from conv_advisor.models.registry import SHIPPED
 from conv_advisor.models.train import fit
-from conv_advisor.models.tree_file import DOMAIN, read, with_card
+from conv_advisor.models.tree_arrays import DOMAIN
+from conv_advisor.models.tree_file import read, with_card
 from conv_advisor.models.trust import WITHIN, chance_of_best, trust_in
 from tests.models import hand_made, synthetic
 from tests.models.hand_made import CATALOGUE, LARGE, SMALL

@@ -12,7 +12,7 @@ from sklearn.tree import ExtraTreeRegressor
 
 from conv_advisor.data.errors import InvalidInput
 from conv_advisor.models import walk_gpu
-from conv_advisor.models.tree_file import LEAF
+from conv_advisor.models.tree_arrays import LEAF
 from conv_advisor.models.walk import NODE, ON_CORES, Tree, boosted_nodes_of, nodes_of
 from conv_advisor.models.walk_gpu import OnGpu
 

@@ -18,6 +18,7 @@ from conv_advisor.data.errors import ModelRejected, NoAdvice
 from conv_advisor.models.advisor import Advisor
 from conv_advisor.models.features import features
 from conv_advisor.models.registry import Entry
+from conv_advisor.models.tree_arrays import LEAF
 from conv_advisor.models.tree_file import TreeModel, path_nodes, read, walk
 from tests.app.serving import GPU, LARGE, SMALL, TIMES_MS, small_tree
 from tests.models import hand_made
@@ -35,11 +36,11 @@ PROBLEMS = (SMALL, LARGE, hand_made.MIDDLE, hand_made.POINTWISE)
 
 def use(model: TreeModel) -> None:
     """Walk a tree, ask it for advice, and show its card, as the service does."""
-    n_nodes, n_leaves = len(model.arrays["feature"]), len(model.arrays["log_best"])
+    n_nodes = len(model.arrays["feature"])
     for problem in PROBLEMS:
         values = features(problem)
         assert len(path_nodes(model, values)) <= n_nodes
-        assert 0 <= walk(model, values) < n_leaves
+        assert model.arrays["feature"][walk(model, values)] == LEAF
     try:
         content = advice_json(Advisor(model).advise(PROBLEMS[0]))
     except NoAdvice:
