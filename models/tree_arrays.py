@@ -134,7 +134,8 @@ def _coded(name: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         there, back = _EVEN[name]
         first, last = there(known[[0, -1]].astype(np.float64))
         known = back(np.linspace(first, last, _N_CODES)).astype(np.float32)
-    codes = np.searchsorted((known[1:] + known[:-1]) / 2, values).astype(np.uint8)
+    middles = (known[1:].astype(np.float64) + known[:-1]) / 2
+    codes = np.searchsorted(middles, values).astype(np.uint8)
     return codes, np.pad(known, (0, _N_CODES - len(known)), mode="edge" if len(known) else "constant")
 
 

@@ -19,6 +19,7 @@ from conv_advisor.data.errors import ModelRejected
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.models.advisor import Advisor
 from conv_advisor.models.features import features
+from conv_advisor.models.registry import SHIPPED
 from conv_advisor.models.tree_arrays import DOMAIN, RANKING_ARRAYS, packed
 from conv_advisor.models.tree_file import (
     CARD_FILE,
@@ -220,6 +221,12 @@ def test_a_right_child_that_was_far_from_the_left_comes_behind_it() -> None:
     moved |= {name: np.where(far[name] < 0, -1, now[far[name]])[np.argsort(now)].astype(np.int32) for name in far}
     assert moved["right"][0] == 3
     assert hand_made.model(**moved).id == hand_made.model().id
+
+
+def test_all_trees_that_ship_take_at_most_5_mb() -> None:
+    files = [file for file in SHIPPED.glob("*/*") if file.is_file()]
+    assert {file.name for file in files} == {TREE_FILE, CARD_FILE}
+    assert sum(file.stat().st_size for file in files) <= 5_000_000
 
 
 def test_a_domain_takes_two_bytes_a_size_where_that_is_enough() -> None:
