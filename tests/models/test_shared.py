@@ -18,7 +18,7 @@ from conv_advisor.data.store import Store
 from conv_advisor.data.tables import ACTIVE_MODELS, MODELS
 from conv_advisor.models.registry import POINTER_FILE, Registry
 from conv_advisor.models.shared import SharedModels
-from conv_advisor.models.tree_file import TREE_FILE, TreeModel, write
+from conv_advisor.models.tree_file import PROTOCOL, TREE_FILE, TreeModel, write
 from tests.models import hand_made
 
 ID = hand_made.DEVICE.id
@@ -138,7 +138,7 @@ def test_a_spoilt_tree_in_the_database_is_refused_and_changes_nothing(
         row = connection.execute(select(MODELS)).one()
         spoilt = {
             "tree": {"tree": row.tree[:-1] + bytes([row.tree[-1] ^ 1])},
-            "card": {"card": row.card.replace('"protocol": 1', '"protocol": 2')},
+            "card": {"card": row.card.replace(f'"protocol": {PROTOCOL}', f'"protocol": {PROTOCOL + 1}')},
             "device": {"card": row.card.replace(f'"id": "{ID}"', '"id": "other-gpu"')},
             "json": {"card": "[" * 100_000},
         }[spoil]
