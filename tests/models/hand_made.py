@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from typing import Any
 
 import numpy as np
+from safetensors.numpy import save
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.variant import Algorithm, Backend, Rule, Variant, all_of, filter_is
 from conv_advisor.models.features import FEATURES
 from conv_advisor.models.tree_arrays import LEAF, RANKING_ARRAYS, packed
-from conv_advisor.models.tree_file import TreeModel, make
+from conv_advisor.models.tree_file import TreeModel, decode, make
 
 DEVICE = Device(id="toy-gpu", name="Toy GPU", kind="cuda", capability="9.0")
 
@@ -82,3 +85,12 @@ def walkable(nodes: dict[str, np.ndarray]) -> TreeModel:
 def model(device: Device = DEVICE, **changes: Any) -> TreeModel:
     """The tree, with some arrays changed."""
     return make(arrays() | changes, variants=VARIANTS, device=device, card={"created": "2026-01-02T00:00:00+00:00"})
+
+
+def of_first_protocol() -> TreeModel:
+    """The same tree as files had it first, read."""
+    stored = arrays()
+    content = save(stored | {name: stored[name].astype(np.float16) for name in RANKING_ARRAYS})
+    digest = hashlib.sha256(content).hexdigest()
+    card = model().card | {"protocol": 1, "sha256": digest, "model_id": digest[:12]}
+    return decode(json.dumps(card), content)

@@ -237,17 +237,8 @@ def test_a_domain_takes_two_bytes_a_size_where_that_is_enough() -> None:
         assert np.array_equal(found, sizes)
 
 
-def first_protocol(folder: Path) -> dict[str, np.ndarray]:
-    """Put the tree in a folder as files had it first."""
-    arrays = hand_made.arrays()
-    arrays |= {name: arrays[name].astype(np.float16) for name in RANKING_ARRAYS}
-    rewrite(folder, arrays)
-    change_card(folder, protocol=1)
-    return arrays
-
-
 def test_a_tree_of_the_first_protocol_says_the_same_and_is_written_as_it_was(folder: Path, tmp_path: Path) -> None:
-    first_protocol(folder)
+    write(folder, hand_made.of_first_protocol())
     model, now = read(folder), hand_made.model()
     for problem in (hand_made.SMALL, hand_made.MIDDLE, hand_made.LARGE):
         old, new = (Advisor(each, variants=hand_made.CATALOGUE).advise(problem) for each in (model, now))
@@ -282,7 +273,8 @@ FIRST: dict[str, tuple[Change, str]] = {
 
 @pytest.mark.parametrize(("change", "reason"), FIRST.values(), ids=FIRST)
 def test_a_bad_tree_of_the_first_protocol_is_refused(folder: Path, change: Change, reason: str) -> None:
-    arrays = {name: values.copy() for name, values in first_protocol(folder).items()}
+    write(folder, hand_made.of_first_protocol())
+    arrays = {name: values.copy() for name, values in load_file(folder / TREE_FILE).items()}
     change(arrays)
     rewrite(folder, arrays)
     with pytest.raises(ModelRejected, match=reason):

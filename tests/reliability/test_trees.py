@@ -51,7 +51,7 @@ def use(model: TreeModel) -> None:
 
 def attempt_all(folder: Path, seed: int, n: int) -> tuple[Counter[str], int]:
     """What came of so many trees, and by how much memory peaked above what it was."""
-    altered = Altered(folder, (small_tree(TIMES_MS), hand_made.model()), seed)
+    altered = Altered(folder, (small_tree(TIMES_MS), hand_made.model(), hand_made.of_first_protocol()), seed)
     before, found = peak_bytes(), Counter[str]()
     limit_memory(MOST_BYTES)
     for _ in range(n):
@@ -76,6 +76,7 @@ def attempt_all(folder: Path, seed: int, n: int) -> tuple[Counter[str], int]:
 def test_altered_trees_are_refused_or_walked_to_a_leaf(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     use(small_tree(TIMES_MS, GPU))
     use(hand_made.model())
+    use(hand_made.of_first_protocol())
     began = time.monotonic()
     with multiprocessing.get_context("spawn").Pool(2, os.nice, (10,)) as pool:
         jobs = [(tmp_path / str(seed), seed, N_TREES // 2) for seed in (2, 3)]

@@ -51,7 +51,9 @@ class Altered:
 
     def __init__(self, folder: Path, models: tuple[TreeModel, ...], seed: int) -> None:
         self._folder = folder
-        self._models = [(model.card, model.arrays, save(model.arrays)) for model in models]
+        self._models = [
+            (model.card, arrays, save(arrays)) for model in models for arrays in [model.stored or model.arrays]
+        ]
         self._rng = random.Random(seed)
         folder.mkdir(parents=True, exist_ok=True)
 
