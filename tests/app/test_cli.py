@@ -212,11 +212,11 @@ def test_convolve_measures_the_named_variants(home):
 def test_convolve_runs_the_first_of_the_ranking(trained, monkeypatch):
     monkeypatch.setenv("CONV_ADVISOR_HOME", str(trained))
     problem, settings = ConvProblem.parse("8-2-3-16-16"), load_settings()
-    assert measure._advised(problem, SMALL_DEVICE, settings, 1) == ["cpu.direct"]
-    assert measure._advised(problem, SMALL_DEVICE, settings, 2) == ["cpu.direct", "cpu.gemm"]
+    assert measure._advised(problem, SMALL_DEVICE, settings, 1, None) == ["cpu.direct"]
+    assert measure._advised(problem, SMALL_DEVICE, settings, 2, None) == ["cpu.direct", "cpu.gemm"]
     unknown = replace(SMALL_DEVICE, id="abacus")
     every = {each.id for each in catalog.for_device_kind("cpu")}
-    assert set(measure._advised(problem, unknown, settings, 2)) == every, "nothing is known of it"
+    assert set(measure._advised(problem, unknown, settings, 2, None)) == every, "nothing is known of it"
 
 
 def test_a_server_whose_folder_cannot_be_written_says_which_and_no_more(tmp_path):
