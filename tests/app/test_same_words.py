@@ -21,8 +21,8 @@ from conv_advisor.app.cli import cli
 from conv_advisor.data.measurement import Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels import catalog
-from tests.app.serving import FAST, GPU, LEAN, REFUSED, SLOW, TIMES_MS, Client, keep_tree, serving, small_tree
-from tests.app.test_service_details import with_domain
+from tests.app.serving import FAST, GPU, LEAN, REFUSED, SLOW, TIMES_MS, Client, keep_tree, serving
+from tests.app.test_service_details import tree_of
 
 TABLE = {"raw": [0.2, 0.5, 0.99], "observed": [0.5, 0.8, 0.97]}
 LIMITS: tuple[dict[str, Any], ...] = ({}, {"max_workspace_bytes": 0}, {"deterministic": True})
@@ -55,7 +55,7 @@ def client(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
     library._local.cache_clear()
     with serving(tmp_path, has_tree=False) as client:
         if request.param != "no tree":
-            tree = with_domain(small_tree(TIMES_MS), "14-8-3-64-32", "28-1-1-64-32", "7-1-3-64-3")
+            tree = tree_of("14-8-3-64-32", "28-1-1-64-32", "7-1-3-64-3")
             if request.param == "calibrated":
                 tree = replace(tree, card={**tree.card, "confidence": TABLE})
             keep_tree(client.app.state.service.settings.models_home, tree)
