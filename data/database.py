@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from sqlalchemy import URL, Dialect, Engine, Float, Row, Table, create_engine, event, insert, make_url
 from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.pool import PoolProxiedConnection, QueuePool
 from sqlalchemy.sql.functions import GenericFunction
 
 from conv_advisor.data.extras import require
@@ -31,6 +32,27 @@ _POSTGRESQL_LIMITS: Final = {
     "tcp_user_timeout": 15_000,
 }
 """So that nothing waits for ever on a host that is gone; each can be given in the URL instead."""
+_TURN_S: Final = 0.5
+"""How long a connection that another thread has is waited for where no more can be opened: most are had for less."""
+
+
+class _InTurn(QueuePool):
+    """As many connections as threads ask at once, and the same ones in turn where no other can be opened.
+
+    Where the file is gone those that are open can still read it, and a thread of the background may have one just now.
+    """
+
+    def connect(self) -> PoolProxiedConnection:
+        """As `QueuePool.connect`."""
+        give_up_at_s = monotonic() + _TURN_S
+        while True:
+            try:
+                return super().connect()
+            except sqlite3.OperationalError:
+                is_none_open = not self.checkedout() and not self.checkedin()
+                if is_none_open or monotonic() > give_up_at_s:
+                    raise
+                sleep(0.005)
 
 
 class now_s(GenericFunction[float]):  # noqa: N801 - a function of SQL
@@ -71,7 +93,7 @@ def open_engine(url: str) -> Engine:
 def _open_sqlite(url: URL) -> Engine:
     is_file = bool(url.database) and not str(url.database).startswith(("file:", ":"))
     # As many connections as threads ask at once: one that had to wait for a connection would wait for a writer.
-    engine = create_engine(url, pool_size=0) if is_file else create_engine(url)
+    engine = create_engine(url, pool_size=0, poolclass=_InTurn) if is_file else create_engine(url)
     if is_file:
         file = Path(str(url.database))
         make_folder(file.parent)

@@ -19,7 +19,9 @@ from safetensors.numpy import save
 from sqlalchemy import text
 
 from conv_advisor.app.wire.open_inference import LENGTH_HEADER
+from conv_advisor.data import database
 from conv_advisor.data.database import open_engine
+from conv_advisor.data.errors import StoreError
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.store import Store
 from tests.app.serving import FAST, LAYER, SMALL, Client, is_problem, serving
@@ -305,3 +307,21 @@ def test_no_connection_is_opened_beside_a_file_that_is_gone(tmp_path: Path) -> N
         (tmp_path / "away").rename(file)
         with store.engine.connect(), store.engine.connect() as second:
             assert second.execute(text("SELECT count(*) FROM jobs")).scalar() == 0
+
+
+def test_readers_of_a_file_that_is_gone_take_turns_with_the_connections_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has_tried = threading.Event()
+    with Store(f"sqlite:///{tmp_path / 'store.db'}") as store, ThreadPoolExecutor(1) as thread:
+        held = [store.engine.connect() for _ in range(store.engine.pool.checkedin())]
+        (tmp_path / "store.db").rename(tmp_path / "away")
+        with pytest.raises(StoreError, match="is gone"):
+            store.devices()  # none is given back in time
+        monkeypatch.setattr(database, "_TURN_S", 300.0)
+        monkeypatch.setattr(database, "sleep", lambda _s: has_tried.set())
+        reading = thread.submit(store.devices)
+        has_tried.wait(60)
+        for connection in held:
+            connection.close()
+        assert list(reading.result()) == []
