@@ -47,7 +47,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(todo: Sequence[Cell], chosen: argparse.Namespace) -> Iterator[Row]:
-    options = {"measure": chosen.measure, "fold": not chosen.no_fold, "fuse": not chosen.no_fuse}
+    options = {
+        "measure": chosen.measure,
+        "fold": not chosen.no_fold,
+        "fuse": not chosen.no_fuse,
+        "overlap": not chosen.no_overlap,
+    }
     modes = tuple(chosen.modes.split(","))
     from benchmarks.networks.running import run_cell
 
@@ -85,6 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--measure", type=int, default=3, help="variants that ours times for each layer (default 3)")
     parser.add_argument("--no-fuse", action="store_true", help="leave what follows a convolution to Inductor")
+    parser.add_argument("--no-overlap", action="store_true", help="let no kernel begin before the one ahead has ended")
     parser.add_argument("--no-fold", action="store_true", help="leave batch norms where they are")
     return parser
 

@@ -15,6 +15,8 @@ import numpy as np
 from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels.builds import kept_build
 from conv_advisor.kernels.cuda.parts.epilogue import MACROS
+from conv_advisor.kernels.cuda.parts.overlap import MACRO as OVERLAPS
+from conv_advisor.kernels.cuda.parts.overlap import overlaps
 from conv_advisor.kernels.cuda.parts.source import STORAGE_OF, Source, definitions_of
 
 _compiling: Final[dict[tuple[Any, ...], threading.Lock]] = {}
@@ -80,12 +82,15 @@ def load_kernel(source: Source, kernel: str, dtype: DType, **defines: int) -> An
     dtype : DType
         Whose storage type x, weight and y have.
     **defines : int
-        One of the source's definitions, and those of an epilogue where it takes one.
+        One of the source's definitions, and those of an epilogue where it takes one. Where it is to overlap the kernel
+        ahead (`parts.overlap`), so is the kernel.
 
     Returns
     -------
     kernel : cupy.RawKernel
     """
+    if overlaps(source):
+        defines[OVERLAPS] = 1
     module = (source.name, STORAGE_OF[dtype], tuple(defines.items()))
     with _compiling.setdefault(module, threading.Lock()):
         loaded = load_module(source, dtype, **defines).get_function(kernel)
@@ -96,7 +101,8 @@ def load_kernel(source: Source, kernel: str, dtype: DType, **defines: int) -> An
 def load_module(source: Source, dtype: DType, **defines: int) -> Any:
     """The module that `load_kernel` takes kernels from: a ``cupy.RawModule``, compiled once a process."""
     listed = definitions_of(source, dtype)
-    own = {macro: value for macro, value in defines.items() if not (source.takes_epilogue and macro in MACROS)}
+    shared = (*(MACROS if source.takes_epilogue else ()), *((OVERLAPS,) if source.waits else ()))
+    own = {macro: value for macro, value in defines.items() if macro not in shared}
     if own not in listed:
         raise ValueError(f"{source.name}.cu is compiled with {listed} for {dtype}, not {defines}")
     return _load_module(source, STORAGE_OF[dtype], tuple(defines.items()))

@@ -39,4 +39,9 @@ def lost_copies(code: bytes) -> int:
     uniform register. On an H100 kernels with such copies ended in an illegal instruction. In no other kernel of ours
     has the assembler used this form, so every instruction of it counts.
     """
-    return sum(low & _OPCODE == _LOST_COPY for low, _ in _INSTRUCTION.iter_unpack(code))
+    return opcodes(code).count(_LOST_COPY)
+
+
+def opcodes(code: bytes) -> list[int]:
+    """What each instruction of a kernel does, in order: the lowest twelve bits of its first word."""
+    return [low & _OPCODE for low, _ in _INSTRUCTION.iter_unpack(code)]

@@ -10,6 +10,7 @@
 
 #include "epilogue.cuh"
 #include "division.cuh"
+#include "overlap.cuh"
 
 #define VECTOR ((int)(16 / sizeof(Storage)))
 
@@ -21,6 +22,7 @@ struct __align__(16) Outputs {
 extern "C" __global__ void __launch_bounds__(256)
     appended(Storage* __restrict__ y EPILOGUE, unsigned elements, int K, int inner, unsigned filters_magic,
              unsigned filters_shift, unsigned inner_magic, unsigned inner_shift) {
+    wait_for_kernel_ahead();
     const unsigned begin = (blockIdx.x * blockDim.x + threadIdx.x) * VECTOR;
     if (begin >= elements) return;
     const Epilogue epilogue = EPILOGUE_OF(y);

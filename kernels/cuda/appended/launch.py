@@ -11,6 +11,7 @@ from conv_advisor.kernels.cuda.compile import load_kernel
 from conv_advisor.kernels.cuda.parts.division import divider
 from conv_advisor.kernels.cuda.parts.epilogue import addresses, defines_of
 from conv_advisor.kernels.cuda.parts.launching import prepare_start
+from conv_advisor.kernels.cuda.parts.overlap import overlaps
 from conv_advisor.kernels.cuda.parts.source import Source
 from conv_advisor.kernels.variant import Launch
 
@@ -27,7 +28,7 @@ def append(launch: Launch, problem: ConvProblem) -> Launch:
     inner = problem.p * problem.q if problem.layout is Layout.NCHW else 1
     blocks = ceil(elements / (_THREADS * (16 // problem.dtype.itemsize_bytes)))
     sizes = (elements, problem.k, inner, *divider(problem.k), *divider(inner))
-    start = prepare_start(kernel, (blocks, 1, 1), _THREADS, 0, sizes)
+    start = prepare_start(kernel, (blocks, 1, 1), _THREADS, 0, sizes, overlaps=overlaps(SOURCE))
 
     def run(x: Any, weight: Any, y: Any, *ends: Any) -> None:
         launch.run(x, weight, y)

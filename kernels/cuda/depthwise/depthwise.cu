@@ -22,6 +22,7 @@
 #include "depthwise.cuh"
 #include "slide.cuh"
 #include "epilogue.cuh"
+#include "overlap.cuh"
 
 #define VECTOR ((int)(16 / sizeof(Storage)))
 #define SHIFT (PAIRS == 2 ? 1 : 0)
@@ -85,6 +86,7 @@ extern "C" __global__ void __launch_bounds__(256, 1)
                      int multiplier, int slack, int shared_elements, unsigned bands_magic, unsigned bands_shift, unsigned multiplier_magic,
                      unsigned multiplier_shift, unsigned filters_magic, unsigned filters_shift, unsigned strips_magic,
                      unsigned strips_shift, unsigned tiles_q_magic, unsigned tiles_q_shift) {
+    wait_for_kernel_ahead();
     extern __shared__ __align__(16) float shared[];
     const Divisors by = {bands_magic,   bands_shift,   multiplier_magic, multiplier_shift, filters_magic,
                          filters_shift, strips_magic, strips_shift,    tiles_q_magic,    tiles_q_shift};

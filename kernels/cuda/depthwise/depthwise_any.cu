@@ -10,12 +10,14 @@
 #include "division.cuh"
 #include "depthwise.cuh"
 #include "epilogue.cuh"
+#include "overlap.cuh"
 
 #define VECTOR ((int)(16 / sizeof(Storage)))
 
 extern "C" __global__ void __launch_bounds__(256)
     depthwise_any(const Storage* __restrict__ x, const Storage* __restrict__ weight, Storage* __restrict__ y EPILOGUE,
                   SHAPE, int is_nhwc) {
+    wait_for_kernel_ahead();
     const unsigned index = blockIdx.x * blockDim.x + threadIdx.x;
     if (index >= (unsigned)N * K * P * Q) return;
     unsigned rest = index, k = 0;
@@ -53,6 +55,7 @@ extern "C" __global__ void __launch_bounds__(256)
     depthwise_scale(const Storage* __restrict__ x, const Storage* __restrict__ weight, Storage* __restrict__ y EPILOGUE,
                     unsigned elements, int K, int inner, unsigned filters_magic, unsigned filters_shift,
                     unsigned inner_magic, unsigned inner_shift) {
+    wait_for_kernel_ahead();
     const unsigned begin = (blockIdx.x * blockDim.x + threadIdx.x) * VECTOR;
     if (begin >= elements) return;
     const bool is_whole = elements - begin >= VECTOR;

@@ -13,6 +13,7 @@
 #include "slide.cuh"
 #include "epilogue.cuh"
 #include "filters.cuh"
+#include "overlap.cuh"
 
 extern "C" __global__ void __launch_bounds__(256, BLOCKS)
     depthwise_channels(const Storage* __restrict__ x, const Storage* __restrict__ weight, Storage* __restrict__ y EPILOGUE,
@@ -20,6 +21,7 @@ extern "C" __global__ void __launch_bounds__(256, BLOCKS)
                        int tiles_q, int repeats, unsigned multiplier_magic, unsigned multiplier_shift,
                        unsigned lanes_magic, unsigned lanes_shift, unsigned tiles_q_magic, unsigned tiles_q_shift,
                        unsigned tiles_p_magic, unsigned tiles_p_shift, unsigned parts_magic, unsigned parts_shift) {
+    wait_for_kernel_ahead();
     unsigned lane = blockIdx.x * blockDim.x + threadIdx.x;
     unsigned tile_q = take_quotient(lane, lanes, lanes_magic, lanes_shift);
     unsigned tile_p = take_quotient(tile_q, tiles_q, tiles_q_magic, tiles_q_shift);

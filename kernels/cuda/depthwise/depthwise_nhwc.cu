@@ -17,6 +17,7 @@
 #include "slide.cuh"
 #include "epilogue.cuh"
 #include "filters.cuh"
+#include "overlap.cuh"
 
 #define CHUNK ((int)(COPY / sizeof(Storage)))
 #define PIXEL ((int)(PITCH / sizeof(Storage)))
@@ -31,6 +32,7 @@ extern "C" __global__ void __launch_bounds__(256, BLOCKS)
                      unsigned vectors_shift, unsigned tiles_q_magic, unsigned tiles_q_shift) {
     extern __shared__ __align__(16) float shared[];
     Storage* const staged = (Storage*)shared;
+    wait_for_kernel_ahead();
     unsigned band_q = blockIdx.x;
     unsigned band_p = take_quotient(band_q, bands_q, bands_q_magic, bands_q_shift);
     unsigned part = take_quotient(band_p, bands_p, bands_p_magic, bands_p_shift);

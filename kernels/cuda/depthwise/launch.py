@@ -12,6 +12,7 @@ from conv_advisor.kernels.cuda.depthwise import plan
 from conv_advisor.kernels.cuda.parts.division import divider
 from conv_advisor.kernels.cuda.parts.epilogue import defines_of
 from conv_advisor.kernels.cuda.parts.launching import Start, launch_of, prepare_start
+from conv_advisor.kernels.cuda.parts.overlap import overlaps
 from conv_advisor.kernels.variant import Launch
 
 _THREADS = 256
@@ -57,7 +58,14 @@ def _start_planes(problem: ConvProblem, cut: cuts.Planes) -> Start:
         *(planes, rows, cut.repeats, multiplier, cut.slack_of(problem), cut.shared_elements(problem)[0]),
         *_dividers(ceil(problem.p / rows), multiplier, problem.k, *tiles),
     )
-    return prepare_start(kernel, (int(blocks), 1, 1), int(threads), int(cut.shared_bytes(problem)), sizes)
+    return prepare_start(
+        kernel,
+        (int(blocks), 1, 1),
+        int(threads),
+        int(cut.shared_bytes(problem)),
+        sizes,
+        overlaps=overlaps(plan.PLANES_SOURCE),
+    )
 
 
 def _start_channels(problem: ConvProblem, cut: cuts.Channels) -> Start:
@@ -70,7 +78,7 @@ def _start_channels(problem: ConvProblem, cut: cuts.Channels) -> Start:
         *(lanes, parts, tiles_p, tiles_q, cut.repeats),
         *_dividers(cuts.multiplier_of(problem), lanes, tiles_q, tiles_p, parts),
     )
-    return prepare_start(kernel, (int(blocks), 1, 1), int(threads), 0, sizes)
+    return prepare_start(kernel, (int(blocks), 1, 1), int(threads), 0, sizes, overlaps=overlaps(plan.CHANNELS_SOURCE))
 
 
 def _start_staged(problem: ConvProblem, cut: cuts.Staged) -> Start:
@@ -88,7 +96,14 @@ def _start_staged(problem: ConvProblem, cut: cuts.Staged) -> Start:
         *(problem.c, problem.h, problem.w, problem.p, problem.q, problem.pad_h, problem.pad_w),
         *(lanes, parts, rows, columns, cut.repeats, *bands, *_dividers(*divisors)),
     )
-    return prepare_start(kernel, (int(blocks), 1, 1), int(threads), int(cut.shared_bytes(problem)), sizes)
+    return prepare_start(
+        kernel,
+        (int(blocks), 1, 1),
+        int(threads),
+        int(cut.shared_bytes(problem)),
+        sizes,
+        overlaps=overlaps(plan.STAGED_SOURCE),
+    )
 
 
 def _start_scale(problem: ConvProblem) -> Start:
@@ -97,10 +112,12 @@ def _start_scale(problem: ConvProblem) -> Start:
     inner = problem.h * problem.w if problem.layout is Layout.NCHW else 1
     blocks = ceil(elements / (_THREADS * (16 // problem.dtype.itemsize_bytes)))
     sizes = (elements, problem.k, inner, *_dividers(problem.k, inner))
-    return prepare_start(kernel, (blocks, 1, 1), _THREADS, 0, sizes)
+    return prepare_start(kernel, (blocks, 1, 1), _THREADS, 0, sizes, overlaps=overlaps(plan.ANY_SOURCE))
 
 
 def _start_any(problem: ConvProblem) -> Start:
     kernel = load_kernel(plan.ANY_SOURCE, "depthwise_any", problem.dtype, **defines_of(problem.epilogue))
     sizes = (*map(int, shape_arguments(problem)), int(problem.layout is Layout.NHWC))
-    return prepare_start(kernel, (ceil(prod(problem.y_shape) / _THREADS), 1, 1), _THREADS, 0, sizes)
+    return prepare_start(
+        kernel, (ceil(prod(problem.y_shape) / _THREADS), 1, 1), _THREADS, 0, sizes, overlaps=overlaps(plan.ANY_SOURCE)
+    )

@@ -53,6 +53,7 @@
 #include "fragments.cuh"
 #endif
 #include "epilogue.cuh"
+#include "overlap.cuh"
 #include "slab.cuh"
 #include "products.cuh"
 #include "outputs.cuh"
@@ -60,6 +61,7 @@
 extern "C" __global__ void __launch_bounds__(32 * MOST_WARPS, MT * NT < 4 ? 3 : MT * NT <= 12 ? 2 : 1)
     grouped(const Storage* __restrict__ x, const Storage* __restrict__ weight, Storage* __restrict__ y EPILOGUE,
             SHAPE, CUT) {
+    wait_for_kernel_ahead();
     extern __shared__ __align__(16) float shared[];  // offsets of gemm_k | sources of pixels | weight | slabs
     const int padded_k = (gemm_k + 7) / 8 * 8, group_words = chunk_words / block_groups;
     const unsigned first_tile = quotient(blockIdx.x, by_block_columns, by_block_columns_shift);

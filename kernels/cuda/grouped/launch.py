@@ -9,6 +9,7 @@ from conv_advisor.kernels.cuda.grouped import cut as plans
 from conv_advisor.kernels.cuda.grouped.plan import plan_cut
 from conv_advisor.kernels.cuda.parts.epilogue import defines_of
 from conv_advisor.kernels.cuda.parts.launching import launch_of, prepare_start
+from conv_advisor.kernels.cuda.parts.overlap import overlaps
 from conv_advisor.kernels.variant import Launch
 
 
@@ -23,5 +24,6 @@ def launch(problem: ConvProblem, _device: Device, cut: plans.Cut) -> Launch:
     kernel = load_kernel(plans.SOURCE, "grouped", problem.dtype, **defines)
     blocks = int(cut.tile_blocks * plans.columns_of_blocks(problem, cut))
     sizes = [int(size) for size in shape_arguments(problem)] + plans.arguments(problem, cut)
-    start = prepare_start(kernel, (blocks, 1, 1), cut.threads, plans.shared_bytes(problem, cut), sizes)
+    grid, shared_bytes = (blocks, 1, 1), plans.shared_bytes(problem, cut)
+    start = prepare_start(kernel, grid, cut.threads, shared_bytes, sizes, overlaps=overlaps(plans.SOURCE))
     return launch_of(start, problem.epilogue)

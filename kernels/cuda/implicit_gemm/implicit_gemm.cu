@@ -18,6 +18,7 @@
 
 #include "clusters.cuh"
 #include "epilogue.cuh"
+#include "overlap.cuh"
 #include "asynchronous.cuh"
 #if TENSOR
 #include "fragments.cuh"
@@ -328,6 +329,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     float* const received = shared + BODY_FLOATS;      // (blocks, rows, BN)
     Storage* const ring = (Storage*)shared;
 
+    prefetch_rows(weight + (size_t)first_k * gemm_k + begin * BK, min(BM, K - first_k),
+                  (min(end * BK, gemm_k) - begin * BK) * sizeof(Storage), gemm_k * sizeof(Storage));
+    wait_for_kernel_ahead();
 #pragma unroll
     for (int stage = 0; stage < STAGES - 1; ++stage) {
         if (begin + stage < end)

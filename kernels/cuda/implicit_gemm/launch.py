@@ -14,6 +14,7 @@ from conv_advisor.kernels.cuda.implicit_gemm_tensor import launch as tensor
 from conv_advisor.kernels.cuda.parts.epilogue import defines_of
 from conv_advisor.kernels.cuda.parts.launching import launch_of, prepare_start
 from conv_advisor.kernels.cuda.parts.offers import Cut
+from conv_advisor.kernels.cuda.parts.overlap import overlaps
 from conv_advisor.kernels.variant import Launch
 
 
@@ -39,5 +40,6 @@ def launch(problem: ConvProblem, _device: Device, cut: Cut[Tile]) -> Launch:
     grid = (plans.blocks_for(cut, problem), 1, 1)
     shared_bytes = int(plans.shared_bytes(tile, cut.cluster, problem))
     shape = [int(size) for size in shape_arguments(problem)]
-    start = prepare_start(kernel, grid, tile.threads, shared_bytes, shape, cluster=cut.cluster)
+    begins_early = overlaps(plans.SOURCE)
+    start = prepare_start(kernel, grid, tile.threads, shared_bytes, shape, cluster=cut.cluster, overlaps=begins_early)
     return launch_of(start, problem.epilogue)

@@ -63,6 +63,7 @@ static_assert(AHEAD >= 1 && ROW_STEP % 8 == 0, "a ring, and whole swizzles a thr
 static_assert(WGMMA ? BM / WARPS_M == 16 && WARPS_M % 4 == 0 : TILES_N % 2 == 0, "whole fragments");
 
 #include "clusters.cuh"
+#include "overlap.cuh"
 
 // 16 bytes, or zeros.
 __device__ __forceinline__ void copy_async(unsigned target, const Storage* source, bool is_read) {
@@ -195,7 +196,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     const unsigned place = row * ROW_BYTES + (column ^ row % 8) * 16;
     const unsigned weights = ring + place, columns = weights + BF * ROW_BYTES;
     Pixels mine;
-#if !IS_NHWC
+#if defined(OVERLAPS)
+    const int kept = min(end * CHUNKS, chunks) - begin * CHUNKS;
+    prefetch_rows(weight + ((size_t)first_filter * chunks + begin * CHUNKS) * VECTOR, min(BF, K - (int)first_filter), kept * 16,
+                  (size_t)chunks * 16);
+    mine.find(first_pixel + row, pixels, plane, width, C, H, W, stride_h, stride_w, pad_h, pad_w);
+    wait_for_kernel_ahead();
+#elif !IS_NHWC
     mine.find(first_pixel + row, pixels, plane, width, C, H, W, stride_h, stride_w, pad_h, pad_w);
     // The launch before, which packs x and weight, may still run: nothing of theirs is read before here.
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -206,7 +213,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         if (begin + stage < end)
             fetch_weight(weights + stage * STAGE_BYTES, weight, first_filter + row, (begin + stage) * CHUNKS + column,
                          chunks, K);
-#if IS_NHWC
+#if IS_NHWC && !defined(OVERLAPS)
     mine.find(first_pixel + row, pixels, plane, width, C, H, W, stride_h, stride_w, pad_h, pad_w);
 #endif
     Walk walk;

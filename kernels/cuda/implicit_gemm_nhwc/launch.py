@@ -14,6 +14,7 @@ from conv_advisor.kernels.cuda.parts.division import division
 from conv_advisor.kernels.cuda.parts.epilogue import addresses, defines_of
 from conv_advisor.kernels.cuda.parts.launching import Start, launch_of, prepare_start
 from conv_advisor.kernels.cuda.parts.offers import Cut
+from conv_advisor.kernels.cuda.parts.overlap import overlaps
 from conv_advisor.kernels.cuda.parts.shapes import is_pointwise
 from conv_advisor.kernels.scratch import Scratch
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Launch
@@ -34,7 +35,7 @@ def launch(problem: ConvProblem, _device: Device, cut: Cut[Tile], images: int | 
     problem = packing.by_patches(problem)
     images = images or packing.images_at_a_time(problem, DEFAULT_WORKSPACE_LIMIT_BYTES)
     if not packing.is_packed(problem):
-        return launch_of(_multiplication(problem, problem.n, cut, overlaps=False), problem.epilogue)
+        return launch_of(_multiplication(problem, problem.n, cut), problem.epilogue)
     bytes_of_weight, item = packing.weight_bytes(problem), problem.dtype.itemsize_bytes
     workspace = Scratch(bytes_of_weight + images * packing.image_bytes(problem))
     chunks = [(begin, min(images, problem.n - begin)) for begin in range(0, problem.n, images)]
@@ -44,7 +45,7 @@ def launch(problem: ConvProblem, _device: Device, cut: Cut[Tile], images: int | 
             begin * problem.k * problem.p * problem.q * item,
             _packing(problem, count, has_weight=begin == 0),
             # Only the kernel that writes nchw waits for the packing itself.
-            _multiplication(problem, count, cut, overlaps=problem.layout is Layout.NCHW),
+            _multiplication(problem, count, cut, is_behind_packing=problem.layout is Layout.NCHW),
         )
         for begin, count in chunks
     ]
@@ -67,10 +68,11 @@ def _packing(problem: ConvProblem, images: int, *, has_weight: bool) -> Start:
     x_tiles = packing.pack_tiles(problem, pixels)
     blocks = x_tiles + (packing.pack_tiles(problem, filter_taps) if has_weight else 0)
     sizes = (x_tiles, pixels, plane, filter_taps, taps, problem.c, packing.packed_channels(problem))
-    return prepare_start(kernel, (blocks, 1, 1), packing.PACK_THREADS, 0, sizes)
+    begins_early = overlaps(packing.PACK_SOURCE)
+    return prepare_start(kernel, (blocks, 1, 1), packing.PACK_THREADS, 0, sizes, overlaps=begins_early)
 
 
-def _multiplication(problem: ConvProblem, images: int, cut: Cut[Tile], *, overlaps: bool) -> Start:
+def _multiplication(problem: ConvProblem, images: int, cut: Cut[Tile], *, is_behind_packing: bool = False) -> Start:
     defines = cut.tile.defines(problem.layout, is_pointwise=bool(is_pointwise(problem)))
     defines |= defines_of(problem.epilogue)
     kernel = load_kernel(plans.SOURCE, "implicit_gemm_nhwc", problem.dtype, **defines)
@@ -79,4 +81,7 @@ def _multiplication(problem: ConvProblem, images: int, cut: Cut[Tile], *, overla
     shape[_CHANNELS] = packing.packed_channels(problem)
     shape += [*division(problem.p * problem.q), *division(problem.q)]
     grid = (plans.blocks_for(cut, problem, images), 1, 1)
-    return prepare_start(kernel, grid, cut.tile.threads, shared_bytes, shape, cluster=cut.cluster, overlaps=overlaps)
+    begins_early = is_behind_packing or overlaps(plans.SOURCE)
+    return prepare_start(
+        kernel, grid, cut.tile.threads, shared_bytes, shape, cluster=cut.cluster, overlaps=begins_early
+    )

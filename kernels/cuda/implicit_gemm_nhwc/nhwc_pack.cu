@@ -7,6 +7,8 @@
 //                the tiles of x, then those of weight, which is the same with filters for images and taps for pixels
 //   limits       memory-bound: a warp reads 32 neighbours of one channel; it writes 128 bytes of channels a position
 
+#include "overlap.cuh"
+
 #ifdef STORAGE_FLOAT32
 #define VECTOR 4
 #else
@@ -72,8 +74,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
     nhwc_pack(const Storage* __restrict__ x, const Storage* __restrict__ weight, Storage* __restrict__ packed_x,
               Storage* __restrict__ packed_weight, unsigned x_tiles, unsigned pixels, unsigned plane, unsigned filter_taps,
               unsigned taps, int C, int CP) {
+    wait_for_kernel_ahead();
     // The blocks of the next launch may come as soon as there is room; they wait for these to end before they read.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if !defined(OVERLAPS) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;");
 #endif
     if (blockIdx.x < x_tiles)

@@ -23,6 +23,7 @@
 #include "asynchronous.cuh"
 #include "fragments.cuh"
 #include "epilogue.cuh"
+#include "overlap.cuh"
 
 #ifdef STORAGE_FLOAT32
 #define ELEMENT 4
@@ -271,6 +272,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #else
     const int stage_k = BK, weight_elements = BM * (BK + VECTOR);
 #endif
+    wait_for_kernel_ahead();
     fetch_weight(ring, copy, begin * stage_k, weight, first_k, z);
 #if LOADING == WINDOWS
     int* const table = (int*)shared + z.body_floats;

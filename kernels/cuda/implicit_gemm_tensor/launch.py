@@ -11,6 +11,7 @@ from conv_advisor.kernels.cuda.implicit_gemm_tensor.plan import SOURCE
 from conv_advisor.kernels.cuda.parts.epilogue import defines_of
 from conv_advisor.kernels.cuda.parts.launching import launch_of, prepare_start
 from conv_advisor.kernels.cuda.parts.offers import Cut
+from conv_advisor.kernels.cuda.parts.overlap import overlaps
 from conv_advisor.kernels.variant import Launch
 
 
@@ -25,6 +26,7 @@ def launch(problem: ConvProblem, _device: Device, cut: Cut[Tile]) -> Launch:
         cuts.shared_bytes(cut, problem),
         cuts.sizes_for(cut, problem),
         cluster=cut.cluster,
+        overlaps=overlaps(SOURCE),
         is_structure=True,
     )
     return launch_of(start, problem.epilogue)

@@ -52,6 +52,7 @@ struct Sizes {
 #include "warp_products.cuh"
 #include "pairs.cuh"
 #include "boxes.cuh"
+#include "overlap.cuh"
 
 // Where a tile begins.
 __device__ __forceinline__ Part part_of(unsigned tile, const Sizes& sizes) {
@@ -137,6 +138,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         publish_barriers();
     }
     __syncthreads();
+    wait_for_kernel_ahead();
 
     const int group = __shfl_sync(0xFFFFFFFF, threadIdx.x / 128, 0) - 1;
     if (group < 0) {

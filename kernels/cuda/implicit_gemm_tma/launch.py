@@ -14,6 +14,7 @@ from conv_advisor.kernels.cuda.implicit_gemm_tma.encoding import encoded
 from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import THREADS, Tile, row_bytes_of
 from conv_advisor.kernels.cuda.parts.epilogue import addresses, defines_of
 from conv_advisor.kernels.cuda.parts.launching import prepare_start
+from conv_advisor.kernels.cuda.parts.overlap import overlaps
 from conv_advisor.kernels.cuda.parts.shapes import is_dense
 from conv_advisor.kernels.variant import Launch
 
@@ -37,7 +38,8 @@ def launch(problem: ConvProblem, device: Device, tile: Tile) -> Launch:
         *plans.tiles_of(tile, problem),
     )
     blocks = plans.blocks_of(tile, problem, device)
-    start = prepare_start(kernel, (blocks, 1, 1), THREADS, tile.shared_bytes, sizes, is_structure=True)
+    grid, begins_early = (blocks, 1, 1), overlaps(plans.SOURCE)
+    start = prepare_start(kernel, grid, THREADS, tile.shared_bytes, sizes, overlaps=begins_early, is_structure=True)
     of_outputs = maps.y_map(problem)
     described: tuple[maps.Map, ...] = (maps.x_map(problem, tile), maps.weight_map(problem, tile), of_outputs)
     if problem.epilogue.residual:

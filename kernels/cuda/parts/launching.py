@@ -1,13 +1,12 @@
-"""Launches that CuPy's own call cannot express: clusters, and a kernel that begins before the one ahead of it ends."""
+"""Launches by the driver: with clusters, beginning before the kernel ahead ends, and at little cost to the host."""
 
 from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import Any, Final
-
-import numpy as np
 
 from conv_advisor.data.epilogue import Epilogue
 from conv_advisor.kernels.cuda.parts.arithmetic import SHARED_BYTES
@@ -19,6 +18,10 @@ Start = Callable[..., None]
 
 PORTABLE_CLUSTER: Final = 8
 """Blocks that a cluster may have without being allowed more."""
+
+_MAY_BE_LARGE: Final = 14  # CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+_CLUSTER_DIMENSION: Final = 4  # CU_LAUNCH_ATTRIBUTE_...
+_PROGRAMMATIC_STREAM_SERIALIZATION: Final = 6
 
 _allowing: Final = threading.Lock()
 """Held while a kernel is allowed more shared memory: layers with the same tile are prepared side by side."""
@@ -63,25 +66,12 @@ def prepare_start(
         # Kernels are shared: another problem with the same tile may have asked for more.
         with _allowing:
             kernel.max_dynamic_shared_size_bytes = max(shared_bytes, kernel.max_dynamic_shared_size_bytes)
-    if cluster == 1 and not overlaps and not is_structure:
-        arguments = tuple(np.array(sizes, np.int64).astype(np.int32))
-        blocks = grid if grid[1:] != (1, 1) else grid[:1]
-
-        def start_plain(*addresses: int) -> None:
-            kernel(blocks, (threads,), (*addresses, *arguments), shared_mem=shared_bytes)
-
-        return start_plain
-    from cuda.bindings import driver
-
-    config = driver.CUlaunchConfig()
-    config.gridDimX, config.gridDimY, config.gridDimZ = grid
-    config.blockDimX, config.blockDimY, config.blockDimZ = threads, 1, 1
-    config.sharedMemBytes = shared_bytes
-    attributes = _attributes(cluster, overlaps)
-    config.attrs, config.numAttrs = attributes, len(attributes)
     words = [int(size) & 0xFFFFFFFF for size in sizes]
-    fields = (ctypes.c_uint32 * len(words))(*words)
-    return _with_attributes(kernel, config, [fields] if is_structure else list(map(ctypes.c_uint32, words)), cluster)
+    values = [(ctypes.c_uint32 * len(words))(*words)] if is_structure else [*map(ctypes.c_uint32, words)]
+    config = _Config(*grid, threads, 1, 1, shared_bytes)
+    config.attributes = (_Attribute * 2)(*_attributes(cluster, overlaps))
+    config.n_attributes = (cluster > 1) + overlaps
+    return _start(kernel, config, values, cluster)
 
 
 def launch_of(start: Start, epilogue: Epilogue) -> Launch:
@@ -93,24 +83,23 @@ def launch_of(start: Start, epilogue: Epilogue) -> Launch:
     return Launch(run)
 
 
-def _with_attributes(kernel: Any, config: Any, values: list[Any], cluster: int) -> Start:
-    import cupy
-    from cuda.bindings import driver
-
-    function = driver.CUfunction(kernel.kernel.ptr)
-    if cluster > PORTABLE_CLUSTER:
-        allowed = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
-        _check(driver.cuFuncSetAttribute(function, allowed, 1))
-
+def _start(kernel: Any, config: _Config, values: list[Any], cluster: int) -> Start:
     kept: dict[int, _Parameters] = {}
+    launch: list[Any] = []
 
     def start(*leading: int | ctypes.Array[Any]) -> None:
+        if not launch:  # whoever prepares without a GPU never comes here
+            launch.extend((_driver().cuLaunchKernelEx, kernel.kernel.ptr, _current_stream()))
+        enqueue, function, stream = launch
         parameters = kept.get(len(leading)) or kept.setdefault(len(leading), _Parameters(len(leading), values))
         parameters.set(leading)
-        config.hStream = driver.CUstream(cupy.cuda.get_current_stream().ptr)
+        config.stream = stream().ptr
         # The driver copies what the pointers point at when it launches.
-        _check(driver.cuLaunchKernelEx(config, function, parameters.place, 0))
+        if status := enqueue(config, function, parameters.place, None):
+            raise _error(status)
 
+    if cluster > PORTABLE_CLUSTER and (status := _driver().cuFuncSetAttribute(kernel.kernel.ptr, _MAY_BE_LARGE, 1)):
+        raise _error(status)
     return start
 
 
@@ -145,26 +134,47 @@ class _Parameters:
                 parameter.value = value
 
 
-def _attributes(cluster: int, overlaps: bool) -> list[Any]:
-    from cuda.bindings import driver
+class _Attribute(ctypes.Structure):
+    """``CUlaunchAttribute``."""
 
-    found = []
+    _fields_ = (("id", ctypes.c_uint64), ("value", ctypes.c_uint32 * 16))
+
+
+class _Config(ctypes.Structure):
+    """``CUlaunchConfig``."""
+
+    _fields_ = (
+        *((f"{of}_{axis}", ctypes.c_uint32) for of in ("grid", "block") for axis in "xyz"),
+        ("shared_bytes", ctypes.c_uint32),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("n_attributes", ctypes.c_uint32),
+    )
+
+
+def _attributes(cluster: int, overlaps: bool) -> Iterator[_Attribute]:
     if cluster > 1:
-        size = driver.CUlaunchAttribute()
-        size.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-        size.value.clusterDim.x = cluster
-        size.value.clusterDim.y = size.value.clusterDim.z = 1
-        found.append(size)
+        yield _Attribute(_CLUSTER_DIMENSION, (cluster, 1, 1))
     if overlaps:
-        overlap = driver.CUlaunchAttribute()
-        overlap.id = driver.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-        overlap.value.programmaticStreamSerializationAllowed = 1
-        found.append(overlap)
-    return found
+        yield _Attribute(_PROGRAMMATIC_STREAM_SERIALIZATION, (1,))
 
 
-def _check(result: tuple[Any, ...]) -> None:
+@cache
+def _driver() -> Any:
+    """The driver's library; a call of it takes half of what a binding's takes."""
+    library = ctypes.CDLL("libcuda.so.1")
+    library.cuLaunchKernelEx.argtypes = (ctypes.POINTER(_Config), *(ctypes.c_void_p,) * 3)
+    library.cuFuncSetAttribute.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_int)
+    return library
+
+
+def _current_stream() -> Callable[[], Any]:
     import cupy
 
-    if int(result[0]) != 0:
-        raise cupy.cuda.driver.CUDADriverError(int(result[0]))
+    return cupy.cuda.get_current_stream  # type: ignore[no-any-return]  # CuPy has no types
+
+
+def _error(status: int) -> Exception:
+    import cupy
+
+    return cupy.cuda.driver.CUDADriverError(status)  # type: ignore[no-any-return]  # CuPy has no types

@@ -92,6 +92,11 @@ class Source:
         """Whether a launcher may define an epilogue beside the rest: whether it includes ``epilogue.cuh``."""
         return "epilogue.cuh" in _headers_of(self.name)
 
+    @property
+    def waits(self) -> bool:
+        """Whether its kernels can wait for the one ahead of them: whether it includes ``overlap.cuh``."""
+        return "overlap.cuh" in _headers_of(self.name)
+
     def instantiations(self, storage: str) -> tuple[Defines, ...]:
         """The definitions for every dtype that is stored so, each once."""
         return each_once(*(self.definitions(dtype) for dtype in DType if STORAGE_OF[dtype] == storage))

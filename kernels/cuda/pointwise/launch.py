@@ -8,6 +8,7 @@ from conv_advisor.kernels.cuda.compile import load_kernel, shape_arguments
 from conv_advisor.kernels.cuda.parts.epilogue import defines_of
 from conv_advisor.kernels.cuda.parts.launching import launch_of, prepare_start
 from conv_advisor.kernels.cuda.parts.offers import Cut
+from conv_advisor.kernels.cuda.parts.overlap import overlaps
 from conv_advisor.kernels.cuda.pointwise import plan as plans
 from conv_advisor.kernels.cuda.pointwise.menu import Tile
 from conv_advisor.kernels.variant import Launch
@@ -25,5 +26,6 @@ def launch(problem: ConvProblem, device: Device, cut: Cut[Tile]) -> Launch:
     kernel = load_kernel(plans.SOURCE, "pointwise", problem.dtype, **defines)
     blocks, shared_bytes = plans.blocks_for(cut, problem, device.processors), int(plans.shared_bytes(tile, problem))
     shape = [int(size) for size in shape_arguments(problem)]
-    start = prepare_start(kernel, (blocks, 1, 1), tile.threads, shared_bytes, shape, cluster=cut.cluster)
+    grid, begins_early = (blocks, 1, 1), overlaps(plans.SOURCE)
+    start = prepare_start(kernel, grid, tile.threads, shared_bytes, shape, cluster=cut.cluster, overlaps=begins_early)
     return launch_of(start, problem.epilogue)

@@ -99,6 +99,7 @@ void __stcs(T* place, T value) { *place = value; }
 #endif
 
 #include "epilogue.cuh"
+#include "overlap.cuh"
 #include "stages.cuh"
 #include "products.cuh"
 #include "outputs.cuh"
@@ -126,6 +127,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     [[maybe_unused]] Sum* const sums = (Sum*)(RESIDENT ? x_ring + STAGES * X_BYTES : ring);
     const int work = RESIDENT ? count * (int)((tiles - first_tile + step - 1) / step) : count;  // stages of all its tiles
 
+    prefetch_rows(weight + (size_t)first_k * C + begin * BK, min(BN, K - first_k), min(count * BK, C - begin * BK) * sizeof(Storage),
+                  C * sizeof(Storage));
+    wait_for_kernel_ahead();
     if (RESIDENT) {
         for (int stage = 0; stage < count; ++stage)
             fetch_weight(ring + stage * WEIGHT_BYTES, weight, first_k, (begin + stage) * BK, K, C);

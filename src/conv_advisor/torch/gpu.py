@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +23,7 @@ from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels.catalog import VARIANTS
 from conv_advisor.kernels.cpu.threads import available_cores
+from conv_advisor.kernels.cuda.parts.overlap import LEAST_CAPABILITY, overlapping
 from conv_advisor.kernels.cuda.runner import CudaRunner
 from conv_advisor.kernels.variant import Backend
 from conv_advisor.models.advisor import Advisor
@@ -111,6 +112,7 @@ class Gpu:
             self._runner = CudaRunner(index)
             self.device = self._runner.device
             self._stream = torch.cuda.Stream(index)
+        self._can_overlap = float(self.device.capability) >= LEAST_CAPABILITY
         self._advisor = Advisor(_tree(self.device), self.device)
         self._basis = basis_of(self.device, torch.__version__)
         self._files: dict[Path, PlanFile] = {}
@@ -208,7 +210,8 @@ class Gpu:
         """A variant ready to run, or why it is not."""
         variant = VARIANTS[choice.variant or ""]
         try:
-            with torch.cuda.device(self._index), _memory_of_torch(self._index):
+            overlap = overlapping() if options.overlap and self._can_overlap else nullcontext()
+            with torch.cuda.device(self._index), _memory_of_torch(self._index), overlap:
                 cupy.cuda.Device(self._index).use()
                 launch = self._runner.prepare(variant, problem, options.max_workspace_bytes, choice.plan)
                 return Prepared(problem, launch, self._place)

@@ -32,6 +32,8 @@ class Options:
         Whether batch norms behind a convolution go into its weights.
     fuse : bool
         Whether variants may compute what follows a convolution too; else that is left to Inductor.
+    overlap : bool
+        Whether our kernels begin while the one ahead of them still runs, on devices that can (from Hopper on).
     inductor : bool
         Whether Inductor compiles what is left; else PyTorch runs it operator by operator, and nothing is compiled.
     max_workspace_bytes : int
@@ -51,6 +53,7 @@ class Options:
     measure: int = 3
     fold: bool = True
     fuse: bool = True
+    overlap: bool = True
     inductor: bool = True
     max_workspace_bytes: int = DEFAULT_WORKSPACE_LIMIT_BYTES
     deterministic: bool = False
@@ -63,7 +66,7 @@ class Options:
             value = getattr(self, name)
             if type(value) is not int or value < 0:
                 raise InvalidInput(f"options.{name}", value, "an integer from 0 on")
-        for name in ("fold", "fuse", "inductor", "deterministic", "only_cudnn"):
+        for name in ("fold", "fuse", "overlap", "inductor", "deterministic", "only_cudnn"):
             if type(getattr(self, name)) is not bool:
                 raise InvalidInput(f"options.{name}", getattr(self, name), "True or False")
         ratio = self.max_error_ratio
@@ -74,8 +77,11 @@ class Options:
 
     @property
     def limits(self) -> str:
-        """What narrows the choice, as part of a plan's name; empty where nothing does."""
-        said = ("deterministic" if self.deterministic else "", "cudnn" if self.only_cudnn else "")
+        """What narrows the choice, or changes what runs it, as part of a plan's name; empty where nothing does."""
+        said = (
+            *("deterministic" if self.deterministic else "", "cudnn" if self.only_cudnn else ""),
+            "" if self.overlap else "apart",
+        )
         bytes_ = self.max_workspace_bytes
         most = f"workspace{bytes_}" if bytes_ != DEFAULT_WORKSPACE_LIMIT_BYTES else ""
         error = f"error{self.max_error_ratio:g}" if self.max_error_ratio != MAX_ERROR_RATIO else ""

@@ -1,0 +1,120 @@
+"""Kernels that overlap the one ahead of them wait for it before they touch memory, and only where that is asked for."""
+
+from __future__ import annotations
+
+import ctypes
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from conv_advisor.data.epilogue import Activation, Epilogue
+from conv_advisor.kernels.cuda.catalog import FAMILIES
+from conv_advisor.kernels.cuda.compile import compile_cubin
+from conv_advisor.kernels.cuda.parts.epilogue import defines_of
+from conv_advisor.kernels.cuda.parts.launching import _Config, prepare_start
+from conv_advisor.kernels.cuda.parts.overlap import MACRO, overlapping, overlaps
+from conv_advisor.kernels.cuda.parts.source import STORAGES, Source
+from conv_advisor.kernels.cuda.sass import code_of, opcodes
+
+WAIT, LET_BEGIN, END = 0x82E, 0x82D, 0x94D
+"""``ACQBULK``, ``PREEXIT`` and ``EXIT``, as ptxas 13.0 assembles ``griddepcontrol.wait``, ``.launch_dependents``, ``ret``."""
+TOUCHES_MEMORY = {0x980: "LD", 0x981: "LDG", 0x985: "ST", 0x986: "STG", 0xFAE: "LDGSTS", 0x3A8: "ATOMG", 0x98E: "RED"}
+
+SOURCES = [source for family in FAMILIES for source in family.kernel().sources]
+EVERYTHING = Epilogue(bias=True, residual=True, activation=Activation.RELU)
+
+
+def test_what_networks_are_made_of_waits() -> None:
+    assert {source.name for source in SOURCES if source.waits} == {
+        *("implicit_gemm", "implicit_gemm_tensor", "implicit_gemm_nhwc", "nhwc_pack", "implicit_gemm_tma", "pointwise"),
+        *("depthwise", "depthwise_channels", "depthwise_nhwc", "depthwise_any", "grouped", "appended"),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("storage", STORAGES)
+@pytest.mark.parametrize("source", [source for source in SOURCES if source.waits], ids=lambda source: source.name)
+def test_no_kernel_touches_memory_or_ends_before_its_wait(source: Source, storage: str) -> None:
+    listed = source.instantiations(storage)
+    arch = source.architecture or "sm_90"
+    for defines in {id(each): each for each in (*listed[:1], *listed[-1:])}.values():
+        ended = defines | (defines_of(EVERYTHING) if source.takes_epilogue else {})
+        cubin, _ = compile_cubin(source, storage, ended | {MACRO: 1}, arch)
+        for name, code in code_of(cubin).items():
+            found = opcodes(code)
+            assert found.count(WAIT) == found.count(LET_BEGIN) == 1, name
+            wait = found.index(WAIT)
+            assert wait < found.index(LET_BEGIN), name
+            assert not TOUCHES_MEMORY.keys() & set(found[:wait]), name
+            assert END not in found[:wait], name
+
+
+def test_only_who_asks_overlaps_and_only_where_the_kernel_waits() -> None:
+    waiting, other = Source("appended"), Source("fft")
+    assert not overlaps(waiting)
+    with overlapping():
+        assert overlaps(waiting)
+        assert not overlaps(other)
+        elsewhere: list[bool] = []
+        thread = Thread(target=lambda: elsewhere.append(overlaps(waiting)))
+        thread.start()
+        thread.join()
+        assert elsewhere == [False]
+    assert not overlaps(waiting)
+
+
+class Driver:
+    """Takes launches in the driver's place."""
+
+    def __init__(self) -> None:
+        self.launched: list[tuple[Any, ...]] = []
+
+    def cuLaunchKernelEx(self, config: _Config, function: int, parameters: int, extra: None) -> int:  # noqa: N802 the driver's
+        attributes = [(each.id, each.value[0]) for each in config.attributes[: config.n_attributes]]
+        first = (ctypes.c_void_p * 1).from_address(parameters)[0] or 0
+        address = ctypes.c_uint64.from_address(first).value
+        sizes = (config.grid_x, config.grid_y, config.block_x, config.shared_bytes, config.stream or 0)
+        self.launched.append((sizes, attributes, function, address, extra))
+        return 0
+
+    def cuFuncSetAttribute(self, function: int, attribute: int, value: int) -> int:  # noqa: N802 the driver's
+        self.launched.append((function, attribute, value))
+        return 0
+
+
+class Kernel:
+    """A loaded kernel, as CuPy has it, and a stream."""
+
+    ptr = 77
+
+    @property
+    def kernel(self) -> Kernel:
+        return self
+
+
+@pytest.mark.parametrize(
+    ("cluster", "early", "attributes"),
+    [(1, False, []), (4, False, [(4, 4)]), (1, True, [(6, 1)]), (2, True, [(4, 2), (6, 1)])],
+)
+def test_the_driver_is_told_of_clusters_and_of_overlap(
+    cluster: int, early: bool, attributes: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = Driver()
+    launching = "conv_advisor.kernels.cuda.parts.launching"
+    monkeypatch.setattr(f"{launching}._driver", lambda: driver)
+    monkeypatch.setattr(f"{launching}._current_stream", lambda: Kernel)
+    start = prepare_start(Kernel(), (8, 2, 1), 128, 1024, (5, 6), cluster=cluster, overlaps=early)
+    start(2**40)
+    start(2**41)
+    assert driver.launched == [
+        ((8, 2, 128, 1024, 77), attributes, 77, 2**40, None),
+        ((8, 2, 128, 1024, 77), attributes, 77, 2**41, None),
+    ]
+
+
+def test_a_cluster_that_is_large_is_allowed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Driver()
+    monkeypatch.setattr("conv_advisor.kernels.cuda.parts.launching._driver", lambda: driver)
+    prepare_start(Kernel(), (16, 1, 1), 128, 0, (), cluster=16)
+    assert driver.launched == [(77, 14, 1)]
