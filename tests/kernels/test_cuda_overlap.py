@@ -18,7 +18,7 @@ from conv_advisor.kernels.cuda.parts.source import STORAGES, Source
 from conv_advisor.kernels.cuda.sass import code_of, opcodes
 
 WAIT, LET_BEGIN, END = 0x82E, 0x82D, 0x94D
-"""``ACQBULK``, ``PREEXIT`` and ``EXIT``, as ptxas 13.0 assembles ``griddepcontrol.wait``, ``.launch_dependents``, ``ret``."""
+"""``ACQBULK``, ``PREEXIT`` and ``EXIT``, as ptxas 13.0 assembles the two instructions and a kernel's end."""
 TOUCHES_MEMORY = {0x980: "LD", 0x981: "LDG", 0x985: "ST", 0x986: "STG", 0xFAE: "LDGSTS", 0x3A8: "ATOMG", 0x98E: "RED"}
 
 SOURCES = [source for family in FAMILIES for source in family.kernel().sources]
