@@ -54,6 +54,7 @@ inline float __int_as_float(int bits) {
     memcpy(&value, &bits, sizeof value);
     return value;
 }
+inline unsigned __umulhi(unsigned x, unsigned y) { return (uint64_t)x * y >> 32; }
 inline unsigned __float_as_uint(float value) {
     unsigned bits;
     memcpy(&bits, &value, sizeof bits);
@@ -68,6 +69,9 @@ struct __half2 {
     __half x, y;
 };
 inline __half2 __float22half2_rn(float2 pair) { return {{(_Float16)pair.x}, {(_Float16)pair.y}}; }
+inline float __half2float(__half value) { return value.value; }
+inline __half __float2half_rn(float value) { return {(_Float16)value}; }
+inline __half2 __floats2half2_rn(float x, float y) { return {{(_Float16)x}, {(_Float16)y}}; }
 inline float2 __half22float2(__half2 pair) { return {pair.x, pair.y}; }
 
 struct __nv_bfloat16 {
@@ -85,6 +89,10 @@ inline __nv_bfloat16 __float2bfloat16_rn(float value) {
     if (value != value) return {0x7FFF};
     return {(uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16)};
 }
+struct __nv_bfloat162 {
+    __nv_bfloat16 x, y;
+};
+inline __nv_bfloat162 __floats2bfloat162_rn(float x, float y) { return {__float2bfloat16_rn(x), __float2bfloat16_rn(y)}; }
 
 static Index3 threadIdx, blockIdx, blockDim, gridDim;
 

@@ -148,7 +148,7 @@ BFLOAT16_SHAPES: Final = ("pointwise_aligned", "groups_odd", "depthwise")
 ALL: Final = Epilogue(bias=True, residual=True, activation=Activation.GELU)
 EPILOGUES: Final = {DType.FLOAT32: ALL, DType.BFLOAT16: Epilogue(bias=True, activation=Activation.RELU)}
 TENSOR_CORES: Final = ("cuda.implicit_gemm", "cuda.winograd_large")
-"""Their two-byte types are multiplied by instructions that no CPU has, as all of ``cuda.implicit_gemm_nhwc`` is."""
+"""Their two-byte types are multiplied by instructions that no CPU has."""
 
 Case = tuple[str, ConvProblem]
 

@@ -52,21 +52,28 @@
 #define SUM_BYTES (WARPS_K * OUTER * SUM_PITCH * 4)
 #define BODY_BYTES (PIPELINE_BYTES > SUM_BYTES ? PIPELINE_BYTES : SUM_BYTES)
 
-// Without a split y's values are staged in its own type, unless a residual has yet to be added.
-#define IS_STAGED (ELEMENT == 2 && WARPS_K == 1 && !RESIDUAL)
+// Without a split y's values are staged in its own type: where a residual was copied ahead, in its place.
+#define COPIES_RESIDUAL (RESIDUAL && ELEMENT == 2)
+#define IS_STAGED (ELEMENT == 2 && WARPS_K == 1)
 #define STAGED_PITCH (INNER + 8)
+#define STAGED_BYTES (OUTER * STAGED_PITCH * ELEMENT)
+#define SLOTS (COPIES_RESIDUAL ? (STAGED_BYTES + STAGE_BYTES - 1) / STAGE_BYTES : 1)
+#define SLOT_ROWS (OUTER / SLOTS)
 
 #define TILES_M (BM / WARPS_M / 16)
 #define TILES_N (BN / WARPS_N / 8)
 #define SUMS TILES_M][TILES_N][4
 static_assert(AHEAD >= 1 && ROW_STEP % 8 == 0, "a ring, and whole swizzles a thread");
+static_assert(!COPIES_RESIDUAL || !IS_STAGED || (SLOTS <= AHEAD && SLOTS <= 2 && SLOT_ROWS % 16 == 0), "free stages");
+static_assert(!COPIES_RESIDUAL || SUM_BYTES + STAGED_BYTES / (IS_STAGED ? 2 : 1) <= PIPELINE_BYTES, "room behind the sums");
 static_assert(WGMMA ? BM / WARPS_M == 16 && WARPS_M % 4 == 0 : TILES_N % 2 == 0, "whole fragments");
 
 #include "clusters.cuh"
 #include "overlap.cuh"
 
+#ifdef __CUDA_ARCH__
 // 16 bytes, or zeros.
-__device__ __forceinline__ void copy_async(unsigned target, const Storage* source, bool is_read) {
+__device__ __forceinline__ void copy_async(Address target, const Storage* source, bool is_read) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "r"(is_read ? 16 : 0));
 }
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;"); }
@@ -74,6 +81,19 @@ template <int COUNT>
 __device__ __forceinline__ void wait_for_all_copies_but() {
     asm volatile("cp.async.wait_group %0;" ::"n"(COUNT) : "memory");
 }
+__device__ __forceinline__ void publish_to_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+__device__ __forceinline__ void wait_for_launch_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+#else  // on a CPU
+inline void copy_async(Address target, const Storage* source, bool is_read) {
+    memset((void*)target, 0, 16);
+    if (is_read) memcpy((void*)target, source, 16);
+}
+inline void commit_copies() {}
+template <int COUNT>
+void wait_for_all_copies_but() {}
+inline void publish_to_products() {}
+inline void wait_for_launch_before() {}
+#endif
 // Division by a number known to the host: dividends are below 2^31.
 struct Divisor {
     unsigned value, multiplier, shift;
@@ -150,7 +170,7 @@ struct Pixels {
     }
 };
 
-__device__ __forceinline__ void fetch_x(unsigned target, const Storage* x, const Pixels& pixels, const Walk& walk,
+__device__ __forceinline__ void fetch_x(Address target, const Storage* x, const Pixels& pixels, const Walk& walk,
                                         int chunks, int H, int W) {
 #pragma unroll
     for (int i = 0; i < X_ROWS; ++i) {
@@ -162,7 +182,7 @@ __device__ __forceinline__ void fetch_x(unsigned target, const Storage* x, const
     }
 }
 
-__device__ __forceinline__ void fetch_weight(unsigned target, const Storage* weight, int filter, int chunk, int chunks, int K) {
+__device__ __forceinline__ void fetch_weight(Address target, const Storage* weight, int filter, int chunk, int chunks, int K) {
 #pragma unroll
     for (int i = 0; i < WEIGHT_ROWS; ++i) {
         if (BF % ROW_STEP && threadIdx.x / CHUNKS + i * ROW_STEP >= BF) continue;
@@ -179,9 +199,9 @@ __device__ __forceinline__ void fetch_weight(unsigned target, const Storage* wei
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     implicit_gemm_nhwc(const Storage* __restrict__ x, const Storage* __restrict__ weight, Storage* __restrict__ y EPILOGUE,
                        SHAPE, unsigned plane_multiplier, unsigned plane_shift, unsigned width_multiplier, unsigned width_shift) {
-    extern __shared__ unsigned char unaligned[];
-    const unsigned ring = (shared_address(unaligned) + 1023) & ~1023u;
-    unsigned char* const body = unaligned + (ring - shared_address(unaligned));
+    extern __shared__ __align__(16) float unaligned[];
+    const Address ring = (shared_address(unaligned) + 1023) / 1024 * 1024;
+    unsigned char* const body = (unsigned char*)unaligned + (ring - shared_address(unaligned));
     const unsigned rank = cluster_rank(), blocks = cluster_size(), tile = cluster_index();
     const unsigned tiles_f = (K + BF - 1) / BF, tile_p = tile / tiles_f;
     const unsigned first_filter = (tile - tile_p * tiles_f) * BF, first_pixel = tile_p * BP;
@@ -194,7 +214,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 
     const int row = threadIdx.x / CHUNKS, column = threadIdx.x % CHUNKS;
     const unsigned place = row * ROW_BYTES + (column ^ row % 8) * 16;
-    const unsigned weights = ring + place, columns = weights + BF * ROW_BYTES;
+    const Address weights = ring + place, columns = weights + BF * ROW_BYTES;
     Pixels mine;
 #if defined(OVERLAPS)
     const int kept = min(end * CHUNKS, chunks) - begin * CHUNKS;
@@ -205,7 +225,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #elif !IS_NHWC
     mine.find(first_pixel + row, pixels, plane, width, C, H, W, stride_h, stride_w, pad_h, pad_w);
     // The launch before, which packs x and weight, may still run: nothing of theirs is read before here.
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+    wait_for_launch_before();
 #endif
     // The filters first: their addresses are known at once.
 #pragma unroll
@@ -216,6 +236,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #if IS_NHWC && !defined(OVERLAPS)
     mine.find(first_pixel + row, pixels, plane, width, C, H, W, stride_h, stride_w, pad_h, pad_w);
 #endif
+#if COPIES_RESIDUAL && IS_STAGED
+    const auto copy_slot = [&](int slot, int stage) {
+        copy_residual(ring + stage * STAGE_BYTES, residual, slot * SLOT_ROWS, SLOT_ROWS, first_filter, first_pixel, pixels, K,
+                      plane);
+    };
+#endif
     Walk walk;
     walk.start(begin * CHUNKS + column, C, W, S, dilation_h, dilation_w);
 #pragma unroll
@@ -224,6 +250,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             fetch_x(columns + stage * STAGE_BYTES, x, mine, walk, chunks, H, W);
             walk.advance(C, W, S, dilation_h, dilation_w);
         }
+#if COPIES_RESIDUAL && IS_STAGED
+        // Behind all stages: no product waits for it.
+        if (stage == AHEAD - 1 && blocks == 1)
+            for (int slot = 0, free = end - begin; slot < SLOTS && free < AHEAD; ++slot, ++free) copy_slot(slot, free);
+#endif
         commit_copies();
     }
 
@@ -233,10 +264,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     for (int stage = begin; stage < end; ++stage) {
         wait_for_all_copies_but<AHEAD - 1>();
 #if WGMMA
-        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        publish_to_products();
 #endif
         __syncthreads();
-        const unsigned filters = ring + read * STAGE_BYTES, points = filters + BF * ROW_BYTES;
+        const Address filters = ring + read * STAGE_BYTES, points = filters + BF * ROW_BYTES;
 #if WGMMA
         multiply(sum, PIXELS_M ? points : filters, PIXELS_M ? filters : points);
 #endif
@@ -245,6 +276,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             fetch_x(columns + write * STAGE_BYTES, x, mine, walk, chunks, H, W);
             walk.advance(C, W, S, dilation_h, dilation_w);
         }
+#if COPIES_RESIDUAL && IS_STAGED
+        else if (blocks == 1 && stage + AHEAD - end < SLOTS)
+            copy_slot(stage + AHEAD - end, write);
+#endif
         commit_copies();
 #if WGMMA
         // The products of the stage before are done: after the next barrier its place is free.
@@ -265,20 +300,35 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     const Epilogue epilogue = EPILOGUE_OF(y);
 #if IS_STAGED
     if (blocks == 1) {
-        Storage* const staged = (Storage*)body;
-        stage_outputs(staged, sum, epilogue, first_filter, K);
+#if RESIDUAL
+        const int next = read + 1 == STAGES ? 0 : read + 1;
+        const Staging staging = {body + read * STAGE_BYTES, body + next * STAGE_BYTES};
+#else
+        const Staging staging = {body, body};
+#endif
+        stage_outputs(staging, sum, epilogue, first_filter, K);
         __syncthreads();
         if (fastest % 8 == 0)
-            store_staged<8>(y, staged, first_filter, first_pixel, pixels, K, plane);
+            store_staged<8>(y, staging, first_filter, first_pixel, pixels, K, plane);
         else if (fastest % 4 == 0)
-            store_staged<4>(y, staged, first_filter, first_pixel, pixels, K, plane);
+            store_staged<4>(y, staging, first_filter, first_pixel, pixels, K, plane);
         else
-            store_staged<1>(y, staged, first_filter, first_pixel, pixels, K, plane);
+            store_staged<1>(y, staging, first_filter, first_pixel, pixels, K, plane);
         return;
     }
 #endif
     float* const sums = (float*)body;
+    const Storage* const copied = (const Storage*)(body + SUM_BYTES);
+#if COPIES_RESIDUAL
+    const int shared_rows = (OUTER + blocks - 1) / blocks, first_row = rank * shared_rows;
+    copy_residual(ring + SUM_BYTES, residual, first_row, max(0, min(shared_rows, OUTER - first_row)), first_filter,
+                  first_pixel, pixels, K, plane);
+    commit_copies();
+#endif
     store_sums(sums, sum);
+#if COPIES_RESIDUAL
+    if (blocks == 1) wait_for_all_copies_but<0>();
+#endif
     __syncthreads();
     const float* from = sums;
     int pitch = SUM_PITCH, count = WARPS_K, distance = OUTER * SUM_PITCH, outer = 0, own_rows = OUTER;
@@ -300,6 +350,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             }
             push(received + (rank * rows + line - owner * rows) * INNER + inner, owner, total);
         }
+#if COPIES_RESIDUAL
+        wait_for_all_copies_but<0>();
+#endif
         cluster_arrive();
         cluster_wait();
         from = received;
@@ -307,7 +360,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         pitch = INNER, count = blocks, distance = rows * INNER, own_rows = max(0, min((int)rows, OUTER - outer));
     }
     if (fastest % 4 == 0)
-        store_y<4>(y, epilogue, from, pitch, count, distance, outer, own_rows, first_filter, first_pixel, pixels, K, plane);
+        store_y<4>(y, epilogue, from, pitch, count, distance, outer, own_rows, first_filter, first_pixel, pixels, K, plane,
+                   copied);
     else
-        store_y<1>(y, epilogue, from, pitch, count, distance, outer, own_rows, first_filter, first_pixel, pixels, K, plane);
+        store_y<1>(y, epilogue, from, pitch, count, distance, outer, own_rows, first_filter, first_pixel, pixels, K, plane,
+                   copied);
 }

@@ -1,9 +1,25 @@
-// The products of a stage in shared memory, by wgmma or mma.sync: part of implicit_gemm_nhwc.cu, after its macros.
+// The products of a stage in shared memory, by wgmma or mma.sync, by loops on a CPU: part of implicit_gemm_nhwc.cu, after its macros.
 //
 //   operands     a (BM, 128 bytes), b (BN, 128 bytes), both with gemm_k innermost and 128-byte swizzle
 //   sums         16 x 8 fragments as mma.sync m16n8 lays them out; those of wgmma m64 are the same, 16 rows a warp
 
-#if WGMMA
+#ifndef __CUDA_ARCH__  // on a CPU
+inline float element_at(Address rows, int row, int k) {
+    return widen(((const Storage*)(rows + row * ROW_BYTES + ((k / VECTOR ^ row % 8) << 4)))[k % VECTOR]);
+}
+inline void multiply(float (&sum)[SUMS], Address a, Address b) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, depth = ROW_BYTES / ELEMENT / WARPS_K;
+    const int m0 = warp % WARPS_M * (BM / WARPS_M) + lane / 4, k0 = warp / (WARPS_M * WARPS_N) * depth;
+    const int n0 = warp / WARPS_M % WARPS_N * (BN / WARPS_N) + lane % 4 * 2;
+    for (int i = 0; i < TILES_M; ++i)
+        for (int j = 0; j < TILES_N; ++j)
+            for (int e = 0; e < 4; ++e)
+                for (int k = k0; k < k0 + depth; ++k)
+                    sum[i][j][e] += element_at(a, m0 + i * 16 + e / 2 * 8, k) * element_at(b, n0 + j * 8 + e % 2, k);
+}
+template <int COUNT>
+void wait_for_all_products_but(float (&)[SUMS]) {}
+#elif WGMMA
 #define INSTRUCTION_N (BN / WARPS_N)
 #ifdef STORAGE_FLOAT32
 #define TYPES "k8.f32.tf32.tf32 "

@@ -2,11 +2,13 @@
 // block is a cluster of its own, and pushes to nobody.
 
 #ifdef __CUDA_ARCH__
-__device__ __forceinline__ unsigned shared_address(const void* pointer) {
-    return (unsigned)__cvta_generic_to_shared(pointer);
+typedef unsigned Address;  // of shared memory
+__device__ __forceinline__ Address shared_address(const void* pointer) {
+    return (Address)__cvta_generic_to_shared(pointer);
 }
 #else  // on a CPU
-inline uintptr_t shared_address(const void* pointer) { return (uintptr_t)pointer; }
+typedef uintptr_t Address;
+inline Address shared_address(const void* pointer) { return (Address)pointer; }
 #endif
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900

@@ -147,7 +147,6 @@ __device__ __forceinline__ void load_fragments(unsigned (&a)[TILES_P][4], const 
 #define SUMS TILES_P][TILES_N][INST_N / 2
 
 #ifdef __CUDA_ARCH__
-typedef unsigned Address;
 // sums += a stage's products; `steps` of them.
 __device__ __forceinline__ void multiply_stage(float (&sum)[SUMS], const Storage* x, Address weight, Address low,
                                                const Places& places, int steps) {
@@ -186,7 +185,6 @@ __device__ __forceinline__ void multiply_stage(float (&sum)[SUMS], const Storage
     asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 }
 #else  // the fragments of a block pass through memory
-typedef uintptr_t Address;
 static unsigned fragments[THREADS][TILES_P][4];
 inline float fragment_at(int warp, int tile, int row, int k) {
 #if ELEMENT == 4

@@ -1,0 +1,80 @@
+"""Every cut of the channels-innermost implicit GEMM on a CPU, with a residual: swizzles, copies ahead, staged outputs.
+
+Products are made by loops, and no cluster has more than one block; no GPU is needed.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
+from typing import Final
+
+import pytest
+
+from conv_advisor.data.epilogue import Activation, Epilogue
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels import comparison, reference
+from conv_advisor.kernels.cuda.implicit_gemm_nhwc import menu
+from conv_advisor.kernels.cuda.implicit_gemm_nhwc.menu import Tile
+from conv_advisor.kernels.cuda.parts.fitted import tiles_of_every_device
+from conv_advisor.kernels.cuda.parts.offers import Cut
+from conv_advisor.kernels.tolerance import tolerance
+from tests.kernels import host_cuda
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
+
+HOPPER: Final = Device(id="host", name="host", kind="cuda", capability="9.0", processors=1)
+ENDS: Final = Epilogue(bias=True, residual=True, activation=Activation.RELU)
+CHANNELS: Final = (64, 136, 520)
+"""Channels of one stage, of fewer than any ring has, and of more than most."""
+
+
+def layers_of(tile: Tile, place: int) -> list[ConvProblem]:
+    """Layers whose last tiles stick out; neighbours in y are of 16, 8 and 2 bytes; some of 3x3 too, in both layouts."""
+    dtype = (DType.FLOAT16, DType.BFLOAT16)[place % 2]
+    filters = (tile.bf + 24, tile.bf + 12, tile.bf - 3)
+    pointwise = [
+        ConvProblem(2, c, 5, 11, k, 1, 1, dtype=dtype, layout=Layout.NHWC, epilogue=ENDS)
+        for c, k in zip(CHANNELS, filters, strict=True)
+    ]
+    if place % 3:
+        return pointwise
+    planes = ((4, 6), (2, 6), (3, 5))[place // 3 % 3]
+    spatial = ConvProblem(3, 24, *planes, tile.bf + 5, 3, 3, 1, 1, 1, 1, dtype=dtype, layout=Layout.NCHW, epilogue=ENDS)
+    return [*pointwise, spatial, replace(spatial, layout=Layout.NHWC)]
+
+
+CASES: Final = [
+    (tile, problem)
+    for place, tile in enumerate(tiles_of_every_device(menu.MENUS, DType.FLOAT16))
+    for problem in layers_of(tile, place)
+]
+
+
+def error_of(tile: Tile, problem: ConvProblem) -> float:
+    """Run one cut on random operands from a y full of NaN, and compare with float64."""
+    from conv_advisor.kernels.cuda.implicit_gemm_nhwc.launch import launch
+
+    operands = (*reference.random_operands(problem, 0), *reference.random_ends(problem, 0))
+    y = host_cuda.result_of_launch(launch(problem, HOPPER, Cut(tile, 1), problem.n), problem, *operands)
+    given = comparison.given_outputs(problem, *operands[:2])
+    _, scale = reference.expected_at(problem, *operands[:2], given, *operands[2:])
+    return comparison.max_error(y, reference.convolve(problem, *operands), scale)
+
+
+@pytest.fixture(scope="module")
+def errors() -> Iterator[list[Future[float]]]:
+    """The error of every case, all asked for at once, from processes in which CuPy's name is taken by its stand-in."""
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn"), initializer=host_cuda.install) as pool:
+        yield [pool.submit(error_of, *case) for case in CASES]
+
+
+@pytest.mark.parametrize(
+    "place", range(len(CASES)), ids=lambda place: f"{CASES[place][0].bf}x{CASES[place][0].bp}-{CASES[place][1].key}"
+)
+def test_a_cut_with_a_residual_is_right(errors: list[Future[float]], place: int) -> None:
+    assert errors[place].result() <= tolerance(CASES[place][1])
