@@ -13,7 +13,8 @@ from conv_advisor.app.cli.output import AsJson, print_json, print_table
 from conv_advisor.app.cli.table import write
 
 if TYPE_CHECKING:
-    from conv_advisor.app.jobs.table import Job, Jobs
+    from conv_advisor.app.jobs.job import Job
+    from conv_advisor.app.jobs.table import Jobs
 
 jobs = typer.Typer(help="Look at background jobs, and stop them.", no_args_is_help=True)
 

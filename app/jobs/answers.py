@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 from typing_extensions import TypedDict
 
 if TYPE_CHECKING:
-    from conv_advisor.app.jobs.table import Job
+    from conv_advisor.app.jobs.job import Job
 
 
 class JobAnswer(TypedDict):

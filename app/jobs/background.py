@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
+from conv_advisor.app.jobs.job import Job, JobKind, JobState, Key
 from conv_advisor.app.jobs.runner import JobRunner, Work
-from conv_advisor.app.jobs.table import Job, JobKind, Jobs, JobState, Key
+from conv_advisor.app.jobs.table import Jobs
 from conv_advisor.app.jobs.works import measuring, training
 from conv_advisor.app.settings import Settings
 from conv_advisor.app.workers.any_engine import AnyEngine

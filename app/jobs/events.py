@@ -14,7 +14,8 @@ from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 from starlette.types import Message, Receive, Scope, Send
 
 from conv_advisor.app.jobs.answers import job_answer
-from conv_advisor.app.jobs.table import Job, Jobs
+from conv_advisor.app.jobs.job import Job
+from conv_advisor.app.jobs.table import Jobs
 from conv_advisor.data.errors import ConvAdvisorError, QueueFull
 
 log = logging.getLogger(__name__)

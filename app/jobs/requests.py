@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 from fastapi import Header
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
-from conv_advisor.app.jobs.table import JobKind, Key
+from conv_advisor.app.jobs.job import JobKind, Key
 from conv_advisor.app.wire.layers import problem_from
 from conv_advisor.app.wire.schemas import DeviceName, LayerParameters, RetrainRequest
 from conv_advisor.data import networks

@@ -16,8 +16,9 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
+from conv_advisor.app.jobs.job import Job, JobKind, JobLost
 from conv_advisor.app.jobs.leases import BEAT_S
-from conv_advisor.app.jobs.table import Effect, Job, JobKind, JobLost, Jobs
+from conv_advisor.app.jobs.table import Effect, Jobs
 from conv_advisor.app.workers.child import WorkerKilled
 from conv_advisor.app.workers.engine import Engine
 from conv_advisor.data.errors import ConvAdvisorError, DeadlineExceeded, StoreError, WorkerDied, WorkerError

@@ -1,4 +1,4 @@
-"""Background jobs: rows of the database, leased to whoever runs them, taken up again when a lease ends."""
+"""The table of jobs: rows of the database, leased to whoever runs them, taken up again when a lease ends."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import Any, Final
 
 from sqlalchemy import and_, func, insert, or_, select, update
 from sqlalchemy.engine import Connection, Row
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
+from conv_advisor.app.jobs.job import Job, JobKind, JobLost, JobState, Key
 from conv_advisor.app.jobs.leases import Leases
 from conv_advisor.data.counting import counted
 from conv_advisor.data.database import now_s
@@ -28,100 +28,7 @@ MAX_ATTEMPTS: Final = 3
 _KEPT: Final = -1
 """Interruptions of an attempt that has kept something: that it breaks off then makes none."""
 _NO_KEY: Final = (None, None, "")
-
-
-class JobKind(StrEnum):
-    """What a job does; a closed list."""
-
-    RETRAIN = "retrain"
-    SWEEP = "sweep"
-    MEASURE = "measure"
-
-
-class JobState(StrEnum):
-    """Where a job is; a closed list."""
-
-    QUEUED = "queued"
-    RUNNING = "running"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-
-    @property
-    def is_final(self) -> bool:
-        """Whether it can still change."""
-        return self in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
-
-
 _UNFINISHED: Final = (JobState.QUEUED, JobState.RUNNING)
-
-
-class JobLost(Exception):
-    """An attempt is no longer its runner's: the job was cancelled, or its lease ended and another took it."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """One job as the database has it.
-
-    Parameters
-    ----------
-    id : str
-        Unguessable.
-    kind : JobKind
-    state : JobState
-    progress : float
-        0 to 1.
-    message : str
-        What is being done.
-    request : dict
-    result : dict or None
-        Once it succeeded.
-    error : dict or None
-        Once it failed: type, title, detail.
-    attempt : int
-        How often it was started.
-    created_at, started_at, finished_at : datetime
-        UTC; None where it has not happened.
-    device_id : str or None
-        The device that must run it; None: any server does.
-    revision : int
-        How often it has changed.
-    """
-
-    id: str
-    kind: JobKind
-    state: JobState
-    progress: float
-    message: str
-    request: dict[str, Any]
-    result: dict[str, Any] | None
-    error: dict[str, Any] | None
-    attempt: int
-    created_at: datetime
-    started_at: datetime | None
-    finished_at: datetime | None
-    device_id: str | None
-    revision: int
-
-
-@dataclass(frozen=True)
-class Key:
-    """What a client calls its request, so that sending it again makes no second job.
-
-    Parameters
-    ----------
-    name : str
-    sha256 : str
-        Digest of what was asked for under that name.
-    caller : str
-        Whose name it is, by their token; empty where there are no tokens. Another caller's same name is another key.
-    """
-
-    name: str
-    sha256: str
-    caller: str = ""
-
 
 Effect = Callable[[Connection], None]
 """What a job changes at its end, in the transaction that says it has succeeded."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from conv_advisor.app.jobs.job import JobKind
 from conv_advisor.app.jobs.requests import bench_options, problem_deadline_s, problems_of
 from conv_advisor.app.jobs.runner import Done, Held, Work
-from conv_advisor.app.jobs.table import JobKind
 from conv_advisor.app.settings import Settings
 from conv_advisor.app.sweep.sweep import sweep
 from conv_advisor.app.workers import tasks

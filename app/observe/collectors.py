@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from conv_advisor.app.jobs.table import JobState
+from conv_advisor.app.jobs.job import JobState
 from conv_advisor.app.workers.any_engine import EngineState
 from conv_advisor.data.tables import JOBS
 

@@ -14,8 +14,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from conv_advisor.app.guard.policy import require
 from conv_advisor.app.jobs.answers import JobAnswer, JobsAnswer, job_answer
+from conv_advisor.app.jobs.job import JobKind, JobState
 from conv_advisor.app.jobs.requests import JobRequest, KeyHeader, RetrainJob
-from conv_advisor.app.jobs.table import JobKind, JobState
 from conv_advisor.app.routes.submission import submit
 from conv_advisor.app.service.service import service_of
 from conv_advisor.app.wire.body import parse_json

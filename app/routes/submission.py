@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from conv_advisor.app.jobs.job import Job, JobKind, Key
 from conv_advisor.app.jobs.requests import AnyJob, RetrainJob, kept_request, key_of
-from conv_advisor.app.jobs.table import Job, JobKind, Key
 from conv_advisor.app.service.service import Service
 from conv_advisor.data.extras import require
 from conv_advisor.data.measurement import Device

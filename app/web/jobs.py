@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from conv_advisor.app.jobs.table import Job, JobKind, JobState
+from conv_advisor.app.jobs.job import Job, JobKind, JobState
 from conv_advisor.app.web.networks import TITLES
 from conv_advisor.data.counting import counted
 

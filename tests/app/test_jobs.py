@@ -16,9 +16,10 @@ import pytest
 from sqlalchemy import event, insert, select, update
 
 from conv_advisor.app.jobs.background import ToldJobs
+from conv_advisor.app.jobs.job import Job, JobKind, JobLost, JobState, Key
 from conv_advisor.app.jobs.leases import BEAT_S
 from conv_advisor.app.jobs.runner import Done, JobRunner, Work
-from conv_advisor.app.jobs.table import MAX_ATTEMPTS, Job, JobKind, JobLost, Jobs, JobState, Key
+from conv_advisor.app.jobs.table import MAX_ATTEMPTS, Jobs
 from conv_advisor.app.workers.engine import NO_DEVICE, Engine
 from conv_advisor.data.errors import KeyReused, NotEnoughData, StoreError, UnknownDevice, UnknownJob, WorkerDied
 from conv_advisor.data.store import Store
@@ -486,7 +487,8 @@ def test_a_service_killed_during_a_job_loses_nothing_and_leaves_nothing_stuck(
 SERVICE = """
 import sys, time
 from conv_advisor.app.workers.engine import NO_DEVICE, Engine
-from conv_advisor.app.jobs.table import JobKind, Jobs
+from conv_advisor.app.jobs.job import JobKind
+from conv_advisor.app.jobs.table import Jobs
 from conv_advisor.app.jobs.runner import Done, JobRunner
 from conv_advisor.data.store import Store
 from conv_advisor.models.registry import Registry

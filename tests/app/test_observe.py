@@ -18,7 +18,7 @@ from fastapi import FastAPI
 from prometheus_client.parser import text_string_to_metric_families
 
 from conv_advisor.app.guard.tokens import entry_of, make_token
-from conv_advisor.app.jobs.table import JobState
+from conv_advisor.app.jobs.job import JobState
 from conv_advisor.app.main import create_app
 from conv_advisor.app.observe import logs, traces
 from conv_advisor.app.observe.meter import BUCKETS_S, Meter

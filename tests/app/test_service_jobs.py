@@ -18,8 +18,8 @@ from conv_advisor.app.jobs import events as job_events
 from conv_advisor.app.jobs.answers import JobAnswer
 from conv_advisor.app.jobs.background import Background
 from conv_advisor.app.jobs.events import EventStream, Streams
+from conv_advisor.app.jobs.job import Job, JobKind
 from conv_advisor.app.jobs.requests import problems_of
-from conv_advisor.app.jobs.table import Job, JobKind
 from conv_advisor.data.errors import QueueFull
 from conv_advisor.data.measurement import Outcome
 from conv_advisor.data.problem import DType, Layout
