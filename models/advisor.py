@@ -1,26 +1,24 @@
-"""From a problem to advice: every variant that applies, ranked by its time, and why the others are out."""
+"""Who gives advice: from a problem, by a model and what was measured, to the ranking of every variant that applies."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
-
 from conv_advisor.data.counting import counted
-from conv_advisor.data.epilogue import PLAIN, Epilogue
+from conv_advisor.data.epilogue import PLAIN
 from conv_advisor.data.errors import NoAdvice
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.catalog import VARIANTS
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Maker, Variant
 from conv_advisor.models.accuracy import error_of, laws_of
-from conv_advisor.models.baselines import Baselines, Rivals, with_ending
+from conv_advisor.models.advice import Advice, Exclusion
+from conv_advisor.models.baselines import Rivals, with_ending
 from conv_advisor.models.candidates import (
     Candidate,
-    Choice,
     consider,
     doubt,
     rank,
@@ -31,14 +29,11 @@ from conv_advisor.models.ended import ended
 from conv_advisor.models.endings import Endings, endings_of, lent_endings
 from conv_advisor.models.features import describe
 from conv_advisor.models.habits import habits_of
-from conv_advisor.models.leaf import Leaf, Row, is_expected, least_ms, try_of
+from conv_advisor.models.leaf import Leaf, Row, Rows, least_ms
 from conv_advisor.models.loan import Loan
 from conv_advisor.models.rules import Rules
-from conv_advisor.models.ties import levels
-from conv_advisor.models.tree_arrays import RANKING_ARRAYS
-from conv_advisor.models.tree_file import Step, TreeModel, path, walk
-from conv_advisor.models.trust import Trust, trust_in
-from conv_advisor.models.words import not_counted, trusted
+from conv_advisor.models.tree_file import TreeModel, path, walk
+from conv_advisor.models.trust import trust_in
 
 if TYPE_CHECKING:
     from conv_advisor.data.summary import Summary
@@ -48,69 +43,6 @@ Limits = tuple[int, bool]
 
 Prediction = tuple[str, float]
 """A variant, and its time in ms."""
-
-
-class Exclusion(msgspec.Struct, frozen=True, gc=False):
-    """One variant that is out, and why."""
-
-    variant: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """What to run for a problem.
-
-    Parameters
-    ----------
-    problem : ConvProblem
-    device_id : str
-    model_id : str or None
-        None where no model took part.
-    ranking : tuple of Choice
-        By time; of those that are tied, closer than they can be told apart (`models.ties`), the measured first, then
-        the one with less workspace, then a deterministic one, then the more accurate.
-    excluded : tuple of Exclusion
-        In the order of the catalogue; those that were not asked for last.
-    path : tuple of Step
-        The comparisons that led to the predictions.
-    trust : Trust
-    baselines : Baselines
-        What others would run, and how much faster the best is.
-    uncounted : Epilogue
-        What was asked for beside the problem and is in none of the times.
-    """
-
-    problem: ConvProblem
-    device_id: str
-    model_id: str | None
-    ranking: tuple[Choice, ...]
-    excluded: tuple[Exclusion, ...]
-    path: tuple[Step, ...]
-    trust: Trust
-    baselines: Baselines
-    uncounted: Epilogue = PLAIN
-
-    @property
-    def asked(self) -> ConvProblem:
-        """The problem that was asked for."""
-        return replace(self.problem, epilogue=self.uncounted) if self.uncounted else self.problem
-
-    @property
-    def best(self) -> Choice:
-        """The first of the ranking."""
-        return self.ranking[0]
-
-    @property
-    def variant(self) -> str:
-        """The id of the best."""
-        return self.ranking[0].variant
-
-    @property
-    def trusted(self) -> str:
-        """How far it can be trusted, in words: the same on the page, on the command line and in a notebook."""
-        said = trusted(self.trust, self.ranking)
-        return f"{not_counted(self.uncounted)} {said}" if self.uncounted else said
 
 
 class Weighed(NamedTuple):
@@ -178,9 +110,7 @@ class Advisor:
             lent_endings(self.loan, model) if self.loan and model else endings_of(found.id, model)
         )
         self._rivals = Rivals(found, habits_of(found.id))
-        self._tries = {name: each for name, variant in self._pool.items() if (each := try_of(variant, found))}
-        self._column = {name: column for column, name in enumerate(model.variants)} if model else {}
-        self._rows: dict[int, Row] = {}
+        self._rows: dict[int, Row] = Rows(model, self._pool, found) if model else {}
         missing = "the model does not know it" if model else f"there is no model of {found.id}"
         self._unknown = f"not measured on this layer, and {missing}"
 
@@ -397,7 +327,7 @@ class Advisor:
             return None
         values, flops, n_bytes = describe(problem)
         node = walk(self.model, values)
-        row = self._rows.get(node) or self._row(node)
+        row = self._rows[node]
         return self.first(problem, node, least_ms(row, flops, n_bytes), n_bytes, max_workspace_bytes, is_deterministic)
 
     def first(
@@ -423,7 +353,7 @@ class Advisor:
         max_workspace_bytes : int
         is_deterministic : bool
         """
-        row = self._rows.get(node) or self._row(node)
+        row = self._rows[node]
         device, best_ms = self.device, roofline_ms * row.best
         if self.loan:
             best_ms *= self.loan.slowdown(n_bytes, problem.flops, problem.dtype, row.roofline)
@@ -497,42 +427,11 @@ class Advisor:
         if self.model is None:
             return None
         node = walk(self.model, values)
-        row = self._rows.get(node) or self._row(node)
+        row = self._rows[node]
         best_ms = least_ms(row, flops, n_bytes) * row.best
         if self.loan:
             best_ms *= self.loan.slowdown(n_bytes, flops, problem.dtype, row.roofline)
         return Leaf(row, best_ms, n_bytes)
-
-    def _row(self, node: int) -> Row:
-        model = self.model
-        assert model is not None  # noqa: S101 - or there is no leaf
-        kept = model.arrays["next"][node]
-        log_slowdown, support, workspace = (model.ranked(name, kept).tolist() for name in RANKING_ARRAYS)
-        roofline = model.roofline(node).tolist()
-        spread = float(model.arrays["spread"][kept])
-        found: dict[float, list[str]] = {}
-        levelled = log_slowdown.copy()
-        for column, each in levels(log_slowdown, spread):
-            levelled[column] = each
-            name = model.variants[column]
-            if name in self._tries and is_expected(self._pool[name], support[column]):
-                found.setdefault(each, []).append(name)
-        row = self._rows[node] = Row(
-            column=self._column,
-            order=tuple(
-                [
-                    (tuple(names), self._tries[names[0]] if len(names) == 1 else None, math.exp(each))
-                    for each, names in found.items()
-                ]
-            ),
-            log_slowdown=levelled,
-            workspace=workspace,
-            support=support,
-            roofline=tuple(roofline),
-            best=math.exp(model.arrays["value"][node]),
-            spread=spread,
-        )
-        return row
 
     def _nothing_left(self, problem: ConvProblem, excluded: Sequence[Exclusion] = ()) -> NoAdvice:
         said, reasons = f"{problem.key} on {self.device.id}", {each.variant: each.reason for each in excluded}

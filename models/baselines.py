@@ -16,7 +16,7 @@ from conv_advisor.models.habits import HEURISTIC, Habits
 
 if TYPE_CHECKING:
     from conv_advisor.data.measurement import Device
-    from conv_advisor.models.advisor import Exclusion
+    from conv_advisor.models.advice import Exclusion
 
 CUDNN: Final = "cudnn."
 """How the ids of cuDNN's variants begin."""

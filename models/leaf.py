@@ -11,6 +11,9 @@ from typing import Final
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Rule, Variant, left_to_ask, no_workspace
+from conv_advisor.models.ties import levels
+from conv_advisor.models.tree_arrays import RANKING_ARRAYS
+from conv_advisor.models.tree_file import TreeModel
 from conv_advisor.models.words import chance
 
 MIN_SUPPORT: Final = 0.5
@@ -71,7 +74,55 @@ class Leaf:
         return limit if limit < predicted <= _SURELY_ABOVE * limit else predicted
 
 
-def try_of(variant: Variant, device: Device) -> Try | None:
+class Rows(dict[int, Row]):
+    """The leaves of a model by their node, each read when it is first asked for.
+
+    Parameters
+    ----------
+    model : TreeModel
+    pool : mapping of str to Variant
+        What may be advised.
+    device : Device
+        Whose rules count.
+    """
+
+    def __init__(self, model: TreeModel, pool: Mapping[str, Variant], device: Device) -> None:
+        super().__init__()
+        self._model, self._pool = model, pool
+        self._tries = {name: each for name, variant in pool.items() if (each := _try_of(variant, device))}
+        self._column = {name: column for column, name in enumerate(model.variants)}
+
+    def __missing__(self, node: int) -> Row:
+        model = self._model
+        kept = model.arrays["next"][node]
+        log_slowdown, support, workspace = (model.ranked(name, kept).tolist() for name in RANKING_ARRAYS)
+        spread = float(model.arrays["spread"][kept])
+        expected: dict[float, list[str]] = {}
+        levelled = log_slowdown.copy()
+        for column, each in levels(log_slowdown, spread):
+            levelled[column] = each
+            name = model.variants[column]
+            if name in self._tries and is_expected(self._pool[name], support[column]):
+                expected.setdefault(each, []).append(name)
+        row = self[node] = Row(
+            column=self._column,
+            order=tuple(
+                [
+                    (tuple(names), self._tries[names[0]] if len(names) == 1 else None, math.exp(each))
+                    for each, names in expected.items()
+                ]
+            ),
+            log_slowdown=levelled,
+            workspace=workspace,
+            support=support,
+            roofline=tuple(model.roofline(node).tolist()),
+            best=math.exp(model.arrays["value"][node]),
+            spread=spread,
+        )
+        return row
+
+
+def _try_of(variant: Variant, device: Device) -> Try | None:
     """What to ask before a variant is advised; None where it applies to nothing on this device."""
     rules = left_to_ask(variant.why_not, _ANY_PROBLEM, device)
     return None if rules is None else Try(variant, rules, variant.workspace_bytes is not no_workspace)

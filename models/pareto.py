@@ -12,7 +12,8 @@ import msgspec
 from conv_advisor.data.errors import ConvAdvisorError, NoAdvice
 from conv_advisor.data.problem import ConvProblem, Layout
 from conv_advisor.models.accuracy import ErrorSource, error_of, laws_of
-from conv_advisor.models.advisor import Advice, Advisor, Exclusion
+from conv_advisor.models.advice import Advice, Exclusion
+from conv_advisor.models.advisor import Advisor
 from conv_advisor.models.candidates import Choice, Source
 from conv_advisor.models.costs import TIE_STANDARD_ERRORS
 from conv_advisor.models.features import features

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from conv_advisor.models.advisor import Advice
+    from conv_advisor.models.advice import Advice
 
 
 class Measure(StrEnum):

@@ -13,7 +13,8 @@ from conv_advisor.app.advice.reasons import reasons_why_not
 from conv_advisor.data.epilogue import PLAIN
 from conv_advisor.data.errors import ConvAdvisorError
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.models.advisor import Advice, Advisor
+from conv_advisor.models.advice import Advice
+from conv_advisor.models.advisor import Advisor
 from conv_advisor.models.baselines import Baselines
 from conv_advisor.models.batch import predict_many
 from conv_advisor.models.candidates import Source

@@ -6,7 +6,7 @@ from html import escape
 from typing import TYPE_CHECKING, Final
 
 from conv_advisor.data.counting import counted
-from conv_advisor.models.advisor import Advice
+from conv_advisor.models.advice import Advice
 from conv_advisor.models.baselines import NAMES, Baseline
 from conv_advisor.models.candidates import Choice, Source
 

@@ -25,7 +25,8 @@ from conv_advisor.models.pareto import Bounds, OtherLayout, Pareto, in_other_lay
 if TYPE_CHECKING:
     from conv_advisor.app.service.recall import Recall
     from conv_advisor.app.service.service import Service
-    from conv_advisor.models.advisor import Advice, Advisor
+    from conv_advisor.models.advice import Advice
+    from conv_advisor.models.advisor import Advisor
     from conv_advisor.models.neighbours import Neighbour
 
 

@@ -12,7 +12,8 @@ from conv_advisor.app.service.default import DefaultDevice
 from conv_advisor.app.service.devices import KnownDevices
 from conv_advisor.app.service.known import records_of
 from conv_advisor.app.service.recall import Recall
-from conv_advisor.models.advisor import Advice, Advisor
+from conv_advisor.models.advice import Advice
+from conv_advisor.models.advisor import Advisor
 from conv_advisor.models.registry import Registry
 
 if TYPE_CHECKING:

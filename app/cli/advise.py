@@ -20,7 +20,7 @@ from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.problem import DType, Layout
 
 if TYPE_CHECKING:
-    from conv_advisor.models.advisor import Advice
+    from conv_advisor.models.advice import Advice
 
 
 def advise(

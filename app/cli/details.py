@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from conv_advisor.app.advice.limits import Limits
     from conv_advisor.app.service.recall import Recall
     from conv_advisor.data.records import Records
-    from conv_advisor.models.advisor import Advice, Advisor
+    from conv_advisor.models.advice import Advice
+    from conv_advisor.models.advisor import Advisor
     from conv_advisor.models.pareto import Bounds, OtherLayout
 
 

@@ -16,7 +16,7 @@ from conv_advisor.app.cli.table import Mark, Marked, write, write_table
 from conv_advisor.app.web import text
 from conv_advisor.data.counting import counted
 from conv_advisor.data.errors import NoAdvice
-from conv_advisor.models.advisor import Advice
+from conv_advisor.models.advice import Advice
 from conv_advisor.models.baselines import NAMES
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from conv_advisor.models.baselines import NAMES
 from conv_advisor.models.candidates import Choice, Source
 
 if TYPE_CHECKING:
-    from conv_advisor.models.advisor import Advice
+    from conv_advisor.models.advice import Advice
     from conv_advisor.models.baselines import Baseline
 
 SHOWN: Final = 10

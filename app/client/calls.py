@@ -19,7 +19,7 @@ from conv_advisor.app.wire.safetensors import read_safetensors
 from conv_advisor.data.epilogue import PLAIN
 from conv_advisor.data.errors import InvalidInput, InvalidTensor
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.models.advisor import Exclusion
+from conv_advisor.models.advice import Exclusion
 from conv_advisor.models.baselines import Baselines
 from conv_advisor.models.candidates import Choice
 from conv_advisor.models.tree_file import Step

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from conv_advisor.models.advisor import Advice
+from conv_advisor.models.advice import Advice
 from conv_advisor.models.baselines import NAMES, Baseline
 from conv_advisor.models.candidates import Source
 

@@ -16,7 +16,7 @@ from conv_advisor.app.web.forms import address, member
 from conv_advisor.data import networks
 from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.models.advisor import Advice
+from conv_advisor.models.advice import Advice
 from conv_advisor.models.loan import Loan
 
 BATCHES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)

@@ -23,7 +23,8 @@ from conv_advisor.data.summary import Summary
 from conv_advisor.kernels.catalog import VARIANTS
 from conv_advisor.kernels.variant import Algorithm, Backend
 from conv_advisor.models.accuracy import ErrorSource, error_of, laws_of
-from conv_advisor.models.advisor import Advice, Advisor, Exclusion
+from conv_advisor.models.advice import Advice, Exclusion
+from conv_advisor.models.advisor import Advisor
 from conv_advisor.models.candidates import Choice, Source
 from conv_advisor.models.explain import QUANTITIES, Decision, decisive, explain
 from conv_advisor.models.features import DTYPES

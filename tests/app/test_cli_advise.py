@@ -23,7 +23,7 @@ from conv_advisor.app.main import create_app
 from conv_advisor.app.settings import Settings
 from conv_advisor.data import networks
 from conv_advisor.data.errors import NoAdvice
-from conv_advisor.models.advisor import Advice
+from conv_advisor.models.advice import Advice
 from conv_advisor.models.baselines import Baseline, Baselines
 from conv_advisor.models.candidates import Choice, Source
 from conv_advisor.models.trust import Trust

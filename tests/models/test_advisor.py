@@ -14,7 +14,8 @@ from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.summary import Summary
 from conv_advisor.kernels.catalog import VARIANTS
 from conv_advisor.kernels.variant import Backend, Maker, Variant, unknown_workspace
-from conv_advisor.models.advisor import Advice, Advisor
+from conv_advisor.models.advice import Advice
+from conv_advisor.models.advisor import Advisor
 from conv_advisor.models.candidates import Source
 from tests.models import hand_made
 from tests.models.hand_made import CATALOGUE, LARGE, LEAST_MS, MIDDLE, POINTWISE, SMALL

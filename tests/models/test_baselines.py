@@ -14,7 +14,7 @@ from conv_advisor.data.errors import ModelRejected
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.data.shipped import Shipped, problem_of
 from conv_advisor.models import habits
-from conv_advisor.models.advisor import Exclusion
+from conv_advisor.models.advice import Exclusion
 from conv_advisor.models.baselines import Baselines, Rivals
 from conv_advisor.models.candidates import Choice, Source
 from conv_advisor.models.features import FEATURES, features

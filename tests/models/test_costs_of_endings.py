@@ -16,7 +16,8 @@ from conv_advisor.data.table import sizes_of
 from conv_advisor.kernels.catalog import VARIANTS
 from conv_advisor.kernels.variant import Ending, Maker
 from conv_advisor.models import endings as module
-from conv_advisor.models.advisor import Advice, Advisor
+from conv_advisor.models.advice import Advice
+from conv_advisor.models.advisor import Advisor
 from conv_advisor.models.baselines import Baseline, Baselines, with_ending
 from conv_advisor.models.batch import predict_many
 from conv_advisor.models.candidates import Source

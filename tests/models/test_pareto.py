@@ -18,7 +18,8 @@ from conv_advisor.data.problem import ConvProblem, Layout
 from conv_advisor.data.summary import Summary
 from conv_advisor.kernels.tolerance import tolerance
 from conv_advisor.models.accuracy import ErrorSource
-from conv_advisor.models.advisor import Advisor, Exclusion
+from conv_advisor.models.advice import Exclusion
+from conv_advisor.models.advisor import Advisor
 from conv_advisor.models.candidates import Source
 from conv_advisor.models.features import FEATURES
 from conv_advisor.models.pareto import (

@@ -12,7 +12,8 @@ from conv_advisor.kernels.catalog import VARIANTS
 from conv_advisor.kernels.cuda import implicit_gemm_tma
 from conv_advisor.kernels.variant import Ending, Maker, why_not
 from conv_advisor.models.accuracy import allowed_error, expected_error, laws_of
-from conv_advisor.models.advisor import Advice, Advisor
+from conv_advisor.models.advice import Advice
+from conv_advisor.models.advisor import Advisor
 from conv_advisor.models.pareto import SAME_ERROR
 from conv_advisor.models.planning.conversion import converter
 from conv_advisor.torch.choice import Choice
