@@ -122,8 +122,11 @@ class Records:
 
         table = self._shipped.table(device_id)
         shipped = packing.attempts_of(table) if table else parquet.ATTEMPTS.empty_table()
-        own = [parquet.to_attempts(self.store.table(device_id))] if self.store else []
-        return pa.concat_tables([shipped, *own])
+        if self.store is None:
+            return shipped
+        from conv_advisor.data import transfer
+
+        return pa.concat_tables([shipped, parquet.to_attempts(transfer.measurements_table(self.store, device_id))])
 
     def picks_table(self, device_id: str) -> pa.Table:
         """The picks of a device, in `data.parquet.PICKS_SCHEMA`; of several by one rule the last counts."""
@@ -134,7 +137,11 @@ class Records:
 
         table = self._shipped.table(device_id)
         shipped = packing.picks_of(table) if table else parquet.PICKS_SCHEMA.empty_table()
-        return pa.concat_tables([shipped, *([self.store.picks_table(device_id)] if self.store else [])])
+        if self.store is None:
+            return shipped
+        from conv_advisor.data import transfer
+
+        return pa.concat_tables([shipped, transfer.picks_table(self.store, device_id)])
 
     def _shipped_attempts(self, keys: Sequence[str], device_id: str) -> dict[str, list[Attempt]]:
         table = self._shipped.table(device_id)

@@ -1,37 +1,31 @@
-"""The timing store: append-only measurements and picks in a SQL database, and their way in and out as Parquet."""
+"""The timing store: append-only measurements and picks in a SQL database."""
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 
-from sqlalchemy import Select, Table, func, make_url, select
-from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+from sqlalchemy import Select, func, make_url, select
+from sqlalchemy.exc import SQLAlchemyError
 
 from conv_advisor.data import rows
 from conv_advisor.data.addition import Addition, Guard, add
 from conv_advisor.data.connections import Connections, close
-from conv_advisor.data.database import ROWS_AT_ONCE, AnyRow, in_lists, open_engine
+from conv_advisor.data.database import AnyRow, in_lists, open_engine
 from conv_advisor.data.errors import InvalidProblem, StoreError
-from conv_advisor.data.extras import require
 from conv_advisor.data.gpus import named
 from conv_advisor.data.measurement import Device, L2State, Measurement, Outcome, Pick
 from conv_advisor.data.presence import Presence, check_writable
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.schema import upgrade
 from conv_advisor.data.shipped import Shipped
-from conv_advisor.data.steadiness import LEAST_ROWS, refuse_unsteady, refuse_unsteady_rows
+from conv_advisor.data.steadiness import LEAST_ROWS, refuse_unsteady
 from conv_advisor.data.summary import Attempt, Summary, summarise
-from conv_advisor.data.tables import DEVICES, IMPORTS, MEASUREMENTS, PICKS, PROBLEMS, VERSIONS
+from conv_advisor.data.tables import DEVICES, MEASUREMENTS, PICKS, PROBLEMS, VERSIONS
 from conv_advisor.data.waiting import waiting_at_most
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _OF_AN_ATTEMPT: Final = [
     MEASUREMENTS.c[name]
@@ -68,9 +62,9 @@ class Store:
     """
 
     def __init__(self, url: str, *, shipped: Shipped | None = None) -> None:
-        with _border("open"):
+        with border("open"):
             place = make_url(url)
-        with _border("open", f" in {place.database}" if place.get_backend_name() == "sqlite" else ""):
+        with border("open", f" in {place.database}" if place.get_backend_name() == "sqlite" else ""):
             self.engine = open_engine(url)
             try:
                 upgrade(self.engine)
@@ -145,21 +139,21 @@ class Store:
         gpus = {each.device.id for each in measured if each.device.kind != "cpu"}
         usual_mhz = {device_id: self.usual_clock_mhz(device_id) for device_id in gpus}
         steady = (row for each in measured for row in refuse_unsteady([each], usual_mhz.get(each.device.id)))
-        with _border("write"):
-            self._add([rows.of_measurements(steady), rows.of_picks(picks)])
+        with border("write"):
+            self.add([rows.of_measurements(steady), rows.of_picks(picks)])
         self.presence.check()  # else they are in a file that was deleted, and are gone with this process
         return len(measured)
 
     def attempted(self, run_id: str) -> set[tuple[str, str]]:
         """The problem keys and variants that a run has attempted: what a resumed run leaves out."""
         wanted = select(MEASUREMENTS.c.problem_key, MEASUREMENTS.c.variant).where(MEASUREMENTS.c.run_id == run_id)
-        return {(row[0], row[1]) for row in self._fetch(wanted)}
+        return {(row[0], row[1]) for row in self.fetch(wanted)}
 
     def outcomes(self, run_id: str) -> dict[str, int]:
         """How often each outcome came of the attempts of a run."""
         outcome = MEASUREMENTS.c.outcome
         wanted = select(outcome, func.count()).where(MEASUREMENTS.c.run_id == run_id).group_by(outcome)
-        return {row[0]: int(row[1]) for row in self._fetch(wanted.order_by(outcome))}
+        return {row[0]: int(row[1]) for row in self.fetch(wanted.order_by(outcome))}
 
     def fastest(self, run_id: str) -> dict[str, tuple[str, float]]:
         """The fastest variant of each problem of a run, and its time in ms; without problems that none computed."""
@@ -168,7 +162,7 @@ class Store:
             .where(MEASUREMENTS.c.run_id == run_id, MEASUREMENTS.c.outcome == Outcome.MEASURED)
             .order_by(MEASUREMENTS.c.time_ms.desc(), MEASUREMENTS.c.id.desc())
         )
-        return {row[0]: (row[1], row[2]) for row in self._fetch(wanted)}
+        return {row[0]: (row[1], row[2]) for row in self.fetch(wanted)}
 
     def summaries(
         self, problems: Sequence[ConvProblem], device_id: str, *, l2: L2State = L2State.WARM
@@ -203,7 +197,7 @@ class Store:
                 )
                 .order_by(MEASUREMENTS.c.id)
             )
-            for key, samples_ms, variant, outcome, time_ms, noise, *others in self._fetch(wanted):
+            for key, samples_ms, variant, outcome, time_ms, noise, *others in self.fetch(wanted):
                 values = (variant, outcome, time_ms, noise, len(samples_ms) // 4, *others)
                 attempts.setdefault(key, []).append(Attempt._make(values))
         return attempts
@@ -215,11 +209,11 @@ class Store:
             .where(PICKS.c.device_id == device_id, PICKS.c.problem_key == key)
             .order_by(PICKS.c.id)
         )
-        return {row[0]: row[1] for row in self._fetch(wanted)}
+        return {row[0]: row[1] for row in self.fetch(wanted)}
 
     def version(self, device_id: str) -> int:
         """A number that grows with every addition of measurements of this device, whichever process adds them."""
-        rows = self._fetch(select(VERSIONS.c.version).where(VERSIONS.c.device_id == device_id))
+        rows = self.fetch(select(VERSIONS.c.version).where(VERSIONS.c.device_id == device_id))
         return int(rows[0][0]) if rows else 0
 
     def usual_clock_mhz(self, device_id: str) -> float | None:
@@ -235,7 +229,7 @@ class Store:
                 .where(MEASUREMENTS.c.outcome == str(Outcome.MEASURED))
                 .group_by(clock)
             )
-            counts = {int(row[0]): int(row[1]) for row in self._fetch(wanted)}
+            counts = {int(row[0]): int(row[1]) for row in self.fetch(wanted)}
             if sum(counts.values()) < LEAST_ROWS:
                 table = self._shipped.table(device_id) if self._shipped else None
                 return table.usual_clock_mhz if table else None
@@ -245,11 +239,11 @@ class Store:
     def n_attempts(self, device_id: str) -> int:
         """How many attempts on a device are here."""
         wanted = select(func.count()).where(MEASUREMENTS.c.device_id == device_id)
-        return int(self._fetch(wanted)[0][0])
+        return int(self.fetch(wanted)[0][0])
 
     def problem_keys(self) -> set[str]:
         """The keys of all problems that were ever measured, on whatever device."""
-        return {row[0] for row in self._fetch(select(PROBLEMS.c.key))}
+        return {row[0] for row in self.fetch(select(PROBLEMS.c.key))}
 
     def measured_keys(self, device_id: str) -> list[str]:
         """The keys of the problems on which some variant was timed in full on a device, warm, in rising order."""
@@ -259,7 +253,7 @@ class Store:
             MEASUREMENTS.c.outcome == str(Outcome.MEASURED),
             MEASUREMENTS.c.l2 == str(L2State.WARM),
         )
-        return [row[0] for row in self._fetch(wanted.distinct().order_by(key))]
+        return [row[0] for row in self.fetch(wanted.distinct().order_by(key))]
 
     def devices(self) -> list[Device]:
         """Every device that was measured, by id; of one id the fingerprint measured last."""
@@ -269,7 +263,7 @@ class Store:
             .scalar_subquery()
         )
         wanted = select(DEVICES.c.fingerprint, DEVICES.c.json).order_by(DEVICES.c.id, func.coalesce(last, 0))
-        found = (_device(fingerprint, text) for fingerprint, text in self._fetch(wanted))
+        found = (_device(fingerprint, text) for fingerprint, text in self.fetch(wanted))
         return list({device.id: device for device in found}.values())
 
     def device(self, name: str) -> Device:
@@ -281,108 +275,20 @@ class Store:
         """
         return named(name, {device.id: device for device in self.devices()})
 
-    def table(self, device_id: str, *, run_id: str | None = None) -> pa.Table:
-        """The measurements of a device, or of one run on it, in `parquet.SCHEMA` and in the order they came."""
-        require("pyarrow")
-        from conv_advisor.data import parquet
-
-        return self._table(MEASUREMENTS, parquet.SCHEMA, device_id, run_id)
-
-    def picks_table(self, device_id: str, *, run_id: str | None = None) -> pa.Table:
-        """The picks of a device in `parquet.PICKS_SCHEMA`; of several of one source on a problem the last counts."""
-        require("pyarrow")
-        from conv_advisor.data import parquet
-
-        return self._table(PICKS, parquet.PICKS_SCHEMA, device_id, run_id)
-
-    def export_parquet(self, path: Path, *, device_id: str, run_id: str | None = None) -> int:
-        """Write what `table` gives to a file, whole or not at all, and return the number of rows."""
-        return _export(self.table(device_id, run_id=run_id), path)
-
-    def export_picks(self, path: Path, *, device_id: str, run_id: str | None = None) -> int:
-        """Write what `picks_table` gives to a file, whole or not at all, and return the number of rows."""
-        return _export(self.picks_table(device_id, run_id=run_id), path)
-
-    def import_parquet(self, path: Path) -> int:
-        """Add the measurements of a file, all or none; a file that was imported before adds nothing.
-
-        Times of an unsteady device get that outcome, as in `append`.
-
-        Returns
-        -------
-        int
-            How many rows were added.
+    def add(self, additions: Sequence[Addition], digest: str | None = None) -> None:
+        """Add rows, all or none; with a digest, as the contents of the file that has it.
 
         Raises
         ------
-        StoreError
-            Also where a column is not as `parquet.SCHEMA` says.
+        sqlalchemy.exc.IntegrityError
+            Also where that file was imported before.
         """
-        require("pyarrow")
-        from conv_advisor.data import parquet
-
-        return self._import(MEASUREMENTS, parquet.SCHEMA, path)
-
-    def import_picks(self, path: Path) -> int:
-        """Add the picks of a file, as `import_parquet` does measurements."""
-        require("pyarrow")
-        from conv_advisor.data import parquet
-
-        return self._import(PICKS, parquet.PICKS_SCHEMA, path)
-
-    def _import(self, target: Table, schema: pa.Schema, path: Path) -> int:
-        import pyarrow.compute as pc
-
-        from conv_advisor.data import columns, parquet
-
-        verb = f"import {path} into"
-        with _border(verb), parquet.border(verb):
-            digest = hashlib.sha256(path.read_bytes()).hexdigest()
-            if self._is_imported(digest):
-                return 0
-            table = parquet.read(path, schema)
-            if target is MEASUREMENTS:
-                ids = {Device.from_json(text).id for text in pc.unique(table["device"]).to_pylist()}
-                table = refuse_unsteady_rows(table, {device_id: self.usual_clock_mhz(device_id) for device_id in ids})
-            try:
-                self._add([columns.addition_of(target, table)], digest)
-            except IntegrityError:
-                # Another process may have imported the same file in the meantime.
-                if self._is_imported(digest):
-                    return 0
-                raise
-            return int(table.num_rows)
-
-    def _is_imported(self, digest: str) -> bool:
-        return bool(self._fetch(select(IMPORTS.c.rows).where(IMPORTS.c.sha256 == digest)))
-
-    def _add(self, additions: Sequence[Addition], digest: str | None = None) -> None:
         if add(self.engine, additions, guard=self._guard, digest=digest):
             self._writes.increase()
 
-    def _table(self, source: Table, schema: pa.Schema, device_id: str, run_id: str | None) -> pa.Table:
-        import pyarrow as pa
-
-        from conv_advisor.data import columns, parquet
-
-        wanted = select(source).where(source.c.device_id == device_id).order_by(source.c.id)
-        if run_id is not None:
-            wanted = wanted.where(source.c.run_id == run_id)
-        devices = {row[0]: row[1] for row in self._fetch(select(DEVICES.c.fingerprint, DEVICES.c.json))}
-        problems: dict[str, AnyRow] = {}
-        batches = []
-        with _border("read"), parquet.border("read"), self.engine.connect() as connection:
-            result = connection.execution_options(yield_per=ROWS_AT_ONCE).execute(wanted)
-            for part in result.partitions():
-                found = dict(zip(result.keys(), zip(*part, strict=True), strict=True))
-                new = [key for key in dict.fromkeys(found["problem_key"]) if key not in problems]
-                for keys in in_lists(new):
-                    problems |= {row.key: row for row in self._fetch(select(PROBLEMS).where(PROBLEMS.c.key.in_(keys)))}
-                batches.append(columns.to_batch(found, schema, problems, devices))
-        return pa.Table.from_batches(batches, schema)
-
-    def _fetch(self, wanted: Select[*tuple[Any, ...]]) -> Sequence[AnyRow]:
-        with _border("read"), self.engine.connect() as connection:
+    def fetch(self, wanted: Select[*tuple[Any, ...]]) -> Sequence[AnyRow]:
+        """The rows that a statement selects."""
+        with border("read"), self.engine.connect() as connection:
             return connection.execute(wanted).fetchall()
 
 
@@ -397,7 +303,7 @@ class _Counter:
 
 
 @contextmanager
-def _border(verb: str, place: str = "") -> Iterator[None]:
+def border(verb: str, place: str = "") -> Iterator[None]:
     """Where errors of the database, of files and of tables become this project's."""
     try:
         yield
@@ -412,12 +318,3 @@ def _device(fingerprint: str, text: str) -> Device:
     except (ValueError, TypeError) as error:
         said = f"the row with the fingerprint {fingerprint!r} in its table devices is corrupt ({error})"
         raise StoreError(f"cannot read the store: {said}") from None
-
-
-def _export(table: pa.Table, path: Path) -> int:
-    from conv_advisor.data import parquet
-
-    verb = f"export {path} from"
-    with _border(verb), parquet.border(verb):
-        parquet.write(table, path)
-    return int(table.num_rows)

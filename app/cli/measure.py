@@ -200,7 +200,6 @@ def sweep(
     from conv_advisor.app.workers import tasks
     from conv_advisor.data.shipped import Shipped
     from conv_advisor.data.store import Store
-    from conv_advisor.data.transfer import export_files
     from conv_advisor.kernels import catalog
 
     if output:
@@ -231,6 +230,8 @@ def sweep(
                 on_progress=on_progress,
             )
         if output:
+            from conv_advisor.data.transfer import export_files
+
             export_files(store, output, device_id=report.device.id, run_id=report.run_id)
     _show_report(report, as_json)
 

@@ -24,6 +24,7 @@ def import_(
 
     A file that was imported before adds nothing.
     """
+    require("pyarrow")
     from conv_advisor.data.store import Store
     from conv_advisor.data.transfer import import_file
 
@@ -42,6 +43,7 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write a device's measurements and picks as Parquet."""
+    require("pyarrow")
     from conv_advisor.data.store import Store
     from conv_advisor.data.transfer import export_files
 

@@ -526,9 +526,8 @@ def children_of(pid: int) -> list[int]:
 def data_sets(tmp_path):
     """A folder and a file of measurements, of which the second's times are twice the first's."""
     for name, scale_ms in (("before", 0.01), ("after", 0.02)):
-        with Store(f"sqlite:///{tmp_path / name}.db") as store:
-            store.append(small_measurements(scale_ms))
-            store.export_parquet(tmp_path / name / "rows.parquet", device_id=SMALL_DEVICE.id)
+        rows = parquet.measurements_to_table(small_measurements(scale_ms))
+        parquet.write(rows, tmp_path / name / "rows.parquet")
     return str(tmp_path / "before"), str(tmp_path / "after" / "rows.parquet")
 
 

@@ -25,6 +25,7 @@ from conv_advisor.data.errors import UnknownDevice
 from conv_advisor.data.gpus import gpus
 from conv_advisor.data.measurement import Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.data.transfer import measurements_table
 from conv_advisor.kernels import catalog, reference
 from conv_advisor.models.costs import from_table
 from conv_advisor.models.unsure import SURE_ENOUGH
@@ -278,7 +279,7 @@ def test_a_layer_of_which_every_variant_was_run_joins_the_training_set_and_one_v
         store.append([Measurement(swept, name, GPU, Outcome.MEASURED, samples_ms=(1.0,) * 5) for name in every])
         own.post("/v1/convolutions", json={"layer": asked.short, "layout": "nhwc", "variant": "all"})
         own.post("/v1/convolutions", json={"layer": named.short, "layout": "nhwc", "variant": FAST})
-        found = from_table(store.table(GPU.id), GPU.id)
+        found = from_table(measurements_table(store, GPU.id), GPU.id)
     assert set(found.problems) == {swept, asked}
     assert found.is_known[found.problems.index(asked)].sum() < len(every) / 2
 

@@ -18,6 +18,7 @@ from conv_advisor.data.errors import WorkerError
 from conv_advisor.data.measurement import Device, L2State, Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.store import Store
+from conv_advisor.data.transfer import measurements_table, picks_table
 from conv_advisor.kernels.bench import BenchOptions
 from tests import fakes
 
@@ -72,7 +73,7 @@ def replay(tmp_path):
 
 
 def rows(store: Store, device: Device = CPU) -> list[Measurement]:
-    return parquet.table_to_measurements(store.table(device.id))
+    return parquet.table_to_measurements(measurements_table(store, device.id))
 
 
 def test_every_attempt_is_a_row_in_a_fixed_order(store, replay):
@@ -172,7 +173,7 @@ def test_a_gpus_own_picks_are_recorded_once(store, replay):
     engine = replay(recorded(GPU, variants))
     for _ in range(2):
         report = sweep(store, engine, PROBLEMS, variants, options=OPTIONS)
-    picks = parquet.table_to_picks(store.picks_table(GPU.id))
+    picks = parquet.table_to_picks(picks_table(store, GPU.id))
     assert [(pick.problem, pick.source, pick.variant, pick.run_id) for pick in picks] == [
         (problem, "replayed", "cudnn.implicit_gemm", report.run_id) for problem in PROBLEMS
     ]
@@ -182,7 +183,7 @@ def test_picks_are_not_asked_for_where_nobody_wants_them(store, replay):
     engine = replay(recorded(GPU, ["cudnn.implicit_gemm"]))
     sweep(store, engine, PROBLEMS[:1], ["cudnn.implicit_gemm"], options=OPTIONS, has_picks=False)
     assert len(rows(store, GPU)) == 1
-    assert store.picks_table(GPU.id).num_rows == 0
+    assert picks_table(store, GPU.id).num_rows == 0
 
 
 def test_a_worker_killed_from_outside_costs_no_row(store, replay):

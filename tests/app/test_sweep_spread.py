@@ -25,6 +25,7 @@ from conv_advisor.data.errors import InvalidInput, StoreError, WorkerDied, Worke
 from conv_advisor.data.measurement import Device, Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.store import Store
+from conv_advisor.data.transfer import measurements_table
 from conv_advisor.kernels.bench import BenchOptions
 from tests import fakes
 from tests.app.clusters import START_S, Cluster
@@ -79,7 +80,7 @@ def attempts(store: Store) -> Counter[tuple[ConvProblem, str]]:
 
 
 def rows(store: Store) -> list[Measurement]:
-    return parquet.table_to_measurements(store.table("cpu"))
+    return parquet.table_to_measurements(measurements_table(store, "cpu"))
 
 
 def measuring(recording: Path) -> set[int]:

@@ -29,6 +29,7 @@ from conv_advisor.data.schema import HEAD, MIGRATIONS, revision, upgrade
 from conv_advisor.data.shipped import Shipped
 from conv_advisor.data.store import Store
 from conv_advisor.data.tables import JOBS, MEASUREMENTS, METADATA
+from conv_advisor.data.transfer import measurements_table, picks_table
 from tests.data.stored import LAYER, MEASURED
 from tests.data.stored import MEASUREMENTS as SOME
 
@@ -135,7 +136,7 @@ def test_a_database_from_before_there_were_migrations_is_taken_over_without_loss
     assert revision(engine) is None
     with Store(f"sqlite:///{tmp_path / 'store.db'}") as store:
         assert (revision(engine), differences(engine)) == (HEAD, [])
-        (row,) = store.table("cpu").to_pylist()
+        (row,) = measurements_table(store, "cpu").to_pylist()
         assert (row["variant"], row["detail"], row["run_id"]) == ("cpu.direct", "as it was", "run")
         store.append(SOME)
     with engine.connect() as connection:
@@ -181,10 +182,10 @@ def test_problems_from_before_there_were_epilogues_have_none(
         patch.setattr(addition, "problem_row", _problem_row_before_endings)
         add(engine, [of_measurements([MEASURED])])
     with Store(database_url) as store:
-        (row,) = store.table(MEASURED.device.id).to_pylist()
+        (row,) = measurements_table(store, MEASURED.device.id).to_pylist()
         assert [row[name] for name in ENDINGS] == [None, None, None]
         store.append([replace(MEASURED, problem=replace(LAYER, epilogue=Epilogue(bias=True)))])
-        assert store.table(MEASURED.device.id)["epilogue"].to_pylist() == [None, "bias"]
+        assert measurements_table(store, MEASURED.device.id)["epilogue"].to_pylist() == [None, "bias"]
 
 
 def test_copies_of_what_ships_leave_and_what_was_measured_here_stays(
@@ -208,8 +209,8 @@ def test_copies_of_what_ships_leave_and_what_was_measured_here_stays(
         patch.setattr(addition, "problem_row", _problem_row_before_endings)
         add(engine, [of_measurements(rows), of_picks(picks)])
     with Store(database_url) as store:
-        assert sorted(store.table(shipped.id)["detail"].to_pylist()) == sorted(own)
-        assert store.picks_table(shipped.id)["run_id"].to_pylist() == ["monday"]
+        assert sorted(measurements_table(store, shipped.id)["detail"].to_pylist()) == sorted(own)
+        assert picks_table(store, shipped.id)["run_id"].to_pylist() == ["monday"]
 
 
 def test_a_file_that_a_migration_empties_shrinks(tmp_path: Path, old_ways: pytest.MonkeyPatch) -> None:
@@ -226,7 +227,7 @@ def test_a_file_that_a_migration_empties_shrinks(tmp_path: Path, old_ways: pytes
     engine.dispose()
     before = path.stat().st_size
     with Store(url) as store:
-        assert store.table(shipped.id).num_rows == 0
+        assert measurements_table(store, shipped.id).num_rows == 0
     assert path.stat().st_size < before / 2
 
 

@@ -12,6 +12,7 @@ from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.shipped import Shipped
 from conv_advisor.data.steadiness import LEAST_ROWS, refuse_unsteady, refuse_unsteady_rows, unsteady_rows, why_unsteady
 from conv_advisor.data.store import Store
+from conv_advisor.data.transfer import import_file, measurements_table
 
 GPU = Device("test-gpu", "A GPU for tests", "cuda", max_clock_mhz=1980)
 PROBLEM = ConvProblem.parse("7-1-1-8-8")
@@ -85,7 +86,7 @@ def test_what_is_imported_is_refused_as_what_is_appended_is(tmp_path) -> None:
     rows = [timed((1.0, 1.2, 0.8, 1.0, 1.1)), replace(timed(), variant="cudnn.fft")]
     parquet.write(parquet.measurements_to_table(rows), tmp_path / "rows.parquet")
     with Store(f"sqlite:///{tmp_path / 'store.db'}") as store:
-        assert store.import_parquet(tmp_path / "rows.parquet") == 2
+        assert import_file(store, tmp_path / "rows.parquet") == 2
         found = store.summaries([PROBLEM], GPU.id)[PROBLEM.key]
         assert (found["cudnn.gemm"].outcome, found["cudnn.gemm"].time_ms) == (Outcome.UNSTEADY, None)
         assert found["cudnn.gemm"].detail == "samples are wide: the median errs by 8.3%, above 2%"
@@ -101,7 +102,7 @@ def test_the_store_refuses_on_entry_and_a_later_time_counts(tmp_path) -> None:
         store.append([timed()])
         (summary,) = store.summaries([PROBLEM], GPU.id)[PROBLEM.key].values()
         assert (summary.outcome, summary.time_ms) == (Outcome.MEASURED, 1.0)
-        assert store.table(GPU.id)["outcome"].to_pylist() == ["unsteady", "measured"]
+        assert measurements_table(store, GPU.id)["outcome"].to_pylist() == ["unsteady", "measured"]
 
 
 def test_the_usual_clock_is_the_store_s_once_it_has_times_enough(tmp_path) -> None:
@@ -111,7 +112,7 @@ def test_the_usual_clock_is_the_store_s_once_it_has_times_enough(tmp_path) -> No
         store.append([timed()])
         assert store.usual_clock_mhz(GPU.id) == 1410
         store.append([timed(start=1200, end=1200)])
-        assert store.table(GPU.id)["outcome"].to_pylist()[-1] == "unsteady"
+        assert measurements_table(store, GPU.id)["outcome"].to_pylist()[-1] == "unsteady"
         assert store.usual_clock_mhz("elsewhere") is None
 
 
@@ -119,4 +120,4 @@ def test_the_usual_clock_is_what_ships_says_where_the_store_has_few_times(tmp_pa
     with Store(f"sqlite:///{tmp_path / 'store.db'}", shipped=Shipped()) as store:
         assert store.usual_clock_mhz("nvidia-h200") == 1980
         store.append([replace(timed(start=1410, end=1410), device=replace(GPU, id="nvidia-h200"))])
-        assert store.table("nvidia-h200")["outcome"].to_pylist() == ["unsteady"]
+        assert measurements_table(store, "nvidia-h200")["outcome"].to_pylist() == ["unsteady"]

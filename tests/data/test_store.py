@@ -27,6 +27,7 @@ from conv_advisor.data.shipped import SUFFIX, TIMINGS, ShippedTable, problem_of
 from conv_advisor.data.store import Store
 from conv_advisor.data.tables import DEVICES, METADATA, PICKS, PROBLEMS
 from conv_advisor.data.tables import MEASUREMENTS as ROWS
+from conv_advisor.data.transfer import export_files, import_file, measurements_table, picks_table
 from tests.data.stored import (
     BARE,
     CPU,
@@ -59,7 +60,7 @@ def sqlite_store(tmp_path: Path) -> Iterator[Store]:
 
 
 def _read(store: Store, device_id: str = "nvidia-h200") -> list[Measurement]:
-    return parquet.table_to_measurements(store.table(device_id))
+    return parquet.table_to_measurements(measurements_table(store, device_id))
 
 
 def _count(store: Store, table: str = "measurements") -> int:
@@ -70,9 +71,10 @@ def _count(store: Store, table: str = "measurements") -> int:
 def test_measurements_survive_store_file_and_another_store(store: Store, tmp_path: Path) -> None:
     assert store.append(MEASUREMENTS) == len(MEASUREMENTS)
     assert _read(store) == MEASUREMENTS
-    assert store.export_parquet(tmp_path / "m.parquet", device_id="nvidia-h200") == len(MEASUREMENTS)
+    path, beside = tmp_path / "m.parquet", tmp_path / "m-picks.parquet"
+    assert export_files(store, path, device_id="nvidia-h200") == {path: len(MEASUREMENTS), beside: 0}
     with Store(f"sqlite:///{tmp_path / 'other.db'}") as other:
-        assert other.import_parquet(tmp_path / "m.parquet") == len(MEASUREMENTS)
+        assert import_file(other, tmp_path / "m.parquet") == len(MEASUREMENTS)
         assert _read(other) == MEASUREMENTS
         assert other.summaries([LAYER, STRIDED], "nvidia-h200") == store.summaries([LAYER, STRIDED], "nvidia-h200")
 
@@ -80,25 +82,25 @@ def test_measurements_survive_store_file_and_another_store(store: Store, tmp_pat
 def test_epilogues_and_uneven_padding_survive_store_file_and_another_store(store: Store, tmp_path: Path) -> None:
     store.append(ENDING_MEASUREMENTS, ENDING_PICKS)
     assert _read(store) == ENDING_MEASUREMENTS
-    assert store.export_parquet(tmp_path / "m.parquet", device_id="nvidia-h200") == len(ENDING_MEASUREMENTS)
-    assert store.export_picks(tmp_path / "p.parquet", device_id="nvidia-h200") == len(ENDING_PICKS)
+    written = export_files(store, tmp_path / "m.parquet", device_id="nvidia-h200")
+    assert list(written.values()) == [len(ENDING_MEASUREMENTS), len(ENDING_PICKS)]
     with Store(f"sqlite:///{tmp_path / 'other.db'}") as other:
-        other.import_parquet(tmp_path / "m.parquet")
-        other.import_picks(tmp_path / "p.parquet")
+        import_file(other, tmp_path / "m.parquet")
+        import_file(other, tmp_path / "m-picks.parquet")
         assert _read(other) == ENDING_MEASUREMENTS
-        assert parquet.table_to_picks(other.picks_table("nvidia-h200")) == ENDING_PICKS
+        assert parquet.table_to_picks(picks_table(other, "nvidia-h200")) == ENDING_PICKS
         known = other.summaries([ENDED, LAYER, UNEVEN], "nvidia-h200")
         assert known.keys() == {ENDED.key, LAYER.key, UNEVEN.key}
 
 
 def test_picks_survive_store_file_and_another_store(store: Store, tmp_path: Path) -> None:
     store.append([], SOME_PICKS)
-    assert store.export_picks(tmp_path / "p.parquet", device_id="nvidia-h200") == 2
+    assert export_files(store, tmp_path / "m.parquet", device_id="nvidia-h200")[tmp_path / "m-picks.parquet"] == 2
     with Store(f"sqlite:///{tmp_path / 'other.db'}") as other:
-        assert [other.import_picks(tmp_path / "p.parquet") for _ in range(2)] == [2, 0]
-        assert parquet.table_to_picks(other.picks_table("nvidia-h200")) == SOME_PICKS
-        assert parquet.table_to_picks(other.picks_table("nvidia-h200", run_id="sweep-1")) == SOME_PICKS[:1]
-        assert other.picks_table("cpu").num_rows == 0
+        assert [import_file(other, tmp_path / "m-picks.parquet") for _ in range(2)] == [2, 0]
+        assert parquet.table_to_picks(picks_table(other, "nvidia-h200")) == SOME_PICKS
+        assert parquet.table_to_picks(picks_table(other, "nvidia-h200", run_id="sweep-1")) == SOME_PICKS[:1]
+        assert picks_table(other, "cpu").num_rows == 0
 
 
 def test_what_a_rule_chose_last_for_a_problem_counts_before_what_ships(store: Store) -> None:
@@ -127,9 +129,9 @@ def test_tables_are_by_device_and_by_run(store: Store) -> None:
     store.append([MEASURED, on_cpu, again])
     assert _read(store, "cpu") == [on_cpu]
     assert _read(store) == [MEASURED, again]
-    assert parquet.table_to_measurements(store.table("nvidia-h200", run_id="sweep-3")) == [again]
-    assert store.table("nowhere").schema == parquet.SCHEMA
-    assert store.table("nowhere").num_rows == 0
+    assert parquet.table_to_measurements(measurements_table(store, "nvidia-h200", run_id="sweep-3")) == [again]
+    assert measurements_table(store, "nowhere").schema == parquet.SCHEMA
+    assert measurements_table(store, "nowhere").num_rows == 0
 
 
 def test_more_rows_than_one_batch_keep_their_order(store: Store) -> None:
@@ -249,20 +251,20 @@ def test_attempts_under_different_drivers_are_one_device(store: Store) -> None:
 def test_a_file_is_imported_once(store: Store, tmp_path: Path) -> None:
     path = tmp_path / "m.parquet"
     parquet.write(parquet.measurements_to_table(MEASUREMENTS), path)
-    assert store.import_parquet(path) == len(MEASUREMENTS)
-    assert store.import_parquet(path.rename(tmp_path / "renamed.parquet")) == 0
+    assert import_file(store, path) == len(MEASUREMENTS)
+    assert import_file(store, path.rename(tmp_path / "renamed.parquet")) == 0
     assert _count(store) == len(MEASUREMENTS)
     parquet.write(parquet.measurements_to_table([BARE]), path)
-    assert store.import_parquet(path) == 1
+    assert import_file(store, path) == 1
 
 
 def test_a_refused_file_leaves_nothing(store: Store, tmp_path: Path) -> None:
     table = parquet.measurements_to_table(MEASUREMENTS)
     parquet.write(table.drop_columns(["detail"]), tmp_path / "m.parquet")
     with pytest.raises(StoreError, match=r"m\.parquet: column detail is missing"):
-        store.import_parquet(tmp_path / "m.parquet")
+        import_file(store, tmp_path / "m.parquet")
     with pytest.raises(StoreError, match=r"gone\.parquet"):
-        store.import_parquet(tmp_path / "gone.parquet")
+        import_file(store, tmp_path / "gone.parquet")
     assert _count(store) == _count(store, "imports") == 0
 
 
@@ -273,7 +275,7 @@ def _open_and_append(url: str, run: int) -> int:
 
 def _open_and_import(url: str, path: Path) -> int:
     with Store(url) as store:
-        return store.import_parquet(path)
+        return import_file(store, path)
 
 
 def test_processes_that_open_write_and_import_at_once_lose_nothing(database_url: str, tmp_path: Path) -> None:
@@ -355,7 +357,11 @@ def test_a_store_whose_tables_are_gone_says_so(store: Store) -> None:
     store.append([MEASURED])
     with store.engine.begin() as connection:
         connection.exec_driver_sql("DROP TABLE measurements")
-    for read in (lambda: store.table("nvidia-h200"), lambda: store.attempted("x"), lambda: store.append([MEASURED])):
+    for read in (
+        lambda: measurements_table(store, "nvidia-h200"),
+        lambda: store.attempted("x"),
+        lambda: store.append([MEASURED]),
+    ):
         with pytest.raises(StoreError, match=r"no such table: measurements|relation \"measurements\" does not exist"):
             read()
 
