@@ -99,9 +99,21 @@ class Protocol(HttpToolsProtocol):
         if self.parser.get_http_version() == "0.9":  # has no head, and so no end that can be told
             raise httptools.HttpParserError("HTTP/0.9")
         self._has_head, self._bare_bytes = True, 0
+        if not self.url.startswith(b"/") and b"://" in self.url:
+            self._take_host_of_target()
         super().on_headers_complete()
         cycle: Any = self.cycle
         cycle.receive = self._until_gone(cycle.receive)
+
+    def _take_host_of_target(self) -> None:
+        """Let the host in ``GET http://host/`` stand for the one in the headers, as it does where both are given.
+
+        Notes
+        -----
+        Source: RFC 9112, 3.2.2.
+        """
+        host = self.url.partition(b"://")[2].partition(b"/")[0]
+        self.headers[:] = [(name, host if name == b"host" else value) for name, value in self.headers]
 
     def _until_gone(self, receive: Receive) -> Receive:
         """What an application receives: the request, and then that its client has ended."""

@@ -208,6 +208,23 @@ def test_what_is_no_http_is_refused_as_everything_is(server: Server, sent: bytes
     assert json.loads(body)["type"] == "/problems/bad-request"
 
 
+@pytest.mark.parametrize("method", ["GET", "OPTIONS"])
+def test_the_host_that_the_target_names_is_the_one_that_counts(server: Server, method: str) -> None:
+    """A proxy's form of a request: who heeds its target and who heeds its header must not see two requests."""
+    named = {
+        ("http://localhost/livez", "localhost"): 200,
+        (f"http://127.0.0.1:{server.port}/livez", "evil.example"): 200,
+        ("http://evil.example/livez", "localhost"): 421,
+        ("HTTPS://evil.example:443/livez", "localhost"): 421,
+        ("http://localhost@evil.example/livez", "localhost"): 421,
+        ("http://evil.example", "localhost"): 400,
+    }
+    for (target, host), status in named.items():
+        sent = f"{method} {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode()
+        ((answered, _),) = answers(sent, server)
+        assert answered == (405 if method != "GET" and status == 200 else status), (target, host)
+
+
 @pytest.mark.parametrize(("path", "is_told"), [("/v2/models/conv/infer", True), ("/v2", True), ("/v1/advice", False)])
 @pytest.mark.parametrize(
     ("rest", "status"),
