@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import errno
 import gc
 import logging
 import os
@@ -79,7 +80,7 @@ class Server(uvicorn.Server):
         try:
             self.servers = [await self._listen()]
         except OSError as error:
-            log.error("%s", error)  # noqa: TRY400 - the port is taken: no traceback
+            log.error("%s", self._why_not_listening(error))  # noqa: TRY400 - it says all: no traceback
             await self.lifespan.shutdown()
             sys.exit(STARTUP_FAILURE)
         self._log_started_message(self.servers[0].sockets)
@@ -95,6 +96,12 @@ class Server(uvicorn.Server):
         make = partial(protocol, config=config, server_state=self.server_state, app_state=self.lifespan.state)
         tls: dict[str, Any] = {"ssl": config.ssl, "ssl_handshake_timeout": HANDSHAKE_S} if config.ssl else {}
         return await loop.create_server(make, config.host, config.port, backlog=config.backlog, **tls)
+
+    def _why_not_listening(self, error: OSError) -> str:
+        if error.errno != errno.EADDRINUSE:
+            return str(error)
+        taken = f"port {self.config.port} of {self.config.host} is taken"
+        return f"{taken}: --port, or CONV_ADVISOR_PORT, names another, and 0 takes any that is free"
 
     async def on_tick(self, counter: int) -> bool:
         """Once a second, end what has waited too long for its client; uvicorn ticks ten times."""

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -217,6 +218,15 @@ def test_convolve_runs_the_first_of_the_ranking(trained, monkeypatch):
     unknown = replace(SMALL_DEVICE, id="abacus")
     every = {each.id for each in catalog.for_device_kind("cpu")}
     assert set(measure._advised(problem, unknown, settings, 2, None)) == every, "nothing is known of it"
+
+
+def test_a_server_whose_port_is_taken_says_how_to_name_another(home):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        done = run(home, "serve", "--device", "cpu", "--port", str(port))
+    assert done.returncode != 0
+    assert f"port {port} of 127.0.0.1 is taken: --port, or CONV_ADVISOR_PORT, names another" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_server_whose_folder_cannot_be_written_says_which_and_no_more(tmp_path):
