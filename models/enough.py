@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable
+from itertools import islice
 from typing import Final
 
 from conv_advisor.data.counting import counted
@@ -32,27 +33,24 @@ def check_enough(measured: Iterable[ConvProblem], device_id: str) -> None:
     ------
     NotEnoughData
     """
-    never, layers = held_out_layers(), list[ConvProblem]()
-    n_measured, n_left, has_judge = 0, 0, False
-    for problem in measured:
-        n_measured += 1
-        if (layer := problem.layer) in never:
-            continue
-        layers.append(layer)
-        is_judge = _judges(layer)
-        has_judge |= is_judge
-        n_left += teaches(layer) and not is_judge
-        if has_judge and n_left >= MIN_PROBLEMS:
+    never, n_measured, layers = held_out_layers(), 0, list[ConvProblem]()
+    rest = iter(measured)
+    while some := list(islice(rest, ENOUGH_MEASURED)):
+        n_measured += len(some)
+        layers += [layer for problem in some if (layer := problem.layer) not in never]
+        if _n_left(layers) >= MIN_PROBLEMS:
             return
-    if layers and not has_judge:
-        held_out = held_out_of(layers)
-        n_left = sum(layer not in held_out and teaches(layer) for layer in layers)
-    if n_left < MIN_PROBLEMS:
-        raise NotEnoughData(
-            f"device {device_id}: {counted(n_measured, 'problem was', 'problems were')} measured, and"
-            f" {counted(n_left, 'is', 'are')} left to train on beside the layers that judge; allowed: at least"
-            f" {MIN_PROBLEMS} left, for which about {ENOUGH_MEASURED} are measured"
-        )
+    raise NotEnoughData(
+        f"device {device_id}: {counted(n_measured, 'problem was', 'problems were')} measured, and"
+        f" {counted(_n_left(layers), 'is', 'are')} left to train on beside the layers that judge; allowed: at least"
+        f" {MIN_PROBLEMS} left, for which about {ENOUGH_MEASURED} are measured"
+    )
+
+
+def _n_left(layers: Collection[ConvProblem]) -> int:
+    """How many are left to train on beside the layers that judge; never fewer where there are more layers."""
+    held_out = held_out_of(layers) if layers else set()
+    return sum(layer not in held_out and teaches(layer) for layer in layers)
 
 
 def teaches(problem: ConvProblem) -> bool:
