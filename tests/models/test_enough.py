@@ -42,7 +42,7 @@ def test_as_many_as_people_are_told_are_enough() -> None:
 def test_no_more_is_looked_at_than_is_enough() -> None:
     more = iter(LAYERS * 1000)
     check_enough(more, "here")
-    assert len(list(more)) > 999 * len(LAYERS)
+    assert len(list(more)) >= 1000 * len(LAYERS) - 2 * ENOUGH_MEASURED
 
 
 def test_layers_none_of_which_is_a_judge_give_one_up() -> None:
