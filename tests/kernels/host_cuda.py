@@ -12,6 +12,7 @@ import mmap
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -124,7 +125,7 @@ def _build(code: str, defines: tuple[str, ...]) -> ctypes.CDLL:
     launchers = "\n".join(f"LAUNCHER({kernel})" for kernel in kernels)
     code = code.replace("extern __shared__", "extern")
     text = f'{head}#include "{SHIM.name}"\n{code}\n{launchers}\n'
-    command = ["g++", "-std=c++17", "-O2", "-w", "-fPIC", "-shared", *defines]
+    command = ["g++", "-std=c++17", "-O2", "-fno-strict-aliasing", "-w", "-fPIC", "-shared", *defines]
 
     shim = SHIM.read_text()
 
@@ -280,6 +281,24 @@ def _parts(address: int, shape: tuple[int, ...]) -> np.ndarray:
     return parts.sum(3).transpose(2, 0, 3, 5, 1, 4, 6).reshape(shape[2], shape[0] * 64, shape[1] * 16)
 
 
+def prepare_start(
+    kernel: Any,
+    grid: tuple[int, int, int],
+    threads: int,
+    shared_bytes: int,
+    sizes: Sequence[int],
+    *,
+    cluster: int = 1,
+    **_attributes: bool,
+) -> Callable[..., None]:
+    """As that of `launching`, which needs a driver: kernels run one after the other, and a block is its own cluster."""
+    assert cluster == 1
+    assert grid[1:] == (1, 1)
+    kernel.max_dynamic_shared_size_bytes = max(shared_bytes, kernel.max_dynamic_shared_size_bytes)
+    arguments = tuple(np.array(sizes, np.int64).astype(np.int32))
+    return lambda *addresses: kernel(grid[:1], (threads,), (*addresses, *arguments), shared_mem=shared_bytes)
+
+
 def install() -> None:
     """Take the names ``cupy`` and ``cupy.cuda`` in this process, before any launcher is imported."""
     cupy, cuda, cufft = ModuleType("cupy"), ModuleType("cupy.cuda"), ModuleType("cupy.cuda.cufft")
@@ -299,12 +318,7 @@ def install() -> None:
     from conv_advisor.kernels.cuda import cubin
     from conv_advisor.kernels.cuda.parts import blas, launching
 
-    start = launching.prepare_start
-
-    def start_in_turn(*given: Any, overlaps: bool = False, **named: Any) -> Any:
-        return start(*given, **named)
-
-    launching.prepare_start = start_in_turn
+    launching.prepare_start = prepare_start
     cubin.load_cubin = lambda source, name, options, _arch: (
         HostProducts(options) if name == "winograd_gemm" else HostModule(source, options)
     )

@@ -9,8 +9,15 @@ from multiprocessing import get_context
 
 import pytest
 
+from conv_advisor.data.epilogue import Activation, Epilogue
 from conv_advisor.data.measurement import Device
-from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.problem import ConvProblem, DType
+from conv_advisor.kernels import comparison, reference
+from conv_advisor.kernels.cuda.parts.fitted import tiles_of_every_device
+from conv_advisor.kernels.cuda.parts.offers import Cut
+from conv_advisor.kernels.cuda.pointwise import menu
+from conv_advisor.kernels.cuda.pointwise.menu import Tile
+from conv_advisor.kernels.cuda.pointwise.plan import residents
 from conv_advisor.kernels.tolerance import tolerance
 from tests.kernels import host_cuda
 
@@ -24,15 +31,67 @@ CASES = [
     for layer in (*LAYERS, "28-2-1-130-16")
     for dtype in ("float32", "tf32", "bfloat16")
 ]
+ENDS = Epilogue(bias=True, residual=True, activation=Activation.RELU)
+
+
+def ended_layers(tile: Tile) -> list[ConvProblem]:
+    """Several tiles of pixels, the last sticking out, of filters that end in a tile: one layer for each way x may come.
+
+    Planes of 16-byte rows; of others, with images of the residual that begin at 16 bytes and that do not; channels that
+    are no multiple of 16 bytes.
+    """
+    sizes = ((64, 16, tile.bn - 5), (136, 13, tile.bn + 24), (72, 13, tile.bn + 3), (70, 9, tile.bn))
+    return [
+        ConvProblem(3, c, size, size, k, 1, 1, dtype=(DType.FLOAT16, DType.BFLOAT16)[place % 2], epilogue=ENDS)
+        for place, (c, size, k) in enumerate(sizes, tile.bn // 16)
+    ]
+
+
+ENDED = [
+    (tile, problem)
+    for tile in tiles_of_every_device(menu.MENUS, DType.FLOAT16)
+    for problem in ended_layers(tile)
+    if residents(tile, problem) > 0
+]
+
+
+def error_of_cut(tile: Tile, problem: ConvProblem) -> float:
+    """Run one cut on random operands from a y full of NaN, and compare with float64."""
+    from conv_advisor.kernels.cuda.pointwise.launch import launch
+
+    operands = (*reference.random_operands(problem, 0), *reference.random_ends(problem, 0))
+    y = host_cuda.result_of_launch(launch(problem, HOPPER, Cut(tile, 1)), problem, *operands)
+    given = comparison.given_outputs(problem, *operands[:2])
+    _, scale = reference.expected_at(problem, *operands[:2], given, *operands[2:])
+    return comparison.max_error(y, reference.convolve(problem, *operands), scale)
 
 
 @pytest.fixture(scope="module")
-def errors() -> Iterator[dict[ConvProblem, Future[float]]]:
-    """The error of every case, all asked for at once, from processes in which CuPy's name is taken by its stand-in."""
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn"), initializer=host_cuda.install) as pool:
-        yield {case: pool.submit(host_cuda.error_of, "cuda.pointwise", case, device=HOPPER) for case in CASES}
+def pool() -> Iterator[ProcessPoolExecutor]:
+    """Two processes in which CuPy's name is taken by its stand-in."""
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn"), initializer=host_cuda.install) as executor:
+        yield executor
+
+
+@pytest.fixture(scope="module")
+def errors(pool: ProcessPoolExecutor) -> dict[ConvProblem, Future[float]]:
+    """The error of every case, all asked for at once."""
+    return {case: pool.submit(host_cuda.error_of, "cuda.pointwise", case, device=HOPPER) for case in CASES}
+
+
+@pytest.fixture(scope="module")
+def ended_errors(pool: ProcessPoolExecutor) -> list[Future[float]]:
+    """The same of every cut with a residual."""
+    return [pool.submit(error_of_cut, *case) for case in ENDED]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.key)
 def test_it_is_right_whatever_the_alignment(errors: dict[ConvProblem, Future[float]], case: ConvProblem) -> None:
     assert errors[case].result() <= tolerance(case)
+
+
+@pytest.mark.parametrize(
+    "place", range(len(ENDED)), ids=lambda place: f"{place}-{ENDED[place][0].mode}-{ENDED[place][1].key}"
+)
+def test_a_cut_with_a_residual_is_right(ended_errors: list[Future[float]], place: int) -> None:
+    assert ended_errors[place].result() <= tolerance(ENDED[place][1])

@@ -119,6 +119,16 @@ class Epilogue {
     // The same for a kernel that has read the residual itself.
     template <bool IS_ACROSS = false, int COUNT>
     __device__ __forceinline__ void apply_with(float (&sums)[COUNT], int filter, const float (&residual)[COUNT]) const {
+#if RESIDUAL
+#pragma unroll
+        for (int e = 0; e < COUNT; ++e) sums[e] += residual[e];
+#endif
+        end<IS_ACROSS>(sums, filter);
+        (void)residual;
+    }
+    // The same for a kernel that has added the residual itself.
+    template <bool IS_ACROSS = false, int COUNT>
+    __device__ __forceinline__ void end(float (&sums)[COUNT], int filter) const {
 #if BIAS
         constexpr int filters = IS_ACROSS ? COUNT : 1;
         float added[filters];
@@ -126,15 +136,11 @@ class Epilogue {
 #pragma unroll
         for (int e = 0; e < COUNT; ++e) sums[e] += added[e % filters];
 #endif
-#if RESIDUAL
-#pragma unroll
-        for (int e = 0; e < COUNT; ++e) sums[e] += residual[e];
-#endif
 #if ACTIVATION
 #pragma unroll
         for (int e = 0; e < COUNT; ++e) sums[e] = activated(sums[e]);
 #endif
-        (void)filter, (void)residual;
+        (void)filter;
     }
 
    private:

@@ -8,28 +8,46 @@ __device__ __forceinline__ Sum to_sum(float value) { return value; }
 typedef Storage Sum;
 __device__ __forceinline__ Sum to_sum(float value) { return narrow(value); }
 #endif
-#if HAS_EPILOGUE && !SUMS_ARE_FLOATS
-// Before they are narrowed: a thread's pixels of a tile, of every filter.
-__device__ __forceinline__ void end_sums(const Storage* y, const Epilogue& epilogue, float (&sum)[SUMS], unsigned first,
-                                         unsigned pixels, int first_k, int K, unsigned plane) {
-    const int t2 = threadIdx.x % 4 * 2;
+#if COPIES_RESIDUAL
+// sums += the residual of filters [stage * BK, ...) of a tile, whose fragments are those that x would have there.
+__device__ __forceinline__ void add_residual(float (&sum)[SUMS], const Storage* copied, const Places& places, int stage) {
 #pragma unroll
-    for (int i = 0; i < TILES_P; ++i) {
+    for (int part = 0; part < RESIDUAL_STAGES; ++part) {
+        if (part != stage) continue;
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            const unsigned pixel = first + column_in_tile(i, half), image = pixel / plane;
-            if (pixel >= pixels) continue;
-            const Storage* const target = y + ((size_t)image * K + first_k) * plane + (pixel - image * plane);
+        for (int step = 0; step < min(STEPS, (BN - part * BK) / STEP_K); ++step) {
+            unsigned pairs[TILES_P][4];
+            load_fragments(pairs, copied + step * STEP_K * X_PITCH, places);
 #pragma unroll
-            for (int n = 0; n < BN / 8; ++n) {
+            for (int i = 0; i < TILES_P; ++i) {
 #pragma unroll
-                for (int e = 0; e < 2; ++e) {
-                    const int filter = n * 8 + t2 + e;
-                    float& value = sum[i][n / (INST_N / 8)][n % (INST_N / 8) * 4 + half * 2 + e];
-                    if (first_k + filter < K)
-                        value = epilogue.of(value, first_k + filter, target + (size_t)filter * plane);
+                for (int e = 0; e < 4; ++e) {
+                    const int eight = part * BK / 8 + step * 2 + e / 2, at = eight % (INST_N / 8) * 4 + e % 2 * 2;
+                    const Storage* const pair = (const Storage*)&pairs[i][e];
+                    sum[i][eight / (INST_N / 8)][at] += widen(pair[0]);
+                    sum[i][eight / (INST_N / 8)][at + 1] += widen(pair[1]);
                 }
             }
+        }
+    }
+}
+#endif
+#if HAS_EPILOGUE && !SUMS_ARE_FLOATS
+// Before they are narrowed: a thread's filters of a tile, of all its pixels.
+__device__ __forceinline__ void end_sums(const Epilogue& epilogue, float (&sum)[SUMS], int first_k, int K) {
+#ifdef __CUDA_ARCH__
+    asm volatile("" : "+r"(first_k));  // else a block that walks keeps its biases in registers, which it has not
+#endif
+#pragma unroll
+    for (int n = 0; n < BN / 8; ++n) {
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+            float pixels[2 * TILES_P];
+#pragma unroll
+            for (int i = 0; i < 2 * TILES_P; ++i) pixels[i] = sum[i / 2][n / (INST_N / 8)][n % (INST_N / 8) * 4 + i % 2 * 2 + e];
+            epilogue.end(pixels, min(first_k + n * 8 + (int)threadIdx.x % 4 * 2 + e, K - 1));
+#pragma unroll
+            for (int i = 0; i < 2 * TILES_P; ++i) sum[i / 2][n / (INST_N / 8)][n % (INST_N / 8) * 4 + i % 2 * 2 + e] = pixels[i];
         }
     }
 }
@@ -106,7 +124,11 @@ __device__ __forceinline__ void store_y(Storage* __restrict__ y, const Epilogue&
 #if HAS_EPILOGUE
             totals[e] = total;
         }
+#if COPIES_RESIDUAL
+        epilogue.end(totals, first_k + row);
+#else
         epilogue.apply(totals, first_k + row, target);
+#endif
 #pragma unroll
         for (int e = 0; e < COUNT; ++e) values[e] = narrow(totals[e]);
 #else

@@ -50,6 +50,8 @@
 #endif
 #define WEIGHT_BYTES (BN * 128)
 #define X_BYTES (BK * X_PITCH * ELEMENT)
+#define COPIES_RESIDUAL (RESIDUAL && ELEMENT == 2)
+#define RESIDUAL_STAGES (COPIES_RESIDUAL ? (BN + BK - 1) / BK : 0)  // behind a tile's, in the same ring
 #define LOW_STAGES 2  // where weight streams, a stage's small parts are used up before the next but one
 #define SUM_PITCH (BP + (ELEMENT == 4 || SPLIT_C ? 4 : 8))
 
@@ -120,12 +122,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     const unsigned tiles = (pixels + BP - 1) / BP, step = clusters / tiles_k, first_tile = block / tiles_k;
     const unsigned stages = (C + BK - 1) / BK;
     const int begin = stages * rank / blocks, count = stages * (rank + 1) / blocks - begin;
+    // Partial sums are added: one block adds the residual to its own.
+    const int all = count + (rank == 0 ? RESIDUAL_STAGES : 0);
     const int kept = RESIDENT ? count : STAGES;  // stages of weight in shared memory
     unsigned char* const ring = (unsigned char*)shared + (1024 - shared_address(shared) % 1024) % 1024;
     unsigned char* const low = ring + kept * WEIGHT_BYTES;
     unsigned char* const x_ring = low + (SPLIT ? (RESIDENT ? count : LOW_STAGES) : 0) * WEIGHT_BYTES;
     [[maybe_unused]] Sum* const sums = (Sum*)(RESIDENT ? x_ring + STAGES * X_BYTES : ring);
-    const int work = RESIDENT ? count * (int)((tiles - first_tile + step - 1) / step) : count;  // stages of all its tiles
+    const int work = RESIDENT ? all * (int)((tiles - first_tile + step - 1) / step) : all;  // stages of all its tiles
 
     prefetch_rows(weight + (size_t)first_k * C + begin * BK, min(BN, K - first_k), min(count * BK, C - begin * BK) * sizeof(Storage),
                   C * sizeof(Storage));
@@ -137,21 +141,34 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     } else {
 #pragma unroll 1
         for (int stage = 0; stage < STAGES - 1; ++stage)
-            if (stage < work) fetch_weight(ring + stage * WEIGHT_BYTES, weight, first_k, (begin + stage) * BK, K, C);
+            if (stage < count) fetch_weight(ring + stage * WEIGHT_BYTES, weight, first_k, (begin + stage) * BK, K, C);
     }
     unsigned fetched_tile = first_tile;
     int fetched = 0;  // stage of that tile
     Column column = column_of(x, first_tile * BP, pixels, C, plane);
+    const auto fetch_next = [&](int stage) {
+        Storage* const target = (Storage*)(x_ring + stage * X_BYTES);
+        Column from = column;
+        int k0 = (begin + fetched) * BK, end = C;
+        bool is_aligned = true;
+#if COPIES_RESIDUAL
+        if (fetched >= count) {
+            from = residual_of(column, residual, x, C, K, plane);
+            k0 = first_k + (fetched - count) * BK, end = min(K, first_k + BN);
+            is_aligned = LOADING != CHUNKS || K % VECTOR == 0;
+            if (!is_aligned) fetch_unaligned(target, residual, k0, end, fetched_tile * BP, pixels, K, plane);
+        }
+#endif
+        if (is_aligned) fetch_x(target, x, from, k0, end, plane);
+        if (++fetched == all && RESIDENT) {
+            fetched = 0;
+            fetched_tile += step;
+            column = column_of(x, fetched_tile * BP, pixels, C, plane);
+        }
+    };
 #pragma unroll 1
     for (int stage = 0; stage < STAGES - 1; ++stage) {
-        if (stage < work) {
-            fetch_x((Storage*)(x_ring + stage * X_BYTES), x, column, (begin + fetched) * BK, C, plane);
-            if (++fetched == count && RESIDENT) {
-                fetched = 0;
-                fetched_tile += step;
-                column = column_of(x, fetched_tile * BP, pixels, C, plane);
-            }
-        }
+        if (stage < work) fetch_next(stage);
         commit_copies();
     }
 #if RESIDENT
@@ -190,21 +207,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #endif
         __syncthreads();
         if (done + STAGES - 1 < work) {
-            const int k0 = (begin + fetched) * BK;
-            if (!RESIDENT) fetch_weight(ring + write * WEIGHT_BYTES, weight, first_k, k0, K, C);
-            fetch_x((Storage*)(x_ring + write * X_BYTES), x, column, k0, C, plane);
-            if (++fetched == count && RESIDENT) {
-                fetched = 0;
-                fetched_tile += step;
-                column = column_of(x, fetched_tile * BP, pixels, C, plane);
-            }
+            if (!RESIDENT && (!COPIES_RESIDUAL || fetched < count))
+                fetch_weight(ring + write * WEIGHT_BYTES, weight, first_k, (begin + fetched) * BK, K, C);
+            fetch_next(write);
         }
         commit_copies();
-        multiply_stage(sum, (const Storage*)(x_ring + read * X_BYTES), shared_address(current), shared_address(small),
-                       places, (C - (begin + stage) * BK + STEP_K - 1) / STEP_K);
+#if COPIES_RESIDUAL
+        if (stage >= count)
+            add_residual(sum, (const Storage*)(x_ring + read * X_BYTES), places, stage - count);
+        else
+#endif
+            multiply_stage(sum, (const Storage*)(x_ring + read * X_BYTES), shared_address(current), shared_address(small),
+                           places, (C - (begin + stage) * BK + STEP_K - 1) / STEP_K);
         read = read + 1 == STAGES ? 0 : read + 1;
         write = write + 1 == STAGES ? 0 : write + 1;
-        if (++stage < count) continue;
+        if (++stage < all) continue;
 
         const unsigned first = tile * BP;
 #if DIRECT
@@ -215,7 +232,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             __syncthreads();
         }
 #if HAS_EPILOGUE && !SUMS_ARE_FLOATS
-        end_sums(y, epilogue, sum, first, pixels, first_k, K, plane);
+        end_sums(epilogue, sum, first_k, K);
 #endif
         store_sums(sums, sum);
         int k_begin = 0, k_end = BN;

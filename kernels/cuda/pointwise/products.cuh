@@ -191,11 +191,11 @@ inline float fragment_at(int warp, int tile, int row, int k) {
     const unsigned bits = fragments[warp * 32 + row % 8 * 4 + k % 4][tile][row / 8 + k / 4 * 2];
 #else
     const unsigned pair = fragments[warp * 32 + row % 8 * 4 + k % 8 / 2][tile][row / 8 + k / 8 * 2];
-    const unsigned bits = k % 2 ? pair & 0xFFFF0000u : pair << 16;
+    const unsigned bits = pair >> k % 2 * 16;
 #endif
-    float value;
-    memcpy(&value, &bits, 4);
-    return value;
+    Storage value;
+    memcpy(&value, &bits, ELEMENT);
+    return widen(value);
 }
 inline void multiply_stage(float (&sum)[SUMS], const Storage* x, Address weight, Address, const Places& places, int steps) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;

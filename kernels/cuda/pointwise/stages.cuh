@@ -79,11 +79,17 @@ static_assert(THREADS % COLUMNS == 0 && BK % X_STEP == 0, "whole rows and column
 struct Column {
     const Storage* source;  // of channel 0; CHUNKS: the image's first
     int first, last, jump;  // CHUNKS: first and last pixel of the segment, and elements to the first
+#if COPIES_RESIDUAL
+    unsigned image;
+#endif
 };
 __device__ __forceinline__ Column column_of(const Storage* x, unsigned first, unsigned pixels, int C, unsigned plane) {
     Column column;
     column.source = nullptr;
     column.first = column.last = column.jump = 0;
+#if COPIES_RESIDUAL
+    column.image = 0;
+#endif
     const int index = threadIdx.x % COLUMNS;
     if constexpr (LOADING == CHUNKS) {
         const unsigned images = (min(first + BP, pixels) - 1) / plane;
@@ -92,6 +98,9 @@ __device__ __forceinline__ Column column_of(const Storage* x, unsigned first, un
             const int j = index - segment.slot;
             if (j < 0 || j >= slots_of(segment.length)) continue;
             column.source = x + (size_t)image * C * plane;
+#if COPIES_RESIDUAL
+            column.image = image;
+#endif
             column.first = segment.p;
             column.last = segment.p + segment.length - 1;
             column.jump = j * VECTOR;
@@ -101,6 +110,9 @@ __device__ __forceinline__ Column column_of(const Storage* x, unsigned first, un
         if (pixel < pixels) {
             const unsigned image = pixel / plane;
             column.source = x + (size_t)image * C * plane + (pixel - image * plane);
+#if COPIES_RESIDUAL
+            column.image = image;
+#endif
         }
     }
     return column;
@@ -126,3 +138,27 @@ __device__ __forceinline__ void fetch_x(Storage* target, const Storage* x, const
             copy_async<WIDTH>(shared_address(to), is_read ? column.source + offset : x, is_read ? WIDTH : 0);
     }
 }
+
+#if COPIES_RESIDUAL
+// The residual of filters lies as x of as many channels would: it is fetched as such, from here.
+__device__ __forceinline__ Column residual_of(Column column, const Storage* residual, const Storage* x, int C, int K,
+                                              unsigned plane) {
+    if (column.source) column.source = residual + (column.source - x) + (long long)column.image * (K - C) * plane;
+    return column;
+}
+// Where an image's residual begins anywhere, its elements come to where those of x would have: filters [k0, end) of a tile.
+__device__ __forceinline__ void fetch_unaligned(Storage* target, const Storage* __restrict__ residual, int k0, int end,
+                                                unsigned first, unsigned pixels, int K, unsigned plane) {
+    constexpr int step = THREADS / BP;
+    static_assert(THREADS % BP == 0, "whole rows");
+    const unsigned pixel = first + threadIdx.x % BP, image = pixel / plane;
+    if (pixel >= pixels) return;
+    const Segment segment = segment_at(image, first, pixels, plane);
+    target += segment.slot * VECTOR + (int)(threadIdx.x % BP) - segment.column;
+    residual += ((size_t)image * K + k0) * plane + (pixel - image * plane);
+    end = min(BK, end - k0);
+#pragma unroll 1
+    for (int row = threadIdx.x / BP; row < end; row += step)
+        target[row * X_PITCH + (row * plane + segment.p) % VECTOR] = residual[(size_t)row * plane];
+}
+#endif
