@@ -28,7 +28,7 @@ EVERYTHING = Epilogue(bias=True, residual=True, activation=Activation.RELU)
 def test_what_networks_are_made_of_waits() -> None:
     assert {source.name for source in SOURCES if source.waits} == {
         *("implicit_gemm", "implicit_gemm_tensor", "implicit_gemm_nhwc", "nhwc_pack", "implicit_gemm_tma", "pointwise"),
-        *("depthwise", "depthwise_channels", "depthwise_nhwc", "depthwise_any", "grouped", "appended"),
+        *("depthwise", "depthwise_channels", "depthwise_nhwc", "depthwise_any", "grouped", "few_inputs", "appended"),
     }
 
 

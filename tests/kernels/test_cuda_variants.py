@@ -27,7 +27,11 @@ H200 = Device(id="nvidia-h200", name="NVIDIA H200", kind="cuda", capability="9.0
 V100 = Device(id="tesla-v100", name="Tesla V100", kind="cuda", capability="7.0", processors=80)
 BY_ID = {variant.id: variant for variant in VARIANTS}
 MIB = 2**20
-NHWC = ("cuda.gemm", "cuda.implicit_gemm_nhwc", "cuda.implicit_gemm_tma", "cuda.grouped", "cuda.depthwise")
+NHWC = (
+    *("cuda.gemm", "cuda.implicit_gemm_nhwc", "cuda.implicit_gemm_tma", "cuda.few_inputs"),
+    *("cuda.grouped", "cuda.depthwise"),
+)
+HALVES = ("cuda.implicit_gemm_tma", "cuda.few_inputs")
 LARGE_TILES = ("cuda.winograd_nonfused_4x4_3x3", "cuda.winograd_nonfused_4x4_5x5")
 PACKED = ("cuda.implicit_gemm_nhwc", "cuda.implicit_gemm_transposed")
 
@@ -52,6 +56,7 @@ def test_the_ids_never_change() -> None:
         "cuda.implicit_gemm_nhwc",
         "cuda.implicit_gemm_transposed",
         "cuda.implicit_gemm_tma",
+        "cuda.few_inputs",
         "cuda.fft",
         "cuda.winograd_fused",
         "cuda.winograd_nonfused",
@@ -68,17 +73,18 @@ def test_the_ids_never_change() -> None:
 @pytest.mark.parametrize("variant_id", BY_ID)
 def test_a_plain_3x3_layer_is_for_every_variant_but_one(variant_id: str, dtype: DType) -> None:
     size = 5 if variant_id.endswith("5x5") else 1 if variant_id == "cuda.pointwise" else 3
-    layout = "nhwc" if variant_id in ("cuda.implicit_gemm_nhwc", "cuda.implicit_gemm_tma") else "nchw"
+    layout = "nhwc" if variant_id in ("cuda.implicit_gemm_nhwc", *HALVES) else "nchw"
+    channels = 3 if variant_id == "cuda.few_inputs" else 16
     groups = 2 if variant_id == "cuda.grouped" else 1
     expected = "dtype is float32" if variant_id in PACKED and dtype is DType.FLOAT32 else "applies"
     if variant_id in LARGE_TILES and dtype is not DType.FLOAT32:
         expected = f"dtype is {dtype}, not float32"
-    if variant_id == "cuda.implicit_gemm_tma" and dtype not in (DType.FLOAT16, DType.BFLOAT16):
+    if variant_id in HALVES and dtype not in (DType.FLOAT16, DType.BFLOAT16):
         expected = f"dtype is {dtype}, not float16 or bfloat16"
     if variant_id == "cuda.depthwise":
         expected = f"groups is {groups}, with {16 // groups} of the 16 channels each"
     changes = {"dtype": dtype, "layout": layout, "groups": groups}
-    assert expected in (reason(variant_id, f"14-8-{size}-32-16", **changes) or "applies")
+    assert expected in (reason(variant_id, f"14-8-{size}-32-{channels}", **changes) or "applies")
 
 
 @pytest.mark.parametrize(
@@ -87,6 +93,19 @@ def test_a_plain_3x3_layer_is_for_every_variant_but_one(variant_id: str, dtype: 
         *[(id_, "14-1-3-8-8", {"layout": "nhwc"}, "layout is nhwc") for id_ in BY_ID if id_ not in NHWC],
         ("cuda.implicit_gemm_nhwc", "14-1-3-8-8", {"dtype": "float16"}, "layout is nchw"),
         ("cuda.implicit_gemm_transposed", "14-1-3-8-8", {"dtype": "float16", "groups": 2}, "groups is 2"),
+        *[
+            ("cuda.few_inputs", layer, {"dtype": "float16", "layout": "nhwc", **change}, expected)
+            for layer, change, expected in (
+                ("14-1-3-8-3", {"layout": "nchw"}, "layout is nchw"),
+                ("14-1-3-8-5", {}, "c is 5, above 4"),
+                ("14-1-3-12-3", {}, "k is 12, not a multiple of 8"),
+                ("14-1-3-8-2", {"groups": 2}, "groups is 2"),
+                ("14-1-12-8-3", {}, "filter is 12x12, above 11"),
+                ("14-1-3-8-3", {"stride_w": 5}, "stride is 1x5, above 4"),
+                ("14-1-3-8-3", {"dilation_h": 2}, "dilation is 2x1"),
+                ("14-1-3-8-3", {"pad_w_end": 0}, "applies"),
+            )
+        ],
         *[
             ("cuda.implicit_gemm_tma", layer, {"dtype": "float16", "layout": "nhwc", **change}, expected)
             for layer, change, expected in (

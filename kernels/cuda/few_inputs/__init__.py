@@ -1,0 +1,71 @@
+"""The implicit GEMM of at most four input channels, channels last in half precision: how most networks begin."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels.cuda.family import Family, Kernel, cuda_variant
+from conv_advisor.kernels.cuda.parts.rules import ANY
+from conv_advisor.kernels.variant import Algorithm, all_of, dilation_1, dtype_in, groups_1, layout_is, no_workspace
+
+MOST_CHANNELS: Final = 4
+MOST_TAPS: Final = 11
+"""Rows and columns of a filter."""
+MOST_STRIDE: Final = 4
+LEAST_PIXELS: Final = 64
+"""Of the smallest tile."""
+
+
+def _has_few_inputs(problem: ConvProblem, _device: Device) -> str | None:
+    if problem.c > MOST_CHANNELS:
+        return f"c is {problem.c}, above {MOST_CHANNELS}"
+    if problem.k % 8:
+        return f"k is {problem.k}, not a multiple of 8"
+    return None
+
+
+def _fits_shared_memory(problem: ConvProblem, _device: Device) -> str | None:
+    if max(problem.r, problem.s) > MOST_TAPS:
+        return f"filter is {problem.r}x{problem.s}, above {MOST_TAPS}"
+    if max(problem.stride_h, problem.stride_w) > MOST_STRIDE:
+        return f"stride is {problem.stride_h}x{problem.stride_w}, above {MOST_STRIDE}"
+    return None
+
+
+def fills(problem: ConvProblem, device: Device) -> bool:
+    """Whether it applies, the filter has several taps, and there are enough pixels for every multiprocessor."""
+    if problem.r * problem.s == 1 or FAMILY.variants[0].why_not(problem, device) is not None:
+        return False
+    return problem.n * problem.p * problem.q >= LEAST_PIXELS * (device.processors or 1)
+
+
+def _kernel() -> Kernel:
+    from conv_advisor.kernels.cuda.few_inputs import launch, plan
+
+    return Kernel(sources=(plan.SOURCE,), prepare={"cuda.few_inputs": launch.prepare})
+
+
+FAMILY: Final = Family(
+    "few_inputs",
+    kernel=_kernel,
+    variants=(
+        cuda_variant(
+            "cuda.few_inputs",
+            Algorithm.IMPLICIT_GEMM,
+            why_not=all_of(
+                ANY,
+                layout_is(Layout.NHWC),
+                groups_1,
+                dilation_1,
+                dtype_in(DType.FLOAT16, DType.BFLOAT16),
+                _has_few_inputs,
+                _fits_shared_memory,
+            ),
+            workspace_bytes=no_workspace,
+            source="NVIDIA, PTX ISA 8.0: ldmatrix, mma; Chetlur et al., arXiv:1410.0759",
+            kernel=_kernel,
+        ),
+    ),
+)

@@ -1,0 +1,115 @@
+// Implicit GEMM of few input channels, channels innermost, on tensor cores: a window's row lies in shared memory as the
+// products read it, so nothing is gathered.
+//
+//   tensors      x (N,H,W,C) with C = CHANNELS of 1 to 4, weight (K,R,S,C) with S = COLUMNS and K a multiple of 8, y (N,P,Q,K)
+//   GEMM         gemm_k = R rows of CHUNKS chunks of 16 bytes: two pixels of four channels, zeros where C is less. Rows of the
+//                products are pixels, 16 neighbours of a row of y; columns are filters, FILTERS of them, in the order in which
+//                a thread's sums are 4 NT neighbours (8 at most) of y: it stores 16 bytes
+//   stages       a tile's rows of x, halo and padding with them, eight bytes a pixel. A window begins at an even slot, so that
+//                ldmatrix reads it as it lies: rows overlap. Where the column stride is odd x lies twice, once one slot on
+//   versions     -DCHANNELS, -DCOLUMNS, and the tile: MT tiles of 16 pixels and NT of 8 filters of each of WARPS warps
+//   grid, block  blocks stay, keep their filters' weight in shared memory and take tiles in turns; 32 WARPS threads, BLOCKS
+//                blocks' registers a multiprocessor; tiles are of tile_p rows of tile_q pixels, chosen by plan.py
+//   limits       groups 1, dilation 1, float16 and bfloat16; the same sums in the same order every time
+//   source       PTX ISA 8.0, ldmatrix and mma; Chetlur et al., arXiv:1410.0759
+
+#include "clusters.cuh"
+#include "epilogue.cuh"
+#include "overlap.cuh"
+#include "pairs.cuh"
+
+#define THREADS (32 * WARPS)
+#define FILTERS (8 * NT)
+#define CHUNKS ((COLUMNS + 1) / 2)  // of a window's row, each of two pixels
+#define GROUP (NT < 4 ? NT : 4)     // tiles of filters whose sums a thread stores at once
+#define VECTOR (2 * GROUP)          // filters of a store
+#define RUN 4                       // pixels that a thread stages at a time
+static_assert(NT % GROUP == 0 && NT % 2 == 0, "whole stores, and tiles of filters in pairs");
+
+#include "products.cuh"
+#include "slots.cuh"
+
+// Which filter of the block a column of the products is.
+__device__ __forceinline__ int filter_of(int column) {
+    const int tile = column / 8, pair = column % 8 / 2;
+    return tile / GROUP * (8 * GROUP) + pair * VECTOR + tile % GROUP * 2 + column % 2;
+}
+
+// The block's weight: a row a column of the products, four channels a tap, zeros behind the last of each.
+__device__ __forceinline__ void pack_weight(unsigned char* to, const Storage* __restrict__ weight, int first_filter, int K,
+                                            int R, int pitch) {
+    const int taps = R * CHUNKS * 2;
+#pragma unroll 4
+    for (int i = threadIdx.x; i < FILTERS * taps; i += THREADS) {
+        const int column = i / taps, tap = i - column * taps, r = tap / (2 * CHUNKS), s = tap - r * (2 * CHUNKS);
+        const int filter = first_filter + filter_of(column);
+        unsigned channels[CHANNELS] = {};
+        if (filter < K && s < COLUMNS) {
+            const unsigned short* const from = (const unsigned short*)weight + ((size_t)(filter * R + r) * COLUMNS + s) * CHANNELS;
+#pragma unroll
+            for (int c = 0; c < CHANNELS; ++c) channels[c] = __ldg(from + c);
+        }
+        *(uint2*)(to + column * pitch + tap * 8) = pixel_of(channels);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+    few_inputs(const Storage* __restrict__ x, const Storage* __restrict__ weight, Storage* __restrict__ y EPILOGUE, SHAPE,
+               int tile_p, int tile_q, int tiles_p, int tiles_q, int tiles_f, int rows, int slots, int copy_bytes) {
+    extern __shared__ __align__(16) float memory[];
+    unsigned char *const weights = (unsigned char*)memory, *const staged = weights + FILTERS * weight_pitch_of(R);
+    const int first_filter = blockIdx.x % tiles_f * FILTERS, blocks = gridDim.x / tiles_f;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, lead = -pad_w & (RUN - 1);
+    const int row_bytes = slots * 8, tiles = N * tiles_p * tiles_q;
+
+    // Where the lane's pixel of each tile of the warp begins its window, and its row of the weight.
+    Address window[MT];
+#pragma unroll
+    for (int i = 0; i < MT; ++i) {
+        const int pixel = (warp * MT + i) * 16 + lane % 16, p = pixel / tile_q, column = (pixel - p * tile_q) * stride_w + lead;
+        window[i] = shared_address(staged) + p * stride_h * row_bytes + (column + column % 2) * 8 + column % 2 * copy_bytes;
+    }
+    const Address filters = shared_address(weights);
+
+    wait_for_kernel_ahead();
+    pack_weight(weights, weight, first_filter, K, R, weight_pitch_of(R));
+    for (int tile = blockIdx.x / tiles_f; tile < tiles; tile += blocks) {
+        const int line = tile / tiles_q, image = line / tiles_p;
+        const int p0 = (line - image * tiles_p) * tile_p, q0 = (tile - line * tiles_q) * tile_q;
+        __syncthreads();
+        stage(staged, x + (size_t)image * H * W * CHANNELS, p0 * stride_h - pad_h, q0 * stride_w - pad_w - lead, rows, slots, H,
+              W, lead % 2, stride_w % 2, copy_bytes);
+        __syncthreads();
+
+        float sum[MT][NT][4] = {};
+        multiply_window(sum, window, filters, R, row_bytes);
+
+        const Epilogue epilogue = EPILOGUE_OF(y);
+#pragma unroll
+        for (int i = 0; i < MT; ++i) {
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const int pixel = (warp * MT + i) * 16 + half * 8 + lane / 4, row = pixel / tile_q;
+                const int p = p0 + row, q = q0 + pixel - row * tile_q;
+                if (p >= P || q >= Q) continue;
+                Storage* const outputs = y + ((size_t)(image * P + p) * Q + q) * K;
+#pragma unroll
+                for (int j = 0; j < NT; j += GROUP) {
+                    const int filter = first_filter + j * 8 + lane % 4 * VECTOR;
+                    if (filter >= K) continue;
+                    float values[VECTOR];
+#pragma unroll
+                    for (int e = 0; e < VECTOR; ++e) values[e] = sum[i][j + e / 2][half * 2 + e % 2];
+                    epilogue.apply<true>(values, filter, outputs + filter);
+                    __align__(16) unsigned pairs[GROUP];
+#pragma unroll
+                    for (int e = 0; e < GROUP; ++e) pairs[e] = narrow_pair(values[2 * e], values[2 * e + 1]);
+                    if constexpr (GROUP == 4)
+                        *(uint4*)(outputs + filter) = *(const uint4*)pairs;
+                    else
+                        *(uint2*)(outputs + filter) = *(const uint2*)pairs;
+                }
+            }
+        }
+    }
+}

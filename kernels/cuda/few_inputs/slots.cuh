@@ -1,0 +1,60 @@
+// Of few_inputs.cu: rows of x in shared memory, a slot of eight bytes a pixel.
+
+// Four channels, of which those that there are not are zeros.
+__device__ __forceinline__ uint2 pixel_of(const unsigned (&channels)[CHANNELS]) {
+    uint2 pixel = {channels[0], 0};
+    if constexpr (CHANNELS > 1) pixel.x |= channels[1] << 16;
+    if constexpr (CHANNELS > 2) pixel.y = channels[2];
+    if constexpr (CHANNELS > 3) pixel.y |= channels[3] << 16;
+    return pixel;
+}
+
+// RUN pixels of a row from w on, zeros beside the image. Where rows are of whole runs one lies in the image or beside it.
+__device__ __forceinline__ void read_run(uint2 (&pixels)[RUN], const Storage* row, int w, int W, bool is_row) {
+    unsigned halves[RUN][CHANNELS] = {};
+    if (W % RUN == 0) {
+        unsigned words[RUN * CHANNELS / 2] = {};
+        if (is_row && is_inside(w, W)) {
+#pragma unroll
+            for (int i = 0; i < CHANNELS; ++i) ((uint2*)words)[i] = __ldg((const uint2*)(row + (size_t)w * CHANNELS) + i);
+        }
+#pragma unroll
+        for (int e = 0; e < RUN * CHANNELS; ++e)
+            halves[e / CHANNELS][e % CHANNELS] = e % 2 ? words[e / 2] >> 16 : words[e / 2] & 0xffff;
+    } else {
+#pragma unroll
+        for (int e = 0; e < RUN * CHANNELS; ++e)
+            if (is_row && is_inside(w + e / CHANNELS, W))
+                halves[e / CHANNELS][e % CHANNELS] = __ldg((const unsigned short*)row + w * CHANNELS + e);
+    }
+#pragma unroll
+    for (int i = 0; i < RUN; ++i) pixels[i] = pixel_of(halves[i]);
+}
+
+__device__ __forceinline__ void store_two(unsigned char* to, uint2 first, uint2 second) {
+    *(uint4*)to = {first.x, first.y, second.x, second.y};
+}
+
+// Rows from h0 on, from pixel w0 on: windows that begin at an even pixel read the first copy, where a pixel lies in its
+// slot, the others the second, where it lies in the next. is_odd: whether any begin so; has_both: whether the others do too.
+__device__ __forceinline__ void stage(unsigned char* staged, const Storage* __restrict__ image, int h0, int w0, int rows,
+                                      int slots, int H, int W, bool is_odd, bool has_both, int copy_bytes) {
+    const int runs = (slots - 2) / RUN;
+#pragma unroll 2
+    for (int i = threadIdx.x; i < rows * runs; i += THREADS) {
+        const int row = i / runs, run = i - row * runs, h = h0 + row;
+        uint2 pixels[RUN];
+        read_run(pixels, image + (size_t)(is_inside(h, H) ? h : 0) * W * CHANNELS, w0 + run * RUN, W, is_inside(h, H));
+        unsigned char* const to = staged + (row * slots + run * RUN) * 8;
+        if (has_both || !is_odd) {
+            store_two(to, pixels[0], pixels[1]);
+            store_two(to + 16, pixels[2], pixels[3]);
+        }
+        if (has_both || is_odd) {
+            unsigned char* const next = to + copy_bytes;
+            *(uint2*)(next + 8) = pixels[0];
+            store_two(next + 16, pixels[1], pixels[2]);
+            *(uint2*)(next + 32) = pixels[3];
+        }
+    }
+}

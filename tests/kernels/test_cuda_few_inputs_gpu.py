@@ -1,0 +1,100 @@
+"""Every cut of the implicit GEMM of few input channels on a real GPU, whatever the rule chooses."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conv_advisor.data.epilogue import PLAIN, Activation, Epilogue
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels.cpu.threads import available_cores
+from conv_advisor.kernels.cuda.few_inputs import plan as plans
+from conv_advisor.kernels.cuda.parts.epilogue import defines_of
+from conv_advisor.kernels.tolerance import tolerance
+
+pytestmark = pytest.mark.gpu
+
+ENDS = (
+    Epilogue(residual=True),
+    Epilogue(bias=True, activation=Activation.RELU),
+    Epilogue(bias=True, residual=True, activation=Activation.GELU),
+)
+LAYERS = (
+    "224x224-2-7x7-64-3-stride2x2-pad3x3-dilation1x1-groups1",
+    "57x61-3-3x3-72-3-stride1x1-pad1x1-dilation1x1-groups1",
+    "112x112-5-3x3-32-3-stride2x2-pad1x1-dilation1x1-groups1",
+    "99x99-2-11x11-96-3-stride4x4-pad2x2-dilation1x1-groups1",
+    "40x44-2-5x5-16-1-stride1x1-pad2x2-dilation1x1-groups1",
+    "31x28-2-3x8-136-4-stride3x2-pad1x5-dilation1x1-groups1",
+    "9x23-37-4x2-8-2-stride1x3-pad2x1-dilation1x1-groups1",
+    "5x6-300-1x1-24-4-stride1x1-pad0x0-dilation1x1-groups1",
+)
+
+
+def problem_of(layer: str, dtype: DType = DType.FLOAT16, epilogue: Epilogue = PLAIN) -> ConvProblem:
+    return replace(ConvProblem.parse(layer, dtype=dtype, layout=Layout.NHWC), epilogue=epilogue)
+
+
+PROBLEMS = [
+    *(problem_of(layer) for layer in LAYERS),
+    *(problem_of(layer, DType.BFLOAT16) for layer in LAYERS[:2]),
+    *(problem_of(layer, epilogue=ends) for layer in LAYERS[:2] for ends in ENDS),
+]
+
+
+@pytest.fixture(scope="module")
+def runner() -> Any:
+    from conv_advisor.kernels.bench import open_runner
+
+    opened = open_runner("cuda:0")
+    if float(opened.device.capability) < 8.0:
+        pytest.skip(f"compute capability is {opened.device.capability}, below 8.0")
+    compile_everything(opened.device)
+    return opened
+
+
+def compile_everything(device: Any) -> None:
+    """On all cores: one after the other the tiles would take minutes to compile."""
+    from conv_advisor.kernels.cuda.compile import load_module
+
+    wanted = dict.fromkeys(
+        (problem.dtype, *cut.tile.defines(problem.c, problem.s).items(), *defines_of(problem.epilogue).items())
+        for problem in PROBLEMS
+        for cut in plans.cuts_of(problem, device)
+    )
+    todo = [(dtype, dict(defines)) for dtype, *defines in wanted]
+    load_module(plans.SOURCE, todo[0][0], **todo[0][1])  # what it imports is imported by one thread
+    with ThreadPoolExecutor(available_cores()) as pool:
+        list(pool.map(lambda each: load_module(plans.SOURCE, each[0], **each[1]), todo))
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.key)
+def test_every_cut_is_right(runner: Any, problem: ConvProblem) -> None:
+    from conv_advisor.kernels.cuda.border import translated
+    from conv_advisor.kernels.cuda.few_inputs.launch import launch
+
+    operands = runner.make_operands(problem, 0)
+    for cut in plans.cuts_of(problem, runner.device):
+        with translated():
+            prepared = launch(problem, runner.device, cut)
+        assert runner.first_run(problem, prepared, operands).max_error <= tolerance(problem), cut
+
+
+@pytest.mark.parametrize("epilogue", [PLAIN, *ENDS], ids=str)
+def test_equal_inputs_give_equal_bits(runner: Any, epilogue: Epilogue) -> None:
+    from conv_advisor.kernels.cuda.border import translated
+    from conv_advisor.kernels.cuda.few_inputs.launch import launch
+
+    problem = problem_of(LAYERS[0], epilogue=epilogue)
+    operands = runner.make_operands(problem, 0)
+    with translated():
+        prepared = launch(problem, runner.device, plans.plan_cut(problem, runner.device))
+    outputs = []
+    for _ in range(3):
+        runner.first_run(problem, prepared, operands)
+        outputs.append(operands.y.get())
+    assert all(np.array_equal(each, outputs[0]) for each in outputs[1:])

@@ -1,0 +1,104 @@
+"""Cuts of the implicit GEMM of few input channels on a CPU: staging and outputs as they are, products by loops."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import replace
+from multiprocessing import get_context
+from typing import Final
+
+import numpy as np
+import pytest
+
+from conv_advisor.data.epilogue import PLAIN, Activation, Epilogue
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels import comparison, reference
+from conv_advisor.kernels.cuda.few_inputs.menu import CUTS, TILES, Cut
+from conv_advisor.kernels.tolerance import tolerance
+from tests.kernels import host_cuda
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
+
+ENDS: Final = Epilogue(bias=True, residual=True, activation=Activation.RELU)
+LAYERS: Final = (
+    "20x36-2-7x7-64-3-stride2x2-pad3x3-dilation1x1-groups1",
+    "17x19-3-3x3-72-3-stride1x1-pad1x1-dilation1x1-groups1",
+    "19x40-2-3x3-16-3-stride2x2-pad1x1-dilation1x1-groups1",
+    "18x33-2-3x3-24-3-stride2x2-pad0x0-dilation1x1-groups1",
+    "47x44-1-11x11-64-3-stride4x4-pad2x2-dilation1x1-groups1",
+    "13x20-2-5x5-32-1-stride1x1-pad2x2-dilation1x1-groups1",
+    "9x23-2-4x2-8-2-stride1x3-pad2x1-dilation1x1-groups1",
+    "11x28-2-3x9-40-4-stride3x2-pad1x5-dilation1x1-groups1",
+    "5x6-3-1x1-96-4-stride1x1-pad0x0-dilation1x1-groups1",
+    "2x3-2-3x5-8-3-stride1x1-pad3x7-dilation1x1-groups1",
+)
+"""Widths that are whole runs of pixels and others, both copies of x and either alone, every chunk count's parity."""
+
+
+def cuts_of(place: int) -> list[Cut]:
+    """Three tiles of each layer, in turns, with any of their widths."""
+    some = [TILES[(3 * place + turn) % len(TILES)] for turn in range(3)]
+    return [[cut for cut in CUTS if cut.tile == tile][(place + turn) % 3] for turn, tile in enumerate(some)]
+
+
+def problems_of(place: int) -> list[ConvProblem]:
+    """In one precision, alone and with all that may follow."""
+    dtype = (DType.FLOAT16, DType.BFLOAT16)[place % 2]
+    problem = ConvProblem.parse(LAYERS[place], dtype=dtype, layout=Layout.NHWC)
+    return [problem, replace(problem, epilogue=ENDS)]
+
+
+CASES: Final = [
+    (cut, problem) for place in range(len(LAYERS)) for cut in cuts_of(place) for problem in problems_of(place)
+]
+
+
+def result_of(cut: Cut, problem: ConvProblem, *operands: np.ndarray | None) -> np.ndarray:
+    """Run one cut from a y full of NaN, in a process in which CuPy's name is taken by its stand-in."""
+    from conv_advisor.kernels.cuda.few_inputs.launch import launch
+
+    return host_cuda.result_of_launch(launch(problem, host_cuda.DEVICE, cut), problem, *operands)
+
+
+def error_of(cut: Cut, problem: ConvProblem) -> float:
+    """The error against float64, on random operands."""
+    operands = (*reference.random_operands(problem, 0), *reference.random_ends(problem, 0))
+    y = result_of(cut, problem, *operands)
+    given = comparison.given_outputs(problem, *operands[:2])
+    _, scale = reference.expected_at(problem, *operands[:2], given, *operands[2:])
+    return comparison.max_error(y, reference.convolve(problem, *operands), scale)
+
+
+def spoilt_pixels(cut: Cut, problem: ConvProblem, column: int) -> list[int]:
+    """Columns of y that are not finite where this column of x is infinite."""
+    x, weight = reference.random_operands(problem, 0)
+    x[0, :, column] = np.inf
+    y = result_of(cut, problem, x, weight).astype(np.float32)
+    return [q for q in range(problem.q) if not np.isfinite(y[0, :, q]).all()]
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[ProcessPoolExecutor]:
+    """Processes in which CuPy's name is taken by its stand-in."""
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn"), initializer=host_cuda.install) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def errors(pool: ProcessPoolExecutor) -> list[Future[float]]:
+    """The error of every case, all asked for at once."""
+    return [pool.submit(error_of, *case) for case in CASES]
+
+
+@pytest.mark.parametrize("place", range(len(CASES)), ids=lambda place: f"{CASES[place][0]}-{CASES[place][1].key}")
+def test_a_cut_is_right(errors: list[Future[float]], place: int) -> None:
+    assert errors[place].result() <= tolerance(CASES[place][1])
+
+
+@pytest.mark.parametrize("s", [3, 5])
+def test_what_is_infinite_spoils_the_windows_that_it_lies_in_alone(pool: ProcessPoolExecutor, s: int) -> None:
+    problem = ConvProblem(1, 3, 4, 40, 16, 3, s, dtype=DType.FLOAT16, layout=Layout.NHWC, epilogue=PLAIN)
+    spoilt = pool.submit(spoilt_pixels, Cut(TILES[-1], 16), problem, 20).result()
+    assert spoilt == list(range(20 - s + 1, 21))
