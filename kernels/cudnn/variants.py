@@ -38,7 +38,10 @@ MOST_FFT_TILING_LINE: Final = 256
 
 ENGINE_PREFIX: Final = "cudnn.graph.eng"
 
-TENSOR_CORE_ENGINES: Final = (22, 23, 27, 35, 38, 41, 45, 46, 47, 48, 58, 62, 67, 71)
+FUSED_PRODUCTS: Final = 39
+"""The engine that multiplies matrices and ends with what follows: for 1x1 filters, and for no convolution alone."""
+
+TENSOR_CORE_ENGINES: Final = (22, 23, 27, 35, 38, FUSED_PRODUCTS, 41, 45, 46, 47, 48, 58, 62, 67, 71)
 """Engines whose numerical notes say that they use tensor cores, and not that they are non-deterministic."""
 PLAIN_ENGINES: Final = (0, 1, 3, 5, 6, 28, 57, 70)
 """Engines whose numerical notes say neither."""
@@ -102,8 +105,16 @@ def _even_padding(problem: ConvProblem, _device: Device) -> str | None:
 
 _UNIT_STEPS_NCHW: Final = all_of(layout_is(Layout.NCHW), stride_1, dilation_1)
 
-_ENGINE_RULES: Final[dict[int, Rule]] = {6: _accurate_winograd}
-"""Engine 6 is a Winograd engine by its numerical notes."""
+
+def _something_follows(problem: ConvProblem, _device: Device) -> str | None:
+    return None if problem.epilogue else "nothing follows the convolution, and cuDNN offers it for no convolution alone"
+
+
+_ENGINE_RULES: Final[dict[int, Rule]] = {
+    6: _accurate_winograd,
+    FUSED_PRODUCTS: all_of(_NOT_FLOAT32, _something_follows, filter_is((1, 1)), stride_1),
+}
+"""Engine 6 is a Winograd engine by its numerical notes. `FUSED_PRODUCTS` was offered on an H100 for no other layers."""
 
 _LEGACY: Final[dict[str, tuple[Algorithm, Rule]]] = {
     "implicit_gemm": (Algorithm.IMPLICIT_GEMM, all_of()),

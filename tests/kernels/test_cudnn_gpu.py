@@ -16,7 +16,7 @@ from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels import comparison, reference
 from conv_advisor.kernels.bench import open_runner
 from conv_advisor.kernels.cudnn.epilogue import IMPLICIT_PRECOMP_GEMM, in_fused_call
-from conv_advisor.kernels.cudnn.variants import VARIANTS, legacy_id
+from conv_advisor.kernels.cudnn.variants import FUSED_PRODUCTS, VARIANTS, legacy_id
 from conv_advisor.kernels.runner import Operands, Runner
 from conv_advisor.kernels.stopping import StopRule
 from conv_advisor.kernels.tolerance import tolerance
@@ -162,6 +162,29 @@ def test_the_engines_offered_are_in_the_catalogue(runner: Runner) -> None:
     ]
     offered = {f"cudnn.graph.eng{engine}" for problem in problems for engine in engines(problem)}
     assert offered <= set(BY_ID)
+
+
+@pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.BFLOAT16])
+@pytest.mark.parametrize(
+    "epilogue", [Epilogue(True, False, Activation.RELU), Epilogue(True, True, Activation.RELU)], ids=str
+)
+def test_the_engine_of_fused_products_is_right_and_repeats(runner: Runner, residual: bool, dtype: DType) -> None:
+    epilogue = Epilogue(bias=True, residual=residual, activation=Activation.RELU)
+    ran = 0
+    for layer in ("28-1-1-512-128", "14-32-1-256-1024", "7-1-1-512-2048"):
+        problem = replace(ConvProblem.parse(layer, dtype=dtype, layout=Layout.NHWC), epilogue=epilogue)
+        operands = runner.make_operands(problem, 0)
+        try:
+            launch = runner.prepare(BY_ID[f"cudnn.graph.eng{FUSED_PRODUCTS}"], problem, DEFAULT_WORKSPACE_LIMIT_BYTES)
+        except NotSupported:
+            continue
+        outputs = []
+        for _ in range(3):
+            assert runner.first_run(problem, launch, operands).max_error <= tolerance(problem)
+            outputs.append(operands.y.get().tobytes())
+        assert len(set(outputs)) == 1
+        ran += 1
+    assert ran
 
 
 ALIGNED_UNEVEN: dict[str, dict[str, Any]] = {

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from conv_advisor.data.epilogue import Epilogue
 from conv_advisor.data.errors import CompileFailed, LaunchFailed, NotSupported, OutOfMemory
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.cudnn import library, plans
 from conv_advisor.kernels.cudnn.variants import (
     ENGINES,
+    FUSED_PRODUCTS,
     LEGACY_ALGORITHMS,
     TENSOR_CORE_ENGINES,
     VARIANTS,
@@ -85,12 +87,21 @@ def test_fma_variants_take_every_dtype_and_tensor_cores_all_but_float32(dtype: D
 
 
 def test_an_engine_of_tensor_cores_does_not_take_float32_and_an_unknown_one_is_asked() -> None:
-    for engine in TENSOR_CORE_ENGINES:
+    for engine in set(TENSOR_CORE_ENGINES) - {FUSED_PRODUCTS}:
         assert "dtype is float32" in (reason(f"cudnn.graph.eng{engine}", "14-1-3-256-128") or "")
         assert reason(f"cudnn.graph.eng{engine}", "14-1-3-256-128", dtype="tf32") is None
     unknown = graph_engine_variant(999)
     assert unknown.why_not(ConvProblem.parse("14-1-3-256-128"), H200) is None
     assert not unknown.is_deterministic
+
+
+def test_the_engine_of_fused_products_ends_1x1_filters_and_no_others() -> None:
+    engine = f"cudnn.graph.eng{FUSED_PRODUCTS}"
+    ends = {"dtype": "float16", "layout": "nhwc", "epilogue": Epilogue(bias=True)}
+    assert reason(engine, "14-1-1-256-128", **ends) is None
+    assert "nothing follows" in (reason(engine, "14-1-1-256-128", dtype="float16", layout="nhwc") or "")
+    assert "filter is 3x3" in (reason(engine, "14-1-3-256-128", **ends) or "")
+    assert "dtype is float32" in (reason(engine, "14-1-1-256-128", **(ends | {"dtype": "float32"})) or "")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from math import inf
 from typing import Any
@@ -10,8 +11,9 @@ import pytest
 
 pytest.importorskip("torch", reason="PyTorch is not installed")
 
+from conv_advisor.data.epilogue import PLAIN, Activation, Epilogue
 from conv_advisor.data.errors import InvalidInput, RunError
-from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.models.accuracy import expected_error, laws_of
 from conv_advisor.models.advisor import Advisor
 from conv_advisor.models.pareto import SAME_ERROR
@@ -76,7 +78,8 @@ LARGE = ConvProblem.parse("56-128-3-64-64", dtype="float16", layout="nhwc")
 
 
 def test_a_variant_that_the_tree_does_not_know_is_timed_where_its_rule_says_so() -> None:
-    (new,) = UNTIMED
+    new = "cuda.implicit_gemm_tma"
+    assert new in UNTIMED
     assert new not in advisor().model.variants
     found = candidates(advisor(), LARGE, Options(measure=3))
     assert found[-1] == Choice(new, is_measured=False)
@@ -89,6 +92,19 @@ def test_a_variant_that_the_tree_does_not_know_is_timed_where_its_rule_says_so()
         assert new not in {choice.variant for choice in candidates(advisor(), problem, options)}
 
 
+ENDS = Epilogue(bias=True, activation=Activation.RELU)
+
+
+def test_cudnns_engine_that_fuses_is_timed_where_something_follows() -> None:
+    engine = "cudnn.graph.eng39"
+    assert engine in UNTIMED
+    ended = replace(ConvProblem.parse("28-1-1-512-128", dtype="float16", layout="nhwc"), epilogue=ENDS)
+    for options in (Options(measure=3), Options(measure=3, only_cudnn=True)):
+        assert engine in {choice.variant for choice in candidates(advisor(), ended, options)}
+    for other in (replace(ended, epilogue=PLAIN), replace(ended, dtype=DType.TF32), replace(LARGE, epilogue=ENDS)):
+        assert engine not in {choice.variant for choice in candidates(advisor(), other, Options(measure=3))}
+
+
 def test_a_variant_that_the_tree_knows_is_timed_where_it_is_among_the_first_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -98,7 +114,7 @@ def test_a_variant_that_the_tree_knows_is_timed_where_it_is_among_the_first_alon
 
 
 def test_advice_leaves_out_a_variant_of_which_nothing_is_known() -> None:
-    (new,) = UNTIMED
+    new = "cuda.implicit_gemm_tma"
     advice = advisor().advise(LARGE)
     (reason,) = (each.reason for each in advice.excluded if each.variant == new)
     assert reason.startswith("not measured on this layer")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from conv_advisor.data.epilogue import Epilogue
 from conv_advisor.data.errors import NoAdvice
+from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.catalog import VARIANTS
 from conv_advisor.kernels.cuda import implicit_gemm_tma
+from conv_advisor.kernels.cudnn.variants import ENGINE_PREFIX, FUSED_PRODUCTS
 from conv_advisor.kernels.variant import Ending, Maker, why_not
 from conv_advisor.models.accuracy import allowed_error, expected_error, laws_of
 from conv_advisor.models.advice import Advice
@@ -22,8 +24,12 @@ from conv_advisor.torch.options import Options
 MOST_SLOWDOWN: Final = 1.5
 """A variant that is predicted to be further behind the first is not timed: it would cost more than it may win."""
 
-UNTIMED: Final = {"cuda.implicit_gemm_tma": implicit_gemm_tma.fills}
-"""What is timed beside the first of the ranking while the tree does not know it, and where that is worth a try."""
+UNTIMED: Final[Mapping[str, Callable[[ConvProblem, Device], bool]]] = {
+    "cuda.implicit_gemm_tma": implicit_gemm_tma.fills,
+    f"{ENGINE_PREFIX}{FUSED_PRODUCTS}": lambda problem, _device: problem.dtype.itemsize_bytes == 2,
+}
+"""What is timed beside the first of the ranking while the tree does not know it, and where, of the problems that it
+applies to, that is worth a try."""
 
 
 def candidates(advisor: Advisor, problem: ConvProblem, options: Options) -> list[Choice]:
@@ -63,11 +69,14 @@ def candidates(advisor: Advisor, problem: ConvProblem, options: Options) -> list
         for variant in _first(ranked, problem, max(1, options.measure))
         if times_ms[variant] <= MOST_SLOWDOWN * times_ms[ranked[0]]
     ]
-    if options.measure and not options.only_cudnn:
+    if options.measure:
         chosen += [
             Choice(variant, is_measured=False)
             for variant, is_worth_a_try in UNTIMED.items()
-            if variant not in times_ms and is_worth_a_try(problem, advisor.device)
+            if variant not in times_ms
+            and (maker is None or maker.has(VARIANTS[variant]))
+            and why_not(VARIANTS[variant], problem, advisor.device) is None
+            and is_worth_a_try(problem, advisor.device)
         ]
     return chosen
 
