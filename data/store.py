@@ -19,11 +19,10 @@ from conv_advisor.data.errors import InvalidProblem, StoreError
 from conv_advisor.data.gpus import named
 from conv_advisor.data.measurement import Device, L2State, Measurement, Outcome, Pick
 from conv_advisor.data.presence import Presence, check_writable
-from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.schema import upgrade
 from conv_advisor.data.shipped import Shipped
 from conv_advisor.data.steadiness import LEAST_ROWS, refuse_unsteady
-from conv_advisor.data.summary import Attempt, Summary, summarise
+from conv_advisor.data.summary import Attempt
 from conv_advisor.data.tables import DEVICES, MEASUREMENTS, PICKS, PROBLEMS, VERSIONS
 from conv_advisor.data.waiting import waiting_at_most
 
@@ -164,28 +163,8 @@ class Store:
         )
         return {row[0]: (row[1], row[2]) for row in self.fetch(wanted)}
 
-    def summaries(
-        self, problems: Sequence[ConvProblem], device_id: str, *, l2: L2State = L2State.WARM
-    ) -> dict[str, dict[str, Summary]]:
-        """What is known of every variant on these problems.
-
-        Parameters
-        ----------
-        problems : sequence of ConvProblem
-        device_id : str
-            Attempts under all drivers and libraries that this device has had are taken together.
-        l2 : L2State
-
-        Returns
-        -------
-        dict of problem key to dict of variant to Summary
-            Without the problems and variants of which nothing is known.
-        """
-        attempts = self.attempts([problem.key for problem in problems], device_id, l2=l2)
-        return {key: summarise(rows) for key, rows in attempts.items()}
-
-    def attempts(self, keys: Iterable[str], device_id: str, *, l2: L2State = L2State.WARM) -> dict[str, list[Attempt]]:
-        """The attempts at the problems of these keys, in the order they came; without those that have none."""
+    def attempts(self, keys: Iterable[str], device_id: str) -> dict[str, list[Attempt]]:
+        """The warm attempts at the problems of these keys, in the order they came; without those that have none."""
         attempts: dict[str, list[Attempt]] = {}
         for some in in_lists(list(dict.fromkeys(keys))):
             wanted = (
@@ -193,7 +172,7 @@ class Store:
                 .where(
                     MEASUREMENTS.c.device_id == device_id,
                     MEASUREMENTS.c.problem_key.in_(some),
-                    MEASUREMENTS.c.l2 == str(l2),
+                    MEASUREMENTS.c.l2 == str(L2State.WARM),
                 )
                 .order_by(MEASUREMENTS.c.id)
             )

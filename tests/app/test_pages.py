@@ -351,7 +351,7 @@ def test_measuring_runs_every_variant_and_puts_it_beside_its_prediction(client: 
     assert f"{CRASHING} crashed" in found.text
     assert f"{REFUSED} not supported: as recorded" in found.text
     assert f"{HANGING} timed out" in found.text
-    stored = client.app.state.service.store.summaries([ConvProblem.parse(form["layer"])], GPU.id)
+    stored = client.app.state.service.records.summaries([ConvProblem.parse(form["layer"])], GPU.id)
     outcomes = {name: summary.outcome for name, summary in stored[f"{form['layer']}-float32-nchw"].items()}
     assert outcomes[FAST] is Outcome.MEASURED
     failed = {CRASHING: Outcome.CRASHED, REFUSED: Outcome.NOT_SUPPORTED, HANGING: Outcome.TIMED_OUT}

@@ -25,6 +25,7 @@ from conv_advisor.data.errors import UnknownDevice
 from conv_advisor.data.gpus import gpus
 from conv_advisor.data.measurement import Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.data.records import Records
 from conv_advisor.data.transfer import measurements_table
 from conv_advisor.kernels import catalog, reference
 from conv_advisor.models.costs import from_table
@@ -167,7 +168,7 @@ def test_the_first_of_the_ranking_are_measured_and_the_fastest_answers(tmp_path:
         assert answer["chosen_by"] == "measured_now"
         assert [attempt["variant"] for attempt in answer["attempts"]] == ranking[:2]
         assert answer["time_ms"] == pytest.approx(min(TIMES_MS[name] for name in ranking[:2]))
-        assert set(store.summaries([problem], "fake-gpu")[problem.key]) == set(ranking[:2])
+        assert set(Records(store).summaries([problem], "fake-gpu")[problem.key]) == set(ranking[:2])
         x, weight = reference.random_operands(problem, seed=1)
         y, metadata = unpacked(convolve(own, packed(problem, x, weight, top="100")))
         assert [each["variant"] for each in json.loads(metadata["attempts"])] == ranking
@@ -265,7 +266,9 @@ def test_what_was_timed_joins_the_store(client: Client) -> None:
     problem = replace(SMALL, dtype=DType.TF32)
     store = client.app.state.service.store
     client.post("/v1/convolutions", json={"layer": LAYER, "dtype": "tf32", "variant": SLOW})
-    assert store.summaries([problem], "fake-gpu")[problem.key][SLOW].time_ms == pytest.approx(TIMES_MS[SLOW], rel=1e-5)
+    assert Records(store).summaries([problem], "fake-gpu")[problem.key][SLOW].time_ms == pytest.approx(
+        TIMES_MS[SLOW], rel=1e-5
+    )
     advice = client.get(f"/v1/advice?layer={LAYER}&dtype=tf32&device=fake-gpu").json()
     assert {each["variant"]: each["source"] for each in advice["ranking"]}[SLOW] == "measured"
 

@@ -9,6 +9,7 @@ import pytest
 from conv_advisor.data import parquet
 from conv_advisor.data.measurement import Device, Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.records import Records
 from conv_advisor.data.shipped import Shipped
 from conv_advisor.data.steadiness import LEAST_ROWS, refuse_unsteady, refuse_unsteady_rows, unsteady_rows, why_unsteady
 from conv_advisor.data.store import Store
@@ -87,7 +88,7 @@ def test_what_is_imported_is_refused_as_what_is_appended_is(tmp_path) -> None:
     parquet.write(parquet.measurements_to_table(rows), tmp_path / "rows.parquet")
     with Store(f"sqlite:///{tmp_path / 'store.db'}") as store:
         assert import_file(store, tmp_path / "rows.parquet") == 2
-        found = store.summaries([PROBLEM], GPU.id)[PROBLEM.key]
+        found = Records(store).summaries([PROBLEM], GPU.id)[PROBLEM.key]
         assert (found["cudnn.gemm"].outcome, found["cudnn.gemm"].time_ms) == (Outcome.UNSTEADY, None)
         assert found["cudnn.gemm"].detail == "samples are wide: the median errs by 8.3%, above 2%"
         assert found["cudnn.fft"].time_ms == 1.0
@@ -96,11 +97,11 @@ def test_what_is_imported_is_refused_as_what_is_appended_is(tmp_path) -> None:
 def test_the_store_refuses_on_entry_and_a_later_time_counts(tmp_path) -> None:
     with Store(f"sqlite:///{tmp_path / 'store.db'}") as store:
         store.append([timed((5.0, 5.0, 5.0), end=1500)])
-        (summary,) = store.summaries([PROBLEM], GPU.id)[PROBLEM.key].values()
+        (summary,) = Records(store).summaries([PROBLEM], GPU.id)[PROBLEM.key].values()
         assert (summary.outcome, summary.time_ms, summary.noise) == (Outcome.UNSTEADY, None, None)
         assert "from 1980 to 1500 MHz" in summary.detail
         store.append([timed()])
-        (summary,) = store.summaries([PROBLEM], GPU.id)[PROBLEM.key].values()
+        (summary,) = Records(store).summaries([PROBLEM], GPU.id)[PROBLEM.key].values()
         assert (summary.outcome, summary.time_ms) == (Outcome.MEASURED, 1.0)
         assert measurements_table(store, GPU.id)["outcome"].to_pylist() == ["unsteady", "measured"]
 

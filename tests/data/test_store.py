@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import stat
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
@@ -21,10 +21,11 @@ from conv_advisor.data import networks, parquet
 from conv_advisor.data.database import bulk_insert
 from conv_advisor.data.errors import StoreError, UnknownDevice
 from conv_advisor.data.measurement import L2State, Measurement, Outcome, Pick
-from conv_advisor.data.problem import DType, Layout
+from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.data.records import Records
-from conv_advisor.data.shipped import SUFFIX, TIMINGS, ShippedTable, problem_of
+from conv_advisor.data.shipped import SUFFIX, TIMINGS, Shipped, ShippedTable, problem_of
 from conv_advisor.data.store import Store
+from conv_advisor.data.summary import Summary
 from conv_advisor.data.tables import DEVICES, METADATA, PICKS, PROBLEMS
 from conv_advisor.data.tables import MEASUREMENTS as ROWS
 from conv_advisor.data.transfer import export_files, import_file, measurements_table, picks_table
@@ -63,6 +64,12 @@ def _read(store: Store, device_id: str = "nvidia-h200") -> list[Measurement]:
     return parquet.table_to_measurements(measurements_table(store, device_id))
 
 
+def _summaries(
+    store: Store, problems: Sequence[ConvProblem], device_id: str = "nvidia-h200"
+) -> dict[str, dict[str, Summary]]:
+    return Records(store, Shipped(Path("nowhere"))).summaries(problems, device_id)
+
+
 def _count(store: Store, table: str = "measurements") -> int:
     with store.engine.connect() as connection:
         return connection.execute(select(func.count()).select_from(METADATA.tables[table])).scalar_one()
@@ -76,7 +83,7 @@ def test_measurements_survive_store_file_and_another_store(store: Store, tmp_pat
     with Store(f"sqlite:///{tmp_path / 'other.db'}") as other:
         assert import_file(other, tmp_path / "m.parquet") == len(MEASUREMENTS)
         assert _read(other) == MEASUREMENTS
-        assert other.summaries([LAYER, STRIDED], "nvidia-h200") == store.summaries([LAYER, STRIDED], "nvidia-h200")
+        assert _summaries(other, [LAYER, STRIDED]) == _summaries(store, [LAYER, STRIDED])
 
 
 def test_epilogues_and_uneven_padding_survive_store_file_and_another_store(store: Store, tmp_path: Path) -> None:
@@ -89,7 +96,7 @@ def test_epilogues_and_uneven_padding_survive_store_file_and_another_store(store
         import_file(other, tmp_path / "m-picks.parquet")
         assert _read(other) == ENDING_MEASUREMENTS
         assert parquet.table_to_picks(picks_table(other, "nvidia-h200")) == ENDING_PICKS
-        known = other.summaries([ENDED, LAYER, UNEVEN], "nvidia-h200")
+        known = _summaries(other, [ENDED, LAYER, UNEVEN])
         assert known.keys() == {ENDED.key, LAYER.key, UNEVEN.key}
 
 
@@ -143,7 +150,7 @@ def test_more_rows_than_one_batch_keep_their_order(store: Store) -> None:
     ]
     store.append(rows)
     assert _read(store) == rows
-    found = store.summaries(problems, "nvidia-h200")
+    found = _summaries(store, problems)
     assert list(map(len, found.values())) == [4] * len(problems)
     assert found[problems[-1].key]["v3"].time_ms == float(len(problems))
 
@@ -168,7 +175,7 @@ def test_appending_is_all_or_nothing(store: Store) -> None:
 
 def test_appending_nothing_is_fine(store: Store) -> None:
     assert store.append([]) == 0
-    assert store.summaries([], "nvidia-h200") == {}
+    assert _summaries(store, []) == {}
 
 
 def test_attempted_is_what_a_run_need_not_do_again(store: Store) -> None:
@@ -180,7 +187,7 @@ def test_attempted_is_what_a_run_need_not_do_again(store: Store) -> None:
 
 def test_a_summary_of_one_attempt_is_that_attempt(store: Store) -> None:
     store.append([MEASURED, BARE])
-    found = store.summaries([LAYER, STRIDED, LAYER], "nvidia-h200")
+    found = _summaries(store, [LAYER, STRIDED, LAYER])
     assert {key: list(variants) for key, variants in found.items()} == {
         LAYER.key: ["cudnn.graph.eng62"],
         STRIDED.key: ["cuda.cuconv"],
@@ -202,7 +209,7 @@ def test_several_attempts_are_pooled_worked_by_hand(store: Store) -> None:
     newest = attempt(3, 4.0, 4.0, workspace_bytes=7, plan={"engine": 1}, max_error=0.5)
     store.append([newest, attempt(1, 1.0, 2.0, 3.0), attempt(2, 100.0)])
     store.append([attempt(4, outcome=Outcome.CRASHED, detail="died"), attempt(5, 9.0, outcome=Outcome.PRUNED)])
-    summary = store.summaries([LAYER], "nvidia-h200")[LAYER.key]["cudnn.graph.eng62"]
+    summary = _summaries(store, [LAYER])[LAYER.key]["cudnn.graph.eng62"]
     assert summary.outcome is Outcome.MEASURED
     assert summary.time_ms == 4.0
     assert summary.noise == attempt(1, 1.0, 2.0, 3.0).noise
@@ -216,24 +223,20 @@ def test_pruned_attempts_count_before_refusals_and_the_newest_refusal_counts(sto
     store.append([replace(MEASURED, outcome=Outcome.PRUNED)])
     store.append([replace(BARE, problem=LAYER, variant=MEASURED.variant, outcome=Outcome.CRASHED, measured_at=late)])
     store.append([replace(BARE, detail="new", measured_at=late), replace(BARE, detail="old")])
-    found = store.summaries([LAYER, STRIDED], "nvidia-h200")
+    found = _summaries(store, [LAYER, STRIDED])
     assert found[LAYER.key][MEASURED.variant].outcome is Outcome.PRUNED
     assert found[LAYER.key][MEASURED.variant].time_ms == 0.25
     assert found[STRIDED.key][BARE.variant].detail == "new"
 
 
-def test_summaries_keep_devices_and_cache_states_apart(store: Store) -> None:
+def test_summaries_are_of_one_device_and_of_a_warm_cache(store: Store) -> None:
     store.append([MEASURED, replace(MEASURED, l2=L2State.COLD, samples_ms=(8.0,))])
     store.append([replace(MEASURED, device=CPU, samples_ms=(16.0,))])
 
-    def time_ms(device_id: str, l2: L2State) -> float | None:
-        return store.summaries([LAYER], device_id, l2=l2)[LAYER.key][MEASURED.variant].time_ms
-
-    assert time_ms("nvidia-h200", L2State.WARM) == 0.25
-    assert time_ms("nvidia-h200", L2State.COLD) == 8.0
-    assert time_ms("cpu", L2State.WARM) == 16.0
-    assert store.summaries([LAYER], "cpu", l2=L2State.COLD) == {}
-    assert store.summaries([STRIDED], "cpu") == {}
+    assert _summaries(store, [LAYER])[LAYER.key][MEASURED.variant].time_ms == 0.25
+    assert _summaries(store, [LAYER], "cpu")[LAYER.key][MEASURED.variant].time_ms == 16.0
+    assert _summaries(store, [STRIDED], "cpu") == {}
+    assert _read(store)[1].l2 is L2State.COLD
 
 
 def test_attempts_under_different_drivers_are_one_device(store: Store) -> None:
@@ -243,7 +246,7 @@ def test_attempts_under_different_drivers_are_one_device(store: Store) -> None:
     assert store.devices() == [CPU, newer]
     assert store.device("nvidia-h200") == newer
     assert {row.device for row in _read(store)} == {H200, newer}
-    assert store.summaries([LAYER], "nvidia-h200")[LAYER.key][MEASURED.variant].n_samples == 6
+    assert _summaries(store, [LAYER])[LAYER.key][MEASURED.variant].n_samples == 6
     with pytest.raises(UnknownDevice, match=r"^unknown device 'tpu'; known: cpu, nvidia-h200$"):
         store.device("tpu")
 
