@@ -44,7 +44,7 @@ KINDS: Final = ((DType.TF32, Layout.NCHW), (DType.FLOAT16, Layout.NHWC))
 """Those that decision 4 compares recipes on: where trees are the furthest behind their teachers."""
 
 LEAVES: Final = (30, 100, 300, 600, 1000, 3000)
-"""Of one dtype and layout."""
+"""How many leaves a tree of one dtype and layout may grow."""
 
 ALL_TREES: Final = 12
 """How many times the leaves of one dtype and layout a whole tree has: eight of them, and half as much for groups."""

@@ -63,7 +63,6 @@ def challenge(
     champion: TreeModel | None,
     *,
     device_id: str,
-    seed: int = 0,
     options: Options | None = None,
     variants: Mapping[str, Variant] = VARIANTS,
     on_progress: Progress | None = None,
@@ -74,7 +73,7 @@ def challenge(
 
     Parameters
     ----------
-    table, device_id, seed, options, n_threads, walk
+    table, device_id, options, n_threads, walk
         As in `train`.
     champion : TreeModel or None
         The tree in use.
@@ -95,7 +94,7 @@ def challenge(
     costs = from_table(table, device_id)
     known, unseen = hold_out(costs)
     device = device_of(table, device_id)
-    rehearsal = fit(known, device, seed=seed, options=options, n_threads=n_threads, walk=walk)
+    rehearsal = fit(known, device, options=options, n_threads=n_threads, walk=walk)
     results = _results(rehearsal, unseen, variants)
     confidence = calibrate(Advisor(rehearsal, variants=variants), unseen)
     report(0.35)
@@ -108,7 +107,7 @@ def challenge(
     else:
         (slowdown,), champion_slowdown = _slowdowns(results), math.nan
     report(0.65)
-    model = train(table, device_id=device_id, seed=seed, options=options, n_threads=n_threads, walk=walk)
+    model = train(table, device_id=device_id, options=options, n_threads=n_threads, walk=walk)
     scores = {"held_out_slowdown": slowdown, "held_out_layers": len({each.layer for each in unseen.problems})}
     report(1.0)
     model = with_card(with_scores(model, scores), confidence=confidence)

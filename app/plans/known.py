@@ -16,7 +16,7 @@ TORCHVISION: Final = "torchvision:"
 """How names of torchvision's models begin."""
 _EVERYTHING: Final = "what all layers hand on"
 _BOUNDLESS_BYTES: Final = 2**60
-"""Of a tensor that nobody would convert."""
+"""What a tensor has that nobody would convert."""
 _IMAGE: Final = 224
 """Rows and columns of what a model of torchvision is given."""
 

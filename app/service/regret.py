@@ -24,7 +24,7 @@ MOST: Final = 200
 """Problems that are looked back on."""
 
 COLUMNS: Final = [PROBLEMS.c[name] for name in PROBLEM_COLUMNS]
-"""Of a problem, as `data.problem.of_columns` takes them."""
+"""A problem's, as `data.problem.of_columns` takes them."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Regretted:
     slowdown: float
 
 
-def live_regret(service: Service, device_id: str, most: int = MOST) -> list[Regretted]:
+def live_regret(service: Service, device_id: str) -> list[Regretted]:
     """What the tree of a device would have cost on the problems that were measured here last, the oldest first.
 
     Problems count on which two variants or more were timed, one of them the advised one. What ships counts nowhere: it
@@ -62,7 +62,7 @@ def live_regret(service: Service, device_id: str, most: int = MOST) -> list[Regr
     advisor = service.advisor(device_id)
     if advisor.model is None:
         return []
-    recent = _recent(service, device_id, most)
+    recent = _recent(service, device_id)
     known = service.records.summaries([problem for problem, _ in recent], device_id)
     regretted = []
     for problem, measured_at in recent:
@@ -78,7 +78,7 @@ def live_regret(service: Service, device_id: str, most: int = MOST) -> list[Regr
     return regretted
 
 
-def _recent(service: Service, device_id: str, most: int) -> list[tuple[ConvProblem, datetime]]:
+def _recent(service: Service, device_id: str) -> list[tuple[ConvProblem, datetime]]:
     last = func.max(MEASUREMENTS.c.measured_at_us)
     wanted = (
         select(last, *COLUMNS)
@@ -88,7 +88,7 @@ def _recent(service: Service, device_id: str, most: int) -> list[tuple[ConvProbl
         .group_by(PROBLEMS.c.key, *COLUMNS)
         .having(func.count(distinct(MEASUREMENTS.c.variant)) > 1)
         .order_by(last.desc())
-        .limit(most)
+        .limit(MOST)
     )
     try:
         with service.store.engine.connect() as connection:

@@ -24,7 +24,7 @@ MAX_HEADER_BYTES: Final = 64 * 1024
 MAX_DIMENSIONS: Final = 4
 
 _DIMENSIONS: Final = {"bias": 1}
-"""Of the tensors that have not `MAX_DIMENSIONS`."""
+"""Those of the tensors that have fewer than `MAX_DIMENSIONS`."""
 
 NEEDED: Final = ("x", "weight")
 """Tensors that every convolution of somebody's has."""

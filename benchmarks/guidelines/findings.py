@@ -69,9 +69,9 @@ class Book:
         return self.course
 
 
-def share_fastest(costs: Costs, variants: Sequence[str], rows: np.ndarray, pool: Sequence[str] = LEGACY) -> float:
-    """In which share of some configurations one of some variants is the fastest of the pool."""
-    mine, best_ms = fastest_ms(costs, variants)[rows], fastest_ms(costs, pool)[rows]
+def share_fastest(costs: Costs, variants: Sequence[str], rows: np.ndarray) -> float:
+    """In which share of some configurations one of some variants is as fast as the fastest legacy algorithm."""
+    mine, best_ms = fastest_ms(costs, variants)[rows], fastest_ms(costs, LEGACY)[rows]
     return share(np.isfinite(mine) & (mine <= best_ms))
 
 
@@ -155,11 +155,11 @@ def fft_gain_with_batch(book: Book) -> float:
     return mean_ratio(first, np.broadcast_to(ones, first.shape)) / mean_ratio(last, np.broadcast_to(ones, last.shape))
 
 
-def share_above_workspace(costs: Costs, limit_bytes: int = DEFAULT_WORKSPACE_LIMIT_BYTES) -> float:
+def share_above_workspace(costs: Costs) -> float:
     """The share of attempts at legacy algorithms that ended because they need more workspace than the limit."""
     columns = [place for place, name in enumerate(costs.variants) if name in LEGACY]
     refused, times = costs.is_refused[:, columns], costs.time_ms[:, columns]
-    is_above = refused & (np.nan_to_num(costs.workspace_bytes[:, columns]) > limit_bytes)
+    is_above = refused & (np.nan_to_num(costs.workspace_bytes[:, columns]) > DEFAULT_WORKSPACE_LIMIT_BYTES)
     tried = is_above | np.isfinite(times)
     return float(is_above.sum() / tried.sum()) if tried.any() else math.nan
 

@@ -93,10 +93,6 @@ def _fastest(
     return lambda book: share_fastest(book.of(dtype), variants, _rows(book.of(dtype), filters, batches))
 
 
-def _cuconv_at(book: Book, batch: int) -> float:
-    return mean_speedup(cuconv_speedups(book, batches=[batch]))
-
-
 _STUDY: Final = "cuDNN study, "
 _LARGE: Final = (64, 128, 256)
 

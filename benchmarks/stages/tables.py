@@ -13,6 +13,8 @@ from conv_advisor.data.problem import ConvProblem
 Row = Mapping[str, Any]
 
 _FLOAT_BYTES: Final = 4
+_TILE: Final = (32, 8)
+"""Width and height of the output tile of the tiled kernels."""
 
 
 def everything(document: Mapping[str, Any]) -> str:
@@ -146,18 +148,10 @@ def _post_lines(known: Mapping[tuple[str, str, int], Row]) -> Iterator[tuple[str
         )
 
 
-def operations_a_byte(variant: str, problem: ConvProblem, tile: tuple[int, int] = (32, 8)) -> float:
-    """Operations over the bytes that a kernel asks of global memory for one filter, as the post counts them.
-
-    Parameters
-    ----------
-    variant : str
-    problem : ConvProblem
-    tile : tuple of int
-        Width and height of the output tile of the tiled kernels.
-    """
+def operations_a_byte(variant: str, problem: ConvProblem) -> float:
+    """Operations over the bytes that a kernel asks of global memory for one filter, as the post counts them."""
     products = problem.r * problem.s
-    width, height = tile
+    width, height = _TILE
     outputs = width * height
     halo = (width + problem.s - 1) * (height + problem.r - 1)
     elements = {

@@ -42,14 +42,14 @@ def find_base(buildah: Buildah) -> str:
     return declared_base()
 
 
-def make_base(buildah: Buildah, suite: str = "bookworm") -> str:
+def make_base(buildah: Buildah) -> str:
     """Make a Debian with apt and import it; its name.
 
     mmdebstrap, told no mirror, takes Debian's own, with the updates and security fixes of a stable suite.
     """
     with tempfile.TemporaryDirectory(prefix="conv-advisor-base-") as folder:
         tar = str(Path(folder) / "base.tar")
-        subprocess.run(["mmdebstrap", "--quiet", "--variant=apt", suite, tar], check=True)
+        subprocess.run(["mmdebstrap", "--quiet", "--variant=apt", "bookworm", tar], check=True)
         container = buildah.call("from", "scratch")
         buildah.call("add", "--quiet", container, tar, "/")
         buildah.call("commit", "--quiet", "--rm", container, LOCAL_BASE)
