@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from conv_advisor.data.epilogue import Activation, Epilogue
 from conv_advisor.data.errors import WorkspaceExceeded
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.cuda.implicit_gemm_nhwc import menu
 from conv_advisor.kernels.cuda.implicit_gemm_nhwc import plan as plans
+from conv_advisor.kernels.cuda.parts.epilogue import defines_of
 from conv_advisor.kernels.cuda.parts.fitted import tiles_of_every_device
 from conv_advisor.kernels.cuda.parts.multiprocessor import HOPPER_BLOCK_BYTES
 from conv_advisor.kernels.cuda.parts.offers import Cut
@@ -32,6 +34,18 @@ PATCHES = [
     for dtype in (DType.TF32, DType.FLOAT16, DType.BFLOAT16)
 ]
 """Seen as layers of more channels, with and without packing."""
+ENDS = Epilogue(bias=True, residual=True, activation=Activation.RELU)
+ENDED = [
+    *(
+        ConvProblem.parse(layer, dtype=DType.FLOAT16, layout=Layout.NHWC, epilogue=ENDS)
+        for layer in ("15-3-1-200-64", "15-3-1-300-1024", "15-3-1-77-136")
+    ),
+    *(
+        ConvProblem.parse(layer, dtype=DType.BFLOAT16, layout=Layout.NCHW, epilogue=ENDS)
+        for layer in ("16-3-3-200-64", "14-3-3-170-8", "15-3-3-33-72")
+    ),
+]
+"""Few and many stages; neighbours in y of 16, 8 and 2 bytes."""
 CLUSTERS = (1, 2, 5, 7, menu.LARGEST_CLUSTER)
 """Alone, even, and such that the last blocks own few rows of a tile or none."""
 
@@ -52,12 +66,17 @@ def compile_everything() -> None:
     from conv_advisor.kernels.cuda.compile import load_module
 
     todo = [(dtype, defines) for dtype in DType for defines in plans.definitions(dtype)]
+    todo += [
+        (problem.dtype, tile.defines(problem.layout, is_pointwise=problem.r == 1) | defines_of(ENDS))
+        for problem in (ENDED[0], ENDED[-1])
+        for tile in tiles_of_every_device(menu.MENUS, problem.dtype)
+    ]
     load_module(plans.SOURCE, todo[0][0], **todo[0][1])  # what it imports is imported by one thread
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda each: load_module(plans.SOURCE, each[0], **each[1]), todo))
 
 
-@pytest.mark.parametrize("problem", [*CLAIMED, *PATCHES], ids=lambda problem: problem.key)
+@pytest.mark.parametrize("problem", [*CLAIMED, *PATCHES, *ENDED], ids=lambda problem: problem.key)
 def test_every_cut_is_right_even_where_blocks_of_a_cluster_have_no_stage(runner: Any, problem: ConvProblem) -> None:
     from conv_advisor.kernels.cuda.border import translated
     from conv_advisor.kernels.cuda.implicit_gemm_nhwc.launch import launch as launch_cut

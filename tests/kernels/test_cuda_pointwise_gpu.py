@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from conv_advisor.data.epilogue import Activation, Epilogue
 from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels.cuda.pointwise import plan as plans
 from conv_advisor.kernels.tolerance import tolerance
@@ -18,6 +19,14 @@ LAYERS = (
 )
 PROBLEMS = [ConvProblem.parse(layer, dtype=dtype) for layer in LAYERS for dtype in DType]
 
+ENDS = Epilogue(bias=True, residual=True, activation=Activation.RELU)
+ENDED = [
+    ConvProblem.parse(layer, dtype=dtype, epilogue=ENDS)
+    for layer in ("28-3-1-300-64", "14-5-1-136-520", "7-64-1-259-1024", "9-7-1-100-70")
+    for dtype in (DType.FLOAT16, DType.BFLOAT16)
+]
+"""Planes of 16-byte rows; of others, with images of the residual that begin at 16 bytes, or anywhere; any channels."""
+
 
 @pytest.fixture(scope="module")
 def runner() -> Any:
@@ -29,7 +38,7 @@ def runner() -> Any:
     return opened
 
 
-@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.key)
+@pytest.mark.parametrize("problem", [*PROBLEMS, *ENDED], ids=lambda problem: problem.key)
 def test_every_cut_is_right(runner: Any, problem: ConvProblem) -> None:
     from conv_advisor.kernels.cuda.border import translated
     from conv_advisor.kernels.cuda.pointwise.launch import launch as launch_cut
