@@ -10,7 +10,7 @@ from conv_advisor.data.errors import NoAdvice
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.catalog import VARIANTS
-from conv_advisor.kernels.cuda import implicit_gemm_tma
+from conv_advisor.kernels.cuda import few_inputs, implicit_gemm_tma
 from conv_advisor.kernels.cudnn.variants import ENGINE_PREFIX, FUSED_PRODUCTS
 from conv_advisor.kernels.variant import Ending, Maker, why_not
 from conv_advisor.models.accuracy import allowed_error, expected_error, laws_of
@@ -26,6 +26,7 @@ MOST_SLOWDOWN: Final = 1.5
 
 UNTIMED: Final[Mapping[str, Callable[[ConvProblem, Device], bool]]] = {
     "cuda.implicit_gemm_tma": implicit_gemm_tma.fills,
+    "cuda.few_inputs": few_inputs.fills,
     f"{ENGINE_PREFIX}{FUSED_PRODUCTS}": lambda problem, _device: problem.dtype.itemsize_bytes == 2,
 }
 """What is timed beside the first of the ranking while the tree does not know it, and where, of the problems that it
