@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import math
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from enum import StrEnum
-from functools import lru_cache
 from pathlib import Path
-from statistics import median
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -20,8 +17,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from conv_advisor.data.errors import InvalidInput, StoreError
-from conv_advisor.data.measurement import Device, L2State, Measurement, Outcome, Pick
-from conv_advisor.data.problem import COLUMNS, ENDINGS, FIELDS, ConvProblem, DType, Layout, of_columns, to_columns
+from conv_advisor.data.measurement import Device, L2State, Outcome
+from conv_advisor.data.problem import COLUMNS, ENDINGS, FIELDS, ConvProblem, DType, Layout, of_columns
 
 DEVICE_TYPE: Final = pa.dictionary(pa.int32(), pa.string())
 
@@ -83,63 +80,6 @@ An unsteady time has that outcome already. source is the file that a row was pac
 """
 
 _CLOSED_LISTS: Final = {"dtype": DType, "layout": Layout, "outcome": Outcome, "l2": L2State}
-
-
-def measurements_to_table(measurements: Iterable[Measurement]) -> pa.Table:
-    """Put measurements in `SCHEMA`.
-
-    Samples become float32. A max_error that is no number becomes infinite: not every database keeps NaN.
-    """
-    rows = list(measurements)
-    samples = pa.array([row.samples_ms for row in rows], SCHEMA.field("samples_ms").type)
-    return _table(
-        SCHEMA,
-        _shared_columns(rows)
-        | {
-            "outcome": [str(row.outcome) for row in rows],
-            "detail": [row.detail for row in rows],
-            "samples_ms": samples,
-            "time_ms": [median(rounded) if rounded else None for rounded in samples.to_pylist()],
-            "workspace_bytes": [row.workspace_bytes for row in rows],
-            "max_error": [_number_or_inf(row.max_error) for row in rows],
-            "l2": [str(row.l2) for row in rows],
-            "floor_ms": [row.floor_ms for row in rows],
-            "clock_start_mhz": [row.clock_start_mhz for row in rows],
-            "clock_end_mhz": [row.clock_end_mhz for row in rows],
-            "measured_at": [_utc(row.measured_at) for row in rows],
-        },
-    )
-
-
-def picks_to_table(picks: Iterable[Pick]) -> pa.Table:
-    """Put picks in `PICKS_SCHEMA`."""
-    rows = list(picks)
-    return _table(PICKS_SCHEMA, _shared_columns(rows) | {"source": [row.source for row in rows]})
-
-
-def table_to_measurements(table: pa.Table) -> list[Measurement]:
-    """What `measurements_to_table` was given."""
-    return [
-        Measurement(
-            **_shared_values(row),
-            outcome=Outcome(row["outcome"]),
-            detail=row["detail"],
-            samples_ms=tuple(row["samples_ms"]),
-            workspace_bytes=row["workspace_bytes"],
-            max_error=row["max_error"],
-            l2=L2State(row["l2"]),
-            floor_ms=row["floor_ms"],
-            clock_start_mhz=row["clock_start_mhz"],
-            clock_end_mhz=row["clock_end_mhz"],
-            measured_at=row["measured_at"],
-        )
-        for row in table.to_pylist()
-    ]
-
-
-def table_to_picks(table: pa.Table) -> list[Pick]:
-    """What `picks_to_table` was given."""
-    return [Pick(**_shared_values(row), source=row["source"]) for row in table.to_pylist()]
 
 
 def distinct_problems(table: pa.Table) -> tuple[list[ConvProblem], np.ndarray]:
@@ -316,41 +256,3 @@ def _codes(column: pa.ChunkedArray) -> np.ndarray:
     chunks = pc.dictionary_encode(column).unify_dictionaries().chunks
     indices = [pc.fill_null(chunk.indices, -1).to_numpy() for chunk in chunks]
     return np.concatenate([np.empty(0, dtype=np.int32), *indices])
-
-
-def _table(schema: pa.Schema, columns: dict[str, Any]) -> pa.Table:
-    return pa.table([pa.array(columns[field.name], field.type) for field in schema], schema=schema)
-
-
-def _shared_columns(rows: Sequence[Measurement] | Sequence[Pick]) -> dict[str, list[Any]]:
-    problems = [to_columns(row.problem) for row in rows]
-    columns: dict[str, list[Any]] = {name: [row[place] for row in problems] for place, name in enumerate(COLUMNS)}
-    return columns | {
-        "variant": [row.variant for row in rows],
-        "plan": [json.dumps(row.plan, sort_keys=True, separators=(",", ":")) for row in rows],
-        "run_id": [row.run_id for row in rows],
-        "device": [row.device.json for row in rows],
-    }
-
-
-def _shared_values(row: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "problem": of_columns([row[name] for name in COLUMNS]),
-        "device": _device(row["device"]),
-        "variant": row["variant"],
-        "plan": json.loads(row["plan"]),
-        "run_id": row["run_id"],
-    }
-
-
-@lru_cache(maxsize=64)
-def _device(text: str) -> Device:
-    return Device.from_json(text)
-
-
-def _number_or_inf(error: float | None) -> float | None:
-    return math.inf if error is not None and math.isnan(error) else error
-
-
-def _utc(moment: datetime) -> datetime:
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

@@ -30,6 +30,7 @@ from conv_advisor.kernels import reference
 from conv_advisor.kernels.runner import FirstRun, Operands, Samples
 from conv_advisor.kernels.stopping import StopRule
 from conv_advisor.kernels.variant import Launch, Variant
+from tests.data import arrow
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -192,7 +193,7 @@ REPLAY = "tests.fakes:open_replay"
 
 def open_replay(path: str) -> ReplayRunner:
     """A runner that replays the measurements in a Parquet file."""
-    return ReplayRunner(parquet.table_to_measurements(parquet.read(Path(path), parquet.SCHEMA)))
+    return ReplayRunner(arrow.table_to_measurements(parquet.read(Path(path), parquet.SCHEMA)))
 
 
 SLOW_REPLAY = "tests.fakes:open_slow_replay"
@@ -202,7 +203,7 @@ SLOW_REPLAY = "tests.fakes:open_slow_replay"
 def open_slow_replay(path: str) -> ReplayRunner:
     """A runner that takes a fifth of a second for each problem."""
     SlowRunner.note = Path(path).with_name(f"measured-{os.getppid()}-{os.getpid()}")
-    return SlowRunner(parquet.table_to_measurements(parquet.read(Path(path), parquet.SCHEMA)))
+    return SlowRunner(arrow.table_to_measurements(parquet.read(Path(path), parquet.SCHEMA)))
 
 
 class ReplayRunner:

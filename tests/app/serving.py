@@ -27,6 +27,7 @@ from conv_advisor.models import tree_file
 from conv_advisor.models.enough import ENOUGH_MEASURED
 from conv_advisor.models.features import FEATURES
 from conv_advisor.models.registry import Registry
+from tests.data import arrow
 from tests.fakes import REPLAY
 
 GPU = Device(id="fake-gpu", name="Fake GPU", kind="cuda", capability="9.0", processors=132, memory_bytes=2**34)
@@ -166,7 +167,7 @@ def serving(
     """The application on a fake GPU on which these problems were recorded, with a tree for it."""
     path = home / "recording.parquet"
     rows = [row for problem in problems or (SMALL, LARGE) for row in recorded(problem)]
-    parquet.write(parquet.measurements_to_table(rows), path)
+    parquet.write(arrow.measurements_to_table(rows), path)
     settings = Settings(home=home, convolution_deadline_s=changes.pop("convolution_deadline_s", 20.0), **changes)
     if has_tree:
         keep_tree(settings.models_home, small_tree(TIMES_MS))

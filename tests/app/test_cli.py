@@ -29,6 +29,7 @@ from conv_advisor.kernels import catalog
 from conv_advisor.models.advisor import Advisor
 from conv_advisor.models.registry import Registry
 from conv_advisor.models.tree_file import TreeModel
+from tests.data import arrow
 from tests.fakes import SMALL_DEVICE, small_measurements, small_tree
 from tests.processes import eventually, is_running
 
@@ -391,7 +392,7 @@ def test_a_sweep_measures_layers_with_what_follows_them(home, tmp_path):
         home, "sweep", *asked, "--epilogues", "none,bias-residual-relu", "--output", str(tmp_path / "run.parquet")
     )
     assert (found["n_problems"], found["n_attempts"], found["outcomes"]) == (3, 3, {"measured": 3})
-    rows = parquet.table_to_measurements(parquet.read(tmp_path / "run.parquet", parquet.SCHEMA))
+    rows = arrow.table_to_measurements(parquet.read(tmp_path / "run.parquet", parquet.SCHEMA))
     assert {row.problem.short for row in rows} == {"5-1-3-4-2", "5-1-3-4-2-bias-residual-relu", "6-1-1-4-2-silu"}
 
 
@@ -540,7 +541,7 @@ def children_of(pid: int) -> list[int]:
 def data_sets(tmp_path):
     """A folder and a file of measurements, of which the second's times are twice the first's."""
     for name, scale_ms in (("before", 0.01), ("after", 0.02)):
-        rows = parquet.measurements_to_table(small_measurements(scale_ms))
+        rows = arrow.measurements_to_table(small_measurements(scale_ms))
         parquet.write(rows, tmp_path / name / "rows.parquet")
     return str(tmp_path / "before"), str(tmp_path / "after" / "rows.parquet")
 

@@ -27,6 +27,7 @@ from conv_advisor.models.registry import Registry
 from conv_advisor.models.shared import SharedModels
 from tests.app.killable import Life, fork_server
 from tests.app.serving import FAST, GPU, SLOW, free_port, keep_tree, recording
+from tests.data import arrow
 from tests.databases import new_postgresql
 from tests.fakes import SMALL_DEVICE, small_tree
 from tests.processes import is_running
@@ -172,7 +173,7 @@ def starters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimpleQueue[A
 def replayed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("device") / "recording.parquet"
     rows = [row for layer in LAYERS for row in recording(ConvProblem.parse(layer)) if row.variant in VARIANTS]
-    parquet.write(parquet.measurements_to_table(rows), path)
+    parquet.write(arrow.measurements_to_table(rows), path)
     assert rows[0].device == GPU
     return path
 

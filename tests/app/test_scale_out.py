@@ -30,6 +30,7 @@ from conv_advisor.models.pareto import NO_BOUNDS
 from conv_advisor.models.tree_file import TreeModel
 from tests.app.killable import Life, fork_server
 from tests.app.serving import FAST, GPU, LEAN, SLOW, SMALL, free_port, keep_tree, recording, small_tree
+from tests.data import arrow
 from tests.databases import new_postgresql
 from tests.processes import eventually, slowness
 
@@ -121,7 +122,7 @@ def two_servers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tupl
     homes[1].mkdir(exist_ok=True)
     for tree in TREES[::-1]:
         keep_tree(homes[0], tree)
-    parquet.write(parquet.measurements_to_table(recording(SMALL)), tmp_path / "recording.parquet")
+    parquet.write(arrow.measurements_to_table(recording(SMALL)), tmp_path / "recording.parquet")
     with ExitStack() as stack:
         url = f"sqlite:///{tmp_path}/store.db"
         if request.param == "postgresql":

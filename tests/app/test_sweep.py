@@ -21,6 +21,7 @@ from conv_advisor.data.store import Store
 from conv_advisor.data.transfer import measurements_table, picks_table
 from conv_advisor.kernels.bench import BenchOptions
 from tests import fakes
+from tests.data import arrow
 
 CPU = Device("cpu", "A recorded CPU", "cpu", processors=2)
 GPU = Device("nvidia-h200", "NVIDIA H200", "cuda", "9.0")
@@ -63,7 +64,7 @@ def replay(tmp_path):
 
     def start(recording: list[Measurement]) -> Engine:
         path = tmp_path / f"recording-{len(engines)}.parquet"
-        parquet.write(parquet.measurements_to_table(recording), path)
+        parquet.write(arrow.measurements_to_table(recording), path)
         engines.append(Engine(str(path), opener=fakes.REPLAY, has_spare=False))
         return engines[-1]
 
@@ -73,7 +74,7 @@ def replay(tmp_path):
 
 
 def rows(store: Store, device: Device = CPU) -> list[Measurement]:
-    return parquet.table_to_measurements(measurements_table(store, device.id))
+    return arrow.table_to_measurements(measurements_table(store, device.id))
 
 
 def test_every_attempt_is_a_row_in_a_fixed_order(store, replay):
@@ -173,7 +174,7 @@ def test_a_gpus_own_picks_are_recorded_once(store, replay):
     engine = replay(recorded(GPU, variants))
     for _ in range(2):
         report = sweep(store, engine, PROBLEMS, variants, options=OPTIONS)
-    picks = parquet.table_to_picks(picks_table(store, GPU.id))
+    picks = arrow.table_to_picks(picks_table(store, GPU.id))
     assert [(pick.problem, pick.source, pick.variant, pick.run_id) for pick in picks] == [
         (problem, "replayed", "cudnn.implicit_gemm", report.run_id) for problem in PROBLEMS
     ]

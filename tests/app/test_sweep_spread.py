@@ -29,6 +29,7 @@ from conv_advisor.data.transfer import measurements_table
 from conv_advisor.kernels.bench import BenchOptions
 from tests import fakes
 from tests.app.clusters import START_S, Cluster
+from tests.data import arrow
 from tests.processes import eventually, read_pid
 
 CPU = Device("cpu", "A recorded CPU", "cpu", processors=2)
@@ -71,7 +72,7 @@ def recording(tmp_path) -> Path:
 
 
 def write(path: Path, rows: list[Measurement]) -> Path:
-    parquet.write(parquet.measurements_to_table(rows), path)
+    parquet.write(arrow.measurements_to_table(rows), path)
     return path
 
 
@@ -80,7 +81,7 @@ def attempts(store: Store) -> Counter[tuple[ConvProblem, str]]:
 
 
 def rows(store: Store) -> list[Measurement]:
-    return parquet.table_to_measurements(measurements_table(store, "cpu"))
+    return arrow.table_to_measurements(measurements_table(store, "cpu"))
 
 
 def measuring(recording: Path) -> set[int]:

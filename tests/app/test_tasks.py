@@ -22,6 +22,7 @@ from conv_advisor.kernels import reference
 from conv_advisor.kernels.bench import BenchOptions
 from conv_advisor.kernels.stopping import StopRule
 from tests import fakes
+from tests.data import arrow
 
 GPU = Device("nvidia-h200", "NVIDIA H200", "cuda", "9.0")
 PROBLEM = ConvProblem.parse("6-2-3-4-3")
@@ -33,7 +34,7 @@ FAST = BenchOptions(stop=StopRule(min_samples=1, max_samples=2, budget_ms=1.0))
 def replay(tmp_path_factory) -> Iterator[Engine]:
     path = tmp_path_factory.mktemp("worker") / "recording.parquet"
     row = Measurement(PROBLEM, VARIANT, GPU, Outcome.MEASURED, samples_ms=(0.5, 0.25, 0.75), max_error=0.0)
-    parquet.write(parquet.measurements_to_table([row]), path)
+    parquet.write(arrow.measurements_to_table([row]), path)
     with Engine(str(path), opener=fakes.REPLAY, has_spare=False) as engine:
         yield engine
 

@@ -21,6 +21,7 @@ from conv_advisor.models.tree_file import make, write
 from tests import fakes
 from tests.benchmarks import peers
 from tests.benchmarks.made_up import GPU
+from tests.data import arrow
 
 LAYERS = [ConvProblem.parse(layer) for layer in ("5-1-3-4-2", "6-1-1-4-2", "7-8-3-4-2")]
 OTHER = ConvProblem.parse("9-1-3-4-2")
@@ -78,10 +79,10 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     ) -> tuple[int, list[Row]]:
         monkeypatch.setenv(peers.TROUBLE, json.dumps(trouble or {}))
         recorded_at, timings = tmp_path / "recording.parquet", tmp_path / "timings"
-        parquet.write(parquet.measurements_to_table(recording), recorded_at)
+        parquet.write(arrow.measurements_to_table(recording), recorded_at)
         timings.mkdir(exist_ok=True)
         if known is not None:
-            parquet.write(parquet.measurements_to_table(known), timings / "known.parquet")
+            parquet.write(arrow.measurements_to_table(known), timings / "known.parquet")
         shared = ("--device", str(recorded_at), "--timings", str(timings), "--tree", str(tmp_path / "tree"))
         which = ("--problems", str(tmp_path / "layers.txt"), "--output", str(tmp_path / "rows.parquet"))
         status = advice.main([*shared, *which, *options], opener=fakes.REPLAY, peer_opener=peers.OPENER)

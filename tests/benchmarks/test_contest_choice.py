@@ -12,6 +12,7 @@ from conv_advisor.data.packing import attempts_in
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.catalog import VARIANTS
 from tests.benchmarks.made_up import GPU
+from tests.data import arrow
 
 LAYER = ConvProblem.parse("14-1-3-256-128")
 OTHER = ConvProblem.parse("14-8-3-256-128")
@@ -64,7 +65,7 @@ def test_measured_files_choose(tmp_path) -> None:
     ]
     second = [measured(LAYER, "cuda.implicit_gemm", 1.0), measured(LAYER, "cudnn.gemm", 0.1, l2=L2State.COLD)]
     for name, rows in (("a", first), ("b", second)):
-        parquet.write(parquet.measurements_to_table(rows), tmp_path / f"{name}.parquet")
+        parquet.write(arrow.measurements_to_table(rows), tmp_path / f"{name}.parquet")
     chosen = from_timings(attempts_in(tmp_path), [LAYER], [*CUDNN, *OURS])
     assert set(chosen) == {LAYER}
     found = {each.variant: (each.plan, chosen_ms) for each, chosen_ms in chosen[LAYER].items()}

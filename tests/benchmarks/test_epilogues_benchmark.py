@@ -37,6 +37,7 @@ from conv_advisor.data.problem import ConvProblem, DType, Layout
 from tests import fakes
 from tests.benchmarks import peers
 from tests.benchmarks.made_up import GPU
+from tests.data import arrow
 
 LAYERS = [
     ConvProblem.parse(layer, dtype="float16", layout="nhwc")
@@ -72,7 +73,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     ) -> tuple[int, dict[ConvProblem, Row]]:
         monkeypatch.setenv(peers.TROUBLE, json.dumps(trouble or {}))
         recorded_at, output = tmp_path / "recording.parquet", tmp_path / "rows.jsonl"
-        parquet.write(parquet.measurements_to_table(recording), recorded_at)
+        parquet.write(arrow.measurements_to_table(recording), recorded_at)
         which = ("--device", str(recorded_at), "--output", str(output))
         status = epilogues.main([*which, *options], opener=fakes.REPLAY, peer_opener=peers.OPENER)
         return status, {row.problem: row for row in (read(output) if output.exists() else [])}

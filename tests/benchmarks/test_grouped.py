@@ -12,6 +12,7 @@ from conv_advisor.data import parquet
 from conv_advisor.data.measurement import Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem, DType
 from tests.benchmarks.made_up import GPU
+from tests.data import arrow
 
 DEPTHWISE = ConvProblem(1, 16, 14, 14, 16, 3, 3, 1, 1, 1, 1, 1, 1, 16)
 GROUPED = replace(DEPTHWISE, groups=4)
@@ -35,7 +36,7 @@ def test_a_row_a_dtype_and_layout_of_each_kind(tmp_path: Path, capsys: pytest.Ca
         *timed(replace(GROUPED, groups=1), cuda__implicit_gemm=1.0, cudnn__gemm=9.0),
     ]
     path = tmp_path / "rows.parquet"
-    parquet.write(parquet.measurements_to_table(rows), path)
+    parquet.write(arrow.measurements_to_table(rows), path)
     assert grouped.main(["--device", GPU.id, "--timings", str(path), "--source", "rows"]) == 0
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| float32") or "tf32" in line]
     assert lines == [

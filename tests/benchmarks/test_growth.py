@@ -22,6 +22,7 @@ from conv_advisor.data.packing import attempts_in
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.models.costs import Costs, from_table
 from tests.benchmarks.made_up import GPU
+from tests.data import arrow
 
 WINOGRAD, GEMM = STUDIED
 HALF = ("float16", "nchw")
@@ -38,7 +39,7 @@ def costs_of(times_ms: dict[str, float], tmp_path: Path) -> Costs:
         for name, ms in times_ms.items()
         for variant in STUDIED
     ]
-    parquet.write(parquet.measurements_to_table(rows), tmp_path / GPU.id / "all.parquet")
+    parquet.write(arrow.measurements_to_table(rows), tmp_path / GPU.id / "all.parquet")
     table = attempts_in(tmp_path / GPU.id)
     costs = from_table(table, GPU.id)
     return Sampled(

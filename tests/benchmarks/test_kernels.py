@@ -15,6 +15,7 @@ from conv_advisor.data.measurement import L2State, Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem
 from tests import fakes
 from tests.benchmarks.made_up import GPU
+from tests.data import arrow
 
 LAYERS = [ConvProblem.parse(layer) for layer in ("5-1-3-4-2", "6-1-1-4-2", "7-8-3-4-2")]
 TIMES_MS = {
@@ -61,8 +62,8 @@ def contest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         recording: list[Measurement], *options: str, known: list[Measurement] | None = None
     ) -> tuple[int, list[Row]]:
         timings = tmp_path / "timings"
-        parquet.write(parquet.measurements_to_table(recording), tmp_path / "recording.parquet")
-        parquet.write(parquet.measurements_to_table(known or recorded()), timings / "known.parquet")
+        parquet.write(arrow.measurements_to_table(recording), tmp_path / "recording.parquet")
+        parquet.write(arrow.measurements_to_table(known or recorded()), timings / "known.parquet")
         output = tmp_path / "rows.parquet"
         shared = ("--device", str(tmp_path / "recording.parquet"), "--timings", str(timings), "--output", str(output))
         status = kernels.main([*shared, *options], opener=fakes.REPLAY)

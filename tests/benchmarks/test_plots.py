@@ -26,6 +26,7 @@ from conv_advisor.data.networks import problems
 from conv_advisor.data.problem import DType
 from conv_advisor.kernels.cuda.catalog import VARIANTS
 from tests.benchmarks.made_up import GPU
+from tests.data import arrow
 
 COLUMN = ("float32", "nchw")
 PARTS = [
@@ -53,7 +54,7 @@ def measured() -> list[Measurement]:
 @pytest.fixture
 def timings(tmp_path: Path) -> Path:
     """A folder as data/timings, with one device."""
-    parquet.write(parquet.measurements_to_table(measured()), tmp_path / GPU.id / "all.parquet")
+    parquet.write(arrow.measurements_to_table(measured()), tmp_path / GPU.id / "all.parquet")
     return tmp_path
 
 

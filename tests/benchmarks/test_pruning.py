@@ -17,6 +17,7 @@ from conv_advisor.kernels.catalog import VARIANTS
 from conv_advisor.kernels.runner import Runner
 from conv_advisor.kernels.variant import Backend
 from conv_advisor.models.costs import from_table
+from tests.data import arrow
 
 LAYER = ConvProblem.parse("12-2-3-8-4")
 LARGER = replace(LAYER, n=4)
@@ -54,7 +55,7 @@ def test_pruned_attempts_are_drawn_far_ones_and_others_in_turns(runner: Runner, 
     times = [10 * best.time_ms, 300.0, 100 * best.time_ms]  # the second is too long to be drawn
     first_ms = {row.variant: time_ms for row, time_ms in zip(slower, times, strict=False)}
     assert len(first_ms) == 3
-    costs = from_table(parquet.measurements_to_table(sweep(measured, first_ms)), runner.device.id)
+    costs = from_table(arrow.measurements_to_table(sweep(measured, first_ms)), runner.device.id)
     drawn = draw(costs, seed=0)
     assert [one.variant for one in drawn] == [slower[2].variant, slower[0].variant]
     assert [one.first_ms / one.best_ms for one in drawn] == pytest.approx([100, 10])
@@ -66,7 +67,7 @@ def test_what_a_sweep_pruned_is_measured_to_the_end_and_reported(
 ) -> None:
     slowest = [row for row in measured if row.problem == LARGER and row.time_ms][-1]
     rows = sweep(measured, {slowest.variant: 200.0})
-    parquet.write(parquet.measurements_to_table(rows), tmp_path / "sweep.parquet")
+    parquet.write(arrow.measurements_to_table(rows), tmp_path / "sweep.parquet")
     output = tmp_path / "again.json"
     assert main(["--device", "cpu", "--timings", str(tmp_path), "--output", str(output)]) == 0
     [one] = json.loads(output.read_text())

@@ -19,7 +19,6 @@ from benchmarks.sureness import (
     top_table,
     unsure_table,
 )
-from conv_advisor.data import parquet
 from conv_advisor.data.measurement import Outcome
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.shipped import TIMINGS
@@ -28,6 +27,7 @@ from conv_advisor.models.costs import from_table
 from conv_advisor.models.judging import judge
 from conv_advisor.models.registry import SHIPPED
 from conv_advisor.models.tree_file import read
+from tests.data import arrow
 from tests.fakes import SMALL_DEVICE, small_measurements, small_tree
 
 DEVICE = "nvidia-h200"
@@ -77,7 +77,7 @@ def test_over_all_every_dtype_and_layout_counts_the_same() -> None:
 def test_an_answer_is_judged_by_what_was_measured(is_swapped: bool) -> None:
     other = {"cpu.direct": "cpu.gemm", "cpu.gemm": "cpu.direct"}
     rows = [replace(row, variant=other[row.variant]) if is_swapped else row for row in small_measurements(0.01)]
-    costs = from_table(parquet.measurements_to_table(rows), SMALL_DEVICE.id)
+    costs = from_table(arrow.measurements_to_table(rows), SMALL_DEVICE.id)
     advisor = Advisor(small_tree(0.01))
     found = answers_on(costs, advisor)
     assert [each.problem for each in found] == list(costs.problems)
@@ -93,7 +93,7 @@ def test_a_refused_choice_leaves_its_place_to_the_next() -> None:
         for row in small_measurements(0.01)
     ]
     advisor = Advisor(small_tree(0.01))
-    found = answers_on(from_table(parquet.measurements_to_table(rows), SMALL_DEVICE.id), advisor)
+    found = answers_on(from_table(arrow.measurements_to_table(rows), SMALL_DEVICE.id), advisor)
     assert {each.slowdowns for each in found} == {(1.0, 1.0, 1.0, 1.0)}
     assert len(found) == 30
 
@@ -103,7 +103,7 @@ def test_a_first_launch_is_no_answer() -> None:
         replace(row, outcome=Outcome.PRUNED, samples_ms=row.samples_ms[:1]) if row.variant == "cpu.direct" else row
         for row in small_measurements(0.01)
     ]
-    costs = from_table(parquet.measurements_to_table(rows), SMALL_DEVICE.id)
+    costs = from_table(arrow.measurements_to_table(rows), SMALL_DEVICE.id)
     advisor = Advisor(small_tree(0.01))
     found = [each.problem for each in answers_on(costs, advisor)]
     assert found == [problem for problem in costs.problems if advisor.choose(problem) == "cpu.gemm"]

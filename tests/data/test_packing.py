@@ -20,6 +20,7 @@ from conv_advisor.data.measurement import L2State, Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.data.shipped import TIMINGS, Shipped, ShippedTable, problem_of
 from conv_advisor.data.summary import summarise
+from tests.data import arrow
 from tests.data.stored import BARE, CPU, ENDING_MEASUREMENTS, ENDING_PICKS, H200, LAYER, MEASURED, STRIDED
 from tests.data.stored import PICKS as ALL_PICKS
 
@@ -46,7 +47,7 @@ ROWS = [
 
 
 def packed(folder: Path, rows: list[Measurement], *, name: str = "rows", onto: packing.Contents | None = None) -> Path:
-    parquet.write(parquet.measurements_to_table(rows), folder / f"{name}.parquet")
+    parquet.write(arrow.measurements_to_table(rows), folder / f"{name}.parquet")
     contents = packing.added(onto or packing.empty(), folder / f"{name}.parquet", H200.id)
     packing.write(contents, folder / f"{H200.id}.safetensors", H200.id)
     return folder / f"{H200.id}.safetensors"
@@ -72,12 +73,12 @@ def test_what_is_packed_comes_out_again(tmp_path: Path) -> None:
 
 
 def test_epilogues_and_uneven_padding_come_out_again(tmp_path: Path) -> None:
-    parquet.write(parquet.picks_to_table(ENDING_PICKS), tmp_path / "picks.parquet")
+    parquet.write(arrow.picks_to_table(ENDING_PICKS), tmp_path / "picks.parquet")
     contents = packing.added(packing.empty(), tmp_path / "picks.parquet", H200.id)
     table = ShippedTable(packed(tmp_path, ENDING_MEASUREMENTS, onto=contents))
     problems = {row.problem for row in ENDING_MEASUREMENTS}
     assert set(table.problems()) == set(parquet.distinct_problems(packing.attempts_of(table))[0]) == problems
-    assert {pick.problem for pick in parquet.table_to_picks(packing.picks_of(table))} == {
+    assert {pick.problem for pick in arrow.table_to_picks(packing.picks_of(table))} == {
         pick.problem for pick in ENDING_PICKS
     }
 
@@ -86,7 +87,7 @@ def test_columns_are_those_that_were_packed_and_packing_them_again_changes_nothi
     path = packed(tmp_path, ROWS)
     columns, content = packing.attempts_of(ShippedTable(path)), path.read_bytes()
     assert columns.schema == parquet.ATTEMPTS
-    given = parquet.to_attempts(parquet.measurements_to_table(ROWS), "rows")
+    given = parquet.to_attempts(arrow.measurements_to_table(ROWS), "rows")
     for name in set(parquet.ATTEMPTS.names) - {"noise", "max_error", "measured_at", "device"}:
         assert sorted(map(repr, columns[name].to_pylist())) == sorted(map(repr, given[name].to_pylist())), name
     packing.write(packing.contents_of(ShippedTable(path)), tmp_path / "again.safetensors", H200.id)
@@ -94,7 +95,7 @@ def test_columns_are_those_that_were_packed_and_packing_them_again_changes_nothi
 
 
 def test_a_file_is_added_once_and_picks_beside_it(tmp_path: Path) -> None:
-    parquet.write(parquet.picks_to_table(PICKS), tmp_path / "some-picks.parquet")
+    parquet.write(arrow.picks_to_table(PICKS), tmp_path / "some-picks.parquet")
     contents = packing.contents_of(ShippedTable(packed(tmp_path, ROWS[:3])))
     contents = packing.added(contents, tmp_path / "some-picks.parquet", H200.id)
     table = ShippedTable(packed(tmp_path, ROWS[:3], onto=contents))
@@ -102,7 +103,7 @@ def test_a_file_is_added_once_and_picks_beside_it(tmp_path: Path) -> None:
     table = ShippedTable(packed(tmp_path, ROWS, name="more", onto=packing.contents_of(table)))
     assert table.card.n_attempts == 3 + len(ROWS)
     assert set(table.card.files.values()) == {"rows.parquet", "more.parquet", "some-picks.parquet"}
-    assert parquet.table_to_picks(packing.picks_of(table)) == PICKS
+    assert arrow.table_to_picks(packing.picks_of(table)) == PICKS
     assert {run.source for run in table.card.runs} == {"", "rows", "more"}
     assert table.usual_clock_mhz == MEASURED.clock_end_mhz
 
@@ -110,7 +111,7 @@ def test_a_file_is_added_once_and_picks_beside_it(tmp_path: Path) -> None:
 def test_what_other_rules_chose_for_a_problem_comes_out_by_rule_and_the_last_counts(tmp_path: Path) -> None:
     heuristic = PICKS[-1]
     later = replace(heuristic, variant="cudnn.graph.eng5")
-    parquet.write(parquet.picks_to_table([heuristic, *PICKS, later]), tmp_path / "some-picks.parquet")
+    parquet.write(arrow.picks_to_table([heuristic, *PICKS, later]), tmp_path / "some-picks.parquet")
     contents = packing.added(packing.empty(), tmp_path / "some-picks.parquet", H200.id)
     table = ShippedTable(packed(tmp_path, ROWS, onto=contents))
     assert table.picked(STRIDED.key) == {heuristic.source: later.variant}

@@ -17,24 +17,25 @@ from conv_advisor import data
 from conv_advisor.data import parquet
 from conv_advisor.data.errors import StoreError
 from conv_advisor.data.problem import ENDINGS, FIELDS
+from tests.data import arrow
 from tests.data.stored import BARE, ENDING_MEASUREMENTS, H200, LAYER, MEASURED, MEASUREMENTS, PICKS, STRIDED
 
 
 def test_measurements_and_picks_survive_a_file(tmp_path: Path) -> None:
-    parquet.write(parquet.measurements_to_table(MEASUREMENTS), tmp_path / "deep" / "m.parquet")
-    parquet.write(parquet.picks_to_table(PICKS), tmp_path / "p.parquet")
+    parquet.write(arrow.measurements_to_table(MEASUREMENTS), tmp_path / "deep" / "m.parquet")
+    parquet.write(arrow.picks_to_table(PICKS), tmp_path / "p.parquet")
     measurements = parquet.read(tmp_path / "deep" / "m.parquet", parquet.SCHEMA)
-    assert parquet.table_to_measurements(measurements) == MEASUREMENTS
-    assert parquet.table_to_picks(parquet.read(tmp_path / "p.parquet", parquet.PICKS_SCHEMA)) == PICKS
+    assert arrow.table_to_measurements(measurements) == MEASUREMENTS
+    assert arrow.table_to_picks(parquet.read(tmp_path / "p.parquet", parquet.PICKS_SCHEMA)) == PICKS
 
 
 def test_an_empty_table_survives_a_file(tmp_path: Path) -> None:
-    parquet.write(parquet.measurements_to_table([]), tmp_path / "m.parquet")
+    parquet.write(arrow.measurements_to_table([]), tmp_path / "m.parquet")
     assert parquet.read(tmp_path / "m.parquet", parquet.SCHEMA).num_rows == 0
 
 
 def test_a_file_is_flat_compressed_and_readable_without_this_project(tmp_path: Path) -> None:
-    parquet.write(parquet.measurements_to_table(MEASUREMENTS), tmp_path / "m.parquet")
+    parquet.write(arrow.measurements_to_table(MEASUREMENTS), tmp_path / "m.parquet")
     file = pq.ParquetFile(tmp_path / "m.parquet")
     assert file.schema_arrow.names[: len(FIELDS)] == list(FIELDS)
     columns = [file.metadata.row_group(0).column(i) for i in range(file.metadata.num_columns)]
@@ -48,38 +49,38 @@ def test_a_file_is_flat_compressed_and_readable_without_this_project(tmp_path: P
 
 
 def test_samples_become_float32_and_the_time_is_theirs() -> None:
-    table = parquet.measurements_to_table([replace(MEASURED, samples_ms=(0.1, 0.2))])
-    back = parquet.table_to_measurements(table)[0]
+    table = arrow.measurements_to_table([replace(MEASURED, samples_ms=(0.1, 0.2))])
+    back = arrow.table_to_measurements(table)[0]
     assert back.samples_ms == (float(np.float32(0.1)), float(np.float32(0.2)))
     assert table["time_ms"].to_pylist() == [back.time_ms]
 
 
 def test_an_error_that_is_no_number_becomes_infinite() -> None:
-    table = parquet.measurements_to_table([replace(MEASURED, max_error=float("nan"))])
+    table = arrow.measurements_to_table([replace(MEASURED, max_error=float("nan"))])
     assert table["max_error"].to_pylist() == [float("inf")]
 
 
 def test_a_time_of_day_without_a_zone_is_utc() -> None:
     naive = replace(MEASURED, measured_at=MEASURED.measured_at.replace(tzinfo=None))
-    assert parquet.table_to_measurements(parquet.measurements_to_table([naive])) == [MEASURED]
+    assert arrow.table_to_measurements(arrow.measurements_to_table([naive])) == [MEASURED]
 
 
 def test_problems_are_found_once_however_the_rows_are_mixed() -> None:
     rows = [MEASURED, BARE, MEASURED, MEASURED, BARE, BARE, MEASURED]
-    problems, codes = parquet.distinct_problems(parquet.measurements_to_table(rows))
+    problems, codes = parquet.distinct_problems(arrow.measurements_to_table(rows))
     assert problems == [LAYER, STRIDED]
     assert codes.tolist() == [0, 1, 0, 0, 1, 1, 0]
 
 
 def test_problems_of_a_table_in_chunks_whose_dictionaries_differ() -> None:
-    one, other = (parquet.measurements_to_table([row]) for row in (MEASURED, BARE))
+    one, other = (arrow.measurements_to_table([row]) for row in (MEASURED, BARE))
     problems, codes = parquet.distinct_problems(pa.concat_tables([other, one, other]))
     assert [problems[code] for code in codes] == [STRIDED, LAYER, STRIDED]
 
 
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "m.parquet"
-    parquet.write(parquet.measurements_to_table([MEASURED]), path)
+    parquet.write(arrow.measurements_to_table([MEASURED]), path)
     before = path.read_bytes()
 
     def fail(_table: pa.Table, file: Path, **_: Any) -> None:
@@ -88,7 +89,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, mon
 
     monkeypatch.setattr(pq, "write_table", fail)
     with pytest.raises(OSError, match="disk full"):
-        parquet.write(parquet.measurements_to_table([BARE]), path)
+        parquet.write(arrow.measurements_to_table([BARE]), path)
     assert [file.name for file in tmp_path.iterdir()] == ["m.parquet"]
     assert path.read_bytes() == before
 
@@ -141,27 +142,27 @@ BAD_TABLES: dict[str, tuple[Callable[[pa.Table], pa.Table], str]] = {
 def test_a_file_that_is_not_as_promised_is_refused(
     tmp_path: Path, change: Callable[[pa.Table], pa.Table], message: str
 ) -> None:
-    pq.write_table(change(parquet.measurements_to_table([MEASURED])), tmp_path / "m.parquet")
+    pq.write_table(change(arrow.measurements_to_table([MEASURED])), tmp_path / "m.parquet")
     with pytest.raises(StoreError, match=message) as caught:
         parquet.read(tmp_path / "m.parquet", parquet.SCHEMA)
     assert str(caught.value).startswith(str(tmp_path / "m.parquet"))
 
 
 def test_epilogues_and_uneven_padding_survive_a_file(tmp_path: Path) -> None:
-    parquet.write(parquet.measurements_to_table(ENDING_MEASUREMENTS), tmp_path / "m.parquet")
+    parquet.write(arrow.measurements_to_table(ENDING_MEASUREMENTS), tmp_path / "m.parquet")
     found = parquet.read(tmp_path / "m.parquet", parquet.SCHEMA)
-    assert parquet.table_to_measurements(found) == ENDING_MEASUREMENTS
+    assert arrow.table_to_measurements(found) == ENDING_MEASUREMENTS
     assert found["epilogue"].to_pylist() == [None, "bias-residual-gelu_tanh", "relu"]
     problems, places = parquet.distinct_problems(found)
     assert [problems[place] for place in places] == [row.problem for row in ENDING_MEASUREMENTS]
 
 
 def test_rows_from_before_there_were_epilogues_have_none(tmp_path: Path) -> None:
-    table = parquet.measurements_to_table(MEASUREMENTS)
+    table = arrow.measurements_to_table(MEASUREMENTS)
     pq.write_table(table.drop_columns(list(ENDINGS)), tmp_path / "m.parquet")
     found = parquet.read(tmp_path / "m.parquet", parquet.SCHEMA)
     assert found.schema == parquet.SCHEMA
-    assert parquet.table_to_measurements(found) == parquet.table_to_measurements(table)
+    assert arrow.table_to_measurements(found) == arrow.table_to_measurements(table)
     assert {row["epilogue"] for row in found.to_pylist()} == {None}
 
 
@@ -174,10 +175,10 @@ def test_a_file_that_is_no_parquet_or_not_there_is_refused(tmp_path: Path) -> No
 
 
 def test_picks_are_no_measurements(tmp_path: Path) -> None:
-    parquet.write(parquet.picks_to_table(PICKS), tmp_path / "p.parquet")
+    parquet.write(arrow.picks_to_table(PICKS), tmp_path / "p.parquet")
     with pytest.raises(StoreError, match=r"column source is not in the schema"):
         parquet.read(tmp_path / "p.parquet", parquet.SCHEMA)
-    assert parquet.table_to_picks(parquet.read(tmp_path / "p.parquet", parquet.PICKS_SCHEMA))[0].device == H200
+    assert arrow.table_to_picks(parquet.read(tmp_path / "p.parquet", parquet.PICKS_SCHEMA))[0].device == H200
 
 
 def test_what_ships_stays_small() -> None:

@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conv_advisor.data import columns, parquet, rows
+from conv_advisor.data import columns, rows
 from conv_advisor.data.addition import Addition
 from conv_advisor.data.errors import InvalidProblem, StoreError
 from conv_advisor.data.measurement import Device, L2State, Measurement, Outcome, Pick
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.data.table import problem_of
 from conv_advisor.data.tables import MEASUREMENTS, PICKS
+from tests.data import arrow
 
 DEVICES = (Device("nvidia-h200", "NVIDIA H200", "cuda", versions={"cudnn": "9.19.0"}), Device("cpu", "a CPU", "cpu"))
 PROBLEMS = tuple(
@@ -66,13 +67,13 @@ def contents(addition: Addition) -> tuple[int, set[ConvProblem], set[str], list[
 
 @given(st.lists(measurements, max_size=4))
 def test_rows_are_those_that_a_parquet_file_gives(several: list[Measurement]) -> None:
-    by_way_of_arrow = columns.addition_of(MEASUREMENTS, parquet.measurements_to_table(several))
+    by_way_of_arrow = columns.addition_of(MEASUREMENTS, arrow.measurements_to_table(several))
     assert contents(rows.of_measurements(several)) == contents(by_way_of_arrow)
 
 
 @given(st.lists(picks, max_size=3))
 def test_picks_are_those_that_a_parquet_file_gives(several: list[Pick]) -> None:
-    assert contents(rows.of_picks(several)) == contents(columns.addition_of(PICKS, parquet.picks_to_table(several)))
+    assert contents(rows.of_picks(several)) == contents(columns.addition_of(PICKS, arrow.picks_to_table(several)))
 
 
 def test_numbers_of_numpy_become_plain() -> None:

@@ -14,6 +14,7 @@ from conv_advisor.data.shipped import Shipped
 from conv_advisor.data.steadiness import LEAST_ROWS, refuse_unsteady, refuse_unsteady_rows, unsteady_rows, why_unsteady
 from conv_advisor.data.store import Store
 from conv_advisor.data.transfer import import_file, measurements_table
+from tests.data import arrow
 
 GPU = Device("test-gpu", "A GPU for tests", "cuda", max_clock_mhz=1980)
 PROBLEM = ConvProblem.parse("7-1-1-8-8")
@@ -66,18 +67,18 @@ def test_a_refused_time_keeps_its_samples_and_says_why() -> None:
 def test_a_table_is_judged_as_its_rows_are() -> None:
     for usual_mhz in (None, 1980, 1500):
         rows = [measurement for measurement, _, _ in CASES]
-        table = parquet.measurements_to_table(rows)
-        kept = parquet.table_to_measurements(table)
+        table = arrow.measurements_to_table(rows)
+        kept = arrow.table_to_measurements(table)
         wanted = refuse_unsteady(kept, usual_mhz)
         assert unsteady_rows(table, {GPU.id: usual_mhz}).tolist() == [
             row.outcome != was.outcome for row, was in zip(wanted, kept, strict=True)
         ]
-        assert parquet.table_to_measurements(refuse_unsteady_rows(table, {GPU.id: usual_mhz})) == wanted
+        assert arrow.table_to_measurements(refuse_unsteady_rows(table, {GPU.id: usual_mhz})) == wanted
 
 
 def test_the_usual_clock_of_a_table_is_that_of_most_of_its_times() -> None:
     slow = timed(start=1200, end=1200)
-    table = parquet.measurements_to_table([timed()] * (LEAST_ROWS - 1) + [slow])
+    table = arrow.measurements_to_table([timed()] * (LEAST_ROWS - 1) + [slow])
     assert unsteady_rows(table).tolist() == [False] * (LEAST_ROWS - 1) + [True]
     assert not unsteady_rows(table.slice(1)).any(), "too few times to say"
     assert not unsteady_rows(table, {GPU.id: 1200.0}).any()
@@ -85,7 +86,7 @@ def test_the_usual_clock_of_a_table_is_that_of_most_of_its_times() -> None:
 
 def test_what_is_imported_is_refused_as_what_is_appended_is(tmp_path) -> None:
     rows = [timed((1.0, 1.2, 0.8, 1.0, 1.1)), replace(timed(), variant="cudnn.fft")]
-    parquet.write(parquet.measurements_to_table(rows), tmp_path / "rows.parquet")
+    parquet.write(arrow.measurements_to_table(rows), tmp_path / "rows.parquet")
     with Store(f"sqlite:///{tmp_path / 'store.db'}") as store:
         assert import_file(store, tmp_path / "rows.parquet") == 2
         found = Records(store).summaries([PROBLEM], GPU.id)[PROBLEM.key]

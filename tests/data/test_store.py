@@ -29,6 +29,7 @@ from conv_advisor.data.summary import Summary
 from conv_advisor.data.tables import DEVICES, METADATA, PICKS, PROBLEMS
 from conv_advisor.data.tables import MEASUREMENTS as ROWS
 from conv_advisor.data.transfer import export_files, import_file, measurements_table, picks_table
+from tests.data import arrow
 from tests.data.stored import (
     BARE,
     CPU,
@@ -61,7 +62,7 @@ def sqlite_store(tmp_path: Path) -> Iterator[Store]:
 
 
 def _read(store: Store, device_id: str = "nvidia-h200") -> list[Measurement]:
-    return parquet.table_to_measurements(measurements_table(store, device_id))
+    return arrow.table_to_measurements(measurements_table(store, device_id))
 
 
 def _summaries(
@@ -95,7 +96,7 @@ def test_epilogues_and_uneven_padding_survive_store_file_and_another_store(store
         import_file(other, tmp_path / "m.parquet")
         import_file(other, tmp_path / "m-picks.parquet")
         assert _read(other) == ENDING_MEASUREMENTS
-        assert parquet.table_to_picks(picks_table(other, "nvidia-h200")) == ENDING_PICKS
+        assert arrow.table_to_picks(picks_table(other, "nvidia-h200")) == ENDING_PICKS
         known = _summaries(other, [ENDED, LAYER, UNEVEN])
         assert known.keys() == {ENDED.key, LAYER.key, UNEVEN.key}
 
@@ -105,8 +106,8 @@ def test_picks_survive_store_file_and_another_store(store: Store, tmp_path: Path
     assert export_files(store, tmp_path / "m.parquet", device_id="nvidia-h200")[tmp_path / "m-picks.parquet"] == 2
     with Store(f"sqlite:///{tmp_path / 'other.db'}") as other:
         assert [import_file(other, tmp_path / "m-picks.parquet") for _ in range(2)] == [2, 0]
-        assert parquet.table_to_picks(picks_table(other, "nvidia-h200")) == SOME_PICKS
-        assert parquet.table_to_picks(picks_table(other, "nvidia-h200", run_id="sweep-1")) == SOME_PICKS[:1]
+        assert arrow.table_to_picks(picks_table(other, "nvidia-h200")) == SOME_PICKS
+        assert arrow.table_to_picks(picks_table(other, "nvidia-h200", run_id="sweep-1")) == SOME_PICKS[:1]
         assert picks_table(other, "cpu").num_rows == 0
 
 
@@ -136,7 +137,7 @@ def test_tables_are_by_device_and_by_run(store: Store) -> None:
     store.append([MEASURED, on_cpu, again])
     assert _read(store, "cpu") == [on_cpu]
     assert _read(store) == [MEASURED, again]
-    assert parquet.table_to_measurements(measurements_table(store, "nvidia-h200", run_id="sweep-3")) == [again]
+    assert arrow.table_to_measurements(measurements_table(store, "nvidia-h200", run_id="sweep-3")) == [again]
     assert measurements_table(store, "nowhere").schema == parquet.SCHEMA
     assert measurements_table(store, "nowhere").num_rows == 0
 
@@ -253,16 +254,16 @@ def test_attempts_under_different_drivers_are_one_device(store: Store) -> None:
 
 def test_a_file_is_imported_once(store: Store, tmp_path: Path) -> None:
     path = tmp_path / "m.parquet"
-    parquet.write(parquet.measurements_to_table(MEASUREMENTS), path)
+    parquet.write(arrow.measurements_to_table(MEASUREMENTS), path)
     assert import_file(store, path) == len(MEASUREMENTS)
     assert import_file(store, path.rename(tmp_path / "renamed.parquet")) == 0
     assert _count(store) == len(MEASUREMENTS)
-    parquet.write(parquet.measurements_to_table([BARE]), path)
+    parquet.write(arrow.measurements_to_table([BARE]), path)
     assert import_file(store, path) == 1
 
 
 def test_a_refused_file_leaves_nothing(store: Store, tmp_path: Path) -> None:
-    table = parquet.measurements_to_table(MEASUREMENTS)
+    table = arrow.measurements_to_table(MEASUREMENTS)
     parquet.write(table.drop_columns(["detail"]), tmp_path / "m.parquet")
     with pytest.raises(StoreError, match=r"m\.parquet: column detail is missing"):
         import_file(store, tmp_path / "m.parquet")
@@ -283,7 +284,7 @@ def _open_and_import(url: str, path: Path) -> int:
 
 def test_processes_that_open_write_and_import_at_once_lose_nothing(database_url: str, tmp_path: Path) -> None:
     url, path = database_url, tmp_path / "m.parquet"
-    parquet.write(parquet.measurements_to_table(MEASUREMENTS * 500), path)
+    parquet.write(arrow.measurements_to_table(MEASUREMENTS * 500), path)
     with ProcessPoolExecutor(4, mp_context=multiprocessing.get_context("spawn")) as pool:
         writers = [pool.submit(_open_and_append, url, run) for run in range(3)]
         importers = [pool.submit(_open_and_import, url, path) for _ in range(3)]

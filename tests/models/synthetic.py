@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 
 from conv_advisor.data.measurement import Device, Measurement, Outcome, Pick
-from conv_advisor.data.parquet import measurements_to_table, picks_to_table
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.variant import (
     Algorithm,
@@ -26,6 +25,7 @@ from conv_advisor.kernels.variant import (
     stride_1,
 )
 from conv_advisor.kernels.variant import unknown_workspace as unknown
+from tests.data.arrow import measurements_to_table, picks_to_table
 
 DEVICE = Device(id="fake-gpu", name="Fake GPU", kind="cuda", capability="9.0", processors=132)
 

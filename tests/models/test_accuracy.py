@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from conv_advisor.data.measurement import Device, Measurement, Outcome
-from conv_advisor.data.parquet import measurements_to_table
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.tolerance import tolerance
 from conv_advisor.models.accuracy import (
@@ -23,6 +22,7 @@ from conv_advisor.models.accuracy import (
 )
 from conv_advisor.models.registry import SHIPPED
 from conv_advisor.models.tree_file import read
+from tests.data.arrow import measurements_to_table
 
 DEVICE = Device(id="toy-gpu", name="Toy GPU", kind="cuda", capability="9.0")
 DEPTHS = (8, 16, 32, 64, 96, 128, 192, 256, 384, 512)

@@ -12,10 +12,10 @@ import pytest
 from conv_advisor.data.epilogue import Epilogue
 from conv_advisor.data.errors import NotEnoughData, UnknownDevice
 from conv_advisor.data.measurement import Device, L2State, Measurement, Outcome, relative_noise
-from conv_advisor.data.parquet import measurements_to_table
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.catalog import VARIANTS
 from conv_advisor.models.costs import _ruled_out, device_of, from_table, is_tied, roofline_ms
+from tests.data.arrow import measurements_to_table
 from tests.models.synthetic import DEVICE, MEASURED_AT
 
 PROBLEM = ConvProblem.parse("14-1-3-256-128")

@@ -11,7 +11,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from conv_advisor.data import parquet
 from conv_advisor.data.epilogue import Activation, Epilogue
 from conv_advisor.data.errors import ModelRejected
 from conv_advisor.data.measurement import Device, Measurement, Outcome
@@ -22,6 +21,7 @@ from conv_advisor.models.advisor import Advisor
 from conv_advisor.models.ending_fit import LEAST_TIMES, Pair, errors, fit, learn
 from conv_advisor.models.endings import FORMAT, Cost, Endings, Work, endings_of
 from conv_advisor.models.tree_file import with_card
+from tests.data import arrow
 from tests.models import hand_made
 
 TRUE = Cost(1.03, 0.0015, 2.5e-10, 0.0, 1.0, 0)
@@ -114,7 +114,7 @@ def test_measurements_of_a_device_teach_its_costs() -> None:
     ]
     upgraded = rows(replace(GPU, versions={"driver": "2", "cudnn": "9.19.0"}), layers=["20-1-3-64-48"])
     before = rows(replace(GPU, versions={"driver": "1"}))
-    found = learn(parquet.measurements_to_table([*before, *upgraded, *other]), GPU.id)
+    found = learn(arrow.measurements_to_table([*before, *upgraded, *other]), GPU.id)
     assert found is not None
     assert (found.device_id, found.n_layers) == (GPU.id, 11)
     assert found.software == "cudnn 9.19.0 driver 2; driver 1"
@@ -126,16 +126,16 @@ def test_measurements_of_a_device_teach_its_costs() -> None:
 
 def test_measurements_without_epilogues_or_of_layers_that_judge_trees_teach_none() -> None:
     plain = [row for row in rows() if not row.problem.epilogue]
-    assert learn(parquet.measurements_to_table(plain), GPU.id) is None
-    table = parquet.measurements_to_table(plain)
+    assert learn(arrow.measurements_to_table(plain), GPU.id) is None
+    table = arrow.measurements_to_table(plain)
     assert learn(table.drop_columns(["epilogue"]), GPU.id) is None
-    assert learn(parquet.measurements_to_table(rows()), "other") is None
+    assert learn(arrow.measurements_to_table(rows()), "other") is None
     judging = [each.short for each in list(held_out_layers())[:10]]
-    assert learn(parquet.measurements_to_table(rows(layers=judging)), GPU.id) is None
+    assert learn(arrow.measurements_to_table(rows(layers=judging)), GPU.id) is None
 
 
 def test_a_tree_keeps_what_was_learned_and_advice_counts_it_before_what_ships(monkeypatch: pytest.MonkeyPatch) -> None:
-    learned = learn(parquet.measurements_to_table(rows()), GPU.id)
+    learned = learn(arrow.measurements_to_table(rows()), GPU.id)
     assert learned is not None
     model = with_card(hand_made.model(), endings=msgspec.to_builtins(learned))
     assert endings_of(GPU.id, model) == learned

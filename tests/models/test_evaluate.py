@@ -13,7 +13,6 @@ import pytest
 from conv_advisor.data import networks
 from conv_advisor.data.errors import InvalidInput, NotEnoughData
 from conv_advisor.data.measurement import Measurement, Outcome, Pick
-from conv_advisor.data.parquet import measurements_to_table, picks_to_table
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.models import evaluate as evaluation
 from conv_advisor.models import fits
@@ -44,6 +43,7 @@ from conv_advisor.models.report import Found, Report, scores_of
 from conv_advisor.models.train import train
 from conv_advisor.models.tree_file import TreeModel
 from conv_advisor.models.tuning import Trial, Worth
+from tests.data.arrow import measurements_to_table, picks_to_table
 from tests.models import synthetic
 
 DEVICE_ID = synthetic.DEVICE.id

@@ -12,7 +12,6 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from conv_advisor.data.errors import NotEnoughData, UnknownDevice
-from conv_advisor.data.parquet import measurements_to_table, table_to_measurements
 from conv_advisor.data.problem import DType, Layout
 from conv_advisor.models.advisor import Advisor
 from conv_advisor.models.costs import from_table
@@ -23,6 +22,7 @@ from conv_advisor.models.options import Options
 from conv_advisor.models.teacher import sample_like, saturate
 from conv_advisor.models.train import data_digest, fit_beside, train, training_set
 from conv_advisor.models.tree_file import CARD_FILE, TREE_FILE, TreeModel, read, walk, write
+from tests.data.arrow import measurements_to_table, table_to_measurements
 from tests.models import hand_made, synthetic
 from tests.models.conftest import CREATED, QUICK
 from tests.models.test_ending_fit import rows as with_and_without

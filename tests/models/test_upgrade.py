@@ -8,10 +8,10 @@ import math
 import pytest
 
 from conv_advisor.data.measurement import Measurement, Outcome
-from conv_advisor.data.parquet import measurements_to_table
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.models.costs import Costs, from_table
 from conv_advisor.models.upgrade import BEST, Shift, compare
+from tests.data.arrow import measurements_to_table
 from tests.models import synthetic
 
 KEYS = ["7-1-1-8-8", "7-1-1-8-9", "7-1-1-9-9"]

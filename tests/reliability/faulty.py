@@ -27,6 +27,7 @@ from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.runner import FirstRun, Operands
 from conv_advisor.kernels.variant import Launch
 from tests.app.serving import CRASHING, FAST, GPU, HANGING, recording
+from tests.data import arrow
 from tests.fakes import ReplayRunner, open_replay
 
 POISONED = "cudnn.winograd_nonfused"
@@ -64,7 +65,7 @@ def write_recording(path: Path, *problems: ConvProblem) -> None:
     """What the device does: variants that compute, crash, hang, poison the context."""
     rows = [row for problem in problems for row in recording(problem)]
     rows += [Measurement(problem, POISONED, GPU, Outcome.LAUNCH_FAILED, "as recorded") for problem in problems]
-    parquet.write(parquet.measurements_to_table(rows), path)
+    parquet.write(arrow.measurements_to_table(rows), path)
 
 
 def hasten(times: float) -> None:
