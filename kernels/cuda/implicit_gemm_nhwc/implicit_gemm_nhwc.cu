@@ -64,8 +64,9 @@
 #define TILES_N (BN / WARPS_N / 8)
 #define SUMS TILES_M][TILES_N][4
 static_assert(AHEAD >= 1 && ROW_STEP % 8 == 0, "a ring, and whole swizzles a thread");
-static_assert(!COPIES_RESIDUAL || !IS_STAGED || (SLOTS <= AHEAD && SLOTS <= 2 && SLOT_ROWS % 16 == 0), "free stages");
-static_assert(!COPIES_RESIDUAL || SUM_BYTES + STAGED_BYTES / (IS_STAGED ? 2 : 1) <= PIPELINE_BYTES, "room behind the sums");
+static_assert(!COPIES_RESIDUAL || (SLOTS <= AHEAD && SLOTS <= (IS_STAGED ? 2 : 1) && SLOT_ROWS % 16 == 0), "free stages");
+static_assert(!COPIES_RESIDUAL || !IS_STAGED || SUM_BYTES + STAGED_BYTES / 2 <= PIPELINE_BYTES, "room behind the sums");
+static_assert(!COPIES_RESIDUAL || IS_STAGED || 2 * SUM_BYTES + STAGE_BYTES <= PIPELINE_BYTES, "or before and behind a stage");
 static_assert(WGMMA ? BM / WARPS_M == 16 && WARPS_M % 4 == 0 : TILES_N % 2 == 0, "whole fragments");
 
 #include "clusters.cuh"
@@ -236,10 +237,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #if IS_NHWC && !defined(OVERLAPS)
     mine.find(first_pixel + row, pixels, plane, width, C, H, W, stride_h, stride_w, pad_h, pad_w);
 #endif
-#if COPIES_RESIDUAL && IS_STAGED
-    const auto copy_slot = [&](int slot, int stage) {
-        copy_residual(ring + stage * STAGE_BYTES, residual, slot * SLOT_ROWS, SLOT_ROWS, first_filter, first_pixel, pixels, K,
-                      plane);
+#if COPIES_RESIDUAL
+    // Rows of a tile that this block stores, and whether their residual comes to stages that are free.
+    const int shared_rows = (OUTER + blocks - 1) / blocks, first_row = rank * shared_rows;
+    const int stored_rows = max(0, min(shared_rows, OUTER - first_row));
+    const bool is_copied_ahead = !IS_STAGED || blocks == 1;
+    const auto copy_slot = [&](int slot, Address target) {
+        copy_residual(target, residual, IS_STAGED ? slot * SLOT_ROWS : first_row, IS_STAGED ? SLOT_ROWS : stored_rows,
+                      first_filter, first_pixel, pixels, K, plane);
     };
 #endif
     Walk walk;
@@ -250,10 +255,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             fetch_x(columns + stage * STAGE_BYTES, x, mine, walk, chunks, H, W);
             walk.advance(C, W, S, dilation_h, dilation_w);
         }
-#if COPIES_RESIDUAL && IS_STAGED
+#if COPIES_RESIDUAL
         // Behind all stages: no product waits for it.
-        if (stage == AHEAD - 1 && blocks == 1)
-            for (int slot = 0, free = end - begin; slot < SLOTS && free < AHEAD; ++slot, ++free) copy_slot(slot, free);
+        if (stage == AHEAD - 1 && is_copied_ahead)
+            for (int slot = 0, free = end - begin; slot < SLOTS && free < AHEAD; ++slot, ++free)
+                copy_slot(slot, ring + free * STAGE_BYTES);
 #endif
         commit_copies();
     }
@@ -276,9 +282,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             fetch_x(columns + write * STAGE_BYTES, x, mine, walk, chunks, H, W);
             walk.advance(C, W, S, dilation_h, dilation_w);
         }
-#if COPIES_RESIDUAL && IS_STAGED
-        else if (blocks == 1 && stage + AHEAD - end < SLOTS)
-            copy_slot(stage + AHEAD - end, write);
+#if COPIES_RESIDUAL
+        else if (is_copied_ahead && stage + AHEAD - end < SLOTS)
+            copy_slot(stage + AHEAD - end, ring + write * STAGE_BYTES);
 #endif
         commit_copies();
 #if WGMMA
@@ -317,18 +323,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         return;
     }
 #endif
-    float* const sums = (float*)body;
-    const Storage* const copied = (const Storage*)(body + SUM_BYTES);
-#if COPIES_RESIDUAL
-    const int shared_rows = (OUTER + blocks - 1) / blocks, first_row = rank * shared_rows;
-    copy_residual(ring + SUM_BYTES, residual, first_row, max(0, min(shared_rows, OUTER - first_row)), first_filter,
-                  first_pixel, pixels, K, plane);
+    unsigned char *place_of_sums = body, *copied = body + SUM_BYTES;
+#if COPIES_RESIDUAL && IS_STAGED
+    copy_residual(ring + SUM_BYTES, residual, first_row, stored_rows, first_filter, first_pixel, pixels, K, plane);
     commit_copies();
+#elif COPIES_RESIDUAL
+    copied = body + read * STAGE_BYTES;
+    if (read * STAGE_BYTES < SUM_BYTES) place_of_sums = copied + STAGE_BYTES;
 #endif
+    float* const sums = (float*)place_of_sums;
     store_sums(sums, sum);
-#if COPIES_RESIDUAL
-    if (blocks == 1) wait_for_all_copies_but<0>();
-#endif
     __syncthreads();
     const float* from = sums;
     int pitch = SUM_PITCH, count = WARPS_K, distance = OUTER * SUM_PITCH, outer = 0, own_rows = OUTER;
@@ -361,8 +365,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     }
     if (fastest % 4 == 0)
         store_y<4>(y, epilogue, from, pitch, count, distance, outer, own_rows, first_filter, first_pixel, pixels, K, plane,
-                   copied);
+                   (const Storage*)copied);
     else
         store_y<1>(y, epilogue, from, pitch, count, distance, outer, own_rows, first_filter, first_pixel, pixels, K, plane,
-                   copied);
+                   (const Storage*)copied);
 }

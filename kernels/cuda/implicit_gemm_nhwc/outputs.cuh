@@ -3,9 +3,9 @@
 //   staged       without a split: narrowed to y's type, turned by stmatrix so that y's fastest dimension is innermost, then
 //                copied out by up to 16 bytes
 //   sums         with a split: float32 in shared memory, pushed to the block of the cluster that owns the rows, added there
-//   residual     of two-byte types: copied ahead. Without a split, to stages that no fetch wants any more, while the last
-//                ones are multiplied; what is staged takes its place there. With one, behind the sums, while these are
-//                exchanged
+//   residual     of two-byte types: copied ahead, to stages that no fetch wants any more, while the last ones are
+//                multiplied; what is staged takes its place there. Where a cluster's sums of one part each leave no stage,
+//                behind these, while they are exchanged
 
 #if COPIES_RESIDUAL
 template <int COUNT>
