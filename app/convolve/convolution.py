@@ -133,7 +133,7 @@ async def convolve(service: Service, run: Run, order: Order) -> Convolution:
     ------
     UnknownVariant, NotApplicable, NoAdvice, RunError, WorkerError
     """
-    _, device = await service.engine()
+    _, device = await service.worker.opened()
     check_fits(order.problem, device)
     trial = _Trial(run, order, device)
     if order.variant == ALL:

@@ -48,7 +48,7 @@ async def list_devices(request: Request) -> JSONResponse:
     """Every device that was measured, has a model, or is the worker's; apart from them, GPUs that borrow a model."""
     service = service_of(request)
     devices = await asyncio.to_thread(service.devices)
-    own, modelled = service.device, service.registry.devices()
+    own, modelled = service.worker.device, service.registry.devices()
     return JSONResponse(
         {
             "devices": [

@@ -93,7 +93,7 @@ async def carry_out(request: Request, order: Order) -> Convolution:
     ClientGone, UnknownVariant, NotApplicable, NoAdvice, RunError, WorkerError
     """
     service = service_of(request)
-    run = partial(service.run, request, deadline_s=service.settings.convolution_deadline_s)
+    run = partial(service.worker.run, request, deadline_s=service.settings.convolution_deadline_s)
     return await convolve(service, run, order)
 
 

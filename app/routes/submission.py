@@ -51,7 +51,7 @@ async def _device_of(service: Service, asked: AnyJob) -> Device:
     UnknownDevice, WorkerError
     """
     if asked.device is None and not isinstance(asked, RetrainJob):
-        return (await service.engine())[1]
+        return (await service.worker.opened())[1]
     return await asyncio.to_thread(lambda: service.find_device(asked.device or service.default_device_id()))
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, Future
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from conv_advisor.app.jobs.background import Background
 from conv_advisor.app.jobs.events import Streams
@@ -21,16 +18,14 @@ from conv_advisor.app.service.kept import Answers, Parts
 from conv_advisor.app.service.neighbours import Neighbourhoods
 from conv_advisor.app.service.ready import Readiness
 from conv_advisor.app.service.recall import Recall
+from conv_advisor.app.service.worker import Worker
 from conv_advisor.app.service.writing import READ_WAIT_S, WAIT_S, Writing
 from conv_advisor.app.settings import Settings
 from conv_advisor.app.wire.body import Budget, json_body
-from conv_advisor.app.wire.errors import ClientGone
-from conv_advisor.app.workers import tasks
 from conv_advisor.app.workers.any_engine import AnyEngine
 from conv_advisor.app.workers.engine import NO_DEVICE, Engine
 from conv_advisor.app.workers.opening import OpenEngine
-from conv_advisor.app.workers.visible import visible_gpus
-from conv_advisor.data.errors import ConvAdvisorError, NotInstalled, StoreError, WorkerError
+from conv_advisor.data.errors import ConvAdvisorError, StoreError
 from conv_advisor.data.measurement import Device, Measurement
 from conv_advisor.data.records import Records
 from conv_advisor.data.shipped import Shipped
@@ -43,13 +38,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 BODIES_AT_ONCE: Final = 4
 """Bodies of the longest length whose tensors may be worked on at once."""
-_RETRY_S: Final = 1.0
-_LAST_START_S: Final = 5.0
-"""For a start of a worker that the end of the service has met halfway."""
 _ANSWERS_BYTES: Final = 32 * 2**20
 """Some 4,000 answers with their whole rankings."""
 KEPT_PARTS: Final = 100_000
@@ -92,22 +82,15 @@ class Service:
         self.budget = Budget(BODIES_AT_ONCE * longest, 2 * longest)  # of tensors: x and weight, then y
         self._json_budget = Budget(BODIES_AT_ONCE * longest, longest)  # so that tensors keep no advice out
         self.registry = Registry(settings.models_home)
-        self.device: Device | None = None
         self.answers = Answers(_ANSWERS_BYTES)
         self.parts = Parts(KEPT_PARTS)
         self.streams = Streams()
         self.writing = Writing()
         self._seen: dict[str | None, _Seen] = {}
-        self._open = open_engine
         self._timings = timings
-        self._engine: AnyEngine | None = None
-        self._ready: Future[tuple[AnyEngine, Device]] = Future()
-        self._failure: ConvAdvisorError | None = None
+        self.worker = Worker(settings, open_engine)
         self.readiness = Readiness(self._unready)
         self._is_stopping = False
-        self._closing = threading.Event()
-        self._opener = threading.Thread(target=self._keep_opening, name="open engine", daemon=True)
-        self._lock = threading.Lock()
 
     def start(self) -> None:
         """Open the store and take up its jobs; what takes longer follows in the background.
@@ -124,7 +107,7 @@ class Service:
         self.records = Records(reading, shipped)
         self.recall = Recall(self.records)
         self.default = DefaultDevice(self.settings, self.registry, self.records)
-        self.known = KnownDevices(self.registry, self.records, lambda: self.device)
+        self.known = KnownDevices(self.registry, self.records, lambda: self.worker.device)
         self.neighbours = Neighbourhoods(self.records)
         self.trainer = Engine(
             NO_DEVICE, max_queue=self.settings.max_queue, start_timeout_s=self.settings.start_timeout_s
@@ -132,18 +115,15 @@ class Service:
         self.background = Background(self.settings, patient, self.store, self.registry, self.trainer)
         self.jobs, self.models = self.background.jobs, self.background.models
         self.background.start()
-        self._opener.start()
+        self.worker.start(self.background.offer)
 
     def close(self) -> None:
         """Stop everything; a job that runs is taken up by the next start."""
-        with self._lock:
-            self._closing.set()
+        self.worker.stop_opening()
         self.background.close()
         self.writing.close()
         self.trainer.close()
-        if self._engine is not None:
-            self._engine.close()
-        self._opener.join(_LAST_START_S)
+        self.worker.close()
         self.store.close()
 
     def stop_soon(self) -> None:
@@ -151,58 +131,9 @@ class Service:
         self._is_stopping = True
         self.streams.end()
 
-    def stop_work(self) -> None:
-        """Give up what the worker does for those who wait: each is told so."""
-        if self._engine is not None:
-            self._engine.close()
-
     def json_body(self, request: Request) -> AbstractAsyncContextManager[bytes]:
         """A JSON body within what all of them may hold; see `app.wire.body.json_body`."""
         return json_body(request, self.settings.max_body_bytes, self._json_budget)
-
-    async def engine(self) -> tuple[AnyEngine, Device]:
-        """The worker's engine and its device, once it has started.
-
-        Raises
-        ------
-        WorkerError
-            It does not start.
-        NotInstalled
-            It never will.
-        """
-        if isinstance(self._failure, NotInstalled):
-            raise NotInstalled(self._failure.extra, self._failure.package)
-        if self._failure is not None and not self._ready.done():
-            raise WorkerError(f"the worker does not start: {self._failure}")
-        try:
-            async with asyncio.timeout(self.settings.start_timeout_s):
-                return await asyncio.shield(asyncio.wrap_future(self._ready))
-        except TimeoutError:
-            raise WorkerError("the worker is still being started") from None
-
-    async def run(self, request: Request, task: Callable[..., T], *args: Any, deadline_s: float) -> T:
-        """Run one task in the worker; it is stopped if the client hangs up.
-
-        Raises
-        ------
-        ClientGone, QueueFull, DeadlineExceeded, WorkerDied
-        ConvAdvisorError
-            The task's own.
-        """
-        engine, _ = await self.engine()
-        future = asyncio.wrap_future(engine.submit(task, *args, deadline_s=deadline_s))
-        hung_up = asyncio.ensure_future(request.receive())
-        try:
-            await asyncio.wait((future, hung_up), return_when=asyncio.FIRST_COMPLETED)
-            if not future.done():
-                raise ClientGone
-            if future.cancelled():
-                raise WorkerError("the service is being stopped")
-            return future.result()
-        finally:
-            hung_up.cancel()
-            future.cancel()
-            del future, hung_up  # an error holds this frame, which must not hold the error: it has a caller's tensors
 
     async def keep(self, measurements: Sequence[Measurement]) -> str:
         """Add measurements to the store, if that can be done soon: what was computed is worth telling all the same.
@@ -221,7 +152,7 @@ class Service:
 
     def workers(self) -> dict[str, AnyEngine | None]:
         """The engines by what they are for; None where one is not open yet."""
-        return {"device": self._engine, "trainer": self.trainer}
+        return {"device": self.worker.engine, "trainer": self.trainer}
 
     def devices(self) -> dict[str, Device]:
         """Every device that was measured, has a tree, or is the worker's own; by id."""
@@ -252,7 +183,7 @@ class Service:
         ------
         UnknownDevice, StoreError
         """
-        return self.known.id_of(self.default.id(self.device))
+        return self.known.id_of(self.default.id(self.worker.device))
 
     def advisor(self, device_id: str) -> Advisor:
         """The advisor of a device: on its active model, else on a lent one, else on measurements alone.
@@ -302,10 +233,8 @@ class Service:
     def shortcomings(self) -> dict[str, str]:
         """What keeps the service from doing all it is for: part to reason; empty when it is ready."""
         found = {"server": "it is being stopped"} if self._is_stopping else {}
-        is_wanted = not isinstance(self._failure, NotInstalled)  # else advice is all that this installation is for
-        if is_wanted and (self._engine is None or not self._engine.is_alive or self.device is None):
-            state = self._engine.state if self._engine else "starting"
-            found["worker"] = f"its state is {state}" + (f"; {self._failure}" if self._failure else "")
+        if reason := self.worker.why_not_ready():
+            found["worker"] = reason
         checks: dict[str, Callable[[], object]] = {
             "store": self._check_store,
             "model": self._check_model,
@@ -335,42 +264,6 @@ class Service:
             except StoreError as error:
                 found["store"] = str(error)
         return found
-
-    def _keep_opening(self) -> None:
-        while not self._closing.is_set():
-            try:
-                self._open_engine()
-            except CancelledError:  # by close()
-                return
-            except NotInstalled as error:
-                log.warning("no convolution can be run: %s", error)
-                self._failure = error
-                if self._engine is not None:
-                    self._engine.close()
-                return
-            except Exception as error:  # whatever it is: nobody else starts the worker
-                told = error if isinstance(error, ConvAdvisorError) else WorkerError(f"{type(error).__name__}: {error}")
-                log.warning("the worker does not start: %s", told, exc_info=told is not error)
-                self._failure = told
-                self._closing.wait(_RETRY_S)
-            else:
-                return
-
-    def _open_engine(self) -> None:
-        if self._engine is None:
-            engine = self._open(self.settings)
-            with self._lock:
-                if self._closing.is_set():
-                    engine.close()
-                    return
-                self._engine = engine
-        self.device = self._engine.run(tasks.describe_device, deadline_s=self.settings.start_timeout_s)
-        self._failure = None
-        self.background.offer(self._engine, self.device)
-        self._ready.set_result((self._engine, self.device))
-        log.info("the worker owns %s (%s)", self.device.id, self.device.name)
-        if self.device.kind == "cuda":
-            visible_gpus()  # which takes long and is kept: whoever asks for cuda:0 later holds up nobody
 
 
 def service_of(request: Request) -> Service:

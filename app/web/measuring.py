@@ -124,7 +124,7 @@ class Measuring:
         ------
         QueueFull, WorkerError, NoAdvice, OutOfMemory
         """
-        engine, device = await service.engine()
+        engine, device = await service.worker.opened()
         check_fits(problem, device)
         variants, predicted_ms = await asyncio.to_thread(_planned, service, problem, device, options)
         running = sum(run.state is RunState.RUNNING for run in self._runs.values())

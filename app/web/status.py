@@ -21,7 +21,7 @@ class Status:
 
 def status_view(service: Service) -> Status:
     """What the header says of the worker, and what keeps the service from doing all it is for."""
-    device = service.device
+    device = service.worker.device
     return Status(device.name if device else "", device.id if device else "", service.shortcomings())
 
 

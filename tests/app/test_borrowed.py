@@ -204,7 +204,7 @@ def test_cuda_0_is_the_workers_gpu_where_the_driver_names_none(tmp_path: Path) -
 def test_a_worker_on_a_gpu_without_a_tree_is_ready_with_a_lent_one(tmp_path: Path) -> None:
     with serving(tmp_path, has_tree=False) as client:
         service = client.app.state.service
-        service.device = gpus()[A100].device
+        service.worker.device = gpus()[A100].device
         assert "model" not in service.shortcomings()
         found = client.get("/v1/advice", params={"layer": LAYER}).json()
         assert (found["device"], found["trust"]["borrowed_from"]) == (A100, H200)

@@ -73,7 +73,7 @@ def test_without_a_gpu_it_is_the_one_with_the_most_measurements(home: Path, monk
 @pytest.mark.parametrize("host", [on_a_cpu, serving])
 def test_the_one_that_is_configured_comes_first(home: Path, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     with host(home, advice_device=FEW.id) as client:
-        client.await_(client.app.state.service.engine())
+        client.await_(client.app.state.service.worker.opened())
         assert client.get(f"/v1/advice?layer={LAYER}").json()["device"] == FEW.id
         assert client.post("/v1/advice", json={"layers": [LAYER]}).json()["device"] == FEW.id
     monkeypatch.setenv(f"{PREFIX}HOME", str(home))
@@ -83,7 +83,7 @@ def test_the_one_that_is_configured_comes_first(home: Path, host: Host, monkeypa
 
 def test_the_worker_s_own_gpu_comes_before_one_that_more_is_known_of(home: Path) -> None:
     with serving(home) as client:
-        client.await_(client.app.state.service.engine())
+        client.await_(client.app.state.service.worker.opened())
         assert client.get(f"/v1/advice?layer={LAYER}").json()["device"] == GPU.id
 
 

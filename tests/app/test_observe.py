@@ -142,7 +142,7 @@ def test_workers_queues_and_jobs_are_told(stored: Client) -> None:
     measure_enough(stored)
     job = stored.post("/v1/models", json={"device": GPU.id}).json()
     assert stored.request("DELETE", f"/v1/jobs/{job['id']}").json()["state"] == "cancelled"
-    engine, _ = stored.await_(stored.app.state.service.engine())
+    engine, _ = stored.await_(stored.app.state.service.worker.opened())
     assert eventually(lambda: engine.state is EngineState.IDLE)
     found = scraped(stored)
     assert found["conv_advisor_worker_up"][(("worker", "device"),)] == 1

@@ -240,7 +240,7 @@ def test_what_is_typed_cannot_become_markup(client: Client) -> None:
 
 def test_without_a_model_and_measurements_it_says_what_to_do(tmp_path: Path) -> None:
     with serving(tmp_path, has_tree=False) as own:
-        assert eventually(lambda: own.app.state.service.device is not None)
+        assert eventually(lambda: own.app.state.service.worker.device is not None)
         found = shown(own.get("/", params={"layer": LAYER, "device": "fake-gpu"}), 409)
         assert "No advice yet" in found.text
         assert found.all("form", action="/measurements")

@@ -321,7 +321,7 @@ def test_a_worker_that_dies_is_told_at_once_and_the_next_job_runs(client: Client
 
 def test_a_worker_killed_from_outside_is_told_at_once(client: Client) -> None:
     client.post("/v1/convolutions", json={"layer": LAYER, "variant": LEAN})
-    engine = client.app.state.service._engine
+    engine = client.app.state.service.worker.engine
     with ThreadPoolExecutor(1) as thread:
         running = thread.submit(client.post, "/v1/convolutions", json={"layer": LAYER, "variant": HANGING})
         assert eventually(lambda: engine.state == "busy")
@@ -412,7 +412,7 @@ def test_json_bodies_are_bounded_together_and_tensors_keep_none_out(
 
 def test_what_runs_for_a_client_that_hangs_up_is_stopped(client: Client) -> None:
     client.post("/v1/convolutions", json={"layer": LAYER, "variant": LEAN})
-    engine = client.app.state.service._engine
+    engine = client.app.state.service.worker.engine
     pid = engine.pid
     left, hang_up = threading.Event(), threading.Event()
     body = json.dumps({"layer": LAYER, "variant": HANGING}).encode()
