@@ -55,7 +55,7 @@ _LABELS: Final = {
     "groups": "groups",
 }
 
-_GROUPS: Final = {group: 1 << place for place, group in enumerate(product(DType, Layout))}
+GROUPS: Final = {group: 1 << place for place, group in enumerate(product(DType, Layout))}
 """The bit of each dtype and layout; its place is part of the format."""
 
 
@@ -112,10 +112,10 @@ class Domain:
         """How far a problem is from what was trained on in its dtype and layout."""
         group = (problem.dtype, problem.layout)
         if group not in self._known:  # those that nobody asks about are not worked out
-            self._known[group] = self._known_of(_GROUPS[group])
+            self._known[group] = self._known_of(GROUPS[group])
         known = self._known[group]
         if known is None:
-            trained = ", ".join(f"{dtype} {layout}" for (dtype, layout), bit in _GROUPS.items() if self._has(bit))
+            trained = ", ".join(f"{dtype} {layout}" for (dtype, layout), bit in GROUPS.items() if self._has(bit))
             reason = f"precision and layout are {problem.dtype} {problem.layout}; trained on {trained}"
             return Place(float("inf"), 0.0, reason)
         own = np.array([log2(getattr(problem, name)) for name in COLUMNS]) * self._weights
@@ -169,11 +169,11 @@ def learn_domain(problems: Sequence[ConvProblem]) -> tuple[np.ndarray, dict[str,
     bits: dict[tuple[int, ...], int] = {}
     for problem in problems:
         row = tuple(getattr(problem, name) for name in COLUMNS)
-        bits[row] = bits.get(row, 0) | _GROUPS[problem.dtype, problem.layout]
+        bits[row] = bits.get(row, 0) | GROUPS[problem.dtype, problem.layout]
     sizes = np.array([(*row, mask) for row, mask in sorted(bits.items())], np.int32)
     limits = {
         f"{dtype}/{layout}": round(max(LEAST_LIMIT, _own_distance(mine)), 3)
-        for dtype, layout in _GROUPS
+        for dtype, layout in GROUPS
         if (mine := [each for each in problems if (each.dtype, each.layout) == (dtype, layout)])
     }
     return sizes, {"columns": list(COLUMNS), "weights": [round(weight, 4) for weight in WEIGHTS], "limits": limits}
@@ -202,7 +202,7 @@ def domain_of(model: TreeModel) -> Domain | None:
         raise ModelRejected(f"domain has columns {named}; allowed: {COLUMNS}")
     missing = [
         name
-        for (dtype, layout), bit in _GROUPS.items()
+        for (dtype, layout), bit in GROUPS.items()
         if (sizes[:, -1] & bit).any() and (name := f"{dtype}/{layout}") not in limits
     ]
     if missing:

@@ -181,7 +181,7 @@ class Registry:
         ------
         UnknownDevice, UnknownModel, ModelRejected
         """
-        return read(self._folder(device_id, model_id))
+        return self._read(self._folder(device_id, model_id), device_id)
 
     def add(self, model: TreeModel) -> str:
         """Keep a tree; which is in use does not change.
@@ -215,7 +215,7 @@ class Registry:
             try:
                 chosen = self.chosen(device_id)
                 if chosen:
-                    return read(self._folder(device_id, chosen)), None
+                    return self._read(self._folder(device_id, chosen), device_id), None
             except (ModelRejected, UnknownModel) as error:
                 problem = str(error)
             if (shipped / CARD_FILE).exists():
@@ -223,6 +223,18 @@ class Registry:
         if problem:
             raise ModelRejected(problem)
         raise UnknownDevice(device_id, [each for each in self.devices() if each != device_id])
+
+    def _read(self, folder: Path, device_id: str) -> TreeModel:
+        """A tree that was trained here; one of another device, put where it does not belong, is refused.
+
+        Raises
+        ------
+        ModelRejected
+        """
+        model = read(folder)
+        if model.device.id != device_id:
+            raise ModelRejected(f"{folder}: it is a tree of {model.device.id}, and not of {device_id}")
+        return model
 
     def _files(self, device_id: str) -> tuple[str, str]:
         """What says which tree is in use: as strings, which are looked at faster than paths."""

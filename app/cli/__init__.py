@@ -20,6 +20,7 @@ _MODULES: Final = {
     "plan": "plan",
     "convolve": "measure",
     "sweep": "measure",
+    "calibrate": "calibrate",
     "train": "learn",
     "evaluate": "learn",
     "compare": "upgrade",

@@ -1,0 +1,103 @@
+"""The command that measures a few layers on a GPU that borrows a tree, and makes it one that fits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from conv_advisor.app.cli.cluster import resolve_devices
+from conv_advisor.app.cli.environment import load_settings
+from conv_advisor.app.cli.output import AsJson, patient_bar, print_json, print_next, print_table
+from conv_advisor.app.cli.table import Mark, Marked, write
+from conv_advisor.data.counting import counted
+from conv_advisor.data.errors import InvalidInput, NotEnoughData
+
+if TYPE_CHECKING:
+    from conv_advisor.app.sweep.calibrate import Calibration
+
+
+def calibrate(
+    device: Annotated[str, typer.Option(help="cuda:0, cuda:1 ...; auto: cuda:0.")] = "auto",
+    minutes: Annotated[float, typer.Option(min=0.0, help="Begin no layer after so long.")] = 5.0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the layers that are drawn, and of the random operands.")] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Use the adapted tree even if it is worse.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make the tree that a GPU borrows fit it, by minutes of measuring there.
+
+    Interrupted, it adapts to what it has. Run again, it goes on where it ended.
+    """
+    from conv_advisor.app.sweep import calibrate as calibrating
+    from conv_advisor.app.workers import tasks
+    from conv_advisor.app.workers.engine import Engine
+    from conv_advisor.data.store import Store
+    from conv_advisor.kernels.bench import BenchOptions
+    from conv_advisor.models.registry import Registry
+    from conv_advisor.models.shared import SharedModels
+
+    settings = load_settings()
+    devices = resolve_devices(device, settings)
+    if len(devices) != 1:
+        raise InvalidInput("device", device, "one device")
+    registry = Registry(settings.models_home)
+    with (
+        Store(settings.store_url) as store,
+        Engine(devices[0], start_timeout_s=settings.start_timeout_s, has_spare=False) as engine,
+    ):
+        opened = engine.run(tasks.describe_device, deadline_s=settings.start_timeout_s)
+        lender = calibrating.lender_of(opened, registry)
+        with patient_bar() as show:
+            done = calibrating.calibrate(
+                store,
+                engine,
+                opened,
+                lender,
+                limit_s=60 * minutes,
+                seed=seed,
+                options=BenchOptions(workspace_limit_bytes=settings.workspace_limit_bytes, seed=seed),
+                on_progress=lambda share, doing: show(share, 1, doing),
+            )
+        result = done.to_dict(is_forced=force)
+        if done.found:
+            models = SharedModels(registry, store.engine)
+            models.join()
+            models.add(done.found.model, in_charge=result["promoted"])
+    if as_json:
+        print_json(result)
+        return
+    _show(done, is_promoted=result["promoted"])
+
+
+def _show(done: Calibration, *, is_promoted: bool) -> None:
+    """What it gained, or what is missing.
+
+    Raises
+    ------
+    NotEnoughData
+    """
+    if done.found is None:
+        raise NotEnoughData(f"{done.ended}: {done.missing}" if done.ended else done.missing)
+    device, found = done.device, done.found
+    state = "is in use" if is_promoted else "is kept, and not in use"
+    write(Marked(f"Tree {found.model.id} of {device.name} {state}.", Mark.HEAD))
+    if done.ended:
+        write(f"It ended early, since {done.ended}: what was measured until then counts.")
+    write(f"{counted(done.n_problems, 'problem')} measured there; the tree was that of {done.lender.device.name}")
+    rows = [
+        (name, each.n_problems, f"{each.slowdown:.3f}", f"{each.p95:.2f}", f"{each.worst:.2f}", _share(each.time_error))
+        for name, each in (("before", found.before), ("after", found.after))
+    ]
+    columns = ("", "problems", "slowdown", "p95", "worst", "times off by")
+    print_table(columns, rows, title="on layers held back from adapting, against the fastest measured there")
+    print_table(("outcome", "attempts"), sorted(done.outcomes.items()))
+    for reason in found.objections:
+        write(f"against it: {reason}")
+    again = "the same command again measures more"
+    print_next(
+        f"conv-advisor advise LAYER --device {device.id} asks it" if is_promoted else f"--force uses it; {again}"
+    )
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.0%}"

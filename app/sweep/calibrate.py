@@ -1,0 +1,220 @@
+"""Minutes of measuring on a GPU that borrows a tree, for one that fits it: where it ends early, what it has counts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from conv_advisor.app.sweep.attempt import Result, Runs, Terms, Trial, measure_layer
+from conv_advisor.app.sweep.sweep import DEFAULT_DEADLINE_S, default_run_id
+from conv_advisor.data.counting import counted
+from conv_advisor.data.errors import InvalidInput, NotEnoughData, WorkerError
+from conv_advisor.data.measurement import Device, Outcome
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.records import Records
+from conv_advisor.data.shipped import problem_of
+from conv_advisor.data.summary import summarise
+from conv_advisor.kernels.bench import BenchOptions
+from conv_advisor.models.adapt import Adaptation, Fit, Worth, adapt, adapted, held_back, known_costs
+from conv_advisor.models.advisor import Advisor
+from conv_advisor.models.least_sure import least_sure, to_measure
+from conv_advisor.models.loan import lent_to
+from conv_advisor.models.tree_file import TreeModel
+
+if TYPE_CHECKING:
+    from conv_advisor.data.store import Store
+    from conv_advisor.models.costs import Costs
+    from conv_advisor.models.registry import Registry
+
+_MEASURING: Final = 0.85
+"""Share of the time for layers; in the rest, what the adapted tree chooses is measured where it was not yet."""
+
+OnProgress = Callable[[float, str], None]
+"""Takes the share of the time that is over, 0 to 1, and what is measured now."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What so many minutes have brought.
+
+    Parameters
+    ----------
+    device : Device
+    lender : TreeModel
+        Whose tree was adapted.
+    n_problems : int
+        Measured on the device by now, and no layers that judge every tree.
+    outcomes : dict of str to int
+        What came of the attempts of this calibration.
+    ended : str
+        Why it ended early; empty where it had its time.
+    found : Adaptation or None
+        None where too little was measured, as `missing` says.
+    missing : str
+    """
+
+    device: Device
+    lender: TreeModel
+    n_problems: int
+    outcomes: dict[str, int]
+    ended: str
+    found: Adaptation | None
+    missing: str = ""
+
+    @property
+    def is_better(self) -> bool:
+        """Whether the adapted tree is no worse than the borrowed one on the layers held back."""
+        return self.found is not None and not self.found.objections
+
+    def to_dict(self, *, is_forced: bool = False) -> dict[str, Any]:
+        """As JSON takes it."""
+        found = self.found
+        return {
+            "device": self.device.id,
+            "lender": self.lender.device.id,
+            "problems": self.n_problems,
+            "outcomes": self.outcomes,
+            "ended": self.ended or None,
+            "model": found.model.id if found else None,
+            "before": _worth(found.before) if found else None,
+            "after": _worth(found.after) if found else None,
+            "promoted": self.is_better or (is_forced and found is not None),
+            "reasons": list(found.objections) if found else [self.missing],
+        }
+
+
+def _worth(worth: Worth) -> dict[str, Any]:
+    return asdict(worth)
+
+
+def lender_of(device: Device, registry: Registry) -> TreeModel:
+    """The tree to adapt: the device's own, if it was trained there, else that of the nearest GPU.
+
+    Raises
+    ------
+    InvalidInput, NotEnoughData, ModelRejected
+    """
+    if device.kind != "cuda":
+        raise InvalidInput("device", device.id, "a GPU: conv-advisor sweep and train are for others")
+    trees = {name: registry.active(name) for name in registry.devices()}
+    own = trees.get(device.id)
+    if own and "adapted_from" not in own.card:
+        return own
+    trained = [tree for tree in trees.values() if "adapted_from" not in tree.card]
+    found = lent_to(device, trained, needs_times=False)
+    if found is None:
+        raise NotEnoughData(
+            f"device {device.id}: nothing is published of it and no tree is of its architecture, so there is none to"
+            " adapt: conv-advisor sweep and train make one"
+        )
+    return found
+
+
+def fit_of(store: Store, device: Device, lender: TreeModel) -> Fit:
+    """What was measured on the device here, beside what is known of the same problems on the lender."""
+    keys = store.measured_keys(device.id)
+    attempts = store.attempts(keys, device.id)
+    mine = known_costs(list(map(problem_of, keys)), {key: summarise(rows) for key, rows in attempts.items()})
+    is_own = lender.device.id == device.id
+    theirs = {} if is_own else Records(store).summaries(mine.problems, lender.device.id)
+    return Fit(lender, device, mine, known_costs(mine.problems, theirs))
+
+
+def calibrate(
+    store: Store,
+    engine: Runs,
+    device: Device,
+    lender: TreeModel,
+    *,
+    limit_s: float,
+    seed: int = 0,
+    options: BenchOptions | None = None,
+    on_progress: OnProgress | None = None,
+    guard: Callable[[], None] | None = None,
+) -> Calibration:
+    """Measure the layers on which a tree is least sure, for so long, and adapt it to them.
+
+    Parameters
+    ----------
+    store : Store
+        Every attempt joins it as it comes; those of an earlier calibration are not repeated, and count.
+    engine : Engine
+        With the device.
+    device : Device
+    lender : TreeModel
+        As `lender_of` finds it.
+    limit_s : float
+        No problem is begun after this time.
+    seed : int
+    options : BenchOptions, optional
+    on_progress : callable, optional
+    guard : callable, optional
+        Called before each problem; what it raises ends the calibration without a tree.
+
+    Notes
+    -----
+    An interrupt, and a device that is lost, end the measuring: what was measured until then is adapted to. Times of a
+    throttled or shared device are kept as unsteady, and count for nothing.
+    """
+    tell = on_progress or (lambda _share, _doing: None)
+    options = options or BenchOptions(seed=seed)
+    run_id, began = f"calibrate-{default_run_id(device, options)}", time.time()
+    outcomes: dict[str, int] = {}
+    advisor, attempted, ended = Advisor(lender, device), store.attempted(run_id), ""
+
+    def take(result: Result) -> None:
+        store.append(result.measurements)
+        for each in result.measurements:
+            outcomes[each.outcome] = outcomes.get(each.outcome, 0) + 1
+
+    def run(wanted: Iterator[tuple[ConvProblem, tuple[str, ...]]], until_s: float) -> None:
+        terms = Terms(device, options, run_id, DEFAULT_DEADLINE_S, until_s)
+        for problem, names in wanted:
+            if terms.is_over:
+                return
+            if guard:
+                guard()
+            missing = tuple(name for name in names if (problem.key, name) not in attempted)
+            if not missing:
+                continue
+            attempted.update((problem.key, name) for name in missing)
+            tell(min(1.0, (time.time() - began) / limit_s), problem.brief)
+            measure_layer(engine, (Trial(problem, missing, has_picks=False),), terms, lambda _key: None, take)
+
+    try:
+        wanted = ((advice.problem, to_measure(advice)) for advice in least_sure(advisor, seed))
+        run(wanted, began + _MEASURING * limit_s)
+        run(_choices(fit_of(store, device, lender)), began + limit_s)
+    except KeyboardInterrupt:
+        ended = "it was interrupted"
+    except (WorkerError, CancelledError) as error:
+        ended = f"its worker was lost: {error}"
+    fit, found, missing = fit_of(store, device, lender), None, ""
+    try:
+        found = adapt(fit)
+    except NotEnoughData as error:
+        n_unsteady = outcomes.get(Outcome.UNSTEADY, 0)
+        missing = f"{error}; what was measured is kept, and the same command goes on"
+        if n_unsteady:
+            missing += f" ({counted(n_unsteady, 'time')} did not count: the device was throttled or shared)"
+    return Calibration(device, lender, len(fit.costs.problems), outcomes, ended, found, missing)
+
+
+def _choices(fit: Fit) -> Iterator[tuple[ConvProblem, tuple[str, ...]]]:
+    """On the layers held back, what a tree that is adapted without them chooses: it is to be judged by that."""
+    try:
+        rest, unseen = held_back(fit.device, fit.costs)
+        advisor = Advisor(adapted(fit.on(rest)))
+    except NotEnoughData:
+        return
+    for row, problem in enumerate(unseen.problems):
+        found = advisor.predict(problem)
+        if found and not _is_known(unseen, row, found[0]):
+            yield problem, (found[0],)
+
+
+def _is_known(costs: Costs, row: int, variant: str) -> bool:
+    return variant in costs.variants and bool(costs.is_known[row, costs.variants.index(variant)])
