@@ -165,22 +165,10 @@ def from_table(table: pa.Table, device_id: str) -> Costs:
     import pyarrow as pa  # what only answers does without Arrow
     import pyarrow.compute as pc
 
-    from conv_advisor.data.parquet import distinct_problems, times
-    from conv_advisor.data.steadiness import unsteady_rows
+    from conv_advisor.data.parquet import times
 
-    table = table.filter(pc.and_(is_of(table, device_id), pc.equal(table["l2"], str(L2State.WARM))))
-    was_refused = pc.equal(table["outcome"], str(Outcome.UNSTEADY)).to_numpy()
-    is_unsteady = unsteady_rows(table) | was_refused
-    n_unsteady = int(np.count_nonzero(is_unsteady))
-    table = table.filter(pa.array(~is_unsteady))
-    if not table.num_rows:
-        counted = f"none of its {n_unsteady} times counts: the device was throttled or shared" if n_unsteady else ""
-        raise NotEnoughData(f"device {device_id}: {counted or 'nothing was measured with a warm L2 cache'}")
-    problems, rows = distinct_problems(table)
-    if any(problem.epilogue for problem in problems):  # no feature tells their times from those without
-        is_plain = np.array([not problem.epilogue for problem in problems])
-        table = table.filter(pa.array(is_plain[rows]))
-        problems, rows = distinct_problems(table)
+    table, n_unsteady = _steady(table, device_id)
+    table, problems, rows = _plain(table)
     variants, columns = _coded(table["variant"])
     shape = (len(problems), len(variants))
     names, codes = _coded(table["outcome"])
@@ -217,6 +205,44 @@ def from_table(table: pa.Table, device_id: str) -> Costs:
     unseen = [variant.id for variant in for_device_kind(device.kind) if variant.id not in costs.variants]
     n_unseen = (~_ruled_out(problems, unseen, device)).sum(axis=1)
     return _sorted_and_usable(costs, is_measured, is_ruled_out, n_unseen, device_id)
+
+
+def _steady(table: pa.Table, device_id: str) -> tuple[pa.Table, int]:
+    """The warm attempts on a device without times that are not to be relied on, and how many those are.
+
+    Raises
+    ------
+    NotEnoughData
+        Nothing is left.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from conv_advisor.data.steadiness import unsteady_rows
+
+    table = table.filter(pc.and_(is_of(table, device_id), pc.equal(table["l2"], str(L2State.WARM))))
+    was_refused = pc.equal(table["outcome"], str(Outcome.UNSTEADY)).to_numpy()
+    is_unsteady = unsteady_rows(table) | was_refused
+    n_unsteady = int(np.count_nonzero(is_unsteady))
+    table = table.filter(pa.array(~is_unsteady))
+    if not table.num_rows:
+        counted = f"none of its {n_unsteady} times counts: the device was throttled or shared" if n_unsteady else ""
+        raise NotEnoughData(f"device {device_id}: {counted or 'nothing was measured with a warm L2 cache'}")
+    return table, n_unsteady
+
+
+def _plain(table: pa.Table) -> tuple[pa.Table, list[ConvProblem], np.ndarray]:
+    """The rows without an epilogue, which no feature tells, and what `distinct_problems` gives of them."""
+    import pyarrow as pa
+
+    from conv_advisor.data.parquet import distinct_problems
+
+    problems, rows = distinct_problems(table)
+    if any(problem.epilogue for problem in problems):
+        is_plain = np.array([not problem.epilogue for problem in problems])
+        table = table.filter(pa.array(is_plain[rows]))
+        problems, rows = distinct_problems(table)
+    return table, problems, rows
 
 
 def _ruled_out(problems: Sequence[ConvProblem], variants: Sequence[str], device: Device) -> np.ndarray:
