@@ -90,14 +90,14 @@ class Advisor:
         maker: Maker | None = None,
         endings: Endings | None = None,
     ) -> None:
-        found = device or (model.device if model else None)
-        if found is None:
+        device = device or (model.device if model else None)
+        if device is None:
             raise NoAdvice("neither a model nor a device is given")
         self.model = model
-        self.device = found
-        self.loan = Loan(model.device, found) if model and model.device.id != found.id else None
+        self.device = device
+        self.loan = Loan(model.device, device) if model and model.device.id != device.id else None
         self._variants, self._maker = variants, maker
-        ours = [variant for variant in variants.values() if variant.backend.device_kind == found.kind]
+        ours = [variant for variant in variants.values() if variant.backend.device_kind == device.kind]
         self._pool = {variant.id: variant for variant in ours if maker is None or maker.has(variant)}
         self._left_out = [
             Exclusion(variant.id, f"only variants of {maker} are asked for")
@@ -105,13 +105,13 @@ class Advisor:
             if variant.id not in self._pool
         ]
         self._only: dict[Maker, Advisor] = {}
-        self._rules = Rules(tuple(self._pool.values()), found)
+        self._rules = Rules(tuple(self._pool.values()), device)
         self._endings = endings or (
-            lent_endings(self.loan, model) if self.loan and model else endings_of(found.id, model)
+            lent_endings(self.loan, model) if self.loan and model else endings_of(device.id, model)
         )
-        self._rivals = Rivals(found, habits_of(found.id))
-        self._rows: dict[int, Row] = Rows(model, self._pool, found) if model else {}
-        missing = "the model does not know it" if model else f"there is no model of {found.id}"
+        self._rivals = Rivals(device, habits_of(device.id))
+        self._rows: dict[int, Row] = Rows(model, self._pool, device) if model else {}
+        missing = "the model does not know it" if model else f"there is no model of {device.id}"
         self._unknown = f"not measured on this layer, and {missing}"
 
     @property
@@ -181,8 +181,8 @@ class Advisor:
             if has_time:
                 return self._ranked(problem, self._weigh(problem, limits, measured), measured, picked)
             raise
-        found = self._ended(problem, weighed, limits, measured, picked)
-        return found or replace(self._ranked(plain, weighed, alone, picked), uncounted=problem.epilogue)
+        ended_advice = self._ended(problem, weighed, limits, measured, picked)
+        return ended_advice or replace(self._ranked(plain, weighed, alone, picked), uncounted=problem.epilogue)
 
     def _weigh(self, problem: ConvProblem, limits: Limits, measured: Mapping[str, Summary]) -> Weighed:
         """Which variants may run a problem, where what the tree predicts are times of this very problem.
@@ -199,11 +199,11 @@ class Advisor:
             if reason is not None:
                 excluded.append(Exclusion(variant.id, reason))
                 continue
-            found = consider(variant, problem, self.device, leaf, measured.get(variant.id), *limits)
-            if isinstance(found, Candidate):
-                candidates.append(found)
+            weighed = consider(variant, problem, self.device, leaf, measured.get(variant.id), *limits)
+            if isinstance(weighed, Candidate):
+                candidates.append(weighed)
             else:
-                excluded.append(Exclusion(variant.id, found or self._unknown))
+                excluded.append(Exclusion(variant.id, weighed or self._unknown))
         excluded += self._left_out
         if not candidates:
             raise self._nothing_left(problem, excluded)
@@ -232,11 +232,11 @@ class Advisor:
         reasons = {each.variant: each.reason for each in plain.excluded} | out
         pool = (*self._pool, *(each.variant for each in self._left_out))
         excluded = [Exclusion(name, reasons[name]) for name in pool if name not in known]
-        found = self._ranked(problem, plain._replace(candidates=candidates, excluded=excluded), measured, picked)
+        advice = self._ranked(problem, plain._replace(candidates=candidates, excluded=excluded), measured, picked)
         ranked = ranking(plain.candidates, self._error_of(problem.plain, {}))
         theirs = self._rivals.beside(problem.plain, ranked, plain.excluded, plain.values, picked)
-        baselines = with_ending(found.baselines, theirs, problem, self._endings, found.best.time_ms)
-        return replace(found, baselines=baselines)
+        baselines = with_ending(advice.baselines, theirs, problem, self._endings, advice.best.time_ms)
+        return replace(advice, baselines=baselines)
 
     def _ranked(
         self,
@@ -292,10 +292,10 @@ class Advisor:
         ------
         NoAdvice
         """
-        found = self.predict(problem, max_workspace_bytes=max_workspace_bytes, is_deterministic=is_deterministic)
-        if found is None:
+        first = self.predict(problem, max_workspace_bytes=max_workspace_bytes, is_deterministic=is_deterministic)
+        if first is None:
             raise self._nothing_left(problem)
-        return found[0]
+        return first[0]
 
     def predict_order(
         self,
@@ -412,8 +412,8 @@ class Advisor:
         """The variants of one predicted time that apply, in the order of a ranking."""
         variants = [variant for name in names if not (variant := self._pool[name]).why_not(problem, self.device)]
         limits = max_workspace_bytes, is_deterministic
-        found = [consider(variant, problem, self.device, leaf, None, *limits) for variant in variants]
-        candidates = [each for each in found if isinstance(each, Candidate)]
+        weighed = [consider(variant, problem, self.device, leaf, None, *limits) for variant in variants]
+        candidates = [each for each in weighed if isinstance(each, Candidate)]
         if len(candidates) > 1:
             errors = self._error_of(problem, {})
             candidates.sort(key=lambda candidate: rank(candidate, errors))
