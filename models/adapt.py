@@ -186,6 +186,7 @@ def adapted(fit: Fit, *, more_spread: float = 0.0, created: datetime | None = No
     Parameters
     ----------
     fit : Fit
+        Of a tree that keeps its domain.
     more_spread : float
         What log slowdowns err by on this device beside what they do on the lender's, as `Fit.more_spread` says it.
     created : datetime, optional

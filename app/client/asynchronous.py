@@ -29,6 +29,7 @@ from conv_advisor.app.client.parameters import (
     AdviceKeywords,
     AnyLayer,
     AnyModel,
+    CalibrateKeywords,
     ConvolutionKeywords,
     JobsKeywords,
     LongKeywords,
@@ -168,6 +169,10 @@ class AsyncClient:
     async def submit_retrain(self, *, key: str | None = None, **asked: Unpack[RetrainKeywords]) -> JobAnswer:
         """As `Client.submit_retrain`."""
         return await self._ask(calls.submit("retrain", asked, key))
+
+    async def submit_calibrate(self, *, key: str | None = None, **asked: Unpack[CalibrateKeywords]) -> JobAnswer:
+        """As `Client.submit_calibrate`."""
+        return await self._ask(calls.submit("calibrate", asked, key))
 
     async def job(self, job_id: str) -> JobAnswer:
         """As `Client.job`."""

@@ -29,6 +29,7 @@ from conv_advisor.app.client.parameters import (
     AdviceKeywords,
     AnyLayer,
     AnyModel,
+    CalibrateKeywords,
     ConvolutionKeywords,
     JobsKeywords,
     LongKeywords,
@@ -249,6 +250,10 @@ class Client:
     def submit_retrain(self, *, key: str | None = None, **asked: Unpack[RetrainKeywords]) -> JobAnswer:
         """Queue a retraining on what a device has measured; `key` as in `submit_sweep`."""
         return self._ask(calls.submit("retrain", asked, key))
+
+    def submit_calibrate(self, *, key: str | None = None, **asked: Unpack[CalibrateKeywords]) -> JobAnswer:
+        """Queue a calibration of the server's GPU, which borrows a tree; `key` as in `submit_sweep`."""
+        return self._ask(calls.submit("calibrate", asked, key))
 
     def job(self, job_id: str) -> JobAnswer:
         """A job: how far it is, and its result or error once it has ended."""

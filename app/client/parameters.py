@@ -134,6 +134,15 @@ class RetrainKeywords(TypedDict, total=False):
     force: bool
 
 
+class CalibrateKeywords(TypedDict, total=False):
+    """Which GPU, for how long, and whether the adapted tree takes over even if it is worse."""
+
+    device: str
+    minutes: float
+    seed: int
+    force: bool
+
+
 class JobsKeywords(TypedDict, total=False):
     """How many jobs are listed, older than which, and of which kind and state alone."""
 

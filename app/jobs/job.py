@@ -14,6 +14,7 @@ class JobKind(StrEnum):
     RETRAIN = "retrain"
     SWEEP = "sweep"
     MEASURE = "measure"
+    CALIBRATE = "calibrate"
 
 
 class JobState(StrEnum):

@@ -105,7 +105,22 @@ class MeasureJob(_MeasuringJob):
     samples: Annotated[int, Field(ge=2, le=10_000, description="Of each variant, within 10 s of device time.")] = 100
 
 
-AnyJob = RetrainJob | SweepJob | MeasureJob
+class CalibrateJob(BaseModel):
+    """Adapt the tree that this server's GPU borrows to layers measured there; it takes over if it is no worse."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    kind: Literal["calibrate"]
+    device: Annotated[
+        DeviceName | None,
+        Field(description="GPU, by any of its names; a server that has it runs the job. Default: this server's own."),
+    ] = None
+    minutes: Annotated[float, Field(gt=0, le=1440, description="No layer is begun after so long.")] = 5.0
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1, description="Of the layers and of the random operands.")] = 0
+    force: Annotated[bool, Field(description="Put the adapted tree in charge even if it is worse.")] = False
+
+
+AnyJob = RetrainJob | SweepJob | MeasureJob | CalibrateJob
 
 
 class JobRequest(RootModel[Annotated[AnyJob, Field(discriminator="kind")]]):
@@ -117,6 +132,7 @@ class JobRequest(RootModel[Annotated[AnyJob, Field(discriminator="kind")]]):
                 {"kind": "sweep", "networks": ["alexnet"], "dtypes": ["float32", "float16"], "layouts": ["nhwc"]},
                 {"kind": "measure", "layers": ["14-1-3-256-128"], "samples": 500},
                 {"kind": "retrain", "device": "nvidia-h200"},
+                {"kind": "calibrate", "minutes": 5},
             ]
         }
     )
@@ -147,7 +163,7 @@ def kept_request(asked: AnyJob, device_id: str) -> dict[str, Any]:
         What it asks for does not exist.
     """
     order = asked.model_dump(mode="json", exclude={"kind"}) | {"device": device_id}
-    if isinstance(asked, RetrainJob):
+    if isinstance(asked, RetrainJob | CalibrateJob):
         return order
     if isinstance(asked, MeasureJob):
         order["layers"] = [_layer(each, asked.dtype, asked.layout) for each in asked.layers]

@@ -9,14 +9,18 @@ from conv_advisor.app.jobs.job import JobKind
 from conv_advisor.app.jobs.requests import bench_options, problem_deadline_s, problems_of
 from conv_advisor.app.jobs.runner import Done, Held, Work
 from conv_advisor.app.settings import Settings
+from conv_advisor.app.sweep.calibrate import calibrate, lender_of
 from conv_advisor.app.sweep.sweep import sweep
 from conv_advisor.app.workers import tasks
 from conv_advisor.app.workers.any_engine import AnyEngine
 from conv_advisor.app.workers.engine import Engine
 from conv_advisor.data.counting import counted
+from conv_advisor.data.errors import NotEnoughData
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.store import Store
 from conv_advisor.kernels import catalog
+from conv_advisor.kernels.bench import BenchOptions
+from conv_advisor.models.registry import Registry
 from conv_advisor.models.retrain import Trained
 from conv_advisor.models.shared import SharedModels
 
@@ -57,6 +61,36 @@ def measuring(engine: AnyEngine, device: Device, store: Store, settings: Setting
                 stopping=held.stopping,
             )
         return Done(_result(kind, order, device, store, len(problems)))
+
+    return work
+
+
+def calibrating(
+    engine: AnyEngine, device: Device, store: Store, models: SharedModels, registry: Registry, settings: Settings
+) -> Work:
+    """Adapt the tree that the server's own device borrows; the tree is kept as one that was trained is.
+
+    A job that is taken up again has its minutes anew, and measures nothing twice.
+    """
+
+    def work(held: Held) -> Done:
+        order = held.job.request
+        with held.within(settings.job_deadline_s, "what it has measured is kept, and another such job goes on"):
+            found = calibrate(
+                store.guarded(held.guard),
+                engine,
+                device,
+                lender_of(device, registry),
+                limit_s=60 * order["minutes"],
+                seed=order["seed"],
+                options=BenchOptions(workspace_limit_bytes=settings.workspace_limit_bytes, seed=order["seed"]),
+                on_progress=held.note,
+                guard=held.check,
+            )
+        if found.found is None:
+            raise NotEnoughData(f"{found.ended}: {found.missing}" if found.ended else found.missing)
+        result = found.to_dict(is_forced=order["force"])
+        return Done(result, partial(models.keep, model=found.found.model, in_charge=result["promoted"]))
 
     return work
 

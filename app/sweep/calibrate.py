@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from conv_advisor.app.sweep.attempt import Result, Runs, Terms, Trial, measure_layer
 from conv_advisor.app.sweep.sweep import DEFAULT_DEADLINE_S, default_run_id
 from conv_advisor.data.counting import counted
-from conv_advisor.data.errors import InvalidInput, NotEnoughData, WorkerError
+from conv_advisor.data.errors import InvalidInput, ModelRejected, NotEnoughData, WorkerError
 from conv_advisor.data.measurement import Device, Outcome
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.records import Records
 from conv_advisor.data.shipped import problem_of
 from conv_advisor.data.summary import summarise
 from conv_advisor.kernels.bench import BenchOptions
-from conv_advisor.models.adapt import Adaptation, Fit, Worth, adapt, adapted, held_back, known_costs
+from conv_advisor.models.adapt import Adaptation, Fit, adapt, adapted, held_back, known_costs
 from conv_advisor.models.advisor import Advisor
 from conv_advisor.models.least_sure import least_sure, to_measure
 from conv_advisor.models.loan import lent_to
+from conv_advisor.models.tree_arrays import DOMAIN
 from conv_advisor.models.tree_file import TreeModel
 
 if TYPE_CHECKING:
@@ -79,15 +80,13 @@ class Calibration:
             "outcomes": self.outcomes,
             "ended": self.ended or None,
             "model": found.model.id if found else None,
-            "before": _worth(found.before) if found else None,
-            "after": _worth(found.after) if found else None,
+            "slowdown": found.after.slowdown if found else None,
+            "champion_slowdown": found.before.slowdown if found else None,
+            "before": asdict(found.before) if found else None,
+            "after": asdict(found.after) if found else None,
             "promoted": self.is_better or (is_forced and found is not None),
             "reasons": list(found.objections) if found else [self.missing],
         }
-
-
-def _worth(worth: Worth) -> dict[str, Any]:
-    return asdict(worth)
 
 
 def lender_of(device: Device, registry: Registry) -> TreeModel:
@@ -99,18 +98,28 @@ def lender_of(device: Device, registry: Registry) -> TreeModel:
     """
     if device.kind != "cuda":
         raise InvalidInput("device", device.id, "a GPU: conv-advisor sweep and train are for others")
-    trees = {name: registry.active(name) for name in registry.devices()}
-    own = trees.get(device.id)
+    names = registry.devices()
+    own = registry.active(device.id) if device.id in names else None
     if own and "adapted_from" not in own.card:
-        return own
-    trained = [tree for tree in trees.values() if "adapted_from" not in tree.card]
-    found = lent_to(device, trained, needs_times=False)
+        return _with_domain(own)
+    others: list[TreeModel] = []
+    for name in names:
+        with suppress(ModelRejected):  # one that is refused lends nothing
+            others.append(registry.active(name))
+    found = lent_to(device, [tree for tree in others if "adapted_from" not in tree.card], needs_times=False)
     if found is None:
         raise NotEnoughData(
             f"device {device.id}: nothing is published of it and no tree is of its architecture, so there is none to"
             " adapt: conv-advisor sweep and train make one"
         )
-    return found
+    return _with_domain(found)
+
+
+def _with_domain(tree: TreeModel) -> TreeModel:
+    """The tree, if it says where it was trained: elsewhere an adapted one abstains."""
+    if DOMAIN not in tree.arrays:
+        raise ModelRejected(f"tree {tree.id} of {tree.device.id} keeps no {DOMAIN}: trained again it does")
+    return tree
 
 
 def fit_of(store: Store, device: Device, lender: TreeModel) -> Fit:
@@ -190,7 +199,7 @@ def calibrate(
         run(_choices(fit_of(store, device, lender)), began + limit_s)
     except KeyboardInterrupt:
         ended = "it was interrupted"
-    except (WorkerError, CancelledError) as error:
+    except WorkerError as error:
         ended = f"its worker was lost: {error}"
     fit, found, missing = fit_of(store, device, lender), None, ""
     try:

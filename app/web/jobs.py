@@ -68,8 +68,7 @@ def _of_measuring(result: Mapping[str, Any]) -> str:
 def _of_training(result: Mapping[str, Any]) -> str:
     why = "; ".join(result.get("reasons", ())) or "it was not better"
     verdict = "in use" if result.get("promoted") else f"kept, not in use: {why}"
-    held_out = result.get("slowdown")
-    before = result.get("champion_slowdown")
+    held_out, before = result.get("slowdown"), result.get("champion_slowdown")
     said = f"tree {result['model']} is {verdict}"
     if held_out is not None:
         said += f"; {held_out:.3f}× the fastest on layers held out"

@@ -74,9 +74,10 @@ def test_every_door_opens_to_its_scope_alone(client: Client, needed: Scope, meth
         assert f'error="insufficient_scope", scope="{needed}"' in answer.headers["www-authenticate"]
 
 
-def test_a_job_that_retrains_needs_more_than_one_that_measures(client: Client) -> None:
+@pytest.mark.parametrize("kind", ["retrain", "calibrate"])
+def test_a_job_that_changes_trees_needs_more_than_one_that_measures(client: Client, kind: str) -> None:
     before = client.get("/v1/jobs", headers=bearer(Scope.READ)).json()["jobs"]
-    asked = client.post("/v1/jobs", json={"kind": "retrain", "device": GPU.id}, headers=bearer(Scope.MEASURE))
+    asked = client.post("/v1/jobs", json={"kind": kind, "device": GPU.id}, headers=bearer(Scope.MEASURE))
     assert asked.status_code in (403, 405), "its body asks for more than its address says"
     assert client.get("/v1/jobs", headers=bearer(Scope.READ)).json()["jobs"] == before
 

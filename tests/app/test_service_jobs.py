@@ -393,3 +393,24 @@ def test_a_job_that_would_go_with_the_process_is_not_acknowledged(tmp_path: Path
         assert client.get("/readyz").status_code == 503
         (tmp_path / "away").rename(file)
         submitted(client, MEASURE)
+
+
+def test_a_calibration_from_a_tree_that_does_not_say_where_it_was_trained_is_refused(client: Client) -> None:
+    job = submitted(client, {"kind": "calibrate", "minutes": 0.001})
+    assert (job["kind"], job["device_id"]) == ("calibrate", "fake-gpu")
+    error = ended(client, job)["error"]
+    assert "of fake-gpu keeps no domain" in error["detail"]
+
+
+def test_a_calibration_without_time_says_what_is_missing(tmp_path: Path) -> None:
+    with serving(tmp_path, has_tree=False) as own:
+        error = ended(own, submitted(own, {"kind": "calibrate", "minutes": 1e-9}))["error"]
+        assert "device fake-gpu: 0 problems were measured to adapt a tree by" in error["detail"]
+        assert "what was measured is kept" in error["detail"]
+
+
+@pytest.mark.parametrize("minutes", [0, -1, 1441, "soon"])
+def test_minutes_of_a_calibration_are_bounded(client: Client, minutes: Any) -> None:
+    response = client.post("/v1/jobs", json={"kind": "calibrate", "minutes": minutes})
+    assert response.status_code in {400, 422}
+    assert "minutes" in response.text
