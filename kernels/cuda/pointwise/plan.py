@@ -102,7 +102,7 @@ SOURCE: Final = Source(
     "pointwise",
     definitions,
     architecture="sm_90a",
-    spills=(BorneSpill("pointwise", "sm_90a", 12, _COPIES, defines=(("BN", 256), ("LOADING", 3))),),
+    spills=(BorneSpill("pointwise", "sm_90a", 16, _COPIES, defines=(("BN", 256), ("LOADING", 3))),),
 )
 
 

@@ -212,16 +212,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             fetch_next(write);
         }
         commit_copies();
-#if COPIES_RESIDUAL
-        if (stage >= count)
-            add_residual(sum, (const Storage*)(x_ring + read * X_BYTES), places, stage - count);
-        else
-#endif
-            multiply_stage(sum, (const Storage*)(x_ring + read * X_BYTES), shared_address(current), shared_address(small),
-                           places, (C - (begin + stage) * BK + STEP_K - 1) / STEP_K);
+        multiply_stage(sum, (const Storage*)(x_ring + read * X_BYTES), shared_address(current), shared_address(small),
+                       places, (C - (begin + stage) * BK + STEP_K - 1) / STEP_K);
         read = read + 1 == STAGES ? 0 : read + 1;
         write = write + 1 == STAGES ? 0 : write + 1;
-        if (++stage < all) continue;
+        if (++stage < count) continue;
+#if COPIES_RESIDUAL
+        // A loop of its own: in one with the products, ptxas makes these wait for each other.
+#pragma unroll 1
+        for (; stage < all; ++stage) {
+            ++done;
+            wait_for_all_copies_but<STAGES - 2>();
+            __syncthreads();
+            if ((RESIDENT || RESIDUAL_STAGES >= STAGES) && done + STAGES - 1 < work) fetch_next(write);
+            commit_copies();
+            add_residual(sum, (const Storage*)(x_ring + read * X_BYTES), places, stage - count);
+            read = read + 1 == STAGES ? 0 : read + 1;
+            write = write + 1 == STAGES ? 0 : write + 1;
+        }
+#endif
 
         const unsigned first = tile * BP;
 #if DIRECT
