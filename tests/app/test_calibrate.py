@@ -8,7 +8,10 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from conv_advisor.app.cli import cli
+from conv_advisor.app.cli.environment import load_settings
 from conv_advisor.app.sweep.calibrate import calibrate, fit_of, lender_of
 from conv_advisor.data.errors import InvalidInput, ModelRejected, NotEnoughData, WorkerError
 from conv_advisor.data.gpus import gpus
@@ -36,6 +39,8 @@ class Distorted:
         self.calls: list[tuple[ConvProblem, tuple[str, ...]]] = []
 
     def run(self, task: object, *args: object, deadline_s: float) -> object:
+        if not args and self._left > 0:
+            return H100
         if not args:
             raise self.error
         problem, names = args[0], args[1]
@@ -46,6 +51,12 @@ class Distorted:
         self._left -= 1
         self.calls.append((problem, tuple(names)))
         return [replace(self._measured(problem, name), run_id=str(args[3])) for name in names]
+
+    def __enter__(self) -> Distorted:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
 
     def _measured(self, problem: ConvProblem, name: str) -> Measurement:
         times = {each.variant: each.time_ms for each in self._advisor.advise(problem).ranking}
@@ -124,6 +135,28 @@ def test_what_was_measured_until_it_was_interrupted_or_lost_counts(tree, store, 
     assert said in done.ended
     assert done.n_problems == 45
     assert done.found is not None
+
+
+@pytest.mark.parametrize("fails_after", [45, 3])
+def test_the_command_says_what_it_gained_or_what_is_missing(tree, tmp_path, monkeypatch, fails_after):
+    from conv_advisor.app.cli import calibrate as command
+    from conv_advisor.app.workers import engine as engines
+
+    device = Distorted(tree, fails_after=fails_after)
+    monkeypatch.setenv("CONV_ADVISOR_HOME", str(tmp_path))
+    monkeypatch.setattr(command, "resolve_devices", lambda text, settings: [text])
+    monkeypatch.setattr(engines, "Engine", lambda *_, **__: device)
+    done = CliRunner().invoke(cli, ["calibrate", "--device", "cuda:0"])
+    if fails_after == 3:
+        assert isinstance(done.exception, NotEnoughData)
+        assert "the GPU is lost" in str(done.exception)
+        assert Registry(load_settings().models_home).devices() == ["nvidia-h200"]
+        return
+    assert done.exit_code == 0, done.output
+    assert "of NVIDIA H100 80GB HBM3 is in use." in done.output
+    assert "It ended early, since its worker was lost: " in done.output
+    assert "45 problems measured there; the tree was that of NVIDIA H200" in done.output
+    assert Registry(load_settings().models_home).active(H100.id).device == H100
 
 
 def test_too_little_is_kept_and_said(tree, store):
