@@ -19,7 +19,7 @@ _MODULES: Final = {
     "advise": "advise",
     "plan": "plan",
     "convolve": "measure",
-    "sweep": "measure",
+    "sweep": "sweep",
     "calibrate": "calibrate",
     "train": "learn",
     "evaluate": "learn",
