@@ -164,7 +164,7 @@ async def _called(rounds: int) -> dict[str, list[float]]:
         for name, settings in SETTINGS.items():
             app = create_app(Settings(home=home, device="cpu", **settings), timings=home / "nothing")
             await stack.enter_async_context(app.router.lifespan_context(app))
-            await app.state.service.engine()
+            await app.state.service.worker.opened()
             apps[name] = app
         for _ in range(rounds + 1):
             for name, app in apps.items():
