@@ -21,6 +21,7 @@ from conv_advisor.kernels.cuda.fft import plan as fft_plan
 from conv_advisor.kernels.cuda.gemm import plan as gemm_plan
 from conv_advisor.kernels.cuda.parts.arithmetic import SHARED_BYTES, filters_per_thread
 from conv_advisor.kernels.cuda.winograd import plan as winograd_plan
+from conv_advisor.kernels.cudnn.variants import ENGINE_PREFIX, FUSED_PRODUCTS
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Backend, Variant
 
 H200 = Device(id="nvidia-h200", name="NVIDIA H200", kind="cuda", capability="9.0", processors=132)
@@ -341,7 +342,9 @@ def test_a_device_of_which_nothing_is_known_is_asked_for_no_more_than_it_has(dty
 
 
 @pytest.mark.parametrize(
-    "variant", [v for v in CATALOGUE.values() if v.backend.device_kind == "cuda"], ids=lambda v: v.id
+    "variant",
+    [v for v in CATALOGUE.values() if v.backend.device_kind == "cuda" and v.id != f"{ENGINE_PREFIX}{FUSED_PRODUCTS}"],
+    ids=lambda v: v.id,
 )
 def test_an_epilogue_and_uneven_padding_are_taken_where_the_convolution_alone_is(variant: Variant) -> None:
     kinds = [{"dtype": dtype, "layout": layout} for dtype in DType for layout in Layout]
