@@ -35,25 +35,21 @@ __device__ __forceinline__ int filter_of(int column) {
     return tile / GROUP * (8 * GROUP) + pair * VECTOR + tile % GROUP * 2 + column % 2;
 }
 
-// The block's weight: a row a column of the products, four channels a tap, zeros behind the last of each. A thread keeps to
-// its tap and takes the filters in turns, so that it reckons little and waits for several loads at once.
+// The block's weight: a row a column of the products, four channels a tap, zeros behind the last of each.
 __device__ __forceinline__ void pack_weight(unsigned char* to, const Storage* __restrict__ weight, int first_filter, int K,
                                             int R, int pitch) {
-    const int taps = R * CHUNKS * 2, lanes = min(taps, THREADS), step = THREADS / lanes, first = threadIdx.x / lanes;
-    if (first >= step) return;
-    for (int tap = threadIdx.x - first * lanes; tap < taps; tap += lanes) {
-        const int r = tap / (2 * CHUNKS), s = tap - r * (2 * CHUNKS);
-        const unsigned short* const taps_of = (const unsigned short*)weight + (r * COLUMNS + s) * CHANNELS;
-#pragma unroll 8
-        for (int column = first; column < FILTERS; column += step) {
-            const int filter = first_filter + filter_of(column);
-            unsigned channels[CHANNELS] = {};
-            if (filter < K && s < COLUMNS) {
+    const int taps = R * CHUNKS * 2;
+#pragma unroll 4
+    for (int i = threadIdx.x; i < FILTERS * taps; i += THREADS) {
+        const int column = i / taps, tap = i - column * taps, r = tap / (2 * CHUNKS), s = tap - r * (2 * CHUNKS);
+        const int filter = first_filter + filter_of(column);
+        unsigned channels[CHANNELS] = {};
+        if (filter < K && s < COLUMNS) {
+            const unsigned short* const from = (const unsigned short*)weight + ((size_t)(filter * R + r) * COLUMNS + s) * CHANNELS;
 #pragma unroll
-                for (int c = 0; c < CHANNELS; ++c) channels[c] = __ldg(taps_of + filter * (R * COLUMNS * CHANNELS) + c);
-            }
-            *(uint2*)(to + column * pitch + tap * 8) = pixel_of(channels);
+            for (int c = 0; c < CHANNELS; ++c) channels[c] = __ldg(from + c);
         }
+        *(uint2*)(to + column * pitch + tap * 8) = pixel_of(channels);
     }
 }
 
@@ -75,21 +71,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     }
     const Address filters = shared_address(weights);
 
-    const int filter_elements = R * COLUMNS * CHANNELS;
-    prefetch_rows(weight + (size_t)first_filter * filter_elements, min(FILTERS, K - first_filter), filter_elements * 2,
-                  filter_elements * 2);
     wait_for_kernel_ahead();
     pack_weight(weights, weight, first_filter, K, R, weight_pitch_of(R));
     for (int tile = blockIdx.x / tiles_f; tile < tiles; tile += blocks) {
         const int line = tile / tiles_q, image = line / tiles_p;
         const int p0 = (line - image * tiles_p) * tile_p, q0 = (tile - line * tiles_q) * tile_q;
+        __syncthreads();
         stage(staged, x + (size_t)image * H * W * CHANNELS, p0 * stride_h - pad_h, q0 * stride_w - pad_w - lead, rows, slots, H,
               W, lead % 2, stride_w % 2, copy_bytes);
         __syncthreads();
 
         float sum[MT][NT][4] = {};
         multiply_window(sum, window, filters, R, row_bytes);
-        __syncthreads();
 
         const Epilogue epilogue = EPILOGUE_OF(y);
 #pragma unroll

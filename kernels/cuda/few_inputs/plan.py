@@ -26,8 +26,8 @@ _TURN_CYCLES: Final = 1800
 _CHUNK_CYCLES: Final = 20
 """Of the products of one chunk, where a warp waits for them."""
 _START_CYCLES: Final = 2000
-_PACK_CYCLES: Final = 60
-"""Of a thread's packing of a tap of a filter, of which several are on their way at a time."""
+_PACK_CYCLES: Final = 175
+"""Of a thread's packing of a tap of a filter."""
 
 
 @dataclass(frozen=True)
