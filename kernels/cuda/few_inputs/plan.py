@@ -13,7 +13,7 @@ from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 from conv_advisor.kernels.cuda.parts.multiprocessor import RESERVED_BYTES, shared_memory_of
 from conv_advisor.kernels.cuda.parts.source import Defines, Source
 
-# Reckoned from what the hardware is said to do, not fitted: no GPU has timed a cut yet.
+# Reckoned from what the hardware is said to do; fitted to times of 27 cuts of 12 layers they chose no better.
 _PRODUCTS_OF_CYCLE: Final = 1280
 """Multiplications that a multiprocessor's warps get from its tensor cores."""
 _SHARED_BYTES_OF_CYCLE: Final = 128
