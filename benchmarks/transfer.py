@@ -18,8 +18,9 @@ import numpy as np
 from conv_advisor.data import parquet
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.records import Records
-from conv_advisor.models.adapt import Fit, adapted
+from conv_advisor.models.adapt import adapted
 from conv_advisor.models.advisor import Advisor
+from conv_advisor.models.correction import Fit
 from conv_advisor.models.costs import Costs, device_of, from_table, split
 from conv_advisor.models.judging import Score, TimeError, judge, time_errors
 from conv_advisor.models.least_sure import FIRST

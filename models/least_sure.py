@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from conv_advisor.data import networks
 from conv_advisor.data.errors import NoAdvice
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.models.adapt import family_of
+from conv_advisor.models.correction import family_of
 from conv_advisor.models.features import features
 from conv_advisor.models.tree_file import walk
 from conv_advisor.models.trust import chance_of_best

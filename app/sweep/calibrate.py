@@ -18,8 +18,9 @@ from conv_advisor.data.records import Records
 from conv_advisor.data.shipped import problem_of
 from conv_advisor.data.summary import summarise
 from conv_advisor.kernels.bench import BenchOptions
-from conv_advisor.models.adapt import Adaptation, Fit, adapt, adapted, held_back, known_costs
+from conv_advisor.models.adapt import Adaptation, adapt, adapted, held_back, known_costs
 from conv_advisor.models.advisor import Advisor
+from conv_advisor.models.correction import Fit
 from conv_advisor.models.least_sure import least_sure, to_measure
 from conv_advisor.models.loan import lent_to
 from conv_advisor.models.tree_arrays import DOMAIN

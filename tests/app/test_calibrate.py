@@ -20,6 +20,7 @@ from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.store import Store
 from conv_advisor.models import adapt as adapting
 from conv_advisor.models.advisor import Advisor
+from conv_advisor.models.correction import family_of
 from conv_advisor.models.least_sure import FIRST, least_sure, to_measure
 from conv_advisor.models.registry import Registry
 from conv_advisor.models.tree_file import TreeModel
@@ -96,7 +97,7 @@ def test_the_first_of_a_ranking_are_measured_and_one_of_each_family_that_is_near
     advice = next(least_sure(Advisor(tree, H100), 0))
     names = to_measure(advice)
     assert names[:FIRST] == tuple(choice.variant for choice in advice.ranking[:FIRST])
-    others = [adapting.family_of(name) for name in names[FIRST:]]
+    others = [family_of(name) for name in names[FIRST:]]
     assert len(set(others)) == len(others)
 
 
