@@ -24,7 +24,7 @@ def calibrate(
     force: Annotated[bool, typer.Option("--force", help="Use the adapted tree even if it is worse.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make the tree that a GPU borrows fit it, by minutes of measuring there.
+    """Make a borrowed tree fit this GPU, by minutes of measuring.
 
     Interrupted, it adapts to what it has. Run again, it goes on where it ended.
     """

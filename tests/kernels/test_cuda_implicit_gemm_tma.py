@@ -211,7 +211,7 @@ def test_a_launch_passes_a_map_of_each_tensor_and_what_follows(
     assert started[1] == started[2]
     assert started[1][len(mapped) :] == tuple(end.data.ptr for end in given if end)
     assert grid[0] <= GPU.processors
-    assert options == {"is_structure": True}
+    assert options == {"is_structure": True, "overlaps": False}
     assert threads == 384
     assert shared_bytes <= 227 * 1024
     assert sizes[-2] * tile.bp >= problem.n * problem.p * problem.q
