@@ -128,7 +128,7 @@ def _run(row: Row, mode: str, make: Callable[[], Any]) -> Any:
             call(x)
             torch.cuda.synchronize()
             row.first_call_s[mode] = time.perf_counter() - begin
-            row.device_ms[mode] = _device_ms(lambda: call(x))
+            row.device_ms[mode] = replayed_ms(lambda: call(x))
             row.wall_ms[mode] = _wall_ms(lambda: call(x))
     except Exception as error:  # one mode of one network must not end the run
         row.failures[mode] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
@@ -136,8 +136,8 @@ def _run(row: Row, mode: str, make: Callable[[], Any]) -> Any:
     return call
 
 
-def _device_ms(call: Callable[[], Any]) -> float:
-    """Median device time of one call: of a graph, replayed as often as fills a region."""
+def replayed_ms(call: Callable[[], Any]) -> float:
+    """Median device time of one call, ms: of a graph, replayed as often as fills a region."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
