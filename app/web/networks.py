@@ -56,10 +56,30 @@ TITLES: Final = {
     "shufflenet_v2_x1_0": "ShuffleNetV2 1.0",
     "wide_resnet50_2": "Wide ResNet-50-2",
     "xception41": "Xception-41",
+    "stable_diffusion_unet": "Stable Diffusion, UNet",
+    "retinanet_resnet50_fpn": "RetinaNet, ResNet-50 FPN",
+    "deeplabv3_resnet50": "DeepLabV3, ResNet-50",
+    "edsr": "EDSR",
+    "wav2vec2_base": "wav2vec 2.0 base",
+    "conv_tasnet": "Conv-TasNet",
+    "raft_large": "RAFT large",
+    "alphago_zero": "AlphaGo Zero",
+    "patch_embeddings": "Patch embeddings",
+    "stable_diffusion_decoder": "Stable Diffusion, decoder",
+    "ssd300_vgg16": "SSD300, VGG-16",
+    "unet": "U-Net",
+    "esrgan": "ESRGAN",
+    "hifigan": "HiFi-GAN",
+    "whisper_small": "Whisper small",
+    "flownet_s": "FlowNetS",
+    "atari_agents": "DQN and MuZero, Atari",
+    "dense_patch_embeddings": "Patch embeddings, dense",
     "seeds": "All five networks",
     "fourth-seed": "All experiments",
     "more-networks": "All networks to train on",
     "held-out": "All networks to judge by",
+    "beyond-classifiers": "All of these to train on",
+    "beyond-held-out": "All of these to judge by",
 }
 
 GROUP_TITLES: Final = {
@@ -67,6 +87,8 @@ GROUP_TITLES: Final = {
     "fourth-seed": "Experiments",
     "more-networks": "More to train on",
     "held-out": "Never trained on",
+    "beyond-classifiers": "Beyond classifiers",
+    "beyond-held-out": "Beyond classifiers, never trained on",
 }
 """What stands above the members of a group; the first ones need no word."""
 

@@ -30,13 +30,25 @@ GROUPS: Final = {
         *("convnext_tiny", "densenet121", "dla34", "efficientnet_b0", "inception_v3", "mobilenet_v3_large"),
         *("regnet_y_400mf", "repvgg_a2", "resnext50_32x4d", "shufflenet_v2_x1_0", "wide_resnet50_2", "xception41"),
     ),
+    "beyond-classifiers": (
+        *("stable_diffusion_unet", "retinanet_resnet50_fpn", "deeplabv3_resnet50", "edsr", "wav2vec2_base"),
+        *("conv_tasnet", "raft_large", "alphago_zero", "patch_embeddings"),
+    ),
+    "beyond-held-out": (
+        *("stable_diffusion_decoder", "ssd300_vgg16", "unet", "esrgan", "hifigan", "whisper_small", "flownet_s"),
+        *("atari_agents", "dense_patch_embeddings"),
+    ),
 }
 """Names that stand for several: the networks of cuConv and of Jordà et al. (IEEE Access 2019), the experiments of the
 parallel-processing study of direct, FFT and Winograd convolution (Univ. of Oregon 2019), networks of torchvision and
-timm to train on, and others of those that advice is judged by and nothing is ever trained on."""
+timm to train on, and others of those that advice is judged by and nothing is ever trained on; then networks that
+classify no images (diffusion, detection, segmentation, super-resolution, speech, audio, optical flow, games, patch
+embeddings), half of them to train on and half to judge by."""
 
 HELD_OUT: Final = "held-out"
-"""The group whose layers judge advice: `models.train` refuses to learn from them, whoever measured them."""
+BEYOND_HELD_OUT: Final = "beyond-held-out"
+NEVER_TRAINED: Final = (HELD_OUT, BEYOND_HELD_OUT)
+"""The groups whose layers judge advice: `models.train` refuses to learn from them, whoever measured them."""
 
 EXPERIMENTS: Final = "fourth-seed"
 """The group whose members are no networks."""
@@ -107,9 +119,12 @@ def whole(name: str) -> list[Layer]:
 
 @cache
 def held_out_layers() -> frozenset[ConvProblem]:
-    """The layers, at batch 1, in float32 and NCHW, that networks of `HELD_OUT` have and none to train on has."""
-    known = {layer.problem for name in ("seeds", "more-networks") for layer in layers(name)}
-    return frozenset(layer.problem for layer in layers(HELD_OUT)) - known
+    """The layers, at batch 1, in float32 and NCHW, that groups of `NEVER_TRAINED` have and none to train on has."""
+    known, judging = (
+        {layer.problem for name in group for layer in layers(name)}
+        for group in (("seeds", "more-networks", "beyond-classifiers"), NEVER_TRAINED)
+    )
+    return frozenset(judging - known)
 
 
 def problems(

@@ -219,7 +219,8 @@ def test_a_kind_finds_all_layers_of_it_and_no_other(word: str, is_so: Any) -> No
     known = {layer.problem for name in networks.names() if networks.is_network(name) for layer in networks.whole(name)}
     known |= {layer.problem for name in networks.GROUPS[networks.EXPERIMENTS] for layer in networks.layers(name)}
     view = search.search_view(word)
-    others = [each for each in search._entries() if word in " ".join(origin for _, origin in each.layer.places)]
+    said = [(each.layer.short, *(origin for _, origin in each.layer.places), each) for each in search._entries()]
+    others = [each for short, *origins, each in said if short.startswith(word) or word in " ".join(origins)]
     named = sum(not is_so(ConvProblem.parse(each.layer.short)) for each in others)
     assert view.n_layers - named == sum(map(is_so, known)) > 0
 

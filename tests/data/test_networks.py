@@ -94,6 +94,28 @@ def test_advice_is_judged_by_twelve_networks_with_layers_that_nothing_else_has()
     assert sum(layer.problem not in known for layer in networks.layers("held-out")) > 200
 
 
+def test_networks_beyond_classifiers_judge_by_layers_that_nothing_is_trained_on() -> None:
+    taught, judging = (
+        {layer.problem for layer in networks.layers(name)} for name in ("beyond-classifiers", "beyond-held-out")
+    )
+    assert len(networks.GROUPS["beyond-classifiers"]) == len(networks.GROUPS["beyond-held-out"]) == 9
+    assert not taught & judging
+    assert judging <= networks.held_out_layers()
+    assert any(layer.dilation_h > 1 for layer in judging)
+    assert any(layer.h == 1 for layer in judging)
+
+
+def test_layers_that_the_papers_beyond_classifiers_name() -> None:
+    deeplab = {layer.problem for layer in networks.layers("deeplabv3_resnet50")}
+    assert {each.dilation_h for each in deeplab if each.c == 2048 and each.r == 3} == {12, 24, 36}
+    flow = {layer.problem for layer in networks.layers("raft_large")}
+    assert {(1, 5), (5, 1)} <= {(each.r, each.s) for each in flow}
+    speech = [layer.problem for layer in networks.layers("wav2vec2_base")]
+    assert [(each.w, each.s, each.stride_w) for each in speech[:2]] == [(160000, 10, 5), (31999, 3, 2)]
+    go = networks.layers("alphago_zero")
+    assert [layer.count for layer in go] == [1, 38, 1, 1]
+
+
 def test_the_experiments_of_the_fourth_seed() -> None:
     assert [problem.short for problem in networks.problems("input-layers")] == [
         f"{size}-1-{taps}-1-3" for taps in (3, 5, 7) for size in (256, 512, 1024)
@@ -113,7 +135,7 @@ def test_batches_may_be_chosen() -> None:
 
 
 def test_an_unknown_network_is_refused_with_the_known_ones() -> None:
-    said = r"^unknown network 'lenet'; did you mean 'alexnet'\? known: alexnet, googlenet, .* and 2[0-9] more$"
+    said = r"^unknown network 'lenet'; did you mean 'alexnet'\? known: alexnet, googlenet, .* and [3-5][0-9] more$"
     with pytest.raises(UnknownNetwork, match=said):
         networks.problems("lenet")
     with pytest.raises(UnknownNetwork):
