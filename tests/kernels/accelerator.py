@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from conv_advisor.data.problem import DType
 from conv_advisor.kernels.cuda.implicit_gemm_tma.maps import Im2colMap, TiledMap
 
 Array = np.ndarray[Any, Any]
@@ -68,6 +69,23 @@ SHAPES: Final[dict[str, dict[str, Any]]] = {
     "taps_128": {"n": 1, "c": 8, "h": 1, "w": 400, "k": 8, "r": 1, "s": 128, "pad_w": 64},
 }
 """Channels and filters in eights, no groups."""
+
+FOURS: Final[dict[str, dict[str, Any]]] = {
+    "dense_fours": {"n": 3, "c": 60, "h": 13, "w": 11, "k": 132, "r": 1, "s": 1},
+    "dense_least": {"n": 1, "c": 4, "h": 3, "w": 3, "k": 4, "r": 1, "s": 1},
+    "same_3x3_fours": {"n": 5, "c": 36, "h": 14, "w": 14, "k": 68, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1},
+    "same_3x3_least": {"n": 2, "c": 4, "h": 13, "w": 13, "k": 4, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1},
+    "stem_4": {"n": 2, "c": 4, "h": 37, "w": 37, "k": 64, "r": 7, "s": 7, "pad_h": 3, "pad_w": 3}
+    | {"stride_h": 2, "stride_w": 2},
+    "dilation_fours": {"n": 1, "c": 20, "h": 17, "w": 17, "k": 28, "r": 3, "s": 3, "pad_h": 2, "pad_w": 2}
+    | {"dilation_h": 2, "dilation_w": 2},
+}
+"""Channels and filters in fours, which only float32 may have."""
+
+
+def shapes_of(dtype: DType) -> dict[str, dict[str, Any]]:
+    """What is to be right with this precision."""
+    return SHAPES | FOURS if dtype is DType.TF32 else SHAPES
 
 
 def box_of(described: TiledMap, tensor: Array, *first: int) -> Array:

@@ -23,23 +23,30 @@ from conv_advisor.kernels.cuda import implicit_gemm_tma
 from conv_advisor.kernels.cuda.implicit_gemm_tma import encoding, launch, limits, maps, plan
 from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import (
     BOX,
+    BOX_ROW_BYTES,
     BOXES_BYTES,
+    DTYPES,
     GROUPS,
-    HALVES,
     THREADS,
     TILES,
     Tile,
     row_bytes_of,
 )
 from conv_advisor.kernels.cuda.parts.shapes import is_dense
-from tests.kernels.accelerator import SHAPES, box_of, pixels_of
+from tests.kernels.accelerator import FOURS, SHAPES, box_of, pixels_of, shapes_of
 from tests.shapes import EDGE_SHAPES
 
 TABLE = json.loads((Path(__file__).parent / "data" / "implicit_gemm_tma_us.json").read_text())
 """Times of every tile on an H100."""
 GPU = Device(id="gpu", name="GPU", kind="cuda", capability="9.0", processors=132)
-SMALL = {name: sizes for name, sizes in SHAPES.items() if not name.endswith(("wide", "waves"))}
+SMALL = [
+    (dtype, name)
+    for dtype in (DType.TF32, DType.FLOAT16)
+    for name in shapes_of(dtype)
+    if not name.endswith(("wide", "waves"))
+]
 """What the emulation gets through in a moment."""
+EVERY = {**EDGE_SHAPES, **SHAPES, **FOURS}
 SMALLEST = Tile(128, 64, stages=8)
 
 
@@ -72,9 +79,9 @@ def emulated(problem: ConvProblem, tile: Tile, x: np.ndarray, weight: np.ndarray
     return y
 
 
-@pytest.mark.parametrize("name", SMALL)
-def test_what_the_maps_read_gives_the_convolution(name: str) -> None:
-    problem = problem_of(SMALL[name])
+@pytest.mark.parametrize(("dtype", "name"), SMALL)
+def test_what_the_maps_read_gives_the_convolution(dtype: DType, name: str) -> None:
+    problem = problem_of(shapes_of(dtype)[name], dtype)
     x, weight = reference.random_operands(problem, 0)
     y = emulated(problem, SMALLEST, x, weight)
     np.testing.assert_allclose(y.reshape(problem.y_shape), reference.convolve(problem, x, weight), atol=1e-9)
@@ -97,9 +104,10 @@ def test_rows_and_columns_of_a_map_are_those_of_y(name: str) -> None:
     assert counts == [problem.q, problem.p]
 
 
-@pytest.mark.parametrize("name", {**EDGE_SHAPES, **SHAPES})
-def test_maps_keep_the_limits_of_the_driver(name: str) -> None:
-    problem = problem_of({**EDGE_SHAPES, **SHAPES}[name])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", EVERY)
+def test_maps_keep_the_limits_of_the_driver(name: str, dtype: DType) -> None:
+    problem = problem_of(EVERY[name], dtype)
     if problem.groups > 1 or limits.why_not(problem) is not None:
         return
     for tile in TILES:
@@ -108,7 +116,7 @@ def test_maps_keep_the_limits_of_the_driver(name: str) -> None:
             assert all(stride % 16 == 0 for stride in described.strides_bytes)
         for described in (of_weight, of_y, *([of_x] if isinstance(of_x, maps.TiledMap) else [])):
             assert max(described.box) <= 256
-            assert described.box[0] * 2 == described.row_bytes
+            assert described.box[0] * dtype.itemsize_bytes == described.row_bytes
         if isinstance(of_x, maps.Im2colMap):
             assert of_x.channels <= 256
             assert of_x.pixels <= 1024
@@ -119,17 +127,19 @@ def test_maps_keep_the_limits_of_the_driver(name: str) -> None:
 @pytest.mark.parametrize(
     ("sizes", "words"),
     [
-        ({"c": 4}, "not multiples of 8"),
+        ({"c": 4}, "c and k are 4 and 8, not multiples of 8"),
         ({"k": 12}, "not multiples of 8"),
+        ({"c": 6, "dtype": DType.TF32}, "c and k are 6 and 8, not multiples of 4"),
+        ({"k": 2, "dtype": DType.TF32}, "not multiples of 4"),
         ({"stride_w": 9}, "stride is 1x9"),
         ({"dilation_w": 128, "pad_w": 128}, "the last tap lies 256"),
         ({"pad_h": 129}, "outside -128 to 127"),
         ({"dilation_h": 65}, "outside -128 to 127"),
     ],
 )
-def test_what_no_map_can_say_is_refused(sizes: dict[str, int], words: str) -> None:
-    problem = problem_of({"n": 1, "c": 8, "h": 300, "w": 300, "k": 8, "r": 3, "s": 3, **sizes})
-    assert words in (limits.why_not(problem) or "")
+def test_what_no_map_can_say_is_refused(sizes: dict[str, Any], words: str) -> None:
+    smallest = {"n": 1, "c": 8, "h": 300, "w": 300, "k": 8, "r": 3, "s": 3, "dtype": DType.FLOAT16}
+    assert words in (limits.why_not(ConvProblem(**{**smallest, **sizes}, layout=Layout.NHWC)) or "")
 
 
 class FakeDriver:
@@ -187,8 +197,9 @@ def test_the_bit_of_large_tensors_is_cleared_for_small_ones(
 
 @pytest.mark.parametrize("tile", TILES, ids=str)
 @pytest.mark.parametrize("epilogue", ["", "bias-relu", "bias-residual", "residual"])
+@pytest.mark.parametrize(("dtype", "types"), [(DType.TF32, [11, 11, 7, 7]), (DType.FLOAT16, [6, 6, 6, 6])])
 def test_a_launch_passes_a_map_of_each_tensor_and_what_follows(
-    driver: FakeDriver, epilogue: str, tile: Tile, monkeypatch: pytest.MonkeyPatch
+    driver: FakeDriver, dtype: DType, types: list[int], epilogue: str, tile: Tile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[Any] = []
 
@@ -199,7 +210,7 @@ def test_a_launch_passes_a_map_of_each_tensor_and_what_follows(
     monkeypatch.setattr(launch, "prepare_start", prepare_start)
     monkeypatch.setattr(launch, "load_kernel", lambda *_, **defines: defines)
     ends = Epilogue.parse(epilogue) if epilogue else Epilogue()
-    problem = replace(problem_of(SHAPES["same_3x3_tails"]), epilogue=ends)
+    problem = replace(problem_of(SHAPES["same_3x3_tails"], dtype), epilogue=ends)
     x, weight, y, bias, residual = (SimpleNamespace(data=SimpleNamespace(ptr=4096 * place)) for place in range(1, 6))
     given = (bias if ends.bias else None, residual if ends.residual else None)
     prepared = launch.launch(problem, GPU, tile)
@@ -207,6 +218,9 @@ def test_a_launch_passes_a_map_of_each_tensor_and_what_follows(
         prepared.run(x, weight, y, *given)
     mapped = [4096, 8192, 12288] + [20480] * ends.residual
     assert [each[3].value for each in driver.asked] == mapped, "maps are made once"
+    assert [each[1] for each in driver.asked] == types[: len(mapped)], (
+        "what is multiplied is rounded, what is added not"
+    )
     (grid, threads, shared_bytes, sizes), options = started[0]
     assert started[1] == started[2]
     assert started[1][len(mapped) :] == tuple(end.data.ptr for end in given if end)
@@ -220,7 +234,9 @@ def test_a_launch_passes_a_map_of_each_tensor_and_what_follows(
 
 def test_the_kernel_and_its_menu_give_a_block_the_same_threads_and_boxes() -> None:
     macros = dict(
-        re.findall(r"^#define (GROUPS|BOX|BOXES|BOX_BYTES|THREADS) (.+?)(?: //.*)?$", plan.SOURCE.text(), re.M)
+        re.findall(
+            r"^#define (GROUPS|BOX|BOXES|BOX_BYTES|BOX_ROW_BYTES|THREADS) (.+?)(?: //.*)?$", plan.SOURCE.text(), re.M
+        )
     )
 
     def value(expression: str) -> int:
@@ -230,14 +246,17 @@ def test_the_kernel_and_its_menu_give_a_block_the_same_threads_and_boxes() -> No
     assert value("GROUPS") == GROUPS
     assert value("THREADS") == THREADS
     assert value("BOX") == BOX
+    assert value("BOX_ROW_BYTES") == BOX_ROW_BYTES
     assert value("GROUPS * BOXES * BOX_BYTES") == BOXES_BYTES
 
 
 @pytest.mark.parametrize("tile", TILES, ids=str)
-@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_every_tile_is_compiled(tile: Tile, dtype: DType) -> None:
-    for c in (8, 32, 40, 512):
-        assert tile.defines(row_bytes_of(c), is_dense=False) in plan.definitions(dtype)
+    for c in (8, 16, 32, 40, 512):
+        row_bytes = row_bytes_of(problem_of({**SHAPES["same_3x3"], "c": c}, dtype))
+        assert row_bytes == (64 if c * dtype.itemsize_bytes <= 64 else 128)
+        assert tile.defines(row_bytes, is_dense=False) in plan.definitions(dtype)
 
 
 def test_the_rule_takes_a_tile_about_as_fast_as_the_fastest() -> None:
@@ -256,7 +275,8 @@ def test_the_rule_takes_a_tile_about_as_fast_as_the_fastest() -> None:
     [
         ("56-128-3-64-64", {}, True),
         ("14-1-3-256-256", {}, False),
-        ("56-128-3-64-64", {"dtype": DType.TF32}, False),
+        ("56-128-3-64-64", {"dtype": DType.TF32}, True),
+        ("56-128-3-64-64", {"dtype": DType.FLOAT32}, False),
         ("56-128-3-64-64", {"layout": Layout.NCHW}, False),
     ],
 )

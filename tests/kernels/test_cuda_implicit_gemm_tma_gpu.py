@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import TILES, Tile, row_by
 from conv_advisor.kernels.cuda.parts.epilogue import defines_of
 from conv_advisor.kernels.cuda.parts.shapes import is_dense
 from conv_advisor.kernels.tolerance import tolerance
-from tests.kernels.accelerator import SHAPES
+from tests.kernels.accelerator import shapes_of
 
 pytestmark = pytest.mark.gpu
 
@@ -31,36 +31,43 @@ ENDED = ("same_3x3_tails", "same_3x3_c32", "dense_tails", "dense_waves", "stride
 
 
 def problem_of(name: str, dtype: DType = DType.FLOAT16, epilogue: Epilogue = PLAIN) -> ConvProblem:
-    return ConvProblem(**SHAPES[name], dtype=dtype, layout=Layout.NHWC, epilogue=epilogue)
+    return ConvProblem(**shapes_of(dtype)[name], dtype=dtype, layout=Layout.NHWC, epilogue=epilogue)
 
 
-PLAIN_CASES = [(tile, problem_of(name)) for name in SHAPES for tile in TILES]
-BFLOAT16_CASES = [
-    (tile, problem_of(name, DType.BFLOAT16)) for name in ("same_3x3_tails", "dense_tails") for tile in TILES
+PROBLEMS = [
+    *[problem_of(name, dtype) for dtype in (DType.FLOAT16, DType.TF32) for name in shapes_of(dtype)],
+    *[problem_of(name, DType.BFLOAT16) for name in ("same_3x3_tails", "dense_tails")],
+    *[problem_of(name, dtype, ends) for dtype in (DType.FLOAT16, DType.TF32) for name in ENDED for ends in ENDS],
 ]
-ENDED_CASES = [(tile, problem_of(name, epilogue=ends)) for name in ENDED for ends in ENDS for tile in TILES]
-CASES = [*PLAIN_CASES, *BFLOAT16_CASES, *ENDED_CASES]
 
 
 @pytest.fixture(scope="module")
-def runner() -> Any:
+def runner(request: pytest.FixtureRequest) -> Any:
     from conv_advisor.kernels.bench import open_runner
 
     opened = open_runner("cuda:0")
     if opened.device.capability != "9.0":
         pytest.skip(f"compute capability is {opened.device.capability}, not 9.0")
-    compile_everything()
+    calls = [
+        item.callspec.params
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec")
+    ]
+    compile_all({params["problem"] for params in calls if "problem" in params} & set(PROBLEMS))
     return opened
 
 
-def compile_everything() -> None:
+def compile_all(problems: Collection[ConvProblem]) -> None:
     """On all cores: one after the other the tiles would take minutes to compile."""
     from conv_advisor.kernels.cuda.compile import load_module
 
     wanted = dict.fromkeys(
         (problem.dtype, *_plain_defines(tile, problem).items(), *defines_of(problem.epilogue).items())
-        for tile, problem in CASES
+        for problem in problems
+        for tile in TILES
     )
+    if not wanted:
+        return
     todo = [(dtype, dict(defines)) for dtype, *defines in wanted]
     load_module(plans.SOURCE, todo[0][0], **todo[0][1])  # what it imports is imported by one thread
     with ThreadPoolExecutor(available_cores()) as pool:
@@ -68,36 +75,50 @@ def compile_everything() -> None:
 
 
 def _plain_defines(tile: Tile, problem: ConvProblem) -> dict[str, int]:
-    return tile.defines(row_bytes_of(problem.c), is_dense=bool(is_dense(problem)))
+    return tile.defines(row_bytes_of(problem), is_dense=bool(is_dense(problem)))
 
 
-def problems_of(cases: list[tuple[Tile, ConvProblem]]) -> list[ConvProblem]:
-    return list(dict.fromkeys(problem for _, problem in cases))
-
-
-@pytest.mark.parametrize("problem", problems_of(CASES), ids=lambda problem: problem.key)
-def test_every_tile_is_right(runner: Any, problem: ConvProblem) -> None:
+def prepare_tile(runner: Any, problem: ConvProblem, tile: Tile) -> Any:
     from conv_advisor.kernels.cuda.border import translated
-    from conv_advisor.kernels.cuda.implicit_gemm_tma.launch import launch as launch_tile
+    from conv_advisor.kernels.cuda.implicit_gemm_tma.launch import launch
 
+    with translated():
+        return launch(problem, runner.device, tile)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.key)
+def test_every_tile_is_right(runner: Any, problem: ConvProblem) -> None:
     operands = runner.make_operands(problem, 0)
     for tile in TILES:
-        with translated():
-            launch = launch_tile(problem, runner.device, tile)
+        launch = prepare_tile(runner, problem, tile)
         assert runner.first_run(problem, launch, operands).max_error <= tolerance(problem), tile
 
 
 @pytest.mark.parametrize("epilogue", [PLAIN, *ENDS], ids=str)
-def test_equal_inputs_give_equal_bits(runner: Any, epilogue: Epilogue) -> None:
-    from conv_advisor.kernels.cuda.border import translated
-    from conv_advisor.kernels.cuda.implicit_gemm_tma.launch import launch as launch_tile
-
-    problem = replace(problem_of("same_3x3_wide"), epilogue=epilogue)
+@pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.TF32])
+def test_equal_inputs_give_equal_bits(runner: Any, dtype: DType, epilogue: Epilogue) -> None:
+    problem = problem_of("same_3x3_wide", dtype, epilogue)
     operands = runner.make_operands(problem, 0)
-    with translated():
-        launch = launch_tile(problem, runner.device, plans.plan_tile(problem, runner.device))
+    launch = prepare_tile(runner, problem, plans.plan_tile(problem, runner.device))
     outputs = []
     for _ in range(3):
         runner.first_run(problem, launch, operands)
         outputs.append(operands.y.get())
     assert all(np.array_equal(each, outputs[0]) for each in outputs[1:])
+
+
+@pytest.mark.parametrize("name", ["dense_small", "same_3x3_few"])
+def test_operands_of_tf32_are_rounded_to_the_nearest_and_what_is_added_is_not(runner: Any, name: str) -> None:
+    """One value of each image counts, three quarters of the way from a tf32 to the next: cut, it would be the first."""
+    import cupy
+
+    problem = problem_of(name, DType.TF32, Epilogue(residual=True))
+    x, weight = np.zeros(problem.x_shape, np.float32), np.zeros(problem.weight_shape, np.float32)
+    x[:, 1, 1, 0] = 1 + 3 * 2.0**-12
+    weight[:, problem.r // 2, problem.s // 2, 0] = 1
+    residual = np.full(problem.y_shape, 2.0**-20, np.float32)
+    y = cupy.full(problem.y_shape, np.nan, np.float32)
+    launch = prepare_tile(runner, problem, plans.plan_tile(problem, runner.device))
+    launch.run(cupy.asarray(x), cupy.asarray(weight), y, None, cupy.asarray(residual))
+    found = cupy.asnumpy(y)
+    assert np.unique(found[:, 1, 1]).tolist() == [1 + 2.0**-10 + 2.0**-20]

@@ -1,4 +1,4 @@
-"""The implicit GEMM of channels-last half precision that the tensor memory accelerator feeds."""
+"""The implicit GEMM of channels-last tf32 and half precision that the tensor memory accelerator feeds."""
 
 from __future__ import annotations
 
@@ -41,7 +41,12 @@ FAMILY: Final = Family(
             "cuda.implicit_gemm_tma",
             Algorithm.IMPLICIT_GEMM,
             why_not=all_of(
-                ANY, layout_is(Layout.NHWC), groups_1, dtype_in(DType.FLOAT16, DType.BFLOAT16), _has_maps, has_wgmma
+                ANY,
+                layout_is(Layout.NHWC),
+                groups_1,
+                dtype_in(DType.TF32, DType.FLOAT16, DType.BFLOAT16),
+                _has_maps,
+                has_wgmma,
             ),
             workspace_bytes=no_workspace,
             source="NVIDIA, PTX ISA 8.0: cp.async.bulk.tensor, wgmma; Chetlur et al., arXiv:1410.0759",

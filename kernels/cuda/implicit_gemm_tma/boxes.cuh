@@ -5,7 +5,7 @@ struct Part {
     unsigned pixel, filter;
 };
 
-// Boxes of 64 pixels and 64 filters on their way to y, in BOXES buffers of a group by turns. Where there is a residual its box
+// Boxes of 64 pixels and 128 bytes of filters on their way to y, in BOXES buffers of a group by turns. Where there is a residual its box
 // comes into a buffer first, and what is stored takes its place there: the first BOXES of a tile while it is multiplied,
 // each other one as soon as the buffer's box before has been read.
 class Boxes {
@@ -25,8 +25,8 @@ class Boxes {
 #pragma unroll
         for (int i = 0; i < TILES_M; ++i) {
 #pragma unroll
-            for (int j = 0; j < BF / BOX; ++j) {
-                const unsigned pixel = part.pixel + i * BOX, filter = part.filter + j * BOX;
+            for (int j = 0; j < BF / BOX_FILTERS; ++j) {
+                const unsigned pixel = part.pixel + i * BOX, filter = part.filter + j * BOX_FILTERS;
                 // A box wholly outside y is not for the accelerator.
                 if (pixel >= sizes.pixels || filter >= (unsigned)sizes.K) continue;
                 const unsigned buffer = bytes_ + turn_ % BOXES * BOX_BYTES;
@@ -36,7 +36,7 @@ class Boxes {
                 if (leads()) wait_for_all_boxes_but<BOXES - 1>();
                 wait();
 #endif
-                fill(buffer, epilogue, sum[i], j * (BOX / 8), filter, sizes);
+                fill(buffer, epilogue, sum[i], j * (BOX_FILTERS / 8), filter, sizes);
                 asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
                 wait();
                 if (leads()) {
@@ -63,8 +63,8 @@ class Boxes {
     // Of the boxes of a part that lie in y, filters first, the one of this number, if there is one.
     __device__ __forceinline__ void load(const TensorMap& residual, const Part& part, unsigned box, unsigned turn,
                                          const Sizes& sizes) const {
-        const unsigned across = (min((unsigned)BF, sizes.K - part.filter) + BOX - 1) / BOX, down = box / across;
-        const unsigned pixel = part.pixel + down * BOX, filter = part.filter + (box - down * across) * BOX;
+        const unsigned across = (min((unsigned)BF, sizes.K - part.filter) + BOX_FILTERS - 1) / BOX_FILTERS, down = box / across;
+        const unsigned pixel = part.pixel + down * BOX, filter = part.filter + (box - down * across) * BOX_FILTERS;
         if (down >= TILES_M || pixel >= sizes.pixels) return;
         const unsigned buffer = turn % BOXES, arrived = loaded_ + buffer * 8;
         expect_bytes(arrived, BOX_BYTES);
@@ -73,12 +73,40 @@ class Boxes {
 
     // A thread's sums of 8 columns: rows lane / 4 and 8 more, columns lane % 4 * 2 and the next. A box has a pixel a line,
     // whose 16 bytes c lie at c ^ line % 8. What a warp reads of the residual it overwrites itself.
+#ifdef STORAGE_FLOAT32
+    // Threads of odd rows take the columns in another order than those of even ones: then sixteen of them meet all banks.
+    __device__ __forceinline__ void fill(unsigned to, const Epilogue& epilogue, float (&sum)[TILES_N][4], int first,
+                                         unsigned first_filter, const Sizes& sizes) const {
+        const int lane = threadIdx.x % 32, row = lane / 4, swapped = row % 2 * 2;
+        to += (threadIdx.x / 32 % 4 * 16 + row) * BOX_ROW_BYTES + lane % 2 * 8;
+#pragma unroll
+        for (int j = 0; j < BOX_FILTERS / 8; ++j) {
+            const unsigned place = to + (((j ^ swapped) * 2 + lane % 4 / 2) ^ row) * 16;
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const unsigned at = place + half * 8 * BOX_ROW_BYTES;
+                const float(&even)[4] = sum[first + j], (&odd)[4] = sum[first + (j ^ 2)];
+                float two[] = {swapped ? odd[half * 2] : even[half * 2], swapped ? odd[half * 2 + 1] : even[half * 2 + 1]};
+                [[maybe_unused]] float residual[2] = {};
+#if RESIDUAL
+                asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(residual[0]), "=f"(residual[1]) : "r"(at) : "memory");
+#endif
+#if HAS_EPILOGUE
+                const unsigned filter = first_filter + (j ^ swapped) * 8 + lane % 4 * 2;
+                if (filter < (unsigned)sizes.K) epilogue.apply_with<true>(two, filter, residual);
+#endif
+                asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(two[0]), "f"(two[1]) : "memory");
+            }
+        }
+        (void)epilogue, (void)first_filter, (void)sizes;
+    }
+#else
     __device__ __forceinline__ void fill(unsigned to, const Epilogue& epilogue, float (&sum)[TILES_N][4], int first,
                                          unsigned first_filter, const Sizes& sizes) const {
         const int lane = threadIdx.x % 32, line = threadIdx.x / 32 % 4 * 16 + lane % 16;
 #pragma unroll
-        for (int j = 0; j < BOX / 8; j += 2) {
-            const unsigned place = to + line * 128 + ((j + lane / 16) ^ lane % 8) * 16;
+        for (int j = 0; j < BOX_FILTERS / 8; j += 2) {
+            const unsigned place = to + line * BOX_ROW_BYTES + ((j + lane / 16) ^ lane % 8) * 16;
             unsigned pairs[4] = {};
 #if RESIDUAL
             asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -102,6 +130,7 @@ class Boxes {
         }
         (void)epilogue, (void)first_filter, (void)sizes;
     }
+#endif
 
     unsigned bytes_, loaded_;
     int barrier_;

@@ -13,7 +13,7 @@ from conv_advisor.kernels.cuda.implicit_gemm_tma.maps import Map, TiledMap
 
 MAP_BYTES: Final = 128
 _ALIGNMENT: Final = 64
-_TYPES: Final = {DType.FLOAT16: 6, DType.BFLOAT16: 9}
+_TYPES: Final = {DType.FLOAT16: 6, DType.FLOAT32: 7, DType.BFLOAT16: 9, DType.TF32: 11}
 _SWIZZLES: Final = {32: 1, 64: 2, 128: 3}
 _NO_INTERLEAVE, _ZEROS, _PROMOTE_128 = 0, 0, 2
 _SMALL_BYTES: Final = 128 * 1024
@@ -22,6 +22,8 @@ _DRIVER_THAT_KNOWS_SMALL: Final = 13010
 
 def encoded(described: Map, dtype: DType, address: int) -> ctypes.Array[ctypes.c_uint64]:
     """The 128 bytes that a kernel takes by value, for a tensor at this device address.
+
+    As tf32, float32 is rounded to the nearest tf32 when it is loaded.
 
     Raises
     ------

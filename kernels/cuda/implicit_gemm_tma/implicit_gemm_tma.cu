@@ -1,6 +1,7 @@
 // Implicit GEMM with channels innermost, fed by the tensor memory accelerator: persistent blocks, one group of warps loads.
 //
-//   tensors      x (N,H,W,C), weight (K,R,S,C), y (N,P,Q,K), two-byte elements; C and K multiples of 8
+//   tensors      x (N,H,W,C), weight (K,R,S,C), y (N,P,Q,K); C and K multiples of 16 bytes
+//   types        two-byte elements, or float32 as tf32: the accelerator rounds x and weight on their way to shared memory
 //   GEMM         rows are pixels of y, columns filters, gemm_k = R*S taps of C channels: tiles of BP pixels and BF filters,
 //                stages of ROW_BYTES of the channels of one tap; what lies behind the last channel is zeros
 //   x            IS_DENSE (1x1, stride 1, no padding): a matrix of pixels and channels, boxes of it. Else im2col mode: the
@@ -9,8 +10,8 @@
 //   warps        a group of 128 threads loads, of which one thread is awake; two groups multiply by wgmma, m64, each half of
 //                a tile's pixels
 //   ring         STAGES stages; `full` counts bytes, `empty` warps that have read
-//   y            narrowed, turned to rows by stmatrix, stored by the accelerator in boxes of 64x64, which it clips to y; it
-//                loads the residual in the same boxes
+//   y            turned to rows in shared memory, stored by the accelerator in boxes of 64 pixels and 128 bytes of filters,
+//                which it clips to y; it loads the residual in the same boxes
 //   grid, block  as many blocks as multiprocessors, or tiles; 384 threads. A block's tiles are grid blocks apart; RASTER
 //                tiles of pixels pass under one of filters, so that concurrent blocks share both in the L2 cache
 //   limits       groups 1; compute capability 9.0 (sm_90a); the same sums in the same order every time
@@ -24,12 +25,14 @@
 #define TILES_M (PIXELS / 64)
 #define TILES_N (BF / 8)
 #define STAGE_BYTES ((BP + BF) * ROW_BYTES)
-#define BOX 64  // pixels and filters of a box of y
-#define BOX_BYTES (BOX * BOX * 2)
+#define BOX 64  // pixels of a box of y
+#define BOX_ROW_BYTES 128
+#define BOX_BYTES (BOX * BOX_ROW_BYTES)
+#define BOX_FILTERS (BOX_ROW_BYTES / (int)sizeof(Storage))
 #define BOXES 2  // of a group in shared memory
-#define CHANNELS (ROW_BYTES / 2)
+#define CHANNELS (ROW_BYTES / (int)sizeof(Storage))
 #define RASTER 16
-static_assert(PIXELS % 64 == 0 && BF % BOX == 0, "whole products and boxes");
+static_assert(PIXELS % 64 == 0 && BF % BOX_FILTERS == 0, "whole products and boxes");
 
 #if RESIDUAL
 #define RESIDUAL_MAP , const __grid_constant__ TensorMap residual_map

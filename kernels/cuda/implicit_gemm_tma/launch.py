@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from conv_advisor.data.measurement import Device
-from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels.cuda.compile import load_kernel
 from conv_advisor.kernels.cuda.implicit_gemm_tma import maps
 from conv_advisor.kernels.cuda.implicit_gemm_tma import plan as plans
@@ -29,7 +29,7 @@ def prepare(problem: ConvProblem, device: Device, _workspace_limit_bytes: int) -
 
 def launch(problem: ConvProblem, device: Device, tile: Tile) -> Launch:
     """One launch with this tile."""
-    defines = tile.defines(row_bytes_of(problem.c), is_dense=bool(is_dense(problem)))
+    defines = tile.defines(row_bytes_of(problem), is_dense=bool(is_dense(problem)))
     kernel = load_kernel(plans.SOURCE, "implicit_gemm_tma", problem.dtype, **defines, **defines_of(problem.epilogue))
     sizes = (
         *(problem.c, problem.k, problem.r, problem.s),
@@ -40,15 +40,17 @@ def launch(problem: ConvProblem, device: Device, tile: Tile) -> Launch:
     blocks = plans.blocks_of(tile, problem, device)
     grid, begins_early = (blocks, 1, 1), overlaps(plans.SOURCE)
     start = prepare_start(kernel, grid, THREADS, tile.shared_bytes, sizes, overlaps=begins_early, is_structure=True)
-    of_outputs = maps.y_map(problem)
-    described: tuple[maps.Map, ...] = (maps.x_map(problem, tile), maps.weight_map(problem, tile), of_outputs)
-    if problem.epilogue.residual:
-        described += (of_outputs,)
+    of_outputs = (maps.y_map(problem), DType.FLOAT32 if problem.dtype is DType.TF32 else problem.dtype)
+    described: tuple[tuple[maps.Map, DType], ...] = (
+        (maps.x_map(problem, tile), problem.dtype),
+        (maps.weight_map(problem, tile), problem.dtype),
+        *([of_outputs] * (1 + problem.epilogue.residual)),
+    )
 
     # Operands stay where they are while a network runs: their maps are made once.
     @lru_cache(_KEPT)
     def maps_at(*places: int) -> tuple[Any, ...]:
-        return tuple(encoded(each, problem.dtype, place) for each, place in zip(described, places, strict=True))
+        return tuple(encoded(*each, place) for each, place in zip(described, places, strict=True))
 
     def run(x: Any, weight: Any, y: Any, *ends: Any) -> None:
         of_ends = addresses(problem.epilogue, ends)

@@ -7,6 +7,8 @@ from typing import Final
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.cuda.parts.shapes import is_dense
 
+ROW_UNIT_BYTES: Final = 16
+"""What the bytes of a pixel's channels and filters are multiples of."""
 MOST_OFFSET: Final = 255
 """How far a tap may lie from the first one, in rows or columns."""
 CORNERS: Final = range(-128, 128)
@@ -25,8 +27,9 @@ def upper_corner(problem: ConvProblem) -> tuple[int, int]:
 
 def why_not(problem: ConvProblem) -> str | None:
     """Why no map can be made, as far as the maps' own limits say."""
-    if problem.c % 8 or problem.k % 8:
-        return f"c and k are {problem.c} and {problem.k}, not multiples of 8"
+    unit = ROW_UNIT_BYTES // problem.dtype.itemsize_bytes
+    if problem.c % unit or problem.k % unit:
+        return f"c and k are {problem.c} and {problem.k}, not multiples of {unit}"
     if is_dense(problem):
         return None
     offset = max((problem.r - 1) * problem.dilation_h, (problem.s - 1) * problem.dilation_w)

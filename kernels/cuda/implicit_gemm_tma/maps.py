@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.cuda.implicit_gemm_tma.limits import upper_corner
-from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import BOX, Tile, row_bytes_of
+from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import BOX, BOX_ROW_BYTES, Tile, row_bytes_of
 from conv_advisor.kernels.cuda.parts.shapes import is_dense
 
 
@@ -63,7 +63,7 @@ Map = TiledMap | Im2colMap
 
 def x_map(problem: ConvProblem, tile: Tile) -> Map:
     """A matrix where every pixel is one of y; else the pixels that the first tap meets."""
-    row_bytes = row_bytes_of(problem.c)
+    row_bytes = row_bytes_of(problem)
     channels, item = row_bytes // problem.dtype.itemsize_bytes, problem.dtype.itemsize_bytes
     row = problem.c * item
     if is_dense(problem):
@@ -82,7 +82,7 @@ def x_map(problem: ConvProblem, tile: Tile) -> Map:
 
 def weight_map(problem: ConvProblem, tile: Tile) -> TiledMap:
     """Channels, taps and filters: a box that ends behind the last channel is not filled with the next tap's."""
-    row_bytes, row = row_bytes_of(problem.c), problem.c * problem.dtype.itemsize_bytes
+    row_bytes, row = row_bytes_of(problem), problem.c * problem.dtype.itemsize_bytes
     taps = problem.r * problem.s
     box = (row_bytes // problem.dtype.itemsize_bytes, 1, tile.bf)
     return TiledMap((problem.c, taps, problem.k), (row, row * taps), box, row_bytes)
@@ -91,7 +91,8 @@ def weight_map(problem: ConvProblem, tile: Tile) -> TiledMap:
 def y_map(problem: ConvProblem) -> TiledMap:
     """A matrix of pixels and filters; that of the residual too."""
     item = problem.dtype.itemsize_bytes
-    return TiledMap((problem.k, pixels_of(problem)), (problem.k * item,), (BOX, BOX), BOX * item)
+    box = (BOX_ROW_BYTES // item, BOX)
+    return TiledMap((problem.k, pixels_of(problem)), (problem.k * item,), box, BOX_ROW_BYTES)
 
 
 def pixels_of(problem: ConvProblem) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from conv_advisor.data.problem import DType
+from conv_advisor.data.problem import ConvProblem, DType
 
 ROW_BYTES: Final = (64, 128)
 """Bytes of the channels of one tap in a stage: as many as a swizzle spans."""
@@ -15,8 +15,10 @@ GROUPS: Final = 2
 """Groups of 128 threads that multiply; another one loads."""
 THREADS: Final = 128 * (1 + GROUPS)
 BOX: Final = 64
-"""Pixels and filters of a box of y."""
-BOXES_BYTES: Final = GROUPS * 2 * BOX**2 * 2
+"""Pixels of a box of y."""
+BOX_ROW_BYTES: Final = 128
+"""Bytes of the filters of a pixel in a box."""
+BOXES_BYTES: Final = GROUPS * 2 * BOX * BOX_ROW_BYTES
 """Boxes of y in shared memory: two of each group."""
 
 
@@ -59,9 +61,9 @@ TILES: Final = (
     Tile(256, 64, stages=4),
     Tile(128, 64, stages=8),
 )
-HALVES: Final = (DType.FLOAT16, DType.BFLOAT16)
+DTYPES: Final = (DType.TF32, DType.FLOAT16, DType.BFLOAT16)
 
 
-def row_bytes_of(c: int) -> int:
+def row_bytes_of(problem: ConvProblem) -> int:
     """Bytes of a row of a stage: those of all channels of a tap where these are few."""
-    return ROW_BYTES[0] if 2 * c <= ROW_BYTES[0] else ROW_BYTES[1]
+    return ROW_BYTES[0] if problem.c * problem.dtype.itemsize_bytes <= ROW_BYTES[0] else ROW_BYTES[1]

@@ -6,7 +6,16 @@ from typing import Final
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType
-from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import BOX, GROUPS, HALVES, ROW_BYTES, TILES, Tile, row_bytes_of
+from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import (
+    BOX,
+    BOX_ROW_BYTES,
+    DTYPES,
+    GROUPS,
+    ROW_BYTES,
+    TILES,
+    Tile,
+    row_bytes_of,
+)
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 from conv_advisor.kernels.cuda.parts.source import Defines, Source
 
@@ -39,11 +48,11 @@ def expected_cycles(tile: Tile, problem: ConvProblem, device: Device) -> float:
     """Cycles of the block that has most tiles."""
     across, down = tiles_of(tile, problem)
     turns = ceil_div(across * down, blocks_of(tile, problem, device))
-    row_bytes = row_bytes_of(problem.c)
-    stages = problem.r * problem.s * ceil_div(problem.c * problem.dtype.itemsize_bytes, row_bytes)
+    row_bytes, item = row_bytes_of(problem), problem.dtype.itemsize_bytes
+    stages = problem.r * problem.s * ceil_div(problem.c * item, row_bytes)
     multiplied = tile.bp * tile.bf * row_bytes / _FLOPS_OF_CYCLE
     loaded = (tile.bp + tile.bf) * row_bytes / _BYTES_OF_CYCLE
-    stored = tile.bp * tile.bf / BOX**2 / GROUPS * _BOX_CYCLES
+    stored = tile.bp * tile.bf * item / (BOX * BOX_ROW_BYTES) / GROUPS * _BOX_CYCLES
     return float(_LATENCY_CYCLES + turns * (stages * (max(multiplied, loaded) + _STAGE_CYCLES) + stored))
 
 
@@ -54,7 +63,7 @@ def plan_tile(problem: ConvProblem, device: Device) -> Tile:
 
 def definitions(dtype: DType) -> tuple[Defines, ...]:
     """What implicit_gemm_tma.cu is compiled with for this precision."""
-    if dtype not in HALVES:
+    if dtype not in DTYPES:
         return ()
     return tuple(
         tile.defines(row_bytes, is_dense=is_dense)

@@ -4,10 +4,16 @@
 //   sums         16 x 8 fragments, 16 rows a warp
 
 #define SUMS TILES_M][TILES_N][4
-#ifdef STORAGE_FLOAT16
+// Behind the types: signs of both operands, and of two-byte ones which dimension is innermost; of tf32 it is channels.
+#if defined(STORAGE_FLOAT32)
+#define TYPES "k8.f32.tf32.tf32 "
+#define AS_THEY_LIE "1, 1"
+#elif defined(STORAGE_FLOAT16)
 #define TYPES "k16.f32.f16.f16 "
+#define AS_THEY_LIE "1, 1, 0, 0"
 #else
 #define TYPES "k16.f32.bf16.bf16 "
+#define AS_THEY_LIE "1, 1, 0, 0"
 #endif
 #define FOUR(d, j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
 #define EIGHT(d, j) FOUR(d, j), FOUR(d, j + 1)
@@ -32,7 +38,7 @@
 #define INSTRUCTION(n, list, a, b, adds)                                                                      \
     asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, %" #adds ", 0;\n"                                    \
                  "wgmma.mma_async.sync.aligned.m64n" #n TYPES "{" NAMES_##list "}, %" #a ", %" #b             \
-                 ", adds, 1, 1, 0, 0;\n}"                                                                     \
+                 ", adds, " AS_THEY_LIE ";\n}"                                                               \
                  : SUMS_##list(d)                                                                             \
                  : "l"(from_a), "l"(from_b), "r"((int)is_added))
 __device__ __forceinline__ void multiply_add(float (&d)[TILES_N][4], unsigned long long from_a, unsigned long long from_b,
