@@ -25,13 +25,15 @@ from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import (
     BOX,
     BOX_ROW_BYTES,
     BOXES_BYTES,
-    DTYPES,
+    COSTS,
     GROUPS,
+    LARGEST_CLUSTER,
     THREADS,
     TILES,
     Tile,
     row_bytes_of,
 )
+from conv_advisor.kernels.cuda.parts.offers import Cut
 from conv_advisor.kernels.cuda.parts.shapes import is_dense
 from tests.kernels.accelerator import FOURS, SHAPES, box_of, pixels_of, shapes_of
 from tests.shapes import EDGE_SHAPES
@@ -104,7 +106,7 @@ def test_rows_and_columns_of_a_map_are_those_of_y(name: str) -> None:
     assert counts == [problem.q, problem.p]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", COSTS)
 @pytest.mark.parametrize("name", EVERY)
 def test_maps_keep_the_limits_of_the_driver(name: str, dtype: DType) -> None:
     problem = problem_of(EVERY[name], dtype)
@@ -195,11 +197,18 @@ def test_the_bit_of_large_tensors_is_cleared_for_small_ones(
     assert (words[1] >> 21 & 1 == 0) is is_cleared
 
 
+@pytest.mark.parametrize("cluster", [1, 3])
 @pytest.mark.parametrize("tile", TILES, ids=str)
 @pytest.mark.parametrize("epilogue", ["", "bias-relu", "bias-residual", "residual"])
 @pytest.mark.parametrize(("dtype", "types"), [(DType.TF32, [11, 11, 7, 7]), (DType.FLOAT16, [6, 6, 6, 6])])
 def test_a_launch_passes_a_map_of_each_tensor_and_what_follows(
-    driver: FakeDriver, dtype: DType, types: list[int], epilogue: str, tile: Tile, monkeypatch: pytest.MonkeyPatch
+    driver: FakeDriver,
+    dtype: DType,
+    types: list[int],
+    epilogue: str,
+    tile: Tile,
+    cluster: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     started: list[Any] = []
 
@@ -213,7 +222,7 @@ def test_a_launch_passes_a_map_of_each_tensor_and_what_follows(
     problem = replace(problem_of(SHAPES["same_3x3_tails"], dtype), epilogue=ends)
     x, weight, y, bias, residual = (SimpleNamespace(data=SimpleNamespace(ptr=4096 * place)) for place in range(1, 6))
     given = (bias if ends.bias else None, residual if ends.residual else None)
-    prepared = launch.launch(problem, GPU, tile)
+    prepared = launch.launch(problem, GPU, Cut(tile, cluster))
     for _ in range(2):
         prepared.run(x, weight, y, *given)
     mapped = [4096, 8192, 12288] + [20480] * ends.residual
@@ -224,8 +233,9 @@ def test_a_launch_passes_a_map_of_each_tensor_and_what_follows(
     (grid, threads, shared_bytes, sizes), options = started[0]
     assert started[1] == started[2]
     assert started[1][len(mapped) :] == tuple(end.data.ptr for end in given if end)
-    assert grid[0] <= GPU.processors
-    assert options == {"is_structure": True, "overlaps": False}
+    tiles = sizes[-2] * sizes[-1]
+    assert grid == (3 * tiles if cluster == 3 else min(tiles, GPU.processors), 1, 1)
+    assert options == {"cluster": cluster, "is_structure": True, "overlaps": False}
     assert threads == 384
     assert shared_bytes <= 227 * 1024
     assert sizes[-2] * tile.bp >= problem.n * problem.p * problem.q
@@ -251,20 +261,39 @@ def test_the_kernel_and_its_menu_give_a_block_the_same_threads_and_boxes() -> No
 
 
 @pytest.mark.parametrize("tile", TILES, ids=str)
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_every_tile_is_compiled(tile: Tile, dtype: DType) -> None:
+@pytest.mark.parametrize("dtype", COSTS)
+def test_every_cut_is_compiled(tile: Tile, dtype: DType) -> None:
     for c in (8, 16, 32, 40, 512):
-        row_bytes = row_bytes_of(problem_of({**SHAPES["same_3x3"], "c": c}, dtype))
+        problem = problem_of({**SHAPES["same_3x3"], "c": c}, dtype)
+        row_bytes = row_bytes_of(problem)
         assert row_bytes == (64 if c * dtype.itemsize_bytes <= 64 else 128)
-        assert tile.defines(row_bytes, is_dense=False) in plan.definitions(dtype)
+        for is_split in {cut.cluster > 1 for cut in plan.cuts_of(problem) if cut.tile == tile}:
+            assert tile.defines(row_bytes, is_dense=False, is_split=is_split) in plan.definitions(dtype)
 
 
-def test_the_rule_takes_a_tile_about_as_fast_as_the_fastest() -> None:
+@pytest.mark.parametrize("dtype", COSTS)
+def test_blocks_that_share_a_tile_have_stages_boxes_and_room_for_what_they_receive(dtype: DType) -> None:
+    deep, shallow = (problem_of(SHAPES[name], dtype) for name in ("same_3x3_tails", "dense"))
+    cuts = plan.cuts_of(deep)
+    assert {cut.tile for cut in cuts if cut.cluster == LARGEST_CLUSTER} == set(TILES)
+    for tile, cluster in ((cut.tile, cut.cluster) for cut in cuts):
+        boxes = tile.boxes(dtype)
+        owned = [[box // cluster for box in range(boxes) if box % cluster == rank] for rank in range(cluster)]
+        sums = tile.bp * tile.bf // boxes
+        room = max(len(slots) for slots in owned) * (cluster - 1) * sums * 4
+        assert all(slots == list(range(len(slots))) for slots in owned)
+        assert room == plan.received_bytes(Cut(tile, cluster), dtype) <= tile.ring_bytes
+    assert max(cut.cluster for cut in plan.cuts_of(shallow)) == plan.stages_of(shallow) < LARGEST_CLUSTER
+    assert {cut.cluster for cut in plan.cuts_of(problem_of(SHAPES["same_3x3_few"], dtype))} == {1}
+
+
+def test_of_tiles_alone_the_rule_takes_one_about_as_fast_as_the_fastest() -> None:
     assert TABLE["tiles"] == [f"{tile.bp}x{tile.bf}" for tile in TILES]
     slowdowns = {}
     for layer, us in TABLE["us"].items():
         problem = ConvProblem.parse(layer, dtype=DType(TABLE["dtype"]), layout=Layout.NHWC)
-        slowdowns[layer] = us[TILES.index(plan.plan_tile(problem, GPU))] / min(us)
+        expected_us = [plan.expected_us(Cut(tile, 1), problem, GPU) for tile in TILES]
+        slowdowns[layer] = us[expected_us.index(min(expected_us))] / min(us)
     assert len(slowdowns) == 35
     assert geometric_mean(slowdowns.values()) < 1.01
     assert max(slowdowns.values()) < 1.07

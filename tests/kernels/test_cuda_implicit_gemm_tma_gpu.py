@@ -1,4 +1,4 @@
-"""Every tile of the implicit GEMM that the tensor memory accelerator feeds on a real GPU, whatever the rule chooses."""
+"""Every cut of the implicit GEMM that the tensor memory accelerator feeds on a real GPU, whatever the rule chooses."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from conv_advisor.kernels.cpu.threads import available_cores
 from conv_advisor.kernels.cuda.implicit_gemm_tma import plan as plans
 from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import TILES, Tile, row_bytes_of
 from conv_advisor.kernels.cuda.parts.epilogue import defines_of
+from conv_advisor.kernels.cuda.parts.offers import Cut
 from conv_advisor.kernels.cuda.parts.shapes import is_dense
 from conv_advisor.kernels.tolerance import tolerance
 from tests.kernels.accelerator import shapes_of
@@ -26,6 +27,8 @@ ENDS = (
     Epilogue(bias=True, activation=Activation.RELU),
     Epilogue(bias=True, residual=True, activation=Activation.GELU),
 )
+CLUSTERS = (1, 2, 3, 5, 8)
+"""Blocks that share a tile: some to whom boxes come out even, some to whom they do not, more than there are boxes."""
 ENDED = ("same_3x3_tails", "same_3x3_c32", "dense_tails", "dense_waves", "stride_2", "batch_wraps")
 """Boxes that end behind y's last pixel or filter, blocks with several tiles, groups without a pixel."""
 
@@ -62,9 +65,9 @@ def compile_all(problems: Collection[ConvProblem]) -> None:
     from conv_advisor.kernels.cuda.compile import load_module
 
     wanted = dict.fromkeys(
-        (problem.dtype, *_plain_defines(tile, problem).items(), *defines_of(problem.epilogue).items())
+        (problem.dtype, *_plain_defines(cut, problem).items(), *defines_of(problem.epilogue).items())
         for problem in problems
-        for tile in TILES
+        for cut in cuts_of(problem)
     )
     if not wanted:
         return
@@ -74,32 +77,37 @@ def compile_all(problems: Collection[ConvProblem]) -> None:
         list(pool.map(lambda each: load_module(plans.SOURCE, each[0], **each[1]), todo))
 
 
-def _plain_defines(tile: Tile, problem: ConvProblem) -> dict[str, int]:
-    return tile.defines(row_bytes_of(problem), is_dense=bool(is_dense(problem)))
+def _plain_defines(cut: Cut[Tile], problem: ConvProblem) -> dict[str, int]:
+    return cut.tile.defines(row_bytes_of(problem), is_dense=bool(is_dense(problem)), is_split=cut.cluster > 1)
 
 
-def prepare_tile(runner: Any, problem: ConvProblem, tile: Tile) -> Any:
+def cuts_of(problem: ConvProblem) -> list[Cut[Tile]]:
+    return [cut for cut in plans.cuts_of(problem) if cut.cluster in CLUSTERS]
+
+
+def prepare_cut(runner: Any, problem: ConvProblem, cut: Cut[Tile]) -> Any:
     from conv_advisor.kernels.cuda.border import translated
     from conv_advisor.kernels.cuda.implicit_gemm_tma.launch import launch
 
     with translated():
-        return launch(problem, runner.device, tile)
+        return launch(problem, runner.device, cut)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.key)
-def test_every_tile_is_right(runner: Any, problem: ConvProblem) -> None:
+def test_every_cut_is_right(runner: Any, problem: ConvProblem) -> None:
     operands = runner.make_operands(problem, 0)
-    for tile in TILES:
-        launch = prepare_tile(runner, problem, tile)
-        assert runner.first_run(problem, launch, operands).max_error <= tolerance(problem), tile
+    for cut in cuts_of(problem):
+        launch = prepare_cut(runner, problem, cut)
+        assert runner.first_run(problem, launch, operands).max_error <= tolerance(problem), cut
 
 
 @pytest.mark.parametrize("epilogue", [PLAIN, *ENDS], ids=str)
 @pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.TF32])
-def test_equal_inputs_give_equal_bits(runner: Any, dtype: DType, epilogue: Epilogue) -> None:
+@pytest.mark.parametrize("cluster", [1, 5])
+def test_equal_inputs_give_equal_bits(runner: Any, cluster: int, dtype: DType, epilogue: Epilogue) -> None:
     problem = problem_of("same_3x3_wide", dtype, epilogue)
     operands = runner.make_operands(problem, 0)
-    launch = prepare_tile(runner, problem, plans.plan_tile(problem, runner.device))
+    launch = prepare_cut(runner, problem, Cut(TILES[0], cluster))
     outputs = []
     for _ in range(3):
         runner.first_run(problem, launch, operands)
@@ -118,7 +126,7 @@ def test_operands_of_tf32_are_rounded_to_the_nearest_and_what_is_added_is_not(ru
     weight[:, problem.r // 2, problem.s // 2, 0] = 1
     residual = np.full(problem.y_shape, 2.0**-20, np.float32)
     y = cupy.full(problem.y_shape, np.nan, np.float32)
-    launch = prepare_tile(runner, problem, plans.plan_tile(problem, runner.device))
+    launch = prepare_cut(runner, problem, plans.plan_cut(problem, runner.device))
     launch.run(cupy.asarray(x), cupy.asarray(weight), y, None, cupy.asarray(residual))
     found = cupy.asnumpy(y)
     assert np.unique(found[:, 1, 1]).tolist() == [1 + 2.0**-10 + 2.0**-20]

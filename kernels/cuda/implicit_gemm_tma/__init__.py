@@ -6,7 +6,7 @@ from typing import Final
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.kernels.cuda.family import Family, Kernel, cuda_variant
+from conv_advisor.kernels.cuda.family import Family, Kernel, Tuning, cuda_variant
 from conv_advisor.kernels.cuda.parts.rules import ANY, has_wgmma
 from conv_advisor.kernels.variant import Algorithm, all_of, dtype_in, groups_1, layout_is, no_workspace
 
@@ -23,14 +23,18 @@ def fills(problem: ConvProblem, device: Device) -> bool:
 
     if FAMILY.variants[0].why_not(problem, device) is not None:
         return False
-    tile = plan.plan_tile(problem, device)
-    return plan.blocks_of(tile, problem, device) == device.processors
+    cut = plan.plan_cut(problem, device)
+    return cut.cluster == 1 and plan.blocks_of(cut, problem, device) == device.processors
 
 
 def _kernel() -> Kernel:
-    from conv_advisor.kernels.cuda.implicit_gemm_tma import launch, plan
+    from conv_advisor.kernels.cuda.implicit_gemm_tma import launch, menu, plan
 
-    return Kernel(sources=(plan.SOURCE,), prepare={"cuda.implicit_gemm_tma": launch.prepare})
+    return Kernel(
+        sources=(plan.SOURCE,),
+        prepare={"cuda.implicit_gemm_tma": launch.prepare},
+        tuning=Tuning(plan.expected, launch.launch, constants=menu),
+    )
 
 
 FAMILY: Final = Family(

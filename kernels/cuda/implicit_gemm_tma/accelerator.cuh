@@ -1,8 +1,5 @@
-// The tensor memory accelerator and the barriers that count its bytes: part of implicit_gemm_tma.cu.
+// The tensor memory accelerator and the barriers that count its bytes: part of implicit_gemm_tma.cu, after clusters.cuh.
 
-__device__ __forceinline__ unsigned shared_address(const void* pointer) {
-    return (unsigned)__cvta_generic_to_shared(pointer);
-}
 __device__ __forceinline__ void start_barrier(unsigned barrier, int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }

@@ -1,18 +1,13 @@
 // From sums in registers to y, and the residual on its way there: part of implicit_gemm_tma.cu, after its macros.
 
-// Where a group of warps has its part of a tile in y.
-struct Part {
-    unsigned pixel, filter;
-};
-
 // Boxes of 64 pixels and 128 bytes of filters on their way to y, in BOXES buffers of a group by turns. Where there is a residual its box
 // comes into a buffer first, and what is stored takes its place there: the first BOXES of a tile while it is multiplied,
-// each other one as soon as the buffer's box before has been read.
+// each other one as soon as the buffer's box before has been read. Of a tile that blocks share only a block's own boxes count.
 class Boxes {
    public:
     // `loaded` has a barrier for every buffer, which counts the residual's bytes.
-    __device__ __forceinline__ Boxes(unsigned bytes, unsigned loaded, int group)
-        : bytes_(bytes), loaded_(loaded), barrier_(1 + group), turn_(0) {}
+    __device__ __forceinline__ Boxes(unsigned bytes, unsigned loaded, int group, const SharedSums& shared)
+        : bytes_(bytes), loaded_(loaded), barrier_(1 + group), turn_(0), shared_(shared) {}
 
     // Before a tile is multiplied; all boxes of the tile before have been read.
     __device__ __forceinline__ void load_first(const TensorMap& residual, const Part& part, const Sizes& sizes) const {
@@ -21,14 +16,14 @@ class Boxes {
     }
     __device__ __forceinline__ void store(const TensorMap& y, const TensorMap& residual, const Epilogue& epilogue,
                                           float (&sum)[SUMS], const Part& part, const Sizes& sizes) {
-        unsigned box = 0;
+        unsigned box = 0, own = 0;
 #pragma unroll
         for (int i = 0; i < TILES_M; ++i) {
 #pragma unroll
             for (int j = 0; j < BF / BOX_FILTERS; ++j) {
+                if (!is_in_y(part, i, j, sizes) || !shared_.is_own(box++)) continue;
+                shared_.add_others(sum[i], j * (BOX_FILTERS / 8), box - 1);
                 const unsigned pixel = part.pixel + i * BOX, filter = part.filter + j * BOX_FILTERS;
-                // A box wholly outside y is not for the accelerator.
-                if (pixel >= sizes.pixels || filter >= (unsigned)sizes.K) continue;
                 const unsigned buffer = bytes_ + turn_ % BOXES * BOX_BYTES;
 #if RESIDUAL
                 wait_for(loaded_ + turn_ % BOXES * 8, turn_ / BOXES & 1);
@@ -43,13 +38,13 @@ class Boxes {
                     store_box(y, buffer, filter, pixel);
 #if RESIDUAL
                     wait_for_all_boxes_but<0>();
-                    load(residual, part, box + BOXES, turn_ + BOXES, sizes);
+                    load(residual, part, own + BOXES, turn_ + BOXES, sizes);
 #endif
                 }
-                ++box, ++turn_;
+                ++own, ++turn_;
             }
         }
-        (void)residual, (void)box;
+        (void)residual, (void)own;
     }
     // Shared memory has to last until it has been read.
     __device__ __forceinline__ void finish() const {
@@ -60,9 +55,10 @@ class Boxes {
     __device__ __forceinline__ bool leads() const { return threadIdx.x % 128 == 0; }
     __device__ __forceinline__ void wait() const { asm volatile("bar.sync %0, 128;" ::"r"(barrier_) : "memory"); }
 
-    // Of the boxes of a part that lie in y, filters first, the one of this number, if there is one.
-    __device__ __forceinline__ void load(const TensorMap& residual, const Part& part, unsigned box, unsigned turn,
+    // Of the own boxes of a part that lie in y, filters first, the one of this number, if there is one.
+    __device__ __forceinline__ void load(const TensorMap& residual, const Part& part, unsigned own, unsigned turn,
                                          const Sizes& sizes) const {
+        const unsigned box = shared_.first() + own * shared_.step();
         const unsigned across = (min((unsigned)BF, sizes.K - part.filter) + BOX_FILTERS - 1) / BOX_FILTERS, down = box / across;
         const unsigned pixel = part.pixel + down * BOX, filter = part.filter + (box - down * across) * BOX_FILTERS;
         if (down >= TILES_M || pixel >= sizes.pixels) return;
@@ -135,4 +131,5 @@ class Boxes {
     unsigned bytes_, loaded_;
     int barrier_;
     unsigned turn_;  // boxes so far
+    const SharedSums& shared_;
 };

@@ -9,10 +9,12 @@
 //                them by the tap; what it finds outside x is zeros, so padding costs nothing
 //   warps        a group of 128 threads loads, of which one thread is awake; two groups multiply by wgmma, m64, each half of
 //                a tile's pixels
+//   IS_SPLIT     a cluster of blocks shares each tile: a part of the stages is each one's, then a part of the boxes of y, whose
+//                sums the others push to it; for tiles that are fewer than multiprocessors
 //   ring         STAGES stages; `full` counts bytes, `empty` warps that have read
 //   y            turned to rows in shared memory, stored by the accelerator in boxes of 64 pixels and 128 bytes of filters,
 //                which it clips to y; it loads the residual in the same boxes
-//   grid, block  as many blocks as multiprocessors, or tiles; 384 threads. A block's tiles are grid blocks apart; RASTER
+//   grid, block  as many blocks as multiprocessors, or tiles, or where it IS_SPLIT a cluster a tile; 384 threads. A block's tiles are grid blocks apart; RASTER
 //                tiles of pixels pass under one of filters, so that concurrent blocks share both in the L2 cache
 //   limits       groups 1; compute capability 9.0 (sm_90a); the same sums in the same order every time
 //   source       PTX ISA 8.0, cp.async.bulk.tensor, mbarrier, wgmma; CUTLASS 3, "sm90 warp-specialised" (structure)
@@ -32,6 +34,11 @@
 #define BOXES 2  // of a group in shared memory
 #define CHANNELS (ROW_BYTES / (int)sizeof(Storage))
 #define RASTER 16
+#if IS_SPLIT
+#define FIRST_TILE cluster_index()  // and the only one
+#else
+#define FIRST_TILE blockIdx.x
+#endif
 static_assert(PIXELS % 64 == 0 && BF % BOX_FILTERS == 0, "whole products and boxes");
 
 #if RESIDUAL
@@ -51,9 +58,20 @@ struct Sizes {
     unsigned tiles_p, tiles_f;
 };
 
+// Where a group of warps has its part of a tile in y.
+struct Part {
+    unsigned pixel, filter;
+};
+// Whether box (i, j) of a part lies in y, if not all of it: one wholly outside is not for the accelerator.
+__device__ __forceinline__ bool is_in_y(const Part& part, int i, int j, const Sizes& sizes) {
+    return part.pixel + i * BOX < sizes.pixels && part.filter + j * BOX_FILTERS < (unsigned)sizes.K;
+}
+
+#include "clusters.cuh"
 #include "accelerator.cuh"
 #include "warp_products.cuh"
 #include "pairs.cuh"
+#include "shared_sums.cuh"
 #include "boxes.cuh"
 #include "overlap.cuh"
 
@@ -62,6 +80,20 @@ __device__ __forceinline__ Part part_of(unsigned tile, const Sizes& sizes) {
     const unsigned of_band = RASTER * sizes.tiles_f, band = tile / of_band, inner = tile - band * of_band;
     const unsigned height = min((unsigned)RASTER, sizes.tiles_p - band * RASTER), f = inner / height;
     return {(band * RASTER + inner - f * height) * BP, f * BF};
+}
+
+// Which of a tile's stages are a block's.
+struct Stages {
+    int first, end;
+};
+__device__ __forceinline__ Stages stages_of(const Sizes& sizes) {
+    const int count = sizes.R * sizes.S * ((sizes.C + CHANNELS - 1) / CHANNELS);
+#if IS_SPLIT
+    const int rank = cluster_rank(), blocks = cluster_size();
+    return {count * rank / blocks, count * (rank + 1) / blocks};
+#else
+    return {0, count};
+#endif
 }
 
 // Stages and whose turn it is: a ring that has gone round an even or odd number of times.
@@ -78,29 +110,31 @@ struct Ring {
 
 __device__ __forceinline__ void load_tiles(const TensorMap& x, const TensorMap& weight, unsigned ring_bytes, unsigned full,
                                            unsigned empty, const Sizes& sizes) {
+    const Stages stages = stages_of(sizes);
+    const int chunks = (sizes.C + CHANNELS - 1) / CHANNELS, first_tap = stages.first / chunks;
     Ring ring;
 #pragma unroll 1
-    for (unsigned tile = blockIdx.x; tile < sizes.tiles_p * sizes.tiles_f; tile += gridDim.x) {
+    for (unsigned tile = FIRST_TILE; tile < sizes.tiles_p * sizes.tiles_f; tile += gridDim.x) {
         const Part part = part_of(tile, sizes);
 #if !IS_DENSE
         const unsigned image = part.pixel / sizes.plane, inner = part.pixel - image * sizes.plane, p = inner / sizes.Q;
         const int h = (int)p * sizes.stride_h - sizes.pad_h;
         const int w = (int)(inner - p * sizes.Q) * sizes.stride_w - sizes.pad_w;
 #endif
+        int tap = first_tap, c = (stages.first - tap * chunks) * CHANNELS, r = tap / sizes.S, s = tap - r * sizes.S;
 #pragma unroll 1
-        for (int tap = 0, r = 0, s = 0; r < sizes.R; ++tap) {
-#pragma unroll 1
-            for (int c = 0; c < sizes.C; c += CHANNELS, ring.advance()) {
-                const unsigned to = ring_bytes + ring.stage * STAGE_BYTES, arrived = full + ring.stage * 8;
-                wait_for(empty + ring.stage * 8, ring.parity ^ 1);
-                expect_bytes(arrived, STAGE_BYTES);
+        for (int stage = stages.first; stage < stages.end; ++stage, ring.advance()) {
+            const unsigned to = ring_bytes + ring.stage * STAGE_BYTES, arrived = full + ring.stage * 8;
+            wait_for(empty + ring.stage * 8, ring.parity ^ 1);
+            expect_bytes(arrived, STAGE_BYTES);
 #if IS_DENSE
-                load_box(to, x, arrived, c, part.pixel);
+            load_box(to, x, arrived, c, part.pixel);
 #else
-                load_pixels(to, x, arrived, c, w, h, image, s * sizes.dilation_w, r * sizes.dilation_h);
+            load_pixels(to, x, arrived, c, w, h, image, s * sizes.dilation_w, r * sizes.dilation_h);
 #endif
-                load_box(to + BP * ROW_BYTES, weight, arrived, c, tap, part.filter);
-            }
+            load_box(to + BP * ROW_BYTES, weight, arrived, c, tap, part.filter);
+            if ((c += CHANNELS) < sizes.C) continue;
+            c = 0, ++tap;
             if (++s == sizes.S) s = 0, ++r;
         }
     }
@@ -147,22 +181,33 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (group < 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (threadIdx.x == 0) load_tiles(x_map, weight_map, ring_bytes, full, empty, sizes);
+#if IS_SPLIT
+        __syncwarp();
+        SharedSums::meet();
+        SharedSums::meet();
+#endif
         return;
     }
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     const Epilogue epilogue = EPILOGUE_OF(nullptr);
-    const int stages = sizes.R * sizes.S * ((sizes.C + CHANNELS - 1) / CHANNELS);
-    Boxes boxes(ring_bytes + STAGES * STAGE_BYTES + group * BOXES * BOX_BYTES, loaded + group * BOXES * 8, group);
+    const Stages stages = stages_of(sizes);
+    const SharedSums shared((float*)(unaligned + (ring_bytes - shared_address(unaligned))), group);
+    Boxes boxes(ring_bytes + STAGES * STAGE_BYTES + group * BOXES * BOX_BYTES, loaded + group * BOXES * 8, group, shared);
     Ring ring;
 #pragma unroll 1
-    for (unsigned tile = blockIdx.x; tile < sizes.tiles_p * sizes.tiles_f; tile += gridDim.x) {
+    for (unsigned tile = FIRST_TILE; tile < sizes.tiles_p * sizes.tiles_f; tile += gridDim.x) {
         Part part = part_of(tile, sizes);
         part.pixel += group * PIXELS;
 #if RESIDUAL
         boxes.load_first(residual_map, part, sizes);
 #endif
         float sum[SUMS];
-        multiply_tile(sum, ring_bytes, full, empty, group, ring, stages);
+        multiply_tile(sum, ring_bytes, full, empty, group, ring, stages.end - stages.first);
+#if IS_SPLIT
+        SharedSums::meet();
+        shared.push_others(sum, part, sizes);
+        SharedSums::meet();
+#endif
         boxes.store(y_map, residual_map, epilogue, sum, part, sizes);
     }
     boxes.finish();

@@ -14,6 +14,7 @@ from conv_advisor.kernels.cuda.implicit_gemm_tma.encoding import encoded
 from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import THREADS, Tile, row_bytes_of
 from conv_advisor.kernels.cuda.parts.epilogue import addresses, defines_of
 from conv_advisor.kernels.cuda.parts.launching import prepare_start
+from conv_advisor.kernels.cuda.parts.offers import Cut
 from conv_advisor.kernels.cuda.parts.overlap import overlaps
 from conv_advisor.kernels.cuda.parts.shapes import is_dense
 from conv_advisor.kernels.variant import Launch
@@ -23,13 +24,14 @@ _KEPT: Final = 16
 
 
 def prepare(problem: ConvProblem, device: Device, _workspace_limit_bytes: int) -> Launch:
-    """One launch, with the tile of the kernel's own rule."""
-    return launch(problem, device, plans.plan_tile(problem, device))
+    """One launch, with the cut of the kernel's own rule."""
+    return launch(problem, device, plans.plan_cut(problem, device))
 
 
-def launch(problem: ConvProblem, device: Device, tile: Tile) -> Launch:
-    """One launch with this tile."""
-    defines = tile.defines(row_bytes_of(problem), is_dense=bool(is_dense(problem)))
+def launch(problem: ConvProblem, device: Device, cut: Cut[Tile]) -> Launch:
+    """One launch with this cut."""
+    tile, is_split = cut.tile, cut.cluster > 1
+    defines = tile.defines(row_bytes_of(problem), is_dense=bool(is_dense(problem)), is_split=is_split)
     kernel = load_kernel(plans.SOURCE, "implicit_gemm_tma", problem.dtype, **defines, **defines_of(problem.epilogue))
     sizes = (
         *(problem.c, problem.k, problem.r, problem.s),
@@ -37,9 +39,16 @@ def launch(problem: ConvProblem, device: Device, tile: Tile) -> Launch:
         *(problem.stride_h, problem.stride_w, problem.pad_h, problem.pad_w, problem.dilation_h, problem.dilation_w),
         *plans.tiles_of(tile, problem),
     )
-    blocks = plans.blocks_of(tile, problem, device)
-    grid, begins_early = (blocks, 1, 1), overlaps(plans.SOURCE)
-    start = prepare_start(kernel, grid, THREADS, tile.shared_bytes, sizes, overlaps=begins_early, is_structure=True)
+    start = prepare_start(
+        kernel,
+        (plans.blocks_of(cut, problem, device), 1, 1),
+        THREADS,
+        tile.shared_bytes,
+        sizes,
+        cluster=cut.cluster,
+        overlaps=overlaps(plans.SOURCE),
+        is_structure=True,
+    )
     of_outputs = (maps.y_map(problem), DType.FLOAT32 if problem.dtype is DType.TF32 else problem.dtype)
     described: tuple[tuple[maps.Map, DType], ...] = (
         (maps.x_map(problem, tile), problem.dtype),

@@ -1,7 +1,8 @@
-"""The tiles of the implicit GEMM that the tensor memory accelerator feeds."""
+"""The tiles of the implicit GEMM that the tensor memory accelerator feeds, and what they are expected to take."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,6 +21,10 @@ BOX_ROW_BYTES: Final = 128
 """Bytes of the filters of a pixel in a box."""
 BOXES_BYTES: Final = GROUPS * 2 * BOX * BOX_ROW_BYTES
 """Boxes of y in shared memory: two of each group."""
+SPLIT_ROW_BYTES: Final = 128
+"""Bytes of a row where blocks share a tile: with fewer there is little to share."""
+LARGEST_CLUSTER: Final = 8
+"""Blocks that a cluster may have without a special attribute."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +42,7 @@ class Tile:
     bf: int
     stages: int
 
-    def defines(self, row_bytes: int, *, is_dense: bool) -> dict[str, int]:
+    def defines(self, row_bytes: int, *, is_dense: bool, is_split: bool) -> dict[str, int]:
         """What the source is compiled with."""
         return {
             "BP": self.bp,
@@ -45,12 +50,22 @@ class Tile:
             "STAGES": self.stages * ROW_BYTES[1] // row_bytes,
             "ROW_BYTES": row_bytes,
             "IS_DENSE": int(is_dense),
+            "IS_SPLIT": int(is_split),
         }
+
+    def boxes(self, dtype: DType) -> int:
+        """Boxes of y."""
+        return self.bp * self.bf * dtype.itemsize_bytes // (BOX * BOX_ROW_BYTES)
+
+    @property
+    def ring_bytes(self) -> int:
+        """Shared memory of all stages."""
+        return self.stages * (self.bp + self.bf) * ROW_BYTES[1]
 
     @property
     def shared_bytes(self) -> int:
         """Shared memory of a block: stages, then boxes of y."""
-        return ALIGNMENT + self.stages * (self.bp + self.bf) * ROW_BYTES[1] + BOXES_BYTES
+        return ALIGNMENT + self.ring_bytes + BOXES_BYTES
 
 
 TILES: Final = (
@@ -61,7 +76,38 @@ TILES: Final = (
     Tile(256, 64, stages=4),
     Tile(128, 64, stages=8),
 )
-DTYPES: Final = (DType.TF32, DType.FLOAT16, DType.BFLOAT16)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What a multiprocessor takes, in cycles.
+
+    Parameters
+    ----------
+    loaded_bytes : float
+        That it gets from the L2 cache in a cycle while all do.
+    stage : float
+        Of each stage besides its products or bytes.
+    box : float
+        Of a group of warps, of a box of y.
+    start : float
+        From a block's start to its first products.
+    meeting : float
+        Of the blocks of a cluster, before and after they exchange sums.
+    push : float
+        Of 1024 sums that a block gives to others.
+    """
+
+    loaded_bytes: float
+    stage: float
+    box: float
+    start: float
+    meeting: float
+    push: float
+
+
+_HALF: Final = Costs(loaded_bytes=60.0, stage=100.0, box=750.0, start=3000.0, meeting=1500.0, push=128.0)
+COSTS: Final[Mapping[DType, Costs]] = {DType.TF32: _HALF, DType.FLOAT16: _HALF, DType.BFLOAT16: _HALF}
 
 
 def row_bytes_of(problem: ConvProblem) -> int:

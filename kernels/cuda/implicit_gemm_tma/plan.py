@@ -1,4 +1,4 @@
-"""How the implicit GEMM fed by the tensor memory accelerator cuts a problem: its tile."""
+"""How the implicit GEMM fed by the tensor memory accelerator cuts a problem: its tile, and how many blocks share it."""
 
 from __future__ import annotations
 
@@ -6,31 +6,27 @@ from typing import Final
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType
+from conv_advisor.kernels.cuda.implicit_gemm_tma import menu
 from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import (
     BOX,
     BOX_ROW_BYTES,
-    DTYPES,
     GROUPS,
+    LARGEST_CLUSTER,
     ROW_BYTES,
+    SPLIT_ROW_BYTES,
     TILES,
     Tile,
     row_bytes_of,
 )
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
+from conv_advisor.kernels.cuda.parts.multiprocessor import room_for
+from conv_advisor.kernels.cuda.parts.offers import Cut
 from conv_advisor.kernels.cuda.parts.source import Defines, Source
 
-# Fitted to the times of every tile for 35 layers on an H100, tests/kernels/data/implicit_gemm_tma_us.json: the
-# geometric mean of the chosen tile's time is 1.005 times that of the fastest, the worst 1.065 times.
-_FLOPS_OF_CYCLE: Final = 4096
-"""What the tensor cores of a multiprocessor do."""
-_BYTES_OF_CYCLE: Final = 60
-"""What a multiprocessor gets from the L2 cache while all do."""
-_STAGE_CYCLES: Final = 100
-"""What each stage takes besides."""
-_BOX_CYCLES: Final = 750
-"""What a group of warps takes for a box of y."""
-_LATENCY_CYCLES: Final = 3000
-"""From a block's start to its first products."""
+_BYTES_OF_CYCLE: Final = 4096
+"""Operand bytes, pixels times filters times bytes of a row, that the tensor cores of a multiprocessor multiply."""
+_CYCLES_OF_US: Final = 1755
+"""The clock under load."""
 
 
 def tiles_of(tile: Tile, problem: ConvProblem) -> tuple[int, int]:
@@ -38,37 +34,69 @@ def tiles_of(tile: Tile, problem: ConvProblem) -> tuple[int, int]:
     return ceil_div(problem.n * problem.p * problem.q, tile.bp), ceil_div(problem.k, tile.bf)
 
 
-def blocks_of(tile: Tile, problem: ConvProblem, device: Device) -> int:
-    """One for every multiprocessor, or for every tile where these are fewer."""
-    across, down = tiles_of(tile, problem)
+def stages_of(problem: ConvProblem) -> int:
+    """Stages of all gemm_k."""
+    chunks: int = ceil_div(problem.c * problem.dtype.itemsize_bytes, row_bytes_of(problem))
+    return problem.r * problem.s * chunks
+
+
+def blocks_of(cut: Cut[Tile], problem: ConvProblem, device: Device) -> int:
+    """A cluster for every tile; of blocks alone one for every multiprocessor, or tile where these are fewer."""
+    across, down = tiles_of(cut.tile, problem)
+    if cut.cluster > 1:
+        return across * down * cut.cluster
     return min(across * down, device.processors or 1)
 
 
-def expected_cycles(tile: Tile, problem: ConvProblem, device: Device) -> float:
-    """Cycles of the block that has most tiles."""
+def received_bytes(cut: Cut[Tile], dtype: DType) -> int:
+    """What other blocks push to one: their sums of its boxes, where its stages were."""
+    sums_of_box = BOX * BOX_ROW_BYTES // dtype.itemsize_bytes
+    own: int = ceil_div(cut.tile.boxes(dtype), cut.cluster)
+    return own * (cut.cluster - 1) * sums_of_box * 4
+
+
+def cuts_of(problem: ConvProblem) -> tuple[Cut[Tile], ...]:
+    """Every tile alone, and shared by as many blocks as have a stage and room for what they receive."""
+    most = LARGEST_CLUSTER if row_bytes_of(problem) == SPLIT_ROW_BYTES else 1
+    cuts = (Cut(tile, cluster) for tile in TILES for cluster in range(1, min(most, stages_of(problem)) + 1))
+    return tuple(cut for cut in cuts if received_bytes(cut, problem.dtype) <= cut.tile.ring_bytes)
+
+
+def expected_us(cut: Cut[Tile], problem: ConvProblem, device: Device) -> float:
+    """Time of the multiprocessor that has most to do."""
+    tile, costs, row_bytes = cut.tile, menu.COSTS[problem.dtype], row_bytes_of(problem)
     across, down = tiles_of(tile, problem)
-    turns = ceil_div(across * down, blocks_of(tile, problem, device))
-    row_bytes, item = row_bytes_of(problem), problem.dtype.itemsize_bytes
-    stages = problem.r * problem.s * ceil_div(problem.c * item, row_bytes)
-    multiplied = tile.bp * tile.bf * row_bytes / _FLOPS_OF_CYCLE
-    loaded = (tile.bp + tile.bf) * row_bytes / _BYTES_OF_CYCLE
-    stored = tile.bp * tile.bf * item / (BOX * BOX_ROW_BYTES) / GROUPS * _BOX_CYCLES
-    return float(_LATENCY_CYCLES + turns * (stages * (max(multiplied, loaded) + _STAGE_CYCLES) + stored))
+    multiplied = tile.bp * tile.bf * row_bytes / _BYTES_OF_CYCLE
+    loaded = (tile.bp + tile.bf) * row_bytes / costs.loaded_bytes
+    summed = ceil_div(stages_of(problem), cut.cluster) * (max(multiplied, loaded) + costs.stage)
+    stored = ceil_div(ceil_div(tile.boxes(problem.dtype), cut.cluster), GROUPS) * costs.box
+    if cut.cluster == 1:
+        turns = ceil_div(across * down, blocks_of(cut, problem, device))
+        return float(costs.start + turns * (summed + stored)) / _CYCLES_OF_US
+    turns = ceil_div(across * down * cut.cluster, int(room_for(cut.cluster, 1, device.processors or 1)))
+    pushed = costs.meeting + tile.bp * tile.bf * (1 - 1 / cut.cluster) / 1024 * costs.push
+    return float(turns * (costs.start + summed + pushed + stored)) / _CYCLES_OF_US
 
 
-def plan_tile(problem: ConvProblem, device: Device) -> Tile:
-    """The tile that is expected to be fastest."""
-    return min(TILES, key=lambda tile: expected_cycles(tile, problem, device))
+def expected(problem: ConvProblem, device: Device) -> dict[Cut[Tile], float]:
+    """The cuts of a problem, and the time in us that each is expected to take."""
+    return {cut: expected_us(cut, problem, device) for cut in cuts_of(problem)}
+
+
+def plan_cut(problem: ConvProblem, device: Device) -> Cut[Tile]:
+    """The cut that is expected to be fastest."""
+    times_us = expected(problem, device)
+    return min(times_us, key=times_us.__getitem__)
 
 
 def definitions(dtype: DType) -> tuple[Defines, ...]:
     """What implicit_gemm_tma.cu is compiled with for this precision."""
-    if dtype not in DTYPES:
+    if dtype not in menu.COSTS:
         return ()
     return tuple(
-        tile.defines(row_bytes, is_dense=is_dense)
+        tile.defines(row_bytes, is_dense=is_dense, is_split=is_split)
         for tile in TILES
-        for row_bytes in ROW_BYTES
+        for row_bytes, is_split in (*((row_bytes, False) for row_bytes in ROW_BYTES), (SPLIT_ROW_BYTES, True))
         for is_dense in (False, True)
     )
 
