@@ -152,12 +152,16 @@ class Launch:
     scratch : tuple of Scratch
         Its scratch memory, which may be replaced. Where there is none though `workspace_bytes` is not 0, the launch
         keeps its own for good, and must not run on two streams at once.
+    by_address : bool
+        Whether ``run`` reads nothing of an array but its address, and so takes an `Address` as well, and enqueues on
+        `addresses.current_stream`.
     """
 
     run: Callable[..., None]
     workspace_bytes: int = 0
     plan: dict[str, Any] = field(default_factory=dict)
     scratch: tuple[Scratch, ...] = ()
+    by_address: bool = False
 
 
 def why_not(variant: Variant, problem: ConvProblem, device: Device) -> str | None:

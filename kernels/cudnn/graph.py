@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from typing import Any, Final
 
-import cupy
-
 from conv_advisor.data.errors import LaunchFailed, NotSupported, RunError, WorkspaceExceeded
 from conv_advisor.data.problem import ConvProblem, DType
+from conv_advisor.kernels.addresses import current_stream
 from conv_advisor.kernels.cudnn import library
 from conv_advisor.kernels.cudnn.epilogue import ended
 from conv_advisor.kernels.cudnn.plans import (
@@ -251,18 +250,16 @@ def _build(graph: Any, ref: PlanRef, workspace_limit_bytes: int) -> int:
 def _launch(graph: Any, ref: PlanRef, workspace_limit_bytes: int) -> Launch:
     needed_bytes = _build(graph, ref, workspace_limit_bytes)
     workspace = Scratch(needed_bytes)
-    frontend, handle = _frontend(), library.handle()
 
     def run(x: Any, weight: Any, y: Any, bias: Any = None, residual: Any = None) -> None:
         tensors = {_X: x, _WEIGHT: weight, _Y: y, _BIAS: bias, _RESIDUAL: residual}
         pointers = {uid: tensor.data.ptr for uid, tensor in tensors.items() if tensor is not None}
         try:
-            frontend.set_stream(handle=handle, stream=cupy.cuda.get_current_stream().ptr)
-            graph.execute_plan_at_index(pointers, workspace.ptr, ref.index, handle=handle)
+            graph.execute_plan_at_index(pointers, workspace.ptr, ref.index, handle=library.handle_on(current_stream()))
         except _frontend_errors() as error:
             raise LaunchFailed(_short(error)) from error
 
-    return Launch(run, needed_bytes, ref.to_json(), (workspace,))
+    return Launch(run, needed_bytes, ref.to_json(), (workspace,), by_address=True)
 
 
 @contextmanager

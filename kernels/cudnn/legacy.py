@@ -7,13 +7,12 @@ import weakref
 from ctypes import byref, c_float, c_int, c_size_t, c_void_p
 from typing import Any, Final
 
-import cupy
-
 from conv_advisor.data.epilogue import Activation
 from conv_advisor.data.errors import NotSupported, WorkspaceExceeded
 from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels.addresses import current_stream
 from conv_advisor.kernels.cuda.appended.launch import append
-from conv_advisor.kernels.cudnn.library import ForwardPerformance, call, handle
+from conv_advisor.kernels.cudnn.library import ForwardPerformance, call, handle, handle_on
 from conv_advisor.kernels.cudnn.variants import LEGACY_ALGORITHMS, algorithm_of, legacy_id
 from conv_advisor.kernels.scratch import Scratch
 from conv_advisor.kernels.variant import Ending, Launch, Variant
@@ -62,11 +61,10 @@ class _Descriptors:
         return size.value
 
     def forward(self, algorithm: int, x: Any, weight: Any, y: Any, workspace: Scratch) -> None:
-        """Enqueue the convolution on CuPy's current stream."""
-        call("cudnnSetStream", handle(), cupy.cuda.get_current_stream().ptr)
+        """Enqueue the convolution on the current stream."""
         call(
             "cudnnConvolutionForward",
-            handle(),
+            handle_on(current_stream()),
             byref(_ONE),
             self.x,
             x.data.ptr,
@@ -113,14 +111,13 @@ class _FusedCall:
     def forward(
         self, algorithm: int, x: Any, weight: Any, y: Any, bias: Any, residual: Any | None, workspace: Scratch
     ) -> None:
-        """Enqueue it on CuPy's current stream."""
+        """Enqueue it on the current stream."""
         plain = self._plain
         # Without a residual y stands in its place, times 0: the library then does not read it.
         factor, added = (_ZERO, y) if residual is None else (_ONE, residual)
-        call("cudnnSetStream", handle(), cupy.cuda.get_current_stream().ptr)
         call(
             "cudnnConvolutionBiasActivationForward",
-            handle(),
+            handle_on(current_stream()),
             *(byref(_ONE), plain.x, x.data.ptr, plain.weight, weight.data.ptr, plain.convolution),
             *(algorithm, workspace.ptr, workspace.nbytes),
             *(byref(factor), plain.y, added.data.ptr),
@@ -170,12 +167,12 @@ def prepare(variant: Variant, problem: ConvProblem, workspace_limit_bytes: int) 
         def run_fused(x: Any, weight: Any, y: Any, bias: Any, residual: Any = None) -> None:
             fused.forward(algorithm, x, weight, y, bias, residual, workspace)
 
-        return Launch(run_fused, needed_bytes, scratch=(workspace,))
+        return Launch(run_fused, needed_bytes, scratch=(workspace,), by_address=True)
 
     def run(x: Any, weight: Any, y: Any) -> None:
         descriptors.forward(algorithm, x, weight, y, workspace)
 
-    return append(Launch(run, needed_bytes, scratch=(workspace,)), problem)
+    return append(Launch(run, needed_bytes, scratch=(workspace,), by_address=True), problem)
 
 
 def heuristic_pick(problem: ConvProblem, workspace_limit_bytes: int) -> str | None:

@@ -13,6 +13,9 @@ from conv_advisor.data.errors import CompileFailed, LaunchFailed, NotSupported, 
 
 SONAME: Final = "libcudnn.so.9"
 
+_told: Final[dict[int, int]] = {}
+"""The stream of each handle: to be told the one it has costs a call too."""
+
 _SUCCESS: Final = 0
 _DEPRECATED: Final = 1004
 _BAD_PARAM: Final = 2000
@@ -95,6 +98,14 @@ def handle() -> int:
     found = c_void_p()
     call("cudnnCreate", ctypes.byref(found))
     return found.value or 0
+
+
+def handle_on(stream: int) -> int:
+    """The handle, whose work goes to this stream from now on; who has it meanwhile has it alone."""
+    if _told.get(handle()) != stream:
+        call("cudnnSetStream", handle(), stream)
+        _told[handle()] = stream
+    return handle()
 
 
 def call(function: str, *arguments: object) -> None:

@@ -112,7 +112,7 @@ def test_what_an_epilogue_reads_begins_where_y_does() -> None:
     assert addresses(both, (bias, residual), 64) == (bias.data.ptr, residual.data.ptr + 64)
     assert addresses(Epilogue(residual=True), (None, residual), 64) == (residual.data.ptr + 64,)
     assert addresses(Epilogue(activation=Activation.RELU), ()) == ()
-    with pytest.raises(ValueError, match="longer"):
+    with pytest.raises(ValueError, match="1 operands"):
         addresses(both, (bias,))
 
 

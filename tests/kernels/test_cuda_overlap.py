@@ -82,7 +82,8 @@ class Driver:
     def __init__(self) -> None:
         self.launched: list[tuple[Any, ...]] = []
 
-    def cuLaunchKernelEx(self, config: _Config, function: int, parameters: int, extra: None) -> int:  # noqa: N802 the driver's
+    def cuLaunchKernelEx(self, place: int, function: int, parameters: int, extra: None) -> int:  # noqa: N802 the driver's
+        config = _Config.from_address(place)
         attributes = [(each.id, each.value[0]) for each in config.attributes[: config.n_attributes]]
         first = (ctypes.c_void_p * 1).from_address(parameters)[0] or 0
         address = ctypes.c_uint64.from_address(first).value
@@ -115,7 +116,7 @@ def test_the_driver_is_told_of_clusters_and_of_overlap(
     driver = Driver()
     launching = "conv_advisor.kernels.cuda.parts.launching"
     monkeypatch.setattr(f"{launching}._driver", lambda: driver)
-    monkeypatch.setattr(f"{launching}._current_stream", lambda: Kernel)
+    monkeypatch.setattr(f"{launching}.current_stream", lambda: 77)
     start = prepare_start(Kernel(), (8, 2, 1), 128, 1024, (5, 6), cluster=cluster, overlaps=early)
     start(2**40)
     start(2**41)

@@ -157,7 +157,10 @@ def prepare(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> Iterator[Prepare]:
         monkeypatch.setattr(legacy, "call", calls)
         monkeypatch.setattr(legacy, "handle", lambda: 7)
         monkeypatch.setattr(legacy, "append", lambda launch, problem: ("appended", launch, problem))
-        legacy.cupy.cuda.get_current_stream.return_value.ptr = 9
+        monkeypatch.setattr(legacy, "current_stream", lambda: 9)
+        monkeypatch.setattr(library, "_told", {})
+        monkeypatch.setattr(library, "call", calls)
+        monkeypatch.setattr(library, "handle", lambda: 7)
         yield legacy.prepare
 
 
@@ -179,7 +182,11 @@ def test_the_fused_call_is_given_every_part_in_its_place(
     problem = ConvProblem.parse(f"8-2-3-16-8-{text}", dtype=dtype, layout=layout)
     launch = prepare(of_algorithm("implicit_precomp_gemm"), problem, 2**20)
     x, weight, y, bias, residual = (tensor(address) for address in (10, 11, 12, 13, 14))
-    launch.run(x, weight, y, bias, residual if problem.epilogue.residual else None)
+    for _ in range(2):
+        launch.run(x, weight, y, bias, residual if problem.epilogue.residual else None)
+    first, second = (given for name, given in calls.made if name == "cudnnConvolutionBiasActivationForward")
+    assert first == second
+    calls.made.pop()
     created = {
         function: [given[0] for name, given in calls.made if name == function]
         for function in ("cudnnCreateTensorDescriptor", "cudnnCreateActivationDescriptor")

@@ -83,6 +83,7 @@ class FakeGpu(gpu.Gpu):
         self.runner = self._runner = NumPyRunner()  # type: ignore[assignment]  # it stands in for one
         self._index, self._place, self._stream = CPU, torch.device("cpu"), None
         self.device = self.runner.device
+        self._can_overlap = False
         self._advisor = advisor()
         self._basis = Basis("no device", "0", "0", torch.__version__)
         self._files = {}

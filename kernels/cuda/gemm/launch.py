@@ -26,6 +26,7 @@ def prepare(problem: ConvProblem, _device: Device, workspace_limit_bytes: int) -
             lambda x, weight, y: multiply(problem, problem.n, x.data.ptr, weight.data.ptr, y.data.ptr, workspace),
             plan.workspace_bytes,
             scratch=(workspace,),
+            by_address=True,
         )
     itemsize = problem.dtype.itemsize_bytes
     image_elements = plans.column_elements(problem)

@@ -58,7 +58,7 @@ def launch(problem: ConvProblem, _device: Device, cut: Cut[Tile], images: int | 
             read = addresses(problem.epilogue, ends, y_offset)
             multiply(packed_x, packed_weight, y.data.ptr + y_offset, *read)
 
-    return Launch(run, workspace.nbytes, scratch=(workspace,))
+    return Launch(run, workspace.nbytes, scratch=(workspace,), by_address=True)
 
 
 def _packing(problem: ConvProblem, images: int, *, has_weight: bool) -> Start:

@@ -66,4 +66,4 @@ def launch(problem: ConvProblem, device: Device, cut: Cut[Tile]) -> Launch:
         residual = of_ends[-1:] if problem.epilogue.residual else ()
         start(*maps_at(x.data.ptr, weight.data.ptr, y.data.ptr, *residual), *of_ends)
 
-    return Launch(run)
+    return Launch(run, by_address=True)

@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any, Final
 
 from conv_advisor.data.problem import DType
+from conv_advisor.kernels.addresses import current_stream
 from conv_advisor.kernels.cuda.parts.chunks import BLAS_WORKSPACE_BYTES
 from conv_advisor.kernels.scratch import Scratch
 
@@ -67,10 +68,8 @@ def new_workspace() -> Scratch:
 
 def enqueue(gemm: Gemm, a: int, b: int, c: int, workspace: Scratch) -> None:
     """Enqueue on the current stream; a, b and c are device addresses of the first matrices."""
-    import cupy
-
     library, handle = _library(), _handle()
-    _check(library.cublasSetStream_v2(handle, cupy.cuda.get_current_stream().ptr))
+    _check(library.cublasSetStream_v2(handle, current_stream()))
     _check(library.cublasSetWorkspace_v2(handle, workspace.ptr, BLAS_WORKSPACE_BYTES))
     for first in range(0, gemm.batch, MOST_BATCHES):
         _enqueue_part(gemm, a, b, c, first)

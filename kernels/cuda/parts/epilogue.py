@@ -30,6 +30,9 @@ def addresses(epilogue: Epilogue, ends: Sequence[Any], skipped_bytes: int = 0) -
     skipped_bytes : int
         Where the outputs of this launch begin in y, and so in the residual.
     """
-    skipped = (0,) * epilogue.bias + (skipped_bytes,) * epilogue.residual
-    given = [end for end in ends if end is not None]
-    return tuple(int(end.data.ptr) + offset for end, offset in zip(given, skipped, strict=True))
+    given = [end.data.ptr for end in ends if end is not None]
+    if len(given) != epilogue.bias + epilogue.residual:
+        raise ValueError(f"{len(given)} operands are given for {epilogue or 'no epilogue'}")
+    if skipped_bytes and epilogue.residual:
+        given[-1] += skipped_bytes
+    return tuple(given)

@@ -9,12 +9,16 @@ from functools import cache
 from typing import Any, Final
 
 from conv_advisor.data.epilogue import Epilogue
+from conv_advisor.kernels.addresses import current_stream
 from conv_advisor.kernels.cuda.parts.arithmetic import SHARED_BYTES
 from conv_advisor.kernels.cuda.parts.epilogue import addresses
 from conv_advisor.kernels.variant import Launch
 
 Start = Callable[..., None]
-"""Takes the kernel's leading parameters, device addresses or arrays by value, and enqueues it on the current stream."""
+"""Takes the kernel's leading parameters, device addresses or arrays by value, and enqueues it on the current stream.
+
+A kernel has always the one or the other in a place.
+"""
 
 PORTABLE_CLUSTER: Final = 8
 """Blocks that a cluster may have without being allowed more."""
@@ -22,6 +26,7 @@ PORTABLE_CLUSTER: Final = 8
 _MAY_BE_LARGE: Final = 14  # CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
 _CLUSTER_DIMENSION: Final = 4  # CU_LAUNCH_ATTRIBUTE_...
 _PROGRAMMATIC_STREAM_SERIALIZATION: Final = 6
+_INVALID_CONTEXT: Final = 201
 
 _allowing: Final = threading.Lock()
 """Held while a kernel is allowed more shared memory: layers with the same tile are prepared side by side."""
@@ -80,22 +85,27 @@ def launch_of(start: Start, epilogue: Epilogue) -> Launch:
     def run(x: Any, weight: Any, y: Any, *ends: Any) -> None:
         start(x.data.ptr, weight.data.ptr, y.data.ptr, *addresses(epilogue, ends))
 
-    return Launch(run)
+    return Launch(run, by_address=True)
 
 
 def _start(kernel: Any, config: _Config, values: list[Any], cluster: int) -> Start:
     kept: dict[int, _Parameters] = {}
     launch: list[Any] = []
+    place = ctypes.addressof(config)
 
     def start(*leading: int | ctypes.Array[Any]) -> None:
         if not launch:  # whoever prepares without a GPU never comes here
-            launch.extend((_driver().cuLaunchKernelEx, kernel.kernel.ptr, _current_stream()))
-        enqueue, function, stream = launch
-        parameters = kept.get(len(leading)) or kept.setdefault(len(leading), _Parameters(len(leading), values))
+            launch.extend((_driver().cuLaunchKernelEx, kernel.kernel.ptr))
+        enqueue, function = launch
+        parameters = kept.get(len(leading)) or kept.setdefault(len(leading), _Parameters(leading, values))
         parameters.set(leading)
-        config.stream = stream().ptr
+        config.stream = current_stream()
         # The driver copies what the pointers point at when it launches.
-        if status := enqueue(config, function, parameters.place, None):
+        status = enqueue(place, function, parameters.place, None)
+        if status == _INVALID_CONTEXT:  # nothing on this thread has used the device yet
+            _use_device()
+            status = enqueue(place, function, parameters.place, None)
+        if status:
             raise _error(status)
 
     if cluster > PORTABLE_CLUSTER and (status := _driver().cuFuncSetAttribute(kernel.kernel.ptr, _MAY_BE_LARGE, 1)):
@@ -108,7 +118,8 @@ class _Parameters:
 
     Parameters
     ----------
-    n_leading : int
+    leading : sequence of int or array
+        Those of one launch: where an array stands, arrays will.
     values : list of ctypes value
         The parameters behind those.
 
@@ -118,20 +129,26 @@ class _Parameters:
         Address of a pointer to each parameter.
     """
 
-    def __init__(self, n_leading: int, values: list[Any]) -> None:
-        self._addresses = [ctypes.c_void_p() for _ in range(n_leading)]
+    def __init__(self, leading: Sequence[int | ctypes.Array[Any]], values: list[Any]) -> None:
         self._values = values
-        parameters = [*self._addresses, *values]
-        self._places = (ctypes.c_void_p * len(parameters))(*map(ctypes.addressof, parameters))
+        self._addresses = (ctypes.c_uint64 * len(leading))()
+        first = ctypes.addressof(self._addresses)
+        places = [first + 8 * place for place in range(len(leading))] + [*map(ctypes.addressof, values)]
+        self._places = (ctypes.c_void_p * len(places))(*places)
+        self._by_value = [isinstance(value, ctypes.Array) for value in leading]
+        self._has_values = any(self._by_value)
         self.place = ctypes.addressof(self._places)
 
     def set(self, leading: Sequence[int | ctypes.Array[Any]]) -> None:
-        """Let the next launch take these addresses and, by value, arrays: a place has always the one or the other."""
-        for place, (parameter, value) in enumerate(zip(self._addresses, leading, strict=True)):
-            if isinstance(value, ctypes.Array):
-                self._places[place] = ctypes.addressof(value)
+        """Let the next launch take these addresses and, by value, arrays."""
+        if not self._has_values:
+            self._addresses[:] = leading  # type: ignore[call-overload]  # all of them are numbers
+            return
+        for place, (is_array, value) in enumerate(zip(self._by_value, leading, strict=True)):
+            if is_array:
+                self._places[place] = ctypes.addressof(value)  # type: ignore[arg-type]  # it is an array
             else:
-                parameter.value = value
+                self._addresses[place] = value  # type: ignore[assignment]  # it is a number
 
 
 class _Attribute(ctypes.Structure):
@@ -163,15 +180,16 @@ def _attributes(cluster: int, overlaps: bool) -> Iterator[_Attribute]:
 def _driver() -> Any:
     """The driver's library; a call of it takes half of what a binding's takes."""
     library = ctypes.CDLL("libcuda.so.1")
-    library.cuLaunchKernelEx.argtypes = (ctypes.POINTER(_Config), *(ctypes.c_void_p,) * 3)
+    library.cuLaunchKernelEx.argtypes = (ctypes.c_void_p,) * 4
     library.cuFuncSetAttribute.argtypes = (ctypes.c_void_p, ctypes.c_int, ctypes.c_int)
     return library
 
 
-def _current_stream() -> Callable[[], Any]:
-    import cupy
+def _use_device() -> None:
+    """Let this thread work with the device that is its current one: calls of the driver need that said once."""
+    from cupy.cuda import runtime
 
-    return cupy.cuda.get_current_stream  # type: ignore[no-any-return]  # CuPy has no types
+    runtime.setDevice(runtime.getDevice())
 
 
 def _error(status: int) -> Exception:

@@ -13,7 +13,7 @@ from conv_advisor.torch.choice import Choice, Chooser, choose_all, chooser_for
 from conv_advisor.torch.ending_operator import conv2d_ending
 from conv_advisor.torch.folding import fold_batch_norms
 from conv_advisor.torch.graph import Site, end, find_sites, replace
-from conv_advisor.torch.log import tell
+from conv_advisor.torch.log import log, tell
 from conv_advisor.torch.operator import below_autograd, conv2d, plan_name
 from conv_advisor.torch.options import Options, read_options
 
@@ -107,5 +107,16 @@ def _compile(gm: GraphModule, inputs: Sequence[Any], options: Options, config: M
         return call
     from torch._inductor.compile_fx import compile_fx
 
+    _lower()
     compiled: Callable[..., Any] = compile_fx(gm, inputs, config_patches=dict(config))
     return compiled
+
+
+def _lower() -> None:
+    """Let Inductor call our operators at little cost to the host, where it is made as we know it."""
+    try:
+        from conv_advisor.torch.lowering import register
+    except ImportError as error:
+        log.info("convolutions are called through PyTorch's dispatcher: %s", error)
+    else:
+        register()

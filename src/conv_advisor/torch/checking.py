@@ -19,8 +19,11 @@ from conv_advisor.torch.operator import own_convolution
 class Runs(Protocol):
     """Something that convolves, and ends as its problem does."""
 
-    def run_into(self, x: Any, weight: Any, y: Any, *ends: Any) -> None:
-        """Write y, dense in the problem's layout; bias and residual follow where one of them is added."""
+    def run_into(self, x: Any, weight: Any, y: Any, *ends: Any) -> bool:
+        """Write y, dense in the problem's layout; bias and residual follow where one of them is added.
+
+        False, and y is as it was, where an operand is not aligned.
+        """
         ...
 
 

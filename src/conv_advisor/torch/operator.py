@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import torch
 
@@ -18,20 +18,27 @@ from conv_advisor.torch.layers import MEMORY_FORMATS
 
 QUALIFIED: Final = "conv_advisor::conv2d_v1"
 
-Run = Callable[..., Any]
-"""Takes x and weight, dense in the plan's layout, and returns y: one variant, ready on one device.
 
-With an epilogue that adds a bias or a residual it takes those two as well, None for the one that is not added.
-"""
+class Run(Protocol):
+    """One variant, ready on one device: it takes x and weight, dense in the plan's layout.
+
+    With an epilogue that adds a bias or a residual it takes those two as well, None for the one that is not added.
+    """
+
+    def __call__(self, x: Any, weight: Any, *ends: Any) -> Any:
+        """y; None where an operand is not aligned."""
+        ...
+
+    def run_here(self, x: Any, weight: Any, y: Any, *ends: Any) -> bool:
+        """Write y, on the current device; False where an operand is not aligned, and y is as it was."""
+        ...
+
 
 LOADED: Final[dict[tuple[str, Any, int], Run | None]] = {}
 """What runs a plan on an x of this shape on this device; None where that is PyTorch's own convolution.
 
 It is filled before a graph runs: under a capture nothing may be compiled, loaded or waited for.
 """
-
-_ALIGNMENT_BYTES: Final = 16
-"""Of operands, as cuDNN and the vector loads of our kernels want it."""
 
 
 def plan_name(problem_key: str, limits: str = "") -> str:
@@ -98,22 +105,24 @@ def run_advised(
     try:
         run = LOADED[key]
     except KeyError:
-        run = _load(key, x, weight, ends, geometry, activation)
+        run = load(key, x, weight, ends, geometry, activation)
     if run is None:
         return None
     memory_format = memory_format_of_plan(plan)
     tensors = [_dense(tensor, memory_format) for tensor in (x, weight, *ends)]
-    for tensor in tensors:
-        if tensor is not None and tensor.data_ptr() % _ALIGNMENT_BYTES:
-            return None
     try:
         return run(*tensors)
     except Exception as error:  # whatever it was, PyTorch's own convolution gives the answer
-        from conv_advisor.torch.log import warn_of_failure
-
-        LOADED[key] = None
-        warn_of_failure(plan, error)
+        forget(key, error)
     return None
+
+
+def forget(key: tuple[str, Any, int], error: Exception) -> None:
+    """Leave what is loaded by this key, which failed, to PyTorch's own convolution from now on."""
+    from conv_advisor.torch.log import warn_of_failure
+
+    LOADED[key] = None
+    warn_of_failure(key[0], error)
 
 
 def _dense(tensor: Any, memory_format: Any) -> Any:
@@ -123,7 +132,7 @@ def _dense(tensor: Any, memory_format: Any) -> Any:
     return tensor.contiguous(memory_format=memory_format)
 
 
-def _load(
+def load(
     key: tuple[str, Any, int],
     x: Any,
     weight: Any,

@@ -14,6 +14,7 @@ from cupy.cuda import Device, MemoryPointer, Stream, UnownedMemory
 
 from conv_advisor.data.errors import NotSupported
 from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.addresses import ASKED, Address
 from conv_advisor.kernels.cuda.checks import storage_type
 from conv_advisor.kernels.variant import Launch
 from conv_advisor.torch.layers import MEMORY_FORMATS, TORCH_DTYPES
@@ -21,6 +22,8 @@ from conv_advisor.torch.layers import MEMORY_FORMATS, TORCH_DTYPES
 _LOCK: Final = threading.Lock()
 """Handles of cuDNN and cuBLAS serve one thread at a time, and so does scratch memory while it is lent."""
 
+_ALIGNMENT_BYTES: Final = 16
+"""Of operands, as cuDNN and the vector loads of our kernels want it."""
 _SCRATCH_ALIGNMENT_BYTES: Final = 256
 _MOST_KEPT: Final = 64
 """Arrays that one variant keeps: making one takes the host longer than a short kernel runs, and in a model that is
@@ -48,7 +51,7 @@ class Prepared:
 
     def __init__(self, problem: ConvProblem, launch: Launch, device: Any) -> None:
         self.plan = launch.plan
-        self._run = launch.run
+        self._run, self._by_address = launch.run, launch.by_address
         self._device, self._place = device.index, device
         self._shape = (problem.n, problem.k, problem.p, problem.q)
         self._dtype = TORCH_DTYPES[problem.dtype]
@@ -56,6 +59,8 @@ class Prepared:
         shapes = problem.shapes
         ends = [shapes.get("bias"), shapes.get("residual")]
         self._shapes = [problem.x_shape, problem.weight_shape, problem.y_shape, *(ends if any(ends) else ())]
+        self._operands = [shape and Address() for shape in self._shapes]
+        self._given = [operand for operand in self._operands if operand]
         self._kept: dict[tuple[int, tuple[int, ...]], Any] = {}
         self._storage = np.dtype(storage_type(problem.dtype))
         self._scratch = launch.scratch
@@ -68,9 +73,9 @@ class Prepared:
             self._scratch_bytes += -(-scratch.nbytes // _SCRATCH_ALIGNMENT_BYTES) * _SCRATCH_ALIGNMENT_BYTES
 
     def __call__(self, x: Any, weight: Any, *ends: Any) -> Any:
+        """y; None where an operand is not aligned."""
         y = torch.empty(self._shape, dtype=self._dtype, device=x.device, memory_format=self._memory_format)
-        self.run_into(x, weight, y, *ends)
-        return y
+        return y if self.run_into(x, weight, y, *ends) else None
 
     def warm(self) -> None:
         """Run once on operands of no meaning, so that everything is loaded before a capture."""
@@ -78,26 +83,56 @@ class Prepared:
         self(x, weight, *ends)
         torch.cuda.synchronize()
 
-    def run_into(self, x: Any, weight: Any, y: Any, *ends: Any) -> None:
+    def run_into(self, x: Any, weight: Any, y: Any, *ends: Any) -> bool:
         """Enqueue the convolution; y is dense in the problem's layout, as are the operands.
 
-        Bias and residual follow where the epilogue adds one of them, None for the one that it does not add.
+        Bias and residual follow where the epilogue adds them; None for one that it does not add is passed over.
+
+        Returns
+        -------
+        is_enqueued : bool
+            False where an operand is not aligned as kernels want it: nothing happens then.
         """
         if torch.cuda.current_device() != self._device:  # a model on one device, called while another is current
             with torch.cuda.device(self._device):
-                self.run_into(x, weight, y, *ends)
-            return
-        tensors = zip((x, weight, y, *ends), self._shapes, strict=True)
-        arrays = [shape and self._array(tensor.data_ptr(), shape) for tensor, shape in tensors]
-        stream = _stream(torch._C._cuda_getCurrentRawStream(self._device), self._device)
-        with _LOCK, stream:
-            if not self._scratch:
-                self._run(*arrays)
-                return
-            memory = torch.empty(self._scratch_bytes, dtype=torch.uint8, device=x.device)
-            address = memory.data_ptr()
-            for scratch, offset in zip(self._scratch, self._offsets, strict=True):
-                scratch.ptr = address + offset
+                return self.run_here(x, weight, y, *ends)
+        return self.run_here(x, weight, y, *ends)
+
+    def run_here(self, *tensors: Any) -> bool:
+        """`run_into` where the device is the current one, as within a graph that Inductor compiled.
+
+        It is what each layer costs the host: nothing is looked up here that could be known before.
+        """
+        addresses = [tensor.data_ptr() for tensor in tensors if tensor is not None]
+        bits = 0
+        for address in addresses:
+            bits |= address
+        if bits % _ALIGNMENT_BYTES:
+            return False
+        stream = torch._C._cuda_getCurrentRawStream(self._device)
+        memory = torch.empty(self._scratch_bytes, dtype=torch.uint8, device=self._place) if self._scratch else None
+        with _LOCK:
+            if memory is not None:
+                begin = memory.data_ptr()
+                for scratch, offset in zip(self._scratch, self._offsets, strict=True):
+                    scratch.ptr = begin + offset
+            for operand, address in zip(self._given, addresses, strict=True):
+                operand.ptr = address
+            if not self._by_address:
+                self._run_arrays(stream)
+                return True
+            ASKED.stream = stream
+            try:
+                self._run(*self._operands)
+            finally:
+                ASKED.stream = None
+        return True
+
+    def _run_arrays(self, stream: int) -> None:
+        """Run what takes arrays alone, on the operands as they were told last."""
+        told = zip(self._operands, self._shapes, strict=True)
+        arrays = [shape and self._array(operand.ptr, shape) for operand, shape in told]
+        with _stream(stream, self._device):
             self._run(*arrays)
 
     def _array(self, address: int, shape: tuple[int, ...]) -> Any:

@@ -1,0 +1,125 @@
+"""How Inductor calls our operators: a plain function on a y that it has allocated, past PyTorch's dispatcher.
+
+An operator in Python costs the host several times what launching a kernel does: its arguments are turned into those of
+C++ and back, and y is allocated behind Inductor's back. What is called here takes tensors that are dense in the plan's
+layout, which Inductor sees to while it compiles, and runs on the device that it made the current one.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, Final
+
+from torch._inductor.ir import (
+    NHWC_STRIDE_ORDER,
+    ExternKernel,
+    ExternKernelOut,
+    FallbackKernel,
+    FlexibleLayout,
+    TensorBox,
+)
+from torch._inductor.lowering import fallback_handler, register_lowering
+from torch._inductor.select_algorithm import extern_kernels
+from torch._inductor.virtualized import V
+
+from conv_advisor.data.problem import ConvProblem, Layout
+from conv_advisor.torch.ending_operator import conv2d_ending, own_steps
+from conv_advisor.torch.layers import geometry_of_problem
+from conv_advisor.torch.operator import LOADED, conv2d, forget, layout_of_plan, load
+
+NAME: Final = "conv_advisor_conv2d_v1"
+"""As compiled graphs, which may be kept, call `convolve_into`."""
+
+DEVICES: Final = {"cuda"}
+"""Where it is called so; elsewhere the operators are called as any other."""
+
+
+def convolve_into(x: Any, weight: Any, *ends: Any, plan: str, out: Any) -> None:
+    """Write y.
+
+    Parameters
+    ----------
+    x, weight : tensor
+    *ends : tensor
+        What the epilogue adds of bias and residual, in this order.
+    plan : str
+        As graphs name it.
+    out : tensor
+        Where y goes.
+    """
+    key = (plan, x.shape, x.get_device())
+    try:
+        run = LOADED[key]
+    except KeyError:
+        run = _load(key, x, weight, ends)
+    if run is not None:
+        try:
+            if run.run_here(x, weight, out, *ends):
+                return
+        except Exception as error:  # whatever it was, PyTorch's own convolution gives the answer
+            forget(key, error)
+    problem = _problem_of_plan(plan)
+    rest: tuple[Any, ...] = (*geometry_of_problem(problem).arguments, problem.epilogue.activation.value, plan)
+    out.copy_(own_steps(x, weight, *_bias_and_residual(problem, ends), *rest))
+
+
+@cache
+def register() -> None:
+    """Let Inductor call both operators so, in this process."""
+    setattr(extern_kernels, NAME, convolve_into)
+
+    def of_convolution(x: Any, weight: Any, *rest: Any) -> Any:
+        return _lowered(conv2d, (x, weight), (x, weight, *rest))
+
+    def of_ending(x: Any, weight: Any, bias: Any, residual: Any, *rest: Any) -> Any:
+        return _lowered(conv2d_ending, (x, weight, bias, residual), (x, weight, bias, residual, *rest))
+
+    register_lowering(conv2d, type_promotion_kind=None)(of_convolution)
+    register_lowering(conv2d_ending, type_promotion_kind=None)(of_ending)
+
+
+def _lowered(operator: Any, tensors: tuple[Any, ...], arguments: tuple[Any, ...]) -> Any:
+    """Inductor's node for one call: as of any other operator where it writes C++ or a graph leaves the process."""
+    y = V.graph.current_node.meta.get("val")
+    leaves_python = any(getattr(V.graph, name, False) for name in ("cpp_wrapper", "aot_mode", "fx_wrapper"))
+    if y is None or y.device.type not in DEVICES or leaves_python:
+        return fallback_handler(operator, add_to_fallback_set=False)(*arguments)
+    plan = arguments[-1]
+    return TensorBox.create(
+        ExternKernelOut(
+            layout=FallbackKernel.tensor_to_layout(y),
+            inputs=[_dense(tensor, layout_of_plan(plan)) for tensor in tensors if tensor is not None],
+            kwargs={"plan": plan},
+            python_kernel_name=f"extern_kernels.{NAME}",
+        )
+    )
+
+
+def _dense(tensor: Any, layout: Layout) -> Any:
+    """A tensor of Inductor's without gaps, images and filters in this order."""
+    sizes = tensor.get_size()
+    if len(sizes) == 4 and layout is Layout.NHWC:
+        strides = FlexibleLayout.stride_ordered(sizes, NHWC_STRIDE_ORDER)
+    else:
+        strides = FlexibleLayout.contiguous_strides(sizes)
+    return ExternKernel.require_exact_strides(ExternKernel.realize_input(tensor), strides)
+
+
+def _load(key: tuple[str, Any, int], x: Any, weight: Any, ends: tuple[Any, ...]) -> Any:
+    problem = _problem_of_plan(key[0])
+    geometry = geometry_of_problem(problem).arguments
+    given = _bias_and_residual(problem, ends) if ends else ()
+    return load(key, x, weight, given, geometry, problem.epilogue.activation.value)
+
+
+def _bias_and_residual(problem: ConvProblem, ends: tuple[Any, ...]) -> tuple[Any, Any]:
+    left = list(ends)
+    bias = left.pop(0) if problem.epilogue.bias else None
+    return bias, left.pop(0) if problem.epilogue.residual else None
+
+
+@cache
+def _problem_of_plan(plan: str) -> ConvProblem:
+    """The problem that a plan is named after; of its sizes those of the filter alone are certain."""
+    short, dtype, layout = plan.partition("/")[0].rsplit("-", 2)
+    return ConvProblem.parse(short, dtype=dtype, layout=layout)
