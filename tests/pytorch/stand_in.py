@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import cache
 from importlib import import_module
@@ -50,6 +50,10 @@ class NumPyRunner:
         Whether no variant can be prepared for a problem.
     off : float
         What is added to every output.
+    wrong : collection of str
+        Variants whose outputs are wrong.
+    prepared : list of str
+        The variants that were made ready, in this order.
     """
 
     def __init__(self) -> None:
@@ -57,16 +61,20 @@ class NumPyRunner:
         self.launches: list[ConvProblem] = []
         self.refuses: Callable[[ConvProblem], bool] = lambda _problem: False
         self.off = 0.0
+        self.wrong: Collection[str] = ()
+        self.prepared: list[str] = []
 
     def prepare(self, variant: Variant, problem: ConvProblem, limit_bytes: int, plan: Mapping[str, Any]) -> Launch:
         """As `CudaRunner.prepare`."""
         if self.refuses(problem):
             raise RuntimeError("refused on purpose")
+        self.prepared.append(variant.id)
+        off = self.off + (variant.id in self.wrong)
 
         def run(x: Any, weight: Any, y: Any, *ends: Any) -> None:
             assert len(ends) == (2 if problem.epilogue.bias or problem.epilogue.residual else 0)
             self.launches.append(problem)
-            y[...] = reference.convolve(problem, x, weight, *ends) + self.off
+            y[...] = reference.convolve(problem, x, weight, *ends) + off
 
         return Launch(run, plan=dict(plan))
 

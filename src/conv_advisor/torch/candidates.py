@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Final
 
 from conv_advisor.data.epilogue import Epilogue
@@ -23,6 +23,9 @@ from conv_advisor.torch.options import Options
 
 MOST_SLOWDOWN: Final = 1.5
 """A variant that is predicted to be further behind the first is not timed: it would cost more than it may win."""
+
+MOST_SUBSTITUTES: Final = 5
+"""Variants that are tried at most in the place of those that fail."""
 
 UNTIMED: Final[Mapping[str, Callable[[ConvProblem, Device], bool]]] = {
     "cuda.implicit_gemm_tma": implicit_gemm_tma.fills,
@@ -50,13 +53,49 @@ def candidates(advisor: Advisor, problem: ConvProblem, options: Options) -> list
         which that is certain. As many as are to be measured will run: a plan of cuDNN, which may refuse what follows a
         convolution, comes beside them.
     """
-    maker = Maker.CUDNN if options.only_cudnn else None
+    ranked, known = _ranked(advisor, problem, options)
+    chosen = [
+        choice
+        for choice in _first(ranked, problem, max(1, options.measure))
+        if _time_ms(choice) <= MOST_SLOWDOWN * _time_ms(ranked[0])
+    ]
+    if options.measure and known:
+        maker = _maker(options)
+        chosen += [
+            Choice(variant, is_measured=False)
+            for variant, is_worth_a_try in UNTIMED.items()
+            if variant not in known
+            and (maker is None or maker.has(VARIANTS[variant]))
+            and why_not(VARIANTS[variant], problem, advisor.device) is None
+            and is_worth_a_try(problem, advisor.device)
+        ]
+    return chosen
+
+
+def substitutes(advisor: Advisor, problem: ConvProblem, options: Options, tried: Container[str | None]) -> list[Choice]:
+    """What follows in the ranking: to be tried in this order, where too few of the `candidates` have a time.
+
+    Parameters
+    ----------
+    advisor : Advisor
+    problem : ConvProblem
+    options : Options
+    tried : container of str
+        Variants of which something is known already.
+    """
+    ranked, _ = _ranked(advisor, problem, options)
+    left = [choice for choice in ranked if choice.variant not in tried]
+    return left[:MOST_SUBSTITUTES]
+
+
+def _ranked(advisor: Advisor, problem: ConvProblem, options: Options) -> tuple[list[Choice], Container[str]]:
+    """The ranking with predicted times, the fastest first, without those that the options leave out; and with them."""
     try:
-        advice = advisor.only(maker).advise(
+        advice = advisor.only(_maker(options)).advise(
             problem, max_workspace_bytes=options.max_workspace_bytes, is_deterministic=options.deterministic
         )
     except NoAdvice:
-        return []
+        return [], ()
     appended_ms = _appended_ms(advisor, problem) if advice.uncounted else 0.0
     times_ms = {
         each.variant: each.time_ms + appended_ms * _appends(each.variant, problem.epilogue) for each in advice.ranking
@@ -65,31 +104,26 @@ def candidates(advisor: Advisor, problem: ConvProblem, options: Options) -> list
     if appended_ms:
         ranked.sort(key=times_ms.__getitem__)
     torch_ms = advice.baselines.pytorch_default.time_ms
-    chosen = [
-        Choice(variant, time_ms=times_ms[variant], torch_ms=torch_ms and torch_ms + appended_ms, is_measured=False)
-        for variant in _first(ranked, problem, max(1, options.measure))
-        if times_ms[variant] <= MOST_SLOWDOWN * times_ms[ranked[0]]
-    ]
-    if options.measure:
-        chosen += [
-            Choice(variant, is_measured=False)
-            for variant, is_worth_a_try in UNTIMED.items()
-            if variant not in times_ms
-            and (maker is None or maker.has(VARIANTS[variant]))
-            and why_not(VARIANTS[variant], problem, advisor.device) is None
-            and is_worth_a_try(problem, advisor.device)
-        ]
-    return chosen
+    torch_ms = torch_ms and torch_ms + appended_ms
+    return [Choice(each, time_ms=times_ms[each], torch_ms=torch_ms, is_measured=False) for each in ranked], times_ms
 
 
-def _first(ranked: Sequence[str], problem: ConvProblem, count: int) -> Iterator[str]:
+def _maker(options: Options) -> Maker | None:
+    return Maker.CUDNN if options.only_cudnn else None
+
+
+def _time_ms(choice: Choice) -> float:
+    return choice.time_ms or 0.0
+
+
+def _first(ranked: Sequence[Choice], problem: ConvProblem, count: int) -> Iterator[Choice]:
     """The first variants, so many of which take the problem for certain, and at most as many that may not."""
     left = dict.fromkeys((False, True), count)
-    for variant in ranked:
-        is_certain = not problem.epilogue or VARIANTS[variant].ending is not Ending.LIBRARY
+    for choice in ranked:
+        is_certain = not problem.epilogue or VARIANTS[choice.variant or ""].ending is not Ending.LIBRARY
         if left[is_certain]:
             left[is_certain] -= 1
-            yield variant
+            yield choice
         if not left[True]:
             return
 

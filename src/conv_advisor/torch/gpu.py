@@ -30,7 +30,7 @@ from conv_advisor.models.advisor import Advisor
 from conv_advisor.models.loan import Loan, lent_to
 from conv_advisor.models.registry import Registry
 from conv_advisor.models.tree_file import TreeModel
-from conv_advisor.torch.candidates import candidates
+from conv_advisor.torch.candidates import MOST_SLOWDOWN, candidates, substitutes
 from conv_advisor.torch.choice import Choice
 from conv_advisor.torch.layers import Geometry, problem_of
 from conv_advisor.torch.log import log, warn_of_failure
@@ -46,9 +46,9 @@ LEAST_GAIN: Final = 1.01
 SPENT: Final = "prepared %d variants in %.2f s, and tried those of %d problems in %.2f s"
 """What is logged of the first call."""
 
-LEAST_GAIN_OF_LEGACY: Final = 1.1
-"""So much faster a variant of cuDNN's legacy API must be than the fastest other. On the host of an H100 one call of it
-took 80 to 330 us, a plan of the graph API 16 to 25 and a kernel of ours 8 to 14."""
+LEGACY_HOST_MS: Final = 0.1
+"""What a call of cuDNN's legacy API takes the host at least, 80 to 330 us on that of an H100, where a plan of the graph
+API took 16 to 25 and a kernel of ours 8 to 14. A shorter one is waited for as long, unless graphs are replayed."""
 
 _opened: Final[dict[int, Gpu | None]] = {}
 _open_lock: Final = threading.Lock()
@@ -235,43 +235,69 @@ class Gpu:
         return ran
 
     def _pick(
-        self, problem: ConvProblem, candidates: Sequence[Choice], ready: Mapping[str, Prepared], options: Options
+        self, problem: ConvProblem, candidates: Sequence[Choice], ready: dict[str, Prepared], options: Options
     ) -> Choice:
-        """The fastest of PyTorch's own convolution and the variants that are ready; else the first of those."""
-        if not ready:
-            reason = "none of the first variants can be prepared" if candidates else "no variant applies"
-            return Choice(None, reason=reason)
+        """The fastest of PyTorch's own convolution and the variants that are ready; else the first of those.
+
+        Where some of them fail, others are made ready in their place.
+        """
+        if not candidates:
+            return Choice(None, reason="no variant applies")
         plan = plan_name(problem.key, options.limits)
         if options.measure == 0:
             ran = self._warmed(plan, ready)
             first = (choice for choice in candidates if choice.variant in ran)
             return next(first, Choice(None, reason="the first variant fails"))
+        timed: dict[str, Timed] = {}
         try:
             with Trial(problem, self._place, self._stream, options.max_error_ratio) as trial:
                 own = trial.own()
-                tried = {variant: trial.of(run) for variant, run in ready.items()}
+                for variant, run in ready.items():
+                    if (result := trial.of(run)) is not None:
+                        timed[variant] = result
+                others = self._substitutes(problem, candidates, options, MOST_SLOWDOWN * own.time_ms)
+                while len(timed) < min(options.measure, len(candidates)) and (other := next(others, None)):
+                    if (result := trial.of(ready.setdefault(*other))) is not None:
+                        timed[other[0]] = result
         except Exception as error:  # such as no memory for its operands
             warn_of_failure(plan, error)
             return Choice(None, reason="it cannot be timed")
-        timed = {variant: result for variant, result in tried.items() if result is not None}
         if timed:
-            return _fastest(own, timed, ready)
+            return _fastest(own, timed, ready, options)
+        if not trial.failures:
+            return Choice(None, reason="none of the first variants can be prepared")
         warn_of_failure(plan, trial.failures[0])
         return Choice(None, {}, None, own.time_ms, None, own.max_error, "the first variants fail")
 
+    def _substitutes(
+        self, problem: ConvProblem, tried: Sequence[Choice], options: Options, most_ms: float
+    ) -> Iterator[tuple[str, Prepared]]:
+        """What follows in the ranking and is not predicted to take longer than that, one prepared after the other."""
+        for choice in substitutes(self._advisor, problem, options, {each.variant for each in tried}):
+            if (choice.time_ms or 0.0) > most_ms:
+                return
+            prepared = self._try(problem, choice, options)
+            if isinstance(prepared, Prepared):
+                yield choice.variant or "", prepared
 
-def _fastest(own: Timed, timed: Mapping[str, Timed], ready: Mapping[str, Prepared]) -> Choice:
+
+def _fastest(own: Timed, timed: Mapping[str, Timed], ready: Mapping[str, Prepared], options: Options) -> Choice:
     """The fastest variant; PyTorch's own where that is as fast."""
-    best = min(timed, key=lambda variant: timed[variant].time_ms * _handicap(variant))
+    waited_ms = {
+        variant: each.time_ms if options.graphs else max(each.time_ms, _least_host_ms(variant))
+        for variant, each in timed.items()
+    }
+    best = min(waited_ms, key=waited_ms.__getitem__)
     time_ms, max_error = timed[best]
-    if time_ms * LEAST_GAIN > own.time_ms:
+    if waited_ms[best] * LEAST_GAIN > own.time_ms:
         reason = "it is as fast as the first variants"
         return Choice(None, {}, own.time_ms, own.time_ms, own.max_error, own.max_error, reason)
     return Choice(best, ready[best].plan, time_ms, own.time_ms, max_error, own.max_error)
 
 
-def _handicap(variant: str) -> float:
-    return LEAST_GAIN_OF_LEGACY if VARIANTS[variant].backend is Backend.CUDNN_LEGACY else 1.0
+def _least_host_ms(variant: str) -> float:
+    """What a launch takes the host where that may be more than what it takes the GPU."""
+    return LEGACY_HOST_MS if VARIANTS[variant].backend is Backend.CUDNN_LEGACY else 0.0
 
 
 def _tree(device: Device) -> TreeModel:

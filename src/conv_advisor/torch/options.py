@@ -34,6 +34,9 @@ class Options:
         Whether variants may compute what follows a convolution too; else that is left to Inductor.
     overlap : bool
         Whether our kernels begin while the one ahead of them still runs, on devices that can (from Hopper on).
+    graphs : bool
+        Whether calls will be replayed as CUDA graphs, in which a variant costs the host nothing; modes of
+        ``torch.compile`` that replay them say so too.
     inductor : bool
         Whether Inductor compiles what is left; else PyTorch runs it operator by operator, and nothing is compiled.
     max_workspace_bytes : int
@@ -54,6 +57,7 @@ class Options:
     fold: bool = True
     fuse: bool = True
     overlap: bool = True
+    graphs: bool = False
     inductor: bool = True
     max_workspace_bytes: int = DEFAULT_WORKSPACE_LIMIT_BYTES
     deterministic: bool = False
@@ -66,7 +70,7 @@ class Options:
             value = getattr(self, name)
             if type(value) is not int or value < 0:
                 raise InvalidInput(f"options.{name}", value, "an integer from 0 on")
-        for name in ("fold", "fuse", "overlap", "inductor", "deterministic", "only_cudnn"):
+        for name in ("fold", "fuse", "overlap", "graphs", "inductor", "deterministic", "only_cudnn"):
             if type(getattr(self, name)) is not bool:
                 raise InvalidInput(f"options.{name}", getattr(self, name), "True or False")
         ratio = self.max_error_ratio
@@ -80,7 +84,7 @@ class Options:
         """What narrows the choice, or changes what runs it, as part of a plan's name; empty where nothing does."""
         said = (
             *("deterministic" if self.deterministic else "", "cudnn" if self.only_cudnn else ""),
-            "" if self.overlap else "apart",
+            *("" if self.overlap else "apart", "graphs" if self.graphs else ""),
         )
         bytes_ = self.max_workspace_bytes
         most = f"workspace{bytes_}" if bytes_ != DEFAULT_WORKSPACE_LIMIT_BYTES else ""
@@ -121,6 +125,8 @@ def read_options(mode: str | None, options: Mapping[str, Any] | None) -> tuple[O
             raise InvalidInput("options", name, f"{', '.join(_OURS)}, or an option of Inductor")
     if inductors and ours.get("inductor") is False:
         raise InvalidInput("options.inductor", False, f"True beside {', '.join(inductors)}, which is Inductor's")
+    if inductors.get("triton.cudagraphs"):
+        ours.setdefault("graphs", True)
     if torch.are_deterministic_algorithms_enabled():
         ours["deterministic"] = True
     return Options(**ours), inductors

@@ -1,0 +1,109 @@
+"""Which variant a trial ends with: others in the place of those that fail, and what the host has to wait for."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="PyTorch is not installed")
+pytest.importorskip("cupy", reason="CuPy is not installed")
+
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.torch.candidates import MOST_SUBSTITUTES, candidates, substitutes
+from conv_advisor.torch.gpu import LEGACY_HOST_MS, _fastest
+from conv_advisor.torch.options import Options, read_options
+from conv_advisor.torch.timing import Timed
+from tests.pytorch.stand_in import FakeGpu, advisor, time_by
+
+pytestmark = pytest.mark.filterwarnings("default")  # PyTorch's own, of its own parts
+
+LAYER = ConvProblem.parse("14-2-3-32-16", dtype="float32", layout="nchw")
+
+
+def first(problem: ConvProblem, options: Options) -> list[str]:
+    return [choice.variant or "" for choice in candidates(advisor(), problem, options)]
+
+
+def others(problem: ConvProblem, options: Options) -> list[str]:
+    tried = first(problem, options)
+    return [choice.variant or "" for choice in substitutes(advisor(), problem, options, tried)]
+
+
+@pytest.fixture
+def slow_own(fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> FakeGpu:
+    """PyTorch's own takes so long that every variant of the ranking may be faster."""
+    time_by(monkeypatch, lambda name: 100.0 if name == "run_as_compiled" else 0.5)
+    return fake_gpu
+
+
+def test_what_fails_the_check_is_replaced_by_what_follows_in_the_ranking(slow_own: FakeGpu) -> None:
+    tried, left = first(LAYER, Options()), others(LAYER, Options())
+    slow_own.runner.wrong = tried
+    choice = slow_own.choose({LAYER: "conv"}, Options())[LAYER]
+    assert sorted(slow_own.runner.prepared) == sorted(tried + left[: len(tried)])
+    assert choice.variant in left[: len(tried)]
+
+
+def test_no_more_are_tried_than_have_to_be(slow_own: FakeGpu) -> None:
+    tried, left = first(LAYER, Options()), others(LAYER, Options())
+    slow_own.runner.wrong = tried[:1]
+    slow_own.choose({LAYER: "conv"}, Options())
+    assert sorted(slow_own.runner.prepared) == sorted([*tried, left[0]])
+    slow_own.runner.prepared.clear()
+    slow_own.runner.wrong = ()
+    slow_own._files.clear()
+    other = ConvProblem.parse("14-2-3-32-24", dtype="float32", layout="nchw")
+    slow_own.choose({other: "conv"}, Options())
+    assert sorted(slow_own.runner.prepared) == sorted(first(other, Options()))
+
+
+def test_where_all_are_wrong_so_many_are_tried(slow_own: FakeGpu) -> None:
+    slow_own.runner.off = 1.0
+    choice = slow_own.choose({LAYER: "conv"}, Options())[LAYER]
+    assert choice.variant is None
+    assert len(slow_own.runner.prepared) == len(first(LAYER, Options())) + MOST_SUBSTITUTES
+
+
+def test_what_is_predicted_to_be_slower_than_pytorchs_own_is_not_tried(fake_gpu: FakeGpu, monkeypatch: Any) -> None:
+    time_by(monkeypatch, lambda _name: 1e-6)
+    fake_gpu.runner.off = 1.0
+    fake_gpu.choose({LAYER: "conv"}, Options())
+    assert sorted(fake_gpu.runner.prepared) == sorted(first(LAYER, Options()))
+
+
+def timed(**times_ms: float) -> dict[str, Timed]:
+    return {name.replace("__", "."): Timed(time_ms, 0.0) for name, time_ms in times_ms.items()}
+
+
+def fastest(own_ms: float, times: dict[str, Timed], **options: Any) -> str | None:
+    ready: Any = dict.fromkeys(times, SimpleNamespace(plan={}))
+    return _fastest(Timed(own_ms, 0.0), times, ready, Options(**options)).variant
+
+
+def test_a_short_call_of_the_legacy_api_is_as_long_as_the_host_takes_for_it() -> None:
+    short = timed(cudnn__fft=0.3 * LEGACY_HOST_MS, cuda__implicit_gemm=0.5 * LEGACY_HOST_MS)
+    assert fastest(2 * LEGACY_HOST_MS, short) == "cuda.implicit_gemm"
+    assert fastest(2 * LEGACY_HOST_MS, short, graphs=True) == "cudnn.fft"
+    long = timed(cudnn__fft=2 * LEGACY_HOST_MS, cuda__implicit_gemm=2.1 * LEGACY_HOST_MS)
+    assert fastest(4 * LEGACY_HOST_MS, long) == "cudnn.fft"
+    assert fastest(0.9 * LEGACY_HOST_MS, timed(cudnn__fft=0.3 * LEGACY_HOST_MS)) is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "options", "is_asked"),
+    [
+        (None, {}, False),
+        ("reduce-overhead", {}, True),
+        ("max-autotune", {}, True),
+        ("max-autotune-no-cudagraphs", {}, False),
+        (None, {"triton.cudagraphs": True}, True),
+        (None, {"graphs": True}, True),
+        ("reduce-overhead", {"graphs": False}, False),
+    ],
+)
+def test_modes_that_replay_graphs_count_no_host(mode: str | None, options: dict[str, Any], is_asked: bool) -> None:
+    ours, _ = read_options(mode, options)
+    assert ours.graphs is is_asked
+    assert ("graphs" in ours.limits) is is_asked
