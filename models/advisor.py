@@ -327,14 +327,13 @@ class Advisor:
             return None
         values, flops, n_bytes = describe(problem)
         node = walk(self.model, values)
-        row = self._rows[node]
-        return self.first(problem, node, least_ms(row, flops, n_bytes), n_bytes, max_workspace_bytes, is_deterministic)
+        return self.first(problem, node, flops, n_bytes, max_workspace_bytes, is_deterministic)
 
     def first(
         self,
         problem: ConvProblem,
         node: int,
-        roofline_ms: float,
+        flops: float,
         n_bytes: int,
         max_workspace_bytes: int,
         is_deterministic: bool,
@@ -346,17 +345,15 @@ class Advisor:
         problem : ConvProblem
         node : int
             The leaf that the problem leads to.
-        roofline_ms : float
-            Roofline of the problem, by that leaf.
-        n_bytes : int
-            Bytes of the problem.
+        flops, n_bytes : float, int
+            Operations and bytes of the problem.
         max_workspace_bytes : int
         is_deterministic : bool
         """
         row = self._rows[node]
-        device, best_ms = self.device, roofline_ms * row.best
+        device, best_ms = self.device, least_ms(row, flops, n_bytes) * row.best
         if self.loan:
-            best_ms *= self.loan.slowdown(n_bytes, problem.flops, problem.dtype, row.roofline)
+            best_ms *= self.loan.slowdown(n_bytes, flops, problem.dtype, row.roofline)
         if problem.epilogue is not PLAIN and self._endings and problem.epilogue and self._endings.count(problem):
             leaf = Leaf(row, best_ms, n_bytes)
             return self._first_ended(problem, leaf, self._endings, max_workspace_bytes, is_deterministic)

@@ -1,4 +1,4 @@
-"""Predictions for many problems at once: features, walk and roofline on arrays, the rest as `Advisor.predict` does."""
+"""Predictions for many problems at once: features and walk on arrays, the rest as `Advisor.predict` does."""
 
 from __future__ import annotations
 
@@ -37,12 +37,11 @@ def predict_many(
         return [None] * len(problems)
     quantities = Quantities(sizes, *codes_of(problems))
     leaves = walk_many(model, quantities.features())
-    roofline_ms = quantities.roofline_ms(*model.roofline(leaves).astype(np.float64).T)
     limits = max_workspace_bytes, is_deterministic
     return [
-        advisor.first(problem, leaf, least_ms, n_bytes, *limits)
-        for problem, leaf, least_ms, n_bytes in zip(
-            problems, leaves.tolist(), roofline_ms.tolist(), quantities.bytes.tolist(), strict=True
+        advisor.first(problem, leaf, flops, n_bytes, *limits)
+        for problem, leaf, flops, n_bytes in zip(
+            problems, leaves.tolist(), quantities.flops.tolist(), quantities.bytes.tolist(), strict=True
         )
     ]
 

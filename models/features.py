@@ -64,13 +64,14 @@ DTYPES: Final = (DType.FLOAT32, DType.TF32, DType.FLOAT16, DType.BFLOAT16)
 
 Kind = tuple[DType, Layout]
 
-_DTYPE_CODES: Final = {dtype: (code, dtype.itemsize_bytes) for code, dtype in enumerate(DTYPES)}
+_DTYPE_CODES: Final = {dtype: (float(code), dtype.itemsize_bytes) for code, dtype in enumerate(DTYPES)}
+"""Floats, as the table of alignments: in a walk a float is compared with another in half the time of an integer."""
 _NHWC: Final = Layout.NHWC  # before Python 3.12 a class's member is looked up as slowly as two logarithms are taken
 _FLOAT32: Final = Struct(f"{len(FEATURES)}f")
 MOST_ALIGNED: Final = 64
 """Larger powers of two that divide a size are not told apart."""
 
-_ALIGNMENT: Final = tuple((size & -size).bit_length() - 1 for size in (MOST_ALIGNED, *range(1, MOST_ALIGNED)))
+_ALIGNMENT: Final = tuple(float((size & -size).bit_length() - 1) for size in (MOST_ALIGNED, *range(1, MOST_ALIGNED)))
 """log2 of the largest power of two up to `MOST_ALIGNED` that divides, by the size modulo that."""
 _ALIGNMENTS: Final = np.array(_ALIGNMENT)
 _ITEMSIZES: Final = np.array([dtype.itemsize_bytes for dtype in DTYPES])
@@ -93,7 +94,8 @@ def features(problem: ConvProblem) -> tuple[float, ...]:
 def describe(problem: ConvProblem) -> tuple[tuple[float, ...], float, int]:
     """`features` before they are rounded, and the operations and bytes of the problem, computed on the way."""
     code, itemsize = _DTYPE_CODES[problem.dtype]
-    return _described(problem, code, itemsize, problem.layout is _NHWC, log2, _larger, _ALIGNMENT)
+    is_nhwc = 1.0 if problem.layout is _NHWC else 0.0
+    return _described(problem, code, itemsize, is_nhwc, log2, _larger, _ALIGNMENT)
 
 
 def _larger(one: int, other: int) -> int:
@@ -183,7 +185,7 @@ def kinds_of(problems: Sequence[ConvProblem]) -> dict[Kind, np.ndarray]:
 
 def code_of(dtype: DType, layout: Layout) -> tuple[int, bool]:
     """Its place in `DTYPES`, and whether it is NHWC."""
-    return _DTYPE_CODES[dtype][0], layout is Layout.NHWC
+    return DTYPES.index(dtype), layout is Layout.NHWC
 
 
 def codes_of(problems: Sequence[ConvProblem]) -> tuple[np.ndarray, np.ndarray]:

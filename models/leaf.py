@@ -142,5 +142,10 @@ def too_seldom(support: float) -> str:
 
 def least_ms(row: Row, flops: float, n_bytes: int) -> float:
     """`models.costs.roofline_ms`, of what is computed already."""
-    flops_per_ms, bytes_per_ms, floor_ms = row.roofline
-    return max(flops / flops_per_ms, n_bytes / bytes_per_ms, floor_ms)
+    flops_per_ms, bytes_per_ms, longest_ms = row.roofline
+    # Two comparisons take half the time of `max`.
+    if (computing_ms := flops / flops_per_ms) > longest_ms:
+        longest_ms = computing_ms
+    if (moving_ms := n_bytes / bytes_per_ms) > longest_ms:
+        longest_ms = moving_ms
+    return longest_ms
