@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -22,51 +22,35 @@ _SQRT_2_OVER_PI: Final = np.float32(math.sqrt(2 / math.pi))
 _CUBE: Final = np.float32(0.044715)
 
 
-def _elementwise(function: Callable[[Any], Any]) -> Any:
-    """A NumPy function of float32 that NaN passes through; its code is kept as that of `compiled` is."""
-    try:
-        return vectorize(["float32(float32)"], nopython=True, cache=True)(function)
-    except (RuntimeError, OSError):
-        return vectorize(["float32(float32)"], nopython=True)(function)
-
-
-@_elementwise
 def _relu(v: Any) -> Any:
     return _ZERO if v < _ZERO else v
 
 
-@_elementwise
 def _relu6(v: Any) -> Any:
     return _ZERO if v < _ZERO else _SIX if v > _SIX else v
 
 
-@_elementwise
 def _leaky_relu(v: Any) -> Any:
     return _SLOPE * v if v < _ZERO else v
 
 
-@_elementwise
 def _silu(v: Any) -> Any:
     return v / (_ONE + math.exp(-v))
 
 
-@_elementwise
 def _gelu(v: Any) -> Any:
     return _HALF * v * (_ONE + math.erf(_SQRT_HALF * v))
 
 
-@_elementwise
 def _gelu_tanh(v: Any) -> Any:
     return _HALF * v * (_ONE + math.tanh(_SQRT_2_OVER_PI * (v + _CUBE * v * v * v)))
 
 
-@_elementwise
 def _hardswish(v: Any) -> Any:
     gate = v + _THREE
     return v * (_ZERO if gate < _ZERO else _SIX if gate > _SIX else gate) / _SIX
 
 
-@_elementwise
 def _sigmoid(v: Any) -> Any:
     return _ONE / (_ONE + math.exp(-v))
 
@@ -81,6 +65,21 @@ _FUNCTIONS: Final = {
     Activation.HARDSWISH: _hardswish,
     Activation.SIGMOID: _sigmoid,
 }
+
+
+@cache
+def compiled_activation(activation: Activation) -> Any:
+    """A NumPy function of float32 that NaN passes through, its code kept as that of `compiled` is; None where none is.
+
+    Only the one that is asked for is made: all of them would take half a second of every worker's start.
+    """
+    function = _FUNCTIONS.get(activation)
+    if function is None:
+        return None
+    try:
+        return vectorize(["float32(float32)"], nopython=True, cache=True)(function)
+    except (RuntimeError, OSError):
+        return vectorize(["float32(float32)"], nopython=True)(function)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +103,7 @@ class Output:
     def of(cls, problem: ConvProblem, y: Array, bias: Array | None, residual: Array | None) -> Output:
         """All of y, seen in the order N, C, H, W."""
         seen = None if residual is None else nchw(problem, residual)
-        return cls(nchw(problem, y), bias, seen, _FUNCTIONS.get(problem.epilogue.activation))
+        return cls(nchw(problem, y), bias, seen, compiled_activation(problem.epilogue.activation))
 
     def images(self, part: slice | int) -> Output:
         """Some images, or one."""

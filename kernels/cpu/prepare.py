@@ -10,6 +10,7 @@ from conv_advisor.data.errors import InvalidTensor, NotApplicable, OutOfMemory, 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.cpu import direct, fft, gemm, winograd
+from conv_advisor.kernels.cpu.epilogue import compiled_activation
 from conv_advisor.kernels.cpu.tensors import Array
 from conv_advisor.kernels.cpu.threads import Threads, available_cores
 from conv_advisor.kernels.cpu.variants import PLANS, is_parallel
@@ -57,6 +58,7 @@ def prepare(
     threads = Threads(available_cores() if is_parallel(variant) else 1)
     try:
         run = _PREPARE[variant.algorithm](problem, plan, threads)
+        compiled_activation(problem.epilogue.activation)  # now, and not in the first launch, which decides on pruning
     except MemoryError as error:
         raise OutOfMemory(str(error)) from error
 

@@ -14,6 +14,7 @@ from conv_advisor.data.errors import InvalidTensor
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels import comparison, reference
+from conv_advisor.kernels.cpu.epilogue import compiled_activation
 from conv_advisor.kernels.cpu.prepare import prepare
 from conv_advisor.kernels.cpu.variants import VARIANTS
 from conv_advisor.kernels.reference import Array
@@ -108,6 +109,16 @@ def test_special_values_go_through_as_in_float64(activation: Activation) -> None
     prepare(VARIANTS[0], problem).run(x, weight, y, None, values.reshape(y.shape))
     expected = reference.activate(activation, values.astype(np.float64))
     np.testing.assert_allclose(y.ravel(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_an_activation_is_compiled_where_it_is_prepared_and_not_in_the_first_launch() -> None:
+    problem = replace(edge_problem("one_element", *KINDS[0]), epilogue=Epilogue(activation=Activation.SILU))
+    x, weight, _ = sums_of(problem.plain)
+    compiled_activation.cache_clear()
+    launch = prepare(VARIANTS[0], problem)
+    assert compiled_activation.cache_info().currsize == 1
+    launch.run(x, weight, np.empty(problem.y_shape, x.dtype))
+    assert compiled_activation.cache_info().misses == 1
 
 
 def test_a_missing_or_misshapen_part_is_named() -> None:
