@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 
 from conv_advisor.app.cli import cli
 from conv_advisor.app.cli.environment import load_settings
-from conv_advisor.app.sweep.calibrate import calibrate, fit_of, lender_of
+from conv_advisor.app.sweep import calibrate as calibrating
+from conv_advisor.app.sweep.calibrate import Calibration, calibrate, fit_of, lender_of
 from conv_advisor.data.errors import InvalidInput, ModelRejected, NotEnoughData, WorkerError
 from conv_advisor.data.gpus import gpus
 from conv_advisor.data.measurement import Device, Measurement, Outcome
@@ -76,12 +77,25 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield store
 
 
-@pytest.fixture(autouse=True)
-def _few(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(scope="module", autouse=True)
+def _few() -> Iterator[None]:
     """Sixty layers and no more, since this device measures thousands a minute."""
-    from conv_advisor.app.sweep import calibrate as module
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(calibrating, "least_sure", lambda advisor, seed: islice(least_sure(advisor, seed), 60))
+        yield
 
-    monkeypatch.setattr(module, "least_sure", lambda advisor, seed: islice(least_sure(advisor, seed), 60))
+
+@pytest.fixture(scope="module")
+def measured(tree: TreeModel, _few: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """What was measured to the end, in a store that no test adds to."""
+    with Store(f"sqlite:///{tmp_path_factory.mktemp('measured') / 'timings.db'}") as store:
+        yield store
+
+
+@pytest.fixture(scope="module")
+def calibrated(tree: TreeModel, measured: Store) -> Calibration:
+    """By the measurements of `measured`."""
+    return calibrate(measured, Distorted(tree), H100, tree, limit_s=600)
 
 
 def test_layers_are_the_same_for_a_seed_and_of_every_precision_and_layout(tree):
@@ -101,8 +115,8 @@ def test_the_first_of_a_ranking_are_measured_and_one_of_each_family_that_is_near
     assert len(set(others)) == len(others)
 
 
-def test_what_is_slower_there_is_learned_and_what_it_gained_is_said(tree, store):
-    done = calibrate(store, Distorted(tree), H100, tree, limit_s=600)
+def test_what_is_slower_there_is_learned_and_what_it_gained_is_said(tree, calibrated):
+    done = calibrated
     assert done.found is not None, done.missing
     assert done.is_better
     assert done.found.after.slowdown < done.found.before.slowdown
@@ -118,10 +132,10 @@ def test_what_is_slower_there_is_learned_and_what_it_gained_is_said(tree, store)
     assert not mine.advise(problem).trust.is_calibrated
 
 
-def test_run_again_it_measures_nothing_twice(tree, store):
-    calibrate(store, Distorted(tree), H100, tree, limit_s=600)
+@pytest.mark.usefixtures("calibrated")
+def test_run_again_it_measures_nothing_twice(tree, measured):
     again = Distorted(tree)
-    done = calibrate(store, again, H100, tree, limit_s=600)
+    done = calibrate(measured, again, H100, tree, limit_s=600)
     assert not again.calls
     assert done.found is not None
 
@@ -186,9 +200,9 @@ def test_in_no_time_nothing_is_measured(tree, store):
     assert not engine.calls
 
 
-def test_a_precision_that_was_not_measured_is_abstained_from(tree, store):
-    calibrate(store, Distorted(tree), H100, tree, limit_s=600)
-    fit = fit_of(store, H100, tree)
+@pytest.mark.usefixtures("calibrated")
+def test_a_precision_that_was_not_measured_is_abstained_from(tree, measured):
+    fit = fit_of(measured, H100, tree)
     model = adapting.adapted(fit.on(fit.costs.where(lambda problem: problem.dtype != "bfloat16")))
     trust = Advisor(model).advise(ConvProblem.parse("14-1-3-256-128", dtype="bfloat16", layout="nhwc")).trust
     assert trust.abstains
@@ -198,13 +212,12 @@ def test_a_precision_that_was_not_measured_is_abstained_from(tree, store):
         adapting.adapted(fit.on(fit.costs.take([0])))
 
 
-def test_the_lender_is_the_nearest_and_never_one_that_was_adapted_itself(tree, store, tmp_path):
+def test_the_lender_is_the_nearest_and_never_one_that_was_adapted_itself(tree, calibrated, tmp_path):
     registry = Registry(tmp_path)
     assert lender_of(H100, registry).id == tree.id
-    done = calibrate(store, Distorted(tree), H100, tree, limit_s=600)
-    assert done.found is not None
-    registry.add(done.found.model)
-    registry.activate(H100.id, done.found.model.id)
+    assert calibrated.found is not None
+    registry.add(calibrated.found.model)
+    registry.activate(H100.id, calibrated.found.model.id)
     assert lender_of(H100, registry).id == tree.id
     assert lender_of(tree.device, registry).id == tree.id
     with pytest.raises(InvalidInput, match="allowed: a GPU"):
@@ -213,18 +226,17 @@ def test_the_lender_is_the_nearest_and_never_one_that_was_adapted_itself(tree, s
         lender_of(Device("gpu-of-mine", "Mine", "cuda", "5.0"), registry)
 
 
-def test_a_tree_of_another_device_or_that_was_changed_is_refused_by_name(tree, store, tmp_path):
-    done = calibrate(store, Distorted(tree), H100, tree, limit_s=600)
-    assert done.found is not None
-    registry = Registry(tmp_path)
-    registry.add(done.found.model)
-    registry.activate(H100.id, done.found.model.id)
+def test_a_tree_of_another_device_or_that_was_changed_is_refused_by_name(calibrated, tmp_path):
+    assert calibrated.found is not None
+    mine, registry = calibrated.found.model, Registry(tmp_path)
+    registry.add(mine)
+    registry.activate(H100.id, mine.id)
     folder = tmp_path / "models" / H100.id
     (folder).rename(tmp_path / "models" / "nvidia-a100-sxm4-80gb")
     with pytest.raises(ModelRejected, match=f"it is a tree of {H100.id}, and not of nvidia-a100-sxm4-80gb"):
-        Registry(tmp_path).get("nvidia-a100-sxm4-80gb", done.found.model.id)
+        Registry(tmp_path).get("nvidia-a100-sxm4-80gb", mine.id)
     (tmp_path / "models" / "nvidia-a100-sxm4-80gb").rename(folder)
-    file = folder / done.found.model.id / "tree.safetensors"
+    file = folder / mine.id / "tree.safetensors"
     file.write_bytes(file.read_bytes()[:-1] + b"x")
     with pytest.raises(ModelRejected, match="sha256 is"):
-        Registry(tmp_path).get(H100.id, done.found.model.id)
+        Registry(tmp_path).get(H100.id, mine.id)
