@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from conv_advisor.app.workers.tasks import report_progress
-from conv_advisor.data import parquet
 from conv_advisor.data.errors import (
     CompileFailed,
     LaunchFailed,
@@ -30,7 +29,6 @@ from conv_advisor.kernels import reference
 from conv_advisor.kernels.runner import FirstRun, Operands, Samples
 from conv_advisor.kernels.stopping import StopRule
 from conv_advisor.kernels.variant import Launch, Variant
-from tests.data import arrow
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -193,7 +191,7 @@ REPLAY = "tests.fakes:open_replay"
 
 def open_replay(path: str) -> ReplayRunner:
     """A runner that replays the measurements in a Parquet file."""
-    return ReplayRunner(arrow.table_to_measurements(parquet.read(Path(path), parquet.SCHEMA)))
+    return ReplayRunner(_recorded(path))
 
 
 SLOW_REPLAY = "tests.fakes:open_slow_replay"
@@ -203,7 +201,15 @@ SLOW_REPLAY = "tests.fakes:open_slow_replay"
 def open_slow_replay(path: str) -> ReplayRunner:
     """A runner that takes a fifth of a second for each problem."""
     SlowRunner.note = Path(path).with_name(f"measured-{os.getppid()}-{os.getpid()}")
-    return SlowRunner(arrow.table_to_measurements(parquet.read(Path(path), parquet.SCHEMA)))
+    return SlowRunner(_recorded(path))
+
+
+def _recorded(path: str) -> list[Measurement]:
+    # Imported here: half of a worker's start, and most that tests start replay nothing.
+    from conv_advisor.data import parquet
+    from tests.data import arrow
+
+    return arrow.table_to_measurements(parquet.read(Path(path), parquet.SCHEMA))
 
 
 class ReplayRunner:
