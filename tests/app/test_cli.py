@@ -1,4 +1,4 @@
-"""The command line as its user runs it: real processes, JSON on standard output, one clear line for an error."""
+"""The command line as its user runs it: JSON on standard output, one clear line for an error."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import redirect_stdout
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +19,7 @@ from pathlib import Path
 import pytest
 
 import conv_advisor
-from conv_advisor.app.cli import main, measure, output
+from conv_advisor.app.cli import cli, main, measure, output
 from conv_advisor.app.settings import load_settings
 from conv_advisor.app.wire.answers.advice import advice_answer
 from conv_advisor.app.wire.answers.catalogue import variant_answer
@@ -35,12 +36,19 @@ from tests.processes import eventually, is_running
 
 COMMAND = Path(sys.executable).with_name("conv-advisor")
 NO_SUCH_GPU = "gpu is 1000; allowed: a GPU" if find_spec("cupy") else "cupy is not installed; the extra cuda has it"
-SMALL = ("--device", "cpu", "--networks", "alexnet", "--batches", "1")
 
 
 @pytest.fixture
 def home(tmp_path) -> Path:
     return tmp_path / "home"
+
+
+@pytest.fixture
+def small(tmp_path) -> tuple[str, ...]:
+    """What a sweep is given to measure four layers that take next to no time."""
+    layers = tmp_path / "small.txt"
+    layers.write_text("".join(f"{size}-1-3-8-8\n" for size in (5, 6, 7, 8)))
+    return "--device", "cpu", "--networks", "", "--problems", str(layers)
 
 
 PATIENT = {"CONV_ADVISOR_START_TIMEOUT_S": "600", "CONV_ADVISOR_CONVOLUTION_DEADLINE_S": "600"}
@@ -61,10 +69,13 @@ def run(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def answer(home: Path, *arguments: str):
-    """The one JSON value that a command prints."""
-    done = run(home, *arguments, "--json")
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    """The one JSON value that a command prints; in this process, which is there already. `run` starts one as users do."""
+    printed = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed):
+        for name, value in (PATIENT | {"CONV_ADVISOR_HOME": str(home)}).items():
+            patch.setenv(name, value)
+        assert not cli([*arguments, "--json"], standalone_mode=False), "its exit status"
+    return json.loads(printed.getvalue())
 
 
 def test_help_names_every_command(home):
@@ -369,11 +380,11 @@ def test_a_store_that_cannot_be_read_is_one_line_and_status_1(home):
     assert "Traceback" not in done.stderr
 
 
-def test_a_sweep_is_resumed_and_its_rows_go_out_and_in(home, tmp_path):
+def test_a_sweep_is_resumed_and_its_rows_go_out_and_in(home, tmp_path, small):
     variants = ("--variants", "cpu.gemm,cpu.fft")
-    first = answer(home, "sweep", *SMALL, *variants, "--shard", "0/2")
+    first = answer(home, "sweep", *small, *variants, "--shard", "0/2")
     assert (first["n_problems"], first["n_attempts"], first["is_complete"]) == (2, 4, True)
-    again = answer(home, "sweep", *SMALL, *variants, "--output", str(tmp_path / "run.parquet"))
+    again = answer(home, "sweep", *small, *variants, "--output", str(tmp_path / "run.parquet"))
     assert (again["n_attempts"], again["n_skipped"], again["run_id"]) == (4, 4, first["run_id"])
     exported = answer(home, "data", "export", str(tmp_path / "all.parquet"), "--device", "cpu")
     assert [each["rows"] for each in exported["files"]] == [8, 0]
@@ -428,13 +439,13 @@ def test_convolve_says_that_nothing_ran_by_its_exit_status(home, monkeypatch, ca
     assert errors == "conv-advisor: no variant of 1 ran 8-1-3-4-3 on cpu\n"
 
 
-def test_a_sweep_stops_at_its_time_limit(home):
-    stopped = answer(home, "sweep", *SMALL, "--time-limit-s", "0")
+def test_a_sweep_stops_at_its_time_limit(home, small):
+    stopped = answer(home, "sweep", *small, "--time-limit-s", "0")
     assert (stopped["n_attempts"], stopped["is_complete"]) == (0, False)
 
 
-def test_a_sweep_shows_how_far_it_is_on_a_terminal_and_nothing_elsewhere(home):
-    sweep = ("sweep", *SMALL, "--variants", "cpu.gemm")
+def test_a_sweep_shows_how_far_it_is_on_a_terminal_and_nothing_elsewhere(home, small):
+    sweep = ("sweep", *small, "--variants", "cpu.gemm")
     ours, theirs = os.openpty()
     environment = os.environ | {"CONV_ADVISOR_HOME": str(home), "COLUMNS": "200", "TERM": "xterm"}
     with subprocess.Popen([COMMAND, *sweep], env=environment, stdout=subprocess.PIPE, stderr=theirs) as process:
