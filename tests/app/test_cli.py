@@ -69,7 +69,7 @@ def run(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def answer(home: Path, *arguments: str):
-    """The one JSON value that a command prints; in this process, which is there already. `run` starts one as users do."""
+    """The one JSON value that a command prints; in this process, where `run` starts one as users do."""
     printed = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed):
         for name, value in (PATIENT | {"CONV_ADVISOR_HOME": str(home)}).items():

@@ -94,14 +94,14 @@ def test_requests_are_counted_by_template_method_and_class_of_status(client: Cli
 
 def test_labels_stay_few_whatever_is_asked_for(client: Client) -> None:
     before = scraped(client)
-    for each in range(300):
+    for each in range(30):
         client.get(f"/nowhere/{each}")
         client.request(f"METHOD{each}", f"/nowhere/{each}")
         client.get(f"/v1/jobs/{each}", headers={"host": "evil.example"})
     found = scraped(client)
-    assert count_of(found, "GET", "other", "4xx") == 300
-    assert count_of(found, "other", "other", "4xx") == 300
-    assert count_of(found, "GET", "/v1/jobs/{job_id}", "4xx") == 300
+    assert count_of(found, "GET", "other", "4xx") == 30
+    assert count_of(found, "other", "other", "4xx") == 30
+    assert count_of(found, "GET", "/v1/jobs/{job_id}", "4xx") == 30
     assert len(found[f"{DURATIONS}_count"]) <= len(before[f"{DURATIONS}_count"]) + 4
 
 

@@ -166,13 +166,16 @@ def test_a_truth_value_of_a_job_is_one(client: Client, path: str, body: dict[str
     assert "force" in said["detail"]
 
 
-def test_more_problems_than_a_job_may_have_are_refused(client: Client) -> None:
-    body = {"kind": "sweep", "networks": ["seeds"], "batches": list(range(1, 33))}
+def test_more_problems_than_a_job_may_have_are_refused(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("conv_advisor.app.jobs.requests.MAX_PROBLEMS", 700)
+    body = {"kind": "sweep", "networks": ["seeds"], "batches": [1]}
     body |= {"dtypes": ["float32", "tf32", "float16", "bfloat16"] * 2, "layouts": ["nchw", "nhwc"] * 2, "sampled": 0}
     response = client.post("/v1/jobs", json=body)
-    assert response.status_code == 202, "repeated ones count once"
+    assert response.status_code == 202, "86 layers in 8 kinds: repeated ones count once"
     client.request("DELETE", response.headers["location"])
-    is_problem(client.post("/v1/jobs", json=body | {"sampled": 10_000, "networks": ["seeds"]}), 400, "invalid-input")
+    refused = client.post("/v1/jobs", json=body | {"sampled": 100})
+    is_problem(refused, 400, "invalid-input")
+    assert "allowed: 1 to 700 in one job" in refused.json()["detail"]
 
 
 def test_jobs_are_listed_a_page_at_a_time(client: Client) -> None:
