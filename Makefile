@@ -3,7 +3,8 @@
 PYTHON ?= python3
 HOST ?= 127.0.0.1
 PORT ?= 8000
-JOBS ?= logical
+# Tests at a time: one more than there are processors, since some wait for a process that they have started.
+JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check
 

@@ -465,6 +465,7 @@ def test_a_stopped_service_leaves_its_job_to_the_next(jobs, tmp_path):
         assert ended(jobs, job).state is JobState.SUCCEEDED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead_s", [0, 3600])
 def test_a_service_killed_during_a_job_loses_nothing_and_leaves_nothing_stuck(
     jobs, store, database_url, tmp_path, ahead_s
