@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -30,6 +31,11 @@ def _whole(value: Any) -> Any:
 def _maker(value: Any) -> Any:
     """A maker by its name, which is the only way to write one, however strictly the rest is read."""
     return Maker(value) if isinstance(value, str) and value in set(Maker) else value
+
+
+def _named(kind: type[StrEnum]) -> BeforeValidator:
+    """The document shows one of these, as a schema of their own; what is none of them is refused by name, later."""
+    return BeforeValidator(lambda value: value, json_schema_input_type=kind | None)
 
 
 _DIGITS: Final = re.compile(r"-?[0-9]+")
@@ -99,10 +105,8 @@ class LayerParameters(BaseModel):
     )
     activation: Annotated[
         Name,
-        Field(
-            description="What y goes through before its one rounding; default none. leaky_relu has the slope 0.01.",
-            json_schema_extra={"enum": list(Activation)},
-        ),
+        _named(Activation),
+        Field(description="What y goes through before its one rounding; default none. leaky_relu has the slope 0.01."),
     ] = None
     dtype: Annotated[
         Name,
@@ -129,11 +133,7 @@ class LayerParameters(BaseModel):
     padding: Annotated[Numbers, Field(description="pad as PyTorch has it: a number, two, same or valid.")] = None
     pads: Annotated[Numbers, Field(description="pad as ONNX has it: top, left, bottom, right.")] = None
     auto_pad: Annotated[
-        Name,
-        Field(
-            description="pad as ONNX has it; TensorFlow's same is SAME_UPPER.",
-            json_schema_extra={"enum": list(AutoPad)},
-        ),
+        Name, _named(AutoPad), Field(description="pad as ONNX has it; TensorFlow's same is SAME_UPPER.")
     ] = None
     in_channels: Annotated[Size, Field(description="c as PyTorch calls it.")] = None
     out_channels: Annotated[Size, Field(description="k as PyTorch calls it.")] = None

@@ -215,6 +215,11 @@ def test_the_openapi_document_makes_a_client_that_reads_well(client: Client) -> 
     assert len(set(titles)) == len(titles), "they become classes"
     keywords = {key for schema in document["components"]["schemas"].values() for key in keys_of(schema)}
     assert not keywords & {"ge", "gt", "le", "lt"}, "of pydantic, not of JSON Schema"
+    parameters = [parameter for operation in operations for parameter in operation.get("parameters", [])]
+    assert not [each["name"] for each in parameters if "enum" in keys_of(each)], "each would become a class of its own"
+    layer = document["components"]["schemas"]["LayerParameters"]["properties"]
+    assert {"$ref": "#/components/schemas/Activation"} in layer["activation"]["anyOf"]
+    assert {"$ref": "#/components/schemas/AutoPad"} in layer["auto_pad"]["anyOf"]
 
 
 def keys_of(schema: Any) -> set[str]:
