@@ -65,8 +65,8 @@ def _cpu_s(home: Path, arguments: Sequence[str], runs: int) -> float:
 
 def _server(home: Path, device: str) -> dict[str, str]:
     began = time.monotonic()
-    with _serving(home, device) as (process, url):
-        _wait_for(f"{url}/readyz")
+    with serving(home, device) as (process, url):
+        wait_for(f"{url}/readyz")
         ready_s, asked = time.monotonic() - began, time.monotonic()
         _get(f"{url}/")
         page_s = time.monotonic() - asked
@@ -83,7 +83,8 @@ def _server(home: Path, device: str) -> dict[str, str]:
 
 
 @contextmanager
-def _serving(home: Path, device: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+def serving(home: Path, device: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """A server on a free port with a home of its own: its process and its address; it ends with the block."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -101,7 +102,8 @@ def _environment(home: Path) -> dict[str, str]:
     return kept | {"CONV_ADVISOR_HOME": str(home)}
 
 
-def _wait_for(url: str) -> None:
+def wait_for(url: str) -> None:
+    """Ask until it is answered without an error, for a minute at most."""
     give_up_at = time.monotonic() + _LONGEST_START_S
     while True:
         try:
