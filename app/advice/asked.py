@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any, Final
-from urllib.parse import parse_qsl
 
 import msgspec
 from msgspec import Meta
@@ -18,6 +17,7 @@ from pydantic import ValidationError
 
 from conv_advisor.app.wire.body import parse_json, parse_values
 from conv_advisor.app.wire.layers import Layer, Named, named
+from conv_advisor.app.wire.query import values_of
 from conv_advisor.app.wire.schemas import (
     LAYER_TYPES,
     LONGEST_NAME,
@@ -47,7 +47,7 @@ def parse_query(query: bytes) -> AdviceQuery:
     ------
     RequestValidationError
     """
-    return parse_values(AdviceQuery, _given(query.decode("latin-1")), "query")
+    return parse_values(AdviceQuery, values_of(query.decode("latin-1")), "query")
 
 
 def parse_list(body: bytes) -> AskedList:
@@ -89,13 +89,3 @@ def _plain(given: dict[str, Any]) -> Named:
 @lru_cache(1024)
 def _types(names: tuple[str, ...]) -> tuple[type, ...]:
     return tuple(LAYER_TYPES[name] for name in names)
-
-
-def _given(query: str) -> dict[str, str]:
-    """What `parse_qsl` finds; it takes four times as long where there is nothing to be decoded."""
-    if "%" not in query and "+" not in query:
-        try:
-            return dict([part.split("=", 1) for part in query.split("&")])
-        except ValueError:  # a part without a value
-            pass
-    return dict(parse_qsl(query, keep_blank_values=True))

@@ -67,7 +67,7 @@ def order_from_json(asked: ConvolutionRequest, settings: Settings) -> Order:
     return _order(asked.model_copy(update=dict.fromkeys(OPTIONAL)), tensors, settings)
 
 
-def order_from_npy(body: Bytes, query: Mapping[str, str], settings: Settings) -> Order:
+def order_from_npy(body: Bytes, query: Mapping[str, Any], settings: Settings) -> Order:
     """What x and weight as .npy, one after the other, ask for: parameters are those of the URL.
 
     They say too which of bias and residual follow.

@@ -33,6 +33,7 @@ from conv_advisor.app.wire.documented import body_of
 from conv_advisor.app.wire.errors import documented
 from conv_advisor.app.wire.npy import write_npy
 from conv_advisor.app.wire.parts import PartsResponse
+from conv_advisor.app.wire.query import values_of
 from conv_advisor.app.wire.safetensors import write_safetensors
 from conv_advisor.app.wire.schemas import ConvolutionRequest
 
@@ -105,7 +106,7 @@ async def _read_order(request: Request, media_type: str, settings: Settings, hel
             lambda: order_from_json(parse_json(ConvolutionRequest, body.tobytes()), settings)
         )
     if media_type == NPY:
-        return order_from_npy(body, request.query_params, settings)
+        return order_from_npy(body, values_of(request.url.query), settings)
     return order_from_safetensors(body, settings)
 
 

@@ -22,6 +22,7 @@ from conv_advisor.app.hosts import ANY, Hosts, foreign_origin
 from conv_advisor.app.observe.templates import Templates, method_of
 from conv_advisor.app.wire.body import MAX_JSON_BYTES, too_long
 from conv_advisor.app.wire.errors import refusal, unforeseen
+from conv_advisor.app.wire.query import repeated_in
 
 if TYPE_CHECKING:
     from conv_advisor.app.observe.meter import Meter
@@ -37,6 +38,7 @@ _READ: Final = frozenset((b"x-request-id", b"host", b"origin", b"sec-fetch-site"
 _SINGLE: Final = frozenset(
     (b"host", b"origin", b"sec-fetch-site", b"content-type", b"content-length", b"transfer-encoding")
 )
+_API: Final = "/v1/"
 _SAFE: Final = frozenset(("GET", "HEAD", "OPTIONS"))
 CAUTION: Final[tuple[tuple[bytes, bytes], ...]] = (
     (b"x-content-type-options", b"nosniff"),
@@ -93,6 +95,8 @@ class Border:
         given = [pair for pair in scope["headers"] if pair[0] in _READ]
         headers = dict(reversed(given))
         repeated = _repeated(given) if len(headers) < len(given) else ""
+        if not repeated and b"&" in scope["query_string"] and scope["path"].startswith(_API):
+            repeated = _repeated_parameter(scope["query_string"])
         request_id = _request_id(headers.get(b"x-request-id", b""))
         all_caution = caution(scope.get("scheme"))
         start, status = time.perf_counter(), 0
@@ -148,7 +152,7 @@ class Border:
 
     def _refusal(self, scope: Scope, headers: dict[bytes, bytes], limit: int, repeated: str) -> Response | None:
         if repeated:
-            said = f"the header {repeated} is given more than once; allowed: once"
+            said = f"the {repeated} is given more than once; allowed: once"
             return refusal(scope, HTTPStatus.BAD_REQUEST, said, {"Connection": "close"})
         host = headers.get(b"host", b"")
         if not self._hosts.allow(host):
@@ -172,7 +176,12 @@ class Border:
 def _repeated(given: Sequence[tuple[bytes, bytes]]) -> str:
     """The first header that may be given once and is given again: what is in front of the service may heed another."""
     names = [name for name, _ in given if name in _SINGLE]
-    return next((name.decode() for name in names if names.count(name) > 1), "")
+    return next((f"header {name.decode()}" for name in names if names.count(name) > 1), "")
+
+
+def _repeated_parameter(query: bytes) -> str:
+    name = repeated_in(query)
+    return name and f"parameter {name[:120]!r}"
 
 
 def _request_id(asked: bytes) -> bytes:

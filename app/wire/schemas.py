@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError
 
 from conv_advisor.app.wire.layers import LAYER
 from conv_advisor.app.wire.spellings import AutoPad
@@ -33,19 +33,46 @@ def _maker(value: Any) -> Any:
     return Maker(value) if isinstance(value, str) and value in set(Maker) else value
 
 
+def _numbers(value: Any) -> int | str | list[int] | None:
+    """One number or several, however they are written; a URL has text alone, and every value of a list by itself."""
+    if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str):
+        value = value[0]
+    if isinstance(value, list) and len(value) <= _MOST_NUMBERS:
+        return [_number(each) for each in value]
+    if isinstance(value, str) and len(value) <= _LONGEST_NUMBERS and not _DIGITS.fullmatch(value):
+        return value
+    return None if value is None else _number(value)
+
+
+def _number(value: Any) -> int:
+    whole = _whole(value)
+    if not isinstance(whole, int | str) or len(str(whole)) > _LONGEST_NUMBERS:
+        raise ValueError("a number, or several such as 3x3 or 3,3")
+    return int(whole)
+
+
 def _named(kind: type[StrEnum]) -> BeforeValidator:
     """The document shows one of these, as a schema of their own; what is none of them is refused by name, later."""
     return BeforeValidator(lambda value: value, json_schema_input_type=kind | None)
 
 
+_MOST_NUMBERS: Final = 4
+_LONGEST_NUMBERS: Final = 40
+"""Characters of numbers as text."""
 _DIGITS: Final = re.compile(r"-?[0-9]+")
 Whole = BeforeValidator(_whole)
 Size = Annotated[int | None, Whole]
 Numbers = Annotated[
-    Annotated[int, Whole] | Annotated[str, Field(max_length=40)] | Annotated[list[int], Field(max_length=4)] | None,
-    Field(union_mode="left_to_right"),
+    int | str | list[int] | None,
+    PlainValidator(
+        _numbers,
+        json_schema_input_type=int
+        | Annotated[str, Field(max_length=_LONGEST_NUMBERS)]
+        | Annotated[list[int], Field(max_length=_MOST_NUMBERS)]
+        | None,
+    ),
 ]
-"""One number or several: a list, or text such as 3x3 or 3,3."""
+"""One number or several: a list, or text such as 3x3 or 3,3, which `app.wire.spellings` reads."""
 Name = Annotated[str | None, Field(max_length=LONGEST_NAME)]
 Id = Annotated[str, Field(max_length=LONGEST_NAME, pattern=r"^[\w.:-]+$")]
 """Names a model: it may become part of a path."""
@@ -155,9 +182,12 @@ class LayerParameters(BaseModel):
         return {name: tuple(value) if isinstance(value, list) else value for name, value in named.items()}
 
 
+_NUMBERS: Final = get_args(Numbers)[0]
 _TYPES: Final[dict[Any, type]] = {int | None: int, bool | None: bool, Name: str, str | None: str}
 LAYER_TYPES: Final = {name: _TYPES.get(field.annotation, int) for name, field in LayerParameters.model_fields.items()}
 """The type that each parameter of a layer is mostly of."""
+LISTS: Final = frozenset(name for name, field in LayerParameters.model_fields.items() if field.annotation == _NUMBERS)
+"""The parameters of a layer that may be several numbers."""
 
 
 class LimitParameters(BaseModel):

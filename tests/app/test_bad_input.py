@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -331,6 +332,51 @@ def test_an_integer_in_a_url_is_plain_digits(client: Client, name: str, value: s
     for path in ("/v1/advice", "/v1/pareto"):
         problem = is_problem(client.get(path, params=sizes), 422, "unprocessable-entity")
         assert problem["errors"][0]["field"] == f"query.{name}"
+
+
+DETAILS = (
+    *("/v1/advice", "/v1/pareto", "/v1/neighbours", "/v1/snippets"),
+    *("/v1/explanations", "/v1/landscapes", "/v1/variants"),
+)
+"""Where a layer is given in the URL."""
+
+
+@pytest.mark.parametrize(
+    ("query", "plainly"),
+    [
+        ("stride=2x1", "stride_h=2&stride_w=1"),
+        ("stride=2,1", "stride_h=2&stride_w=1"),
+        ("stride=2&stride=1", "stride_h=2&stride_w=1"),  # as a generated client sends a list
+        ("strides=2&strides=1", "stride_h=2&stride_w=1"),
+        ("stride=2", "stride_h=2&stride_w=2"),
+        ("padding=valid", "pad_h=0&pad_w=0"),
+        ("pads=1&pads=2&pads=1&pads=2", "pad_h=1&pad_w=2"),
+    ],
+)
+def test_pairs_in_a_url_are_read_alike_everywhere(client: Client, query: str, plainly: str) -> None:
+    layer = f"layer={LAYER}&dtype=float16&language=python"
+    for path in DETAILS:
+        given = layer if path == "/v1/snippets" else layer.removesuffix("&language=python")
+        answer = client.get(f"{path}?{given}&{query}")
+        assert answer.status_code == 200, answer.text
+        assert answer.json() == client.get(f"{path}?{given}&{plainly}").json()
+
+
+@pytest.mark.parametrize("value", ["2;1", "1x1x1x1x1", "1_0", "2&stride=1_0", "1&stride=2&stride=3&stride=4&stride=5"])
+def test_a_pair_that_is_none_is_refused_by_name(client: Client, value: str) -> None:
+    for path in DETAILS:
+        answer = client.get(f"{path}?layer=14-1-3-4-4&stride={value}")
+        assert answer.status_code in (400, 422), answer.text
+        problem = answer.json()
+        fields = [problem["field"]] if "field" in problem else [fault["field"] for fault in problem["errors"]]
+        assert {field.removeprefix("query.") for field in fields} == {"stride"}
+
+
+@pytest.mark.parametrize("query", ["layer=15-1-3-4-4", "%6cayer=15-1-3-4-4", "dtype=float16&dtype=float32", "n=1&n=1"])
+def test_a_parameter_that_is_given_twice_is_refused(client: Client, query: str) -> None:
+    for path in (*DETAILS, "/v1/jobs"):
+        problem = is_problem(client.get(f"{path}?layer=14-1-3-4-4&{query}"), 400, "bad-request")
+        assert re.fullmatch(r"the parameter '\w+' is given more than once; allowed: once", problem["detail"])
 
 
 @pytest.mark.parametrize("name", ["host", "content-type", "content-length", "origin"])
