@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -53,6 +54,9 @@ class _InTurn(QueuePool):
                 if is_none_open or monotonic() > give_up_at_s:
                     raise
                 sleep(0.005)
+
+
+logging.getLogger(f"{__name__}.{_InTurn.__qualname__}").setLevel(logging.WARNING)  # as SQLAlchemy's own pools begin
 
 
 class now_s(GenericFunction[float]):  # noqa: N801 - a function of SQL

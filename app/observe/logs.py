@@ -7,10 +7,13 @@ import sys
 from contextlib import suppress
 from typing import Any, Final, Literal
 
+from pythonjsonlogger.core import RESERVED_ATTRS
 from pythonjsonlogger.json import JsonFormatter
 
 _TEXT: Final = "%(asctime)s %(levelname)s %(name)s %(message)s"
 _RENAMED: Final = {"levelname": "level", "name": "logger"}
+_NOT_SHOWN: Final = (*RESERVED_ATTRS, "color_message")
+"""The last is uvicorn's message once more, with colours for a terminal."""
 
 
 class StandardError(logging.StreamHandler[Any]):
@@ -52,4 +55,5 @@ def formatter(form: Literal["text", "json"]) -> logging.Formatter:
     """What makes a line of a record."""
     if form == "text":
         return logging.Formatter(_TEXT)
-    return JsonFormatter("%(levelname)s %(name)s %(message)s", rename_fields=_RENAMED, timestamp=True)
+    shown = "%(levelname)s %(name)s %(message)s"
+    return JsonFormatter(shown, rename_fields=_RENAMED, timestamp=True, reserved_attrs=_NOT_SHOWN)

@@ -283,6 +283,13 @@ def test_a_line_of_the_log_is_an_object_with_template_status_and_ms(client: Clie
     assert second["request_id"] not in ("", "not an id")
 
 
+def test_a_line_for_machines_has_no_colours() -> None:
+    uvicorns = {"msg": "Finished server process [%d]", "args": (1,), "color_message": "process [\033[36m%d\033[0m]"}
+    line = logs.formatter("json").format(logging.makeLogRecord(uvicorns | {"levelname": "INFO"}))
+    assert json.loads(line)["message"] == "Finished server process [1]"
+    assert "[36m" not in line
+
+
 def test_the_id_of_a_request_is_given_back(client: Client) -> None:
     assert client.get("/livez", headers={"x-request-id": "a.b-c_1"}).headers["x-request-id"] == "a.b-c_1"
     made = {client.get("/livez").headers["x-request-id"] for _ in range(50)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import stat
@@ -443,6 +444,15 @@ def test_a_text_that_is_not_utf_8_is_not_quoted(sqlite_store: Store) -> None:
 
 def _modes(folder: Path) -> dict[str, int]:
     return {file.name: stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()}
+
+
+def test_the_pool_of_connections_logs_nothing_when_all_is_well(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    with Store(f"sqlite:///{tmp_path / 'store.db'}") as store:
+        store.append(MEASUREMENTS)
+    assert not caplog.text
 
 
 def test_only_its_user_can_read_a_database_file_and_what_is_beside_it(tmp_path: Path) -> None:
