@@ -105,5 +105,7 @@ def main() -> None:
     try:
         cli()
     except ConvAdvisorError as error:
-        sys.stderr.write(f"conv-advisor: {error}\n")
+        from conv_advisor.app.cli.table import write_error
+
+        write_error(f"conv-advisor: {error}")
         sys.exit(2 if isinstance(error, InvalidInput | Unknown | NotApplicable | NotInstalled) else 1)

@@ -16,6 +16,7 @@ from typing import Final, TextIO
 
 _GAP: Final = "  "
 _PARTS: Final = re.compile(r"[^_.-]+[_.-]*|[_.-]+")
+_LEAST_LINE: Final = 20
 _LEAST_TEXT: Final = 12
 """Columns of text are folded down to so many characters before a table is given up for a list."""
 
@@ -56,6 +57,13 @@ def write(text: str) -> None:
             sys.stdout.write(_painted(part, mark) + "\n")
 
 
+def write_error(text: str) -> None:
+    """Write lines to standard error, each folded between words where that is a terminal."""
+    most = max(shutil.get_terminal_size().columns, _LEAST_LINE) if sys.stderr.isatty() else None
+    for line in text.splitlines():
+        sys.stderr.write("\n".join(_folded(line, most)) + "\n")
+
+
 def write_table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> None:
     """Write a table that fits the terminal: its text folded, or as a list where even that is too wide.
 
@@ -82,7 +90,7 @@ def width() -> int | None:
     """Characters of a line: COLUMNS, else the terminal's; None where nobody looks at it and nothing is folded."""
     if not os.environ.get("COLUMNS", "").isdecimal() and not sys.stdout.isatty():
         return None
-    return max(shutil.get_terminal_size().columns, 20)
+    return max(shutil.get_terminal_size().columns, _LEAST_LINE)
 
 
 def is_colourful(stream: TextIO) -> bool:

@@ -54,6 +54,18 @@ def test_no_line_is_wider_than_the_terminal_and_nothing_is_lost(monkeypatch: pyt
         assert [line.split("  ")[0] for line in lines] == ["variant", *(row[0] for row in ROWS)]
 
 
+def test_an_error_is_folded_between_words_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = "conv-advisor: unknown network 'resnet5'; did you mean 'resnet50'? known: " + ", ".join(["googlenet"] * 20)
+    monkeypatch.setenv("COLUMNS", "80")
+    for stream, most in ((Terminal(), 80), (io.StringIO(), len(error))):
+        monkeypatch.setattr(sys, "stderr", stream)
+        table.write_error(error)
+        lines = stream.getvalue().splitlines()
+        assert max(map(len, lines)) <= most
+        assert " ".join(lines) == error
+    assert len(lines) == 1
+
+
 def test_long_names_are_folded_where_they_have_joints(monkeypatch: pytest.MonkeyPatch) -> None:
     first = [PAINT.sub("", line)[:16].strip() for line in shown(monkeypatch, 60)]
     assert first[:3] == ["variant", "cuda.winograd_", "nonfused_4x4_3x3"]
