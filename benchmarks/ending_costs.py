@@ -23,10 +23,13 @@ from benchmarks.contest.tables import markdown
 from benchmarks.endings.costs import RULES, Score, fitted, held_out, prediction_errors, scores
 from benchmarks.endings.rows import merge, read
 from benchmarks.options import say
-from conv_advisor.data.errors import ConvAdvisorError
+from conv_advisor.data.errors import ConvAdvisorError, UnknownDevice
+from conv_advisor.data.measurement import Device
 from conv_advisor.data.records import Records
 from conv_advisor.models import endings, registry
 from conv_advisor.models.endings import Endings
+from conv_advisor.models.loan import lent_to
+from conv_advisor.models.tree_file import CARD_FILE, TreeModel
 from conv_advisor.models.tree_file import read as read_tree
 
 TARGET = 1.03
@@ -49,13 +52,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         told = held_out(rows, known, device_id)
         print(cost_table(found))
         print(error_table(prediction_errors(told, known)))
-        print(score_table(scores(told, known, read_tree(registry.SHIPPED / device_id))))
+        device = Records().devices()[device_id]
+        print(score_table(scores(told, known, _tree_for(device), device)))
         if chosen.write:
             endings.write(found, (chosen.output or endings.FOLDER) / f"{device_id}.json")
     except (ConvAdvisorError, OSError) as error:
         say(str(error))
         return 2
     return 0
+
+
+def _tree_for(device: Device) -> TreeModel:
+    """The tree that ships for a device, or the one that it borrows.
+
+    Raises
+    ------
+    UnknownDevice
+        Nobody lends it one.
+    """
+    trees = {folder.parent.name: read_tree(folder.parent) for folder in registry.SHIPPED.glob(f"*/{CARD_FILE}")}
+    found = trees.get(device.id) or lent_to(device, trees.values())
+    if found is None:
+        raise UnknownDevice(device.id, sorted(trees))
+    return found
 
 
 def cost_table(found: Endings) -> str:

@@ -1,8 +1,8 @@
 """How good a tree is on another GPU, as it is borrowed and adapted to some layers measured there.
 
-``python -m benchmarks.transfer --rows h100.parquet`` takes a sweep of that GPU with every variant, holds back half of
-its layers, adapts to some problems of the others by the first of their rankings, as ``conv-advisor calibrate`` does,
-and prints what the choices cost on the layers held back. The tree is that which ships.
+``python -m benchmarks.transfer --device h100`` takes what ships of a GPU that was swept with every variant and has no
+tree, holds back half of its layers, adapts the tree that it borrows to some problems of the others by the first of
+their rankings, as ``conv-advisor calibrate`` does, and prints what the choices cost on the layers held back.
 """
 
 from __future__ import annotations
@@ -11,17 +11,15 @@ import argparse
 import random
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
-from conv_advisor.data import parquet
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.records import Records
 from conv_advisor.models.adapt import adapted
 from conv_advisor.models.advisor import Advisor
 from conv_advisor.models.correction import Fit
-from conv_advisor.models.costs import Costs, device_of, from_table, split
+from conv_advisor.models.costs import Costs, from_table, split
 from conv_advisor.models.judging import Score, TimeError, judge, time_errors
 from conv_advisor.models.least_sure import FIRST
 from conv_advisor.models.registry import SHIPPED
@@ -33,16 +31,16 @@ _LINE = "{:>8}  {:>8}  {:>6}  {:>6}  {:>6}  {:>9}  {:>9}"
 def main() -> None:
     """Print a table: problems measured, and what the choices cost."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=Path, required=True, help="Parquet file of a sweep, of one device")
+    parser.add_argument("--device", default="h100", help="whose measurements ship (default h100)")
     parser.add_argument("--lender", default="nvidia-h200", help="device whose tree ships")
     parser.add_argument("--counts", default="0,50,200", help="problems to adapt to, separated by commas")
     parser.add_argument("--draws", type=int, default=5, help="random draws of layers held back, over which scores go")
     parser.add_argument("--first", type=int, default=FIRST, help="variants of each ranking that are measured")
     asked = parser.parse_args()
-    table = parquet.read(asked.rows, parquet.SCHEMA)
-    (device_id,) = {Device.from_json(text).id for text in table["device"].unique().to_pylist()}
-    device, costs, lender = device_of(table, device_id), from_table(table, device_id), read(SHIPPED / asked.lender)
-    beside = from_table(Records().table(asked.lender), asked.lender)
+    records = Records()
+    device = records.device(asked.device)
+    costs, lender = from_table(records.table(device.id), device.id), read(SHIPPED / asked.lender)
+    beside = from_table(records.table(asked.lender), asked.lender)
     sys.stdout.write(f"{len(costs.problems)} problems of {device.name}; the tree of {lender.device.name}\n")
     sys.stdout.write(_LINE.format("measured", "problems", "mean", "p95", "worst", "times off", "p90") + "\n")
     for count in map(int, asked.counts.split(",")):

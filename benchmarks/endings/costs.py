@@ -9,7 +9,7 @@ from typing import Final
 
 from benchmarks.endings.rows import CHOSEN, CUDNN, EAGER, EAGER_PLAIN, OURS, PLAIN, Row
 from conv_advisor.data.errors import NoAdvice
-from conv_advisor.data.measurement import Outcome
+from conv_advisor.data.measurement import Device, Outcome
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.data.summary import Summary
 from conv_advisor.kernels.catalog import VARIANTS
@@ -141,11 +141,13 @@ def prediction_errors(told: Iterable[tuple[Row, Endings]], known: Known) -> dict
     return found
 
 
-def scores(told: Iterable[tuple[Row, Endings]], known: Known, model: TreeModel) -> dict[str, dict[str, Score]]:
-    """How good each of `RULES` is, by epilogue."""
+def scores(
+    told: Iterable[tuple[Row, Endings]], known: Known, model: TreeModel, device: Device
+) -> dict[str, dict[str, Score]]:
+    """How good each of `RULES` is on a device by its tree or one that it borrows, by epilogue."""
     found: dict[str, dict[str, Score]] = {}
     for row, costs in told:
-        advised = _advised(row.problem, known.get(row.problem.plain.key, {}), Advisor(model, endings=costs))
+        advised = _advised(row.problem, known.get(row.problem.plain.key, {}), Advisor(model, device, endings=costs))
         times_ms = tried_ms(row)
         for rule, variant in advised.items():
             score = found.setdefault(str(row.problem.epilogue), {}).setdefault(rule, Score())

@@ -83,6 +83,24 @@ def test_library_server_and_command_line_answer_alike(server: Client, name: str,
     assert "NVIDIA H200" in trust["reason"]
 
 
+def test_what_ships_of_a_gpu_that_borrows_is_told_as_measured(server: Client) -> None:
+    asked = {"layer": "13-1-3-256-64", "dtype": "float16", "layout": "nhwc", "device": "h100"}
+    found = server.get("/v1/advice", params=asked).json()
+    assert (found["device"], found["source"], found["ranking"][0]["source"]) == (H100, "measured", "measured")
+    assert (found["trust"]["borrowed_from"], found["trust"]["confidence"]) == (None, 1.0)
+    assert found["baselines"]["cudnn_best"]["source"] == "measured"
+    assert server.get("/v1/advice", params=asked | {"device": H200}).json()["time_ms"] != found["time_ms"]
+
+
+def test_on_an_h100_epilogues_count_by_what_they_add_there(server: Client) -> None:
+    plain, ended = (
+        server.get("/v1/advice", params={**ASKED, "device": "h100", "activation": activation}).json()
+        for activation in ("none", "relu")
+    )
+    assert (ended["device"], ended["epilogue_is_counted"]) == (H100, True)
+    assert ended["time_ms"] > plain["time_ms"]
+
+
 def test_the_same_gpu_by_another_name_is_the_same_answer(server: Client) -> None:
     names = ("h100", "H100 SXM", H100, "NVIDIA H100 80GB HBM3")
     assert len({server.get("/v1/advice", params={**ASKED, "device": name}).text for name in names}) == 1

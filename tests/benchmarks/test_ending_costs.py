@@ -108,7 +108,7 @@ def test_a_layer_is_in_one_half_whatever_its_batch_and_precision() -> None:
 
 def test_advice_that_counts_the_epilogue_is_held_against_advice_that_does_not() -> None:
     model = small_tree({FUSED: 0.0105, APPENDED: 0.010})
-    found = scores(held_out(ROWS, KNOWN, GPU.id), KNOWN, model)["bias-relu"]
+    found = scores(held_out(ROWS, KNOWN, GPU.id), KNOWN, model, GPU)["bias-relu"]
     assert found.keys() == set(RULES)
     assert found[COUNTED].slowdowns == [1.0] * len(ROWS)
     assert len(found[TREE].slowdowns) == len(ROWS)
@@ -127,7 +127,7 @@ def test_what_is_advised_and_has_no_time_is_counted_apart() -> None:
     rows = [replace(row, tried_ms={APPENDED: row.tried_ms[APPENDED]}) for row in ROWS]
     rows = [replace(row, timed={side: row.timed[side] for side in (EAGER, EAGER_PLAIN)}) for row in rows]
     told = [(row, fitted(ROWS, KNOWN, GPU.id)) for row in rows]
-    found = scores(told, KNOWN, small_tree({FUSED: 0.0105, APPENDED: 0.010}))["bias-relu"]
+    found = scores(told, KNOWN, small_tree({FUSED: 0.0105, APPENDED: 0.010}), GPU)["bias-relu"]
     assert (found[COUNTED].slowdowns, found[COUNTED].n_untimed) == ([], len(rows))
     assert found[IGNORED].slowdowns == [1.0] * len(rows)
 

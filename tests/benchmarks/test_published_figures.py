@@ -12,13 +12,19 @@ import pytest
 from benchmarks.contest import rows as contest
 from benchmarks.contest.scores import score
 from benchmarks.contest.tables import target_table
+from benchmarks.measured import Counts
 from benchmarks.rivals.rows import DEFAULT, ORACLE, TUNED, read
 from benchmarks.rivals.scores import Layer, geometric_mean, layers_of, of_column, speedup
 from conv_advisor.data.measurement import L2State
 from conv_advisor.data.networks import BEYOND_HELD_OUT, GROUPS, HELD_OUT, held_out_layers
 from conv_advisor.data.networks import layers as layers_of_network
-from conv_advisor.models.judging import TREE
+from conv_advisor.data.records import Records
+from conv_advisor.models.advisor import Advisor
+from conv_advisor.models.costs import from_table
+from conv_advisor.models.judging import TREE, Score, TimeError, judge, time_errors
 from conv_advisor.models.peers import PEERS
+from conv_advisor.models.registry import SHIPPED
+from conv_advisor.models.tree_file import read as read_tree
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -132,3 +138,17 @@ def test_the_decision_counts_what_judges(report: dict[str, Any]) -> None:
         f"and {problems['float16/nchw']} of float16 NCHW"
     ) in DECISION
     assert f"({never['n_left_out']['single best']} of {problems['overall']:,} problems)" in DECISION
+
+
+def test_what_a_borrowed_tree_is_worth_is_what_the_h100_says() -> None:
+    records = Records()
+    device = records.device("h100")
+    table = records.table(device.id)
+    costs, advisor = from_table(table, device.id), Advisor(read_tree(SHIPPED / "nvidia-h200"), device)
+    found = Score.of([each for each in judge(costs, advisor.predict_order) if each.is_timed])
+    off = TimeError.of([error for _, error in time_errors(costs, advisor)]).median
+    said = " ".join((ROOT / "docs" / "how-to.md").read_text(encoding="utf-8").split())
+    assert f"measurements ship, of {found.n_problems:,} problems of the seed networks" in said
+    assert f"takes {found.geometric_mean:.3f} times as long as the fastest (95th percentile {found.p95:.2f})" in said
+    assert f"its times are {100 * off:.0f} % off in the median" in said
+    assert f"{round(Counts.of(table).n_tried, -3):,} trials made on an H100" in README

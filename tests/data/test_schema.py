@@ -194,7 +194,7 @@ def test_copies_of_what_ships_leave_and_what_was_measured_here_stays(
     with old_ways.context() as patch:
         patch.setattr(schema, "HEAD", "0003")
         upgrade(engine)
-    (shipped,) = Shipped().devices()
+    shipped = Shipped().devices()[-1]
     copied = {"device": shipped, "run_id": "held-out", "measured_at": datetime(2026, 11, 22, tzinfo=UTC)}
     copy = replace(MEASURED, **copied, detail="a copy")
     own = {
@@ -219,7 +219,7 @@ def test_a_file_that_a_migration_empties_shrinks(tmp_path: Path, old_ways: pytes
     with old_ways.context() as patch:
         patch.setattr(schema, "HEAD", "0003")
         upgrade(engine)
-    (shipped,) = Shipped().devices()
+    shipped = Shipped().devices()[-1]
     copy = replace(MEASURED, device=shipped, run_id="held-out", measured_at=datetime(2026, 11, 22, tzinfo=UTC))
     with old_ways.context() as patch:
         patch.setattr(addition, "problem_row", _problem_row_before_endings)
