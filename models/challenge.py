@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from conv_advisor.data.errors import NotEnoughData
+from conv_advisor.data.measurement import Device
 from conv_advisor.kernels.catalog import VARIANTS
 from conv_advisor.kernels.variant import Variant
 from conv_advisor.models.advisor import Advisor
@@ -76,7 +77,7 @@ def challenge(
     table, device_id, options, n_threads, walk
         As in `train`.
     champion : TreeModel or None
-        The tree in use.
+        The tree in use, be it one that the device borrows.
     variants, on_progress
         As in `evaluate`.
 
@@ -87,21 +88,21 @@ def challenge(
     Notes
     -----
     A champion that has seen the held-out layers cannot be judged by them, so its recipe is: its seed and options, on
-    the rows of the table that are no newer than its data. Where the table does not have those, the champion is judged
-    as it is, in its own favour.
+    the rows of the table that are no newer than its data. Where the table does not have those, as of one that is
+    borrowed, the champion is judged as it is, in its own favour.
     """
     report = on_progress or (lambda _share: None)
     costs = from_table(table, device_id)
     known, unseen = hold_out(costs)
     device = device_of(table, device_id)
     rehearsal = fit(known, device, options=options, n_threads=n_threads, walk=walk)
-    results = _results(rehearsal, unseen, variants)
+    results = _results(rehearsal, device, unseen, variants)
     confidence = calibrate(Advisor(rehearsal, variants=variants), unseen)
     report(0.35)
     changes: Changes | None = None
     against: tuple[str, ...] = ()
     if champion:
-        earlier = _results(_without(champion, table, unseen, n_threads, walk), unseen, variants)
+        earlier = _results(_without(champion, table, unseen, n_threads, walk), device, unseen, variants)
         slowdown, champion_slowdown = _slowdowns(results, earlier)
         changes, against = changes_between(earlier, results), objections(earlier, results)
     else:
@@ -133,8 +134,8 @@ def hold_out(costs: Costs) -> tuple[Costs, Costs]:
     return split(costs, held_out_of(layers))
 
 
-def _results(model: TreeModel, costs: Costs, variants: Mapping[str, Variant]) -> list[Result]:
-    return judge(costs, Advisor(model, variants=variants).predict_order)
+def _results(model: TreeModel, device: Device, costs: Costs, variants: Mapping[str, Variant]) -> list[Result]:
+    return judge(costs, Advisor(model, device, variants=variants).predict_order)
 
 
 def _slowdowns(*trees: Sequence[Result]) -> list[float]:

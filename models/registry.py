@@ -7,7 +7,8 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -116,6 +117,12 @@ class Registry:
             model, problem = self._load(device_id)
             loaded = self._loaded[device_id] = _Loaded(model, (pointer, card), stamps, problem)
         return loaded.model
+
+    def in_use(self) -> Iterator[TreeModel]:
+        """The trees in use, of every device; without those that are refused."""
+        for device_id in self.devices():
+            with suppress(ModelRejected):
+                yield self.active(device_id)
 
     def problem(self, device_id: str) -> str | None:
         """Why `active` does not give the tree that was chosen; None where it does."""

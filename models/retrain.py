@@ -11,9 +11,11 @@ from typing import Any
 
 from conv_advisor.data.counting import counted
 from conv_advisor.data.errors import ModelRejected, UnknownDevice
+from conv_advisor.data.measurement import Device
 from conv_advisor.data.records import Records
 from conv_advisor.data.store import Store
 from conv_advisor.kernels.cpu.threads import available_cores
+from conv_advisor.models.loan import lent_to
 from conv_advisor.models.registry import Registry
 from conv_advisor.models.shared import SharedModels
 from conv_advisor.models.tree_file import TreeModel
@@ -32,8 +34,8 @@ class Trained:
     ----------
     model : TreeModel
     result : dict
-        ``device``, ``model`` and ``champion`` (ids; null where there is no champion), ``slowdown`` and
-        ``champion_slowdown`` (held-out geometric means), ``promoted``, ``forced``, ``reasons`` (what
+        ``device``, ``model`` and ``champion`` (ids; null where there is no champion, not even one that is borrowed),
+        ``slowdown`` and ``champion_slowdown`` (held-out geometric means), ``promoted``, ``forced``, ``reasons`` (what
         speaks against it), ``changes`` (as `models.changes.Changes`; null where there is no champion).
     """
 
@@ -111,11 +113,12 @@ def train(
     from conv_advisor.models.train import MOST_THREADS
 
     tell = on_progress or (lambda _fraction, _message: None)
-    champion = champion_of(Registry(home), device_id)
     with Store(store_url) as store:
         tell(0.0, "reading the measurements")
         records = Records(store)
-        table = records.table(records.device(device_id).id)
+        device = records.device(device_id)
+        table = records.table(device.id)
+    champion = champion_of(Registry(home), device)
     found = challenge(
         table,
         champion,
@@ -139,12 +142,15 @@ def train(
     return Trained(found.model, result)
 
 
-def champion_of(registry: Registry, device_id: str) -> TreeModel | None:
-    """The tree in use; None where the device has none, or none that can be used: a new one is then the way out."""
+def champion_of(registry: Registry, device: Device) -> TreeModel | None:
+    """The tree in use: the device's own, else the one that it borrows.
+
+    None where there is neither, or its own cannot be used: a new one is then the way out.
+    """
     try:
-        return registry.active(device_id)
+        return registry.active(device.id)
     except UnknownDevice:
-        return None
+        return lent_to(device, registry.in_use())
     except ModelRejected as error:
         log.warning("there is nothing to compare with: %s", error)
         return None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from conv_advisor.app.workers.visible import visible_gpus
 from conv_advisor.data.counting import counted
-from conv_advisor.data.errors import ModelRejected, UnknownDevice
+from conv_advisor.data.errors import UnknownDevice
 from conv_advisor.data.gpus import device_id_of, gpus, listed, named
 from conv_advisor.models.advisor import Advisor
 from conv_advisor.models.loan import lent_to
@@ -123,7 +123,7 @@ class KnownDevices:
             model: TreeModel | None = self._registry.active(device_id)
         except UnknownDevice:
             device = self.find(device_id)
-            model = lent_to(device, self._trees())
+            model = lent_to(device, self._registry.in_use())
         found = self._advisors.get(device_id)
         if found is None or found.model is not model or (device is not None and found.device != device):
             found = self._advisors[device_id] = Advisor(model, device)
@@ -131,14 +131,6 @@ class KnownDevices:
             until = time.monotonic() + _LOOK_AGAIN_S
             self._lent[device_id] = _Lent(found, activations, until)
         return found
-
-    def _trees(self) -> Iterator[TreeModel]:
-        """Those in use, of every device; one that is refused lends nothing."""
-        for device_id in self._registry.devices():
-            try:
-                yield self._registry.active(device_id)
-            except ModelRejected:
-                continue
 
     def _look_up(self, name: str) -> str:
         own = self._own()

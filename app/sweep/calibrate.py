@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -99,15 +98,11 @@ def lender_of(device: Device, registry: Registry) -> TreeModel:
     """
     if device.kind != "cuda":
         raise InvalidInput("device", device.id, "a GPU: conv-advisor sweep and train are for others")
-    names = registry.devices()
-    own = registry.active(device.id) if device.id in names else None
+    own = registry.active(device.id) if device.id in registry.devices() else None
     if own and "adapted_from" not in own.card:
         return _with_domain(own)
-    others: list[TreeModel] = []
-    for name in names:
-        with suppress(ModelRejected):  # one that is refused lends nothing
-            others.append(registry.active(name))
-    found = lent_to(device, [tree for tree in others if "adapted_from" not in tree.card], needs_times=False)
+    trained = [tree for tree in registry.in_use() if "adapted_from" not in tree.card]
+    found = lent_to(device, trained, needs_times=False)
     if found is None:
         raise NotEnoughData(
             f"device {device.id}: nothing is published of it and no tree is of its architecture, so there is none to"

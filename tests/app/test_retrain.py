@@ -10,6 +10,7 @@ import pytest
 
 from conv_advisor.app.cli import learn
 from conv_advisor.data.errors import NotEnoughData, UnknownDevice
+from conv_advisor.data.gpus import gpus
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.store import Store
 from conv_advisor.models import challenge as gate
@@ -20,7 +21,7 @@ from conv_advisor.models.changes import changes_between
 from conv_advisor.models.judging import Result
 from conv_advisor.models.registry import Registry
 from conv_advisor.models.report import Report
-from conv_advisor.models.retrain import retrain
+from conv_advisor.models.retrain import champion_of, retrain
 from conv_advisor.models.train import MOST_THREADS
 from conv_advisor.models.tree_file import read, write
 from conv_advisor.models.walk import ON_CORES, OnCores
@@ -107,6 +108,12 @@ def test_a_tree_that_is_better_in_all_but_fails_a_part_is_not_used_and_says_why(
     assert (result["promoted"], result["reasons"]) == (False, ["float16/nchw is worse"])
     assert Registry(tmp_path).active(DEVICE.id).id == trees[0].id
     assert retrain(url, tmp_path, DEVICE.id, is_forced=True)["promoted"]
+
+
+def test_a_gpu_that_borrows_a_tree_has_that_for_its_champion(tmp_path):
+    registry = Registry(tmp_path)
+    assert champion_of(registry, gpus()["nvidia-h100-80gb-hbm3"].device).device.id == "nvidia-h200"
+    assert champion_of(registry, DEVICE) is None, "of which nothing is published"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from conv_advisor.models import train as training
-from conv_advisor.models.challenge import Challenge, _without, challenge, hold_out
+from conv_advisor.models.challenge import Challenge, _results, _without, challenge, hold_out
 from conv_advisor.models.costs import from_table
 from conv_advisor.models.grow import grow_all
 from conv_advisor.models.options import Options
@@ -116,6 +116,15 @@ def test_a_champion_that_cannot_be_trained_again_is_judged_as_it_is(
     champion = replace(trained, card=trained.card | changes)
     _, unseen = hold_out(from_table(table, DEVICE_ID))
     assert _without(champion, table, unseen) is champion
+
+
+def test_a_champion_that_is_borrowed_is_judged_as_it_is_there(table: pa.Table, trained: TreeModel) -> None:
+    lent = replace(trained, card=trained.card | {"device": trained.card["device"] | {"id": "next-door"}})
+    _, unseen = hold_out(from_table(table, DEVICE_ID))
+    assert _without(lent, table, unseen) is lent
+    own, borrowed = (_results(tree, synthetic.DEVICE, unseen, synthetic.CATALOGUE) for tree in (trained, lent))
+    assert own
+    assert borrowed == own
 
 
 def test_without_a_champion_the_challenger_may_be_used(trained: TreeModel) -> None:
