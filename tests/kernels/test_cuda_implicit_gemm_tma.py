@@ -28,6 +28,7 @@ from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import (
     COSTS,
     GROUPS,
     LARGEST_CLUSTER,
+    SPLIT_BOX,
     THREADS,
     TILES,
     Tile,
@@ -58,7 +59,11 @@ def problem_of(sizes: dict[str, Any], dtype: DType = DType.FLOAT16) -> ConvProbl
 
 def emulated(problem: ConvProblem, tile: Tile, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """y (pixels, K) in float64, tile by tile, each the product of all that the maps read for its stages."""
-    of_x, of_weight, of_y = maps.x_map(problem, tile), maps.weight_map(problem, tile), maps.y_map(problem)
+    of_x, of_weight, of_y = (
+        maps.x_map(problem, tile),
+        maps.weight_map(problem, tile),
+        maps.y_map(problem, is_split=False),
+    )
     pixels, plane = maps.pixels_of(problem), problem.p * problem.q
     stages = list(product(range(problem.r * problem.s), range(0, problem.c, of_weight.box[0])))
     y = np.zeros(of_y.sizes[::-1])
@@ -113,7 +118,11 @@ def test_maps_keep_the_limits_of_the_driver(name: str, dtype: DType) -> None:
     if problem.groups > 1 or limits.why_not(problem) is not None:
         return
     for tile in TILES:
-        of_x, of_weight, of_y = maps.x_map(problem, tile), maps.weight_map(problem, tile), maps.y_map(problem)
+        of_x, of_weight, of_y = (
+            maps.x_map(problem, tile),
+            maps.weight_map(problem, tile),
+            maps.y_map(problem, is_split=False),
+        )
         for described in (of_x, of_weight, of_y):
             assert all(stride % 16 == 0 for stride in described.strides_bytes)
         for described in (of_weight, of_y, *([of_x] if isinstance(of_x, maps.TiledMap) else [])):
@@ -242,22 +251,20 @@ def test_a_launch_passes_a_map_of_each_tensor_and_what_follows(
     assert sizes[-1] * tile.bf >= problem.k
 
 
-def test_the_kernel_and_its_menu_give_a_block_the_same_threads_and_boxes() -> None:
-    macros = dict(
-        re.findall(
-            r"^#define (GROUPS|BOX|BOXES|BOX_BYTES|BOX_ROW_BYTES|THREADS) (.+?)(?: //.*)?$", plan.SOURCE.text(), re.M
-        )
-    )
+@pytest.mark.parametrize(("is_split", "pixels"), [(False, BOX), (True, SPLIT_BOX)])
+def test_the_kernel_and_its_menu_give_a_block_the_same_threads_and_boxes(is_split: bool, pixels: int) -> None:
+    listed = re.findall(r"^#define ([A-Z_]+) (.+?)(?: //.*)?$", plan.SOURCE.text(), re.M)
+    macros = dict(reversed(listed) if is_split else listed)  # of two the first is for IS_SPLIT
 
     def value(expression: str) -> int:
         replaced = re.sub(r"[A-Z_]+", lambda match: str(value(macros[match[0]])), expression)
-        return int(eval(replaced))  # noqa: S307 - numbers, products and sums of our own source
+        return int(eval(replaced.replace("/", "//")))  # noqa: S307 - numbers, products and sums of our own source
 
     assert value("GROUPS") == GROUPS
     assert value("THREADS") == THREADS
-    assert value("BOX") == BOX
+    assert value("BOX") == pixels
     assert value("BOX_ROW_BYTES") == BOX_ROW_BYTES
-    assert value("GROUPS * BOXES * BOX_BYTES") == BOXES_BYTES
+    assert value("FILLERS * BOXES * BOX_BYTES") == BOXES_BYTES
 
 
 @pytest.mark.parametrize("tile", TILES, ids=str)
@@ -277,7 +284,7 @@ def test_blocks_that_share_a_tile_have_stages_boxes_and_room_for_what_they_recei
     cuts = plan.cuts_of(deep)
     assert {cut.tile for cut in cuts if cut.cluster == LARGEST_CLUSTER} == set(TILES)
     for tile, cluster in ((cut.tile, cut.cluster) for cut in cuts):
-        boxes = tile.boxes(dtype)
+        boxes = tile.boxes(dtype, SPLIT_BOX)
         owned = [[box // cluster for box in range(boxes) if box % cluster == rank] for rank in range(cluster)]
         sums = tile.bp * tile.bf // boxes
         room = max(len(slots) for slots in owned) * (cluster - 1) * sums * 4

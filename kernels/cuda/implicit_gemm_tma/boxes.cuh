@@ -1,13 +1,13 @@
 // From sums in registers to y, and the residual on its way there: part of implicit_gemm_tma.cu, after its macros.
 
-// Boxes of 64 pixels and 128 bytes of filters on their way to y, in BOXES buffers of a group by turns. Where there is a residual its box
+// Boxes of BOX pixels and 128 bytes of filters on their way to y, in BOXES buffers of who fills them together, by turns. Where there is a residual its box
 // comes into a buffer first, and what is stored takes its place there: the first BOXES of a tile while it is multiplied,
 // each other one as soon as the buffer's box before has been read. Of a tile that blocks share only a block's own boxes count.
 class Boxes {
    public:
     // `loaded` has a barrier for every buffer, which counts the residual's bytes.
-    __device__ __forceinline__ Boxes(unsigned bytes, unsigned loaded, int group, const SharedSums& shared)
-        : bytes_(bytes), loaded_(loaded), barrier_(1 + group), turn_(0), shared_(shared) {}
+    __device__ __forceinline__ Boxes(unsigned bytes, unsigned loaded, int filler, const SharedSums& shared)
+        : bytes_(bytes), loaded_(loaded), barrier_(1 + filler), turn_(0), shared_(shared) {}
 
     // Before a tile is multiplied; all boxes of the tile before have been read.
     __device__ __forceinline__ void load_first(const TensorMap& residual, const Part& part, const Sizes& sizes) const {
@@ -21,9 +21,9 @@ class Boxes {
         for (int i = 0; i < TILES_M; ++i) {
 #pragma unroll
             for (int j = 0; j < BF / BOX_FILTERS; ++j) {
-                if (!is_in_y(part, i, j, sizes) || !shared_.is_own(box++)) continue;
+                const Part at = box_of(part, i, j);
+                if (!is_in_y(at, sizes) || !shared_.is_own(box++)) continue;
                 shared_.add_others(sum[i], j * (BOX_FILTERS / 8), box - 1);
-                const unsigned pixel = part.pixel + i * BOX, filter = part.filter + j * BOX_FILTERS;
                 const unsigned buffer = bytes_ + turn_ % BOXES * BOX_BYTES;
 #if RESIDUAL
                 wait_for(loaded_ + turn_ % BOXES * 8, turn_ / BOXES & 1);
@@ -31,11 +31,11 @@ class Boxes {
                 if (leads()) wait_for_all_boxes_but<BOXES - 1>();
                 wait();
 #endif
-                fill(buffer, epilogue, sum[i], j * (BOX_FILTERS / 8), filter, sizes);
+                fill(buffer, epilogue, sum[i], j * (BOX_FILTERS / 8), at.filter, sizes);
                 asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
                 wait();
                 if (leads()) {
-                    store_box(y, buffer, filter, pixel);
+                    store_box(y, buffer, at.filter, at.pixel);
 #if RESIDUAL
                     wait_for_all_boxes_but<0>();
                     load(residual, part, own + BOXES, turn_ + BOXES, sizes);
@@ -52,19 +52,26 @@ class Boxes {
     }
 
    private:
-    __device__ __forceinline__ bool leads() const { return threadIdx.x % 128 == 0; }
-    __device__ __forceinline__ void wait() const { asm volatile("bar.sync %0, 128;" ::"r"(barrier_) : "memory"); }
+    __device__ __forceinline__ bool leads() const { return threadIdx.x % BOX_THREADS == 0; }
+    __device__ __forceinline__ void wait() const {
+        if (BOX_THREADS == 32)
+            __syncwarp();
+        else
+            asm volatile("bar.sync %0, %1;" ::"r"(barrier_), "n"(BOX_THREADS) : "memory");
+    }
+    // The first of a warp's pixels in its box.
+    __device__ __forceinline__ static int first_line() { return threadIdx.x % BOX_THREADS / 32 * 16; }
 
     // Of the own boxes of a part that lie in y, filters first, the one of this number, if there is one.
     __device__ __forceinline__ void load(const TensorMap& residual, const Part& part, unsigned own, unsigned turn,
                                          const Sizes& sizes) const {
         const unsigned box = shared_.first() + own * shared_.step();
         const unsigned across = (min((unsigned)BF, sizes.K - part.filter) + BOX_FILTERS - 1) / BOX_FILTERS, down = box / across;
-        const unsigned pixel = part.pixel + down * BOX, filter = part.filter + (box - down * across) * BOX_FILTERS;
-        if (down >= TILES_M || pixel >= sizes.pixels) return;
+        const Part at = box_of(part, down, box - down * across);
+        if (down >= TILES_M || !is_in_y(at, sizes)) return;
         const unsigned buffer = turn % BOXES, arrived = loaded_ + buffer * 8;
         expect_bytes(arrived, BOX_BYTES);
-        load_box(bytes_ + buffer * BOX_BYTES, residual, arrived, filter, pixel);
+        load_box(bytes_ + buffer * BOX_BYTES, residual, arrived, at.filter, at.pixel);
     }
 
     // A thread's sums of 8 columns: rows lane / 4 and 8 more, columns lane % 4 * 2 and the next. A box has a pixel a line,
@@ -74,7 +81,7 @@ class Boxes {
     __device__ __forceinline__ void fill(unsigned to, const Epilogue& epilogue, float (&sum)[TILES_N][4], int first,
                                          unsigned first_filter, const Sizes& sizes) const {
         const int lane = threadIdx.x % 32, row = lane / 4, swapped = row % 2 * 2;
-        to += (threadIdx.x / 32 % 4 * 16 + row) * BOX_ROW_BYTES + lane % 2 * 8;
+        to += (first_line() + row) * BOX_ROW_BYTES + lane % 2 * 8;
 #pragma unroll
         for (int j = 0; j < BOX_FILTERS / 8; ++j) {
             const unsigned place = to + (((j ^ swapped) * 2 + lane % 4 / 2) ^ row) * 16;
@@ -99,7 +106,7 @@ class Boxes {
 #else
     __device__ __forceinline__ void fill(unsigned to, const Epilogue& epilogue, float (&sum)[TILES_N][4], int first,
                                          unsigned first_filter, const Sizes& sizes) const {
-        const int lane = threadIdx.x % 32, line = threadIdx.x / 32 % 4 * 16 + lane % 16;
+        const int lane = threadIdx.x % 32, line = first_line() + lane % 16;
 #pragma unroll
         for (int j = 0; j < BOX_FILTERS / 8; j += 2) {
             const unsigned place = to + line * BOX_ROW_BYTES + ((j + lane / 16) ^ lane % 8) * 16;

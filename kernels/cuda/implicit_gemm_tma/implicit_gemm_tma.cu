@@ -12,7 +12,7 @@
 //   IS_SPLIT     a cluster of blocks shares each tile: a part of the stages is each one's, then a part of the boxes of y, whose
 //                sums the others push to it; for tiles that are fewer than multiprocessors
 //   ring         STAGES stages; `full` counts bytes, `empty` warps that have read
-//   y            turned to rows in shared memory, stored by the accelerator in boxes of 64 pixels and 128 bytes of filters,
+//   y            turned to rows in shared memory, stored by the accelerator in boxes of 64 pixels (16) and 128 bytes of filters,
 //                which it clips to y; it loads the residual in the same boxes
 //   grid, block  as many blocks as multiprocessors, or tiles, or where it IS_SPLIT a cluster a tile; 384 threads. A block's tiles are grid blocks apart; RASTER
 //                tiles of pixels pass under one of filters, so that concurrent blocks share both in the L2 cache
@@ -27,11 +27,19 @@
 #define TILES_M (PIXELS / 64)
 #define TILES_N (BF / 8)
 #define STAGE_BYTES ((BP + BF) * ROW_BYTES)
-#define BOX 64  // pixels of a box of y
+// Pixels of a box of y, and threads that fill it: a group's, or a warp's, for blocks to share tiles out evenly.
+#if IS_SPLIT
+#define BOX 16
+#define BOX_THREADS 32
+#else
+#define BOX 64
+#define BOX_THREADS 128
+#endif
 #define BOX_ROW_BYTES 128
 #define BOX_BYTES (BOX * BOX_ROW_BYTES)
 #define BOX_FILTERS (BOX_ROW_BYTES / (int)sizeof(Storage))
-#define BOXES 2  // of a group in shared memory
+#define FILLERS (GROUPS * 128 / BOX_THREADS)
+#define BOXES 2  // of each filler in shared memory
 #define CHANNELS (ROW_BYTES / (int)sizeof(Storage))
 #define RASTER 16
 #if IS_SPLIT
@@ -58,13 +66,16 @@ struct Sizes {
     unsigned tiles_p, tiles_f;
 };
 
-// Where a group of warps has its part of a tile in y.
+// Where a tile, or those who fill a box together have their part of it, begins in y.
 struct Part {
     unsigned pixel, filter;
 };
-// Whether box (i, j) of a part lies in y, if not all of it: one wholly outside is not for the accelerator.
-__device__ __forceinline__ bool is_in_y(const Part& part, int i, int j, const Sizes& sizes) {
-    return part.pixel + i * BOX < sizes.pixels && part.filter + j * BOX_FILTERS < (unsigned)sizes.K;
+// Box (i, j) of a part, and whether any of it lies in y: one wholly outside is not for the accelerator.
+__device__ __forceinline__ Part box_of(const Part& part, int i, int j) {
+    return {part.pixel + i * 64, part.filter + j * BOX_FILTERS};
+}
+__device__ __forceinline__ bool is_in_y(const Part& box, const Sizes& sizes) {
+    return box.pixel < sizes.pixels && box.filter < (unsigned)sizes.K;
 }
 
 #include "clusters.cuh"
@@ -163,7 +174,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     implicit_gemm_tma(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap weight_map,
                       const __grid_constant__ TensorMap y_map RESIDUAL_MAP EPILOGUE, const __grid_constant__ Sizes sizes) {
     extern __shared__ unsigned char unaligned[];
-    __shared__ unsigned long long barriers[2 * STAGES + GROUPS * BOXES];
+    __shared__ unsigned long long barriers[2 * STAGES + FILLERS * BOXES];
     const unsigned ring_bytes = (shared_address(unaligned) + 1023) & ~1023u;
     const unsigned full = shared_address(barriers), empty = full + STAGES * 8, loaded = empty + STAGES * 8;
     if (threadIdx.x == 0) {
@@ -171,7 +182,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             start_barrier(full + stage * 8, 1);
             start_barrier(empty + stage * 8, 4 * GROUPS);
         }
-        for (int box = 0; box < GROUPS * BOXES; ++box) start_barrier(loaded + box * 8, 1);
+        for (int box = 0; box < FILLERS * BOXES; ++box) start_barrier(loaded + box * 8, 1);
         publish_barriers();
     }
     __syncthreads();
@@ -191,13 +202,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     const Epilogue epilogue = EPILOGUE_OF(nullptr);
     const Stages stages = stages_of(sizes);
-    const SharedSums shared((float*)(unaligned + (ring_bytes - shared_address(unaligned))), group);
-    Boxes boxes(ring_bytes + STAGES * STAGE_BYTES + group * BOXES * BOX_BYTES, loaded + group * BOXES * 8, group, shared);
+    const int filler = threadIdx.x / BOX_THREADS - 128 / BOX_THREADS;
+    const SharedSums shared((float*)(unaligned + (ring_bytes - shared_address(unaligned))), filler);
+    Boxes boxes(ring_bytes + STAGES * STAGE_BYTES + filler * BOXES * BOX_BYTES, loaded + filler * BOXES * 8, filler, shared);
     Ring ring;
 #pragma unroll 1
     for (unsigned tile = FIRST_TILE; tile < sizes.tiles_p * sizes.tiles_f; tile += gridDim.x) {
         Part part = part_of(tile, sizes);
-        part.pixel += group * PIXELS;
+        part.pixel += group * PIXELS + filler % (128 / BOX_THREADS) * BOX;
 #if RESIDUAL
         boxes.load_first(residual_map, part, sizes);
 #endif

@@ -49,7 +49,10 @@ def launch(problem: ConvProblem, device: Device, cut: Cut[Tile]) -> Launch:
         overlaps=overlaps(plans.SOURCE),
         is_structure=True,
     )
-    of_outputs = (maps.y_map(problem), DType.FLOAT32 if problem.dtype is DType.TF32 else problem.dtype)
+    of_outputs = (
+        maps.y_map(problem, is_split=is_split),
+        DType.FLOAT32 if problem.dtype is DType.TF32 else problem.dtype,
+    )
     described: tuple[tuple[maps.Map, DType], ...] = (
         (maps.x_map(problem, tile), problem.dtype),
         (maps.weight_map(problem, tile), problem.dtype),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.cuda.implicit_gemm_tma.limits import upper_corner
-from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import BOX, BOX_ROW_BYTES, Tile, row_bytes_of
+from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import BOX, BOX_ROW_BYTES, SPLIT_BOX, Tile, row_bytes_of
 from conv_advisor.kernels.cuda.parts.shapes import is_dense
 
 
@@ -88,10 +88,10 @@ def weight_map(problem: ConvProblem, tile: Tile) -> TiledMap:
     return TiledMap((problem.c, taps, problem.k), (row, row * taps), box, row_bytes)
 
 
-def y_map(problem: ConvProblem) -> TiledMap:
+def y_map(problem: ConvProblem, *, is_split: bool) -> TiledMap:
     """A matrix of pixels and filters; that of the residual too."""
     item = problem.dtype.itemsize_bytes
-    box = (BOX_ROW_BYTES // item, BOX)
+    box = (BOX_ROW_BYTES // item, SPLIT_BOX if is_split else BOX)
     return TiledMap((problem.k, pixels_of(problem)), (problem.k * item,), box, BOX_ROW_BYTES)
 
 

@@ -16,7 +16,9 @@ GROUPS: Final = 2
 """Groups of 128 threads that multiply; another one loads."""
 THREADS: Final = 128 * (1 + GROUPS)
 BOX: Final = 64
-"""Pixels of a box of y."""
+"""Pixels of a box of y, which a group fills."""
+SPLIT_BOX: Final = 16
+"""The same where blocks share a tile, and a warp fills it."""
 BOX_ROW_BYTES: Final = 128
 """Bytes of the filters of a pixel in a box."""
 BOXES_BYTES: Final = GROUPS * 2 * BOX * BOX_ROW_BYTES
@@ -53,9 +55,9 @@ class Tile:
             "IS_SPLIT": int(is_split),
         }
 
-    def boxes(self, dtype: DType) -> int:
-        """Boxes of y."""
-        return self.bp * self.bf * dtype.itemsize_bytes // (BOX * BOX_ROW_BYTES)
+    def boxes(self, dtype: DType, pixels: int) -> int:
+        """Boxes of y of so many pixels."""
+        return self.bp * self.bf * dtype.itemsize_bytes // (pixels * BOX_ROW_BYTES)
 
     @property
     def ring_bytes(self) -> int:
@@ -89,7 +91,7 @@ class Costs:
     stage : float
         Of each stage besides its products or bytes.
     box : float
-        Of a group of warps, of a box of y.
+        Of a group of warps, of a box of y, or of as many outputs in smaller ones.
     start : float
         From a block's start to its first products.
     meeting : float

@@ -13,6 +13,7 @@ from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import (
     GROUPS,
     LARGEST_CLUSTER,
     ROW_BYTES,
+    SPLIT_BOX,
     SPLIT_ROW_BYTES,
     TILES,
     Tile,
@@ -50,8 +51,8 @@ def blocks_of(cut: Cut[Tile], problem: ConvProblem, device: Device) -> int:
 
 def received_bytes(cut: Cut[Tile], dtype: DType) -> int:
     """What other blocks push to one: their sums of its boxes, where its stages were."""
-    sums_of_box = BOX * BOX_ROW_BYTES // dtype.itemsize_bytes
-    own: int = ceil_div(cut.tile.boxes(dtype), cut.cluster)
+    sums_of_box = SPLIT_BOX * BOX_ROW_BYTES // dtype.itemsize_bytes
+    own: int = ceil_div(cut.tile.boxes(dtype, SPLIT_BOX), cut.cluster)
     return own * (cut.cluster - 1) * sums_of_box * 4
 
 
@@ -69,7 +70,7 @@ def expected_us(cut: Cut[Tile], problem: ConvProblem, device: Device) -> float:
     multiplied = tile.bp * tile.bf * row_bytes / _BYTES_OF_CYCLE
     loaded = (tile.bp + tile.bf) * row_bytes / costs.loaded_bytes
     summed = ceil_div(stages_of(problem), cut.cluster) * (max(multiplied, loaded) + costs.stage)
-    stored = ceil_div(ceil_div(tile.boxes(problem.dtype), cut.cluster), GROUPS) * costs.box
+    stored = tile.boxes(problem.dtype, BOX) / cut.cluster / GROUPS * costs.box
     if cut.cluster == 1:
         turns = ceil_div(across * down, blocks_of(cut, problem, device))
         return float(costs.start + turns * (summed + stored)) / _CYCLES_OF_US
