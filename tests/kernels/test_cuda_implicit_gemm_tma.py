@@ -25,9 +25,9 @@ from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import (
     BOX,
     BOX_ROW_BYTES,
     BOXES_BYTES,
+    CLUSTERS,
     COSTS,
     GROUPS,
-    LARGEST_CLUSTER,
     SPLIT_BOX,
     THREADS,
     TILES,
@@ -282,7 +282,7 @@ def test_every_cut_is_compiled(tile: Tile, dtype: DType) -> None:
 def test_blocks_that_share_a_tile_have_stages_boxes_and_room_for_what_they_receive(dtype: DType) -> None:
     deep, shallow = (problem_of(SHAPES[name], dtype) for name in ("same_3x3_tails", "dense"))
     cuts = plan.cuts_of(deep)
-    assert {cut.tile for cut in cuts if cut.cluster == LARGEST_CLUSTER} == set(TILES)
+    assert {cut.tile for cut in cuts if cut.cluster == max(CLUSTERS)} == set(TILES)
     for tile, cluster in ((cut.tile, cut.cluster) for cut in cuts):
         boxes = tile.boxes(dtype, SPLIT_BOX)
         owned = [[box // cluster for box in range(boxes) if box % cluster == rank] for rank in range(cluster)]
@@ -290,7 +290,7 @@ def test_blocks_that_share_a_tile_have_stages_boxes_and_room_for_what_they_recei
         room = max(len(slots) for slots in owned) * (cluster - 1) * sums * 4
         assert all(slots == list(range(len(slots))) for slots in owned)
         assert room == plan.received_bytes(Cut(tile, cluster), dtype) <= tile.ring_bytes
-    assert max(cut.cluster for cut in plan.cuts_of(shallow)) == plan.stages_of(shallow) < LARGEST_CLUSTER
+    assert max(cut.cluster for cut in plan.cuts_of(shallow)) == plan.stages_of(shallow) < max(CLUSTERS)
     assert {cut.cluster for cut in plan.cuts_of(problem_of(SHAPES["same_3x3_few"], dtype))} == {1}
 
 

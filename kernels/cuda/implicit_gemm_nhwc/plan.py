@@ -13,16 +13,14 @@ from conv_advisor.kernels.cuda.implicit_gemm_nhwc.menu import ROW_BYTES, Tile
 from conv_advisor.kernels.cuda.implicit_gemm_nhwc.packing import images_of, packed_channels
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 from conv_advisor.kernels.cuda.parts.fitted import fitted_on, tiles_of_every_device
-from conv_advisor.kernels.cuda.parts.multiprocessor import (
-    HOPPER_BLOCK_BYTES,
-    HOPPER_SHARED_BYTES,
-    RESERVED_BYTES,
-    room_for,
-)
+from conv_advisor.kernels.cuda.parts.multiprocessor import HOPPER_BLOCK_BYTES, HOPPER_SHARED_BYTES, RESERVED_BYTES
 from conv_advisor.kernels.cuda.parts.offers import Cut, Offer, cheapest, expected_of, offered
 from conv_advisor.kernels.cuda.parts.shapes import Array, Problems, Shapes, is_pointwise
 from conv_advisor.kernels.cuda.parts.source import Defines, Source
 from conv_advisor.kernels.cuda.parts.waves import in_waves, stages_us
+
+GROUP_PROCESSORS: Final = 16
+"""Multiprocessors of a group (GPC); some have two more: two of the eight of an H200 by their number."""
 
 
 def stages_of(problems: Problems) -> Any:
@@ -37,6 +35,15 @@ def blocks_for(cut: Cut[Tile], problem: ConvProblem, images: int) -> int:
 
 def _tiles(tile: Tile, problems: Problems, images: Any) -> Any:
     return ceil_div(problems.k, tile.bf) * ceil_div(images * problems.p * problems.q, tile.bp)
+
+
+def room_for(cluster: Any, resident: Any, processors: int) -> Any:
+    """Blocks that run at a time, so many a multiprocessor: a cluster lies within one group of multiprocessors."""
+    groups, rest = divmod(processors, GROUP_PROCESSORS)
+    larger = min(groups, rest // 2)
+    clusters = (groups - larger) * (GROUP_PROCESSORS * resident // cluster)
+    clusters += larger * ((GROUP_PROCESSORS + 2) * resident // cluster)
+    return np.where(np.greater(cluster, 1), np.maximum(1, clusters) * cluster, processors * resident)
 
 
 def expect(tile: Tile, cluster: Any, problems: Problems, images: Any, device: Device) -> Any:

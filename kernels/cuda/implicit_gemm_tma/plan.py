@@ -10,8 +10,8 @@ from conv_advisor.kernels.cuda.implicit_gemm_tma import menu
 from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import (
     BOX,
     BOX_ROW_BYTES,
+    CLUSTERS,
     GROUPS,
-    LARGEST_CLUSTER,
     ROW_BYTES,
     SPLIT_BOX,
     SPLIT_ROW_BYTES,
@@ -20,12 +20,13 @@ from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import (
     row_bytes_of,
 )
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
-from conv_advisor.kernels.cuda.parts.multiprocessor import room_for
 from conv_advisor.kernels.cuda.parts.offers import Cut
 from conv_advisor.kernels.cuda.parts.source import Defines, Source
 
 _BYTES_OF_CYCLE: Final = 4096
 """Operand bytes, pixels times filters times bytes of a row, that the tensor cores of a multiprocessor multiply."""
+_PROCESSORS: Final = 132
+"""Of the device that `CLUSTERS` is of."""
 _CYCLES_OF_US: Final = 1755
 """The clock under load."""
 
@@ -58,23 +59,30 @@ def received_bytes(cut: Cut[Tile], dtype: DType) -> int:
 
 def cuts_of(problem: ConvProblem) -> tuple[Cut[Tile], ...]:
     """Every tile alone, and shared by as many blocks as have a stage and room for what they receive."""
-    most = LARGEST_CLUSTER if row_bytes_of(problem) == SPLIT_ROW_BYTES else 1
-    cuts = (Cut(tile, cluster) for tile in TILES for cluster in range(1, min(most, stages_of(problem)) + 1))
+    shared_by = [size for size in CLUSTERS if size <= stages_of(problem) and row_bytes_of(problem) == SPLIT_ROW_BYTES]
+    cuts = (Cut(tile, cluster) for tile in TILES for cluster in (1, *shared_by))
     return tuple(cut for cut in cuts if received_bytes(cut, problem.dtype) <= cut.tile.ring_bytes)
+
+
+def turns_of(cut: Cut[Tile], problem: ConvProblem, device: Device) -> int:
+    """Tiles that come to a block, or to the multiprocessors of a cluster, one after the other."""
+    across, down = tiles_of(cut.tile, problem)
+    processors = device.processors or 1
+    room = processors if cut.cluster == 1 else CLUSTERS[cut.cluster] * processors // _PROCESSORS
+    turns: int = ceil_div(across * down, max(1, room))
+    return turns
 
 
 def expected_us(cut: Cut[Tile], problem: ConvProblem, device: Device) -> float:
     """Time of the multiprocessor that has most to do."""
     tile, costs, row_bytes = cut.tile, menu.COSTS[problem.dtype], row_bytes_of(problem)
-    across, down = tiles_of(tile, problem)
     multiplied = tile.bp * tile.bf * row_bytes / _BYTES_OF_CYCLE
     loaded = (tile.bp + tile.bf) * row_bytes / costs.loaded_bytes
     summed = ceil_div(stages_of(problem), cut.cluster) * (max(multiplied, loaded) + costs.stage)
     stored = tile.boxes(problem.dtype, BOX) / cut.cluster / GROUPS * costs.box
+    turns = turns_of(cut, problem, device)
     if cut.cluster == 1:
-        turns = ceil_div(across * down, blocks_of(cut, problem, device))
         return float(costs.start + turns * (summed + stored)) / _CYCLES_OF_US
-    turns = ceil_div(across * down * cut.cluster, int(room_for(cut.cluster, 1, device.processors or 1)))
     pushed = costs.meeting + tile.bp * tile.bf * (1 - 1 / cut.cluster) / 1024 * costs.push
     return float(turns * (costs.start + summed + pushed + stored)) / _CYCLES_OF_US
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
-
-import numpy as np
+from typing import Final
 
 from conv_advisor.data.measurement import Device
 
@@ -15,8 +13,6 @@ HOPPER_SHARED_BYTES: Final = 228 * 1024
 """Shared memory of a multiprocessor of compute capability 9.0."""
 HOPPER_BLOCK_BYTES: Final = HOPPER_SHARED_BYTES - RESERVED_BYTES
 """What a block may ask for there."""
-GROUP_PROCESSORS: Final = 16
-"""Multiprocessors of a group (GPC); some have two more: two of the eight of an H200 by their number."""
 
 
 def shared_memory_of(device: Device) -> int:
@@ -27,12 +23,3 @@ def shared_memory_of(device: Device) -> int:
 def has_clusters(device: Device) -> bool:
     """Whether blocks can reach each other's shared memory: from compute capability 9.0 on."""
     return int((device.capability or "0").split(".")[0]) >= 9
-
-
-def room_for(cluster: Any, resident: Any, processors: int) -> Any:
-    """Blocks that run at a time, so many a multiprocessor: a cluster lies within one group of multiprocessors."""
-    groups, rest = divmod(processors, GROUP_PROCESSORS)
-    larger = min(groups, rest // 2)
-    clusters = (groups - larger) * (GROUP_PROCESSORS * resident // cluster)
-    clusters += larger * ((GROUP_PROCESSORS + 2) * resident // cluster)
-    return np.where(np.greater(cluster, 1), np.maximum(1, clusters) * cluster, processors * resident)
