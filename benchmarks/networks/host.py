@@ -54,7 +54,7 @@ def measure(cell: Cell, plan_file: str, *, is_profiled: bool) -> None:
     """Compile a network both ways and print what it costs the host."""
     import torch
 
-    from benchmarks.networks.running import _device_ms, _outcomes, images, network_of, set_precision
+    from benchmarks.networks.running import _outcomes, images, network_of, replayed_ms, set_precision
     from conv_advisor.torch import backend
 
     set_precision(cell)
@@ -74,7 +74,7 @@ def measure(cell: Cell, plan_file: str, *, is_profiled: bool) -> None:
     times = in_turns(calls, torch.cuda.synchronize)
     print("| | wall ms | host ms | device ms |\n| --- | --- | --- | --- |")
     for name, (wall_ms, host_ms) in times.items():
-        print(f"| {name} | {wall_ms:.3f} | {host_ms:.3f} | {_device_ms(calls[name]):.3f} |")
+        print(f"| {name} | {wall_ms:.3f} | {host_ms:.3f} | {replayed_ms(calls[name]):.3f} |")
     print(f"\nwall of compile ÷ ours {times['compile'][0] / times[OURS][0]:.2f}\n", flush=True)
     for line in _by_variant(cell, outcomes):
         print(line, flush=True)
