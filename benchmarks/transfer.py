@@ -33,7 +33,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="h100", help="whose measurements ship (default h100)")
     parser.add_argument("--lender", default="nvidia-h200", help="device whose tree ships")
-    parser.add_argument("--counts", default="0,50,200", help="problems to adapt to, separated by commas")
+    parser.add_argument("--counts", default="0,50,200,1000", help="problems to adapt to, or all there are")
     parser.add_argument("--draws", type=int, default=5, help="random draws of layers held back, over which scores go")
     parser.add_argument("--first", type=int, default=FIRST, help="variants of each ranking that are measured")
     asked = parser.parse_args()
