@@ -85,7 +85,7 @@ FOURS: Final[dict[str, dict[str, Any]]] = {
 
 def shapes_of(dtype: DType) -> dict[str, dict[str, Any]]:
     """What is to be right with this precision."""
-    return SHAPES | FOURS if dtype is DType.TF32 else SHAPES
+    return SHAPES | FOURS if dtype.itemsize_bytes == 4 else SHAPES
 
 
 def box_of(described: TiledMap, tensor: Array, *first: int) -> Array:

@@ -32,7 +32,8 @@ NHWC = (
     *("cuda.gemm", "cuda.implicit_gemm_nhwc", "cuda.implicit_gemm_tma", "cuda.few_inputs"),
     *("cuda.grouped", "cuda.depthwise"),
 )
-BY_ACCELERATOR = "cuda.implicit_gemm_tma"
+LAST = ("cuda.implicit_gemm_nhwc", "cuda.implicit_gemm_tma", "cuda.few_inputs")
+"""Channels last alone, without groups."""
 LARGE_TILES = ("cuda.winograd_nonfused_4x4_3x3", "cuda.winograd_nonfused_4x4_5x5")
 PACKED = ("cuda.implicit_gemm_nhwc", "cuda.implicit_gemm_transposed")
 
@@ -74,14 +75,12 @@ def test_the_ids_never_change() -> None:
 @pytest.mark.parametrize("variant_id", BY_ID)
 def test_a_plain_3x3_layer_is_for_every_variant_but_one(variant_id: str, dtype: DType) -> None:
     size = 5 if variant_id.endswith("5x5") else 1 if variant_id == "cuda.pointwise" else 3
-    layout = "nhwc" if variant_id in ("cuda.implicit_gemm_nhwc", BY_ACCELERATOR, "cuda.few_inputs") else "nchw"
+    layout = "nhwc" if variant_id in LAST else "nchw"
     channels = 3 if variant_id == "cuda.few_inputs" else 16
     groups = 2 if variant_id == "cuda.grouped" else 1
     expected = "dtype is float32" if variant_id in PACKED and dtype is DType.FLOAT32 else "applies"
     if variant_id in LARGE_TILES and dtype is not DType.FLOAT32:
         expected = f"dtype is {dtype}, not float32"
-    if variant_id == BY_ACCELERATOR and dtype is DType.FLOAT32:
-        expected = "dtype is float32, not tf32 or float16 or bfloat16"
     if variant_id == "cuda.few_inputs" and dtype not in (DType.FLOAT16, DType.BFLOAT16):
         expected = f"dtype is {dtype}, not float16 or bfloat16"
     if variant_id == "cuda.depthwise":
@@ -117,6 +116,7 @@ def test_a_plain_3x3_layer_is_for_every_variant_but_one(variant_id: str, dtype: 
                 ("14-1-3-8-3", {}, "c and k are 3 and 8, not multiples of 8"),
                 ("14-1-3-12-8", {}, "c and k are 8 and 12, not multiples of 8"),
                 ("14-1-3-12-4", {"dtype": "tf32"}, "applies"),
+                ("14-1-3-12-4", {"dtype": "float32"}, "applies"),
                 ("14-1-3-12-2", {"dtype": "tf32"}, "c and k are 2 and 12, not multiples of 4"),
                 ("14-1-3-8-8", {"stride_w": 9}, "stride is 1x9, above 8"),
                 ("14-1-3-8-8", {"pad_w_end": 0}, "applies"),

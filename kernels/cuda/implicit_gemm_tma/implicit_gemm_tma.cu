@@ -1,7 +1,8 @@
 // Implicit GEMM with channels innermost, fed by the tensor memory accelerator: persistent blocks, one group of warps loads.
 //
 //   tensors      x (N,H,W,C), weight (K,R,S,C), y (N,P,Q,K); C and K multiples of 16 bytes
-//   types        two-byte elements, or float32 as tf32: the accelerator rounds x and weight on their way to shared memory
+//   types        two-byte elements, or float32 as tf32: the accelerator rounds x and weight on their way to shared memory;
+//                -DPRODUCTS=3: float32 by three products of tf32 (three_products.cuh)
 //   GEMM         rows are pixels of y, columns filters, gemm_k = R*S taps of C channels: tiles of BP pixels and BF filters,
 //                stages of ROW_BYTES of the channels of one tap; what lies behind the last channel is zeros
 //   x            IS_DENSE (1x1, stride 1, no padding): a matrix of pixels and channels, boxes of it. Else im2col mode: the
@@ -26,7 +27,8 @@
 #define PIXELS (BP / GROUPS)  // of a group of warps
 #define TILES_M (PIXELS / 64)
 #define TILES_N (BF / 8)
-#define STAGE_BYTES ((BP + BF) * ROW_BYTES)
+#define LOADED_BYTES ((BP + BF) * ROW_BYTES)
+#define STAGE_BYTES (LOADED_BYTES + (PRODUCTS == 3 ? BF * ROW_BYTES : 0))
 // Pixels of a box of y, and threads that fill it: a group's, or a warp's, for blocks to share tiles out evenly.
 #if IS_SPLIT
 #define BOX 16
@@ -137,7 +139,7 @@ __device__ __forceinline__ void load_tiles(const TensorMap& x, const TensorMap& 
         for (int stage = stages.first; stage < stages.end; ++stage, ring.advance()) {
             const unsigned to = ring_bytes + ring.stage * STAGE_BYTES, arrived = full + ring.stage * 8;
             wait_for(empty + ring.stage * 8, ring.parity ^ 1);
-            expect_bytes(arrived, STAGE_BYTES);
+            expect_bytes(arrived, LOADED_BYTES);
 #if IS_DENSE
             load_box(to, x, arrived, c, part.pixel);
 #else
@@ -151,7 +153,31 @@ __device__ __forceinline__ void load_tiles(const TensorMap& x, const TensorMap& 
     }
 }
 
+#include "three_products.cuh"
+
 // sum = the products of a group's half of a tile.
+#if PRODUCTS == 3
+__device__ __forceinline__ void multiply_tile(float (&sum)[SUMS], const unsigned char* ring, unsigned full, unsigned empty,
+                                              unsigned parted, int group, Ring& turn, int stages) {
+#pragma unroll 1
+    for (int stage = 0; stage < stages; ++stage, turn.advance()) {
+        wait_for(full + turn.stage * 8, turn.parity);
+        wait_for(parted + turn.stage * 8, turn.parity);
+        const unsigned char* const from = ring + turn.stage * STAGE_BYTES;
+        float part[SUMS];
+        multiply_parts(part, from + group * PIXELS * ROW_BYTES, shared_address(from + BP * ROW_BYTES));
+        if (threadIdx.x % 32 == 0) arrive(empty + turn.stage * 8);
+#pragma unroll
+        for (int i = 0; i < TILES_M; ++i) {
+#pragma unroll
+            for (int j = 0; j < TILES_N; ++j) {
+#pragma unroll
+                for (int e = 0; e < 4; ++e) sum[i][j][e] = stage ? sum[i][j][e] + part[i][j][e] : part[i][j][e];
+            }
+        }
+    }
+}
+#else
 __device__ __forceinline__ void multiply_tile(float (&sum)[SUMS], unsigned ring_bytes, unsigned full, unsigned empty, int group,
                                               Ring& ring, int stages) {
     unsigned read = 0;
@@ -169,18 +195,24 @@ __device__ __forceinline__ void multiply_tile(float (&sum)[SUMS], unsigned ring_
     wait_for_all_products_but<0>(sum);
     if (arrives) arrive(empty + read * 8);
 }
+#endif
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     implicit_gemm_tma(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap weight_map,
                       const __grid_constant__ TensorMap y_map RESIDUAL_MAP EPILOGUE, const __grid_constant__ Sizes sizes) {
     extern __shared__ unsigned char unaligned[];
-    __shared__ unsigned long long barriers[2 * STAGES + FILLERS * BOXES];
+    __shared__ unsigned long long barriers[(PRODUCTS == 3 ? 3 : 2) * STAGES + FILLERS * BOXES];
     const unsigned ring_bytes = (shared_address(unaligned) + 1023) & ~1023u;
+    unsigned char* const ring_place = unaligned + (ring_bytes - shared_address(unaligned));
     const unsigned full = shared_address(barriers), empty = full + STAGES * 8, loaded = empty + STAGES * 8;
+    const unsigned parted = loaded + FILLERS * BOXES * 8;
     if (threadIdx.x == 0) {
         for (int stage = 0; stage < STAGES; ++stage) {
             start_barrier(full + stage * 8, 1);
             start_barrier(empty + stage * 8, 4 * GROUPS);
+#if PRODUCTS == 3
+            start_barrier(parted + stage * 8, PART_THREADS / 32);
+#endif
         }
         for (int box = 0; box < FILLERS * BOXES; ++box) start_barrier(loaded + box * 8, 1);
         publish_barriers();
@@ -192,6 +224,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (group < 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (threadIdx.x == 0) load_tiles(x_map, weight_map, ring_bytes, full, empty, sizes);
+#if PRODUCTS == 3
+        if (threadIdx.x >= 32) part_weights(ring_place, full, parted, sizes);
+#endif
 #if IS_SPLIT
         __syncwarp();
         SharedSums::meet();
@@ -203,7 +238,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const Epilogue epilogue = EPILOGUE_OF(nullptr);
     const Stages stages = stages_of(sizes);
     const int filler = threadIdx.x / BOX_THREADS - 128 / BOX_THREADS;
-    const SharedSums shared((float*)(unaligned + (ring_bytes - shared_address(unaligned))), filler);
+    const SharedSums shared((float*)ring_place, filler);
     Boxes boxes(ring_bytes + STAGES * STAGE_BYTES + filler * BOXES * BOX_BYTES, loaded + filler * BOXES * 8, filler, shared);
     Ring ring;
 #pragma unroll 1
@@ -214,7 +249,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         boxes.load_first(residual_map, part, sizes);
 #endif
         float sum[SUMS];
+#if PRODUCTS == 3
+        multiply_tile(sum, ring_place, full, empty, parted, group, ring, stages.end - stages.first);
+#else
         multiply_tile(sum, ring_bytes, full, empty, group, ring, stages.end - stages.first);
+#endif
 #if IS_SPLIT
         SharedSums::meet();
         shared.push_others(sum, part, sizes);
@@ -223,4 +262,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         boxes.store(y_map, residual_map, epilogue, sum, part, sizes);
     }
     boxes.finish();
+    (void)parted, (void)ring_place;
 }

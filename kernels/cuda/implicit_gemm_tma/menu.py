@@ -38,11 +38,14 @@ class Tile:
     bp, bf : int
     stages : int
         In shared memory at a time, of 128 bytes a row.
+    products : int
+        Of tf32 that make one of float32: 3, and both parts of the weight are in shared memory; else 1.
     """
 
     bp: int
     bf: int
     stages: int
+    products: int = 1
 
     def defines(self, row_bytes: int, *, is_dense: bool, is_split: bool) -> dict[str, int]:
         """What the source is compiled with."""
@@ -53,6 +56,7 @@ class Tile:
             "ROW_BYTES": row_bytes,
             "IS_DENSE": int(is_dense),
             "IS_SPLIT": int(is_split),
+            "PRODUCTS": self.products,
         }
 
     def boxes(self, dtype: DType, pixels: int) -> int:
@@ -62,7 +66,7 @@ class Tile:
     @property
     def ring_bytes(self) -> int:
         """Shared memory of all stages."""
-        return self.stages * (self.bp + self.bf) * ROW_BYTES[1]
+        return self.stages * (self.bp + self.bf * (2 if self.products == 3 else 1)) * ROW_BYTES[1]
 
     @property
     def shared_bytes(self) -> int:
@@ -78,6 +82,8 @@ TILES: Final = (
     Tile(256, 64, stages=4),
     Tile(128, 64, stages=8),
 )
+TILES_OF_PARTS: Final = (Tile(128, 128, stages=4, products=3), Tile(128, 64, stages=6, products=3))
+"""Of float32: a thread has registers for two sets of these tiles' sums."""
 
 
 @dataclass(frozen=True)
@@ -110,9 +116,22 @@ class Costs:
 
 _TF32: Final = Costs(loaded_bytes=59.0, stage=54.0, box=960.0, start=1745.0, meeting=2600.0, push=352.0)
 _HALF: Final = Costs(loaded_bytes=60.0, stage=100.0, box=750.0, start=3000.0, meeting=2012.0, push=349.0)
-COSTS: Final[Mapping[DType, Costs]] = {DType.TF32: _TF32, DType.FLOAT16: _HALF, DType.BFLOAT16: _HALF}
+_FLOAT32: Final = Costs(loaded_bytes=59.0, stage=400.0, box=960.0, start=1745.0, meeting=2600.0, push=352.0)
+COSTS: Final[Mapping[DType, Costs]] = {
+    DType.FLOAT32: _FLOAT32,
+    DType.TF32: _TF32,
+    DType.FLOAT16: _HALF,
+    DType.BFLOAT16: _HALF,
+}
 
 
 def row_bytes_of(problem: ConvProblem) -> int:
-    """Bytes of a row of a stage: those of all channels of a tap where these are few."""
+    """Bytes of a row of a stage: those of all channels of a tap where these are few, but in float32."""
+    if problem.dtype is DType.FLOAT32:
+        return ROW_BYTES[1]
     return ROW_BYTES[0] if problem.c * problem.dtype.itemsize_bytes <= ROW_BYTES[0] else ROW_BYTES[1]
+
+
+def tiles_for(dtype: DType) -> tuple[Tile, ...]:
+    """The tiles of a precision."""
+    return TILES_OF_PARTS if dtype is DType.FLOAT32 else TILES

@@ -15,9 +15,9 @@ from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import (
     ROW_BYTES,
     SPLIT_BOX,
     SPLIT_ROW_BYTES,
-    TILES,
     Tile,
     row_bytes_of,
+    tiles_for,
 )
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 from conv_advisor.kernels.cuda.parts.offers import Cut
@@ -60,7 +60,7 @@ def received_bytes(cut: Cut[Tile], dtype: DType) -> int:
 def cuts_of(problem: ConvProblem) -> tuple[Cut[Tile], ...]:
     """Every tile alone, and shared by as many blocks as have a stage and room for what they receive."""
     shared_by = [size for size in CLUSTERS if size <= stages_of(problem) and row_bytes_of(problem) == SPLIT_ROW_BYTES]
-    cuts = (Cut(tile, cluster) for tile in TILES for cluster in (1, *shared_by))
+    cuts = (Cut(tile, cluster) for tile in tiles_for(problem.dtype) for cluster in (1, *shared_by))
     return tuple(cut for cut in cuts if received_bytes(cut, problem.dtype) <= cut.tile.ring_bytes)
 
 
@@ -76,7 +76,7 @@ def turns_of(cut: Cut[Tile], problem: ConvProblem, device: Device) -> int:
 def expected_us(cut: Cut[Tile], problem: ConvProblem, device: Device) -> float:
     """Time of the multiprocessor that has most to do."""
     tile, costs, row_bytes = cut.tile, menu.COSTS[problem.dtype], row_bytes_of(problem)
-    multiplied = tile.bp * tile.bf * row_bytes / _BYTES_OF_CYCLE
+    multiplied = tile.bp * tile.bf * row_bytes * tile.products / _BYTES_OF_CYCLE
     loaded = (tile.bp + tile.bf) * row_bytes / costs.loaded_bytes
     summed = ceil_div(stages_of(problem), cut.cluster) * (max(multiplied, loaded) + costs.stage)
     stored = tile.boxes(problem.dtype, BOX) / cut.cluster / GROUPS * costs.box
@@ -100,12 +100,11 @@ def plan_cut(problem: ConvProblem, device: Device) -> Cut[Tile]:
 
 def definitions(dtype: DType) -> tuple[Defines, ...]:
     """What implicit_gemm_tma.cu is compiled with for this precision."""
-    if dtype not in menu.COSTS:
-        return ()
+    rows = ROW_BYTES if dtype is not DType.FLOAT32 else (SPLIT_ROW_BYTES,)
     return tuple(
         tile.defines(row_bytes, is_dense=is_dense, is_split=is_split)
-        for tile in TILES
-        for row_bytes, is_split in (*((row_bytes, False) for row_bytes in ROW_BYTES), (SPLIT_ROW_BYTES, True))
+        for tile in tiles_for(dtype)
+        for row_bytes, is_split in (*((row_bytes, False) for row_bytes in rows), (SPLIT_ROW_BYTES, True))
         for is_dense in (False, True)
     )
 

@@ -1,0 +1,97 @@
+// float32 in three products of tf32 by wgmma: part of implicit_gemm_tma.cu, after warp_products.cuh.
+//
+//   parts        high is a value rounded to tf32, low what is left of it, rounded too: high * high, high * low and low * high
+//                make a product that errs by 2^-22; what is infinite becomes NaN
+//   weight       its parts lie one behind the other in a stage: three warps beside the one that loads replace what has arrived
+//                by its high parts, and write the low ones
+//   x            read as it arrived, its parts stay in registers
+//   sums         the tensor cores cut them to float32, always towards zero: those of a stage are added to others in registers
+
+#if PRODUCTS == 3
+#define PART_THREADS 96
+static_assert(ROW_BYTES == 128, "the swizzle in which x is read here");
+
+__device__ __forceinline__ float round_to_tf32(float value) {
+    unsigned bits;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
+    return __uint_as_float(bits);
+}
+
+// Threads 32 to 127, for as many stages as are loaded; `parted` counts warps.
+__device__ __forceinline__ void part_weights(unsigned char* ring, unsigned full, unsigned parted, const Sizes& sizes) {
+    const Stages stages = stages_of(sizes);
+    Ring turn;
+#pragma unroll 1
+    for (unsigned tile = FIRST_TILE; tile < sizes.tiles_p * sizes.tiles_f; tile += gridDim.x) {
+#pragma unroll 1
+        for (int stage = stages.first; stage < stages.end; ++stage, turn.advance()) {
+            wait_for(full + turn.stage * 8, turn.parity);
+            float4* const high = (float4*)(ring + turn.stage * STAGE_BYTES + BP * ROW_BYTES);
+#pragma unroll 2
+            for (int i = threadIdx.x - 32; i < BF * ROW_BYTES / 16; i += PART_THREADS) {
+                const float4 value = high[i];
+                const float4 first = make_float4(round_to_tf32(value.x), round_to_tf32(value.y), round_to_tf32(value.z),
+                                                 round_to_tf32(value.w));
+                high[i] = first;
+                high[i + BF * ROW_BYTES / 16] =
+                    make_float4(round_to_tf32(value.x - first.x), round_to_tf32(value.y - first.y),
+                                round_to_tf32(value.z - first.z), round_to_tf32(value.w - first.w));
+            }
+            asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+            __syncwarp();
+            if (threadIdx.x % 32 == 0) arrive(parted + turn.stage * 8);
+        }
+    }
+}
+
+#define INSTRUCTION_OF_REGISTERS(n, list, a0, a1, a2, a3, b, adds)                                                      \
+    asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, %" #adds ", 0;\n"                                              \
+                 "wgmma.mma_async.sync.aligned.m64n" #n TYPES "{" NAMES_##list "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 \
+                 "}, %" #b ", adds, 1, 1;\n}"                                                                           \
+                 : SUMS_##list(d)                                                                                       \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(from_b), "r"((int)is_added))
+__device__ __forceinline__ void multiply_add(float (&d)[TILES_N][4], const unsigned (&a)[4], unsigned long long from_b,
+                                             bool is_added) {
+#if BF == 64
+    INSTRUCTION_OF_REGISTERS(64, 1, 32, 33, 34, 35, 36, 37);
+#elif BF == 128
+    INSTRUCTION_OF_REGISTERS(128, 2, 64, 65, 66, 67, 68, 69);
+#else
+#error "no registers left for two sets of sums"
+#endif
+}
+
+// The products of a stage, done; x (PIXELS, ROW_BYTES) of the group, weight both parts.
+__device__ __forceinline__ void multiply_parts(float (&sum)[SUMS], const unsigned char* x, unsigned weight) {
+    const int lane = threadIdx.x % 32, row = lane / 4;
+    const unsigned char* const rows = x + (threadIdx.x / 32 % 4 * 16 + row) * ROW_BYTES + lane % 4 * 4;
+    unsigned high[TILES_M][ROW_BYTES / 32][4], low[TILES_M][ROW_BYTES / 32][4];
+#pragma unroll
+    for (int i = 0; i < TILES_M; ++i) {
+#pragma unroll
+        for (int k = 0; k < ROW_BYTES / 32; ++k) {
+#pragma unroll
+            for (int e = 0; e < 4; ++e) {
+                const unsigned char* const place = rows + (i * 64 + e % 2 * 8) * ROW_BYTES + ((k * 2 + e / 2) ^ row) * 16;
+                const float value = *(const float*)place, first = round_to_tf32(value);
+                high[i][k][e] = __float_as_uint(first);
+                low[i][k][e] = __float_as_uint(round_to_tf32(value - first));
+            }
+        }
+    }
+    keep(sum);
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+    for (int k = 0; k < ROW_BYTES / 32; ++k) {
+        const unsigned long long of_high = descriptor(weight + k * 32), of_low = descriptor(weight + BF * ROW_BYTES + k * 32);
+#pragma unroll
+        for (int i = 0; i < TILES_M; ++i) {
+            multiply_add(sum[i], low[i][k], of_high, k > 0);
+            multiply_add(sum[i], high[i][k], of_low, true);
+            multiply_add(sum[i], high[i][k], of_high, true);
+        }
+    }
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+    wait_for_all_products_but<0>(sum);
+}
+#endif
