@@ -43,6 +43,14 @@
 #define FILLERS (GROUPS * 128 / BOX_THREADS)
 #define BOXES 2  // of each filler in shared memory
 #define CHANNELS (ROW_BYTES / (int)sizeof(Storage))
+// Of a thread that multiplies, and of the group that loads: together as many as three groups begin with.
+#if PRODUCTS == 3
+#define REGISTERS 216
+#define LOADER_REGISTERS 72
+#else
+#define REGISTERS 232
+#define LOADER_REGISTERS 40
+#endif
 #define RASTER 16
 #if IS_SPLIT
 #define FIRST_TILE cluster_index()  // and the only one
@@ -222,7 +230,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 
     const int group = __shfl_sync(0xFFFFFFFF, threadIdx.x / 128, 0) - 1;
     if (group < 0) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(LOADER_REGISTERS));
         if (threadIdx.x == 0) load_tiles(x_map, weight_map, ring_bytes, full, empty, sizes);
 #if PRODUCTS == 3
         if (threadIdx.x >= 32) part_weights(ring_place, full, parted, sizes);
@@ -234,7 +242,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #endif
         return;
     }
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
     const Epilogue epilogue = EPILOGUE_OF(nullptr);
     const Stages stages = stages_of(sizes);
     const int filler = threadIdx.x / BOX_THREADS - 128 / BOX_THREADS;
