@@ -40,7 +40,7 @@ from tests.kernels.accelerator import FOURS, SHAPES, box_of, pixels_of, shapes_o
 from tests.shapes import EDGE_SHAPES
 
 TABLE = json.loads((Path(__file__).parent / "data" / "implicit_gemm_tma_us.json").read_text())
-"""Times of every tile on an H100."""
+"""Times of every promising cut on an H200."""
 GPU = Device(id="gpu", name="GPU", kind="cuda", capability="9.0", processors=132)
 SMALL = [
     (dtype, name)
@@ -300,29 +300,36 @@ def test_blocks_that_share_a_tile_have_stages_boxes_and_room_for_what_they_recei
         assert {cut.cluster for cut in plan.cuts_of(problem_of(SHAPES["same_3x3_few"], dtype))} == {1}
 
 
-def test_of_tiles_alone_the_rule_takes_one_about_as_fast_as_the_fastest() -> None:
+@pytest.mark.parametrize("dtype", TABLE["us"])
+def test_the_rule_takes_a_cut_about_as_fast_as_the_fastest(dtype: str) -> None:
     assert TABLE["tiles"] == [f"{tile.bp}x{tile.bf}" for tile in TILES]
-    slowdowns = {}
-    for layer, us in TABLE["us"].items():
-        problem = ConvProblem.parse(layer, dtype=DType(TABLE["dtype"]), layout=Layout.NHWC)
-        expected_us = [plan.expected_us(Cut(tile, 1), problem, GPU) for tile in TILES]
-        slowdowns[layer] = us[expected_us.index(min(expected_us))] / min(us)
-    assert len(slowdowns) == 35
-    assert geometric_mean(slowdowns.values()) < 1.01
-    assert max(slowdowns.values()) < 1.07
+    slowdowns = []
+    for layer, of_tiles in TABLE["us"][dtype].items():
+        problem = ConvProblem.parse(layer, dtype=DType(dtype), layout=Layout.NHWC)
+        us = {
+            Cut(tile, cluster): time
+            for tile, times in zip(TILES, of_tiles, strict=True)
+            for cluster, time in enumerate(times, 1)
+            if time is not None
+        }
+        slowdowns.append(us[plan.plan_cut(problem, GPU)] / min(us.values()))
+    assert len(slowdowns) == 45
+    assert geometric_mean(slowdowns) < 1.02
+    assert max(slowdowns) < 1.13
 
 
 @pytest.mark.parametrize(
     ("layer", "changes", "is_filled"),
     [
         ("56-128-3-64-64", {}, True),
+        ("14-8-3-512-512", {}, True),
         ("14-1-3-256-256", {}, False),
         ("56-128-3-64-64", {"dtype": DType.TF32}, True),
         ("56-128-3-64-64", {"dtype": DType.FLOAT32}, True),
         ("56-128-3-64-64", {"layout": Layout.NCHW}, False),
     ],
 )
-def test_it_is_worth_a_try_where_every_multiprocessor_has_a_tile(
+def test_it_is_worth_a_try_where_most_multiprocessors_have_a_block(
     layer: str, changes: dict[str, Any], is_filled: bool
 ) -> None:
     problem = ConvProblem.parse(layer, **{"dtype": DType.FLOAT16, "layout": Layout.NHWC, **changes})

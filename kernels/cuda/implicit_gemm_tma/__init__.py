@@ -18,13 +18,12 @@ def _has_maps(problem: ConvProblem, _device: Device) -> str | None:
 
 
 def fills(problem: ConvProblem, device: Device) -> bool:
-    """Whether it applies, and every multiprocessor has a tile; with fewer, who splits the sums is faster."""
+    """Whether it applies, and two multiprocessors of three have a block; with fewer, smaller tiles are faster."""
     from conv_advisor.kernels.cuda.implicit_gemm_tma import plan
 
-    if FAMILY.variants[0].why_not(problem, device) is not None:
+    if FAMILY.variants[0].why_not(problem, device) is not None or not device.processors:
         return False
-    cut = plan.plan_cut(problem, device)
-    return cut.cluster == 1 and plan.blocks_of(cut, problem, device) == device.processors
+    return 3 * plan.blocks_of(plan.plan_cut(problem, device), problem, device) >= 2 * device.processors
 
 
 def _kernel() -> Kernel:
