@@ -20,6 +20,8 @@ CHAINS = [
     (DType.FLOAT16, Layout.NHWC, "cuda.implicit_gemm_nhwc", 1),
     (DType.FLOAT16, Layout.NHWC, "cuda.implicit_gemm_nhwc", 3),
     (DType.BFLOAT16, Layout.NHWC, "cuda.implicit_gemm_tma", 3),
+    (DType.TF32, Layout.NHWC, "cuda.implicit_gemm_tma", 3),
+    (DType.FLOAT32, Layout.NHWC, "cuda.implicit_gemm_tma", 3),
     (DType.FLOAT16, Layout.NCHW, "cuda.implicit_gemm_transposed", 3),
     (DType.FLOAT16, Layout.NCHW, "cuda.pointwise", 1),
     (DType.FLOAT32, Layout.NCHW, "cuda.pointwise", 1),
