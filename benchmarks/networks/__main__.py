@@ -21,7 +21,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.networks.cells import BATCHES, NETWORKS, PEERS, PRECISIONS, Cell, Row, cells, report
+from benchmarks.networks.cells import ALL, BATCHES, NETWORKS, PEERS, PRECISIONS, UNSEEN, Cell, Row, cells, report
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,7 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     done = {row.cell for path in chosen.skip for row in _read(path)}
     batches = [int(n) for n in chosen.batches.split(",")]
-    asked = cells(chosen.networks.split(","), chosen.precisions.split(","), batches)
+    networks = [each for name in chosen.networks.split(",") for each in (UNSEEN if name == "unseen" else (name,))]
+    asked = cells(networks, chosen.precisions.split(","), batches)
     todo = [cell for cell in asked if cell not in done]
     rows: list[Row] = []
     for row in _run(todo, chosen):
@@ -53,7 +54,7 @@ def _run(todo: Sequence[Cell], chosen: argparse.Namespace) -> Iterator[Row]:
         "fuse": not chosen.no_fuse,
         "overlap": not chosen.no_overlap,
     }
-    modes = tuple(chosen.modes.split(","))
+    modes = (*chosen.modes.split(","), *((ALL,) if chosen.all else ()))
     from benchmarks.networks.running import run_cell
 
     begin, longest_s = time.monotonic(), 0.0
@@ -76,7 +77,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.networks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--networks", default=",".join(NETWORKS), help="names of torchvision, divided by commas")
+    parser.add_argument(
+        "--networks",
+        default=",".join(NETWORKS),
+        help="names of torchvision, divided by commas; unseen: three that nothing was tuned on",
+    )
     parser.add_argument("--precisions", default=",".join(PRECISIONS))
     parser.add_argument("--batches", default=",".join(map(str, BATCHES)))
     parser.add_argument("--time-limit", type=float, default=float("inf"), help="seconds; what is missing then is said")
@@ -88,6 +93,7 @@ def _parser() -> argparse.ArgumentParser:
         default="eager,benchmark,compile",
         help=f"PyTorch's: {', '.join(PEERS)}, which takes minutes a cell (default: all others)",
     )
+    parser.add_argument("--all", action="store_true", help="run ours once more, with every variant measured")
     parser.add_argument("--measure", type=int, default=3, help="variants that ours times for each layer (default 3)")
     parser.add_argument("--no-fuse", action="store_true", help="leave what follows a convolution to Inductor")
     parser.add_argument("--no-overlap", action="store_true", help="let no kernel begin before the one ahead has ended")

@@ -28,6 +28,11 @@ _CALLS: Final = 30
 _LAYER_CALLS: Final = 200
 _PROFILED: Final = 20
 _SHOWN: Final = 25
+_FIRST_FILES: Final = (
+    r"^(backend|gpu|timing|checking|running|candidates|folding|graph|runner|legacy|compile_fx|aot_autograd|convert_frame"
+    r"|lowering|scheduler|async_compile|triton_heuristics|conv|graphs|__init__)\.py|built-in method torch|conv2d",
+)
+"""Functions that are shown of a first call."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -41,13 +46,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--dtype", default="float16", choices=PRECISIONS)
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--no-profile", action="store_true", help="leave out where the time of a call goes")
+    parser.add_argument("--first", action="store_true", help="where the time of the first call goes, and nothing else")
     chosen = parser.parse_args(arguments)
     cell = Cell(chosen.network, chosen.dtype, chosen.batch)
     import torch
 
     with torch.no_grad(), TemporaryDirectory() as folder:
-        measure(cell, f"{folder}/plans.json", is_profiled=not chosen.no_profile)
+        if chosen.first:
+            print(profile_of_first(cell, f"{folder}/plans.json"))
+        else:
+            measure(cell, f"{folder}/plans.json", is_profiled=not chosen.no_profile)
     return 0
+
+
+def profile_of_first(cell: Cell, plan_file: str) -> str:
+    """Where the main thread's time goes from ``torch.compile`` to the first answer, in our functions and PyTorch's.
+
+    Kernels are compiled by other threads meanwhile; how long that took is said by the line that begins "prepared".
+    """
+    import torch
+
+    from benchmarks.networks.running import _outcomes, images, network_of, set_precision
+    from conv_advisor.torch import backend
+
+    set_precision(cell)
+    network, x = network_of(cell), images(cell)
+    torch.cuda.synchronize()
+    profile, begin = cProfile.Profile(), time.perf_counter()
+    with _outcomes(), profile:
+        torch.compile(network, backend=backend, options={"plan_file": plan_file})(x)
+        torch.cuda.synchronize()
+    taken_s, text = time.perf_counter() - begin, io.StringIO()
+    stats = pstats.Stats(profile, stream=text).strip_dirs().sort_stats("cumulative")
+    stats.print_stats(*_FIRST_FILES, 60)
+    return f"{cell.network} {cell.precision} batch {cell.batch}: {taken_s:.1f} s under cProfile\n{text.getvalue()}"
 
 
 def measure(cell: Cell, plan_file: str, *, is_profiled: bool) -> None:

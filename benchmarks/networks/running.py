@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from math import inf
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -16,8 +17,9 @@ from typing import Any, Final
 import torch
 import torchvision
 
-from benchmarks.networks.cells import OURS, Cell, Row, layers_of
-from conv_advisor.torch import backend
+from benchmarks.networks.cells import ALL, OURS, Cell, Row, layers_of
+from benchmarks.networks.unseen import MODELS, SHAPES
+from conv_advisor.torch import backend, candidates
 from conv_advisor.torch.gpu import SPENT
 
 _DTYPES: Final = {
@@ -34,6 +36,8 @@ _WALL_CALLS: Final = 15
 _WALL_ROUNDS: Final = 8
 _WALL_PAUSE_S: Final = 0.25
 """Between rounds, of which the fastest counts: Inductor's compilers still start while a first network is timed."""
+_EVERY: Final = 1000
+"""Variants to measure: more than there are."""
 _COMPARED: Final = 2
 """Images whose outputs are compared with float64."""
 
@@ -45,7 +49,7 @@ def run_cell(cell: Cell, modes: tuple[str, ...], options: dict[str, Any]) -> Row
     ----------
     cell : Cell
     modes : tuple of str
-        Which of PyTorch's are run; ours is in any case.
+        Which of PyTorch's are run, and whether `ALL`; ours is in any case.
     options : dict
         For our backend, whose choices are this cell's alone.
 
@@ -66,6 +70,10 @@ def run_cell(cell: Cell, modes: tuple[str, ...], options: dict[str, Any]) -> Row
         if call is not None:
             row = _replace_errors(row, error=_error(call(x), expected))
             run = partial(_run, row)
+        if ALL in modes:
+            with TemporaryDirectory() as folder, _trying_all():
+                every = dict(options, measure=_EVERY, plan_file=f"{folder}/plans.json")
+                run(ALL, lambda: torch.compile(network, backend=backend, options=every))
         if "eager" in modes:
             run("eager", lambda: network)
         if "benchmark" in modes:
@@ -90,6 +98,9 @@ def set_precision(cell: Cell) -> None:
 def network_of(cell: Cell) -> Any:
     """The network on the GPU, with random weights, in evaluation."""
     torch.manual_seed(0)
+    if cell.network in MODELS:
+        own = MODELS[cell.network]().eval()
+        return own.to("cuda", _DTYPES[cell.precision], memory_format=_memory_format(cell))
     extra = {"aux_logits": False, "init_weights": False} if cell.network == "googlenet" else {}
     network = torchvision.models.get_model(cell.network, weights=None, **extra).eval()
     return network.to("cuda", _DTYPES[cell.precision], memory_format=_memory_format(cell))
@@ -98,7 +109,8 @@ def network_of(cell: Cell) -> Any:
 def images(cell: Cell) -> Any:
     """Random images on the GPU."""
     torch.manual_seed(1)
-    random = torch.randn(cell.batch, 3, 224, 224, device="cuda", dtype=_DTYPES[cell.precision])
+    shape = SHAPES.get(cell.network, (3, 224, 224))
+    random = torch.randn(cell.batch, *shape, device="cuda", dtype=_DTYPES[cell.precision])
     return random.contiguous(memory_format=_memory_format(cell))
 
 
@@ -184,6 +196,16 @@ def _wall_round_ms(call: Callable[[], Any]) -> float:
         torch.cuda.synchronize()
         samples.append(1000 * (time.perf_counter() - begin))
     return median(samples)
+
+
+@contextmanager
+def _trying_all() -> Iterator[None]:
+    """Let no variant be left out for what it is predicted to take."""
+    most, candidates.MOST_SLOWDOWN = candidates.MOST_SLOWDOWN, inf  # type: ignore[misc]  # for a while
+    try:
+        yield
+    finally:
+        candidates.MOST_SLOWDOWN = most  # type: ignore[misc]  # as it was
 
 
 @contextmanager

@@ -56,14 +56,25 @@ def test_the_report_has_means_and_leasts() -> None:
     said = report([ROW, slower])
     assert "| resnet50 | 2.000 | 1.500 | 1.800 | 0.500 | 3.000 | 5.10 | 1.90 | 4.0 | 2.00 | 50 of 53, 40 |" in said
     assert "| vgg19 | 0.750 | – | – | 1.000 | 0.750 | – | – | – | – | 0 of 0, 0 |" in said
-    assert "| float32, batch 1 | 2 | 1.500 | 0.750 |" in said
+    assert "| float32, batch 1 | 2 | 1.500 | 0.750 | 2.684 | 2.684 |" in said
     assert "vgg19, compile: broken" in said
 
 
 def test_devices_are_told_apart() -> None:
     said = report([ROW, replace(ROW, device="NVIDIA H200")])
-    assert "| float32, batch 1 | 1 | 3.000 | 3.000 |" in said
-    assert "| float32, batch 1 on NVIDIA H200 | 1 | 3.000 | 3.000 |" in said
+    assert "| float32, batch 1 | 1 | 3.000 | 3.000 | 2.684 | 2.684 |" in said
+    assert "| float32, batch 1 on NVIDIA H200 | 1 | 3.000 | 3.000 | 2.684 | 2.684 |" in said
+
+
+def test_measuring_a_few_is_held_against_measuring_all() -> None:
+    all_ = replace(ROW, device_ms=ROW.device_ms | {"all": 0.49})
+    assert all_.slowdown == pytest.approx(0.5 / 0.49)
+    assert all_.gain == ROW.gain
+    assert "ours ÷ all measured" not in report([ROW])
+    said = report([all_, replace(ROW, cell=Cell("vgg19", "float32", 1))])
+    assert "| best PyTorch ÷ ours | ours ÷ all measured |" in said
+    assert "| 0.500 | 3.000 | 1.020 | 5.10 |" in said
+    assert "| 0.500 | 3.000 | – | 5.10 |" in said
 
 
 def test_layers_are_counted_by_what_runs_them() -> None:

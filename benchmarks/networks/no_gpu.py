@@ -1,0 +1,106 @@
+"""What a layer of ours costs the host, without a GPU: all but the driver, in whose place a C function does nothing.
+
+CPU time of a call, the least of several rounds in which all take turns: by PyTorch's dispatcher, as a graph calls it
+that Inductor did not compile; by the function that one calls which it did; and the parts of that. On a GPU the driver's
+own work comes beside it, 2 to 3 µs (`python -m benchmarks.networks.host`). Needs PyTorch and CuPy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, Final
+from unittest.mock import patch
+
+from conv_advisor.data.problem import ConvProblem
+
+_ROUNDS: Final = 7
+_CALLS: Final = 4_000
+_LAYER: Final = "14-1-3-256-128-bias-residual-relu"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print a line a way."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.networks.no_gpu",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--layer", default=_LAYER, help=f"in short form (default {_LAYER})")
+    chosen = parser.parse_args(arguments)
+    problem = ConvProblem.parse(chosen.layer, dtype="float16", layout="nhwc")
+    with _ways(problem) as ways:
+        times = least_us(ways)
+    print(f"{problem.key}, CPU time of a call without the driver\n\n| | µs |\n| --- | --- |")
+    for name, taken_us in times.items():
+        print(f"| {name} | {taken_us:.2f} |")
+    return 0
+
+
+def least_us(ways: Mapping[str, Callable[[], Any]], calls: int = _CALLS) -> dict[str, float]:
+    """Microseconds of CPU time of a call, by name."""
+    least = dict.fromkeys(ways, float("inf"))
+    for _ in range(_ROUNDS):
+        for name, call in ways.items():
+            begin = time.process_time()
+            for _ in range(calls):
+                call()
+            least[name] = min(least[name], 1e6 * (time.process_time() - begin) / calls)
+    return least
+
+
+@contextmanager
+def _ways(problem: ConvProblem) -> Iterator[dict[str, Callable[[], Any]]]:
+    """Ways to call one layer, on a CPU that stands in for a GPU."""
+    import torch
+
+    from conv_advisor.kernels.addresses import ASKED
+    from conv_advisor.kernels.cuda.parts import launching
+    from conv_advisor.torch import ending_operator, operator
+    from conv_advisor.torch.checking import Operands
+    from conv_advisor.torch.lowering import convolve_into
+    from conv_advisor.torch.running import Prepared
+
+    nothing: Any = ctypes.CDLL(None).pthread_testcancel
+    nothing.restype, nothing.argtypes = None, (ctypes.c_void_p,) * 4
+    kernel = SimpleNamespace(kernel=SimpleNamespace(ptr=1))
+    start = launching.prepare_start(kernel, (8, 1, 1), 128, 0, range(16), overlaps=True)
+    run = Prepared(problem, launching.launch_of(start, problem.epilogue), torch.device("cpu"))
+    operands = Operands(problem, "cpu")
+    y = torch.empty_like(operands.own())
+    ends = [end for end in operands.ends if end is not None]
+    given, key = (operands.x, operands.weight, *ends), problem.key
+    bias, residual = operands.ends or (None, None)
+    rest = ([1, 1], [1, 1], [1, 1], 1, problem.epilogue.activation.value, key)
+    call = ending_operator.conv2d_ending
+    with (
+        torch.library._scoped_library("conv_advisor", "IMPL") as library,
+        patch.object(launching, "_driver", lambda: SimpleNamespace(cuLaunchKernelEx=nothing)),
+        patch.object(torch._C, "_cuda_getCurrentRawStream", lambda _device: 0, create=True),
+        patch.object(torch.cuda, "current_device", lambda: None),
+        patch.dict(operator.LOADED, {(key, operands.x.shape, -1): run}),
+        torch.no_grad(),
+        torch._C._AutoDispatchBelowAutograd(),
+    ):
+        library.impl(ending_operator.NAME, ending_operator._on_cuda, "CPU", allow_override=True)
+        addresses = [tensor.data_ptr() for tensor in (operands.x, operands.weight, y, *ends)]
+
+        def launch() -> None:
+            ASKED.stream = 0
+            start(*addresses)
+
+        yield {
+            "by the dispatcher": lambda: call(operands.x, operands.weight, bias, residual, *rest),
+            "by the function": lambda: convolve_into(*given, plan=key, out=y),
+            "of it, by the variant": lambda: run.run_here(*given[:2], y, *ends),
+            "of that, the launch": launch,
+        }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
