@@ -12,6 +12,8 @@ import pytest
 from benchmarks.networks.__main__ import main
 from benchmarks.networks.cells import Cell, Row, cells, layers_of, report
 from benchmarks.networks.first_call import table
+from benchmarks.networks.shares import table as shares
+from benchmarks.networks.shares import variants_of
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "networks-nvidia-h100.json"
@@ -115,3 +117,19 @@ def test_the_pages_say_what_was_measured() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     for precision in layouts:
         assert f"| {mean[precision, 1]:.2f}× and {mean[precision, 32]:.2f}× |" in readme
+
+
+def test_the_host_is_told_by_what_it_calls() -> None:
+    spent = {"Triton": [8e-6] * 120, "cuda.pointwise": [5e-6] * 55 + [1e-3] * 5}
+    lines = shares(1e-3, spent)
+    assert lines[2:] == [
+        "| cuda.pointwise | 1 | 5.0 | 1000.0 | 0.005 |",
+        "| Triton | 2 | 8.0 | 8.0 | 0.016 |",
+        "| all else | | | | 0.979 |",
+        "| a call, unwatched | | | | 1.000 |",
+    ]
+
+
+def test_plans_are_told_by_their_variants() -> None:
+    said = ["conv1: 56-1-3-64-64-bias-relu-float16-nhwc by cuda.pointwise, 1.00 µs against 2.00 of PyTorch's own"]
+    assert variants_of(said) == {"56-1-3-64-64-bias-relu-float16-nhwc": "cuda.pointwise"}
