@@ -20,12 +20,14 @@ from conv_advisor.kernels.catalog import VARIANTS
 MISSING = ""
 try:
     import torch
+    from torch._inductor.utils import run_and_get_code
 
     from conv_advisor.torch import gpu as gpus
     from conv_advisor.torch import operator
     from conv_advisor.torch.choice import Choice
     from conv_advisor.torch.ending_operator import ACTIVATE
     from conv_advisor.torch.layers import MEMORY_FORMATS, TORCH_DTYPES
+    from conv_advisor.torch.lowering import NAME
     from conv_advisor.torch.options import Options
     from conv_advisor.torch.running import Prepared
     from conv_advisor.torch.timing import Trial
@@ -111,7 +113,10 @@ def test_outputs_are_as_near_to_float64_as_pytorchs(
 def test_inductor_takes_what_the_backend_leaves_it(dtype: str, layout: str, always: None) -> None:
     network, x = on_gpu("resnet", dtype, layout)
     with torch.no_grad():
-        assert_near_float64(network, x, compiled(network)(x), network(x))
+        got, (code,) = run_and_get_code(compiled(network), x)
+        assert_near_float64(network, x, got, network(x))
+    assert f"extern_kernels.{NAME}(" in code, "a variant is called as a function"
+    assert "torch.ops.conv_advisor" not in code
 
 
 @pytest.mark.parametrize(("dtype", "layout"), KINDS[:3])
