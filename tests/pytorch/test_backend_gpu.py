@@ -70,7 +70,7 @@ def forget() -> None:
 @pytest.fixture
 def always(monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch's own convolution never wins, so that the variants run on layers as small as these."""
-    monkeypatch.setattr(gpus, "LEAST_GAIN", 0.0)
+    monkeypatch.setattr("conv_advisor.torch.fastest.LEAST_GAIN", 0.0)
 
 
 def on_gpu(name: str, dtype: str = "float32", layout: str = "nchw") -> tuple[Any, Any]:
@@ -160,7 +160,7 @@ def test_padding_of_one_side_more_is_pytorchs(dtype: str, layout: str, always: N
 
 
 def test_a_fused_network_keeps_to_pytorch_where_that_is_as_fast(quick: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpus, "LEAST_GAIN", float("inf"))
+    monkeypatch.setattr("conv_advisor.torch.fastest.LEAST_GAIN", float("inf"))
     network, x = on_gpu("resnet", "float16", "nhwc")
     seen = watch(monkeypatch)
     with torch.no_grad():
@@ -274,7 +274,7 @@ def test_other_batches_run_by_what_is_kept_of_them_or_by_pytorch(always: None, q
 
 
 def test_pytorchs_own_stays_where_it_is_faster(quick: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpus, "LEAST_GAIN", float("inf"))
+    monkeypatch.setattr("conv_advisor.torch.fastest.LEAST_GAIN", float("inf"))
     network, x = on_gpu("resnet")
     with torch.no_grad():
         compiled(network)(x)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ pytest.importorskip("cupy", reason="CuPy is not installed")
 
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.torch.candidates import MOST_SUBSTITUTES, candidates, substitutes
-from conv_advisor.torch.gpu import LEGACY_HOST_MS, _fastest
+from conv_advisor.torch.fastest import fastest
 from conv_advisor.torch.options import Options, read_options
 from conv_advisor.torch.timing import Timed
 from tests.pytorch.stand_in import FakeGpu, advisor, time_by
@@ -73,22 +72,43 @@ def test_what_is_predicted_to_be_slower_than_pytorchs_own_is_not_tried(fake_gpu:
     assert sorted(fake_gpu.runner.prepared) == sorted(first(LAYER, Options()))
 
 
-def timed(**times_ms: float) -> dict[str, Timed]:
-    return {name.replace("__", "."): Timed(time_ms, 0.0) for name, time_ms in times_ms.items()}
+def timed(**times_us: float) -> dict[str, Timed]:
+    return {name.replace("__", "."): Timed(time_us / 1000, 0.0) for name, time_us in times_us.items()}
 
 
-def fastest(own_ms: float, times: dict[str, Timed], **options: Any) -> str | None:
-    ready: Any = dict.fromkeys(times, SimpleNamespace(plan={}))
-    return _fastest(Timed(own_ms, 0.0), times, ready, Options(**options)).variant
+def taken(own_us: float, *, has_ending: bool = False, graphs: bool = False, **times_us: float) -> str | None:
+    times = timed(**times_us)
+    plans: dict[str, Any] = {variant: {} for variant in times}
+    return fastest(Timed(own_us / 1000, 0.0), times, plans, has_ending=has_ending, graphs=graphs).variant
 
 
 def test_a_short_call_of_the_legacy_api_is_as_long_as_the_host_takes_for_it() -> None:
-    short = timed(cudnn__fft=0.3 * LEGACY_HOST_MS, cuda__implicit_gemm=0.5 * LEGACY_HOST_MS)
-    assert fastest(2 * LEGACY_HOST_MS, short) == "cuda.implicit_gemm"
-    assert fastest(2 * LEGACY_HOST_MS, short, graphs=True) == "cudnn.fft"
-    long = timed(cudnn__fft=2 * LEGACY_HOST_MS, cuda__implicit_gemm=2.1 * LEGACY_HOST_MS)
-    assert fastest(4 * LEGACY_HOST_MS, long) == "cudnn.fft"
-    assert fastest(0.9 * LEGACY_HOST_MS, timed(cudnn__fft=0.3 * LEGACY_HOST_MS)) is None
+    short = {"cudnn__fft": 30, "cuda__implicit_gemm": 50}
+    assert taken(200, **short) == "cuda.implicit_gemm"
+    assert taken(200, **short, graphs=True) == "cudnn.fft"
+    assert taken(400, cudnn__fft=200, cuda__implicit_gemm=210) == "cudnn.fft"
+    assert taken(90, cudnn__fft=30) is None
+
+
+def test_a_launch_that_takes_the_host_longer_than_the_gpu_counts_a_quarter_more_at_most() -> None:
+    assert taken(200, cudnn__graph__eng39=10, cuda__implicit_gemm=12) == "cuda.implicit_gemm"
+    assert taken(200, cudnn__graph__eng39=10, cuda__implicit_gemm=12, graphs=True) == "cudnn.graph.eng39"
+    assert taken(200, cudnn__graph__eng39=10, cuda__implicit_gemm=13) == "cudnn.graph.eng39"
+    assert taken(200, cudnn__graph__eng39=20, cuda__implicit_gemm=20.5) == "cuda.implicit_gemm"
+    assert taken(200, cudnn__graph__eng39=30, cuda__implicit_gemm=30.5) == "cudnn.graph.eng39"
+
+
+def test_pytorchs_own_is_launched_too_and_what_follows_it() -> None:
+    assert taken(10, cuda__implicit_gemm=12) == "cuda.implicit_gemm"
+    assert taken(10, cuda__implicit_gemm=13) is None
+    assert taken(10, cuda__implicit_gemm=12, graphs=True) is None
+    assert taken(25, cuda__implicit_gemm=27) is None
+    assert taken(25, cuda__implicit_gemm=27, has_ending=True) == "cuda.implicit_gemm"
+    assert taken(100, cuda__implicit_gemm=100, has_ending=True) is None
+
+
+def test_of_equals_the_one_that_the_gpu_runs_sooner_is_taken() -> None:
+    assert taken(200, cudnn__fft=30, cudnn__gemm=20) == "cudnn.gemm"
 
 
 @pytest.mark.parametrize(

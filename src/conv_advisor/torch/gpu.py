@@ -32,6 +32,7 @@ from conv_advisor.models.registry import Registry
 from conv_advisor.models.tree_file import TreeModel
 from conv_advisor.torch.candidates import MOST_SLOWDOWN, candidates, substitutes
 from conv_advisor.torch.choice import Choice
+from conv_advisor.torch.fastest import fastest
 from conv_advisor.torch.layers import Geometry, problem_of
 from conv_advisor.torch.log import log, warn_of_failure
 from conv_advisor.torch.operator import LOADED, Run, plan_name
@@ -40,15 +41,8 @@ from conv_advisor.torch.plans import PlanFile, basis_of, default_path
 from conv_advisor.torch.running import Prepared
 from conv_advisor.torch.timing import Timed, Trial
 
-LEAST_GAIN: Final = 1.01
-"""A variant must be this much faster than PyTorch's own convolution, or that stays."""
-
 SPENT: Final = "prepared %d variants in %.2f s, and tried those of %d problems in %.2f s"
 """What is logged of the first call."""
-
-LEGACY_HOST_MS: Final = 0.1
-"""What a call of cuDNN's legacy API takes the host at least, 80 to 330 us on that of an H100, where a plan of the graph
-API took 16 to 25 and a kernel of ours 8 to 14. A shorter one is waited for as long, unless graphs are replayed."""
 
 _opened: Final[dict[int, Gpu | None]] = {}
 _open_lock: Final = threading.Lock()
@@ -263,7 +257,8 @@ class Gpu:
             warn_of_failure(plan, error)
             return Choice(None, reason="it cannot be timed")
         if timed:
-            return _fastest(own, timed, ready, options)
+            plans = {variant: ready[variant].plan for variant in timed}
+            return fastest(own, timed, plans, has_ending=bool(problem.epilogue), graphs=options.graphs)
         if not trial.failures:
             return Choice(None, reason="none of the first variants can be prepared")
         warn_of_failure(plan, trial.failures[0])
@@ -279,25 +274,6 @@ class Gpu:
             prepared = self._try(problem, choice, options)
             if isinstance(prepared, Prepared):
                 yield choice.variant or "", prepared
-
-
-def _fastest(own: Timed, timed: Mapping[str, Timed], ready: Mapping[str, Prepared], options: Options) -> Choice:
-    """The fastest variant; PyTorch's own where that is as fast."""
-    waited_ms = {
-        variant: each.time_ms if options.graphs else max(each.time_ms, _least_host_ms(variant))
-        for variant, each in timed.items()
-    }
-    best = min(waited_ms, key=waited_ms.__getitem__)
-    time_ms, max_error = timed[best]
-    if waited_ms[best] * LEAST_GAIN > own.time_ms:
-        reason = "it is as fast as the first variants"
-        return Choice(None, {}, own.time_ms, own.time_ms, own.max_error, own.max_error, reason)
-    return Choice(best, ready[best].plan, time_ms, own.time_ms, max_error, own.max_error)
-
-
-def _least_host_ms(variant: str) -> float:
-    """What a launch takes the host where that may be more than what it takes the GPU."""
-    return LEGACY_HOST_MS if VARIANTS[variant].backend is Backend.CUDNN_LEGACY else 0.0
 
 
 def _tree(device: Device) -> TreeModel:
