@@ -19,8 +19,9 @@ from conv_advisor.kernels.cuda.parts.overlap import overlaps
 from conv_advisor.kernels.cuda.parts.shapes import is_dense
 from conv_advisor.kernels.variant import Launch
 
-_KEPT: Final = 16
-"""Sets of maps that a launch keeps: one for each set of operands that take turns."""
+_KEPT: Final = 256
+"""Sets of maps that a launch keeps: one for each set of operands that take turns, as do layers of one shape. With one
+too few, every launch would make its maps anew."""
 
 
 def prepare(problem: ConvProblem, device: Device, _workspace_limit_bytes: int) -> Launch:
