@@ -53,6 +53,7 @@ def _run(todo: Sequence[Cell], chosen: argparse.Namespace) -> Iterator[Row]:
         "fold": not chosen.no_fold,
         "fuse": not chosen.no_fuse,
         "overlap": not chosen.no_overlap,
+        "graphs": chosen.graphs,
     }
     modes = (*chosen.modes.split(","), *((ALL,) if chosen.all else ()))
     from benchmarks.networks.running import run_cell
@@ -96,6 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--all", action="store_true", help="run ours once more, with every variant measured")
     parser.add_argument("--measure", type=int, default=3, help="variants that ours times for each layer (default 3)")
     parser.add_argument("--no-fuse", action="store_true", help="leave what follows a convolution to Inductor")
+    parser.add_argument("--graphs", action="store_true", help="choose variants for who replays graphs: no host counts")
     parser.add_argument("--no-overlap", action="store_true", help="let no kernel begin before the one ahead has ended")
     parser.add_argument("--no-fold", action="store_true", help="leave batch norms where they are")
     return parser
