@@ -9,7 +9,6 @@ import msgspec
 import numpy as np
 
 from conv_advisor.app.advice.limits import Limits
-from conv_advisor.app.advice.reasons import reasons_why_not
 from conv_advisor.data.epilogue import PLAIN
 from conv_advisor.data.errors import ConvAdvisorError
 from conv_advisor.data.problem import ConvProblem
@@ -21,9 +20,7 @@ from conv_advisor.models.candidates import Source
 
 if TYPE_CHECKING:
     from conv_advisor.app.service.recall import Recall
-    from conv_advisor.app.service.service import Service
     from conv_advisor.app.wire.answers.advice import Lent
-    from conv_advisor.data.measurement import Device
     from conv_advisor.data.summary import Summary
 
 T = TypeVar("T")
@@ -263,15 +260,3 @@ def _only(answers: Iterator[T | ConvAdvisorError]) -> T:
     if isinstance(answer, ConvAdvisorError):
         raise answer
     return answer
-
-
-def why_not_each(service: Service, problem: ConvProblem, device_id: str) -> tuple[Device, dict[str, str]]:
-    """A device, and why those variants that do not run a problem there do not, by their ids.
-
-    Raises
-    ------
-    UnknownDevice, ModelRejected, StoreError
-    """
-    advisor, device = service.advisor(device_id), service.known.find(device_id)
-    measured = service.recall.summaries([problem], device_id).get(problem.key)
-    return device, reasons_why_not(advisor, device, problem, measured)

@@ -86,7 +86,7 @@ def explain_layer(service: Service, asked: AdviceParameters) -> ExplanationAnswe
     InvalidProblem, NoAdvice, UnknownDevice, ModelRejected
     """
     problem = problem_from(asked.given())
-    advisor = service.advisor(service.device_id(asked.device))
+    advisor = service.advisor(service.known.asked_id(asked.device))
     model = model_of(advisor)
     return {
         **lent_by(advisor),
@@ -125,7 +125,7 @@ def survey_of(service: Service, asked: LandscapeParameters) -> tuple[Landscape, 
     InvalidInput, NoAdvice, UnknownDevice, ModelRejected
     """
     problem = problem_from(asked.given()).plain  # a tree knows of no epilogue
-    advisor = service.advisor(service.device_id(asked.device)).only(asked.only)
+    advisor = service.advisor(service.known.asked_id(asked.device)).only(asked.only)
     model_of(advisor)
     limit = asked.max_workspace_bytes
     landscape = _survey(

@@ -100,7 +100,7 @@ def known_within(
         raise InvalidInput("max_workspace_bytes", max_workspace_bytes, "a number of bytes, from 0, or None")
     maker, local = _maker_of(only), _local()
     return local, Limits(
-        local.device_id(device),
+        local.known.asked_id(device),
         local.settings.workspace_limit_bytes if max_workspace_bytes is None else max_workspace_bytes,
         deterministic,
         maker,

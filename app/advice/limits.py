@@ -25,7 +25,7 @@ class Limits:
         """The limits that were asked for, else the service's own."""
         workspace = asked.max_workspace_bytes
         return cls(
-            service.device_id(asked.device),
+            service.known.asked_id(asked.device),
             service.settings.workspace_limit_bytes if workspace is None else workspace,
             asked.deterministic,
             asked.only,

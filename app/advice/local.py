@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 
 from conv_advisor.app.advice.advise import advise_one
 from conv_advisor.app.advice.limits import Limits
-from conv_advisor.app.advice.reasons import reasons_why_not
-from conv_advisor.app.service.default import DefaultDevice
 from conv_advisor.app.service.devices import KnownDevices
 from conv_advisor.app.service.known import records_of
 from conv_advisor.app.service.recall import Recall
@@ -18,7 +16,6 @@ from conv_advisor.models.registry import Registry
 
 if TYPE_CHECKING:
     from conv_advisor.app.settings import Settings
-    from conv_advisor.data.measurement import Device
     from conv_advisor.data.problem import ConvProblem
     from conv_advisor.data.records import Records
     from conv_advisor.kernels.variant import Maker
@@ -50,27 +47,9 @@ class Local:
         return Recall(self.records)
 
     @cached_property
-    def _devices(self) -> KnownDevices:
-        return KnownDevices(self.registry, self.records)
-
-    @cached_property
-    def default_device_id(self) -> str:
-        """The device that advice is for where none is named: as a server without a GPU has it.
-
-        Raises
-        ------
-        UnknownDevice, StoreError
-        """
-        return self._devices.id_of(DefaultDevice(self.settings, self.registry, self.records).id())
-
-    def device_id(self, name: str | None) -> str:
-        """The id of a device by any of its names; of none, that of the default device.
-
-        Raises
-        ------
-        UnknownDevice, StoreError
-        """
-        return self._devices.id_of(name) if name else self.default_device_id
+    def known(self) -> KnownDevices:
+        """The devices that can be asked about; where none is named, the one that a server without a GPU takes."""
+        return KnownDevices(self.registry, self.records, default=self.settings.advice_device)
 
     def advisor(self, device_id: str) -> Advisor:
         """The advisor of a device: on its active tree, else on a lent one, else on measurements alone.
@@ -81,7 +60,7 @@ class Local:
             The device has neither a tree nor measurements, and nothing is published of it.
         ModelRejected, StoreError
         """
-        return self._devices.advisor(device_id)
+        return self.known.advisor(device_id)
 
     def advise(
         self,
@@ -110,14 +89,3 @@ class Local:
         """
         limit = self.settings.workspace_limit_bytes if max_workspace_bytes is None else max_workspace_bytes
         return advise_one(self, problem, Limits(device_id, limit, is_deterministic, only))
-
-    def why_not(self, problem: ConvProblem, device_id: str) -> tuple[Device, dict[str, str]]:
-        """A device, and why those variants that do not run a problem there do not, by their ids.
-
-        Raises
-        ------
-        UnknownDevice, ModelRejected, StoreError
-        """
-        advisor, device = self.advisor(device_id), self._devices.find(device_id)
-        measured = self.recall.summaries([problem], device_id).get(problem.key)
-        return device, reasons_why_not(advisor, device, problem, measured)

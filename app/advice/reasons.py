@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from conv_advisor.kernels import catalog
 from conv_advisor.kernels.variant import why_not
 
 if TYPE_CHECKING:
+    from conv_advisor.app.service.devices import KnownDevices
+    from conv_advisor.app.service.recall import Recall
     from conv_advisor.data.measurement import Device
     from conv_advisor.data.problem import ConvProblem
-    from conv_advisor.data.summary import Summary
-    from conv_advisor.models.advisor import Advisor
 
 
 def reasons_why_not(
-    advisor: Advisor, device: Device, problem: ConvProblem, measured: Mapping[str, Summary] | None
-) -> dict[str, str]:
-    """The reason of each variant that does not run a problem, by its id.
+    known: KnownDevices, recall: Recall, problem: ConvProblem, device_id: str
+) -> tuple[Device, dict[str, str]]:
+    """A device, and why those variants that do not run a problem there do not, by their ids.
 
-    Parameters
-    ----------
-    advisor : Advisor
-    device : Device
-    problem : ConvProblem
-    measured : mapping of variant to Summary
-        What is known of this problem on this device.
+    Raises
+    ------
+    UnknownDevice, ModelRejected, StoreError
     """
+    advisor, device = known.advisor(device_id), known.find(device_id)
+    measured = recall.summaries([problem], device_id).get(problem.key)
     rules = {name: why_not(variant, problem, device) for name, variant in catalog.VARIANTS.items()}
-    return advisor.doubts(problem, measured) | {name: reason for name, reason in rules.items() if reason}
+    return device, advisor.doubts(problem, measured) | {name: reason for name, reason in rules.items() if reason}

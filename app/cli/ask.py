@@ -75,11 +75,12 @@ def variants(
 def _show_applicable(problem: ConvProblem, device_id: str, asked: Sequence[Variant], as_json: bool) -> None:
     """Which variants run a layer, those that do first, as ``GET /v1/variants`` says it."""
     from conv_advisor.app.advice.local import Local
+    from conv_advisor.app.advice.reasons import reasons_why_not
     from conv_advisor.app.wire.answers.catalogue import applicability_answer
     from conv_advisor.app.wire.answers.problems import problem_answer
 
     local = Local(load_settings(), is_brief=True)
-    device, reasons = local.why_not(problem, local.device_id(device_id))
+    device, reasons = reasons_why_not(local.known, local.recall, problem, local.known.asked_id(device_id))
     if as_json:
         answers = [applicability_answer(variant, problem, device, reasons.get(variant.id)) for variant in asked]
         print_json({"variants": answers, "problem": problem_answer(problem), "device": device.id})

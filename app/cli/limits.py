@@ -33,4 +33,4 @@ def limits_of(
     from conv_advisor.app.advice.limits import Limits
 
     limit = local.settings.workspace_limit_bytes if max_workspace_bytes is None else max_workspace_bytes
-    return Limits(local.device_id(device), limit, deterministic, only)
+    return Limits(local.known.asked_id(device), limit, deterministic, only)

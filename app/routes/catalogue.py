@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import JSONResponse
 
-from conv_advisor.app.advice.advise import why_not_each
+from conv_advisor.app.advice.reasons import reasons_why_not
 from conv_advisor.app.service.service import service_of
 from conv_advisor.app.wire.answers.catalogue import (
     DevicesAnswer,
@@ -38,7 +38,10 @@ async def list_variants(request: Request, asked: Annotated[VariantParameters, Qu
         return JSONResponse({"variants": [variant_answer(variant) for variant in VARIANTS.values()]})
     service = service_of(request)
     problem = problem_from(given)
-    device, reasons = await asyncio.to_thread(lambda: why_not_each(service, problem, service.device_id(asked.device)))
+    known = service.known
+    device, reasons = await asyncio.to_thread(
+        lambda: reasons_why_not(known, service.recall, problem, known.asked_id(asked.device))
+    )
     answers = [applicability_answer(variant, problem, device, reasons.get(name)) for name, variant in VARIANTS.items()]
     return JSONResponse({"variants": answers, "problem": problem_answer(problem), "device": device.id})
 
@@ -47,7 +50,7 @@ async def list_variants(request: Request, asked: Annotated[VariantParameters, Qu
 async def list_devices(request: Request) -> JSONResponse:
     """Every device that was measured, has a model, or is the worker's; apart from them, GPUs that borrow a model."""
     service = service_of(request)
-    devices = await asyncio.to_thread(service.devices)
+    devices = await asyncio.to_thread(service.known.all)
     own, modelled = service.worker.device, service.registry.devices()
     return JSONResponse(
         {

@@ -58,7 +58,7 @@ async def activate(request: Request) -> JSONResponse:
     service = service_of(request)
     async with service.json_body(request) as body:
         asked = parse_json(ActivateRequest, body)
-    device_id = await asyncio.to_thread(service.device_id, asked.device)
+    device_id = await asyncio.to_thread(service.known.asked_id, asked.device)
     await service.writing.run(service.models.activate, device_id, asked.model)
     entries = await asyncio.to_thread(service.registry.list, device_id)
     return JSONResponse(model_answer(next(entry for entry in entries if entry.id == asked.model)))

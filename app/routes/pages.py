@@ -212,7 +212,7 @@ async def show_map(request: Request) -> Response:
     problem: dict[str, Any] | None = None
     try:
         view = await asyncio.to_thread(map_view, service, form, x, y)
-        device_id = service.device_id(form["device"])
+        device_id = service.known.asked_id(form["device"])
         form = form.filled(view.landscape.problem, device_id)
         same = map_elsewhere(_here(request), form, x, y)
     except ConvAdvisorError as error:
@@ -248,7 +248,7 @@ async def retrain(request: Request) -> Response:
     """Train a tree; the job that does it."""
     service = service_of(request)
     form = await read_form(request)
-    device = await asyncio.to_thread(service.find_device, form.get("device", ""))
+    device = await asyncio.to_thread(service.known.find_met, form.get("device", ""))
     asked = RetrainJob(kind="retrain", device=device.id, force=form.get("force") == "true")
     key = f"{form['key']}-{asked.device}-{asked.force}" if form.get("key") else None
     job = await submit(service, asked, key, caller_name(request))

@@ -52,7 +52,7 @@ async def _device_of(service: Service, asked: AnyJob) -> Device:
     """
     if asked.device is None and not isinstance(asked, RetrainJob):
         return (await service.worker.opened())[1]
-    return await asyncio.to_thread(lambda: service.find_device(asked.device or service.default_device_id()))
+    return await asyncio.to_thread(lambda: service.known.find_met(service.known.asked_id(asked.device)))
 
 
 def _check_enough(service: Service, device_id: str) -> None:

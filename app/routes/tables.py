@@ -82,7 +82,7 @@ def map_table(service: Service, query: Query) -> Table:
 
 def regret_table(service: Service, query: Query) -> Table:
     """What the tree of ``device`` costs on what was measured here."""
-    return tables.regret(live_regret(service, service.find_device(query.get("device", "")).id))
+    return tables.regret(live_regret(service, service.known.find_met(query.get("device", "")).id))
 
 
 TABLES: Final[Mapping[str, Callable[[Service, Query], Table]]] = {

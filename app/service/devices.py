@@ -1,4 +1,4 @@
-"""The devices that can be asked about, by any name that people have for them, and the advisor of each."""
+"""The devices that can be asked about, by any name that people have for them or by none, and the advisor of each."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ _HERE: Final = re.compile(r"cuda(?::(\d{1,3}))?")
 _LOOK_AGAIN_S: Final = 0.1
 """How old it may be that a device has no tree of its own; what this process itself has activated counts at once."""
 _MOST_SPELLINGS: Final = 1000
+_CPU: Final = "cpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,8 @@ class KnownDevices:
     records : Records
     own : callable () -> Device or None
         The worker's, once there is one.
+    default : str, optional
+        By any of its names, the device that advice is for where a request names none: as the settings say it.
 
     Raises
     ------
@@ -50,11 +53,20 @@ class KnownDevices:
         From every method.
     """
 
-    def __init__(self, registry: Registry, records: Records, own: Callable[[], Device | None] = lambda: None) -> None:
-        self._registry, self._records, self._own = registry, records, own
+    def __init__(
+        self,
+        registry: Registry,
+        records: Records,
+        own: Callable[[], Device | None] = lambda: None,
+        default: str | None = None,
+    ) -> None:
+        self._registry, self._records, self._own, self._default = registry, records, own, default
         self._ids: dict[str, str] = {}
         self._advisors: dict[str, Advisor] = {}
         self._lent: dict[str, _Lent] = {}
+        self._look_from = 0.0
+        self._modelled: list[str] = []
+        self._best_known = ""
 
     def all(self) -> dict[str, Device]:
         """Every device that was measured, has a tree, or is the worker's own; by id.
@@ -69,6 +81,15 @@ class KnownDevices:
                 known[device_id] = self._registry.active(device_id).device
         own = self._own()
         return known if own is None else known | {own.id: own}
+
+    def asked_id(self, name: str | None = None) -> str:
+        """The id of the device that a request names; where it names none, that of the default device.
+
+        Raises
+        ------
+        UnknownDevice
+        """
+        return self.id_of(name or self._default_name())
 
     def id_of(self, name: str) -> str:
         """The id of a device by any of its names; ``cuda`` and ``cuda:0`` are the first GPU that CUDA opens here.
@@ -131,6 +152,41 @@ class KnownDevices:
             until = time.monotonic() + _LOOK_AGAIN_S
             self._lent[device_id] = _Lent(found, activations, until)
         return found
+
+    def _default_name(self) -> str:
+        """The device that is configured, else the worker's GPU, else the one that most is known of.
+
+        Among devices that have a tree that is the GPU with the most measurements, and a CPU where no GPU has a tree.
+        They are counted when another device has got a tree, and not with every answer.
+
+        Raises
+        ------
+        UnknownDevice
+            There is none.
+        """
+        if self._default:
+            return self._default
+        own = self._own()
+        if own is not None and own.kind == "cuda":
+            return own.id
+        found = self._find_best_known() or (own.id if own else "")
+        if not found:
+            raise UnknownDevice("", [])
+        return found
+
+    def _find_best_known(self) -> str:
+        if time.monotonic() >= self._look_from or not self._best_known:
+            modelled = self._registry.devices()
+            if modelled != self._modelled:
+                self._best_known, self._modelled = self._choose(modelled), modelled
+            self._look_from = time.monotonic() + _LOOK_AGAIN_S
+        return self._best_known
+
+    def _choose(self, modelled: list[str]) -> str:
+        gpus = [device_id for device_id in modelled if device_id != _CPU]
+        if len(gpus) > 1:
+            return max(gpus, key=self._records.n_attempts)
+        return next(iter([*gpus, *modelled]), "")
 
     def _look_up(self, name: str) -> str:
         own = self._own()

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 from conv_advisor.app.jobs.background import Background
 from conv_advisor.app.jobs.events import Streams
-from conv_advisor.app.service.default import DefaultDevice
 from conv_advisor.app.service.devices import KnownDevices
 from conv_advisor.app.service.kept import Answers, Parts
 from conv_advisor.app.service.neighbours import Neighbourhoods
@@ -26,7 +25,7 @@ from conv_advisor.app.workers.any_engine import AnyEngine
 from conv_advisor.app.workers.engine import NO_DEVICE, Engine
 from conv_advisor.app.workers.opening import OpenEngine
 from conv_advisor.data.errors import ConvAdvisorError, StoreError
-from conv_advisor.data.measurement import Device, Measurement
+from conv_advisor.data.measurement import Measurement
 from conv_advisor.data.records import Records
 from conv_advisor.data.shipped import Shipped
 from conv_advisor.data.store import Store
@@ -106,8 +105,7 @@ class Service:
         reading = self.store if self.store.is_local else self.store.waiting_at_most(READ_WAIT_S)
         self.records = Records(reading, shipped)
         self.recall = Recall(self.records)
-        self.default = DefaultDevice(self.settings, self.registry, self.records)
-        self.known = KnownDevices(self.registry, self.records, lambda: self.worker.device)
+        self.known = KnownDevices(self.registry, self.records, lambda: self.worker.device, self.settings.advice_device)
         self.neighbours = Neighbourhoods(self.records)
         self.trainer = Engine(
             NO_DEVICE, max_queue=self.settings.max_queue, start_timeout_s=self.settings.start_timeout_s
@@ -154,37 +152,6 @@ class Service:
         """The engines by what they are for; None where one is not open yet."""
         return {"device": self.worker.engine, "trainer": self.trainer}
 
-    def devices(self) -> dict[str, Device]:
-        """Every device that was measured, has a tree, or is the worker's own; by id."""
-        return self.known.all()
-
-    def find_device(self, name: str) -> Device:
-        """The device of a name that was measured, has a tree, or is the worker's own.
-
-        Raises
-        ------
-        UnknownDevice
-        """
-        return self.known.find_met(name)
-
-    def device_id(self, name: str | None) -> str:
-        """The id of a device by any of its names; of none, that of the default device.
-
-        Raises
-        ------
-        UnknownDevice, StoreError
-        """
-        return self.known.id_of(name) if name else self.default_device_id()
-
-    def default_device_id(self) -> str:
-        """The device that advice is for where none is named; see `DefaultDevice`.
-
-        Raises
-        ------
-        UnknownDevice, StoreError
-        """
-        return self.known.id_of(self.default.id(self.worker.device))
-
     def advisor(self, device_id: str) -> Advisor:
         """The advisor of a device: on its active model, else on a lent one, else on measurements alone.
 
@@ -214,7 +181,7 @@ class Service:
         """
         now, changes, seen = time.monotonic(), (self.store.writes, self.registry.activations), self._seen.get(device_id)
         if seen is None or now >= seen.until or seen.changes != changes:
-            basis = self.basis(device_id or self.default_device_id())
+            basis = self.basis(self.known.asked_id(device_id))
             if seen is not None and seen.basis == basis:
                 basis = seen.basis
             seen = self._seen[device_id] = _Seen(basis, changes, now + PROMOTED_S)
@@ -227,7 +194,7 @@ class Service:
         ------
         UnknownDevice, ModelRejected
         """
-        is_known = self.recall.is_recent(device_id or self.default_device_id())
+        is_known = self.recall.is_recent(self.known.asked_id(device_id))
         return self.recent_basis(device_id) if is_known else None
 
     def shortcomings(self) -> dict[str, str]:
@@ -251,7 +218,7 @@ class Service:
         self.store.devices()
 
     def _check_model(self) -> None:
-        device_id = self.default_device_id()
+        device_id = self.known.asked_id()
         if self.advisor(device_id).loan is None:
             self.registry.active(device_id)
 

@@ -211,7 +211,7 @@ def network_view(service: Service, name: str, values: Mapping[str, str]) -> Netw
     dtype = member(DType, "dtype", values.get("dtype") or DType.FLOAT32)
     layout = member(Layout, "layout", values.get("layout") or Layout.NCHW)
     batch = _batch(values.get("batch") or "1")
-    device_id = service.device_id(values.get("device"))
+    device_id = service.known.asked_id(values.get("device"))
     advisor = service.advisor(device_id)
     layers = layers_of(name)
     problems = [replace(layer.problem, n=batch, dtype=dtype, layout=layout) for layer in layers]

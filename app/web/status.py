@@ -33,9 +33,9 @@ def askable_ids(service: Service) -> list[str]:
 
 def device_ids(service: Service) -> list[str]:
     """The devices that were measured, have a tree, or are the worker's, that which is asked by default first."""
-    known = list(service.devices())
+    known = list(service.known.all())
     try:
-        default = service.default_device_id()
+        default = service.known.asked_id()
     except (NoAdvice, UnknownDevice):
         return known
     return sorted(known, key=lambda device_id: device_id != default)

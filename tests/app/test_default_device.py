@@ -93,17 +93,17 @@ def test_a_device_that_gets_a_tree_is_counted_too(home: Path) -> None:
     with Store(local.settings.store_url) as store:
         for k in range(8, 48, 8):
             store.append(replace(row, device=third) for row in recording(ConvProblem.parse(f"7-1-3-{k}-64")))
-    assert Local(local.settings).default_device_id == MANY.id  # no tree, no advice for whoever names nothing
+    assert Local(local.settings).known.asked_id() == MANY.id  # no tree, no advice for whoever names nothing
     keep_tree(home, small_tree(TIMES_MS, third))
-    assert Local(local.settings).default_device_id == third.id
+    assert Local(local.settings).known.asked_id() == third.id
 
 
 def test_a_cpu_where_no_gpu_has_a_tree_and_nothing_where_nothing_has(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path)
     with pytest.raises(UnknownDevice):
-        _ = Local(settings).default_device_id
+        _ = Local(settings).known.asked_id()
     keep_tree(tmp_path, small_tree({"cpu.direct": 1.0}, CPU))
-    assert Local(settings).default_device_id == CPU.id
+    assert Local(settings).known.asked_id() == CPU.id
 
 
 def test_a_device_that_is_no_id_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
