@@ -1,4 +1,4 @@
-"""Predictions for many problems at once: features and walk on arrays, the rest as `Advisor.predict` does."""
+"""Predictions for many problems at once: features and walk on arrays, the rest as `Predictor.predict` does."""
 
 from __future__ import annotations
 
@@ -7,39 +7,39 @@ from collections.abc import Sequence
 import numpy as np
 
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.models.advisor import Advisor, Prediction
 from conv_advisor.models.features import Quantities, codes_of
+from conv_advisor.models.predictor import Prediction, Predictor
 from conv_advisor.models.tree_arrays import NODE_ARRAYS
 from conv_advisor.models.tree_file import TreeModel
 
 
 def predict_many(
-    advisor: Advisor,
+    predictor: Predictor,
     problems: Sequence[ConvProblem],
     sizes: np.ndarray,
     *,
     max_workspace_bytes: int,
     is_deterministic: bool,
 ) -> list[Prediction | None]:
-    """What `Advisor.predict` gives for each problem.
+    """What `Predictor.predict` gives for each problem.
 
     Parameters
     ----------
-    advisor : Advisor
+    predictor : Predictor
     problems : sequence of ConvProblem
     sizes : int64 array of shape (N, 16)
         The same problems, as in `data.table`.
     max_workspace_bytes : int
     is_deterministic : bool
     """
-    model = advisor.model
+    model = predictor.model
     if model is None or not len(problems):
         return [None] * len(problems)
     quantities = Quantities(sizes, *codes_of(problems))
     leaves = walk_many(model, quantities.features())
     limits = max_workspace_bytes, is_deterministic
     return [
-        advisor.first(problem, leaf, flops, n_bytes, *limits)
+        predictor.first(problem, leaf, flops, n_bytes, *limits)
         for problem, leaf, flops, n_bytes in zip(
             problems, leaves.tolist(), quantities.flops.tolist(), quantities.bytes.tolist(), strict=True
         )

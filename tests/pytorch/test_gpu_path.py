@@ -349,7 +349,7 @@ ENDED = ConvProblem.parse("56-1-3-64-64-bias-residual-relu", dtype="float32", la
 @pytest.fixture
 def uncounting(monkeypatch: pytest.MonkeyPatch) -> Advisor:
     """An advisor that knows not what epilogues add."""
-    monkeypatch.setattr("conv_advisor.models.advisor.endings_of", lambda *_: None)
+    monkeypatch.setattr("conv_advisor.models.predictor.endings_of", lambda *_: None)
     return Advisor(read(SHIPPED / "nvidia-h200"))
 
 
