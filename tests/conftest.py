@@ -76,8 +76,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     Those that stand beside this one try the whole, and take longer than those of a room.
     """
-    slow = {item.path for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: (item.path not in slow, item.path.parent != Path(__file__).parent))
+    here, slow = Path(__file__).parent, {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: (item.path not in slow, item.path.parent != here))
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:

@@ -11,7 +11,7 @@ from conv_advisor.models import endings
 from conv_advisor.models.endings import EAGER, FORMAT, Cost, Endings
 
 FACTOR = 1.25
-"""Of every variant that fuses; exact in binary, as all numbers here."""
+"""How many times as long a variant takes that fuses; exact in binary, as all numbers here."""
 KERNEL_MS = 0.0625
 """For each kernel that follows."""
 

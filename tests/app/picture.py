@@ -22,7 +22,7 @@ WIDTH: Final = 1280
 MOST_BYTES: Final = 250_000
 
 _COLOURS: Final = 256
-"""Of the palette: text stays sharp, and the file a quarter of its size."""
+"""A palette this small leaves text sharp, and the file a quarter of its size."""
 
 
 def main(path: Path) -> None:

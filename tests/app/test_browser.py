@@ -484,7 +484,7 @@ def violations(page: Page, *rules: str) -> list[str]:
 
 @pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
 def test_no_page_is_inaccessible(browser: Browser, running: Server, viewport: Any) -> None:
-    """Of rows that look alike the first two alone, since axe takes the square of a page's length. The dark changes
+    """Rows that look alike are cut to the first two, since axe takes the square of a page's length. The dark changes
     colours only."""
     visitor = Visitor(browser, f"http://127.0.0.1:{running.port}", viewport=viewport, color_scheme="light")
     for path in PAGES:

@@ -40,7 +40,7 @@ needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is 
 
 HOPPER = Device(id="host-9.0", name="host", kind="cuda", capability="9.0", processors=1)
 ACCURACY: Final = 2e-7
-"""Of an activation in float32, in units of the larger of 1 and |value|: epilogue.cuh says it."""
+"""Largest error of an activation in float32, in units of the larger of 1 and |value|: epilogue.cuh says it."""
 
 HEAD: Final = """
 #define STORAGE_FLOAT32

@@ -58,7 +58,7 @@ def compile_all(device: Device, cases: Iterable[Case]) -> None:
 
 @lru_cache(maxsize=1)
 def operands_of(runner: Runner, problem: ConvProblem) -> Operands:
-    """Of the problem whose cases are running."""
+    """The operands of the problem whose cases are running."""
     return runner.make_operands(problem, 0)
 
 

@@ -97,7 +97,7 @@ def measured(problem: ConvProblem, variant: str, ms: float | None, device: Devic
 
 
 def rows(device: Device = GPU, layers: Sequence[str] = ()) -> list[Measurement]:
-    """Of each layer three variants alone and with an end, which costs a tenth, a kernel, or does not run."""
+    """Three variants of each layer, alone and with an end, which costs a tenth, a kernel, or does not run."""
     found = []
     for layer in layers or [f"{size}-1-3-64-48" for size in range(5, 15)]:
         plain = ConvProblem.parse(layer)

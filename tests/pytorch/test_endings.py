@@ -38,7 +38,7 @@ def ending(chooser: EverythingAdvised) -> EverythingAdvised:
 
 
 def epilogues(chooser: EverythingAdvised) -> list[str]:
-    """Of the distinct problems that were asked."""
+    """Those of the distinct problems that were asked."""
     return sorted(str(problem.epilogue) for problem in chooser.layers)
 
 
