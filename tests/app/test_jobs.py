@@ -34,6 +34,13 @@ SHORT_S = 1.0
 """A lease that is over soon."""
 
 
+@pytest.fixture(scope="module")
+def processes() -> Iterator[ProcessPoolExecutor]:
+    """Four processes that share a database."""
+    with ProcessPoolExecutor(4, mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield pool
+
+
 @pytest.fixture
 def store(database_url) -> Iterator[Store]:
     with Store(database_url) as store:
@@ -361,10 +368,9 @@ def _take_all(url: str, n_jobs: int) -> list[str]:
     return taken
 
 
-def test_processes_share_the_jobs_and_none_gets_what_another_has(database_url, jobs):
+def test_processes_share_the_jobs_and_none_gets_what_another_has(database_url, jobs, processes):
     ids = [jobs.create(JobKind.RETRAIN, {}).id for _ in range(60)]
-    with ProcessPoolExecutor(3, mp_context=multiprocessing.get_context("spawn")) as pool:
-        taken = [each.result() for each in [pool.submit(_take_all, database_url, 60) for _ in range(3)]]
+    taken = [each.result() for each in [processes.submit(_take_all, database_url, 60) for _ in range(3)]]
     assert sorted(job_id for part in taken for job_id in part) == sorted(ids)
     assert all(job.attempt == 1 for job in jobs.list())
 
@@ -374,10 +380,9 @@ def _create(url: str, name: str) -> str:
         return Jobs(store).create(JobKind.RETRAIN, {}, key=Key(name, "hash")).id
 
 
-def test_processes_that_send_the_same_key_at_once_get_the_same_job(database_url, jobs):
-    with ProcessPoolExecutor(4, mp_context=multiprocessing.get_context("spawn")) as pool:
-        for name in ("a", "b", "c", "d"):
-            assert len({each.result() for each in [pool.submit(_create, database_url, name) for _ in range(8)]}) == 1
+def test_processes_that_send_the_same_key_at_once_get_the_same_job(database_url, jobs, processes):
+    for name in ("a", "b", "c", "d"):
+        assert len({each.result() for each in [processes.submit(_create, database_url, name) for _ in range(8)]}) == 1
     assert len(jobs.list()) == 4
 
 

@@ -228,6 +228,7 @@ def test_what_ships_says_of_pytorch_is_what_was_timed() -> None:
     assert known.software == timed.software
 
 
+@pytest.mark.slow
 def test_what_ships_says_of_benchmark_mode_is_what_was_timed_beside_engines() -> None:
     known = habits_of(SHIPPED)
     assert known is not None
