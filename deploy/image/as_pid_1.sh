@@ -1,6 +1,7 @@
 #!/bin/sh
 # Run a command as an orchestrator would that grants nothing: as process 1 of a namespace of its own, as user 10001, without
-# capabilities or a way to them, on a root file system that cannot be written, beside a volume and a /tmp that can.
+# capabilities or a way to them, on a root file system that cannot be written, beside a volume and a /tmp that can. NVIDIA's
+# device files are the only ones of the host, where it has any.
 # As root: unshare --mount --pid --fork sh as_pid_1.sh <root> <volume> <command> ...
 set -eu
 root=$1
@@ -10,9 +11,10 @@ mount --bind "$root" "$root"
 mount -t proc proc "$root/proc"
 mount -t tmpfs -o mode=1777 tmp "$root/tmp"
 mount -t tmpfs dev "$root/dev"
-for device in null zero random urandom; do
-    : > "$root/dev/$device"
-    mount --bind "/dev/$device" "$root/dev/$device"
+for device in /dev/null /dev/zero /dev/random /dev/urandom /dev/nvidia*; do
+    [ -c "$device" ] || continue
+    : > "$root$device"
+    mount --bind "$device" "$root$device"
 done
 mkdir "$root/dev/shm"
 mount -t tmpfs -o mode=1777 shm "$root/dev/shm"

@@ -24,6 +24,7 @@ import pytest
 
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.reference import convolve
+from deploy.image import trial
 from deploy.image.buildah import Buildah
 from deploy.image.container import USER, Container, children, mounted, stop
 from tests.processes import eventually
@@ -236,6 +237,11 @@ def test_sigterm_ends_it_after_what_it_was_asked(served: Served) -> None:
 def test_what_clusters_need_is_in_it(container: Container) -> None:
     modules = "psycopg, alembic, distributed, opentelemetry.exporter.otlp.proto.http.trace_exporter, sklearn.ensemble"
     assert container.call("python", "-c", f"import {modules}") == (0, "")
+
+
+def test_a_trial_of_it_finds_all_as_it_should_be(container: Container, capsys: pytest.CaptureFixture[str]) -> None:
+    trial.try_out(container, "cpu")
+    assert "ended by SIGTERM: status 0" in capsys.readouterr().out
 
 
 COMPILE_ALL = """
