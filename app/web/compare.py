@@ -14,6 +14,7 @@ from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.problem import DType
 from conv_advisor.models.baselines import Baseline
 from conv_advisor.models.candidates import Choice, Source
+from conv_advisor.models.words import chance
 
 OTHER: Final = "other_"
 """What stands before the names of the second layer's fields."""
@@ -138,7 +139,7 @@ def _facts(a: AdviceView, b: AdviceView) -> Sequence[Fact]:
         Fact("Workspace", _both(text.size, *(best.workspace_bytes for best in bests))),
         Fact("Error, at most", _both(text.error, a.best.max_error, b.best.max_error)),
         *_against(a, b),
-        Fact("Confidence", _both(lambda share: text.NONE if share is None else text.percent(share), *trusts)),
+        Fact("Confidence", _both(lambda share: text.NONE if share is None else chance(share), *trusts)),
     ]
 
 

@@ -275,6 +275,13 @@ def test_on_a_phone_the_networks_are_one_tap_away(on_phone: Visitor) -> None:
     expect(page.locator("#pick").get_by_role("link", name="ResNet-50")).to_be_in_viewport()
 
 
+def test_on_a_phone_every_page_is_in_the_bar(on_phone: Visitor) -> None:
+    page = on_phone.open("/models")
+    for link in page.get_by_role("navigation", name="Pages").get_by_role("link").all():
+        expect(link).to_be_in_viewport(ratio=1)
+    expect(page.locator("[aria-current=page]")).to_have_text("Models")
+
+
 def test_the_map_is_read_beside_the_pointer(visitor: Visitor) -> None:
     page = visitor.open(f"/map?device=nvidia-h200&layer={LAYER}")
     frame = page.locator("#map svg").bounding_box()

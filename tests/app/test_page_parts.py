@@ -34,6 +34,7 @@ from conv_advisor.app.web.compressed import takes_gzip
 from conv_advisor.app.wire.caller import Scope
 from conv_advisor.data import networks
 from conv_advisor.data.problem import ConvProblem
+from conv_advisor.models.words import chance
 from tests.app.serving import FAST, GPU, LEAN, SLOW, TIMES_MS, Client, serving, small_tree
 from tests.app.test_pages import HTMX, Found, shown
 from tests.processes import eventually
@@ -151,10 +152,12 @@ def test_two_layers_stand_side_by_side(client: Client) -> None:
     advices = [
         client.get("/v1/advice", params=H200 | {"layer": layer}).json() for layer in ("14-1-3-256-128", "28-8-3-64-64")
     ]
+    assert "100 %" not in found.text, "nothing is certain"
     rows = {row["variant"]: row for row in rows_of(client, "compared", asked)}
     assert set(rows) == {choice["variant"] for advice in advices for choice in advice["ranking"]}
     for side, advice in zip(("", "other_"), advices, strict=True):
         assert advice["variant"] in found.text
+        assert chance(advice["trust"]["confidence"]) in found.text
         for choice in advice["ranking"]:
             assert rows[choice["variant"]][f"{side}time_ms"] == choice["time_ms"]
     for row in rows.values():
@@ -461,6 +464,26 @@ def test_three_decisions_come_first_and_the_rest_on_request(client: Client) -> N
     assert first.count("<li>") == 3
     assert rest.split("</details>")[0].count("<li>") == len(decisions) > 3
     assert f"All {len(decisions)} decisions" in Found(rest).text
+
+
+@pytest.mark.parametrize(
+    ("given", "is_the_trees_first"),
+    [
+        ({}, True),
+        ({"layer": "56-32-1-64-256", "dtype": "float16", "layout": "nhwc"}, False),
+        ({"only": "cudnn"}, False),
+    ],
+    ids=["measured", "tied", "limited"],
+)
+def test_why_says_where_the_advised_variant_is_not_the_one_that_it_explains(
+    client: Client, given: dict[str, str], is_the_trees_first: bool
+) -> None:
+    advised = client.get("/v1/advice", params=H200 | given).json()["variant"]
+    html = client.get("/", params=H200 | given).text
+    why = Found(html.split('id="why"')[1].split("<ol")[0].replace("<wbr>", "")).text
+    explained = why.split("single out ")[1].split(" among")[0]
+    assert (explained == advised) == is_the_trees_first
+    assert (f"Ties, limits and what was measured then put {advised} first." in why) == (not is_the_trees_first)
 
 
 def test_a_whole_network_has_counts_and_totals(client: Client) -> None:
