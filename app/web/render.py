@@ -45,9 +45,15 @@ PLOT_STYLE: Final = """:where(.chart) {
 :where(.chart tspan) {
   white-space: pre;
 }"""
-"""The one style element there is: Observable Plot puts it into its SVG, and the policy allows it by its hash."""
+"""The style element that Observable Plot puts into its SVG."""
 
-_STYLE_HASH: Final = base64.b64encode(hashlib.sha256(PLOT_STYLE.encode()).digest()).decode()
+SHEET: Final = (STATIC / "page.css").read_text()
+"""The style element of every page: a browser that had to ask for it would paint nothing until it came, and then all."""
+
+
+def _allowed(style: str) -> str:
+    """What a policy says of one style element: its hash."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()}'"
 
 
 def _policy(*, style: str, images: str) -> str:
@@ -66,7 +72,7 @@ def _policy(*, style: str, images: str) -> str:
     )
 
 
-POLICY: Final = _policy(style=f"'sha256-{_STYLE_HASH}'", images="")
+POLICY: Final = _policy(style=f"{_allowed(SHEET)} {_allowed(PLOT_STYLE)}", images="")
 """The Content-Security-Policy that every page has."""
 
 DOCS_POLICY: Final = _policy(style="'unsafe-inline'", images=" data:")
@@ -151,6 +157,7 @@ def _environment() -> Environment:
     )
     environment.globals.update(
         asset=asset,
+        sheet=SHEET,
         version=version(),
         dtypes=list(DType),
         layouts=list(Layout),

@@ -9,6 +9,7 @@ volume=$2
 shift 2
 mount --bind "$root" "$root"
 mount -t proc proc "$root/proc"
+mount -t sysfs -o ro,nosuid,nodev,noexec sys "$root/sys"
 mount -t tmpfs -o mode=1777 tmp "$root/tmp"
 mount -t tmpfs dev "$root/dev"
 for device in /dev/null /dev/zero /dev/random /dev/urandom /dev/nvidia*; do

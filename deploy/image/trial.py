@@ -43,9 +43,10 @@ LARGEST_ERROR: Final = 1e-3
 ADVISED_DEVICE: Final = "nvidia-h200"
 LONGEST_START_S: Final = 240.0
 LONGEST_END_S: Final = 60.0
-_WELL: Final = ("measured", "pruned")
+_WELL: Final = ("measured", "pruned", "unsteady", "not_applicable", "not_supported", "workspace_exceeded")
+"""Outcomes of attempts in which nothing broke."""
 _LIBRARIES: Final = "usr/lib/x86_64-linux-gnu"
-_TOKENS: Final = "/var/lib/conv-advisor/tokens"
+_TOKENS: Final = "/var/lib/conv-advisor/trial-tokens"
 
 
 class Unlike(Exception):
