@@ -30,7 +30,8 @@ PAGES: Final = ("/", "/?layer=14-1-3-256-128&dtype=float16&layout=nhwc", "/netwo
 WINDOWS: Final = {"desktop": {"width": 1360, "height": 900}, "phone": {"width": 390, "height": 844}}
 ASKED_MS: Final = 300.0
 _PAINT: Final = "performance.getEntriesByName('first-contentful-paint')"
-_ENTRIES: Final = f"""() => {{
+_ENTRIES: Final = f"""async () => {{
+    while (!{_PAINT}.length) await new Promise((resolve) => setTimeout(resolve, 10));
     const page = performance.getEntriesByType("navigation")[0], files = performance.getEntriesByType("resource");
     const before = files.filter((file) => file.startTime < {_PAINT}[0].startTime);
     return [{_PAINT}[0].startTime, page.responseStart, 1 + before.length,
@@ -91,7 +92,6 @@ def _view(browser: Browser, address: str, window: str) -> View:
         session = context.new_cdp_session(page)
         session.send("Performance.enable", {"timeDomain": "threadTicks"})
         page.goto(address, wait_until="load")
-        page.wait_for_function(f"{_PAINT}.length > 0")
         painted_ms, answered_ms, n_requests, n_bytes = page.evaluate(_ENTRIES)
         metrics = {each["name"]: each["value"] for each in session.send("Performance.getMetrics")["metrics"]}
     finally:

@@ -48,7 +48,8 @@ PLOT_STYLE: Final = """:where(.chart) {
 """The style element that Observable Plot puts into its SVG."""
 
 SHEET: Final = (STATIC / "page.css").read_text()
-"""The style element of every page: a browser that had to ask for it would paint nothing until it came, and then all."""
+"""The style element of every page: a browser that had to ask for it would paint nothing until it came, and then all.
+Where htmx asks, a page is there that has it."""
 
 
 def _allowed(style: str) -> str:
@@ -126,6 +127,7 @@ def page(request: Request, template: str, values: Mapping[str, Any], status: int
     """
     theme = request.cookies.get("theme", "")
     common = {"theme": theme if theme in THEMES else "", "path": request.url.path, "caller": caller_of(request)}
+    common["sheet"] = "" if is_fragment(request) else SHEET
     body = _environment().get_template(template).render(common | dict(values)).encode()
     if len(body) < LEAST_BYTES or not takes_gzip(request.headers):
         return HTMLResponse(body, status, headers=_HEADERS)
@@ -157,7 +159,6 @@ def _environment() -> Environment:
     )
     environment.globals.update(
         asset=asset,
-        sheet=SHEET,
         version=version(),
         dtypes=list(DType),
         layouts=list(Layout),

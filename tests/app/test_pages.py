@@ -125,6 +125,7 @@ def test_every_page_is_strict_whole_and_of_this_service_alone(client: Client, pa
     assert response.headers["cache-control"] == "no-store"
     styles = re.findall(r"<style>(.*?)</style>", response.text, re.DOTALL)
     assert styles == [(render.STATIC / "page.css").read_text()] * response.text.startswith("<!doctype"), "or a part"
+    assert "<style>" not in client.get(path, headers=HTMX).text, "a page is there that has it"
     for style in styles:
         assert f"'sha256-{base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()}'" in policy
     assert not found.all("link", rel="stylesheet")
