@@ -457,6 +457,10 @@ def test_the_drawing_of_the_trade_offs_has_axes_with_units_and_a_tip_for_every_d
     assert re.search(r"( [\d.]+ (µs|ms|s)){2,} time", found.text)
 
 
+def test_the_documentation_of_the_api_leads_back_to_the_page(client: Client) -> None:
+    assert shown(client.get("/docs")).all("a", href="/")
+
+
 def test_three_decisions_come_first_and_the_rest_on_request(client: Client) -> None:
     html = client.get("/", params=H200).text
     first, rest = html.split('<ol class="decisive">')[1].split("<details", 1)
