@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from urllib.parse import parse_qsl, unquote_plus
 
 from conv_advisor.app.wire.schemas import LISTS
 
 
-def values_of(query: str) -> dict[str, str | list[str]]:
+def values_of(query: str) -> Mapping[str, str | list[str]]:
     """What is given, by name: a list of what is given more than once.
 
     Notes
@@ -17,13 +18,13 @@ def values_of(query: str) -> dict[str, str | list[str]]:
     pairs = [part.split("=", 1) for part in query.split("&")]
     if "%" in query or "+" in query or min(map(len, pairs)) < 2:
         pairs = [[*pair] for pair in parse_qsl(query, keep_blank_values=True)]
-    values: dict[str, str | list[str]] = dict(pairs)
-    if len(values) == len(pairs):
-        return values
-    given: dict[str, list[str]] = {}
+    given = dict(pairs)
+    if len(given) == len(pairs):
+        return given
+    lists: dict[str, list[str]] = {}
     for name, value in pairs:
-        given.setdefault(name, []).append(value)
-    return {name: several if len(several) > 1 else several[0] for name, several in given.items()}
+        lists.setdefault(name, []).append(value)
+    return {name: several if len(several) > 1 else several[0] for name, several in lists.items()}
 
 
 def repeated_in(query: bytes) -> str:
