@@ -60,13 +60,19 @@ class Records:
         dict of problem key to dict of variant to Summary
             Without the problems and variants of which nothing is known.
         """
+        return {key: summarise(rows) for key, rows in self.attempts(problems, device_id, stored=stored).items()}
+
+    def attempts(
+        self, problems: Sequence[ConvProblem], device_id: str, *, stored: Collection[str] | None = None
+    ) -> dict[str, list[Attempt]]:
+        """What `summaries` sums up: every warm attempt at these problems, by their keys."""
         keys = [problem.key for problem in problems]
         attempts = self._shipped_attempts(keys, device_id)
         asked = keys if stored is None else [key for key in keys if key in stored]
         if self.store is not None and asked:
             for key, own in self.store.attempts(asked, device_id).items():
                 attempts[key] = [*attempts.get(key, ()), *own]
-        return {key: summarise(rows) for key, rows in attempts.items()}
+        return attempts
 
     def picked(self, problem: ConvProblem, device_id: str, *, stored: Collection[str] | None = None) -> dict[str, str]:
         """What other rules chose for a problem on a device: the variant by the rule's name; the last of each counts.

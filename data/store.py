@@ -148,6 +148,11 @@ class Store:
         wanted = select(MEASUREMENTS.c.problem_key, MEASUREMENTS.c.variant).where(MEASUREMENTS.c.run_id == run_id)
         return {(row[0], row[1]) for row in self.fetch(wanted)}
 
+    def began_us(self, run_id: str) -> int | None:
+        """When the first attempt of a run was made, microseconds since 1970, UTC; None where there is none."""
+        first = self.fetch(select(func.min(MEASUREMENTS.c.measured_at_us)).where(MEASUREMENTS.c.run_id == run_id))[0][0]
+        return None if first is None else int(first)
+
     def outcomes(self, run_id: str) -> dict[str, int]:
         """How often each outcome came of the attempts of a run."""
         outcome = MEASUREMENTS.c.outcome

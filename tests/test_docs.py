@@ -43,6 +43,7 @@ SERVE = "conv-advisor serve --device cpu"
 NOT_RUN = {
     "conv-advisor sweep": "needs GPUs, a cluster or minutes; tests/app/test_cli.py runs a small one",
     "conv-advisor calibrate": "needs a GPU; tests/app/test_calibrate.py has one that answers as one would",
+    "conv-advisor refresh": "needs a GPU; tests/app/test_refresh.py has one that answers as one would",
     "conv-advisor train": "reads all measurements that ship, for a minute or more, after a sweep of minutes",
     "conv-advisor advise 13-1-3-384-256 --device cpu": "needs the tree of that training",
     "conv-advisor scheduler": "needs the address and the certificates of a cluster",

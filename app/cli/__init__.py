@@ -21,6 +21,7 @@ _MODULES: Final = {
     "convolve": "measure",
     "sweep": "sweep",
     "calibrate": "calibrate",
+    "refresh": "refresh",
     "train": "learn",
     "evaluate": "learn",
     "compare": "upgrade",

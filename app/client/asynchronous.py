@@ -35,6 +35,7 @@ from conv_advisor.app.client.parameters import (
     LongKeywords,
     ManyKeywords,
     PlanKeywords,
+    RefreshKeywords,
     RetrainKeywords,
     SweepKeywords,
     VariantsKeywords,
@@ -173,6 +174,10 @@ class AsyncClient:
     async def submit_calibrate(self, *, key: str | None = None, **asked: Unpack[CalibrateKeywords]) -> JobAnswer:
         """As `Client.submit_calibrate`."""
         return await self._ask(calls.submit("calibrate", asked, key))
+
+    async def submit_refresh(self, *, key: str | None = None, **asked: Unpack[RefreshKeywords]) -> JobAnswer:
+        """As `Client.submit_refresh`."""
+        return await self._ask(calls.submit("refresh", asked, key))
 
     async def job(self, job_id: str) -> JobAnswer:
         """As `Client.job`."""

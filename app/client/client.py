@@ -35,6 +35,7 @@ from conv_advisor.app.client.parameters import (
     LongKeywords,
     ManyKeywords,
     PlanKeywords,
+    RefreshKeywords,
     RetrainKeywords,
     SweepKeywords,
     VariantsKeywords,
@@ -254,6 +255,10 @@ class Client:
     def submit_calibrate(self, *, key: str | None = None, **asked: Unpack[CalibrateKeywords]) -> JobAnswer:
         """Queue a calibration of the server's GPU, which borrows a tree; `key` as in `submit_sweep`."""
         return self._ask(calls.submit("calibrate", asked, key))
+
+    def submit_refresh(self, *, key: str | None = None, **asked: Unpack[RefreshKeywords]) -> JobAnswer:
+        """Queue a refresh of the server's own device after an upgrade; `key` as in `submit_sweep`."""
+        return self._ask(calls.submit("refresh", asked, key))
 
     def job(self, job_id: str) -> JobAnswer:
         """A job: how far it is, and its result or error once it has ended."""

@@ -143,6 +143,16 @@ class CalibrateKeywords(TypedDict, total=False):
     force: bool
 
 
+class RefreshKeywords(TypedDict, total=False):
+    """Which device, for how long, how much of what is known, and whether a repaired tree takes over in any case."""
+
+    device: str
+    minutes: float
+    share: float
+    seed: int
+    force: bool
+
+
 class JobsKeywords(TypedDict, total=False):
     """How many jobs are listed, older than which, and of which kind and state alone."""
 

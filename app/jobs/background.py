@@ -11,7 +11,7 @@ from typing import Any, Final
 from conv_advisor.app.jobs.job import Job, JobKind, JobState, Key
 from conv_advisor.app.jobs.runner import JobRunner, Work
 from conv_advisor.app.jobs.table import Jobs
-from conv_advisor.app.jobs.works import calibrating, measuring, training
+from conv_advisor.app.jobs.works import calibrating, measuring, refreshing, training
 from conv_advisor.app.settings import Settings
 from conv_advisor.app.workers.any_engine import AnyEngine
 from conv_advisor.app.workers.engine import Engine
@@ -27,7 +27,7 @@ _CLOSE_S: Final = 5.0
 
 FOLLOW_S: Final = 0.25
 """How long a tree that another process has put in charge, in another home, goes unnoticed."""
-_MAKING_TREES: Final = (JobKind.RETRAIN, JobKind.CALIBRATE)
+_MAKING_TREES: Final = (JobKind.RETRAIN, JobKind.CALIBRATE, JobKind.REFRESH)
 
 
 class ToldJobs(Jobs):
@@ -84,7 +84,7 @@ class Background:
 
     def __init__(self, settings: Settings, store: Store, hurried: Store, registry: Registry, trainer: Engine) -> None:
         self.models = SharedModels(registry, hurried.engine)
-        self._registry = registry
+        self._registry, self._trainer = registry, trainer
         self.jobs = ToldJobs(hurried, self.models)
         self._running = Jobs(store)
         self._settings = settings
@@ -107,8 +107,9 @@ class Background:
         with self._lock:
             if self._closing.is_set():
                 return
-            adapt = calibrating(engine, device, self._store, self.models, self._registry, self._settings)
-            works = {JobKind.SWEEP: work, JobKind.MEASURE: work, JobKind.CALIBRATE: adapt}
+            known = (self._store, self.models, self._registry, self._settings)
+            works = {JobKind.SWEEP: work, JobKind.MEASURE: work, JobKind.CALIBRATE: calibrating(engine, device, *known)}
+            works[JobKind.REFRESH] = refreshing(engine, device, self._trainer, *known)
             runner = self._runner(works, lambda: device.id)
             self._runners.append(runner)
             self._devices.add(device.id)

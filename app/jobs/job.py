@@ -15,6 +15,7 @@ class JobKind(StrEnum):
     SWEEP = "sweep"
     MEASURE = "measure"
     CALIBRATE = "calibrate"
+    REFRESH = "refresh"
 
 
 class JobState(StrEnum):

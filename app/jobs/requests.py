@@ -24,6 +24,7 @@ from conv_advisor.data.sampling import sample_problems
 from conv_advisor.kernels import catalog
 from conv_advisor.kernels.bench import BenchOptions
 from conv_advisor.kernels.stopping import StopRule
+from conv_advisor.models.refresh import MOST_SHARE
 
 KEY_HEADER: Final = "Idempotency-Key"
 MAX_KEY_LENGTH: Final = 255
@@ -120,7 +121,27 @@ class CalibrateJob(BaseModel):
     force: Annotated[bool, Field(description="Put the adapted tree in charge even if it is worse.")] = False
 
 
-AnyJob = RetrainJob | SweepJob | MeasureJob | CalibrateJob
+class RefreshJob(BaseModel):
+    """After an upgrade: measure some known times again, say what moved, and repair the tree of this server's GPU."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    kind: Literal["refresh"]
+    device: Annotated[
+        DeviceName | None,
+        Field(
+            description="Device, by any of its names; a server that has it runs the job. Default: this server's own."
+        ),
+    ] = None
+    minutes: Annotated[float, Field(gt=0, le=1440, description="No layer is begun after so long.")] = 5.0
+    share: Annotated[
+        float, Field(gt=0, le=MOST_SHARE, description="Of the times that are known, how many are measured again.")
+    ] = MOST_SHARE
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1, description="Of what is drawn and of the random operands.")] = 0
+    force: Annotated[bool, Field(description="Put the repaired tree in charge even if it is no better.")] = False
+
+
+AnyJob = RetrainJob | SweepJob | MeasureJob | CalibrateJob | RefreshJob
 
 
 class JobRequest(RootModel[Annotated[AnyJob, Field(discriminator="kind")]]):
@@ -133,6 +154,7 @@ class JobRequest(RootModel[Annotated[AnyJob, Field(discriminator="kind")]]):
                 {"kind": "measure", "layers": ["14-1-3-256-128"], "samples": 500},
                 {"kind": "retrain", "device": "nvidia-h200"},
                 {"kind": "calibrate", "minutes": 5},
+                {"kind": "refresh", "minutes": 5},
             ]
         }
     )
@@ -163,7 +185,7 @@ def kept_request(asked: AnyJob, device_id: str) -> dict[str, Any]:
         What it asks for does not exist.
     """
     order = asked.model_dump(mode="json", exclude={"kind"}) | {"device": device_id}
-    if isinstance(asked, RetrainJob | CalibrateJob):
+    if isinstance(asked, RetrainJob | CalibrateJob | RefreshJob):
         return order
     if isinstance(asked, MeasureJob):
         order["layers"] = [_layer(each, asked.dtype, asked.layout) for each in asked.layers]

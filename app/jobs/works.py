@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from conv_advisor.app.jobs.job import JobKind
 from conv_advisor.app.jobs.requests import bench_options, problem_deadline_s, problems_of
 from conv_advisor.app.jobs.runner import Done, Held, Work
 from conv_advisor.app.settings import Settings
 from conv_advisor.app.sweep.calibrate import calibrate, lender_of
+from conv_advisor.app.sweep.refresh import refresh
 from conv_advisor.app.sweep.sweep import sweep
 from conv_advisor.app.workers import tasks
 from conv_advisor.app.workers.any_engine import AnyEngine
@@ -23,6 +24,9 @@ from conv_advisor.kernels.bench import BenchOptions
 from conv_advisor.models.registry import Registry
 from conv_advisor.models.retrain import Trained
 from conv_advisor.models.shared import SharedModels
+
+_MOST_NAMED: Final = 1_000
+"""Layers that regressed, of which a job's result names no more: those that are slower by most."""
 
 
 def training(engine: Engine, models: SharedModels, settings: Settings) -> Work:
@@ -91,6 +95,46 @@ def calibrating(
             raise NotEnoughData(f"{found.ended}: {found.missing}" if found.ended else found.missing)
         result = found.to_dict(is_forced=order["force"])
         return Done(result, partial(models.keep, model=found.found.model, in_charge=result["promoted"]))
+
+    return work
+
+
+def refreshing(
+    engine: AnyEngine,
+    device: Device,
+    trainer: Engine,
+    store: Store,
+    models: SharedModels,
+    registry: Registry,
+    settings: Settings,
+) -> Work:
+    """Measure again some of what is known of the server's own device; a tree that was repaired is kept as any is.
+
+    What predicts the rest runs in the trainer, as everything that loads scikit-learn.
+    """
+
+    def work(held: Held) -> Done:
+        order = held.job.request
+        with held.within(settings.job_deadline_s, "what it has measured is kept, and another such job goes on"):
+            found = refresh(
+                store.guarded(held.guard),
+                engine,
+                device,
+                registry,
+                limit_s=60 * order["minutes"],
+                share=order["share"],
+                seed=order["seed"],
+                options=BenchOptions(workspace_limit_bytes=settings.workspace_limit_bytes, seed=order["seed"]),
+                asked=partial(held.run, trainer, tasks.say_moves, deadline_s=settings.job_deadline_s),
+                on_progress=held.note,
+                guard=held.check,
+            )
+        if found.found is None:
+            raise NotEnoughData(f"{found.ended}: {found.missing}" if found.ended else found.missing)
+        result = found.to_dict(is_forced=order["force"], most=_MOST_NAMED)
+        if found.model is None:
+            return Done(result)
+        return Done(result, partial(models.keep, model=found.model, in_charge=result["promoted"]))
 
     return work
 

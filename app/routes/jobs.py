@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from conv_advisor.app.guard.policy import require
 from conv_advisor.app.jobs.answers import JobAnswer, JobsAnswer, job_answer
 from conv_advisor.app.jobs.job import JobKind, JobState
-from conv_advisor.app.jobs.requests import CalibrateJob, JobRequest, KeyHeader, RetrainJob
+from conv_advisor.app.jobs.requests import CalibrateJob, JobRequest, KeyHeader, RefreshJob, RetrainJob
 from conv_advisor.app.routes.submission import submit
 from conv_advisor.app.service.service import service_of
 from conv_advisor.app.wire.body import parse_json
@@ -67,7 +67,7 @@ async def create_job(
     request: Request,
     key: KeyHeader = None,
 ) -> JSONResponse:
-    """Queue a retraining, a sweep, a long measurement or a calibration; 202 with the job, whose address is in Location.
+    """Queue a retraining, sweep, long measurement, calibration or refresh; 202 with the job, its address in Location.
 
     A job that is answered with 202 is kept, whatever happens to the server. Where the answer is lost, the same request
     with the same Idempotency-Key gives the same job; another request with that key is refused with 409. Keys are the
@@ -77,7 +77,7 @@ async def create_job(
     service = service_of(request)
     async with service.json_body(request) as body:
         asked = parse_json(JobRequest, body)
-    if isinstance(asked.root, RetrainJob | CalibrateJob):
+    if isinstance(asked.root, RetrainJob | CalibrateJob | RefreshJob):
         require(request, Scope.ADMINISTER)
     job = await submit(service, asked.root, key, caller_name(request))
     return JSONResponse(job_answer(job), HTTPStatus.ACCEPTED, {"Location": f"/v1/jobs/{job.id}"})

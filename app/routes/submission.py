@@ -18,7 +18,7 @@ async def submit(service: Service, asked: AnyJob, key: str | None, caller: str) 
     Parameters
     ----------
     service : Service
-    asked : RetrainJob, SweepJob, MeasureJob or CalibrateJob
+    asked : RetrainJob, SweepJob, MeasureJob, CalibrateJob or RefreshJob
     key : str or None
         What the caller calls this request: sent again it is the same job.
     caller : str

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from conv_advisor.app.sweep.attempt import Result, Runs, Terms, Trial, measure_layer
-from conv_advisor.app.sweep.sweep import DEFAULT_DEADLINE_S, default_run_id
+from conv_advisor.app.sweep.attempt import Runs
+from conv_advisor.app.sweep.chosen import Measuring, OnProgress
+from conv_advisor.app.sweep.sweep import default_run_id
 from conv_advisor.data.counting import counted
 from conv_advisor.data.errors import InvalidInput, ModelRejected, NotEnoughData, WorkerError
 from conv_advisor.data.measurement import Device, Outcome
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 
 _MEASURING: Final = 0.85
 """Share of the time for layers; in the rest, what the adapted tree chooses is measured where it was not yet."""
-
-OnProgress = Callable[[float, str], None]
-"""Takes the share of the time that is over, 0 to 1, and what is measured now."""
 
 
 @dataclass(frozen=True)
@@ -99,16 +96,21 @@ def lender_of(device: Device, registry: Registry) -> TreeModel:
     if device.kind != "cuda":
         raise InvalidInput("device", device.id, "a GPU: conv-advisor sweep and train are for others")
     own = registry.active(device.id) if device.id in registry.devices() else None
-    if own and "adapted_from" not in own.card:
+    if own and _is_own(own):
         return _with_domain(own)
-    trained = [tree for tree in registry.in_use() if "adapted_from" not in tree.card]
-    found = lent_to(device, trained, needs_times=False)
+    found = lent_to(device, [tree for tree in registry.in_use() if _is_own(tree)], needs_times=False)
     if found is None:
         raise NotEnoughData(
             f"device {device.id}: nothing is published of it and no tree is of its architecture, so there is none to"
             " adapt: conv-advisor sweep and train make one"
         )
     return _with_domain(found)
+
+
+def _is_own(tree: TreeModel) -> bool:
+    """Whether a tree was trained on its own device, be it refreshed there since, and not borrowed."""
+    origin = tree.card.get("adapted_from")
+    return origin is None or origin["device"] == tree.device.id
 
 
 def _with_domain(tree: TreeModel) -> TreeModel:
@@ -164,35 +166,12 @@ def calibrate(
     An interrupt, and a device that is lost, end the measuring: what was measured until then is adapted to. Times of a
     throttled or shared device are kept as unsteady, and count for nothing.
     """
-    tell = on_progress or (lambda _share, _doing: None)
     options = options or BenchOptions(seed=seed)
-    run_id, began = f"calibrate-{default_run_id(device, options)}", time.time()
-    outcomes: dict[str, int] = {}
-    advisor, attempted, ended = Advisor(lender, device), store.attempted(run_id), ""
-
-    def take(result: Result) -> None:
-        store.append(result.measurements)
-        for each in result.measurements:
-            outcomes[each.outcome] = outcomes.get(each.outcome, 0) + 1
-
-    def run(wanted: Iterator[tuple[ConvProblem, tuple[str, ...]]], until_s: float) -> None:
-        terms = Terms(device, options, run_id, DEFAULT_DEADLINE_S, until_s)
-        for problem, names in wanted:
-            if terms.is_over:
-                return
-            if guard:
-                guard()
-            missing = tuple(name for name in names if (problem.key, name) not in attempted)
-            if not missing:
-                continue
-            attempted.update((problem.key, name) for name in missing)
-            tell(min(1.0, (time.time() - began) / limit_s), problem.brief)
-            measure_layer(engine, (Trial(problem, missing, has_picks=False),), terms, lambda _key: None, take)
-
+    run_id, ended, advisor = f"calibrate-{default_run_id(device, options)}", "", Advisor(lender, device)
+    measuring = Measuring(store, engine, device, options, run_id, limit_s, on_progress=on_progress, guard=guard)
     try:
-        wanted = ((advice.problem, to_measure(advice)) for advice in least_sure(advisor, seed))
-        run(wanted, began + _MEASURING * limit_s)
-        run(_choices(fit_of(store, device, lender)), began + limit_s)
+        measuring.run(((advice.problem, to_measure(advice)) for advice in least_sure(advisor, seed)), _MEASURING)
+        measuring.run(_choices(fit_of(store, device, lender)))
     except KeyboardInterrupt:
         ended = "it was interrupted"
     except WorkerError as error:
@@ -201,11 +180,11 @@ def calibrate(
     try:
         found = adapt(fit)
     except NotEnoughData as error:
-        n_unsteady = outcomes.get(Outcome.UNSTEADY, 0)
+        n_unsteady = measuring.outcomes.get(Outcome.UNSTEADY, 0)
         missing = f"{error}; what was measured is kept, and the same command goes on"
         if n_unsteady:
             missing += f" ({counted(n_unsteady, 'time')} did not count: the device was throttled or shared)"
-    return Calibration(device, lender, len(fit.costs.problems), outcomes, ended, found, missing)
+    return Calibration(device, lender, len(fit.costs.problems), measuring.outcomes, ended, found, missing)
 
 
 def _choices(fit: Fit) -> Iterator[tuple[ConvProblem, tuple[str, ...]]]:

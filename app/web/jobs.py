@@ -50,6 +50,8 @@ def _outcome(job: Job) -> str:
         return str(job.error.get("detail", ""))
     if job.state is not JobState.SUCCEEDED or not job.result:
         return job.message
+    if job.kind is JobKind.REFRESH:
+        return _of_refreshing(job.result)
     if "model" in job.result:
         return _of_training(job.result)
     return _of_measuring(job.result) if "outcomes" in job.result else job.message
@@ -63,6 +65,16 @@ def _of_measuring(result: Mapping[str, Any]) -> str:
     return (
         f"{problems}: {counted(measured, 'time')} measured, {counted(rest, 'attempt')} without; run {result['run_id']}"
     )
+
+
+def _of_refreshing(result: Mapping[str, Any]) -> str:
+    measured = f"{counted(result['measured'], 'known time')} measured again"
+    if not result["model"]:
+        return f"nothing has moved; {measured}"
+    state = "in use" if result.get("promoted") else "kept, not in use"
+    moved = counted(len(result["moved"]), "variant has moved", "variants have moved")
+    slower = f"{counted(result['n_regressed'], 'layer')} likely slower"
+    return f"{moved}, {slower}; {measured}; tree {result['model']} is {state}"
 
 
 def _of_training(result: Mapping[str, Any]) -> str:

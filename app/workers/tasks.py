@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from conv_advisor.kernels.bench import BenchOptions
     from conv_advisor.kernels.runner import Runner
+    from conv_advisor.models.moves import Question, Said
     from conv_advisor.models.retrain import Trained
 
 _PR_SET_PDEATHSIG = 1
@@ -134,6 +135,13 @@ def train(store_url: str, home: Path, request: dict[str, Any]) -> Trained:
     from conv_advisor.models import retrain as training
 
     return training.train(store_url, home, request["device"], is_forced=request["force"], on_progress=report_progress)
+
+
+def say_moves(question: Question) -> Said:
+    """What times that were measured again say of the others; see `models.moves.say`."""
+    from conv_advisor.models import moves
+
+    return moves.say(question)
 
 
 def find_device() -> str:

@@ -26,7 +26,7 @@ from conv_advisor import AsyncClient, Client, ConvAdvisorError, ConvProblem, Ref
 from conv_advisor.app.client import calls, parameters
 from conv_advisor.app.client.attempts import Attempts, refused
 from conv_advisor.app.client.connection import STREAM_SILENCE_S
-from conv_advisor.app.jobs.requests import CalibrateJob, MeasureJob, RetrainJob, SweepJob
+from conv_advisor.app.jobs.requests import CalibrateJob, MeasureJob, RefreshJob, RetrainJob, SweepJob
 from conv_advisor.app.plans.parameters import PlanParameters, batches_of, dims_of
 from conv_advisor.app.routes.jobs import JobsQuery
 from conv_advisor.app.wire import schemas
@@ -297,6 +297,7 @@ def test_both_clients_have_the_same_methods() -> None:
         (parameters.LongKeywords, MeasureJob, {"kind", "layers"}),
         (parameters.RetrainKeywords, RetrainJob, {"kind"}),
         (parameters.CalibrateKeywords, CalibrateJob, {"kind"}),
+        (parameters.RefreshKeywords, RefreshJob, {"kind"}),
         (parameters.JobsKeywords, JobsQuery, set()),
     ],
 )

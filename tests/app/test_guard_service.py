@@ -74,7 +74,7 @@ def test_every_door_opens_to_its_scope_alone(client: Client, needed: Scope, meth
         assert f'error="insufficient_scope", scope="{needed}"' in answer.headers["www-authenticate"]
 
 
-@pytest.mark.parametrize("kind", ["retrain", "calibrate"])
+@pytest.mark.parametrize("kind", ["retrain", "calibrate", "refresh"])
 def test_a_job_that_changes_trees_needs_more_than_one_that_measures(client: Client, kind: str) -> None:
     before = client.get("/v1/jobs", headers=bearer(Scope.READ)).json()["jobs"]
     asked = client.post("/v1/jobs", json={"kind": kind, "device": GPU.id}, headers=bearer(Scope.MEASURE))

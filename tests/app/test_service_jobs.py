@@ -417,3 +417,17 @@ def test_minutes_of_a_calibration_are_bounded(client: Client, minutes: Any) -> N
     response = client.post("/v1/jobs", json={"kind": "calibrate", "minutes": minutes})
     assert response.status_code in {400, 422}
     assert "minutes" in response.text
+
+
+def test_a_refresh_of_a_device_without_times_of_its_own_is_refused(client: Client) -> None:
+    job = submitted(client, {"kind": "refresh", "minutes": 0.001})
+    assert (job["kind"], job["device_id"]) == ("refresh", "fake-gpu")
+    error = ended(client, job)["error"]
+    assert "allowed: at least 20" in error["detail"] or "no time is known from before" in error["detail"]
+
+
+@pytest.mark.parametrize(("field", "value"), [("minutes", 0), ("share", 0.03), ("share", 0), ("share", "all")])
+def test_what_a_refresh_may_take_is_bounded(client: Client, field: str, value: Any) -> None:
+    response = client.post("/v1/jobs", json={"kind": "refresh", field: value})
+    assert response.status_code in {400, 422}
+    assert field in response.text

@@ -1,0 +1,112 @@
+"""The command that measures a little after an upgrade, and says what it changed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from conv_advisor.app.cli.cluster import resolve_devices
+from conv_advisor.app.cli.environment import load_settings
+from conv_advisor.app.cli.output import AsJson, patient_bar, print_json, print_next, print_table
+from conv_advisor.app.cli.table import Mark, Marked, write
+from conv_advisor.app.web import text
+from conv_advisor.data.counting import counted
+from conv_advisor.data.errors import InvalidInput, NotEnoughData
+from conv_advisor.data.extras import require
+from conv_advisor.models.refresh import MOST_SHARE
+
+if TYPE_CHECKING:
+    from conv_advisor.app.sweep.refresh import Refreshed
+    from conv_advisor.models.refresh import Findings
+
+
+def refresh(
+    device: Annotated[str, typer.Option(help="cuda:0, cuda:1 ...; cpu; auto: cuda:0, else cpu.")] = "auto",
+    minutes: Annotated[float, typer.Option(min=0.0, help="Begin no layer after so long.")] = 5.0,
+    share: Annotated[
+        float, typer.Option(max=MOST_SHARE, help="Of the times that are known, how many are measured again.")
+    ] = MOST_SHARE,
+    most: Annotated[int, typer.Option(min=1, help="Layers that regressed of which are shown.")] = 20,
+    seed: Annotated[int, typer.Option(min=0, help="Of what is drawn, and of the random operands.")] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Use the repaired tree even if it is no better.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say what an upgrade of driver, library or kernels changed, by a few measurements.
+
+    It repairs the tree, and names the layers that became slower. Interrupted, it says what it knows by then. Run
+    again, it goes on where it ended.
+    """
+    from conv_advisor.app.sweep import refresh as refreshing
+    from conv_advisor.app.workers import tasks
+    from conv_advisor.app.workers.engine import Engine
+    from conv_advisor.data.store import Store
+    from conv_advisor.kernels.bench import BenchOptions
+    from conv_advisor.models.registry import Registry
+    from conv_advisor.models.shared import SharedModels
+
+    require("sklearn")
+    settings = load_settings()
+    devices = resolve_devices(device, settings)
+    if len(devices) != 1:
+        raise InvalidInput("device", device, "one device")
+    registry = Registry(settings.models_home)
+    with (
+        Store(settings.store_url) as store,
+        Engine(devices[0], start_timeout_s=settings.start_timeout_s, has_spare=False) as engine,
+    ):
+        opened = engine.run(tasks.describe_device, deadline_s=settings.start_timeout_s)
+        with patient_bar() as show:
+            done = refreshing.refresh(
+                store,
+                engine,
+                opened,
+                registry,
+                limit_s=60 * minutes,
+                share=share,
+                seed=seed,
+                options=BenchOptions(workspace_limit_bytes=settings.workspace_limit_bytes, seed=seed),
+                on_progress=lambda share, doing: show(share, 1, doing),
+            )
+        result = done.to_dict(is_forced=force)
+        if done.model:
+            models = SharedModels(registry, store.engine)
+            models.join()
+            models.add(done.model, in_charge=result["promoted"])
+    if as_json:
+        print_json(result)
+        return
+    if done.found is None:
+        raise NotEnoughData(f"{done.ended}: {done.missing}" if done.ended else done.missing)
+    _show(done, done.found, is_promoted=result["promoted"], most=most)
+
+
+def _show(done: Refreshed, found: Findings, *, is_promoted: bool, most: int) -> None:
+    moved = f"{counted(len(found.moved), 'variant has', 'variants have')} moved" if found.moved else "nothing has moved"
+    write(Marked(f"{done.device.name}: {moved}.", Mark.HEAD))
+    for name, (before, now) in done.changed.items():
+        write(f"{name}: {before or 'none'}, now {now or 'none'}")
+    if done.ended:
+        write(f"It ended early, since {done.ended}: what was measured until then counts.")
+    write(f"{counted(found.n_measured, 'known time')} of {found.n_known} measured again ({found.share:.2%})")
+    columns = ("variant", "measured", "now / before", "slower", "faster", "lost")
+    lines = [line for line in found.variants if line.name in found.moved]
+    cells = [
+        (line.name, line.n_problems, line.geometric_mean, line.n_regressed, line.n_improved, line.n_lost)
+        for line in lines
+    ]
+    if cells:
+        print_table(columns, cells, title="what moved, on the layers where it was measured again")
+    slower = [
+        (each.problem, each.variant, text.time(each.before_ms), text.time(each.now_ms), f"{each.chance:.0%}")
+        for each in found.regressed[:most]
+    ]
+    if slower:
+        title = f"{counted(len(found.regressed), 'layer')} likely slower by more than 5 %: those slower by most"
+        print_table(("layer", "was the fastest", "before", "now about", "likely"), slower, title=title)
+    if done.model is None:
+        print_next("the tree stays as it is")
+        return
+    write(f"times were off by {found.off_before:.1%} in the mean, and are by {found.off_after:.1%} with what was found")
+    state = "is in use" if is_promoted else "is kept, and not in use: --force uses it"
+    print_next(f"Tree {done.model.id} {state}; conv-advisor sweep and train learn all anew")
