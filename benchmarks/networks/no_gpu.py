@@ -61,8 +61,9 @@ def _ways(problem: ConvProblem) -> Iterator[dict[str, Callable[[], Any]]]:
 
     from conv_advisor.kernels.addresses import ASKED
     from conv_advisor.kernels.cuda.parts import launching
-    from conv_advisor.torch import ending_operator, operator
+    from conv_advisor.torch import ending_operator
     from conv_advisor.torch.checking import Operands
+    from conv_advisor.torch.loaded import LOADED
     from conv_advisor.torch.lowering import convolve_into
     from conv_advisor.torch.running import Prepared
 
@@ -83,7 +84,7 @@ def _ways(problem: ConvProblem) -> Iterator[dict[str, Callable[[], Any]]]:
         patch.object(launching, "_driver", lambda: SimpleNamespace(cuLaunchKernelEx=nothing)),
         patch.object(torch._C, "_cuda_getCurrentRawStream", lambda _device: 0, create=True),
         patch.object(torch.cuda, "current_device", lambda: None),
-        patch.dict(operator.LOADED, {(key, operands.x.shape, -1): run}),
+        patch.dict(LOADED, {(key, operands.x.shape, -1): run}),
         torch.no_grad(),
         torch._C._AutoDispatchBelowAutograd(),
     ):

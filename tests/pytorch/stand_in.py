@@ -26,7 +26,7 @@ from conv_advisor.kernels.variant import Launch, Variant
 from conv_advisor.models.advisor import Advisor
 from conv_advisor.models.registry import SHIPPED
 from conv_advisor.models.tree_file import read
-from conv_advisor.torch import ending_operator, gpu, log, operator, running, timing
+from conv_advisor.torch import ending_operator, gpu, loaded, log, operator, running, timing
 from conv_advisor.torch.plans import Basis
 
 CPU = -1
@@ -153,8 +153,8 @@ def opened(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[FakeGpu]:
         monkeypatch.setattr(import_module(f"conv_advisor.torch.{module}"), "chooser_for", lambda _inputs: fake)
     monkeypatch.setattr(log, "_warned", set())
     torch.compiler.reset()
-    operator.LOADED.clear()
+    loaded.LOADED.clear()
     with on_cpu_by_plan():
         yield fake
-    operator.LOADED.clear()
+    loaded.LOADED.clear()
     torch.compiler.reset()

@@ -23,12 +23,12 @@ try:
     from torch._inductor.utils import run_and_get_code
 
     from conv_advisor.torch import gpu as gpus
-    from conv_advisor.torch import operator
+    from conv_advisor.torch import loaded
     from conv_advisor.torch.choice import Choice
-    from conv_advisor.torch.ending_operator import ACTIVATE
     from conv_advisor.torch.layers import MEMORY_FORMATS, TORCH_DTYPES
     from conv_advisor.torch.lowering import NAME
     from conv_advisor.torch.options import Options
+    from conv_advisor.torch.own import ACTIVATE
     from conv_advisor.torch.running import Prepared
     from conv_advisor.torch.timing import Trial
     from tests.pytorch.comparing import compiled, watch
@@ -61,7 +61,7 @@ def plans(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
 def forget() -> None:
     """As a new process begins, but that the GPU is open."""
     torch.compiler.reset()
-    operator.LOADED.clear()
+    loaded.LOADED.clear()
     gpu = gpus.open_gpu(0)
     assert gpu is not None
     gpu._files.clear()
@@ -106,7 +106,7 @@ def test_outputs_are_as_near_to_float64_as_pytorchs(
     (path,) = plans.iterdir()
     choices = json.loads(path.read_text())["choices"].values()
     assert any(choice["variant"] for choice in choices)
-    assert any(run is not None for run in operator.LOADED.values())
+    assert any(run is not None for run in loaded.LOADED.values())
 
 
 @pytest.mark.parametrize(("dtype", "layout"), KINDS[:2])
@@ -147,7 +147,7 @@ def assert_all_is_fused(
         assert got.stride() == eager.stride()
         assert_near_float64(network, x, got, eager)
     assert sorted(seen) == sorted(network.operators(activation))
-    assert all(run is not None for run in operator.LOADED.values())
+    assert all(run is not None for run in loaded.LOADED.values())
 
 
 @pytest.mark.parametrize(("dtype", "layout"), KINDS[:2])
@@ -156,7 +156,7 @@ def test_padding_of_one_side_more_is_pytorchs(dtype: str, layout: str, always: N
     network, x = placed(network.eval(), (2, 16, 14, 15), dtype, layout)
     with torch.no_grad():
         assert torch.equal(compiled(network)(x), network(x))
-    assert operator.LOADED == {}
+    assert loaded.LOADED == {}
 
 
 def test_a_fused_network_keeps_to_pytorch_where_that_is_as_fast(quick: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +178,7 @@ def test_a_kept_plan_is_neither_measured_nor_ranked_again(
         monkeypatch.setattr(gpus.Gpu, "_pick", lambda *_: pytest.fail("measured again"))
         monkeypatch.setattr(gpus, "candidates", lambda *_: pytest.fail("ranked again"))
         assert torch.allclose(compiled(network)(x), expected, rtol=1e-4, atol=1e-4)
-    assert any(run is not None for run in operator.LOADED.values())
+    assert any(run is not None for run in loaded.LOADED.values())
 
 
 def test_the_first_of_the_ranking_needs_no_measurement(monkeypatch: pytest.MonkeyPatch, quick: Any) -> None:
@@ -278,7 +278,7 @@ def test_pytorchs_own_stays_where_it_is_faster(quick: Any, monkeypatch: pytest.M
     network, x = on_gpu("resnet")
     with torch.no_grad():
         compiled(network)(x)
-    assert set(operator.LOADED.values()) == {None}
+    assert set(loaded.LOADED.values()) == {None}
 
 
 RUN = [

@@ -22,8 +22,8 @@ from conv_advisor.models.tree_file import read
 from conv_advisor.torch.candidates import MOST_SLOWDOWN, UNTIMED, candidates
 from conv_advisor.torch.checking import Operands
 from conv_advisor.torch.choice import Choice
-from conv_advisor.torch.operator import own_convolution
 from conv_advisor.torch.options import Options
+from conv_advisor.torch.own import own_convolution
 
 pytestmark = pytest.mark.filterwarnings("default")  # PyTorch's own, of its own parts
 

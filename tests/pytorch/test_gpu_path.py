@@ -26,12 +26,12 @@ from conv_advisor.kernels.variant import Ending, why_not  # noqa: E402 - it need
 from conv_advisor.models.advisor import Advisor  # noqa: E402 - it needs PyTorch
 from conv_advisor.models.registry import SHIPPED  # noqa: E402 - it needs PyTorch
 from conv_advisor.models.tree_file import read  # noqa: E402 - it needs PyTorch
-from conv_advisor.torch import operator, running, timing  # noqa: E402 - it needs PyTorch
+from conv_advisor.torch import loaded, running, timing  # noqa: E402 - it needs PyTorch
 from conv_advisor.torch.candidates import UNTIMED, candidates  # noqa: E402 - it needs PyTorch
 from conv_advisor.torch.checking import Operands  # noqa: E402 - it needs PyTorch
 from conv_advisor.torch.choice import Choice  # noqa: E402 - it needs PyTorch
-from conv_advisor.torch.ending_operator import ACTIVATE  # noqa: E402 - it needs PyTorch
 from conv_advisor.torch.options import Options  # noqa: E402 - it needs PyTorch
+from conv_advisor.torch.own import ACTIVATE  # noqa: E402 - it needs PyTorch
 from tests.pytorch.comparing import assert_near, compiled, random, watch  # noqa: E402 - it needs PyTorch
 from tests.pytorch.networks import Endings, every_kind  # noqa: E402 - it needs PyTorch
 from tests.pytorch.stand_in import CPU, FakeGpu, advisor, array_at, time_by  # noqa: E402 - it needs PyTorch
@@ -60,7 +60,7 @@ def test_a_trial_gives_a_variant_all_that_its_problem_has(epilogue: Epilogue, la
     assert choice.max_error is not None
     assert choice.max_error <= 1e-6
     operands = Operands(problem, "cpu")
-    run = operator.LOADED[problem.key, operands.x.shape, CPU]
+    run = loaded.LOADED[problem.key, operands.x.shape, CPU]
     assert run is not None
     assert_near(run(operands.x, operands.weight, *operands.ends), operands.own())
 
@@ -71,7 +71,7 @@ def test_a_model_runs_on_its_own_device_whichever_is_current(
     problem, current = small("relu"), ["cuda:3"]
     fake_gpu.choose({problem: "conv"}, Options())
     operands = Operands(problem, "cpu")
-    run = operator.LOADED[problem.key, operands.x.shape, CPU]
+    run = loaded.LOADED[problem.key, operands.x.shape, CPU]
     assert run is not None
 
     @contextmanager
@@ -167,7 +167,7 @@ def test_a_variant_keeps_no_more_than_names_of_memory(fake_gpu: FakeGpu, monkeyp
     problem = small("bias-relu")
     fake_gpu.choose({problem: "conv"}, Options())
     operands = Operands(problem, "cpu")
-    run = operator.LOADED[problem.key, operands.x.shape, CPU]
+    run = loaded.LOADED[problem.key, operands.x.shape, CPU]
     assert run is not None
     given = (operands.x, operands.weight, torch.empty_like(operands.own()), *operands.ends)
     run.run_into(*given)
@@ -204,7 +204,7 @@ def test_a_kept_plan_ends_as_it_did(fake_gpu: FakeGpu, quick: Any, monkeypatch: 
     with torch.no_grad():
         expected = compiled(network)(x)
         torch.compiler.reset()
-        operator.LOADED.clear()
+        loaded.LOADED.clear()
         fake_gpu._files.clear()
         monkeypatch.setattr(FakeGpu, "_pick", lambda *_: pytest.fail("measured again"))
         fake_gpu.runner.launches.clear()
@@ -266,8 +266,8 @@ def test_a_fused_variant_that_fails_while_it_runs_leaves_all_of_its_layer_to_pyt
     with torch.no_grad(), caplog.at_level(logging.WARNING, "conv_advisor.torch"):
         call = compiled(function)
         expected = call(x)
-        for key in operator.LOADED:
-            operator.LOADED[key] = lambda *_: 1 / 0
+        for key in loaded.LOADED:
+            loaded.LOADED[key] = lambda *_: 1 / 0
         for _ in range(2):
             assert_near(call(x), expected)
     (record,) = (record for record in caplog.records if record.name.startswith("conv_advisor"))

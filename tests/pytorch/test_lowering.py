@@ -13,7 +13,7 @@ pytest.importorskip("cupy", reason="CuPy is not installed")
 
 from conv_advisor.data.epilogue import Epilogue  # noqa: E402 - it needs PyTorch
 from conv_advisor.data.problem import ConvProblem  # noqa: E402 - it needs PyTorch
-from conv_advisor.torch import backend, lowering, operator  # noqa: E402 - it needs PyTorch
+from conv_advisor.torch import backend, loaded, lowering  # noqa: E402 - it needs PyTorch
 from conv_advisor.torch.checking import Operands  # noqa: E402 - it needs PyTorch
 from conv_advisor.torch.options import Options  # noqa: E402 - it needs PyTorch
 from tests.pytorch.comparing import assert_near  # noqa: E402 - it needs PyTorch
@@ -74,7 +74,7 @@ def test_what_fails_is_told_once_and_pytorchs_from_then_on(
 ) -> None:
     problem = layer("bias")
     fake_gpu.choose({problem: "conv"}, Options())
-    (run,) = operator.LOADED.values()
+    (run,) = loaded.LOADED.values()
     monkeypatch.setattr(run, "_run", lambda *_: 1 / 0)
     operands = Operands(problem, "cpu")
     with caplog.at_level(logging.WARNING, "conv_advisor.torch"):
@@ -82,7 +82,7 @@ def test_what_fails_is_told_once_and_pytorchs_from_then_on(
             assert_near(call(operands, problem), operands.own())
     (record,) = (record for record in caplog.records if record.name.startswith("conv_advisor"))
     assert "ZeroDivisionError" in record.getMessage()
-    assert list(operator.LOADED.values()) == [None]
+    assert list(loaded.LOADED.values()) == [None]
 
 
 @pytest.fixture

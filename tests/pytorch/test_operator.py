@@ -14,7 +14,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
-from conv_advisor.torch import log, operator  # noqa: E402 - it needs PyTorch
+from conv_advisor.torch import loaded, log, operator  # noqa: E402 - it needs PyTorch
 
 ROOT = Path(__file__).parent.parent.parent
 pytestmark = pytest.mark.filterwarnings("default")  # PyTorch's own, of its own parts
@@ -27,7 +27,7 @@ def operands(
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(2, 4, 7, 8, generator=generator, dtype=dtype).to(memory_format=memory_format)
     weight = torch.randn(6, 2, 3, 3, generator=generator, dtype=dtype).to(memory_format=memory_format)
-    plan = operator.plan_name(f"7x8-2-3x3-6-4-stride2x1-pad1x1-dilation1x2-groups2-float32-{layout}")
+    plan = loaded.plan_name(f"7x8-2-3x3-6-4-stride2x1-pad1x1-dilation1x2-groups2-float32-{layout}")
     return x.requires_grad_(requires_grad), weight.requires_grad_(requires_grad), [2, 1], [1, 1], [1, 2], 2, plan
 
 
@@ -52,8 +52,8 @@ def test_its_gradients_are_those_of_pytorchs_own() -> None:
 
 
 def test_the_layout_of_a_plan_is_told_by_its_name() -> None:
-    assert operator.layout_of_plan(operator.plan_name("14-1-3-256-128-tf32-nhwc")) == "nhwc"
-    assert operator.layout_of_plan(operator.plan_name("14-1-3-256-128-tf32-nchw", "deterministic")) == "nchw"
+    assert loaded.layout_of_plan(loaded.plan_name("14-1-3-256-128-tf32-nhwc")) == "nhwc"
+    assert loaded.layout_of_plan(loaded.plan_name("14-1-3-256-128-tf32-nchw", "deterministic")) == "nchw"
 
 
 def test_a_failure_is_told_once_and_names_its_layer(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,12 +9,14 @@ import torch
 from torch.fx import GraphModule
 
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.torch.choice import Choice, Chooser, choose_all, chooser_for
+from conv_advisor.torch.choice import Choice, Chooser
+from conv_advisor.torch.choosing import choose_all, chooser_for
 from conv_advisor.torch.ending_operator import conv2d_ending
 from conv_advisor.torch.folding import fold_batch_norms
 from conv_advisor.torch.graph import Site, end, find_sites, replace
+from conv_advisor.torch.loaded import plan_name
 from conv_advisor.torch.log import log, tell
-from conv_advisor.torch.operator import below_autograd, conv2d, plan_name
+from conv_advisor.torch.operator import below_autograd, conv2d
 from conv_advisor.torch.options import Options, read_options
 
 

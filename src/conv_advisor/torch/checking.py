@@ -11,9 +11,8 @@ import torch
 from conv_advisor.data.errors import RunError
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.models.accuracy import allowed_error
-from conv_advisor.torch.ending_operator import ACTIVATE, own_steps
 from conv_advisor.torch.layers import MEMORY_FORMATS, TORCH_DTYPES, geometry_of_problem
-from conv_advisor.torch.operator import own_convolution
+from conv_advisor.torch.own import ACTIVATE, own_convolution, own_steps
 
 
 class Runs(Protocol):

@@ -1,16 +1,12 @@
-"""What is chosen for a convolution, and who chooses."""
+"""What is chosen for a convolution, and what whoever chooses it does."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import torch
-
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.torch.log import remember_layer
-from conv_advisor.torch.operator import plan_name
 from conv_advisor.torch.options import Options
 
 
@@ -67,7 +63,7 @@ class Chooser(Protocol):
     """Chooses variants for problems, and has them ready to run."""
 
     def choose(self, layers: Mapping[ConvProblem, str], options: Options) -> Mapping[ConvProblem, Choice]:
-        """A choice for every problem; what runs it is then in `conv_advisor.torch.operator.LOADED`.
+        """A choice for every problem; what runs it is then in `conv_advisor.torch.loaded.LOADED`.
 
         Parameters
         ----------
@@ -76,33 +72,3 @@ class Chooser(Protocol):
         options : Options
         """
         ...
-
-
-def choose_all(
-    chooser: Chooser, sites: Iterable[tuple[str, ConvProblem]], options: Options
-) -> Mapping[ConvProblem, Choice]:
-    """A choice for every problem of a model; a failure is told by the first of its layers.
-
-    Parameters
-    ----------
-    chooser : Chooser
-    sites : iterable of (str, ConvProblem)
-        Layers and their problems.
-    options : Options
-    """
-    layers: dict[ConvProblem, str] = {}
-    for layer, problem in sites:
-        layers.setdefault(problem, layer)
-    for problem, layer in layers.items():
-        remember_layer(plan_name(problem.key, options.limits), layer)
-    return chooser.choose(layers, options) if layers else {}
-
-
-def chooser_for(inputs: Sequence[Any]) -> Chooser | None:
-    """Who chooses variants for a graph or a model: the one GPU with all these tensors; None where there is none."""
-    devices = {tensor.device for tensor in inputs if isinstance(tensor, torch.Tensor)}
-    if len(devices) != 1 or next(iter(devices)).type != "cuda" or torch.version.cuda is None:
-        return None
-    from conv_advisor.torch.gpu import open_gpu
-
-    return open_gpu(next(iter(devices)).index)

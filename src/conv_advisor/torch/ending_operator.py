@@ -5,49 +5,14 @@ It is y = activation(conv(x, weight) + bias + residual), and has a version as `c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import torch
 
-from conv_advisor.data.epilogue import LEAKY_SLOPE, Activation
-from conv_advisor.torch.operator import fake, memory_format_of_plan, own_convolution, run_advised
+from conv_advisor.torch.operator import fake, run_advised
+from conv_advisor.torch.own import own_steps
 
 NAME: Final = "conv2d_ending_v1"
-
-_functional: Final = torch.nn.functional
-ACTIVATE: Final[dict[Activation, Callable[[Any], Any]]] = {
-    Activation.NONE: lambda y: y,
-    Activation.RELU: torch.relu,
-    Activation.RELU6: _functional.relu6,
-    Activation.LEAKY_RELU: lambda y: _functional.leaky_relu(y, LEAKY_SLOPE),
-    Activation.SILU: _functional.silu,
-    Activation.GELU: _functional.gelu,
-    Activation.GELU_TANH: lambda y: _functional.gelu(y, approximate="tanh"),
-    Activation.HARDSWISH: _functional.hardswish,
-    Activation.SIGMOID: torch.sigmoid,
-}
-
-
-def own_steps(
-    x: Any,
-    weight: Any,
-    bias: Any,
-    residual: Any,
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    groups: int,
-    activation: str,
-    plan: str,
-) -> Any:
-    """PyTorch's own convolution, and its own operators behind it, in the plan's layout."""
-    y = own_convolution(x, weight, stride, padding, dilation, groups, plan)
-    if bias is not None:
-        y = y + bias.reshape(1, -1, 1, 1)
-    if residual is not None:
-        y = y + residual
-    return ACTIVATE[Activation(activation)](y).contiguous(memory_format=memory_format_of_plan(plan))
 
 
 def _on_cuda(x: Any, weight: Any, bias: Any, residual: Any, *rest: Any) -> Any:

@@ -34,8 +34,8 @@ from conv_advisor.torch.candidates import MOST_SLOWDOWN, candidates, substitutes
 from conv_advisor.torch.choice import Choice
 from conv_advisor.torch.fastest import fastest
 from conv_advisor.torch.layers import Geometry, problem_of
+from conv_advisor.torch.loaded import LOADED, Run, plan_name
 from conv_advisor.torch.log import log, warn_of_failure
-from conv_advisor.torch.operator import LOADED, Run, plan_name
 from conv_advisor.torch.options import Options
 from conv_advisor.torch.plans import PlanFile, basis_of, default_path
 from conv_advisor.torch.running import Prepared

@@ -6,71 +6,17 @@ strides of what it returns, may change under another name alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cache
-from typing import Any, Final, Protocol
+from collections.abc import Callable
+from typing import Any, Final
 
 import torch
 
 from conv_advisor.data.epilogue import Activation, Epilogue
-from conv_advisor.data.problem import Layout
-from conv_advisor.torch.layers import MEMORY_FORMATS
+from conv_advisor.torch.loaded import LOADED, Run, memory_format_of_plan
+from conv_advisor.torch.log import warn_of_failure
+from conv_advisor.torch.own import own_convolution
 
 QUALIFIED: Final = "conv_advisor::conv2d_v1"
-
-
-class Run(Protocol):
-    """One variant, ready on one device: it takes x and weight, dense in the plan's layout.
-
-    With an epilogue that adds a bias or a residual it takes those two as well, None for the one that is not added.
-    """
-
-    def __call__(self, x: Any, weight: Any, *ends: Any) -> Any:
-        """y; None where an operand is not aligned."""
-        ...
-
-    def run_here(self, x: Any, weight: Any, y: Any, *ends: Any) -> bool:
-        """Write y, on the current device; False where an operand is not aligned, and y is as it was."""
-        ...
-
-
-LOADED: Final[dict[tuple[str, Any, int], Run | None]] = {}
-"""What runs a plan on an x of this shape on this device; None where that is PyTorch's own convolution.
-
-It is filled before a graph runs: under a capture nothing may be compiled, loaded or waited for.
-"""
-
-
-def plan_name(problem_key: str, limits: str = "") -> str:
-    """The name of a plan: the key of its problem, and what narrows the choice.
-
-    Parameters
-    ----------
-    problem_key : str
-        `ConvProblem.key`. With symbolic sizes it is the shape that the graph was made for; others are told by x.
-    limits : str
-        As `Options.limits` says it.
-    """
-    return f"{problem_key}/{limits}" if limits else problem_key
-
-
-def layout_of_plan(plan: str) -> Layout:
-    """The layout in which a plan takes x and weight and returns y."""
-    return Layout(plan.partition("/")[0].rpartition("-")[2])
-
-
-@cache  # every call asks
-def memory_format_of_plan(plan: str) -> Any:
-    """PyTorch's name of `layout_of_plan`."""
-    return MEMORY_FORMATS[layout_of_plan(plan)]
-
-
-def own_convolution(
-    x: Any, weight: Any, stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int], groups: int, plan: str
-) -> Any:
-    """PyTorch's own convolution, in the plan's layout."""
-    y = torch.ops.aten.convolution.default(x, weight, None, stride, padding, dilation, False, [0, 0], groups)
-    return y.contiguous(memory_format=memory_format_of_plan(plan))
 
 
 def below_autograd(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -119,8 +65,6 @@ def run_advised(
 
 def forget(key: tuple[str, Any, int], error: Exception) -> None:
     """Leave what is loaded by this key, which failed, to PyTorch's own convolution from now on."""
-    from conv_advisor.torch.log import warn_of_failure
-
     LOADED[key] = None
     warn_of_failure(key[0], error)
 

@@ -1,0 +1,44 @@
+"""Who chooses variants for the convolutions of a graph or a model, and is asked for all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.torch.choice import Choice, Chooser
+from conv_advisor.torch.loaded import plan_name
+from conv_advisor.torch.log import remember_layer
+from conv_advisor.torch.options import Options
+
+
+def choose_all(
+    chooser: Chooser, sites: Iterable[tuple[str, ConvProblem]], options: Options
+) -> Mapping[ConvProblem, Choice]:
+    """A choice for every problem of a model; a failure is told by the first of its layers.
+
+    Parameters
+    ----------
+    chooser : Chooser
+    sites : iterable of (str, ConvProblem)
+        Layers and their problems.
+    options : Options
+    """
+    layers: dict[ConvProblem, str] = {}
+    for layer, problem in sites:
+        layers.setdefault(problem, layer)
+    for problem, layer in layers.items():
+        remember_layer(plan_name(problem.key, options.limits), layer)
+    return chooser.choose(layers, options) if layers else {}
+
+
+def chooser_for(inputs: Sequence[Any]) -> Chooser | None:
+    """Who chooses variants for a graph or a model: the one GPU with all these tensors; None where there is none."""
+    devices = {tensor.device for tensor in inputs if isinstance(tensor, torch.Tensor)}
+    if len(devices) != 1 or next(iter(devices)).type != "cuda" or torch.version.cuda is None:
+        return None
+    from conv_advisor.torch.gpu import open_gpu
+
+    return open_gpu(next(iter(devices)).index)
