@@ -20,6 +20,7 @@ COLUMNS: Final = (
     ("bfloat16", "nchw"),
     ("float16", "nhwc"),
     ("bfloat16", "nhwc"),
+    ("tf32", "nhwc"),
 )
 """Dtype and layout of the lines of the table."""
 
@@ -51,6 +52,7 @@ TARGETS: Final[Mapping[tuple[str, str], Target]] = {
     ("float16", "nchw"): Target(0.60, 1.5, 2.0, one_image_wins=0.90),
     ("bfloat16", "nchw"): Target(0.60, 1.5, 2.0),
     ("float16", "nhwc"): Target(0.30, 1.1, 1.3),
+    ("tf32", "nhwc"): Target(gain=1.15),
 }
 
 
