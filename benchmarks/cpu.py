@@ -1,14 +1,18 @@
 """Serial against parallel, and direct, GEMM, FFT and Winograd against each other, on the local CPU.
 
 The experiments are those of the parallel-processing study of direct, FFT and Winograd convolution (Univ. of Oregon
-2019), one table each. Run it as ``python -m benchmarks.cpu``.
+2019), one table each. Run it as ``python -m benchmarks.cpu``; what ``--output`` writes, ``python -m benchmarks.plots``
+holds against a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import inf, log2
+from pathlib import Path
 from typing import Final
 
 from rich.console import Console
@@ -19,6 +23,7 @@ from conv_advisor.data.networks import problems
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.bench import BenchOptions, measure, open_runner
 from conv_advisor.kernels.cpu.plans import fft_size
+from conv_advisor.kernels.cpu.threads import available_cores
 from conv_advisor.kernels.cpu.variants import VARIANTS
 from conv_advisor.kernels.stopping import StopRule
 from conv_advisor.kernels.variant import Algorithm, Variant
@@ -37,12 +42,31 @@ LEAST_WIDTH: Final = 132
 Cell = tuple[ConvProblem, str]
 
 
+@dataclass(frozen=True)
+class CpuTimes:
+    """What a CPU took for the experiments.
+
+    Parameters
+    ----------
+    name : str
+    cores : int
+        Those that the parallel variants ran on.
+    time_ms : mapping of (problem, variant) to float
+    """
+
+    name: str
+    cores: int
+    time_ms: Mapping[Cell, float]
+
+
 def main() -> None:
-    """Measure every experiment and print its table."""
+    """Measure every experiment, print its table, and write the times where that is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="only small problems, and few samples")
     parser.add_argument("--max-seconds", type=float, default=10, help="skip what would take longer (default 10)")
+    parser.add_argument("--output", type=Path, help="write the median times to this JSON file")
     arguments = parser.parse_args()
+    every: dict[Cell, Measurement] = {}
     console = Console(width=max(Console().width, LEAST_WIDTH))
     for experiment, title in EXPERIMENTS.items():
         chosen = [p for p in problems(experiment) if not arguments.quick or p.flops <= QUICK_FLOPS]
@@ -51,6 +75,27 @@ def main() -> None:
         console.print(_table(title, chosen, measured, arguments.max_seconds))
         if experiment == "filter-sweep":
             console.print(_takeovers(chosen, measured))
+        every |= measured
+    if arguments.output:
+        write(arguments.output, every)
+
+
+def write(file: Path, measured: Mapping[Cell, Measurement]) -> None:
+    """Keep the times; what was not timed is left out."""
+    device = next(iter(measured.values())).device
+    times = [
+        {"layer": problem.short, "variant": variant, "time_ms": measurement.time_ms}
+        for (problem, variant), measurement in measured.items()
+        if measurement.time_ms is not None
+    ]
+    file.write_text(json.dumps({"cpu": device.name, "cores": available_cores(), "times": times}, indent=1) + "\n")
+
+
+def read(file: Path) -> CpuTimes:
+    """What `write` has written."""
+    kept = json.loads(file.read_text())
+    times = {(ConvProblem.parse(each["layer"]), each["variant"]): each["time_ms"] for each in kept["times"]}
+    return CpuTimes(kept["cpu"], kept["cores"], times)
 
 
 def estimated_seconds(variant: Variant, problem: ConvProblem) -> float:

@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from benchmarks.contest.choice import OURS
+from benchmarks.cpu import CpuTimes
 from benchmarks.guidelines.study import CUCONV, FFT, FFT_TILING, WINOGRAD, WINOGRAD_NONFUSED
 from benchmarks.measured import LEGACY, Known, fastest_ms, is_where, mean_ratio, times_of
 from conv_advisor.data.errors import NotEnoughData
@@ -41,10 +42,13 @@ class Book:
         The 602 configurations, by dtype and layout.
     course : Costs or None
         The experiments of the course, in float32 and NCHW.
+    cpu : CpuTimes or None
+        What a CPU took for those.
     """
 
     known: Known
     course: Costs | None = None
+    cpu: CpuTimes | None = None
 
     def of(self, dtype: str) -> Costs:
         """The 602 configurations in NCHW.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from benchmarks import plots, sureness
+from benchmarks import cpu, plots, sureness
 from benchmarks.guidelines.findings import Book
 from benchmarks.measured import ALL_COLUMNS, Column, load
 from benchmarks.plots import advice, guidelines, kernels
@@ -40,13 +40,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--evaluation", type=Path, help="what `conv-advisor evaluate --json` printed; default in benchmarks/results"
     )
     parser.add_argument("--peers", type=Path, default=PEERS, help="holds <device>.parquet, of benchmarks.advice")
+    parser.add_argument("--cpu", type=Path, help="what benchmarks.cpu wrote; default in benchmarks/results")
     chosen = parser.parse_args(arguments)
     folder = chosen.timings / chosen.device
     found = {column: _known(folder, chosen.device, column) for column in ALL_COLUMNS}
     known = {column: costs for column, costs in found.items() if costs is not None}
     if not known:
         return 1
-    book = Book(known, _known(folder, chosen.device, guidelines.FULL, "fourth-seed"))
+    on_cpu = chosen.cpu or RESULTS / f"cpu-{chosen.device}.json"
+    book = Book(
+        known,
+        _known(folder, chosen.device, guidelines.FULL, "fourth-seed"),
+        cpu.read(on_cpu) if on_cpu.exists() else None,
+    )
     if chosen.figures:
         files = show(chosen.figures / "kernels.md", kernels.groups(known), kernels.draw(known))
         files += show(chosen.figures / "guidelines.md", guidelines.GROUPS, guidelines.draw(book))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import numpy as np
@@ -36,12 +36,8 @@ METHODS: Final = ("direct", "FFT", "Winograd", "implicit GEMM")
 def course(costs: Costs) -> Figure:
     """Time of our kernels by method, and of the best of cuDNN, over what each experiment varies."""
     figure = Figure(figsize=(9.5, 5.6), layout="constrained")
-    grid = figure.add_gridspec(2, 6)
-    cells = [grid[0, 0:2], grid[0, 2:4], grid[0, 4:6], grid[1, 0:3], grid[1, 3:6]]
     lines = {name: fastest_ms(costs, [v for v in OURS if method_of(v) == name]) for name in METHODS}
-    for cell, (title, experiment) in zip(cells, EXPERIMENTS.items(), strict=True):
-        panel = figure.add_subplot(cell)
-        panel.set_title(title, loc="left")
+    for panel, experiment in panels_of(figure):
         _experiment(panel, costs, experiment, lines)
     handles = [Line2D([], [], color=METHOD_COLOURS[name], marker=".", label=f"ours, {name}") for name in METHODS]
     handles.append(Line2D([], [], color="black", marker=".", linestyle="--", label="best of cuDNN"))
@@ -50,21 +46,31 @@ def course(costs: Costs) -> Figure:
     return figure
 
 
+def panels_of(figure: Figure) -> Iterator[tuple[Axes, Experiment]]:
+    """A panel for each experiment, in ms over what it varies."""
+    grid = figure.add_gridspec(2, 6)
+    cells = [grid[0, 0:2], grid[0, 2:4], grid[0, 4:6], grid[1, 0:3], grid[1, 3:6]]
+    for cell, (title, experiment) in zip(cells, EXPERIMENTS.items(), strict=True):
+        panel = figure.add_subplot(cell)
+        panel.set_title(title, loc="left")
+        panel.set_xscale("log", base=2)
+        panel.set_yscale("log")
+        panel.set_xlabel(experiment[2])
+        panel.set_ylabel("ms")
+        panel.grid(axis="y", color="#e0e0e0", linewidth=0.5)
+        yield panel, experiment
+        panel.minorticks_off()
+
+
 def _experiment(panel: Axes, costs: Costs, experiment: Experiment, lines: dict[str, np.ndarray]) -> None:
-    is_meant, value, label = experiment
+    is_meant, value, _ = experiment
     rows = [row for row, problem in enumerate(costs.problems) if is_meant(problem)]
     rows.sort(key=lambda row: value(costs.problems[row]))
     x = [value(costs.problems[row]) for row in rows]
     for name, times_ms in lines.items():
         _plot(panel, x, times_ms[rows], METHOD_COLOURS[name], "-")
     _plot(panel, x, fastest_ms(costs, CUDNN)[rows], "black", "--")
-    panel.set_xscale("log", base=2)
-    panel.set_yscale("log")
     panel.set_xticks(x, [str(each) for each in x])
-    panel.minorticks_off()
-    panel.set_xlabel(label)
-    panel.set_ylabel("ms")
-    panel.grid(axis="y", color="#e0e0e0", linewidth=0.5)
 
 
 def _plot(panel: Axes, x: list[int], y: np.ndarray, colour: str, style: str) -> None:

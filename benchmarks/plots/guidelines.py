@@ -14,8 +14,9 @@ from benchmarks.guidelines.findings import Book
 from benchmarks.guidelines.rules import N_RULES, Fared, held_out
 from benchmarks.measured import Column, Known
 from benchmarks.plots import algorithms
+from benchmarks.plots.beside_cpu import beside_cpu, beside_cpu_table
 from benchmarks.plots.course import course
-from benchmarks.plots.figures import Drawing
+from benchmarks.plots.figures import UNMEASURED, Drawing
 from benchmarks.plots.growth import growth, growth_table
 from benchmarks.plots.guideline_tables import (
     CLOSE_PERCENT,
@@ -48,6 +49,7 @@ _ALONE: Final = {
     "shares": "How often each method is the fastest",
     "growth": "Time of the larger of two layers over that of the smaller, by how much deeper or wider it is",
     "course": "The course's experiments",
+    "course-cpu": "The course's experiments on a CPU and on the GPU",
 }
 """Figures that there is one of, with what they show."""
 GROUPS: Final = (*OF_COLUMN, *_ALONE)
@@ -84,6 +86,8 @@ def draw(book: Book) -> Iterator[Drawing]:
         yield _alone("growth", figure)
     if book.course is not None:
         yield _alone("course", course(book.course))
+        if book.cpu is not None:
+            yield _alone("course-cpu", beside_cpu(book.course, book.cpu))
 
 
 def _alone(name: str, figure: Figure) -> Drawing:
@@ -101,8 +105,9 @@ def parts(book: Book, device_id: str, tree: Mapping[str, float]) -> dict[str, st
         "rules": rules_table(book.known, N_RULES),
         "rules for cuDNN": _cudnn_rules(book.known),
         "scatter": algorithms.scatter(book.known),
-        "growth": growth_table(book.known[HALF]) if HALF in book.known else "Not measured.",
-        "workspaces": workspace_table(book.known[FULL]) if FULL in book.known else "Not measured.",
+        "growth": growth_table(book.known[HALF]) if HALF in book.known else UNMEASURED,
+        "workspaces": workspace_table(book.known[FULL]) if FULL in book.known else UNMEASURED,
+        "course-cpu": beside_cpu_table(book.course, book.cpu) if book.course and book.cpu else UNMEASURED,
     }
 
 

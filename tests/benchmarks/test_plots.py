@@ -31,6 +31,7 @@ from tests.data import arrow
 COLUMN = ("float32", "nchw")
 PARTS = [
     *("summary", "guidelines", "together", "statements", "rules", "rules for cuDNN", "scatter", "growth", "workspaces"),
+    "course-cpu",
 ]
 
 
