@@ -181,7 +181,7 @@ class Service:
         """
         now, changes, seen = time.monotonic(), (self.store.writes, self.registry.activations), self._seen.get(device_id)
         if seen is None or now >= seen.until or seen.changes != changes:
-            basis = self.basis(self.known.asked_id(device_id))
+            basis = self.basis(device_id or self.known.asked_id())
             if seen is not None and seen.basis == basis:
                 basis = seen.basis
             seen = self._seen[device_id] = _Seen(basis, changes, now + PROMOTED_S)
@@ -194,7 +194,7 @@ class Service:
         ------
         UnknownDevice, ModelRejected
         """
-        is_known = self.recall.is_recent(self.known.asked_id(device_id))
+        is_known = self.recall.is_recent(device_id or self.known.asked_id())
         return self.recent_basis(device_id) if is_known else None
 
     def shortcomings(self) -> dict[str, str]:
