@@ -183,7 +183,7 @@ def explain(model: TreeModel, problem: ConvProblem) -> list[Decision]:
                 quantity.label,
                 quantity.unit,
                 _said(name, value),
-                _limit(name, threshold, is_below),
+                limit_of(name, threshold, is_below),
                 *((low, high) if is_below else (high, low)),
                 model.variants[winner] if winner < len(model.variants) else None,
                 *(_share(winners.below(at), winner) for at in (node, following)),
@@ -280,7 +280,7 @@ def _said(name: str, value: float) -> str | float:
     return float(round(said)) if quantity.is_whole else said
 
 
-def _limit(name: str, threshold: float, is_below: bool) -> str | float:
+def limit_of(name: str, threshold: float, is_below: bool = True) -> str | float:
     """The threshold; of precisions and layouts, those on the side that is taken."""
     if name in _NAMES:
         return _NAMES[name](lambda code: (code <= threshold) == is_below)

@@ -14,7 +14,6 @@ from conv_advisor.app.web import text
 from conv_advisor.data.counting import counted
 from conv_advisor.data.errors import InvalidInput, NotEnoughData
 from conv_advisor.data.extras import require
-from conv_advisor.models.refresh import MOST_SHARE
 
 if TYPE_CHECKING:
     from conv_advisor.app.sweep.refresh import Refreshed
@@ -25,8 +24,8 @@ def refresh(
     device: Annotated[str, typer.Option(help="cuda:0, cuda:1 ...; cpu; auto: cuda:0, else cpu.")] = "auto",
     minutes: Annotated[float, typer.Option(min=0.0, help="Begin no layer after so long.")] = 5.0,
     share: Annotated[
-        float, typer.Option(max=MOST_SHARE, help="Of the times that are known, how many are measured again.")
-    ] = MOST_SHARE,
+        float | None, typer.Option(help="Of the times that are known, how many are measured again; at most 0.02.")
+    ] = None,
     most: Annotated[int, typer.Option(min=1, help="Layers that regressed of which are shown.")] = 20,
     seed: Annotated[int, typer.Option(min=0, help="Of what is drawn, and of the random operands.")] = 0,
     force: Annotated[bool, typer.Option("--force", help="Use the repaired tree even if it is no better.")] = False,
@@ -42,6 +41,7 @@ def refresh(
     from conv_advisor.app.workers.engine import Engine
     from conv_advisor.data.store import Store
     from conv_advisor.kernels.bench import BenchOptions
+    from conv_advisor.models.refresh import MOST_SHARE
     from conv_advisor.models.registry import Registry
     from conv_advisor.models.shared import SharedModels
 
@@ -63,7 +63,7 @@ def refresh(
                 opened,
                 registry,
                 limit_s=60 * minutes,
-                share=share,
+                share=MOST_SHARE if share is None else share,
                 seed=seed,
                 options=BenchOptions(workspace_limit_bytes=settings.workspace_limit_bytes, seed=seed),
                 on_progress=lambda share, doing: show(share, 1, doing),

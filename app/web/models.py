@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
 
 from conv_advisor.app.service.service import Service
+from conv_advisor.data.errors import ModelRejected
 from conv_advisor.models.changes import Changes
+from conv_advisor.models.first_levels import Kind, first_levels
 from conv_advisor.models.registry import Entry
 
 JUDGED_ON: Final = {
@@ -59,13 +62,19 @@ class ModelRow:
     created: str
     changes: Changes | None = None
     """Against the tree before it."""
+    decisions: Sequence[Kind] = ()
+    """Its first ones, of a tree in use."""
 
 
 def model_rows(service: Service) -> dict[str, list[ModelRow]]:
     """Every tree, by device; the one in use first, then the newest."""
     found: dict[str, list[ModelRow]] = {}
     for entry in service.registry.list():
-        found.setdefault(entry.device_id, []).append(_model_row(entry))
+        row = _model_row(entry)
+        if entry.is_active and not entry.problem:
+            with suppress(ModelRejected):  # what became of it since it was listed is said the next time
+                row = replace(row, decisions=first_levels(service.registry.active(entry.device_id)))
+        found.setdefault(entry.device_id, []).append(row)
     for rows in found.values():
         rows.sort(key=lambda row: row.created, reverse=True)
         rows.sort(key=lambda row: not row.entry.is_active)

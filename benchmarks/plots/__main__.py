@@ -11,13 +11,13 @@ from typing import Final
 from benchmarks import cpu, plots, sureness
 from benchmarks.guidelines.findings import Book
 from benchmarks.measured import ALL_COLUMNS, Column, load
-from benchmarks.plots import advice, guidelines, kernels
+from benchmarks.plots import advice, guidelines, kernels, tree
 from benchmarks.plots.figures import show
 from benchmarks.plots.pages import rewritten
 from conv_advisor.data.errors import NotEnoughData
 from conv_advisor.data.records import Records
 from conv_advisor.data.shipped import Shipped
-from conv_advisor.models.costs import Costs
+from conv_advisor.models.costs import Costs, from_table
 from conv_advisor.models.evaluate import evaluate
 from conv_advisor.models.peers import PEERS, read_peers
 from conv_advisor.models.tree_file import read
@@ -65,8 +65,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _write_advice(report, chosen)
     else:
         print(f"no scores of advice: there is no {report}", file=sys.stderr)
+    if (chosen.docs / tree.PAGE).exists():
+        _write_tree(chosen)
     print(f"the parts of the pages in {chosen.docs}, of {len(known)} dtypes and layouts")
     return 0
+
+
+def _write_tree(chosen: argparse.Namespace) -> None:
+    records = Records(shipped=Shipped(chosen.timings))
+    costs = from_table(records.table(chosen.device), chosen.device)
+    tree.write(read(chosen.trained / chosen.device), costs, chosen.docs)
 
 
 def _write_advice(report: Path, chosen: argparse.Namespace) -> None:

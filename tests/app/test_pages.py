@@ -461,6 +461,13 @@ def test_models_are_promoted_and_rolled_back(client: Client, home: Path) -> None
     )
 
 
+def test_the_first_decisions_of_a_tree_in_use_are_in_words(client: Client) -> None:
+    page = shown(client.get("/models"))
+    assert "Its first decisions, and who wins on either side" in page.text, "the tree of the H200 ships"
+    assert "float16 NHWC, " in page.text
+    assert "groups above 1: " in page.text
+
+
 def test_what_a_retrained_tree_changes_is_shown_and_a_card_that_cannot_be_read_is_passed_over(client: Client) -> None:
     registry = client.app.state.service.registry
     one = {"problem": "7-1-3-8-8-float32-nchw", "before": SLOW, "after": FAST}

@@ -135,3 +135,18 @@ def test_a_worker_whose_server_is_gone_before_it_has_started_ends_in_silence():
 
 def test_progress_outside_a_worker_goes_nowhere():
     tasks.report_progress(0.5, "half")
+
+
+def test_what_moved_is_said_in_a_process_that_may_load_scikit_learn() -> None:
+    from conv_advisor.models.moves import Question
+
+    x = np.arange(40, dtype=np.float32)[:, None]
+    nothing = np.full(40, np.nan)
+    rows, known = np.arange(40) // 2, np.tile([0.0, 0.5], 20)
+    question = Question(x, np.where(x[:, 0] < 20, 0.3, 0.0), x, rows, known, nothing)
+    with Engine(NO_DEVICE, has_spare=False) as engine:
+        said = engine.run(tasks.say_moves, question, deadline_s=60)
+    assert said.mean[:10] == pytest.approx(0.3, abs=0.05)
+    assert said.mean[-10:] == pytest.approx(0.0, abs=0.05)
+    assert said.chance[:5].tolist() == [1.0] * 5
+    assert said.chance[-5:].tolist() == [0.0] * 5
