@@ -29,7 +29,7 @@ LEAST_MEASURED: Final = 20
 HELD: Final = 0.95
 """Named are the likeliest layers that together hold this share of the regressions that are expected."""
 
-_LEAST_CHANCE: Final = 0.05
+_LEAST_CHANCE: Final = 0.1
 """A layer that is less likely to have regressed is not named."""
 _NEAR: Final = 1.6
 """A variant that was further behind the best decides no layer."""

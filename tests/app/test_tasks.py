@@ -148,5 +148,4 @@ def test_what_moved_is_said_in_a_process_that_may_load_scikit_learn() -> None:
         said = engine.run(tasks.say_moves, question, deadline_s=60)
     assert said.mean[:10] == pytest.approx(0.3, abs=0.05)
     assert said.mean[-10:] == pytest.approx(0.0, abs=0.05)
-    assert said.chance[:5].tolist() == [1.0] * 5
-    assert said.chance[-5:].tolist() == [0.0] * 5
+    assert min(said.chance[:5]) > 0.5 > max(said.chance[-5:])
