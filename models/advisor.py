@@ -153,7 +153,8 @@ class Advisor(Predictor):
             if reason is not None:
                 excluded.append(Exclusion(variant.id, reason))
                 continue
-            weighed = consider(variant, problem, self.device, leaf, measured.get(variant.id), *limits)
+            known = leaf if self._has_learned(variant, problem) else None
+            weighed = consider(variant, problem, self.device, known, measured.get(variant.id), *limits)
             if isinstance(weighed, Candidate):
                 candidates.append(weighed)
             else:

@@ -226,6 +226,14 @@ class Predictor:
             candidates.sort(key=lambda candidate: rank(candidate, errors))
         return candidates
 
+    def _has_learned(self, variant: Variant, problem: ConvProblem) -> bool:
+        """Whether the model saw a variant run in this precision, as its law of errors tells; else it knows no time.
+
+        Asked where the rule alone says that a variant runs: one that came to take another precision after the training.
+        """
+        laws = laws_of(self.model).get(variant.id)
+        return not variant.backend.has_complete_rules or laws is None or problem.dtype.value in laws
+
     def _leaf(self, problem: ConvProblem, values: Sequence[float], flops: float, n_bytes: int) -> Leaf | None:
         if self.model is None:
             return None

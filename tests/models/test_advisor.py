@@ -17,6 +17,7 @@ from conv_advisor.kernels.variant import Backend, Maker, Variant, unknown_worksp
 from conv_advisor.models.advice import Advice
 from conv_advisor.models.advisor import Advisor
 from conv_advisor.models.candidates import Source
+from conv_advisor.models.tree_file import with_card
 from tests.models import hand_made
 from tests.models.hand_made import CATALOGUE, LARGE, LEAST_MS, MIDDLE, POINTWISE, SMALL
 from tests.models.synthetic import MEASURED_AT
@@ -111,6 +112,19 @@ def test_where_a_complete_rule_says_yes_the_variant_is_in_the_ranking_however_se
     found = {choice.variant: choice for choice in complete.advise(MIDDLE).ranking}
     assert found["cuda.shy"].time_ms == pytest.approx(1.2 * found["cuda.plain"].time_ms)
     assert list(complete.predict_order(MIDDLE)) == list(found)
+
+
+def test_of_a_precision_that_a_variant_came_to_take_after_the_training_nothing_is_predicted() -> None:
+    ours = CATALOGUE | {"cuda.shy": replace(CATALOGUE["cuda.shy"], backend=Backend.CUDA)}
+    laws = {"cuda.shy": {"float16": [-11.0, 0.0]}}
+    advisor = Advisor(with_card(hand_made.model(), errors=laws), variants=ours)
+    advice = advisor.advise(MIDDLE)
+    assert reasons(advice)["cuda.shy"] == "not measured on this layer, and the model does not know it"
+    assert "Of another variant that may run nothing is known" in advice.trusted
+    assert advisor.advise(MIDDLE, measured=measured(shy=0.1, plain=1.0)).variant == "cuda.shy"
+    laws["cuda.shy"]["float32"] = [-24.0, 0.5]
+    knowing = Advisor(with_card(hand_made.model(), errors=laws), variants=ours)
+    assert "cuda.shy" in {choice.variant for choice in knowing.advise(MIDDLE).ranking}
 
 
 def shy_with_workspace(**arrays: Any) -> Advisor:
