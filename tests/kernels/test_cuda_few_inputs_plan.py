@@ -8,7 +8,6 @@ import pytest
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.kernels.cuda import few_inputs
 from conv_advisor.kernels.cuda.few_inputs import plan as plans
 from conv_advisor.kernels.cuda.few_inputs.menu import CUTS, TILES, Cut
 from conv_advisor.kernels.cuda.parts.multiprocessor import shared_memory_of
@@ -56,11 +55,3 @@ def test_an_odd_stride_has_its_second_copy_in_other_banks() -> None:
     stage = plans.Stage.of(Cut(TILES[0], 32), half("224-32-3-64-3"))
     assert stage.copy_bytes % 128 == 64
     assert stage.copy_bytes >= 8 * stage.rows * stage.slots
-
-
-def test_it_is_worth_a_try_where_every_multiprocessor_has_pixels() -> None:
-    assert few_inputs.fills(STEM, H200)
-    assert few_inputs.fills(half("224-1-3-32-3-stride2"), H200)
-    assert not few_inputs.fills(half("28-1-3-32-3"), H200)
-    assert not few_inputs.fills(half("224-32-1-64-3"), H200)
-    assert not few_inputs.fills(half("224-32-3-64-8"), H200)

@@ -14,8 +14,6 @@ MOST_CHANNELS: Final = 4
 MOST_TAPS: Final = 11
 """Rows and columns of a filter."""
 MOST_STRIDE: Final = 4
-LEAST_PIXELS: Final = 64
-"""Of the smallest tile."""
 
 
 def _has_few_inputs(problem: ConvProblem, _device: Device) -> str | None:
@@ -32,13 +30,6 @@ def _fits_shared_memory(problem: ConvProblem, _device: Device) -> str | None:
     if max(problem.stride_h, problem.stride_w) > MOST_STRIDE:
         return f"stride is {problem.stride_h}x{problem.stride_w}, above {MOST_STRIDE}"
     return None
-
-
-def fills(problem: ConvProblem, device: Device) -> bool:
-    """Whether it applies, the filter has several taps, and there are enough pixels for every multiprocessor."""
-    if problem.r * problem.s == 1 or FAMILY.variants[0].why_not(problem, device) is not None:
-        return False
-    return problem.n * problem.p * problem.q >= LEAST_PIXELS * (device.processors or 1)
 
 
 def _kernel() -> Kernel:

@@ -8,9 +8,9 @@ from typing import Final
 from conv_advisor.data.epilogue import Epilogue
 from conv_advisor.data.errors import NoAdvice
 from conv_advisor.data.measurement import Device
-from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels.catalog import VARIANTS
-from conv_advisor.kernels.cuda import few_inputs, implicit_gemm_tma
+from conv_advisor.kernels.cuda import implicit_gemm_tma
 from conv_advisor.kernels.cudnn.variants import ENGINE_PREFIX, FUSED_PRODUCTS
 from conv_advisor.kernels.variant import Ending, Maker, why_not
 from conv_advisor.models.accuracy import allowed_error, expected_error, laws_of
@@ -28,12 +28,13 @@ MOST_SUBSTITUTES: Final = 5
 """Variants that are tried at most in the place of those that fail."""
 
 UNTIMED: Final[Mapping[str, Callable[[ConvProblem, Device], bool]]] = {
-    "cuda.implicit_gemm_tma": implicit_gemm_tma.fills,
-    "cuda.few_inputs": few_inputs.fills,
+    "cuda.implicit_gemm_tma": lambda problem, device: (
+        problem.dtype is DType.FLOAT32 and implicit_gemm_tma.fills(problem, device)
+    ),
     f"{ENGINE_PREFIX}{FUSED_PRODUCTS}": lambda problem, _device: problem.dtype.itemsize_bytes == 2,
 }
-"""What is timed beside the first of the ranking while the tree does not know it, and where, of the problems that it
-applies to, that is worth a try."""
+"""What is timed beside the first of the ranking, and where, of the problems that it applies to, that is worth a try: in
+a precision in which no measurement of it ships, so that the tree's time says nothing."""
 
 
 def candidates(advisor: Advisor, problem: ConvProblem, options: Options) -> list[Choice]:
@@ -60,11 +61,11 @@ def candidates(advisor: Advisor, problem: ConvProblem, options: Options) -> list
         if _time_ms(choice) <= MOST_SLOWDOWN * _time_ms(ranked[0])
     ]
     if options.measure and known:
-        maker = _maker(options)
+        maker, first = _maker(options), {choice.variant for choice in chosen}
         chosen += [
             Choice(variant, is_measured=False)
             for variant, is_worth_a_try in UNTIMED.items()
-            if variant not in known
+            if variant not in first
             and (maker is None or maker.has(VARIANTS[variant]))
             and why_not(VARIANTS[variant], problem, advisor.device) is None
             and is_worth_a_try(problem, advisor.device)
