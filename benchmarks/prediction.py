@@ -8,7 +8,8 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import count, islice, product
 from pathlib import Path
@@ -20,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from conv_advisor.app.wire.layers import named, problem_from, problems_from
+from conv_advisor.data.errors import InvalidProblem
 from conv_advisor.data.networks import held_out_layers
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.data.sampling import sample_problems
@@ -82,9 +84,16 @@ def verdict_table(advisor: Advisor, layers: int) -> Table:
 
 
 def _never_trained(wanted: int) -> list[Row]:
-    """Layers held out, first all at batch 1, then at batch 2 and so on."""
+    """Layers held out, first all at batch 1, then at batch 2 and so on, as far as their tensors are not too large."""
     layers = sorted(held_out_layers(), key=lambda layer: layer.key)
-    return list(islice((row_of(replace(layer, n=n)) for n in count(1) for layer in layers), wanted))
+
+    def rows() -> Iterator[Row]:
+        for n in count(1):
+            for layer in layers:
+                with suppress(InvalidProblem):
+                    yield row_of(replace(layer, n=n))
+
+    return list(islice(rows(), wanted))
 
 
 def _alone_us(advisor: Advisor, problem: ConvProblem) -> float:
