@@ -17,6 +17,7 @@ from benchmarks.networks.shares import variants_of
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "networks-nvidia-h100.json"
+H200 = ROOT / "benchmarks" / "results" / "networks-nvidia-h200.json"
 
 ROW = Row(
     Cell("resnet50", "float32", 1),
@@ -133,3 +134,24 @@ def test_the_host_is_told_by_what_it_calls() -> None:
 def test_plans_are_told_by_their_variants() -> None:
     said = ["conv1: 56-1-3-64-64-bias-relu-float16-nhwc by cuda.pointwise, 1.00 µs against 2.00 of PyTorch's own"]
     assert variants_of(said) == {"56-1-3-64-64-bias-relu-float16-nhwc": "cuda.pointwise"}
+
+
+def test_the_page_of_the_backend_has_what_an_h200_gave() -> None:
+    names = {
+        "resnet50": "ResNet-50",
+        "vgg19": "VGG-19",
+        "squeezenet1_1": "SqueezeNet",
+        "mobilenet_v3_large": "MobileNetV3-L",
+    }
+    page = (ROOT / "docs" / "torch.md").read_text(encoding="utf-8")
+    rows = [Row.from_json(fields) for fields in json.loads(H200.read_text(encoding="utf-8"))]
+    assert rows
+    for row in rows:
+        layout = "NHWC" if row.cell.is_nhwc else "NCHW"
+        name = f"{names[row.cell.network]}, {row.cell.precision} {layout}, batch {row.cell.batch}"
+        best = row.device_ms[row.best_peer or ""]
+        wall = min(ms for mode, ms in row.wall_ms.items() if mode != "ours")
+        assert (
+            f"| {name} | {best:.3f} → {row.device_ms['ours']:.3f} | {row.gain or 0:.2f} "
+            f"| {wall:.2f} → {row.wall_ms['ours']:.2f} |" in page
+        )
