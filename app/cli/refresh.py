@@ -31,10 +31,10 @@ def refresh(
     force: Annotated[bool, typer.Option("--force", help="Use the repaired tree even if it is no better.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what an upgrade of driver, library or kernels changed, by a few measurements.
+    """Say what an upgrade changed, by a few measurements.
 
-    It repairs the tree, and names the layers that became slower. Interrupted, it says what it knows by then. Run
-    again, it goes on where it ended.
+    Of driver, cuDNN or kernels: it repairs the tree, and names the layers that became slower. Interrupted, it says what
+    it knows by then. Run again, it goes on where it ended.
     """
     from conv_advisor.app.sweep import refresh as refreshing
     from conv_advisor.app.workers import tasks

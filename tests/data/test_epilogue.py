@@ -86,9 +86,8 @@ def test_bias_and_residual_are_read_once() -> None:
 
 
 def test_plain_layers_are_written_as_ever() -> None:
-    problems = [
-        p for name in networks.GROUPS for p in networks.problems(name, batches=[1], dtypes=DType, layouts=Layout)
-    ]
+    groups = ("seeds", "fourth-seed", "more-networks", "held-out")  # what shipped then
+    problems = [p for name in groups for p in networks.problems(name, batches=[1], dtypes=DType, layouts=Layout)]
     digest = hashlib.sha256("\n".join(problem.key for problem in problems).encode()).hexdigest()
     assert digest == "37e7f22d1cde8333fee0ea56fe2aa40cde2c14a473e5b11a9221329fe39fd58c"
     assert not any(problem.epilogue or problem.has_uneven_padding for problem in problems)
