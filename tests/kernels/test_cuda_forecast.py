@@ -93,6 +93,8 @@ def test_each_is_what_its_plan_says_whatever_stands_beside_it(
     for kernel in KERNELS:
         for problem, values in zip(asked, found[kernel], strict=True):
             applies = WHY_NOT[variant_of(kernel, problem)](problem, device) is None
+            if kernel == "packed":  # a weight that nothing could pack within the limit is left out
+                applies = applies and packing.least_workspace_bytes(problem) <= DEFAULT_WORKSPACE_LIMIT_BYTES
             assert applies != np.isnan(values).all(), (kernel, problem.key)
             if applies:
                 assert tuple(values) == by_plan(kernel, problem, device), (kernel, problem.key)
