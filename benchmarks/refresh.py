@@ -55,7 +55,7 @@ class Scores:
     regressed: tuple[int, int, int]
     """The same of layers."""
     slowdowns: tuple[float, float]
-    """Of the tree's choices, before it was repaired and after."""
+    """Those of the tree's choices, before it was repaired and after."""
 
 
 def main() -> None:

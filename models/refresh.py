@@ -17,7 +17,7 @@ from conv_advisor.models.moves import Cells, Known, Question, Said, say
 from conv_advisor.models.upgrade import LEAST_CHANGE, Line, compare
 
 MOST_SHARE: Final = 0.02
-"""Of the times that are known, what is measured again at the most."""
+"""Share of the times that are known that is measured again at the most."""
 MOVED: Final = 0.1
 """A variant has moved where it is slower, faster or lost beyond noise on this share of its layers..."""
 _LEAST_MOVED: Final = 2
@@ -102,7 +102,7 @@ class Findings:
 
     @property
     def share(self) -> float:
-        """Of what is known, what was measured again."""
+        """Share of what is known that was measured again."""
         return self.n_measured / self.n_known
 
     def to_dict(self, most: int | None = None) -> dict[str, Any]:

@@ -96,4 +96,4 @@ def _pair(channels_in: int, channels: int) -> nn.Sequential:
 
 MODELS: Final[dict[str, Any]] = {"latent_decoder": LatentDecoder, "unet": UNet}
 SHAPES: Final = {"latent_decoder": (4, 32, 32), "unet": (3, 256, 256)}
-"""Of an input, where it is no image of 224×224."""
+"""Channels, rows and columns of an input that is no image of 224×224."""

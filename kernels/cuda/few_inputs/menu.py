@@ -41,17 +41,17 @@ class Tile:
 
     @property
     def pixels(self) -> int:
-        """Of a block."""
+        """Pixels of y that a block computes."""
         return FRAGMENT * self.mt * self.warps
 
     @property
     def filters(self) -> int:
-        """Of a block."""
+        """Filters that a block computes."""
         return 8 * self.nt
 
     @property
     def threads(self) -> int:
-        """Of a block."""
+        """Threads of a block."""
         return 32 * self.warps
 
 

@@ -24,10 +24,10 @@ _MOVED_BYTES_OF_CYCLE: Final = 13
 _TURN_CYCLES: Final = 1800
 """From a tile's first load to its last store, beside its products."""
 _CHUNK_CYCLES: Final = 20
-"""Of the products of one chunk, where a warp waits for them."""
+"""What the products of one chunk take, where a warp waits for them."""
 _START_CYCLES: Final = 2000
 _PACK_CYCLES: Final = 175
-"""Of a thread's packing of a tap of a filter."""
+"""What a thread takes to pack a tap of a filter."""
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ TILES: Final = (
     Tile(128, 64, stages=8),
 )
 TILES_OF_PARTS: Final = (Tile(128, 128, stages=4, products=3), Tile(128, 64, stages=6, products=3))
-"""Of float32: a thread has registers for two sets of these tiles' sums."""
+"""Tiles for float32: a thread has registers for two sets of these tiles' sums."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from conv_advisor.kernels.cuda.parts.source import Defines, Source
 _BYTES_OF_CYCLE: Final = 4096
 """Operand bytes, pixels times filters times bytes of a row, that the tensor cores of a multiprocessor multiply."""
 _PROCESSORS: Final = 132
-"""Of the device that `CLUSTERS` is of."""
+"""Multiprocessors of the device that `CLUSTERS` is of."""
 _CYCLES_OF_US: Final = 1755
 """The clock under load."""
 

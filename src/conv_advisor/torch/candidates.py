@@ -33,8 +33,8 @@ UNTIMED: Final[Mapping[str, Callable[[ConvProblem, Device], bool]]] = {
     ),
     f"{ENGINE_PREFIX}{FUSED_PRODUCTS}": lambda problem, _device: problem.dtype.itemsize_bytes == 2,
 }
-"""What is timed beside the first of the ranking, and where, of the problems that it applies to, that is worth a try: in
-a precision in which no measurement of it ships, so that the tree's time says nothing."""
+"""What is timed beside the first of the ranking, and where, of the problems that it applies to, that is worth a try: no
+measurement of it ships in that precision, so that the tree knows no time of it."""
 
 
 def candidates(advisor: Advisor, problem: ConvProblem, options: Options) -> list[Choice]:

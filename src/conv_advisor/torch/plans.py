@@ -22,7 +22,7 @@ from conv_advisor.torch.choice import Choice
 from conv_advisor.torch.log import log
 
 VERSION: Final = 2
-"""Of the file's form; a reader refuses any other."""
+"""The file's form; a reader refuses any other."""
 
 _NUMBERS: Final = ("time_ms", "torch_ms", "max_error", "torch_error")
 _FIELDS: Final = ("variant", "plan", *_NUMBERS, "reason")

@@ -23,7 +23,7 @@ _LOCK: Final = threading.Lock()
 """Handles of cuDNN and cuBLAS serve one thread at a time, and so does scratch memory while it is lent."""
 
 _ALIGNMENT_BYTES: Final = 16
-"""Of operands, as cuDNN and the vector loads of our kernels want it."""
+"""What operands begin at, as cuDNN and the vector loads of our kernels want it."""
 _SCRATCH_ALIGNMENT_BYTES: Final = 256
 _MOST_KEPT: Final = 64
 """Arrays that one variant keeps: making one takes the host longer than a short kernel runs, and in a model that is

@@ -24,7 +24,7 @@ class Call:
 
     @classmethod
     def of(cls, example_inputs: Any) -> Call:
-        """Of one tensor, a tuple or list of arguments, or a mapping of arguments by name.
+        """The call with one tensor, a tuple or list of arguments, or a mapping of arguments by name.
 
         Raises
         ------
