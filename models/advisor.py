@@ -26,6 +26,7 @@ from conv_advisor.models.ended import ended
 from conv_advisor.models.endings import Endings
 from conv_advisor.models.features import describe
 from conv_advisor.models.habits import habits_of
+from conv_advisor.models.leaf import UNLEARNED, has_learned
 from conv_advisor.models.predictor import Predictor
 from conv_advisor.models.rules import Rules
 from conv_advisor.models.tree_file import TreeModel, path
@@ -74,7 +75,7 @@ class Advisor(Predictor):
         self._only: dict[Maker, Advisor] = {}
         self._rules = Rules(tuple(self._pool.values()), self.device)
         self._rivals = Rivals(self.device, habits_of(self.device.id))
-        missing = "the model does not know it" if model else f"there is no model of {self.device.id}"
+        missing = UNLEARNED if model else f"there is no model of {self.device.id}"
         self._unknown = f"not measured on this layer, and {missing}"
 
     def only(self, maker: Maker | None) -> Advisor:
@@ -153,7 +154,7 @@ class Advisor(Predictor):
             if reason is not None:
                 excluded.append(Exclusion(variant.id, reason))
                 continue
-            known = leaf if self._has_learned(variant, problem) else None
+            known = leaf if self.model and has_learned(self.model, variant, problem.dtype) else None
             weighed = consider(variant, problem, self.device, known, measured.get(variant.id), *limits)
             if isinstance(weighed, Candidate):
                 candidates.append(weighed)

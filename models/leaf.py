@@ -9,8 +9,9 @@ from functools import lru_cache
 from typing import Final
 
 from conv_advisor.data.measurement import Device
-from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Rule, Variant, left_to_ask, no_workspace
+from conv_advisor.models.accuracy import laws_of
 from conv_advisor.models.ties import levels
 from conv_advisor.models.tree_arrays import RANKING_ARRAYS
 from conv_advisor.models.tree_file import TreeModel
@@ -22,6 +23,8 @@ MIN_SUPPORT: Final = 0.5
 _SURELY_ABOVE: Final = 1.25
 """A workspace predicted this many times above the limit of measurements is above it; below that, whether the variant is
 likely to run decides, which was learned under that limit."""
+
+UNLEARNED: Final = "the model does not know it"
 
 _ANY_PROBLEM: Final = ConvProblem(1, 1, 1, 1, 1, 1, 1)
 
@@ -89,7 +92,7 @@ class Rows(dict[int, Row]):
     def __init__(self, model: TreeModel, pool: Mapping[str, Variant], device: Device) -> None:
         super().__init__()
         self._model, self._pool = model, pool
-        self._tries = {name: each for name, variant in pool.items() if (each := _try_of(variant, device))}
+        self._tries = {name: each for name, variant in pool.items() if (each := _try_of(variant, device, model))}
         self._column = {name: column for column, name in enumerate(model.variants)}
 
     def __missing__(self, node: int) -> Row:
@@ -122,10 +125,23 @@ class Rows(dict[int, Row]):
         return row
 
 
-def _try_of(variant: Variant, device: Device) -> Try | None:
+def _try_of(variant: Variant, device: Device, model: TreeModel) -> Try | None:
     """What to ask before a variant is advised; None where it applies to nothing on this device."""
     rules = left_to_ask(variant.why_not, _ANY_PROBLEM, device)
-    return None if rules is None else Try(variant, rules, variant.workspace_bytes is not no_workspace)
+    if rules is None:
+        return None
+    if not all(has_learned(model, variant, dtype) for dtype in DType):
+        rules = (*rules, lambda problem, _device: None if has_learned(model, variant, problem.dtype) else UNLEARNED)
+    return Try(variant, rules, variant.workspace_bytes is not no_workspace)
+
+
+def has_learned(model: TreeModel, variant: Variant, dtype: DType) -> bool:
+    """Whether a model saw a variant run in this precision, as its law of errors tells; else it knows no time of it.
+
+    Asked where the rule alone says that a variant runs: one that came to take another precision after the training.
+    """
+    laws = laws_of(model).get(variant.id)
+    return not variant.backend.has_complete_rules or laws is None or dtype.value in laws
 
 
 @lru_cache(maxsize=4096)

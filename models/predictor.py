@@ -16,7 +16,7 @@ from conv_advisor.models.accuracy import error_of, laws_of
 from conv_advisor.models.candidates import Candidate, consider, rank
 from conv_advisor.models.endings import Endings, endings_of, lent_endings
 from conv_advisor.models.features import describe
-from conv_advisor.models.leaf import Leaf, Row, Rows, least_ms
+from conv_advisor.models.leaf import Leaf, Row, Rows, has_learned, least_ms
 from conv_advisor.models.loan import Loan
 from conv_advisor.models.tree_file import TreeModel, walk
 
@@ -217,7 +217,12 @@ class Predictor:
         is_deterministic: bool,
     ) -> list[Candidate]:
         """The variants of one predicted time that apply, in the order of a ranking."""
-        variants = [variant for name in names if not (variant := self._pool[name]).why_not(problem, self.device)]
+        variants = [
+            variant
+            for name in names
+            if not (variant := self._pool[name]).why_not(problem, self.device)
+            and (self.model is None or has_learned(self.model, variant, problem.dtype))
+        ]
         limits = max_workspace_bytes, is_deterministic
         weighed = [consider(variant, problem, self.device, leaf, None, *limits) for variant in variants]
         candidates = [each for each in weighed if isinstance(each, Candidate)]
@@ -225,14 +230,6 @@ class Predictor:
             errors = self._error_of(problem, {})
             candidates.sort(key=lambda candidate: rank(candidate, errors))
         return candidates
-
-    def _has_learned(self, variant: Variant, problem: ConvProblem) -> bool:
-        """Whether the model saw a variant run in this precision, as its law of errors tells; else it knows no time.
-
-        Asked where the rule alone says that a variant runs: one that came to take another precision after the training.
-        """
-        laws = laws_of(self.model).get(variant.id)
-        return not variant.backend.has_complete_rules or laws is None or problem.dtype.value in laws
 
     def _leaf(self, problem: ConvProblem, values: Sequence[float], flops: float, n_bytes: int) -> Leaf | None:
         if self.model is None:

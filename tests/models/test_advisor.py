@@ -121,10 +121,22 @@ def test_of_a_precision_that_a_variant_came_to_take_after_the_training_nothing_i
     advice = advisor.advise(MIDDLE)
     assert reasons(advice)["cuda.shy"] == "not measured on this layer, and the model does not know it"
     assert "Of another variant that may run nothing is known" in advice.trusted
+    assert list(advisor.predict_order(MIDDLE)) == [choice.variant for choice in advice.ranking]
     assert advisor.advise(MIDDLE, measured=measured(shy=0.1, plain=1.0)).variant == "cuda.shy"
     laws["cuda.shy"]["float32"] = [-24.0, 0.5]
     knowing = Advisor(with_card(hand_made.model(), errors=laws), variants=ours)
     assert "cuda.shy" in {choice.variant for choice in knowing.advise(MIDDLE).ranking}
+    assert "cuda.shy" in knowing.predict_order(MIDDLE)
+
+
+def test_alone_on_its_level_it_is_no_prediction_either() -> None:
+    ours = {"cuda.shy": replace(CATALOGUE["cuda.shy"], backend=Backend.CUDA)}
+    laws = {"cuda.shy": {"float16": [-11.0, 0.0]}}
+    assert Advisor(with_card(hand_made.model(), errors=laws), variants=ours).predict(MIDDLE) is None
+    laws["cuda.shy"]["float32"] = [-24.0, 0.5]
+    found = Advisor(with_card(hand_made.model(), errors=laws), variants=ours).predict(MIDDLE)
+    assert found is not None
+    assert found[0] == "cuda.shy"
 
 
 def shy_with_workspace(**arrays: Any) -> Advisor:
