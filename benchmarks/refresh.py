@@ -1,9 +1,9 @@
 """What ``conv-advisor refresh`` finds where things really changed: between two GPUs, or versions of our kernels.
 
-``python -m benchmarks.refresh`` takes a sweep of an H100 for what became of an H200, whose facts ship: both have the
-same problems. ``--after FILE`` is another such sweep; ``--before FILE`` a Parquet file of times of the device before,
-which stand in for those that ship: what ships is then after, and with ``--backward`` before. The answers of the sweep
-are replayed for what is chosen to be measured, and everything that is said is held against all of it.
+``python -m benchmarks.refresh`` takes an H100 for what became of an H200: the facts of both ship, and what both have
+tried is compared. ``--after FILE`` is a sweep of another; ``--before FILE`` a Parquet file of times of the device
+before, which stand in for those that ship: what ships is then after, and with ``--backward`` before. What came after
+is replayed for what is chosen to be measured, and everything that is said is held against all of it.
 
 The tree is the one that ships, trained on what ships: forward of ``--before`` it knows already what came after, and its
 slowdown says nothing there. Times of the first version of ``cuda.implicit_gemm`` are in this repository's history:
@@ -36,7 +36,7 @@ from conv_advisor.models.registry import SHIPPED
 from conv_advisor.models.tree_file import TreeModel, read
 from conv_advisor.models.upgrade import compare
 
-_SWEEP = Path(__file__).parent / "results" / "sweep-nvidia-h100.parquet"
+_SUCCESSOR = "nvidia-h100-80gb-hbm3"
 _LINE = "{:>5} {:>9} {:>7} {:>9} {:>15} {:>17} {:>9} {:>6} {:>7} {:>9} {:>15} {:>17}\n"
 _HEAD = (
     *("seed", "measured", "share", "problems", "variants moved", "recall, precision", "regressed", "named", "recall"),
@@ -62,7 +62,7 @@ def main() -> None:
     """Print a table, a line a seed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="nvidia-h200", help="device whose facts and tree ship")
-    parser.add_argument("--after", type=Path, default=_SWEEP, help="Parquet file of a sweep of what came after it")
+    parser.add_argument("--after", type=Path, help="Parquet file of a sweep of what came after it")
     parser.add_argument("--before", type=Path, nargs="+", help="Parquet files of times that what ships came after")
     parser.add_argument("--backward", action="store_true", help="with --before: what ships was before them")
     parser.add_argument("--share", type=float, default=MOST_SHARE, help="of the times known that are measured again")
@@ -70,7 +70,11 @@ def main() -> None:
     asked = parser.parse_args()
     tree = read(SHIPPED / asked.device)
     ships = from_table(Records().table(asked.device), asked.device)
-    before, after = alike(ships, _swept(asked.after)) if not asked.before else versions(ships, asked.before)
+    if asked.before:
+        before, after = versions(ships, asked.before)
+    else:
+        later = _swept(asked.after) if asked.after else from_table(Records().table(_SUCCESSOR), _SUCCESSOR)
+        before, after = alike(ships, later)
     if asked.backward:
         before, after = after, before
     sys.stdout.write(_LINE.format(*_HEAD))

@@ -26,7 +26,7 @@ from conv_advisor.models.ended import ended
 from conv_advisor.models.endings import Endings
 from conv_advisor.models.features import describe
 from conv_advisor.models.habits import habits_of
-from conv_advisor.models.leaf import UNLEARNED, has_learned
+from conv_advisor.models.leaf import UNLEARNED
 from conv_advisor.models.predictor import Predictor
 from conv_advisor.models.rules import Rules
 from conv_advisor.models.tree_file import TreeModel, path
@@ -154,7 +154,7 @@ class Advisor(Predictor):
             if reason is not None:
                 excluded.append(Exclusion(variant.id, reason))
                 continue
-            known = leaf if self.model and has_learned(self.model, variant, problem.dtype) else None
+            known = leaf if leaf and problem.dtype in self._learned[variant.id] else None
             weighed = consider(variant, problem, self.device, known, measured.get(variant.id), *limits)
             if isinstance(weighed, Candidate):
                 candidates.append(weighed)

@@ -130,18 +130,20 @@ def _try_of(variant: Variant, device: Device, model: TreeModel) -> Try | None:
     rules = left_to_ask(variant.why_not, _ANY_PROBLEM, device)
     if rules is None:
         return None
-    if not all(has_learned(model, variant, dtype) for dtype in DType):
-        rules = (*rules, lambda problem, _device: None if has_learned(model, variant, problem.dtype) else UNLEARNED)
+    learned = learned_by(model, variant)
+    if len(learned) < len(DType):
+        rules = (*rules, lambda problem, _device: None if problem.dtype in learned else UNLEARNED)
     return Try(variant, rules, variant.workspace_bytes is not no_workspace)
 
 
-def has_learned(model: TreeModel, variant: Variant, dtype: DType) -> bool:
-    """Whether a model saw a variant run in this precision, as its law of errors tells; else it knows no time of it.
+def learned_by(model: TreeModel, variant: Variant) -> frozenset[DType]:
+    """The precisions in which a model saw a variant run, as its law of errors tells; of others it knows no time.
 
-    Asked where the rule alone says that a variant runs: one that came to take another precision after the training.
+    All of them where not the rule alone says that a variant runs: only such a one may come to take another after the
+    training without a word from the model.
     """
-    laws = laws_of(model).get(variant.id)
-    return not variant.backend.has_complete_rules or laws is None or dtype.value in laws
+    laws = laws_of(model).get(variant.id) if variant.backend.has_complete_rules else None
+    return frozenset(dtype for dtype in DType if laws is None or dtype.value in laws)
 
 
 @lru_cache(maxsize=4096)

@@ -16,7 +16,7 @@ from conv_advisor.models.accuracy import error_of, laws_of
 from conv_advisor.models.candidates import Candidate, consider, rank
 from conv_advisor.models.endings import Endings, endings_of, lent_endings
 from conv_advisor.models.features import describe
-from conv_advisor.models.leaf import Leaf, Row, Rows, has_learned, least_ms
+from conv_advisor.models.leaf import Leaf, Row, Rows, learned_by, least_ms
 from conv_advisor.models.loan import Loan
 from conv_advisor.models.tree_file import TreeModel, walk
 
@@ -78,6 +78,7 @@ class Predictor:
         self._endings = endings or (
             lent_endings(self.loan, model) if self.loan and model else endings_of(device.id, model)
         )
+        self._learned = {name: learned_by(model, variant) for name, variant in self._pool.items()} if model else {}
         self._rows: dict[int, Row] = Rows(model, self._pool, device) if model else {}
 
     @property
@@ -220,8 +221,7 @@ class Predictor:
         variants = [
             variant
             for name in names
-            if not (variant := self._pool[name]).why_not(problem, self.device)
-            and (self.model is None or has_learned(self.model, variant, problem.dtype))
+            if not (variant := self._pool[name]).why_not(problem, self.device) and problem.dtype in self._learned[name]
         ]
         limits = max_workspace_bytes, is_deterministic
         weighed = [consider(variant, problem, self.device, leaf, None, *limits) for variant in variants]
