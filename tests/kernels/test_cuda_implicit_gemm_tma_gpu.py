@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,10 +15,11 @@ from conv_advisor.data.epilogue import PLAIN, Activation, Epilogue
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.cpu.threads import available_cores
 from conv_advisor.kernels.cuda.implicit_gemm_tma import plan as plans
-from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import Tile, row_bytes_of, tiles_for
+from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import Tile, tiles_for
+from conv_advisor.kernels.cuda.implicit_gemm_tma.plan import AnyTile
+from conv_advisor.kernels.cuda.implicit_gemm_tma.small import TILES as SMALL_TILES
 from conv_advisor.kernels.cuda.parts.epilogue import defines_of
 from conv_advisor.kernels.cuda.parts.offers import Cut
-from conv_advisor.kernels.cuda.parts.shapes import is_dense
 from conv_advisor.kernels.tolerance import tolerance
 from tests.kernels.accelerator import shapes_of
 
@@ -44,6 +47,7 @@ PROBLEMS = [
     *[problem_of(name, DType.BFLOAT16) for name in ("same_3x3_tails", "dense_tails")],
     *[problem_of(name, dtype, ends) for dtype in MOST_DTYPES for name in ENDED for ends in ENDS],
 ]
+OF_SMALL = [problem for problem in PROBLEMS if problem.dtype.itemsize_bytes == 2]
 
 
 @pytest.fixture(scope="module")
@@ -58,41 +62,42 @@ def runner(request: pytest.FixtureRequest) -> Any:
         for item in request.session.items
         if isinstance(item, pytest.Function) and hasattr(item, "callspec")
     ]
-    compile_all({params["problem"] for params in calls if "problem" in params} & set(PROBLEMS))
+    problems = {params["problem"] for params in calls if "problem" in params} & set(PROBLEMS)
+    of_small = {params["of_small"] for params in calls if "of_small" in params}
+    compile_all(
+        [(problem, cut) for problem in problems for cut in cuts_of(problem)]
+        + [(problem, Cut(tile, 1)) for problem in of_small for tile in SMALL_TILES]
+    )
     return opened
 
 
-def compile_all(problems: Collection[ConvProblem]) -> None:
+def compile_all(cuts: Collection[tuple[ConvProblem, Cut[AnyTile]]]) -> None:
     """On all cores: one after the other the tiles would take minutes to compile."""
     from conv_advisor.kernels.cuda.compile import load_module
 
-    wanted = dict.fromkeys(
-        (problem.dtype, *_plain_defines(cut, problem).items(), *defines_of(problem.epilogue).items())
-        for problem in problems
-        for cut in cuts_of(problem)
-    )
+    wanted = {
+        (source.name, problem.dtype, *defines.items(), *defines_of(problem.epilogue).items()): source
+        for problem, cut in cuts
+        for source, defines in [plans.build_of(cut, problem)]
+    }
     if not wanted:
         return
-    todo = [(dtype, dict(defines)) for dtype, *defines in wanted]
-    load_module(plans.SOURCE, todo[0][0], **todo[0][1])  # what it imports is imported by one thread
+    todo = [(source, dtype, dict(defines)) for (_, dtype, *defines), source in wanted.items()]
+    load_module(*todo[0][:2], **todo[0][2])  # what it imports is imported by one thread
     with ThreadPoolExecutor(available_cores()) as pool:
-        list(pool.map(lambda each: load_module(plans.SOURCE, each[0], **each[1]), todo))
+        list(pool.map(lambda each: load_module(*each[:2], **each[2]), todo))
 
 
-def _plain_defines(cut: Cut[Tile], problem: ConvProblem) -> dict[str, int]:
-    return cut.tile.defines(row_bytes_of(problem), is_dense=bool(is_dense(problem)), is_split=cut.cluster > 1)
+def cuts_of(problem: ConvProblem) -> list[Cut[AnyTile]]:
+    return [cut for cut in plans.cuts_of(problem) if isinstance(cut.tile, Tile) and cut.cluster in CLUSTERS]
 
 
-def cuts_of(problem: ConvProblem) -> list[Cut[Tile]]:
-    return [cut for cut in plans.cuts_of(problem) if cut.cluster in CLUSTERS]
-
-
-def prepare_cut(runner: Any, problem: ConvProblem, cut: Cut[Tile]) -> Any:
+def prepare_cut(runner: Any, problem: ConvProblem, cut: Cut[AnyTile], processors: int | None = None) -> Any:
     from conv_advisor.kernels.cuda.border import translated
     from conv_advisor.kernels.cuda.implicit_gemm_tma.launch import launch
 
     with translated():
-        return launch(problem, runner.device, cut)
+        return launch(problem, replace(runner.device, processors=processors or runner.device.processors), cut)
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.key)
@@ -101,6 +106,15 @@ def test_every_cut_is_right(runner: Any, problem: ConvProblem) -> None:
     for cut in cuts_of(problem):
         launch = prepare_cut(runner, problem, cut)
         assert runner.first_run(problem, launch, operands).max_error <= tolerance(problem), cut
+
+
+@pytest.mark.parametrize("of_small", OF_SMALL, ids=lambda problem: problem.key)
+def test_every_small_tile_is_right(runner: Any, of_small: ConvProblem) -> None:
+    """On all multiprocessors, and on so few that blocks take turns and keep their weight where they can."""
+    operands = runner.make_operands(of_small, 0)
+    for processors, tile in product((runner.device.processors, 1), SMALL_TILES):
+        launch = prepare_cut(runner, of_small, Cut(tile, 1), processors)
+        assert runner.first_run(of_small, launch, operands).max_error <= tolerance(of_small), (tile, processors)
 
 
 @pytest.mark.parametrize("epilogue", [PLAIN, *ENDS], ids=str)

@@ -27,10 +27,10 @@ def fills(problem: ConvProblem, device: Device) -> bool:
 
 
 def _kernel() -> Kernel:
-    from conv_advisor.kernels.cuda.implicit_gemm_tma import launch, menu, plan
+    from conv_advisor.kernels.cuda.implicit_gemm_tma import launch, menu, plan, small
 
     return Kernel(
-        sources=(plan.SOURCE,),
+        sources=(plan.SOURCE, small.SOURCE),
         prepare={"cuda.implicit_gemm_tma": launch.prepare},
         tuning=Tuning(plan.expected, launch.launch, constants=menu),
     )

@@ -1,5 +1,8 @@
-// The tensor memory accelerator and the barriers that count its bytes: part of implicit_gemm_tma.cu, after clusters.cuh.
+// The tensor memory accelerator and the barriers that count its bytes: part of both sources here, after clusters.cuh.
 
+struct __align__(64) TensorMap {
+    unsigned long long words[16];
+};
 __device__ __forceinline__ void start_barrier(unsigned barrier, int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }

@@ -66,9 +66,6 @@ static_assert(PIXELS % 64 == 0 && BF % BOX_FILTERS == 0, "whole products and box
 #define residual_map y_map  // not read
 #endif
 
-struct __align__(64) TensorMap {
-    unsigned long long words[16];
-};
 struct Sizes {
     int C, K, R, S;
     unsigned pixels, plane, Q;

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels.cuda.compile import load_kernel
-from conv_advisor.kernels.cuda.implicit_gemm_tma import maps
+from conv_advisor.kernels.cuda.implicit_gemm_tma import maps, small
 from conv_advisor.kernels.cuda.implicit_gemm_tma import plan as plans
 from conv_advisor.kernels.cuda.implicit_gemm_tma.encoding import encoded
-from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import THREADS, Tile, row_bytes_of
+from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import THREADS, Tile, stages_of
+from conv_advisor.kernels.cuda.implicit_gemm_tma.plan import AnyTile
+from conv_advisor.kernels.cuda.implicit_gemm_tma.small import SmallTile
 from conv_advisor.kernels.cuda.parts.epilogue import addresses, defines_of
 from conv_advisor.kernels.cuda.parts.launching import prepare_start
 from conv_advisor.kernels.cuda.parts.offers import Cut
 from conv_advisor.kernels.cuda.parts.overlap import overlaps
-from conv_advisor.kernels.cuda.parts.shapes import is_dense
 from conv_advisor.kernels.variant import Launch
 
 _KEPT: Final = 256
@@ -29,23 +31,23 @@ def prepare(problem: ConvProblem, device: Device, _workspace_limit_bytes: int) -
     return launch(problem, device, plans.plan_cut(problem, device))
 
 
-def launch(problem: ConvProblem, device: Device, cut: Cut[Tile]) -> Launch:
+def launch(problem: ConvProblem, device: Device, cut: Cut[AnyTile]) -> Launch:
     """One launch with this cut."""
+    source, defines = plans.build_of(cut, problem)
+    kernel = load_kernel(source, source.name, problem.dtype, **defines, **defines_of(problem.epilogue))
+    if isinstance(cut.tile, SmallTile):
+        return _launch_small(kernel, problem, device, cut.tile)
+    return _launch_large(kernel, problem, device, cut)
+
+
+def _launch_large(kernel: Any, problem: ConvProblem, device: Device, cut: Cut[Tile]) -> Launch:
     tile, is_split = cut.tile, cut.cluster > 1
-    defines = tile.defines(row_bytes_of(problem), is_dense=bool(is_dense(problem)), is_split=is_split)
-    kernel = load_kernel(plans.SOURCE, "implicit_gemm_tma", problem.dtype, **defines, **defines_of(problem.epilogue))
-    sizes = (
-        *(problem.c, problem.k, problem.r, problem.s),
-        *(maps.pixels_of(problem), problem.p * problem.q, problem.q),
-        *(problem.stride_h, problem.stride_w, problem.pad_h, problem.pad_w, problem.dilation_h, problem.dilation_w),
-        *plans.tiles_of(tile, problem),
-    )
     start = prepare_start(
         kernel,
         (plans.blocks_of(cut, problem, device), 1, 1),
         THREADS,
         tile.shared_bytes,
-        sizes,
+        (*_sizes(problem), *plans.tiles_of(tile, problem)),
         cluster=cut.cluster,
         overlaps=overlaps(plans.SOURCE),
         is_structure=True,
@@ -60,10 +62,7 @@ def launch(problem: ConvProblem, device: Device, cut: Cut[Tile]) -> Launch:
         *([of_outputs] * (1 + problem.epilogue.residual)),
     )
 
-    # Operands stay where they are while a network runs: their maps are made once.
-    @lru_cache(_KEPT)
-    def maps_at(*places: int) -> tuple[Any, ...]:
-        return tuple(encoded(*each, place) for each, place in zip(described, places, strict=True))
+    maps_at = _kept_maps(described)
 
     def run(x: Any, weight: Any, y: Any, *ends: Any) -> None:
         of_ends = addresses(problem.epilogue, ends)
@@ -71,3 +70,42 @@ def launch(problem: ConvProblem, device: Device, cut: Cut[Tile]) -> Launch:
         start(*maps_at(x.data.ptr, weight.data.ptr, y.data.ptr, *residual), *of_ends)
 
     return Launch(run, by_address=True)
+
+
+def _launch_small(kernel: Any, problem: ConvProblem, device: Device, tile: SmallTile) -> Launch:
+    of = small.arranged(tile, problem, device.processors or 1)
+    across, _ = plans.tiles_of(tile, problem)
+    start = prepare_start(
+        kernel,
+        (of.columns, of.rows, 1),
+        tile.threads,
+        of.shared_bytes,
+        (*_sizes(problem), across, stages_of(problem), of.slots, of.is_kept),
+        overlaps=overlaps(small.SOURCE),
+        is_structure=True,
+    )
+    maps_at = _kept_maps(((maps.x_map(problem, tile), problem.dtype), (maps.weight_map(problem, tile), problem.dtype)))
+
+    def run(x: Any, weight: Any, y: Any, *ends: Any) -> None:
+        start(*maps_at(x.data.ptr, weight.data.ptr), y.data.ptr, *addresses(problem.epilogue, ends))
+
+    return Launch(run, by_address=True)
+
+
+def _sizes(problem: ConvProblem) -> tuple[int, ...]:
+    """What `Sizes` in both sources begins with."""
+    return (
+        *(problem.c, problem.k, problem.r, problem.s),
+        *(maps.pixels_of(problem), problem.p * problem.q, problem.q),
+        *(problem.stride_h, problem.stride_w, problem.pad_h, problem.pad_w, problem.dilation_h, problem.dilation_w),
+    )
+
+
+def _kept_maps(described: tuple[tuple[maps.Map, DType], ...]) -> Callable[..., tuple[Any, ...]]:
+    """Encodes maps of tensors at some addresses. Operands stay where they are while a network runs: it is done once."""
+
+    @lru_cache(_KEPT)
+    def maps_at(*places: int) -> tuple[Any, ...]:
+        return tuple(encoded(*each, place) for each, place in zip(described, places, strict=True))
+
+    return maps_at

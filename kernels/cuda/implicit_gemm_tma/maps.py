@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.cuda.implicit_gemm_tma.limits import upper_corner
 from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import BOX, BOX_ROW_BYTES, SPLIT_BOX, Tile, row_bytes_of
+from conv_advisor.kernels.cuda.implicit_gemm_tma.small import SmallTile
 from conv_advisor.kernels.cuda.parts.shapes import is_dense
 
 
@@ -61,7 +62,7 @@ class Im2colMap:
 Map = TiledMap | Im2colMap
 
 
-def x_map(problem: ConvProblem, tile: Tile) -> Map:
+def x_map(problem: ConvProblem, tile: Tile | SmallTile) -> Map:
     """A matrix where every pixel is one of y; else the pixels that the first tap meets."""
     row_bytes = row_bytes_of(problem)
     channels, item = row_bytes // problem.dtype.itemsize_bytes, problem.dtype.itemsize_bytes
@@ -80,7 +81,7 @@ def x_map(problem: ConvProblem, tile: Tile) -> Map:
     )
 
 
-def weight_map(problem: ConvProblem, tile: Tile) -> TiledMap:
+def weight_map(problem: ConvProblem, tile: Tile | SmallTile) -> TiledMap:
     """Channels, taps and filters: a box that ends behind the last channel is not filled with the next tap's."""
     row_bytes, row = row_bytes_of(problem), problem.c * problem.dtype.itemsize_bytes
     taps = problem.r * problem.s

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from conv_advisor.data.problem import ConvProblem, DType
+from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 
 ROW_BYTES: Final = (64, 128)
 """Bytes of the channels of one tap in a stage: as many as a swizzle spans."""
@@ -125,11 +126,45 @@ COSTS: Final[Mapping[DType, Costs]] = {
 }
 
 
+@dataclass(frozen=True)
+class SmallCosts:
+    """What a multiprocessor takes with small tiles, in cycles.
+
+    Parameters
+    ----------
+    loaded_bytes : float
+        That it gets from the L2 cache in a cycle.
+    stage : float
+        From one stage of a block to the next at least.
+    outputs : float
+        Of 1024 outputs.
+    start : float
+        From a launch to its first products, and from its last outputs to its end.
+    turn : float
+        Of a block that has ended a tile, until it multiplies the next one.
+    """
+
+    loaded_bytes: float
+    stage: float
+    outputs: float
+    start: float
+    turn: float
+
+
+SMALL_COSTS: Final = SmallCosts(loaded_bytes=60.0, stage=150.0, outputs=60.0, start=3400.0, turn=300.0)
+
+
 def row_bytes_of(problem: ConvProblem) -> int:
     """Bytes of a row of a stage: those of all channels of a tap where these are few, but in float32."""
     if problem.dtype is DType.FLOAT32:
         return ROW_BYTES[1]
     return ROW_BYTES[0] if problem.c * problem.dtype.itemsize_bytes <= ROW_BYTES[0] else ROW_BYTES[1]
+
+
+def stages_of(problem: ConvProblem) -> int:
+    """Stages of all gemm_k."""
+    chunks: int = ceil_div(problem.c * problem.dtype.itemsize_bytes, row_bytes_of(problem))
+    return problem.r * problem.s * chunks
 
 
 def tiles_for(dtype: DType) -> tuple[Tile, ...]:

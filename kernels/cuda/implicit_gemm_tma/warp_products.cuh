@@ -1,4 +1,4 @@
-// Products of a stage in shared memory by wgmma: part of implicit_gemm_tma.cu, after its macros.
+// Products of a stage in shared memory by wgmma: part of both sources here, after their macros.
 //
 //   operands     a (rows, ROW_BYTES), b (BF, ROW_BYTES), both with channels innermost, as the accelerator swizzles them
 //   sums         16 x 8 fragments, 16 rows a warp
@@ -17,40 +17,60 @@
 #endif
 #define FOUR(d, j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
 #define EIGHT(d, j) FOUR(d, j), FOUR(d, j + 1)
-// Thirty-two sums for every 64 columns: their names in the instruction, then themselves.
-#define NAMES_1 \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define NAMES_2 \
-    NAMES_1 ", " "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define NAMES_3 \
-    NAMES_2 ", " "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
+// Eight sums for every 16 columns: their names in the instruction, then themselves.
+#define NAMES_16 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define NAMES_32 NAMES_16 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define NAMES_48 NAMES_32 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define NAMES_64 NAMES_48 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define NAMES_80 NAMES_64 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define NAMES_96 NAMES_80 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define NAMES_112 NAMES_96 ", %48, %49, %50, %51, %52, %53, %54, %55"
+#define NAMES_128 NAMES_112 ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define NAMES_192 \
+    NAMES_128 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
     "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define NAMES_4 \
-    NAMES_3 ", " "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
+#define NAMES_256 \
+    NAMES_192 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
     "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-#define SUMS_1(d) EIGHT(d, 0), EIGHT(d, 2), EIGHT(d, 4), EIGHT(d, 6)
-#define SUMS_2(d) SUMS_1(d), EIGHT(d, 8), EIGHT(d, 10), EIGHT(d, 12), EIGHT(d, 14)
-#define SUMS_3(d) SUMS_2(d), EIGHT(d, 16), EIGHT(d, 18), EIGHT(d, 20), EIGHT(d, 22)
-#define SUMS_4(d) SUMS_3(d), EIGHT(d, 24), EIGHT(d, 26), EIGHT(d, 28), EIGHT(d, 30)
+#define SUMS_16(d) EIGHT(d, 0)
+#define SUMS_32(d) SUMS_16(d), EIGHT(d, 2)
+#define SUMS_48(d) SUMS_32(d), EIGHT(d, 4)
+#define SUMS_64(d) SUMS_48(d), EIGHT(d, 6)
+#define SUMS_80(d) SUMS_64(d), EIGHT(d, 8)
+#define SUMS_96(d) SUMS_80(d), EIGHT(d, 10)
+#define SUMS_112(d) SUMS_96(d), EIGHT(d, 12)
+#define SUMS_128(d) SUMS_112(d), EIGHT(d, 14)
+#define SUMS_192(d) SUMS_128(d), EIGHT(d, 16), EIGHT(d, 18), EIGHT(d, 20), EIGHT(d, 22)
+#define SUMS_256(d) SUMS_192(d), EIGHT(d, 24), EIGHT(d, 26), EIGHT(d, 28), EIGHT(d, 30)
 // The first products of a tile are not added to what the registers held.
-#define INSTRUCTION(n, list, a, b, adds)                                                                      \
+#define INSTRUCTION(n, a, b, adds)                                                                            \
     asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, %" #adds ", 0;\n"                                    \
-                 "wgmma.mma_async.sync.aligned.m64n" #n TYPES "{" NAMES_##list "}, %" #a ", %" #b             \
+                 "wgmma.mma_async.sync.aligned.m64n" #n TYPES "{" NAMES_##n "}, %" #a ", %" #b                \
                  ", adds, " AS_THEY_LIE ";\n}"                                                               \
-                 : SUMS_##list(d)                                                                             \
+                 : SUMS_##n(d)                                                                                \
                  : "l"(from_a), "l"(from_b), "r"((int)is_added))
 __device__ __forceinline__ void multiply_add(float (&d)[TILES_N][4], unsigned long long from_a, unsigned long long from_b,
                                              bool is_added) {
-#if BF == 64
-    INSTRUCTION(64, 1, 32, 33, 34);
+#if BF == 16
+    INSTRUCTION(16, 8, 9, 10);
+#elif BF == 32
+    INSTRUCTION(32, 16, 17, 18);
+#elif BF == 48
+    INSTRUCTION(48, 24, 25, 26);
+#elif BF == 64
+    INSTRUCTION(64, 32, 33, 34);
+#elif BF == 80
+    INSTRUCTION(80, 40, 41, 42);
+#elif BF == 96
+    INSTRUCTION(96, 48, 49, 50);
+#elif BF == 112
+    INSTRUCTION(112, 56, 57, 58);
 #elif BF == 128
-    INSTRUCTION(128, 2, 64, 65, 66);
+    INSTRUCTION(128, 64, 65, 66);
 #elif BF == 192
-    INSTRUCTION(192, 3, 96, 97, 98);
+    INSTRUCTION(192, 96, 97, 98);
 #elif BF == 256
-    INSTRUCTION(256, 4, 128, 129, 130);
+    INSTRUCTION(256, 128, 129, 130);
 #else
 #error "no such instruction here"
 #endif

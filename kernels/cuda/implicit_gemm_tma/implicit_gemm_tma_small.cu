@@ -1,0 +1,241 @@
+// Implicit GEMM with channels innermost, fed by the tensor memory accelerator, in small tiles: for layers that begin and end soon.
+//
+//   tensors      x (N,H,W,C), weight (K,R,S,C), y (N,P,Q,K), of two-byte elements; C and K multiples of 8
+//   GEMM         as in implicit_gemm_tma.cu: tiles of BP pixels and BF filters, stages of ROW_BYTES of the channels of one tap
+//   warps        one for every 16 pixels, at least four, that multiply by wgmma, 64 rows a group of four; with 32 pixels the other
+//                rows are whatever lies behind them, and go nowhere. One more warp loads, of which one thread is awake
+//   slots        as many stages of x, and of weight, as the launch gives shared memory for, mostly all of gemm_k: then the first
+//                thread asks for everything at once. Where weight IS_KEPT it has a slot for every stage, and is loaded once
+//   y            a warp turns its 16 pixels to rows in shared memory, and stores 16 bytes a thread. The residual is copied to
+//                where y's rows will be before the tile is multiplied
+//   grid, block  a column of blocks for every BF filters; in a column a block's tiles are gridDim.y apart. Several blocks share a
+//                multiprocessor where the launch leaves them shared memory
+//   limits       groups 1; compute capability 9.0 (sm_90a); the same sums in the same order every time
+//   source       as of implicit_gemm_tma.cu
+
+#include "epilogue.cuh"
+
+#define GROUPS ((BP + 63) / 64)
+#define LOADER (4 * GROUPS)  // the warp
+#define THREADS (32 * (LOADER + 1))
+#define TILES_M 1
+#define TILES_N (BF / 8)
+#define X_BYTES (BP * ROW_BYTES)  // of a stage
+#define WEIGHT_BYTES (BF * ROW_BYTES)
+#define CHANNELS (ROW_BYTES / 2)
+#define MOST_SLOTS 16
+#define LINE_BYTES (BF * 2 + 16)  // of a pixel of y: eight lines meet all banks
+#define UNITS (BF / 8)            // of 16 bytes in a line
+static_assert(BP % 16 == 0 && BF % 16 == 0 && (BP % 64 == 0 || (BP == 32 && BF >= 32)), "whole fragments, in shared memory");
+
+#include "clusters.cuh"
+#include "accelerator.cuh"
+#include "warp_products.cuh"
+#include "pairs.cuh"
+#include "overlap.cuh"
+
+struct Sizes {
+    int C, K, R, S;
+    unsigned pixels, plane, Q;
+    int stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w;
+    unsigned tiles_p;
+    int stages;
+    unsigned slots;
+    int is_kept;  // weight
+};
+
+// Whose turn it is: a ring that has gone round an even or odd number of times.
+struct Turn {
+    unsigned slot = 0, parity = 0;
+
+    __device__ __forceinline__ void advance(unsigned slots) {
+        if (++slot == slots) {
+            slot = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+// Addresses in shared memory.
+struct Ring {
+    unsigned x, weight, full, empty;
+
+    __device__ __forceinline__ unsigned weight_at(const Sizes& sizes, int stage, unsigned slot) const {
+        return weight + (sizes.is_kept ? stage : slot) * WEIGHT_BYTES;
+    }
+};
+
+__device__ __forceinline__ void load_tiles(const TensorMap& x, const TensorMap& weight, const Ring& ring, const Sizes& sizes) {
+    const unsigned filter = blockIdx.x * BF;
+    Turn turn;
+    bool loads_weight = true;
+#pragma unroll 1
+    for (unsigned tile = blockIdx.y; tile < sizes.tiles_p; tile += gridDim.y) {
+        const unsigned pixel = tile * BP;
+#if !IS_DENSE
+        const unsigned image = pixel / sizes.plane, inner = pixel - image * sizes.plane, p = inner / sizes.Q;
+        const int h = (int)p * sizes.stride_h - sizes.pad_h;
+        const int w = (int)(inner - p * sizes.Q) * sizes.stride_w - sizes.pad_w;
+#endif
+        int tap = 0, c = 0, r = 0, s = 0;
+#pragma unroll 1
+        for (int stage = 0; stage < sizes.stages; ++stage, turn.advance(sizes.slots)) {
+            const unsigned arrived = ring.full + turn.slot * 8, to = ring.x + turn.slot * X_BYTES;
+            wait_for(ring.empty + turn.slot * 8, turn.parity ^ 1);
+            expect_bytes(arrived, X_BYTES + (loads_weight ? WEIGHT_BYTES : 0));
+#if IS_DENSE
+            load_box(to, x, arrived, c, pixel);
+#else
+            load_pixels(to, x, arrived, c, w, h, image, s * sizes.dilation_w, r * sizes.dilation_h);
+#endif
+            if (loads_weight) load_box(ring.weight_at(sizes, stage, turn.slot), weight, arrived, c, tap, filter);
+            if ((c += CHANNELS) < sizes.C) continue;
+            c = 0, ++tap;
+            if (++s == sizes.S) s = 0, ++r;
+        }
+        loads_weight = !sizes.is_kept;
+    }
+}
+
+// sum = the products of a group's 64 pixels.
+__device__ __forceinline__ void multiply_tile(float (&sum)[SUMS], const Ring& ring, unsigned first_row, Turn& turn,
+                                              const Sizes& sizes) {
+    const bool arrives = threadIdx.x % 32 == 0;
+    unsigned read = 0;
+#pragma unroll 1
+    for (int stage = 0; stage < sizes.stages; ++stage, turn.advance(sizes.slots)) {
+        wait_for(ring.full + turn.slot * 8, turn.parity);
+        multiply(sum, ring.x + turn.slot * X_BYTES + first_row * ROW_BYTES, ring.weight_at(sizes, stage, turn.slot), stage > 0);
+        // The products of the stage before are done.
+        wait_for_all_products_but<1>(sum);
+        if (stage > 0 && arrives) arrive(ring.empty + read * 8);
+        read = turn.slot;
+    }
+    wait_for_all_products_but<0>(sum);
+    if (arrives) arrive(ring.empty + read * 8);
+}
+
+// A warp's 16 pixels of y, from a filter on: lines in shared memory, and memory in units of 16 bytes.
+class Lines {
+   public:
+    __device__ __forceinline__ Lines(unsigned place, unsigned pixel, unsigned filter, const Sizes& sizes)
+        : place_(place), pixel_(pixel), filter_(filter), sizes_(sizes) {}
+
+    // Begins to copy the residual to the lines; `wait_for_residual` before they are filled.
+    __device__ __forceinline__ void copy_residual(const Storage* residual) const {
+#if RESIDUAL
+        each_unit([&](unsigned line, size_t at) {
+            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(line), "l"(residual + at) : "memory");
+        });
+        asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+        (void)residual;
+    }
+    __device__ __forceinline__ void wait_for_residual() const {
+#if RESIDUAL
+        asm volatile("cp.async.wait_group 0;" ::: "memory");
+        __syncwarp();
+#endif
+    }
+    // A thread's sums of 8 columns: rows lane / 4 and 8 more, columns lane % 4 * 2 and the next. What a warp reads of the
+    // residual it overwrites itself.
+    __device__ __forceinline__ void fill(const Epilogue& epilogue, float (&sum)[TILES_N][4]) const {
+        const int lane = threadIdx.x % 32;
+#pragma unroll
+        for (int j = 0; j < TILES_N; j += 2) {
+            const unsigned place = place_ + lane % 16 * LINE_BYTES + (j + lane / 16) * 16;
+            unsigned pairs[4] = {};
+#if RESIDUAL
+            asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                         : "=r"(pairs[0]), "=r"(pairs[1]), "=r"(pairs[2]), "=r"(pairs[3])
+                         : "r"(place)
+                         : "memory");
+#endif
+#pragma unroll
+            for (int e = 0; e < 4; ++e) {
+                float two[] = {sum[j + e / 2][e % 2 * 2], sum[j + e / 2][e % 2 * 2 + 1]};
+#if HAS_EPILOGUE
+                const Storage* const residual = (const Storage*)&pairs[e];
+                const unsigned filter = filter_ + (j + e / 2) * 8 + lane % 4 * 2;
+                if (filter < (unsigned)sizes_.K) epilogue.apply_with<true>(two, filter, {widen(residual[0]), widen(residual[1])});
+#endif
+                pairs[e] = narrow_pair(two[0], two[1]);
+            }
+            asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(place), "r"(pairs[0]),
+                         "r"(pairs[1]), "r"(pairs[2]), "r"(pairs[3])
+                         : "memory");
+        }
+        (void)epilogue;
+    }
+    __device__ __forceinline__ void store(Storage* y) const {
+        __syncwarp();
+        each_unit([&](unsigned line, size_t at) {
+            uint4 unit;
+            asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                         : "=r"(unit.x), "=r"(unit.y), "=r"(unit.z), "=r"(unit.w)
+                         : "r"(line)
+                         : "memory");
+            *(uint4*)(y + at) = unit;
+        });
+        __syncwarp();
+    }
+
+   private:
+    // Address in shared memory, and place in y, of each unit that lies in y and is this thread's.
+    template <typename Visit>
+    __device__ __forceinline__ void each_unit(const Visit& visit) const {
+#pragma unroll
+        for (unsigned unit = threadIdx.x % 32; unit < 16 * UNITS; unit += 32) {
+            const unsigned row = unit / UNITS, column = unit % UNITS, filter = filter_ + column * 8;
+            if (pixel_ + row < sizes_.pixels && filter < (unsigned)sizes_.K)
+                visit(place_ + row * LINE_BYTES + column * 16, (size_t)(pixel_ + row) * sizes_.K + filter);
+        }
+    }
+
+    unsigned place_, pixel_, filter_;
+    const Sizes& sizes_;
+};
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    implicit_gemm_tma_small(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap weight_map,
+                            Storage* __restrict__ y EPILOGUE, const __grid_constant__ Sizes sizes) {
+    extern __shared__ unsigned char unaligned[];
+    __shared__ unsigned long long barriers[2 * MOST_SLOTS];
+    Ring ring;
+    ring.x = (shared_address(unaligned) + 1023) & ~1023u;
+    ring.weight = ring.x + sizes.slots * X_BYTES;
+    ring.full = shared_address(barriers), ring.empty = ring.full + MOST_SLOTS * 8;
+    const int warp = __shfl_sync(0xFFFFFFFF, threadIdx.x / 32, 0);
+    if (warp == LOADER) {
+        const unsigned slot = threadIdx.x % 32;
+        if (slot < sizes.slots) {
+            start_barrier(ring.full + slot * 8, 1);
+            start_barrier(ring.empty + slot * 8, LOADER);
+        }
+        publish_barriers();
+        __syncwarp();
+        asm volatile("bar.arrive 1, %0;" ::"n"(THREADS) : "memory");
+        wait_for_kernel_ahead();
+        if (slot == 0) load_tiles(x_map, weight_map, ring, sizes);
+        return;
+    }
+    wait_for_kernel_ahead();
+    asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
+    const Epilogue epilogue = EPILOGUE_OF(nullptr);
+    const unsigned lines = ring.weight + (sizes.is_kept ? sizes.stages : sizes.slots) * WEIGHT_BYTES + warp * 16 * LINE_BYTES;
+    Turn turn;
+#pragma unroll 1
+    for (unsigned tile = blockIdx.y; tile < sizes.tiles_p; tile += gridDim.y) {
+        const Lines mine(lines, tile * BP + warp * 16, blockIdx.x * BF, sizes);
+        const bool has_pixels = warp * 16 < BP;
+#if RESIDUAL
+        if (has_pixels) mine.copy_residual(residual);
+#endif
+        float sum[SUMS];
+        multiply_tile(sum, ring, warp / 4 * 64, turn, sizes);
+        if (!has_pixels) continue;
+        mine.wait_for_residual();
+        mine.fill(epilogue, sum[0]);
+        mine.store(y);
+    }
+}
