@@ -276,8 +276,10 @@ def test_every_cut_is_compiled(dtype: DType) -> None:
         problem = problem_of({**SHAPES["same_3x3"], "c": c}, dtype)
         row_bytes = row_bytes_of(problem)
         assert row_bytes == (64 if c * dtype.itemsize_bytes <= 64 and dtype is not DType.FLOAT32 else 128)
-        for tile, is_split in {(cut.tile, cut.cluster > 1) for cut in plan.cuts_of(problem)}:
-            assert tile.defines(row_bytes, is_dense=False, is_split=is_split) in plan.definitions(dtype)
+        for cut in plan.cuts_of(problem):
+            source, defines = plan.build_of(cut, problem)
+            assert defines in source.definitions(dtype)
+            assert defines["ROW_BYTES"] == row_bytes
     assert {each["BP"] * each["BF"] for each in plan.definitions(dtype)} == {
         tile.bp * tile.bf for tile in tiles_for(dtype)
     }
@@ -286,7 +288,7 @@ def test_every_cut_is_compiled(dtype: DType) -> None:
 @pytest.mark.parametrize("dtype", DType)
 def test_blocks_that_share_a_tile_have_stages_boxes_and_room_for_what_they_receive(dtype: DType) -> None:
     deep, shallow = (problem_of(SHAPES[name], dtype) for name in ("same_3x3_tails", "dense"))
-    cuts = plan.cuts_of(deep)
+    cuts = [cut for cut in plan.cuts_of(deep) if isinstance(cut.tile, Tile)]
     assert {cut.tile for cut in cuts if cut.cluster == max(CLUSTERS)} == set(tiles_for(dtype))
     for tile, cluster in ((cut.tile, cut.cluster) for cut in cuts):
         boxes = tile.boxes(dtype, SPLIT_BOX)
@@ -312,7 +314,8 @@ def test_the_rule_takes_a_cut_about_as_fast_as_the_fastest(dtype: str) -> None:
             for cluster, time in enumerate(times, 1)
             if time is not None
         }
-        slowdowns.append(us[plan.plan_cut(problem, GPU)] / min(us.values()))
+        chosen = min(us, key=lambda cut: plan.expected_us(cut, problem, GPU))
+        slowdowns.append(us[chosen] / min(us.values()))
     assert len(slowdowns) == 45
     assert geometric_mean(slowdowns) < 1.02
     assert max(slowdowns) < 1.13

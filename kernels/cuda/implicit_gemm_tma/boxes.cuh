@@ -15,7 +15,7 @@ class Boxes {
         for (unsigned box = 0; box < BOXES; ++box) load(residual, part, box, turn_ + box, sizes);
     }
     __device__ __forceinline__ void store(const TensorMap& y, const TensorMap& residual, const Epilogue& epilogue,
-                                          float (&sum)[SUMS], const Part& part, const Sizes& sizes) {
+                                          const Bias& bias, float (&sum)[SUMS], const Part& part, const Sizes& sizes) {
         unsigned box = 0, own = 0;
 #pragma unroll
         for (int i = 0; i < TILES_M; ++i) {
@@ -31,7 +31,7 @@ class Boxes {
                 if (leads()) wait_for_all_boxes_but<BOXES - 1>();
                 wait();
 #endif
-                fill(buffer, epilogue, sum[i], j * (BOX_FILTERS / 8), at.filter, sizes);
+                fill(buffer, epilogue, bias, sum[i], j * (BOX_FILTERS / 8), at.filter, sizes);
                 asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
                 wait();
                 if (leads()) {
@@ -78,8 +78,8 @@ class Boxes {
     // whose 16 bytes c lie at c ^ line % 8. What a warp reads of the residual it overwrites itself.
 #ifdef STORAGE_FLOAT32
     // Threads of odd rows take the columns in another order than those of even ones: then sixteen of them meet all banks.
-    __device__ __forceinline__ void fill(unsigned to, const Epilogue& epilogue, float (&sum)[TILES_N][4], int first,
-                                         unsigned first_filter, const Sizes& sizes) const {
+    __device__ __forceinline__ void fill(unsigned to, const Epilogue& epilogue, const Bias& bias, float (&sum)[TILES_N][4],
+                                         int first, unsigned first_filter, const Sizes& sizes) const {
         const int lane = threadIdx.x % 32, row = lane / 4, swapped = row % 2 * 2;
         to += (first_line() + row) * BOX_ROW_BYTES + lane % 2 * 8;
 #pragma unroll
@@ -101,11 +101,11 @@ class Boxes {
                 asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(at), "f"(two[0]), "f"(two[1]) : "memory");
             }
         }
-        (void)epilogue, (void)first_filter, (void)sizes;
+        (void)epilogue, (void)bias, (void)first_filter, (void)sizes;
     }
 #else
-    __device__ __forceinline__ void fill(unsigned to, const Epilogue& epilogue, float (&sum)[TILES_N][4], int first,
-                                         unsigned first_filter, const Sizes& sizes) const {
+    __device__ __forceinline__ void fill(unsigned to, const Epilogue& epilogue, const Bias& bias, float (&sum)[TILES_N][4],
+                                         int first, unsigned first_filter, const Sizes& sizes) const {
         const int lane = threadIdx.x % 32, line = first_line() + lane % 16;
 #pragma unroll
         for (int j = 0; j < BOX_FILTERS / 8; j += 2) {
@@ -121,9 +121,7 @@ class Boxes {
             for (int e = 0; e < 4; ++e) {
                 float two[] = {sum[first + j + e / 2][e % 2 * 2], sum[first + j + e / 2][e % 2 * 2 + 1]};
 #if HAS_EPILOGUE
-                const Storage* const residual = (const Storage*)&pairs[e];
-                const unsigned filter = first_filter + (j + e / 2) * 8 + lane % 4 * 2;
-                if (filter < (unsigned)sizes.K) epilogue.apply_with<true>(two, filter, {widen(residual[0]), widen(residual[1])});
+                epilogue.apply_given(two, pairs[e], bias.pairs[first + j + e / 2]);
 #endif
                 pairs[e] = narrow_pair(two[0], two[1]);
             }
@@ -131,7 +129,7 @@ class Boxes {
                          "r"(pairs[1]), "r"(pairs[2]), "r"(pairs[3])
                          : "memory");
         }
-        (void)epilogue, (void)first_filter, (void)sizes;
+        (void)epilogue, (void)bias, (void)first_filter, (void)sizes;
     }
 #endif
 

@@ -90,6 +90,7 @@ __device__ __forceinline__ bool is_in_y(const Part& box, const Sizes& sizes) {
 #include "warp_products.cuh"
 #include "pairs.cuh"
 #include "shared_sums.cuh"
+#include "bias.cuh"
 #include "boxes.cuh"
 #include "overlap.cuh"
 
@@ -253,6 +254,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #if RESIDUAL
         boxes.load_first(residual_map, part, sizes);
 #endif
+        Bias ahead;
+        ahead.read(epilogue, part.filter, sizes);
         float sum[SUMS];
 #if PRODUCTS == 3
         multiply_tile(sum, ring_place, full, empty, parted, group, ring, stages.end - stages.first);
@@ -264,7 +267,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         shared.push_others(sum, part, sizes);
         SharedSums::meet();
 #endif
-        boxes.store(y_map, residual_map, epilogue, sum, part, sizes);
+        boxes.store(y_map, residual_map, epilogue, ahead, sum, part, sizes);
     }
     boxes.finish();
     (void)parted, (void)ring_place;

@@ -115,6 +115,8 @@ __device__ __forceinline__ void multiply_tile(float (&sum)[SUMS], const Ring& ri
     if (arrives) arrive(ring.empty + read * 8);
 }
 
+#include "bias.cuh"
+
 // A warp's 16 pixels of y, from a filter on: lines in shared memory, and memory in units of 16 bytes.
 class Lines {
    public:
@@ -139,7 +141,7 @@ class Lines {
     }
     // A thread's sums of 8 columns: rows lane / 4 and 8 more, columns lane % 4 * 2 and the next. What a warp reads of the
     // residual it overwrites itself.
-    __device__ __forceinline__ void fill(const Epilogue& epilogue, float (&sum)[TILES_N][4]) const {
+    __device__ __forceinline__ void fill(const Epilogue& epilogue, const Bias& bias, float (&sum)[TILES_N][4]) const {
         const int lane = threadIdx.x % 32;
 #pragma unroll
         for (int j = 0; j < TILES_N; j += 2) {
@@ -155,9 +157,7 @@ class Lines {
             for (int e = 0; e < 4; ++e) {
                 float two[] = {sum[j + e / 2][e % 2 * 2], sum[j + e / 2][e % 2 * 2 + 1]};
 #if HAS_EPILOGUE
-                const Storage* const residual = (const Storage*)&pairs[e];
-                const unsigned filter = filter_ + (j + e / 2) * 8 + lane % 4 * 2;
-                if (filter < (unsigned)sizes_.K) epilogue.apply_with<true>(two, filter, {widen(residual[0]), widen(residual[1])});
+                epilogue.apply_given(two, pairs[e], bias.pairs[j + e / 2]);
 #endif
                 pairs[e] = narrow_pair(two[0], two[1]);
             }
@@ -165,7 +165,7 @@ class Lines {
                          "r"(pairs[1]), "r"(pairs[2]), "r"(pairs[3])
                          : "memory");
         }
-        (void)epilogue;
+        (void)epilogue, (void)bias;
     }
     __device__ __forceinline__ void store(Storage* y) const {
         __syncwarp();
@@ -215,13 +215,16 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         publish_barriers();
         __syncwarp();
         asm volatile("bar.arrive 1, %0;" ::"n"(THREADS) : "memory");
-        wait_for_kernel_ahead();
-        if (slot == 0) load_tiles(x_map, weight_map, ring, sizes);
-        return;
     }
     wait_for_kernel_ahead();
-    asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
+    if (warp == LOADER) {
+        if (threadIdx.x % 32 == 0) load_tiles(x_map, weight_map, ring, sizes);
+        return;
+    }
     const Epilogue epilogue = EPILOGUE_OF(nullptr);
+    Bias ahead;  // all tiles of a block have the same filters
+    ahead.read(epilogue, blockIdx.x * BF, sizes);
+    asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
     const unsigned lines = ring.weight + (sizes.is_kept ? sizes.stages : sizes.slots) * WEIGHT_BYTES + warp * 16 * LINE_BYTES;
     Turn turn;
 #pragma unroll 1
@@ -235,7 +238,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
         multiply_tile(sum, ring, warp / 4 * 64, turn, sizes);
         if (!has_pixels) continue;
         mine.wait_for_residual();
-        mine.fill(epilogue, sum[0]);
+        mine.fill(epilogue, ahead, sum[0]);
         mine.store(y);
     }
 }

@@ -136,14 +136,47 @@ class Epilogue {
 #pragma unroll
         for (int e = 0; e < COUNT; ++e) sums[e] += added[e % filters];
 #endif
+        activate(sums);
+        (void)filter;
+    }
+    // Two neighbours of the bias of a two-byte type in one register: asked for here, for `apply_given` much later. In C++ the
+    // compiler would move the load to where it is used.
+    __device__ __forceinline__ unsigned bias_ahead(int filter) const {
+        unsigned pair = 0;
+#if BIAS && defined(__CUDA_ARCH__)
+        asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(pair) : "l"(bias_ + filter));
+#elif BIAS
+        memcpy(&pair, bias_ + filter, 4);
+#endif
+        (void)filter;
+        return pair;
+    }
+    // The same as `apply_with` for two neighbouring filters, and pairs that the kernel has read of residual and bias.
+    __device__ __forceinline__ void apply_given(float (&sums)[2], unsigned residual, unsigned bias) const {
+        const Storage *const added = (const Storage*)&residual, *const biased = (const Storage*)&bias;
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+#if RESIDUAL
+            sums[e] += widen(added[e]);
+#endif
+#if BIAS
+            sums[e] += widen(biased[e]);
+#endif
+        }
+        activate(sums);
+        (void)added, (void)biased;
+    }
+
+   private:
+    template <int COUNT>
+    __device__ __forceinline__ static void activate(float (&sums)[COUNT]) {
 #if ACTIVATION
 #pragma unroll
         for (int e = 0; e < COUNT; ++e) sums[e] = activated(sums[e]);
 #endif
-        (void)filter;
+        (void)sums;
     }
 
-   private:
 #if BIAS
     const Storage* bias_;
 #endif
