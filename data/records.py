@@ -91,11 +91,15 @@ class Records:
         return found
 
     def measured_keys(self, device_id: str) -> list[str]:
-        """The keys of the problems on which some variant was timed in full on a device, in rising order."""
+        """The keys of the problems on which some variant was timed in full on a device, each once.
+
+        Those that ship come in the order in which they lie, so that whoever reads all of them decompresses each block
+        once.
+        """
         table = self._shipped.table(device_id)
         shipped = table.measured_keys() if table else []
         own = self.store.measured_keys(device_id) if self.store else []
-        return sorted({*shipped, *own})
+        return list(dict.fromkeys((*shipped, *own)))
 
     def n_attempts(self, device_id: str) -> int:
         """How many attempts were made on a device."""
