@@ -1,13 +1,12 @@
 """Whole networks of torchvision, random weights, in evaluation: PyTorch's modes against ours, in one run on one GPU.
 
 A table a precision and batch: device time of a replayed CUDA graph of one call in each mode, the best of PyTorch's
-over ours, wall time of a call, seconds of ours from ``torch.compile`` to the first answer with nothing kept, our error
-against float64 over eager PyTorch's, and how many of the convolutions run by a variant and end with what follows
-them. ``benchmark=True`` is timed in a thread of its own.
+over ours, wall time of a call, in turns, our error against float64 over eager PyTorch's, and how many of the
+convolutions run by a variant and end with what follows them. ``benchmark=True`` is timed in a thread of its own.
 
-A network compiles for 3 to 41 s in each of two modes, one after the other: while several processes used the GPU, times
-alone in a lock were up to 1.7 times as long. ``python -m benchmarks.networks.first_call`` has first calls of new
-processes.
+Several processes compile at once, for most of the time; what they time meanwhile, variants and Triton's kernels, has
+the GPU for itself. Once all are done and still, cells are timed one after the other, each where it was compiled. So
+first calls are told by ``python -m benchmarks.networks.first_call``, in processes that run alone.
 
 Needs a GPU, PyTorch and torchvision, which this project does not install.
 """
@@ -17,11 +16,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.networks.cells import ALL, BATCHES, NETWORKS, PEERS, PRECISIONS, UNSEEN, Cell, Row, cells, report
+from benchmarks.networks.spread import Station, processes
+from benchmarks.networks.spread import rows as rows_of
+from conv_advisor.kernels.cpu.threads import available_cores
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -56,15 +57,10 @@ def _run(todo: Sequence[Cell], chosen: argparse.Namespace) -> Iterator[Row]:
         "graphs": chosen.graphs,
     }
     modes = (*chosen.modes.split(","), *((ALL,) if chosen.all else ()))
-    from benchmarks.networks.running import run_cell
-
-    begin, longest_s = time.monotonic(), 0.0
-    for cell in todo:
-        started = time.monotonic()
-        if started - begin + longest_s > chosen.time_limit:
-            return
-        yield run_cell(cell, modes, options)
-        longest_s = max(longest_s, time.monotonic() - started)
+    count = min(chosen.processes, len(todo))
+    station = Station(modes, options, max(1, available_cores() // max(1, count)))
+    with processes(station, count) as executors:
+        yield from rows_of(todo, executors, station, chosen.time_limit)
 
 
 def _line(row: Row) -> str:
@@ -86,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--precisions", default=",".join(PRECISIONS))
     parser.add_argument("--batches", default=",".join(map(str, BATCHES)))
     parser.add_argument("--time-limit", type=float, default=float("inf"), help="seconds; what is missing then is said")
+    parser.add_argument("--processes", type=int, default=8, help="how many compile at once (default 8)")
     parser.add_argument("--output", type=Path, help="JSON file of the rows, written after each cell")
     parser.add_argument("--skip", type=Path, nargs="*", default=[], help="files whose cells are done already")
     parser.add_argument("--report", type=Path, nargs="*", help="print the tables of such files; needs no GPU")

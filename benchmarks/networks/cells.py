@@ -52,7 +52,7 @@ class Row:
     wall_ms : dict
         Median wall time of one call from Python, waited for.
     first_call_s : dict
-        From ``torch.compile`` to the first answer.
+        From ``torch.compile`` to the first answer, in files of runs in which nothing else was compiled meanwhile.
     error, torch_error : float
         max |y − y64| / max |y64| of ours, and of eager PyTorch, over the images compared.
     replaced, fused, convolutions : int
@@ -166,13 +166,14 @@ def _column(name: str, rows: Sequence[Row]) -> str:
     modes = [mode for mode in (*PEERS, OURS) if any(mode in row.device_ms for row in rows)]
     has_all = any(row.slowdown is not None for row in rows)
     walls = [mode for mode in (*PEERS, OURS) if any(mode in row.wall_ms for row in rows)]
+    has_first = any(row.first_call_s for row in rows)
     head = [
         "",
         *(f"{mode}, ms" for mode in modes),
         "best PyTorch ÷ ours",
         *(["ours ÷ all measured"] if has_all else []),
         *(f"{mode}, wall ms" for mode in walls),
-        "first call, s",
+        *(["first call, s"] if has_first else []),
         "error ÷ PyTorch's",
         "layers, fused",
     ]
@@ -182,7 +183,8 @@ def _column(name: str, rows: Sequence[Row]) -> str:
         waits = [_number(row.wall_ms.get(mode), 2) for mode in walls]
         error = row.error / row.torch_error if row.error is not None and row.torch_error else None
         layers = f"{row.replaced} of {row.convolutions}, {row.fused}"
-        told = [_number(row.first_call_s.get(OURS), 1), _number(error, 2), layers]
+        first = [_number(row.first_call_s.get(OURS), 1)] if has_first else []
+        told = [*first, _number(error, 2), layers]
         gains = [_number(row.gain, 3), *([_number(row.slowdown, 3)] if has_all else [])]
         lines.append(f"| {' | '.join([row.cell.network, *times, *gains, *waits, *told])} |")
     failed = [f"{row.cell.network}, {mode}: {why}" for row in rows for mode, why in row.failures.items()]

@@ -16,15 +16,13 @@ import io
 import pstats
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from benchmarks.networks.cells import OURS, PRECISIONS, Cell
 
-_ROUNDS: Final = 3
-_CALLS: Final = 30
 _LAYER_CALLS: Final = 200
 _PROFILED: Final = 20
 _SHOWN: Final = 25
@@ -66,14 +64,14 @@ def profile_of_first(cell: Cell, plan_file: str) -> str:
     """
     import torch
 
-    from benchmarks.networks.running import _outcomes, images, network_of, set_precision
+    from benchmarks.networks.running import images, network_of, outcomes, set_precision
     from conv_advisor.torch import backend
 
     set_precision(cell)
     network, x = network_of(cell), images(cell)
     torch.cuda.synchronize()
     profile, begin = cProfile.Profile(), time.perf_counter()
-    with _outcomes(), profile:
+    with outcomes(), profile:
         torch.compile(network, backend=backend, options={"plan_file": plan_file})(x)
         torch.cuda.synchronize()
     taken_s, text = time.perf_counter() - begin, io.StringIO()
@@ -86,12 +84,20 @@ def measure(cell: Cell, plan_file: str, *, is_profiled: bool) -> None:
     """Compile a network both ways and print what it costs the host."""
     import torch
 
-    from benchmarks.networks.running import _outcomes, images, network_of, replayed_ms, set_precision
+    from benchmarks.networks.running import (
+        images,
+        in_turns,
+        network_of,
+        outcomes,
+        quieten,
+        replayed_ms,
+        set_precision,
+    )
     from conv_advisor.torch import backend
 
     set_precision(cell)
     network, x = network_of(cell), images(cell)
-    with _outcomes() as outcomes:
+    with outcomes() as said:
         begin = time.perf_counter()
         ours = torch.compile(network, backend=backend, options={"plan_file": plan_file})
         ours(x)
@@ -99,7 +105,9 @@ def measure(cell: Cell, plan_file: str, *, is_profiled: bool) -> None:
         first_s = time.perf_counter() - begin
     calls: dict[str, Callable[[], Any]] = {"eager": lambda: network(x), OURS: lambda: ours(x)}
     compiled = torch.compile(network)
+    compiled(x)
     calls["compile"] = lambda: compiled(x)
+    quieten()
     device = f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}"
     print(f"{cell.network} {cell.precision} batch {cell.batch}, {device}")
     print(f"first call of ours {first_s:.1f} s\n")
@@ -108,32 +116,10 @@ def measure(cell: Cell, plan_file: str, *, is_profiled: bool) -> None:
     for name, (wall_ms, host_ms) in times.items():
         print(f"| {name} | {wall_ms:.3f} | {host_ms:.3f} | {replayed_ms(calls[name]):.3f} |")
     print(f"\nwall of compile ÷ ours {times['compile'][0] / times[OURS][0]:.2f}\n", flush=True)
-    for line in _by_variant(cell, outcomes):
+    for line in _by_variant(cell, said):
         print(line, flush=True)
     if is_profiled:
         print(_profile(calls[OURS]))
-
-
-def in_turns(calls: Mapping[str, Callable[[], Any]], wait: Callable[[], None]) -> dict[str, tuple[float, float]]:
-    """Wall and host milliseconds of a call, by name: the least median of the rounds, in which all take turns."""
-    rounds: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
-    for call in calls.values():
-        for _ in range(5):
-            call()
-        wait()
-    for _ in range(_ROUNDS):
-        for name, call in calls.items():
-            samples = [_sample(call, wait) for _ in range(_CALLS)]
-            rounds[name].append((median(wall for wall, _ in samples), median(host for _, host in samples)))
-    return {name: (min(wall for wall, _ in taken), min(host for _, host in taken)) for name, taken in rounds.items()}
-
-
-def _sample(call: Callable[[], Any], wait: Callable[[], None]) -> tuple[float, float]:
-    begin = time.perf_counter()
-    call()
-    returned = time.perf_counter()
-    wait()
-    return 1000 * (time.perf_counter() - begin), 1000 * (returned - begin)
 
 
 def _by_variant(cell: Cell, outcomes: Sequence[str]) -> list[str]:

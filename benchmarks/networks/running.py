@@ -1,4 +1,4 @@
-"""One cell on the GPU: a network by each of PyTorch's modes and by ours, all on the same weights and images."""
+"""Networks on the GPU, and what a call takes: the device by a replayed graph, host and wall in turns."""
 
 from __future__ import annotations
 
@@ -6,20 +6,17 @@ import gc
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
-from math import inf
 from statistics import median
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 import torch
 import torchvision
+from torch._inductor.async_compile import shutdown_compile_workers
 
-from benchmarks.networks.cells import ALL, OURS, Cell, Row, layers_of
+from benchmarks.networks.cells import Cell
 from benchmarks.networks.unseen import MODELS, SHAPES
-from conv_advisor.torch import backend, candidates
 from conv_advisor.torch.gpu import SPENT
 
 _DTYPES: Final = {
@@ -32,61 +29,10 @@ _LEAST_REGION_MS: Final = 4.0
 _SAMPLES: Final = 15
 _WARMING: Final = 25
 """Regions that do not count: a device that idled while a compiler ran is slow at first."""
-_WALL_CALLS: Final = 15
-_WALL_ROUNDS: Final = 8
-_WALL_PAUSE_S: Final = 0.25
-"""Between rounds, of which the fastest counts: Inductor's compilers still start while a first network is timed."""
-_EVERY: Final = 1000
-"""Variants to measure: more than there are."""
+_ROUNDS: Final = 5
+_CALLS: Final = 30
 _COMPARED: Final = 2
 """Images whose outputs are compared with float64."""
-
-
-def run_cell(cell: Cell, modes: tuple[str, ...], options: dict[str, Any]) -> Row:
-    """Everything that is printed of one cell.
-
-    Parameters
-    ----------
-    cell : Cell
-    modes : tuple of str
-        Which of PyTorch's are run, and whether `ALL`; ours is in any case.
-    options : dict
-        For our backend, whose choices are this cell's alone.
-
-    Notes
-    -----
-    Ours is compiled before PyTorch's modes, so that its first call finds nothing of theirs in Inductor's caches.
-    """
-    row = Row(cell, device=f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}")
-    run = partial(_run, row)
-    set_precision(cell)
-    network, x = network_of(cell), images(cell)
-    with torch.no_grad():
-        expected = _in_float64(network, x)
-        row = _replace_errors(row, torch_error=_error(network(x), expected))
-        with _outcomes() as outcomes, TemporaryDirectory() as folder:
-            ours = dict(options, plan_file=f"{folder}/plans.json")
-            call = run(OURS, lambda: torch.compile(network, backend=backend, options=ours))
-        if call is not None:
-            row = _replace_errors(row, error=_error(call(x), expected))
-            run = partial(_run, row)
-        if ALL in modes:
-            with TemporaryDirectory() as folder, _trying_all():
-                every = dict(options, measure=_EVERY, plan_file=f"{folder}/plans.json")
-                run(ALL, lambda: torch.compile(network, backend=backend, options=every))
-        if "eager" in modes:
-            run("eager", lambda: network)
-        if "benchmark" in modes:
-            with _benchmarking():
-                _in_a_thread(lambda: run("benchmark", lambda: network))
-        if "compile" in modes:
-            run("compile", lambda: torch.compile(network))
-        if "max-autotune" in modes:
-            run("max-autotune", lambda: torch.compile(network, mode="max-autotune-no-cudagraphs"))
-    row = Row(**(row.__dict__ | layers_of(outcomes)))
-    torch.compiler.reset()
-    torch.cuda.empty_cache()
-    return row
 
 
 def set_precision(cell: Cell) -> None:
@@ -96,14 +42,15 @@ def set_precision(cell: Cell) -> None:
 
 
 def network_of(cell: Cell) -> Any:
-    """The network on the GPU, with random weights, in evaluation."""
+    """The network on the GPU, which makes its random weights too, in evaluation."""
     torch.manual_seed(0)
-    if cell.network in MODELS:
-        own = MODELS[cell.network]().eval()
-        return own.to("cuda", _DTYPES[cell.precision], memory_format=_memory_format(cell))
-    extra = {"aux_logits": False, "init_weights": False} if cell.network == "googlenet" else {}
-    network = torchvision.models.get_model(cell.network, weights=None, **extra).eval()
-    return network.to("cuda", _DTYPES[cell.precision], memory_format=_memory_format(cell))
+    with torch.device("cuda"):
+        if cell.network in MODELS:
+            network = MODELS[cell.network]()
+        else:
+            extra = {"aux_logits": False, "init_weights": False} if cell.network == "googlenet" else {}
+            network = torchvision.models.get_model(cell.network, weights=None, **extra)
+    return network.eval().to(_DTYPES[cell.precision], memory_format=_memory_format(cell))
 
 
 def images(cell: Cell) -> Any:
@@ -118,34 +65,27 @@ def _memory_format(cell: Cell) -> Any:
     return torch.channels_last if cell.is_nhwc else torch.contiguous_format
 
 
-def _in_float64(network: Any, x: Any) -> Any:
+def in_float64(network: Any, x: Any) -> Any:
+    """What a network gives for the first images in float64; its weights are as they were afterwards."""
     dtype = x.dtype
     y = network.double()(x[:_COMPARED].double())
     network.to(dtype)
     return y
 
 
-def _error(y: Any, expected: Any) -> float:
+def error_of(y: Any, expected: Any) -> float:
+    """How far outputs are from those of `in_float64`, over the largest of these."""
     return float((y[:_COMPARED].double() - expected).abs().max() / expected.abs().max())
 
 
-def _run(row: Row, mode: str, make: Callable[[], Any]) -> Any:
-    """Time a mode, and keep what it gives in the row; what fails is kept with its reason. The callable, if it ran."""
-    x = images(row.cell)
-    torch.compiler.reset()
-    begin = time.perf_counter()
-    try:
-        with torch.no_grad():
-            call = make()
-            call(x)
-            torch.cuda.synchronize()
-            row.first_call_s[mode] = time.perf_counter() - begin
-            row.device_ms[mode] = replayed_ms(lambda: call(x))
-            row.wall_ms[mode] = _wall_ms(lambda: call(x))
-    except Exception as error:  # one mode of one network must not end the run
-        row.failures[mode] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-        return None
-    return call
+def quieten() -> None:
+    """End what compilers left running, and what the collector would do: the processes that compile for Inductor live
+    on for a minute, and still start while a first network runs."""
+    shutdown_compile_workers()
+    gc.collect()
+    gc.freeze()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
 
 
 def replayed_ms(call: Callable[[], Any]) -> float:
@@ -176,56 +116,41 @@ def _region_ms(call: Callable[[], Any], count: int) -> float:
     return float(start.elapsed_time(end)) / count
 
 
-def _wall_ms(call: Callable[[], Any]) -> float:
-    """The least median of the rounds; those end once two in turn agree."""
-    medians: list[float] = []
-    gc.collect()
-    for _ in range(_WALL_ROUNDS):
-        medians.append(_wall_round_ms(call))
-        if len(medians) > 1 and medians[-1] > 0.95 * medians[-2]:
-            break
-        time.sleep(_WALL_PAUSE_S)
-    return min(medians)
+def in_turns(calls: Mapping[str, Callable[[], Any]], wait: Callable[[], None]) -> dict[str, tuple[float, float]]:
+    """Wall and host milliseconds of a call, by name: the least median of the rounds, in which all take turns."""
+    rounds: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
+    for call in calls.values():
+        for _ in range(5):
+            call()
+        wait()
+    for _ in range(_ROUNDS):
+        for name, call in calls.items():
+            samples = [_sample(call, wait) for _ in range(_CALLS)]
+            rounds[name].append((median(wall for wall, _ in samples), median(host for _, host in samples)))
+    return {name: (min(wall for wall, _ in taken), min(host for _, host in taken)) for name, taken in rounds.items()}
 
 
-def _wall_round_ms(call: Callable[[], Any]) -> float:
-    samples = []
-    for _ in range(_WALL_CALLS):
-        begin = time.perf_counter()
-        call()
-        torch.cuda.synchronize()
-        samples.append(1000 * (time.perf_counter() - begin))
-    return median(samples)
+def _sample(call: Callable[[], Any], wait: Callable[[], None]) -> tuple[float, float]:
+    begin = time.perf_counter()
+    call()
+    returned = time.perf_counter()
+    wait()
+    return 1000 * (time.perf_counter() - begin), 1000 * (returned - begin)
 
 
-@contextmanager
-def _trying_all() -> Iterator[None]:
-    """Let no variant be left out for what it is predicted to take."""
-    most, candidates.MOST_SLOWDOWN = candidates.MOST_SLOWDOWN, inf  # type: ignore[misc]  # for a while
-    try:
-        yield
-    finally:
-        candidates.MOST_SLOWDOWN = most  # type: ignore[misc]  # as it was
-
-
-@contextmanager
-def _benchmarking() -> Iterator[None]:
+def in_a_benchmarking_thread(work: Callable[[], None]) -> None:
+    """Run with ``benchmark=True``, in a thread of its own: PyTorch keeps what it has chosen for a layer by thread."""
     torch.backends.cudnn.benchmark = True
     try:
-        yield
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
     finally:
         torch.backends.cudnn.benchmark = False
 
 
-def _in_a_thread(work: Callable[[], Any]) -> None:
-    """Run in a thread of its own: PyTorch keeps what it has chosen for a layer by thread."""
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-
-
 @contextmanager
-def _outcomes() -> Iterator[list[str]]:
+def outcomes() -> Iterator[list[str]]:
     """What our backend says of each layer meanwhile."""
     said: list[str] = []
 
@@ -248,7 +173,3 @@ def _outcomes() -> Iterator[list[str]]:
     finally:
         log.removeHandler(keeper)
         log.setLevel(level)
-
-
-def _replace_errors(row: Row, **errors: float) -> Row:
-    return Row(**(row.__dict__ | errors))

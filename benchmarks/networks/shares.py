@@ -39,19 +39,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     cell = Cell(chosen.network, chosen.dtype, chosen.batch)
     import torch
 
-    from benchmarks.networks.running import _outcomes, images, network_of, set_precision
+    from benchmarks.networks.running import images, network_of, outcomes, quieten, set_precision
     from conv_advisor.torch import backend
 
     set_precision(cell)
     network, x = network_of(cell), images(cell)
     with torch.no_grad(), TemporaryDirectory() as folder:
-        with _outcomes() as outcomes:
+        with outcomes() as said:
             ours = torch.compile(network, backend=backend, options={"plan_file": f"{folder}/plans.json"})
             ours(x)
         compiled = torch.compile(network)
+        compiled(x)
+        quieten()
         for name, call in (("ours", ours), ("compile", compiled)):
             print(f"{name}, {cell.network} {cell.precision} batch {cell.batch}\n")
-            print("\n".join(table(*measured(partial(call, x), variants_of(outcomes)))), "\n", flush=True)
+            print("\n".join(table(*measured(partial(call, x), variants_of(said)))), "\n", flush=True)
     return 0
 
 
