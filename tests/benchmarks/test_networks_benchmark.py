@@ -91,10 +91,11 @@ def test_layers_are_counted_by_what_runs_them() -> None:
 
 def test_first_calls_are_told_beside_eagers() -> None:
     times = {"eager": 0.5, "backend, kept": 0.6}
-    lines = list(table(ROW.cell, lambda way: times.get(way, 2.0)))
-    assert "| eager | 0.50 | 1.00 |" in lines
-    assert "| backend, kept | 0.60 | 1.20 |" in lines
-    assert "| optimize | 2.00 | 4.00 |" in lines
+    lines = list(table(ROW.cell, lambda way: (times.get(way, 2.0), "fxgraph_cache_hit" if "kept" in way else "")))
+    assert "| eager | 0.50 | 1.00 |  |" in lines
+    assert "| backend, kept | 0.60 | 1.20 | fxgraph_cache_hit |" in lines
+    assert "| optimize | 2.00 | 4.00 |  |" in lines
+    assert list(table(ROW.cell, lambda _: (2.0, ""), ["optimize"]))[2:] == ["| optimize | 2.00 | – |  |"]
 
 
 def test_files_are_merged_without_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
