@@ -155,6 +155,8 @@ class Launch:
     by_address : bool
         Whether ``run`` reads nothing of an array but its address, and so takes an `Address` as well, and enqueues on
         `addresses.current_stream`.
+    calls_blas : bool
+        Whether ``run`` calls cuBLAS, which takes the host several times as long as launching kernels.
     """
 
     run: Callable[..., None]
@@ -162,6 +164,7 @@ class Launch:
     plan: dict[str, Any] = field(default_factory=dict)
     scratch: tuple[Scratch, ...] = ()
     by_address: bool = False
+    calls_blas: bool = False
 
 
 def why_not(variant: Variant, problem: ConvProblem, device: Device) -> str | None:

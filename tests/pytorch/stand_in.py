@@ -52,6 +52,8 @@ class NumPyRunner:
         What is added to every output.
     wrong : collection of str
         Variants whose outputs are wrong.
+    calling_blas : collection of str
+        Variants that say that they call cuBLAS.
     prepared : list of str
         The variants that were made ready, in this order.
     """
@@ -62,6 +64,7 @@ class NumPyRunner:
         self.refuses: Callable[[ConvProblem], bool] = lambda _problem: False
         self.off = 0.0
         self.wrong: Collection[str] = ()
+        self.calling_blas: Collection[str] = ()
         self.prepared: list[str] = []
 
     def prepare(self, variant: Variant, problem: ConvProblem, limit_bytes: int, plan: Mapping[str, Any]) -> Launch:
@@ -76,7 +79,7 @@ class NumPyRunner:
             self.launches.append(problem)
             y[...] = reference.convolve(problem, x, weight, *ends) + off
 
-        return Launch(run, plan=dict(plan))
+        return Launch(run, plan=dict(plan), calls_blas=variant.id in self.calling_blas)
 
 
 class FakeGpu(gpu.Gpu):

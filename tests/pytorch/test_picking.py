@@ -76,10 +76,13 @@ def timed(**times_us: float) -> dict[str, Timed]:
     return {name.replace("__", "."): Timed(time_us / 1000, 0.0) for name, time_us in times_us.items()}
 
 
-def taken(own_us: float, *, has_ending: bool = False, graphs: bool = False, **times_us: float) -> str | None:
+def taken(
+    own_us: float, *, has_ending: bool = False, graphs: bool = False, blas: str = "", **times_us: float
+) -> str | None:
     times = timed(**times_us)
     plans: dict[str, Any] = {variant: {} for variant in times}
-    return fastest(Timed(own_us / 1000, 0.0), times, plans, has_ending=has_ending, graphs=graphs).variant
+    own = Timed(own_us / 1000, 0.0)
+    return fastest(own, times, plans, calling_blas={blas}, has_ending=has_ending, graphs=graphs).variant
 
 
 def test_a_short_call_of_the_legacy_api_is_as_long_as_the_host_takes_for_it() -> None:
@@ -96,6 +99,23 @@ def test_a_launch_that_takes_the_host_longer_than_the_gpu_counts_a_quarter_more_
     assert taken(200, cudnn__graph__eng39=10, cuda__implicit_gemm=13) == "cudnn.graph.eng39"
     assert taken(200, cudnn__graph__eng39=20, cuda__implicit_gemm=20.5) == "cuda.implicit_gemm"
     assert taken(200, cudnn__graph__eng39=30, cuda__implicit_gemm=30.5) == "cudnn.graph.eng39"
+
+
+def test_a_variant_that_calls_cublas_is_no_launch_of_a_kernel() -> None:
+    assert taken(200, cuda__gemm=40, cuda__implicit_gemm=48) == "cuda.gemm"
+    assert taken(200, cuda__gemm=40, cuda__implicit_gemm=48, blas="cuda.gemm") == "cuda.implicit_gemm"
+    assert taken(200, cuda__gemm=40, cuda__implicit_gemm=51, blas="cuda.gemm") == "cuda.gemm"
+    assert taken(400, cuda__gemm=95, cuda__implicit_gemm=96, blas="cuda.gemm") == "cuda.gemm"
+    assert taken(200, cuda__gemm=40, cuda__implicit_gemm=48, blas="cuda.gemm", graphs=True) == "cuda.gemm"
+
+
+def test_launches_say_themselves_that_they_call_cublas(fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = ConvProblem.parse("7-2-3-64-64", dtype="float16", layout="nhwc")
+    time_by(monkeypatch, lambda name: 1.0 if name == "run_as_compiled" else 0.04)
+    tried = [variant for variant in first(layer, Options()) if variant.startswith("cuda.")]
+    fake_gpu.runner.calling_blas = tried[:-1]
+    assert len(tried) > 1
+    assert fake_gpu.choose({layer: "conv"}, Options())[layer].variant == tried[-1]
 
 
 def test_pytorchs_own_is_launched_too_and_what_follows_it() -> None:

@@ -27,6 +27,7 @@ def prepare(problem: ConvProblem, _device: Device, workspace_limit_bytes: int) -
             plan.workspace_bytes,
             scratch=(workspace,),
             by_address=True,
+            calls_blas=True,
         )
     itemsize = problem.dtype.itemsize_bytes
     image_elements = plans.column_elements(problem)
@@ -46,7 +47,7 @@ def prepare(problem: ConvProblem, _device: Device, workspace_limit_bytes: int) -
             kernel((blocks,), (threads,), (x_begin, columns.ptr, *shape_arguments(problem, images)))
             multiply(problem, images, columns.ptr, weight.data.ptr, y_begin, workspace)
 
-    return Launch(run, plan.workspace_bytes, scratch=(columns, workspace))
+    return Launch(run, plan.workspace_bytes, scratch=(columns, workspace), calls_blas=True)
 
 
 def _multiply_nchw(problem: ConvProblem, images: int, columns: int, weight: int, y: int, workspace: Scratch) -> None:

@@ -65,7 +65,7 @@ def prepare_nonfused(problem: ConvProblem, _device: Device, workspace_limit_byte
             blas.enqueue(_gemm(problem, tiles), v.ptr, u.ptr, m.ptr, workspace)
             transform_y((tile_blocks * problem.k,), (_THREADS,), (m.ptr, *outputs, *shape))
 
-    return Launch(run, plan.workspace_bytes, scratch=(u, v, m, workspace))
+    return Launch(run, plan.workspace_bytes, scratch=(u, v, m, workspace), calls_blas=True)
 
 
 def _gemm(problem: ConvProblem, tiles: int) -> Gemm:

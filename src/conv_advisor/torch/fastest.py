@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from math import inf
 from typing import Any, Final, NamedTuple
 
@@ -29,13 +29,21 @@ _HOSTS: Final = {
 }
 """In a compiled graph, as `benchmarks.networks.host` has it of the host of an H200; the legacy API took 80 to 330 us on
 that of an H100, several times what any layer gains by it that is as short."""
+_BLAS: Final = Host(0.095, 1.25)
+"""`cuda.gemm` in ResNet-50 at batch 32, float16, as `benchmarks.networks.shares` has it of the same host."""
 _OWN: Final = Host(0.022, 1.25)
 _ELEMENTWISE_MS: Final = 0.008
 """A kernel of Inductor's behind PyTorch's own convolution."""
 
 
 def fastest(
-    own: Timed, timed: Mapping[str, Timed], plans: Mapping[str, Any], *, has_ending: bool, graphs: bool
+    own: Timed,
+    timed: Mapping[str, Timed],
+    plans: Mapping[str, Any],
+    *,
+    calling_blas: Collection[str] = (),
+    has_ending: bool,
+    graphs: bool,
 ) -> Choice:
     """The fastest variant; PyTorch's own convolution where that is as fast.
 
@@ -50,12 +58,14 @@ def fastest(
         Variants, at least one.
     plans : mapping of str to dict
         What rebuilds each of them, as in `Measurement.plan`.
+    calling_blas : collection of str
+        Those of them that call cuBLAS.
     has_ending : bool
         Whether the problem has an epilogue.
     graphs : bool
         Whether the host counts for nothing, as in `Options`.
     """
-    hosts = {variant: _HOSTS[VARIANTS[variant].backend] for variant in timed}
+    hosts = {variant: _BLAS if variant in calling_blas else _HOSTS[VARIANTS[variant].backend] for variant in timed}
     counted = {variant: _counted_ms(each.time_ms, hosts[variant], graphs) for variant, each in timed.items()}
     best = min(timed, key=lambda variant: (counted[variant], timed[variant].time_ms))
     own_host = Host(_OWN.time_ms + _ELEMENTWISE_MS * has_ending, _OWN.most)

@@ -258,7 +258,14 @@ class Gpu:
             return Choice(None, reason="it cannot be timed")
         if timed:
             plans = {variant: ready[variant].plan for variant in timed}
-            return fastest(own, timed, plans, has_ending=bool(problem.epilogue), graphs=options.graphs)
+            return fastest(
+                own,
+                timed,
+                plans,
+                calling_blas={variant for variant in timed if ready[variant].calls_blas},
+                has_ending=bool(problem.epilogue),
+                graphs=options.graphs,
+            )
         if not trial.failures:
             return Choice(None, reason="none of the first variants can be prepared")
         warn_of_failure(plan, trial.failures[0])

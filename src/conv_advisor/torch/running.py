@@ -47,10 +47,17 @@ class Prepared:
     ------
     NotSupported
         The launch keeps its scratch memory for good.
+
+    Attributes
+    ----------
+    plan : dict
+        What rebuilds it beside the variant's id, as in `Measurement.plan`.
+    calls_blas : bool
+        As `Launch` has it.
     """
 
     def __init__(self, problem: ConvProblem, launch: Launch, device: Any) -> None:
-        self.plan = launch.plan
+        self.plan, self.calls_blas = launch.plan, launch.calls_blas
         self._run, self._by_address = launch.run, launch.by_address
         self._device, self._place = device.index, device
         self._shape = (problem.n, problem.k, problem.p, problem.q)
