@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -57,6 +58,8 @@ def backend(
     chooser = None if _needs_gradients(inputs) else chooser_for(inputs)
     if chooser is None:
         return _compile(gm, inputs, ours, inductors)
+    if ours.inductor:
+        _start_compilers()
     sites, others = find_sites(gm)
     foldings = fold_batch_norms(gm, sites, inputs) if ours.fold else None
     if ours.fuse:
@@ -112,6 +115,14 @@ def _compile(gm: GraphModule, inputs: Sequence[Any], options: Options, config: M
     _lower()
     compiled: Callable[..., Any] = compile_fx(gm, inputs, config_patches=dict(config))
     return compiled
+
+
+def _start_compilers() -> None:
+    """Let Inductor's processes start, which takes them seconds, while variants are chosen."""
+    with suppress(ImportError):  # it is not PyTorch's public interface; without it they start later
+        from torch._inductor.async_compile import maybe_warm_pool
+
+        maybe_warm_pool()
 
 
 def _lower() -> None:
