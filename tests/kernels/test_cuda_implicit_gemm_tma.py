@@ -20,7 +20,7 @@ from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels import reference
 from conv_advisor.kernels.cuda import implicit_gemm_tma
-from conv_advisor.kernels.cuda.implicit_gemm_tma import encoding, launch, limits, maps, plan
+from conv_advisor.kernels.cuda.implicit_gemm_tma import encoding, launch, limits, maps, plan, small
 from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import (
     BOX,
     BOX_ROW_BYTES,
@@ -34,6 +34,7 @@ from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import (
     row_bytes_of,
     tiles_for,
 )
+from conv_advisor.kernels.cuda.implicit_gemm_tma.small import SmallTile
 from conv_advisor.kernels.cuda.parts.offers import Cut
 from conv_advisor.kernels.cuda.parts.shapes import is_dense
 from tests.kernels.accelerator import FOURS, SHAPES, box_of, pixels_of, shapes_of
@@ -300,6 +301,60 @@ def test_blocks_that_share_a_tile_have_stages_boxes_and_room_for_what_they_recei
     assert max(cut.cluster for cut in plan.cuts_of(shallow)) == plan.stages_of(shallow) < max(CLUSTERS)
     if dtype is not DType.FLOAT32:
         assert {cut.cluster for cut in plan.cuts_of(problem_of(SHAPES["same_3x3_few"], dtype))} == {1}
+
+
+@pytest.mark.parametrize("processors", [1, 78, 132])
+@pytest.mark.parametrize("tile", small.TILES, ids=str)
+def test_blocks_of_small_tiles_take_every_tile_and_fit_their_multiprocessors(tile: SmallTile, processors: int) -> None:
+    for name, sizes in SHAPES.items():
+        problem = problem_of(sizes)
+        of = small.arranged(tile, problem, processors)
+        across, down = plan.tiles_of(tile, problem)
+        assert of.columns == down
+        assert of.rows <= across <= of.rows * of.turns < across + of.rows, name
+        assert 1 <= of.slots <= min(small.MOST_SLOTS, plan.stages_of(problem) * of.turns)
+        assert of.resident * (of.shared_bytes + 1024) <= 228 * 1024
+        assert not of.is_kept or of.turns > 1, "what is read once is not worth keeping"
+
+
+def test_a_small_launch_says_what_the_kernel_reads(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Any] = []
+
+    def prepare_start(kernel: Any, *shape: Any, **options: Any) -> Any:
+        started.append((shape, options))
+        return lambda *parameters: started.append(parameters)
+
+    monkeypatch.setattr(launch, "prepare_start", prepare_start)
+    monkeypatch.setattr(launch, "load_kernel", lambda source, kernel, *_, **defines: (source, kernel, defines))
+    problem = replace(problem_of(SHAPES["dense_waves"]), epilogue=Epilogue.parse("bias-residual"))
+    tile = SmallTile(64, 96)
+    prepared = launch.launch(problem, GPU, Cut(tile, 1))
+    prepared.run(*(SimpleNamespace(data=SimpleNamespace(ptr=4096 * place)) for place in range(1, 6)))
+    assert [each[3].value for each in driver.asked] == [4096, 8192]
+    assert started[1][2:] == (12288, 16384, 20480), "y, bias and residual by their addresses"
+    (grid, threads, shared_bytes, sizes), options = started[0]
+    of = small.arranged(tile, problem, 132)
+    assert (grid, threads, shared_bytes) == ((3, of.rows, 1), 160, of.shared_bytes)
+    assert sizes[-4:] == (1568, 1, of.slots, True)
+    assert options == {"overlaps": False, "is_structure": True}
+
+
+def test_the_kernel_and_its_small_tiles_have_the_same_threads_and_places() -> None:
+    listed = dict(re.findall(r"^#define ([A-Z_]+) (.+?)(?: //.*)?$", small.SOURCE.text(), re.M))
+
+    def value(expression: str, tile: SmallTile) -> int:
+        known = {"BP": tile.bp, "BF": tile.bf, "ROW_BYTES": 128}
+
+        def of(name: str) -> str:
+            return str(known[name] if name in known else value(listed[name], tile))
+
+        replaced = re.sub(r"[A-Z_]+", lambda match: of(match[0]), expression)
+        return int(eval(replaced.replace("/", "//")))  # noqa: S307 - numbers, products and sums of our own source
+
+    for tile in small.TILES:
+        assert value("THREADS", tile) == tile.threads
+        assert value("LINE_BYTES", tile) * tile.bp == tile.line_bytes
+        assert value("MOST_SLOTS", tile) == small.MOST_SLOTS
 
 
 @pytest.mark.parametrize("dtype", TABLE["us"])

@@ -12,9 +12,9 @@ from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 from conv_advisor.kernels.cuda.parts.multiprocessor import HOPPER_SHARED_BYTES, RESERVED_BYTES
 from conv_advisor.kernels.cuda.parts.source import Defines, Source
 
-_MOST_SLOTS: Final = 16
+MOST_SLOTS: Final = 16
 """For which the source has barriers."""
-_BARRIER_BYTES: Final = 2 * _MOST_SLOTS * 8
+_BARRIER_BYTES: Final = 2 * MOST_SLOTS * 8
 _MOST_BLOCKS: Final = 4
 """Of a multiprocessor."""
 _LEAST_SLOTS: Final = 3
@@ -117,7 +117,7 @@ def _arranged(tile: SmallTile, problem: ConvProblem, processors: int, most_block
     room = HOPPER_SHARED_BYTES // resident - RESERVED_BYTES - _BARRIER_BYTES - beside
     is_kept = turns > 1 and stages * weight_bytes + _LEAST_SLOTS * x_bytes <= room
     slots = (room - stages * weight_bytes) // x_bytes if is_kept else room // (x_bytes + weight_bytes)
-    slots = min(slots, stages * turns, _MOST_SLOTS)
+    slots = min(slots, stages * turns, MOST_SLOTS)
     shared_bytes = beside + slots * x_bytes + (stages if is_kept else slots) * weight_bytes
     return Arrangement(columns, rows, turns, resident, slots, is_kept, shared_bytes)
 
