@@ -26,7 +26,7 @@ from conv_advisor.data.measurement import Device
 from conv_advisor.data.networks import held_out_layers
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.data.shipped import TIMINGS
-from conv_advisor.data.table import sizes_of
+from conv_advisor.data.table import problem_of, sizes_of
 from conv_advisor.models import judging
 from conv_advisor.models.challenge import hold_out
 from conv_advisor.models.costs import Costs, device_of, from_table, roofline_ms
@@ -35,8 +35,9 @@ from conv_advisor.models.graft import mean_by
 from conv_advisor.models.grow import decided, roofline_of
 from conv_advisor.models.hints import hints
 from conv_advisor.models.judging import even_weights, judge
+from conv_advisor.models.made_up import sample_like
 from conv_advisor.models.options import Options
-from conv_advisor.models.teacher import Lesson, Teacher, lesson_of, orders_of, sample_like
+from conv_advisor.models.teacher import Lesson, Teacher, lesson_of, orders_of
 from conv_advisor.models.train import training_set
 from conv_advisor.models.trust import WITHIN
 
@@ -138,7 +139,8 @@ class Ground:
     def made_up(self) -> list[ConvProblem]:
         """As many as any recipe labels; the first of them are those of a recipe that labels fewer."""
         most = max(recipe.n_made_up for recipe in RECIPES)
-        return sample_like(self.known.problems, most, np.random.default_rng(0))
+        sizes = sample_like(self.known.problems, most, np.random.default_rng(0))
+        return [problem_of(row, *self.kind) for row in sizes.tolist()]
 
     def label(self, problems: Sequence[ConvProblem], recipe: Recipe, options: Options) -> Lesson:
         """What the teacher of a recipe believes of problems; one that was asked before is not trained again."""

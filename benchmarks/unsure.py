@@ -6,7 +6,7 @@
 Randomised trees are trained on the measurements that ship, each on a bootstrap sample. What the choice of their mean
 costs in the eyes of each, against that tree's own choice, is the regret that they expect; it is drawn from the layers
 that expect most. Beside the candidates of files, in every batch, dtype and layout, layers are made up that are like the
-measured ones (`models.teacher.sample_like`). Needs no GPU; about a minute.
+measured ones (`models.made_up.sample_like`). Needs no GPU; about a minute.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ from conv_advisor.data.packing import attempts_in
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.data.problem_file import read_problems
 from conv_advisor.data.shipped import TIMINGS
+from conv_advisor.data.table import problem_of
 from conv_advisor.models.costs import Costs, from_table
 from conv_advisor.models.features import feature_matrix
-from conv_advisor.models.teacher import CAP, sample_like, saturate
+from conv_advisor.models.made_up import sample_like
+from conv_advisor.models.teacher import CAP, saturate
 from conv_advisor.models.train import training_set
 
 BATCHES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -78,7 +80,7 @@ def unsure(
     pools = []
     for dtype, layout in kinds:
         like = [problem for problem in costs.problems if (problem.dtype, problem.layout) == (dtype, layout)]
-        pool = [replace(problem, dtype=dtype, layout=layout) for problem in sample_like(like, made_up, rng)]
+        pool = [problem_of(row, dtype, layout) for row in sample_like(like, made_up, rng).tolist()]
         for layer in layers:
             try:
                 pool.append(replace(layer, n=chance.choice(BATCHES), dtype=dtype, layout=layout))

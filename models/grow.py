@@ -11,12 +11,12 @@ import numpy as np
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.data.table import sizes_of
 from conv_advisor.models.costs import Costs, roofline_ms
 from conv_advisor.models.enough import MIN_PROBLEMS
 from conv_advisor.models.features import Kind, Quantities, code_of, feature_matrix, kinds_of
 from conv_advisor.models.graft import Group, hang, mean_by, nodes_of
 from conv_advisor.models.hints import hint_matrix, hints
+from conv_advisor.models.made_up import sample_like
 from conv_advisor.models.options import Options
 from conv_advisor.models.teacher import (
     CAP,
@@ -25,7 +25,6 @@ from conv_advisor.models.teacher import (
     Lesson,
     Teacher,
     orders_of,
-    sample_like,
     unseen_error,
 )
 from conv_advisor.models.threads import Each
@@ -95,7 +94,7 @@ def _grow_part(
     x = feature_matrix(costs.problems)
     off = unseen_error(costs, x, seed, options, each, walk)
     n_sampled = min(options.n_sampled, _MOST_SAMPLED * len(costs.problems))
-    shapes = sizes_of(sample_like(costs.problems, n_sampled, np.random.default_rng(seed)))
+    shapes = sample_like(costs.problems, n_sampled, np.random.default_rng(seed))
     seen = _seen(x, hint_matrix(costs.problems, rooflines, device))
     teacher = Teacher(costs, seen, log_roofline, seed, options, each, walk)
 

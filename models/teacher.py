@@ -8,14 +8,12 @@ trees label (Breiman and Shang, Born Again Trees, 1996), of one dtype and layout
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
 
-from conv_advisor.data.errors import InvalidProblem
-from conv_advisor.data.problem import ConvProblem
 from conv_advisor.models.costs import Costs
 from conv_advisor.models.graft import mean_by
 from conv_advisor.models.leaf import MIN_SUPPORT
@@ -50,14 +48,6 @@ _FOR_BEST: Final = MappingProxyType({**_BOOSTING, "learning_rate": 0.06, "max_le
 
 _RANDOMISED_SHARE: Final = 2 / 3
 """Weight of what randomised trees say of a cost, against what follows from boosted times."""
-
-_TRIES: Final = 50
-_JITTER_OCTAVES: Final = 0.6
-_AS_MEASURED: Final = 0.8
-"""Share of the sizes of made-up problems that stay as they were measured."""
-
-_STEPS: Final = (8, 8, 8, 4, 2, 1)
-"""What channels are multiples of, each as likely: for half of them eight, which decides what tensor cores can do."""
 
 
 def saturate(log_slowdown: np.ndarray) -> np.ndarray:
@@ -240,68 +230,6 @@ def unseen_error(
         squares = np.where(is_near, np.minimum(np.abs(guess - truth[unseen]), 1.0) ** 2, 0.0)
         off[unseen] = np.sqrt(squares.sum(axis=1) / is_near.sum(axis=1))
     return off
-
-
-def sample_like(problems: Sequence[ConvProblem], count: int, rng: np.random.Generator) -> list[ConvProblem]:
-    """Make up problems like these: their sizes recombined and jittered, no larger than the largest.
-
-    Parameters
-    ----------
-    problems : sequence of ConvProblem
-    count : int
-        How many at most; fewer where too few recombinations are valid.
-    rng : numpy.random.Generator
-    """
-    largest = {name: max(getattr(problem, name) for problem in problems) for name in ("flops", "bytes")}
-    made: list[ConvProblem] = []
-    for _ in range(_TRIES * count):
-        if len(made) == count:
-            break
-        plane, channels, batch = (problems[place] for place in rng.integers(len(problems), size=3))
-        problem = _recombined(plane, channels, batch, rng)
-        if problem and all(getattr(problem, name) <= most for name, most in largest.items()):
-            made.append(problem)
-    return made
-
-
-def _recombined(
-    plane: ConvProblem, channels: ConvProblem, batch: ConvProblem, rng: np.random.Generator
-) -> ConvProblem | None:
-    """Plane and filter of one problem, channels of another or the same, batch of a third; None if that is no layer.
-
-    Groups keep their size, and their number varies.
-    """
-    if rng.random() < 0.5:
-        channels = plane
-    scale = _jitter(rng)
-    c, k, groups = (_channels(size * _jitter(rng), rng) for size in (channels.c, channels.k, channels.groups))
-    if channels.groups == 1:
-        groups = 1
-    else:
-        c, k = (groups * count // channels.groups for count in (channels.c, channels.k))
-    try:
-        return replace(
-            plane,
-            n=batch.n,
-            h=max(1, round(plane.h * scale)),
-            w=max(1, round(plane.w * scale)),
-            c=c,
-            k=k,
-            groups=groups,
-        )
-    except InvalidProblem:
-        return None
-
-
-def _jitter(rng: np.random.Generator) -> float:
-    """Mostly 1: what a tree tells apart it tells apart where it has many examples, and networks share their sizes."""
-    return 1.0 if rng.random() < _AS_MEASURED else 2.0 ** rng.uniform(-_JITTER_OCTAVES, _JITTER_OCTAVES)
-
-
-def _channels(count: float, rng: np.random.Generator) -> int:
-    """A whole number, and above 24 a multiple of one of `_STEPS`, as the channels of networks are."""
-    step = _STEPS[rng.integers(len(_STEPS))]
-    return max(1, round(count)) if count < 24 else step * round(count / step)
 
 
 def _contenders(log_slowdown: np.ndarray) -> list[int]:

@@ -21,7 +21,6 @@ from conv_advisor.models.teacher import (
     _Randomised,
     _untried_as_usual,
     orders_of,
-    sample_like,
     saturate,
 )
 from conv_advisor.models.train import training_set
@@ -142,11 +141,3 @@ def test_problems_labelled_together_are_labelled_as_alone(costs: Costs, monkeypa
     for field in dataclasses.fields(together):
         assert np.array_equal(getattr(together, field.name), getattr(one.then(rest), field.name)), field.name
     assert taught.label(x[:0]).cost.shape == (0, len(together.contenders))
-
-
-def test_most_sizes_of_made_up_problems_are_measured_ones(costs: Costs) -> None:
-    made = sample_like(costs.problems, 1000, np.random.default_rng(0))
-    for name in ("h", "c", "k"):
-        measured = {getattr(problem, name) for problem in costs.problems}
-        share = np.mean([getattr(problem, name) in measured for problem in made])
-        assert 0.7 < share < 0.95, name

@@ -15,11 +15,12 @@ from conv_advisor.data.errors import NotEnoughData, UnknownDevice
 from conv_advisor.data.problem import DType, Layout
 from conv_advisor.models.advisor import Advisor
 from conv_advisor.models.costs import from_table
-from conv_advisor.models.features import feature_matrix, features
+from conv_advisor.models.features import Quantities, features
 from conv_advisor.models.graft import nodes_of
 from conv_advisor.models.judging import Score, judge
+from conv_advisor.models.made_up import sample_like
 from conv_advisor.models.options import Options
-from conv_advisor.models.teacher import sample_like, saturate
+from conv_advisor.models.teacher import saturate
 from conv_advisor.models.train import data_digest, fit_beside, train, training_set
 from conv_advisor.models.tree_file import CARD_FILE, TREE_FILE, TreeModel, read, walk, write
 from tests.data.arrow import measurements_to_table, table_to_measurements
@@ -31,8 +32,8 @@ from tests.models.test_ending_fit import rows as with_and_without
 def test_walking_gives_what_scikit_learn_predicts() -> None:
     from sklearn.tree import DecisionTreeRegressor
 
-    problems = sample_like(synthetic.all_problems(), 3_000, np.random.default_rng(1))
-    x = feature_matrix(problems)
+    sizes = sample_like(synthetic.all_problems(), 3_000, np.random.default_rng(1))
+    x = Quantities(sizes, 0, False).features()
     y = np.random.default_rng(2).normal(size=(len(x), 3))
     tree = DecisionTreeRegressor(max_leaf_nodes=700, random_state=0).fit(x[:1500], y[:1500])
     model = hand_made.walkable(nodes_of(tree))
@@ -174,16 +175,6 @@ def test_too_little_data_and_unknown_devices_are_errors(table: pa.Table) -> None
         train(few, device_id=synthetic.DEVICE.id)
     with pytest.raises(UnknownDevice, match="known: fake-gpu"):
         train(table, device_id="no-such")
-
-
-def test_made_up_problems_are_no_larger_and_keep_precision() -> None:
-    problems = synthetic.problems(["7-1-3-64-32", "28-1-1-128-64"], dtypes=["float16"], layouts=["nhwc"])
-    made = sample_like(problems, 200, np.random.default_rng(0))
-    assert len(made) == 200
-    assert max(problem.flops for problem in made) <= max(problem.flops for problem in problems)
-    assert {(problem.dtype, problem.layout) for problem in made} == {(DType.FLOAT16, Layout.NHWC)}
-    assert {(problem.r, problem.pad_h) for problem in made} == {(3, 1), (1, 0)}
-    assert made == sample_like(problems, 200, np.random.default_rng(0))
 
 
 def test_costs_saturate() -> None:

@@ -1,0 +1,55 @@
+"""Layers made up of measured ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.data.table import SIZES, problem_of
+from conv_advisor.models.made_up import sample_like
+from tests.models import synthetic
+
+
+def made_of(problems: list[ConvProblem], count: int, seed: int = 0) -> list[ConvProblem]:
+    made = sample_like(problems, count, np.random.default_rng(seed))
+    assert made.dtype == np.int64
+    found = [problem_of(row, problems[0].dtype, problems[0].layout) for row in made.tolist()]
+    for problem in found:  # checked as any that a user writes
+        assert ConvProblem(**{name: getattr(problem, name) for name in SIZES}).short == problem.short
+    return found
+
+
+def test_they_are_no_larger_and_keep_filter_and_padding() -> None:
+    problems = synthetic.problems(["7-1-3-64-32", "28-1-1-128-64"], dtypes=["float16"], layouts=["nhwc"])
+    made = made_of(problems, 200)
+    assert len(made) == 200
+    for name in ("flops", "bytes"):
+        assert max(getattr(each, name) for each in made) <= max(getattr(each, name) for each in problems)
+    assert {(problem.r, problem.pad_h) for problem in made} == {(3, 1), (1, 0)}
+    assert made == made_of(problems, 200)
+    assert made != made_of(problems, 200, seed=1)
+
+
+def test_most_of_their_sizes_are_measured_ones() -> None:
+    problems = synthetic.all_problems()
+    made = made_of(problems, 1000)
+    for name in ("h", "c", "k"):
+        measured = {getattr(problem, name) for problem in problems}
+        assert 0.7 < np.mean([getattr(problem, name) in measured for problem in made]) < 0.95, name
+
+
+@pytest.mark.parametrize(("c", "k", "of_c", "of_k"), [(32, 32, 1, 1), (64, 128, 4, 8), (64, 16, 4, 1)])
+def test_groups_keep_their_size_and_there_are_more_or_fewer(c: int, k: int, of_c: int, of_k: int) -> None:
+    sizes: dict[str, Any] = {"n": 1, "h": 14, "w": 14, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1}
+    made = made_of([ConvProblem(**sizes, c=c, k=k, groups=c // of_c)], 300)
+    assert {(each.c // each.groups, each.k // each.groups) for each in made} == {(of_c, of_k)}
+    assert len({each.groups for each in made}) > 3
+
+
+def test_no_more_are_made_than_there_are_layers_to_make() -> None:
+    alone = ConvProblem(1, 1, 1, 1, 1, 1, 1, dtype=DType.FLOAT32, layout=Layout.NCHW)
+    assert set(made_of([alone], 5)) == {alone}
+    assert sample_like([alone], 0, np.random.default_rng(0)).shape == (0, len(SIZES))
