@@ -105,13 +105,19 @@ def _grow_part(
         lesson = teacher.measured.take(rows).then(labelled)
         weight = np.repeat([options.measured_weight, 1.0], [len(rows), len(made_up)])
         tree = _grow(np.concatenate([x[rows], made_up]), lesson, weight, seed, options)
-        tree["spread"] = np.hypot(tree["spread"], math.sqrt(np.mean(off[rows] ** 2))).astype(np.float32)
+        tree["spread"] = np.hypot(tree["spread"], _root_mean_square(off[rows], off)).astype(np.float32)
         tree["roofline"] = np.tile(rooflines[kind], (len(tree["log_best"]), 1))
         return tree
 
     trees = dict(zip(kinds, each(grow, kinds), strict=True))
     believed = teacher.label(_seen(feature_matrix(asked), hint_matrix(asked, rooflines, device)))
     return trees, dict(zip(asked, orders_of(believed, costs.variants), strict=True))
+
+
+def _root_mean_square(errors: np.ndarray, of_all: np.ndarray) -> float:
+    """Of those that are known, or of all that are where none of these is."""
+    known = errors[~np.isnan(errors)]
+    return math.sqrt(np.nanmean((known if len(known) else of_all) ** 2))
 
 
 def _seen(features: np.ndarray, hinted: np.ndarray) -> np.ndarray:

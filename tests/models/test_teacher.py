@@ -22,6 +22,7 @@ from conv_advisor.models.teacher import (
     _untried_as_usual,
     orders_of,
     saturate,
+    unseen_error,
 )
 from conv_advisor.models.train import training_set
 from tests.models import synthetic
@@ -141,3 +142,14 @@ def test_problems_labelled_together_are_labelled_as_alone(costs: Costs, monkeypa
     for field in dataclasses.fields(together):
         assert np.array_equal(getattr(together, field.name), getattr(one.then(rest), field.name)), field.name
     assert taught.label(x[:0]).cost.shape == (0, len(together.contenders))
+
+
+def test_the_error_on_unseen_layers_is_that_of_one_part_of_them(costs: Costs) -> None:
+    with threadpool_limits(1):
+        off = unseen_error(costs, feature_matrix(costs.problems), 0, QUICK)
+    judged = {problem.layer for problem, error in zip(costs.problems, off, strict=True) if np.isfinite(error)}
+    others = {problem.layer for problem, error in zip(costs.problems, off, strict=True) if np.isnan(error)}
+    assert judged
+    assert not judged & others
+    assert np.isfinite(off).mean() == pytest.approx(0.2, abs=0.05)
+    assert 0.0 < np.nanmax(off) <= 1.0
