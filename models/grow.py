@@ -94,7 +94,8 @@ def _grow_part(
     x = feature_matrix(costs.problems)
     off = unseen_error(costs, x, seed, options, each, walk)
     n_sampled = min(options.n_sampled, _MOST_SAMPLED * len(costs.problems))
-    shapes = sample_like(costs.problems, n_sampled, np.random.default_rng(seed))
+    sampled = sample_like(costs.problems, n_sampled, np.random.default_rng(seed))
+    shapes, n_equal = np.unique(sampled, axis=0, return_counts=True)
     seen = _seen(x, hint_matrix(costs.problems, rooflines, device))
     teacher = Teacher(costs, seen, log_roofline, seed, options, each, walk)
 
@@ -103,7 +104,7 @@ def _grow_part(
         made_up = Quantities(shapes, *code_of(*kind)).features()
         labelled = teacher.label(_seen(made_up, hints(shapes, *kind, rooflines[kind], device)))
         lesson = teacher.measured.take(rows).then(labelled)
-        weight = np.repeat([options.measured_weight, 1.0], [len(rows), len(made_up)])
+        weight = np.append(np.full(len(rows), options.measured_weight), n_equal)
         tree = _grow(np.concatenate([x[rows], made_up]), lesson, weight, seed, options)
         tree["spread"] = np.hypot(tree["spread"], _root_mean_square(off[rows], off)).astype(np.float32)
         tree["roofline"] = np.tile(rooflines[kind], (len(tree["log_best"]), 1))
