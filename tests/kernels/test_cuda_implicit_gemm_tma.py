@@ -277,7 +277,7 @@ def test_every_cut_is_compiled(dtype: DType) -> None:
         problem = problem_of({**SHAPES["same_3x3"], "c": c}, dtype)
         row_bytes = row_bytes_of(problem)
         assert row_bytes == (64 if c * dtype.itemsize_bytes <= 64 and dtype is not DType.FLOAT32 else 128)
-        for cut in plan.cuts_of(problem):
+        for cut in plan.cuts_of(problem, GPU):
             source, defines = plan.build_of(cut, problem)
             assert defines in source.definitions(dtype)
             assert defines["ROW_BYTES"] == row_bytes
@@ -289,7 +289,7 @@ def test_every_cut_is_compiled(dtype: DType) -> None:
 @pytest.mark.parametrize("dtype", DType)
 def test_blocks_that_share_a_tile_have_stages_boxes_and_room_for_what_they_receive(dtype: DType) -> None:
     deep, shallow = (problem_of(SHAPES[name], dtype) for name in ("same_3x3_tails", "dense"))
-    cuts = [cut for cut in plan.cuts_of(deep) if isinstance(cut.tile, Tile)]
+    cuts = [cut for cut in plan.cuts_of(deep, GPU) if isinstance(cut.tile, Tile)]
     assert {cut.tile for cut in cuts if cut.cluster == max(CLUSTERS)} == set(tiles_for(dtype))
     for tile, cluster in ((cut.tile, cut.cluster) for cut in cuts):
         boxes = tile.boxes(dtype, SPLIT_BOX)
@@ -298,9 +298,9 @@ def test_blocks_that_share_a_tile_have_stages_boxes_and_room_for_what_they_recei
         room = max(len(slots) for slots in owned) * (cluster - 1) * sums * 4
         assert all(slots == list(range(len(slots))) for slots in owned)
         assert room == plan.received_bytes(Cut(tile, cluster), dtype) <= tile.ring_bytes
-    assert max(cut.cluster for cut in plan.cuts_of(shallow)) == plan.stages_of(shallow) < max(CLUSTERS)
+    assert max(cut.cluster for cut in plan.cuts_of(shallow, GPU)) == plan.stages_of(shallow) < max(CLUSTERS)
     if dtype is not DType.FLOAT32:
-        assert {cut.cluster for cut in plan.cuts_of(problem_of(SHAPES["same_3x3_few"], dtype))} == {1}
+        assert {cut.cluster for cut in plan.cuts_of(problem_of(SHAPES["same_3x3_few"], dtype), GPU)} == {1}
 
 
 @pytest.mark.parametrize("processors", [1, 78, 132])
@@ -327,7 +327,7 @@ def test_a_small_launch_says_what_the_kernel_reads(driver: FakeDriver, monkeypat
     monkeypatch.setattr(launch, "prepare_start", prepare_start)
     monkeypatch.setattr(launch, "load_kernel", lambda source, kernel, *_, **defines: (source, kernel, defines))
     problem = replace(problem_of(SHAPES["dense_waves"]), epilogue=Epilogue.parse("bias-residual"))
-    tile = SmallTile(64, 96)
+    tile = SmallTile(64, 96, blocks=4)
     prepared = launch.launch(problem, GPU, Cut(tile, 1))
     prepared.run(*(SimpleNamespace(data=SimpleNamespace(ptr=4096 * place)) for place in range(1, 6)))
     assert [each[3].value for each in driver.asked] == [4096, 8192]
@@ -335,7 +335,7 @@ def test_a_small_launch_says_what_the_kernel_reads(driver: FakeDriver, monkeypat
     (grid, threads, shared_bytes, sizes), options = started[0]
     of = small.arranged(tile, problem, 132)
     assert (grid, threads, shared_bytes) == ((3, of.rows, 1), 160, of.shared_bytes)
-    assert sizes[-4:] == (1568, 1, of.slots, True)
+    assert sizes[-5:] == (1568, 1, of.slots, True, True)
     assert options == {"overlaps": False, "is_structure": True}
 
 

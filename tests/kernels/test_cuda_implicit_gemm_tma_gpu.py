@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 
 from conv_advisor.data.epilogue import PLAIN, Activation, Epilogue
+from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.cpu.threads import available_cores
 from conv_advisor.kernels.cuda.implicit_gemm_tma import plan as plans
+from conv_advisor.kernels.cuda.implicit_gemm_tma import small
 from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import Tile, tiles_for
 from conv_advisor.kernels.cuda.implicit_gemm_tma.plan import AnyTile
-from conv_advisor.kernels.cuda.implicit_gemm_tma.small import TILES as SMALL_TILES
 from conv_advisor.kernels.cuda.parts.epilogue import defines_of
 from conv_advisor.kernels.cuda.parts.offers import Cut
 from conv_advisor.kernels.tolerance import tolerance
@@ -66,7 +66,7 @@ def runner(request: pytest.FixtureRequest) -> Any:
     of_small = {params["of_small"] for params in calls if "of_small" in params}
     compile_all(
         [(problem, cut) for problem in problems for cut in cuts_of(problem)]
-        + [(problem, Cut(tile, 1)) for problem in of_small for tile in SMALL_TILES]
+        + [(problem, Cut(tile, 1)) for problem in of_small for tile in small.TILES]
     )
     return opened
 
@@ -89,7 +89,8 @@ def compile_all(cuts: Collection[tuple[ConvProblem, Cut[AnyTile]]]) -> None:
 
 
 def cuts_of(problem: ConvProblem) -> list[Cut[AnyTile]]:
-    return [cut for cut in plans.cuts_of(problem) if isinstance(cut.tile, Tile) and cut.cluster in CLUSTERS]
+    cuts = plans.cuts_of(problem, Device(id="gpu", name="GPU", kind="cuda", processors=132))
+    return [cut for cut in cuts if isinstance(cut.tile, Tile) and cut.cluster in CLUSTERS]
 
 
 def prepare_cut(runner: Any, problem: ConvProblem, cut: Cut[AnyTile], processors: int | None = None) -> Any:
@@ -112,7 +113,8 @@ def test_every_cut_is_right(runner: Any, problem: ConvProblem) -> None:
 def test_every_small_tile_is_right(runner: Any, of_small: ConvProblem) -> None:
     """On all multiprocessors, and on so few that blocks take turns and keep their weight where they can."""
     operands = runner.make_operands(of_small, 0)
-    for processors, tile in product((runner.device.processors, 1), SMALL_TILES):
+    cuts = [(processors, tile) for processors in (132, 1) for tile in small.tiles_for(of_small, processors)]
+    for processors, tile in cuts:
         launch = prepare_cut(runner, of_small, Cut(tile, 1), processors)
         assert runner.first_run(of_small, launch, operands).max_error <= tolerance(of_small), (tile, processors)
 

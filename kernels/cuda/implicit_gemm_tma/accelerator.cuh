@@ -7,9 +7,10 @@ __device__ __forceinline__ void start_barrier(unsigned barrier, int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 // What one thread has started is seen by the accelerator and, after a barrier of the block, by its threads.
+__device__ __forceinline__ void publish_to_accelerator() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 __device__ __forceinline__ void publish_barriers() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    publish_to_accelerator();
 }
 __device__ __forceinline__ void arrive(unsigned barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
@@ -29,6 +30,13 @@ __device__ __forceinline__ void wait_for(unsigned barrier, unsigned parity) {
             : "r"(barrier), "r"(parity)
             : "memory");
     }
+}
+
+// One thread of a warp that is whole here; the assembler knows that there is one, and loads need no loop over threads.
+__device__ __forceinline__ bool is_elected() {
+    unsigned elected;
+    asm volatile("{\n.reg .pred one;\nelect.sync _|one, 0xFFFFFFFF;\nselp.u32 %0, 1, 0, one;\n}" : "=r"(elected)::"memory");
+    return elected;
 }
 
 // A box of a matrix.

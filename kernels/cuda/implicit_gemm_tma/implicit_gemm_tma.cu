@@ -188,11 +188,12 @@ __device__ __forceinline__ void multiply_tile(float (&sum)[SUMS], unsigned ring_
                                               Ring& ring, int stages) {
     unsigned read = 0;
     const bool arrives = threadIdx.x % 32 == 0;
+    const unsigned first = operand_at(ring_bytes);
 #pragma unroll 1
     for (int stage = 0; stage < stages; ++stage, ring.advance()) {
         wait_for(full + ring.stage * 8, ring.parity);
-        const unsigned from = ring_bytes + ring.stage * STAGE_BYTES;
-        multiply(sum, from + group * PIXELS * ROW_BYTES, from + BP * ROW_BYTES, stage > 0);
+        const unsigned from = first + ring.stage * (STAGE_BYTES / 16);
+        multiply(sum, from + group * (PIXELS * ROW_BYTES / 16), from + BP * ROW_BYTES / 16, stage > 0);
         // The products of the stage before are done.
         wait_for_all_products_but<1>(sum);
         if (stage > 0 && arrives) arrive(empty + read * 8);
@@ -229,7 +230,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const int group = __shfl_sync(0xFFFFFFFF, threadIdx.x / 128, 0) - 1;
     if (group < 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(LOADER_REGISTERS));
-        if (threadIdx.x == 0) load_tiles(x_map, weight_map, ring_bytes, full, empty, sizes);
+        if (threadIdx.x < 32 && is_elected()) load_tiles(x_map, weight_map, ring_bytes, full, empty, sizes);
 #if PRODUCTS == 3
         if (threadIdx.x >= 32) part_weights(ring_place, full, parted, sizes);
 #endif

@@ -24,6 +24,7 @@
 #define WEIGHT_BYTES (BF * ROW_BYTES)
 #define CHANNELS (ROW_BYTES / 2)
 #define MOST_SLOTS 16
+#define BARRIER_BYTES (2 * MOST_SLOTS * 8)
 #define LINE_BYTES (BF * 2 + 16)  // of a pixel of y: eight lines meet all banks
 #define UNITS (BF / 8)            // of 16 bytes in a line
 static_assert(BP % 16 == 0 && BF % 16 == 0 && (BP % 64 == 0 || (BP == 32 && BF >= 32)), "whole fragments, in shared memory");
@@ -41,18 +42,19 @@ struct Sizes {
     unsigned tiles_p;
     int stages;
     unsigned slots;
-    int is_kept;  // weight
+    int is_kept;   // weight
+    int recycles;  // slots: there are more stages
 };
 
 // Whose turn it is: a ring that has gone round an even or odd number of times.
 struct Turn {
     unsigned slot = 0, parity = 0;
 
-    __device__ __forceinline__ void advance(unsigned slots) {
-        if (++slot == slots) {
-            slot = 0;
-            parity ^= 1;
-        }
+    // Whether the ring is round.
+    __device__ __forceinline__ bool advance(unsigned slots) {
+        const bool is_round = ++slot == slots;
+        if (is_round) slot = 0, parity ^= 1;
+        return is_round;
     }
 };
 
@@ -68,7 +70,7 @@ struct Ring {
 __device__ __forceinline__ void load_tiles(const TensorMap& x, const TensorMap& weight, const Ring& ring, const Sizes& sizes) {
     const unsigned filter = blockIdx.x * BF;
     Turn turn;
-    bool loads_weight = true;
+    bool loads_weight = true, has_gone_round = false;
 #pragma unroll 1
     for (unsigned tile = blockIdx.y; tile < sizes.tiles_p; tile += gridDim.y) {
         const unsigned pixel = tile * BP;
@@ -79,9 +81,9 @@ __device__ __forceinline__ void load_tiles(const TensorMap& x, const TensorMap& 
 #endif
         int tap = 0, c = 0, r = 0, s = 0;
 #pragma unroll 1
-        for (int stage = 0; stage < sizes.stages; ++stage, turn.advance(sizes.slots)) {
+        for (int stage = 0; stage < sizes.stages; ++stage, has_gone_round |= turn.advance(sizes.slots)) {
             const unsigned arrived = ring.full + turn.slot * 8, to = ring.x + turn.slot * X_BYTES;
-            wait_for(ring.empty + turn.slot * 8, turn.parity ^ 1);
+            if (has_gone_round) wait_for(ring.empty + turn.slot * 8, turn.parity ^ 1);
             expect_bytes(arrived, X_BYTES + (loads_weight ? WEIGHT_BYTES : 0));
 #if IS_DENSE
             load_box(to, x, arrived, c, pixel);
@@ -100,12 +102,14 @@ __device__ __forceinline__ void load_tiles(const TensorMap& x, const TensorMap& 
 // sum = the products of a group's 64 pixels.
 __device__ __forceinline__ void multiply_tile(float (&sum)[SUMS], const Ring& ring, unsigned first_row, Turn& turn,
                                               const Sizes& sizes) {
-    const bool arrives = threadIdx.x % 32 == 0;
+    const bool arrives = sizes.recycles && threadIdx.x % 32 == 0;
+    const unsigned x = operand_at(ring.x + first_row * ROW_BYTES), weight = operand_at(ring.weight);
     unsigned read = 0;
 #pragma unroll 1
     for (int stage = 0; stage < sizes.stages; ++stage, turn.advance(sizes.slots)) {
         wait_for(ring.full + turn.slot * 8, turn.parity);
-        multiply(sum, ring.x + turn.slot * X_BYTES + first_row * ROW_BYTES, ring.weight_at(sizes, stage, turn.slot), stage > 0);
+        const unsigned weight_slot = sizes.is_kept ? stage : turn.slot;
+        multiply(sum, x + turn.slot * (X_BYTES / 16), weight + weight_slot * (WEIGHT_BYTES / 16), stage > 0);
         // The products of the stage before are done.
         wait_for_all_products_but<1>(sum);
         if (stage > 0 && arrives) arrive(ring.empty + read * 8);
@@ -200,25 +204,29 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     implicit_gemm_tma_small(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap weight_map,
                             Storage* __restrict__ y EPILOGUE, const __grid_constant__ Sizes sizes) {
     extern __shared__ unsigned char unaligned[];
-    __shared__ unsigned long long barriers[2 * MOST_SLOTS];
     Ring ring;
-    ring.x = (shared_address(unaligned) + 1023) & ~1023u;
+    // In a register: else the assembler asks a special one for the address again at each use, before the first load.
+    asm volatile("mov.u32 %0, %1;" : "=r"(ring.full) : "r"(shared_address(unaligned)));
+    ring.empty = ring.full + MOST_SLOTS * 8;
+    ring.x = (ring.full + BARRIER_BYTES + 1023) & ~1023u;
     ring.weight = ring.x + sizes.slots * X_BYTES;
-    ring.full = shared_address(barriers), ring.empty = ring.full + MOST_SLOTS * 8;
     const int warp = __shfl_sync(0xFFFFFFFF, threadIdx.x / 32, 0);
     if (warp == LOADER) {
-        const unsigned slot = threadIdx.x % 32;
-        if (slot < sizes.slots) {
-            start_barrier(ring.full + slot * 8, 1);
-            start_barrier(ring.empty + slot * 8, LOADER);
+        if (is_elected()) {
+#pragma unroll
+            for (unsigned slot = 0; slot < MOST_SLOTS; ++slot) start_barrier(ring.full + slot * 8, 1);
+            if (sizes.recycles) {
+#pragma unroll
+                for (unsigned slot = 0; slot < MOST_SLOTS; ++slot) start_barrier(ring.empty + slot * 8, LOADER);
+            }
+            publish_to_accelerator();
         }
-        publish_barriers();
         __syncwarp();
         asm volatile("bar.arrive 1, %0;" ::"n"(THREADS) : "memory");
     }
     wait_for_kernel_ahead();
     if (warp == LOADER) {
-        if (threadIdx.x % 32 == 0) load_tiles(x_map, weight_map, ring, sizes);
+        if (is_elected()) load_tiles(x_map, weight_map, ring, sizes);
         return;
     }
     const Epilogue epilogue = EPILOGUE_OF(nullptr);

@@ -80,7 +80,7 @@ def _launch_small(kernel: Any, problem: ConvProblem, device: Device, tile: Small
         (of.columns, of.rows, 1),
         tile.threads,
         of.shared_bytes,
-        (*_sizes(problem), across, stages_of(problem), of.slots, of.is_kept),
+        (*_sizes(problem), across, stages_of(problem), of.slots, of.is_kept, of.recycles),
         overlaps=overlaps(small.SOURCE),
         is_structure=True,
     )

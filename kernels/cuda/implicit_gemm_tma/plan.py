@@ -60,13 +60,12 @@ def received_bytes(cut: Cut[Tile], dtype: DType) -> int:
     return own * (cut.cluster - 1) * sums_of_box * 4
 
 
-def cuts_of(problem: ConvProblem) -> tuple[Cut[AnyTile], ...]:
+def cuts_of(problem: ConvProblem, device: Device) -> tuple[Cut[AnyTile], ...]:
     """Every tile alone, and large ones shared by as many blocks as have a stage and room for what they receive."""
     shared_by = [size for size in CLUSTERS if size <= stages_of(problem) and row_bytes_of(problem) == SPLIT_ROW_BYTES]
     cuts = (Cut(tile, cluster) for tile in tiles_for(problem.dtype) for cluster in (1, *shared_by))
     large = (cut for cut in cuts if received_bytes(cut, problem.dtype) <= cut.tile.ring_bytes)
-    tiles = small.TILES if problem.dtype.itemsize_bytes == 2 else ()
-    return (*large, *(Cut(tile, 1) for tile in tiles))
+    return (*large, *(Cut(tile, 1) for tile in small.tiles_for(problem, device.processors or 1)))
 
 
 def turns_of(cut: Cut[Tile], problem: ConvProblem, device: Device) -> int:
@@ -100,7 +99,7 @@ def _expected_cycles(cut: Cut[Tile], problem: ConvProblem, device: Device) -> fl
 
 def expected(problem: ConvProblem, device: Device) -> dict[Cut[AnyTile], float]:
     """The cuts of a problem, and the time in us that each is expected to take."""
-    return {cut: expected_us(cut, problem, device) for cut in cuts_of(problem)}
+    return {cut: expected_us(cut, problem, device) for cut in cuts_of(problem, device)}
 
 
 def plan_cut(problem: ConvProblem, device: Device) -> Cut[AnyTile]:

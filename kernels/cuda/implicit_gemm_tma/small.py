@@ -15,8 +15,6 @@ from conv_advisor.kernels.cuda.parts.source import Defines, Source
 MOST_SLOTS: Final = 16
 """For which the source has barriers."""
 _BARRIER_BYTES: Final = 2 * MOST_SLOTS * 8
-_MOST_BLOCKS: Final = 4
-"""Of a multiprocessor."""
 _LEAST_SLOTS: Final = 3
 """Of x beside weight that is kept."""
 _FEW_BLOCK_PIXELS: Final = 64
@@ -30,10 +28,13 @@ class SmallTile:
     Parameters
     ----------
     bp, bf : int
+    blocks : int
+        That may share a multiprocessor.
     """
 
     bp: int
     bf: int
+    blocks: int
 
     @property
     def threads(self) -> int:
@@ -50,22 +51,12 @@ class SmallTile:
         return self.bp * (self.bf * 2 + 16)
 
 
-TILES: Final = (
-    SmallTile(32, 32),
-    SmallTile(32, 64),
-    SmallTile(64, 16),
-    SmallTile(64, 32),
-    SmallTile(64, 48),
-    SmallTile(64, 64),
-    SmallTile(64, 96),
-    SmallTile(64, 128),
-    SmallTile(128, 16),
-    SmallTile(128, 32),
-    SmallTile(128, 48),
-    SmallTile(128, 64),
-    SmallTile(128, 96),
-    SmallTile(128, 128),
+_SIZES: Final = (
+    *((32, 32), (32, 64)),
+    *((64, 16), (64, 32), (64, 48), (64, 64), (64, 96), (64, 128)),
+    *((128, 16), (128, 32), (128, 48), (128, 64), (128, 96), (128, 128)),
 )
+TILES: Final = tuple(SmallTile(*size, blocks) for size in _SIZES for blocks in (1, 2, 4))
 
 
 @dataclass(frozen=True)
@@ -84,6 +75,8 @@ class Arrangement:
         Stages in shared memory at a time.
     is_kept : bool
         Whether all of a block's weight stays there.
+    recycles : bool
+        Whether a slot is for several stages.
     shared_bytes : int
         Of a block.
     """
@@ -94,12 +87,13 @@ class Arrangement:
     resident: int
     slots: int
     is_kept: bool
+    recycles: bool
     shared_bytes: int
 
 
-def arranged(tile: SmallTile, problem: ConvProblem, processors: int, most_blocks: int = _MOST_BLOCKS) -> Arrangement:
+def arranged(tile: SmallTile, problem: ConvProblem, processors: int) -> Arrangement:
     """Tiles on as many blocks as multiprocessors hold while each has slots enough; then no more than turns need."""
-    for blocks in range(most_blocks, 1, -1):
+    for blocks in range(tile.blocks, 1, -1):
         of = _arranged(tile, problem, processors, blocks)
         if of.slots >= min(_LEAST_SLOTS, stages_of(problem) * of.turns):
             return of
@@ -113,13 +107,13 @@ def _arranged(tile: SmallTile, problem: ConvProblem, processors: int, most_block
     resident = min(most_blocks, ceil_div(columns * rows, processors))
     row_bytes, stages = row_bytes_of(problem), stages_of(problem)
     x_bytes, weight_bytes = tile.bp * row_bytes, tile.bf * row_bytes
-    beside = ALIGNMENT + tile.line_bytes
-    room = HOPPER_SHARED_BYTES // resident - RESERVED_BYTES - _BARRIER_BYTES - beside
+    beside = _BARRIER_BYTES + ALIGNMENT + tile.line_bytes
+    room = HOPPER_SHARED_BYTES // resident - RESERVED_BYTES - beside
     is_kept = turns > 1 and stages * weight_bytes + _LEAST_SLOTS * x_bytes <= room
     slots = (room - stages * weight_bytes) // x_bytes if is_kept else room // (x_bytes + weight_bytes)
     slots = min(slots, stages * turns, MOST_SLOTS)
     shared_bytes = beside + slots * x_bytes + (stages if is_kept else slots) * weight_bytes
-    return Arrangement(columns, rows, turns, resident, slots, is_kept, shared_bytes)
+    return Arrangement(columns, rows, turns, resident, slots, is_kept, slots < stages * turns, shared_bytes)
 
 
 def expected_cycles(tile: SmallTile, problem: ConvProblem, processors: int) -> float:
@@ -133,13 +127,21 @@ def expected_cycles(tile: SmallTile, problem: ConvProblem, processors: int) -> f
     return costs.start + max(loaded / costs.loaded_bytes, chain) + stored
 
 
+def tiles_for(problem: ConvProblem, processors: int) -> tuple[SmallTile, ...]:
+    """Those of two bytes an element; of tiles that are launched alike, the first."""
+    if problem.dtype.itemsize_bytes != 2:
+        return ()
+    alike = {(tile.bp, tile.bf, arranged(tile, problem, processors)): tile for tile in reversed(TILES)}
+    return tuple(reversed(alike.values()))
+
+
 def definitions(dtype: DType) -> tuple[Defines, ...]:
     """What implicit_gemm_tma_small.cu is compiled with for this precision."""
     if dtype.itemsize_bytes != 2:
         return ()
     return tuple(
-        tile.defines(row_bytes, is_dense=is_dense)
-        for tile in TILES
+        SmallTile(*size, 1).defines(row_bytes, is_dense=is_dense)
+        for size in _SIZES
         for row_bytes in ROW_BYTES
         for is_dense in (False, True)
     )

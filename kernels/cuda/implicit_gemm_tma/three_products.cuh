@@ -83,7 +83,8 @@ __device__ __forceinline__ void multiply_parts(float (&sum)[SUMS], const unsigne
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
     for (int k = 0; k < ROW_BYTES / 32; ++k) {
-        const unsigned long long of_high = descriptor(weight + k * 32), of_low = descriptor(weight + BF * ROW_BYTES + k * 32);
+        const unsigned long long of_high = descriptor(operand_at(weight) + k * 2);
+        const unsigned long long of_low = descriptor(operand_at(weight + BF * ROW_BYTES) + k * 2);
 #pragma unroll
         for (int i = 0; i < TILES_M; ++i) {
             multiply_add(sum[i], low[i][k], of_high, k > 0);

@@ -85,20 +85,22 @@ __device__ __forceinline__ void keep(float (&sum)[SUMS]) {
         }
     }
 }
-// Swizzled by whole rows, of which eight are a group; 128-byte and 64-byte swizzle are 1 and 2.
-__device__ __forceinline__ unsigned long long descriptor(unsigned address) {
-    return (unsigned long long)((address & 0x3FFFF) >> 4) | 1ull << 16 | (unsigned long long)(8 * ROW_BYTES / 16) << 32 |
-           (ROW_BYTES == 128 ? 1ull : 2ull) << 62;
+// The low half of a descriptor: where an operand begins, in units of 16 bytes, so that a stage or a row on is an addition. The
+// high half says that it is swizzled by whole rows, of which eight are a group; 128-byte and 64-byte swizzle are 1 and 2.
+__device__ __forceinline__ unsigned operand_at(unsigned address) { return (address & 0x3FFFF) >> 4 | 1u << 16; }
+__device__ __forceinline__ unsigned long long descriptor(unsigned operand) {
+    const unsigned shape = 8 * ROW_BYTES / 16 | (ROW_BYTES == 128 ? 1u : 2u) << 30;
+    return (unsigned long long)shape << 32 | operand;
 }
-// Enqueues the products of a stage.
+// Enqueues the products of a stage, whose operands begin at `operand_at` of their addresses.
 __device__ __forceinline__ void multiply(float (&sum)[SUMS], unsigned a, unsigned b, bool is_added) {
     keep(sum);
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
-    for (int k = 0; k < ROW_BYTES; k += 32) {
+    for (int k = 0; k < ROW_BYTES / 16; k += 2) {
 #pragma unroll
         for (int i = 0; i < TILES_M; ++i)
-            multiply_add(sum[i], descriptor(a + i * 64 * ROW_BYTES + k), descriptor(b + k), is_added || k > 0);
+            multiply_add(sum[i], descriptor(a + i * 64 * ROW_BYTES / 16 + k), descriptor(b + k), is_added || k > 0);
     }
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
