@@ -79,9 +79,11 @@ __device__ __forceinline__ void keep(float (&sum)[SUMS]) {
         for (int e = 0; e < 4; ++e) asm volatile("" : "+f"(sum[0][j][e])::"memory");
     }
 }
-// K-major, 128-byte swizzle: groups of eight rows 1024 bytes apart.
-__device__ __forceinline__ unsigned long long descriptor(unsigned address) {
-    return (unsigned long long)((address & 0x3FFFF) >> 4) | 1ull << 16 | (1024ull >> 4) << 32 | 1ull << 62;
+// The low half of a descriptor: where an operand begins, in units of 16 bytes, so that some on is an addition. The high half:
+// K-major, 128-byte swizzle, groups of eight rows 1024 bytes apart.
+__device__ __forceinline__ unsigned operand_at(unsigned address) { return (address & 0x3FFFF) >> 4 | 1u << 16; }
+__device__ __forceinline__ unsigned long long descriptor(unsigned operand) {
+    return (unsigned long long)(1024 / 16 | 1u << 30) << 32 | operand;
 }
 // Enqueues the products of a stage.
 __device__ __forceinline__ void multiply(float (&sum)[SUMS], unsigned a, unsigned b) {
@@ -89,11 +91,11 @@ __device__ __forceinline__ void multiply(float (&sum)[SUMS], unsigned a, unsigne
     a += group % (WARPS_M / 4) * 64 * ROW_BYTES;
     b += group / (WARPS_M / 4) % WARPS_N * (BN / WARPS_N) * ROW_BYTES;
     const int part = group / (WARPS_M / 4) / WARPS_N * (ROW_BYTES / WARPS_K);
+    const unsigned from_a = operand_at(a + part), from_b = operand_at(b + part);
     keep(sum);
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
-    for (int k = 0; k < ROW_BYTES / WARPS_K; k += 32)
-        multiply_add(sum[0], descriptor(a + part + k), descriptor(b + part + k));
+    for (int k = 0; k < ROW_BYTES / WARPS_K / 16; k += 2) multiply_add(sum[0], descriptor(from_a + k), descriptor(from_b + k));
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 template <int COUNT>
