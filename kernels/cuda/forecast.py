@@ -14,11 +14,12 @@ import numpy as np
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.data.table import problem_of
-from conv_advisor.kernels.cuda import implicit_gemm, implicit_gemm_nhwc, pointwise
+from conv_advisor.kernels.cuda import implicit_gemm, implicit_gemm_nhwc, implicit_gemm_tma, pointwise
 from conv_advisor.kernels.cuda.family import Family
 from conv_advisor.kernels.cuda.implicit_gemm import choice
 from conv_advisor.kernels.cuda.implicit_gemm_nhwc.plan import launches_of
 from conv_advisor.kernels.cuda.implicit_gemm_nhwc.plan import offers as packed_offers
+from conv_advisor.kernels.cuda.implicit_gemm_tma.plan import offers as accelerated_offers
 from conv_advisor.kernels.cuda.parts.offers import VALUES, Offers, values_of_cheapest
 from conv_advisor.kernels.cuda.parts.shapes import Array, Shapes
 from conv_advisor.kernels.cuda.pointwise.plan import offers as pointwise_offers
@@ -28,11 +29,13 @@ _PLANS: Final[dict[str, tuple[Family, Offers]]] = {
     "pointwise": (pointwise.FAMILY, pointwise_offers),
     "implicit_gemm": (implicit_gemm.FAMILY, choice.offers),
     "packed": (implicit_gemm_nhwc.FAMILY, packed_offers),
+    "accelerated": (implicit_gemm_tma.FAMILY, accelerated_offers),
 }
 """Whose variants say for which problems, and the cuts to choose from."""
 
 KERNELS: Final = tuple(_PLANS)
-"""Whose plans are asked: packed is that of ``cuda.implicit_gemm_nhwc`` and ``cuda.implicit_gemm_transposed``."""
+"""Whose plans are asked: packed is that of ``cuda.implicit_gemm_nhwc`` and ``cuda.implicit_gemm_transposed``,
+accelerated that of ``cuda.implicit_gemm_tma``."""
 
 _AT_A_TIME: Final = 2**9
 """Problems whose arrays are in memory together."""

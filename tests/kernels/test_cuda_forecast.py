@@ -23,6 +23,7 @@ from conv_advisor.kernels.cuda.implicit_gemm_nhwc import plan as implicit_gemm_n
 from conv_advisor.kernels.cuda.implicit_gemm_tensor import cut as tensor_plan
 from conv_advisor.kernels.cuda.implicit_gemm_tensor import plan as tensor
 from conv_advisor.kernels.cuda.implicit_gemm_tensor.menu import Tile
+from conv_advisor.kernels.cuda.implicit_gemm_tma import plan as implicit_gemm_tma_plan
 from conv_advisor.kernels.cuda.parts.offers import VALUES, Cut
 from conv_advisor.kernels.cuda.pointwise import plan as pointwise_plan
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES
@@ -64,6 +65,10 @@ def by_plan(kernel: str, problem: ConvProblem, device: Device) -> tuple[float, .
         cut = implicit_gemm_nhwc_plan.plan_cut(problem, device, images)
         us = implicit_gemm_nhwc_plan.expected(problem, device)[cut] * -(-problem.n // images)
         outputs, blocks = cut.tile.bf * cut.tile.bp, implicit_gemm_nhwc_plan.blocks_for(cut, problem, images)
+    elif kernel == "accelerated":
+        cut = implicit_gemm_tma_plan.plan_cut(problem, device)
+        us = implicit_gemm_tma_plan.expected(problem, device)[cut]
+        outputs, blocks = cut.tile.bf * cut.tile.bp, implicit_gemm_tma_plan.blocks_of(cut, problem, device)
     else:
         cut = choose_cut(problem, device)
         outputs = cut.tile.bm * cut.tile.bn
@@ -77,7 +82,7 @@ def by_plan(kernel: str, problem: ConvProblem, device: Device) -> tuple[float, .
 
 def variant_of(kernel: str, problem: ConvProblem) -> str:
     packed = "implicit_gemm_nhwc" if problem.layout is Layout.NHWC else "implicit_gemm_transposed"
-    return f"cuda.{packed if kernel == 'packed' else kernel}"
+    return f"cuda.{ {'packed': packed, 'accelerated': 'implicit_gemm_tma'}.get(kernel, kernel) }"
 
 
 @pytest.mark.parametrize("device", [H200, A100], ids=lambda device: device.id)

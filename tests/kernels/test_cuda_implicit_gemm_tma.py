@@ -277,7 +277,7 @@ def test_every_cut_is_compiled(dtype: DType) -> None:
         problem = problem_of({**SHAPES["same_3x3"], "c": c}, dtype)
         row_bytes = row_bytes_of(problem)
         assert row_bytes == (64 if c * dtype.itemsize_bytes <= 64 and dtype is not DType.FLOAT32 else 128)
-        for cut in plan.cuts_of(problem, GPU):
+        for cut in plan.expected(problem, GPU):
             source, defines = plan.build_of(cut, problem)
             assert defines in source.definitions(dtype)
             assert defines["ROW_BYTES"] == row_bytes
@@ -289,7 +289,7 @@ def test_every_cut_is_compiled(dtype: DType) -> None:
 @pytest.mark.parametrize("dtype", DType)
 def test_blocks_that_share_a_tile_have_stages_boxes_and_room_for_what_they_receive(dtype: DType) -> None:
     deep, shallow = (problem_of(SHAPES[name], dtype) for name in ("same_3x3_tails", "dense"))
-    cuts = [cut for cut in plan.cuts_of(deep, GPU) if isinstance(cut.tile, Tile)]
+    cuts = [cut for cut in plan.expected(deep, GPU) if isinstance(cut.tile, Tile)]
     assert {cut.tile for cut in cuts if cut.cluster == max(CLUSTERS)} == set(tiles_for(dtype))
     for tile, cluster in ((cut.tile, cut.cluster) for cut in cuts):
         boxes = tile.boxes(dtype, SPLIT_BOX)
@@ -297,10 +297,10 @@ def test_blocks_that_share_a_tile_have_stages_boxes_and_room_for_what_they_recei
         sums = tile.bp * tile.bf // boxes
         room = max(len(slots) for slots in owned) * (cluster - 1) * sums * 4
         assert all(slots == list(range(len(slots))) for slots in owned)
-        assert room == plan.received_bytes(Cut(tile, cluster), dtype) <= tile.ring_bytes
-    assert max(cut.cluster for cut in plan.cuts_of(shallow, GPU)) == plan.stages_of(shallow) < max(CLUSTERS)
+        assert room == plan.received_bytes(tile, cluster, dtype) <= tile.ring_bytes
+    assert max(cut.cluster for cut in plan.expected(shallow, GPU)) == plan.stages_of(shallow) < max(CLUSTERS)
     if dtype is not DType.FLOAT32:
-        assert {cut.cluster for cut in plan.cuts_of(problem_of(SHAPES["same_3x3_few"], dtype), GPU)} == {1}
+        assert {cut.cluster for cut in plan.expected(problem_of(SHAPES["same_3x3_few"], dtype), GPU)} == {1}
 
 
 @pytest.mark.parametrize("processors", [1, 78, 132])
@@ -369,7 +369,8 @@ def test_the_rule_takes_a_cut_about_as_fast_as_the_fastest(dtype: str) -> None:
             for cluster, time in enumerate(times, 1)
             if time is not None
         }
-        chosen = min(us, key=lambda cut: plan.expected_us(cut, problem, GPU))
+        expected = plan.expected(problem, GPU)
+        chosen = min(us, key=lambda cut: expected[cut])
         slowdowns.append(us[chosen] / min(us.values()))
     assert len(slowdowns) == 45
     assert geometric_mean(slowdowns) < 1.02

@@ -89,7 +89,7 @@ def compile_all(cuts: Collection[tuple[ConvProblem, Cut[AnyTile]]]) -> None:
 
 
 def cuts_of(problem: ConvProblem) -> list[Cut[AnyTile]]:
-    cuts = plans.cuts_of(problem, Device(id="gpu", name="GPU", kind="cuda", processors=132))
+    cuts = plans.expected(problem, Device(id="gpu", name="GPU", kind="cuda", processors=132))
     return [cut for cut in cuts if isinstance(cut.tile, Tile) and cut.cluster in CLUSTERS]
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from conv_advisor.data.problem import ConvProblem, DType
+from conv_advisor.data.problem import DType
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
+from conv_advisor.kernels.cuda.parts.shapes import Problems
 
 ROW_BYTES: Final = (64, 128)
 """Bytes of the channels of one tap in a stage: as many as a swizzle spans."""
@@ -67,7 +68,7 @@ class Tile:
     @property
     def ring_bytes(self) -> int:
         """Shared memory of all stages."""
-        return self.stages * (self.bp + self.bf * (2 if self.products == 3 else 1)) * ROW_BYTES[1]
+        return self.stages * (self.bp + self.bf * (1 + (self.products == 3))) * ROW_BYTES[1]
 
     @property
     def shared_bytes(self) -> int:
@@ -154,17 +155,18 @@ class SmallCosts:
 SMALL_COSTS: Final = SmallCosts(loaded_bytes=60.0, stage=150.0, outputs=60.0, start=3400.0, turn=300.0)
 
 
-def row_bytes_of(problem: ConvProblem) -> int:
+def row_bytes_of(problems: Problems) -> Any:
     """Bytes of a row of a stage: those of all channels of a tap where these are few, but in float32."""
-    if problem.dtype is DType.FLOAT32:
+    if problems.dtype is DType.FLOAT32:
         return ROW_BYTES[1]
-    return ROW_BYTES[0] if problem.c * problem.dtype.itemsize_bytes <= ROW_BYTES[0] else ROW_BYTES[1]
+    is_short = problems.c * problems.dtype.itemsize_bytes <= ROW_BYTES[0]
+    return ROW_BYTES[1] - is_short * (ROW_BYTES[1] - ROW_BYTES[0])
 
 
-def stages_of(problem: ConvProblem) -> int:
+def stages_of(problems: Problems) -> Any:
     """Stages of all gemm_k."""
-    chunks: int = ceil_div(problem.c * problem.dtype.itemsize_bytes, row_bytes_of(problem))
-    return problem.r * problem.s * chunks
+    chunks = ceil_div(problems.c * problems.dtype.itemsize_bytes, row_bytes_of(problems))
+    return problems.r * problems.s * chunks
 
 
 def tiles_for(dtype: DType) -> tuple[Tile, ...]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType
+from conv_advisor.data.table import SIZES, problem_of
 from conv_advisor.kernels.cuda.implicit_gemm_tma import menu, small
 from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import (
     BOX,
@@ -22,8 +26,16 @@ from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import (
 )
 from conv_advisor.kernels.cuda.implicit_gemm_tma.small import SmallTile
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
-from conv_advisor.kernels.cuda.parts.offers import Cut
-from conv_advisor.kernels.cuda.parts.shapes import is_dense
+from conv_advisor.kernels.cuda.parts.offers import (
+    Choice,
+    Cut,
+    Offer,
+    cheapest,
+    choice_of,
+    expected_of,
+    offered,
+)
+from conv_advisor.kernels.cuda.parts.shapes import Problems, Shapes, is_dense
 from conv_advisor.kernels.cuda.parts.source import Defines, Source
 
 _BYTES_OF_CYCLE: Final = 4096
@@ -32,80 +44,114 @@ _PROCESSORS: Final = 132
 """Multiprocessors of the device that `CLUSTERS` is of."""
 _CYCLES_OF_US: Final = 1755
 """The clock under load."""
+_AT_A_TIME: Final = np.array([0, _PROCESSORS, *CLUSTERS.values()])
+"""Clusters of so many blocks that run at a time on that device, and blocks alone."""
+_CHOICES: Final[Mapping[DType, Choice[Tile]]] = {dtype: choice_of(tiles_for(dtype), max(CLUSTERS)) for dtype in DType}
 
 
 AnyTile = Tile | SmallTile
 
 
-def tiles_of(tile: AnyTile, problem: ConvProblem) -> tuple[int, int]:
+def tiles_of(tile: AnyTile, problems: Problems) -> tuple[Any, Any]:
     """Tiles of pixels and of filters."""
-    return ceil_div(problem.n * problem.p * problem.q, tile.bp), ceil_div(problem.k, tile.bf)
+    return ceil_div(problems.n * problems.p * problems.q, tile.bp), ceil_div(problems.k, tile.bf)
 
 
 def blocks_of(cut: Cut[AnyTile], problem: ConvProblem, device: Device) -> int:
-    """A cluster for every tile; of blocks alone one for every multiprocessor, or tile where these are fewer."""
+    """The grid."""
     if isinstance(cut.tile, SmallTile):
         of = small.arranged(cut.tile, problem, device.processors or 1)
         return of.columns * of.rows
-    across, down = tiles_of(cut.tile, problem)
-    if cut.cluster > 1:
-        return across * down * cut.cluster
-    return min(across * down, device.processors or 1)
+    return int(_grid(cut.tile, cut.cluster, problem, device))
 
 
-def received_bytes(cut: Cut[Tile], dtype: DType) -> int:
+def _grid(tile: Tile, cluster: Any, problems: Problems, device: Device) -> Any:
+    """A cluster for every tile; of blocks alone one for every multiprocessor, or tile where these are fewer."""
+    across, down = tiles_of(tile, problems)
+    count = across * down
+    return np.where(np.greater(cluster, 1), count * cluster, np.minimum(count, device.processors or 1))
+
+
+def received_bytes(tile: Tile, cluster: Any, dtype: DType) -> Any:
     """What other blocks push to one: their sums of its boxes, where its stages were."""
     sums_of_box = SPLIT_BOX * BOX_ROW_BYTES // dtype.itemsize_bytes
-    own: int = ceil_div(cut.tile.boxes(dtype, SPLIT_BOX), cut.cluster)
-    return own * (cut.cluster - 1) * sums_of_box * 4
+    return ceil_div(tile.boxes(dtype, SPLIT_BOX), cluster) * (cluster - 1) * sums_of_box * 4
 
 
-def cuts_of(problem: ConvProblem, device: Device) -> tuple[Cut[AnyTile], ...]:
-    """Every tile alone, and large ones shared by as many blocks as have a stage and room for what they receive."""
-    shared_by = [size for size in CLUSTERS if size <= stages_of(problem) and row_bytes_of(problem) == SPLIT_ROW_BYTES]
-    cuts = (Cut(tile, cluster) for tile in tiles_for(problem.dtype) for cluster in (1, *shared_by))
-    large = (cut for cut in cuts if received_bytes(cut, problem.dtype) <= cut.tile.ring_bytes)
-    return (*large, *(Cut(tile, 1) for tile in small.tiles_for(problem, device.processors or 1)))
-
-
-def turns_of(cut: Cut[Tile], problem: ConvProblem, device: Device) -> int:
+def turns_of(tile: Tile, cluster: Any, problems: Problems, device: Device) -> Any:
     """Tiles that come to a block, or to the multiprocessors of a cluster, one after the other."""
-    across, down = tiles_of(cut.tile, problem)
-    processors = device.processors or 1
-    room = processors if cut.cluster == 1 else CLUSTERS[cut.cluster] * processors // _PROCESSORS
-    turns: int = ceil_div(across * down, max(1, room))
-    return turns
+    across, down = tiles_of(tile, problems)
+    room = _AT_A_TIME[cluster] * (device.processors or 1) // _PROCESSORS
+    return ceil_div(across * down, np.maximum(1, room))
 
 
-def expected_us(cut: Cut[AnyTile], problem: ConvProblem, device: Device) -> float:
-    """Time of the multiprocessor that has most to do."""
-    if isinstance(cut.tile, SmallTile):
-        return small.expected_cycles(cut.tile, problem, device.processors or 1) / _CYCLES_OF_US
-    return _expected_cycles(cut, problem, device) / _CYCLES_OF_US
+def expect(tile: Tile, cluster: Any, problems: Problems, device: Device) -> Any:
+    """Time in us of the multiprocessor that has most to do.
 
-
-def _expected_cycles(cut: Cut[Tile], problem: ConvProblem, device: Device) -> float:
-    tile, costs, row_bytes = cut.tile, menu.COSTS[problem.dtype], row_bytes_of(problem)
+    Parameters
+    ----------
+    tile : Tile
+        One, or several `stacked`.
+    cluster : int or int array
+        Blocks that share its gemm_k.
+    problems : ConvProblem or Shapes
+    device : Device
+    """
+    costs, row_bytes = menu.COSTS[problems.dtype], row_bytes_of(problems)
     multiplied = tile.bp * tile.bf * row_bytes * tile.products / _BYTES_OF_CYCLE
     loaded = (tile.bp + tile.bf) * row_bytes / costs.loaded_bytes
-    summed = ceil_div(stages_of(problem), cut.cluster) * (max(multiplied, loaded) + costs.stage)
-    stored = tile.boxes(problem.dtype, BOX) / cut.cluster / GROUPS * costs.box
-    turns = turns_of(cut, problem, device)
-    if cut.cluster == 1:
-        return float(costs.start + turns * (summed + stored))
-    pushed = costs.meeting + tile.bp * tile.bf * (1 - 1 / cut.cluster) / 1024 * costs.push
-    return float(turns * (costs.start + summed + pushed + stored))
+    summed = ceil_div(stages_of(problems), cluster) * (np.maximum(multiplied, loaded) + costs.stage)
+    stored = tile.boxes(problems.dtype, BOX) / cluster / GROUPS * costs.box
+    turns = turns_of(tile, cluster, problems, device)
+    pushed = costs.meeting + tile.bp * tile.bf * (1 - 1 / cluster) / 1024 * costs.push
+    alone, shared = costs.start + turns * (summed + stored), turns * (costs.start + summed + pushed + stored)
+    return np.where(np.greater(cluster, 1), shared, alone) / _CYCLES_OF_US
+
+
+def offers(problems: Shapes, device: Device) -> tuple[Offer[Any], ...]:
+    """Every large tile alone, and shared by as many blocks as have a stage and room for what they receive; small ones.
+
+    Parameters
+    ----------
+    problems : Shapes
+        Layers that the kernel computes.
+    device : Device
+    """
+    choice = _CHOICES[problems.dtype]
+    tile, cluster = choice.tile, choice.cluster
+    has_room = received_bytes(tile, cluster, problems.dtype) <= tile.ring_bytes
+    is_shared = (cluster <= stages_of(problems)) & (row_bytes_of(problems) == SPLIT_ROW_BYTES) & has_room
+    us = np.where(is_shared | (cluster == 1), expect(tile, cluster, problems, device), np.inf)
+    large = offered(choice, tile.bp * tile.bf, us, _grid(tile, cluster, problems, device))
+    return large, *_small_offers(problems, device)
+
+
+def _small_offers(problems: Shapes, device: Device) -> tuple[Offer[Any], ...]:
+    """Those of small tiles, reckoned for one problem after the other."""
+    if problems.dtype.itemsize_bytes != 2:
+        return ()
+    cuts: tuple[Cut[AnyTile], ...] = tuple(Cut(tile, 1) for tile in small.TILES)
+    processors = device.processors or 1
+    us, blocks = np.full((len(cuts), len(problems)), np.inf), np.ones((len(cuts), len(problems)), np.int64)
+    rows = np.stack([getattr(problems, name) for name in SIZES], axis=1)
+    for column, row in enumerate(rows.tolist()):
+        problem = problem_of(row, problems.dtype, problems.layout)
+        for tile in small.tiles_for(problem, processors):
+            place = small.TILES.index(tile)
+            us[place, column] = small.expected_cycles(tile, problem, processors) / _CYCLES_OF_US
+            blocks[place, column] = blocks_of(cuts[place], problem, device)
+    return (Offer(cuts, np.array([tile.bp * tile.bf for tile in small.TILES]), us, blocks),)
 
 
 def expected(problem: ConvProblem, device: Device) -> dict[Cut[AnyTile], float]:
-    """The cuts of a problem, and the time in us that each is expected to take."""
-    return {cut: expected_us(cut, problem, device) for cut in cuts_of(problem, device)}
+    """The cuts of one problem, and the time in us that each is expected to take."""
+    return expected_of(offers(Shapes.of(problem), device))
 
 
 def plan_cut(problem: ConvProblem, device: Device) -> Cut[AnyTile]:
     """The cut that is expected to be fastest."""
-    times_us = expected(problem, device)
-    return min(times_us, key=times_us.__getitem__)
+    cut: Cut[AnyTile] = cheapest(offers(Shapes.of(problem), device))
+    return cut
 
 
 def build_of(cut: Cut[AnyTile], problem: ConvProblem) -> tuple[Source, Defines]:
