@@ -49,6 +49,11 @@ _FOR_BEST: Final = MappingProxyType({**_BOOSTING, "learning_rate": 0.06, "max_le
 _RANDOMISED_SHARE: Final = 2 / 3
 """Weight of what randomised trees say of a cost, against what follows from boosted times."""
 
+_FAR_COST: Final = 0.7
+"""Cost by randomised trees, that of 1.5 times the best, from which boosted ones are not asked. They learn from times
+alone, and a variant is not timed where it is far behind: there they think too well of it. On 7,500 problems held out
+the teacher is at 1.019 so, and was at 1.020 when it asked them of all."""
+
 
 def saturate(log_slowdown: np.ndarray) -> np.ndarray:
     """Turn log slowdowns into costs from 0 to 1."""
@@ -121,7 +126,7 @@ class Teacher:
 
     The cost of contenders and the best time are predicted by boosted and by randomised trees: where one is far off the
     other seldom is. Boosted trees learn the time of each contender, and its cost follows from those of all; randomised
-    ones learn the cost itself, and all else is the mean of their leaves.
+    ones learn the cost itself, and all else is the mean of their leaves. What these see far behind is that far behind.
 
     Parameters
     ----------
@@ -178,12 +183,14 @@ class Teacher:
         cost, log_slowdown, support, workspace = self._randomised.predict(held)
         if self._boosted:
             is_likely = support[:, self.measured.contenders] >= MIN_SUPPORT
-            times = np.full(is_likely.shape, np.inf, np.float32)
-            for place, (boosted, likely) in enumerate(zip(self._boosted, is_likely.T, strict=True)):
-                rows = np.flatnonzero(likely)
+            is_near = _is_near(cost, is_likely)
+            times = np.full(is_near.shape, np.inf, np.float32)
+            for place, (boosted, near) in enumerate(zip(self._boosted, is_near.T, strict=True)):
+                rows = np.flatnonzero(near)
                 times[rows, place] = boosted(held, rows)
+            by_time = np.where(is_near | ~is_likely, _cost_by_time(times), cost)
             cost *= _RANDOMISED_SHARE
-            cost += (1 - _RANDOMISED_SHARE) * _cost_by_time(times)
+            cost += (1 - _RANDOMISED_SHARE) * by_time
         randomised, boosted = self._best
         log_best = (randomised.predict(held)[0][:, 0] + boosted(held, np.arange(len(x)))) / 2
         return Lesson(self.measured.contenders, cost, log_slowdown, support, workspace, log_best)
@@ -316,6 +323,13 @@ def _boosted(x: np.ndarray, y: np.ndarray, seed: int, n_rounds: int, how: Mappin
 
     known = np.isfinite(y)
     return HistGradientBoostingRegressor(**how, max_iter=n_rounds, random_state=seed).fit(x[known], y[known])
+
+
+def _is_near(cost: np.ndarray, is_likely: np.ndarray) -> np.ndarray:
+    """Which contenders may be the best of their row, of those that are likely to run: one at least."""
+    least = np.where(is_likely, cost, np.inf).min(axis=1, keepdims=True)
+    near: np.ndarray = is_likely & (cost <= np.maximum(_FAR_COST, least))
+    return near
 
 
 def _cost_by_time(log_times: np.ndarray) -> np.ndarray:

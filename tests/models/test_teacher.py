@@ -18,6 +18,7 @@ from conv_advisor.models.teacher import (
     CAP,
     Teacher,
     _cost_by_time,
+    _is_near,
     _Randomised,
     _untried_as_usual,
     orders_of,
@@ -39,6 +40,13 @@ def test_costs_follow_from_times_of_what_is_likely_to_run() -> None:
     assert cost[0] == pytest.approx([0.0, saturate(np.log(2.0)), 1.0])
     assert cost[1] == pytest.approx([saturate(np.log(4.0)), 0.0, saturate(np.log(4.0))])
     assert cost[2] == pytest.approx([1.0, 1.0, 1.0])
+
+
+def test_boosted_trees_are_asked_of_what_may_be_the_best_alone() -> None:
+    cost = np.array([[0.1, 0.69, 0.71, 0.0], [0.9, 0.8, 0.2, 0.95], [0.0, 0.0, 0.0, 0.0]])
+    is_likely = np.array([[True, True, True, False], [True, True, False, True], [False] * 4])
+    near = _is_near(cost, is_likely)
+    assert near.tolist() == [[True, True, False, False], [False, True, False, False], [False] * 4]
 
 
 @pytest.mark.parametrize("randomised_share", [0.0, 1.0])
