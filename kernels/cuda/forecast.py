@@ -67,7 +67,7 @@ def forecast(sizes: Array, dtype: DType, layout: Layout, device: Device) -> dict
         some = Shapes.of_table(rows, dtype, layout)
         problems = [problem_of(row, dtype, layout) for row in rows.tolist()]
         for kernel, (_, offers) in _PLANS.items():
-            mine = np.flatnonzero([_applies(rules[kernel], problem, device) for problem in problems])
+            mine = _applicable(rules[kernel], problems, device)
             if len(mine):
                 values[kernel][first + mine] = values_of_cheapest(offers(some.take(mine), device), len(mine))
     chunked = ~np.isnan(values["packed"][:, 0])
@@ -81,12 +81,12 @@ def _left_to_ask(family: Family, problem: ConvProblem, device: Device) -> list[t
     return [parts for parts in rules if parts is not None]
 
 
-def _applies(rules: Sequence[tuple[Rule, ...]], problem: ConvProblem, device: Device) -> bool:
-    """Whether any variant computes a problem."""
+def _applicable(rules: Sequence[tuple[Rule, ...]], problems: Sequence[ConvProblem], device: Device) -> Array:
+    """The places of the problems that any variant computes."""
+    applies = np.zeros(len(problems), bool)
     for parts in rules:
+        left = list(range(len(problems)))
         for rule in parts:
-            if rule(problem, device):
-                break
-        else:
-            return True
-    return False
+            left = [place for place in left if rule(problems[place], device) is None]
+        applies[left] = True
+    return np.flatnonzero(applies)
