@@ -15,7 +15,6 @@
 //   limits       groups 1; compute capability 9.0 (sm_90a); the same sums in the same order every time
 //   source       PTX ISA 8.0, wgmma and cp.async; CUDA C++ Programming Guide, "Thread Block Clusters"
 
-#define BIAS_IN_SHARED 1
 #include "epilogue.cuh"
 
 #ifdef STORAGE_FLOAT32
@@ -229,14 +228,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     // The launch before, which packs x and weight, may still run: nothing of theirs is read before here.
     wait_for_launch_before();
 #endif
-#if BIAS
-    // Asked for now, put into shared memory when the copies are on their way: nobody waits for it behind the products.
-    __shared__ Storage biased[BF];
-    Storage of_thread[(BF + THREADS - 1) / THREADS];
-#pragma unroll
-    for (int i = 0, f = threadIdx.x; f < BF; ++i, f += THREADS)
-        of_thread[i] = bias[min(first_filter + f, (unsigned)K - 1)];
-#endif
     // The filters first: their addresses are known at once.
 #pragma unroll
     for (int stage = 0; stage < AHEAD; ++stage)
@@ -273,11 +264,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         commit_copies();
     }
 
-#if BIAS
-#pragma unroll
-    for (int i = 0, f = threadIdx.x; f < BF; ++i, f += THREADS) biased[f] = of_thread[i];
-    bias = biased - first_filter;
-#endif
     float sum[SUMS] = {};
     int read = 0, write = AHEAD;
 #pragma unroll 1

@@ -3,7 +3,6 @@
 //   defines      BIAS, RESIDUAL: 1 where there is one; ACTIVATION: one of ACTIVATION_*. Without them a kernel is what it is
 //                without this header: same parameters, same code
 //   tensors      bias (K); residual in the shape, the order and the type of y
-//                BIAS_IN_SHARED: a kernel defines it that has put bias where `end` reads it in shared memory
 //   to use it    EPILOGUE among a kernel's parameters, behind y; then `const Epilogue epilogue = EPILOGUE_OF(y);`, and what
 //                is stored at `target`, in y, is epilogue.of(sum, filter, target)
 //   accuracy     against float64, in units of the larger of 1 and |value|: 2e-7; tests/kernels/test_cuda_epilogue.py
@@ -26,9 +25,6 @@
 #endif
 #ifndef ACTIVATION
 #define ACTIVATION ACTIVATION_NONE
-#endif
-#ifndef BIAS_IN_SHARED
-#define BIAS_IN_SHARED 0
 #endif
 #define HAS_EPILOGUE (BIAS || RESIDUAL || ACTIVATION)
 
@@ -136,12 +132,7 @@ class Epilogue {
 #if BIAS
         constexpr int filters = IS_ACROSS ? COUNT : 1;
         float added[filters];
-#if BIAS_IN_SHARED
-#pragma unroll
-        for (int e = 0; e < filters; ++e) added[e] = widen(bias_[filter + e]);
-#else
         read_neighbours(added, bias_ + filter);
-#endif
 #pragma unroll
         for (int e = 0; e < COUNT; ++e) sums[e] += added[e % filters];
 #endif
