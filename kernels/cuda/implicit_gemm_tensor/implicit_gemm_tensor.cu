@@ -321,18 +321,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #endif
         if (stage >= 0) {
             const Storage* const from = ring + read * z.stage_elements;
-#if SPLIT
-            Sums part = {};  // tensor cores do not round what they add: not too much of it at a time
-#else
-            Sums& part = sum;
-#endif
 #if LOADING == WINDOWS
-            multiply(part, from, from + weight_elements, table, pixels, z);
+            multiply(sum, from, from + weight_elements, table, pixels, z);
 #else
-            multiply(part, from, from + weight_elements, source, z);
-#endif
-#if SPLIT
-            add_all(sum, part);
+            multiply(sum, from, from + weight_elements, source, z);
 #endif
             read = read + 1 == STAGES ? 0 : read + 1;
         }

@@ -1,8 +1,10 @@
 // Fragments of matrices in a warp's registers, and their products on tensor cores with float32 sums.
 //
 //   shapes       m16n8k16 for the two-byte types; m16n8k8 on float32 cut to tf32
-//   SPLIT        float32 that keeps its accuracy: a value is the sum of two of tf32, its first 11 bits and the next 11, and
+//   SPLIT        float32 that keeps its accuracy: a value is the sum of two of tf32, the nearest and what is left of it, and
 //                a product that of three (the lows' own is below the last bit); what is infinite becomes NaN
+//   sums         tensor cores cut them to float32, always towards zero, and so would cutting a value do to what is left of it:
+//                with SPLIT highs are rounded, and the products of a step are added up from zero, then to the sum, to nearest
 
 #ifdef STORAGE_FLOAT32
 #define MMA_K 8
@@ -45,18 +47,6 @@ __device__ __forceinline__ void multiply_all(float (&sum)[ROWS_A][COLUMNS_B][4],
     }
 }
 
-template <int ROWS_A, int COLUMNS_B>
-__device__ __forceinline__ void add_all(float (&sum)[ROWS_A][COLUMNS_B][4], const float (&part)[ROWS_A][COLUMNS_B][4]) {
-#pragma unroll
-    for (int i = 0; i < ROWS_A; ++i) {
-#pragma unroll
-        for (int j = 0; j < COLUMNS_B; ++j) {
-#pragma unroll
-            for (int e = 0; e < 4; ++e) sum[i][j][e] += part[i][j][e];
-        }
-    }
-}
-
 #ifdef STORAGE_FLOAT32
 __device__ __forceinline__ unsigned round_to_tf32(unsigned bits) {
     unsigned rounded;
@@ -71,17 +61,14 @@ __device__ __forceinline__ void round_all_to_tf32(unsigned (&bits)[FRAGMENTS][CO
         for (int e = 0; e < COUNT; ++e) bits[i][e] = round_to_tf32(bits[i][e]);
     }
 }
-// Leaves the first 11 bits of each value, and gives the rest of it, of which the tensor cores read the first 11.
-template <int FRAGMENTS, int COUNT>
-__device__ __forceinline__ void split(unsigned (&value)[FRAGMENTS][COUNT], unsigned (&low)[FRAGMENTS][COUNT]) {
+// Rounds each value to tf32, and gives what that took away, of which the tensor cores read the first 11 bits: of either sign.
+template <int COUNT>
+__device__ __forceinline__ void split(unsigned (&value)[COUNT], unsigned (&low)[COUNT]) {
 #pragma unroll
-    for (int i = 0; i < FRAGMENTS; ++i) {
-#pragma unroll
-        for (int e = 0; e < COUNT; ++e) {
-            const unsigned high = value[i][e] & 0xffffe000u;
-            low[i][e] = __float_as_uint(__uint_as_float(value[i][e]) - __uint_as_float(high));
-            value[i][e] = high;
-        }
+    for (int e = 0; e < COUNT; ++e) {
+        const unsigned high = value[e] + 0x1000u & 0xffffe000u;
+        low[e] = __float_as_uint(__uint_as_float(value[e]) - __uint_as_float(high));
+        value[e] = high;
     }
 }
 #endif
@@ -92,13 +79,27 @@ __device__ __forceinline__ void add_product(float (&sum)[ROWS_A][COLUMNS_B][4], 
                                             unsigned (&b)[COLUMNS_B][2]) {
 #if SPLIT
     unsigned a_low[ROWS_A][4], b_low[COLUMNS_B][2];
-    split(a, a_low);
-    split(b, b_low);
-    multiply_all(sum, a_low, b);
-    multiply_all(sum, a, b_low);
-#elif defined(STORAGE_FLOAT32)
+#pragma unroll
+    for (int i = 0; i < ROWS_A; ++i) split(a[i], a_low[i]);
+#pragma unroll
+    for (int j = 0; j < COLUMNS_B; ++j) split(b[j], b_low[j]);
+#pragma unroll
+    for (int i = 0; i < ROWS_A; ++i) {
+#pragma unroll
+        for (int j = 0; j < COLUMNS_B; ++j) {
+            float part[4] = {};
+            multiply_fragments(part, a_low[i], b[j][0], b[j][1]);
+            multiply_fragments(part, a[i], b_low[j][0], b_low[j][1]);
+            multiply_fragments(part, a[i], b[j][0], b[j][1]);
+#pragma unroll
+            for (int e = 0; e < 4; ++e) sum[i][j][e] += part[e];
+        }
+    }
+#else
+#ifdef STORAGE_FLOAT32
     round_all_to_tf32(a);
     round_all_to_tf32(b);
 #endif
     multiply_all(sum, a, b);
+#endif
 }
