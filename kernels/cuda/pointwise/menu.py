@@ -35,6 +35,8 @@ class Tile:
         Time of a stage of VECTORS when a block is alone on its multiprocessor, and what it takes of a busy one.
     output_us, busy_output_us : float
         The same of what follows the stages of a tile.
+    most_inst_n : int
+        Filters of an instruction, at most: float32 has a second set of sums for one instruction in registers.
     """
 
     bn: int
@@ -47,6 +49,7 @@ class Tile:
     busy_us: float
     output_us: float
     busy_output_us: float
+    most_inst_n: int = 128
 
     @property
     def bp(self) -> int:
@@ -78,7 +81,7 @@ class Tile:
         """What the source is compiled with, beside the loading and the precision."""
         return {
             "BN": self.bn,
-            "INST_N": self.bn if self.bn <= 128 else self.bn // 2,
+            "INST_N": self.bn // -(-self.bn // self.most_inst_n),
             "WARPGROUPS": self.warpgroups,
             "TILES_P": self.tiles_p,
             "STAGES": self.stages,
@@ -130,10 +133,10 @@ SPLIT_TF32: Final = Menu(
         Tile(32, 2, 1, 3, 2, "resident", 0.789, 0.133, 0.662, 0.750),
         Tile(64, 1, 1, 3, 3, "resident", 0.477, 0.159, 2.358, 0.698),
         Tile(128, 2, 1, 3, 1, "resident", 1.157, 0.208, 1.880, 0.684),
-        Tile(64, 2, 1, 2, 3, "streaming", 1.448, 0.885, 0.887, 1.164),
+        Tile(64, 2, 1, 2, 3, "streaming", 1.448, 0.885, 0.887, 1.164, most_inst_n=16),
         Tile(64, 2, 1, 3, 2, "streaming", 0.947, 0.925, 2.478, 0.561),
         Tile(96, 2, 1, 3, 1, "streaming", 1.026, 0.250, 1.667, 0.706),
-        Tile(128, 2, 2, 2, 1, "streaming", 2.432, 0.338, 5.438, 0.804),
+        Tile(128, 2, 2, 2, 1, "streaming", 2.432, 0.338, 5.438, 0.804, most_inst_n=64),
         Tile(32, 1, 1, 3, 2, "split", 0.390, 0.360, 2.708, 0.525),
         Tile(64, 2, 1, 3, 2, "split", 0.384, 0.916, 7.151, 0.688),
     ),

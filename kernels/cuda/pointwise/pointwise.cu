@@ -5,9 +5,9 @@
 //                A wgmma takes float32 operands only with k contiguous: weight is so in memory and goes to shared memory;
 //                x is not, so its fragments are read element by element to registers, from rows of any alignment
 //   versions     -DSPLIT=0: one product, of two-byte elements or of float32 that the instruction cuts to tf32. -DSPLIT=1:
-//                float32 as 3xTF32: both factors are rounded to a tf32 and what is left to another, and all products
-//                but that of the two rests are summed. Tensor cores add by truncation: measured on an H200, relative to
-//                the largest output, the error is 5e-7 at 64 channels, 4e-6 at 512, 7e-6 at 1024; infinities become NaN
+//                float32 as 3xTF32: a factor is a tf32, rounded, and what is left, and all products but that of the two
+//                rests are summed. Tensor cores cut what they add, towards zero: the products of 16 channels are added up
+//                from zero, then to the sum in registers, to nearest; infinities become NaN
 //                -DRESIDENT=1: a block keeps the weight of its filters and walks over tiles of pixels, whose stages it
 //                fetches ahead across their borders. 0: weight streams as x does, and a block computes one tile
 //                -DLOADING: VECTORS 16 bytes at a copy, H*W a multiple of them; WORDS 4 bytes at a copy (float32);
@@ -80,9 +80,7 @@ __device__ __forceinline__ float read_of(unsigned address, unsigned rank) {
     return value;
 }
 __device__ __forceinline__ float round_to_tf32(float value) {
-    unsigned rounded;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(value));
-    return __uint_as_float(rounded);
+    return __uint_as_float(__float_as_uint(value) + 0x1000u & 0xffffe000u);
 }
 #else  // on a CPU: one block a cluster
 template <int BYTES>

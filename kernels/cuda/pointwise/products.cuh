@@ -37,6 +37,7 @@
 #ifdef STORAGE_FLOAT32
 #define WGMMA "wgmma.mma_async.sync.aligned.m64n" TEXT(INST_N) "k8.f32.tf32.tf32 {"
 #define WGMMA_END ", 1, 1, 1;"
+#define WGMMA_END_FROM_ZERO ", 0, 1, 1;"
 #elif defined(STORAGE_FLOAT16)
 #define WGMMA "wgmma.mma_async.sync.aligned.m64n" TEXT(INST_N) "k16.f32.f16.f16 {"
 #define WGMMA_END ", 1, 1, 1, 0;"
@@ -50,6 +51,13 @@ __device__ __forceinline__ void multiply(float (&sum)[INST_N / 2], const unsigne
                  : JOIN(SUMS_, INST_N)(sum)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
+#if SPLIT
+__device__ __forceinline__ void multiply_from_zero(float (&sum)[INST_N / 2], const unsigned (&a)[4], unsigned long long b) {
+    asm volatile(WGMMA JOIN(LIST_, INST_N) "}, " JOIN(TAIL_, INST_N) WGMMA_END_FROM_ZERO
+                 : JOIN(SUMS_, INST_N)(sum)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+#endif
 // Rows of 128 swizzled bytes, k contiguous; eight rows are 1024 bytes apart.
 __device__ __forceinline__ unsigned long long descriptor(unsigned address) {
     return (unsigned long long)((address & 0x3FFFF) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
@@ -146,39 +154,76 @@ __device__ __forceinline__ void load_fragments(unsigned (&a)[TILES_P][4], const 
 
 #define SUMS TILES_P][TILES_N][INST_N / 2
 
-#ifdef __CUDA_ARCH__
+#if SPLIT && defined(__CUDA_ARCH__)
+#define CHAIN 2  // steps whose products are summed by the tensor cores
+static_assert(STEPS % CHAIN == 0, "whole chains in a stage");
+
+// The fragment of one tile: its high parts, and what is left, of which the instruction reads the first 11 bits.
+__device__ __forceinline__ void load_parts(unsigned (&high)[4], unsigned (&small)[4], const float* x, const Places& places,
+                                           int tile) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+        const float value = x[places.at[tile][e % 2] + e / 2 * 4 * X_PITCH], rounded = round_to_tf32(value);
+        high[e] = __float_as_uint(rounded);
+        small[e] = __float_as_uint(value - rounded);
+    }
+}
+
+// sums += a stage's products; `steps` of them, whole chains: beyond the last channel all is zero. Tensor cores cut their
+// sums, always towards zero: a chain begins at zero, the small products first, and is added to the others here, to nearest.
+__device__ __forceinline__ void multiply_stage(float (&sum)[SUMS], const float* x, Address weight, Address low,
+                                               const Places& places, int steps) {
+#pragma unroll
+    for (int first = 0; first < STEPS; first += CHAIN) {
+        if (first >= steps) break;
+#pragma unroll
+        for (int tile = 0; tile < TILES_P; ++tile) {
+            unsigned high[CHAIN][4], small[CHAIN][4];
+#pragma unroll
+            for (int i = 0; i < CHAIN; ++i)
+                load_parts(high[i], small[i], x + (first + i) * STEP_K * X_PITCH, places, tile);
+#pragma unroll
+            for (int n = 0; n < TILES_N; ++n) {
+                const int offset = n * INST_N * 128 + first * STEP_K * ELEMENT;
+                const unsigned long long b = descriptor(weight + offset), b_low = descriptor(low + offset);
+                float part[INST_N / 2];
+                asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+                for (int i = 0; i < CHAIN; ++i) {
+                    if (i == 0)
+                        multiply_from_zero(part, small[i], b);
+                    else
+                        multiply(part, small[i], b + i * 2);
+                    multiply(part, high[i], b_low + i * 2);
+                }
+#pragma unroll
+                for (int i = 0; i < CHAIN; ++i) multiply(part, high[i], b + i * 2);
+                asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+                asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+#pragma unroll
+                for (int e = 0; e < INST_N / 2; ++e) {
+                    asm volatile("" : "+f"(part[e])::"memory");
+                    sum[tile][n][e] += part[e];
+                }
+            }
+        }
+    }
+}
+#elif defined(__CUDA_ARCH__)
 // sums += a stage's products; `steps` of them.
-__device__ __forceinline__ void multiply_stage(float (&sum)[SUMS], const Storage* x, Address weight, Address low,
+__device__ __forceinline__ void multiply_stage(float (&sum)[SUMS], const Storage* x, Address weight, Address,
                                                const Places& places, int steps) {
 #pragma unroll
     for (int step = 0; step < STEPS; ++step) {
         if (step >= steps) break;
         unsigned a[TILES_P][4];
         load_fragments(a, x + step * STEP_K * X_PITCH, places);
-#if SPLIT
-        unsigned small[TILES_P][4];
-#pragma unroll
-        for (int tile = 0; tile < TILES_P; ++tile) {
-#pragma unroll
-            for (int e = 0; e < 4; ++e) {
-                const float value = __uint_as_float(a[tile][e]), high = round_to_tf32(value);
-                a[tile][e] = __float_as_uint(high);
-                small[tile][e] = __float_as_uint(round_to_tf32(value - high));
-            }
-        }
-#endif
         asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
         for (int tile = 0; tile < TILES_P; ++tile) {
 #pragma unroll
-            for (int n = 0; n < TILES_N; ++n) {
-                const unsigned offset = n * INST_N * 128 + step * STEP_K * ELEMENT;
-#if SPLIT
-                multiply(sum[tile][n], small[tile], descriptor(weight + offset));
-                multiply(sum[tile][n], a[tile], descriptor(low + offset));
-#endif
-                multiply(sum[tile][n], a[tile], descriptor(weight + offset));
-            }
+            for (int n = 0; n < TILES_N; ++n)
+                multiply(sum[tile][n], a[tile], descriptor(weight + n * INST_N * 128 + step * STEP_K * ELEMENT));
         }
         asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
     }

@@ -40,8 +40,7 @@ __device__ __forceinline__ void split_weight(unsigned char* stage, unsigned char
                                         round_to_tf32(value.w));
         *place = high;
         *(float4*)(low + offset) =
-            make_float4(round_to_tf32(value.x - high.x), round_to_tf32(value.y - high.y),
-                        round_to_tf32(value.z - high.z), round_to_tf32(value.w - high.w));
+            make_float4(value.x - high.x, value.y - high.y, value.z - high.z, value.w - high.w);
     }
 }
 #endif
