@@ -259,7 +259,7 @@ class HostProducts:
         u, v, m = args[:3]
         filters, slices, positions, rows_v = map(int, args[3:])
         assert shared_mem <= self.max_dynamic_shared_size_bytes
-        assert block == (2 * bm + 32,)
+        assert block == (2 * bm,)
         assert rows_v % bn == 0
         assert grid == (positions * -(-filters // bm) * (rows_v // bn),)
         rows_u = -(-filters // bm) * bm

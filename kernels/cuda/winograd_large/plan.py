@@ -55,8 +55,8 @@ class Tile:
 
     @property
     def threads(self) -> int:
-        """Threads of a block: a group of 128 for every 64 filters, and a warp that copies."""
-        return self.bm * 2 + 32
+        """Threads of a block: a group of 128 for every 64 filters."""
+        return self.bm * 2
 
     @property
     def shared_bytes(self) -> int:

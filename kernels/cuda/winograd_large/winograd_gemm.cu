@@ -5,9 +5,11 @@
 //                to whole blocks, channels of the last 16 beyond C are zero
 //   product      high.high + high.low + low.high; what is left out is 2^-22 of it
 //   m            (tiles/64, K, positions, 64) float32, tiles padded to whole blocks
-//   method       one warp copies stages of 32 channels by bulk copies into a ring; each further group of four warps
-//                multiplies 64 filters by BN tiles with wgmma, both operands from shared memory, no swizzle
-//   grid, block  filter blocks fastest, then tile blocks, then positions; 128 threads for every 64 filters of BM, and 32
+//   method       the first warp copies stages of 32 channels by bulk copies into a ring; each group of four warps multiplies
+//                64 filters by BN tiles with wgmma, both operands from shared memory, no swizzle
+//   sums         tensor cores cut theirs, always towards zero: those of a stage begin at zero, the small products first, and
+//                are added to the others in registers, to nearest. A warp that only copies would cost a quarter of these
+//   grid, block  filter blocks fastest, then tile blocks, then positions; 128 threads for every 64 filters of BM
 //   limits       compute capability 9.0 alone (sm_90a)
 //   source       Markidis et al.: NVIDIA Tensor Core Programmability, arXiv:1803.04014 (splitting); PTX ISA 8.0, wgmma
 #include <cuda_fp16.h>
@@ -21,7 +23,7 @@
 #define PARTS 2
 
 #define GROUPS (BM / 64)
-#define THREADS (128 * GROUPS + 32)
+#define THREADS (128 * GROUPS)
 #define DEPTH 2  // blocks of 16 channels in a stage
 #define ROW_BYTES 32
 #define BLOCK_BYTES (64 * ROW_BYTES)
@@ -29,10 +31,12 @@
 #define V_BYTES (BN * ROW_BYTES)
 #define SLICE_BYTES ((U_BYTES + V_BYTES) * PARTS)
 #define STAGE_BYTES (DEPTH * SLICE_BYTES)
-#if BN == 64
+#ifndef STEP_N
+#if BN == 64 || BM == 128 && BN == 128
 #define STEP_N 64
 #else
 #define STEP_N 128
+#endif
 #endif
 #define STEPS_N (BN / STEP_N)
 #define STAGED_PITCH (BN + 8)  // elements: the 8 rows that a warp stores at a time meet in no bank
@@ -79,43 +83,50 @@ __device__ __forceinline__ unsigned long long descriptor(unsigned address) {
 #define EIGHT(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
     "+f"(d[i + 6]), "+f"(d[i + 7])
 #define THIRTY_TWO(d, i) EIGHT(d, i), EIGHT(d, i + 8), EIGHT(d, i + 16), EIGHT(d, i + 24)
-__device__ __forceinline__ void multiply_add(float (&d)[ACCUMULATORS], unsigned long long a, unsigned long long b) {
 #if STEP_N == 64
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "
-        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "
-        "%24, %25, %26, %27, %28, %29, %30, %31}, %32, %33, 1, 1, 1, 0, 0;"
-        : THIRTY_TWO(d, 0)
-        : "l"(a), "l"(b));
+#define PRODUCT(is_added)                                                                                                   \
+    asm volatile(                                                                                                           \
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "                                                               \
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "   \
+        "%24, %25, %26, %27, %28, %29, %30, %31}, %32, %33, " #is_added ", 1, 1, 0, 0;"                                     \
+        : THIRTY_TWO(d, 0)                                                                                                  \
+        : "l"(a), "l"(b))
 #else
-    asm volatile(
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 "
-        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "
-        "%24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, "
-        "%46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, %64, %65, 1, 1, 1, 0, "
-        "0;"
-        : THIRTY_TWO(d, 0), THIRTY_TWO(d, 32)
-        : "l"(a), "l"(b));
+#define PRODUCT(is_added)                                                                                                   \
+    asm volatile(                                                                                                           \
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 "                                                              \
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "   \
+        "%24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, "    \
+        "%46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, %64, %65, " #is_added   \
+        ", 1, 1, 0, 0;"                                                                                                     \
+        : THIRTY_TWO(d, 0), THIRTY_TWO(d, 32)                                                                               \
+        : "l"(a), "l"(b))
 #endif
-}
-__device__ __forceinline__ void keep(float (&d)[STEPS_N][ACCUMULATORS]) {
-#pragma unroll
-    for (int step = 0; step < STEPS_N; ++step) {
-#pragma unroll
-        for (int i = 0; i < ACCUMULATORS; ++i) asm volatile("" : "+f"(d[step][i])::"memory");
-    }
-}
+__device__ __forceinline__ void multiply(float (&d)[ACCUMULATORS], unsigned long long a, unsigned long long b) { PRODUCT(0); }
+__device__ __forceinline__ void multiply_add(float (&d)[ACCUMULATORS], unsigned long long a, unsigned long long b) { PRODUCT(1); }
 
-// One slice of 16 channels: the small products first.
-__device__ __forceinline__ void multiply_slice(float (&d)[STEPS_N][ACCUMULATORS], unsigned u, unsigned v) {
+// The products of a stage, of one or two slices, from zero: the small ones first.
+__device__ __forceinline__ void multiply_stage(float (&part)[ACCUMULATORS], unsigned u, unsigned v, bool has_second) {
     const unsigned long long high_u = descriptor(u), low_u = descriptor(u + U_BYTES);
+    const unsigned long long high_v = descriptor(v), low_v = descriptor(v + V_BYTES);
+    constexpr int second = SLICE_BYTES / 16;  // in a descriptor
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+    multiply(part, low_u, high_v);
+    multiply_add(part, high_u, low_v);
+    if (has_second) {
+        multiply_add(part, low_u + second, high_v + second);
+        multiply_add(part, high_u + second, low_v + second);
+        multiply_add(part, high_u + second, high_v + second);
+    }
+    multiply_add(part, high_u, high_v);
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void add_stage(float (&sum)[ACCUMULATORS], float (&part)[ACCUMULATORS]) {
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 #pragma unroll
-    for (int step = 0; step < STEPS_N; ++step) {
-        const unsigned rows = v + step * STEP_N * ROW_BYTES;
-        const unsigned long long high_v = descriptor(rows), low_v = descriptor(rows + V_BYTES);
-        multiply_add(d[step], low_u, high_v);
-        multiply_add(d[step], high_u, low_v);
-        multiply_add(d[step], high_u, high_v);
+    for (int i = 0; i < ACCUMULATORS; ++i) {
+        asm volatile("" : "+f"(part[i])::"memory");
+        sum[i] += part[i];
     }
 }
 
@@ -166,49 +177,49 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     const int first_k = blockIdx.x % blocks_m * BM, first_t = blockIdx.x / blocks_m % blocks_n * BN;
     const int position = blockIdx.x / blocks_m / blocks_n;
     const int stages = (slices + DEPTH - 1) / DEPTH;
-    if (warp == 4 * GROUPS) {
-        // Lanes: 64 rows of a part of u, then of v, for each slice of a stage.
-        constexpr int copies_u = GROUPS * PARTS, copies = copies_u + BN / 64 * PARTS;
-        static_assert(DEPTH * copies <= 32, "a lane for every copy");
-        const int slice = lane / copies, copy = lane % copies;
-        const bool is_u = copy < copies_u;
-        const int block = (is_u ? copy : copy - copies_u) / PARTS, part = copy % PARTS;
-        const size_t row64 = (is_u ? first_k : first_t) / 64 + block;
-        const unsigned offset = slice * SLICE_BYTES + block * BLOCK_BYTES +
-                                (is_u ? part * U_BYTES : PARTS * U_BYTES + part * V_BYTES);
-        const char* source = (const char*)(is_u ? u : v) +
-                             (((row64 * slices + slice) * positions + position) * PARTS + part) * BLOCK_BYTES;
-        const size_t step = (size_t)DEPTH * positions * PARTS * BLOCK_BYTES;
-        for (int stage = 0; stage < stages; ++stage) {
-            const int slot = stage % STAGES, round = stage / STAGES;
-            const int depth = min(DEPTH, slices - stage * DEPTH);
-            barrier_wait(empty + 8 * slot, (round & 1) ^ 1);
-            if (lane == 0) barrier_expect(full + 8 * slot, depth * SLICE_BYTES);
-            __syncwarp();
-            if (slice < depth) copy_bulk(ring + slot * STAGE_BYTES + offset, source, BLOCK_BYTES, full + 8 * slot);
-            source += step;
-        }
-        return;
+    // Lanes: 64 rows of a part of u, then of v, for each slice of a stage.
+    constexpr int copies_u = GROUPS * PARTS, copies = copies_u + BN / 64 * PARTS;
+    static_assert(DEPTH * copies <= 32, "a lane for every copy");
+    const int slice = lane / copies, copy = lane % copies, part_of_copy = copy % PARTS;
+    const bool is_u = copy < copies_u;
+    const int block = (is_u ? copy : copy - copies_u) / PARTS;
+    const size_t row64 = (is_u ? first_k : first_t) / 64 + block;
+    const unsigned offset = slice * SLICE_BYTES + block * BLOCK_BYTES +
+                            (is_u ? part_of_copy * U_BYTES : PARTS * U_BYTES + part_of_copy * V_BYTES);
+    const char* source = (const char*)(is_u ? u : v) +
+                         (((row64 * slices + slice) * positions + position) * PARTS + part_of_copy) * BLOCK_BYTES;
+    const unsigned step_bytes = DEPTH * positions * PARTS * BLOCK_BYTES;
+    const auto fetch = [&](int stage) {
+        const int slot = stage % STAGES, depth = min(DEPTH, slices - stage * DEPTH);
+        if (lane == 0) barrier_expect(full + 8 * slot, depth * SLICE_BYTES);
+        __syncwarp();
+        if (slice < depth) copy_bulk(ring + slot * STAGE_BYTES + offset, source, BLOCK_BYTES, full + 8 * slot);
+        source += step_bytes;
+    };
+    if (warp == 0) {
+        for (int stage = 0; stage < min(STAGES, stages); ++stage) fetch(stage);
     }
     const int group = warp / 4;
     float d[STEPS_N][ACCUMULATORS] = {};
+#pragma unroll 1
     for (int stage = 0; stage < stages; ++stage) {
         const int slot = stage % STAGES;
         barrier_wait(full + 8 * slot, stage / STAGES & 1);
         const unsigned from = ring + slot * STAGE_BYTES;
-        keep(d);
-        asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-        multiply_slice(d, from + group * 64 * ROW_BYTES, from + PARTS * U_BYTES);
-        if (stage * DEPTH + 1 < slices)
-            multiply_slice(d, from + SLICE_BYTES + group * 64 * ROW_BYTES, from + SLICE_BYTES + PARTS * U_BYTES);
-        asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-        // The products of the stage before are done: its slot is free.
-        asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
-        keep(d);
-        barrier_arrive(empty + 8 * ((stage + STAGES - 1) % STAGES), stage > 0 && threadIdx.x % 128 == 0);
+#pragma unroll
+        for (int step = 0; step < STEPS_N; ++step) {
+            float part[ACCUMULATORS];
+            multiply_stage(part, from + group * 64 * ROW_BYTES, from + PARTS * U_BYTES + step * STEP_N * ROW_BYTES,
+                           stage * DEPTH + 1 < slices);
+            // Meanwhile, where every group has done the stage before, its slot takes another.
+            if (step == 0 && warp == 0 && stage > 0 && stage - 1 + STAGES < stages) {
+                barrier_wait(empty + 8 * ((stage - 1) % STAGES), (stage - 1) / STAGES & 1);
+                fetch(stage - 1 + STAGES);
+            }
+            add_stage(d[step], part);
+        }
+        barrier_arrive(empty + 8 * slot, threadIdx.x % 128 == 0);
     }
-    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-    keep(d);
     // The ring is free once both groups have multiplied.
     asm volatile("bar.sync 1, %0;" ::"n"(128 * GROUPS) : "memory");
     const int row = group * 64 + warp % 4 * 16, k = first_k + row;
