@@ -1,20 +1,19 @@
 // float32 in three products of tf32 by wgmma: part of implicit_gemm_tma.cu, after warp_products.cuh.
 //
-//   parts        high is a value rounded to tf32, low what is left of it, rounded too: high * high, high * low and low * high
-//                make a product that errs by 2^-22; what is infinite becomes NaN
+//   parts        high is a value rounded to tf32, low what is left of it, of which wgmma reads the first 11 bits: high * high,
+//                high * low and low * high make a product that errs by 2^-22; what is infinite becomes NaN
 //   weight       its parts lie one behind the other in a stage: three warps beside the one that loads replace what has arrived
 //                by its high parts, and write the low ones
 //   x            read as it arrived, its parts stay in registers
-//   sums         the tensor cores cut them to float32, always towards zero: those of a stage are added to others in registers
+//   sums         the tensor cores cut them to float32, always towards zero: those of a stage begin at zero, the small products
+//                first, and are added to others in registers, to nearest
 
 #if PRODUCTS == 3
 #define PART_THREADS 96
 static_assert(ROW_BYTES == 128, "the swizzle in which x is read here");
 
 __device__ __forceinline__ float round_to_tf32(float value) {
-    unsigned bits;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
-    return __uint_as_float(bits);
+    return __uint_as_float(__float_as_uint(value) + 0x1000u & 0xffffe000u);
 }
 
 // Threads 32 to 127, for as many stages as are loaded; `parted` counts warps.
@@ -34,8 +33,7 @@ __device__ __forceinline__ void part_weights(unsigned char* ring, unsigned full,
                                                  round_to_tf32(value.w));
                 high[i] = first;
                 high[i + BF * ROW_BYTES / 16] =
-                    make_float4(round_to_tf32(value.x - first.x), round_to_tf32(value.y - first.y),
-                                round_to_tf32(value.z - first.z), round_to_tf32(value.w - first.w));
+                    make_float4(value.x - first.x, value.y - first.y, value.z - first.z, value.w - first.w);
             }
             asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
             __syncwarp();
@@ -75,7 +73,7 @@ __device__ __forceinline__ void multiply_parts(float (&sum)[SUMS], const unsigne
                 const unsigned char* const place = rows + (i * 64 + e % 2 * 8) * ROW_BYTES + ((k * 2 + e / 2) ^ row) * 16;
                 const float value = *(const float*)place, first = round_to_tf32(value);
                 high[i][k][e] = __float_as_uint(first);
-                low[i][k][e] = __float_as_uint(round_to_tf32(value - first));
+                low[i][k][e] = __float_as_uint(value - first);
             }
         }
     }
@@ -89,8 +87,12 @@ __device__ __forceinline__ void multiply_parts(float (&sum)[SUMS], const unsigne
         for (int i = 0; i < TILES_M; ++i) {
             multiply_add(sum[i], low[i][k], of_high, k > 0);
             multiply_add(sum[i], high[i][k], of_low, true);
-            multiply_add(sum[i], high[i][k], of_high, true);
         }
+    }
+#pragma unroll
+    for (int k = 0; k < ROW_BYTES / 32; ++k) {
+#pragma unroll
+        for (int i = 0; i < TILES_M; ++i) multiply_add(sum[i], high[i][k], descriptor(weight + k * 32), true);
     }
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
     wait_for_all_products_but<0>(sum);
