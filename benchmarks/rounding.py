@@ -1,17 +1,20 @@
-"""What a bound on the error of one layer means for a network: sums that round to nearest, and sums that truncate.
+"""What rounding of one layer means for a network: FFMA, and tensor cores that add chains of float32 products by parts.
 
     python -m benchmarks.rounding
 
-Tensor cores truncate as they add in float32, so that all their errors are towards zero. Here both ways of adding are
-emulated on the host, in a chain of 3x3 convolutions with ReLU, random weights, and an average over all pixels behind
-it, as classifiers have. Nothing of a GPU is measured.
+Tensor cores truncate as they add in float32, so that all their errors are towards zero. Our kernels let them add up a
+chain of products from zero, and add chains in registers, to the nearest. That and FFMA are emulated here on the host,
+in 3x3 convolutions one behind the other with ReLU, random weights, and an average over all pixels behind them, as
+classifiers have. Nothing of a GPU is measured.
 
-Source: Fasi, Higham, Mikaitis, Pranesh 2021, Numerical behavior of NVIDIA tensor cores.
+Source: Fasi, Higham, Mikaitis, Pranesh 2021, Numerical behavior of NVIDIA tensor cores; Ootomo, Yokota 2022,
+arXiv:2203.03341 (parts, and sums outside the tensor cores).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -25,6 +28,8 @@ STEP: Final = 8
 Floats = np.ndarray
 """float64, holding values that are float32 where they are results."""
 Round = Callable[[Floats], Floats]
+Multiply = Callable[[Floats, Floats], Floats]
+"""weight (K, gemm_k) and columns (gemm_k, pixels) to their product."""
 
 
 class Errors(NamedTuple):
@@ -48,12 +53,66 @@ def truncated(values: Floats) -> Floats:
     return kept
 
 
-def errors(add: Round, layers: int = LAYERS, channels: int = CHANNELS) -> Errors:
-    """The errors of sums that round as `add` does after every `STEP` products.
+def cut_to_tf32(values: Floats) -> Floats:
+    """The first 11 bits of float32 values, as tensor cores read them."""
+    bits = values.astype(np.float32).view(np.uint32) & np.uint32(0xFFFFE000)
+    return bits.view(np.float32).astype(np.float64)
+
+
+def nearest_tf32(values: Floats) -> Floats:
+    """Round float32 values to the nearest tf32, halves away from zero, as our kernels do."""
+    bits = values.astype(np.float32).view(np.uint32) + np.uint32(0x1000) & np.uint32(0xFFFFE000)
+    return bits.view(np.float32).astype(np.float64)
+
+
+def fused(weight: Floats, columns: Floats) -> Floats:
+    """Add one product after the other to the sum, each time to the nearest: FFMA."""
+    sums = np.zeros((len(weight), columns.shape[1]))
+    for k, column in enumerate(columns):
+        sums = nearest(sums + weight[:, k, None] * column)
+    return sums
+
+
+def in_chains(weight: Floats, columns: Floats, chain: int, high: Round = nearest_tf32) -> Floats:
+    """Multiply parts of tf32, add them truncating from zero over so much of gemm_k, and that to the nearest.
 
     Parameters
     ----------
-    add : callable (float64 array) -> float64 array
+    weight, columns : float64 array
+    chain : int
+        A multiple of `STEP`.
+    high : callable
+        The first part of a value; the second is what is left, cut.
+    """
+    left, right = high(weight), high(columns)
+    left_low, right_low = cut_to_tf32(weight - left), cut_to_tf32(columns - right)
+    sums = np.zeros((len(weight), columns.shape[1]))
+    for first in range(0, len(columns), chain):
+        steps = [slice(k, min(k + STEP, len(columns))) for k in range(first, min(first + chain, len(columns)), STEP)]
+        part = np.zeros_like(sums)
+        for step in steps:  # the small products first
+            part = truncated(part + left_low[:, step] @ right[step])
+            part = truncated(part + left[:, step] @ right_low[step])
+        for step in steps:
+            part = truncated(part + left[:, step] @ right[step])
+        sums = nearest(sums + part)
+    return sums
+
+
+WAYS: Final[dict[str, Multiply]] = {
+    "FFMA, to nearest": fused,
+    "parts, all of gemm_k in a chain": partial(in_chains, chain=9 * CHANNELS),
+    **{f"parts, chains of {chain}": partial(in_chains, chain=chain) for chain in (32, 16, 8)},
+    "parts cut, chains of 8": partial(in_chains, chain=8, high=cut_to_tf32),
+}
+
+
+def errors(multiply: Multiply, layers: int = LAYERS, channels: int = CHANNELS) -> Errors:
+    """The errors of convolutions that are computed so.
+
+    Parameters
+    ----------
+    multiply : callable
     layers, channels : int
     """
     random = np.random.default_rng(0)
@@ -61,28 +120,22 @@ def errors(add: Round, layers: int = LAYERS, channels: int = CHANNELS) -> Errors
     weights = [nearest(random.standard_normal(shape) * np.sqrt(2 / shape[1])) for _ in range(layers)]
     y = exact = nearest(random.uniform(0, 1, (channels, PIXELS, PIXELS)))
     for weight in weights:
-        y = np.maximum(_convolve(weight, y, add), 0)
-        exact = np.maximum(_convolve(weight, exact), 0)
+        y = np.maximum(_convolve(weight, y, multiply), 0)
+        exact = np.maximum(_convolve(weight, exact, np.matmul), 0)
     x, weight = nearest(random.uniform(-1, 1, exact.shape)), nearest(random.uniform(-1, 1, shape))
     return Errors(
-        _error(_convolve(weight, x, add), _convolve(weight, x)),
+        _error(_convolve(weight, x, multiply), _convolve(weight, x, np.matmul)),
         _error(y, exact),
         _error(y.mean((1, 2)), exact.mean((1, 2))),
     )
 
 
-def _convolve(weight: Floats, x: Floats, add: Round | None = None) -> Floats:
-    """A 3x3 convolution with same padding of one image; in float64 where nothing says how to add."""
+def _convolve(weight: Floats, x: Floats, multiply: Multiply) -> Floats:
+    """A 3x3 convolution with same padding of one image."""
     padded = np.pad(x, ((0, 0), (1, 1), (1, 1)))
     taps = [padded[:, row : row + PIXELS, column : column + PIXELS] for row in range(3) for column in range(3)]
     columns = np.stack(taps, axis=1).reshape(weight.shape[1], PIXELS * PIXELS)
-    if add is None:
-        exact: Floats = weight @ columns
-        return exact.reshape(-1, PIXELS, PIXELS)
-    sums = np.zeros((len(weight), columns.shape[1]))
-    for first in range(0, len(columns), STEP):
-        sums = add(sums + weight[:, first : first + STEP] @ columns[first : first + STEP])
-    return sums.reshape(-1, PIXELS, PIXELS)
+    return multiply(weight, columns).reshape(-1, PIXELS, PIXELS)
 
 
 def _error(y: Floats, exact: Floats) -> float:
@@ -90,12 +143,10 @@ def _error(y: Floats, exact: Floats) -> float:
 
 
 def main() -> None:
-    """Print a line for each way to add, and one for how far they are apart."""
-    rounded, cut = errors(nearest), errors(truncated)
+    """Print a line for each way to add."""
     print(f"| {LAYERS} layers | one layer | the last | averages |\n|---|---|---|---|")
-    for name, found in (("to nearest", rounded), ("truncated", cut)):
-        print(f"| {name} | " + " | ".join(f"{each:.1e}" for each in found) + " |")
-    print("| times | " + " | ".join(f"{b / a:.0f}" for a, b in zip(rounded, cut, strict=True)) + " |")
+    for name, multiply in WAYS.items():
+        print(f"| {name} | " + " | ".join(f"{each:.1e}" for each in errors(multiply)) + " |")
 
 
 if __name__ == "__main__":

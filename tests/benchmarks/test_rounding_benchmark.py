@@ -1,7 +1,8 @@
-"""Sums that truncate: within a bound on one layer, and far beyond it over a network."""
+"""Sums that truncate: within a bound on one layer and far beyond it over a network, unless chains are short."""
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from benchmarks import rounding
-from benchmarks.rounding import errors, nearest, truncated
+from benchmarks.rounding import cut_to_tf32, errors, fused, in_chains, nearest, nearest_tf32, truncated
 
 
 def test_truncation_is_towards_zero_and_exact_values_stay() -> None:
@@ -18,12 +19,41 @@ def test_truncation_is_towards_zero_and_exact_values_stay() -> None:
     assert nearest(values).tolist()[2:4] == [1 + 2.0**-22, -1 - 2.0**-22]
 
 
+def test_a_tf32_keeps_eleven_bits_cut_or_rounded() -> None:
+    values = np.array([1 + 2.0**-10, 1 + 2.0**-11, 1 + 2.0**-11 - 2.0**-23, -1 - 2.0**-11, 2 - 2.0**-12])
+    assert cut_to_tf32(values).tolist() == [1 + 2.0**-10, 1.0, 1.0, -1.0, 2 - 2.0**-10]
+    assert nearest_tf32(values).tolist() == [1 + 2.0**-10, 1 + 2.0**-10, 1.0, -1 - 2.0**-10, 2.0]
+
+
+def test_parts_multiply_what_is_exact_in_float32_exactly() -> None:
+    random = np.random.default_rng(0)
+    weight, columns = (random.integers(-2048, 2048, shape).astype(np.float64) for shape in ((3, 20), (20, 5)))
+    for multiply in (fused, partial(in_chains, chain=8), partial(in_chains, chain=16)):
+        assert np.array_equal(multiply(weight / 64, columns), weight / 64 @ columns)
+
+
 def test_errors_of_one_sign_add_up_over_layers_and_no_average_takes_them_away() -> None:
-    rounded, cut = (errors(add, layers=6, channels=16) for add in (nearest, truncated))
+    rounded, cut = (errors(way, layers=6, channels=16) for way in (fused, partial(in_chains, chain=144)))
     ratios = [ours / own for ours, own in zip(cut, rounded, strict=True)]
     assert all(shallow < deep for shallow, deep in pairwise(ratios))
     assert rounded.averaged < rounded.network / 4
     assert cut.averaged > cut.network / 4
+
+
+def test_short_chains_of_rounded_parts_err_no_more_than_fused_products() -> None:
+    own, short, long, unrounded = (
+        errors(way, layers=6, channels=16)
+        for way in (
+            fused,
+            partial(in_chains, chain=16),
+            partial(in_chains, chain=144),
+            partial(in_chains, chain=16, high=cut_to_tf32),
+        )
+    )
+    assert short.layer < own.layer
+    assert short.network < own.network
+    assert short.averaged < long.averaged / 4
+    assert short.averaged < unrounded.averaged / 4
 
 
 def test_the_page_of_the_backend_says_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

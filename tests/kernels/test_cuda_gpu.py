@@ -29,6 +29,7 @@ CASES = [(id_, p) for id_, variant in BY_ID.items() for p in EDGES if not varian
 LARGE_LAYERS = ("224-8-3-64-64", "56-32-1-64-256", "14-64-3-512-512", "27-32-5-256-96", "512-1-31-1-1", "7-1-1-32-832")
 LARGE = [ConvProblem.parse(layer, dtype=dtype) for layer in LARGE_LAYERS for dtype in DType]
 LARGE_CASES = [(id_, p) for p in LARGE for id_, variant in BY_ID.items() if not variant.why_not(p, ANY_GPU)]
+DEEP_LAYERS = ("14-2-1-2048-64", "14-2-3-512-64", "14-2-5-256-64", "14-2-3-512-64-groups4")
 CHUNKED = ("cuda.gemm", "cuda.winograd_nonfused", "cuda.winograd_nonfused_4x4_3x3", "cuda.fft")
 
 
@@ -156,6 +157,21 @@ def test_float32_is_not_rounded_to_tf32(gpu: Gpu) -> None:
             continue
         launched, _, _ = gpu.results(variant_id, problem, x, weight, DEFAULT_WORKSPACE_LIMIT_BYTES)
         assert comparison.max_error(launched, expected) < 5e-6, variant_id
+
+
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("layer", DEEP_LAYERS)
+def test_errors_of_deep_float32_sums_lean_to_neither_side(gpu: Gpu, layer: str, layout: Layout) -> None:
+    """Sums of tensor cores, which truncate, would be too small by 1e-6 and more of themselves."""
+    problem = ConvProblem.parse(layer, layout=layout)
+    x, weight = reference.random_operands(problem, 0)
+    expected = reference.convolve(problem, x, weight)
+    leanings = {}
+    for variant_id, variant in BY_ID.items():
+        if not variant.why_not(problem, gpu.device):
+            launched, _, _ = gpu.results(variant_id, problem, x, weight, DEFAULT_WORKSPACE_LIMIT_BYTES)
+            leanings[variant_id] = ((launched - expected) * np.sign(expected)).sum() / np.abs(expected).sum()
+    assert {variant_id: lean for variant_id, lean in leanings.items() if not abs(lean) < 2**-22} == {}
 
 
 def test_the_filter_sweep_ends_where_only_naive_and_fft_apply(gpu: Gpu) -> None:
