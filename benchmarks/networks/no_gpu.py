@@ -2,7 +2,8 @@
 
 CPU time of a call, the least of several rounds in which all take turns: by PyTorch's dispatcher, as a graph calls it
 that Inductor did not compile; by the function that one calls which it did; and the parts of that. On a GPU the driver's
-own work comes beside it, 2 to 3 µs (`python -m benchmarks.networks.host`). Needs PyTorch and CuPy.
+own work comes beside it, 2 to 3 µs (`python -m benchmarks.networks.host`). Then what each call of ResNet-50 takes to
+see that the weights which batch norms went into are as they were. Needs PyTorch and CuPy.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from conv_advisor.data.problem import ConvProblem
 _ROUNDS: Final = 7
 _CALLS: Final = 4_000
 _LAYER: Final = "14-1-3-256-128-bias-residual-relu"
+_FOLDED: Final = 53
+"""Convolutions of ResNet-50, each with a batch norm."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,7 +42,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"{problem.key}, CPU time of a call without the driver\n\n| | µs |\n| --- | --- |")
     for name, taken_us in times.items():
         print(f"| {name} | {taken_us:.2f} |")
+    print(f"\n{_FOLDED} batch norms, CPU time of a call\n\n| | µs |\n| --- | --- |")
+    for name, taken_us in least_us(_looks(_FOLDED), _CALLS // 10).items():
+        print(f"| {name} | {taken_us:.2f} |")
     return 0
+
+
+def _looks(layers: int) -> dict[str, Callable[[], Any]]:
+    """A call of a compiled graph that takes nothing itself, with its weights watched and not."""
+    import torch
+
+    from conv_advisor.torch.folding import Folded, Foldings, Sources
+
+    weights = [torch.zeros(8, 8, 1, 1) if place % 5 == 0 else torch.zeros(8) for place in range(5 * layers)]
+    places = ((first, None, *range(first + 1, first + 5)) for first in range(1, len(weights), 5))
+    folded = [Folded(Sources(*place, 1e-5), torch.zeros(8, 8, 1, 1), torch.zeros(8)) for place in places]
+    foldings, inputs = Foldings(folded), (torch.zeros(1), *weights)
+    calls = {
+        name: foldings.around(lambda *_: None, watch=watch, repeats=True)
+        for name, watch in (("weights watched", True), ("not watched", False))
+    }
+    return {name: lambda call=call: call(*inputs) for name, call in calls.items()}
 
 
 def least_us(ways: Mapping[str, Callable[[], Any]], calls: int = _CALLS) -> dict[str, float]:

@@ -17,6 +17,7 @@ from conv_advisor.torch.folding import fold_batch_norms
 from conv_advisor.torch.graph import Site, end, find_sites, replace
 from conv_advisor.torch.loaded import plan_name
 from conv_advisor.torch.log import log, tell
+from conv_advisor.torch.nodes import writes_into_inputs
 from conv_advisor.torch.operator import below_autograd, conv2d
 from conv_advisor.torch.options import Options, read_options
 
@@ -74,7 +75,9 @@ def backend(
     compiled = _compile(gm, inputs, ours, inductors)
     if is_replaced and not _records_gradients(gm):
         compiled = below_autograd(compiled)
-    return foldings.around(compiled) if foldings else compiled
+    if foldings is None:
+        return compiled
+    return foldings.around(compiled, watch=ours.watch, repeats=not writes_into_inputs(gm.graph))
 
 
 def _replace_all(gm: GraphModule, sites: Sequence[Site], chooser: Chooser, options: Options) -> list[tuple[str, str]]:

@@ -6,6 +6,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter, itemgetter
 from typing import Any, Final
 
 import torch
@@ -23,6 +24,7 @@ _BATCH_NORMS: Final = {
 }
 """The names of their arguments, in order."""
 _DEFAULTS: Final = {"weight": None, "bias": None, "training": False, "momentum": 0.1, "eps": 1e-5}
+_version, _address = attrgetter("_version"), torch.Tensor.data_ptr
 _all_foldings: Final[weakref.WeakSet[Foldings]] = weakref.WeakSet()
 
 
@@ -37,7 +39,7 @@ def refresh() -> None:
 
 
 @dataclass(frozen=True)
-class _Sources:
+class Sources:
     """The places, among a graph's inputs, of what one convolution and its batch norm are made of; None where absent."""
 
     weight: int
@@ -55,10 +57,10 @@ class _Sources:
 
 
 @dataclass(frozen=True)
-class _Folded:
+class Folded:
     """One convolution whose batch norm is in its weight and bias."""
 
-    sources: _Sources
+    sources: Sources
     weight: Any
     bias: Any
 
@@ -82,35 +84,66 @@ class _Folded:
 class Foldings:
     """The folded convolutions of one graph, and what their sources were when they were folded last."""
 
-    def __init__(self, folded: Sequence[_Folded]) -> None:
+    def __init__(self, folded: Sequence[Folded]) -> None:
         self._folded = folded
-        self._places = sorted({place for each in folded for place in each.sources.places()})
-        self._seen: list[tuple[int, int]] = []
+        self._sources = itemgetter(*sorted({place for each in folded for place in each.sources.places()}))
+        self._seen: tuple[list[int], list[int]] | None = None
+        self._times = 0
         self._lock = threading.Lock()
         _all_foldings.add(self)
 
     def forget(self) -> None:
         """Fold anew at the next call."""
-        self._seen = []
+        self._seen = None
 
     def update(self, inputs: Sequence[Any]) -> None:
         """Fold anew if a source is another tensor, lies elsewhere or was written to since."""
-        seen = [(inputs[place].data_ptr(), inputs[place]._version) for place in self._places]
+        sources = self._sources(inputs)  # all of this is C: there are hundreds, and each call looks at them
+        seen = [*map(_version, sources)], [*map(_address, sources)]
         if seen == self._seen:
             return
         with self._lock, torch.inference_mode(False), torch.no_grad(), _without_autocast(inputs):
+            if seen == self._seen:  # another thread was sooner
+                return
             for each in self._folded:
                 each.fold(inputs)
-        self._seen = seen
+            self._times += 1  # who ran meanwhile reads this behind the other
+            self._seen = seen
 
-    def around(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
-        """A compiled graph that looks at its weights before each call."""
+    def around(self, compiled: Callable[..., Any], *, watch: bool, repeats: bool) -> Callable[..., Any]:
+        """A compiled graph whose weights are folded anew where their sources changed.
 
-        def call(*inputs: Any) -> Any:
+        Parameters
+        ----------
+        compiled : callable
+        watch : bool
+            Whether each call looks at them; else what `refresh` says alone counts.
+        repeats : bool
+            Whether the graph may run twice, since it writes into nothing that it is given. A call then looks while the
+            GPU works, and runs again in the rare case that there was a change.
+        """
+
+        def call_watched(*inputs: Any) -> Any:
             self.update(inputs)
             return compiled(*inputs)
 
-        return call
+        def call_meanwhile(*inputs: Any) -> Any:
+            times = self._times
+            y = compiled(*inputs)
+            self.update(inputs)
+            if self._times == times:
+                return y
+            del y  # a graph that is replayed would not write where its outputs are still in use
+            return compiled(*inputs)
+
+        def call_unwatched(*inputs: Any) -> Any:
+            if self._seen is None:
+                self.update(inputs)
+            return compiled(*inputs)
+
+        if not watch:
+            return call_unwatched
+        return call_meanwhile if repeats else call_watched
 
 
 def fold_batch_norms(gm: GraphModule, sites: Sequence[Site], inputs: Sequence[Any]) -> Foldings | None:
@@ -143,7 +176,7 @@ def fold_batch_norms(gm: GraphModule, sites: Sequence[Site], inputs: Sequence[An
     return foldings
 
 
-def _fold(gm: GraphModule, site: Site, places: dict[Node, int], inputs: Sequence[Any]) -> _Folded | None:
+def _fold(gm: GraphModule, site: Site, places: dict[Node, int], inputs: Sequence[Any]) -> Folded | None:
     if len(site.node.users) != 1:
         return None
     norm = next(iter(site.node.users))
@@ -152,7 +185,7 @@ def _fold(gm: GraphModule, site: Site, places: dict[Node, int], inputs: Sequence
         return None
     given = inputs[sources.weight]
     with torch.inference_mode(False):
-        folded = _Folded(
+        folded = Folded(
             sources,
             torch.empty(
                 given.shape,
@@ -182,7 +215,7 @@ def _arguments(norm: Node) -> dict[str, Any]:
     return _DEFAULTS | dict(zip(_BATCH_NORMS[norm.target], norm.args, strict=False)) | dict(norm.kwargs)
 
 
-def _sources(site: Site, norm: Node, places: dict[Node, int]) -> _Sources | None:
+def _sources(site: Site, norm: Node, places: dict[Node, int]) -> Sources | None:
     """Where weight, bias and the batch norm's numbers come in; None where this cannot be folded."""
     if not is_norm_of(norm, site.node):
         return None
@@ -198,10 +231,10 @@ def _sources(site: Site, norm: Node, places: dict[Node, int]) -> _Sources | None
         return None
     epsilon = norms["eps"]  # an input of the graph where every number is symbolic: reading its value guards it
     epsilon = value_of(epsilon) if isinstance(epsilon, Node) else epsilon
-    return _Sources(weight, bias, mean, variance, scale, shift, float(epsilon))
+    return Sources(weight, bias, mean, variance, scale, shift, float(epsilon))
 
 
-def _pairs(sources: _Sources, places: dict[Node, int]) -> list[tuple[Node, int]]:
+def _pairs(sources: Sources, places: dict[Node, int]) -> list[tuple[Node, int]]:
     wanted = set(sources.places())
     return [(node, place) for node, place in places.items() if place in wanted]
 

@@ -6,7 +6,7 @@ import operator
 from typing import Any, Final
 
 import torch
-from torch.fx import Node
+from torch.fx import Graph, Node
 
 _CHANGING: Final = ("iadd", "isub", "imul", "imatmul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor")
 _IN_PLACE: Final = {getattr(operator, name) for name in (*_CHANGING, "ilshift", "irshift", "setitem", "delitem")}
@@ -25,6 +25,19 @@ def value_of(node: Node) -> Any:
     """The fake tensor that a node had when it was traced."""
     value = node.meta.get("example_value")
     return node.meta.get("val") if value is None else value
+
+
+def writes_into_inputs(graph: Graph) -> bool:
+    """Whether a graph may write into what it is given, or into what it keeps."""
+    given = {_memory(node) for node in graph.nodes if node.op in ("placeholder", "get_attr")}
+    writers = [node for node in graph.nodes if changes_something(node)]
+    return any(_memory(read) in given | {None} for node in writers for read in node.all_input_nodes)
+
+
+def _memory(node: Node) -> int | None:
+    """What tells the memory of a node's value from that of others: views share it; None where it is no tensor."""
+    value = value_of(node)
+    return int(value.untyped_storage()._cdata) if isinstance(value, torch.Tensor) else None
 
 
 def changes_something(node: Node) -> bool:

@@ -30,6 +30,8 @@ class Options:
         what the ranking does not know yet, come beside them.
     fold : bool
         Whether batch norms behind a convolution go into its weights.
+    watch : bool
+        Whether each call looks whether the weights that batch norms went into changed; else `refresh` tells.
     fuse : bool
         Whether variants may compute what follows a convolution too; else that is left to Inductor.
     overlap : bool
@@ -55,6 +57,7 @@ class Options:
 
     measure: int = 3
     fold: bool = True
+    watch: bool = True
     fuse: bool = True
     overlap: bool = True
     graphs: bool = False
@@ -70,7 +73,7 @@ class Options:
             value = getattr(self, name)
             if type(value) is not int or value < 0:
                 raise InvalidInput(f"options.{name}", value, "an integer from 0 on")
-        for name in ("fold", "fuse", "overlap", "graphs", "inductor", "deterministic", "only_cudnn"):
+        for name in ("fold", "watch", "fuse", "overlap", "graphs", "inductor", "deterministic", "only_cudnn"):
             if type(getattr(self, name)) is not bool:
                 raise InvalidInput(f"options.{name}", getattr(self, name), "True or False")
         ratio = self.max_error_ratio
