@@ -1,9 +1,10 @@
 """What a layer of ours costs the host, without a GPU: all but the driver, in whose place a C function does nothing.
 
 CPU time of a call, the least of several rounds in which all take turns: by PyTorch's dispatcher, as a graph calls it
-that Inductor did not compile; by the function that one calls which it did; and the parts of that. On a GPU the driver's
-own work comes beside it, 2 to 3 µs (`python -m benchmarks.networks.host`). Then what each call of ResNet-50 takes to
-see that the weights which batch norms went into are as they were. Needs PyTorch and CuPy.
+that Inductor did not compile; by the function that one calls which it did; and the parts of that. The plain
+convolution by a module that `optimize` swapped, and by the operator, which that calls where others are told of it. On a
+GPU the driver's own work comes beside it, 2 to 3 µs (`python -m benchmarks.networks.host`). Then what each call of
+ResNet-50 takes to see that the weights which batch norms went into are as they were. Needs PyTorch and CuPy.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final
 from unittest.mock import patch
@@ -84,7 +86,7 @@ def _ways(problem: ConvProblem) -> Iterator[dict[str, Callable[[], Any]]]:
 
     from conv_advisor.kernels.addresses import ASKED
     from conv_advisor.kernels.cuda.parts import launching
-    from conv_advisor.torch import ending_operator
+    from conv_advisor.torch import ending_operator, modules, operator
     from conv_advisor.torch.checking import Operands
     from conv_advisor.torch.loaded import LOADED
     from conv_advisor.torch.lowering import convolve_into
@@ -101,16 +103,18 @@ def _ways(problem: ConvProblem) -> Iterator[dict[str, Callable[[], Any]]]:
     given, key = (operands.x, operands.weight, *ends), problem.key
     bias, residual = operands.ends or (None, None)
     rest = ([1, 1], [1, 1], [1, 1], 1, problem.epilogue.activation.value, key)
-    call = ending_operator.conv2d_ending
+    call, conv2d = ending_operator.conv2d_ending, operator.conv2d
     with (
         torch.library._scoped_library("conv_advisor", "IMPL") as library,
         patch.object(launching, "_driver", lambda: SimpleNamespace(cuLaunchKernelEx=nothing)),
         patch.object(torch._C, "_cuda_getCurrentRawStream", lambda _device: 0, create=True),
         patch.object(torch.cuda, "current_device", lambda: None),
+        patch.object(modules, "LEAST_DEVICE", -1),
         patch.dict(LOADED, {(key, operands.x.shape, -1): run}),
         torch.no_grad(),
         torch._C._AutoDispatchBelowAutograd(),
     ):
+        library.impl("conv2d_v1", operator._on_cuda, "CPU", allow_override=True)
         library.impl(ending_operator.NAME, ending_operator._on_cuda, "CPU", allow_override=True)
         addresses = [tensor.data_ptr() for tensor in (operands.x, operands.weight, y, *ends)]
 
@@ -118,12 +122,30 @@ def _ways(problem: ConvProblem) -> Iterator[dict[str, Callable[[], Any]]]:
             ASKED.stream = 0
             start(*addresses)
 
+        plain = problem.plain
+        alone = Prepared(plain, launching.launch_of(start, plain.epilogue), torch.device("cpu"))
+        LOADED[plain.key, operands.x.shape, -1] = alone
         yield {
             "by the dispatcher": lambda: call(operands.x, operands.weight, bias, residual, *rest),
             "by the function": lambda: convolve_into(*given, plan=key, out=y),
             "of it, by the variant": lambda: run.run_here(*given[:2], y, *ends),
             "of that, the launch": launch,
+            "alone, by a swapped module": partial(_swapped(plain, operands.weight, operands.x), operands.x),
+            "alone, by the dispatcher": lambda: conv2d(*given[:2], *rest[:4], plain.key),
         }
+
+
+def _swapped(problem: ConvProblem, weight: Any, x: Any) -> Any:
+    """A module without a bias that runs by the plan of a problem."""
+    import torch
+
+    from conv_advisor.torch.modules import advise_module, kind_of
+
+    places = {"stride": (problem.stride_h, problem.stride_w), "padding": (problem.pad_h, problem.pad_w)}
+    module = torch.nn.Conv2d(problem.c, problem.k, (problem.r, problem.s), bias=False, **places).eval()
+    module.weight = torch.nn.Parameter(weight)
+    advise_module(module, {kind_of(module.weight, x): problem.key})
+    return module
 
 
 if __name__ == "__main__":

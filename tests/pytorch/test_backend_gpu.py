@@ -30,6 +30,7 @@ try:
     from conv_advisor.torch.options import Options
     from conv_advisor.torch.own import ACTIVATE
     from conv_advisor.torch.running import Prepared
+    from conv_advisor.torch.swapping import optimize
     from conv_advisor.torch.timing import Trial
     from tests.pytorch.comparing import compiled, watch
     from tests.pytorch.networks import Endings, every_kind
@@ -375,3 +376,20 @@ def test_a_wrong_result_is_not_timed(epilogue: str) -> None:
     with torch.no_grad(), Trial(problem, "cuda:0", torch.cuda.Stream()) as trial:
         assert trial.of(run) is None
     assert "max error" in str(trial.failures[0])
+
+
+@pytest.mark.parametrize(("dtype", "layout"), KINDS)
+@pytest.mark.parametrize("name", ["resnet", "squeezenet", "mobilenet"])
+def test_swapped_modules_are_as_near_to_float64_as_pytorchs(name: str, dtype: str, layout: str, always: None) -> None:
+    network, x = on_gpu(name, dtype, layout)
+    with torch.no_grad():
+        eager = network(x)
+        swapped = copy.deepcopy(network)
+        report = optimize(swapped, x, min_gain=1)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+            got = swapped(x)
+        assert got.stride() == eager.stride()
+        assert_near_float64(network, x, got, eager)
+    assert report.n_swapped
+    assert any(event.key.startswith("aten::") for event in profile.key_averages())
+    assert not any(event.key.startswith("conv_advisor") for event in profile.key_averages())

@@ -114,6 +114,8 @@ def is_tf32_allowed() -> bool:
 
 def is_autocast_on(tensor: Any) -> bool:
     """Whether PyTorch casts what is computed with a tensor now; on some devices, such as ``meta``, it never does."""
+    if not torch._C._is_any_autocast_enabled():
+        return False
     device = tensor.device.type
     return bool(torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device))
 

@@ -9,11 +9,13 @@ import torch
 from torch import nn
 
 from conv_advisor.torch.layers import Geometry, geometry_of, is_autocast_on, is_tf32_allowed
-from conv_advisor.torch.operator import conv2d
+from conv_advisor.torch.operator import conv2d, run_advised
 
 Kind = tuple[Any, ...]
 """All of a call that its choice hangs on: shape and strides of x, strides of weight, precision."""
 
+LEAST_DEVICE: Final = 0
+"""The index of a device from which on a variant is called as it is; a CPU, which has -1, calls the operator."""
 _PLANS: Final = "conv_advisor_plans"
 
 
@@ -27,26 +29,46 @@ class AdvisedConv2d(nn.Conv2d):  # type: ignore[misc]  # PyTorch is not followed
 
     def forward(self, input: Any) -> Any:  # noqa: A002 - callers may name it, and so PyTorch does
         """As ``Conv2d`` has it."""
-        plan = None if self._is_pytorchs(input) else self.__dict__[_PLANS].get(kind_of(self, input))
+        weight = self.weight  # asking a module for it costs the host too
+        plan = None if _is_pytorchs(input, weight) else self.__dict__[_PLANS].get(kind_of(weight, input))
         if plan is None:
             return super().forward(input)
         name, geometry = plan
-        with torch._C._AutoDispatchBelowAutograd():  # no gradients are recorded here; asking for them costs the host
-            y = conv2d(input, self.weight, *geometry, name)
-        return y if self.bias is None else y.add_(self.bias.reshape(1, -1, 1, 1))
+        if _is_seen_by_nobody(input, weight):  # the operator costs the host more than a short kernel runs
+            y = run_advised(name, input, weight, (), geometry)
+            if y is None:
+                return super().forward(input)
+        else:
+            with torch._C._AutoDispatchBelowAutograd():  # no gradients are recorded here; asking for them costs too
+                y = conv2d(input, weight, *geometry, name)
+        bias = self.bias
+        return y if bias is None else y.add_(bias.reshape(1, -1, 1, 1))
 
-    def _is_pytorchs(self, x: Any) -> bool:
-        if not isinstance(x, torch.Tensor) or torch.compiler.is_compiling():
-            return True
-        if torch.is_grad_enabled() and (x.requires_grad or self.weight.requires_grad):
-            return True
-        return is_autocast_on(x)
+
+def _is_pytorchs(x: Any, weight: Any) -> bool:
+    if not isinstance(x, torch.Tensor) or torch.compiler.is_compiling():
+        return True
+    if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
+        return True
+    return is_autocast_on(x)
 
 
-def kind_of(module: nn.Conv2d, x: Any) -> Kind:
+def _is_seen_by_nobody(x: Any, weight: Any) -> bool:
+    """Whether plain tensors on a GPU meet, and no mode or transform of PyTorch is told of operators now."""
+    return (
+        type(x) is torch.Tensor
+        and type(weight) in (nn.Parameter, torch.Tensor)
+        and x.get_device() >= LEAST_DEVICE
+        and not torch._C._len_torch_dispatch_stack()
+        and not torch._C._len_torch_function_stack()
+        and torch._C._functorch.peek_interpreter_stack() is None
+    )
+
+
+def kind_of(weight: Any, x: Any) -> Kind:
     """What tells a call of a module from others that may need another plan."""
     is_tf32 = x.dtype is torch.float32 and is_tf32_allowed()
-    return x.shape, x.stride(), module.weight.stride(), x.dtype, is_tf32
+    return x.shape, x.stride(), weight.stride(), x.dtype, is_tf32
 
 
 def geometry_of_module(module: nn.Conv2d) -> Geometry | str:

@@ -109,7 +109,7 @@ class _Site:
         if isinstance(problem, str):
             self.reason = problem
             return
-        self.calls[kind_of(module, x)] = problem
+        self.calls[kind_of(module.weight, x)] = problem
         self.counts[problem] = self.counts.get(problem, 0) + 1
 
 
