@@ -58,7 +58,7 @@ def _run(todo: Sequence[Cell], chosen: argparse.Namespace) -> Iterator[Row]:
     }
     modes = (*chosen.modes.split(","), *((ALL,) if chosen.all else ()))
     count = min(chosen.processes, len(todo))
-    station = Station(modes, options, max(1, available_cores() // max(1, count)))
+    station = Station(modes, options, max(1, 2 * available_cores() // max(1, count)))
     with processes(station, count) as executors:
         yield from rows_of(todo, executors, station, chosen.time_limit)
 
@@ -81,7 +81,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--precisions", default=",".join(PRECISIONS))
     parser.add_argument("--batches", default=",".join(map(str, BATCHES)))
-    parser.add_argument("--time-limit", type=float, default=float("inf"), help="seconds; what is missing then is said")
+    parser.add_argument(
+        "--time-limit",
+        type=float,
+        default=float("inf"),
+        help="seconds, most of them for compiling; what is missing then is said",
+    )
     parser.add_argument("--processes", type=int, default=8, help="how many compile at once (default 8)")
     parser.add_argument("--output", type=Path, help="JSON file of the rows, written after each cell")
     parser.add_argument("--skip", type=Path, nargs="*", default=[], help="files whose cells are done already")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -103,6 +104,7 @@ def prepare(cell: Cell, modes: tuple[str, ...], options: Mapping[str, Any]) -> N
     options : mapping
         For our backend.
     """
+    begin_s = time.monotonic()
     set_precision(cell)
     network, x = network_of(cell), images(cell)
     held = _Held(Row(cell, device=f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}"), x)
@@ -128,6 +130,10 @@ def prepare(cell: Cell, modes: tuple[str, ...], options: Mapping[str, Any]) -> N
             _compile(held, "max-autotune", network, mode="max-autotune-no-cudagraphs")
     torch.cuda.empty_cache()
     _held[cell] = held
+    print(
+        f"    {cell.network} {cell.precision} batch {cell.batch} compiled in {time.monotonic() - begin_s:.0f} s",
+        flush=True,
+    )
 
 
 def _ours(options: Mapping[str, Any], name: str) -> dict[str, Any]:

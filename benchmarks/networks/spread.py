@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Final
 
 from benchmarks.networks.cells import Cell, Row
 
-TIMING_S: Final = 4.0
-"""What timing a cell is taken to need while others are still compiled."""
+COMPILING: Final = 0.7
+"""The share of the time after which nothing is compiled any more."""
+
+
+class TimeIsUp(BaseException):
+    """A cell was not prepared in time: no error of a mode, and nothing goes on."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +47,12 @@ class Station:
 
         compiling.begin(alone, self.threads)
 
-    def prepare(self, cell: Cell) -> None:
-        """Compile a cell, and keep it in the process."""
+    def prepare(self, cell: Cell, limit_s: float) -> None:
+        """Compile a cell, and keep it in the process; `TimeIsUp` once so many seconds have passed."""
         from benchmarks.networks import compiling
 
-        compiling.prepare(cell, self.modes, self.options)
+        with at_most(limit_s):
+            compiling.prepare(cell, self.modes, self.options)
 
     def quieten(self) -> None:
         """End what still runs in a process."""
@@ -58,6 +65,24 @@ class Station:
         from benchmarks.networks import compiling
 
         return compiling.timed(cell)
+
+
+@contextmanager
+def at_most(limit_s: float) -> Iterator[None]:
+    """Raise `TimeIsUp` in the main thread of a process after so many seconds; without end where they are infinite."""
+
+    def stop(_signal: int, _frame: Any) -> None:
+        raise TimeIsUp
+
+    if limit_s == inf:
+        yield
+        return
+    signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, max(limit_s, 1e-3))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 @contextmanager
@@ -92,11 +117,12 @@ def rows(
         One process each: a cell is timed where it was prepared.
     station : Station
     limit_s : float
-        From now on. No cell is begun that is not expected to be timed in it.
+        From now on; what is not compiled after `COMPILING` of it is given up.
     clock : callable () -> float
     """
-    end_s = clock() + limit_s
-    prepared = _prepare(todo, executors, station, end_s, clock)
+    now_s = clock()
+    end_s = now_s + limit_s
+    prepared = _prepare(todo, executors, station, now_s + COMPILING * limit_s, clock)
     for executor in executors:
         with suppress(BrokenExecutor):  # its cells will say so
             executor.submit(station.quieten).result()
@@ -116,18 +142,20 @@ def _prepare(
     prepared: dict[Cell, tuple[Executor, Future[None]]] = {}
     left, idle = deque(todo), list(executors)
     busy: dict[Future[None], tuple[Cell, Executor, float]] = {}
-    longest_s = 0.0
+    taken_s: list[float] = []
     while True:
-        while left and idle and clock() + longest_s + TIMING_S * (len(prepared) + len(busy) + 1) <= end_s:
-            cell, executor, begin_s = left.popleft(), idle.pop(0), clock()
-            busy[executor.submit(station.prepare, cell)] = cell, executor, begin_s
+        while left and idle and (begin_s := clock()) + min(taken_s, default=0.0) < end_s:
+            cell, executor = left.popleft(), idle.pop(0)
+            busy[executor.submit(station.prepare, cell, end_s - begin_s)] = cell, executor, begin_s
         if not busy:
             return prepared
         for future in wait(busy, return_when=FIRST_COMPLETED).done:
             cell, executor, begin_s = busy.pop(future)
-            longest_s = max(longest_s, clock() - begin_s)
-            prepared[cell] = executor, future
-            if not isinstance(future.exception(), BrokenExecutor):
+            error = future.exception()
+            if not isinstance(error, TimeIsUp):
+                prepared[cell] = executor, future
+                taken_s.append(clock() - begin_s)
+            if not isinstance(error, BrokenExecutor):
                 idle.append(executor)
 
 

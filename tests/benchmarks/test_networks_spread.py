@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from benchmarks.networks.cells import Cell, Row
-from benchmarks.networks.spread import TIMING_S, processes, rows
+from benchmarks.networks.spread import COMPILING, TimeIsUp, at_most, processes, rows
 
 CELLS = [Cell(f"network{index}", "float16", 1) for index in range(6)]
 
@@ -38,8 +38,10 @@ class Recorded:
         self.events.append((what, network, threading.get_ident()))
         self.now_s += taken_s
 
-    def prepare(self, cell: Cell) -> None:
-        self._note("prepare", cell.network, self.prepare_s)
+    def prepare(self, cell: Cell, limit_s: float) -> None:
+        self._note("prepare", cell.network, min(self.prepare_s, limit_s))
+        if self.prepare_s > limit_s:
+            raise TimeIsUp
         if cell.network == self.fails:
             raise MemoryError("no memory")
 
@@ -71,13 +73,23 @@ def test_a_cell_is_timed_where_it_was_prepared_once_all_are_still(two: list[Exec
     assert prepared == timed
 
 
-def test_no_cell_is_begun_that_cannot_be_timed(two: list[Executor]) -> None:
+def test_what_is_not_compiled_in_time_is_given_up(two: list[Executor]) -> None:
     station: Any = Recorded(prepare_s=10.0, timed_s=1.0)
-    made = list(rows(CELLS, two[:1], station, 45.0, lambda: station.now_s))
-    # After three there are 15 s left: another would take ten, and then four are to be timed.
-    assert station.done("prepare") == [cell.network for cell in CELLS[:3]]
-    assert 20.0 + 10.0 + 3 * TIMING_S < 45.0 < 30.0 + 10.0 + 4 * TIMING_S
+    limit_s = 35.0 / COMPILING
+    made = list(rows(CELLS, two[:1], station, limit_s, lambda: station.now_s))
+    assert station.done("prepare") == [cell.network for cell in CELLS[:3]], "a fourth would not be ready"
     assert [row.cell for row in made] == CELLS[:3]
+    station = Recorded(prepare_s=40.0)
+    assert list(rows(CELLS, two[:1], station, limit_s, lambda: station.now_s)) == []
+    assert station.now_s == pytest.approx(35.0)
+
+
+def test_a_process_ends_what_takes_it_too_long() -> None:
+    with pytest.raises(TimeIsUp), at_most(0.05):
+        threading.Event().wait(60)
+    with at_most(0.05):
+        pass
+    threading.Event().wait(0.1)
 
 
 def test_timing_ends_where_the_next_is_not_expected_to_fit(two: list[Executor]) -> None:
@@ -106,7 +118,7 @@ class Ending:
         with alone:
             os.environ[self.begun] = "yes"
 
-    def prepare(self, cell: Cell) -> None:
+    def prepare(self, cell: Cell, limit_s: float) -> None:
         assert os.environ[self.begun] == "yes"
         if cell.network == self.prepares:
             os._exit(1)
