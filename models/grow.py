@@ -146,8 +146,7 @@ def _grow(x: np.ndarray, lesson: Lesson, weight: np.ndarray, seed: int, options:
     leaf = arrays["place"][tree.apply(x)]
     leaves = {"log_slowdown": log_slowdown, "support": lesson.support, "workspace": lesson.workspace}
     mean = {name: mean_by(leaf, values, weight) for name, values in leaves.items()}
-    off = np.sqrt(mean_by(leaf, (log_slowdown - mean["log_slowdown"][leaf]) ** 2, weight))
-    mean["spread"] = np.take_along_axis(off, mean["log_slowdown"].argmin(axis=1)[:, None], axis=1)[:, 0]
+    mean["spread"] = _spread_of_best(log_slowdown, mean["log_slowdown"], leaf, weight)
     mean["workspace"] = np.exp2(mean["workspace"]) - 1
     mean["support"] = np.clip(mean["support"], 0, 1)
     arrays, origin, leaf = _split_for_time(arrays, leaf, x, log_best[:, 0], weight, seed, options)
@@ -155,6 +154,14 @@ def _grow(x: np.ndarray, lesson: Lesson, weight: np.ndarray, seed: int, options:
     mean["log_best"] = mean_by(leaf, log_best, weight)[:, 0]
     kept = {name: values.astype(np.float32) for name, values in mean.items()}
     return arrays | kept | {RANKING: origin}
+
+
+def _spread_of_best(log_slowdown: np.ndarray, mean: np.ndarray, leaf: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Standard deviation, over the rows of each leaf, of the variant that is the best in their mean."""
+    best = mean.argmin(axis=1)
+    off = log_slowdown[np.arange(len(leaf)), best[leaf]] - mean.min(axis=1)[leaf]
+    spread: np.ndarray = np.sqrt(mean_by(leaf, off[:, None] ** 2, weight)[:, 0])
+    return spread
 
 
 def decided(lesson: Lesson) -> tuple[np.ndarray, np.ndarray]:
@@ -209,11 +216,13 @@ def _split_for_time(
 
     parts, origin, moved = [{name: values.copy() for name, values in nodes.items()}], [], np.empty_like(leaf)
     n_nodes, n_leaves = len(nodes["feature"]), 0
-    for place, node in enumerate(np.flatnonzero(nodes["feature"] == LEAF)):
-        rows = np.flatnonzero(leaf == place)
-        gain = options.least_gain * weight.sum() / weight[rows].sum()
+    least_gain = options.least_gain * weight.sum()
+    rows_of = np.split(np.argsort(leaf, kind="stable"), np.cumsum(np.bincount(leaf))[:-1])
+    for place, (node, rows) in enumerate(zip(np.flatnonzero(nodes["feature"] == LEAF), rows_of, strict=True)):
         tree = DecisionTreeRegressor(
-            min_impurity_decrease=gain, min_samples_leaf=options.min_samples_leaf, random_state=seed
+            min_impurity_decrease=least_gain / weight[rows].sum(),
+            min_samples_leaf=options.min_samples_leaf,
+            random_state=seed,
         )
         below = nodes_of(tree.fit(x[rows], log_best[rows], sample_weight=weight[rows]))
         moved[rows] = n_leaves + below["place"][tree.apply(x[rows])]
