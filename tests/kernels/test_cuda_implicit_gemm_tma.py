@@ -18,6 +18,7 @@ import pytest
 from conv_advisor.data.epilogue import Epilogue
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.data.table import sizes_of
 from conv_advisor.kernels import reference
 from conv_advisor.kernels.cuda import implicit_gemm_tma
 from conv_advisor.kernels.cuda.implicit_gemm_tma import encoding, launch, limits, maps, plan, small
@@ -36,7 +37,7 @@ from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import (
 )
 from conv_advisor.kernels.cuda.implicit_gemm_tma.small import SmallTile
 from conv_advisor.kernels.cuda.parts.offers import Cut
-from conv_advisor.kernels.cuda.parts.shapes import is_dense
+from conv_advisor.kernels.cuda.parts.shapes import Shapes, is_dense
 from tests.kernels.accelerator import FOURS, SHAPES, box_of, pixels_of, shapes_of
 from tests.shapes import EDGE_SHAPES
 
@@ -62,7 +63,7 @@ def emulated(problem: ConvProblem, tile: Tile, x: np.ndarray, weight: np.ndarray
     """y (pixels, K) in float64, tile by tile, each the product of all that the maps read for its stages."""
     of_x, of_weight, of_y = (
         maps.x_map(problem, tile),
-        maps.weight_map(problem, tile),
+        maps.weight_map(problem, tile.bf),
         maps.y_map(problem, is_split=False),
     )
     pixels, plane = maps.pixels_of(problem), problem.p * problem.q
@@ -121,7 +122,7 @@ def test_maps_keep_the_limits_of_the_driver(name: str, dtype: DType) -> None:
     for tile in TILES:
         of_x, of_weight, of_y = (
             maps.x_map(problem, tile),
-            maps.weight_map(problem, tile),
+            maps.weight_map(problem, tile.bf),
             maps.y_map(problem, is_split=False),
         )
         for described in (of_x, of_weight, of_y):
@@ -303,18 +304,37 @@ def test_blocks_that_share_a_tile_have_stages_boxes_and_room_for_what_they_recei
         assert {cut.cluster for cut in plan.expected(problem_of(SHAPES["same_3x3_few"], dtype), GPU)} == {1}
 
 
+def small_cuts(problem: ConvProblem, processors: int) -> list[SmallTile]:
+    cuts = plan.expected(problem, replace(GPU, processors=processors))
+    return [cut.tile for cut in cuts if isinstance(cut.tile, SmallTile)]
+
+
 @pytest.mark.parametrize("processors", [1, 78, 132])
-@pytest.mark.parametrize("tile", small.TILES, ids=str)
-def test_blocks_of_small_tiles_take_every_tile_and_fit_their_multiprocessors(tile: SmallTile, processors: int) -> None:
-    for name, sizes in SHAPES.items():
-        problem = problem_of(sizes)
+@pytest.mark.parametrize("name", SHAPES)
+def test_blocks_of_small_tiles_take_every_tile_and_fit_their_multiprocessors(name: str, processors: int) -> None:
+    problem = problem_of(SHAPES[name])
+    for tile in (tiles := small_cuts(problem, processors)):
         of = small.arranged(tile, problem, processors)
         across, down = plan.tiles_of(tile, problem)
         assert of.columns == down
-        assert of.rows <= across <= of.rows * of.turns < across + of.rows, name
+        assert of.filters % 8 == 0
+        assert (of.columns - 1) * of.filters < problem.k <= of.columns * of.filters <= of.columns * tile.bf
+        assert of.rows <= across <= of.rows * of.turns < across + of.rows
         assert 1 <= of.slots <= min(small.MOST_SLOTS, plan.stages_of(problem) * of.turns)
+        assert of.recycles == (of.slots < plan.stages_of(problem) * of.turns)
         assert of.resident * (of.shared_bytes + 1024) <= 228 * 1024
         assert not of.is_kept or of.turns > 1, "what is read once is not worth keeping"
+    assert {(tile.bp, tile.bf) for tile in tiles} == {(tile.bp, tile.bf) for tile in small.TILES}
+    assert not small.offers(Shapes.of(replace(problem, dtype=DType.TF32)), GPU)
+
+
+def test_small_tiles_of_many_problems_are_expected_to_take_what_each_is() -> None:
+    problems = [problem_of(sizes) for sizes in SHAPES.values()]
+    (together,) = small.offers(Shapes.of_table(sizes_of(problems), DType.FLOAT16, Layout.NHWC), GPU)
+    for column, problem in enumerate(problems):
+        (alone,) = small.offers(Shapes.of(problem), GPU)
+        assert np.array_equal(alone.us[:, 0], together.us[:, column])
+        assert np.array_equal(alone.blocks[:, 0], together.blocks[:, column])
 
 
 def test_a_small_launch_says_what_the_kernel_reads(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,7 +355,7 @@ def test_a_small_launch_says_what_the_kernel_reads(driver: FakeDriver, monkeypat
     (grid, threads, shared_bytes, sizes), options = started[0]
     of = small.arranged(tile, problem, 132)
     assert (grid, threads, shared_bytes) == ((3, of.rows, 1), 160, of.shared_bytes)
-    assert sizes[-5:] == (1568, 1, of.slots, True, True)
+    assert sizes[-6:] == (1568, 88, 1, of.slots, True, True)
     assert options == {"overlaps": False, "is_structure": True}
 
 

@@ -2,13 +2,15 @@
 //
 //   tensors      x (N,H,W,C), weight (K,R,S,C), y (N,P,Q,K), of two-byte elements; C and K multiples of 8
 //   GEMM         as in implicit_gemm_tma.cu: tiles of BP pixels and BF filters, stages of ROW_BYTES of the channels of one tap
+//   filters      tiles of them are of one size, BF or somewhat fewer: the accelerator takes long for rows that do not exist. What
+//                columns without a filter are multiplied by is whatever lies there, and goes nowhere
 //   warps        one for every 16 pixels, at least four, that multiply by wgmma, 64 rows a group of four; with 32 pixels the other
 //                rows are whatever lies behind them, and go nowhere. One more warp loads, of which one thread is awake
 //   slots        as many stages of x, and of weight, as the launch gives shared memory for, mostly all of gemm_k: then the first
 //                thread asks for everything at once. Where weight IS_KEPT it has a slot for every stage, and is loaded once
 //   y            a warp turns its 16 pixels to rows in shared memory, and stores 16 bytes a thread. The residual is copied to
 //                where y's rows will be before the tile is multiplied
-//   grid, block  a column of blocks for every BF filters; in a column a block's tiles are gridDim.y apart. Several blocks share a
+//   grid, block  a column of blocks for every tile of filters; in a column a block's tiles are gridDim.y apart. Several blocks share a
 //                multiprocessor where the launch leaves them shared memory
 //   limits       groups 1; compute capability 9.0 (sm_90a); the same sums in the same order every time
 //   source       as of implicit_gemm_tma.cu
@@ -40,6 +42,7 @@ struct Sizes {
     unsigned pixels, plane, Q;
     int stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w;
     unsigned tiles_p;
+    unsigned filters;  // of a tile
     int stages;
     unsigned slots;
     int is_kept;   // weight
@@ -68,7 +71,7 @@ struct Ring {
 };
 
 __device__ __forceinline__ void load_tiles(const TensorMap& x, const TensorMap& weight, const Ring& ring, const Sizes& sizes) {
-    const unsigned filter = blockIdx.x * BF;
+    const unsigned filter = blockIdx.x * sizes.filters, weight_bytes = sizes.filters * ROW_BYTES;
     Turn turn;
     bool loads_weight = true, has_gone_round = false;
 #pragma unroll 1
@@ -84,7 +87,7 @@ __device__ __forceinline__ void load_tiles(const TensorMap& x, const TensorMap& 
         for (int stage = 0; stage < sizes.stages; ++stage, has_gone_round |= turn.advance(sizes.slots)) {
             const unsigned arrived = ring.full + turn.slot * 8, to = ring.x + turn.slot * X_BYTES;
             if (has_gone_round) wait_for(ring.empty + turn.slot * 8, turn.parity ^ 1);
-            expect_bytes(arrived, X_BYTES + (loads_weight ? WEIGHT_BYTES : 0));
+            expect_bytes(arrived, X_BYTES + (loads_weight ? weight_bytes : 0));
 #if IS_DENSE
             load_box(to, x, arrived, c, pixel);
 #else
@@ -125,7 +128,7 @@ __device__ __forceinline__ void multiply_tile(float (&sum)[SUMS], const Ring& ri
 class Lines {
    public:
     __device__ __forceinline__ Lines(unsigned place, unsigned pixel, unsigned filter, const Sizes& sizes)
-        : place_(place), pixel_(pixel), filter_(filter), sizes_(sizes) {}
+        : place_(place), pixel_(pixel), filter_(filter), end_(min(filter + sizes.filters, (unsigned)sizes.K)), sizes_(sizes) {}
 
     // Begins to copy the residual to the lines; `wait_for_residual` before they are filled.
     __device__ __forceinline__ void copy_residual(const Storage* residual) const {
@@ -191,12 +194,12 @@ class Lines {
 #pragma unroll
         for (unsigned unit = threadIdx.x % 32; unit < 16 * UNITS; unit += 32) {
             const unsigned row = unit / UNITS, column = unit % UNITS, filter = filter_ + column * 8;
-            if (pixel_ + row < sizes_.pixels && filter < (unsigned)sizes_.K)
+            if (pixel_ + row < sizes_.pixels && filter < end_)
                 visit(place_ + row * LINE_BYTES + column * 16, (size_t)(pixel_ + row) * sizes_.K + filter);
         }
     }
 
-    unsigned place_, pixel_, filter_;
+    unsigned place_, pixel_, filter_, end_;  // filters end there
     const Sizes& sizes_;
 };
 
@@ -231,13 +234,13 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
     const Epilogue epilogue = EPILOGUE_OF(nullptr);
     Bias ahead;  // all tiles of a block have the same filters
-    ahead.read(epilogue, blockIdx.x * BF, sizes);
+    ahead.read(epilogue, blockIdx.x * sizes.filters, sizes);
     asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
     const unsigned lines = ring.weight + (sizes.is_kept ? sizes.stages : sizes.slots) * WEIGHT_BYTES + warp * 16 * LINE_BYTES;
     Turn turn;
 #pragma unroll 1
     for (unsigned tile = blockIdx.y; tile < sizes.tiles_p; tile += gridDim.y) {
-        const Lines mine(lines, tile * BP + warp * 16, blockIdx.x * BF, sizes);
+        const Lines mine(lines, tile * BP + warp * 16, blockIdx.x * sizes.filters, sizes);
         const bool has_pixels = warp * 16 < BP;
 #if RESIDUAL
         if (has_pixels) mine.copy_residual(residual);

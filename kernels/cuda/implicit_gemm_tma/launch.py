@@ -37,7 +37,7 @@ def launch(problem: ConvProblem, device: Device, cut: Cut[AnyTile]) -> Launch:
     kernel = load_kernel(source, source.name, problem.dtype, **defines, **defines_of(problem.epilogue))
     if isinstance(cut.tile, SmallTile):
         return _launch_small(kernel, problem, device, cut.tile)
-    return _launch_large(kernel, problem, device, cut)
+    return _launch_large(kernel, problem, device, Cut(cut.tile, cut.cluster))
 
 
 def _launch_large(kernel: Any, problem: ConvProblem, device: Device, cut: Cut[Tile]) -> Launch:
@@ -58,7 +58,7 @@ def _launch_large(kernel: Any, problem: ConvProblem, device: Device, cut: Cut[Ti
     )
     described: tuple[tuple[maps.Map, DType], ...] = (
         (maps.x_map(problem, tile), problem.dtype),
-        (maps.weight_map(problem, tile), problem.dtype),
+        (maps.weight_map(problem, tile.bf), problem.dtype),
         *([of_outputs] * (1 + problem.epilogue.residual)),
     )
 
@@ -77,14 +77,15 @@ def _launch_small(kernel: Any, problem: ConvProblem, device: Device, tile: Small
     across, _ = plans.tiles_of(tile, problem)
     start = prepare_start(
         kernel,
-        (of.columns, of.rows, 1),
+        (int(of.columns), int(of.rows), 1),
         tile.threads,
-        of.shared_bytes,
-        (*_sizes(problem), across, stages_of(problem), of.slots, of.is_kept, of.recycles),
+        int(of.shared_bytes),
+        (*_sizes(problem), across, of.filters, stages_of(problem), of.slots, of.is_kept, of.recycles),
         overlaps=overlaps(small.SOURCE),
         is_structure=True,
     )
-    maps_at = _kept_maps(((maps.x_map(problem, tile), problem.dtype), (maps.weight_map(problem, tile), problem.dtype)))
+    of_weight = maps.weight_map(problem, int(of.filters))
+    maps_at = _kept_maps(((maps.x_map(problem, tile), problem.dtype), (of_weight, problem.dtype)))
 
     def run(x: Any, weight: Any, y: Any, *ends: Any) -> None:
         start(*maps_at(x.data.ptr, weight.data.ptr), y.data.ptr, *addresses(problem.epilogue, ends))

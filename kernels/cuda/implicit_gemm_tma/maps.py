@@ -81,11 +81,11 @@ def x_map(problem: ConvProblem, tile: Tile | SmallTile) -> Map:
     )
 
 
-def weight_map(problem: ConvProblem, tile: Tile | SmallTile) -> TiledMap:
-    """Channels, taps and filters: a box that ends behind the last channel is not filled with the next tap's."""
+def weight_map(problem: ConvProblem, filters: int) -> TiledMap:
+    """Channels, taps and so many filters: a box that ends behind the last channel is not filled with the next tap's."""
     row_bytes, row = row_bytes_of(problem), problem.c * problem.dtype.itemsize_bytes
     taps = problem.r * problem.s
-    box = (row_bytes // problem.dtype.itemsize_bytes, 1, tile.bf)
+    box = (row_bytes // problem.dtype.itemsize_bytes, 1, filters)
     return TiledMap((problem.c, taps, problem.k), (row, row * taps), box, row_bytes)
 
 

@@ -17,6 +17,10 @@ ALIGNMENT: Final = 1024
 GROUPS: Final = 2
 """Groups of 128 threads that multiply; another one loads."""
 THREADS: Final = 128 * (1 + GROUPS)
+BYTES_OF_CYCLE: Final = 4096
+"""Operand bytes, pixels times filters times bytes of a row, that the tensor cores of a multiprocessor multiply."""
+CYCLES_OF_US: Final = 1755
+"""The clock under load."""
 BOX: Final = 64
 """Pixels of a box of y, which a group fills."""
 SPLIT_BOX: Final = 16
@@ -117,7 +121,7 @@ class Costs:
 
 
 _TF32: Final = Costs(loaded_bytes=58.7, stage=55.1, box=952.0, start=1654.0, meeting=3208.0, push=273.0)
-_HALF: Final = Costs(loaded_bytes=60.0, stage=100.0, box=750.0, start=3000.0, meeting=2827.0, push=239.0)
+_HALF: Final = Costs(loaded_bytes=60.0, stage=120.0, box=1050.0, start=3000.0, meeting=2827.0, push=239.0)
 _FLOAT32: Final = Costs(loaded_bytes=59.0, stage=400.0, box=960.0, start=1745.0, meeting=2600.0, push=352.0)
 COSTS: Final[Mapping[DType, Costs]] = {
     DType.FLOAT32: _FLOAT32,
@@ -129,30 +133,56 @@ COSTS: Final[Mapping[DType, Costs]] = {
 
 @dataclass(frozen=True)
 class SmallCosts:
-    """What a multiprocessor takes with small tiles, in cycles.
+    """What small tiles take, in cycles of a multiprocessor.
 
     Parameters
     ----------
+    start : float
+        From a launch to the first products, and from the last outputs to the end.
+    block : float
+        Of each block that shares a multiprocessor.
     loaded_bytes : float
-        That it gets from the L2 cache in a cycle.
-    stage : float
-        From one stage of a block to the next at least.
+        That one multiprocessor gets in a cycle.
+    pixel : float
+        Of a pixel of a stage that im2col mode loads.
+    shared_bytes : float
+        That each gets from the L2 cache in a cycle while all do.
+    cached_bytes, memory_bytes : float
+        Of x, weight and y, each once, a multiprocessor's part in a cycle; and of what the L2 does not hold, on top.
+    stage, turn : float
+        Of a block, from a stage to the next at least, and from a tile to the next.
     outputs : float
         Of 1024 outputs.
-    start : float
-        From a launch to its first products, and from its last outputs to its end.
-    turn : float
-        Of a block that has ended a tile, until it multiplies the next one.
+    filter : float
+        Of a warp that ends a tile, for each filter.
     """
 
-    loaded_bytes: float
-    stage: float
-    outputs: float
     start: float
+    block: float
+    loaded_bytes: float
+    pixel: float
+    shared_bytes: float
+    cached_bytes: float
+    memory_bytes: float
+    stage: float
     turn: float
+    outputs: float
+    filter: float
 
 
-SMALL_COSTS: Final = SmallCosts(loaded_bytes=60.0, stage=150.0, outputs=60.0, start=3400.0, turn=300.0)
+SMALL_COSTS: Final = SmallCosts(
+    start=2627.0,
+    block=347.0,
+    loaded_bytes=90.8,
+    pixel=1.59,
+    shared_bytes=82.5,
+    cached_bytes=35.1,
+    memory_bytes=32.8,
+    stage=191.0,
+    turn=136.0,
+    outputs=62.0,
+    filter=3.99,
+)
 
 
 def row_bytes_of(problems: Problems) -> Any:

@@ -9,12 +9,13 @@ import numpy as np
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType
-from conv_advisor.data.table import SIZES, problem_of
 from conv_advisor.kernels.cuda.implicit_gemm_tma import menu, small
 from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import (
     BOX,
     BOX_ROW_BYTES,
+    BYTES_OF_CYCLE,
     CLUSTERS,
+    CYCLES_OF_US,
     GROUPS,
     ROW_BYTES,
     SPLIT_BOX,
@@ -38,12 +39,8 @@ from conv_advisor.kernels.cuda.parts.offers import (
 from conv_advisor.kernels.cuda.parts.shapes import Problems, Shapes, is_dense
 from conv_advisor.kernels.cuda.parts.source import Defines, Source
 
-_BYTES_OF_CYCLE: Final = 4096
-"""Operand bytes, pixels times filters times bytes of a row, that the tensor cores of a multiprocessor multiply."""
 _PROCESSORS: Final = 132
 """Multiprocessors of the device that `CLUSTERS` is of."""
-_CYCLES_OF_US: Final = 1755
-"""The clock under load."""
 _AT_A_TIME: Final = np.array([0, _PROCESSORS, *CLUSTERS.values()])
 """Clusters of so many blocks that run at a time on that device, and blocks alone."""
 _CHOICES: Final[Mapping[DType, Choice[Tile]]] = {dtype: choice_of(tiles_for(dtype), max(CLUSTERS)) for dtype in DType}
@@ -57,11 +54,11 @@ def tiles_of(tile: AnyTile, problems: Problems) -> tuple[Any, Any]:
     return ceil_div(problems.n * problems.p * problems.q, tile.bp), ceil_div(problems.k, tile.bf)
 
 
-def blocks_of(cut: Cut[AnyTile], problem: ConvProblem, device: Device) -> int:
+def blocks_of(cut: Cut[Any], problem: ConvProblem, device: Device) -> int:
     """The grid."""
     if isinstance(cut.tile, SmallTile):
         of = small.arranged(cut.tile, problem, device.processors or 1)
-        return of.columns * of.rows
+        return int(of.columns * of.rows)
     return int(_grid(cut.tile, cut.cluster, problem, device))
 
 
@@ -98,14 +95,15 @@ def expect(tile: Tile, cluster: Any, problems: Problems, device: Device) -> Any:
     device : Device
     """
     costs, row_bytes = menu.COSTS[problems.dtype], row_bytes_of(problems)
-    multiplied = tile.bp * tile.bf * row_bytes * tile.products / _BYTES_OF_CYCLE
+    multiplied = tile.bp * tile.bf * row_bytes * tile.products / BYTES_OF_CYCLE
     loaded = (tile.bp + tile.bf) * row_bytes / costs.loaded_bytes
     summed = ceil_div(stages_of(problems), cluster) * (np.maximum(multiplied, loaded) + costs.stage)
     stored = tile.boxes(problems.dtype, BOX) / cluster / GROUPS * costs.box
     turns = turns_of(tile, cluster, problems, device)
     pushed = costs.meeting + tile.bp * tile.bf * (1 - 1 / cluster) / 1024 * costs.push
     alone, shared = costs.start + turns * (summed + stored), turns * (costs.start + summed + pushed + stored)
-    return np.where(np.greater(cluster, 1), shared, alone) / _CYCLES_OF_US
+    of_tiles = np.where(np.greater(cluster, 1), shared, alone)
+    return small.side_by_side(of_tiles, small.memory_cycles(problems, device.processors or 1)) / CYCLES_OF_US
 
 
 def offers(problems: Shapes, device: Device) -> tuple[Offer[Any], ...]:
@@ -123,24 +121,7 @@ def offers(problems: Shapes, device: Device) -> tuple[Offer[Any], ...]:
     is_shared = (cluster <= stages_of(problems)) & (row_bytes_of(problems) == SPLIT_ROW_BYTES) & has_room
     us = np.where(is_shared | (cluster == 1), expect(tile, cluster, problems, device), np.inf)
     large = offered(choice, tile.bp * tile.bf, us, _grid(tile, cluster, problems, device))
-    return large, *_small_offers(problems, device)
-
-
-def _small_offers(problems: Shapes, device: Device) -> tuple[Offer[Any], ...]:
-    """Those of small tiles, reckoned for one problem after the other."""
-    if problems.dtype.itemsize_bytes != 2:
-        return ()
-    cuts: tuple[Cut[AnyTile], ...] = tuple(Cut(tile, 1) for tile in small.TILES)
-    processors = device.processors or 1
-    us, blocks = np.full((len(cuts), len(problems)), np.inf), np.ones((len(cuts), len(problems)), np.int64)
-    rows = np.stack([getattr(problems, name) for name in SIZES], axis=1)
-    for column, row in enumerate(rows.tolist()):
-        problem = problem_of(row, problems.dtype, problems.layout)
-        for tile in small.tiles_for(problem, processors):
-            place = small.TILES.index(tile)
-            us[place, column] = small.expected_cycles(tile, problem, processors) / _CYCLES_OF_US
-            blocks[place, column] = blocks_of(cuts[place], problem, device)
-    return (Offer(cuts, np.array([tile.bp * tile.bf for tile in small.TILES]), us, blocks),)
+    return large, *small.offers(problems, device)
 
 
 def expected(problem: ConvProblem, device: Device) -> dict[Cut[AnyTile], float]:

@@ -3,22 +3,42 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from conv_advisor.data.problem import ConvProblem, DType
+import numpy as np
+
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import DType
 from conv_advisor.kernels.cuda.implicit_gemm_tma import menu
-from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import ALIGNMENT, ROW_BYTES, row_bytes_of, stages_of
+from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import (
+    ALIGNMENT,
+    BYTES_OF_CYCLE,
+    CYCLES_OF_US,
+    ROW_BYTES,
+    row_bytes_of,
+    stages_of,
+)
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 from conv_advisor.kernels.cuda.parts.multiprocessor import HOPPER_SHARED_BYTES, RESERVED_BYTES
+from conv_advisor.kernels.cuda.parts.offers import Offer, choice_of, offered
+from conv_advisor.kernels.cuda.parts.shapes import Problems, Shapes, is_dense
 from conv_advisor.kernels.cuda.parts.source import Defines, Source
 
 MOST_SLOTS: Final = 16
 """For which the source has barriers."""
 _BARRIER_BYTES: Final = 2 * MOST_SLOTS * 8
+_FILTERS_UNIT: Final = 8
+"""Rows of the swizzle."""
 _LEAST_SLOTS: Final = 3
 """Of x beside weight that is kept."""
-_FEW_BLOCK_PIXELS: Final = 64
+_GROUP_PIXELS: Final = 64
 """What a group of warps multiplies, of fewer pixels too."""
+
+
+_CACHED_BYTES: Final = 40e6
+"""Of x, weight and y that the H200's L2 cache holds."""
+_SHARPNESS: Final = 4
+"""Of the sum of what passes side by side: the larger, the more is it the longest alone."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +59,7 @@ class SmallTile:
     @property
     def threads(self) -> int:
         """A warp for every 16 pixels, and one that loads."""
-        return 32 + 2 * max(self.bp, _FEW_BLOCK_PIXELS)
+        return 32 + 2 * max(self.bp, _GROUP_PIXELS)
 
     def defines(self, row_bytes: int, *, is_dense: bool) -> Defines:
         """What the source is compiled with."""
@@ -59,14 +79,19 @@ _SIZES: Final = (
 TILES: Final = tuple(SmallTile(*size, blocks) for size in _SIZES for blocks in (1, 2, 4))
 
 
+_CHOICE: Final = choice_of(TILES, 1)
+
+
 @dataclass(frozen=True)
 class Arrangement:
-    """How a launch shares tiles out among blocks, and what it gives each.
+    """How a launch shares tiles out among blocks, and what it gives each: of one problem and tile, or of many.
 
     Parameters
     ----------
     columns, rows : int
         Of blocks: one column for every tile of filters.
+    filters : int
+        Of a tile: of all the same.
     turns : int
         Tiles that come to a block.
     resident : int
@@ -81,58 +106,85 @@ class Arrangement:
         Of a block.
     """
 
-    columns: int
-    rows: int
-    turns: int
-    resident: int
-    slots: int
-    is_kept: bool
-    recycles: bool
-    shared_bytes: int
+    columns: Any
+    rows: Any
+    filters: Any
+    turns: Any
+    resident: Any
+    slots: Any
+    is_kept: Any
+    recycles: Any
+    shared_bytes: Any
 
 
-def arranged(tile: SmallTile, problem: ConvProblem, processors: int) -> Arrangement:
-    """Tiles on as many blocks as multiprocessors hold while each has slots enough; then no more than turns need."""
-    for blocks in range(tile.blocks, 1, -1):
-        of = _arranged(tile, problem, processors, blocks)
-        if of.slots >= min(_LEAST_SLOTS, stages_of(problem) * of.turns):
-            return of
-    return _arranged(tile, problem, processors, 1)
-
-
-def _arranged(tile: SmallTile, problem: ConvProblem, processors: int, most_blocks: int) -> Arrangement:
-    down, columns = ceil_div(problem.n * problem.p * problem.q, tile.bp), ceil_div(problem.k, tile.bf)
-    turns = ceil_div(down, max(1, min(down, processors * most_blocks // columns)))
+def arranged(tile: SmallTile, problems: Problems, processors: int) -> Arrangement:
+    """As many blocks as the tile lets multiprocessors hold, no more than turns need; shared memory goes to stages."""
+    down, columns = ceil_div(problems.n * problems.p * problems.q, tile.bp), ceil_div(problems.k, tile.bf)
+    turns = ceil_div(down, np.maximum(1, np.minimum(down, processors * tile.blocks // columns)))
     rows = ceil_div(down, turns)
-    resident = min(most_blocks, ceil_div(columns * rows, processors))
-    row_bytes, stages = row_bytes_of(problem), stages_of(problem)
+    filters = ceil_div(problems.k, columns * _FILTERS_UNIT) * _FILTERS_UNIT
+    resident = np.minimum(tile.blocks, ceil_div(columns * rows, processors))
+    row_bytes, stages = row_bytes_of(problems), stages_of(problems)
     x_bytes, weight_bytes = tile.bp * row_bytes, tile.bf * row_bytes
     beside = _BARRIER_BYTES + ALIGNMENT + tile.line_bytes
     room = HOPPER_SHARED_BYTES // resident - RESERVED_BYTES - beside
-    is_kept = turns > 1 and stages * weight_bytes + _LEAST_SLOTS * x_bytes <= room
-    slots = (room - stages * weight_bytes) // x_bytes if is_kept else room // (x_bytes + weight_bytes)
-    slots = min(slots, stages * turns, MOST_SLOTS)
-    shared_bytes = beside + slots * x_bytes + (stages if is_kept else slots) * weight_bytes
-    return Arrangement(columns, rows, turns, resident, slots, is_kept, slots < stages * turns, shared_bytes)
+    is_kept = (turns > 1) & (stages * weight_bytes + _LEAST_SLOTS * x_bytes <= room)
+    fitting = np.where(is_kept, (room - stages * weight_bytes) // x_bytes, room // (x_bytes + weight_bytes))
+    slots = np.minimum(np.minimum(fitting, stages * turns), MOST_SLOTS)
+    shared_bytes = beside + slots * x_bytes + np.where(is_kept, stages, slots) * weight_bytes
+    return Arrangement(columns, rows, filters, turns, resident, slots, is_kept, slots < stages * turns, shared_bytes)
 
 
-def expected_cycles(tile: SmallTile, problem: ConvProblem, processors: int) -> float:
-    """Of the multiprocessor that has most to do: its loads, or the chain of a block's stages."""
-    of = arranged(tile, problem, processors)
-    costs, stages, row_bytes = menu.SMALL_COSTS, stages_of(problem), row_bytes_of(problem)
-    tiles = of.turns * of.resident
-    loaded = stages * row_bytes * (tiles * tile.bp + (of.resident if of.is_kept else tiles) * tile.bf)
-    chain = of.turns * (stages * costs.stage + costs.turn)
-    stored = tiles * tile.bp * tile.bf / 1024 * costs.outputs
-    return costs.start + max(loaded / costs.loaded_bytes, chain) + stored
+def side_by_side(*cycles: Any) -> Any:
+    """What passes at a time: the longest, and more where others are about as long."""
+    return sum(each**_SHARPNESS for each in cycles) ** (1 / _SHARPNESS)
 
 
-def tiles_for(problem: ConvProblem, processors: int) -> tuple[SmallTile, ...]:
-    """Those of two bytes an element; of tiles that are launched alike, the first."""
-    if problem.dtype.itemsize_bytes != 2:
+def memory_cycles(problems: Problems, processors: int) -> Any:
+    """Of x, weight and y, each moved once."""
+    weight = problems.k * problems.c * problems.r * problems.s
+    outputs = problems.n * problems.p * problems.q * problems.k
+    values = problems.n * problems.h * problems.w * problems.c + weight + outputs
+    moved = values * problems.dtype.itemsize_bytes
+    uncached = np.maximum(0, moved - _CACHED_BYTES)
+    return (moved / menu.SMALL_COSTS.cached_bytes + uncached / menu.SMALL_COSTS.memory_bytes) / processors
+
+
+def expected_cycles(tile: SmallTile, problems: Problems, of: Arrangement, processors: int) -> Any:
+    """Of the multiprocessor that has most to do: of what passes side by side most of all the longest."""
+    costs, stages, row_bytes = menu.SMALL_COSTS, stages_of(problems), row_bytes_of(problems)
+    tiles, pixels = of.turns * of.resident, problems.n * problems.p * problems.q
+    of_pixel = np.where(is_dense(problems), row_bytes / costs.loaded_bytes, costs.pixel)
+    of_weight = np.where(of.is_kept, of.resident, tiles) * of.filters * row_bytes / costs.loaded_bytes
+    all_tiles, all_blocks = ceil_div(pixels, tile.bp) * of.columns, of.columns * of.rows
+    all_rows = all_tiles * tile.bp + np.where(of.is_kept, all_blocks, all_tiles) * of.filters
+    aside = (
+        stages * (tiles * tile.bp * of_pixel + of_weight),
+        stages * row_bytes * all_rows / processors / costs.shared_bytes,
+        memory_cycles(problems, processors),
+        stages * tiles * np.maximum(tile.bp, _GROUP_PIXELS) * tile.bf * row_bytes / BYTES_OF_CYCLE,
+        of.turns * (stages * costs.stage + costs.turn),
+    )
+    stored = tiles * tile.bp * tile.bf / 1024 * costs.outputs + of.turns * tile.bf * costs.filter
+    return costs.start + of.resident * costs.block + side_by_side(*aside) + stored
+
+
+def offers(problems: Shapes, device: Device) -> tuple[Offer[SmallTile], ...]:
+    """Every tile of two-byte elements that has slots enough, where more than half of its blocks share a multiprocessor.
+
+    Parameters
+    ----------
+    problems : Shapes
+        Layers that the kernel computes.
+    device : Device
+    """
+    if problems.dtype.itemsize_bytes != 2:
         return ()
-    alike = {(tile.bp, tile.bf, arranged(tile, problem, processors)): tile for tile in reversed(TILES)}
-    return tuple(reversed(alike.values()))
+    tile, of = _CHOICE.tile, arranged(_CHOICE.tile, problems, device.processors or 1)
+    has_slots = of.slots >= np.minimum(_LEAST_SLOTS, stages_of(problems) * of.turns)
+    is_offered = has_slots & (of.resident > tile.blocks // 2)
+    us = np.where(is_offered, expected_cycles(tile, problems, of, device.processors or 1) / CYCLES_OF_US, np.inf)
+    return (offered(_CHOICE, tile.bp * tile.bf, us, of.columns * of.rows),)
 
 
 def definitions(dtype: DType) -> tuple[Defines, ...]:
