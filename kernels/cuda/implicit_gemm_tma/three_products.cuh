@@ -92,7 +92,7 @@ __device__ __forceinline__ void multiply_parts(float (&sum)[SUMS], const unsigne
 #pragma unroll
     for (int k = 0; k < ROW_BYTES / 32; ++k) {
 #pragma unroll
-        for (int i = 0; i < TILES_M; ++i) multiply_add(sum[i], high[i][k], descriptor(weight + k * 32), true);
+        for (int i = 0; i < TILES_M; ++i) multiply_add(sum[i], high[i][k], descriptor(operand_at(weight) + k * 2), true);
     }
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
     wait_for_all_products_but<0>(sum);
