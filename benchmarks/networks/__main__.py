@@ -18,6 +18,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from benchmarks.networks.cells import ALL, BATCHES, NETWORKS, PEERS, PRECISIONS, UNSEEN, Cell, Row, cells, report
 from benchmarks.networks.spread import Station, processes
@@ -58,9 +59,11 @@ def _run(todo: Sequence[Cell], chosen: argparse.Namespace) -> Iterator[Row]:
     }
     modes = (*chosen.modes.split(","), *((ALL,) if chosen.all else ()))
     count = min(chosen.processes, len(todo))
-    station = Station(modes, options, max(1, 2 * available_cores() // max(1, count)))
-    with processes(station, count) as executors:
-        yield from rows_of(todo, executors, station, chosen.time_limit)
+    threads = max(1, 2 * available_cores() // max(1, count))
+    with TemporaryDirectory() as folder:
+        station = Station(modes, options, threads, folder)
+        with processes(station, count) as executors:
+            yield from rows_of(todo, executors, station, chosen.time_limit)
 
 
 def _line(row: Row) -> str:

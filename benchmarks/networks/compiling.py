@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
-from tempfile import mkdtemp
 from typing import Any, Final
+from unittest.mock import patch
 
 import torch
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
@@ -28,6 +29,7 @@ from benchmarks.networks.running import (
 )
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES
 from conv_advisor.torch import backend, candidates, gpu
+from conv_advisor.torch.timing import Trial
 
 _EVERY: Final = 1000
 """Variants to measure: more than there are."""
@@ -45,8 +47,6 @@ class _Held:
 
 
 _held: Final[dict[Cell, _Held]] = {}
-_folder: Final = mkdtemp(prefix="conv-advisor-networks-")
-"""Of this process: its choices, which no other process sees."""
 
 
 def begin(alone: AbstractContextManager[Any], threads: int) -> None:
@@ -62,7 +62,7 @@ def begin(alone: AbstractContextManager[Any], threads: int) -> None:
     torch._inductor.config.compile_threads = threads
     torch._dynamo.config.recompile_limit = torch._dynamo.config.accumulated_recompile_limit = _RECOMPILES
     torch._dynamo.config.fail_on_recompile_limit_hit = True
-    gpu.Trial = partial(_Alone, alone, gpu.Trial)  # type: ignore[misc,assignment]  # in this process alone
+    setattr(gpu, "Trial", partial(_Alone, alone, Trial))  # noqa: B010 - it is a class, and this a stand-in
     autotune = CachingAutotuner.benchmark_all_configs
 
     def autotune_alone(*arguments: Any, **options: Any) -> Any:
@@ -93,7 +93,7 @@ class _Alone:
             self._alone.__exit__(*raised)
 
 
-def prepare(cell: Cell, modes: tuple[str, ...], options: Mapping[str, Any]) -> None:
+def prepare(cell: Cell, modes: tuple[str, ...], options: Mapping[str, Any], folder: str) -> None:
     """Compile one cell in all modes, and keep it.
 
     Parameters
@@ -103,6 +103,8 @@ def prepare(cell: Cell, modes: tuple[str, ...], options: Mapping[str, Any]) -> N
         Which of PyTorch's, and whether `ALL`; ours is in any case.
     options : mapping
         For our backend.
+    folder : str
+        Where each process keeps choices of its own.
     """
     begin_s = time.monotonic()
     set_precision(cell)
@@ -111,36 +113,31 @@ def prepare(cell: Cell, modes: tuple[str, ...], options: Mapping[str, Any]) -> N
     with torch.no_grad():
         expected = in_float64(network, x)
         held.row = replace(held.row, torch_error=error_of(network(x), expected))
-        for mode in ("eager", "benchmark"):
-            if mode in modes:
-                held.calls[mode] = network
+        held.calls |= {mode: network for mode in ("eager", "benchmark") if mode in modes}
         with outcomes() as said:
-            y = _compile(held, OURS, network, backend=backend, options=_ours(options, "plans"))
+            y = _compile(held, OURS, network, backend=backend, options=_ours(options, f"{folder}/plans"))
         if y is not None:
-            held.row = replace(held.row, error=error_of(y, expected), **layers_of(said))
+            held.row = Row(**(held.row.__dict__ | layers_of(said) | {"error": error_of(y, expected)}))
         if ALL in modes:
             # Plans have names of their own by one byte, or the two would run each other's choices.
             every = dict(options, measure=_EVERY, max_workspace_bytes=DEFAULT_WORKSPACE_LIMIT_BYTES + 1)
-            candidates.MOST_SLOWDOWN, most = inf, candidates.MOST_SLOWDOWN  # type: ignore[misc]  # for a while
-            _compile(held, ALL, network, backend=backend, options=_ours(every, "all"))
-            candidates.MOST_SLOWDOWN = most  # type: ignore[misc]  # as it was
+            with patch.object(candidates, "MOST_SLOWDOWN", inf):
+                _compile(held, ALL, network, backend=backend, options=_ours(every, f"{folder}/all"))
         if "compile" in modes:
             _compile(held, "compile", network)
         if "max-autotune" in modes:
             _compile(held, "max-autotune", network, mode="max-autotune-no-cudagraphs")
     torch.cuda.empty_cache()
     _held[cell] = held
-    print(
-        f"    {cell.network} {cell.precision} batch {cell.batch} compiled in {time.monotonic() - begin_s:.0f} s",
-        flush=True,
-    )
+    taken_s = time.monotonic() - begin_s
+    print(f"    {cell.network} {cell.precision} batch {cell.batch} compiled in {taken_s:.0f} s", flush=True)
 
 
-def _ours(options: Mapping[str, Any], name: str) -> dict[str, Any]:
-    return {**options, "plan_file": f"{_folder}/{name}.json"}
+def _ours(options: Mapping[str, Any], path: str) -> dict[str, Any]:
+    return {**options, "plan_file": f"{path}-{os.getpid()}.json"}
 
 
-def _compile(held: _Held, mode: str, network: Any, **options: Any) -> Any:
+def _compile(held: _Held, mode: str, network: Any, /, **options: Any) -> Any:
     """What a mode gives; None where it fails, which is kept with its reason."""
     try:
         call = torch.compile(network, dynamic=False, **options)  # this process compiled it for other batches too

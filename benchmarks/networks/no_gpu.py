@@ -57,14 +57,16 @@ def _looks(layers: int) -> dict[str, Callable[[], Any]]:
     from conv_advisor.torch.folding import Folded, Foldings, Sources
 
     weights = [torch.zeros(8, 8, 1, 1) if place % 5 == 0 else torch.zeros(8) for place in range(5 * layers)]
-    places = ((first, None, *range(first + 1, first + 5)) for first in range(1, len(weights), 5))
-    folded = [Folded(Sources(*place, 1e-5), torch.zeros(8, 8, 1, 1), torch.zeros(8)) for place in places]
+    sources = [
+        Sources(first, None, first + 1, first + 2, first + 3, first + 4, 1e-5) for first in range(1, len(weights), 5)
+    ]
+    folded = [Folded(each, torch.zeros(8, 8, 1, 1), torch.zeros(8)) for each in sources]
     foldings, inputs = Foldings(folded), (torch.zeros(1), *weights)
     calls = {
         name: foldings.around(lambda *_: None, watch=watch, repeats=True)
         for name, watch in (("weights watched", True), ("not watched", False))
     }
-    return {name: lambda call=call: call(*inputs) for name, call in calls.items()}
+    return {name: partial(call, *inputs) for name, call in calls.items()}
 
 
 def least_us(ways: Mapping[str, Callable[[], Any]], calls: int = _CALLS) -> dict[str, float]:

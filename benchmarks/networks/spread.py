@@ -35,11 +35,14 @@ class Station:
         For our backend.
     threads : int
         Processes in which Inductor compiles for one of these.
+    folder : str
+        Where each keeps its choices.
     """
 
     modes: tuple[str, ...]
     options: Mapping[str, Any]
     threads: int
+    folder: str
 
     def begin(self, alone: Any) -> None:
         """Get a process ready, with a lock of all."""
@@ -52,7 +55,7 @@ class Station:
         from benchmarks.networks import compiling
 
         with at_most(limit_s):
-            compiling.prepare(cell, self.modes, self.options)
+            compiling.prepare(cell, self.modes, self.options, self.folder)
 
     def quieten(self) -> None:
         """End what still runs in a process."""
