@@ -158,3 +158,29 @@ def test_elsewhere_inductor_calls_the_operator(
     _, code = compiled(Block().eval(), torch.randn(2, 8, 6, 6))
     assert lowering.NAME not in code
     assert "torch.ops.conv_advisor.conv2d_ending_v1" in code
+
+
+def test_the_next_process_finds_what_inductor_compiled(fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("a CPU stands in for a GPU where there is none")
+    from torch._dynamo.utils import counters
+    from torch._inductor.utils import fresh_cache
+
+    monkeypatch.setattr(lowering, "DEVICES", {"cpu"})
+    network = torch.nn.Sequential(
+        Block(), torch.nn.BatchNorm2d(8), torch.nn.Conv2d(8, 8, 3), torch.nn.BatchNorm2d(8)
+    ).eval()
+    x = torch.randn(2, 8, 6, 6)
+    hits = []
+    with fresh_cache(), torch.no_grad():
+        for _ in range(2):
+            torch.compiler.reset()
+            loaded.LOADED.clear()
+            counters.clear()
+            call_ = torch.compile(network, backend=backend)
+            call_(x)
+            fake_gpu.runner.launches.clear()
+            assert_near(call_(x), network(x))
+            hits.append((counters["aot_autograd"]["autograd_cache_hit"], counters["inductor"]["fxgraph_cache_hit"]))
+            assert len(fake_gpu.runner.launches) == 3, "what was found runs what is loaded"
+    assert hits == [(0, 0), (1, 1)]
