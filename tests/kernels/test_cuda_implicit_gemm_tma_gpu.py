@@ -21,6 +21,7 @@ from conv_advisor.kernels.cuda.implicit_gemm_tma.plan import AnyTile
 from conv_advisor.kernels.cuda.implicit_gemm_tma.small import SmallTile
 from conv_advisor.kernels.cuda.parts.epilogue import defines_of
 from conv_advisor.kernels.cuda.parts.offers import Cut
+from conv_advisor.kernels.cuda.parts.source import Defines, Source
 from conv_advisor.kernels.tolerance import tolerance
 from tests.kernels.accelerator import shapes_of
 
@@ -63,8 +64,8 @@ def runner(request: pytest.FixtureRequest) -> Any:
         for item in request.session.items
         if isinstance(item, pytest.Function) and hasattr(item, "callspec")
     ]
-    problems = {params["problem"] for params in calls if "problem" in params} & set(PROBLEMS)
-    of_small = {params["of_small"] for params in calls if "of_small" in params}
+    asked = {name: {params[name] for params in calls if name in params} for name in ("problem", "of_small")}
+    problems, of_small = (set(PROBLEMS) & asked[name] for name in ("problem", "of_small"))
     compile_all(
         [(problem, cut) for problem in problems for cut in cuts_of(problem)]
         + [(problem, Cut(tile, 1)) for problem in of_small for tile in small.TILES]
@@ -76,17 +77,17 @@ def compile_all(cuts: Collection[tuple[ConvProblem, Cut[AnyTile]]]) -> None:
     """On all cores: one after the other the tiles would take minutes to compile."""
     from conv_advisor.kernels.cuda.compile import load_module
 
-    wanted = {
-        (source.name, problem.dtype, *defines.items(), *defines_of(problem.epilogue).items()): source
-        for problem, cut in cuts
-        for source, defines in [plans.build_of(cut, problem)]
-    }
+    wanted: dict[tuple[Any, ...], tuple[Source, DType, Defines]] = {}
+    for problem, cut in cuts:
+        source, plain = plans.build_of(cut, problem)
+        defines = plain | defines_of(problem.epilogue)
+        wanted[source.name, problem.dtype, *defines.items()] = source, problem.dtype, defines
     if not wanted:
         return
-    todo = [(source, dtype, dict(defines)) for (_, dtype, *defines), source in wanted.items()]
-    load_module(*todo[0][:2], **todo[0][2])  # what it imports is imported by one thread
+    todo = list(wanted.values())
+    load_module(todo[0][0], todo[0][1], **todo[0][2])  # what it imports is imported by one thread
     with ThreadPoolExecutor(available_cores()) as pool:
-        list(pool.map(lambda each: load_module(*each[:2], **each[2]), todo))
+        list(pool.map(lambda each: load_module(each[0], each[1], **each[2]), todo))
 
 
 def cuts_of(problem: ConvProblem) -> list[Cut[AnyTile]]:
