@@ -348,7 +348,7 @@ def test_a_small_launch_says_what_the_kernel_reads(driver: FakeDriver, monkeypat
     monkeypatch.setattr(launch, "prepare_start", prepare_start)
     monkeypatch.setattr(launch, "load_kernel", lambda source, kernel, *_, **defines: (source, kernel, defines))
     problem = replace(problem_of(SHAPES["dense_waves"]), epilogue=Epilogue.parse("bias-residual"))
-    tile = SmallTile(64, 96, blocks=4)
+    tile = SmallTile(64, 96, blocks=2)
     prepared = launch.launch(problem, GPU, Cut(tile, 1))
     prepared.run(*(SimpleNamespace(data=SimpleNamespace(ptr=4096 * place)) for place in range(1, 6)))
     assert [each[3].value for each in driver.asked] == [4096, 8192]

@@ -151,6 +151,8 @@ class SmallCosts:
         Of x, weight and y, each once, a multiprocessor's part in a cycle; and of what the L2 does not hold, on top.
     stage, turn : float
         Of a block, from a stage to the next at least, and from a tile to the next.
+    ring : float
+        From a load of a slot to the next one, where slots are for several stages.
     outputs : float
         Of 1024 outputs.
     filter : float
@@ -166,22 +168,24 @@ class SmallCosts:
     memory_bytes: float
     stage: float
     turn: float
+    ring: float
     outputs: float
     filter: float
 
 
 SMALL_COSTS: Final = SmallCosts(
-    start=2627.0,
-    block=347.0,
-    loaded_bytes=90.8,
-    pixel=1.59,
-    shared_bytes=82.5,
-    cached_bytes=35.1,
-    memory_bytes=32.8,
-    stage=191.0,
-    turn=136.0,
-    outputs=62.0,
-    filter=3.99,
+    start=2511.0,
+    block=373.0,
+    loaded_bytes=97.5,
+    pixel=2.09,
+    shared_bytes=76.1,
+    cached_bytes=32.9,
+    memory_bytes=36.5,
+    stage=180.0,
+    turn=248.0,
+    ring=1111.0,
+    outputs=46.6,
+    filter=4.69,
 )
 
 

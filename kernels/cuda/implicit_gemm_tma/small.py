@@ -29,7 +29,7 @@ MOST_SLOTS: Final = 16
 _BARRIER_BYTES: Final = 2 * MOST_SLOTS * 8
 _FILTERS_UNIT: Final = 8
 """Rows of the swizzle."""
-_LEAST_SLOTS: Final = 3
+_LEAST_SLOTS: Final = 4
 """Of x beside weight that is kept."""
 _GROUP_PIXELS: Final = 64
 """What a group of warps multiplies, of fewer pixels too."""
@@ -76,7 +76,9 @@ _SIZES: Final = (
     *((64, 16), (64, 32), (64, 48), (64, 64), (64, 96), (64, 128)),
     *((128, 16), (128, 32), (128, 48), (128, 64), (128, 96), (128, 128)),
 )
-TILES: Final = tuple(SmallTile(*size, blocks) for size in _SIZES for blocks in (1, 2, 4))
+TILES: Final = tuple(
+    SmallTile(bp, bf, blocks) for bp, bf in _SIZES for blocks in ((1, 2) if bp > _GROUP_PIXELS else (1, 2, 4))
+)
 
 
 _CHOICE: Final = choice_of(TILES, 1)
@@ -164,6 +166,7 @@ def expected_cycles(tile: SmallTile, problems: Problems, of: Arrangement, proces
         memory_cycles(problems, processors),
         stages * tiles * np.maximum(tile.bp, _GROUP_PIXELS) * tile.bf * row_bytes / BYTES_OF_CYCLE,
         of.turns * (stages * costs.stage + costs.turn),
+        np.where(of.recycles, of.turns * stages / of.slots * costs.ring, 0.0),
     )
     stored = tiles * tile.bp * tile.bf / 1024 * costs.outputs + of.turns * tile.bf * costs.filter
     return costs.start + of.resident * costs.block + side_by_side(*aside) + stored
