@@ -30,7 +30,7 @@ class Options:
         the best time.
     """
 
-    n_sampled: int = 800_000
+    n_sampled: int = 400_000
     max_leaves: int = 1000
     min_samples_leaf: int = 3
     measured_weight: float = 3.0
