@@ -50,11 +50,11 @@ class Station:
 
         compiling.begin(alone, self.threads)
 
-    def prepare(self, cell: Cell, limit_s: float) -> None:
-        """Compile a cell, and keep it in the process; `TimeIsUp` once so many seconds have passed."""
+    def prepare(self, cell: Cell, end_s: float) -> None:
+        """Compile a cell, and keep it in the process; `TimeIsUp` at that time of the clock that all processes share."""
         from benchmarks.networks import compiling
 
-        with at_most(limit_s):
+        with at_most(end_s - time.monotonic()):
             compiling.prepare(cell, self.modes, self.options, self.folder)
 
     def quieten(self) -> None:
@@ -149,7 +149,7 @@ def _prepare(
     while True:
         while left and idle and (begin_s := clock()) + min(taken_s, default=0.0) < end_s:
             cell, executor = left.popleft(), idle.pop(0)
-            busy[executor.submit(station.prepare, cell, end_s - begin_s)] = cell, executor, begin_s
+            busy[executor.submit(station.prepare, cell, end_s)] = cell, executor, begin_s
         if not busy:
             return prepared
         for future in wait(busy, return_when=FIRST_COMPLETED).done:

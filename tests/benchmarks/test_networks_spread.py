@@ -38,9 +38,10 @@ class Recorded:
         self.events.append((what, network, threading.get_ident()))
         self.now_s += taken_s
 
-    def prepare(self, cell: Cell, limit_s: float) -> None:
-        self._note("prepare", cell.network, min(self.prepare_s, limit_s))
-        if self.prepare_s > limit_s:
+    def prepare(self, cell: Cell, end_s: float) -> None:
+        left_s = end_s - self.now_s
+        self._note("prepare", cell.network, min(self.prepare_s, left_s))
+        if self.prepare_s > left_s:
             raise TimeIsUp
         if cell.network == self.fails:
             raise MemoryError("no memory")
@@ -118,7 +119,7 @@ class Ending:
         with alone:
             os.environ[self.begun] = "yes"
 
-    def prepare(self, cell: Cell, limit_s: float) -> None:
+    def prepare(self, cell: Cell, end_s: float) -> None:
         assert os.environ[self.begun] == "yes"
         if cell.network == self.prepares:
             os._exit(1)
