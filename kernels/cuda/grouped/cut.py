@@ -13,7 +13,7 @@ from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 from conv_advisor.kernels.cuda.parts.candidates import row_of
 from conv_advisor.kernels.cuda.parts.division import division, magic, signed
 from conv_advisor.kernels.cuda.parts.shapes import Ints, Problems
-from conv_advisor.kernels.cuda.parts.source import BorneSpill, Defines, Source
+from conv_advisor.kernels.cuda.parts.source import ARCHITECTURES, BorneSpill, Defines, Source
 
 MOST_WARPS: Final = 8
 """Warps of a block."""
@@ -139,11 +139,22 @@ def definitions(dtype: DType) -> tuple[Defines, ...]:
 
 
 _GELU: Final = "once a tile, the error function of 48 sums, with the 128 registers that the bound of two blocks leaves"
+_AROUND_STEPS: Final = (
+    "addresses of a tile, around the loop over steps of gemm_k, none of which loads or stores any: sums, parts of"
+    " fragments and what tensor cores add up take nearly all registers"
+)
+_SPILLED_BYTES: Final = {2: 28, 3: 128, 4: 112, 6: 272}
+"""Bytes that float32 spills, for each number of tiles of filters of a warp."""
 SOURCE: Final = Source(
     "grouped",
     definitions,
     spills=(
         BorneSpill("grouped", "sm_90", 20, _GELU, storage="FLOAT16", defines=(("MT", 4), ("NT", 3), ("ACTIVATION", 5))),
+        *(
+            BorneSpill("grouped", arch, most, _AROUND_STEPS, storage="FLOAT32", defines=(("NT", nt), ("SPLIT", 1)))
+            for arch in ARCHITECTURES
+            for nt, most in _SPILLED_BYTES.items()
+        ),
     ),
 )
 

@@ -10,7 +10,7 @@
 #define WINDOWS (2 * MT)
 #endif
 #define FILTER_ROWS ((NT + 1) / 2)
-#define UNROLL (MT * NT == 4 || MT * NT == 12 || SPLIT && (MT * NT == 8 || NT == 3) ? 1 : 2)  // steps, as registers allow
+#define UNROLL (MT * NT == 4 || MT * NT == 12 || SPLIT && (MT * NT >= 8 || NT == 3) ? 1 : 2)  // steps, as registers allow
 
 // Which of the warp's pixels the lane's window i is of; which filter its row j of the weight is of.
 __device__ __forceinline__ int pixel_of_window(int i) {

@@ -34,7 +34,7 @@ from conv_advisor.kernels.cuda.parts.multiprocessor import (
 )
 from conv_advisor.kernels.cuda.parts.offers import Choice, Cut, Offer, cheapest, expected_of, offered
 from conv_advisor.kernels.cuda.parts.shapes import Array, Shapes
-from conv_advisor.kernels.cuda.parts.source import Defines, Source
+from conv_advisor.kernels.cuda.parts.source import BorneSpill, Defines, Source
 from conv_advisor.kernels.cuda.parts.waves import in_waves, stages_us
 
 CLUSTER_PROCESSORS: Final = 18
@@ -187,7 +187,20 @@ def definitions(dtype: DType) -> tuple[Defines, ...]:
     )
 
 
-SOURCE: Final = Source("implicit_gemm_tensor", definitions)
+SOURCE: Final = Source(
+    "implicit_gemm_tensor",
+    definitions,
+    spills=(
+        BorneSpill(
+            "implicit_gemm_tensor",
+            "sm_100",
+            8,
+            "two registers of float32's 1x1, for which tiles are sized on Hopper",
+            storage="FLOAT32",
+            defines=(("BN", 64), ("SPLIT", 1)),
+        ),
+    ),
+)
 
 
 def resident_blocks(tile: Tile, needed_bytes: Any, device: Device) -> Any:
