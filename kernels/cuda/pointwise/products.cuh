@@ -155,7 +155,8 @@ __device__ __forceinline__ void load_fragments(unsigned (&a)[TILES_P][4], const 
 #define SUMS TILES_P][TILES_N][INST_N / 2
 
 #if SPLIT && defined(__CUDA_ARCH__)
-#define CHAIN 2  // steps whose products are summed by the tensor cores
+#define CHAIN 2  // steps whose products the tensor cores sum
+#define IN_FLIGHT (BLOCKS == 1 && TILES_P == 1 ? 2 : 1)  // chains: where no other block multiplies while one is added
 static_assert(STEPS % CHAIN == 0, "whole chains in a stage");
 
 // The fragment of one tile: its high parts, and what is left, of which the instruction reads the first 11 bits.
@@ -169,45 +170,55 @@ __device__ __forceinline__ void load_parts(unsigned (&high)[4], unsigned (&small
     }
 }
 
+// part = a chain's products, on their way: the small ones first.
+__device__ __forceinline__ void multiply_chain(float (&part)[INST_N / 2], const unsigned (&high)[CHAIN][4],
+                                               const unsigned (&small)[CHAIN][4], unsigned long long b, unsigned long long b_low) {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+    for (int i = 0; i < CHAIN; ++i) {
+        if (i == 0)
+            multiply_from_zero(part, small[i], b);
+        else
+            multiply(part, small[i], b + i * 2);
+        multiply(part, high[i], b_low + i * 2);
+    }
+#pragma unroll
+    for (int i = 0; i < CHAIN; ++i) multiply(part, high[i], b + i * 2);
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+// sum += part, which all but so many chains behind it are.
+template <int COUNT>
+__device__ __forceinline__ void add_chain(float (&sum)[INST_N / 2], float (&part)[INST_N / 2]) {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(COUNT) : "memory");
+#pragma unroll
+    for (int e = 0; e < INST_N / 2; ++e) {
+        asm volatile("" : "+f"(part[e])::"memory");
+        sum[e] += part[e];
+    }
+}
+
 // sums += a stage's products; `steps` of them, whole chains: beyond the last channel all is zero. Tensor cores cut their
-// sums, always towards zero: a chain begins at zero, the small products first, and is added to the others here, to nearest.
+// sums, always towards zero: a chain begins at zero and is added to the others here, to nearest.
 __device__ __forceinline__ void multiply_stage(float (&sum)[SUMS], const float* x, Address weight, Address low,
                                                const Places& places, int steps) {
+    constexpr int chains = STEPS / CHAIN * TILES_P * TILES_N;
+    float part[IN_FLIGHT][INST_N / 2];
+    unsigned high[CHAIN][4], small[CHAIN][4];
 #pragma unroll
-    for (int first = 0; first < STEPS; first += CHAIN) {
-        if (first >= steps) break;
-#pragma unroll
-        for (int tile = 0; tile < TILES_P; ++tile) {
-            unsigned high[CHAIN][4], small[CHAIN][4];
+    for (int chain = 0; chain < chains; ++chain) {
+        const int n = chain % TILES_N, tile = chain / TILES_N % TILES_P, first = chain / TILES_N / TILES_P * CHAIN;
+        if (IN_FLIGHT == 1 && first >= steps) break;
+        if (n == 0) {
 #pragma unroll
             for (int i = 0; i < CHAIN; ++i)
                 load_parts(high[i], small[i], x + (first + i) * STEP_K * X_PITCH, places, tile);
-#pragma unroll
-            for (int n = 0; n < TILES_N; ++n) {
-                const int offset = n * INST_N * 128 + first * STEP_K * ELEMENT;
-                const unsigned long long b = descriptor(weight + offset), b_low = descriptor(low + offset);
-                float part[INST_N / 2];
-                asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-#pragma unroll
-                for (int i = 0; i < CHAIN; ++i) {
-                    if (i == 0)
-                        multiply_from_zero(part, small[i], b);
-                    else
-                        multiply(part, small[i], b + i * 2);
-                    multiply(part, high[i], b_low + i * 2);
-                }
-#pragma unroll
-                for (int i = 0; i < CHAIN; ++i) multiply(part, high[i], b + i * 2);
-                asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-                asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-#pragma unroll
-                for (int e = 0; e < INST_N / 2; ++e) {
-                    asm volatile("" : "+f"(part[e])::"memory");
-                    sum[tile][n][e] += part[e];
-                }
-            }
         }
+        const int offset = n * INST_N * 128 + first * STEP_K * ELEMENT;
+        multiply_chain(part[chain % IN_FLIGHT], high, small, descriptor(weight + offset), descriptor(low + offset));
+        const int done = chain + 1 - IN_FLIGHT;
+        if (done >= 0) add_chain<IN_FLIGHT - 1>(sum[done / TILES_N % TILES_P][done % TILES_N], part[done % IN_FLIGHT]);
     }
+    if (IN_FLIGHT == 2) add_chain<0>(sum[TILES_P - 1][TILES_N - 1], part[(chains - 1) % IN_FLIGHT]);
 }
 #elif defined(__CUDA_ARCH__)
 // sums += a stage's products; `steps` of them.
