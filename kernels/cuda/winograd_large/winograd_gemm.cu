@@ -31,12 +31,10 @@
 #define V_BYTES (BN * ROW_BYTES)
 #define SLICE_BYTES ((U_BYTES + V_BYTES) * PARTS)
 #define STAGE_BYTES (DEPTH * SLICE_BYTES)
-#ifndef STEP_N
 #if BN == 64 || BM == 128 && BN == 128
-#define STEP_N 64
+#define STEP_N 64  // or of a second set of sums as wide as that there would be no registers
 #else
 #define STEP_N 128
-#endif
 #endif
 #define STEPS_N (BN / STEP_N)
 #define STAGED_PITCH (BN + 8)  // elements: the 8 rows that a warp stores at a time meet in no bank

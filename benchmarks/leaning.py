@@ -1,0 +1,129 @@
+"""Float32 of ours on tensor cores beside PyTorch's own: how far from float64, and to which side errors lean.
+
+    python -m benchmarks.leaning [--device cuda:0]
+
+Errors to either side cancel from layer to layer, and in averages over pixels; those to one side add up. A leaning is
+what all compared outputs are too large by, together, relative to the sum of their sizes: below zero, errors are towards
+zero, as those of sums that tensor cores truncate. It needs a GPU and PyTorch.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import exp, log
+from statistics import fmean
+from typing import Any, Final
+
+import numpy as np
+
+from benchmarks.rivals.pytorch import Peer, open_peer
+from benchmarks.rivals.rows import DEFAULT
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels import catalog, reference
+from conv_advisor.kernels.bench import open_runner
+from conv_advisor.kernels.comparison import max_error
+from conv_advisor.kernels.runner import Operands, Runner
+from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Variant
+
+VARIANTS: Final = (
+    "cuda.pointwise",
+    "cuda.implicit_gemm",
+    "cuda.grouped",
+    "cuda.implicit_gemm_tma",
+    "cuda.winograd_nonfused_4x4_3x3",
+    "cuda.winograd_nonfused_4x4_5x5",
+)
+"""Those whose float32 is products of parts on tensor cores."""
+LAYERS: Final = tuple(
+    ConvProblem.parse(layer, layout=layout)
+    for layer in (
+        *(
+            "56-32-1-64-256",
+            "28-32-1-512-128",
+            "14-32-1-1024-256",
+            "7-32-1-512-2048",
+            "55-1-1-16-64",
+            "13-1-1-512-1000",
+        ),
+        *("56-32-3-64-64", "28-32-3-128-128", "14-32-3-256-256", "7-32-3-512-512", "14-1-3-512-512", "56-1-3-256-256"),
+        *("28-32-5-16-32", "14-32-5-32-128", "27-1-5-96-256", "7-1-5-48-128"),
+        *("56-32-3-128-128-groups32", "28-1-3-256-256-groups2", "14-32-3-512-512-groups8"),
+    )
+    for layout in ("nchw", "nhwc")
+)
+"""As networks that classify have them, in batches of 1 and 32."""
+
+
+@dataclass(frozen=True)
+class Distance:
+    """How far compared outputs are from float64.
+
+    Parameters
+    ----------
+    error : float
+        max |y - y64| / max |y64|.
+    leaning : float
+        sum (y - y64) sign(y64) / sum |y64|.
+    """
+
+    error: float
+    leaning: float
+
+
+def distance(y: np.ndarray, expected: np.ndarray) -> Distance:
+    """The distance of outputs from float64 ones."""
+    leaning = ((y - expected) * np.sign(expected)).sum() / np.abs(expected).sum()
+    return Distance(max_error(y, expected), float(leaning))
+
+
+def distances(
+    runner: Runner, peer: Peer, variant: Variant, layers: Iterable[ConvProblem]
+) -> list[tuple[Distance, Distance]]:
+    """Of a variant and of the peer, for each layer that the variant computes."""
+    found = []
+    for problem in layers:
+        if variant.why_not(problem, runner.device):
+            continue
+        operands = runner.make_operands(problem, seed=0)
+        launch = runner.prepare(variant, problem, DEFAULT_WORKSPACE_LIMIT_BYTES)
+        runner.first_run(problem, launch, operands)
+        ours = _distance(runner, problem, operands)
+        peer.call(problem, operands, DEFAULT)
+        found.append((ours, _distance(runner, problem, operands)))
+        del operands, launch
+        runner.release()
+        peer.release()
+    return found
+
+
+def _distance(runner: Runner, problem: ConvProblem, operands: Operands) -> Distance:
+    y: Any = runner.download(problem, operands)
+    return distance(reference.take(problem, y, operands.outputs).astype(np.float64), operands.reference)
+
+
+def row(name: str, found: list[tuple[Distance, Distance]]) -> str:
+    """A line of the table: geometric means of errors, means of leanings."""
+    cells = [name, str(len(found))]
+    for side in zip(*found, strict=True):
+        cells += [f"{exp(fmean(log(each.error) for each in side)):.1e}", f"{fmean(each.leaning for each in side):+.0e}"]
+    return "| " + " | ".join(cells) + " |"
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda:0", help="(default: %(default)s)")
+    device = parser.parse_args().device
+    runner = open_runner(device)
+    peer = open_peer(runner, device)
+    print(f"{runner.device.name}; {peer.version}")
+    print("| variant | layers | error | leaning | PyTorch's error | leaning |\n|---|---|---|---|---|---|")
+    for id_ in VARIANTS:
+        if found := distances(runner, peer, catalog.get(id_), LAYERS):
+            print(row(f"`{id_}`", found), flush=True)
+
+
+if __name__ == "__main__":
+    main()
