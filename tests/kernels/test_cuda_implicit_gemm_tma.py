@@ -44,6 +44,8 @@ from tests.shapes import EDGE_SHAPES
 
 TABLE = json.loads((Path(__file__).parent / "data" / "implicit_gemm_tma_us.json").read_text())
 """Times of every promising cut on an H200."""
+TABLE_OF_SMALL = json.loads((Path(__file__).parent / "data" / "implicit_gemm_tma_small_us.json").read_text())
+"""The same of small tiles, by pixels, filters and blocks."""
 GPU = Device(id="gpu", name="GPU", kind="cuda", capability="9.0", processors=132)
 SMALL = [
     (dtype, name)
@@ -396,6 +398,22 @@ def test_the_rule_takes_a_cut_about_as_fast_as_the_fastest(dtype: str) -> None:
     assert len(slowdowns) == 45
     assert geometric_mean(slowdowns) < 1.02
     assert max(slowdowns) < 1.13
+
+
+def test_the_rule_takes_a_small_tile_about_as_fast_as_the_fastest() -> None:
+    slowdowns = []
+    for dtype, layers in TABLE_OF_SMALL.items():
+        for layer, us in layers.items():
+            problem = ConvProblem.parse(layer, dtype=DType(dtype), layout=Layout.NHWC)
+            expected = {
+                f"{cut.tile.bp}x{cut.tile.bf} {cut.tile.blocks}": time
+                for cut, time in plan.expected(problem, GPU).items()
+                if isinstance(cut.tile, SmallTile)
+            }
+            slowdowns.append(us[min(us, key=expected.__getitem__)] / min(us.values()))
+    assert len(slowdowns) == 73
+    assert geometric_mean(slowdowns) < 1.025
+    assert max(slowdowns) < 1.22
 
 
 @pytest.mark.parametrize(
