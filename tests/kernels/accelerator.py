@@ -1,15 +1,20 @@
-"""The tensor memory accelerator in NumPy: what a tensor map reads, and the shapes whose edges it has to get right."""
+"""The tensor memory accelerator in NumPy: what a tensor map reads, who encodes it, and the shapes whose edges count."""
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any, Final
 
 import numpy as np
 
-from conv_advisor.data.problem import DType
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.cuda.implicit_gemm_tma.maps import Im2colMap, TiledMap
 
 Array = np.ndarray[Any, Any]
+
+GPU: Final = Device(id="gpu", name="GPU", kind="cuda", capability="9.0", processors=132)
+"""What plans are asked about."""
 
 SHAPES: Final[dict[str, dict[str, Any]]] = {
     "dense": {"n": 2, "c": 64, "h": 16, "w": 16, "k": 128, "r": 1, "s": 1},
@@ -83,6 +88,11 @@ FOURS: Final[dict[str, dict[str, Any]]] = {
 """Channels and filters in fours, which only float32 may have."""
 
 
+def problem_of(sizes: dict[str, Any], dtype: DType = DType.FLOAT16) -> ConvProblem:
+    """A layer of these sizes with channels last."""
+    return ConvProblem(**sizes, dtype=dtype, layout=Layout.NHWC)
+
+
 def shapes_of(dtype: DType) -> dict[str, dict[str, Any]]:
     """What is to be right with this precision."""
     return SHAPES | FOURS if dtype.itemsize_bytes == 4 else SHAPES
@@ -128,3 +138,27 @@ def pixels_of(described: Im2colMap, tensor: Array, first: tuple[int, int, int, i
     channels = tensor[at_n[is_inside], at_h[is_inside], at_w[is_inside], c : c + described.channels]
     pixels[is_inside, : channels.shape[1]] = channels
     return pixels
+
+
+class FakeDriver:
+    """Keeps what it is asked to encode, and writes ones."""
+
+    def __init__(self, version: int = 13000) -> None:
+        self.version = version
+        self.asked: list[tuple[Any, ...]] = []
+
+    def cuDriverGetVersion(self, version: Any) -> int:  # noqa: N802 - the driver's name
+        version._obj.value = self.version
+        return 0
+
+    def cuTensorMapEncodeTiled(self, target: Any, *arguments: Any) -> int:  # noqa: N802 - the driver's name
+        return self._encode("tiled", target, arguments)
+
+    def cuTensorMapEncodeIm2col(self, target: Any, *arguments: Any) -> int:  # noqa: N802 - the driver's name
+        return self._encode("im2col", target, arguments)
+
+    def _encode(self, kind: str, target: Any, arguments: tuple[Any, ...]) -> int:
+        assert ctypes.addressof(target._obj) % 64 == 0
+        target._obj[:] = [2**64 - 1] * 16
+        self.asked.append((kind, *(list(each) if isinstance(each, ctypes.Array) else each for each in arguments)))
+        return 0

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.kernels.accelerator import FakeDriver
+
 if TYPE_CHECKING:
     from conv_advisor.kernels.cuda.resources import Compilation, Resources
 
@@ -25,3 +27,14 @@ def compiled(request: pytest.FixtureRequest) -> Iterator[Compiled]:
         started = start([each for each in compilations() if each.source in wanted], pool)
         yield started
         pool.shutdown(cancel_futures=True)
+
+
+@pytest.fixture
+def map_driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    """Who encodes tensor maps in the driver's place."""
+    from conv_advisor.kernels.cuda.implicit_gemm_tma import encoding
+
+    fake = FakeDriver()
+    monkeypatch.setattr(encoding, "_driver", lambda: fake)
+    encoding._version.cache_clear()
+    return fake

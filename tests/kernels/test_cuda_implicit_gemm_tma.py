@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import re
 from dataclasses import replace
@@ -16,12 +15,10 @@ import numpy as np
 import pytest
 
 from conv_advisor.data.epilogue import Epilogue
-from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.data.table import sizes_of
 from conv_advisor.kernels import reference
 from conv_advisor.kernels.cuda import implicit_gemm_tma
-from conv_advisor.kernels.cuda.implicit_gemm_tma import encoding, launch, limits, maps, plan, small
+from conv_advisor.kernels.cuda.implicit_gemm_tma import encoding, launch, limits, maps, plan
 from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import (
     BOX,
     BOX_ROW_BYTES,
@@ -36,17 +33,13 @@ from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import (
     stages_of,
     tiles_for,
 )
-from conv_advisor.kernels.cuda.implicit_gemm_tma.small import SmallTile
 from conv_advisor.kernels.cuda.parts.offers import Cut
-from conv_advisor.kernels.cuda.parts.shapes import Shapes, is_dense
-from tests.kernels.accelerator import FOURS, SHAPES, box_of, pixels_of, shapes_of
+from conv_advisor.kernels.cuda.parts.shapes import is_dense
+from tests.kernels.accelerator import FOURS, GPU, SHAPES, FakeDriver, box_of, pixels_of, problem_of, shapes_of
 from tests.shapes import EDGE_SHAPES
 
 TABLE = json.loads((Path(__file__).parent / "data" / "implicit_gemm_tma_us.json").read_text())
 """Times of every promising cut on an H200."""
-TABLE_OF_SMALL = json.loads((Path(__file__).parent / "data" / "implicit_gemm_tma_small_us.json").read_text())
-"""The same of small tiles, by pixels, filters and blocks."""
-GPU = Device(id="gpu", name="GPU", kind="cuda", capability="9.0", processors=132)
 SMALL = [
     (dtype, name)
     for dtype in (DType.TF32, DType.FLOAT16)
@@ -56,10 +49,6 @@ SMALL = [
 """What the emulation gets through in a moment."""
 EVERY = {**EDGE_SHAPES, **SHAPES, **FOURS}
 SMALLEST = Tile(128, 64, stages=8)
-
-
-def problem_of(sizes: dict[str, Any], dtype: DType = DType.FLOAT16) -> ConvProblem:
-    return ConvProblem(**sizes, dtype=dtype, layout=Layout.NHWC)
 
 
 def emulated(problem: ConvProblem, tile: Tile, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
@@ -158,42 +147,10 @@ def test_what_no_map_can_say_is_refused(sizes: dict[str, Any], words: str) -> No
     assert words in (limits.why_not(ConvProblem(**{**smallest, **sizes}, layout=Layout.NHWC)) or "")
 
 
-class FakeDriver:
-    """Keeps what it is asked to encode, and writes ones."""
-
-    def __init__(self, version: int = 13000) -> None:
-        self.version = version
-        self.asked: list[tuple[Any, ...]] = []
-
-    def cuDriverGetVersion(self, version: Any) -> int:  # noqa: N802 - the driver's name
-        version._obj.value = self.version
-        return 0
-
-    def cuTensorMapEncodeTiled(self, target: Any, *arguments: Any) -> int:  # noqa: N802 - the driver's name
-        return self._encode("tiled", target, arguments)
-
-    def cuTensorMapEncodeIm2col(self, target: Any, *arguments: Any) -> int:  # noqa: N802 - the driver's name
-        return self._encode("im2col", target, arguments)
-
-    def _encode(self, kind: str, target: Any, arguments: tuple[Any, ...]) -> int:
-        assert ctypes.addressof(target._obj) % 64 == 0
-        target._obj[:] = [2**64 - 1] * 16
-        self.asked.append((kind, *(list(each) if isinstance(each, ctypes.Array) else each for each in arguments)))
-        return 0
-
-
-@pytest.fixture
-def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
-    fake = FakeDriver()
-    monkeypatch.setattr(encoding, "_driver", lambda: fake)
-    encoding._version.cache_clear()
-    return fake
-
-
-def test_a_map_is_encoded_as_the_driver_takes_it(driver: FakeDriver) -> None:
+def test_a_map_is_encoded_as_the_driver_takes_it(map_driver: FakeDriver) -> None:
     problem = problem_of(SHAPES["uneven_pad"], DType.BFLOAT16)
     encoding.encoded(maps.x_map(problem, SMALLEST), problem.dtype, 4096)
-    kind, dtype, rank, address, sizes, strides, lower, upper, channels, pixels, steps, *rest = driver.asked[0]
+    kind, dtype, rank, address, sizes, strides, lower, upper, channels, pixels, steps, *rest = map_driver.asked[0]
     assert (kind, dtype, rank, address.value) == ("im2col", 9, 4, 4096)
     assert (sizes, strides) == ([64, 15, 14, 2], [128, 128 * 15, 128 * 15 * 14])
     # 15 columns: the last of 7 begins in 12, of rows the last of 7 in 12, so that 2 and 1 are left of x.
@@ -203,9 +160,9 @@ def test_a_map_is_encoded_as_the_driver_takes_it(driver: FakeDriver) -> None:
 
 @pytest.mark.parametrize(("n", "version", "is_cleared"), [(1, 13010, True), (1, 13020, False), (64, 13010, False)])
 def test_the_bit_of_large_tensors_is_cleared_for_small_ones(
-    driver: FakeDriver, n: int, version: int, is_cleared: bool
+    map_driver: FakeDriver, n: int, version: int, is_cleared: bool
 ) -> None:
-    driver.version = version
+    map_driver.version = version
     problem = problem_of({"n": n, "c": 64, "h": 16, "w": 16, "k": 64, "r": 1, "s": 1})
     words = encoding.encoded(maps.x_map(problem, TILES[0]), problem.dtype, 4096)
     assert (words[1] >> 21 & 1 == 0) is is_cleared
@@ -219,7 +176,7 @@ def test_the_bit_of_large_tensors_is_cleared_for_small_ones(
     [(DType.FLOAT32, [7, 7, 7, 7]), (DType.TF32, [11, 11, 7, 7]), (DType.FLOAT16, [6, 6, 6, 6])],
 )
 def test_a_launch_passes_a_map_of_each_tensor_and_what_follows(
-    driver: FakeDriver,
+    map_driver: FakeDriver,
     dtype: DType,
     types: list[int],
     epilogue: str,
@@ -243,8 +200,8 @@ def test_a_launch_passes_a_map_of_each_tensor_and_what_follows(
     for _ in range(2):
         prepared.run(x, weight, y, *given)
     mapped = [4096, 8192, 12288] + [20480] * ends.residual
-    assert [each[3].value for each in driver.asked] == mapped, "maps are made once"
-    assert [each[1] for each in driver.asked] == types[: len(mapped)], (
+    assert [each[3].value for each in map_driver.asked] == mapped, "maps are made once"
+    assert [each[1] for each in map_driver.asked] == types[: len(mapped)], (
         "what is multiplied is rounded, what is added not"
     )
     (grid, threads, shared_bytes, sizes), options = started[0]
@@ -307,79 +264,6 @@ def test_blocks_that_share_a_tile_have_stages_boxes_and_room_for_what_they_recei
         assert {cut.cluster for cut in plan.expected(problem_of(SHAPES["same_3x3_few"], dtype), GPU)} == {1}
 
 
-def small_cuts(problem: ConvProblem, processors: int) -> list[SmallTile]:
-    cuts = plan.expected(problem, replace(GPU, processors=processors))
-    return [cut.tile for cut in cuts if isinstance(cut.tile, SmallTile)]
-
-
-@pytest.mark.parametrize("processors", [1, 78, 132])
-@pytest.mark.parametrize("name", SHAPES)
-def test_blocks_of_small_tiles_take_every_tile_and_fit_their_multiprocessors(name: str, processors: int) -> None:
-    problem = problem_of(SHAPES[name])
-    for tile in (tiles := small_cuts(problem, processors)):
-        of = small.arranged(tile, problem, processors)
-        across, down = plan.tiles_of(tile, problem)
-        assert of.columns == down
-        assert of.filters % 8 == 0
-        assert (of.columns - 1) * of.filters < problem.k <= of.columns * of.filters <= of.columns * tile.bf
-        assert of.rows <= across <= of.rows * of.turns < across + of.rows
-        assert 1 <= of.slots <= min(small.MOST_SLOTS, stages_of(problem) * of.turns)
-        assert of.recycles == (of.slots < stages_of(problem) * of.turns)
-        assert of.resident * (of.shared_bytes + 1024) <= 228 * 1024
-        assert not of.is_kept or of.turns > 1, "what is read once is not worth keeping"
-    assert {(tile.bp, tile.bf) for tile in tiles} == {(tile.bp, tile.bf) for tile in small.TILES}
-    assert not small.offers(Shapes.of(replace(problem, dtype=DType.TF32)), GPU)
-
-
-def test_small_tiles_of_many_problems_are_expected_to_take_what_each_is() -> None:
-    problems = [problem_of(sizes) for sizes in SHAPES.values()]
-    (together,) = small.offers(Shapes.of_table(sizes_of(problems), DType.FLOAT16, Layout.NHWC), GPU)
-    for column, problem in enumerate(problems):
-        (alone,) = small.offers(Shapes.of(problem), GPU)
-        assert np.array_equal(alone.us[:, 0], together.us[:, column])
-        assert np.array_equal(alone.blocks[:, 0], together.blocks[:, column])
-
-
-def test_a_small_launch_says_what_the_kernel_reads(driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[Any] = []
-
-    def prepare_start(kernel: Any, *shape: Any, **options: Any) -> Any:
-        started.append((shape, options))
-        return lambda *parameters: started.append(parameters)
-
-    monkeypatch.setattr(launch, "prepare_start", prepare_start)
-    monkeypatch.setattr(launch, "load_kernel", lambda source, kernel, *_, **defines: (source, kernel, defines))
-    problem = replace(problem_of(SHAPES["dense_waves"]), epilogue=Epilogue.parse("bias-residual"))
-    tile = SmallTile(64, 96, blocks=2)
-    prepared = launch.launch(problem, GPU, Cut(tile, 1))
-    prepared.run(*(SimpleNamespace(data=SimpleNamespace(ptr=4096 * place)) for place in range(1, 6)))
-    assert [each[3].value for each in driver.asked] == [4096, 8192]
-    assert started[1][2:] == (12288, 16384, 20480), "y, bias and residual by their addresses"
-    (grid, threads, shared_bytes, sizes), options = started[0]
-    of = small.arranged(tile, problem, 132)
-    assert (grid, threads, shared_bytes) == ((3, of.rows, 1), 160, of.shared_bytes)
-    assert sizes[-6:] == (1568, 88, 1, of.slots, True, True)
-    assert options == {"overlaps": False, "is_structure": True}
-
-
-def test_the_kernel_and_its_small_tiles_have_the_same_threads_and_places() -> None:
-    listed = dict(re.findall(r"^#define ([A-Z_]+) (.+?)(?: //.*)?$", small.SOURCE.text(), re.M))
-
-    def value(expression: str, tile: SmallTile) -> int:
-        known = {"BP": tile.bp, "BF": tile.bf, "ROW_BYTES": 128}
-
-        def of(name: str) -> str:
-            return str(known[name] if name in known else value(listed[name], tile))
-
-        replaced = re.sub(r"[A-Z_]+", lambda match: of(match[0]), expression)
-        return int(eval(replaced.replace("/", "//")))  # noqa: S307 - numbers, products and sums of our own source
-
-    for tile in small.TILES:
-        assert value("THREADS", tile) == tile.threads
-        assert value("LINE_BYTES", tile) * tile.bp == tile.line_bytes
-        assert value("MOST_SLOTS", tile) == small.MOST_SLOTS
-
-
 @pytest.mark.parametrize("dtype", TABLE["us"])
 def test_the_rule_takes_a_cut_about_as_fast_as_the_fastest(dtype: str) -> None:
     assert TABLE["tiles"] == [f"{tile.bp}x{tile.bf}" for tile in TILES]
@@ -398,22 +282,6 @@ def test_the_rule_takes_a_cut_about_as_fast_as_the_fastest(dtype: str) -> None:
     assert len(slowdowns) == 45
     assert geometric_mean(slowdowns) < 1.02
     assert max(slowdowns) < 1.13
-
-
-def test_the_rule_takes_a_small_tile_about_as_fast_as_the_fastest() -> None:
-    slowdowns = []
-    for dtype, layers in TABLE_OF_SMALL.items():
-        for layer, us in layers.items():
-            problem = ConvProblem.parse(layer, dtype=DType(dtype), layout=Layout.NHWC)
-            expected = {
-                f"{cut.tile.bp}x{cut.tile.bf} {cut.tile.blocks}": time
-                for cut, time in plan.expected(problem, GPU).items()
-                if isinstance(cut.tile, SmallTile)
-            }
-            slowdowns.append(us[min(us, key=expected.__getitem__)] / min(us.values()))
-    assert len(slowdowns) == 73
-    assert geometric_mean(slowdowns) < 1.025
-    assert max(slowdowns) < 1.22
 
 
 @pytest.mark.parametrize(
