@@ -15,15 +15,20 @@ Group = tuple[DType, Layout, bool]
 """Dtype, layout, and whether the layers are grouped."""
 
 
-def nodes_of(tree: Any) -> Arrays:
-    """The node arrays of a fitted scikit-learn tree, its leaves numbered in order."""
+def nodes_of(tree: Any, n_leaves: int | None = None) -> Arrays:
+    """The node arrays of a fitted scikit-learn tree, its leaves numbered in order.
+
+    Of one that was grown best first, only so many leaves may be wanted: its first splits are its first nodes.
+    """
     inner = tree.tree_
-    is_leaf = inner.children_left == LEAF
+    n_nodes = 2 * n_leaves - 1 if n_leaves else inner.node_count
+    left, right = inner.children_left[:n_nodes], inner.children_right[:n_nodes]
+    is_leaf = (left == LEAF) | (left >= n_nodes)
     return {
-        "feature": np.where(is_leaf, LEAF, inner.feature).astype(np.int32),
-        "threshold": np.where(is_leaf, 0.0, inner.threshold),
-        "left": inner.children_left.astype(np.int32),
-        "right": inner.children_right.astype(np.int32),
+        "feature": np.where(is_leaf, LEAF, inner.feature[:n_nodes]).astype(np.int32),
+        "threshold": np.where(is_leaf, 0.0, inner.threshold[:n_nodes]),
+        "left": np.where(is_leaf, LEAF, left).astype(np.int32),
+        "right": np.where(is_leaf, LEAF, right).astype(np.int32),
         "place": np.where(is_leaf, np.cumsum(is_leaf) - 1, LEAF).astype(np.int32),
     }
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import numpy as np
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
+from conv_advisor.models.allot import allot, leaf_nodes
 from conv_advisor.models.costs import Costs, roofline_ms
 from conv_advisor.models.enough import MIN_PROBLEMS
 from conv_advisor.models.features import Kind, Quantities, code_of, feature_matrix, kinds_of
@@ -40,6 +41,9 @@ GROUPED_SHARE: Final = 0.5
 On 345 held-out problems of several channels a group the tree was at 1.079 with a quarter and at 1.070 with a half,
 where its teacher was at 1.051.
 """
+
+_MOST_TIMES: Final = 4
+"""A tree of one dtype and layout may keep this many times as many leaves as they have in the mean."""
 
 _FAR: Final = 0.5
 """Log slowdown from which the saturated cost says less than the randomised trees."""
@@ -99,18 +103,23 @@ def _grow_part(
     seen = _seen(x, hint_matrix(costs.problems, rooflines, device))
     teacher = Teacher(costs, seen, log_roofline, seed, options, each, walk)
 
-    def grow(kind: Kind) -> Arrays:
+    def grow(kind: Kind) -> _Grown:
         rows = kinds[kind]
         made_up = Quantities(shapes, *code_of(*kind)).features()
         labelled = teacher.label(_seen(made_up, hints(shapes, *kind, rooflines[kind], device)))
         lesson = teacher.measured.take(rows).then(labelled)
         weight = np.append(np.full(len(rows), options.measured_weight), n_equal)
-        tree = _grow(np.concatenate([x[rows], made_up]), lesson, weight, seed, options)
-        tree["spread"] = np.hypot(tree["spread"], _root_mean_square(off[rows], off)).astype(np.float32)
+        return _Grown.of(np.concatenate([x[rows], made_up]), lesson, weight, seed, options)
+
+    def finish(kind: Kind, grown: _Grown, n_leaves: int) -> Arrays:
+        tree = grown.arrays(n_leaves, seed, options)
+        tree["spread"] = np.hypot(tree["spread"], _root_mean_square(off[kinds[kind]], off)).astype(np.float32)
         tree["roofline"] = np.tile(rooflines[kind], (len(tree["log_best"]), 1))
         return tree
 
-    trees = dict(zip(kinds, each(grow, kinds), strict=True))
+    all_grown = list(each(grow, kinds))
+    counts = allot([grown.tree for grown in all_grown], options.max_leaves * len(kinds))
+    trees = dict(zip(kinds, each(finish, kinds, all_grown, counts), strict=True))
     believed = teacher.label(_seen(feature_matrix(asked), hint_matrix(asked, rooflines, device)))
     return trees, dict(zip(asked, orders_of(believed, costs.variants), strict=True))
 
@@ -133,27 +142,45 @@ def roofline_of(costs: Costs) -> np.ndarray:
     return np.array([(flops / best_ms).max(), (moved / best_ms).max(), best_ms.min()], dtype=np.float32)
 
 
-def _grow(x: np.ndarray, lesson: Lesson, weight: np.ndarray, seed: int, options: Options) -> Arrays:
-    """One scikit-learn tree on the rows of a lesson, and what its leaves predict."""
-    from sklearn.tree import DecisionTreeRegressor
+@dataclass(frozen=True)
+class _Grown:
+    """One scikit-learn tree, grown further than it may stay, on the rows of a lesson."""
 
-    decisions, log_slowdown = decided(lesson)
-    log_best = lesson.log_best[:, None]
-    tree = DecisionTreeRegressor(
-        max_leaf_nodes=options.max_leaves, min_samples_leaf=options.min_samples_leaf, random_state=seed
-    ).fit(x, np.concatenate([decisions, options.best_weight * log_best], axis=1), sample_weight=weight)
-    arrays = nodes_of(tree)
-    leaf = arrays["place"][tree.apply(x)]
-    leaves = {"log_slowdown": log_slowdown, "support": lesson.support, "workspace": lesson.workspace}
-    mean = {name: mean_by(leaf, values, weight) for name, values in leaves.items()}
-    mean["spread"] = _spread_of_best(log_slowdown, mean["log_slowdown"], leaf, weight)
-    mean["workspace"] = np.exp2(mean["workspace"]) - 1
-    mean["support"] = np.clip(mean["support"], 0, 1)
-    arrays, origin, leaf = _split_for_time(arrays, leaf, x, log_best[:, 0], weight, seed, options)
-    mean["spread"] = mean["spread"][origin]
-    mean["log_best"] = mean_by(leaf, log_best, weight)[:, 0]
-    kept = {name: values.astype(np.float32) for name, values in mean.items()}
-    return arrays | kept | {RANKING: origin}
+    x: np.ndarray
+    lesson: Lesson
+    weight: np.ndarray
+    tree: Any
+
+    @classmethod
+    def of(cls, x: np.ndarray, lesson: Lesson, weight: np.ndarray, seed: int, options: Options) -> _Grown:
+        """Grow it."""
+        from sklearn.tree import DecisionTreeRegressor
+
+        decisions, _ = decided(lesson)
+        tree = DecisionTreeRegressor(
+            max_leaf_nodes=_MOST_TIMES * options.max_leaves,
+            min_samples_leaf=options.min_samples_leaf,
+            random_state=seed,
+        )
+        targets = np.concatenate([decisions, options.best_weight * lesson.log_best[:, None]], axis=1)
+        return cls(x, lesson, weight, tree.fit(x, targets, sample_weight=weight))
+
+    def arrays(self, n_leaves: int, seed: int, options: Options) -> Arrays:
+        """Its first splits, up to so many leaves, and what these predict."""
+        x, lesson, weight = self.x, self.lesson, self.weight
+        arrays = nodes_of(self.tree, n_leaves)
+        leaf = arrays["place"][leaf_nodes(self.tree, x, n_leaves)]
+        _, log_slowdown = decided(lesson)
+        leaves = {"log_slowdown": log_slowdown, "support": lesson.support, "workspace": lesson.workspace}
+        mean = {name: mean_by(leaf, values, weight) for name, values in leaves.items()}
+        mean["spread"] = _spread_of_best(log_slowdown, mean["log_slowdown"], leaf, weight)
+        mean["workspace"] = np.exp2(mean["workspace"]) - 1
+        mean["support"] = np.clip(mean["support"], 0, 1)
+        arrays, origin, leaf = _split_for_time(arrays, leaf, x, lesson.log_best, weight, seed, options)
+        mean["spread"] = mean["spread"][origin]
+        mean["log_best"] = mean_by(leaf, lesson.log_best[:, None], weight)[:, 0]
+        kept = {name: values.astype(np.float32) for name, values in mean.items()}
+        return arrays | kept | {RANKING: origin}
 
 
 def _spread_of_best(log_slowdown: np.ndarray, mean: np.ndarray, leaf: np.ndarray, weight: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ class Options:
     n_sampled : int
         Made-up problems for each dtype and layout, at the most.
     max_leaves : int
-        Leaves for each dtype and layout, at the most.
+        Leaves for each dtype and layout, in the mean: those have more where splits gain more.
     min_samples_leaf : int
     measured_weight : float
         What a measured problem counts, against 1 for a made-up one.

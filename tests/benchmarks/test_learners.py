@@ -39,7 +39,8 @@ def plain(costs: Costs, max_leaves: int) -> TreeModel:
         roofline = grow.roofline_of(part)
         lesson = lesson_of(part, np.log([roofline_ms(each, roofline.tolist()) for each in part.problems]))
         options = Options(max_leaves=max_leaves, best_weight=0.0)
-        tree = grow._grow(feature_matrix(part.problems), lesson, np.ones(len(rows)), 0, options)
+        grown = grow._Grown.of(feature_matrix(part.problems), lesson, np.ones(len(rows)), 0, options)
+        tree = grown.arrays(min(max_leaves, grown.tree.get_n_leaves()), 0, options)
         trees[*kind, False] = tree | {"roofline": np.tile(roofline, (len(tree["log_best"]), 1))}
     return make(graft(trees), variants=costs.variants, device=synthetic.DEVICE, card={})
 

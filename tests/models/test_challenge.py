@@ -85,6 +85,7 @@ def test_every_training_of_a_challenge_is_given_the_threads_and_the_walk(watched
 
 
 def test_a_challenger_with_more_data_beats_a_champion_with_little_and_says_how(quick: Options) -> None:
+    quick = replace(quick, n_sampled=800)
     first = synthetic.table(synthetic.problems(synthetic.LAYERS["small"]))
     champion = train(first, device_id=DEVICE_ID, options=quick)
     others = [layer for name, layers in synthetic.LAYERS.items() if name != "small" for layer in layers]
