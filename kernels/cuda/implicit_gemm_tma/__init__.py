@@ -17,13 +17,13 @@ def _has_maps(problem: ConvProblem, _device: Device) -> str | None:
     return limits.why_not(problem)
 
 
-def fills(problem: ConvProblem, device: Device) -> bool:
-    """Whether it applies, and two multiprocessors of three have a block; with fewer, smaller tiles are faster."""
-    from conv_advisor.kernels.cuda.implicit_gemm_tma import plan
+def takes_a_small_tile(problem: ConvProblem, device: Device) -> bool:
+    """Whether it applies, and computes the problem by small tiles: the times of it that ship are older than these."""
+    from conv_advisor.kernels.cuda.implicit_gemm_tma import plan, small
 
-    if FAMILY.variants[0].why_not(problem, device) is not None or not device.processors:
+    if FAMILY.variants[0].why_not(problem, device) is not None:
         return False
-    return 3 * plan.blocks_of(plan.plan_cut(problem, device), problem, device) >= 2 * device.processors
+    return isinstance(plan.plan_cut(problem, device).tile, small.SmallTile)
 
 
 def _kernel() -> Kernel:

@@ -8,7 +8,7 @@ from typing import Final
 from conv_advisor.data.epilogue import Epilogue
 from conv_advisor.data.errors import NoAdvice
 from conv_advisor.data.measurement import Device
-from conv_advisor.data.problem import ConvProblem, DType
+from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.catalog import VARIANTS
 from conv_advisor.kernels.cuda import implicit_gemm_tma
 from conv_advisor.kernels.cudnn.variants import ENGINE_PREFIX, FUSED_PRODUCTS
@@ -28,13 +28,11 @@ MOST_SUBSTITUTES: Final = 5
 """Variants that are tried at most in the place of those that fail."""
 
 UNTIMED: Final[Mapping[str, Callable[[ConvProblem, Device], bool]]] = {
-    "cuda.implicit_gemm_tma": lambda problem, device: (
-        problem.dtype is DType.FLOAT32 and implicit_gemm_tma.fills(problem, device)
-    ),
+    "cuda.implicit_gemm_tma": implicit_gemm_tma.takes_a_small_tile,
     f"{ENGINE_PREFIX}{FUSED_PRODUCTS}": lambda problem, _device: problem.dtype.itemsize_bytes == 2,
 }
 """What is timed beside the first of the ranking, and where, of the problems that it applies to, that is worth a try: no
-measurement of it ships in that precision, so that the tree knows no time of it."""
+measurement of it there ships, or none of what the kernel is now, so that the tree does not know its time."""
 
 
 def candidates(advisor: Advisor, problem: ConvProblem, options: Options) -> list[Choice]:
