@@ -1,0 +1,140 @@
+"""Weights that batch norms went into: they follow their sources, in a call that may run its graph twice."""
+
+from __future__ import annotations
+
+import copy
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+from torch import nn  # noqa: E402 - it needs PyTorch
+
+import conv_advisor.torch  # noqa: E402 - it needs PyTorch
+from conv_advisor.torch.nodes import writes_into_inputs  # noqa: E402 - it needs PyTorch
+from tests.pytorch.comparing import assert_near, compiled, random  # noqa: E402 - it needs PyTorch
+from tests.pytorch.conftest import EverythingAdvised  # noqa: E402 - it needs PyTorch
+from tests.pytorch.networks import every_kind, resnet, settle  # noqa: E402 - it needs PyTorch
+
+NETWORKS = every_kind()
+pytestmark = [
+    pytest.mark.filterwarnings("default"),  # PyTorch's own, of its own parts
+    pytest.mark.timeout(300),
+]
+
+
+def change_weights(network: nn.Module, change: str) -> None:
+    stem, other = network[0], settle(resnet(), ())
+    if change in ("load_state_dict", "assign"):
+        network.load_state_dict(other.state_dict(), assign=change == "assign")
+    elif change == "in place":
+        stem[0].weight.mul_(2)
+    elif change == "another parameter":
+        stem[0].weight = nn.Parameter(stem[0].weight * 2)
+    elif change == "data":
+        stem[0].weight.data = stem[0].weight.data * 2
+    else:
+        stem[1].running_mean.add_(1)
+
+
+class Doubling(nn.Module):
+    """Its graph writes into its input, and must not run twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = copy.deepcopy(NETWORKS["resnet"][0])
+
+    def __getitem__(self, index: int) -> nn.Module:
+        return self.inner[index]
+
+    def forward(self, x: Any) -> Any:
+        x.mul_(2)
+        return self.inner(x)
+
+
+@pytest.mark.parametrize("kind", ["reading", "writing"])
+@pytest.mark.parametrize("change", ["load_state_dict", "in place", "assign", "another parameter", "data", "running"])
+def test_folded_weights_follow_their_sources(change: str, kind: str, chooser: EverythingAdvised, quick: Any) -> None:
+    network = copy.deepcopy(NETWORKS["resnet"][0]) if kind == "reading" else Doubling()
+    x = random(2, 3, 33, 32)
+    with torch.no_grad():
+        call = compiled(network)
+        call(x.clone())
+        graphs = chooser.graphs
+        change_weights(network if kind == "reading" else network.inner, change)
+        first, second = x.clone(), x.clone()
+        assert_near(call(first), network(second))
+        assert torch.equal(first, second)
+        assert graphs == 1
+
+
+@pytest.mark.parametrize("change", ["in place", "data"])
+def test_weights_that_are_not_watched_need_refresh(change: str, chooser: EverythingAdvised, quick: Any) -> None:
+    network = copy.deepcopy(NETWORKS["resnet"][0])
+    x = random(2, 3, 33, 32)
+    with torch.no_grad():
+        call = compiled(network, options={"watch": False})
+        before = call(x)
+        change_weights(network, change)
+        assert torch.equal(call(x), before)
+        conv_advisor.torch.refresh()
+        assert_near(call(x), network(x))
+
+
+def test_two_threads_that_meet_changed_weights_both_have_the_new_ones(chooser: EverythingAdvised, quick: Any) -> None:
+    network = copy.deepcopy(NETWORKS["resnet"][0])
+    x = random(2, 3, 33, 32)
+
+    def call_without_gradients(_: int) -> Any:
+        with torch.no_grad():
+            return call(x)
+
+    call = compiled(network)
+    call_without_gradients(0)
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(10):
+            with torch.no_grad():
+                network[0][0].weight.mul_(1.5)
+                expected = network(x)
+            for y in pool.map(call_without_gradients, range(8)):
+                assert_near(y, expected)
+
+
+def test_a_change_that_pytorch_does_not_count_needs_refresh(chooser: EverythingAdvised, quick: Any) -> None:
+    network = copy.deepcopy(NETWORKS["resnet"][0])
+    x = random(2, 3, 33, 32)
+    with torch.no_grad():
+        call = compiled(network)
+        call(x)
+        network[0][0].weight.data.mul_(2)
+        conv_advisor.torch.refresh()
+        assert_near(call(x), network(x))
+
+
+@pytest.mark.parametrize(
+    ("write", "writes"),
+    [
+        (torch.relu, False),
+        (lambda x: torch.relu(x).mul_(2).view(-1).add_(1), False),
+        (lambda x: torch.cat([x, x], 1).transpose(2, 3)[0].relu_(), False),
+        (lambda x: torch.split(x + 1, 1, 1)[1].add_(1), False),
+        (lambda x: x.mul_(2), True),
+        (lambda x: x.view(-1)[3:].mul_(2), True),
+        (lambda x: torch.nn.functional.relu(x.permute(3, 2, 1, 0), inplace=True), True),
+        (lambda x: torch.split(x, 1, 1)[1].add_(1), True),
+        (lambda x: torch.add(x + 1, 1, out=x), True),
+    ],
+)
+def test_what_a_graph_writes_into_is_told_by_its_memory(write: Any, writes: bool) -> None:
+    graphs: list[Any] = []
+
+    def keep(gm: Any, _inputs: Any) -> Any:
+        graphs.append(gm.graph)
+        return gm.forward
+
+    torch.compiler.reset()
+    with torch.no_grad():
+        torch.compile(write, backend=keep)(random(1, 2, 3, 4))
+    assert [writes_into_inputs(graph) for graph in graphs] == [writes]
