@@ -8,6 +8,7 @@ import sys
 import tomllib
 from importlib import import_module
 from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
 from typing import Any
 
 import pytest
@@ -84,3 +85,34 @@ def test_it_imports_without_the_service_and_without_a_gpu() -> None:
     )
     finished = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert finished.returncode == 0, finished.stderr
+
+
+def most_faults(call: Any) -> float:
+    """Page faults of a call, the most over the depths of Python's stack at which it may stand."""
+
+    def at(depth: int) -> float:
+        if depth:
+            return at(depth - 1)
+        call()
+        before = getrusage(RUSAGE_SELF).ru_minflt
+        for _ in range(5):
+            call()
+        return (getrusage(RUSAGE_SELF).ru_minflt - before) / 5
+
+    return max(at(depth) for depth in range(250))
+
+
+def test_no_layer_maps_memory_for_pythons_own_stack() -> None:
+    layers = 100
+
+    def run(level: int = 4) -> None:
+        if level:
+            run(level - 1)
+
+    def graph() -> None:
+        for _ in range(layers):
+            run()
+
+    if most_faults(graph) < layers:
+        pytest.skip("this interpreter keeps its frames in another way")
+    assert most_faults(operator.below_autograd(graph)) < layers / 2

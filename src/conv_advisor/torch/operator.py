@@ -19,16 +19,27 @@ from conv_advisor.torch.own import own_convolution
 QUALIFIED: Final = "conv_advisor::conv2d_v1"
 
 
+_SLOTS: Final = 4096
+"""Words of a frame of Python that is larger than what is left in any chunk of its stack."""
+
+
 def below_autograd(call: Callable[..., Any]) -> Callable[..., Any]:
     """The same callable, in which PyTorch does not ask how the operators are differentiated.
 
     For what needs no gradients: asking costs more than half of what an operator costs the host.
+
+    Notes
+    -----
+    CPython keeps frames in chunks of 16 KB. A call that crosses the end of one maps memory, and unmaps it when it
+    returns: where the loop over a graph's layers happens to stand there, each layer does, which takes the host about
+    as long as launching it. So this frame asks for more than is left in any chunk, and gets a larger one.
     """
 
     def without_autograd(*arguments: Any) -> Any:
         with torch._C._AutoDispatchBelowAutograd():
             return call(*arguments)
 
+    without_autograd.__code__ = without_autograd.__code__.replace(co_stacksize=_SLOTS)
     return without_autograd
 
 
