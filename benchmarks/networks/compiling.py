@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
-from types import FunctionType
 from typing import Any, Final
 from unittest.mock import patch
 
@@ -109,7 +108,7 @@ def prepare(cell: Cell, modes: tuple[str, ...], options: Mapping[str, Any], fold
     """
     begin_s = time.monotonic()
     set_precision(cell)
-    network, x = _apart(network_of(cell)), images(cell)
+    network, x = network_of(cell), images(cell)
     held = _Held(Row(cell, device=f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}"), x)
     with torch.no_grad():
         expected = in_float64(network, x)
@@ -132,14 +131,6 @@ def prepare(cell: Cell, modes: tuple[str, ...], options: Mapping[str, Any], fold
     _held[cell] = held
     taken_s = time.monotonic() - begin_s
     print(f"    {cell.network} {cell.precision} batch {cell.batch} compiled in {taken_s:.0f} s", flush=True)
-
-
-def _apart(network: Any) -> Any:
-    """The same network, with code of its own: Dynamo asks all graphs of one code in turn which of them is meant."""
-    forward = type(network).forward
-    code = FunctionType(forward.__code__.replace(), forward.__globals__, forward.__name__, forward.__defaults__)
-    network.__class__ = type(type(network).__name__, (type(network),), {"forward": code})
-    return network
 
 
 def _ours(options: Mapping[str, Any], path: str) -> dict[str, Any]:
