@@ -24,7 +24,8 @@ def allot(trees: Sequence[Any], n_leaves: int) -> list[int]:
     gains = [np.minimum.accumulate(gains_of(tree)) for tree in trees]
     order = np.argsort(-np.concatenate(gains), kind="stable")[: max(0, n_leaves - len(trees))]
     owner = np.repeat(np.arange(len(trees)), [len(each) for each in gains])
-    return (1 + np.bincount(owner[order], minlength=len(trees))).tolist()
+    counts: list[int] = (1 + np.bincount(owner[order], minlength=len(trees))).tolist()
+    return counts
 
 
 def gains_of(tree: Any) -> np.ndarray:
