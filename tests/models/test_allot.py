@@ -11,7 +11,8 @@ from conv_advisor.models.graft import nodes_of
 
 RNG = np.random.default_rng(0)
 X = RNG.random((400, 3)).astype(np.float32)
-Y = np.stack((np.sin(9 * X[:, 0]) + X[:, 1], X[:, 2] > 0.5), axis=1) + 0.01 * RNG.random((400, 2))
+SIGNAL: np.ndarray = np.column_stack((np.sin(9 * X[:, 0]) + X[:, 1], X[:, 2] > 0.5))
+Y = SIGNAL + 0.01 * RNG.random((400, 2))
 
 
 def grown(n_leaves: int, scale: float = 1.0) -> DecisionTreeRegressor:
