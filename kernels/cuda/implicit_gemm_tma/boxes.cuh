@@ -110,24 +110,7 @@ class Boxes {
 #pragma unroll
         for (int j = 0; j < BOX_FILTERS / 8; j += 2) {
             const unsigned place = to + line * BOX_ROW_BYTES + ((j + lane / 16) ^ lane % 8) * 16;
-            unsigned pairs[4] = {};
-#if RESIDUAL
-            asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                         : "=r"(pairs[0]), "=r"(pairs[1]), "=r"(pairs[2]), "=r"(pairs[3])
-                         : "r"(place)
-                         : "memory");
-#endif
-#pragma unroll
-            for (int e = 0; e < 4; ++e) {
-                float two[] = {sum[first + j + e / 2][e % 2 * 2], sum[first + j + e / 2][e % 2 * 2 + 1]};
-#if HAS_EPILOGUE
-                epilogue.apply_given(two, pairs[e], bias.pairs[first + j + e / 2]);
-#endif
-                pairs[e] = narrow_pair(two[0], two[1]);
-            }
-            asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(place), "r"(pairs[0]),
-                         "r"(pairs[1]), "r"(pairs[2]), "r"(pairs[3])
-                         : "memory");
+            end_columns(place, epilogue, sum + first + j, bias.pairs + first + j);
         }
         (void)epilogue, (void)bias, (void)first_filter, (void)sizes;
     }

@@ -153,24 +153,7 @@ class Lines {
 #pragma unroll
         for (int j = 0; j < TILES_N; j += 2) {
             const unsigned place = place_ + lane % 16 * LINE_BYTES + (j + lane / 16) * 16;
-            unsigned pairs[4] = {};
-#if RESIDUAL
-            asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                         : "=r"(pairs[0]), "=r"(pairs[1]), "=r"(pairs[2]), "=r"(pairs[3])
-                         : "r"(place)
-                         : "memory");
-#endif
-#pragma unroll
-            for (int e = 0; e < 4; ++e) {
-                float two[] = {sum[j + e / 2][e % 2 * 2], sum[j + e / 2][e % 2 * 2 + 1]};
-#if HAS_EPILOGUE
-                epilogue.apply_given(two, pairs[e], bias.pairs[j + e / 2]);
-#endif
-                pairs[e] = narrow_pair(two[0], two[1]);
-            }
-            asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(place), "r"(pairs[0]),
-                         "r"(pairs[1]), "r"(pairs[2]), "r"(pairs[3])
-                         : "memory");
+            end_columns(place, epilogue, sum + j, bias.pairs + j);
         }
         (void)epilogue, (void)bias;
     }
