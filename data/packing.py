@@ -120,10 +120,11 @@ def picks_of(shipped: ShippedTable) -> pa.Table:
     return pa.table([columns[name] for name in parquet.PICKS_SCHEMA.names], schema=parquet.PICKS_SCHEMA)
 
 
-def added(contents: Contents, path: Path, device_id: str) -> Contents:
+def added(contents: Contents, path: Path, device_id: str, *, replaces: bool = False) -> Contents:
     """The same and the rows of a Parquet file, of picks if its name ends in ``picks.parquet``.
 
-    A file that is in it already adds nothing. A time of an unsteady device gets that outcome, as in a store.
+    A file that is in it already adds nothing. A time of an unsteady device gets that outcome, as in a store. Where it
+    replaces, what was known of its variants at its problems goes: a kernel was changed since.
 
     Raises
     ------
@@ -146,8 +147,18 @@ def added(contents: Contents, path: Path, device_id: str) -> Contents:
         raise InvalidInput("l2", "cold", f"warm, in every row of {path}")
     clocks = rows.filter(pc.equal(rows["outcome"], str(Outcome.MEASURED)))["clock_end_mhz"].drop_null()
     counted = {row["values"]: row["counts"] for row in pc.value_counts(clocks).to_pylist()}
-    attempts = pa.concat_tables([contents.attempts, parquet.to_attempts(rows, path.stem)])
-    return Contents(attempts, contents.picks, contents.clocks + Counter(counted), files)
+    new = parquet.to_attempts(rows, path.stem)
+    kept = _without(contents.attempts, new) if replaces else contents.attempts
+    return Contents(pa.concat_tables([kept, new]), contents.picks, contents.clocks + Counter(counted), files)
+
+
+def _without(attempts: pa.Table, new: pa.Table) -> pa.Table:
+    """The attempts at another problem, or of another variant, than each of the new ones."""
+    both = pa.concat_tables([attempts, new])
+    _, problems = parquet.distinct_problems(both)
+    variants = pc.dictionary_encode(both["variant"].combine_chunks()).indices.to_numpy()
+    pairs = problems.astype(np.int64) << 32 | variants
+    return attempts.filter(pa.array(~np.isin(pairs[: len(attempts)], pairs[len(attempts) :])))
 
 
 def attempts_in(path: Path) -> pa.Table:

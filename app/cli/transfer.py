@@ -61,6 +61,10 @@ def pack(
     output: Annotated[
         Path | None, typer.Option(help="Table to write.  [default: where the project ships the device's]")
     ] = None,
+    replace: Annotated[
+        bool,
+        typer.Option("--replace", help="Drop what was known of their variants at their problems: a kernel was changed."),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Add Parquet files to the compact table that ships.
@@ -75,7 +79,7 @@ def pack(
     contents = packing.contents_of(ShippedTable(table)) if table.exists() else packing.empty()
     before = contents.attempts.num_rows
     for path in watched(paths, "files"):
-        contents = packing.added(contents, path, device)
+        contents = packing.added(contents, path, device, replaces=replace)
     size_bytes = packing.write(contents, table, device)
     facts = {"path": str(table), "attempts": contents.attempts.num_rows, "bytes": size_bytes}
     facts |= {"added": contents.attempts.num_rows - before, "picks": contents.picks.num_rows}

@@ -125,6 +125,20 @@ def test_an_attempt_that_was_repeated_has_one_summary(tmp_path: Path) -> None:
     assert known[MEASURED.variant].time_ms == (0.25 + 0.625) / 2
 
 
+def test_a_changed_kernel_puts_new_times_in_the_place_of_its_own_at_these_problems_alone(tmp_path: Path) -> None:
+    table = ShippedTable(packed(tmp_path, ROWS))
+    before = {key: summarise(table.attempts(key)) for key in table.keys}
+    again = replace(MEASURED, samples_ms=(0.125,), run_id="sweep-3")
+    parquet.write(arrow.measurements_to_table([again]), tmp_path / "again.parquet")
+    contents = packing.added(packing.contents_of(table), tmp_path / "again.parquet", H200.id, replaces=True)
+    packing.write(contents, tmp_path / "new.safetensors", H200.id)
+    new = ShippedTable(tmp_path / "new.safetensors")
+    after = {key: summarise(new.attempts(key)) for key in new.keys}
+    assert after[LAYER.key].pop(MEASURED.variant).time_ms == 0.125
+    before[LAYER.key].pop(MEASURED.variant)
+    assert after == before
+
+
 @pytest.mark.parametrize(
     ("rows", "named"),
     [
