@@ -18,7 +18,7 @@ from conv_advisor.kernels.cuda.catalog import VARIANTS
 from conv_advisor.kernels.cuda.winograd_large import plan as plans
 from conv_advisor.kernels.tolerance import tolerance
 from tests.kernels import host_cuda
-from tests.shapes import EDGE_SHAPES, edge_problem
+from tests.shapes import EDGE_SHAPES, UNEVEN_SHAPES, edge_problem, uneven_problem
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
 
@@ -30,9 +30,10 @@ Case = tuple[str, ConvProblem]
 
 
 def cases() -> list[Case]:
-    """Both filters on every edge shape, and on rows of many lengths."""
-    problems = [edge_problem(name, DType.FLOAT32, Layout.NCHW) for name in EDGE_SHAPES]
-    problems += [ConvProblem.parse(layer) for layer in WIDTHS]
+    """Both filters on every edge shape, and on rows of many lengths, in both layouts."""
+    problems = [edge_problem(name, DType.FLOAT32, layout) for name in EDGE_SHAPES for layout in Layout]
+    problems += [uneven_problem(name, DType.FLOAT32, layout) for name in UNEVEN_SHAPES for layout in Layout]
+    problems += [ConvProblem.parse(layer, layout=layout) for layer in WIDTHS for layout in Layout]
     return [(variant.id, p) for variant in LARGE for p in problems if not variant.why_not(p, HOPPER)]
 
 

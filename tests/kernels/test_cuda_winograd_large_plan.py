@@ -48,8 +48,8 @@ def largest_line_sums(tile: int) -> tuple[float, float]:
 def test_no_transform_overflows_float16(tile: int) -> None:
     of_x, of_weight = largest_line_sums(tile)
     top_x = 10 if tile == 6 else 7
-    assert "#define TOP_X (TILE == 6 ? 10 : 7)" in plans.TRANSFORM_SOURCE.text()
-    assert "#define TOP_WEIGHT 12" in plans.TRANSFORM_SOURCE.text()
+    assert "#define TOP_X (TILE == 6 ? 10 : 7)" in plans.TRANSFORM_SOURCES[layout].text()
+    assert "#define TOP_WEIGHT 12" in plans.TRANSFORM_SOURCES[layout].text()
     assert of_x**2 * 2 ** (top_x + 1) < LARGEST_HALF
     assert of_weight**2 * 2 ** (12 + 1) < LARGEST_HALF
 

@@ -6,9 +6,9 @@ from typing import Final
 
 from conv_advisor.data.problem import DType
 from conv_advisor.kernels.cuda.family import Family, Kernel, cuda_variant
-from conv_advisor.kernels.cuda.parts.rules import PLAIN, has_wgmma, under_the_default_limit
+from conv_advisor.kernels.cuda.parts.rules import ANY, has_wgmma, under_the_default_limit
 from conv_advisor.kernels.cuda.winograd_large import plan
-from conv_advisor.kernels.variant import Algorithm, all_of, dtype_in, filter_is
+from conv_advisor.kernels.variant import Algorithm, all_of, dilation_1, dtype_in, filter_is, groups_1, stride_1
 
 _ID_OF: Final = {(r, s): f"cuda.winograd_nonfused_4x4_{r}x{s}" for r, s in plan.TILES_OF}
 
@@ -17,7 +17,7 @@ def _kernel() -> Kernel:
     from conv_advisor.kernels.cuda.winograd_large import launch
 
     return Kernel(
-        sources=(plan.TRANSFORM_SOURCE, plan.GEMM_SOURCE),
+        sources=(*plan.TRANSFORM_SOURCES.values(), plan.GEMM_SOURCE),
         prepare=dict.fromkeys(_ID_OF.values(), launch.prepare),
     )
 
@@ -29,7 +29,10 @@ FAMILY: Final = Family(
         cuda_variant(
             id_,
             Algorithm.WINOGRAD,
-            why_not=all_of(PLAIN, filter_is(filter_), dtype_in(DType.FLOAT32), has_wgmma),
+            why_not=all_of(
+                *(ANY, stride_1, dilation_1, groups_1),
+                *(filter_is(filter_), dtype_in(DType.FLOAT32), has_wgmma),
+            ),
             workspace_bytes=under_the_default_limit(plan.planned_bytes),
             least_workspace_bytes=plan.least_workspace_bytes,
             source="Lavin, Gray: Fast Algorithms for Convolutional Neural Networks, arXiv:1509.09308",

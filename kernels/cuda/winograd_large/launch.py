@@ -1,4 +1,4 @@
-"""Launcher of winograd_large.cu and winograd_gemm.cu."""
+"""Launcher of winograd_large.cu or winograd_large_nhwc.cu, and winograd_gemm.cu."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from conv_advisor.data.measurement import Device
-from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.problem import ConvProblem, Layout
 from conv_advisor.kernels.cuda.compile import load_kernel, shape_arguments
 from conv_advisor.kernels.cuda.parts.arithmetic import SHARED_BYTES
 from conv_advisor.kernels.cuda.parts.epilogue import addresses, defines_of
@@ -29,7 +29,7 @@ def launch(problem: ConvProblem, device: Device, cut: plans.Cut) -> Launch:
     """The launches of this cut."""
     defines = {"TILE": plans.tile_of(problem), **defines_of(problem.epilogue)}
     find_maxima, transform, transform_back = (
-        load_kernel(plans.TRANSFORM_SOURCE, f"winograd_{step}", problem.dtype, **defines)
+        load_kernel(plans.TRANSFORM_SOURCES[problem.layout], f"winograd_{step}", problem.dtype, **defines)
         for step in ("maxima", "transform", "transform_y")
     )
     multiply = load_kernel(plans.GEMM_SOURCE, "winograd_gemm", problem.dtype, **cut.tile.defines)
@@ -57,9 +57,11 @@ def launch(problem: ConvProblem, device: Device, cut: plans.Cut) -> Launch:
         )
         for begin in range(0, problem.n, cut.images):
             images = min(cut.images, problem.n - begin)
-            tiles, rows = images * plans.tiles_of(problem), plans.rows_v(problem, cut.tile, images)
+            tiles, rows_v = images * plans.tiles_of(problem), plans.rows_v(problem, cut.tile, images)
+            operands, rows_left, rows_right = (u.ptr, v.ptr), problem.k, rows_v
+            if plans.has_tiles_left(problem):
+                operands, rows_left, rows_right = (v.ptr, u.ptr), tiles, rows_u
             shape = shape_arguments(problem, images)
-            filters = plans.filters_of_run(problem, device, images)
             x_begin = x.data.ptr + begin * problem.c * problem.h * problem.w * 4
             y_offset = begin * problem.k * problem.p * problem.q * 4
             outputs = (y.data.ptr + y_offset, *addresses(problem.epilogue, ends, y_offset))
@@ -81,17 +83,27 @@ def launch(problem: ConvProblem, device: Device, cut: plans.Cut) -> Launch:
                 plans.gemm_blocks(problem, cut, images),
                 cut.tile.threads,
                 ring_bytes,
-                (u.ptr, v.ptr, m.ptr, *map(np.int32, (problem.k, slices, plans.positions_of(problem), rows))),
+                (*operands, m.ptr, *map(np.int32, (rows_left, slices, plans.positions_of(problem), rows_right))),
             )
+            warps, sizes = _warps_back(problem, device, images)
             _start(
                 transform_back,
-                ceil(ceil(tiles / plans.run_tiles(problem)) * ceil(problem.k / filters) / (_Y_THREADS // 32)),
+                ceil(warps / (_Y_THREADS // 32)),
                 _Y_THREADS,
                 0,
-                (m.ptr, image_exponents, filter_exponents, *outputs, np.int32(filters), *shape),
+                (m.ptr, image_exponents, filter_exponents, *outputs, *sizes, *shape),
             )
 
     return Launch(run, plans.workspace_bytes(problem, cut), scratch=(u, v, m, maxima, exponents))
+
+
+def _warps_back(problem: ConvProblem, device: Device, images: int) -> tuple[int, tuple[np.int32, ...]]:
+    """Warps that transform back, and what they take before the shape: the filters of a run of tiles."""
+    tiles = images * plans.tiles_of(problem)
+    if problem.layout is Layout.NHWC:
+        return tiles * ceil(problem.k / 32), ()
+    filters = plans.filters_of_run(problem, device, images)
+    return ceil(tiles / plans.run_tiles(problem)) * ceil(problem.k / filters), (np.int32(filters),)
 
 
 def _start(kernel: Any, blocks: int, threads: int, shared_bytes: int, arguments: tuple[Any, ...]) -> None:

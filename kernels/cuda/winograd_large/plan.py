@@ -9,7 +9,7 @@ from typing import Final
 
 from conv_advisor.data.errors import WorkspaceExceeded
 from conv_advisor.data.measurement import Device
-from conv_advisor.data.problem import ConvProblem, DType
+from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.cuda.parts.fitted import fitted_on
 from conv_advisor.kernels.cuda.parts.source import Source, each_once
 
@@ -37,7 +37,7 @@ LEAST_PART: Final = 4096
 
 @dataclass(frozen=True)
 class Tile:
-    """What a block of the GEMM computes: `bm` filters of `bn` tiles.
+    """What a block of the GEMM computes: `bm` filters of `bn` tiles, in channels last `bm` tiles of `bn` filters.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class Tile:
 
     @property
     def threads(self) -> int:
-        """Threads of a block: a group of 128 for every 64 filters."""
+        """Threads of a block: a group of 128 for every 64 of `bm`."""
         return self.bm * 2
 
     @property
@@ -121,11 +121,14 @@ MENUS: Final[Mapping[str, Menu]] = {"nvidia-h200": H200}
 GEMM_DEFINES: Final = each_once(timed.tile.defines for menu in MENUS.values() for timed in menu.tiles)
 """What winograd_gemm.cu may be compiled with."""
 TRANSFORM_DEFINES: Final = tuple({"TILE": tile} for tile in TILES_OF.values())
-"""What winograd_large.cu may be compiled with."""
+"""What the transforms may be compiled with."""
 GEMM_SOURCE: Final = Source(
     "winograd_gemm", lambda dtype: GEMM_DEFINES if dtype is DType.FLOAT32 else (), architecture="sm_90a"
 )
-TRANSFORM_SOURCE: Final = Source("winograd_large", lambda dtype: TRANSFORM_DEFINES if dtype is DType.FLOAT32 else ())
+TRANSFORM_SOURCES: Final = {
+    layout: Source(name, lambda dtype: TRANSFORM_DEFINES if dtype is DType.FLOAT32 else ())
+    for layout, name in ((Layout.NCHW, "winograd_large"), (Layout.NHWC, "winograd_large_nhwc"))
+}
 
 
 @dataclass(frozen=True)
@@ -172,18 +175,37 @@ def image_parts(problem: ConvProblem, device: Device) -> int:
     return max(1, min(MOST_PARTS, wanted))
 
 
+def has_tiles_left(problem: ConvProblem) -> bool:
+    """Whether the GEMM has tiles on its left and filters on its right, and so writes neighbouring filters together."""
+    return problem.layout is Layout.NHWC
+
+
+def block_of(problem: ConvProblem, tile: Tile) -> tuple[int, int]:
+    """Filters and tiles that a block of the GEMM multiplies."""
+    return (tile.bn, tile.bm) if has_tiles_left(problem) else (tile.bm, tile.bn)
+
+
 def rows_u(problem: ConvProblem, tile: Tile) -> int:
     """Rows of U: the filters, in whole blocks."""
-    return -(-problem.k // tile.bm) * tile.bm
+    filters, _ = block_of(problem, tile)
+    return -(-problem.k // filters) * filters
 
 
 def rows_v(problem: ConvProblem, tile: Tile, images: int) -> int:
-    """Rows of V and columns of M: the tiles of so many images, in whole blocks."""
-    return -(-images * tiles_of(problem) // tile.bn) * tile.bn
+    """Rows of V: the tiles of so many images, in whole blocks."""
+    _, tiles = block_of(problem, tile)
+    return -(-images * tiles_of(problem) // tiles) * tiles
+
+
+def filters_m(problem: ConvProblem, tile: Tile) -> int:
+    """Filters of M, in whole blocks where they are on the right of the GEMM."""
+    return rows_u(problem, tile) if has_tiles_left(problem) else problem.k
 
 
 def staged_bytes(problem: ConvProblem) -> int:
-    """Shared memory of a block that transforms x: the rows that 32 tiles see, of 16 channels."""
+    """Shared memory of a block that transforms x: the rows that 32 tiles see, of 16 channels; none in channels last."""
+    if problem.layout is Layout.NHWC:
+        return 0
     tile = tile_of(problem)
     strips = min(BLOCK_TILES, (BLOCK_TILES - 2) // ceil(problem.q / OUT) + 2)
     pairs = OUT // 2 * BLOCK_TILES + ((tile - OUT) // 2 + 1) * strips
@@ -196,7 +218,8 @@ def scratch_bytes(problem: ConvProblem, tile: Tile, images: int) -> tuple[int, i
     n, k, u, v = problem.n, problem.k, rows_u(problem, tile), rows_v(problem, tile, images)
     positions = positions_of(problem)
     row_bytes = positions * slices_of(problem) * PARTS * ROW_BYTES
-    return u * row_bytes, v * row_bytes, 4 * positions * k * v, 4 * (n * MOST_PARTS + k), 4 * (n + k)
+    m_bytes = 4 * positions * filters_m(problem, tile) * v
+    return u * row_bytes, v * row_bytes, m_bytes, 4 * (n * MOST_PARTS + k), 4 * (n + k)
 
 
 def workspace_bytes(problem: ConvProblem, cut: Cut) -> int:
@@ -218,8 +241,8 @@ def filters_of_run(problem: ConvProblem, device: Device, images: int) -> int:
 
 def gemm_blocks(problem: ConvProblem, cut: Cut, images: int) -> int:
     """The grid of the GEMM."""
-    rows = rows_u(problem, cut.tile) // cut.tile.bm * (rows_v(problem, cut.tile, images) // cut.tile.bn)
-    return positions_of(problem) * rows
+    rows = rows_u(problem, cut.tile) * rows_v(problem, cut.tile, images)
+    return positions_of(problem) * (rows // (cut.tile.bm * cut.tile.bn))
 
 
 def least_workspace_bytes(problem: ConvProblem) -> int:
@@ -230,9 +253,10 @@ def least_workspace_bytes(problem: ConvProblem) -> int:
 def most_images(problem: ConvProblem, tile: Tile, limit_bytes: int) -> int:
     """Images whose workspace keeps the limit."""
     none = Cut(tile, 0)
-    row_bytes = positions_of(problem) * (slices_of(problem) * PARTS * ROW_BYTES + 4 * problem.k)
+    row_bytes = positions_of(problem) * (slices_of(problem) * PARTS * ROW_BYTES + 4 * filters_m(problem, tile))
+    _, tiles = block_of(problem, tile)
     rows = (limit_bytes - workspace_bytes(problem, none)) // row_bytes
-    return max(0, min(problem.n, rows // tile.bn * tile.bn // tiles_of(problem)))
+    return max(0, min(problem.n, rows // tiles * tiles // tiles_of(problem)))
 
 
 def expected_us(problem: ConvProblem, device: Device, launch_us: float, timed: TimedTile, cut: Cut) -> float:
@@ -253,7 +277,9 @@ def expected_us(problem: ConvProblem, device: Device, launch_us: float, timed: T
 def plan_cut(problem: ConvProblem, device: Device, limit_bytes: int) -> Cut:
     """The cut that the model expects to be fastest, of those whose blocks are not mostly empty."""
     menu, timed_cuts = fitted_on(device, MENUS), []
-    most_bm, most_bn = max(64, problem.k), 2 * max(64, problem.n * tiles_of(problem))
+    filters, tiles = problem.k, problem.n * tiles_of(problem)
+    left, right = (tiles, filters) if has_tiles_left(problem) else (filters, tiles)
+    most_bm, most_bn = max(64, left), 2 * max(64, right)
     for timed in menu.tiles:
         is_filled = timed.tile.bm <= most_bm and timed.tile.bn < most_bn
         if is_filled and (images := most_images(problem, timed.tile, limit_bytes)):

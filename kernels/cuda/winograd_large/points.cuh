@@ -5,7 +5,13 @@
 //                difference of an even and an odd part
 //   G            row of a point: its powers over f, the product of its distances to the other points; last: the last tap
 //   A^T          column of a point: its powers; the last column ends in 1
-//   needs        TILE, OUT, TAPS, POSITIONS
+//   defines      TILE: rows and columns of an input tile, 6 or 8
+#ifndef TILE
+#define TILE 6
+#endif
+#define OUT 4
+#define TAPS (TILE - OUT + 1)
+#define POSITIONS (TILE * TILE)
 
 // The pairs of points +-point(i), and their squares.
 #define PAIRS (TILE / 2 - 1)
