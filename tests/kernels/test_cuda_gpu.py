@@ -119,9 +119,10 @@ def test_a_large_layer_is_right_at_sampled_outputs(gpu: Gpu, variant_id: str, pr
 
 
 @pytest.mark.parametrize("variant_id", CHUNKED)
+@pytest.mark.parametrize("layout", Layout)
 @pytest.mark.parametrize("dtype", DType)
-def test_a_small_workspace_gives_the_same_in_chunks(gpu: Gpu, variant_id: str, dtype: DType) -> None:
-    problem = ConvProblem.parse("56-64-3-32-32", dtype=dtype)
+def test_a_small_workspace_gives_the_same_in_chunks(gpu: Gpu, variant_id: str, dtype: DType, layout: Layout) -> None:
+    problem = ConvProblem.parse("56-64-3-32-32", dtype=dtype, layout=layout)
     if BY_ID[variant_id].why_not(problem, gpu.device):
         return
     x, weight, outputs, expected = sampled(problem)
@@ -132,19 +133,24 @@ def test_a_small_workspace_gives_the_same_in_chunks(gpu: Gpu, variant_id: str, d
     assert np.isfinite(launched.astype(np.float32)).all()
 
 
+@pytest.mark.parametrize("layout", Layout)
 @pytest.mark.parametrize("layer", ["14-8-3-32-48", "27-4-5-16-20", "56-4-3-16-64"])
-def test_magnitudes_may_differ_by_any_factor_between_images_and_filters(gpu: Gpu, layer: str) -> None:
-    problem = ConvProblem.parse(layer)
+def test_magnitudes_may_differ_by_any_factor_between_images_and_filters(
+    gpu: Gpu, layer: str, layout: Layout
+) -> None:
+    problem = ConvProblem.parse(layer, layout=layout)
     random = np.random.default_rng(1)
     x, weight = reference.random_operands(problem, 1)
     ten, two = np.float32(10), np.float32(2)
-    x = x * ten ** random.integers(-15, 15, (problem.n, 1, 1, 1)) * two ** random.integers(-12, 1, (1, problem.c, 1, 1))
+    of_channels = (1, problem.c, 1, 1) if layout is Layout.NCHW else (1, 1, 1, problem.c)
+    x = x * ten ** random.integers(-15, 15, (problem.n, 1, 1, 1)) * two ** random.integers(-12, 1, of_channels)
     weight = weight * ten ** random.integers(-10, 10, (problem.k, 1, 1, 1))
     x, weight = x.astype(np.float32), weight.astype(np.float32)
     expected = reference.convolve(problem, x, weight)
     variant_id = f"cuda.winograd_nonfused_4x4_{problem.r}x{problem.r}"
     launched, _, _ = gpu.results(variant_id, problem, x, weight, DEFAULT_WORKSPACE_LIMIT_BYTES)
-    errors = np.abs(launched - expected).max((2, 3)) / np.abs(expected).max((2, 3))
+    pixels = (2, 3) if layout is Layout.NCHW else (1, 2)
+    errors = np.abs(launched - expected).max(pixels) / np.abs(expected).max(pixels)
     assert errors.max() <= tolerance(problem)
 
 
