@@ -256,20 +256,19 @@ class HostProducts:
         self, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...], shared_mem: int = 0
     ) -> None:
         bm, bn = int(self._defines["BM"]), int(self._defines["BN"])
-        u, v, m = args[:3]
-        filters, slices, positions, rows_v = map(int, args[3:])
+        left, right, m = args[:3]
+        rows_left, slices, positions, rows_right = map(int, args[3:])
         assert shared_mem <= self.max_dynamic_shared_size_bytes
         assert block == (2 * bm,)
-        assert rows_v % bn == 0
-        assert grid == (positions * -(-filters // bm) * (rows_v // bn),)
-        rows_u = -(-filters // bm) * bm
-        left, right = (
+        assert rows_right % bn == 0
+        assert grid == (positions * -(-rows_left // bm) * (rows_right // bn),)
+        lefts, rights = (
             _parts(address, (rows // 64, slices, positions, 2, 8, 2, 8, 8))
-            for address, rows in ((u, rows_u), (v, rows_v))
+            for address, rows in ((left, -(-rows_left // bm) * bm), (right, rows_right))
         )
         with np.errstate(invalid="ignore"):
-            products = np.einsum("pkc,ptc->tkp", left[:, :filters], right, optimize=True)
-        products = products.reshape(-1, 64, filters, positions).transpose(0, 2, 3, 1)
+            products = np.einsum("plc,prc->rlp", lefts[:, :rows_left], rights, optimize=True)
+        products = products.reshape(-1, 64, rows_left, positions).transpose(0, 2, 3, 1)
         memory = (ctypes.c_char * (4 * products.size)).from_address(m)
         np.frombuffer(memory, np.float32)[...] = products.astype(np.float32).reshape(-1)
 

@@ -33,6 +33,7 @@ CHAINS = [
     (DType.FLOAT16, Layout.NHWC, "cuda.grouped", 3),
     (DType.FLOAT32, Layout.NCHW, "cuda.grouped", 3),
     (DType.FLOAT32, Layout.NCHW, "cuda.winograd_nonfused_4x4_3x3", 3),
+    (DType.FLOAT32, Layout.NHWC, "cuda.winograd_nonfused_4x4_3x3", 3),
 ]
 ENDS = Epilogue(bias=True, residual=True, activation=Activation.RELU6)
 LAUNCHES = 24

@@ -28,13 +28,13 @@ H200 = Device(id="nvidia-h200", name="NVIDIA H200", kind="cuda", capability="9.0
 V100 = Device(id="tesla-v100", name="Tesla V100", kind="cuda", capability="7.0", processors=80)
 BY_ID = {variant.id: variant for variant in VARIANTS}
 MIB = 2**20
+LARGE_TILES = ("cuda.winograd_nonfused_4x4_3x3", "cuda.winograd_nonfused_4x4_5x5")
 NHWC = (
     *("cuda.gemm", "cuda.implicit_gemm_nhwc", "cuda.implicit_gemm_tma", "cuda.few_inputs"),
-    *("cuda.grouped", "cuda.depthwise"),
+    *("cuda.grouped", "cuda.depthwise", *LARGE_TILES),
 )
 LAST = ("cuda.implicit_gemm_nhwc", "cuda.implicit_gemm_tma", "cuda.few_inputs")
 """Channels last alone, without groups."""
-LARGE_TILES = ("cuda.winograd_nonfused_4x4_3x3", "cuda.winograd_nonfused_4x4_5x5")
 PACKED = ("cuda.implicit_gemm_nhwc", "cuda.implicit_gemm_transposed")
 
 
@@ -139,6 +139,15 @@ def test_a_plain_3x3_layer_is_for_every_variant_but_one(variant_id: str, dtype: 
         ("cuda.winograd_nonfused", "14-1-1-8-8", {}, "filter is 1x1"),
         ("cuda.winograd_nonfused_4x4_3x3", "14-1-5-8-8", {}, "filter is 5x5"),
         ("cuda.winograd_nonfused_4x4_5x5", "14-1-3-8-8", {}, "filter is 3x3"),
+        *[
+            ("cuda.winograd_nonfused_4x4_3x3", "14-1-3-9-7", {"layout": "nhwc", **change}, expected)
+            for change, expected in (
+                ({"pad_w_end": 0}, "applies"),
+                ({"stride_w": 2}, "stride is 1x2"),
+                ({"dilation_h": 2}, "dilation is 2x1"),
+                ({"dtype": "tf32"}, "dtype is tf32, not float32"),
+            )
+        ],
         ("cuda.pointwise", "14-1-3-8-8", {}, "filter is 3x3, not 1x1"),
         ("cuda.pointwise", "14-1-1-8-8", {"stride_w": 2}, "stride is 1x2"),
         ("cuda.pointwise", "14-1-1-8-8", {"pad_h": 1}, "padding is 1x0, not 0x0"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from itertools import product
 from math import ceil, prod
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from conv_advisor.data import networks
 from conv_advisor.data.errors import WorkspaceExceeded
 from conv_advisor.data.measurement import Device
-from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.problem import ConvProblem, Layout
 from conv_advisor.kernels.cuda.parts.rules import under_the_default_limit
 from conv_advisor.kernels.cuda.winograd_large import plan as plans
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES
@@ -44,12 +45,14 @@ def largest_line_sums(tile: int) -> tuple[float, float]:
     return float(max(sum(map(abs, row)) for row in rows)), float(max(1, *filters))
 
 
+@pytest.mark.parametrize("layout", Layout)
 @pytest.mark.parametrize("tile", POINTS)
-def test_no_transform_overflows_float16(tile: int) -> None:
+def test_no_transform_overflows_float16(tile: int, layout: Layout) -> None:
     of_x, of_weight = largest_line_sums(tile)
     top_x = 10 if tile == 6 else 7
-    assert "#define TOP_X (TILE == 6 ? 10 : 7)" in plans.TRANSFORM_SOURCES[layout].text()
-    assert "#define TOP_WEIGHT 12" in plans.TRANSFORM_SOURCES[layout].text()
+    text = plans.TRANSFORM_SOURCES[layout].text()
+    assert "#define TOP_X (TILE == 6 ? 10 : 7)" in text
+    assert "#define TOP_WEIGHT 12" in text
     assert of_x**2 * 2 ** (top_x + 1) < LARGEST_HALF
     assert of_weight**2 * 2 ** (12 + 1) < LARGEST_HALF
 
@@ -65,9 +68,21 @@ def test_the_workspace_by_hand() -> None:
     assert plans.workspace_bytes(problem, cut) == u + v + m + 4 * (8 * 33 + 2 * 64)
 
 
+def test_channels_last_have_tiles_on_the_left_of_the_gemm() -> None:
+    problem = ConvProblem.parse("14-9-3-72-24", layout="nhwc")
+    tile = plans.H200.tiles[1].tile
+    assert (tile.bm, tile.bn) == (64, 128)
+    # 144 tiles are three blocks of 64, 72 filters one of 128.
+    u, v, m = 36 * 32 * 128 * 4, 36 * 32 * 192 * 4, 36 * 128 * 192 * 4
+    assert plans.scratch_bytes(problem, tile, 9)[:3] == (u, v, m)
+    assert plans.gemm_blocks(problem, plans.Cut(tile, 9), 9) == 36 * 3
+    assert plans.staged_bytes(problem) == 0
+
+
+@pytest.mark.parametrize("layout", Layout)
 @pytest.mark.parametrize("layer", LAYERS)
-def test_the_most_images_are_the_most_whose_workspace_fits(layer: str) -> None:
-    problem = ConvProblem.parse(layer)
+def test_the_most_images_are_the_most_whose_workspace_fits(layer: str, layout: Layout) -> None:
+    problem = ConvProblem.parse(layer, layout=layout)
     for timed in plans.H200.tiles:
         for images in range(1, problem.n + 1):
             cut = plans.Cut(timed.tile, images)
@@ -113,9 +128,10 @@ def test_a_run_is_whole_rows_of_tiles_where_rows_of_y_are_not_aligned(layer: str
     assert plans.run_tiles(ConvProblem.parse(layer)) == expected
 
 
+@pytest.mark.parametrize("layout", Layout)
 @pytest.mark.parametrize("layer", LAYERS)
-def test_what_a_plan_says_it_needs_is_enough_and_less_is_not(layer: str) -> None:
-    problem = ConvProblem.parse(layer)
+def test_what_a_plan_says_it_needs_is_enough_and_less_is_not(layer: str, layout: Layout) -> None:
+    problem = ConvProblem.parse(layer, layout=layout)
     with pytest.raises(WorkspaceExceeded) as raised:
         plans.plan_cut(problem, H200, 1)
     needed = raised.value.needed_bytes
@@ -127,9 +143,9 @@ def test_what_a_plan_says_it_needs_is_enough_and_less_is_not(layer: str) -> None
 
 
 @settings(deadline=None, max_examples=30)
-@given(images=st.integers(1, 300), limit=st.integers(0, 2**28))
-def test_chunks_fit_the_limit(images: int, limit: int) -> None:
-    problem = ConvProblem.parse(f"13-{images}-3-24-12")
+@given(images=st.integers(1, 300), limit=st.integers(0, 2**28), layout=st.sampled_from(Layout))
+def test_chunks_fit_the_limit(images: int, limit: int, layout: Layout) -> None:
+    problem = ConvProblem.parse(f"13-{images}-3-24-12", layout=layout)
     try:
         cut = plans.plan_cut(problem, H200, limit)
     except WorkspaceExceeded:
@@ -143,8 +159,8 @@ def test_every_layer_of_the_seeds_has_a_cut_within_the_default_limit() -> None:
         size, _, r, k, c = layer.problem.short.split("-")
         if r == "1":
             continue
-        for n in (1, 8, 256):
-            problem = ConvProblem.parse(f"{size}-{n}-{r}-{k}-{c}")
+        for n, layout in product((1, 8, 256), Layout):
+            problem = ConvProblem.parse(f"{size}-{n}-{r}-{k}-{c}", layout=layout)
             cut = plans.plan_cut(problem, H200, DEFAULT_WORKSPACE_LIMIT_BYTES)
             assert plans.workspace_bytes(problem, cut) <= DEFAULT_WORKSPACE_LIMIT_BYTES
             assert plans.gemm_blocks(problem, cut, cut.images) < 2**31

@@ -1,15 +1,16 @@
-// The products of Winograd on Hopper's tensor cores: M (K,T) = U (K,C) . V (T,C)^T at each position, in float32 accuracy.
+// The products of Winograd on Hopper's tensor cores: M = L . R^T at each position, in float32 accuracy.
 //
-//   operands     u, v as winograd_large.cu writes them: float16 parts high and low of a float32 (22 bits together), in
-//                core matrices of 8 rows x 16 bytes: (rows/64, ceil(C/16), positions, PARTS, 8, 2, 8, 8); rows padded
-//                to whole blocks, channels of the last 16 beyond C are zero
+//   operands     rows of channels, as operands.cuh writes them: in nchw L is U (K,C) and R is V (T,C), so that M is (K,T); in
+//                nhwc L is V, R is U and M is (T,K). float16 parts high and low of a float32 (22 bits together), in core matrices of 8
+//                rows x 16 bytes: (rows/64, ceil(C/16), positions, PARTS, 8, 2, 8, 8); rows padded to whole blocks, channels
+//                of the last 16 beyond C are zero
 //   product      high.high + high.low + low.high; what is left out is 2^-22 of it
-//   m            (tiles/64, K, positions, 64) float32, tiles padded to whole blocks
+//   m            (right rows/64, left rows, positions, 64) float32, right rows padded to whole blocks
 //   method       the first warp copies stages of 32 channels by bulk copies into a ring; each group of four warps multiplies
-//                64 filters by BN tiles with wgmma, both operands from shared memory, no swizzle
+//                64 left rows by BN right ones with wgmma, both operands from shared memory, no swizzle
 //   sums         tensor cores cut theirs, always towards zero: those of a stage begin at zero, the small products first, and
 //                are added to the others in registers, to nearest. A warp that only copies would cost a quarter of these
-//   grid, block  filter blocks fastest, then tile blocks, then positions; 128 threads for every 64 filters of BM
+//   grid, block  left blocks fastest, then right blocks, then positions; 128 threads for every 64 left rows of BM
 //   limits       compute capability 9.0 alone (sm_90a)
 //   source       Markidis et al.: NVIDIA Tensor Core Programmability, arXiv:1803.04014 (splitting); PTX ISA 8.0, wgmma
 #include <cuda_fp16.h>
@@ -27,9 +28,9 @@
 #define DEPTH 2  // blocks of 16 channels in a stage
 #define ROW_BYTES 32
 #define BLOCK_BYTES (64 * ROW_BYTES)
-#define U_BYTES (BM * ROW_BYTES)  // one part of 16 channels
-#define V_BYTES (BN * ROW_BYTES)
-#define SLICE_BYTES ((U_BYTES + V_BYTES) * PARTS)
+#define LEFT_BYTES (BM * ROW_BYTES)  // one part of 16 channels
+#define RIGHT_BYTES (BN * ROW_BYTES)
+#define SLICE_BYTES ((LEFT_BYTES + RIGHT_BYTES) * PARTS)
 #define STAGE_BYTES (DEPTH * SLICE_BYTES)
 #if BN == 64 || BM == 128 && BN == 128
 #define STEP_N 64  // or of a second set of sums as wide as that there would be no registers
@@ -104,19 +105,19 @@ __device__ __forceinline__ void multiply(float (&d)[ACCUMULATORS], unsigned long
 __device__ __forceinline__ void multiply_add(float (&d)[ACCUMULATORS], unsigned long long a, unsigned long long b) { PRODUCT(1); }
 
 // The products of a stage, of one or two slices, from zero: the small ones first.
-__device__ __forceinline__ void multiply_stage(float (&part)[ACCUMULATORS], unsigned u, unsigned v, bool has_second) {
-    const unsigned long long high_u = descriptor(u), low_u = descriptor(u + U_BYTES);
-    const unsigned long long high_v = descriptor(v), low_v = descriptor(v + V_BYTES);
+__device__ __forceinline__ void multiply_stage(float (&part)[ACCUMULATORS], unsigned left, unsigned right, bool has_second) {
+    const unsigned long long high_left = descriptor(left), low_left = descriptor(left + LEFT_BYTES);
+    const unsigned long long high_right = descriptor(right), low_right = descriptor(right + RIGHT_BYTES);
     constexpr int second = SLICE_BYTES / 16;  // in a descriptor
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-    multiply(part, low_u, high_v);
-    multiply_add(part, high_u, low_v);
+    multiply(part, low_left, high_right);
+    multiply_add(part, high_left, low_right);
     if (has_second) {
-        multiply_add(part, low_u + second, high_v + second);
-        multiply_add(part, high_u + second, low_v + second);
-        multiply_add(part, high_u + second, high_v + second);
+        multiply_add(part, low_left + second, high_right + second);
+        multiply_add(part, high_left + second, low_right + second);
+        multiply_add(part, high_left + second, high_right + second);
     }
-    multiply_add(part, high_u, high_v);
+    multiply_add(part, high_left, high_right);
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void add_stage(float (&sum)[ACCUMULATORS], float (&part)[ACCUMULATORS]) {
@@ -128,7 +129,7 @@ __device__ __forceinline__ void add_stage(float (&sum)[ACCUMULATORS], float (&pa
     }
 }
 
-// A warp's 16 filters from registers to shared memory, then row by row to m: whole lines, and no thread waits for them.
+// A warp's 16 left rows from registers to shared memory, then row by row to m: whole lines, and no thread waits for them.
 __device__ __forceinline__ void store_sums(float* staged, float* target, const float (&d)[STEPS_N][ACCUMULATORS],
                                            int lane, int valid_rows, size_t row_step, size_t block_step) {
     float* const own = staged + lane / 4 * STAGED_PITCH + lane % 4 * 2;
@@ -156,8 +157,8 @@ __device__ __forceinline__ void store_sums(float* staged, float* target, const f
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
-    winograd_gemm(const __half* __restrict__ u, const __half* __restrict__ v, float* __restrict__ m, int K, int slices,
-                  int positions, int rows_v) {
+    winograd_gemm(const __half* __restrict__ left, const __half* __restrict__ right, float* __restrict__ m, int rows_left,
+                  int slices, int positions, int rows_right) {
     extern __shared__ __align__(128) unsigned char shared[];
     __shared__ __align__(8) unsigned long long barriers[2 * STAGES];
     const unsigned ring = (shared_address(shared) + 127) & ~127u;
@@ -171,20 +172,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
-    const unsigned blocks_m = (K + BM - 1) / BM, blocks_n = rows_v / BN;
-    const int first_k = blockIdx.x % blocks_m * BM, first_t = blockIdx.x / blocks_m % blocks_n * BN;
-    const int position = blockIdx.x / blocks_m / blocks_n;
+    const unsigned blocks_left = (rows_left + BM - 1) / BM, blocks_right = rows_right / BN;
+    const int first_left = blockIdx.x % blocks_left * BM, first_right = blockIdx.x / blocks_left % blocks_right * BN;
+    const int position = blockIdx.x / blocks_left / blocks_right;
     const int stages = (slices + DEPTH - 1) / DEPTH;
-    // Lanes: 64 rows of a part of u, then of v, for each slice of a stage.
-    constexpr int copies_u = GROUPS * PARTS, copies = copies_u + BN / 64 * PARTS;
+    // Lanes: 64 rows of a part of left, then of right, for each slice of a stage.
+    constexpr int copies_left = GROUPS * PARTS, copies = copies_left + BN / 64 * PARTS;
     static_assert(DEPTH * copies <= 32, "a lane for every copy");
     const int slice = lane / copies, copy = lane % copies, part_of_copy = copy % PARTS;
-    const bool is_u = copy < copies_u;
-    const int block = (is_u ? copy : copy - copies_u) / PARTS;
-    const size_t row64 = (is_u ? first_k : first_t) / 64 + block;
+    const bool is_left = copy < copies_left;
+    const int block = (is_left ? copy : copy - copies_left) / PARTS;
+    const size_t row64 = (is_left ? first_left : first_right) / 64 + block;
     const unsigned offset = slice * SLICE_BYTES + block * BLOCK_BYTES +
-                            (is_u ? part_of_copy * U_BYTES : PARTS * U_BYTES + part_of_copy * V_BYTES);
-    const char* source = (const char*)(is_u ? u : v) +
+                            (is_left ? part_of_copy * LEFT_BYTES : PARTS * LEFT_BYTES + part_of_copy * RIGHT_BYTES);
+    const char* source = (const char*)(is_left ? left : right) +
                          (((row64 * slices + slice) * positions + position) * PARTS + part_of_copy) * BLOCK_BYTES;
     const unsigned step_bytes = DEPTH * positions * PARTS * BLOCK_BYTES;
     const auto fetch = [&](int stage) {
@@ -207,7 +208,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll
         for (int step = 0; step < STEPS_N; ++step) {
             float part[ACCUMULATORS];
-            multiply_stage(part, from + group * 64 * ROW_BYTES, from + PARTS * U_BYTES + step * STEP_N * ROW_BYTES,
+            multiply_stage(part, from + group * 64 * ROW_BYTES, from + PARTS * LEFT_BYTES + step * STEP_N * ROW_BYTES,
                            stage * DEPTH + 1 < slices);
             // Meanwhile, where every group has done the stage before, its slot takes another.
             if (step == 0 && warp == 0 && stage > 0 && stage - 1 + STAGES < stages) {
@@ -220,9 +221,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     }
     // The ring is free once both groups have multiplied.
     asm volatile("bar.sync 1, %0;" ::"n"(128 * GROUPS) : "memory");
-    const int row = group * 64 + warp % 4 * 16, k = first_k + row;
+    const int row = group * 64 + warp % 4 * 16, first = first_left + row;
     float* const staged = (float*)(shared + (ring - shared_address(shared))) + row * STAGED_PITCH;
-    const size_t row_step = (size_t)positions * 64, block_step = K * row_step;
-    store_sums(staged, m + first_t / 64 * block_step + k * row_step + position * 64, d, lane, min(16, K - k), row_step,
-               block_step);
+    const size_t row_step = (size_t)positions * 64, block_step = rows_left * row_step;
+    store_sums(staged, m + first_right / 64 * block_step + first * row_step + position * 64, d, lane,
+               min(16, rows_left - first), row_step, block_step);
 }
