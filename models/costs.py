@@ -154,8 +154,9 @@ def from_table(table: pa.Table, device_id: str) -> Costs:
         Problems and variants in sorted order, whatever the order of rows. Where a variant was timed several times the
         median counts; a pruned one without a sample is as far behind as at a smaller batch. One whose launch took
         longer than a larger batch does, or than any kernel would, is unknown, since the host was busy, and so is one
-        left out behind nothing else. What a variant did where its rule has come to say no does not count. Problems with
-        too few outcomes to tell the best are left out, and those with an epilogue.
+        left out behind nothing else. What a variant did where its rule has come to say no does not count, and neither
+        does that it did not apply where its rule has come to say yes. Problems with too few outcomes to tell the best
+        are left out, and those with an epilogue.
 
     Raises
     ------
@@ -198,7 +199,7 @@ def from_table(table: pa.Table, device_id: str) -> Costs:
         is_refused=_any_by(cells[np.any([had[outcome] for outcome in REFUSALS], axis=0)], shape)
         & np.isnan(time_ms)
         & ~is_ruled_out,
-        is_known=_any_by(cells, shape) & ~is_false,
+        is_known=_any_by(cells[~had[Outcome.NOT_APPLICABLE] | is_ruled_out.ravel()[cells]], shape) & ~is_false,
         workspace_bytes=_median_by(cells[said], workspace[said], shape),
         n_unsteady=n_unsteady,
     )

@@ -153,6 +153,18 @@ def test_of_variants_that_do_not_apply_none_has_to_be_attempted() -> None:
     assert known_of(applicable[: half - 1]) == known_of(applicable[:1]) == (PROBLEM,)
 
 
+def test_that_a_variant_did_not_apply_counts_no_longer_where_its_rule_has_come_to_allow_it() -> None:
+    allowed, refused = "cuda.implicit_gemm", "cuda.pointwise"
+    assert VARIANTS[allowed].why_not(PROBLEM, DEVICE) is None
+    assert VARIANTS[refused].why_not(PROBLEM, DEVICE)
+    stale = [attempt(name, outcome=Outcome.NOT_APPLICABLE) for name in (allowed, refused)]
+    found = costs_of(attempt("a", 1.0), attempt("b", 2.0), *stale)
+    assert not found[allowed]["is_known"]
+    assert found[refused]["is_known"]
+    again = costs_of(attempt("a", 1.0), attempt("b", 2.0), *stale, attempt(allowed, 0.5))
+    assert again[allowed]["time_ms"] == 0.5
+
+
 @pytest.mark.parametrize(
     ("n_swept", "tried", "counts"),
     [(100, "abc", True), (100, "bcd", False), (100, "a", False), (99, "abc", False)],
