@@ -15,10 +15,11 @@ from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.cpu.threads import available_cores
 from conv_advisor.kernels.cuda.implicit_gemm_tma import plan as plans
-from conv_advisor.kernels.cuda.implicit_gemm_tma import small
+from conv_advisor.kernels.cuda.implicit_gemm_tma import small, split
 from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import Tile, tiles_for
 from conv_advisor.kernels.cuda.implicit_gemm_tma.plan import AnyTile
 from conv_advisor.kernels.cuda.implicit_gemm_tma.small import SmallTile
+from conv_advisor.kernels.cuda.implicit_gemm_tma.split import SplitTile
 from conv_advisor.kernels.cuda.parts.epilogue import defines_of
 from conv_advisor.kernels.cuda.parts.offers import Cut
 from conv_advisor.kernels.cuda.parts.source import Defines, Source
@@ -34,6 +35,8 @@ ENDS = (
 )
 CLUSTERS = (1, 2, 3, 5, 8)
 """Blocks that share a tile: some to whom boxes come out even, some to whom they do not, more than there are boxes."""
+SPLIT_CLUSTERS = (1, 3, 8, 16)
+"""Blocks to whom pixels come out even, to whom they do not, and more than are allowed unasked."""
 ENDED = ("same_3x3_tails", "same_3x3_c32", "dense_tails", "dense_waves", "stride_2", "batch_wraps")
 """Boxes that end behind y's last pixel or filter, blocks with several tiles, groups without a pixel."""
 
@@ -50,6 +53,7 @@ PROBLEMS = [
     *[problem_of(name, dtype, ends) for dtype in MOST_DTYPES for name in ENDED for ends in ENDS],
 ]
 OF_SMALL = [problem for problem in PROBLEMS if problem.dtype.itemsize_bytes == 2]
+OF_SPLIT = [problem for problem in PROBLEMS if problem.dtype.itemsize_bytes == 4]
 
 
 @pytest.fixture(scope="module")
@@ -64,11 +68,12 @@ def runner(request: pytest.FixtureRequest) -> Any:
         for item in request.session.items
         if isinstance(item, pytest.Function) and hasattr(item, "callspec")
     ]
-    asked = {name: {params[name] for params in calls if name in params} for name in ("problem", "of_small")}
-    problems, of_small = (set(PROBLEMS) & asked[name] for name in ("problem", "of_small"))
+    asked = {name: {params[name] for params in calls if name in params} for name in ("problem", "of_small", "of_split")}
+    problems, of_small, of_split = (set(PROBLEMS) & asked[name] for name in ("problem", "of_small", "of_split"))
     compile_all(
         [(problem, cut) for problem in problems for cut in cuts_of(problem)]
         + [(problem, Cut(tile, 1)) for problem in of_small for tile in small.TILES]
+        + [(problem, Cut(tile, 1)) for problem in of_split for tile in split.TILES]
     )
     return opened
 
@@ -120,6 +125,30 @@ def test_every_small_tile_is_right(runner: Any, of_small: ConvProblem) -> None:
         for cut in (cut for cut in cuts if isinstance(cut.tile, SmallTile)):
             launch = prepare_cut(runner, of_small, cut, processors)
             assert runner.first_run(of_small, launch, operands).max_error <= tolerance(of_small), (cut, processors)
+
+
+@pytest.mark.parametrize("of_split", OF_SPLIT, ids=lambda problem: problem.key)
+def test_every_split_tile_is_right(runner: Any, of_split: ConvProblem) -> None:
+    """On all multiprocessors, and on so few that blocks share them and have few slots."""
+    operands = runner.make_operands(of_split, 0)
+    for processors, clusters in ((runner.device.processors, SPLIT_CLUSTERS), (1, (1, 2))):
+        for cut in plans.expected(of_split, replace(runner.device, processors=processors)):
+            if isinstance(cut.tile, SplitTile) and cut.cluster in clusters:
+                launch = prepare_cut(runner, of_split, cut, processors)
+                assert runner.first_run(of_split, launch, operands).max_error <= tolerance(of_split), (cut, processors)
+
+
+@pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.TF32])
+@pytest.mark.parametrize("cluster", [1, 5, 16])
+def test_equal_inputs_give_equal_bits_by_split_tiles(runner: Any, cluster: int, dtype: DType) -> None:
+    of_split = problem_of("same_3x3", dtype)
+    operands = runner.make_operands(of_split, 0)
+    launch = prepare_cut(runner, of_split, Cut(split.TILES[1], cluster))
+    outputs = []
+    for _ in range(3):
+        runner.first_run(of_split, launch, operands)
+        outputs.append(operands.y.get())
+    assert all(np.array_equal(each, outputs[0]) for each in outputs[1:])
 
 
 @pytest.mark.parametrize("epilogue", [PLAIN, *ENDS], ids=str)

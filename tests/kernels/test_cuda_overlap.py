@@ -23,7 +23,7 @@ TOUCHES_MEMORY = {
     **{0x980: "LD", 0x981: "LDG", 0x985: "ST", 0x986: "STG", 0xFAE: "LDGSTS", 0x9A3: "ATOMG", 0x9A6: "REDG"},
     **{0x5B4: "UTMALDG", 0x3B5: "UTMASTG", 0x3BA: "UBLKCP"},
 }
-BY_BOXES = ("implicit_gemm_tma", "implicit_gemm_tma_small")
+BY_BOXES = ("implicit_gemm_tma", "implicit_gemm_tma_small", "implicit_gemm_tma_split")
 """Sources whose loads are the tensor memory accelerator's alone."""
 MOST_SPILLED = {("pointwise", "FLOAT32"): 64}
 """Its largest tile has no register left for the prefetch: some sizes wait in local memory until the wait is over."""
@@ -35,7 +35,7 @@ EVERYTHING = Epilogue(bias=True, residual=True, activation=Activation.RELU)
 def test_what_networks_are_made_of_waits() -> None:
     assert {source.name for source in SOURCES if source.waits} == {
         *("implicit_gemm", "implicit_gemm_tensor", "implicit_gemm_nhwc", "nhwc_pack", "pointwise"),
-        *("implicit_gemm_tma", "implicit_gemm_tma_small"),
+        *("implicit_gemm_tma", "implicit_gemm_tma_small", "implicit_gemm_tma_split"),
         *("depthwise", "depthwise_channels", "depthwise_nhwc", "depthwise_any", "grouped", "few_inputs", "appended"),
     }
 

@@ -9,14 +9,17 @@ from typing import Any, Final
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels.cuda.compile import load_kernel
-from conv_advisor.kernels.cuda.implicit_gemm_tma import maps, small
+from conv_advisor.kernels.cuda.implicit_gemm_tma import maps, small, split
 from conv_advisor.kernels.cuda.implicit_gemm_tma import plan as plans
 from conv_advisor.kernels.cuda.implicit_gemm_tma.encoding import encoded
-from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import THREADS, Tile, stages_of
+from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import THREADS, Tile, row_bytes_of, stages_of
 from conv_advisor.kernels.cuda.implicit_gemm_tma.plan import AnyTile
 from conv_advisor.kernels.cuda.implicit_gemm_tma.small import SmallTile
+from conv_advisor.kernels.cuda.implicit_gemm_tma.split import SplitTile
+from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
+from conv_advisor.kernels.cuda.parts.division import divider, magic
 from conv_advisor.kernels.cuda.parts.epilogue import addresses, defines_of
-from conv_advisor.kernels.cuda.parts.launching import prepare_start
+from conv_advisor.kernels.cuda.parts.launching import Start, prepare_start
 from conv_advisor.kernels.cuda.parts.offers import Cut
 from conv_advisor.kernels.cuda.parts.overlap import overlaps
 from conv_advisor.kernels.variant import Launch
@@ -37,6 +40,8 @@ def launch(problem: ConvProblem, device: Device, cut: Cut[AnyTile]) -> Launch:
     kernel = load_kernel(source, source.name, problem.dtype, **defines, **defines_of(problem.epilogue))
     if isinstance(cut.tile, SmallTile):
         return _launch_small(kernel, problem, device, cut.tile)
+    if isinstance(cut.tile, SplitTile):
+        return _launch_split(kernel, problem, device, Cut(cut.tile, cut.cluster))
     return _launch_large(kernel, problem, device, Cut(cut.tile, cut.cluster))
 
 
@@ -84,7 +89,34 @@ def _launch_small(kernel: Any, problem: ConvProblem, device: Device, tile: Small
         overlaps=overlaps(small.SOURCE),
         is_structure=True,
     )
-    of_weight = maps.weight_map(problem, int(of.filters))
+    return _storing_itself(start, problem, tile, int(of.filters))
+
+
+def _launch_split(kernel: Any, problem: ConvProblem, device: Device, cut: Cut[SplitTile]) -> Launch:
+    tile, cluster = cut.tile, cut.cluster
+    of = split.arranged(tile, cluster, problem, device.processors or 1)
+    chunks = ceil_div(problem.c * problem.dtype.itemsize_bytes, row_bytes_of(problem))
+    divisors = (problem.p * problem.q, problem.q, chunks, problem.s)
+    start = prepare_start(
+        kernel,
+        (int(of.down) * cluster, int(of.columns), 1),
+        tile.threads,
+        int(of.shared_bytes),
+        (
+            *(*_sizes(problem), of.filters, *divmod(stages_of(problem), cluster), of.slots),
+            *(of.owned, magic(int(of.owned), 16)),
+            *(each for divisor in divisors for each in (divisor, *divider(int(divisor)))),
+        ),
+        cluster=cluster,
+        overlaps=overlaps(split.SOURCE),
+        is_structure=True,
+    )
+    return _storing_itself(start, problem, tile, int(of.filters))
+
+
+def _storing_itself(start: Start, problem: ConvProblem, tile: SmallTile | SplitTile, filters: int) -> Launch:
+    """The launch of a kernel whose threads store y: x and weight come by maps, of so many filters a tile."""
+    of_weight = maps.weight_map(problem, filters)
     maps_at = _kept_maps(((maps.x_map(problem, tile), problem.dtype), (of_weight, problem.dtype)))
 
     def run(x: Any, weight: Any, y: Any, *ends: Any) -> None:

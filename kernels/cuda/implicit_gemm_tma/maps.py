@@ -8,6 +8,7 @@ from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.cuda.implicit_gemm_tma.limits import upper_corner
 from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import BOX, BOX_ROW_BYTES, SPLIT_BOX, Tile, row_bytes_of
 from conv_advisor.kernels.cuda.implicit_gemm_tma.small import SmallTile
+from conv_advisor.kernels.cuda.implicit_gemm_tma.split import SplitTile
 from conv_advisor.kernels.cuda.parts.shapes import is_dense
 
 
@@ -62,7 +63,7 @@ class Im2colMap:
 Map = TiledMap | Im2colMap
 
 
-def x_map(problem: ConvProblem, tile: Tile | SmallTile) -> Map:
+def x_map(problem: ConvProblem, tile: Tile | SmallTile | SplitTile) -> Map:
     """A matrix where every pixel is one of y; else the pixels that the first tap meets."""
     row_bytes = row_bytes_of(problem)
     channels, item = row_bytes // problem.dtype.itemsize_bytes, problem.dtype.itemsize_bytes

@@ -189,6 +189,69 @@ SMALL_COSTS: Final = SmallCosts(
 )
 
 
+@dataclass(frozen=True)
+class SplitCosts:
+    """What tiles whose gemm_k is shared take, in cycles of a multiprocessor.
+
+    Parameters
+    ----------
+    start : float
+        From a launch to the first products, and from the last outputs to the end.
+    wave : float
+        Of blocks that come to a multiprocessor together, from their start to their first products.
+    block : float
+        Of each block that shares a multiprocessor.
+    loaded_bytes : float
+        That one multiprocessor gets in a cycle.
+    pixel : float
+        Of a pixel of a stage that im2col mode loads.
+    shared_bytes : float
+        That each gets from the L2 cache in a cycle while all do.
+    products : float
+        Of a pixel, a filter and a stage's channels, that a multiprocessor makes in a cycle.
+    lone : float
+        How much longer products take for one warp.
+    stage : float
+        Of a block, from a stage to the next at least.
+    outputs : float
+        Of 1024 sums that a block adds, or outputs.
+    meeting, rank, push : float
+        Of a cluster, of each of its blocks, and of 1024 sums that one pushes to others.
+    """
+
+    start: float
+    wave: float
+    block: float
+    loaded_bytes: float
+    pixel: float
+    shared_bytes: float
+    products: float
+    lone: float
+    stage: float
+    outputs: float
+    meeting: float
+    rank: float
+    push: float
+
+
+_SPLIT: Final = SplitCosts(
+    start=2400.0,
+    wave=600.0,
+    block=200.0,
+    loaded_bytes=97.5,
+    pixel=2.09,
+    shared_bytes=76.1,
+    products=20.0,
+    lone=2.0,
+    stage=180.0,
+    outputs=50.0,
+    meeting=700.0,
+    rank=10.0,
+    push=60.0,
+)
+SPLIT_COSTS: Final[Mapping[DType, SplitCosts]] = {DType.FLOAT32: _SPLIT, DType.TF32: _SPLIT}
+
+
 def row_bytes_of(problems: Problems) -> Any:
     """Bytes of a row of a stage: those of all channels of a tap where these are few, but in float32."""
     if problems.dtype is DType.FLOAT32:

@@ -9,7 +9,7 @@ import numpy as np
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType
-from conv_advisor.kernels.cuda.implicit_gemm_tma import menu, small
+from conv_advisor.kernels.cuda.implicit_gemm_tma import menu, small, split
 from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import (
     BOX,
     BOX_ROW_BYTES,
@@ -26,6 +26,7 @@ from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import (
     tiles_for,
 )
 from conv_advisor.kernels.cuda.implicit_gemm_tma.small import SmallTile
+from conv_advisor.kernels.cuda.implicit_gemm_tma.split import SplitTile
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 from conv_advisor.kernels.cuda.parts.offers import (
     Choice,
@@ -46,7 +47,7 @@ _AT_A_TIME: Final = np.array([0, _PROCESSORS, *CLUSTERS.values()])
 _CHOICES: Final[Mapping[DType, Choice[Tile]]] = {dtype: choice_of(tiles_for(dtype), max(CLUSTERS)) for dtype in DType}
 
 
-AnyTile = Tile | SmallTile
+AnyTile = Tile | SmallTile | SplitTile
 
 
 def tiles_of(tile: AnyTile, problems: Problems) -> tuple[Any, Any]:
@@ -59,6 +60,9 @@ def blocks_of(cut: Cut[Any], problem: ConvProblem, device: Device) -> int:
     if isinstance(cut.tile, SmallTile):
         of = small.arranged(cut.tile, problem, device.processors or 1)
         return int(of.columns * of.rows)
+    if isinstance(cut.tile, SplitTile):
+        across, down = tiles_of(cut.tile, problem)
+        return int(across * down) * cut.cluster
     return int(_grid(cut.tile, cut.cluster, problem, device))
 
 
@@ -121,7 +125,7 @@ def offers(problems: Shapes, device: Device) -> tuple[Offer[Any], ...]:
     is_shared = (cluster <= stages_of(problems)) & (row_bytes_of(problems) == SPLIT_ROW_BYTES) & has_room
     us = np.where(is_shared | (cluster == 1), expect(tile, cluster, problems, device), np.inf)
     large = offered(choice, tile.bp * tile.bf, us, _grid(tile, cluster, problems, device))
-    return large, *small.offers(problems, device)
+    return large, *small.offers(problems, device), *split.offers(problems, device)
 
 
 def expected(problem: ConvProblem, device: Device) -> dict[Cut[AnyTile], float]:
@@ -140,6 +144,8 @@ def build_of(cut: Cut[AnyTile], problem: ConvProblem) -> tuple[Source, Defines]:
     row_bytes, dense = row_bytes_of(problem), bool(is_dense(problem))
     if isinstance(cut.tile, SmallTile):
         return small.SOURCE, cut.tile.defines(row_bytes, is_dense=dense)
+    if isinstance(cut.tile, SplitTile):
+        return split.SOURCE, cut.tile.defines(problem.dtype, is_dense=dense)
     return SOURCE, cut.tile.defines(row_bytes, is_dense=dense, is_split=cut.cluster > 1)
 
 

@@ -1,0 +1,309 @@
+// Implicit GEMM with channels innermost, fed by the tensor memory accelerator, in small tiles whose gemm_k is shared by warps and blocks:
+// for layers of four-byte elements that begin and end soon.
+//
+//   tensors      x (N,H,W,C), weight (K,R,S,C), y (N,P,Q,K), of four-byte elements; C and K multiples of 4
+//   GEMM         as in implicit_gemm_tma.cu: a block has one tile of BP pixels and BF filters, stages of 128 bytes of the channels
+//                of one tap
+//   types        -DSPLIT=1: float32 in three products of tf32 (fragments.cuh), each warp cuts what it reads; -DSPLIT=0: tf32, which
+//                the accelerator rounds on its way
+//   filters      tiles of them are of one size, BF or somewhat fewer, as in implicit_gemm_tma_small.cu
+//   warps        WARPS_M * WARPS_N * WARPS_K multiply by mma.sync: parts of the pixels, of the filters and of each stage; one more
+//                loads, of which one thread is awake
+//   slots        as many stages as the launch gives shared memory for, mostly all that the block has: these are asked for at once
+//   split        the blocks of a cluster each have a part of the stages. Each pushes its sums to the blocks that own the pixels, and
+//                these add what they received in the order of the ranks
+//   grid, block  x: a cluster for every tile of pixels, y: tiles of filters; BLOCKS share a multiprocessor's registers
+//   limits       groups 1; compute capability 9.0 (sm_90a); the same sums in the same order every time; float32: not for infinities
+//   source       as of implicit_gemm_tma.cu and of implicit_gemm_tensor.cu
+
+#include "epilogue.cuh"
+
+#define ROW_BYTES 128
+#define STEPS 4  // of eight channels in a stage
+#define WORKERS (32 * WARPS_M * WARPS_N * WARPS_K)
+#define THREADS (WORKERS + 32)
+#define TILES_M (BP / WARPS_M / 16)
+#define TILES_N (BF / WARPS_N / 8)
+#define X_BYTES (BP * ROW_BYTES)  // of a stage
+#define WEIGHT_BYTES (BF * ROW_BYTES)
+#define CHANNELS (ROW_BYTES / 4)
+#define MOST_SLOTS 32
+#define BARRIER_BYTES ((2 * MOST_SLOTS + 1) * 8)
+#define SUM_PITCH (BF + 8)
+#define COLUMNS (BF / 4)  // of 16 bytes in a pixel of y
+static_assert(BP % (16 * WARPS_M) == 0 && BF % (16 * WARPS_N) == 0 && STEPS % WARPS_K == 0, "whole fragments");
+static_assert(WORKERS % COLUMNS == 0, "a thread's outputs are of the same filters");
+
+#include "clusters.cuh"
+#include "asynchronous.cuh"
+#include "accelerator.cuh"
+#include "fragments.cuh"
+#include "division.cuh"
+#include "overlap.cuh"
+
+// Everything that has to be divided by comes with its magic number and shift.
+struct Divisor {
+    unsigned value, magic, shift;
+
+    // value becomes the remainder.
+    __device__ __forceinline__ unsigned take_quotient(unsigned& dividend) const {
+        return ::take_quotient(dividend, value, magic, shift);
+    }
+};
+struct Sizes {
+    int C, K, R, S;
+    unsigned pixels, plane, Q;
+    int stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w;
+    unsigned filters;              // of a tile
+    int stages, more_stages;       // of a block; so many blocks of a cluster have one more
+    int slots;
+    int owned, owned_magic16;      // pixels of a tile that a block of the cluster owns
+    Divisor of_plane, of_row, of_tap, of_taps;  // pixels of an image, and of a row of y; chunks of a tap, and taps of a row
+};
+
+typedef float Sums[TILES_M][TILES_N][4];
+
+// Addresses in shared memory.
+struct Ring {
+    unsigned full, empty, x, weight;
+};
+
+// Stages and whose turn it is: a ring that has gone round an even or odd number of times.
+struct Turn {
+    int slot = 0;
+    unsigned parity = 0;
+
+    __device__ __forceinline__ void advance(int slots) {
+        if (++slot == slots) slot = 0, parity ^= 1;
+    }
+};
+
+__device__ __forceinline__ void load_stages(const TensorMap& x, const TensorMap& weight, const Ring& ring, int first, int count,
+                                            unsigned pixel, unsigned filter, const Sizes& sizes) {
+    const unsigned bytes = X_BYTES + sizes.filters * ROW_BYTES;
+#if !IS_DENSE
+    unsigned column = pixel;
+    const unsigned image = sizes.of_plane.take_quotient(column), p = sizes.of_row.take_quotient(column);
+    const int h = (int)p * sizes.stride_h - sizes.pad_h, w = (int)column * sizes.stride_w - sizes.pad_w;
+#endif
+    unsigned chunk = first;
+    int tap = sizes.of_tap.take_quotient(chunk);
+    unsigned s = tap;
+    int r = sizes.of_taps.take_quotient(s), c = chunk * CHANNELS;
+    Turn turn;
+#pragma unroll 1
+    for (int stage = 0; stage < count; ++stage, turn.advance(sizes.slots)) {
+        const unsigned arrived = ring.full + turn.slot * 8, to = ring.x + turn.slot * X_BYTES;
+        if (stage >= sizes.slots) wait_for(ring.empty + turn.slot * 8, turn.parity ^ 1);
+        expect_bytes(arrived, bytes);
+#if IS_DENSE
+        load_box(to, x, arrived, c, pixel);
+#else
+        load_pixels(to, x, arrived, c, w, h, image, s * sizes.dilation_w, r * sizes.dilation_h);
+#endif
+        load_box(ring.weight + turn.slot * WEIGHT_BYTES, weight, arrived, c, tap, filter);
+        if ((c += CHANNELS) < sizes.C) continue;
+        c = 0, ++tap;
+        if (++s == sizes.S) s = 0, ++r;
+    }
+}
+
+__device__ __forceinline__ void load_matrices(unsigned& first, unsigned& second, unsigned& third, unsigned& fourth,
+                                              unsigned address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(first), "=r"(second), "=r"(third), "=r"(fourth)
+                 : "r"(address)
+                 : "memory");
+}
+
+// A lane's rows for ldmatrix, in the first slot: where its 16 bytes of the first step lie. Those of step k lie at ^ k * 32.
+struct Rows {
+    unsigned x, weight;
+};
+__device__ __forceinline__ Rows rows_of(const Ring& ring) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int pixel = warp % WARPS_M * (BP / WARPS_M) + lane % 16;
+    const int filter = warp / WARPS_M % WARPS_N * (BF / WARPS_N) + lane % 8 + lane / 16 * 8;
+    return {ring.x + pixel * ROW_BYTES + (lane / 16 ^ lane % 8) * 16,
+            ring.weight + filter * ROW_BYTES + (lane / 8 % 2 ^ lane % 8) * 16};
+}
+
+// Adds the products of a warp's part of a stage.
+__device__ __forceinline__ void multiply_stage(Sums& sum, unsigned x, unsigned weight) {
+    const int first = threadIdx.x / (32 * WARPS_M * WARPS_N) * (STEPS / WARPS_K);
+#pragma unroll 1
+    for (int k = 0; k < STEPS / WARPS_K; ++k) {
+        unsigned a[TILES_M][4], b[TILES_N][2];
+        const unsigned flipped = (first + k) * 32;
+#pragma unroll
+        for (int i = 0; i < TILES_M; ++i)
+            load_matrices(a[i][0], a[i][1], a[i][2], a[i][3], (x ^ flipped) + i * 16 * ROW_BYTES);
+#pragma unroll
+        for (int j = 0; j < TILES_N; j += 2)
+            load_matrices(b[j][0], b[j][1], b[j + 1][0], b[j + 1][1], (weight ^ flipped) + j * 8 * ROW_BYTES);
+#if SPLIT
+        add_product(sum, a, b);
+#else
+        multiply_all(sum, a, b);
+#endif
+    }
+}
+
+__device__ __forceinline__ void multiply_stages(Sums& sum, const Ring& ring, int count, const Sizes& sizes) {
+    const Rows rows = rows_of(ring);
+    const bool recycles = count > sizes.slots;
+    Turn turn;
+#pragma unroll 1
+    for (int stage = 0; stage < count; ++stage, turn.advance(sizes.slots)) {
+        wait_for(ring.full + turn.slot * 8, turn.parity);
+        multiply_stage(sum, rows.x + turn.slot * X_BYTES, rows.weight + turn.slot * WEIGHT_BYTES);
+        if (!recycles) continue;
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) arrive(ring.empty + turn.slot * 8);
+    }
+}
+
+// All warps that multiply.
+__device__ __forceinline__ void meet() { asm volatile("bar.sync 2, %0;" ::"n"(WORKERS) : "memory"); }
+
+// sums (WARPS_K, BP, SUM_PITCH).
+__device__ __forceinline__ void store_sums(float* sums, const Sums& sum) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int row = warp / (WARPS_M * WARPS_N) * BP + warp % WARPS_M * (BP / WARPS_M) + lane / 4;
+    sums += row * SUM_PITCH + warp / WARPS_M % WARPS_N * (BF / WARPS_N) + lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < TILES_M; ++i) {
+#pragma unroll
+        for (int j = 0; j < TILES_N; ++j) {
+            *(float2*)(sums + 16 * i * SUM_PITCH + 8 * j) = make_float2(sum[i][j][0], sum[i][j][1]);
+            *(float2*)(sums + (16 * i + 8) * SUM_PITCH + 8 * j) = make_float2(sum[i][j][2], sum[i][j][3]);
+        }
+    }
+}
+
+// The sum of parts that lie `distance` floats apart.
+__device__ __forceinline__ float4 sum_of(const float* part, int count, int distance) {
+    float4 total = *(const float4*)part;
+#pragma unroll 4
+    for (int other = 1; other < count; ++other) {
+        const float4 more = *(const float4*)(part + other * distance);
+        total.x += more.x, total.y += more.y, total.z += more.z, total.w += more.w;
+    }
+    return total;
+}
+
+// The sums of every pixel to the block of the cluster that owns it: received (blocks, owned, BF).
+__device__ __forceinline__ void push_sums(float* received, const float* sums, int rows, int rank, const void* barrier,
+                                          const Sizes& sizes) {
+    const int column = threadIdx.x % COLUMNS * 4;
+#pragma unroll 2
+    for (int row = threadIdx.x / COLUMNS; row < rows; row += WORKERS / COLUMNS) {
+        const int owner = row * sizes.owned_magic16 >> 16, place = rank * sizes.owned + row - owner * sizes.owned;
+        const float4 total = sum_of(sums + row * SUM_PITCH + column, WARPS_K, BP * SUM_PITCH);
+        push_counted(received + place * BF + column, owner, total, barrier);
+    }
+}
+
+// A thread's 16 bytes of every OUTPUTS_STEP-th of some pixels of y; there may be none.
+struct Outputs {
+    unsigned pixel, filter;
+    int rows;
+};
+#define OUTPUTS_STEP (WORKERS / COLUMNS)
+__device__ __forceinline__ int first_column() { return threadIdx.x % COLUMNS * 4; }
+
+template <typename Visit>
+__device__ __forceinline__ void for_outputs(const Outputs& outputs, const Sizes& sizes, const Visit& visit) {
+    const unsigned filter = outputs.filter + first_column();
+    if (filter >= min(outputs.filter + sizes.filters, (unsigned)sizes.K)) return;
+#pragma unroll 1
+    for (int row = threadIdx.x / COLUMNS; row < outputs.rows; row += OUTPUTS_STEP)
+        visit(row, filter, (size_t)(outputs.pixel + row) * sizes.K + filter);
+}
+
+// Has memory brought near that is read much later.
+__device__ __forceinline__ void fetch(const Storage* place) {
+    [[maybe_unused]] unsigned unread;
+    asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(unread) : "l"(place));
+}
+
+// y, each output the sum of `count` parts that lie `distance` floats apart.
+__device__ __forceinline__ void store_y(Storage* y, const Epilogue& epilogue, const float* from, int pitch, int count, int distance,
+                                        const Outputs& outputs, const Sizes& sizes) {
+    for_outputs(outputs, sizes, [&](int row, unsigned filter, size_t at) {
+        const float4 total = sum_of(from + row * pitch + first_column(), count, distance);
+        float four[] = {total.x, total.y, total.z, total.w};
+        epilogue.apply<true>(four, filter, y + at);
+        *(float4*)(y + at) = make_float4(four[0], four[1], four[2], four[3]);
+    });
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
+    implicit_gemm_tma_split(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap weight_map,
+                            Storage* __restrict__ y EPILOGUE, const __grid_constant__ Sizes sizes) {
+    // Barriers, then stages or sums, then what other blocks push.
+    extern __shared__ unsigned char unaligned[];
+    Ring ring;
+    // In a register: else the assembler asks a special one for the address again at each use, before the first load.
+    asm volatile("mov.u32 %0, %1;" : "=r"(ring.full) : "r"(shared_address(unaligned)));
+    ring.empty = ring.full + MOST_SLOTS * 8;
+    ring.x = (ring.full + BARRIER_BYTES + 1023) & ~1023u;
+    ring.weight = ring.x + sizes.slots * X_BYTES;
+    unsigned char* const body = unaligned + (ring.x - ring.full);
+    void* const counter = unaligned + 2 * MOST_SLOTS * 8;
+    const int rank = cluster_rank(), blocks = cluster_size();
+    const unsigned filter = blockIdx.y * sizes.filters, pixel = cluster_index() * BP;
+    const int rows = min((unsigned)BP, sizes.pixels - pixel), own_rows = max(0, min(sizes.owned, rows - rank * sizes.owned));
+    const int count = sizes.stages + (rank < sizes.more_stages);
+    const int warp = __shfl_sync(0xFFFFFFFF, threadIdx.x / 32, 0);
+    if (warp == WORKERS / 32) {
+        if (is_elected()) {
+            for (int slot = 0; slot < sizes.slots; ++slot) {
+                start_barrier(ring.full + slot * 8, 1);
+                if (count > sizes.slots) start_barrier(ring.empty + slot * 8, WORKERS / 32);
+            }
+            if (blocks > 1) expect_bytes(counter, own_rows * BF * 4 * blocks);
+            publish_to_accelerator();
+        }
+        __syncwarp();
+        asm volatile("bar.arrive 1, %0;" ::"n"(THREADS) : "memory");
+    }
+    if (blocks > 1) cluster_arrive_relaxed();
+    wait_for_kernel_ahead();
+    if (warp == WORKERS / 32) {
+        const int first = rank * sizes.stages + min(rank, sizes.more_stages);
+        if (is_elected()) load_stages(x_map, weight_map, ring, first, count, pixel, filter, sizes);
+        __syncwarp();
+        if (blocks > 1) cluster_wait();
+        return;
+    }
+    const Outputs outputs = {pixel + rank * sizes.owned, filter, own_rows};
+#if BIAS || RESIDUAL
+    for_outputs(outputs, sizes, [&]([[maybe_unused]] int row, [[maybe_unused]] unsigned first, [[maybe_unused]] size_t at) {
+#if BIAS
+        fetch(bias + first);
+#endif
+#if RESIDUAL
+        fetch(residual + at);
+#endif
+    });
+#endif
+    asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
+    Sums sum = {};
+    multiply_stages(sum, ring, count, sizes);
+    float* const sums = (float*)body;
+    meet();
+    store_sums(sums, sum);
+    meet();
+    const Epilogue epilogue = EPILOGUE_OF(y);
+    if (blocks == 1) {
+        store_y(y, epilogue, sums, SUM_PITCH, WARPS_K, BP * SUM_PITCH, outputs, sizes);
+        return;
+    }
+    const int ring_bytes = sizes.slots * (X_BYTES + WEIGHT_BYTES), sums_bytes = WARPS_K * BP * SUM_PITCH * 4;
+    float* const received = (float*)(body + max(ring_bytes, sums_bytes));
+    cluster_wait();
+    push_sums(received, sums, rows, rank, counter, sizes);
+    wait_for_bytes(counter);
+    store_y(y, epilogue, received, BF, blocks, sizes.owned * BF, outputs, sizes);
+}

@@ -1,0 +1,113 @@
+"""Small tiles whose gemm_k warps and blocks share, without a GPU: their launches and their rule."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conv_advisor.data.epilogue import Epilogue
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.data.table import sizes_of
+from conv_advisor.kernels.cuda.implicit_gemm_tma import launch, plan, split
+from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import stages_of
+from conv_advisor.kernels.cuda.implicit_gemm_tma.split import SplitTile
+from conv_advisor.kernels.cuda.parts.offers import Cut
+from conv_advisor.kernels.cuda.parts.shapes import Shapes
+from tests.kernels.accelerator import FOURS, GPU, SHAPES, FakeDriver, problem_of
+
+FOUR_BYTES = {**SHAPES, **FOURS}
+
+
+def split_cuts(problem: ConvProblem, processors: int) -> list[Cut[SplitTile]]:
+    cuts = plan.expected(problem, replace(GPU, processors=processors))
+    return [Cut(cut.tile, cut.cluster) for cut in cuts if isinstance(cut.tile, SplitTile)]
+
+
+@pytest.mark.parametrize("processors", [1, 78, 132])
+@pytest.mark.parametrize("name", FOUR_BYTES)
+def test_blocks_have_every_tile_a_stage_each_and_fit_their_multiprocessors(name: str, processors: int) -> None:
+    problem = problem_of(FOUR_BYTES[name], DType.FLOAT32)
+    for cut in (cuts := split_cuts(problem, processors)):
+        of = split.arranged(cut.tile, cut.cluster, problem, processors)
+        across, down = plan.tiles_of(cut.tile, problem)
+        assert (of.down, of.columns) == (across, down)
+        assert of.filters % 8 == 0
+        assert (of.columns - 1) * of.filters < problem.k <= of.columns * of.filters <= of.columns * cut.tile.bf
+        assert min(cut.tile.bp, maps_pixels(problem)) <= of.owned * cut.cluster
+        assert cut.cluster <= stages_of(problem)
+        assert 1 <= of.slots <= min(split.MOST_SLOTS, -(-stages_of(problem) // cut.cluster))
+        assert of.body_bytes >= max(of.slots * cut.tile.stage_bytes, cut.tile.sums_bytes)
+        assert of.shared_bytes <= 227 * 1024
+        assert of.resident * (of.shared_bytes + 1024) <= 228 * 1024
+    assert {cut.tile for cut in cuts} == set(split.TILES)
+    assert not split.offers(Shapes.of(replace(problem, dtype=DType.FLOAT16)), GPU)
+
+
+def maps_pixels(problem: ConvProblem) -> int:
+    return problem.n * problem.p * problem.q
+
+
+@pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.TF32])
+def test_rows_of_a_stage_are_whole_swizzles(dtype: DType) -> None:
+    """Rows of few channels are half as long in tf32, and the kernel does not read those."""
+    problem = problem_of(SHAPES["same_5x5"], dtype)
+    assert bool(split_cuts(problem, 132)) is (dtype is DType.FLOAT32)
+
+
+def test_split_tiles_of_many_problems_are_expected_to_take_what_each_is() -> None:
+    problems = [problem_of(sizes, DType.FLOAT32) for sizes in FOUR_BYTES.values()]
+    (together,) = split.offers(Shapes.of_table(sizes_of(problems), DType.FLOAT32, Layout.NHWC), GPU)
+    for column, problem in enumerate(problems):
+        (alone,) = split.offers(Shapes.of(problem), GPU)
+        assert np.array_equal(alone.us[:, 0], together.us[:, column])
+        assert np.array_equal(alone.blocks[:, 0], together.blocks[:, column])
+
+
+def test_a_split_launch_says_what_the_kernel_reads(map_driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Any] = []
+
+    def prepare_start(kernel: Any, *shape: Any, **options: Any) -> Any:
+        started.append((shape, options))
+        return lambda *parameters: started.append(parameters)
+
+    monkeypatch.setattr(launch, "prepare_start", prepare_start)
+    monkeypatch.setattr(launch, "load_kernel", lambda source, kernel, *_, **defines: (source, kernel, defines))
+    problem = replace(problem_of(FOURS["same_3x3_fours"], DType.FLOAT32), epilogue=Epilogue.parse("bias-residual"))
+    tile = next(tile for tile in split.TILES if (tile.bp, tile.bf) == (64, 64))
+    prepared = launch.launch(problem, GPU, Cut(tile, 4))
+    prepared.run(*(SimpleNamespace(data=SimpleNamespace(ptr=4096 * place)) for place in range(1, 6)))
+    assert [each[3].value for each in map_driver.asked] == [4096, 8192]
+    assert started[1][2:] == (12288, 16384, 20480), "y, bias and residual by their addresses"
+    (grid, threads, shared_bytes, sizes), options = started[0]
+    of = split.arranged(tile, 4, problem, 132)
+    assert (grid, threads, shared_bytes) == ((16 * 4, 2, 1), 288, of.shared_bytes)
+    # 68 filters are tiles of 40; 9 taps of two chunks of 32 channels are 4 stages a block, 5 for two of them.
+    assert sizes[13:17] == (40, 4, 2, of.slots)
+    assert sizes[17:19] == (16, 4096)
+    assert [sizes[place] for place in (19, 22, 25, 28)] == [196, 14, 2, 3]
+    assert options == {"cluster": 4, "overlaps": False, "is_structure": True}
+    assert plan.blocks_of(Cut(tile, 4), problem, GPU) == grid[0] * grid[1]
+
+
+def test_the_kernel_and_its_split_tiles_have_the_same_threads_and_places() -> None:
+    listed = dict(re.findall(r"^#define ([A-Z_]+) (.+?)(?: //.*)?$", split.SOURCE.text(), re.M))
+
+    def value(expression: str, known: dict[str, int]) -> int:
+        def of(match: re.Match[str]) -> str:
+            return str(known[match[0]] if match[0] in known else value(listed[match[0]], known))
+
+        replaced = re.sub(r"[A-Z_]+", of, expression)
+        return int(eval(replaced.replace("/", "//")))  # noqa: S307 - numbers, products and sums of our own source
+
+    for tile in split.TILES:
+        known = tile.defines(DType.FLOAT32, is_dense=False)
+        assert value("THREADS", known) == tile.threads
+        assert value("X_BYTES + WEIGHT_BYTES", known) == tile.stage_bytes
+        assert value("WARPS_K * BP * SUM_PITCH * 4", known) == tile.sums_bytes
+        assert value("MOST_SLOTS", known) == split.MOST_SLOTS
+        assert value("WORKERS", known) % value("COLUMNS", known) == 0
