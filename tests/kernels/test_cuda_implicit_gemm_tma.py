@@ -54,7 +54,7 @@ SMALLEST = Tile(128, 64, stages=8)
 def emulated(problem: ConvProblem, tile: Tile, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """y (pixels, K) in float64, tile by tile, each the product of all that the maps read for its stages."""
     of_x, of_weight, of_y = (
-        maps.x_map(problem, tile),
+        maps.x_map(problem, tile.bp),
         maps.weight_map(problem, tile.bf),
         maps.y_map(problem, is_split=False),
     )
@@ -92,7 +92,7 @@ def test_what_the_maps_read_gives_the_convolution(dtype: DType, name: str) -> No
 def test_rows_and_columns_of_a_map_are_those_of_y(name: str) -> None:
     problem = problem_of(SHAPES[name])
     assert limits.why_not(problem) is None
-    described = maps.x_map(problem, TILES[0])
+    described = maps.x_map(problem, TILES[0].bp)
     if is_dense(problem):
         assert isinstance(described, maps.TiledMap)
         return
@@ -113,7 +113,7 @@ def test_maps_keep_the_limits_of_the_driver(name: str, dtype: DType) -> None:
         return
     for tile in TILES:
         of_x, of_weight, of_y = (
-            maps.x_map(problem, tile),
+            maps.x_map(problem, tile.bp),
             maps.weight_map(problem, tile.bf),
             maps.y_map(problem, is_split=False),
         )
@@ -149,7 +149,7 @@ def test_what_no_map_can_say_is_refused(sizes: dict[str, Any], words: str) -> No
 
 def test_a_map_is_encoded_as_the_driver_takes_it(map_driver: FakeDriver) -> None:
     problem = problem_of(SHAPES["uneven_pad"], DType.BFLOAT16)
-    encoding.encoded(maps.x_map(problem, SMALLEST), problem.dtype, 4096)
+    encoding.encoded(maps.x_map(problem, SMALLEST.bp), problem.dtype, 4096)
     kind, dtype, rank, address, sizes, strides, lower, upper, channels, pixels, steps, *rest = map_driver.asked[0]
     assert (kind, dtype, rank, address.value) == ("im2col", 9, 4, 4096)
     assert (sizes, strides) == ([64, 15, 14, 2], [128, 128 * 15, 128 * 15 * 14])
@@ -164,7 +164,7 @@ def test_the_bit_of_large_tensors_is_cleared_for_small_ones(
 ) -> None:
     map_driver.version = version
     problem = problem_of({"n": n, "c": 64, "h": 16, "w": 16, "k": 64, "r": 1, "s": 1})
-    words = encoding.encoded(maps.x_map(problem, TILES[0]), problem.dtype, 4096)
+    words = encoding.encoded(maps.x_map(problem, TILES[0].bp), problem.dtype, 4096)
     assert (words[1] >> 21 & 1 == 0) is is_cleared
 
 

@@ -14,6 +14,7 @@ from conv_advisor.data.epilogue import Epilogue
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.data.table import sizes_of
 from conv_advisor.kernels.cuda.implicit_gemm_tma import launch, plan, split
+from conv_advisor.kernels.cuda.implicit_gemm_tma.maps import pixels_of
 from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import stages_of
 from conv_advisor.kernels.cuda.implicit_gemm_tma.split import SplitTile
 from conv_advisor.kernels.cuda.parts.offers import Cut
@@ -38,7 +39,8 @@ def test_blocks_have_every_tile_a_stage_each_and_fit_their_multiprocessors(name:
         assert (of.down, of.columns) == (across, down)
         assert of.filters % 8 == 0
         assert (of.columns - 1) * of.filters < problem.k <= of.columns * of.filters <= of.columns * cut.tile.bf
-        assert min(cut.tile.bp, maps_pixels(problem)) <= of.owned * cut.cluster
+        assert (of.down - 1) * of.pixels < pixels_of(problem) <= of.down * of.pixels <= of.down * cut.tile.bp
+        assert of.pixels <= of.owned * cut.cluster < of.pixels + cut.cluster
         assert cut.cluster <= stages_of(problem)
         assert 1 <= of.slots <= min(split.MOST_SLOTS, -(-stages_of(problem) // cut.cluster))
         assert of.body_bytes >= max(of.slots * cut.tile.stage_bytes, cut.tile.sums_bytes)
@@ -46,10 +48,6 @@ def test_blocks_have_every_tile_a_stage_each_and_fit_their_multiprocessors(name:
         assert of.resident * (of.shared_bytes + 1024) <= 228 * 1024
     assert {cut.tile for cut in cuts} == set(split.TILES)
     assert not split.offers(Shapes.of(replace(problem, dtype=DType.FLOAT16)), GPU)
-
-
-def maps_pixels(problem: ConvProblem) -> int:
-    return problem.n * problem.p * problem.q
 
 
 @pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.TF32])
@@ -87,9 +85,9 @@ def test_a_split_launch_says_what_the_kernel_reads(map_driver: FakeDriver, monke
     of = split.arranged(tile, 4, problem, 132)
     assert (grid, threads, shared_bytes) == ((16 * 4, 2, 1), 288, of.shared_bytes)
     # 68 filters are tiles of 40; 9 taps of two chunks of 32 channels are 4 stages a block, 5 for two of them.
-    assert sizes[13:17] == (40, 4, 2, of.slots)
-    assert sizes[17:19] == (16, 4096)
-    assert [sizes[place] for place in (19, 22, 25, 28)] == [196, 14, 2, 3]
+    # 980 pixels are tiles of 62, of which a block owns 16.
+    assert sizes[13:20] == (62, 40, 4, 2, of.slots, 16, 4096)
+    assert [sizes[place] for place in (20, 23, 26, 29)] == [196, 14, 2, 3]
     assert options == {"cluster": 4, "overlaps": False, "is_structure": True}
     assert plan.blocks_of(Cut(tile, 4), problem, GPU) == grid[0] * grid[1]
 

@@ -55,6 +55,12 @@ __device__ __forceinline__ void load_box(unsigned to, const TensorMap& map, unsi
         "l"(&map), "r"(barrier), "r"(first), "r"(second), "r"(third)
         : "memory");
 }
+// The same box to the L2 cache alone.
+__device__ __forceinline__ void prefetch_box(const TensorMap& map, int first, int second, int third) {
+    asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %2, %3}];" ::"l"(&map), "r"(first), "r"(second),
+                 "r"(third)
+                 : "memory");
+}
 // Pixels from (n, h, w) on, each moved by (down, right), from channel c on.
 __device__ __forceinline__ void load_pixels(unsigned to, const TensorMap& map, unsigned barrier, int c, int w, int h, int n,
                                             int right, int down) {

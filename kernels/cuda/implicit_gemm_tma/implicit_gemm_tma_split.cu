@@ -6,7 +6,8 @@
 //                of one tap
 //   types        -DSPLIT=1: float32 in three products of tf32 (fragments.cuh), each warp cuts what it reads; -DSPLIT=0: tf32, which
 //                the accelerator rounds on its way
-//   filters      tiles of them are of one size, BF or somewhat fewer, as in implicit_gemm_tma_small.cu
+//   tiles        are all of one size, BP pixels and BF filters or somewhat fewer: the accelerator takes long for what does not exist.
+//                What rows and columns of a product that are not in a tile are made of is whatever lies there, and goes nowhere
 //   warps        WARPS_M * WARPS_N * WARPS_K multiply by mma.sync: parts of the pixels, of the filters and of each stage; one more
 //                loads, of which one thread is awake
 //   slots        as many stages as the launch gives shared memory for, mostly all that the block has: these are asked for at once
@@ -54,7 +55,7 @@ struct Sizes {
     int C, K, R, S;
     unsigned pixels, plane, Q;
     int stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w;
-    unsigned filters;              // of a tile
+    unsigned of_tile, filters;     // pixels and filters of a tile
     int stages, more_stages;       // of a block; so many blocks of a cluster have one more
     int slots;
     int owned, owned_magic16;      // pixels of a tile that a block of the cluster owns
@@ -78,33 +79,54 @@ struct Turn {
     }
 };
 
+// Where a stage's channels lie in gemm_k.
+struct Walk {
+    int tap, r, s, c;
+
+    __device__ __forceinline__ Walk(int stage, const Sizes& sizes) {
+        unsigned chunk = stage, column = sizes.of_tap.take_quotient(chunk);
+        tap = column;
+        r = sizes.of_taps.take_quotient(column);
+        s = column;
+        c = chunk * CHANNELS;
+    }
+    __device__ __forceinline__ void advance(const Sizes& sizes) {
+        if ((c += CHANNELS) < sizes.C) return;
+        c = 0, ++tap;
+        if (++s == sizes.S) s = 0, ++r;
+    }
+};
+
+#if defined(OVERLAPS)
+// Has a block's filters brought to L2 while the kernel ahead runs: nothing on the way writes them.
+__device__ __forceinline__ void prefetch_weight(const TensorMap& weight, int first, int count, unsigned filter, const Sizes& sizes) {
+    Walk walk(first, sizes);
+#pragma unroll 1
+    for (int stage = 0; stage < count; ++stage, walk.advance(sizes)) prefetch_box(weight, walk.c, walk.tap, filter);
+}
+#endif
+
 __device__ __forceinline__ void load_stages(const TensorMap& x, const TensorMap& weight, const Ring& ring, int first, int count,
                                             unsigned pixel, unsigned filter, const Sizes& sizes) {
-    const unsigned bytes = X_BYTES + sizes.filters * ROW_BYTES;
+    const unsigned bytes = (sizes.of_tile + sizes.filters) * ROW_BYTES;
 #if !IS_DENSE
     unsigned column = pixel;
     const unsigned image = sizes.of_plane.take_quotient(column), p = sizes.of_row.take_quotient(column);
     const int h = (int)p * sizes.stride_h - sizes.pad_h, w = (int)column * sizes.stride_w - sizes.pad_w;
 #endif
-    unsigned chunk = first;
-    int tap = sizes.of_tap.take_quotient(chunk);
-    unsigned s = tap;
-    int r = sizes.of_taps.take_quotient(s), c = chunk * CHANNELS;
+    Walk walk(first, sizes);
     Turn turn;
 #pragma unroll 1
-    for (int stage = 0; stage < count; ++stage, turn.advance(sizes.slots)) {
+    for (int stage = 0; stage < count; ++stage, turn.advance(sizes.slots), walk.advance(sizes)) {
         const unsigned arrived = ring.full + turn.slot * 8, to = ring.x + turn.slot * X_BYTES;
         if (stage >= sizes.slots) wait_for(ring.empty + turn.slot * 8, turn.parity ^ 1);
         expect_bytes(arrived, bytes);
 #if IS_DENSE
-        load_box(to, x, arrived, c, pixel);
+        load_box(to, x, arrived, walk.c, pixel);
 #else
-        load_pixels(to, x, arrived, c, w, h, image, s * sizes.dilation_w, r * sizes.dilation_h);
+        load_pixels(to, x, arrived, walk.c, w, h, image, walk.s * sizes.dilation_w, walk.r * sizes.dilation_h);
 #endif
-        load_box(ring.weight + turn.slot * WEIGHT_BYTES, weight, arrived, c, tap, filter);
-        if ((c += CHANNELS) < sizes.C) continue;
-        c = 0, ++tap;
-        if (++s == sizes.S) s = 0, ++r;
+        load_box(ring.weight + turn.slot * WEIGHT_BYTES, weight, arrived, walk.c, walk.tap, filter);
     }
 }
 
@@ -252,9 +274,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     unsigned char* const body = unaligned + (ring.x - ring.full);
     void* const counter = unaligned + 2 * MOST_SLOTS * 8;
     const int rank = cluster_rank(), blocks = cluster_size();
-    const unsigned filter = blockIdx.y * sizes.filters, pixel = cluster_index() * BP;
-    const int rows = min((unsigned)BP, sizes.pixels - pixel), own_rows = max(0, min(sizes.owned, rows - rank * sizes.owned));
-    const int count = sizes.stages + (rank < sizes.more_stages);
+    const unsigned filter = blockIdx.y * sizes.filters, pixel = cluster_index() * sizes.of_tile;
+    const int rows = min(sizes.of_tile, sizes.pixels - pixel), own_rows = max(0, min(sizes.owned, rows - rank * sizes.owned));
+    const int first = rank * sizes.stages + min(rank, sizes.more_stages), count = sizes.stages + (rank < sizes.more_stages);
     const int warp = __shfl_sync(0xFFFFFFFF, threadIdx.x / 32, 0);
     if (warp == WORKERS / 32) {
         if (is_elected()) {
@@ -269,9 +291,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         asm volatile("bar.arrive 1, %0;" ::"n"(THREADS) : "memory");
     }
     if (blocks > 1) cluster_arrive_relaxed();
+#if defined(OVERLAPS)
+    if (warp == WORKERS / 32 && is_elected()) prefetch_weight(weight_map, first, count, filter, sizes);
+    __syncwarp();
+#endif
     wait_for_kernel_ahead();
     if (warp == WORKERS / 32) {
-        const int first = rank * sizes.stages + min(rank, sizes.more_stages);
         if (is_elected()) load_stages(x_map, weight_map, ring, first, count, pixel, filter, sizes);
         __syncwarp();
         if (blocks > 1) cluster_wait();

@@ -62,7 +62,7 @@ def _launch_large(kernel: Any, problem: ConvProblem, device: Device, cut: Cut[Ti
         DType.FLOAT32 if problem.dtype is DType.TF32 else problem.dtype,
     )
     described: tuple[tuple[maps.Map, DType], ...] = (
-        (maps.x_map(problem, tile), problem.dtype),
+        (maps.x_map(problem, tile.bp), problem.dtype),
         (maps.weight_map(problem, tile.bf), problem.dtype),
         *([of_outputs] * (1 + problem.epilogue.residual)),
     )
@@ -89,7 +89,7 @@ def _launch_small(kernel: Any, problem: ConvProblem, device: Device, tile: Small
         overlaps=overlaps(small.SOURCE),
         is_structure=True,
     )
-    return _storing_itself(start, problem, tile, int(of.filters))
+    return _storing_itself(start, problem, tile.bp, int(of.filters))
 
 
 def _launch_split(kernel: Any, problem: ConvProblem, device: Device, cut: Cut[SplitTile]) -> Launch:
@@ -103,7 +103,7 @@ def _launch_split(kernel: Any, problem: ConvProblem, device: Device, cut: Cut[Sp
         tile.threads,
         int(of.shared_bytes),
         (
-            *(*_sizes(problem), of.filters, *divmod(stages_of(problem), cluster), of.slots),
+            *(*_sizes(problem), of.pixels, of.filters, *divmod(stages_of(problem), cluster), of.slots),
             *(of.owned, magic(int(of.owned), 16)),
             *(each for divisor in divisors for each in (divisor, *divider(int(divisor)))),
         ),
@@ -111,13 +111,13 @@ def _launch_split(kernel: Any, problem: ConvProblem, device: Device, cut: Cut[Sp
         overlaps=overlaps(split.SOURCE),
         is_structure=True,
     )
-    return _storing_itself(start, problem, tile, int(of.filters))
+    return _storing_itself(start, problem, int(of.pixels), int(of.filters))
 
 
-def _storing_itself(start: Start, problem: ConvProblem, tile: SmallTile | SplitTile, filters: int) -> Launch:
-    """The launch of a kernel whose threads store y: x and weight come by maps, of so many filters a tile."""
+def _storing_itself(start: Start, problem: ConvProblem, pixels: int, filters: int) -> Launch:
+    """The launch of a kernel whose threads store y: x and weight come by maps, of so many pixels and filters a tile."""
     of_weight = maps.weight_map(problem, filters)
-    maps_at = _kept_maps(((maps.x_map(problem, tile), problem.dtype), (of_weight, problem.dtype)))
+    maps_at = _kept_maps(((maps.x_map(problem, pixels), problem.dtype), (of_weight, problem.dtype)))
 
     def run(x: Any, weight: Any, y: Any, *ends: Any) -> None:
         start(*maps_at(x.data.ptr, weight.data.ptr), y.data.ptr, *addresses(problem.epilogue, ends))

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.cuda.implicit_gemm_tma.limits import upper_corner
-from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import BOX, BOX_ROW_BYTES, SPLIT_BOX, Tile, row_bytes_of
-from conv_advisor.kernels.cuda.implicit_gemm_tma.small import SmallTile
-from conv_advisor.kernels.cuda.implicit_gemm_tma.split import SplitTile
+from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import BOX, BOX_ROW_BYTES, SPLIT_BOX, row_bytes_of
 from conv_advisor.kernels.cuda.parts.shapes import is_dense
 
 
@@ -63,13 +61,13 @@ class Im2colMap:
 Map = TiledMap | Im2colMap
 
 
-def x_map(problem: ConvProblem, tile: Tile | SmallTile | SplitTile) -> Map:
-    """A matrix where every pixel is one of y; else the pixels that the first tap meets."""
+def x_map(problem: ConvProblem, pixels: int) -> Map:
+    """A matrix where every pixel is one of y; else the pixels that the first tap meets: boxes of so many."""
     row_bytes = row_bytes_of(problem)
     channels, item = row_bytes // problem.dtype.itemsize_bytes, problem.dtype.itemsize_bytes
     row = problem.c * item
     if is_dense(problem):
-        return TiledMap((problem.c, pixels_of(problem)), (row,), (channels, tile.bp), row_bytes)
+        return TiledMap((problem.c, pixels_of(problem)), (row,), (channels, pixels), row_bytes)
     return Im2colMap(
         sizes=(problem.c, problem.w, problem.h, problem.n),
         strides_bytes=(row, row * problem.w, row * problem.w * problem.h),
@@ -77,7 +75,7 @@ def x_map(problem: ConvProblem, tile: Tile | SmallTile | SplitTile) -> Map:
         upper=upper_corner(problem),
         steps=(problem.stride_w, problem.stride_h),
         channels=channels,
-        pixels=tile.bp,
+        pixels=pixels,
         row_bytes=row_bytes,
     )
 

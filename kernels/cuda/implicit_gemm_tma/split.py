@@ -108,7 +108,7 @@ class Arrangement:
     ----------
     down, columns : int
         Tiles of pixels and of filters.
-    filters : int
+    pixels, filters : int
         Of a tile: of all the same.
     owned : int
         Pixels of a tile that a block of a cluster adds up and stores.
@@ -122,6 +122,7 @@ class Arrangement:
 
     down: Any
     columns: Any
+    pixels: Any
     filters: Any
     owned: Any
     resident: Any
@@ -137,10 +138,11 @@ class Arrangement:
 
 def arranged(tile: SplitTile, cluster: Any, problems: Problems, processors: int) -> Arrangement:
     """As many blocks of a multiprocessor as come to it and it holds; the shared memory that is left goes to stages."""
-    pixels = problems.n * problems.p * problems.q
-    down, columns = ceil_div(pixels, tile.bp), ceil_div(problems.k, tile.bf)
+    all_pixels = problems.n * problems.p * problems.q
+    down, columns = ceil_div(all_pixels, tile.bp), ceil_div(problems.k, tile.bf)
+    pixels = ceil_div(all_pixels, down)
     filters = ceil_div(problems.k, columns * _FILTERS_UNIT) * _FILTERS_UNIT
-    owned = ceil_div(np.minimum(tile.bp, pixels), cluster)
+    owned = ceil_div(pixels, cluster)
     resident = np.clip(ceil_div(down * columns * cluster, processors), 1, tile.blocks)
     received = np.where(np.greater(cluster, 1), cluster * owned * tile.bf * 4, 0)
     beside = _BARRIER_BYTES + ALIGNMENT + received
@@ -150,7 +152,7 @@ def arranged(tile: SplitTile, cluster: Any, problems: Problems, processors: int)
     is_enough = (fitting >= np.minimum(of_block, _LEAST_SLOTS)) & (tile.sums_bytes <= room)
     slots = np.where(is_enough, np.minimum(fitting, of_block), 0)
     body = np.maximum(slots * tile.stage_bytes, tile.sums_bytes)
-    return Arrangement(down, columns, filters, owned, resident, slots, body, beside + body)
+    return Arrangement(down, columns, pixels, filters, owned, resident, slots, body, beside + body)
 
 
 def blocks_at_a_time(cluster: Any, resident: Any, processors: int) -> Any:
@@ -167,12 +169,12 @@ def expected_cycles(tile: SplitTile, cluster: Any, problems: Problems, of: Arran
     waves = ceil_div(blocks, blocks_at_a_time(cluster, of.resident, processors))
     stages, tiles = ceil_div(stages_of(problems), cluster), waves * of.resident
     of_pixel = np.where(is_dense(problems), ROW_BYTES / costs.loaded_bytes, costs.pixel)
-    of_rows = tile.bp * of_pixel + of.filters * ROW_BYTES / costs.loaded_bytes
+    of_rows = of.pixels * of_pixel + of.filters * ROW_BYTES / costs.loaded_bytes
     warps = tile.rows * tile.columns * tile.parts
     step = tile.bp * tile.bf * products / costs.products
     aside = (
         tiles * stages * of_rows,
-        blocks * stages * (tile.bp + of.filters) * ROW_BYTES / processors / costs.shared_bytes,
+        blocks * stages * (of.pixels + of.filters) * ROW_BYTES / processors / costs.shared_bytes,
         memory_cycles(problems, processors),
         tiles * stages * np.maximum(step, 1) * (1 + costs.lone / (warps * of.resident)),
         waves * stages * costs.stage,
