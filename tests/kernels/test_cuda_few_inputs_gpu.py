@@ -40,9 +40,14 @@ def problem_of(layer: str, dtype: DType = DType.FLOAT16, epilogue: Epilogue = PL
 
 
 PROBLEMS = [
-    *(problem_of(layer) for layer in LAYERS),
+    *(problem_of(layer, dtype) for dtype in (DType.FLOAT16, DType.FLOAT32, DType.TF32) for layer in LAYERS),
     *(problem_of(layer, DType.BFLOAT16) for layer in LAYERS[:2]),
-    *(problem_of(layer, epilogue=ends) for layer in LAYERS[:2] for ends in ENDS),
+    *(
+        problem_of(layer, dtype, ends)
+        for dtype in (DType.FLOAT16, DType.FLOAT32)
+        for layer in LAYERS[:2]
+        for ends in ENDS
+    ),
 ]
 
 
@@ -62,14 +67,18 @@ def compile_everything(device: Any) -> None:
     from conv_advisor.kernels.cuda.compile import load_module
 
     wanted = dict.fromkeys(
-        (problem.dtype, *cut.tile.defines(problem.c, problem.s).items(), *defines_of(problem.epilogue).items())
+        (problem.dtype, *(plans.form_of(problem).defines(cut, problem) | defines_of(problem.epilogue)).items())
         for problem in PROBLEMS
         for cut in plans.cuts_of(problem, device)
     )
     todo = [(dtype, dict(defines)) for dtype, *defines in wanted]
-    load_module(plans.SOURCE, todo[0][0], **todo[0][1])  # what it imports is imported by one thread
+
+    def compile_one(one: tuple[DType, dict[str, int]]) -> None:
+        load_module(plans.FORMS[one[0]].source, one[0], **one[1]).compile()
+
+    compile_one(todo[0])  # what it imports is imported by one thread
     with ThreadPoolExecutor(available_cores()) as pool:
-        list(pool.map(lambda each: load_module(plans.SOURCE, each[0], **each[1]), todo))
+        list(pool.map(compile_one, todo))
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.key)
@@ -84,12 +93,13 @@ def test_every_cut_is_right(runner: Any, problem: ConvProblem) -> None:
         assert runner.first_run(problem, prepared, operands).max_error <= tolerance(problem), cut
 
 
+@pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.FLOAT32])
 @pytest.mark.parametrize("epilogue", [PLAIN, *ENDS], ids=str)
-def test_equal_inputs_give_equal_bits(runner: Any, epilogue: Epilogue) -> None:
+def test_equal_inputs_give_equal_bits(runner: Any, dtype: DType, epilogue: Epilogue) -> None:
     from conv_advisor.kernels.cuda.border import translated
     from conv_advisor.kernels.cuda.few_inputs.launch import launch
 
-    problem = problem_of(LAYERS[0], epilogue=epilogue)
+    problem = problem_of(LAYERS[0], dtype, epilogue)
     operands = runner.make_operands(problem, 0)
     with translated():
         prepared = launch(problem, runner.device, plans.plan_cut(problem, runner.device))

@@ -15,7 +15,8 @@ import pytest
 from conv_advisor.data.epilogue import PLAIN, Activation, Epilogue
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels import comparison, reference
-from conv_advisor.kernels.cuda.few_inputs.menu import CUTS, TILES, Cut
+from conv_advisor.kernels.cuda.few_inputs import plan as plans
+from conv_advisor.kernels.cuda.few_inputs.menu import FLOAT32_TILES, HALF_TILES, Cut, Tile
 from conv_advisor.kernels.tolerance import tolerance
 from tests.kernels import host_cuda
 
@@ -37,22 +38,30 @@ LAYERS: Final = (
 """Widths that are whole runs of pixels and others, both copies of x and either alone, every chunk count's parity."""
 
 
-def cuts_of(place: int) -> list[Cut]:
+def cuts_of(place: int, problem: ConvProblem) -> list[Cut]:
     """Three tiles of each layer, in turns, with any of their widths."""
-    some = [TILES[(3 * place + turn) % len(TILES)] for turn in range(3)]
-    return [[cut for cut in CUTS if cut.tile == tile][(place + turn) % 3] for turn, tile in enumerate(some)]
+    cuts = plans.cuts_of(problem, host_cuda.DEVICE)
+    tiles = list(dict.fromkeys(cut.tile for cut in cuts))
+    some = [tiles[(3 * place + turn) % len(tiles)] for turn in range(3)]
+    of_some = [[cut for cut in cuts if cut.tile == tile] for tile in some]
+    return [each[(place + turn) % len(each)] for turn, each in enumerate(of_some)]
 
 
-def problems_of(place: int) -> list[ConvProblem]:
-    """In one precision, alone and with all that may follow."""
-    dtype = (DType.FLOAT16, DType.BFLOAT16)[place % 2]
-    problem = ConvProblem.parse(LAYERS[place], dtype=dtype, layout=Layout.NHWC)
-    return [problem, replace(problem, epilogue=ENDS)]
+def cases_of(place: int) -> list[tuple[Cut, ConvProblem]]:
+    """In one precision of two bytes and one of four, alone and with all that may follow."""
+    halves, wide = (DType.FLOAT16, DType.BFLOAT16), (DType.FLOAT32, DType.TF32)
+    problems = [
+        ConvProblem.parse(LAYERS[place], dtype=dtypes[place % 2], layout=Layout.NHWC) for dtypes in (halves, wide)
+    ]
+    return [
+        (cut, ended)
+        for problem in problems
+        for cut in cuts_of(place, problem)
+        for ended in (problem, replace(problem, epilogue=ENDS))
+    ]
 
 
-CASES: Final = [
-    (cut, problem) for place in range(len(LAYERS)) for cut in cuts_of(place) for problem in problems_of(place)
-]
+CASES: Final = [case for place in range(len(LAYERS)) for case in cases_of(place)]
 
 
 def result_of(cut: Cut, problem: ConvProblem, *operands: np.ndarray | None) -> np.ndarray:
@@ -98,7 +107,10 @@ def test_a_cut_is_right(errors: list[Future[float]], place: int) -> None:
 
 
 @pytest.mark.parametrize("s", [3, 5])
-def test_what_is_infinite_spoils_the_windows_that_it_lies_in_alone(pool: ProcessPoolExecutor, s: int) -> None:
-    problem = ConvProblem(1, 3, 4, 40, 16, 3, s, dtype=DType.FLOAT16, layout=Layout.NHWC, epilogue=PLAIN)
-    spoilt = pool.submit(spoilt_pixels, Cut(TILES[-1], 16), problem, 20).result()
+@pytest.mark.parametrize(("dtype", "tiles"), [(DType.FLOAT16, HALF_TILES), (DType.FLOAT32, FLOAT32_TILES)])
+def test_what_is_infinite_spoils_the_windows_that_it_lies_in_alone(
+    pool: ProcessPoolExecutor, s: int, dtype: DType, tiles: tuple[Tile, ...]
+) -> None:
+    problem = ConvProblem(1, 3, 4, 40, 16, 3, s, dtype=dtype, layout=Layout.NHWC, epilogue=PLAIN)
+    spoilt = pool.submit(spoilt_pixels, Cut(tiles[-1], 16), problem, 20).result()
     assert spoilt == list(range(20 - s + 1, 21))

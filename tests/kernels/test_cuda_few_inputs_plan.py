@@ -8,8 +8,9 @@ import pytest
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels.cuda.few_inputs import float32, halves
 from conv_advisor.kernels.cuda.few_inputs import plan as plans
-from conv_advisor.kernels.cuda.few_inputs.menu import CUTS, TILES, Cut
+from conv_advisor.kernels.cuda.few_inputs.menu import FLOAT32_TILES, HALF_TILES, Cut
 from conv_advisor.kernels.cuda.parts.multiprocessor import shared_memory_of
 
 H200 = Device(id="nvidia-h200", name="NVIDIA H200", kind="cuda", capability="9.0", processors=132)
@@ -17,27 +18,26 @@ SMALL = Device(id="small", name="Small", kind="cuda", capability="8.6", processo
 """With the least shared memory of all that the kernel is for."""
 
 
-def half(layer: str) -> ConvProblem:
-    return ConvProblem.parse(layer, dtype=DType.FLOAT16, layout=Layout.NHWC)
+def problem_of(layer: str, dtype: DType = DType.FLOAT16) -> ConvProblem:
+    return ConvProblem.parse(layer, dtype=dtype, layout=Layout.NHWC)
 
 
-STEM = half("224-32-7-64-3-stride2")
+STEM = problem_of("224-32-7-64-3-stride2")
 
 
+@pytest.mark.parametrize("dtype", DType)
 @pytest.mark.parametrize(("size", "stride"), list(product((1, 2, 3, 7, 8, 11), (1, 2, 3, 4))))
-def test_whatever_it_takes_has_a_cut_on_every_device(size: int, stride: int) -> None:
-    problem = ConvProblem(
-        2, 3, 64, 64, 96, size, size, stride, stride, size, size, dtype=DType.FLOAT16, layout=Layout.NHWC
-    )
+def test_whatever_it_takes_has_a_cut_on_every_device(size: int, stride: int, dtype: DType) -> None:
+    problem = ConvProblem(2, 4, 64, 64, 96, size, size, stride, stride, size, size, dtype=dtype, layout=Layout.NHWC)
     for device in (H200, SMALL):
         cut = plans.plan_cut(problem, device)
-        assert plans.shared_bytes(cut, problem) <= shared_memory_of(device) - 1024
-        assert plans.blocks_of(cut, problem, device) % plans.tiles_of(cut, problem)[2] == 0
+        assert plans.form_of(problem).shared_bytes(cut, problem) <= shared_memory_of(device) - 1024
+        assert plans.blocks_of(cut, problem, device) % cut.tiles_of(problem)[2] == 0
 
 
-@pytest.mark.parametrize("cut", CUTS, ids=str)
+@pytest.mark.parametrize("cut", [*halves.FORM.cuts, *float32.FORM.cuts], ids=str)
 def test_tiles_are_whole_and_cover_y(cut: Cut) -> None:
-    tiles_p, tiles_q, tiles_f = plans.tiles_of(cut, STEM)
+    tiles_p, tiles_q, tiles_f = cut.tiles_of(STEM)
     assert cut.tile_p * cut.tile_q == cut.tile.pixels
     assert tiles_p * cut.tile_p >= STEM.p
     assert tiles_q * cut.tile_q >= STEM.q
@@ -46,12 +46,27 @@ def test_tiles_are_whole_and_cover_y(cut: Cut) -> None:
 
 def test_what_a_block_stages_of_the_stem_by_hand() -> None:
     # 8 rows of 32 pixels see 2 * 7 + 7 rows; 3 pixels of padding after one more make whole runs: 1 + 62 + 8 pixels.
-    stage = plans.Stage.of(Cut(TILES[0], 32), STEM)
+    stage = halves.Stage.of(Cut(HALF_TILES[0], 32), STEM)
     assert (stage.rows, stage.slots, stage.copy_bytes) == (21, 74, 0)
-    assert plans.shared_bytes(Cut(TILES[0], 32), STEM) == 64 * 29 * 16 + 21 * 74 * 8
+    assert halves.shared_bytes(Cut(HALF_TILES[0], 32), STEM) == 64 * 29 * 16 + 21 * 74 * 8
 
 
 def test_an_odd_stride_has_its_second_copy_in_other_banks() -> None:
-    stage = plans.Stage.of(Cut(TILES[0], 32), half("224-32-3-64-3"))
+    stage = halves.Stage.of(Cut(HALF_TILES[0], 32), problem_of("224-32-3-64-3"))
     assert stage.copy_bytes % 128 == 64
     assert stage.copy_bytes >= 8 * stage.rows * stage.slots
+
+
+def test_what_a_block_stages_of_the_stem_in_float32_by_hand() -> None:
+    # 69 pixels of three elements; the 9 of padding begin 3 behind a multiple of four; 147 of gemm_k are 19 steps.
+    stem, cut = problem_of("224-32-7-64-3-stride2", DType.FLOAT32), Cut(FLOAT32_TILES[0], 32)
+    assert float32.Stage.of(cut, stem) == float32.Stage(rows=21, pitch=212)
+    assert float32.shared_bytes(cut, stem) == 152 * (64 * 2 * 4 + 4) + 21 * 212 * 4
+
+
+def test_float32_takes_three_products_and_both_parts_of_the_weight() -> None:
+    cut = Cut(FLOAT32_TILES[0], 32)
+    wide, narrow = (problem_of("224-32-7-64-3-stride2", dtype) for dtype in (DType.FLOAT32, DType.TF32))
+    assert float32.shared_bytes(cut, wide) - float32.shared_bytes(cut, narrow) == 152 * 64 * 4
+    assert plans.expected_cycles(cut, wide, H200) > 1.5 * plans.expected_cycles(cut, narrow, H200)
+    assert (float32.FORM.defines(cut, wide)["SPLIT"], float32.FORM.defines(cut, narrow)["SPLIT"]) == (1, 0)

@@ -81,8 +81,6 @@ def test_a_plain_3x3_layer_is_for_every_variant_but_one(variant_id: str, dtype: 
     expected = "dtype is float32" if variant_id in PACKED and dtype is DType.FLOAT32 else "applies"
     if variant_id in LARGE_TILES and dtype is not DType.FLOAT32:
         expected = f"dtype is {dtype}, not float32"
-    if variant_id == "cuda.few_inputs" and dtype not in (DType.FLOAT16, DType.BFLOAT16):
-        expected = f"dtype is {dtype}, not float16 or bfloat16"
     if variant_id == "cuda.depthwise":
         expected = f"groups is {groups}, with {16 // groups} of the 16 channels each"
     changes = {"dtype": dtype, "layout": layout, "groups": groups}
@@ -106,6 +104,8 @@ def test_a_plain_3x3_layer_is_for_every_variant_but_one(variant_id: str, dtype: 
                 ("14-1-3-8-3", {"stride_w": 5}, "stride is 1x5, above 4"),
                 ("14-1-3-8-3", {"dilation_h": 2}, "dilation is 2x1"),
                 ("14-1-3-8-3", {"pad_w_end": 0}, "applies"),
+                ("14-1-3-8-3", {"dtype": "float32"}, "applies"),
+                ("14-1-3-8-3", {"dtype": "tf32"}, "applies"),
             )
         ],
         *[

@@ -1,14 +1,14 @@
-"""The implicit GEMM of at most four input channels, channels last in half precision: how most networks begin."""
+"""The implicit GEMM of at most four input channels, channels last: how most networks begin."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from conv_advisor.data.measurement import Device
-from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.data.problem import ConvProblem, Layout
 from conv_advisor.kernels.cuda.family import Family, Kernel, cuda_variant
 from conv_advisor.kernels.cuda.parts.rules import ANY
-from conv_advisor.kernels.variant import Algorithm, all_of, dilation_1, dtype_in, groups_1, layout_is, no_workspace
+from conv_advisor.kernels.variant import Algorithm, all_of, dilation_1, groups_1, layout_is, no_workspace
 
 MOST_CHANNELS: Final = 4
 MOST_TAPS: Final = 11
@@ -33,9 +33,10 @@ def _fits_shared_memory(problem: ConvProblem, _device: Device) -> str | None:
 
 
 def _kernel() -> Kernel:
-    from conv_advisor.kernels.cuda.few_inputs import launch, plan
+    from conv_advisor.kernels.cuda.few_inputs import float32, halves, launch
 
-    return Kernel(sources=(plan.SOURCE,), prepare={"cuda.few_inputs": launch.prepare})
+    sources = (halves.FORM.source, float32.FORM.source)
+    return Kernel(sources=sources, prepare={"cuda.few_inputs": launch.prepare})
 
 
 FAMILY: Final = Family(
@@ -50,12 +51,11 @@ FAMILY: Final = Family(
                 layout_is(Layout.NHWC),
                 groups_1,
                 dilation_1,
-                dtype_in(DType.FLOAT16, DType.BFLOAT16),
                 _has_few_inputs,
                 _fits_shared_memory,
             ),
             workspace_bytes=no_workspace,
-            source="NVIDIA, PTX ISA 8.0: ldmatrix, mma; Chetlur et al., arXiv:1410.0759",
+            source="NVIDIA, PTX ISA 8.0: ldmatrix, mma; arXiv:2203.03341; Chetlur et al., arXiv:1410.0759",
             kernel=_kernel,
         ),
     ),

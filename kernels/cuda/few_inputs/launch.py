@@ -1,4 +1,4 @@
-"""Launcher of few_inputs.cu."""
+"""Launcher of few_inputs.cu and few_inputs_float32.cu."""
 
 from __future__ import annotations
 
@@ -20,15 +20,11 @@ def prepare(problem: ConvProblem, device: Device, _workspace_limit_bytes: int) -
 
 def launch(problem: ConvProblem, device: Device, cut: Cut) -> Launch:
     """One launch with this cut."""
-    defines = cut.tile.defines(problem.c, problem.s) | defines_of(problem.epilogue)
-    kernel = load_kernel(plans.SOURCE, "few_inputs", problem.dtype, **defines)
-    stage = plans.Stage.of(cut, problem)
-    sizes = (
-        *(int(size) for size in shape_arguments(problem)),
-        *(cut.tile_p, cut.tile_q, *plans.tiles_of(cut, problem)),
-        *(stage.rows, stage.slots, stage.copy_bytes),
-    )
-    grid, begins_early = (plans.blocks_of(cut, problem, device), 1, 1), overlaps(plans.SOURCE)
-    shared_bytes = plans.shared_bytes(cut, problem)
+    form = plans.form_of(problem)
+    defines = form.defines(cut, problem) | defines_of(problem.epilogue)
+    kernel = load_kernel(form.source, form.source.name, problem.dtype, **defines)
+    sizes = (*(int(size) for size in shape_arguments(problem)), *form.sizes(cut, problem))
+    grid, begins_early = (plans.blocks_of(cut, problem, device), 1, 1), overlaps(form.source)
+    shared_bytes = form.shared_bytes(cut, problem)
     start = prepare_start(kernel, grid, cut.tile.threads, shared_bytes, sizes, overlaps=begins_early)
     return launch_of(start, problem.epilogue)

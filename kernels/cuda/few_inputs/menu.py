@@ -1,19 +1,17 @@
-"""The tiles of the implicit GEMM of few input channels."""
+"""The tiles of the implicit GEMM of few input channels, of two-byte types and of float32."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
 
-from conv_advisor.data.problem import DType
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 
-HALVES: Final = (DType.FLOAT16, DType.BFLOAT16)
 FRAGMENT: Final = 16
 """Pixels of a tile of the products: neighbours in a row of y."""
 WIDTHS: Final = (16, 32, 64)
-"""Pixels in a row of what a block computes at a time."""
-RUN: Final = 4
-"""Pixels of x that a thread stages at a time."""
+"""Pixels in a row of what a block computes at a time: powers of two."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +32,10 @@ class Tile:
     warps: int
     blocks: int
 
-    def defines(self, c: int, s: int) -> dict[str, int]:
-        """What the source is compiled with for so many channels and columns of a filter."""
-        sizes = {"MT": self.mt, "NT": self.nt, "WARPS": self.warps, "BLOCKS": self.blocks}
-        return {"CHANNELS": c, "COLUMNS": s, **sizes}
+    @property
+    def defines(self) -> dict[str, int]:
+        """What a source is compiled with for it."""
+        return {"MT": self.mt, "NT": self.nt, "WARPS": self.warps, "BLOCKS": self.blocks}
 
     @property
     def pixels(self) -> int:
@@ -73,8 +71,21 @@ class Cut:
         """Rows of y."""
         return self.tile.pixels // self.tile_q
 
+    def tiles_of(self, problem: ConvProblem) -> tuple[int, int, int]:
+        """Tiles of rows and of columns of an image, and of filters."""
+        return (
+            ceil_div(problem.p, self.tile_p),
+            ceil_div(problem.q, self.tile_q),
+            ceil_div(problem.k, self.tile.filters),
+        )
 
-TILES: Final = (
+
+def cuts_of(tiles: tuple[Tile, ...]) -> tuple[Cut, ...]:
+    """Tiles in every width that they have pixels for."""
+    return tuple(Cut(tile, tile_q) for tile in tiles for tile_q in WIDTHS if tile_q <= tile.pixels)
+
+
+HALF_TILES: Final = (
     Tile(2, 8, warps=8, blocks=2),
     Tile(2, 8, warps=4, blocks=4),
     Tile(4, 8, warps=4, blocks=2),
@@ -85,4 +96,17 @@ TILES: Final = (
     Tile(4, 2, warps=8, blocks=2),
     Tile(2, 2, warps=4, blocks=7),
 )
-CUTS: Final = tuple(Cut(tile, tile_q) for tile in TILES for tile_q in WIDTHS)
+FLOAT32_TILES: Final = (
+    Tile(2, 8, warps=8, blocks=2),
+    Tile(2, 8, warps=16, blocks=1),
+    Tile(2, 8, warps=4, blocks=4),
+    Tile(1, 8, warps=8, blocks=3),
+    Tile(1, 8, warps=4, blocks=6),
+    Tile(4, 4, warps=8, blocks=2),
+    Tile(2, 4, warps=8, blocks=3),
+    Tile(2, 4, warps=4, blocks=6),
+    Tile(1, 4, warps=4, blocks=8),
+    Tile(4, 2, warps=4, blocks=5),
+    Tile(2, 2, warps=4, blocks=8),
+    Tile(1, 2, warps=2, blocks=16),
+)

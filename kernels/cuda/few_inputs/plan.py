@@ -2,135 +2,59 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType
-from conv_advisor.kernels.cuda.few_inputs import MOST_CHANNELS, MOST_TAPS
-from conv_advisor.kernels.cuda.few_inputs.menu import CUTS, HALVES, RUN, TILES, Cut
+from conv_advisor.kernels.cuda.few_inputs import float32, halves
+from conv_advisor.kernels.cuda.few_inputs.form import Form
+from conv_advisor.kernels.cuda.few_inputs.menu import Cut
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 from conv_advisor.kernels.cuda.parts.multiprocessor import RESERVED_BYTES, shared_memory_of
-from conv_advisor.kernels.cuda.parts.source import Defines, Source
 
-# Reckoned from what the hardware is said to do; fitted to times of 27 cuts of 12 layers they chose no better.
-_PRODUCTS_OF_CYCLE: Final = 1280
-"""Multiplications that a multiprocessor's warps get from its tensor cores."""
-_SHARED_BYTES_OF_CYCLE: Final = 128
-_RUN_CYCLES: Final = 0.6
-"""What staging a run of pixels takes of a busy multiprocessor."""
-_MOVED_BYTES_OF_CYCLE: Final = 13
-"""A multiprocessor's share of memory's speed."""
-_TURN_CYCLES: Final = 1800
-"""From a tile's first load to its last store, beside its products."""
-_CHUNK_CYCLES: Final = 20
-"""What the products of one chunk take, where a warp waits for them."""
+FORMS: Final = {
+    DType.FLOAT16: halves.FORM,
+    DType.BFLOAT16: halves.FORM,
+    DType.FLOAT32: float32.FORM,
+    DType.TF32: float32.FORM,
+}
+
 _START_CYCLES: Final = 2000
-_PACK_CYCLES: Final = 175
-"""What a thread takes to pack a tap of a filter."""
 
 
-@dataclass(frozen=True)
-class Stage:
-    """What of x a block has in shared memory.
-
-    Parameters
-    ----------
-    rows : int
-    slots : int
-        Of eight bytes in a row.
-    copy_bytes : int
-        Where the copy that is a slot on begins; 0 where there is but one.
-    """
-
-    rows: int
-    slots: int
-    copy_bytes: int
-
-    @classmethod
-    def of(cls, cut: Cut, problem: ConvProblem) -> Stage:
-        """For the tiles of a cut."""
-        rows = (cut.tile_p - 1) * problem.stride_h + problem.r
-        lead = -problem.pad_w % RUN
-        pixels = lead + (cut.tile_q - 1) * problem.stride_w + 2 * _chunks(problem)
-        slots = RUN * ceil_div(pixels, RUN) + 2
-        # Half of 128 bytes on: pixels of both copies in turns are read from different banks.
-        copy_bytes = 128 * ceil_div(8 * rows * slots, 128) + 64 if problem.stride_w % 2 else 0
-        return cls(rows, slots, copy_bytes)
-
-    @property
-    def runs(self) -> int:
-        """Runs of pixels that are staged."""
-        return self.rows * (self.slots - 2) // RUN
-
-    @property
-    def shared_bytes(self) -> int:
-        """Both copies."""
-        return self.copy_bytes + 8 * self.rows * self.slots
-
-
-def _chunks(problem: ConvProblem) -> int:
-    """Pairs of pixels of a window's row."""
-    return (problem.s + 1) // 2
-
-
-def shared_bytes(cut: Cut, problem: ConvProblem) -> int:
-    """Shared memory of a block: its weight, rows an odd number of chunks long, then what it stages of x."""
-    return 16 * cut.tile.filters * (problem.r * _chunks(problem) | 1) + Stage.of(cut, problem).shared_bytes
-
-
-def tiles_of(cut: Cut, problem: ConvProblem) -> tuple[int, int, int]:
-    """Tiles of rows and of columns of an image, and of filters."""
-    return ceil_div(problem.p, cut.tile_p), ceil_div(problem.q, cut.tile_q), ceil_div(problem.k, cut.tile.filters)
+def form_of(problem: ConvProblem) -> Form:
+    """The source for the problem's precision, and how it runs."""
+    return FORMS[problem.dtype]
 
 
 def residents(cut: Cut, problem: ConvProblem, device: Device) -> int:
     """Blocks that a multiprocessor holds; 0 where not even one fits."""
-    fitting = shared_memory_of(device) // (shared_bytes(cut, problem) + RESERVED_BYTES)
+    fitting = shared_memory_of(device) // (form_of(problem).shared_bytes(cut, problem) + RESERVED_BYTES)
     return min(cut.tile.blocks, fitting)
 
 
 def blocks_of(cut: Cut, problem: ConvProblem, device: Device) -> int:
     """As many for every tile of filters as run at a time, or as there are tiles of pixels."""
-    tiles_p, tiles_q, tiles_f = tiles_of(cut, problem)
+    tiles_p, tiles_q, tiles_f = cut.tiles_of(problem)
     room = (device.processors or 1) * residents(cut, problem, device)
     return tiles_f * max(1, min(problem.n * tiles_p * tiles_q, room // tiles_f))
 
 
 def expected_cycles(cut: Cut, problem: ConvProblem, device: Device) -> float:
     """Cycles of the block that has most tiles."""
-    tile, stage, chunks = cut.tile, Stage.of(cut, problem), problem.r * _chunks(problem)
-    tiles_p, tiles_q, tiles_f = tiles_of(cut, problem)
+    tiles_p, tiles_q, tiles_f = cut.tiles_of(problem)
     blocks = blocks_of(cut, problem, device)
     turns = ceil_div(problem.n * tiles_p * tiles_q, blocks // tiles_f)
     beside = min(residents(cut, problem, device), ceil_div(blocks, device.processors or 1))
-    multiplied = tile.pixels * tile.filters * 8 / _PRODUCTS_OF_CYCLE
-    read = 16 * tile.warps * (16 * tile.mt + 8 * tile.nt) / _SHARED_BYTES_OF_CYCLE
-    moved = 2 * (tile.pixels * min(tile.filters, problem.k) + RUN * stage.runs * problem.c) / _MOVED_BYTES_OF_CYCLE
-    staged = stage.runs * (1 + (stage.copy_bytes > 0)) * _RUN_CYCLES
-    busy = max(chunks * max(multiplied, read) + staged, moved)
-    alone = _TURN_CYCLES + chunks * max(_CHUNK_CYCLES, 2 * tile.mt * tile.nt)
-    packed = ceil_div(tile.filters * 2 * chunks, tile.threads) * _PACK_CYCLES
-    return float(_START_CYCLES + packed + turns * max(alone, beside * busy))
+    load = form_of(problem).load(cut, problem)
+    return float(_START_CYCLES + load.packed + turns * max(load.alone, beside * load.busy))
 
 
 def cuts_of(problem: ConvProblem, device: Device) -> tuple[Cut, ...]:
     """Every cut whose block fits."""
-    return tuple(cut for cut in CUTS if residents(cut, problem, device))
+    return tuple(cut for cut in form_of(problem).cuts if residents(cut, problem, device))
 
 
 def plan_cut(problem: ConvProblem, device: Device) -> Cut:
     """The cut that is expected to be fastest."""
     return min(cuts_of(problem, device), key=lambda cut: expected_cycles(cut, problem, device))
-
-
-def definitions(dtype: DType) -> tuple[Defines, ...]:
-    """What few_inputs.cu is compiled with for this precision."""
-    if dtype not in HALVES:
-        return ()
-    return tuple(
-        tile.defines(c, s) for tile in TILES for c in range(1, MOST_CHANNELS + 1) for s in range(1, MOST_TAPS + 1)
-    )
-
-
-SOURCE: Final = Source("few_inputs", definitions)

@@ -1,0 +1,110 @@
+"""The form for float32 and tf32: rows of x as they lie, and where in them a window's elements are (few_inputs_float32.cu)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from conv_advisor.data.problem import ConvProblem, DType
+from conv_advisor.kernels.cuda.few_inputs.form import Form, Load
+from conv_advisor.kernels.cuda.few_inputs.menu import FLOAT32_TILES, Cut, Tile, cuts_of
+from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
+from conv_advisor.kernels.cuda.parts.source import Defines, Source
+
+STEP: Final = 8
+"""Of gemm_k, that an instruction multiplies."""
+
+_PRODUCTS_OF_CYCLE: Final = 640
+"""Multiplications of tf32 that a multiprocessor's warps get from its tensor cores."""
+_SHARED_BYTES_OF_CYCLE: Final = 128
+_COPY_CYCLES: Final = 0.5
+"""What a copy to shared memory takes of a busy multiprocessor."""
+_MOVED_BYTES_OF_CYCLE: Final = 13
+"""A multiprocessor's share of memory's speed."""
+_TURN_CYCLES: Final = 1500
+"""From a tile's first load to its last store, beside its products."""
+_STEP_CYCLES: Final = 90
+"""What the products of one step take, where a warp waits for them."""
+_PACK_CYCLES: Final = 60
+"""What a thread takes to pack an element of the weight."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What of x a block has in shared memory.
+
+    Parameters
+    ----------
+    rows : int
+    pitch : int
+        Elements of a row: a multiple of four, so that 16 bytes are copied where rows of x are of whole 16 bytes.
+    """
+
+    rows: int
+    pitch: int
+
+    @classmethod
+    def of(cls, cut: Cut, problem: ConvProblem) -> Stage:
+        """For the tiles of a cut."""
+        rows = (cut.tile_p - 1) * problem.stride_h + problem.r
+        pixels = (cut.tile_q - 1) * problem.stride_w + problem.s
+        return cls(rows, 4 * ceil_div(-problem.pad_w * problem.c % 4 + pixels * problem.c, 4))
+
+
+def _products(problem: ConvProblem) -> int:
+    """Of tf32, for one of the problem's."""
+    return 3 if problem.dtype is DType.FLOAT32 else 1
+
+
+def _weight_bytes(problem: ConvProblem) -> int:
+    """Of an element in shared memory: one product needs one part of it, three need two."""
+    return 8 if _products(problem) == 3 else 4
+
+
+def shared_bytes(cut: Cut, problem: ConvProblem) -> int:
+    """Shared memory of a block: its weight and the table, steps of gemm_k long, then what it stages of x."""
+    stage = Stage.of(cut, problem)
+    gemm_k = STEP * ceil_div(problem.gemm_k, STEP)
+    return gemm_k * (cut.tile.filters * _weight_bytes(problem) + 4) + 4 * stage.rows * stage.pitch
+
+
+def load(cut: Cut, problem: ConvProblem) -> Load:
+    """What a block asks for."""
+    tile, stage, steps = cut.tile, Stage.of(cut, problem), ceil_div(problem.gemm_k, STEP)
+    multiplied = _products(problem) * STEP * tile.pixels * tile.filters / _PRODUCTS_OF_CYCLE
+    of_x = 2 if problem.stride_w * problem.c % 4 == 2 or problem.stride_w * problem.c % 8 == 0 else 1
+    read = tile.warps * STEP * (64 * tile.mt * of_x + _weight_bytes(problem) * 8 * tile.nt) / _SHARED_BYTES_OF_CYCLE
+    moved = 4 * (tile.pixels * min(tile.filters, problem.k) + stage.rows * stage.pitch) / _MOVED_BYTES_OF_CYCLE
+    copied = stage.rows * stage.pitch / (4 if problem.w * problem.c % 4 == 0 else 1) * _COPY_CYCLES
+    return Load(
+        busy=max(steps * max(multiplied, read) + copied, moved),
+        alone=_TURN_CYCLES + steps * max(_STEP_CYCLES, 5 * _products(problem) * tile.mt * tile.nt),
+        packed=ceil_div(STEP * steps * tile.filters, tile.threads) * _PACK_CYCLES,
+    )
+
+
+def sizes(cut: Cut, problem: ConvProblem) -> tuple[int, ...]:
+    """The kernel's parameters behind the shape's."""
+    stage = Stage.of(cut, problem)
+    return (cut.tile_p, cut.tile_q.bit_length() - 1, *cut.tiles_of(problem), stage.rows, stage.pitch)
+
+
+def _defines(tile: Tile, dtype: DType) -> Defines:
+    return {"SPLIT": int(dtype is DType.FLOAT32), **tile.defines}
+
+
+def definitions(dtype: DType) -> tuple[Defines, ...]:
+    """What few_inputs_float32.cu is compiled with for this precision."""
+    if dtype not in (DType.FLOAT32, DType.TF32):
+        return ()
+    return tuple(_defines(tile, dtype) for tile in FLOAT32_TILES)
+
+
+FORM: Final = Form(
+    Source("few_inputs_float32", definitions),
+    cuts_of(FLOAT32_TILES),
+    defines=lambda cut, problem: _defines(cut.tile, problem.dtype),
+    sizes=sizes,
+    shared_bytes=shared_bytes,
+    load=load,
+)

@@ -1,0 +1,126 @@
+"""The form for float16 and bfloat16: windows lie in shared memory as the products read them (few_inputs.cu)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from conv_advisor.data.problem import ConvProblem, DType
+from conv_advisor.kernels.cuda.few_inputs import MOST_CHANNELS, MOST_TAPS
+from conv_advisor.kernels.cuda.few_inputs.form import Form, Load
+from conv_advisor.kernels.cuda.few_inputs.menu import HALF_TILES, Cut, Tile, cuts_of
+from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
+from conv_advisor.kernels.cuda.parts.source import Defines, Source
+
+RUN: Final = 4
+"""Pixels of x that a thread stages at a time."""
+
+# Reckoned from what the hardware is said to do; fitted to times of 27 cuts of 12 layers they chose no better.
+_PRODUCTS_OF_CYCLE: Final = 1280
+"""Multiplications that a multiprocessor's warps get from its tensor cores."""
+_SHARED_BYTES_OF_CYCLE: Final = 128
+_RUN_CYCLES: Final = 0.6
+"""What staging a run of pixels takes of a busy multiprocessor."""
+_MOVED_BYTES_OF_CYCLE: Final = 13
+"""A multiprocessor's share of memory's speed."""
+_TURN_CYCLES: Final = 1800
+"""From a tile's first load to its last store, beside its products."""
+_CHUNK_CYCLES: Final = 20
+"""What the products of one chunk take, where a warp waits for them."""
+_PACK_CYCLES: Final = 175
+"""What a thread takes to pack a tap of a filter."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What of x a block has in shared memory.
+
+    Parameters
+    ----------
+    rows : int
+    slots : int
+        Of eight bytes in a row.
+    copy_bytes : int
+        Where the copy that is a slot on begins; 0 where there is but one.
+    """
+
+    rows: int
+    slots: int
+    copy_bytes: int
+
+    @classmethod
+    def of(cls, cut: Cut, problem: ConvProblem) -> Stage:
+        """For the tiles of a cut."""
+        rows = (cut.tile_p - 1) * problem.stride_h + problem.r
+        lead = -problem.pad_w % RUN
+        pixels = lead + (cut.tile_q - 1) * problem.stride_w + 2 * _chunks(problem)
+        slots = RUN * ceil_div(pixels, RUN) + 2
+        # Half of 128 bytes on: pixels of both copies in turns are read from different banks.
+        copy_bytes = 128 * ceil_div(8 * rows * slots, 128) + 64 if problem.stride_w % 2 else 0
+        return cls(rows, slots, copy_bytes)
+
+    @property
+    def runs(self) -> int:
+        """Runs of pixels that are staged."""
+        return self.rows * (self.slots - 2) // RUN
+
+    @property
+    def shared_bytes(self) -> int:
+        """Both copies."""
+        return self.copy_bytes + 8 * self.rows * self.slots
+
+
+def _chunks(problem: ConvProblem) -> int:
+    """Pairs of pixels of a window's row."""
+    return (problem.s + 1) // 2
+
+
+def shared_bytes(cut: Cut, problem: ConvProblem) -> int:
+    """Shared memory of a block: its weight, rows an odd number of chunks long, then what it stages of x."""
+    return 16 * cut.tile.filters * (problem.r * _chunks(problem) | 1) + Stage.of(cut, problem).shared_bytes
+
+
+def load(cut: Cut, problem: ConvProblem) -> Load:
+    """What a block asks for."""
+    tile, stage, chunks = cut.tile, Stage.of(cut, problem), problem.r * _chunks(problem)
+    multiplied = tile.pixels * tile.filters * 8 / _PRODUCTS_OF_CYCLE
+    read = 16 * tile.warps * (16 * tile.mt + 8 * tile.nt) / _SHARED_BYTES_OF_CYCLE
+    moved = 2 * (tile.pixels * min(tile.filters, problem.k) + RUN * stage.runs * problem.c) / _MOVED_BYTES_OF_CYCLE
+    staged = stage.runs * (1 + (stage.copy_bytes > 0)) * _RUN_CYCLES
+    return Load(
+        busy=max(chunks * max(multiplied, read) + staged, moved),
+        alone=_TURN_CYCLES + chunks * max(_CHUNK_CYCLES, 2 * tile.mt * tile.nt),
+        packed=ceil_div(tile.filters * 2 * chunks, tile.threads) * _PACK_CYCLES,
+    )
+
+
+def sizes(cut: Cut, problem: ConvProblem) -> tuple[int, ...]:
+    """The kernel's parameters behind the shape's."""
+    stage = Stage.of(cut, problem)
+    return (cut.tile_p, cut.tile_q, *cut.tiles_of(problem), stage.rows, stage.slots, stage.copy_bytes)
+
+
+def _defines(tile: Tile, c: int, s: int) -> Defines:
+    return {"CHANNELS": c, "COLUMNS": s, **tile.defines}
+
+
+def definitions(dtype: DType) -> tuple[Defines, ...]:
+    """What few_inputs.cu is compiled with for this precision."""
+    if dtype not in (DType.FLOAT16, DType.BFLOAT16):
+        return ()
+    return tuple(
+        _defines(tile, c, s)
+        for tile in HALF_TILES
+        for c in range(1, MOST_CHANNELS + 1)
+        for s in range(1, MOST_TAPS + 1)
+    )
+
+
+FORM: Final = Form(
+    Source("few_inputs", definitions),
+    cuts_of(HALF_TILES),
+    defines=lambda cut, problem: _defines(cut.tile, problem.c, problem.s),
+    sizes=sizes,
+    shared_bytes=shared_bytes,
+    load=load,
+)
