@@ -10,14 +10,18 @@ import numpy as np
 import pytest
 
 from conv_advisor.data.epilogue import PLAIN, Activation, Epilogue
+from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.cpu.threads import available_cores
 from conv_advisor.kernels.cuda.few_inputs import plan as plans
+from conv_advisor.kernels.cuda.few_inputs.menu import Cut
 from conv_advisor.kernels.cuda.parts.epilogue import defines_of
+from conv_advisor.kernels.cuda.parts.source import Source
 from conv_advisor.kernels.tolerance import tolerance
 
 pytestmark = pytest.mark.gpu
 
+HALVES = (DType.FLOAT16, DType.BFLOAT16)
 ENDS = (
     Epilogue(residual=True),
     Epilogue(bias=True, activation=Activation.RELU),
@@ -62,23 +66,31 @@ def runner() -> Any:
     return opened
 
 
-def compile_everything(device: Any) -> None:
+def cuts_of(problem: ConvProblem, device: Device) -> list[tuple[Device, Cut]]:
+    """The cuts of the device itself, and those of one that multiplies warp by warp."""
+    has_others = problem.dtype not in HALVES and problem.epilogue == PLAIN
+    devices = (device, replace(device, capability="8.0"))[: 1 + has_others]
+    return [(each, cut) for each in devices for cut in plans.cuts_of(problem, each)]
+
+
+def compile_everything(device: Device) -> None:
     """On all cores: one after the other the tiles would take minutes to compile."""
     from conv_advisor.kernels.cuda.compile import load_module
 
-    wanted = dict.fromkeys(
-        (problem.dtype, *(plans.form_of(problem).defines(cut, problem) | defines_of(problem.epilogue)).items())
+    wanted = {
+        (form.source, problem.dtype, tuple((form.defines(cut, problem) | defines_of(problem.epilogue)).items()))
         for problem in PROBLEMS
-        for cut in plans.cuts_of(problem, device)
-    )
-    todo = [(dtype, dict(defines)) for dtype, *defines in wanted]
+        for like, cut in cuts_of(problem, device)
+        if (form := plans.form_of(problem, like))
+    }
 
-    def compile_one(one: tuple[DType, dict[str, int]]) -> None:
-        load_module(plans.FORMS[one[0]].source, one[0], **one[1]).compile()
+    def compile_one(one: tuple[Source, DType, tuple[tuple[str, int], ...]]) -> None:
+        load_module(one[0], one[1], **dict(one[2])).compile()
 
-    compile_one(todo[0])  # what it imports is imported by one thread
+    first, *others = wanted
+    compile_one(first)  # what it imports is imported by one thread
     with ThreadPoolExecutor(available_cores()) as pool:
-        list(pool.map(compile_one, todo))
+        list(pool.map(compile_one, others))
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.key)
@@ -87,9 +99,9 @@ def test_every_cut_is_right(runner: Any, problem: ConvProblem) -> None:
     from conv_advisor.kernels.cuda.few_inputs.launch import launch
 
     operands = runner.make_operands(problem, 0)
-    for cut in plans.cuts_of(problem, runner.device):
+    for device, cut in cuts_of(problem, runner.device):
         with translated():
-            prepared = launch(problem, runner.device, cut)
+            prepared = launch(problem, device, cut)
         assert runner.first_run(problem, prepared, operands).max_error <= tolerance(problem), cut
 
 

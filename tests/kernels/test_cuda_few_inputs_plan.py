@@ -31,11 +31,11 @@ def test_whatever_it_takes_has_a_cut_on_every_device(size: int, stride: int, dty
     problem = ConvProblem(2, 4, 64, 64, 96, size, size, stride, stride, size, size, dtype=dtype, layout=Layout.NHWC)
     for device in (H200, SMALL):
         cut = plans.plan_cut(problem, device)
-        assert plans.form_of(problem).shared_bytes(cut, problem) <= shared_memory_of(device) - 1024
+        assert plans.form_of(problem, device).shared_bytes(cut, problem) <= shared_memory_of(device) - 1024
         assert plans.blocks_of(cut, problem, device) % cut.tiles_of(problem)[2] == 0
 
 
-@pytest.mark.parametrize("cut", [*halves.FORM.cuts, *float32.FORM.cuts], ids=str)
+@pytest.mark.parametrize("cut", [*halves.FORM.cuts, *float32.MMA.cuts, *float32.WGMMA.cuts], ids=str)
 def test_tiles_are_whole_and_cover_y(cut: Cut) -> None:
     tiles_p, tiles_q, tiles_f = cut.tiles_of(STEM)
     assert cut.tile_p * cut.tile_q == cut.tile.pixels
@@ -61,12 +61,20 @@ def test_what_a_block_stages_of_the_stem_in_float32_by_hand() -> None:
     # 69 pixels of three elements; the 9 of padding begin 3 behind a multiple of four; 147 of gemm_k are 19 steps.
     stem, cut = problem_of("224-32-7-64-3-stride2", DType.FLOAT32), Cut(FLOAT32_TILES[0], 32)
     assert float32.Stage.of(cut, stem) == float32.Stage(rows=21, pitch=212)
-    assert float32.shared_bytes(cut, stem) == 152 * (64 * 2 * 4 + 4) + 21 * 212 * 4
+    assert float32.MMA.shared_bytes(cut, stem) == 152 * (64 * 2 * 4 + 4) + 21 * 212 * 4
+    assert float32.WGMMA.shared_bytes(cut, stem) == 160 * (64 * 2 * 4 + 4) + 21 * 212 * 4
 
 
 def test_float32_takes_three_products_and_both_parts_of_the_weight() -> None:
     cut = Cut(FLOAT32_TILES[0], 32)
     wide, narrow = (problem_of("224-32-7-64-3-stride2", dtype) for dtype in (DType.FLOAT32, DType.TF32))
-    assert float32.shared_bytes(cut, wide) - float32.shared_bytes(cut, narrow) == 152 * 64 * 4
-    assert plans.expected_cycles(cut, wide, H200) > 1.5 * plans.expected_cycles(cut, narrow, H200)
-    assert (float32.FORM.defines(cut, wide)["SPLIT"], float32.FORM.defines(cut, narrow)["SPLIT"]) == (1, 0)
+    assert float32.MMA.shared_bytes(cut, wide) - float32.MMA.shared_bytes(cut, narrow) == 152 * 64 * 4
+    assert float32.MMA.load(cut, wide).busy > 1.5 * float32.MMA.load(cut, narrow).busy
+    assert (float32.MMA.defines(cut, wide)["SPLIT"], float32.MMA.defines(cut, narrow)["SPLIT"]) == (1, 0)
+
+
+def test_only_hopper_multiplies_four_warps_at_a_time() -> None:
+    for dtype in (DType.FLOAT32, DType.TF32):
+        stem = problem_of("224-32-7-64-3-stride2", dtype)
+        assert [plans.form_of(stem, device) for device in (H200, SMALL)] == [float32.WGMMA, float32.MMA]
+    assert plans.form_of(STEM, H200) == plans.form_of(STEM, SMALL) == halves.FORM

@@ -35,7 +35,7 @@ def _fits_shared_memory(problem: ConvProblem, _device: Device) -> str | None:
 def _kernel() -> Kernel:
     from conv_advisor.kernels.cuda.few_inputs import float32, halves, launch
 
-    sources = (halves.FORM.source, float32.FORM.source)
+    sources = (halves.FORM.source, float32.MMA.source, float32.WGMMA.source)
     return Kernel(sources=sources, prepare={"cuda.few_inputs": launch.prepare})
 
 

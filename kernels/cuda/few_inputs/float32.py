@@ -1,4 +1,4 @@
-"""The form for float32 and tf32: rows of x as they lie, and where in them a window's elements are (few_inputs_float32.cu)."""
+"""Forms for float32 and tf32: rows of x as they lie, and where in them the elements of a window are."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ from typing import Final
 
 from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels.cuda.few_inputs.form import Form, Load
-from conv_advisor.kernels.cuda.few_inputs.menu import FLOAT32_TILES, Cut, Tile, cuts_of
+from conv_advisor.kernels.cuda.few_inputs.menu import FLOAT32_TILES, WGMMA_TILES, Cut, Tile, cuts_of
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 from conv_advisor.kernels.cuda.parts.source import Defines, Source
 
 STEP: Final = 8
 """Of gemm_k, that an instruction multiplies."""
 
-_PRODUCTS_OF_CYCLE: Final = 640
-"""Multiplications of tf32 that a multiprocessor's warps get from its tensor cores."""
 _SHARED_BYTES_OF_CYCLE: Final = 128
 _COPY_CYCLES: Final = 0.5
 """What a copy to shared memory takes of a busy multiprocessor."""
@@ -61,30 +59,63 @@ def _weight_bytes(problem: ConvProblem) -> int:
     return 8 if _products(problem) == 3 else 4
 
 
-def shared_bytes(cut: Cut, problem: ConvProblem) -> int:
-    """Shared memory of a block: its weight and the table, steps of gemm_k long, then what it stages of x."""
-    stage = Stage.of(cut, problem)
-    gemm_k = STEP * ceil_div(problem.gemm_k, STEP)
-    return gemm_k * (cut.tile.filters * _weight_bytes(problem) + 4) + 4 * stage.rows * stage.pitch
+@dataclass(frozen=True)
+class Products:
+    """How tensor cores are asked for products.
+
+    Parameters
+    ----------
+    chain : int
+        Steps of gemm_k whose sums are theirs.
+    of_cycle : float
+        Multiplications of tf32 that a multiprocessor's warps get from them.
+    reads_weight : bool
+        Whether warps do; else the instruction.
+    """
+
+    chain: int
+    of_cycle: float
+    reads_weight: bool
+
+    def steps(self, problem: ConvProblem) -> int:
+        """Of gemm_k, whole chains."""
+        return self.chain * ceil_div(problem.gemm_k, STEP * self.chain)
+
+    def shared_bytes(self, cut: Cut, problem: ConvProblem) -> int:
+        """Shared memory of a block: its weight and the table, whole chains long, then what it stages of x."""
+        stage = Stage.of(cut, problem)
+        row_bytes = cut.tile.filters * _weight_bytes(problem) + 4
+        return STEP * self.steps(problem) * row_bytes + 4 * stage.rows * stage.pitch
+
+    def load(self, cut: Cut, problem: ConvProblem) -> Load:
+        """What a block asks for."""
+        tile, stage, steps = cut.tile, Stage.of(cut, problem), self.steps(problem)
+        multiplied = _products(problem) * STEP * tile.pixels * tile.filters / self.of_cycle
+        apart = problem.stride_w * problem.c
+        of_x = 64 * tile.mt * (2 if apart % 4 == 2 or apart % 8 == 0 else 1)
+        read = tile.warps * STEP * (of_x + self.reads_weight * _weight_bytes(problem) * 8 * tile.nt)
+        moved = 4 * (tile.pixels * min(tile.filters, problem.k) + stage.rows * stage.pitch) / _MOVED_BYTES_OF_CYCLE
+        copied = stage.rows * stage.pitch / (4 if problem.w * problem.c % 4 == 0 else 1) * _COPY_CYCLES
+        return Load(
+            busy=max(steps * max(multiplied, read / _SHARED_BYTES_OF_CYCLE) + copied, moved),
+            alone=_TURN_CYCLES + steps * max(_STEP_CYCLES, 5 * _products(problem) * tile.mt * tile.nt),
+            packed=ceil_div(STEP * steps * tile.filters, tile.threads) * _PACK_CYCLES,
+        )
+
+    def form(self, name: str, tiles: tuple[Tile, ...], architecture: str | None = None) -> Form:
+        """The form of a source that asks for them so."""
+        return Form(
+            Source(name, lambda dtype: _definitions(dtype, tiles), architecture),
+            "few_inputs_float32",
+            cuts_of(tiles),
+            defines=lambda cut, problem: _defines(cut.tile, problem.dtype),
+            sizes=_sizes,
+            shared_bytes=self.shared_bytes,
+            load=self.load,
+        )
 
 
-def load(cut: Cut, problem: ConvProblem) -> Load:
-    """What a block asks for."""
-    tile, stage, steps = cut.tile, Stage.of(cut, problem), ceil_div(problem.gemm_k, STEP)
-    multiplied = _products(problem) * STEP * tile.pixels * tile.filters / _PRODUCTS_OF_CYCLE
-    of_x = 2 if problem.stride_w * problem.c % 4 == 2 or problem.stride_w * problem.c % 8 == 0 else 1
-    read = tile.warps * STEP * (64 * tile.mt * of_x + _weight_bytes(problem) * 8 * tile.nt) / _SHARED_BYTES_OF_CYCLE
-    moved = 4 * (tile.pixels * min(tile.filters, problem.k) + stage.rows * stage.pitch) / _MOVED_BYTES_OF_CYCLE
-    copied = stage.rows * stage.pitch / (4 if problem.w * problem.c % 4 == 0 else 1) * _COPY_CYCLES
-    return Load(
-        busy=max(steps * max(multiplied, read) + copied, moved),
-        alone=_TURN_CYCLES + steps * max(_STEP_CYCLES, 5 * _products(problem) * tile.mt * tile.nt),
-        packed=ceil_div(STEP * steps * tile.filters, tile.threads) * _PACK_CYCLES,
-    )
-
-
-def sizes(cut: Cut, problem: ConvProblem) -> tuple[int, ...]:
-    """The kernel's parameters behind the shape's."""
+def _sizes(cut: Cut, problem: ConvProblem) -> tuple[int, ...]:
     stage = Stage.of(cut, problem)
     return (cut.tile_p, cut.tile_q.bit_length() - 1, *cut.tiles_of(problem), stage.rows, stage.pitch)
 
@@ -93,18 +124,12 @@ def _defines(tile: Tile, dtype: DType) -> Defines:
     return {"SPLIT": int(dtype is DType.FLOAT32), **tile.defines}
 
 
-def definitions(dtype: DType) -> tuple[Defines, ...]:
-    """What few_inputs_float32.cu is compiled with for this precision."""
+def _definitions(dtype: DType, tiles: tuple[Tile, ...]) -> tuple[Defines, ...]:
     if dtype not in (DType.FLOAT32, DType.TF32):
         return ()
-    return tuple(_defines(tile, dtype) for tile in FLOAT32_TILES)
+    return tuple(_defines(tile, dtype) for tile in tiles)
 
 
-FORM: Final = Form(
-    Source("few_inputs_float32", definitions),
-    cuts_of(FLOAT32_TILES),
-    defines=lambda cut, problem: _defines(cut.tile, problem.dtype),
-    sizes=sizes,
-    shared_bytes=shared_bytes,
-    load=load,
-)
+MMA: Final = Products(chain=1, of_cycle=640, reads_weight=True).form("few_inputs_float32", FLOAT32_TILES)
+WGMMA: Final = Products(chain=2, of_cycle=950, reads_weight=False).form("few_inputs_wgmma", WGMMA_TILES, "sm_90a")
+"""For compute capability 9.0."""

@@ -3,6 +3,7 @@
 //   weight       what a thread holds of a step, 16 bytes a load: of a tile of filters both high parts, then both low ones; with
 //                one product of two tiles
 
+#define STEPS_OF_CHAIN 1
 #if SPLIT
 #define LOADS_OF_STEP NT
 #ifndef STEPS_AT_A_TIME
@@ -51,19 +52,7 @@ __device__ __forceinline__ void multiply_step(float (&sum)[MT][NT][4], unsigned 
     }
 #endif
 }
-__device__ __forceinline__ void split_weight(unsigned (&high)[1], unsigned (&low)[1]) {
-#if SPLIT
-    split(high, low);
-#else
-    high[0] = round_to_tf32(high[0]);
-#endif
-}
 #else  // on a CPU: what other lanes hold, by way of memory
-inline float float_of(unsigned bits) {
-    float value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
 inline void multiply_step(float (&sum)[MT][NT][4], unsigned (&a)[MT][4], const uint4* weights) {
     static unsigned every_a[1024][MT][4];
     const int lane = threadIdx.x % 32, warp = threadIdx.x - lane;
@@ -80,7 +69,6 @@ inline void multiply_step(float (&sum)[MT][NT][4], unsigned (&a)[MT][4], const u
                 }
     host::yield();
 }
-inline void split_weight(unsigned (&)[1], unsigned (&low)[1]) { low[0] = 0; }
 #endif
 
 // Puts a weight where the threads that multiply by it find it.
@@ -93,22 +81,16 @@ __device__ __forceinline__ void keep_weight(uint4* weights, int column, int k, f
     if (SPLIT) place[2] = low[0];
 }
 
+__device__ __forceinline__ void publish_weight() {}
+
 // Windows begin where `window` says, and half_bytes further those of the eight pixels behind.
 __device__ __forceinline__ void multiply_window(float (&sum)[MT][NT][4], const char* const (&window)[MT], int half_bytes,
                                                 const uint4* weights, const int* offsets, int steps) {
     const int lane = threadIdx.x % 32;
 #pragma unroll STEPS_AT_A_TIME
     for (int step = 0; step < steps; ++step) {
-        const int2 offset = *(const int2*)(offsets + step * STEP + lane % 4 * 2);
         unsigned a[MT][4];
-#pragma unroll
-        for (int i = 0; i < MT; ++i) {
-            const char *const first = window[i] + offset.x, *const second = window[i] + offset.y;
-            a[i][0] = *(const unsigned*)first;
-            a[i][1] = *(const unsigned*)(first + half_bytes);
-            a[i][2] = *(const unsigned*)second;
-            a[i][3] = *(const unsigned*)(second + half_bytes);
-        }
+        load_windows(a, window, half_bytes, offsets + step * STEP);
         multiply_step(sum, a, weights + step * (LOADS_OF_STEP * 32) + lane);
     }
 }

@@ -1,4 +1,4 @@
-"""What differs between the two sources of the implicit GEMM of few input channels, as plan and launcher ask for it."""
+"""What differs between the sources of the implicit GEMM of few input channels, as plan and launcher ask for it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Form:
     Parameters
     ----------
     source : Source
-        Its kernel has its name.
+    kernel : str
     cuts : tuple of Cut
     defines : callable (cut, problem) -> dict
         What the source is compiled with.
@@ -48,6 +48,7 @@ class Form:
     """
 
     source: Source
+    kernel: str
     cuts: tuple[Cut, ...]
     defines: Callable[[Cut, ConvProblem], Defines]
     sizes: Callable[[Cut, ConvProblem], tuple[int, ...]]

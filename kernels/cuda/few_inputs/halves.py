@@ -118,6 +118,7 @@ def definitions(dtype: DType) -> tuple[Defines, ...]:
 
 FORM: Final = Form(
     Source("few_inputs", definitions),
+    "few_inputs",
     cuts_of(HALF_TILES),
     defines=lambda cut, problem: _defines(cut.tile, problem.c, problem.s),
     sizes=sizes,

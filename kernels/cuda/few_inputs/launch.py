@@ -1,4 +1,4 @@
-"""Launcher of few_inputs.cu and few_inputs_float32.cu."""
+"""Launcher of the implicit GEMM of few input channels."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def prepare(problem: ConvProblem, device: Device, _workspace_limit_bytes: int) -
 
 def launch(problem: ConvProblem, device: Device, cut: Cut) -> Launch:
     """One launch with this cut."""
-    form = plans.form_of(problem)
+    form = plans.form_of(problem, device)
     defines = form.defines(cut, problem) | defines_of(problem.epilogue)
-    kernel = load_kernel(form.source, form.source.name, problem.dtype, **defines)
+    kernel = load_kernel(form.source, form.kernel, problem.dtype, **defines)
     sizes = (*(int(size) for size in shape_arguments(problem)), *form.sizes(cut, problem))
     grid, begins_early = (plans.blocks_of(cut, problem, device), 1, 1), overlaps(form.source)
     shared_bytes = form.shared_bytes(cut, problem)

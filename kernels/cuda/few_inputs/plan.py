@@ -12,24 +12,19 @@ from conv_advisor.kernels.cuda.few_inputs.menu import Cut
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 from conv_advisor.kernels.cuda.parts.multiprocessor import RESERVED_BYTES, shared_memory_of
 
-FORMS: Final = {
-    DType.FLOAT16: halves.FORM,
-    DType.BFLOAT16: halves.FORM,
-    DType.FLOAT32: float32.FORM,
-    DType.TF32: float32.FORM,
-}
-
 _START_CYCLES: Final = 2000
 
 
-def form_of(problem: ConvProblem) -> Form:
-    """The source for the problem's precision, and how it runs."""
-    return FORMS[problem.dtype]
+def form_of(problem: ConvProblem, device: Device) -> Form:
+    """The source for the problem's precision and the device, and how it runs."""
+    if problem.dtype in (DType.FLOAT16, DType.BFLOAT16):
+        return halves.FORM
+    return float32.WGMMA if device.capability == "9.0" else float32.MMA
 
 
 def residents(cut: Cut, problem: ConvProblem, device: Device) -> int:
     """Blocks that a multiprocessor holds; 0 where not even one fits."""
-    fitting = shared_memory_of(device) // (form_of(problem).shared_bytes(cut, problem) + RESERVED_BYTES)
+    fitting = shared_memory_of(device) // (form_of(problem, device).shared_bytes(cut, problem) + RESERVED_BYTES)
     return min(cut.tile.blocks, fitting)
 
 
@@ -46,13 +41,13 @@ def expected_cycles(cut: Cut, problem: ConvProblem, device: Device) -> float:
     blocks = blocks_of(cut, problem, device)
     turns = ceil_div(problem.n * tiles_p * tiles_q, blocks // tiles_f)
     beside = min(residents(cut, problem, device), ceil_div(blocks, device.processors or 1))
-    load = form_of(problem).load(cut, problem)
+    load = form_of(problem, device).load(cut, problem)
     return float(_START_CYCLES + load.packed + turns * max(load.alone, beside * load.busy))
 
 
 def cuts_of(problem: ConvProblem, device: Device) -> tuple[Cut, ...]:
     """Every cut whose block fits."""
-    return tuple(cut for cut in form_of(problem).cuts if residents(cut, problem, device))
+    return tuple(cut for cut in form_of(problem, device).cuts if residents(cut, problem, device))
 
 
 def plan_cut(problem: ConvProblem, device: Device) -> Cut:

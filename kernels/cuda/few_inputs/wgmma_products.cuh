@@ -1,0 +1,133 @@
+// Of few_inputs_wgmma.cu: the products of four warps' windows with the block's weight by wgmma, a chain of steps at a time.
+//
+//   x            in registers, its fragments those of mma.sync
+//   weight       in core matrices of 8 filters x 16 bytes, 128 bytes apart along gemm_k, 256 along filters; a step's high parts,
+//                then its low ones
+//   sums         with SPLIT those of a chain begin at zero, small products first, and are added to the others in registers
+
+#define STEPS_OF_CHAIN 2
+#define PARTS (1 + SPLIT)
+#define LOADS_OF_STEP (PARTS * NT / 2)
+#define PART_BYTES (NT * 256)
+
+// Puts a weight where the instruction finds it.
+__device__ __forceinline__ void keep_weight(uint4* weights, int column, int k, float value) {
+    unsigned* const place = (unsigned*)weights +
+                            (k / STEP * PARTS * PART_BYTES + column / 8 * 256 + k % STEP / 4 * 128 + column % 8 * 16) / 4 + k % 4;
+    unsigned high[1] = {__float_as_uint(value)}, low[1];
+    split_weight(high, low);
+    place[0] = high[0];
+    if (SPLIT) place[PART_BYTES / 4] = low[0];
+}
+__device__ __forceinline__ void publish_weight() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+#define FOUR(d, j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
+#define NAMES_16 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define NAMES_32 NAMES_16 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define NAMES_64 \
+    NAMES_32 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define SUMS_16(d) FOUR(d, 0), FOUR(d, 1)
+#define SUMS_32(d) SUMS_16(d), FOUR(d, 2), FOUR(d, 3)
+#define SUMS_64(d) SUMS_32(d), FOUR(d, 4), FOUR(d, 5), FOUR(d, 6), FOUR(d, 7)
+#define INSTRUCTION(n, a0, a1, a2, a3, b, adds)                                                                             \
+    asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, %" #adds ", 0;\n"                                                  \
+                 "wgmma.mma_async.sync.aligned.m64n" #n "k8.f32.tf32.tf32 {" NAMES_##n "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 \
+                 "}, %" #b ", adds, 1, 1;\n}"                                                                               \
+                 : SUMS_##n(sum)                                                                                            \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b_at), "r"((int)is_added))
+__device__ __forceinline__ void multiply_add(float (&sum)[NT][4], const unsigned (&a)[4], unsigned long long b_at, bool is_added) {
+#if NT == 2
+    INSTRUCTION(16, 8, 9, 10, 11, 12, 13);
+#elif NT == 4
+    INSTRUCTION(32, 16, 17, 18, 19, 20, 21);
+#else
+    static_assert(NT == 8, "no such instruction here");
+    INSTRUCTION(64, 32, 33, 34, 35, 36, 37);
+#endif
+}
+__device__ __forceinline__ void keep(float (&sum)[MT][NT][4]) {
+#pragma unroll
+    for (int i = 0; i < MT; ++i) {
+#pragma unroll
+        for (int j = 0; j < NT; ++j) {
+#pragma unroll
+            for (int e = 0; e < 4; ++e) asm volatile("" : "+f"(sum[i][j][e])::"memory");
+        }
+    }
+}
+__device__ __forceinline__ unsigned long long descriptor(Address address) {
+    return (unsigned long long)((address & 0x3FFFF) >> 4) | (128ull >> 4) << 16 | (256ull >> 4) << 32;
+}
+
+// A chain's fragments of a tile of pixels, and what of float32 is left of them.
+struct Fragments {
+    unsigned high[STEPS_OF_CHAIN][MT][4];
+#if SPLIT
+    unsigned low[STEPS_OF_CHAIN][MT][4];
+#endif
+    __device__ __forceinline__ void load(const char* const (&window)[MT], int half_bytes, const int* offsets) {
+#pragma unroll
+        for (int step = 0; step < STEPS_OF_CHAIN; ++step) {
+            load_windows(high[step], window, half_bytes, offsets + step * STEP);
+#if SPLIT
+#pragma unroll
+            for (int i = 0; i < MT; ++i) split(high[step][i], low[step][i]);
+#else
+            round_all_to_tf32(high[step]);
+#endif
+        }
+    }
+};
+
+// Enqueues the products of a chain.
+__device__ __forceinline__ void multiply_chain(float (&sum)[MT][NT][4], const Fragments& a, unsigned long long weight,
+                                               bool is_added) {
+    keep(sum);
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+    for (int i = 0; i < MT; ++i) {
+#if SPLIT
+#pragma unroll
+        for (int step = 0; step < STEPS_OF_CHAIN; ++step) {
+            const unsigned long long high = weight + step * (2 * PART_BYTES / 16);
+            multiply_add(sum[i], a.low[step][i], high, step > 0);
+            multiply_add(sum[i], a.high[step][i], high + PART_BYTES / 16, true);
+        }
+#endif
+#pragma unroll
+        for (int step = 0; step < STEPS_OF_CHAIN; ++step)
+            multiply_add(sum[i], a.high[step][i], weight + step * (PARTS * PART_BYTES / 16), SPLIT || is_added || step > 0);
+    }
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void wait_for_chain(float (&sum)[MT][NT][4]) {
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+    keep(sum);
+}
+
+// Windows begin where `window` says, and half_bytes further those of the eight pixels behind.
+__device__ __forceinline__ void multiply_window(float (&sum)[MT][NT][4], const char* const (&window)[MT], int half_bytes,
+                                                const uint4* weights, const int* offsets, int steps) {
+    unsigned long long weight = descriptor(shared_address(weights));
+#pragma unroll 1
+    for (int step = 0; step < steps; step += STEPS_OF_CHAIN, weight += STEPS_OF_CHAIN * (PARTS * PART_BYTES / 16)) {
+        Fragments a;
+        a.load(window, half_bytes, offsets + step * STEP);
+#if SPLIT
+        float part[MT][NT][4];
+        multiply_chain(part, a, weight, false);
+        wait_for_chain(part);
+#pragma unroll
+        for (int i = 0; i < MT; ++i) {
+#pragma unroll
+            for (int j = 0; j < NT; ++j) {
+#pragma unroll
+                for (int e = 0; e < 4; ++e) sum[i][j][e] += part[i][j][e];
+            }
+        }
+#else
+        multiply_chain(sum, a, weight, true);
+        wait_for_chain(sum);
+#endif
+    }
+}
