@@ -95,9 +95,9 @@ def compile_all(cuts: Collection[tuple[ConvProblem, Cut[AnyTile]]]) -> None:
         list(pool.map(lambda each: load_module(each[0], each[1], **each[2]), todo))
 
 
-def cuts_of(problem: ConvProblem) -> list[Cut[AnyTile]]:
+def cuts_of(problem: ConvProblem) -> list[Cut[Tile]]:
     cuts = plans.expected(problem, Device(id="gpu", name="GPU", kind="cuda", processors=132))
-    return [cut for cut in cuts if isinstance(cut.tile, Tile) and cut.cluster in CLUSTERS]
+    return [Cut(cut.tile, cut.cluster) for cut in cuts if isinstance(cut.tile, Tile) and cut.cluster in CLUSTERS]
 
 
 def prepare_cut(runner: Any, problem: ConvProblem, cut: Cut[AnyTile], processors: int | None = None) -> Any:
@@ -110,10 +110,12 @@ def prepare_cut(runner: Any, problem: ConvProblem, cut: Cut[AnyTile], processors
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.key)
 def test_every_cut_is_right(runner: Any, problem: ConvProblem) -> None:
+    """Where groups take tiles by turns, also on one multiprocessor, to which all of them come."""
     operands = runner.make_operands(problem, 0)
     for cut in cuts_of(problem):
-        launch = prepare_cut(runner, problem, cut)
-        assert runner.first_run(problem, launch, operands).max_error <= tolerance(problem), cut
+        for processors in (runner.device.processors, 1) if cut.tile.by_turns else (runner.device.processors,):
+            launch = prepare_cut(runner, problem, cut, processors)
+            assert runner.first_run(problem, launch, operands).max_error <= tolerance(problem), (cut, processors)
 
 
 @pytest.mark.parametrize("of_small", OF_SMALL, ids=lambda problem: problem.key)

@@ -1,6 +1,6 @@
 // From sums in registers to y, and the residual on its way there: part of implicit_gemm_tma.cu, after its macros.
 
-// Boxes of BOX pixels and 128 bytes of filters on their way to y, in BOXES buffers of who fills them together, by turns. Where there is a residual its box
+// Boxes of BOX pixels and BOX_LINE_BYTES of filters on their way to y, in BOXES buffers of who fills them together, by turns. Where there is a residual its box
 // comes into a buffer first, and what is stored takes its place there: the first BOXES of a tile while it is multiplied,
 // each other one as soon as the buffer's box before has been read. Of a tile that blocks share only a block's own boxes count.
 class Boxes {
@@ -75,19 +75,19 @@ class Boxes {
     }
 
     // A thread's sums of 8 columns: rows lane / 4 and 8 more, columns lane % 4 * 2 and the next. A box has a pixel a line,
-    // whose 16 bytes c lie at c ^ line % 8. What a warp reads of the residual it overwrites itself.
+    // whose 16 bytes c lie at c ^ line % 8, of 64 bytes at c ^ line % 8 / 2. What a warp reads of the residual it overwrites itself.
 #ifdef STORAGE_FLOAT32
     // Threads of odd rows take the columns in another order than those of even ones: then sixteen of them meet all banks.
     __device__ __forceinline__ void fill(unsigned to, const Epilogue& epilogue, const Bias& bias, float (&sum)[TILES_N][4],
                                          int first, unsigned first_filter, const Sizes& sizes) const {
         const int lane = threadIdx.x % 32, row = lane / 4, swapped = row % 2 * 2;
-        to += (first_line() + row) * BOX_ROW_BYTES + lane % 2 * 8;
+        to += (first_line() + row) * BOX_LINE_BYTES + lane % 2 * 8;
 #pragma unroll
         for (int j = 0; j < BOX_FILTERS / 8; ++j) {
             const unsigned place = to + (((j ^ swapped) * 2 + lane % 4 / 2) ^ row) * 16;
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
-                const unsigned at = place + half * 8 * BOX_ROW_BYTES;
+                const unsigned at = place + half * 8 * BOX_LINE_BYTES;
                 const float(&even)[4] = sum[first + j], (&odd)[4] = sum[first + (j ^ 2)];
                 float two[] = {swapped ? odd[half * 2] : even[half * 2], swapped ? odd[half * 2 + 1] : even[half * 2 + 1]};
                 [[maybe_unused]] float residual[2] = {};
@@ -109,7 +109,7 @@ class Boxes {
         const int lane = threadIdx.x % 32, line = first_line() + lane % 16;
 #pragma unroll
         for (int j = 0; j < BOX_FILTERS / 8; j += 2) {
-            const unsigned place = to + line * BOX_ROW_BYTES + ((j + lane / 16) ^ lane % 8) * 16;
+            const unsigned place = to + line * BOX_LINE_BYTES + ((j + lane / 16) ^ lane % 8 / (BOX_ROW_BYTES / BOX_LINE_BYTES)) * 16;
             end_columns(place, epilogue, sum + first + j, bias.pairs + first + j);
         }
         (void)epilogue, (void)bias, (void)first_filter, (void)sizes;

@@ -10,10 +10,11 @@
 //                them by the tap; what it finds outside x is zeros, so padding costs nothing
 //   warps        a group of 128 threads loads, of which one thread is awake; two groups multiply by wgmma, m64, each half of
 //                a tile's pixels
+//   BY_TURNS     a group multiplies whole tiles, every other one of the block's: while one ends its sums, the other multiplies
 //   IS_SPLIT     a cluster of blocks shares each tile: a part of the stages is each one's, then a part of the boxes of y, whose
 //                sums the others push to it; for tiles that are fewer than multiprocessors
 //   ring         STAGES stages; `full` counts bytes, `empty` warps that have read
-//   y            turned to rows in shared memory, stored by the accelerator in boxes of 64 pixels (16) and 128 bytes of filters,
+//   y            turned to rows in shared memory, stored by the accelerator in boxes of 64 pixels (16) and 128 bytes (64) of filters,
 //                which it clips to y; it loads the residual in the same boxes
 //   grid, block  as many blocks as multiprocessors, or tiles, or where it IS_SPLIT a cluster a tile; 384 threads. A block's tiles are grid blocks apart; RASTER
 //                tiles of pixels pass under one of filters, so that concurrent blocks share both in the L2 cache
@@ -24,11 +25,11 @@
 
 #define GROUPS 2  // of warps that multiply
 #define THREADS (128 * (1 + GROUPS))
-#define PIXELS (BP / GROUPS)  // of a group of warps
+#define READERS (BY_TURNS ? 1 : GROUPS)  // groups that multiply a tile
+#define PIXELS (BP / READERS)
 #define TILES_M (PIXELS / 64)
 #define TILES_N (BF / 8)
-#define LOADED_BYTES ((BP + BF) * ROW_BYTES)
-#define STAGE_BYTES (LOADED_BYTES + (PRODUCTS == 3 ? BF * ROW_BYTES : 0))
+#define STAGE_BYTES ((BP + (PRODUCTS == 3 ? 2 : 1) * BF) * ROW_BYTES)
 // Pixels of a box of y, and threads that fill it: a group's, or a warp's, for blocks to share tiles out evenly.
 #if IS_SPLIT
 #define BOX 16
@@ -37,9 +38,10 @@
 #define BOX 64
 #define BOX_THREADS 128
 #endif
-#define BOX_ROW_BYTES 128
-#define BOX_BYTES (BOX * BOX_ROW_BYTES)
-#define BOX_FILTERS (BOX_ROW_BYTES / (int)sizeof(Storage))
+#define BOX_ROW_BYTES 128  // of a pixel's filters, if they divide those of a tile; else half as many
+#define BOX_LINE_BYTES (BF * (int)sizeof(Storage) % BOX_ROW_BYTES ? BOX_ROW_BYTES / 2 : BOX_ROW_BYTES)
+#define BOX_BYTES (BOX * BOX_LINE_BYTES)
+#define BOX_FILTERS (BOX_LINE_BYTES / (int)sizeof(Storage))
 #define FILLERS (GROUPS * 128 / BOX_THREADS)
 #define BOXES 2  // of each filler in shared memory
 #define CHANNELS (ROW_BYTES / (int)sizeof(Storage))
@@ -47,6 +49,9 @@
 #if PRODUCTS == 3
 #define REGISTERS 216
 #define LOADER_REGISTERS 72
+#elif BY_TURNS
+#define REGISTERS 240
+#define LOADER_REGISTERS 24
 #else
 #define REGISTERS 232
 #define LOADER_REGISTERS 40
@@ -58,6 +63,7 @@
 #define FIRST_TILE blockIdx.x
 #endif
 static_assert(PIXELS % 64 == 0 && BF % BOX_FILTERS == 0, "whole products and boxes");
+static_assert(!BY_TURNS || (!IS_SPLIT && PRODUCTS == 1), "clusters share tiles, and weight is parted, for both groups");
 
 #if RESIDUAL
 #define RESIDUAL_MAP , const __grid_constant__ TensorMap residual_map
@@ -101,17 +107,21 @@ __device__ __forceinline__ Part part_of(unsigned tile, const Sizes& sizes) {
     return {(band * RASTER + inner - f * height) * BP, f * BF};
 }
 
-// Which of a tile's stages are a block's.
+// Which of a tile's stages are a block's, how many a tap has, and whether the second half of its last one is zeros.
 struct Stages {
-    int first, end;
+    int first, end, of_tap;
+    bool has_short;
+
+    __device__ __forceinline__ int count() const { return end - first; }
 };
 __device__ __forceinline__ Stages stages_of(const Sizes& sizes) {
-    const int count = sizes.R * sizes.S * ((sizes.C + CHANNELS - 1) / CHANNELS);
+    const int of_tap = (sizes.C + CHANNELS - 1) / CHANNELS, count = sizes.R * sizes.S * of_tap;
+    const bool has_short = of_tap * CHANNELS - sizes.C >= CHANNELS / 2;
 #if IS_SPLIT
     const int rank = cluster_rank(), blocks = cluster_size();
-    return {count * rank / blocks, count * (rank + 1) / blocks};
+    return {count * rank / blocks, count * (rank + 1) / blocks, of_tap, has_short};
 #else
-    return {0, count};
+    return {0, count, of_tap, has_short};
 #endif
 }
 
@@ -125,12 +135,28 @@ struct Ring {
             parity ^= 1;
         }
     }
+    __device__ __forceinline__ void advance(unsigned count) {
+        stage += count;
+        parity ^= stage / STAGES & 1;
+        stage %= STAGES;
+    }
 };
+
+// Whose turn it is to multiply, of groups that take tiles by turns. One that waits for a stage knows so that the other has
+// waited for all stages before: the ring is never more than a round ahead of it, and parity tells the stage.
+#define TURN_BARRIER (1 + GROUPS)  // behind those of the boxes
+__device__ __forceinline__ void wait_for_turn(int group) {
+    asm volatile("bar.sync %0, %1;" ::"r"(TURN_BARRIER + group), "n"(128 * GROUPS) : "memory");
+}
+__device__ __forceinline__ void pass_turn(int group) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(TURN_BARRIER + GROUPS - 1 - group), "n"(128 * GROUPS) : "memory");
+}
 
 __device__ __forceinline__ void load_tiles(const TensorMap& x, const TensorMap& weight, unsigned ring_bytes, unsigned full,
                                            unsigned empty, const Sizes& sizes) {
     const Stages stages = stages_of(sizes);
-    const int chunks = (sizes.C + CHANNELS - 1) / CHANNELS, first_tap = stages.first / chunks;
+    const int first_tap = stages.first / stages.of_tap;
+    const int loaded_bytes = (BP + min(BF, (sizes.K + 7) / 8 * 8)) * ROW_BYTES;  // few rows that do not exist: they take long
     Ring ring;
 #pragma unroll 1
     for (unsigned tile = FIRST_TILE; tile < sizes.tiles_p * sizes.tiles_f; tile += gridDim.x) {
@@ -140,12 +166,12 @@ __device__ __forceinline__ void load_tiles(const TensorMap& x, const TensorMap& 
         const int h = (int)p * sizes.stride_h - sizes.pad_h;
         const int w = (int)(inner - p * sizes.Q) * sizes.stride_w - sizes.pad_w;
 #endif
-        int tap = first_tap, c = (stages.first - tap * chunks) * CHANNELS, r = tap / sizes.S, s = tap - r * sizes.S;
+        int tap = first_tap, c = (stages.first - tap * stages.of_tap) * CHANNELS, r = tap / sizes.S, s = tap - r * sizes.S;
 #pragma unroll 1
         for (int stage = stages.first; stage < stages.end; ++stage, ring.advance()) {
             const unsigned to = ring_bytes + ring.stage * STAGE_BYTES, arrived = full + ring.stage * 8;
             wait_for(empty + ring.stage * 8, ring.parity ^ 1);
-            expect_bytes(arrived, LOADED_BYTES);
+            expect_bytes(arrived, loaded_bytes);
 #if IS_DENSE
             load_box(to, x, arrived, c, part.pixel);
 #else
@@ -161,7 +187,7 @@ __device__ __forceinline__ void load_tiles(const TensorMap& x, const TensorMap& 
 
 #include "three_products.cuh"
 
-// sum = the products of a group's half of a tile.
+// sum = the products of a group's part of a tile; by turns, all of it, and the turn `passes` as soon as the last are enqueued.
 #if PRODUCTS == 3
 __device__ __forceinline__ void multiply_tile(float (&sum)[SUMS], const unsigned char* ring, unsigned full, unsigned empty,
                                               unsigned parted, int group, Ring& turn, int stages) {
@@ -185,20 +211,26 @@ __device__ __forceinline__ void multiply_tile(float (&sum)[SUMS], const unsigned
 }
 #else
 __device__ __forceinline__ void multiply_tile(float (&sum)[SUMS], unsigned ring_bytes, unsigned full, unsigned empty, int group,
-                                              Ring& ring, int stages) {
+                                              Ring& ring, const Stages& stages, bool passes) {
     unsigned read = 0;
     const bool arrives = threadIdx.x % 32 == 0;
-    const unsigned first = operand_at(ring_bytes);
+    const unsigned first = operand_at(ring_bytes), own = (BY_TURNS ? 0 : group) * (PIXELS * ROW_BYTES / 16);
 #pragma unroll 1
-    for (int stage = 0; stage < stages; ++stage, ring.advance()) {
+    for (int stage = 0, left = stages.of_tap - stages.first % stages.of_tap; stage < stages.count(); ++stage, ring.advance()) {
+        const bool is_last = --left == 0;  // of its tap
+        if (is_last) left = stages.of_tap;
         wait_for(full + ring.stage * 8, ring.parity);
         const unsigned from = first + ring.stage * (STAGE_BYTES / 16);
-        multiply(sum, from + group * (PIXELS * ROW_BYTES / 16), from + BP * ROW_BYTES / 16, stage > 0);
+        if (is_last && stages.has_short)
+            multiply<ROW_BYTES / 2>(sum, from + own, from + BP * ROW_BYTES / 16, stage > 0);
+        else
+            multiply(sum, from + own, from + BP * ROW_BYTES / 16, stage > 0);
         // The products of the stage before are done.
         wait_for_all_products_but<1>(sum);
         if (stage > 0 && arrives) arrive(empty + read * 8);
         read = ring.stage;
     }
+    if (passes) pass_turn(group);
     wait_for_all_products_but<0>(sum);
     if (arrives) arrive(empty + read * 8);
 }
@@ -216,7 +248,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (threadIdx.x == 0) {
         for (int stage = 0; stage < STAGES; ++stage) {
             start_barrier(full + stage * 8, 1);
-            start_barrier(empty + stage * 8, 4 * GROUPS);
+            start_barrier(empty + stage * 8, 4 * READERS);
 #if PRODUCTS == 3
             start_barrier(parted + stage * 8, PART_THREADS / 32);
 #endif
@@ -248,10 +280,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const SharedSums shared((float*)ring_place, filler);
     Boxes boxes(ring_bytes + STAGES * STAGE_BYTES + filler * BOXES * BOX_BYTES, loaded + filler * BOXES * 8, filler, shared);
     Ring ring;
+    const unsigned tiles = sizes.tiles_p * sizes.tiles_f;
+#if BY_TURNS
+    const unsigned first_tile = blockIdx.x + group * gridDim.x, step = GROUPS * gridDim.x;
+    ring.advance(group * stages.end);
+#else
+    const unsigned first_tile = FIRST_TILE, step = gridDim.x;
+#endif
 #pragma unroll 1
-    for (unsigned tile = FIRST_TILE; tile < sizes.tiles_p * sizes.tiles_f; tile += gridDim.x) {
+    for (unsigned tile = first_tile; tile < tiles; tile += step) {
         Part part = part_of(tile, sizes);
-        part.pixel += group * PIXELS + filler % (128 / BOX_THREADS) * BOX;
+        part.pixel += (BY_TURNS ? 0 : group * PIXELS) + filler % (128 / BOX_THREADS) * BOX;
 #if RESIDUAL
         boxes.load_first(residual_map, part, sizes);
 #endif
@@ -259,9 +298,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         ahead.read(epilogue, part.filter, sizes);
         float sum[SUMS];
 #if PRODUCTS == 3
-        multiply_tile(sum, ring_place, full, empty, parted, group, ring, stages.end - stages.first);
+        multiply_tile(sum, ring_place, full, empty, parted, group, ring, stages.count());
 #else
-        multiply_tile(sum, ring_bytes, full, empty, group, ring, stages.end - stages.first);
+        if (BY_TURNS && tile >= gridDim.x) wait_for_turn(group);
+        multiply_tile(sum, ring_bytes, full, empty, group, ring, stages, BY_TURNS && tile + gridDim.x < tiles);
+        if (BY_TURNS) ring.advance((unsigned)stages.end);
 #endif
 #if IS_SPLIT
         SharedSums::meet();

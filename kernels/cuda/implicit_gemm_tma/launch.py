@@ -58,7 +58,7 @@ def _launch_large(kernel: Any, problem: ConvProblem, device: Device, cut: Cut[Ti
         is_structure=True,
     )
     of_outputs = (
-        maps.y_map(problem, is_split=is_split),
+        maps.y_map(problem, tile.box_row_bytes(problem.dtype), is_split=is_split),
         DType.FLOAT32 if problem.dtype is DType.TF32 else problem.dtype,
     )
     described: tuple[tuple[maps.Map, DType], ...] = (

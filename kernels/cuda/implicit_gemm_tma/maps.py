@@ -81,18 +81,21 @@ def x_map(problem: ConvProblem, pixels: int) -> Map:
 
 
 def weight_map(problem: ConvProblem, filters: int) -> TiledMap:
-    """Channels, taps and so many filters: a box that ends behind the last channel is not filled with the next tap's."""
+    """Channels, taps and so many filters, in eights no more than there are.
+
+    A box that ends behind the last channel is not filled with the next tap's.
+    """
     row_bytes, row = row_bytes_of(problem), problem.c * problem.dtype.itemsize_bytes
     taps = problem.r * problem.s
-    box = (row_bytes // problem.dtype.itemsize_bytes, 1, filters)
+    box = (row_bytes // problem.dtype.itemsize_bytes, 1, min(filters, -(-problem.k // 8) * 8))
     return TiledMap((problem.c, taps, problem.k), (row, row * taps), box, row_bytes)
 
 
-def y_map(problem: ConvProblem, *, is_split: bool) -> TiledMap:
+def y_map(problem: ConvProblem, row_bytes: int = BOX_ROW_BYTES, *, is_split: bool) -> TiledMap:
     """A matrix of pixels and filters; that of the residual too."""
     item = problem.dtype.itemsize_bytes
-    box = (BOX_ROW_BYTES // item, SPLIT_BOX if is_split else BOX)
-    return TiledMap((problem.k, pixels_of(problem)), (problem.k * item,), box, BOX_ROW_BYTES)
+    box = (row_bytes // item, SPLIT_BOX if is_split else BOX)
+    return TiledMap((problem.k, pixels_of(problem)), (problem.k * item,), box, row_bytes)
 
 
 def pixels_of(problem: ConvProblem) -> int:

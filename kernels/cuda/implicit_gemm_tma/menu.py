@@ -26,7 +26,7 @@ BOX: Final = 64
 SPLIT_BOX: Final = 16
 """The same where blocks share a tile, and a warp fills it."""
 BOX_ROW_BYTES: Final = 128
-"""Bytes of the filters of a pixel in a box."""
+"""Bytes of the filters of a pixel in a box, if they divide those of a tile; else half as many."""
 BOXES_BYTES: Final = GROUPS * 2 * BOX * BOX_ROW_BYTES
 """Boxes of y in shared memory: two of each group."""
 SPLIT_ROW_BYTES: Final = 128
@@ -46,12 +46,15 @@ class Tile:
         In shared memory at a time, of 128 bytes a row.
     products : int
         Of tf32 that make one of float32: 3, and both parts of the weight are in shared memory; else 1.
+    by_turns : bool
+        Whether the groups take such tiles by turns, and not a half of each: one ends its sums while the other multiplies.
     """
 
     bp: int
     bf: int
     stages: int
     products: int = 1
+    by_turns: bool = False
 
     def defines(self, row_bytes: int, *, is_dense: bool, is_split: bool) -> dict[str, int]:
         """What the source is compiled with."""
@@ -63,11 +66,16 @@ class Tile:
             "IS_DENSE": int(is_dense),
             "IS_SPLIT": int(is_split),
             "PRODUCTS": self.products,
+            "BY_TURNS": int(self.by_turns),
         }
 
     def boxes(self, dtype: DType, pixels: int) -> int:
         """Boxes of y of so many pixels."""
         return self.bp * self.bf * dtype.itemsize_bytes // (pixels * BOX_ROW_BYTES)
+
+    def box_row_bytes(self, dtype: DType) -> int:
+        """Bytes of the filters of a pixel in a box of y."""
+        return BOX_ROW_BYTES // 2 if self.bf * dtype.itemsize_bytes % BOX_ROW_BYTES else BOX_ROW_BYTES
 
     @property
     def ring_bytes(self) -> int:
@@ -88,6 +96,14 @@ TILES: Final = (
     Tile(256, 64, stages=4),
     Tile(128, 64, stages=8),
 )
+TILES_BY_TURNS: Final = tuple(
+    Tile(*sizes, by_turns=True)
+    for sizes in (
+        *((128, 64, 8), (128, 96, 6), (128, 128, 6), (128, 160, 5), (128, 192, 4)),
+        *((64, 256, 4), (192, 128, 4), (256, 64, 4)),
+    )
+)
+"""Tiles of which one group has registers for all sums."""
 TILES_OF_PARTS: Final = (Tile(128, 128, stages=4, products=3), Tile(128, 64, stages=6, products=3))
 """Tiles for float32: a thread has registers for two sets of these tiles' sums."""
 
@@ -104,6 +120,8 @@ class Costs:
         Of each stage besides its products or bytes.
     box : float
         Of a group of warps, of a box of y, or of as many outputs in smaller ones.
+    turn : float
+        From the last products of a group to the first of the other.
     start : float
         From a block's start to its first products.
     meeting : float
@@ -115,14 +133,15 @@ class Costs:
     loaded_bytes: float
     stage: float
     box: float
+    turn: float
     start: float
     meeting: float
     push: float
 
 
-_TF32: Final = Costs(loaded_bytes=58.7, stage=55.1, box=952.0, start=1654.0, meeting=3208.0, push=273.0)
-_HALF: Final = Costs(loaded_bytes=60.0, stage=120.0, box=1050.0, start=3000.0, meeting=2827.0, push=239.0)
-_FLOAT32: Final = Costs(loaded_bytes=59.0, stage=400.0, box=960.0, start=1745.0, meeting=2600.0, push=352.0)
+_TF32: Final = Costs(loaded_bytes=58.7, stage=55.1, box=952.0, turn=100.0, start=1654.0, meeting=3208.0, push=273.0)
+_HALF: Final = Costs(loaded_bytes=60.0, stage=120.0, box=1050.0, turn=100.0, start=3000.0, meeting=2827.0, push=239.0)
+_FLOAT32: Final = Costs(loaded_bytes=59.0, stage=400.0, box=960.0, turn=0.0, start=1745.0, meeting=2600.0, push=352.0)
 COSTS: Final[Mapping[DType, Costs]] = {
     DType.FLOAT32: _FLOAT32,
     DType.TF32: _TF32,
@@ -268,4 +287,4 @@ def stages_of(problems: Problems) -> Any:
 
 def tiles_for(dtype: DType) -> tuple[Tile, ...]:
     """The tiles of a precision."""
-    return TILES_OF_PARTS if dtype is DType.FLOAT32 else TILES
+    return TILES_OF_PARTS if dtype is DType.FLOAT32 else TILES + TILES_BY_TURNS

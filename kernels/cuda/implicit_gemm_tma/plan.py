@@ -102,10 +102,12 @@ def expect(tile: Tile, cluster: Any, problems: Problems, device: Device) -> Any:
     multiplied = tile.bp * tile.bf * row_bytes * tile.products / BYTES_OF_CYCLE
     loaded = (tile.bp + tile.bf) * row_bytes / costs.loaded_bytes
     summed = ceil_div(stages_of(problems), cluster) * (np.maximum(multiplied, loaded) + costs.stage)
-    stored = tile.boxes(problems.dtype, BOX) / cluster / GROUPS * costs.box
+    stored = tile.boxes(problems.dtype, BOX) / cluster / np.where(tile.by_turns, 1, GROUPS) * costs.box
     turns = turns_of(tile, cluster, problems, device)
+    by_turns = np.maximum(turns * (summed + costs.turn), turns / GROUPS * (summed + stored)) + stored
     pushed = costs.meeting + tile.bp * tile.bf * (1 - 1 / cluster) / 1024 * costs.push
-    alone, shared = costs.start + turns * (summed + stored), turns * (costs.start + summed + pushed + stored)
+    alone = costs.start + np.where(tile.by_turns, by_turns, turns * (summed + stored))
+    shared = turns * (costs.start + summed + pushed + stored)
     of_tiles = np.where(np.greater(cluster, 1), shared, alone)
     return small.side_by_side(of_tiles, small.memory_cycles(problems, device.processors or 1)) / CYCLES_OF_US
 
@@ -122,7 +124,9 @@ def offers(problems: Shapes, device: Device) -> tuple[Offer[Any], ...]:
     choice = _CHOICES[problems.dtype]
     tile, cluster = choice.tile, choice.cluster
     has_room = received_bytes(tile, cluster, problems.dtype) <= tile.ring_bytes
-    is_shared = (cluster <= stages_of(problems)) & (row_bytes_of(problems) == SPLIT_ROW_BYTES) & has_room
+    is_shared = (
+        (cluster <= stages_of(problems)) & (row_bytes_of(problems) == SPLIT_ROW_BYTES) & has_room & ~tile.by_turns
+    )
     us = np.where(is_shared | (cluster == 1), expect(tile, cluster, problems, device), np.inf)
     large = offered(choice, tile.bp * tile.bf, us, _grid(tile, cluster, problems, device))
     return large, *small.offers(problems, device), *split.offers(problems, device)
@@ -156,6 +160,7 @@ def definitions(dtype: DType) -> tuple[Defines, ...]:
         tile.defines(row_bytes, is_dense=is_dense, is_split=is_split)
         for tile in tiles_for(dtype)
         for row_bytes, is_split in (*((row_bytes, False) for row_bytes in rows), (SPLIT_ROW_BYTES, True))
+        if not (is_split and tile.by_turns)
         for is_dense in (False, True)
     )
 

@@ -26,9 +26,10 @@
 #define NAMES_96 NAMES_80 ", %40, %41, %42, %43, %44, %45, %46, %47"
 #define NAMES_112 NAMES_96 ", %48, %49, %50, %51, %52, %53, %54, %55"
 #define NAMES_128 NAMES_112 ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define NAMES_160 \
+    NAMES_128 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
 #define NAMES_192 \
-    NAMES_128 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
-    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+    NAMES_160 ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 #define NAMES_256 \
     NAMES_192 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
     "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
@@ -40,7 +41,8 @@
 #define SUMS_96(d) SUMS_80(d), EIGHT(d, 10)
 #define SUMS_112(d) SUMS_96(d), EIGHT(d, 12)
 #define SUMS_128(d) SUMS_112(d), EIGHT(d, 14)
-#define SUMS_192(d) SUMS_128(d), EIGHT(d, 16), EIGHT(d, 18), EIGHT(d, 20), EIGHT(d, 22)
+#define SUMS_160(d) SUMS_128(d), EIGHT(d, 16), EIGHT(d, 18)
+#define SUMS_192(d) SUMS_160(d), EIGHT(d, 20), EIGHT(d, 22)
 #define SUMS_256(d) SUMS_192(d), EIGHT(d, 24), EIGHT(d, 26), EIGHT(d, 28), EIGHT(d, 30)
 // The first products of a tile are not added to what the registers held.
 #define INSTRUCTION(n, a, b, adds)                                                                            \
@@ -67,6 +69,8 @@ __device__ __forceinline__ void multiply_add(float (&d)[TILES_N][4], unsigned lo
     INSTRUCTION(112, 56, 57, 58);
 #elif BF == 128
     INSTRUCTION(128, 64, 65, 66);
+#elif BF == 160
+    INSTRUCTION(160, 80, 81, 82);
 #elif BF == 192
     INSTRUCTION(192, 96, 97, 98);
 #elif BF == 256
@@ -92,12 +96,13 @@ __device__ __forceinline__ unsigned long long descriptor(unsigned operand) {
     const unsigned shape = 8 * ROW_BYTES / 16 | (ROW_BYTES == 128 ? 1u : 2u) << 30;
     return (unsigned long long)shape << 32 | operand;
 }
-// Enqueues the products of a stage, whose operands begin at `operand_at` of their addresses.
+// Enqueues the products of the first bytes of a stage's rows, whose operands begin at `operand_at` of their addresses.
+template <int BYTES = ROW_BYTES>
 __device__ __forceinline__ void multiply(float (&sum)[SUMS], unsigned a, unsigned b, bool is_added) {
     keep(sum);
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
-    for (int k = 0; k < ROW_BYTES / 16; k += 2) {
+    for (int k = 0; k < BYTES / 16; k += 2) {
 #pragma unroll
         for (int i = 0; i < TILES_M; ++i)
             multiply_add(sum[i], descriptor(a + i * 64 * ROW_BYTES / 16 + k), descriptor(b + k), is_added || k > 0);
