@@ -65,29 +65,30 @@ def choose_layouts(network: Network, times: Sequence[Times | None], convert_ms: 
     -----
     A tensor that several read in the other layout is converted once. With two layouts this is a least cut of the
     network's graph, which is exact whatever its shape: chain, tree, or with forks and joins. Where no convolution is
-    faster in NHWC, nothing can be won by leaving NCHW, in which the network was written.
+    faster in NHWC, nothing can be won by leaving NCHW, if the network was written in that.
     """
-    if all(own is None or own[Layout.NCHW] <= own[Layout.NHWC] for own in times):
+    if not network.in_nhwc and all(own is None or own[Layout.NCHW] <= own[Layout.NHWC] for own in times):
         return Layouts((Layout.NCHW,) * len(times), ())
     cut = Cut()
     places = [cut.add(*_costs(operator, own)) for operator, own in zip(network.operators, times, strict=True)]
-    outside = cut.add(second=NEVER)  # who gives the network its inputs and takes its outputs: as it was written
-    maker = {tensor: place for operator, place in _with(network, places) for tensor in operator.writes}
+    in_nchw, in_nhwc = cut.add(second=NEVER), cut.add(first=NEVER)  # who gives inputs and takes outputs
+    outside = {tensor: in_nhwc if tensor in network.in_nhwc else in_nchw for tensor in network.n_bytes}
+    maker = outside | {tensor: place for operator, place in _with(network, places) for tensor in operator.writes}
     readers: dict[str, list[int]] = {
-        tensor: [outside] if tensor in network.outputs else [] for tensor in network.n_bytes
+        tensor: [outside[tensor]] if tensor in network.outputs else [] for tensor in network.n_bytes
     }
     for operator, place in _with(network, places):
         for tensor in operator.reads:
             if tensor in readers and place not in readers[tensor]:
                 readers[tensor].append(place)
     for tensor, n_bytes in network.n_bytes.items():
-        _charge(cut, maker.get(tensor, outside), readers[tensor], _units(convert_ms(n_bytes)))
+        _charge(cut, maker[tensor], readers[tensor], _units(convert_ms(n_bytes)))
     is_second = cut.solve()
-    sides = {place: Layout.NHWC if is_second[place] else Layout.NCHW for place in (*places, outside)}
+    sides = {place: Layout.NHWC if is_second[place] else Layout.NCHW for place in (*places, in_nchw, in_nhwc)}
     conversions = [
         Conversion(tensor, wanted.pop(), n_bytes, convert_ms(n_bytes))
         for tensor, n_bytes in network.n_bytes.items()
-        if (wanted := {sides[place] for place in readers[tensor]} - {sides[maker.get(tensor, outside)]})
+        if (wanted := {sides[place] for place in readers[tensor]} - {sides[maker[tensor]]})
     ]
     return Layouts(tuple(sides[place] for place in places), tuple(conversions))
 

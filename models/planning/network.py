@@ -61,6 +61,8 @@ class Network:
         Tensors that leave the network, whoever else reads them.
     remarks : tuple of str
         What the reader of the model has to say of it.
+    in_nhwc : frozenset of str
+        Of the tensors that come from outside or leave those that are in NHWC there; all others are in NCHW.
     """
 
     name: str
@@ -68,6 +70,7 @@ class Network:
     n_bytes: Mapping[str, int] = field(default_factory=dict)
     outputs: frozenset[str] = frozenset()
     remarks: tuple[str, ...] = ()
+    in_nhwc: frozenset[str] = frozenset()
 
     @property
     def convolutions(self) -> list[Operator]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.problem import ConvProblem, Layout
 
 if TYPE_CHECKING:
     from tests.pytorch.stand_in import FakeGpu
@@ -24,6 +24,12 @@ class EverythingAdvised:
         Whether it has variants for problems with an epilogue; what it was asked of others alone is remembered then.
     gains : dict of ConvProblem to float
         Of all others the gain is 2.
+    times_ms : dict of Layout to float
+        What every convolution takes, predicted and measured; where it says nothing nothing is predicted.
+    conversion : float
+        What each conversion takes, ms.
+    layouts : tuple of Layout
+        Those that were chosen last.
     """
 
     def __init__(self) -> None:
@@ -32,6 +38,9 @@ class EverythingAdvised:
         self.layers: dict[ConvProblem, str] = {}
         self.options: Any = None
         self.graphs = 0
+        self.times_ms: dict[Layout, float] = {}
+        self.conversion = 0.001
+        self.layouts: tuple[Layout, ...] = ()
 
     def choose(self, layers: Mapping[ConvProblem, str], options: Any) -> Mapping[ConvProblem, Any]:
         from conv_advisor.torch.choice import Choice
@@ -41,9 +50,25 @@ class EverythingAdvised:
         self.options = options
         self.graphs += len(taken) == len(layers)
         return dict.fromkeys(layers, Choice(None, reason="no variant applies")) | {
-            problem: Choice("cuda.implicit_gemm", time_ms=0.01, torch_ms=0.01 * self.gains.get(problem, 2.0))
+            problem: Choice(
+                "cuda.implicit_gemm",
+                time_ms=self.times_ms.get(problem.layout, 0.01),
+                torch_ms=self.times_ms.get(problem.layout, 0.01) * self.gains.get(problem, 2.0),
+            )
             for problem in taken
         }
+
+    def predicted_ms(self, problem: ConvProblem, options: Any) -> float | None:
+        return self.times_ms.get(problem.layout)
+
+    def conversion_ms(self, n_bytes: int, options: Any) -> float:
+        return self.conversion
+
+    def kept_layouts(self, network: str, options: Any) -> None:
+        return None
+
+    def keep_layouts(self, network: str, layouts: Sequence[Layout], options: Any) -> None:
+        self.layouts = tuple(layouts)
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels import reference
 from conv_advisor.kernels.variant import Launch, Variant
 from conv_advisor.models.advisor import Advisor
+from conv_advisor.models.planning.conversion import converter
 from conv_advisor.models.registry import SHIPPED
 from conv_advisor.models.tree_file import read
 from conv_advisor.torch import ending_operator, gpu, loaded, log, operator, running, timing
@@ -96,6 +97,7 @@ class FakeGpu(gpu.Gpu):
         self.device = self.runner.device
         self._can_overlap = False
         self._advisor = advisor()
+        self._convert_ms = converter(self._advisor)
         self._basis = Basis("no device", "0", "0", torch.__version__)
         self._files = {}
         self._lock = threading.RLock()

@@ -13,8 +13,9 @@ from conv_advisor.data.problem import ConvProblem
 from conv_advisor.torch.choice import Choice, Chooser
 from conv_advisor.torch.choosing import choose_all, chooser_for
 from conv_advisor.torch.ending_operator import conv2d_ending
-from conv_advisor.torch.folding import fold_batch_norms
+from conv_advisor.torch.folding import Weights
 from conv_advisor.torch.graph import Site, end, find_sites, replace
+from conv_advisor.torch.layouts import lay_out
 from conv_advisor.torch.loaded import plan_name
 from conv_advisor.torch.log import log, tell
 from conv_advisor.torch.nodes import writes_into_inputs
@@ -62,9 +63,14 @@ def backend(
     if ours.inductor:
         _start_compilers()
     sites, others = find_sites(gm)
-    foldings = fold_batch_norms(gm, sites, inputs) if ours.fold else None
+    weights = Weights(gm, inputs)
+    if ours.fold:
+        weights.fold_batch_norms(sites)
     if ours.fuse:
         sites = end(sites)
+    if ours.layouts:
+        sites = lay_out(gm, sites, weights, chooser, ours)
+    foldings = weights.foldings()
     outcomes = _replace_all(gm, sites, chooser, ours)
     tell([*others, *outcomes])
     is_replaced = any(node.target in (conv2d, conv2d_ending) for node in gm.graph.nodes)

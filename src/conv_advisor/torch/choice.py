@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.problem import ConvProblem, Layout
 from conv_advisor.torch.options import Options
 
 
@@ -71,4 +71,20 @@ class Chooser(Protocol):
             The problems, with their epilogues, and the layer that each comes from.
         options : Options
         """
+        ...
+
+    def predicted_ms(self, problem: ConvProblem, options: Options) -> float | None:
+        """What the first of the ranking takes, as far as is known without a measurement; None where none applies."""
+        ...
+
+    def conversion_ms(self, n_bytes: int, options: Options) -> float:
+        """What it takes to bring a tensor of so many bytes into the other layout."""
+        ...
+
+    def kept_layouts(self, network: str, options: Options) -> tuple[Layout, ...] | None:
+        """What was kept of a network by this name; None where nothing was, or what it depends on has changed."""
+        ...
+
+    def keep_layouts(self, network: str, layouts: Sequence[Layout], options: Options) -> None:
+        """Keep the layouts that were chosen for the convolutions of a network, in their order."""
         ...

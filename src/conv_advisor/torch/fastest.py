@@ -1,4 +1,4 @@
-"""Which of the variants that were timed is taken: the fastest, counting what a launch takes the host."""
+"""What times count in a network, with what a launch takes the host; and the fastest of the variants by that."""
 
 from __future__ import annotations
 
@@ -74,6 +74,11 @@ def fastest(
         return Choice(None, {}, own.time_ms, own.time_ms, own.max_error, own.max_error, reason)
     time_ms, max_error = timed[best]
     return Choice(best, dict(plans[best]), time_ms, own.time_ms, max_error, own.max_error)
+
+
+def elementwise_ms(time_ms: float, graphs: bool) -> float:
+    """What a kernel of Inductor's counts that takes the GPU so long."""
+    return _counted_ms(time_ms, Host(_ELEMENTWISE_MS, _OWN.most), graphs)
 
 
 def _counted_ms(time_ms: float, host: Host, graphs: bool) -> float:

@@ -1,11 +1,11 @@
-"""Batch norms behind a convolution, folded into its weight and bias, and folded again when weights change."""
+"""Weights of convolutions with batch norms folded into them, or laid out anew; made again when their sources change."""
 
 from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from operator import attrgetter, itemgetter
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ import torch
 from torch._dynamo.source import ConstantSource
 from torch.fx import GraphModule, Node
 
+from conv_advisor.data.problem import Layout
 from conv_advisor.torch.graph import CONVOLUTIONS, Site
 from conv_advisor.torch.layers import MEMORY_FORMATS
 from conv_advisor.torch.nodes import value_of
@@ -40,15 +41,18 @@ def refresh() -> None:
 
 @dataclass(frozen=True)
 class Sources:
-    """The places, among a graph's inputs, of what one convolution and its batch norm are made of; None where absent."""
+    """The places, among a graph's inputs, of what one convolution and its batch norm are made of; None where absent.
+
+    Without a mean and variance there is no batch norm, and the weight alone is laid out anew.
+    """
 
     weight: int
-    bias: int | None
-    mean: int
-    variance: int
-    scale: int | None
-    shift: int | None
-    epsilon: float
+    bias: int | None = None
+    mean: int | None = None
+    variance: int | None = None
+    scale: int | None = None
+    shift: int | None = None
+    epsilon: float = 0.0
 
     def places(self) -> list[int]:
         """Those that are there."""
@@ -58,7 +62,7 @@ class Sources:
 
 @dataclass(frozen=True)
 class Folded:
-    """One convolution whose batch norm is in its weight and bias."""
+    """One convolution whose batch norm is in its weight and bias; or, without a bias, whose weight is laid out anew."""
 
     sources: Sources
     weight: Any
@@ -67,6 +71,9 @@ class Folded:
     def fold(self, inputs: Sequence[Any]) -> None:
         """Fill weight and bias, in place: graphs that were captured go on reading there."""
         sources = self.sources
+        if sources.mean is None or sources.variance is None:
+            self.weight.copy_(inputs[sources.weight])
+            return
         weight, mean, variance = (
             inputs[place].detach().float() for place in (sources.weight, sources.mean, sources.variance)
         )
@@ -146,61 +153,93 @@ class Foldings:
         return call_meanwhile if repeats else call_watched
 
 
-def fold_batch_norms(gm: GraphModule, sites: Sequence[Site], inputs: Sequence[Any]) -> Foldings | None:
-    """Fold each batch norm in evaluation that alone takes what a convolution returns.
-
-    The call of a folded site takes the folded weight and bias, and its value stands for the batch norm's. Each
-    use of a weight is folded for itself, so that layers that share one stay apart.
+class Weights:
+    """What convolutions of a graph take in the place of its inputs: weights with a batch norm in them, or laid out anew.
 
     Parameters
     ----------
     gm : GraphModule
         Changed in place.
-    sites : sequence of Site
     inputs : sequence
         The graph's inputs, real.
 
-    Returns
-    -------
-    foldings : Foldings or None
-        None where nothing was folded.
+    Notes
+    -----
+    Each use of a weight is made for itself, so that layers that share one stay apart. Nothing is computed before
+    `foldings`.
     """
-    if not hasattr(gm, "_param_name_to_source"):  # by it PyTorch knows buffers that a backend adds
-        return None
-    places = {node: place for place, node in enumerate(n for n in gm.graph.nodes if n.op == "placeholder")}
-    folded = [each for site in sites if (each := _fold(gm, site, places, inputs)) is not None]
-    if not folded:
-        return None
-    foldings = Foldings(folded)
-    foldings.update(inputs)
-    return foldings
 
+    def __init__(self, gm: GraphModule, inputs: Sequence[Any]) -> None:
+        self._gm, self._inputs = gm, inputs
+        self._places = {node: place for place, node in enumerate(n for n in gm.graph.nodes if n.op == "placeholder")}
+        self._folded: dict[Node, Folded] = {}
+        self._can_add = hasattr(gm, "_param_name_to_source")  # by it PyTorch knows buffers that a backend adds
 
-def _fold(gm: GraphModule, site: Site, places: dict[Node, int], inputs: Sequence[Any]) -> Folded | None:
-    if len(site.node.users) != 1:
-        return None
-    norm = next(iter(site.node.users))
-    sources = _sources(site, norm, places)
-    if sources is None or not all(_is_constant(node, inputs[place]) for node, place in _pairs(sources, places)):
-        return None
-    given = inputs[sources.weight]
-    with torch.inference_mode(False):
-        folded = Folded(
-            sources,
-            torch.empty(
-                given.shape,
-                dtype=site.dtype,
-                device=given.device,
-                memory_format=MEMORY_FORMATS[site.problem.layout],
-            ),
-            torch.empty(given.shape[0], dtype=site.dtype, device=given.device),
+    def fold_batch_norms(self, sites: Iterable[Site]) -> None:
+        """Fold each batch norm in evaluation that alone takes what a convolution returns.
+
+        The call of a folded site takes the folded weight and bias, and its value stands for the batch norm's.
+        """
+        for site in sites:
+            if self._can_add and len(site.node.users) == 1:
+                self._fold(site, next(iter(site.node.users)))
+
+    def can_lay(self, site: Site) -> bool:
+        """Whether the weight of a convolution can be laid out anew once, and not by each call."""
+        if site.node in self._folded:
+            return True
+        _, weight, _ = site.operands
+        return self._can_add and weight in self._places and self._are_constant([self._places[weight]])
+
+    def lay(self, site: Site, layout: Layout) -> None:
+        """Let a convolution that `can_lay` says so of take its weight in a layout."""
+        _, weight, bias = site.operands
+        folded = self._folded.get(site.node)
+        if folded is None:
+            place = self._places[weight]
+            if self._inputs[place].is_contiguous(memory_format=MEMORY_FORMATS[layout]):
+                return
+            folded = Folded(Sources(place), self._empty_weight(site, place, layout), None)
+            with self._gm.graph.inserting_before(site.node):
+                site.set_weight(_add_buffer(self._gm, site, "weight", folded.weight), bias)
+        else:
+            folded = replace(folded, weight=self._empty_weight(site, folded.sources.weight, layout))
+            setattr(self._gm, weight.target, folded.weight)
+        self._folded[site.node] = folded
+
+    def foldings(self) -> Foldings | None:
+        """What keeps them as their sources are, filled now; None where all weights are as they were."""
+        if not self._folded:
+            return None
+        foldings = Foldings(tuple(self._folded.values()))
+        foldings.update(self._inputs)
+        return foldings
+
+    def _fold(self, site: Site, norm: Node) -> None:
+        sources = _sources(site, norm, self._places)
+        if sources is None or not self._are_constant(sources.places()):
+            return
+        weight = self._empty_weight(site, sources.weight, site.problem.layout)
+        with torch.inference_mode(False):
+            folded = Folded(sources, weight, weight.new_empty(weight.shape[0]))
+        with self._gm.graph.inserting_before(site.node):
+            nodes = (_add_buffer(self._gm, site, name, getattr(folded, name)) for name in ("weight", "bias"))
+            site.set_weight(*nodes)
+        norm.replace_all_uses_with(site.node)
+        self._gm.graph.erase_node(norm)
+        self._folded[site.node] = folded
+
+    def _empty_weight(self, site: Site, place: int, layout: Layout) -> Any:
+        given = self._inputs[place]
+        options = {"dtype": site.dtype, "device": given.device, "memory_format": MEMORY_FORMATS[layout]}
+        with torch.inference_mode(False):
+            return torch.empty(given.shape, **options)
+
+    def _are_constant(self, places: Iterable[int]) -> bool:
+        wanted = set(places)
+        return all(
+            _is_constant(node, self._inputs[place]) for node, place in self._places.items() if place in wanted
         )
-    with gm.graph.inserting_before(site.node):
-        weight, bias = (_add_buffer(gm, site, name, getattr(folded, name)) for name in ("weight", "bias"))
-    site.set_weight(weight, bias)
-    norm.replace_all_uses_with(site.node)
-    gm.graph.erase_node(norm)
-    return folded
 
 
 def is_norm_of(node: Node, y: Node) -> bool:
@@ -232,11 +271,6 @@ def _sources(site: Site, norm: Node, places: dict[Node, int]) -> Sources | None:
     epsilon = norms["eps"]  # an input of the graph where every number is symbolic: reading its value guards it
     epsilon = value_of(epsilon) if isinstance(epsilon, Node) else epsilon
     return Sources(weight, bias, mean, variance, scale, shift, float(epsilon))
-
-
-def _pairs(sources: Sources, places: dict[Node, int]) -> list[tuple[Node, int]]:
-    wanted = set(sources.places())
-    return [(node, place) for node, place in places.items() if place in wanted]
 
 
 def _is_constant(node: Node, given: Any) -> bool:

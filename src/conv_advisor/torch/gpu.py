@@ -20,7 +20,7 @@ from platformdirs import user_data_path
 from conv_advisor.data.epilogue import Epilogue
 from conv_advisor.data.errors import ConvAdvisorError, InvalidInput, UnknownDevice
 from conv_advisor.data.measurement import Device
-from conv_advisor.data.problem import ConvProblem, DType
+from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.catalog import VARIANTS
 from conv_advisor.kernels.cpu.threads import available_cores
 from conv_advisor.kernels.cuda.parts.overlap import LEAST_CAPABILITY, overlapping
@@ -28,11 +28,12 @@ from conv_advisor.kernels.cuda.runner import CudaRunner
 from conv_advisor.kernels.variant import Backend
 from conv_advisor.models.advisor import Advisor
 from conv_advisor.models.loan import Loan, lent_to
+from conv_advisor.models.planning.conversion import converter
 from conv_advisor.models.registry import Registry
 from conv_advisor.models.tree_file import TreeModel
 from conv_advisor.torch.candidates import MOST_SLOWDOWN, candidates, substitutes
 from conv_advisor.torch.choice import Choice
-from conv_advisor.torch.fastest import fastest
+from conv_advisor.torch.fastest import elementwise_ms, fastest
 from conv_advisor.torch.layers import Geometry, problem_of
 from conv_advisor.torch.loaded import LOADED, Run, plan_name
 from conv_advisor.torch.log import log, warn_of_failure
@@ -112,6 +113,7 @@ class Gpu:
             self._stream = torch.cuda.Stream(index)
         self._can_overlap = float(self.device.capability) >= LEAST_CAPABILITY
         self._advisor = Advisor(_tree(self.device), self.device)
+        self._convert_ms = converter(self._advisor)
         self._basis = basis_of(self.device, torch.__version__)
         self._files: dict[Path, PlanFile] = {}
         self._lock = threading.RLock()
@@ -142,6 +144,26 @@ class Gpu:
             return ready
         warn_of_failure(plan, ready)
         return None
+
+    def predicted_ms(self, problem: ConvProblem, options: Options) -> float | None:
+        """As `Chooser.predicted_ms` says it: by the tree."""
+        first = candidates(self._advisor, problem, options)[:1]
+        return first[0].time_ms if first else None
+
+    def conversion_ms(self, n_bytes: int, options: Options) -> float:
+        """As `Chooser.conversion_ms` says it, with what its kernel takes the host."""
+        return elementwise_ms(self._convert_ms(n_bytes), options.graphs)
+
+    def kept_layouts(self, network: str, options: Options) -> tuple[Layout, ...] | None:
+        """As `Chooser.kept_layouts` says it."""
+        with self._lock:
+            return self._file(options).get_layouts(f"{network}/{options.limits}")
+
+    def keep_layouts(self, network: str, layouts: Sequence[Layout], options: Options) -> None:
+        """As `Chooser.keep_layouts` says it; what was predicted alone is not kept."""
+        if options.measure:
+            with self._lock:
+                self._file(options).add_layouts(f"{network}/{options.limits}", layouts)
 
     def _choose(self, layers: Mapping[ConvProblem, str], options: Options) -> dict[ConvProblem, Choice]:
         file = self._file(options)

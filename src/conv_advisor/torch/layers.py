@@ -10,6 +10,7 @@ import torch
 
 from conv_advisor.data.errors import InvalidProblem
 from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.torch.nodes import size_as_made
 
 _DTYPES: Final = {torch.float32: DType.FLOAT32, torch.float16: DType.FLOAT16, torch.bfloat16: DType.BFLOAT16}
 TORCH_DTYPES: Final = {DType.TF32: torch.float32} | {ours: theirs for theirs, ours in _DTYPES.items()}
@@ -83,7 +84,7 @@ def problem_of(x: Any, weight: Any, geometry: Geometry, *, is_tf32_allowed: bool
     dtype = _DTYPES[x.dtype]
     if dtype is DType.FLOAT32 and is_tf32_allowed:
         dtype = DType.TF32
-    sizes = [hint for size in (*x.shape, *weight.shape) if (hint := _hint(size)) is not None]
+    sizes = [hint for size in (*x.shape, *weight.shape) if (hint := size_as_made(size)) is not None]
     if len(sizes) != 8:
         return f"x is of shape {tuple(x.shape)}, which is not known before it runs"
     n, c, h, w, k, _, r, s = sizes
@@ -118,12 +119,6 @@ def is_autocast_on(tensor: Any) -> bool:
         return False
     device = tensor.device.type
     return bool(torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device))
-
-
-def _hint(size: Any) -> int | None:
-    """A size as it was when the graph was made; None where it was not known then."""
-    hint = size if isinstance(size, int) else size.node.hint
-    return None if hint is None else int(hint)
 
 
 def _pair(value: int | Sequence[int]) -> Pair:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterator
+from math import prod
 from typing import Any, Final
 
 import torch
@@ -10,6 +12,20 @@ from torch.fx import Graph, Node
 
 _CHANGING: Final = ("iadd", "isub", "imul", "imatmul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor")
 _IN_PLACE: Final = {getattr(operator, name) for name in (*_CHANGING, "ilshift", "irshift", "setitem", "delitem")}
+
+_POOLS: Final = ("max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "adaptive_max_pool2d")
+_POINTWISE: Final = (
+    *("abs", "add", "clamp", "clone", "contiguous", "div", "dropout", "elu", "exp", "feature_dropout", "gelu"),
+    *("hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "log", "maximum", "minimum", "mish", "mul", "neg", "pow"),
+    *("prelu", "relu", "relu6", "rsqrt", "sigmoid", "silu", "softplus", "sqrt", "sub", "tanh", "to", "truediv"),
+    "where",
+)
+_BY_PIXEL_OR_CHANNEL: Final = (
+    *("batch_norm", "cat", "chunk", "instance_norm", "interpolate", "mean", "pad", "slice", "split"),
+    *("split_with_sizes", "upsample_bilinear2d", "upsample_nearest2d"),
+)
+EITHER: Final = frozenset((*_POOLS, *_POINTWISE, *_BY_PIXEL_OR_CHANNEL, "getitem"))
+"""Kinds of operators that run as fast in either layout: value by value, or on whole pixels or channels."""
 
 
 def layer_of(node: Node) -> str:
@@ -27,14 +43,70 @@ def value_of(node: Node) -> Any:
     return node.meta.get("val") if value is None else value
 
 
+def kind_of(node: Node) -> str:
+    """What PyTorch calls the operator; in place it is the same."""
+    packet = getattr(node.target, "overloadpacket", None)
+    name = packet.__name__ if packet is not None else getattr(node.target, "__name__", str(node.target))
+    if node.target in _IN_PLACE:
+        return str(name).removeprefix("i")
+    return str(name).rstrip("_")
+
+
+def has_layout(value: Any) -> bool:
+    """Whether memory differs between the layouts: it does not where there is one channel, or one pixel."""
+    if not isinstance(value, torch.Tensor) or value.dim() != 4:
+        return False
+    _, channels, *plane = map(size_as_made, value.shape)
+    return channels != 1 and plane != [1, 1]
+
+
+def bytes_of(value: Any) -> int:
+    """What a tensor without gaps takes, as far as its sizes are known."""
+    return prod(size_as_made(size) or 1 for size in value.shape) * int(value.element_size())
+
+
+def size_as_made(size: Any) -> int | None:
+    """A size, of a symbolic one what it was when the graph was made; None where it was not known then."""
+    hint = size if isinstance(size, int) else size.node.hint
+    return None if hint is None else int(hint)
+
+
+def takes_either(node: Node) -> bool:
+    """Whether a node works as fast in either layout, and gives what it is given: images in, images out."""
+    kind, value = kind_of(node), value_of(node)
+    if node.op not in ("call_function", "call_method") or kind not in EITHER:
+        return False
+    if kind == "contiguous" or node.kwargs.get("memory_format") is not None:
+        return False
+    values = value if isinstance(value, tuple | list) else (value,)
+    dims = {each.dim() if isinstance(each, torch.Tensor) else 0 for each in values}
+    return dims == {4} or (kind == "mean" and dims == {2})
+
+
+def written_by(node: Node) -> Iterator[Node]:
+    """What a node that changes something may write into, of its inputs."""
+    if isinstance(node.target, torch._ops.OpOverload):
+        written = [
+            argument
+            for place, declared in enumerate(node.target._schema.arguments)
+            if declared.alias_info is not None and declared.alias_info.is_write
+            for argument in (*node.args[place : place + 1], node.kwargs.get(declared.name))
+        ]
+    elif node.args and node.kwargs.get("out") is None and (node.target in _IN_PLACE or kind_of(node) in EITHER):
+        written = list(node.args[:1])
+    else:
+        written = list(node.all_input_nodes)
+    yield from (argument for argument in written if isinstance(argument, Node))
+
+
 def writes_into_inputs(graph: Graph) -> bool:
     """Whether a graph may write into what it is given, or into what it keeps."""
-    given = {_memory(node) for node in graph.nodes if node.op in ("placeholder", "get_attr")}
+    given = {memory_of(node) for node in graph.nodes if node.op in ("placeholder", "get_attr")}
     writers = [node for node in graph.nodes if changes_something(node)]
-    return any(_memory(read) in given | {None} for node in writers for read in node.all_input_nodes)
+    return any(memory_of(read) in given | {None} for node in writers for read in node.all_input_nodes)
 
 
-def _memory(node: Node) -> int | None:
+def memory_of(node: Node) -> int | None:
     """What tells the memory of a node's value from that of others: views share it; None where it is no tensor."""
     value = value_of(node)
     return int(value.untyped_storage()._cdata) if isinstance(value, torch.Tensor) else None

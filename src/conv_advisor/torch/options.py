@@ -34,6 +34,8 @@ class Options:
         Whether each call looks whether the weights that batch norms went into changed; else `refresh` tells.
     fuse : bool
         Whether variants may compute what follows a convolution too; else that is left to Inductor.
+    layouts : bool
+        Whether convolutions may run in another layout than the model has; weights are then laid out for it once.
     overlap : bool
         Whether our kernels begin while the one ahead of them still runs, on devices that can (from Hopper on).
     graphs : bool
@@ -59,6 +61,7 @@ class Options:
     fold: bool = True
     watch: bool = True
     fuse: bool = True
+    layouts: bool = True
     overlap: bool = True
     graphs: bool = False
     inductor: bool = True
@@ -73,7 +76,7 @@ class Options:
             value = getattr(self, name)
             if type(value) is not int or value < 0:
                 raise InvalidInput(f"options.{name}", value, "an integer from 0 on")
-        for name in ("fold", "watch", "fuse", "overlap", "graphs", "inductor", "deterministic", "only_cudnn"):
+        for name in ("fold", "watch", "fuse", "layouts", "overlap", "graphs", "inductor", "deterministic", "only_cudnn"):
             if type(getattr(self, name)) is not bool:
                 raise InvalidInput(f"options.{name}", getattr(self, name), "True or False")
         ratio = self.max_error_ratio

@@ -1,4 +1,4 @@
-"""Choices kept on disk, so that the next process starts at once: one JSON file, which may lie beside a model."""
+"""Choices of variants and of layouts kept on disk, so that the next process starts at once: one JSON file, which may lie beside a model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import os
 import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,6 +18,7 @@ from platformdirs import user_cache_path
 import conv_advisor.kernels
 from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import Layout
 from conv_advisor.torch.choice import Choice
 from conv_advisor.torch.log import log
 
@@ -27,6 +28,7 @@ VERSION: Final = 2
 _NUMBERS: Final = ("time_ms", "torch_ms", "max_error", "torch_error")
 _FIELDS: Final = ("variant", "plan", *_NUMBERS, "reason")
 """What is kept of a choice, all of it measured."""
+_LAYOUTS: Final = tuple(layout.value for layout in Layout)
 _MOST_BYTES: Final = 2**26
 _SOURCES: Final = ("*.cu", "*.cuh", "*.py")
 _CUDNN: Final = "cudnn"
@@ -84,7 +86,7 @@ class PlanFile:
         self.path = path
         self._basis = basis
         self._lock = threading.Lock()
-        self._entries = _read(path)
+        self._entries, self._layouts = _read(path)
 
     def get(self, plan: str) -> Choice | None:
         """What is kept of a plan; None where nothing is, or where what it depends on has changed."""
@@ -109,11 +111,29 @@ class PlanFile:
         }
         with self._lock:
             self._entries |= found
-            try:
-                self._entries = _read(self.path) | self._entries
-                _write(self.path, self._entries)
-            except (InvalidInput, OSError) as error:
-                log.warning("choices live as long as this process: %s", error)
+            self._write()
+
+    def get_layouts(self, network: str) -> tuple[Layout, ...] | None:
+        """The layouts that are kept of a network by this name; None as in `get`."""
+        entry = self._layouts.get(network)
+        if entry is None or entry["basis"] != self._basis.of(None):
+            return None
+        return tuple(map(Layout, entry["layouts"]))
+
+    def add_layouts(self, network: str, layouts: Iterable[Layout]) -> None:
+        """Keep the layouts of a network; they hang on the times of all its convolutions."""
+        with self._lock:
+            self._layouts[network] = {"layouts": [layout.value for layout in layouts], "basis": self._basis.of(None)}
+            self._write()
+
+    def _write(self) -> None:
+        """Add what is known here to what the file has."""
+        try:
+            entries, layouts = _read(self.path)
+            self._entries, self._layouts = entries | self._entries, layouts | self._layouts
+            _write(self.path, self._entries, self._layouts)
+        except (InvalidInput, OSError) as error:
+            log.warning("choices live as long as this process: %s", error)
 
 
 def default_path(device_id: str) -> Path:
@@ -122,13 +142,14 @@ def default_path(device_id: str) -> Path:
     return Path(folder) / f"{device_id}.json"
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The choices and the layouts of a file; none where there is no file."""
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise InvalidInput("plan_file", str(path), f"a file of at most {_MOST_BYTES} bytes")
         kept = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return {}
+        return {}, {}
     except (OSError, ValueError) as error:
         raise InvalidInput("plan_file", str(path), f"a JSON file that can be read ({error})") from error
     version = kept.get("version") if isinstance(kept, dict) else None
@@ -137,7 +158,17 @@ def _read(path: Path) -> dict[str, Any]:
     entries = kept.get("choices")
     if not isinstance(entries, dict) or not all(_is_sound(entry) for entry in entries.values()):
         raise InvalidInput("plan_file.choices", str(path), "a mapping of plans to choices, as this version writes them")
-    return entries
+    layouts = kept.get("layouts", {})  # files were written before there were any
+    if not isinstance(layouts, dict) or not all(_is_sound_layouts(entry) for entry in layouts.values()):
+        raise InvalidInput("plan_file.layouts", str(path), "a mapping of networks to layouts, as this version writes it")
+    return entries, layouts
+
+
+def _is_sound_layouts(entry: Any) -> bool:
+    if not isinstance(entry, dict) or not isinstance(entry.get("basis"), str):
+        return False
+    layouts = entry.get("layouts")
+    return isinstance(layouts, list) and all(layout in _LAYOUTS for layout in layouts)
 
 
 def _is_sound(entry: Any) -> bool:
@@ -150,9 +181,10 @@ def _is_sound(entry: Any) -> bool:
     )
 
 
-def _write(path: Path, entries: Mapping[str, Any]) -> None:
+def _write(path: Path, entries: Mapping[str, Any], layouts: Mapping[str, Any]) -> None:
     unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    text = json.dumps({"version": VERSION, "choices": dict(sorted(entries.items()))}, indent=1)
+    kept = {"version": VERSION, "choices": dict(sorted(entries.items())), "layouts": dict(sorted(layouts.items()))}
+    text = json.dumps(kept, indent=1)
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         unfinished.write_text(text, encoding="utf-8")

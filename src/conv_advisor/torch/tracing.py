@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterator
-from math import prod
 from typing import Any, Final
 
 import torch
@@ -18,7 +17,7 @@ from conv_advisor.models.planning.network import Network, Operator
 from conv_advisor.torch.endings import ending_of
 from conv_advisor.torch.folding import is_norm_of
 from conv_advisor.torch.graph import CONVOLUTIONS, find_sites
-from conv_advisor.torch.nodes import layer_of, value_of
+from conv_advisor.torch.nodes import EITHER, bytes_of, has_layout, kind_of, layer_of, value_of
 from conv_advisor.torch.whole import Call
 
 _aten: Final = torch.ops.aten
@@ -30,18 +29,6 @@ _OTHER_CONVOLUTIONS: Final = {
         "a transposed convolution: only forward convolutions are advised on",
     ),
 }
-_POOLS: Final = ("max_pool2d", "avg_pool2d", "adaptive_avg_pool2d", "adaptive_max_pool2d")
-_POINTWISE: Final = (
-    *("abs", "add", "clamp", "clone", "contiguous", "div", "dropout", "elu", "exp", "feature_dropout", "gelu"),
-    *("hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "log", "maximum", "minimum", "mish", "mul", "neg", "pow"),
-    *("prelu", "relu", "rsqrt", "sigmoid", "silu", "softplus", "sqrt", "sub", "tanh", "to", "where"),
-)
-_BY_PIXEL_OR_CHANNEL: Final = (
-    *("batch_norm", "cat", "chunk", "instance_norm", "mean", "pad", "slice", "split", "split_with_sizes"),
-    *("upsample_bilinear2d", "upsample_nearest2d"),
-)
-_EITHER: Final = frozenset((*_POOLS, *_POINTWISE, *_BY_PIXEL_OR_CHANNEL, "getitem"))
-"""Operators that run as fast in either layout: value by value, or on whole pixels or channels."""
 
 
 def network_of(model: nn.Module, example_inputs: Any) -> Network:
@@ -96,17 +83,17 @@ class _Reader:
         operators = [made[node] for node in self._nodes if node in made]
         values = {node.name: value_of(node) for node in self._nodes}
         tensors = {tensor for operator in operators for tensor in (*operator.reads, *operator.writes)}
-        n_bytes = {tensor: _bytes(values[tensor]) for tensor in sorted(tensors) if _has_layout(values[tensor])}
+        n_bytes = {tensor: bytes_of(values[tensor]) for tensor in sorted(tensors) if has_layout(values[tensor])}
         outputs = frozenset(node.name for node in self._nodes[-1].all_input_nodes)
         return Network(name, tuple(operators), n_bytes, outputs, tuple(_remarks(operators)))
 
     def _operator(self, node: Node, gone: set[Node]) -> tuple[Operator, tuple[Node, ...]]:
         """One operator, and the nodes that end in it."""
-        kind = _kind(node)
+        kind = kind_of(node)
         if node not in self._problems:
             reason = self._reason(node)
             reads = tuple(each.name for each in node.all_input_nodes if each.name not in self._weights)
-            takes_either = kind in _EITHER or bool(reason)
+            takes_either = kind in EITHER or bool(reason)
             return Operator(_name(node), kind, reads, (node.name,), takes_either=takes_either, left_out=reason), ()
         site = self._problems[node]
         x, weight, bias = site.operands
@@ -127,25 +114,9 @@ class _Reader:
         return _OTHER_CONVOLUTIONS.get(getattr(node.target, "overloadpacket", None), "")
 
 
-def _kind(node: Node) -> str:
-    """What PyTorch calls the operator; in place it is the same."""
-    packet = getattr(node.target, "overloadpacket", None)
-    name = packet.__name__ if packet is not None else getattr(node.target, "__name__", str(node.target))
-    return str(name).rstrip("_")
-
-
 def _name(node: Node) -> str:
     layer = layer_of(node)
     return layer if layer == node.name else f"{layer}.{node.name}"
-
-
-def _has_layout(value: Any) -> bool:
-    """Whether memory differs between the layouts: it does not where there is one channel, or one pixel."""
-    return isinstance(value, torch.Tensor) and value.dim() == 4 and value.shape[1] > 1 and prod(value.shape[2:]) > 1
-
-
-def _bytes(value: Any) -> int:
-    return int(value.numel() * value.element_size())
 
 
 def _remarks(operators: list[Operator]) -> Iterator[str]:
