@@ -20,7 +20,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.networks.cells import ALL, BATCHES, NETWORKS, PEERS, PRECISIONS, UNSEEN, Cell, Row, cells, report
+from benchmarks.networks.cells import (
+    ALL,
+    BATCHES,
+    GIVEN,
+    NETWORKS,
+    PEERS,
+    PRECISIONS,
+    UNSEEN,
+    Cell,
+    Row,
+    cells,
+    report,
+)
 from benchmarks.networks.spread import Station, processes
 from benchmarks.networks.spread import rows as rows_of
 from conv_advisor.kernels.cpu.threads import available_cores
@@ -57,7 +69,8 @@ def _run(todo: Sequence[Cell], chosen: argparse.Namespace) -> Iterator[Row]:
         "overlap": not chosen.no_overlap,
         "graphs": chosen.graphs,
     }
-    modes = (*chosen.modes.split(","), *((ALL,) if chosen.all else ()))
+    ours_too = {ALL: chosen.all, GIVEN: chosen.given}
+    modes = (*chosen.modes.split(","), *(mode for mode, is_asked in ours_too.items() if is_asked))
     count = min(chosen.processes, len(todo))
     threads = max(1, 2 * available_cores() // max(1, count))
     with TemporaryDirectory() as folder:
@@ -100,6 +113,7 @@ def _parser() -> argparse.ArgumentParser:
         help=f"PyTorch's: {', '.join(PEERS)}, which takes minutes a cell (default: all others)",
     )
     parser.add_argument("--all", action="store_true", help="run ours once more, with every variant measured")
+    parser.add_argument("--given", action="store_true", help="run ours once more, in the layout that the network has")
     parser.add_argument("--measure", type=int, default=3, help="variants that ours times for each layer (default 3)")
     parser.add_argument("--no-fuse", action="store_true", help="leave what follows a convolution to Inductor")
     parser.add_argument("--graphs", action="store_true", help="choose variants for who replays graphs: no host counts")

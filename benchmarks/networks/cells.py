@@ -24,6 +24,8 @@ PEERS: Final = ("eager", "benchmark", "compile", "max-autotune")
 OURS: Final = "ours"
 ALL: Final = "all"
 """Ours, with every variant of the ranking measured: what measuring the first few is held against."""
+GIVEN: Final = "given"
+"""Ours, with every convolution in the layout that the network has: what choosing layouts is held against."""
 
 
 @dataclass(frozen=True)
@@ -163,9 +165,9 @@ def _mean_and_least(gains: Sequence[float]) -> str:
 
 
 def _column(name: str, rows: Sequence[Row]) -> str:
-    modes = [mode for mode in (*PEERS, OURS) if any(mode in row.device_ms for row in rows)]
+    modes = [mode for mode in (*PEERS, GIVEN, OURS) if any(mode in row.device_ms for row in rows)]
     has_all = any(row.slowdown is not None for row in rows)
-    walls = [mode for mode in (*PEERS, OURS) if any(mode in row.wall_ms for row in rows)]
+    walls = [mode for mode in (*PEERS, GIVEN, OURS) if any(mode in row.wall_ms for row in rows)]
     has_first = any(row.first_call_s for row in rows)
     head = [
         "",

@@ -15,7 +15,7 @@ from unittest.mock import patch
 import torch
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
-from benchmarks.networks.cells import ALL, OURS, Cell, Row, layers_of
+from benchmarks.networks.cells import ALL, GIVEN, OURS, Cell, Row, layers_of
 from benchmarks.networks.running import (
     error_of,
     images,
@@ -100,7 +100,7 @@ def prepare(cell: Cell, modes: tuple[str, ...], options: Mapping[str, Any], fold
     ----------
     cell : Cell
     modes : tuple of str
-        Which of PyTorch's, and whether `ALL`; ours is in any case.
+        Which of PyTorch's, and whether `ALL` and `GIVEN`; ours is in any case.
     options : mapping
         For our backend.
     folder : str
@@ -118,6 +118,9 @@ def prepare(cell: Cell, modes: tuple[str, ...], options: Mapping[str, Any], fold
             y = _compile(held, OURS, network, backend=backend, options=_ours(options, f"{folder}/plans"))
         if y is not None:
             held.row = Row(**(held.row.__dict__ | layers_of(said) | {"error": error_of(y, expected)}))
+        if GIVEN in modes:
+            apart = dict(options, layouts=False)
+            _compile(held, GIVEN, network, backend=backend, options=_ours(apart, f"{folder}/plans"))
         if ALL in modes:
             # Plans have names of their own by one byte, or the two would run each other's choices.
             every = dict(options, measure=_EVERY, max_workspace_bytes=DEFAULT_WORKSPACE_LIMIT_BYTES + 1)

@@ -18,6 +18,7 @@ from torch._inductor.async_compile import shutdown_compile_workers
 from benchmarks.networks.cells import Cell
 from benchmarks.networks.unseen import MODELS, SHAPES
 from conv_advisor.torch.gpu import SPENT
+from conv_advisor.torch.layouts import LAID_OUT
 
 _DTYPES: Final = {
     "float32": torch.float32,
@@ -161,7 +162,7 @@ def outcomes() -> Iterator[list[str]]:
                 print("   ", message, flush=True)
             elif record.msg == "%s: %s":
                 said.append(message)
-            elif record.msg == SPENT:
+            elif record.msg in (SPENT, LAID_OUT):
                 print(f"    {message}", flush=True)
 
     log, keeper = logging.getLogger("conv_advisor.torch"), Keeper()

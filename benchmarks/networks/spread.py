@@ -30,7 +30,7 @@ class Station:
     Parameters
     ----------
     modes : tuple of str
-        Of PyTorch, and whether `cells.ALL`; ours is run in any case.
+        Of PyTorch, and whether `cells.ALL` and `cells.GIVEN`; ours is run in any case.
     options : mapping
         For our backend.
     threads : int

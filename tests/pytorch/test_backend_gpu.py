@@ -110,6 +110,22 @@ def test_outputs_are_as_near_to_float64_as_pytorchs(
     assert any(run is not None for run in loaded.LOADED.values())
 
 
+@pytest.mark.parametrize(("dtype", "layout"), KINDS)
+@pytest.mark.parametrize("name", ["resnet", "squeezenet", "mobilenet"])
+def test_another_layout_changes_no_output(
+    name: str, dtype: str, layout: str, always: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpus.Gpu, "predicted_ms", lambda _, problem, __: 1.0 if problem.layout == layout else 1e-3)
+    network, x = on_gpu(name, dtype, layout)
+    with torch.no_grad():
+        eager, call = network(x), compiled(network)
+        for _ in range(2):
+            got = call(x)
+            assert_near_float64(network, x, got, eager)
+            assert got.stride() == eager.stride()
+    assert {plan.partition("/")[0].rpartition("-")[2] for plan, *_ in loaded.LOADED} == {"nchw", "nhwc"} - {layout}
+
+
 @pytest.mark.parametrize(("dtype", "layout"), KINDS[:2])
 def test_inductor_takes_what_the_backend_leaves_it(dtype: str, layout: str, always: None) -> None:
     network, x = on_gpu("resnet", dtype, layout)

@@ -131,6 +131,22 @@ def test_inductor_calls_the_function_and_no_operator(memory_format: Any, fake_gp
     assert {str(problem.epilogue) for problem in fake_gpu.runner.launches} >= {"bias-silu", "bias-residual-relu"}
 
 
+def test_another_layout_takes_one_copy_on_either_end(
+    fake_gpu: FakeGpu, on_cpu: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fake_gpu, "predicted_ms", lambda problem, _: 1.0 if problem.layout == "nchw" else 0.5)
+    monkeypatch.setattr(fake_gpu, "conversion_ms", lambda n_bytes, options: 0.1)
+    network, x = torch.nn.Sequential(Block(), Block()).eval(), torch.randn(2, 8, 6, 6)
+    y, code = compiled(network, x)
+    assert code.count(f"extern_kernels.{lowering.NAME}(") == 4
+    _, _, graph = code.partition("def call(")
+    assert graph.count("cpp_fused") == 2, "x is laid out anew, and y; no weight is, and nothing between"
+    with torch.no_grad():
+        assert_near(y, network(x))
+        assert y.stride() == network(x).stride()
+    assert {problem.layout for problem in fake_gpu.runner.launches} == {"nhwc"}
+
+
 def test_an_input_with_gaps_is_made_dense_first(fake_gpu: FakeGpu, on_cpu: None) -> None:
     network, x = Block().eval(), torch.randn(2, 8, 6, 12)[..., ::2]
     y, code = compiled(network, x)

@@ -20,6 +20,7 @@ from conv_advisor.torch.choosing import choose_all
 from conv_advisor.torch.folding import Weights
 from conv_advisor.torch.graph import Site
 from conv_advisor.torch.layers import MEMORY_FORMATS
+from conv_advisor.torch.log import log
 from conv_advisor.torch.nodes import (
     bytes_of,
     changes_something,
@@ -33,6 +34,9 @@ from conv_advisor.torch.options import Options
 
 FAVOURED: Final = 0.8
 """What a prediction may be off by: a layout that is chosen with its times times this is timed, and no other."""
+
+LAID_OUT: Final = "%d of %d convolutions run in another layout than they were given in, by %d copies"
+"""What is logged of a graph."""
 
 _NO_TENSORS: Final = ("size", "dim", "numel")
 """What asks a tensor of nothing that differs between layouts."""
@@ -62,7 +66,7 @@ def lay_out(
     """
     flow = _Flow(gm, sites, weights)
     chosen = _choose(flow, chooser, options)
-    flow.convert(chosen)
+    n_copies = flow.convert(chosen)
     laid = []
     for site in sites:
         layout = flow.layout_of(site, chosen)
@@ -70,6 +74,8 @@ def lay_out(
             weights.lay(site, layout)
             site = dataclasses.replace(site, problem=dataclasses.replace(site.problem, layout=layout))
         laid.append(site)
+    n_moved = sum(site.problem.layout is not before.problem.layout for site, before in zip(laid, sites, strict=True))
+    log.info(LAID_OUT, n_moved, len(laid), n_copies)
     return laid
 
 
@@ -198,8 +204,9 @@ class _Flow:
         place = self._places.get(site.node)
         return site.problem.layout if place is None else chosen[place]
 
-    def convert(self, chosen: Sequence[Layout]) -> None:
-        """Let every node read tensors in its layout, of copies where they are in the other."""
+    def convert(self, chosen: Sequence[Layout]) -> int:
+        """Let every node read tensors in its layout, of copies where they are in the other; how many those are."""
+        n_copies = 0
         sides = {node: chosen[place] for node, place in self._places.items()}
         copies: dict[tuple[Node, Layout], Node] = {}
         for node, reads in self._reads.items():
@@ -210,9 +217,11 @@ class _Flow:
                 copy = copies.get((read, wanted))
                 if copy is None:
                     copy = _insert_copy(self._gm, read, wanted, before=node)
+                    n_copies += 1
                     if memory_of(read) not in self._written:  # what is written to may be another by the time of the next
                         copies[read, wanted] = copy
                 node.replace_input_with(read, copy)
+        return n_copies
 
 
 def _groups(nodes: Sequence[Node], sites: Iterable[Site]) -> tuple[list[list[Node]], Collection[int]]:
