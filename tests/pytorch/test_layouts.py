@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from importlib import import_module
 from random import Random
 from typing import Any
 
@@ -32,7 +33,7 @@ pytestmark = [
 
 
 @pytest.fixture
-def copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def copies(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the tensors that graphs lay out anew, and of their readers."""
     from conv_advisor.torch import layouts
 
@@ -44,7 +45,7 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         return insert(gm, read, layout, before=before)
 
     monkeypatch.setattr(layouts, "_insert_copy", watched)
-    yield seen
+    return seen
 
 
 def favour(chooser: EverythingAdvised, layout: Layout) -> None:
@@ -89,10 +90,8 @@ class Mixed(EverythingAdvised):
 def test_layouts_that_alternate_change_nothing(
     name: str, seed: int, quick: Any, monkeypatch: pytest.MonkeyPatch, copies: list[str]
 ) -> None:
-    import importlib
-
     chooser = Mixed(seed)
-    monkeypatch.setattr(importlib.import_module("conv_advisor.torch.backend"), "chooser_for", lambda _inputs: chooser)
+    monkeypatch.setattr(import_module("conv_advisor.torch.backend"), "chooser_for", lambda _inputs: chooser)
     torch.compiler.reset()
     network, shape = NETWORKS[name]
     assert_compiled_is_eager(network, shape, is_channels_last=seed % 3 == 0)

@@ -13,7 +13,6 @@ import torch
 from torch._dynamo.source import ConstantSource
 from torch.fx import GraphModule, Node
 
-from conv_advisor.data.problem import Layout
 from conv_advisor.torch.graph import CONVOLUTIONS, Site
 from conv_advisor.torch.layers import MEMORY_FORMATS
 from conv_advisor.torch.nodes import value_of
@@ -154,7 +153,7 @@ class Foldings:
 
 
 class Weights:
-    """What convolutions of a graph take in the place of its inputs: weights with a batch norm in them, or laid out anew.
+    """What convolutions of a graph take for its inputs: weights with a batch norm in them, or laid out anew.
 
     Parameters
     ----------
@@ -191,19 +190,20 @@ class Weights:
         _, weight, _ = site.operands
         return self._can_add and weight in self._places and self._are_constant([self._places[weight]])
 
-    def lay(self, site: Site, layout: Layout) -> None:
-        """Let a convolution that `can_lay` says so of take its weight in a layout."""
+    def lay(self, site: Site) -> None:
+        """Let a convolution of which `can_lay` says so take its weight in the layout of its problem."""
         _, weight, bias = site.operands
+        layout = site.problem.layout
         folded = self._folded.get(site.node)
         if folded is None:
             place = self._places[weight]
             if self._inputs[place].is_contiguous(memory_format=MEMORY_FORMATS[layout]):
                 return
-            folded = Folded(Sources(place), self._empty_weight(site, place, layout), None)
+            folded = Folded(Sources(place), self._empty_weight(site, place), None)
             with self._gm.graph.inserting_before(site.node):
                 site.set_weight(_add_buffer(self._gm, site, "weight", folded.weight), bias)
         else:
-            folded = replace(folded, weight=self._empty_weight(site, folded.sources.weight, layout))
+            folded = replace(folded, weight=self._empty_weight(site, folded.sources.weight))
             setattr(self._gm, weight.target, folded.weight)
         self._folded[site.node] = folded
 
@@ -219,7 +219,7 @@ class Weights:
         sources = _sources(site, norm, self._places)
         if sources is None or not self._are_constant(sources.places()):
             return
-        weight = self._empty_weight(site, sources.weight, site.problem.layout)
+        weight = self._empty_weight(site, sources.weight)
         with torch.inference_mode(False):
             folded = Folded(sources, weight, weight.new_empty(weight.shape[0]))
         with self._gm.graph.inserting_before(site.node):
@@ -229,17 +229,15 @@ class Weights:
         self._gm.graph.erase_node(norm)
         self._folded[site.node] = folded
 
-    def _empty_weight(self, site: Site, place: int, layout: Layout) -> Any:
+    def _empty_weight(self, site: Site, place: int) -> Any:
         given = self._inputs[place]
-        options = {"dtype": site.dtype, "device": given.device, "memory_format": MEMORY_FORMATS[layout]}
+        options = {"dtype": site.dtype, "device": given.device, "memory_format": MEMORY_FORMATS[site.problem.layout]}
         with torch.inference_mode(False):
             return torch.empty(given.shape, **options)
 
     def _are_constant(self, places: Iterable[int]) -> bool:
         wanted = set(places)
-        return all(
-            _is_constant(node, self._inputs[place]) for node, place in self._places.items() if place in wanted
-        )
+        return all(_is_constant(node, self._inputs[place]) for node, place in self._places.items() if place in wanted)
 
 
 def is_norm_of(node: Node, y: Node) -> bool:

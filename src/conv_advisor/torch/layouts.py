@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from math import inf
 from typing import Any, Final
@@ -42,9 +42,7 @@ _NO_TENSORS: Final = ("size", "dim", "numel")
 """What asks a tensor of nothing that differs between layouts."""
 
 
-def lay_out(
-    gm: GraphModule, sites: Sequence[Site], weights: Weights, chooser: Chooser, options: Options
-) -> list[Site]:
+def lay_out(gm: GraphModule, sites: Sequence[Site], weights: Weights, chooser: Chooser, options: Options) -> list[Site]:
     """The same convolutions, each in the layout of the least total time, and the graph with the conversions for it.
 
     Parameters
@@ -67,15 +65,11 @@ def lay_out(
     flow = _Flow(gm, sites, weights)
     chosen = _choose(flow, chooser, options)
     n_copies = flow.convert(chosen)
-    laid = []
-    for site in sites:
-        layout = flow.layout_of(site, chosen)
-        if layout is not site.problem.layout:
-            weights.lay(site, layout)
-            site = dataclasses.replace(site, problem=dataclasses.replace(site.problem, layout=layout))
-        laid.append(site)
-    n_moved = sum(site.problem.layout is not before.problem.layout for site, before in zip(laid, sites, strict=True))
-    log.info(LAID_OUT, n_moved, len(laid), n_copies)
+    laid = [dataclasses.replace(site, problem=_in(site.problem, flow.layout_of(site, chosen))) for site in sites]
+    moved = [site for site, given in zip(laid, sites, strict=True) if site.problem.layout is not given.problem.layout]
+    for site in moved:
+        weights.lay(site)
+    log.info(LAID_OUT, len(moved), len(laid), n_copies)
     return laid
 
 
@@ -218,7 +212,9 @@ class _Flow:
                 if copy is None:
                     copy = _insert_copy(self._gm, read, wanted, before=node)
                     n_copies += 1
-                    if memory_of(read) not in self._written:  # what is written to may be another by the time of the next
+                    if (
+                        memory_of(read) not in self._written
+                    ):  # what is written to may be another by the time of the next
                         copies[read, wanted] = copy
                 node.replace_input_with(read, copy)
         return n_copies

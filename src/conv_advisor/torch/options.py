@@ -76,7 +76,17 @@ class Options:
             value = getattr(self, name)
             if type(value) is not int or value < 0:
                 raise InvalidInput(f"options.{name}", value, "an integer from 0 on")
-        for name in ("fold", "watch", "fuse", "layouts", "overlap", "graphs", "inductor", "deterministic", "only_cudnn"):
+        for name in (
+            "fold",
+            "watch",
+            "fuse",
+            "layouts",
+            "overlap",
+            "graphs",
+            "inductor",
+            "deterministic",
+            "only_cudnn",
+        ):
             if type(getattr(self, name)) is not bool:
                 raise InvalidInput(f"options.{name}", getattr(self, name), "True or False")
         ratio = self.max_error_ratio

@@ -1,4 +1,4 @@
-"""Choices of variants and of layouts kept on disk, so that the next process starts at once: one JSON file, which may lie beside a model."""
+"""Choices of variants and layouts kept on disk, for the next process to start at once: one JSON file a device."""
 
 from __future__ import annotations
 
@@ -160,7 +160,9 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         raise InvalidInput("plan_file.choices", str(path), "a mapping of plans to choices, as this version writes them")
     layouts = kept.get("layouts", {})  # files were written before there were any
     if not isinstance(layouts, dict) or not all(_is_sound_layouts(entry) for entry in layouts.values()):
-        raise InvalidInput("plan_file.layouts", str(path), "a mapping of networks to layouts, as this version writes it")
+        raise InvalidInput(
+            "plan_file.layouts", str(path), "a mapping of networks to layouts, as this version writes it"
+        )
     return entries, layouts
 
 
