@@ -25,6 +25,8 @@ TOUCHES_MEMORY = {
 }
 BY_BOXES = ("implicit_gemm_tma", "implicit_gemm_tma_small", "implicit_gemm_tma_split")
 """Sources whose loads are the tensor memory accelerator's alone."""
+IN_BULK = ("winograd_gemm",)
+"""Sources whose loads are its copies without a map."""
 MOST_SPILLED = {("pointwise", "FLOAT32"): 64}
 """Its largest tile has no register left for the prefetch: some sizes wait in local memory until the wait is over."""
 
@@ -38,6 +40,7 @@ def test_what_networks_are_made_of_waits() -> None:
         *("implicit_gemm_tma", "implicit_gemm_tma_small", "implicit_gemm_tma_split"),
         *("depthwise", "depthwise_channels", "depthwise_nhwc", "depthwise_any", "grouped", "appended"),
         *("few_inputs", "few_inputs_float32", "few_inputs_wgmma"),
+        *("winograd_large", "winograd_large_nhwc", "winograd_gemm"),
     }
 
 
@@ -61,7 +64,8 @@ def test_no_kernel_touches_memory_or_ends_before_its_wait(source: Source, storag
             assert not TOUCHES_MEMORY.keys() & set(found[:wait]), name
             assert END not in found[:wait], name
             touched = {TOUCHES_MEMORY.get(each, "") for each in found[wait:]}
-            assert ("UTMALDG" if source.name in BY_BOXES else "LDG") in touched or "LDGSTS" in touched, name
+            loads = "UTMALDG" if source.name in BY_BOXES else "UBLKCP" if source.name in IN_BULK else "LDG"
+            assert loads in touched or "LDGSTS" in touched, name
 
 
 def test_only_who_asks_overlaps_and_only_where_the_kernel_waits() -> None:

@@ -25,6 +25,7 @@ class Started:
     kernel: str
     blocks: int
     sizes: list[int]
+    begins_early: bool
     addresses: tuple[int, ...] = ()
 
 
@@ -33,8 +34,10 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Started]:
     """The launches that were run, in their order."""
     ran: list[Started] = []
 
-    def prepare_start(kernel: str, grid: tuple[int, int, int], _threads: int, _shared: int, sizes: Any) -> Any:
-        said = Started(kernel, grid[0], [int(size) for size in sizes])
+    def prepare_start(
+        kernel: str, grid: tuple[int, int, int], _threads: int, _shared: int, sizes: Any, *, overlaps: bool
+    ) -> Any:
+        said = Started(kernel, grid[0], [int(size) for size in sizes], overlaps)
         return lambda *addresses: ran.append(replace(said, addresses=addresses))
 
     monkeypatch.setattr(launches, "prepare_start", prepare_start)
@@ -55,6 +58,8 @@ def test_images_are_transformed_multiplied_and_transformed_back_by_the_chunk(
     launch.run(*map(Address, (X, WEIGHT, Y, BIAS, RESIDUAL)))
     steps = ["winograd_transform", "winograd_gemm", "winograd_transform_y"]
     assert [each.kernel for each in started] == ["winograd_maxima", *steps * 3]
+
+    assert [each.begins_early for each in started] == [False, *[True] * 9]  # nothing overlaps the launch before
 
     maxima, *rest = started
     parts = plans.image_parts(problem, H200)

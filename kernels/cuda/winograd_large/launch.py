@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import ceil
 from typing import Any, Final
 
@@ -10,12 +11,15 @@ from conv_advisor.data.problem import ConvProblem, Layout
 from conv_advisor.kernels.cuda.compile import load_kernel, shape_arguments
 from conv_advisor.kernels.cuda.parts.epilogue import addresses, defines_of
 from conv_advisor.kernels.cuda.parts.launching import Start, prepare_start
+from conv_advisor.kernels.cuda.parts.overlap import MACRO, overlaps
 from conv_advisor.kernels.cuda.winograd_large import plan as plans
 from conv_advisor.kernels.scratch import Scratch
 from conv_advisor.kernels.variant import Launch
 
 _THREADS: Final = 256
 _Y_THREADS: Final = 128
+_WAITING: Final = {MACRO: 1}
+"""What all kernels are compiled with: those of one launch overlap, alone and in a network."""
 
 
 def prepare(problem: ConvProblem, device: Device, workspace_limit_bytes: int) -> Launch:
@@ -24,7 +28,7 @@ def prepare(problem: ConvProblem, device: Device, workspace_limit_bytes: int) ->
 
 
 def launch(problem: ConvProblem, device: Device, cut: plans.Cut) -> Launch:
-    """The launches of this cut."""
+    """The launches of this cut: each kernel begins while the one ahead of it ends, and waits for it."""
     u, v, m, maxima, exponents = map(Scratch, plans.scratch_bytes(problem, cut.tile, cut.images))
     parts = plans.image_parts(problem, device)
     find_maxima = prepare_start(
@@ -33,6 +37,7 @@ def launch(problem: ConvProblem, device: Device, cut: plans.Cut) -> Launch:
         _THREADS,
         0,
         (parts, *_shape(problem, problem.n)),
+        overlaps=overlaps(plans.TRANSFORM_SOURCES[problem.layout]),
     )
     chunks = [
         (begin, _chunk(problem, device, cut, min(cut.images, problem.n - begin), has_filters=begin == 0))
@@ -69,24 +74,25 @@ def _chunk(
     rows_u, rows_v = plans.rows_u(problem, cut.tile), plans.rows_v(problem, cut.tile, images)
     rows_left, rows_right = (tiles, rows_u) if plans.has_tiles_left(problem) else (problem.k, rows_v)
     transforms = (ceil(tiles / plans.BLOCK_TILES) + has_filters * ceil(rows_u / plans.BLOCK_TILES)) * slices
+    behind = partial(prepare_start, overlaps=True)
     warps, sizes = _warps_back(problem, device, images)
-    multiply = load_kernel(plans.GEMM_SOURCE, "winograd_gemm", problem.dtype, **cut.tile.defines)
+    multiply = load_kernel(plans.GEMM_SOURCE, "winograd_gemm", problem.dtype, **cut.tile.defines, **_WAITING)
     return (
-        prepare_start(
+        behind(
             _transform(problem, "transform"),
             (transforms, 1, 1),
             _THREADS,
             plans.staged_bytes(problem),
             (parts, *shape),
         ),
-        prepare_start(
+        behind(
             multiply,
             (plans.gemm_blocks(problem, cut, images), 1, 1),
             cut.tile.threads,
             cut.tile.shared_bytes,
             (rows_left, slices, plans.positions_of(problem), rows_right),
         ),
-        prepare_start(
+        behind(
             _transform(problem, "transform_y"),
             (ceil(warps / (_Y_THREADS // 32)), 1, 1),
             _Y_THREADS,
@@ -102,7 +108,7 @@ def _shape(problem: ConvProblem, images: int) -> tuple[int, ...]:
 
 def _transform(problem: ConvProblem, step: str) -> Any:
     source = plans.TRANSFORM_SOURCES[problem.layout]
-    defines = {"TILE": plans.tile_of(problem), **defines_of(problem.epilogue)}
+    defines = {"TILE": plans.tile_of(problem), **defines_of(problem.epilogue), **_WAITING}
     return load_kernel(source, f"winograd_{step}", problem.dtype, **defines)
 
 

@@ -2,7 +2,7 @@
 //
 //   u, v         (rows/64, ceil(C/16), POSITIONS, PARTS, 8, 2, 8 rows, 8 channels) of float16, rows being filters or tiles:
 //                core matrices, as wgmma reads them; high + low = value * scale
-//   needs        points.cuh, cuda_fp16.h
+//   needs        points.cuh, overlap.cuh, cuda_fp16.h
 #define THREADS 256
 // The largest |x| of an image is scaled to [2^TOP_X, 2^(TOP_X + 1)): |V| is at most 4.88^2 or 15^2 times that (the
 // largest sums of a row of B^T), below 65504. The largest |weight| of a filter likewise: |U| <= 2.02^2 * 2^13.
@@ -58,6 +58,7 @@ __device__ __forceinline__ unsigned largest_of(const float* __restrict__ from, s
 extern "C" __global__ void __launch_bounds__(THREADS)
     winograd_maxima(const float* __restrict__ x, const float* __restrict__ weight, unsigned* __restrict__ maxima,
                     int parts, SHAPE) {
+    wait_for_kernel_ahead();
     __shared__ unsigned of_warps[THREADS / 32];
     const int images = N * parts, index = blockIdx.x;
     const float* from = weight + (size_t)(index - images) * C * TAPS * TAPS;

@@ -15,6 +15,8 @@
 //   source       Markidis et al.: NVIDIA Tensor Core Programmability, arXiv:1803.04014 (splitting); PTX ISA 8.0, wgmma
 #include <cuda_fp16.h>
 
+#include "overlap.cuh"
+
 #ifndef BM
 #define BM 128
 #define BN 128
@@ -172,6 +174,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
+    wait_for_kernel_ahead();
     const unsigned blocks_left = (rows_left + BM - 1) / BM, blocks_right = rows_right / BN;
     const int first_left = blockIdx.x % blocks_left * BM, first_right = blockIdx.x / blocks_left % blocks_right * BN;
     const int position = blockIdx.x / blocks_left / blocks_right;

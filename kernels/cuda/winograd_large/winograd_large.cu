@@ -26,6 +26,7 @@
 #define Y_THREADS 128
 
 #include "points.cuh"
+#include "overlap.cuh"
 #include "operands.cuh"
 #include "epilogue.cuh"
 
@@ -182,6 +183,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
                        const unsigned* __restrict__ maxima, const unsigned* __restrict__ filter_maxima,
                        __half2* __restrict__ u, __half2* __restrict__ v, int* __restrict__ exponents,
                        int* __restrict__ filter_exponents, int parts, SHAPE) {
+    wait_for_kernel_ahead();
     const unsigned tiles = (unsigned)N * ((P + OUT - 1) / OUT) * ((Q + OUT - 1) / OUT);
     const unsigned blocks = (tiles + BLOCK_TILES - 1) / BLOCK_TILES * ((C + SLICE - 1) / SLICE);
     if (blockIdx.x < blocks)
@@ -259,6 +261,7 @@ extern "C" __global__ void __launch_bounds__(Y_THREADS, TILE == 6 ? 8 : 5)
     winograd_transform_y(const float* __restrict__ m, const int* __restrict__ exponents,
                          const int* __restrict__ filter_exponents, float* __restrict__ y EPILOGUE, int filters,
                          SHAPE) {
+    wait_for_kernel_ahead();
     __shared__ __align__(16) float staged[Y_THREADS * OUT * OUT];
     const int tiles = N * ((P + OUT - 1) / OUT) * ((Q + OUT - 1) / OUT), longest = tiles_of_run(Q);
     const unsigned runs = (tiles + longest - 1) / longest, warp = blockIdx.x * (Y_THREADS / 32) + threadIdx.x / 32;

@@ -11,10 +11,9 @@
 #include <cuda_fp16.h>
 
 #define Y_THREADS 128
-// Residuals are on their way to registers while the tile is transformed.
-#define Y_BLOCKS (TILE == 6 ? 8 - 2 * RESIDUAL : 5 - RESIDUAL)
 
 #include "points.cuh"
+#include "overlap.cuh"
 #include "operands.cuh"
 #include "epilogue.cuh"
 
@@ -95,6 +94,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
                        const unsigned* __restrict__ maxima, const unsigned* __restrict__ filter_maxima,
                        __half2* __restrict__ u, __half2* __restrict__ v, int* __restrict__ exponents,
                        int* __restrict__ filter_exponents, int parts, SHAPE) {
+    wait_for_kernel_ahead();
     const unsigned tiles = (unsigned)N * ((P + OUT - 1) / OUT) * ((Q + OUT - 1) / OUT);
     const unsigned blocks = (tiles + BLOCK_TILES - 1) / BLOCK_TILES * ((C + SLICE - 1) / SLICE);
     if (blockIdx.x >= blocks)
@@ -108,9 +108,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 2)
 }
 
 // y of the N images of a chunk from m (K/64, T, POSITIONS, 64); a thread: a filter of a tile.
-extern "C" __global__ void __launch_bounds__(Y_THREADS, Y_BLOCKS)
+extern "C" __global__ void __launch_bounds__(Y_THREADS, TILE == 6 ? 8 : 5)
     winograd_transform_y(const float* __restrict__ m, const int* __restrict__ exponents,
                          const int* __restrict__ filter_exponents, float* __restrict__ y EPILOGUE, SHAPE) {
+    wait_for_kernel_ahead();
     const unsigned tiles = (unsigned)N * ((P + OUT - 1) / OUT) * ((Q + OUT - 1) / OUT), groups_k = (K + 31) / 32;
     const unsigned warp = blockIdx.x * (Y_THREADS / 32) + threadIdx.x / 32, row = warp / groups_k;
     const int k = (warp - row * groups_k) * 32 + threadIdx.x % 32;
@@ -124,14 +125,14 @@ extern "C" __global__ void __launch_bounds__(Y_THREADS, Y_BLOCKS)
     float outputs[OUT][OUT];
     transform_product(outputs, values);
     const Epilogue epilogue = EPILOGUE_OF(y);
-    float* const target = y + (((size_t)tile.n * P + tile.p) * Q + tile.q) * K + k;
+    float* line = y + (((size_t)tile.n * P + tile.p) * Q + tile.q) * K + k;
 #pragma unroll
-    for (int i = 0; i < OUT; ++i) {
+    for (int i = 0; i < OUT; ++i, line += Q * K) {
+        if (tile.p + i >= P) return;
 #pragma unroll
         for (int j = 0; j < OUT; ++j) {
-            if (tile.p + i >= P || tile.q + j >= Q) continue;
-            float* const to = target + (i * Q + j) * K;
-            *to = epilogue.of(outputs[i][j] * scales.x * scales.y, k, to);
+            float* const target = line + j * K;
+            if (tile.q + j < Q) *target = epilogue.of(outputs[i][j] * scales.x * scales.y, k, target);
         }
     }
 }
