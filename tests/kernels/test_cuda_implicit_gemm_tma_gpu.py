@@ -73,7 +73,7 @@ def runner(request: pytest.FixtureRequest) -> Any:
     compile_all(
         [(problem, cut) for problem in problems for cut in cuts_of(problem)]
         + [(problem, Cut(tile, 1)) for problem in of_small for tile in small.TILES]
-        + [(problem, Cut(tile, 1)) for problem in of_split for tile in split.TILES]
+        + [(problem, Cut(tile, 1)) for problem in of_split for tile in split.tiles_for(problem.dtype)]
     )
     return opened
 

@@ -39,6 +39,11 @@ __device__ __forceinline__ bool is_elected() {
     return elected;
 }
 
+// Has a map brought to where the accelerator reads it.
+__device__ __forceinline__ void prefetch_map(const TensorMap& map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
+
 // A box of a matrix.
 __device__ __forceinline__ void load_box(unsigned to, const TensorMap& map, unsigned barrier, int first, int second) {
     asm volatile(

@@ -185,6 +185,9 @@ __device__ __forceinline__ void load_tiles(const TensorMap& x, const TensorMap& 
     }
 }
 
+#if PRODUCTS == 3
+#include "register_products.cuh"
+#endif
 #include "three_products.cuh"
 
 // sum = the products of a group's part of a tile; by turns, all of it, and the turn `passes` as soon as the last are enqueued.

@@ -4,12 +4,13 @@
 //   tensors      x (N,H,W,C), weight (K,R,S,C), y (N,P,Q,K), of four-byte elements; C and K multiples of 4
 //   GEMM         as in implicit_gemm_tma.cu: a block has one tile of BP pixels and BF filters, stages of 128 bytes of the channels
 //                of one tap
-//   types        -DSPLIT=1: float32 in three products of tf32 (fragments.cuh), each warp cuts what it reads; -DSPLIT=0: tf32, which
-//                the accelerator rounds on its way
+//   types        -DSPLIT=1: float32 in three products of tf32 (fragments.cuh); -DSPLIT=0: tf32, which the accelerator rounds on its way
 //   tiles        are all of one size, BP pixels and BF filters or somewhat fewer: the accelerator takes long for what does not exist.
 //                What rows and columns of a product that are not in a tile are made of is whatever lies there, and goes nowhere
-//   warps        WARPS_M * WARPS_N * WARPS_K multiply by mma.sync: parts of the pixels, of the filters and of each stage; one more
-//                loads, of which one thread is awake
+//   versions     -DWGMMA=0: mma.sync, each warp cuts what it reads. -DWGMMA=1: wgmma m64 on float32, x from registers, where each warp
+//                cuts its own; three more warps replace what has arrived of weight by its high parts, and write the low ones
+//   warps        WARPS_M * WARPS_N * WARPS_K multiply: parts of the pixels, of the filters and of each stage; one more loads, of
+//                which one thread is awake
 //   slots        as many stages as the launch gives shared memory for, mostly all that the block has: these are asked for at once
 //   split        the blocks of a cluster each have a part of the stages. Each pushes its sums to the blocks that own the pixels, and
 //                these add what they received in the order of the ranks
@@ -22,23 +23,30 @@
 #define ROW_BYTES 128
 #define STEPS 4  // of eight channels in a stage
 #define WORKERS (32 * WARPS_M * WARPS_N * WARPS_K)
-#define THREADS (WORKERS + 32)
+#define LOADER (WORKERS / 32)  // the warp
+#define PARTERS (96 * WGMMA)  // threads behind it
+#define THREADS (WORKERS + 32 + PARTERS)
 #define TILES_M (BP / WARPS_M / 16)
 #define TILES_N (BF / WARPS_N / 8)
 #define X_BYTES (BP * ROW_BYTES)  // of a stage
 #define WEIGHT_BYTES (BF * ROW_BYTES)
 #define CHANNELS (ROW_BYTES / 4)
-#define MOST_SLOTS 32
-#define BARRIER_BYTES ((2 * MOST_SLOTS + 1) * 8)
+#define MOST_SLOTS 32  // a lane starts the barriers of each
+#define BARRIER_BYTES ((3 * MOST_SLOTS + 1) * 8)
 #define SUM_PITCH (BF + 8)
 #define COLUMNS (BF / 4)  // of 16 bytes in a pixel of y
 static_assert(BP % (16 * WARPS_M) == 0 && BF % (16 * WARPS_N) == 0 && STEPS % WARPS_K == 0, "whole fragments");
+static_assert(!WGMMA || (SPLIT && WARPS_M % 4 == 0 && TILES_M == 1 && WARPS_N == 1), "whole groups of warps");
 static_assert(WORKERS % COLUMNS == 0, "a thread's outputs are of the same filters");
 
 #include "clusters.cuh"
 #include "asynchronous.cuh"
 #include "accelerator.cuh"
 #include "fragments.cuh"
+#if WGMMA
+#include "warp_products.cuh"
+#include "register_products.cuh"
+#endif
 #include "division.cuh"
 #include "overlap.cuh"
 
@@ -66,7 +74,7 @@ typedef float Sums[TILES_M][TILES_N][4];
 
 // Addresses in shared memory.
 struct Ring {
-    unsigned full, empty, x, weight;
+    unsigned full, empty, parted, x, weight, low_weight;
 };
 
 // Stages and whose turn it is: a ring that has gone round an even or odd number of times.
@@ -78,6 +86,10 @@ struct Turn {
         if (++slot == slots) slot = 0, parity ^= 1;
     }
 };
+
+__device__ __forceinline__ int first_stage(int rank, const Sizes& sizes) {
+    return rank * sizes.stages + min(rank, sizes.more_stages);
+}
 
 // Where a stage's channels lie in gemm_k.
 struct Walk {
@@ -138,6 +150,34 @@ __device__ __forceinline__ void load_matrices(unsigned& first, unsigned& second,
                  : "memory");
 }
 
+#if WGMMA
+// By the threads behind the loader, of as many stages as are loaded; `parted` counts warps.
+__device__ __forceinline__ void part_weight(float4* weight, const Ring& ring, int count, const Sizes& sizes) {
+    constexpr int vectors = WEIGHT_BYTES / 16;
+    const int to_low = sizes.slots * vectors, used = sizes.filters * (ROW_BYTES / 16);
+    Turn turn;
+#pragma unroll 1
+    for (int stage = 0; stage < count; ++stage, turn.advance(sizes.slots)) {
+        wait_for(ring.full + turn.slot * 8, turn.parity);
+        float4* const high = weight + turn.slot * vectors;
+#pragma unroll 2
+        for (int i = threadIdx.x - WORKERS - 32; i < used; i += PARTERS) {
+            const float4 value = high[i];
+            unsigned first[] = {__float_as_uint(value.x), __float_as_uint(value.y), __float_as_uint(value.z), __float_as_uint(value.w)};
+            unsigned second[4];
+            split(first, second);
+            high[i] = make_float4(__uint_as_float(first[0]), __uint_as_float(first[1]), __uint_as_float(first[2]),
+                                  __uint_as_float(first[3]));
+            high[i + to_low] = make_float4(__uint_as_float(second[0]), __uint_as_float(second[1]), __uint_as_float(second[2]),
+                                           __uint_as_float(second[3]));
+        }
+        publish_to_accelerator();
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) arrive(ring.parted + turn.slot * 8);
+    }
+}
+#endif
+
 // A lane's rows for ldmatrix, in the first slot: where its 16 bytes of the first step lie. Those of step k lie at ^ k * 32.
 struct Rows {
     unsigned x, weight;
@@ -146,10 +186,43 @@ __device__ __forceinline__ Rows rows_of(const Ring& ring) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int pixel = warp % WARPS_M * (BP / WARPS_M) + lane % 16;
     const int filter = warp / WARPS_M % WARPS_N * (BF / WARPS_N) + lane % 8 + lane / 16 * 8;
-    return {ring.x + pixel * ROW_BYTES + (lane / 16 ^ lane % 8) * 16,
-            ring.weight + filter * ROW_BYTES + (lane / 8 % 2 ^ lane % 8) * 16};
+    Rows rows;
+    // In registers: else they are found again in every stage.
+    asm volatile("mov.u32 %0, %1;" : "=r"(rows.x) : "r"(ring.x + pixel * ROW_BYTES + (lane / 16 ^ lane % 8) * 16));
+    asm volatile("mov.u32 %0, %1;" : "=r"(rows.weight) : "r"(ring.weight + filter * ROW_BYTES + (lane / 8 % 2 ^ lane % 8) * 16));
+    return rows;
 }
 
+#if WGMMA
+// Adds the products of a group's part of a stage: a chain from zero, the small ones first. Weight is where the parts begin.
+__device__ __forceinline__ void multiply_stage(Sums& sum, unsigned x, unsigned weight, unsigned low_weight) {
+    constexpr int steps = STEPS / WARPS_K;
+    const int first = threadIdx.x / (32 * WARPS_M) * steps;
+    unsigned high[steps][4], low[steps][4];
+#pragma unroll
+    for (int k = 0; k < steps; ++k) load_matrices(high[k][0], high[k][1], high[k][2], high[k][3], x ^ (first + k) * 32);
+#pragma unroll
+    for (int k = 0; k < steps; ++k) split(high[k], low[k]);
+    const unsigned of_high = operand_at(weight) + first * 2, of_low = operand_at(low_weight) + first * 2;
+    Sums part;
+    keep(part);
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+    for (int k = 0; k < steps; ++k) {
+        multiply_add(part[0], low[k], descriptor(of_high + k * 2), k > 0);
+        multiply_add(part[0], high[k], descriptor(of_low + k * 2), true);
+    }
+#pragma unroll
+    for (int k = 0; k < steps; ++k) multiply_add(part[0], high[k], descriptor(of_high + k * 2), true);
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+    wait_for_all_products_but<0>(part);
+#pragma unroll
+    for (int j = 0; j < TILES_N; ++j) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) sum[0][j][e] += part[0][j][e];
+    }
+}
+#else
 // Adds the products of a warp's part of a stage.
 __device__ __forceinline__ void multiply_stage(Sums& sum, unsigned x, unsigned weight) {
     const int first = threadIdx.x / (32 * WARPS_M * WARPS_N) * (STEPS / WARPS_K);
@@ -170,6 +243,7 @@ __device__ __forceinline__ void multiply_stage(Sums& sum, unsigned x, unsigned w
 #endif
     }
 }
+#endif
 
 __device__ __forceinline__ void multiply_stages(Sums& sum, const Ring& ring, int count, const Sizes& sizes) {
     const Rows rows = rows_of(ring);
@@ -178,7 +252,13 @@ __device__ __forceinline__ void multiply_stages(Sums& sum, const Ring& ring, int
 #pragma unroll 1
     for (int stage = 0; stage < count; ++stage, turn.advance(sizes.slots)) {
         wait_for(ring.full + turn.slot * 8, turn.parity);
-        multiply_stage(sum, rows.x + turn.slot * X_BYTES, rows.weight + turn.slot * WEIGHT_BYTES);
+        const unsigned x = rows.x + turn.slot * X_BYTES;
+#if WGMMA
+        wait_for(ring.parted + turn.slot * 8, turn.parity);
+        multiply_stage(sum, x, ring.weight + turn.slot * WEIGHT_BYTES, ring.low_weight + turn.slot * WEIGHT_BYTES);
+#else
+        multiply_stage(sum, x, rows.weight + turn.slot * WEIGHT_BYTES);
+#endif
         if (!recycles) continue;
         __syncwarp();
         if (threadIdx.x % 32 == 0) arrive(ring.empty + turn.slot * 8);
@@ -269,39 +349,52 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     // In a register: else the assembler asks a special one for the address again at each use, before the first load.
     asm volatile("mov.u32 %0, %1;" : "=r"(ring.full) : "r"(shared_address(unaligned)));
     ring.empty = ring.full + MOST_SLOTS * 8;
+    ring.parted = ring.empty + MOST_SLOTS * 8;
     ring.x = (ring.full + BARRIER_BYTES + 1023) & ~1023u;
     ring.weight = ring.x + sizes.slots * X_BYTES;
+    ring.low_weight = ring.weight + sizes.slots * WEIGHT_BYTES;
     unsigned char* const body = unaligned + (ring.x - ring.full);
-    void* const counter = unaligned + 2 * MOST_SLOTS * 8;
+    void* const counter = unaligned + 3 * MOST_SLOTS * 8;
     const int rank = cluster_rank(), blocks = cluster_size();
     const unsigned filter = blockIdx.y * sizes.filters, pixel = cluster_index() * sizes.of_tile;
     const int rows = min(sizes.of_tile, sizes.pixels - pixel), own_rows = max(0, min(sizes.owned, rows - rank * sizes.owned));
-    const int first = rank * sizes.stages + min(rank, sizes.more_stages), count = sizes.stages + (rank < sizes.more_stages);
+    const int count = sizes.stages + (rank < sizes.more_stages);
     const int warp = __shfl_sync(0xFFFFFFFF, threadIdx.x / 32, 0);
-    if (warp == WORKERS / 32) {
-        if (is_elected()) {
-            for (int slot = 0; slot < sizes.slots; ++slot) {
-                start_barrier(ring.full + slot * 8, 1);
-                if (count > sizes.slots) start_barrier(ring.empty + slot * 8, WORKERS / 32);
-            }
-            if (blocks > 1) expect_bytes(counter, own_rows * BF * 4 * blocks);
+    if (warp == LOADER) {
+        const int slot = threadIdx.x % 32;
+        if (slot < sizes.slots) {
+            start_barrier(ring.full + slot * 8, 1);
+            if (count > sizes.slots) start_barrier(ring.empty + slot * 8, WORKERS / 32);
+            if (WGMMA) start_barrier(ring.parted + slot * 8, PARTERS / 32);
             publish_to_accelerator();
+        }
+        if (is_elected()) {
+            prefetch_map(x_map), prefetch_map(weight_map);
+            if (blocks > 1) expect_bytes(counter, own_rows * BF * 4 * blocks);
         }
         __syncwarp();
         asm volatile("bar.arrive 1, %0;" ::"n"(THREADS) : "memory");
     }
     if (blocks > 1) cluster_arrive_relaxed();
 #if defined(OVERLAPS)
-    if (warp == WORKERS / 32 && is_elected()) prefetch_weight(weight_map, first, count, filter, sizes);
+    if (warp == LOADER && is_elected()) prefetch_weight(weight_map, first_stage(rank, sizes), count, filter, sizes);
     __syncwarp();
 #endif
     wait_for_kernel_ahead();
-    if (warp == WORKERS / 32) {
-        if (is_elected()) load_stages(x_map, weight_map, ring, first, count, pixel, filter, sizes);
+    if (warp == LOADER) {
+        if (is_elected()) load_stages(x_map, weight_map, ring, first_stage(rank, sizes), count, pixel, filter, sizes);
         __syncwarp();
         if (blocks > 1) cluster_wait();
         return;
     }
+#if WGMMA
+    if (warp > LOADER) {
+        asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
+        part_weight((float4*)(unaligned + (ring.weight - ring.full)), ring, count, sizes);
+        if (blocks > 1) cluster_wait();
+        return;
+    }
+#endif
     const Outputs outputs = {pixel + rank * sizes.owned, filter, own_rows};
 #if BIAS || RESIDUAL
     for_outputs(outputs, sizes, [&]([[maybe_unused]] int row, [[maybe_unused]] unsigned first, [[maybe_unused]] size_t at) {
@@ -325,7 +418,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         store_y(y, epilogue, sums, SUM_PITCH, WARPS_K, BP * SUM_PITCH, outputs, sizes);
         return;
     }
-    const int ring_bytes = sizes.slots * (X_BYTES + WEIGHT_BYTES), sums_bytes = WARPS_K * BP * SUM_PITCH * 4;
+    const int ring_bytes = sizes.slots * (X_BYTES + (1 + WGMMA) * WEIGHT_BYTES), sums_bytes = WARPS_K * BP * SUM_PITCH * 4;
     float* const received = (float*)(body + max(ring_bytes, sums_bytes));
     cluster_wait();
     push_sums(received, sums, rows, rank, counter, sizes);

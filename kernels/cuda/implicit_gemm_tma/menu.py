@@ -226,8 +226,8 @@ class SplitCosts:
         Of a pixel of a stage that im2col mode loads.
     shared_bytes : float
         That each gets from the L2 cache in a cycle while all do.
-    products : float
-        Of a pixel, a filter and a stage's channels, that a multiprocessor makes in a cycle.
+    products, wgmma : float
+        Of a pixel, a filter and a stage's channels, that a multiprocessor makes in a cycle: by mma.sync, by wgmma.
     lone : float
         How much longer products take for one warp.
     stage : float
@@ -245,6 +245,7 @@ class SplitCosts:
     pixel: float
     shared_bytes: float
     products: float
+    wgmma: float
     lone: float
     stage: float
     outputs: float
@@ -254,19 +255,20 @@ class SplitCosts:
 
 
 _SPLIT: Final = SplitCosts(
-    start=2400.0,
-    wave=600.0,
-    block=200.0,
-    loaded_bytes=97.5,
-    pixel=2.09,
-    shared_bytes=76.1,
-    products=20.0,
-    lone=2.0,
-    stage=180.0,
-    outputs=50.0,
-    meeting=700.0,
-    rank=10.0,
-    push=60.0,
+    start=3300.0,
+    wave=300.0,
+    block=10.0,
+    loaded_bytes=200.0,
+    pixel=3.0,
+    shared_bytes=40.0,
+    products=12.8,
+    wgmma=24.0,
+    lone=1.5,
+    stage=193.0,
+    outputs=43.9,
+    meeting=340.0,
+    rank=4.7,
+    push=28.5,
 )
 SPLIT_COSTS: Final[Mapping[DType, SplitCosts]] = {DType.FLOAT32: _SPLIT, DType.TF32: _SPLIT}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import ALIGNMENT, CYCLES_O
 from conv_advisor.kernels.cuda.implicit_gemm_tma.small import memory_cycles, side_by_side
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 from conv_advisor.kernels.cuda.parts.multiprocessor import HOPPER_SHARED_BYTES, RESERVED_BYTES
-from conv_advisor.kernels.cuda.parts.offers import Offer, choice_of, offered
+from conv_advisor.kernels.cuda.parts.offers import Choice, Offer, choice_of, offered
 from conv_advisor.kernels.cuda.parts.shapes import Problems, Shapes, is_dense
 from conv_advisor.kernels.cuda.parts.source import Defines, Source
 
@@ -22,7 +23,7 @@ ROW_BYTES: Final = 128
 """Of a stage: layers with shorter rows have none of these tiles."""
 MOST_SLOTS: Final = 32
 """For which the source has barriers."""
-_BARRIER_BYTES: Final = (2 * MOST_SLOTS + 1) * 8
+_BARRIER_BYTES: Final = (3 * MOST_SLOTS + 1) * 8
 _FILTERS_UNIT: Final = 8
 """Rows of the swizzle."""
 _LEAST_SLOTS: Final = 3
@@ -30,8 +31,8 @@ _LEAST_SLOTS: Final = 3
 _LARGEST_CLUSTER: Final = 16
 _MOST_COLUMNS: Final = 65_535
 """Of the grid."""
-_GROUP_PROCESSORS: Final = 16
-"""Multiprocessors that a cluster lies within."""
+_GROUP_PROCESSORS: Final = 18
+"""Multiprocessors of a group, within which a cluster lies; the last group has what is left, six of an H200's 132."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,8 @@ class SplitTile:
         Warps along the pixels, along the filters, and along a stage.
     blocks : int
         That a multiprocessor's registers have room for.
+    is_wgmma : bool
+        Whether four warps multiply together, float32 alone; else each warp by mma.sync.
     """
 
     bp: int
@@ -53,11 +56,12 @@ class SplitTile:
     columns: int
     parts: int
     blocks: int
+    is_wgmma: bool = False
 
     @property
     def threads(self) -> int:
-        """Warps that multiply, and one that loads."""
-        return 32 * (self.rows * self.columns * self.parts + 1)
+        """Warps that multiply, one that loads, and with wgmma three that part filters."""
+        return 32 * (self.rows * self.columns * self.parts + 1 + 3 * self.is_wgmma)
 
     def defines(self, dtype: DType, *, is_dense: bool) -> Defines:
         """What the source is compiled with."""
@@ -68,6 +72,7 @@ class SplitTile:
             "WARPS_N": self.columns,
             "WARPS_K": self.parts,
             "BLOCKS": self.blocks,
+            "WGMMA": int(self.is_wgmma),
             "IS_DENSE": int(is_dense),
             "SPLIT": int(dtype is DType.FLOAT32),
         }
@@ -75,7 +80,7 @@ class SplitTile:
     @property
     def stage_bytes(self) -> int:
         """Shared memory of a stage."""
-        return (self.bp + self.bf) * ROW_BYTES
+        return (self.bp + self.bf * (1 + self.is_wgmma)) * ROW_BYTES
 
     @property
     def sums_bytes(self) -> int:
@@ -92,12 +97,26 @@ TILES: Final = (
     SplitTile(64, 32, 2, 1, 2, blocks=4),
     SplitTile(64, 32, 2, 1, 4, blocks=2),
     SplitTile(64, 64, 2, 2, 2, blocks=2),
-    SplitTile(64, 128, 2, 4, 1, blocks=2),
     SplitTile(128, 32, 4, 1, 2, blocks=2),
-    SplitTile(128, 64, 4, 2, 1, blocks=2),
+    SplitTile(64, 32, 4, 1, 1, blocks=2, is_wgmma=True),
+    SplitTile(64, 32, 4, 1, 2, blocks=2, is_wgmma=True),
+    SplitTile(64, 64, 4, 1, 1, blocks=2, is_wgmma=True),
+    SplitTile(64, 64, 4, 1, 2, blocks=1, is_wgmma=True),
+    SplitTile(128, 32, 8, 1, 1, blocks=1, is_wgmma=True),
+    SplitTile(128, 64, 8, 1, 1, blocks=1, is_wgmma=True),
 )
 
-_CHOICE: Final = choice_of(TILES, _LARGEST_CLUSTER)
+
+def tiles_for(dtype: DType) -> tuple[SplitTile, ...]:
+    """The tiles of a precision; of two bytes an element there are none."""
+    if dtype.itemsize_bytes != 4:
+        return ()
+    return tuple(tile for tile in TILES if dtype is DType.FLOAT32 or not tile.is_wgmma)
+
+
+_CHOICES: Final[Mapping[DType, Choice[SplitTile]]] = {
+    dtype: choice_of(tiles_for(dtype), _LARGEST_CLUSTER) for dtype in (DType.FLOAT32, DType.TF32)
+}
 
 
 @dataclass(frozen=True)
@@ -157,9 +176,9 @@ def arranged(tile: SplitTile, cluster: Any, problems: Problems, processors: int)
 
 def blocks_at_a_time(cluster: Any, resident: Any, processors: int) -> Any:
     """Blocks that run at a time, so many a multiprocessor: a cluster lies within one group of multiprocessors."""
-    groups = processors // _GROUP_PROCESSORS
-    clusters = np.maximum(1, groups * (_GROUP_PROCESSORS * resident // cluster))
-    return np.where(np.greater(cluster, 1), clusters * cluster, processors * resident)
+    groups, rest = divmod(processors, _GROUP_PROCESSORS)
+    clusters = groups * (_GROUP_PROCESSORS * resident // cluster) + rest * resident // cluster
+    return np.where(np.greater(cluster, 1), np.maximum(1, clusters) * cluster, processors * resident)
 
 
 def expected_cycles(tile: SplitTile, cluster: Any, problems: Problems, of: Arrangement, processors: int) -> Any:
@@ -171,12 +190,12 @@ def expected_cycles(tile: SplitTile, cluster: Any, problems: Problems, of: Arran
     of_pixel = np.where(is_dense(problems), ROW_BYTES / costs.loaded_bytes, costs.pixel)
     of_rows = of.pixels * of_pixel + of.filters * ROW_BYTES / costs.loaded_bytes
     warps = tile.rows * tile.columns * tile.parts
-    step = tile.bp * tile.bf * products / costs.products
+    step = tile.bp * tile.bf * products / np.where(tile.is_wgmma, costs.wgmma, costs.products)
     aside = (
         tiles * stages * of_rows,
         blocks * stages * (of.pixels + of.filters) * ROW_BYTES / processors / costs.shared_bytes,
         memory_cycles(problems, processors),
-        tiles * stages * np.maximum(step, 1) * (1 + costs.lone / (warps * of.resident)),
+        tiles * stages * step * (1 + costs.lone / (warps * of.resident)),
         waves * stages * costs.stage,
     )
     summed = tiles * tile.bp * tile.bf / 1024 * (costs.outputs * tile.parts / np.minimum(cluster, 2) + costs.outputs)
@@ -194,21 +213,20 @@ def offers(problems: Shapes, device: Device) -> tuple[Offer[SplitTile], ...]:
         Layers that the kernel computes.
     device : Device
     """
-    if problems.dtype.itemsize_bytes != 4:
+    choice = _CHOICES.get(problems.dtype)
+    if choice is None:
         return ()
-    tile, cluster, processors = _CHOICE.tile, _CHOICE.cluster, device.processors or 1
+    tile, cluster, processors = choice.tile, choice.cluster, device.processors or 1
     of = arranged(tile, cluster, problems, processors)
     is_possible = of.fits & (cluster <= stages_of(problems)) & (row_bytes_of(problems) == ROW_BYTES)
     is_possible &= of.columns <= _MOST_COLUMNS
     us = np.where(is_possible, expected_cycles(tile, cluster, problems, of, processors) / CYCLES_OF_US, np.inf)
-    return (offered(_CHOICE, tile.bp * tile.bf, us, of.down * of.columns * cluster),)
+    return (offered(choice, tile.bp * tile.bf, us, of.down * of.columns * cluster),)
 
 
 def definitions(dtype: DType) -> tuple[Defines, ...]:
     """What implicit_gemm_tma_split.cu is compiled with for this precision."""
-    if dtype.itemsize_bytes != 4:
-        return ()
-    return tuple(tile.defines(dtype, is_dense=is_dense) for tile in TILES for is_dense in (False, True))
+    return tuple(tile.defines(dtype, is_dense=is_dense) for tile in tiles_for(dtype) for is_dense in (False, True))
 
 
 SOURCE: Final = Source("implicit_gemm_tma_split", definitions, architecture="sm_90a")

@@ -1,4 +1,4 @@
-// float32 in three products of tf32 by wgmma: part of implicit_gemm_tma.cu, after warp_products.cuh.
+// float32 in three products of tf32 by wgmma: part of implicit_gemm_tma.cu, after register_products.cuh.
 //
 //   parts        high is a value rounded to tf32, low what is left of it, of which wgmma reads the first 11 bits: high * high,
 //                high * low and low * high make a product that errs by 2^-22; what is infinite becomes NaN
@@ -40,23 +40,6 @@ __device__ __forceinline__ void part_weights(unsigned char* ring, unsigned full,
             if (threadIdx.x % 32 == 0) arrive(parted + turn.stage * 8);
         }
     }
-}
-
-#define INSTRUCTION_OF_REGISTERS(n, a0, a1, a2, a3, b, adds)                                                      \
-    asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, %" #adds ", 0;\n"                                              \
-                 "wgmma.mma_async.sync.aligned.m64n" #n TYPES "{" NAMES_##n "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 \
-                 "}, %" #b ", adds, 1, 1;\n}"                                                                           \
-                 : SUMS_##n(d)                                                                                       \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(from_b), "r"((int)is_added))
-__device__ __forceinline__ void multiply_add(float (&d)[TILES_N][4], const unsigned (&a)[4], unsigned long long from_b,
-                                             bool is_added) {
-#if BF == 64
-    INSTRUCTION_OF_REGISTERS(64, 32, 33, 34, 35, 36, 37);
-#elif BF == 128
-    INSTRUCTION_OF_REGISTERS(128, 64, 65, 66, 67, 68, 69);
-#else
-#error "no registers left for two sets of sums"
-#endif
 }
 
 // The products of a stage, done; x (PIXELS, ROW_BYTES) of the group, weight both parts.
