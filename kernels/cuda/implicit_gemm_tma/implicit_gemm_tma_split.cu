@@ -152,24 +152,26 @@ __device__ __forceinline__ void load_matrices(unsigned& first, unsigned& second,
 
 #if WGMMA
 // By the threads behind the loader, of as many stages as are loaded; `parted` counts warps.
-__device__ __forceinline__ void part_weight(float4* weight, const Ring& ring, int count, const Sizes& sizes) {
-    constexpr int vectors = WEIGHT_BYTES / 16;
-    const int to_low = sizes.slots * vectors, used = sizes.filters * (ROW_BYTES / 16);
+__device__ __forceinline__ void part_weight(uint4* weight, const Ring& ring, int count, const Sizes& sizes) {
+    constexpr int vectors = WEIGHT_BYTES / 16, turns = (vectors + PARTERS - 1) / PARTERS;
+    const int to_low = sizes.slots * vectors, first = threadIdx.x - WORKERS - 32, used = sizes.filters * (ROW_BYTES / 16) - first;
     Turn turn;
 #pragma unroll 1
     for (int stage = 0; stage < count; ++stage, turn.advance(sizes.slots)) {
         wait_for(ring.full + turn.slot * 8, turn.parity);
-        float4* const high = weight + turn.slot * vectors;
-#pragma unroll 2
-        for (int i = threadIdx.x - WORKERS - 32; i < used; i += PARTERS) {
-            const float4 value = high[i];
-            unsigned first[] = {__float_as_uint(value.x), __float_as_uint(value.y), __float_as_uint(value.z), __float_as_uint(value.w)};
-            unsigned second[4];
-            split(first, second);
-            high[i] = make_float4(__uint_as_float(first[0]), __uint_as_float(first[1]), __uint_as_float(first[2]),
-                                  __uint_as_float(first[3]));
-            high[i + to_low] = make_float4(__uint_as_float(second[0]), __uint_as_float(second[1]), __uint_as_float(second[2]),
-                                           __uint_as_float(second[3]));
+        uint4* const place = weight + turn.slot * vectors + first;
+        uint4 value[turns];
+        // All of them before the first is stored: the compiler cannot know that they are others.
+#pragma unroll
+        for (int i = 0; i < turns; ++i)
+            if (i * PARTERS < used) value[i] = place[i * PARTERS];
+#pragma unroll
+        for (int i = 0; i < turns; ++i) {
+            if (i * PARTERS >= used) break;
+            unsigned high[] = {value[i].x, value[i].y, value[i].z, value[i].w}, low[4];
+            split(high, low);
+            place[i * PARTERS] = make_uint4(high[0], high[1], high[2], high[3]);
+            place[i * PARTERS + to_low] = make_uint4(low[0], low[1], low[2], low[3]);
         }
         publish_to_accelerator();
         __syncwarp();
@@ -390,7 +392,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #if WGMMA
     if (warp > LOADER) {
         asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
-        part_weight((float4*)(unaligned + (ring.weight - ring.full)), ring, count, sizes);
+        part_weight((uint4*)(unaligned + (ring.weight - ring.full)), ring, count, sizes);
         if (blocks > 1) cluster_wait();
         return;
     }

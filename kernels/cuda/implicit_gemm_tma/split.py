@@ -185,8 +185,9 @@ def expected_cycles(tile: SplitTile, cluster: Any, problems: Problems, of: Arran
     """Of the multiprocessor that has most to do: of what passes side by side most of all the longest."""
     costs, products = menu.SPLIT_COSTS[problems.dtype], 3 if problems.dtype is DType.FLOAT32 else 1
     blocks = of.down * of.columns * cluster
-    waves = ceil_div(blocks, blocks_at_a_time(cluster, of.resident, processors))
-    stages, tiles = ceil_div(stages_of(problems), cluster), waves * of.resident
+    waves, rest = np.divmod(blocks, blocks_at_a_time(cluster, of.resident, processors))
+    tiles = waves * of.resident + np.minimum(of.resident, ceil_div(rest, processors))
+    waves, stages = waves + (rest > 0), ceil_div(stages_of(problems), cluster)
     of_pixel = np.where(is_dense(problems), ROW_BYTES / costs.loaded_bytes, costs.pixel)
     of_rows = of.pixels * of_pixel + of.filters * ROW_BYTES / costs.loaded_bytes
     warps = tile.rows * tile.columns * tile.parts
