@@ -287,6 +287,14 @@ def stages_of(problems: Problems) -> Any:
     return problems.r * problems.s * chunks
 
 
+def multiplied_bytes(problems: Problems) -> Any:
+    """Bytes of a row that are multiplied, in the mean of all stages: not those of a half without channels."""
+    if problems.dtype is DType.FLOAT32:
+        return ROW_BYTES[1]
+    half = row_bytes_of(problems) // 2
+    return problems.r * problems.s * ceil_div(problems.c * problems.dtype.itemsize_bytes, half) * half / stages_of(problems)
+
+
 def tiles_for(dtype: DType) -> tuple[Tile, ...]:
     """The tiles of a precision."""
     return TILES_OF_PARTS if dtype is DType.FLOAT32 else TILES + TILES_BY_TURNS

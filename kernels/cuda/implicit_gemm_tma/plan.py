@@ -99,7 +99,7 @@ def expect(tile: Tile, cluster: Any, problems: Problems, device: Device) -> Any:
     device : Device
     """
     costs, row_bytes = menu.COSTS[problems.dtype], row_bytes_of(problems)
-    multiplied = tile.bp * tile.bf * row_bytes * tile.products / BYTES_OF_CYCLE
+    multiplied = tile.bp * tile.bf * menu.multiplied_bytes(problems) * tile.products / BYTES_OF_CYCLE
     loaded = (tile.bp + tile.bf) * row_bytes / costs.loaded_bytes
     summed = ceil_div(stages_of(problems), cluster) * (np.maximum(multiplied, loaded) + costs.stage)
     stored = tile.boxes(problems.dtype, BOX) / cluster / np.where(tile.by_turns, 1, GROUPS) * costs.box

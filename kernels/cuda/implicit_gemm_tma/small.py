@@ -73,11 +73,13 @@ class SmallTile:
 
 _SIZES: Final = (
     *((32, 32), (32, 64)),
-    *((64, 16), (64, 32), (64, 48), (64, 64), (64, 96), (64, 128)),
-    *((128, 16), (128, 32), (128, 48), (128, 64), (128, 96), (128, 128)),
+    *((64, 16), (64, 32), (64, 48), (64, 64), (64, 96), (64, 128), (64, 160), (64, 192)),
+    *((128, 16), (128, 32), (128, 48), (128, 64), (128, 96), (128, 128), (128, 160)),
 )
 TILES: Final = tuple(
-    SmallTile(bp, bf, blocks) for bp, bf in _SIZES for blocks in ((1, 2) if bp > _GROUP_PIXELS else (1, 2, 4))
+    SmallTile(bp, bf, blocks)
+    for bp, bf in _SIZES
+    for blocks in ((1,) if bf > 128 else (1, 2) if bp > _GROUP_PIXELS else (1, 2, 4))
 )
 
 
