@@ -10,7 +10,6 @@ from operator import attrgetter, itemgetter
 from typing import Any, Final
 
 import torch
-from torch._dynamo.source import ConstantSource
 from torch.fx import GraphModule, Node
 
 from conv_advisor.torch.graph import CONVOLUTIONS, Site
@@ -281,6 +280,8 @@ def _is_constant(node: Node, given: Any) -> bool:
 
 
 def _add_buffer(gm: GraphModule, site: Site, kind: str, tensor: Any) -> Node:
+    from torch._dynamo.source import ConstantSource  # whoever captured the graph has imported it
+
     name = f"conv_advisor_{site.node.name}_{kind}"
     gm.register_buffer(name, tensor)
     gm._param_name_to_source[name] = ConstantSource(name)

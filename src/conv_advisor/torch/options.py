@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final
 
-import torch._inductor
+import torch
 
 from conv_advisor.data.errors import InvalidInput
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES
@@ -126,7 +126,9 @@ def read_options(mode: str | None, options: Mapping[str, Any] | None) -> tuple[O
     InvalidInput
         A mode or an option that neither knows, or a value that is not allowed.
     """
-    modes = torch._inductor.list_mode_options()
+    from torch._inductor import list_mode_options, list_options  # it takes a second to import
+
+    modes = list_mode_options()
     if mode not in (None, "default", *modes):
         raise InvalidInput("mode", mode, ", ".join(sorted({"default", *modes})))
     ours: dict[str, Any] = {}
@@ -135,7 +137,7 @@ def read_options(mode: str | None, options: Mapping[str, Any] | None) -> tuple[O
         plain = name.replace("-", "_")
         if plain in _OURS:
             ours[plain] = value
-        elif plain in torch._inductor.list_options():
+        elif plain in list_options():
             inductors[plain] = value
         else:
             raise InvalidInput("options", name, f"{', '.join(_OURS)}, or an option of Inductor")
