@@ -19,9 +19,8 @@ from conv_advisor.models.advisor import Advisor
 from conv_advisor.models.pareto import SAME_ERROR
 from conv_advisor.models.registry import SHIPPED
 from conv_advisor.models.tree_file import read
-from conv_advisor.torch.candidates import MOST_SLOWDOWN, UNTIMED, candidates
+from conv_advisor.torch.candidates import MOST_SLOWDOWN, ONLY_ENDED, candidates
 from conv_advisor.torch.checking import Operands
-from conv_advisor.torch.choice import Choice
 from conv_advisor.torch.options import Options
 from conv_advisor.torch.own import own_convolution
 
@@ -77,29 +76,12 @@ LARGE = ConvProblem.parse("28-128-3-512-512", dtype="float16", layout="nhwc")
 """A layer that has a large tile for every multiprocessor."""
 
 
-def test_a_variant_of_which_no_measurement_ships_is_timed_where_its_rule_says_so() -> None:
-    new, small = "cuda.implicit_gemm_tma", ConvProblem.parse("7-1-1-1024-512", dtype="float16", layout="nhwc")
-    found = candidates(advisor(), small, Options(measure=1))
-    assert found[-1] == Choice(new, is_measured=False)
-    assert all(choice.time_ms for choice in found[:-1])
-    for problem, options in (
-        (replace(small, dtype=DType.FLOAT32), Options(measure=1)),
-        (small, Options(measure=0)),
-        (small, Options(measure=1, only_cudnn=True)),
-    ):
-        told = {choice.variant: choice for choice in candidates(advisor(), problem, options)}
-        assert new not in told or told[new].time_ms
-    for dtype in (DType.FLOAT16, DType.FLOAT32):
-        found = candidates(advisor(), replace(LARGE, dtype=dtype), Options(measure=3))
-        assert all(choice.time_ms for choice in found), "the tree knows large tiles, and float32"
-
-
 ENDS = Epilogue(bias=True, activation=Activation.RELU)
 
 
 def test_cudnns_engine_that_fuses_is_timed_where_something_follows() -> None:
     engine = "cudnn.graph.eng39"
-    assert engine in UNTIMED
+    assert engine == ONLY_ENDED
     ended = replace(ConvProblem.parse("28-1-1-512-128", dtype="float16", layout="nhwc"), epilogue=ENDS)
     for options in (Options(measure=3), Options(measure=3, only_cudnn=True)):
         assert engine in {choice.variant for choice in candidates(advisor(), ended, options)}
@@ -109,7 +91,7 @@ def test_cudnns_engine_that_fuses_is_timed_where_something_follows() -> None:
 
 def test_a_variant_that_is_among_the_first_anyway_is_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     first = advisor().advise(LARGE).ranking[0].variant
-    monkeypatch.setattr("conv_advisor.torch.candidates.UNTIMED", {first: lambda _problem, _device: True})
+    monkeypatch.setattr("conv_advisor.torch.candidates.ONLY_ENDED", first)
     assert [choice.variant for choice in candidates(advisor(), LARGE, Options(measure=3))].count(first) == 1
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Final
 
 from conv_advisor.data.epilogue import Epilogue
 from conv_advisor.data.errors import NoAdvice
-from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.catalog import VARIANTS
-from conv_advisor.kernels.cuda import implicit_gemm_tma
 from conv_advisor.kernels.cudnn.variants import ENGINE_PREFIX, FUSED_PRODUCTS
 from conv_advisor.kernels.variant import Ending, Maker, why_not
 from conv_advisor.models.accuracy import allowed_error, expected_error, laws_of
@@ -27,12 +25,8 @@ MOST_SLOWDOWN: Final = 1.5
 MOST_SUBSTITUTES: Final = 5
 """Variants that are tried at most in the place of those that fail."""
 
-UNTIMED: Final[Mapping[str, Callable[[ConvProblem, Device], bool]]] = {
-    "cuda.implicit_gemm_tma": implicit_gemm_tma.takes_a_small_tile,
-    f"{ENGINE_PREFIX}{FUSED_PRODUCTS}": lambda problem, _device: problem.dtype.itemsize_bytes == 2,
-}
-"""What is timed beside the first of the ranking, and where, of the problems that it applies to, that is worth a try: no
-measurement of it there ships, or none of what the kernel is now, so that the tree does not know its time."""
+ONLY_ENDED: Final = f"{ENGINE_PREFIX}{FUSED_PRODUCTS}"
+"""It computes no convolution without what follows. Measurements are of convolutions alone, and so no ranking has it."""
 
 
 def candidates(advisor: Advisor, problem: ConvProblem, options: Options) -> list[Choice]:
@@ -47,10 +41,10 @@ def candidates(advisor: Advisor, problem: ConvProblem, options: Options) -> list
     Returns
     -------
     list of Choice
-        With predicted times, but for those of `UNTIMED`, which follow where they are to be measured. Left out are those
-        whose law of errors says that they will not be accurate enough; where they are to be measured, those alone of
-        which that is certain. As many as are to be measured will run: a plan of cuDNN, which may refuse what follows a
-        convolution, comes beside them.
+        With predicted times. Left out are those whose law of errors says that they will not be accurate enough; where
+        they are to be measured, those alone of which that is certain. As many as are to be measured will run: a plan of
+        cuDNN, which may refuse what follows a convolution, comes beside them, and so in half
+        precision does `ONLY_ENDED`, whose time is unknown.
     """
     ranked, known = _ranked(advisor, problem, options)
     chosen = [
@@ -58,16 +52,9 @@ def candidates(advisor: Advisor, problem: ConvProblem, options: Options) -> list
         for choice in _first(ranked, problem, max(1, options.measure))
         if _time_ms(choice) <= MOST_SLOWDOWN * _time_ms(ranked[0])
     ]
-    if options.measure and known:
-        maker, first = _maker(options), {choice.variant for choice in chosen}
-        chosen += [
-            Choice(variant, is_measured=False)
-            for variant, is_worth_a_try in UNTIMED.items()
-            if variant not in first
-            and (maker is None or maker.has(VARIANTS[variant]))
-            and why_not(VARIANTS[variant], problem, advisor.device) is None
-            and is_worth_a_try(problem, advisor.device)
-        ]
+    is_unknown = known and problem.dtype.itemsize_bytes == 2 and ONLY_ENDED not in {choice.variant for choice in chosen}
+    if options.measure and is_unknown and why_not(VARIANTS[ONLY_ENDED], problem, advisor.device) is None:
+        chosen.append(Choice(ONLY_ENDED, is_measured=False))
     return chosen
 
 
