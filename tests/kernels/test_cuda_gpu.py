@@ -135,9 +135,7 @@ def test_a_small_workspace_gives_the_same_in_chunks(gpu: Gpu, variant_id: str, d
 
 @pytest.mark.parametrize("layout", Layout)
 @pytest.mark.parametrize("layer", ["14-8-3-32-48", "27-4-5-16-20", "56-4-3-16-64"])
-def test_magnitudes_may_differ_by_any_factor_between_images_and_filters(
-    gpu: Gpu, layer: str, layout: Layout
-) -> None:
+def test_magnitudes_may_differ_by_any_factor_between_images_and_filters(gpu: Gpu, layer: str, layout: Layout) -> None:
     problem = ConvProblem.parse(layer, layout=layout)
     random = np.random.default_rng(1)
     x, weight = reference.random_operands(problem, 1)

@@ -181,7 +181,7 @@ def test_every_cut_can_be_compiled() -> None:
 
 
 def test_the_device_says_how_many_multiprocessors_there_are() -> None:
-    layer = ConvProblem.parse("28-8-3-128-128")
+    layer = ConvProblem.parse("14-8-3-256-256")
     small = replace(H200, id="a-smaller-one", processors=16)
     workspace = under_the_default_limit(plans.planned_bytes)
     chosen = {device.id: plans.plan_cut(layer, device, 2**30) for device in (H200, small)}
