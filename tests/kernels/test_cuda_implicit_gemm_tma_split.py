@@ -104,8 +104,9 @@ def test_the_kernel_and_its_split_tiles_have_the_same_threads_and_places() -> No
 
     for tile in split.TILES:
         known = tile.defines(DType.FLOAT32, is_dense=False)
+        known["BN"] = tile.bp if tile.is_filters_m else tile.bf
         assert value("THREADS", known) == tile.threads
-        assert value("X_BYTES + (1 + WGMMA) * WEIGHT_BYTES", known) == tile.stage_bytes
+        assert value("X_BYTES + WEIGHT_BYTES + WGMMA * COLUMN_BYTES", known) == tile.stage_bytes
         assert value("WARPS_K * BP * SUM_PITCH * 4", known) == tile.sums_bytes
         assert value("MOST_SLOTS", known) == split.MOST_SLOTS
         assert value("WORKERS", known) % value("COLUMNS", known) == 0

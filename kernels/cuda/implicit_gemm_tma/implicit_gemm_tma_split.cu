@@ -7,8 +7,9 @@
 //   types        -DSPLIT=1: float32 in three products of tf32 (fragments.cuh); -DSPLIT=0: tf32, which the accelerator rounds on its way
 //   tiles        are all of one size, BP pixels and BF filters or somewhat fewer: the accelerator takes long for what does not exist.
 //                What rows and columns of a product that are not in a tile are made of is whatever lies there, and goes nowhere
-//   versions     -DWGMMA=0: mma.sync, each warp cuts what it reads. -DWGMMA=1: wgmma m64 on float32, x from registers, where each warp
-//                cuts its own; three more warps replace what has arrived of weight by its high parts, and write the low ones
+//   versions     -DWGMMA=0: mma.sync, each warp cuts what it reads. -DWGMMA=1: wgmma m64 on float32, its rows from registers, where
+//                each warp cuts its own; three more warps replace what has arrived for the columns by its high parts, and write the
+//                low ones. Rows are pixels, with -DFILTERS_M=1 filters: then pixels are counted in eights
 //   warps        WARPS_M * WARPS_N * WARPS_K multiply: parts of the pixels, of the filters and of each stage; one more loads, of
 //                which one thread is awake
 //   slots        as many stages as the launch gives shared memory for, mostly all that the block has: these are asked for at once
@@ -26,17 +27,25 @@
 #define LOADER (WORKERS / 32)  // the warp
 #define PARTERS (96 * WGMMA)  // threads behind it
 #define THREADS (WORKERS + 32 + PARTERS)
-#define TILES_M (BP / WARPS_M / 16)
-#define TILES_N (BF / WARPS_N / 8)
+#if FILTERS_M
+#define BM BF
+#define BN BP
+#else
+#define BM BP
+#define BN BF
+#endif
+#define TILES_M (BM / WARPS_M / 16)
+#define TILES_N (BN / WARPS_N / 8)
 #define X_BYTES (BP * ROW_BYTES)  // of a stage
 #define WEIGHT_BYTES (BF * ROW_BYTES)
 #define CHANNELS (ROW_BYTES / 4)
 #define MOST_SLOTS 32  // a lane starts the barriers of each
 #define BARRIER_BYTES ((3 * MOST_SLOTS + 1) * 8)
-#define SUM_PITCH (BF + 8)
+#define COLUMN_BYTES (BN * ROW_BYTES)  // of a stage of what is the columns
+#define SUM_PITCH (BF + 8 - 4 * FILTERS_M)
 #define COLUMNS (BF / 4)  // of 16 bytes in a pixel of y
-static_assert(BP % (16 * WARPS_M) == 0 && BF % (16 * WARPS_N) == 0 && STEPS % WARPS_K == 0, "whole fragments");
-static_assert(!WGMMA || (SPLIT && WARPS_M % 4 == 0 && TILES_M == 1 && WARPS_N == 1), "whole groups of warps");
+static_assert(BM % (16 * WARPS_M) == 0 && BN % (8 * WARPS_N) == 0 && STEPS % WARPS_K == 0, "whole fragments");
+static_assert(WGMMA ? SPLIT && WARPS_M % 4 == 0 && TILES_M == 1 && WARPS_N == 1 : TILES_N % 2 == 0 && !FILTERS_M, "whole groups");
 static_assert(WORKERS % COLUMNS == 0, "a thread's outputs are of the same filters");
 
 #include "clusters.cuh"
@@ -44,6 +53,7 @@ static_assert(WORKERS % COLUMNS == 0, "a thread's outputs are of the same filter
 #include "accelerator.cuh"
 #include "fragments.cuh"
 #if WGMMA
+#define INSTRUCTION_N BN
 #include "warp_products.cuh"
 #include "register_products.cuh"
 #endif
@@ -74,7 +84,11 @@ typedef float Sums[TILES_M][TILES_N][4];
 
 // Addresses in shared memory.
 struct Ring {
-    unsigned full, empty, parted, x, weight, low_weight;
+    unsigned full, empty, parted, x, weight, low;
+
+    // What is the rows of a product, and its columns.
+    __device__ __forceinline__ unsigned rows() const { return FILTERS_M ? weight : x; }
+    __device__ __forceinline__ unsigned columns() const { return FILTERS_M ? x : weight; }
 };
 
 // Stages and whose turn it is: a ring that has gone round an even or odd number of times.
@@ -152,26 +166,27 @@ __device__ __forceinline__ void load_matrices(unsigned& first, unsigned& second,
 
 #if WGMMA
 // By the threads behind the loader, of as many stages as are loaded; `parted` counts warps.
-__device__ __forceinline__ void part_weight(uint4* weight, const Ring& ring, int count, const Sizes& sizes) {
-    constexpr int vectors = WEIGHT_BYTES / 16, turns = (vectors + PARTERS - 1) / PARTERS;
-    const int to_low = sizes.slots * vectors, first = threadIdx.x - WORKERS - 32, used = sizes.filters * (ROW_BYTES / 16) - first;
+__device__ __forceinline__ void part_columns(uint4* columns, uint4* low, const Ring& ring, int count, const Sizes& sizes) {
+    constexpr int vectors = COLUMN_BYTES / 16, turns = (vectors + PARTERS - 1) / PARTERS;
+    const int first = threadIdx.x - WORKERS - 32;
+    const int used = (FILTERS_M ? sizes.of_tile : sizes.filters) * (ROW_BYTES / 16) - first;
     Turn turn;
 #pragma unroll 1
     for (int stage = 0; stage < count; ++stage, turn.advance(sizes.slots)) {
         wait_for(ring.full + turn.slot * 8, turn.parity);
-        uint4* const place = weight + turn.slot * vectors + first;
+        uint4 *const of_high = columns + turn.slot * vectors + first, *const of_low = low + turn.slot * vectors + first;
         uint4 value[turns];
         // All of them before the first is stored: the compiler cannot know that they are others.
 #pragma unroll
         for (int i = 0; i < turns; ++i)
-            if (i * PARTERS < used) value[i] = place[i * PARTERS];
+            if (i * PARTERS < used) value[i] = of_high[i * PARTERS];
 #pragma unroll
         for (int i = 0; i < turns; ++i) {
             if (i * PARTERS >= used) break;
-            unsigned high[] = {value[i].x, value[i].y, value[i].z, value[i].w}, low[4];
-            split(high, low);
-            place[i * PARTERS] = make_uint4(high[0], high[1], high[2], high[3]);
-            place[i * PARTERS + to_low] = make_uint4(low[0], low[1], low[2], low[3]);
+            unsigned first_part[] = {value[i].x, value[i].y, value[i].z, value[i].w}, rest[4];
+            split(first_part, rest);
+            of_high[i * PARTERS] = make_uint4(first_part[0], first_part[1], first_part[2], first_part[3]);
+            of_low[i * PARTERS] = make_uint4(rest[0], rest[1], rest[2], rest[3]);
         }
         publish_to_accelerator();
         __syncwarp();
@@ -182,30 +197,31 @@ __device__ __forceinline__ void part_weight(uint4* weight, const Ring& ring, int
 
 // A lane's rows for ldmatrix, in the first slot: where its 16 bytes of the first step lie. Those of step k lie at ^ k * 32.
 struct Rows {
-    unsigned x, weight;
+    unsigned a, b;
 };
 __device__ __forceinline__ Rows rows_of(const Ring& ring) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int pixel = warp % WARPS_M * (BP / WARPS_M) + lane % 16;
-    const int filter = warp / WARPS_M % WARPS_N * (BF / WARPS_N) + lane % 8 + lane / 16 * 8;
+    const int a = warp % WARPS_M * (BM / WARPS_M) + lane % 16;
+    const int b = warp / WARPS_M % WARPS_N * (BN / WARPS_N) + lane % 8 + lane / 16 * 8;
     Rows rows;
     // In registers: else they are found again in every stage.
-    asm volatile("mov.u32 %0, %1;" : "=r"(rows.x) : "r"(ring.x + pixel * ROW_BYTES + (lane / 16 ^ lane % 8) * 16));
-    asm volatile("mov.u32 %0, %1;" : "=r"(rows.weight) : "r"(ring.weight + filter * ROW_BYTES + (lane / 8 % 2 ^ lane % 8) * 16));
+    asm volatile("mov.u32 %0, %1;" : "=r"(rows.a) : "r"(ring.rows() + a * ROW_BYTES + (lane / 16 ^ lane % 8) * 16));
+    asm volatile("mov.u32 %0, %1;" : "=r"(rows.b) : "r"(ring.columns() + b * ROW_BYTES + (lane / 8 % 2 ^ lane % 8) * 16));
     return rows;
 }
 
 #if WGMMA
-// Adds the products of a group's part of a stage: a chain from zero, the small ones first. Weight is where the parts begin.
-__device__ __forceinline__ void multiply_stage(Sums& sum, unsigned x, unsigned weight, unsigned low_weight) {
+// Adds the products of a group's part of a stage: a chain from zero, the small ones first. Of the columns it is told where their
+// parts begin.
+__device__ __forceinline__ void multiply_stage(Sums& sum, unsigned a, unsigned high_b, unsigned low_b) {
     constexpr int steps = STEPS / WARPS_K;
     const int first = threadIdx.x / (32 * WARPS_M) * steps;
     unsigned high[steps][4], low[steps][4];
 #pragma unroll
-    for (int k = 0; k < steps; ++k) load_matrices(high[k][0], high[k][1], high[k][2], high[k][3], x ^ (first + k) * 32);
+    for (int k = 0; k < steps; ++k) load_matrices(high[k][0], high[k][1], high[k][2], high[k][3], a ^ (first + k) * 32);
 #pragma unroll
     for (int k = 0; k < steps; ++k) split(high[k], low[k]);
-    const unsigned of_high = operand_at(weight) + first * 2, of_low = operand_at(low_weight) + first * 2;
+    const unsigned of_high = operand_at(high_b) + first * 2, of_low = operand_at(low_b) + first * 2;
     Sums part;
     keep(part);
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -226,7 +242,7 @@ __device__ __forceinline__ void multiply_stage(Sums& sum, unsigned x, unsigned w
 }
 #else
 // Adds the products of a warp's part of a stage.
-__device__ __forceinline__ void multiply_stage(Sums& sum, unsigned x, unsigned weight) {
+__device__ __forceinline__ void multiply_stage(Sums& sum, unsigned of_a, unsigned of_b) {
     const int first = threadIdx.x / (32 * WARPS_M * WARPS_N) * (STEPS / WARPS_K);
 #pragma unroll 1
     for (int k = 0; k < STEPS / WARPS_K; ++k) {
@@ -234,10 +250,10 @@ __device__ __forceinline__ void multiply_stage(Sums& sum, unsigned x, unsigned w
         const unsigned flipped = (first + k) * 32;
 #pragma unroll
         for (int i = 0; i < TILES_M; ++i)
-            load_matrices(a[i][0], a[i][1], a[i][2], a[i][3], (x ^ flipped) + i * 16 * ROW_BYTES);
+            load_matrices(a[i][0], a[i][1], a[i][2], a[i][3], (of_a ^ flipped) + i * 16 * ROW_BYTES);
 #pragma unroll
         for (int j = 0; j < TILES_N; j += 2)
-            load_matrices(b[j][0], b[j][1], b[j + 1][0], b[j + 1][1], (weight ^ flipped) + j * 8 * ROW_BYTES);
+            load_matrices(b[j][0], b[j][1], b[j + 1][0], b[j + 1][1], (of_b ^ flipped) + j * 8 * ROW_BYTES);
 #if SPLIT
         add_product(sum, a, b);
 #else
@@ -254,12 +270,12 @@ __device__ __forceinline__ void multiply_stages(Sums& sum, const Ring& ring, int
 #pragma unroll 1
     for (int stage = 0; stage < count; ++stage, turn.advance(sizes.slots)) {
         wait_for(ring.full + turn.slot * 8, turn.parity);
-        const unsigned x = rows.x + turn.slot * X_BYTES;
+        const unsigned a = rows.a + turn.slot * (BM * ROW_BYTES), to_b = turn.slot * COLUMN_BYTES;
 #if WGMMA
         wait_for(ring.parted + turn.slot * 8, turn.parity);
-        multiply_stage(sum, x, ring.weight + turn.slot * WEIGHT_BYTES, ring.low_weight + turn.slot * WEIGHT_BYTES);
+        multiply_stage(sum, a, ring.columns() + to_b, ring.low + to_b);
 #else
-        multiply_stage(sum, x, rows.weight + turn.slot * WEIGHT_BYTES);
+        multiply_stage(sum, a, rows.b + to_b);
 #endif
         if (!recycles) continue;
         __syncwarp();
@@ -273,14 +289,19 @@ __device__ __forceinline__ void meet() { asm volatile("bar.sync 2, %0;" ::"n"(WO
 // sums (WARPS_K, BP, SUM_PITCH).
 __device__ __forceinline__ void store_sums(float* sums, const Sums& sum) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int row = warp / (WARPS_M * WARPS_N) * BP + warp % WARPS_M * (BP / WARPS_M) + lane / 4;
-    sums += row * SUM_PITCH + warp / WARPS_M % WARPS_N * (BF / WARPS_N) + lane % 4 * 2;
+    const int row = warp % WARPS_M * (BM / WARPS_M) + lane / 4, column = warp / WARPS_M % WARPS_N * (BN / WARPS_N) + lane % 4 * 2;
+    sums += warp / (WARPS_M * WARPS_N) * BP * SUM_PITCH + (FILTERS_M ? column * SUM_PITCH + row : row * SUM_PITCH + column);
 #pragma unroll
     for (int i = 0; i < TILES_M; ++i) {
 #pragma unroll
         for (int j = 0; j < TILES_N; ++j) {
+#if FILTERS_M
+#pragma unroll
+            for (int e = 0; e < 4; ++e) sums[(8 * j + e % 2) * SUM_PITCH + 16 * i + e / 2 * 8] = sum[i][j][e];
+#else
             *(float2*)(sums + 16 * i * SUM_PITCH + 8 * j) = make_float2(sum[i][j][0], sum[i][j][1]);
             *(float2*)(sums + (16 * i + 8) * SUM_PITCH + 8 * j) = make_float2(sum[i][j][2], sum[i][j][3]);
+#endif
         }
     }
 }
@@ -354,7 +375,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     ring.parted = ring.empty + MOST_SLOTS * 8;
     ring.x = (ring.full + BARRIER_BYTES + 1023) & ~1023u;
     ring.weight = ring.x + sizes.slots * X_BYTES;
-    ring.low_weight = ring.weight + sizes.slots * WEIGHT_BYTES;
+    ring.low = ring.weight + sizes.slots * WEIGHT_BYTES;
     unsigned char* const body = unaligned + (ring.x - ring.full);
     void* const counter = unaligned + 3 * MOST_SLOTS * 8;
     const int rank = cluster_rank(), blocks = cluster_size();
@@ -392,7 +413,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #if WGMMA
     if (warp > LOADER) {
         asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
-        part_weight((uint4*)(unaligned + (ring.weight - ring.full)), ring, count, sizes);
+        part_columns((uint4*)(body + (ring.columns() - ring.x)), (uint4*)(body + (ring.low - ring.x)), ring, count, sizes);
         if (blocks > 1) cluster_wait();
         return;
     }
@@ -420,7 +441,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         store_y(y, epilogue, sums, SUM_PITCH, WARPS_K, BP * SUM_PITCH, outputs, sizes);
         return;
     }
-    const int ring_bytes = sizes.slots * (X_BYTES + (1 + WGMMA) * WEIGHT_BYTES), sums_bytes = WARPS_K * BP * SUM_PITCH * 4;
+    const int ring_bytes = sizes.slots * (X_BYTES + WEIGHT_BYTES + WGMMA * COLUMN_BYTES), sums_bytes = WARPS_K * BP * SUM_PITCH * 4;
     float* const received = (float*)(body + max(ring_bytes, sums_bytes));
     cluster_wait();
     push_sums(received, sums, rows, rank, counter, sizes);

@@ -8,11 +8,13 @@
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(from_b), "r"((int)is_added))
 __device__ __forceinline__ void multiply_add(float (&d)[TILES_N][4], const unsigned (&a)[4], unsigned long long from_b,
                                              bool is_added) {
-#if BF == 32
+#if INSTRUCTION_N == 32
     INSTRUCTION_OF_REGISTERS(32, 16, 17, 18, 19, 20, 21);
-#elif BF == 64
+#elif INSTRUCTION_N == 56
+    INSTRUCTION_OF_REGISTERS(56, 28, 29, 30, 31, 32, 33);
+#elif INSTRUCTION_N == 64
     INSTRUCTION_OF_REGISTERS(64, 32, 33, 34, 35, 36, 37);
-#elif BF == 128
+#elif INSTRUCTION_N == 128
     INSTRUCTION_OF_REGISTERS(128, 64, 65, 66, 67, 68, 69);
 #else
 #error "no registers left for two sets of sums"

@@ -48,6 +48,8 @@ class SplitTile:
         That a multiprocessor's registers have room for.
     is_wgmma : bool
         Whether four warps multiply together, float32 alone; else each warp by mma.sync.
+    is_filters_m : bool
+        Whether the rows of their products are filters, not pixels; warps are along the filters then.
     """
 
     bp: int
@@ -57,6 +59,7 @@ class SplitTile:
     parts: int
     blocks: int
     is_wgmma: bool = False
+    is_filters_m: bool = False
 
     @property
     def threads(self) -> int:
@@ -73,19 +76,21 @@ class SplitTile:
             "WARPS_K": self.parts,
             "BLOCKS": self.blocks,
             "WGMMA": int(self.is_wgmma),
+            "FILTERS_M": int(self.is_filters_m),
             "IS_DENSE": int(is_dense),
             "SPLIT": int(dtype is DType.FLOAT32),
         }
 
     @property
-    def stage_bytes(self) -> int:
+    def stage_bytes(self) -> Any:
         """Shared memory of a stage."""
-        return (self.bp + self.bf * (1 + self.is_wgmma)) * ROW_BYTES
+        parted = np.where(self.is_filters_m, self.bp, self.bf) * self.is_wgmma
+        return (self.bp + self.bf + parted) * ROW_BYTES
 
     @property
-    def sums_bytes(self) -> int:
+    def sums_bytes(self) -> Any:
         """Shared memory of the sums of all warps, where stages were."""
-        return self.parts * self.bp * (self.bf + 8) * 4
+        return self.parts * self.bp * (self.bf + 8 - 4 * self.is_filters_m) * 4
 
 
 TILES: Final = (
@@ -102,6 +107,10 @@ TILES: Final = (
     SplitTile(64, 32, 4, 1, 2, blocks=2, is_wgmma=True),
     SplitTile(64, 64, 4, 1, 1, blocks=2, is_wgmma=True),
     SplitTile(64, 64, 4, 1, 2, blocks=1, is_wgmma=True),
+    SplitTile(32, 64, 4, 1, 1, blocks=2, is_wgmma=True, is_filters_m=True),
+    SplitTile(32, 64, 4, 1, 2, blocks=2, is_wgmma=True, is_filters_m=True),
+    SplitTile(56, 64, 4, 1, 1, blocks=2, is_wgmma=True, is_filters_m=True),
+    SplitTile(56, 64, 4, 1, 2, blocks=1, is_wgmma=True, is_filters_m=True),
     SplitTile(128, 32, 8, 1, 1, blocks=1, is_wgmma=True),
     SplitTile(128, 64, 8, 1, 1, blocks=1, is_wgmma=True),
 )

@@ -15,12 +15,16 @@
 #define TYPES "k16.f32.bf16.bf16 "
 #define AS_THEY_LIE "1, 1, 0, 0"
 #endif
+#ifndef INSTRUCTION_N
+#define INSTRUCTION_N BF
+#endif
 #define FOUR(d, j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
 #define EIGHT(d, j) FOUR(d, j), FOUR(d, j + 1)
 // Eight sums for every 16 columns: their names in the instruction, then themselves.
 #define NAMES_16 "%0, %1, %2, %3, %4, %5, %6, %7"
 #define NAMES_32 NAMES_16 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define NAMES_48 NAMES_32 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define NAMES_56 NAMES_48 ", %24, %25, %26, %27"
 #define NAMES_64 NAMES_48 ", %24, %25, %26, %27, %28, %29, %30, %31"
 #define NAMES_80 NAMES_64 ", %32, %33, %34, %35, %36, %37, %38, %39"
 #define NAMES_96 NAMES_80 ", %40, %41, %42, %43, %44, %45, %46, %47"
@@ -36,6 +40,7 @@
 #define SUMS_16(d) EIGHT(d, 0)
 #define SUMS_32(d) SUMS_16(d), EIGHT(d, 2)
 #define SUMS_48(d) SUMS_32(d), EIGHT(d, 4)
+#define SUMS_56(d) SUMS_48(d), FOUR(d, 6)
 #define SUMS_64(d) SUMS_48(d), EIGHT(d, 6)
 #define SUMS_80(d) SUMS_64(d), EIGHT(d, 8)
 #define SUMS_96(d) SUMS_80(d), EIGHT(d, 10)
@@ -53,27 +58,29 @@
                  : "l"(from_a), "l"(from_b), "r"((int)is_added))
 __device__ __forceinline__ void multiply_add(float (&d)[TILES_N][4], unsigned long long from_a, unsigned long long from_b,
                                              bool is_added) {
-#if BF == 16
+#if INSTRUCTION_N == 16
     INSTRUCTION(16, 8, 9, 10);
-#elif BF == 32
+#elif INSTRUCTION_N == 32
     INSTRUCTION(32, 16, 17, 18);
-#elif BF == 48
+#elif INSTRUCTION_N == 48
     INSTRUCTION(48, 24, 25, 26);
-#elif BF == 64
+#elif INSTRUCTION_N == 56
+    INSTRUCTION(56, 28, 29, 30);
+#elif INSTRUCTION_N == 64
     INSTRUCTION(64, 32, 33, 34);
-#elif BF == 80
+#elif INSTRUCTION_N == 80
     INSTRUCTION(80, 40, 41, 42);
-#elif BF == 96
+#elif INSTRUCTION_N == 96
     INSTRUCTION(96, 48, 49, 50);
-#elif BF == 112
+#elif INSTRUCTION_N == 112
     INSTRUCTION(112, 56, 57, 58);
-#elif BF == 128
+#elif INSTRUCTION_N == 128
     INSTRUCTION(128, 64, 65, 66);
-#elif BF == 160
+#elif INSTRUCTION_N == 160
     INSTRUCTION(160, 80, 81, 82);
-#elif BF == 192
+#elif INSTRUCTION_N == 192
     INSTRUCTION(192, 96, 97, 98);
-#elif BF == 256
+#elif INSTRUCTION_N == 256
     INSTRUCTION(256, 128, 129, 130);
 #else
 #error "no such instruction here"
