@@ -8,8 +8,8 @@
 //   tiles        are all of one size, BP pixels and BF filters or somewhat fewer: the accelerator takes long for what does not exist.
 //                What rows and columns of a product that are not in a tile are made of is whatever lies there, and goes nowhere
 //   versions     -DWGMMA=0: mma.sync, each warp cuts what it reads. -DWGMMA=1: wgmma m64 on float32, its rows from registers, where
-//                each warp cuts its own; three more warps replace what has arrived for the columns by its high parts, and write the
-//                low ones. Rows are pixels, with -DFILTERS_M=1 filters: then pixels are counted in eights
+//                each warp cuts its own; of the columns three more warps write the low parts, and what has arrived is read as the
+//                high ones. Rows are pixels, with -DFILTERS_M=1 filters: then pixels are counted in eights
 //   warps        WARPS_M * WARPS_N * WARPS_K multiply: parts of the pixels, of the filters and of each stage; one more loads, of
 //                which one thread is awake
 //   slots        as many stages as the launch gives shared memory for, mostly all that the block has: these are asked for at once
@@ -165,8 +165,13 @@ __device__ __forceinline__ void load_matrices(unsigned& first, unsigned& second,
 }
 
 #if WGMMA
+// What is left of a value behind the first 11 bits, which are all that the tensor cores read: so much that they cut it to the nearest.
+__device__ __forceinline__ unsigned rest_of(unsigned value) {
+    return __float_as_uint(__uint_as_float(value) - __uint_as_float(value & 0xffffe000u)) + 0x1000u;
+}
+
 // By the threads behind the loader, of as many stages as are loaded; `parted` counts warps.
-__device__ __forceinline__ void part_columns(uint4* columns, uint4* low, const Ring& ring, int count, const Sizes& sizes) {
+__device__ __forceinline__ void part_columns(const uint4* columns, uint4* low, const Ring& ring, int count, const Sizes& sizes) {
     constexpr int vectors = COLUMN_BYTES / 16, turns = (vectors + PARTERS - 1) / PARTERS;
     const int first = threadIdx.x - WORKERS - 32;
     const int used = (FILTERS_M ? sizes.of_tile : sizes.filters) * (ROW_BYTES / 16) - first;
@@ -174,19 +179,16 @@ __device__ __forceinline__ void part_columns(uint4* columns, uint4* low, const R
 #pragma unroll 1
     for (int stage = 0; stage < count; ++stage, turn.advance(sizes.slots)) {
         wait_for(ring.full + turn.slot * 8, turn.parity);
-        uint4 *const of_high = columns + turn.slot * vectors + first, *const of_low = low + turn.slot * vectors + first;
+        const int place = turn.slot * vectors + first;
         uint4 value[turns];
         // All of them before the first is stored: the compiler cannot know that they are others.
 #pragma unroll
         for (int i = 0; i < turns; ++i)
-            if (i * PARTERS < used) value[i] = of_high[i * PARTERS];
+            if (i * PARTERS < used) value[i] = columns[place + i * PARTERS];
 #pragma unroll
         for (int i = 0; i < turns; ++i) {
-            if (i * PARTERS >= used) break;
-            unsigned first_part[] = {value[i].x, value[i].y, value[i].z, value[i].w}, rest[4];
-            split(first_part, rest);
-            of_high[i * PARTERS] = make_uint4(first_part[0], first_part[1], first_part[2], first_part[3]);
-            of_low[i * PARTERS] = make_uint4(rest[0], rest[1], rest[2], rest[3]);
+            const uint4 rest = {rest_of(value[i].x), rest_of(value[i].y), rest_of(value[i].z), rest_of(value[i].w)};
+            if (i * PARTERS < used) low[place + i * PARTERS] = rest;
         }
         publish_to_accelerator();
         __syncwarp();
@@ -211,8 +213,9 @@ __device__ __forceinline__ Rows rows_of(const Ring& ring) {
 }
 
 #if WGMMA
-// Adds the products of a group's part of a stage: a chain from zero, the small ones first. Of the columns it is told where their
-// parts begin.
+// Adds the products of a group's part of a stage: a chain from zero, the small ones first. Of the columns it is told where both
+// parts begin. The high ones are cut, not rounded: the rows' low ones, whose products with what is left out are not made, are of
+// either sign.
 __device__ __forceinline__ void multiply_stage(Sums& sum, unsigned a, unsigned high_b, unsigned low_b) {
     constexpr int steps = STEPS / WARPS_K;
     const int first = threadIdx.x / (32 * WARPS_M) * steps;
@@ -413,7 +416,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #if WGMMA
     if (warp > LOADER) {
         asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
-        part_columns((uint4*)(body + (ring.columns() - ring.x)), (uint4*)(body + (ring.low - ring.x)), ring, count, sizes);
+        part_columns((const uint4*)(body + (ring.columns() - ring.x)), (uint4*)(body + (ring.low - ring.x)), ring, count, sizes);
         if (blocks > 1) cluster_wait();
         return;
     }

@@ -29,6 +29,8 @@ _FILTERS_UNIT: Final = 8
 _LEAST_SLOTS: Final = 3
 """Stages in shared memory at a time, or all."""
 _LARGEST_CLUSTER: Final = 16
+_MOST_RESIDENT: Final = 4
+"""Blocks of a multiprocessor, of any tile."""
 _MOST_COLUMNS: Final = 65_535
 """Of the grid."""
 _GROUP_PROCESSORS: Final = 18
@@ -171,7 +173,10 @@ def arranged(tile: SplitTile, cluster: Any, problems: Problems, processors: int)
     pixels = ceil_div(all_pixels, down)
     filters = ceil_div(problems.k, columns * _FILTERS_UNIT) * _FILTERS_UNIT
     owned = ceil_div(pixels, cluster)
-    resident = np.clip(ceil_div(down * columns * cluster, processors), 1, tile.blocks)
+    resident = np.ones_like(down)
+    for held in range(1, _MOST_RESIDENT):
+        is_full = down * columns * cluster > blocks_at_a_time(cluster, held, processors)
+        resident = np.where(is_full & (held < tile.blocks), held + 1, resident)
     received = np.where(np.greater(cluster, 1), cluster * owned * tile.bf * 4, 0)
     beside = _BARRIER_BYTES + ALIGNMENT + received
     room = HOPPER_SHARED_BYTES // resident - RESERVED_BYTES - beside
