@@ -109,4 +109,3 @@ def test_the_kernel_and_its_split_tiles_have_the_same_threads_and_places() -> No
         assert value("X_BYTES + WEIGHT_BYTES + WGMMA * COLUMN_BYTES", known) == tile.stage_bytes
         assert value("WARPS_K * BP * SUM_PITCH * 4", known) == tile.sums_bytes
         assert value("MOST_SLOTS", known) == split.MOST_SLOTS
-        assert value("WORKERS", known) % value("COLUMNS", known) == 0

@@ -46,7 +46,6 @@
 #define COLUMNS (BF / 4)  // of 16 bytes in a pixel of y
 static_assert(BM % (16 * WARPS_M) == 0 && BN % (8 * WARPS_N) == 0 && STEPS % WARPS_K == 0, "whole fragments");
 static_assert(WGMMA ? SPLIT && WARPS_M % 4 == 0 && TILES_M == 1 && WARPS_N == 1 : TILES_N % 2 == 0 && !FILTERS_M, "whole groups");
-static_assert(WORKERS % COLUMNS == 0, "a thread's outputs are of the same filters");
 
 #include "clusters.cuh"
 #include "asynchronous.cuh"
@@ -165,9 +164,11 @@ __device__ __forceinline__ void load_matrices(unsigned& first, unsigned& second,
 }
 
 #if WGMMA
-// What is left of a value behind the first 11 bits, which are all that the tensor cores read: so much that they cut it to the nearest.
+// What is left of a value behind the first 11 bits, which are all that the tensor cores read: so much that when they cut it too it is
+// rounded to the nearest, ties to even.
 __device__ __forceinline__ unsigned rest_of(unsigned value) {
-    return __float_as_uint(__uint_as_float(value) - __uint_as_float(value & 0xffffe000u)) + 0x1000u;
+    const unsigned rest = __float_as_uint(__uint_as_float(value) - __uint_as_float(value & 0xffffe000u));
+    return rest + 0xfffu + (rest >> 13 & 1);
 }
 
 // By the threads behind the loader, of as many stages as are loaded; `parted` counts warps.
@@ -309,6 +310,11 @@ __device__ __forceinline__ void store_sums(float* sums, const Sums& sum) {
     }
 }
 
+// Which pixels and filters of a tile a thread adds up: 16 bytes of every ROW_STEP-th pixel. A few threads may have none.
+#define ROW_STEP (WORKERS / COLUMNS)
+__device__ __forceinline__ int first_row() { return threadIdx.x < ROW_STEP * COLUMNS ? threadIdx.x / COLUMNS : BP; }
+__device__ __forceinline__ int first_column() { return threadIdx.x % COLUMNS * 4; }
+
 // The sum of parts that lie `distance` floats apart.
 __device__ __forceinline__ float4 sum_of(const float* part, int count, int distance) {
     float4 total = *(const float4*)part;
@@ -323,29 +329,25 @@ __device__ __forceinline__ float4 sum_of(const float* part, int count, int dista
 // The sums of every pixel to the block of the cluster that owns it: received (blocks, owned, BF).
 __device__ __forceinline__ void push_sums(float* received, const float* sums, int rows, int rank, const void* barrier,
                                           const Sizes& sizes) {
-    const int column = threadIdx.x % COLUMNS * 4;
 #pragma unroll 2
-    for (int row = threadIdx.x / COLUMNS; row < rows; row += WORKERS / COLUMNS) {
+    for (int row = first_row(); row < rows; row += ROW_STEP) {
         const int owner = row * sizes.owned_magic16 >> 16, place = rank * sizes.owned + row - owner * sizes.owned;
-        const float4 total = sum_of(sums + row * SUM_PITCH + column, WARPS_K, BP * SUM_PITCH);
-        push_counted(received + place * BF + column, owner, total, barrier);
+        const float4 total = sum_of(sums + row * SUM_PITCH + first_column(), WARPS_K, BP * SUM_PITCH);
+        push_counted(received + place * BF + first_column(), owner, total, barrier);
     }
 }
 
-// A thread's 16 bytes of every OUTPUTS_STEP-th of some pixels of y; there may be none.
+// Some pixels of y, and a tile's filters.
 struct Outputs {
     unsigned pixel, filter;
     int rows;
 };
-#define OUTPUTS_STEP (WORKERS / COLUMNS)
-__device__ __forceinline__ int first_column() { return threadIdx.x % COLUMNS * 4; }
-
 template <typename Visit>
 __device__ __forceinline__ void for_outputs(const Outputs& outputs, const Sizes& sizes, const Visit& visit) {
     const unsigned filter = outputs.filter + first_column();
     if (filter >= min(outputs.filter + sizes.filters, (unsigned)sizes.K)) return;
 #pragma unroll 1
-    for (int row = threadIdx.x / COLUMNS; row < outputs.rows; row += OUTPUTS_STEP)
+    for (int row = first_row(); row < outputs.rows; row += ROW_STEP)
         visit(row, filter, (size_t)(outputs.pixel + row) * sizes.K + filter);
 }
 

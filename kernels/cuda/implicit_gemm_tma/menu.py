@@ -230,8 +230,12 @@ class SplitCosts:
         Of a pixel, a filter and a stage's channels, that a multiprocessor makes in a cycle: by mma.sync, by wgmma.
     lone : float
         How much longer products take for one warp.
+    local_bytes : float
+        To and from shared memory in a cycle.
     stage : float
         Of a block, from a stage to the next at least.
+    parted_stage, parted : float
+        The same where warps part the columns of wgmma's products, and for each column.
     outputs : float
         Of 1024 sums that a block adds, or outputs.
     meeting, rank, push : float
@@ -247,7 +251,10 @@ class SplitCosts:
     products: float
     wgmma: float
     lone: float
+    local_bytes: float
     stage: float
+    parted_stage: float
+    parted: float
     outputs: float
     meeting: float
     rank: float
@@ -255,20 +262,23 @@ class SplitCosts:
 
 
 _SPLIT: Final = SplitCosts(
-    start=3300.0,
-    wave=300.0,
-    block=10.0,
-    loaded_bytes=200.0,
-    pixel=3.0,
-    shared_bytes=40.0,
-    products=12.8,
-    wgmma=24.0,
-    lone=1.5,
-    stage=193.0,
-    outputs=43.9,
-    meeting=340.0,
-    rank=4.7,
-    push=28.5,
+    start=2735.0,
+    wave=152.0,
+    block=45.0,
+    loaded_bytes=1000.0,
+    pixel=5.1,
+    shared_bytes=53.0,
+    products=13.8,
+    wgmma=28.0,
+    lone=2.5,
+    local_bytes=90.0,
+    stage=350.0,
+    parted_stage=150.0,
+    parted=3.0,
+    outputs=60.0,
+    meeting=900.0,
+    rank=40.0,
+    push=10.0,
 )
 SPLIT_COSTS: Final[Mapping[DType, SplitCosts]] = {DType.FLOAT32: _SPLIT, DType.TF32: _SPLIT}
 

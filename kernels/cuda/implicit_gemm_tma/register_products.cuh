@@ -8,8 +8,14 @@
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(from_b), "r"((int)is_added))
 __device__ __forceinline__ void multiply_add(float (&d)[TILES_N][4], const unsigned (&a)[4], unsigned long long from_b,
                                              bool is_added) {
-#if INSTRUCTION_N == 32
+#if INSTRUCTION_N == 24
+    INSTRUCTION_OF_REGISTERS(24, 12, 13, 14, 15, 16, 17);
+#elif INSTRUCTION_N == 32
     INSTRUCTION_OF_REGISTERS(32, 16, 17, 18, 19, 20, 21);
+#elif INSTRUCTION_N == 40
+    INSTRUCTION_OF_REGISTERS(40, 20, 21, 22, 23, 24, 25);
+#elif INSTRUCTION_N == 48
+    INSTRUCTION_OF_REGISTERS(48, 24, 25, 26, 27, 28, 29);
 #elif INSTRUCTION_N == 56
     INSTRUCTION_OF_REGISTERS(56, 28, 29, 30, 31, 32, 33);
 #elif INSTRUCTION_N == 64

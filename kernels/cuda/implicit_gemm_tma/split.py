@@ -33,6 +33,8 @@ _MOST_RESIDENT: Final = 4
 """Blocks of a multiprocessor, of any tile."""
 _MOST_COLUMNS: Final = 65_535
 """Of the grid."""
+_GROUP_ROWS: Final = 64
+"""Of a product that four warps make together."""
 _GROUP_PROCESSORS: Final = 18
 """Multiprocessors of a group, within which a cluster lies; the last group has what is left, six of an H200's 132."""
 
@@ -84,10 +86,14 @@ class SplitTile:
         }
 
     @property
+    def parted(self) -> Any:
+        """Pixels or filters whose parts are both in shared memory."""
+        return np.where(self.is_filters_m, self.bp, self.bf) * self.is_wgmma
+
+    @property
     def stage_bytes(self) -> Any:
         """Shared memory of a stage."""
-        parted = np.where(self.is_filters_m, self.bp, self.bf) * self.is_wgmma
-        return (self.bp + self.bf + parted) * ROW_BYTES
+        return (self.bp + self.bf + self.parted) * ROW_BYTES
 
     @property
     def sums_bytes(self) -> Any:
@@ -105,16 +111,11 @@ TILES: Final = (
     SplitTile(64, 32, 2, 1, 4, blocks=2),
     SplitTile(64, 64, 2, 2, 2, blocks=2),
     SplitTile(128, 32, 4, 1, 2, blocks=2),
-    SplitTile(64, 32, 4, 1, 1, blocks=2, is_wgmma=True),
-    SplitTile(64, 32, 4, 1, 2, blocks=2, is_wgmma=True),
-    SplitTile(64, 64, 4, 1, 1, blocks=2, is_wgmma=True),
-    SplitTile(64, 64, 4, 1, 2, blocks=1, is_wgmma=True),
-    SplitTile(32, 64, 4, 1, 1, blocks=2, is_wgmma=True, is_filters_m=True),
-    SplitTile(32, 64, 4, 1, 2, blocks=2, is_wgmma=True, is_filters_m=True),
-    SplitTile(56, 64, 4, 1, 1, blocks=2, is_wgmma=True, is_filters_m=True),
-    SplitTile(56, 64, 4, 1, 2, blocks=1, is_wgmma=True, is_filters_m=True),
-    SplitTile(128, 32, 8, 1, 1, blocks=1, is_wgmma=True),
-    SplitTile(128, 64, 8, 1, 1, blocks=1, is_wgmma=True),
+    *(SplitTile(64, bf, 4, 1, 1, blocks=2, is_wgmma=True) for bf in (24, 32, 40, 48, 56, 64)),
+    *(SplitTile(64, bf, 4, 1, 2, blocks=2 if bf == 32 else 1, is_wgmma=True) for bf in (32, 64)),
+    *(SplitTile(bp, 64, 4, 1, 1, blocks=2, is_wgmma=True, is_filters_m=True) for bp in (24, 32, 40, 48, 56)),
+    *(SplitTile(bp, 64, 4, 1, 2, blocks=2 if bp == 32 else 1, is_wgmma=True, is_filters_m=True) for bp in (32, 56)),
+    *(SplitTile(128, bf, 8, 1, 1, blocks=1, is_wgmma=True) for bf in (32, 48, 64)),
 )
 
 
@@ -205,18 +206,27 @@ def expected_cycles(tile: SplitTile, cluster: Any, problems: Problems, of: Arran
     of_pixel = np.where(is_dense(problems), ROW_BYTES / costs.loaded_bytes, costs.pixel)
     of_rows = of.pixels * of_pixel + of.filters * ROW_BYTES / costs.loaded_bytes
     warps = tile.rows * tile.columns * tile.parts
-    step = tile.bp * tile.bf * products / np.where(tile.is_wgmma, costs.wgmma, costs.products)
+    by_mma = products / costs.products * (1 + costs.lone / (warps * of.resident))
     aside = (
         tiles * stages * of_rows,
         blocks * stages * (of.pixels + of.filters) * ROW_BYTES / processors / costs.shared_bytes,
         memory_cycles(problems, processors),
-        tiles * stages * step * (1 + costs.lone / (warps * of.resident)),
-        waves * stages * costs.stage,
+        tiles * stages * tile.bp * tile.bf * np.where(tile.is_wgmma, products / costs.wgmma, by_mma),
+        tiles * stages * local_bytes(tile, of) / costs.local_bytes,
+        waves * stages * np.where(tile.is_wgmma, costs.parted_stage + costs.parted * tile.parted, costs.stage),
     )
-    summed = tiles * tile.bp * tile.bf / 1024 * (costs.outputs * tile.parts / np.minimum(cluster, 2) + costs.outputs)
+    summed = tiles * tile.bp * tile.bf / 1024 * costs.outputs * (1 + tile.parts / np.minimum(cluster, 2))
     shared = costs.meeting + costs.rank * cluster + tiles * tile.bp * tile.bf / 1024 * costs.push
     cycles = costs.start + waves * costs.wave + of.resident * costs.block + side_by_side(*aside) + summed
     return cycles + np.where(np.greater(cluster, 1), waves * shared, 0.0)
+
+
+def local_bytes(tile: SplitTile, of: Arrangement) -> Any:
+    """What a stage moves to and from shared memory: to it, to and from what parts it, to registers, and to wgmma three times."""
+    rows = np.where(tile.is_filters_m, tile.bf, tile.bp)
+    by_wgmma = 2 * tile.parted + rows + 3 * tile.parted * rows / _GROUP_ROWS
+    by_warps = tile.bp * tile.columns + tile.bf * tile.rows
+    return ROW_BYTES * (of.pixels + of.filters + np.where(tile.is_wgmma, by_wgmma, by_warps))
 
 
 def offers(problems: Shapes, device: Device) -> tuple[Offer[SplitTile], ...]:

@@ -22,7 +22,9 @@
 #define EIGHT(d, j) FOUR(d, j), FOUR(d, j + 1)
 // Eight sums for every 16 columns: their names in the instruction, then themselves.
 #define NAMES_16 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define NAMES_24 NAMES_16 ", %8, %9, %10, %11"
 #define NAMES_32 NAMES_16 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define NAMES_40 NAMES_32 ", %16, %17, %18, %19"
 #define NAMES_48 NAMES_32 ", %16, %17, %18, %19, %20, %21, %22, %23"
 #define NAMES_56 NAMES_48 ", %24, %25, %26, %27"
 #define NAMES_64 NAMES_48 ", %24, %25, %26, %27, %28, %29, %30, %31"
@@ -38,7 +40,9 @@
     NAMES_192 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
     "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define SUMS_16(d) EIGHT(d, 0)
+#define SUMS_24(d) SUMS_16(d), FOUR(d, 2)
 #define SUMS_32(d) SUMS_16(d), EIGHT(d, 2)
+#define SUMS_40(d) SUMS_32(d), FOUR(d, 4)
 #define SUMS_48(d) SUMS_32(d), EIGHT(d, 4)
 #define SUMS_56(d) SUMS_48(d), FOUR(d, 6)
 #define SUMS_64(d) SUMS_48(d), EIGHT(d, 6)
@@ -60,8 +64,12 @@ __device__ __forceinline__ void multiply_add(float (&d)[TILES_N][4], unsigned lo
                                              bool is_added) {
 #if INSTRUCTION_N == 16
     INSTRUCTION(16, 8, 9, 10);
+#elif INSTRUCTION_N == 24
+    INSTRUCTION(24, 12, 13, 14);
 #elif INSTRUCTION_N == 32
     INSTRUCTION(32, 16, 17, 18);
+#elif INSTRUCTION_N == 40
+    INSTRUCTION(40, 20, 21, 22);
 #elif INSTRUCTION_N == 48
     INSTRUCTION(48, 24, 25, 26);
 #elif INSTRUCTION_N == 56
