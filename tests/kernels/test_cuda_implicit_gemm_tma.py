@@ -28,7 +28,9 @@ from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import (
     SPLIT_BOX,
     THREADS,
     TILES,
+    TILES_BY_TURNS,
     Tile,
+    multiplied_bytes,
     row_bytes_of,
     stages_of,
     tiles_for,
@@ -111,12 +113,13 @@ def test_maps_keep_the_limits_of_the_driver(name: str, dtype: DType) -> None:
     problem = problem_of(EVERY[name], dtype)
     if problem.groups > 1 or limits.why_not(problem) is not None:
         return
-    for tile in TILES:
+    for tile in tiles_for(dtype):
         of_x, of_weight, of_y = (
             maps.x_map(problem, tile.bp),
             maps.weight_map(problem, tile.bf),
-            maps.y_map(problem, is_split=False),
+            maps.y_map(problem, tile.box_row_bytes(dtype), is_split=False),
         )
+        assert tile.bf % of_y.box[0] == 0
         for described in (of_x, of_weight, of_y):
             assert all(stride % 16 == 0 for stride in described.strides_bytes)
         for described in (of_weight, of_y, *([of_x] if isinstance(of_x, maps.TiledMap) else [])):
@@ -168,8 +171,9 @@ def test_the_bit_of_large_tensors_is_cleared_for_small_ones(
     assert (words[1] >> 21 & 1 == 0) is is_cleared
 
 
-@pytest.mark.parametrize("cluster", [1, 3])
-@pytest.mark.parametrize("tile", TILES, ids=str)
+@pytest.mark.parametrize(
+    ("tile", "cluster"), [*product(TILES, (1, 3)), *((tile, 1) for tile in TILES_BY_TURNS)], ids=str
+)
 @pytest.mark.parametrize("epilogue", ["", "bias-relu", "bias-residual", "residual"])
 @pytest.mark.parametrize(
     ("dtype", "types"),
@@ -245,6 +249,27 @@ def test_every_cut_is_compiled(dtype: DType) -> None:
     assert {each["BP"] * each["BF"] for each in plan.definitions(dtype)} == {
         tile.bp * tile.bf for tile in tiles_for(dtype)
     }
+
+
+@pytest.mark.parametrize(
+    ("c", "dtype", "row_bytes", "multiplied"),
+    [
+        (64, DType.FLOAT16, 128, 128),
+        (96, DType.FLOAT16, 128, 96),
+        (104, DType.FLOAT16, 128, 128),
+        (136, DType.FLOAT16, 128, 320 / 3),
+        (16, DType.FLOAT16, 64, 32),
+        (24, DType.FLOAT16, 64, 64),
+        (48, DType.TF32, 128, 96),
+        (48, DType.FLOAT32, 128, 128),
+    ],
+)
+def test_a_half_of_a_stage_without_channels_is_not_multiplied(
+    c: int, dtype: DType, row_bytes: int, multiplied: float
+) -> None:
+    problem = problem_of({**SHAPES["same_3x3"], "c": c}, dtype)
+    assert row_bytes_of(problem) == row_bytes
+    assert multiplied_bytes(problem) == pytest.approx(multiplied)
 
 
 @pytest.mark.parametrize("dtype", DType)
