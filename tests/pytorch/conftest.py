@@ -58,6 +58,9 @@ class EverythingAdvised:
             for problem in taken
         }
 
+    def kept(self, problem: ConvProblem, options: Any) -> None:
+        return None
+
     def predicted_ms(self, problem: ConvProblem, options: Any) -> float | None:
         return self.times_ms.get(problem.layout)
 

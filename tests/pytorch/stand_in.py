@@ -100,6 +100,7 @@ class FakeGpu(gpu.Gpu):
         self._convert_ms = converter(self._advisor)
         self._basis = Basis("no device", "0", "0", torch.__version__)
         self._files = {}
+        self._loaded = {}
         self._lock = threading.RLock()
 
 

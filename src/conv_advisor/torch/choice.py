@@ -73,6 +73,10 @@ class Chooser(Protocol):
         """
         ...
 
+    def kept(self, problem: ConvProblem, options: Options) -> Choice | None:
+        """What is kept of a problem, with what runs it loaded; None where nothing is, or where it cannot be."""
+        ...
+
     def predicted_ms(self, problem: ConvProblem, options: Options) -> float | None:
         """What the first of the ranking takes, as far as is known without a measurement; None where none applies."""
         ...

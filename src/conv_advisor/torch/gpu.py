@@ -116,12 +116,33 @@ class Gpu:
         self._convert_ms = converter(self._advisor)
         self._basis = basis_of(self.device, torch.__version__)
         self._files: dict[Path, PlanFile] = {}
+        self._loaded: dict[str, tuple[Choice, Run | None]] = {}
         self._lock = threading.RLock()
 
     def choose(self, layers: Mapping[ConvProblem, str], options: Options) -> Mapping[ConvProblem, Choice]:
         """As `Chooser.choose` says; what is not kept yet is measured, and then kept."""
         if torch.cuda.is_current_stream_capturing():
             return {problem: Choice(None, reason="it was compiled during a capture") for problem in layers}
+        with self._preparing():
+            return self._choose(layers, options)
+
+    def kept(self, problem: ConvProblem, options: Options) -> Choice | None:
+        """As `Chooser.kept` says it."""
+        if torch.cuda.is_current_stream_capturing():
+            return None
+        with self._preparing():
+            plan = plan_name(problem.key, options.limits)
+            choice = self._file(options).get(plan)
+            if choice is None or choice.variant is None or self._has_loaded(problem, plan, choice):
+                return choice
+            ready = self._try(problem, choice, options)
+            if isinstance(ready, Prepared):
+                self._load(problem, plan, choice, ready)
+                return choice
+            return None
+
+    @contextmanager
+    def _preparing(self) -> Iterator[None]:
         with (
             self._lock,
             torch.cuda.device(self._index),
@@ -129,7 +150,7 @@ class Gpu:
             torch.no_grad(),
             torch.autocast("cuda", enabled=False),
         ):
-            return self._choose(layers, options)
+            yield
 
     def load_kept(self, problem: ConvProblem, plan: str) -> Run | None:
         """What runs a problem by the choice that is kept of it; None where none is, or it is PyTorch's own."""
@@ -170,24 +191,39 @@ class Gpu:
         plans = {problem: plan_name(problem.key, options.limits) for problem in layers}
         kept = {problem: choice for problem, plan in plans.items() if (choice := file.get(plan)) is not None}
         asked = {problem: candidates(self._advisor, problem, options) for problem in layers if problem not in kept}
+        loaded = {problem for problem, choice in kept.items() if self._has_loaded(problem, plans[problem], choice)}
+        wanted = asked | {problem: [choice] for problem, choice in kept.items() if problem not in loaded}
         begun = time.perf_counter()
-        ready = self._prepare_all(asked | {problem: [choice] for problem, choice in kept.items()}, options)
+        ready = self._prepare_all(wanted, options)
         prepared = time.perf_counter()
-        for problem in kept:
+        for problem in kept.keys() - loaded:
             ready[problem] = self._warmed(plans[problem], ready[problem])
         made = {problem: self._pick(problem, asked[problem], ready[problem], options) for problem in asked}
         spent_s = (prepared - begun, time.perf_counter() - prepared)
         log.info(SPENT, sum(map(len, ready.values())), spent_s[0], len(asked), spent_s[1])
         torch.cuda.empty_cache()  # operands of every shape, which nobody needs again
         choices = made | {
-            problem: choice for problem, choice in kept.items() if choice.variant in (None, *ready[problem])
+            problem: choice
+            for problem, choice in kept.items()
+            if problem in loaded or choice.variant in (None, *ready[problem])
         }
-        for problem, plan in plans.items():
+        for problem in layers.keys() - loaded:
             choice = choices.setdefault(problem, Choice(None, reason="what was kept of it cannot be prepared"))
-            run = ready[problem].get(choice.variant or "")
-            LOADED[plan, torch.Size((problem.n, problem.c, problem.h, problem.w)), self._index] = run
+            self._load(problem, plans[problem], choice, ready[problem].get(choice.variant or ""))
         file.add({plans[problem]: choice for problem, choice in made.items()})
         return choices
+
+    def _has_loaded(self, problem: ConvProblem, plan: str, choice: Choice) -> bool:
+        """Whether a problem runs by this choice already."""
+        before, run = self._loaded.get(plan, (None, None))
+        return run is not None and before == choice and LOADED.get(self._key(problem, plan)) is run
+
+    def _load(self, problem: ConvProblem, plan: str, choice: Choice, run: Prepared | None) -> None:
+        LOADED[self._key(problem, plan)] = run
+        self._loaded[plan] = (choice, run)
+
+    def _key(self, problem: ConvProblem, plan: str) -> tuple[str, Any, int]:
+        return plan, torch.Size((problem.n, problem.c, problem.h, problem.w)), self._index
 
     def _file(self, options: Options) -> PlanFile:
         path = Path(options.plan_file) if options.plan_file else default_path(self.device.id)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
@@ -17,6 +18,7 @@ Kind = tuple[Any, ...]
 LEAST_DEVICE: Final = 0
 """The index of a device from which on a variant is called as it is; a CPU, which has -1, calls the operator."""
 _PLANS: Final = "conv_advisor_plans"
+_TOLD: Final = "conv_advisor_told"
 
 
 class AdvisedConv2d(nn.Conv2d):  # type: ignore[misc]  # PyTorch is not followed
@@ -43,6 +45,39 @@ class AdvisedConv2d(nn.Conv2d):  # type: ignore[misc]  # PyTorch is not followed
                 y = conv2d(input, weight, *geometry, name)
         bias = self.bias
         return y if bias is None else y.add_(bias.reshape(1, -1, 1, 1))
+
+
+class _Watched(AdvisedConv2d):
+    """A ``Conv2d`` whose calls `watched` tells of."""
+
+    def forward(self, input: Any) -> Any:  # noqa: A002 - as above
+        """As ``Conv2d`` has it."""
+        plan = self.__dict__[_TOLD](self, input)
+        if plan is not None:
+            _add_plans(self, {kind_of(self.weight, input): plan})
+        return super().forward(input)
+
+
+@contextmanager
+def watched(module: nn.Conv2d, tell: Callable[[nn.Conv2d, Any], str | None]) -> Iterator[None]:
+    """Tell of each call of a module meanwhile, which then runs by a plan if that answers with the name of one.
+
+    Parameters
+    ----------
+    module : Conv2d or AdvisedConv2d
+        Afterwards it is as it was.
+    tell : callable (module, input) -> str or None
+    """
+    before, plans = module.__class__, module.__dict__.get(_PLANS)
+    module.__dict__[_TOLD], module.__dict__[_PLANS] = tell, plans or {}
+    module.__class__ = _Watched
+    try:
+        yield
+    finally:
+        module.__class__ = before
+        del module.__dict__[_TOLD], module.__dict__[_PLANS]
+        if plans is not None:
+            module.__dict__[_PLANS] = plans
 
 
 def _is_pytorchs(x: Any, weight: Any) -> bool:
@@ -91,15 +126,20 @@ def advise_module(module: nn.Conv2d, plans: Mapping[Kind, str | None]) -> None:
     -----
     Its class changes, not its ``forward``: an instance's own ``forward`` would be pickled, and copied unbound.
     """
+    if _add_plans(module, plans):
+        module.__class__ = AdvisedConv2d
+    else:
+        restore(module)
+
+
+def _add_plans(module: nn.Conv2d, plans: Mapping[Kind, str | None]) -> bool:
+    """Whether a module has any then."""
     geometry = geometry_of_module(module)
     assert isinstance(geometry, Geometry)  # noqa: S101 - or there is no plan
     given = {kind: name and (name, geometry.arguments) for kind, name in plans.items()}
     known = {kind: plan for kind, plan in (module.__dict__.get(_PLANS, {}) | given).items() if plan}
-    if known:
-        module.__dict__[_PLANS] = known
-        module.__class__ = AdvisedConv2d
-    else:
-        restore(module)
+    module.__dict__[_PLANS] = known
+    return bool(known)
 
 
 def restore(model: nn.Module) -> nn.Module:
@@ -117,5 +157,5 @@ def restore(model: nn.Module) -> nn.Module:
     for module in model.modules():
         if type(module) is AdvisedConv2d:
             module.__class__ = nn.Conv2d
-            del module.__dict__[_PLANS]
+        module.__dict__.pop(_PLANS, None)
     return model

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +20,7 @@ from conv_advisor.torch.choice import Choice, Chooser
 from conv_advisor.torch.choosing import choose_all, chooser_for
 from conv_advisor.torch.layers import is_autocast_on, is_tf32_allowed, problem_of
 from conv_advisor.torch.loaded import plan_name
-from conv_advisor.torch.modules import AdvisedConv2d, Kind, advise_module, geometry_of_module, kind_of
+from conv_advisor.torch.modules import AdvisedConv2d, Kind, advise_module, geometry_of_module, kind_of, watched
 from conv_advisor.torch.options import MAX_ERROR_RATIO, Options
 from conv_advisor.torch.report import Layer, Report
 from conv_advisor.torch.whole import Call, errors_of
@@ -67,7 +69,8 @@ def optimize(
 
     Notes
     -----
-    The model runs once, without gradients; with `check` three times more, and is copied. Unlike the backend, this folds
+    The model runs once, without gradients, by what is kept of its layers; with `check` three times more, and is copied.
+    Unlike the backend, this folds
     no batch norm and fuses nothing. Times are of convolutions alone on either side: a bias is added by an elementwise
     kernel of its own by eager PyTorch, and so it is behind a variant.
     """
@@ -85,11 +88,15 @@ def optimize(
     )
     call = Call.of(example_inputs)
     with torch.no_grad():
-        sites = _watch(model, call)
         chooser = chooser_for([*model.parameters(), *model.buffers(), *call.tensors()])
+        sites = _watch(model, call, partial(_kept_plan, chooser, min_gain, options))
         choices = _choose(sites, chooser, options)
         layers = [layer for site in sites for layer in _settle(site, choices, min_gain, options)]
         return Report(tuple(layers), errors_of(model, call) if check else None)
+
+
+_KeptPlan = Callable[[ConvProblem], str | None]
+"""The name of the plan by which a problem runs, where that is kept and gains enough."""
 
 
 @dataclass
@@ -102,15 +109,15 @@ class _Site:
     calls: dict[Kind, ConvProblem] = field(default_factory=dict)
     counts: dict[ConvProblem, int] = field(default_factory=dict)
 
-    def note(self, module: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Remember one call, as a hook hears of it."""
-        x = args[0] if args else kwargs["input"]
+    def note(self, module: Any, x: Any) -> ConvProblem | None:
+        """Remember one call; its problem, if it is one."""
         problem = _problem_of_call(module, x)
         if isinstance(problem, str):
             self.reason = problem
-            return
+            return None
         self.calls[kind_of(module.weight, x)] = problem
         self.counts[problem] = self.counts.get(problem, 0) + 1
+        return problem
 
 
 def _problem_of_call(module: nn.Conv2d, x: Any) -> ConvProblem | str:
@@ -122,26 +129,36 @@ def _problem_of_call(module: nn.Conv2d, x: Any) -> ConvProblem | str:
     return problem_of(x, module.weight, geometry, is_tf32_allowed=is_tf32_allowed())
 
 
-def _watch(model: nn.Module, call: Call) -> list[_Site]:
-    """Every convolution module, and what it is called with while the model runs once."""
-    sites, hooks = [], []
-    for layer, module in model.named_modules():
-        if not isinstance(module, _ConvNd):
-            continue
-        site = _Site(layer or type(module).__name__, module)
-        sites.append(site)
-        if type(module) in (nn.Conv2d, AdvisedConv2d):
-            hooks.append(module.register_forward_pre_hook(site.note, with_kwargs=True))
-        elif isinstance(module, nn.Conv2d):
-            site.reason = f"its class is {type(module).__name__}, which may convolve in a way of its own"
-        else:
-            site.reason = f"{type(module).__name__.removeprefix('Lazy')} is no convolution in two dimensions"
-    try:
+def _watch(model: nn.Module, call: Call, kept_plan: _KeptPlan) -> list[_Site]:
+    """Every convolution module, and what it is called with while the model runs once.
+
+    What is kept runs already then: PyTorch's own convolutions would load cuDNN, which takes longer than all else.
+    """
+    sites = []
+    with ExitStack() as watches:
+        for layer, module in model.named_modules():
+            if not isinstance(module, _ConvNd):
+                continue
+            site = _Site(layer or type(module).__name__, module)
+            sites.append(site)
+            if type(module) in (nn.Conv2d, AdvisedConv2d):
+                watches.enter_context(watched(module, partial(_plan_of_call, site, kept_plan)))
+            elif isinstance(module, nn.Conv2d):
+                site.reason = f"its class is {type(module).__name__}, which may convolve in a way of its own"
+            else:
+                site.reason = f"{type(module).__name__.removeprefix('Lazy')} is no convolution in two dimensions"
         call.of_model(model)
-    finally:
-        for hook in hooks:
-            hook.remove()
     return sites
+
+
+def _plan_of_call(site: _Site, kept_plan: _KeptPlan, module: Any, x: Any) -> str | None:
+    problem = site.note(module, x)
+    return None if problem is None else kept_plan(problem)
+
+
+def _kept_plan(chooser: Chooser | None, min_gain: float, options: Options, problem: ConvProblem) -> str | None:
+    choice = None if chooser is None else chooser.kept(problem, options)
+    return None if choice is None or _why_not(choice, min_gain) else plan_name(problem.key, options.limits)
 
 
 def _choose(sites: Sequence[_Site], chooser: Chooser | None, options: Options) -> Mapping[ConvProblem, Choice]:

@@ -1,0 +1,56 @@
+"""`optimize` with a kept plan: the model's one run goes by it, and nothing is prepared twice."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+pytest.importorskip("cupy", reason="CuPy is not installed")
+
+from conv_advisor.torch import loaded, optimize  # noqa: E402 - it needs PyTorch
+from tests.pytorch.comparing import assert_near  # noqa: E402 - it needs PyTorch
+from tests.pytorch.networks import every_kind  # noqa: E402 - it needs PyTorch
+from tests.pytorch.stand_in import FakeGpu  # noqa: E402 - it needs PyTorch
+
+NETWORKS = every_kind()
+pytestmark = pytest.mark.filterwarnings("default")  # PyTorch's own, of its own parts
+
+
+def test_a_kept_plan_runs_from_the_first_call_of_a_model_on(fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    network, shape = NETWORKS["resnet"]
+    x = torch.rand(shape)
+    first = optimize(copy.deepcopy(network), x)
+    assert first.n_swapped
+    loaded.LOADED.clear()
+    fake_gpu._loaded.clear()
+    fake_gpu.runner.prepared.clear()
+    fake_gpu.runner.launches.clear()
+    own = torch.conv2d
+    monkeypatch.setattr(torch.nn.functional, "conv2d", lambda *_: pytest.fail("PyTorch's own convolution ran"))
+    again = copy.deepcopy(network)
+    report = optimize(again, x)
+    monkeypatch.setattr(torch.nn.functional, "conv2d", own)
+    assert [str(layer) for layer in report.layers] == [str(layer) for layer in first.layers]
+    assert len(fake_gpu.runner.launches) == sum(layer.count for layer in report.layers)
+    assert len(fake_gpu.runner.prepared) == len({layer.problem for layer in report.layers}), "each is prepared once"
+    with torch.no_grad():
+        assert_near(again(x), network(x))
+
+
+def test_what_is_kept_but_gains_too_little_is_pytorchs_in_the_first_call_too(fake_gpu: FakeGpu) -> None:
+    network, shape = NETWORKS["resnet"]
+    optimize(copy.deepcopy(network), torch.rand(shape))
+    fake_gpu.runner.launches.clear()
+    assert optimize(copy.deepcopy(network), torch.rand(shape), min_gain=100).n_swapped == 0
+    assert fake_gpu.runner.launches == []
+
+
+def test_a_model_whose_run_fails_is_as_it_was(fake_gpu: FakeGpu) -> None:
+    network, shape = copy.deepcopy(NETWORKS["resnet"][0]), NETWORKS["resnet"][1]
+    types = [type(module) for module in network.modules()]
+    with pytest.raises(RuntimeError):
+        optimize(network, torch.rand(shape)[:, :2])
+    assert [type(module) for module in network.modules()] == types
+    assert not any(name.startswith("conv_advisor") for module in network.modules() for name in vars(module))
