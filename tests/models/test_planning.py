@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from math import inf
 from random import Random
 
@@ -35,7 +36,12 @@ def random_network(random: Random, size: int) -> tuple[Network, list[dict[Layout
         times.append({layout: random.uniform(0, 2) for layout in Layout} if kind == "conv" else None)
         tensors.append(tensor)
     n_bytes = {tensor: random.randint(1, 1500) for tensor in tensors}
-    return Network("random", tuple(operators), n_bytes, frozenset({tensors[-1]})), times
+    in_nhwc = frozenset(random.sample(tensors, random.choice((0, len(tensors) // 2, len(tensors)))))
+    return Network("random", tuple(operators), n_bytes, frozenset({tensors[-1]}), in_nhwc=in_nhwc), times
+
+
+def outside(network: Network, tensor: str) -> Layout:
+    return Layout.NHWC if tensor in network.in_nhwc else Layout.NCHW
 
 
 def total_ms(network: Network, times: list, chosen: tuple[Layout, ...]) -> float:
@@ -46,9 +52,9 @@ def total_ms(network: Network, times: list, chosen: tuple[Layout, ...]) -> float
         total += own[layout] if own else 0 if operator.takes_either or layout is Layout.NCHW else inf
     for tensor, n_bytes in network.n_bytes.items():
         wanted = {layout for each, layout in zip(network.operators, chosen, strict=True) if tensor in each.reads} | (
-            {Layout.NCHW} if tensor in network.outputs else set()
+            {outside(network, tensor)} if tensor in network.outputs else set()
         )
-        total += convert_ms(n_bytes) if wanted - {at.get(tensor, Layout.NCHW)} else 0
+        total += convert_ms(n_bytes) if wanted - {at.get(tensor, outside(network, tensor))} else 0
     return total
 
 
@@ -74,19 +80,23 @@ def least_by_highs(network: Network, times: list) -> float:
             constant += own[Layout.NCHW]
         elif not operator.takes_either:
             highest[place] = 0
-    rows = []
+    rows, least = [], []
     for at, tensor in enumerate(tensors):
         costs[count + at] = convert_ms(network.n_bytes[tensor])
         readers = [place for place, each in enumerate(operators) if tensor in each.reads]
         for reader in readers + ([None] if tensor in network.outputs else []):
             for sign in (1, -1):
-                row = np.zeros_like(costs)
+                row, known = np.zeros_like(costs), 0
                 row[count + at] = 1
                 for place, way in ((reader, -sign), (maker.get(tensor), sign)):
                     if place is not None:
                         row[place] += way
+                    elif outside(network, tensor) is Layout.NHWC:
+                        known += way
                 rows.append(row)
-    found = milp(costs, integrality=np.ones_like(costs), bounds=(0, highest), constraints=LinearConstraint(rows, lb=0))
+                least.append(-known)
+    constraints = LinearConstraint(rows, lb=least)
+    found = milp(costs, integrality=np.ones_like(costs), bounds=(0, highest), constraints=constraints)
     return constant + found.fun
 
 
@@ -112,6 +122,17 @@ def test_one_convolution_stays_where_a_conversion_costs_more_than_it_gains() -> 
     assert choose_layouts(alone, [times], convert_ms).chosen == (Layout.NCHW,)
 
 
+def test_what_comes_in_nhwc_is_converted_where_nchw_is_faster() -> None:
+    times = {Layout.NCHW: 1.0, Layout.NHWC: 5.0}
+    conv = Operator("c", "Conv", ("x",), ("y",), PROBLEM)
+    given = Network("one", (conv,), {"x": 2000, "y": 1000}, frozenset({"y"}), in_nhwc=frozenset({"x", "y"}))
+    found = choose_layouts(given, [times], convert_ms)
+    assert found.chosen == (Layout.NCHW,)
+    assert {(each.tensor, each.to) for each in found.conversions} == {("x", Layout.NCHW), ("y", Layout.NHWC)}
+    kept = choose_layouts(replace(given, n_bytes={"x": 2000, "y": 3000}), [times], convert_ms)
+    assert (kept.chosen, kept.conversions) == ((Layout.NHWC,), ())
+
+
 def test_a_convolution_is_run_where_it_can_run() -> None:
     alone = Network("one", (Operator("c", "Conv", ("x",), ("y",), PROBLEM),), {"x": 10**9})
     found = choose_layouts(alone, [{Layout.NCHW: inf, Layout.NHWC: 1.0}], convert_ms)
@@ -122,6 +143,7 @@ def test_where_no_convolution_gains_all_stays_as_it_was_written_and_nothing_is_c
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     network, times = random_network(Random(0), 9)  # noqa: S311 - repeatable chance
+    network = replace(network, in_nhwc=frozenset())
     slower = [own and {Layout.NCHW: own[Layout.NCHW], Layout.NHWC: inf} for own in times]
     assert any(slower)
     monkeypatch.setattr(Cut, "solve", lambda _: pytest.fail("a cut was looked for"))

@@ -1,16 +1,21 @@
-"""`optimize` with a kept plan: the model's one run goes by it, and nothing is prepared twice."""
+"""The first call with a kept plan: nothing is predicted, timed or prepared twice, and `optimize` runs by it at once."""
 
 from __future__ import annotations
 
 import copy
+import json
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 pytest.importorskip("cupy", reason="CuPy is not installed")
 
+from conv_advisor.data.problem import ConvProblem  # noqa: E402 - it needs PyTorch
 from conv_advisor.torch import loaded, optimize  # noqa: E402 - it needs PyTorch
-from tests.pytorch.comparing import assert_near  # noqa: E402 - it needs PyTorch
+from conv_advisor.torch.choice import Choice  # noqa: E402 - it needs PyTorch
+from tests.pytorch.comparing import assert_near, compiled  # noqa: E402 - it needs PyTorch
 from tests.pytorch.networks import every_kind  # noqa: E402 - it needs PyTorch
 from tests.pytorch.stand_in import FakeGpu  # noqa: E402 - it needs PyTorch
 
@@ -54,3 +59,48 @@ def test_a_model_whose_run_fails_is_as_it_was(fake_gpu: FakeGpu) -> None:
         optimize(network, torch.rand(shape)[:, :2])
     assert [type(module) for module in network.modules()] == types
     assert not any(name.startswith("conv_advisor") for module in network.modules() for name in vars(module))
+
+
+def test_a_kept_graph_is_laid_out_as_before_and_nothing_is_asked(
+    fake_gpu: FakeGpu, quick: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network, shape = NETWORKS["resnet"]
+    x = torch.rand(shape)
+    times = {"nchw": 1.0, "nhwc": 0.9}
+    monkeypatch.setattr(fake_gpu, "predicted_ms", lambda problem, _: times[problem.layout])
+    timed_by_layout(fake_gpu, monkeypatch, {"nchw": 0.5, "nhwc": 0.3})
+    with torch.no_grad():
+        compiled(network)(x)
+    first = {plan for plan, *_ in loaded.LOADED}
+    assert {plan.rpartition("-")[2] for plan in first} == {"nchw", "nhwc"}, "both were close enough to be timed"
+    assert {problem.layout for problem in fake_gpu.runner.launches[-3:]} == {"nhwc"}
+    torch.compiler.reset()
+    loaded.LOADED.clear()
+    fake_gpu._loaded.clear()
+    fake_gpu._files.clear()
+    for asked in ("predicted_ms", "_pick"):
+        monkeypatch.setattr(fake_gpu, asked, lambda *_, name=asked: pytest.fail(name))
+    with torch.no_grad():
+        assert_near(compiled(network)(x), network(x))
+    assert {plan.rpartition("-")[2] for plan, *_ in loaded.LOADED} == {"nhwc"}
+
+
+def test_predictions_alone_are_kept_for_nobody(fake_gpu: FakeGpu, quick: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    network, shape = NETWORKS["resnet"]
+    monkeypatch.setattr(fake_gpu, "predicted_ms", lambda problem, _: 1.0 if problem.layout == "nchw" else 0.1)
+    with torch.no_grad():
+        compiled(network, options={"measure": 0})(torch.rand(shape))
+    assert {plan.rpartition("-")[2] for plan, *_ in loaded.LOADED} == {"nhwc"}
+    (file,) = fake_gpu._files.values()
+    kept = json.loads(file.path.read_text())
+    assert (kept["choices"], kept["layouts"]) == ({}, {})
+
+
+def timed_by_layout(fake_gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch, times: dict[str, float]) -> None:
+    """Let every variant take so long, by the layout of its problem."""
+    pick = fake_gpu._pick
+
+    def picked(problem: ConvProblem, *rest: Any) -> Choice:
+        return replace(pick(problem, *rest), time_ms=times[problem.layout])
+
+    monkeypatch.setattr(fake_gpu, "_pick", picked)

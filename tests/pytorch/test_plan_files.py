@@ -13,6 +13,7 @@ pytest.importorskip("torch", reason="PyTorch is not installed")
 
 from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import Layout
 from conv_advisor.torch.choice import Choice
 from conv_advisor.torch.plans import Basis, PlanFile, basis_of, default_path
 
@@ -107,3 +108,33 @@ def test_the_basis_is_of_the_device_and_our_sources() -> None:
     basis = basis_of(Device("nvidia-h200", "NVIDIA H200", "cuda", versions=versions), "2.11.0")
     assert basis.device == "NVIDIA H200, driver 580"
     assert (basis.cudnn, basis.torch, len(basis.kernels)) == ("9.19.0", "2.11.0", 16)
+
+
+def test_layouts_are_kept_beside_choices_until_anything_that_they_hang_on_changes(tmp_path: Path) -> None:
+    path, layouts = tmp_path / "plans.json", (Layout.NHWC, Layout.NCHW)
+    plans = PlanFile(path, BASIS)
+    plans.add({"a": OURS})
+    plans.add_layouts("network", layouts)
+    again = PlanFile(path, BASIS)
+    assert (again.get("a"), again.get_layouts("network"), again.get_layouts("other")) == (OURS, layouts, None)
+    for moved in ({"kernels": "fedcba9876543210"}, {"cudnn": "9.20.0"}, {"torch": "2.13.0"}, {"device": "NVIDIA H100"}):
+        assert PlanFile(path, replace(BASIS, **moved)).get_layouts("network") is None
+
+
+def test_a_file_of_before_there_were_layouts_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "plans.json"
+    PlanFile(path, BASIS).add({"a": OURS})
+    kept = json.loads(path.read_text())
+    del kept["layouts"]
+    path.write_text(json.dumps(kept))
+    assert PlanFile(path, BASIS).get("a") == OURS
+
+
+@pytest.mark.parametrize(
+    "layouts", [[], {"n": None}, {"n": {"basis": "b"}}, {"n": {"basis": "b", "layouts": ["nwhc"]}}]
+)
+def test_layouts_that_are_none_are_refused(layouts: Any, tmp_path: Path) -> None:
+    path = tmp_path / "plans.json"
+    path.write_text(json.dumps({"version": 2, "choices": {}, "layouts": layouts}))
+    with pytest.raises(InvalidInput, match=r"plan_file\.layouts"):
+        PlanFile(path, BASIS)
