@@ -32,6 +32,9 @@ _WARMING: Final = 25
 """Regions that do not count: a device that idled while a compiler ran is slow at first."""
 _ROUNDS: Final = 5
 _CALLS: Final = 30
+_LEAST_CALLS: Final = 5
+_ROUND_S: Final = 0.2
+"""What a round of one way takes, where its calls are so long that fewer of them do."""
 _COMPARED: Final = 2
 """Images whose outputs are compared with float64."""
 
@@ -120,13 +123,16 @@ def _region_ms(call: Callable[[], Any], count: int) -> float:
 def in_turns(calls: Mapping[str, Callable[[], Any]], wait: Callable[[], None]) -> dict[str, tuple[float, float]]:
     """Wall and host milliseconds of a call, by name: the least median of the rounds, in which all take turns."""
     rounds: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
-    for call in calls.values():
+    counts = {}
+    for name, call in calls.items():
         for _ in range(5):
             call()
         wait()
+        wall_ms, _ = _sample(call, wait)
+        counts[name] = min(_CALLS, max(_LEAST_CALLS, int(1000 * _ROUND_S / wall_ms)))
     for _ in range(_ROUNDS):
         for name, call in calls.items():
-            samples = [_sample(call, wait) for _ in range(_CALLS)]
+            samples = [_sample(call, wait) for _ in range(counts[name])]
             rounds[name].append((median(wall for wall, _ in samples), median(host for _, host in samples)))
     return {name: (min(wall for wall, _ in taken), min(host for _, host in taken)) for name, taken in rounds.items()}
 
