@@ -11,7 +11,7 @@ pytest.importorskip("cupy", reason="CuPy is not installed")
 
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.torch.candidates import MOST_SUBSTITUTES, candidates, substitutes
-from conv_advisor.torch.fastest import fastest
+from conv_advisor.torch.fastest import elementwise_ms, fastest
 from conv_advisor.torch.options import Options, read_options
 from conv_advisor.torch.timing import Timed
 from tests.pytorch.stand_in import FakeGpu, advisor, time_by
@@ -125,6 +125,12 @@ def test_pytorchs_own_is_launched_too_and_what_follows_it() -> None:
     assert taken(25, cuda__implicit_gemm=27) is None
     assert taken(25, cuda__implicit_gemm=27, has_ending=True) == "cuda.implicit_gemm"
     assert taken(100, cuda__implicit_gemm=100, has_ending=True) is None
+
+
+def test_a_copy_counts_as_what_it_takes_the_host_unless_graphs_are_replayed() -> None:
+    assert elementwise_ms(0.002, graphs=False) == 0.008
+    assert elementwise_ms(0.002, graphs=True) == 0.002
+    assert elementwise_ms(0.02, graphs=False) == 0.02
 
 
 def test_of_equals_the_one_that_the_gpu_runs_sooner_is_taken() -> None:

@@ -173,7 +173,7 @@ class Gpu:
 
     def conversion_ms(self, n_bytes: int, options: Options) -> float:
         """As `Chooser.conversion_ms` says it, with what its kernel takes the host."""
-        return elementwise_ms(self._convert_ms(n_bytes), options.graphs)
+        return elementwise_ms(self._convert_ms(n_bytes), graphs=options.graphs)
 
     def kept_layouts(self, network: str, options: Options) -> tuple[Layout, ...] | None:
         """As `Chooser.kept_layouts` says it."""
