@@ -16,7 +16,7 @@ from conv_advisor.data.epilogue import PLAIN, Activation, Epilogue
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels import comparison, reference
 from conv_advisor.kernels.cuda.few_inputs import plan as plans
-from conv_advisor.kernels.cuda.few_inputs.menu import FLOAT32_TILES, HALF_TILES, Cut, Tile
+from conv_advisor.kernels.cuda.few_inputs.menu import HALF_TILES, MMA_TILES, Cut, Tile
 from conv_advisor.kernels.tolerance import tolerance
 from tests.kernels import host_cuda
 
@@ -107,7 +107,7 @@ def test_a_cut_is_right(errors: list[Future[float]], place: int) -> None:
 
 
 @pytest.mark.parametrize("s", [3, 5])
-@pytest.mark.parametrize(("dtype", "tiles"), [(DType.FLOAT16, HALF_TILES), (DType.FLOAT32, FLOAT32_TILES)])
+@pytest.mark.parametrize(("dtype", "tiles"), [(DType.FLOAT16, HALF_TILES), (DType.FLOAT32, MMA_TILES)])
 def test_what_is_infinite_spoils_the_windows_that_it_lies_in_alone(
     pool: ProcessPoolExecutor, s: int, dtype: DType, tiles: tuple[Tile, ...]
 ) -> None:

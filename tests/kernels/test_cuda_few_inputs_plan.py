@@ -10,7 +10,7 @@ from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.cuda.few_inputs import float32, halves
 from conv_advisor.kernels.cuda.few_inputs import plan as plans
-from conv_advisor.kernels.cuda.few_inputs.menu import FLOAT32_TILES, HALF_TILES, Cut
+from conv_advisor.kernels.cuda.few_inputs.menu import HALF_TILES, Cut, Tile
 from conv_advisor.kernels.cuda.parts.multiprocessor import shared_memory_of
 
 H200 = Device(id="nvidia-h200", name="NVIDIA H200", kind="cuda", capability="9.0", processors=132)
@@ -59,17 +59,17 @@ def test_an_odd_stride_has_its_second_copy_in_other_banks() -> None:
 
 def test_what_a_block_stages_of_the_stem_in_float32_by_hand() -> None:
     # 69 pixels of three elements; the 9 of padding begin 3 behind a multiple of four; 147 of gemm_k are 19 steps.
-    stem, cut = problem_of("224-32-7-64-3-stride2", DType.FLOAT32), Cut(FLOAT32_TILES[0], 32)
+    stem, cut = problem_of("224-32-7-64-3-stride2", DType.FLOAT32), Cut(Tile(2, 8, warps=8, blocks=2), 32)
     assert float32.Stage.of(cut, stem) == float32.Stage(rows=21, pitch=212)
     assert float32.MMA.shared_bytes(cut, stem) == 152 * (64 * 2 * 4 + 4) + 21 * 212 * 4
     assert float32.WGMMA.shared_bytes(cut, stem) == 160 * (64 * 2 * 4 + 4) + 21 * 212 * 4
 
 
 def test_float32_takes_three_products_and_both_parts_of_the_weight() -> None:
-    cut = Cut(FLOAT32_TILES[0], 32)
+    cut = Cut(Tile(2, 8, warps=8, blocks=2), 32)
     wide, narrow = (problem_of("224-32-7-64-3-stride2", dtype) for dtype in (DType.FLOAT32, DType.TF32))
     assert float32.MMA.shared_bytes(cut, wide) - float32.MMA.shared_bytes(cut, narrow) == 152 * 64 * 4
-    assert float32.MMA.load(cut, wide).busy > 1.5 * float32.MMA.load(cut, narrow).busy
+    assert float32.MMA.cycles(cut, wide, 100, 2) > 1.5 * float32.MMA.cycles(cut, narrow, 100, 2)
     assert (float32.MMA.defines(cut, wide)["SPLIT"], float32.MMA.defines(cut, narrow)["SPLIT"]) == (1, 0)
 
 

@@ -11,25 +11,6 @@ from conv_advisor.kernels.cuda.parts.source import Defines, Source
 
 
 @dataclass(frozen=True)
-class Load:
-    """What a block asks of a multiprocessor, in cycles.
-
-    Parameters
-    ----------
-    busy : float
-        A tile, where other blocks fill every wait.
-    alone : float
-        A tile of a block that nothing else runs beside.
-    packed : float
-        The block's weight, once.
-    """
-
-    busy: float
-    alone: float
-    packed: float
-
-
-@dataclass(frozen=True)
 class Form:
     """One source, and how it runs.
 
@@ -44,7 +25,8 @@ class Form:
         The kernel's parameters behind the shape's.
     shared_bytes : callable (cut, problem) -> int
         Shared memory of a block.
-    load : callable (cut, problem) -> Load
+    cycles : callable (cut, problem, turns, beside) -> float
+        Expected of a launch whose blocks take so many tiles one after the other, so many of them on a multiprocessor.
     """
 
     source: Source
@@ -53,4 +35,4 @@ class Form:
     defines: Callable[[Cut, ConvProblem], Defines]
     sizes: Callable[[Cut, ConvProblem], tuple[int, ...]]
     shared_bytes: Callable[[Cut, ConvProblem], int]
-    load: Callable[[Cut, ConvProblem], Load]
+    cycles: Callable[[Cut, ConvProblem, int, int], float]

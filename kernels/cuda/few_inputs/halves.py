@@ -7,7 +7,7 @@ from typing import Final
 
 from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels.cuda.few_inputs import MOST_CHANNELS, MOST_TAPS
-from conv_advisor.kernels.cuda.few_inputs.form import Form, Load
+from conv_advisor.kernels.cuda.few_inputs.form import Form
 from conv_advisor.kernels.cuda.few_inputs.menu import HALF_TILES, Cut, Tile, cuts_of
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 from conv_advisor.kernels.cuda.parts.source import Defines, Source
@@ -27,6 +27,7 @@ _TURN_CYCLES: Final = 1800
 """From a tile's first load to its last store, beside its products."""
 _CHUNK_CYCLES: Final = 20
 """What the products of one chunk take, where a warp waits for them."""
+_START_CYCLES: Final = 2000
 _PACK_CYCLES: Final = 175
 """What a thread takes to pack a tap of a filter."""
 
@@ -80,18 +81,17 @@ def shared_bytes(cut: Cut, problem: ConvProblem) -> int:
     return 16 * cut.tile.filters * (problem.r * _chunks(problem) | 1) + Stage.of(cut, problem).shared_bytes
 
 
-def load(cut: Cut, problem: ConvProblem) -> Load:
-    """What a block asks for."""
+def cycles(cut: Cut, problem: ConvProblem, turns: int, beside: int) -> float:
+    """As `Form.cycles`: a tile takes its own waits, or what the blocks beside it leave of the multiprocessor."""
     tile, stage, chunks = cut.tile, Stage.of(cut, problem), problem.r * _chunks(problem)
     multiplied = tile.pixels * tile.filters * 8 / _PRODUCTS_OF_CYCLE
     read = 16 * tile.warps * (16 * tile.mt + 8 * tile.nt) / _SHARED_BYTES_OF_CYCLE
     moved = 2 * (tile.pixels * min(tile.filters, problem.k) + RUN * stage.runs * problem.c) / _MOVED_BYTES_OF_CYCLE
     staged = stage.runs * (1 + (stage.copy_bytes > 0)) * _RUN_CYCLES
-    return Load(
-        busy=max(chunks * max(multiplied, read) + staged, moved),
-        alone=_TURN_CYCLES + chunks * max(_CHUNK_CYCLES, 2 * tile.mt * tile.nt),
-        packed=ceil_div(tile.filters * 2 * chunks, tile.threads) * _PACK_CYCLES,
-    )
+    busy = max(chunks * max(multiplied, read) + staged, moved)
+    alone = _TURN_CYCLES + chunks * max(_CHUNK_CYCLES, 2 * tile.mt * tile.nt)
+    packed = ceil_div(tile.filters * 2 * chunks, tile.threads) * _PACK_CYCLES
+    return float(_START_CYCLES + packed + turns * max(alone, beside * busy))
 
 
 def sizes(cut: Cut, problem: ConvProblem) -> tuple[int, ...]:
@@ -123,5 +123,5 @@ FORM: Final = Form(
     defines=lambda cut, problem: _defines(cut.tile, problem.c, problem.s),
     sizes=sizes,
     shared_bytes=shared_bytes,
-    load=load,
+    cycles=cycles,
 )

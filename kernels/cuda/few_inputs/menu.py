@@ -96,31 +96,26 @@ HALF_TILES: Final = (
     Tile(4, 2, warps=8, blocks=2),
     Tile(2, 2, warps=4, blocks=7),
 )
-FLOAT32_TILES: Final = (
-    Tile(2, 8, warps=8, blocks=2),
-    Tile(2, 8, warps=16, blocks=1),
-    Tile(2, 8, warps=4, blocks=4),
+MMA_TILES: Final = (
+    Tile(2, 8, warps=4, blocks=2),
     Tile(1, 8, warps=8, blocks=3),
     Tile(1, 8, warps=4, blocks=6),
-    Tile(4, 4, warps=8, blocks=2),
     Tile(2, 4, warps=8, blocks=3),
     Tile(2, 4, warps=4, blocks=6),
-    Tile(1, 4, warps=4, blocks=8),
+    Tile(1, 4, warps=4, blocks=6),
     Tile(4, 2, warps=4, blocks=5),
-    Tile(2, 2, warps=4, blocks=8),
+    Tile(2, 2, warps=4, blocks=7),
     Tile(1, 2, warps=2, blocks=16),
 )
+"""Of float32 and tf32, each warp by itself."""
 WGMMA_TILES: Final = (
-    Tile(1, 8, warps=4, blocks=5),
     Tile(1, 8, warps=4, blocks=4),
     Tile(1, 8, warps=8, blocks=2),
     Tile(1, 8, warps=16, blocks=1),
     Tile(2, 8, warps=4, blocks=2),
-    Tile(2, 8, warps=8, blocks=1),
-    Tile(1, 4, warps=4, blocks=6),
     Tile(1, 4, warps=8, blocks=4),
     Tile(2, 4, warps=4, blocks=3),
     Tile(1, 2, warps=4, blocks=8),
     Tile(2, 2, warps=4, blocks=5),
 )
-"""Four warps multiply together."""
+"""Of float32 and tf32, four warps together."""

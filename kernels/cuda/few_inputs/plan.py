@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels.cuda.few_inputs import float32, halves
@@ -11,8 +9,6 @@ from conv_advisor.kernels.cuda.few_inputs.form import Form
 from conv_advisor.kernels.cuda.few_inputs.menu import Cut
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 from conv_advisor.kernels.cuda.parts.multiprocessor import RESERVED_BYTES, shared_memory_of
-
-_START_CYCLES: Final = 2000
 
 
 def form_of(problem: ConvProblem, device: Device) -> Form:
@@ -41,8 +37,7 @@ def expected_cycles(cut: Cut, problem: ConvProblem, device: Device) -> float:
     blocks = blocks_of(cut, problem, device)
     turns = ceil_div(problem.n * tiles_p * tiles_q, blocks // tiles_f)
     beside = min(residents(cut, problem, device), ceil_div(blocks, device.processors or 1))
-    load = form_of(problem, device).load(cut, problem)
-    return float(_START_CYCLES + load.packed + turns * max(load.alone, beside * load.busy))
+    return form_of(problem, device).cycles(cut, problem, turns, beside)
 
 
 def cuts_of(problem: ConvProblem, device: Device) -> tuple[Cut, ...]:
