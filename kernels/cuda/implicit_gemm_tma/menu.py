@@ -261,26 +261,45 @@ class SplitCosts:
     push: float
 
 
-_SPLIT: Final = SplitCosts(
-    start=2735.0,
-    wave=152.0,
-    block=45.0,
+_SPLIT_FLOAT32: Final = SplitCosts(
+    start=2654.0,
+    wave=395.0,
+    block=0.0,
     loaded_bytes=1000.0,
-    pixel=5.1,
-    shared_bytes=53.0,
-    products=13.8,
+    pixel=5.47,
+    shared_bytes=48.6,
+    products=15.7,
+    wgmma=30.8,
+    lone=3.51,
+    local_bytes=102.0,
+    stage=320.0,
+    parted_stage=300.0,
+    parted=2.0,
+    outputs=130.0,
+    meeting=968.0,
+    rank=25.4,
+    push=15.2,
+)
+_SPLIT_TF32: Final = SplitCosts(
+    start=3405.0,
+    wave=68.6,
+    block=12.6,
+    loaded_bytes=1380.0,
+    pixel=0.197,
+    shared_bytes=54.0,
+    products=20.1,
     wgmma=28.0,
-    lone=2.5,
-    local_bytes=90.0,
-    stage=350.0,
+    lone=8.94,
+    local_bytes=145.0,
+    stage=268.0,
     parted_stage=150.0,
     parted=3.0,
-    outputs=60.0,
-    meeting=900.0,
-    rank=40.0,
-    push=10.0,
+    outputs=32.9,
+    meeting=1083.0,
+    rank=107.0,
+    push=7.02,
 )
-SPLIT_COSTS: Final[Mapping[DType, SplitCosts]] = {DType.FLOAT32: _SPLIT, DType.TF32: _SPLIT}
+SPLIT_COSTS: Final[Mapping[DType, SplitCosts]] = {DType.FLOAT32: _SPLIT_FLOAT32, DType.TF32: _SPLIT_TF32}
 
 
 def row_bytes_of(problems: Problems) -> Any:

@@ -35,8 +35,10 @@ _MOST_COLUMNS: Final = 65_535
 """Of the grid."""
 _GROUP_ROWS: Final = 64
 """Of a product that four warps make together."""
-_GROUP_PROCESSORS: Final = 18
-"""Multiprocessors of a group, within which a cluster lies; the last group has what is left, six of an H200's 132."""
+_GROUPS: Final = (18, 18, 16, 16, 16, 16, 16, 7)
+"""Multiprocessors of an H200 that a cluster of more than two blocks lies within, as the times of cuts tell."""
+_PROCESSORS: Final = 132
+"""Of the device that these are of."""
 
 
 @dataclass(frozen=True)
@@ -174,10 +176,7 @@ def arranged(tile: SplitTile, cluster: Any, problems: Problems, processors: int)
     pixels = ceil_div(all_pixels, down)
     filters = ceil_div(problems.k, columns * _FILTERS_UNIT) * _FILTERS_UNIT
     owned = ceil_div(pixels, cluster)
-    resident = np.ones_like(down)
-    for held in range(1, _MOST_RESIDENT):
-        is_full = down * columns * cluster > blocks_at_a_time(cluster, held, processors)
-        resident = np.where(is_full & (held < tile.blocks), held + 1, resident)
+    resident = sharing(down * columns * cluster, cluster, tile.blocks, processors)
     received = np.where(np.greater(cluster, 1), cluster * owned * tile.bf * 4, 0)
     beside = _BARRIER_BYTES + ALIGNMENT + received
     room = HOPPER_SHARED_BYTES // resident - RESERVED_BYTES - beside
@@ -191,22 +190,30 @@ def arranged(tile: SplitTile, cluster: Any, problems: Problems, processors: int)
 
 def blocks_at_a_time(cluster: Any, resident: Any, processors: int) -> Any:
     """Blocks that run at a time, so many a multiprocessor: a cluster lies within one group of multiprocessors."""
-    groups, rest = divmod(processors, _GROUP_PROCESSORS)
-    clusters = groups * (_GROUP_PROCESSORS * resident // cluster) + rest * resident // cluster
-    return np.where(np.greater(cluster, 1), np.maximum(1, clusters) * cluster, processors * resident)
+    clusters = sum(group * processors // _PROCESSORS * resident // cluster for group in _GROUPS)
+    return np.where(np.greater(cluster, 2), np.maximum(1, clusters) * cluster, processors * resident)
+
+
+def sharing(blocks: Any, cluster: Any, most: Any, processors: int) -> Any:
+    """Blocks that share a multiprocessor where so many run, at the most: the fewest with which all run at a time."""
+    shared = np.minimum(1, blocks)
+    for held in range(1, _MOST_RESIDENT):
+        shared += (blocks > blocks_at_a_time(cluster, held, processors)) & (held < most)
+    return shared
 
 
 def expected_cycles(tile: SplitTile, cluster: Any, problems: Problems, of: Arrangement, processors: int) -> Any:
     """Of the multiprocessor that has most to do: of what passes side by side most of all the longest."""
     costs, products = menu.SPLIT_COSTS[problems.dtype], 3 if problems.dtype is DType.FLOAT32 else 1
     blocks = of.down * of.columns * cluster
-    waves, rest = np.divmod(blocks, blocks_at_a_time(cluster, of.resident, processors))
-    tiles = waves * of.resident + np.minimum(of.resident, ceil_div(rest, processors))
+    held = np.minimum(tile.blocks, HOPPER_SHARED_BYTES // (of.shared_bytes + RESERVED_BYTES))
+    waves, rest = np.divmod(blocks, blocks_at_a_time(cluster, held, processors))
+    tiles = waves * held + sharing(rest, cluster, held, processors)
     waves, stages = waves + (rest > 0), ceil_div(stages_of(problems), cluster)
     of_pixel = np.where(is_dense(problems), ROW_BYTES / costs.loaded_bytes, costs.pixel)
     of_rows = of.pixels * of_pixel + of.filters * ROW_BYTES / costs.loaded_bytes
     warps = tile.rows * tile.columns * tile.parts
-    by_mma = products / costs.products * (1 + costs.lone / (warps * of.resident))
+    by_mma = products / costs.products * (1 + costs.lone / (warps * np.minimum(held, tiles)))
     aside = (
         tiles * stages * of_rows,
         blocks * stages * (of.pixels + of.filters) * ROW_BYTES / processors / costs.shared_bytes,
@@ -217,12 +224,12 @@ def expected_cycles(tile: SplitTile, cluster: Any, problems: Problems, of: Arran
     )
     summed = tiles * tile.bp * tile.bf / 1024 * costs.outputs * (1 + tile.parts / np.minimum(cluster, 2))
     shared = costs.meeting + costs.rank * cluster + tiles * tile.bp * tile.bf / 1024 * costs.push
-    cycles = costs.start + waves * costs.wave + of.resident * costs.block + side_by_side(*aside) + summed
+    cycles = costs.start + waves * costs.wave + np.minimum(held, tiles) * costs.block + side_by_side(*aside) + summed
     return cycles + np.where(np.greater(cluster, 1), waves * shared, 0.0)
 
 
 def local_bytes(tile: SplitTile, of: Arrangement) -> Any:
-    """What a stage moves to and from shared memory: to it, to and from what parts it, to registers, and to wgmma three times."""
+    """What a stage moves to and from shared memory: the accelerator, warps that part it, registers, wgmma thrice."""
     rows = np.where(tile.is_filters_m, tile.bf, tile.bp)
     by_wgmma = 2 * tile.parted + rows + 3 * tile.parted * rows / _GROUP_ROWS
     by_warps = tile.bp * tile.columns + tile.bf * tile.rows
