@@ -73,7 +73,7 @@ def runner(request: pytest.FixtureRequest) -> Any:
     compile_all(
         [(problem, cut) for problem in problems for cut in cuts_of(problem)]
         + [(problem, Cut(tile, 1)) for problem in of_small for tile in small.TILES]
-        + [(problem, Cut(tile, 1)) for problem in of_split for tile in split.tiles_for(problem.dtype)]
+        + [(problem, Cut(tile, 1)) for problem in of_split for tile in split.TILES[problem.dtype]]
     )
     return opened
 
@@ -145,7 +145,7 @@ def test_every_split_tile_is_right(runner: Any, of_split: ConvProblem) -> None:
 def test_equal_inputs_give_equal_bits_by_split_tiles(runner: Any, cluster: int, dtype: DType) -> None:
     of_split = problem_of("same_3x3", dtype)
     operands = runner.make_operands(of_split, 0)
-    launch = prepare_cut(runner, of_split, Cut(split.TILES[1], cluster))
+    launch = prepare_cut(runner, of_split, Cut(split.TILES[dtype][-1], cluster))
     outputs = []
     for _ in range(3):
         runner.first_run(of_split, launch, operands)

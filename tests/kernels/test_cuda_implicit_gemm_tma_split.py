@@ -46,7 +46,7 @@ def test_blocks_have_every_tile_a_stage_each_and_fit_their_multiprocessors(name:
         assert of.body_bytes >= max(of.slots * cut.tile.stage_bytes, cut.tile.sums_bytes)
         assert of.shared_bytes <= 227 * 1024
         assert of.resident * (of.shared_bytes + 1024) <= 228 * 1024
-    assert {cut.tile for cut in cuts} == set(split.TILES)
+    assert {cut.tile for cut in cuts} == set(split.TILES[DType.FLOAT32])
     assert not split.offers(Shapes.of(replace(problem, dtype=DType.FLOAT16)), GPU)
 
 
@@ -76,7 +76,7 @@ def test_a_split_launch_says_what_the_kernel_reads(map_driver: FakeDriver, monke
     monkeypatch.setattr(launch, "prepare_start", prepare_start)
     monkeypatch.setattr(launch, "load_kernel", lambda source, kernel, *_, **defines: (source, kernel, defines))
     problem = replace(problem_of(FOURS["same_3x3_fours"], DType.FLOAT32), epilogue=Epilogue.parse("bias-residual"))
-    tile = next(tile for tile in split.TILES if (tile.bp, tile.bf) == (64, 64))
+    tile = SplitTile(64, 64, 2, 2, 2, blocks=2)
     prepared = launch.launch(problem, GPU, Cut(tile, 4))
     prepared.run(*(SimpleNamespace(data=SimpleNamespace(ptr=4096 * place)) for place in range(1, 6)))
     assert [each[3].value for each in map_driver.asked] == [4096, 8192]
@@ -102,10 +102,9 @@ def test_the_kernel_and_its_split_tiles_have_the_same_threads_and_places() -> No
         replaced = re.sub(r"[A-Z_]+", of, expression)
         return int(eval(replaced.replace("/", "//")))  # noqa: S307 - numbers, products and sums of our own source
 
-    for tile in split.TILES:
-        known = tile.defines(DType.FLOAT32, is_dense=False)
-        known["BN"] = tile.bp if tile.is_filters_m else tile.bf
+    for dtype, tile in ((dtype, tile) for dtype, tiles in split.TILES.items() for tile in tiles):
+        known = tile.defines(dtype, is_dense=False)
         assert value("THREADS", known) == tile.threads
-        assert value("X_BYTES + WEIGHT_BYTES + WGMMA * COLUMN_BYTES", known) == tile.stage_bytes
+        assert value("(1 + WGMMA) * X_BYTES + WEIGHT_BYTES", known) == tile.stage_bytes
         assert value("WARPS_K * BP * SUM_PITCH * 4", known) == tile.sums_bytes
         assert value("MOST_SLOTS", known) == split.MOST_SLOTS

@@ -7,9 +7,9 @@
 //   types        -DSPLIT=1: float32 in three products of tf32 (fragments.cuh); -DSPLIT=0: tf32, which the accelerator rounds on its way
 //   tiles        are all of one size, BP pixels and BF filters or somewhat fewer: the accelerator takes long for what does not exist.
 //                What rows and columns of a product that are not in a tile are made of is whatever lies there, and goes nowhere
-//   versions     -DWGMMA=0: mma.sync, each warp cuts what it reads. -DWGMMA=1: wgmma m64 on float32, its rows from registers, where
-//                each warp cuts its own; of the columns three more warps write the low parts, and what has arrived is read as the
-//                high ones. Rows are pixels, with -DFILTERS_M=1 filters: then pixels are counted in eights
+//   versions     -DWGMMA=0: mma.sync, rows are pixels, each warp cuts what it reads. -DWGMMA=1: wgmma m64 on float32, rows are
+//                filters and come from registers, where each warp cuts its own; of the pixels, the columns, three more warps write
+//                the low parts, and what has arrived is read as the high ones
 //   warps        WARPS_M * WARPS_N * WARPS_K multiply: parts of the pixels, of the filters and of each stage; one more loads, of
 //                which one thread is awake
 //   slots        as many stages as the launch gives shared memory for, mostly all that the block has: these are asked for at once
@@ -27,7 +27,7 @@
 #define LOADER (WORKERS / 32)  // the warp
 #define PARTERS (96 * WGMMA)  // threads behind it
 #define THREADS (WORKERS + 32 + PARTERS)
-#if FILTERS_M
+#if WGMMA
 #define BM BF
 #define BN BP
 #else
@@ -41,11 +41,10 @@
 #define CHANNELS (ROW_BYTES / 4)
 #define MOST_SLOTS 32  // a lane starts the barriers of each
 #define BARRIER_BYTES ((3 * MOST_SLOTS + 1) * 8)
-#define COLUMN_BYTES (BN * ROW_BYTES)  // of a stage of what is the columns
-#define SUM_PITCH (BF + 8 - 4 * FILTERS_M)
+#define SUM_PITCH (BF + 8 - 4 * WGMMA)
 #define COLUMNS (BF / 4)  // of 16 bytes in a pixel of y
 static_assert(BM % (16 * WARPS_M) == 0 && BN % (8 * WARPS_N) == 0 && STEPS % WARPS_K == 0, "whole fragments");
-static_assert(WGMMA ? SPLIT && WARPS_M % 4 == 0 && TILES_M == 1 && WARPS_N == 1 : TILES_N % 2 == 0 && !FILTERS_M, "whole groups");
+static_assert(WGMMA ? SPLIT && WARPS_M % 4 == 0 && TILES_M == 1 && WARPS_N == 1 : TILES_N % 2 == 0, "whole groups");
 
 #include "clusters.cuh"
 #include "asynchronous.cuh"
@@ -86,8 +85,8 @@ struct Ring {
     unsigned full, empty, parted, x, weight, low;
 
     // What is the rows of a product, and its columns.
-    __device__ __forceinline__ unsigned rows() const { return FILTERS_M ? weight : x; }
-    __device__ __forceinline__ unsigned columns() const { return FILTERS_M ? x : weight; }
+    __device__ __forceinline__ unsigned rows() const { return WGMMA ? weight : x; }
+    __device__ __forceinline__ unsigned columns() const { return WGMMA ? x : weight; }
 };
 
 // Stages and whose turn it is: a ring that has gone round an even or odd number of times.
@@ -172,10 +171,9 @@ __device__ __forceinline__ unsigned rest_of(unsigned value) {
 }
 
 // By the threads behind the loader, of as many stages as are loaded; `parted` counts warps.
-__device__ __forceinline__ void part_columns(const uint4* columns, uint4* low, const Ring& ring, int count, const Sizes& sizes) {
-    constexpr int vectors = COLUMN_BYTES / 16, turns = (vectors + PARTERS - 1) / PARTERS;
-    const int first = threadIdx.x - WORKERS - 32;
-    const int used = (FILTERS_M ? sizes.of_tile : sizes.filters) * (ROW_BYTES / 16) - first;
+__device__ __forceinline__ void part_pixels(const uint4* x, uint4* low, const Ring& ring, int count, const Sizes& sizes) {
+    constexpr int vectors = X_BYTES / 16, turns = (vectors + PARTERS - 1) / PARTERS;
+    const int first = threadIdx.x - WORKERS - 32, used = sizes.of_tile * (ROW_BYTES / 16) - first;
     Turn turn;
 #pragma unroll 1
     for (int stage = 0; stage < count; ++stage, turn.advance(sizes.slots)) {
@@ -185,7 +183,7 @@ __device__ __forceinline__ void part_columns(const uint4* columns, uint4* low, c
         // All of them before the first is stored: the compiler cannot know that they are others.
 #pragma unroll
         for (int i = 0; i < turns; ++i)
-            if (i * PARTERS < used) value[i] = columns[place + i * PARTERS];
+            if (i * PARTERS < used) value[i] = x[place + i * PARTERS];
 #pragma unroll
         for (int i = 0; i < turns; ++i) {
             const uint4 rest = {rest_of(value[i].x), rest_of(value[i].y), rest_of(value[i].z), rest_of(value[i].w)};
@@ -215,8 +213,7 @@ __device__ __forceinline__ Rows rows_of(const Ring& ring) {
 
 #if WGMMA
 // Adds the products of a group's part of a stage: a chain from zero, the small ones first. Of the columns it is told where both
-// parts begin. The high ones are cut, not rounded: the rows' low ones, whose products with what is left out are not made, are of
-// either sign.
+// parts begin. Their high ones are cut, not rounded; the rows' low ones are of either sign, so what is left out leans nowhere.
 __device__ __forceinline__ void multiply_stage(Sums& sum, unsigned a, unsigned high_b, unsigned low_b) {
     constexpr int steps = STEPS / WARPS_K;
     const int first = threadIdx.x / (32 * WARPS_M) * steps;
@@ -274,10 +271,10 @@ __device__ __forceinline__ void multiply_stages(Sums& sum, const Ring& ring, int
 #pragma unroll 1
     for (int stage = 0; stage < count; ++stage, turn.advance(sizes.slots)) {
         wait_for(ring.full + turn.slot * 8, turn.parity);
-        const unsigned a = rows.a + turn.slot * (BM * ROW_BYTES), to_b = turn.slot * COLUMN_BYTES;
+        const unsigned a = rows.a + turn.slot * (BM * ROW_BYTES), to_b = turn.slot * (BN * ROW_BYTES);
 #if WGMMA
         wait_for(ring.parted + turn.slot * 8, turn.parity);
-        multiply_stage(sum, a, ring.columns() + to_b, ring.low + to_b);
+        multiply_stage(sum, a, ring.x + to_b, ring.low + to_b);
 #else
         multiply_stage(sum, a, rows.b + to_b);
 #endif
@@ -294,12 +291,12 @@ __device__ __forceinline__ void meet() { asm volatile("bar.sync 2, %0;" ::"n"(WO
 __device__ __forceinline__ void store_sums(float* sums, const Sums& sum) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const int row = warp % WARPS_M * (BM / WARPS_M) + lane / 4, column = warp / WARPS_M % WARPS_N * (BN / WARPS_N) + lane % 4 * 2;
-    sums += warp / (WARPS_M * WARPS_N) * BP * SUM_PITCH + (FILTERS_M ? column * SUM_PITCH + row : row * SUM_PITCH + column);
+    sums += warp / (WARPS_M * WARPS_N) * BP * SUM_PITCH + (WGMMA ? column * SUM_PITCH + row : row * SUM_PITCH + column);
 #pragma unroll
     for (int i = 0; i < TILES_M; ++i) {
 #pragma unroll
         for (int j = 0; j < TILES_N; ++j) {
-#if FILTERS_M
+#if WGMMA
 #pragma unroll
             for (int e = 0; e < 4; ++e) sums[(8 * j + e % 2) * SUM_PITCH + 16 * i + e / 2 * 8] = sum[i][j][e];
 #else
@@ -418,7 +415,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #if WGMMA
     if (warp > LOADER) {
         asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
-        part_columns((const uint4*)(body + (ring.columns() - ring.x)), (uint4*)(body + (ring.low - ring.x)), ring, count, sizes);
+        part_pixels((const uint4*)body, (uint4*)(body + (ring.low - ring.x)), ring, count, sizes);
         if (blocks > 1) cluster_wait();
         return;
     }
@@ -446,7 +443,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         store_y(y, epilogue, sums, SUM_PITCH, WARPS_K, BP * SUM_PITCH, outputs, sizes);
         return;
     }
-    const int ring_bytes = sizes.slots * (X_BYTES + WEIGHT_BYTES + WGMMA * COLUMN_BYTES), sums_bytes = WARPS_K * BP * SUM_PITCH * 4;
+    const int ring_bytes = sizes.slots * ((1 + WGMMA) * X_BYTES + WEIGHT_BYTES), sums_bytes = WARPS_K * BP * SUM_PITCH * 4;
     float* const received = (float*)(body + max(ring_bytes, sums_bytes));
     cluster_wait();
     push_sums(received, sums, rows, rank, counter, sizes);

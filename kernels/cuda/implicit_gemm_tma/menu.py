@@ -141,7 +141,7 @@ class Costs:
 
 _TF32: Final = Costs(loaded_bytes=58.7, stage=55.1, box=952.0, turn=100.0, start=1654.0, meeting=3208.0, push=273.0)
 _HALF: Final = Costs(loaded_bytes=60.0, stage=120.0, box=1050.0, turn=100.0, start=3000.0, meeting=2827.0, push=239.0)
-_FLOAT32: Final = Costs(loaded_bytes=59.0, stage=400.0, box=960.0, turn=0.0, start=1745.0, meeting=2600.0, push=352.0)
+_FLOAT32: Final = Costs(loaded_bytes=59.0, stage=806.0, box=579.0, turn=0.0, start=3970.0, meeting=1260.0, push=379.0)
 COSTS: Final[Mapping[DType, Costs]] = {
     DType.FLOAT32: _FLOAT32,
     DType.TF32: _TF32,
@@ -216,8 +216,6 @@ class SplitCosts:
     ----------
     start : float
         From a launch to the first products, and from the last outputs to the end.
-    wave : float
-        Of blocks that come to a multiprocessor together, from their start to their first products.
     block : float
         Of each block that shares a multiprocessor.
     loaded_bytes : float
@@ -226,16 +224,17 @@ class SplitCosts:
         Of a pixel of a stage that im2col mode loads.
     shared_bytes : float
         That each gets from the L2 cache in a cycle while all do.
-    products, wgmma : float
-        Of a pixel, a filter and a stage's channels, that a multiprocessor makes in a cycle: by mma.sync, by wgmma.
+    products : float
+        Of a pixel, a filter and a stage's channels, that a multiprocessor makes in a cycle by mma.sync. Those of wgmma take
+        less than what they read from shared memory.
     lone : float
         How much longer products take for one warp.
     local_bytes : float
         To and from shared memory in a cycle.
     stage : float
         Of a block, from a stage to the next at least.
-    parted_stage, parted : float
-        The same where warps part the columns of wgmma's products, and for each column.
+    parted_stage : float
+        The same where warps part the columns of wgmma's products.
     outputs : float
         Of 1024 sums that a block adds, or outputs.
     meeting, rank, push : float
@@ -243,18 +242,15 @@ class SplitCosts:
     """
 
     start: float
-    wave: float
     block: float
     loaded_bytes: float
     pixel: float
     shared_bytes: float
     products: float
-    wgmma: float
     lone: float
     local_bytes: float
     stage: float
     parted_stage: float
-    parted: float
     outputs: float
     meeting: float
     rank: float
@@ -262,42 +258,36 @@ class SplitCosts:
 
 
 _SPLIT_FLOAT32: Final = SplitCosts(
-    start=2654.0,
-    wave=395.0,
+    start=2610.0,
     block=0.0,
-    loaded_bytes=1000.0,
-    pixel=5.47,
-    shared_bytes=48.6,
-    products=15.7,
-    wgmma=30.8,
-    lone=3.51,
+    loaded_bytes=56.9,
+    pixel=4.28,
+    shared_bytes=42.4,
+    products=35.9,
+    lone=13.6,
     local_bytes=102.0,
-    stage=320.0,
-    parted_stage=300.0,
-    parted=2.0,
-    outputs=130.0,
-    meeting=968.0,
-    rank=25.4,
-    push=15.2,
+    stage=331.0,
+    parted_stage=737.0,
+    outputs=194.0,
+    meeting=917.0,
+    rank=25.0,
+    push=30.2,
 )
 _SPLIT_TF32: Final = SplitCosts(
-    start=3405.0,
-    wave=68.6,
-    block=12.6,
-    loaded_bytes=1380.0,
-    pixel=0.197,
-    shared_bytes=54.0,
-    products=20.1,
-    wgmma=28.0,
-    lone=8.94,
-    local_bytes=145.0,
-    stage=268.0,
-    parted_stage=150.0,
-    parted=3.0,
-    outputs=32.9,
-    meeting=1083.0,
-    rank=107.0,
-    push=7.02,
+    start=2640.0,
+    block=215.0,
+    loaded_bytes=110.0,
+    pixel=2.59,
+    shared_bytes=48.7,
+    products=21.3,
+    lone=15.2,
+    local_bytes=128.0,
+    stage=199.0,
+    parted_stage=0.0,
+    outputs=75.6,
+    meeting=601.0,
+    rank=21.4,
+    push=73.4,
 )
 SPLIT_COSTS: Final[Mapping[DType, SplitCosts]] = {DType.FLOAT32: _SPLIT_FLOAT32, DType.TF32: _SPLIT_TF32}
 

@@ -10,8 +10,6 @@ __device__ __forceinline__ void multiply_add(float (&d)[TILES_N][4], const unsig
                                              bool is_added) {
 #if INSTRUCTION_N == 24
     INSTRUCTION_OF_REGISTERS(24, 12, 13, 14, 15, 16, 17);
-#elif INSTRUCTION_N == 32
-    INSTRUCTION_OF_REGISTERS(32, 16, 17, 18, 19, 20, 21);
 #elif INSTRUCTION_N == 40
     INSTRUCTION_OF_REGISTERS(40, 20, 21, 22, 23, 24, 25);
 #elif INSTRUCTION_N == 48

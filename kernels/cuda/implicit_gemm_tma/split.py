@@ -36,7 +36,8 @@ _MOST_COLUMNS: Final = 65_535
 _GROUP_ROWS: Final = 64
 """Of a product that four warps make together."""
 _GROUPS: Final = (18, 18, 16, 16, 16, 16, 16, 7)
-"""Multiprocessors of an H200 that a cluster of more than two blocks lies within, as the times of cuts tell."""
+"""Multiprocessors of an H200 that a cluster of more than two blocks lies within, as the times of cuts tell: of no more blocks
+than these, however many share a multiprocessor."""
 _PROCESSORS: Final = 132
 """Of the device that these are of."""
 
@@ -49,13 +50,11 @@ class SplitTile:
     ----------
     bp, bf : int
     rows, columns, parts : int
-        Warps along the pixels, along the filters, and along a stage.
+        Warps along the rows of the products, along their columns, and along a stage.
     blocks : int
         That a multiprocessor's registers have room for.
     is_wgmma : bool
-        Whether four warps multiply together, float32 alone; else each warp by mma.sync.
-    is_filters_m : bool
-        Whether the rows of their products are filters, not pixels; warps are along the filters then.
+        Whether four warps multiply together, filters by pixels, in float32; else each by mma.sync, pixels by filters.
     """
 
     bp: int
@@ -65,11 +64,10 @@ class SplitTile:
     parts: int
     blocks: int
     is_wgmma: bool = False
-    is_filters_m: bool = False
 
     @property
     def threads(self) -> int:
-        """Warps that multiply, one that loads, and with wgmma three that part filters."""
+        """Warps that multiply, one that loads, and with wgmma three that part pixels."""
         return 32 * (self.rows * self.columns * self.parts + 1 + 3 * self.is_wgmma)
 
     def defines(self, dtype: DType, *, is_dense: bool) -> Defines:
@@ -82,54 +80,33 @@ class SplitTile:
             "WARPS_K": self.parts,
             "BLOCKS": self.blocks,
             "WGMMA": int(self.is_wgmma),
-            "FILTERS_M": int(self.is_filters_m),
             "IS_DENSE": int(is_dense),
             "SPLIT": int(dtype is DType.FLOAT32),
         }
 
     @property
-    def parted(self) -> Any:
-        """Pixels or filters whose parts are both in shared memory."""
-        return np.where(self.is_filters_m, self.bp, self.bf) * self.is_wgmma
-
-    @property
     def stage_bytes(self) -> Any:
         """Shared memory of a stage."""
-        return (self.bp + self.bf + self.parted) * ROW_BYTES
+        return (self.bp * (1 + self.is_wgmma) + self.bf) * ROW_BYTES
 
     @property
     def sums_bytes(self) -> Any:
         """Shared memory of the sums of all warps, where stages were."""
-        return self.parts * self.bp * (self.bf + 8 - 4 * self.is_filters_m) * 4
+        return self.parts * self.bp * (self.bf + 8 - 4 * self.is_wgmma) * 4
 
 
-TILES: Final = (
-    SplitTile(32, 16, 1, 1, 4, blocks=4),
-    SplitTile(32, 32, 1, 1, 4, blocks=4),
-    SplitTile(32, 64, 1, 2, 4, blocks=2),
-    SplitTile(32, 128, 1, 4, 2, blocks=2),
-    SplitTile(64, 16, 2, 1, 4, blocks=2),
-    SplitTile(64, 32, 2, 1, 2, blocks=4),
-    SplitTile(64, 32, 2, 1, 4, blocks=2),
-    SplitTile(64, 64, 2, 2, 2, blocks=2),
-    SplitTile(128, 32, 4, 1, 2, blocks=2),
-    *(SplitTile(64, bf, 4, 1, 1, blocks=2, is_wgmma=True) for bf in (24, 32, 40, 48, 56, 64)),
-    *(SplitTile(64, bf, 4, 1, 2, blocks=2 if bf == 32 else 1, is_wgmma=True) for bf in (32, 64)),
-    *(SplitTile(bp, 64, 4, 1, 1, blocks=2, is_wgmma=True, is_filters_m=True) for bp in (24, 32, 40, 48, 56)),
-    *(SplitTile(bp, 64, 4, 1, 2, blocks=2 if bp == 32 else 1, is_wgmma=True, is_filters_m=True) for bp in (32, 56)),
-    *(SplitTile(128, bf, 8, 1, 1, blocks=1, is_wgmma=True) for bf in (32, 48, 64)),
-)
-
-
-def tiles_for(dtype: DType) -> tuple[SplitTile, ...]:
-    """The tiles of a precision; of two bytes an element there are none."""
-    if dtype.itemsize_bytes != 4:
-        return ()
-    return tuple(tile for tile in TILES if dtype is DType.FLOAT32 or not tile.is_wgmma)
+_WARPS: Final = (SplitTile(32, 16, 1, 1, 4, blocks=4), SplitTile(32, 32, 1, 1, 4, blocks=4))
+_LARGER: Final = (SplitTile(64, 32, 2, 1, 4, blocks=2), SplitTile(32, 128, 1, 4, 2, blocks=2))
+_GROUPS_OF_WARPS: Final = tuple(SplitTile(bp, 64, 4, 1, 1, blocks=2, is_wgmma=True) for bp in (24, 40, 48, 56))
+TILES: Final[Mapping[DType, tuple[SplitTile, ...]]] = {
+    DType.FLOAT32: (*_WARPS, *_GROUPS_OF_WARPS),
+    DType.TF32: (*_WARPS, *_LARGER),
+}
+"""Of a precision; of two bytes an element there are none."""
 
 
 _CHOICES: Final[Mapping[DType, Choice[SplitTile]]] = {
-    dtype: choice_of(tiles_for(dtype), _LARGEST_CLUSTER) for dtype in (DType.FLOAT32, DType.TF32)
+    dtype: choice_of(tiles, _LARGEST_CLUSTER) for dtype, tiles in TILES.items()
 }
 
 
@@ -190,7 +167,8 @@ def arranged(tile: SplitTile, cluster: Any, problems: Problems, processors: int)
 
 def blocks_at_a_time(cluster: Any, resident: Any, processors: int) -> Any:
     """Blocks that run at a time, so many a multiprocessor: a cluster lies within one group of multiprocessors."""
-    clusters = sum(group * processors // _PROCESSORS * resident // cluster for group in _GROUPS)
+    groups = [group * processors // _PROCESSORS for group in _GROUPS]
+    clusters = sum(np.where(np.less_equal(cluster, group), group * resident // cluster, 0) for group in groups)
     return np.where(np.greater(cluster, 2), np.maximum(1, clusters) * cluster, processors * resident)
 
 
@@ -218,20 +196,19 @@ def expected_cycles(tile: SplitTile, cluster: Any, problems: Problems, of: Arran
         tiles * stages * of_rows,
         blocks * stages * (of.pixels + of.filters) * ROW_BYTES / processors / costs.shared_bytes,
         memory_cycles(problems, processors),
-        tiles * stages * tile.bp * tile.bf * np.where(tile.is_wgmma, products / costs.wgmma, by_mma),
+        tiles * stages * tile.bp * tile.bf * np.where(tile.is_wgmma, 0.0, by_mma),
         tiles * stages * local_bytes(tile, of) / costs.local_bytes,
-        waves * stages * np.where(tile.is_wgmma, costs.parted_stage + costs.parted * tile.parted, costs.stage),
+        waves * stages * np.where(tile.is_wgmma, costs.parted_stage, costs.stage),
     )
     summed = tiles * tile.bp * tile.bf / 1024 * costs.outputs * (1 + tile.parts / np.minimum(cluster, 2))
     shared = costs.meeting + costs.rank * cluster + tiles * tile.bp * tile.bf / 1024 * costs.push
-    cycles = costs.start + waves * costs.wave + np.minimum(held, tiles) * costs.block + side_by_side(*aside) + summed
+    cycles = costs.start + np.minimum(held, tiles) * costs.block + side_by_side(*aside) + summed
     return cycles + np.where(np.greater(cluster, 1), waves * shared, 0.0)
 
 
 def local_bytes(tile: SplitTile, of: Arrangement) -> Any:
     """What a stage moves to and from shared memory: the accelerator, warps that part it, registers, wgmma thrice."""
-    rows = np.where(tile.is_filters_m, tile.bf, tile.bp)
-    by_wgmma = 2 * tile.parted + rows + 3 * tile.parted * rows / _GROUP_ROWS
+    by_wgmma = 2 * of.pixels + tile.bf + 3 * tile.bp * tile.bf / _GROUP_ROWS
     by_warps = tile.bp * tile.columns + tile.bf * tile.rows
     return ROW_BYTES * (of.pixels + of.filters + np.where(tile.is_wgmma, by_wgmma, by_warps))
 
@@ -258,7 +235,7 @@ def offers(problems: Shapes, device: Device) -> tuple[Offer[SplitTile], ...]:
 
 def definitions(dtype: DType) -> tuple[Defines, ...]:
     """What implicit_gemm_tma_split.cu is compiled with for this precision."""
-    return tuple(tile.defines(dtype, is_dense=is_dense) for tile in tiles_for(dtype) for is_dense in (False, True))
+    return tuple(tile.defines(dtype, is_dense=is_dense) for tile in TILES.get(dtype, ()) for is_dense in (False, True))
 
 
 SOURCE: Final = Source("implicit_gemm_tma_split", definitions, architecture="sm_90a")
