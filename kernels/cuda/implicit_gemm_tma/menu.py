@@ -225,8 +225,8 @@ class SplitCosts:
     shared_bytes : float
         That each gets from the L2 cache in a cycle while all do.
     products : float
-        Of a pixel, a filter and a stage's channels, that a multiprocessor makes in a cycle by mma.sync. Those of wgmma take
-        less than what they read from shared memory.
+        Of a pixel, a filter and a stage's channels, that a multiprocessor makes in a cycle by mma.sync; those of wgmma
+        take less than what they read.
     lone : float
         How much longer products take for one warp.
     local_bytes : float

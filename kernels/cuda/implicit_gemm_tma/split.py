@@ -36,8 +36,8 @@ _MOST_COLUMNS: Final = 65_535
 _GROUP_ROWS: Final = 64
 """Of a product that four warps make together."""
 _GROUPS: Final = (18, 18, 16, 16, 16, 16, 16, 7)
-"""Multiprocessors of an H200 that a cluster of more than two blocks lies within, as the times of cuts tell: of no more blocks
-than these, however many share a multiprocessor."""
+"""Multiprocessors of an H200 that a cluster of more than two blocks lies within, as the times of cuts tell: of no more
+blocks than these, however many share a multiprocessor."""
 _PROCESSORS: Final = 132
 """Of the device that these are of."""
 
