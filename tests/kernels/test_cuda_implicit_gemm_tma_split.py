@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
+from pathlib import Path
+from statistics import geometric_mean
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,6 +24,8 @@ from conv_advisor.kernels.cuda.parts.offers import Cut
 from conv_advisor.kernels.cuda.parts.shapes import Shapes
 from tests.kernels.accelerator import FOURS, GPU, SHAPES, FakeDriver, problem_of
 
+TABLE = json.loads((Path(__file__).parent / "data" / "implicit_gemm_tma_split_us.json").read_text())
+"""Times of promising cuts on an H200, by pixels, filters and blocks of a cluster; of large tiles too."""
 FOUR_BYTES = {**SHAPES, **FOURS}
 
 
@@ -108,3 +113,22 @@ def test_the_kernel_and_its_split_tiles_have_the_same_threads_and_places() -> No
         assert value("(1 + WGMMA) * X_BYTES + WEIGHT_BYTES", known) == tile.stage_bytes
         assert value("WARPS_K * BP * SUM_PITCH * 4", known) == tile.sums_bytes
         assert value("MOST_SLOTS", known) == split.MOST_SLOTS
+
+
+@pytest.mark.parametrize(
+    ("dtype", "layers", "mean", "worst"), [("float32", 72, 1.015, 1.12), ("tf32", 16, 1.015, 1.05)]
+)
+def test_the_rule_takes_a_cut_about_as_fast_as_the_fastest(dtype: str, layers: int, mean: float, worst: float) -> None:
+    slowdowns = []
+    for layer, us in TABLE[dtype].items():
+        problem = ConvProblem.parse(layer, dtype=DType(dtype), layout=Layout.NHWC)
+        expected = {name_of(cut): time for cut, time in plan.expected(problem, GPU).items()}
+        slowdowns.append(us[min(us, key=expected.__getitem__)] / min(us.values()))
+    assert len(slowdowns) == layers
+    assert geometric_mean(slowdowns) < mean
+    assert max(slowdowns) < worst
+
+
+def name_of(cut: Cut[plan.AnyTile]) -> str:
+    is_large = not isinstance(cut.tile, SplitTile)
+    return f"{'large ' * is_large}{cut.tile.bp}x{cut.tile.bf} {cut.cluster}"
