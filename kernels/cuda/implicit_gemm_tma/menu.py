@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+
 from conv_advisor.data.problem import DType
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
-from conv_advisor.kernels.cuda.parts.shapes import Problems
+from conv_advisor.kernels.cuda.parts.shapes import Problems, is_dense
 
 ROW_BYTES: Final = (64, 128)
 """Bytes of the channels of one tap in a stage: as many as a swizzle spans."""
@@ -71,11 +73,11 @@ class Tile:
 
     def boxes(self, dtype: DType, pixels: int) -> int:
         """Boxes of y of so many pixels."""
-        return self.bp * self.bf * dtype.itemsize_bytes // (pixels * BOX_ROW_BYTES)
+        return self.bp * self.bf * dtype.itemsize_bytes // (pixels * self.box_row_bytes(dtype))
 
     def box_row_bytes(self, dtype: DType) -> int:
         """Bytes of the filters of a pixel in a box of y."""
-        return BOX_ROW_BYTES // 2 if self.bf * dtype.itemsize_bytes % BOX_ROW_BYTES else BOX_ROW_BYTES
+        return BOX_ROW_BYTES // (1 + (self.bf * dtype.itemsize_bytes % BOX_ROW_BYTES > 0))
 
     @property
     def ring_bytes(self) -> int:
@@ -116,6 +118,8 @@ class Costs:
     ----------
     loaded_bytes : float
         That it gets from the L2 cache in a cycle while all do.
+    pixel : float
+        Of a pixel of a stage that im2col mode loads.
     stage : float
         Of each stage besides its products or bytes.
     box : float
@@ -131,6 +135,7 @@ class Costs:
     """
 
     loaded_bytes: float
+    pixel: float
     stage: float
     box: float
     turn: float
@@ -139,9 +144,15 @@ class Costs:
     push: float
 
 
-_TF32: Final = Costs(loaded_bytes=58.7, stage=55.1, box=952.0, turn=100.0, start=1654.0, meeting=3208.0, push=273.0)
-_HALF: Final = Costs(loaded_bytes=60.0, stage=120.0, box=1050.0, turn=100.0, start=3000.0, meeting=2827.0, push=239.0)
-_FLOAT32: Final = Costs(loaded_bytes=59.0, stage=806.0, box=579.0, turn=0.0, start=3970.0, meeting=1260.0, push=379.0)
+_TF32: Final = Costs(
+    loaded_bytes=76.6, pixel=2.9, stage=0.0, box=601.0, turn=0.0, start=0.0, meeting=6220.0, push=217.0
+)
+_HALF: Final = Costs(
+    loaded_bytes=1320.0, pixel=2.35, stage=57.9, box=553.0, turn=0.0, start=3170.0, meeting=2010.0, push=301.0
+)
+_FLOAT32: Final = Costs(
+    loaded_bytes=59.0, pixel=2.35, stage=806.0, box=579.0, turn=0.0, start=3970.0, meeting=1260.0, push=379.0
+)
 COSTS: Final[Mapping[DType, Costs]] = {
     DType.FLOAT32: _FLOAT32,
     DType.TF32: _TF32,
@@ -164,10 +175,12 @@ class SmallCosts:
         That one multiprocessor gets in a cycle.
     pixel : float
         Of a pixel of a stage that im2col mode loads.
+    ragged : float
+        Of a pixel or filter of a stage of whose channels some do not exist.
     shared_bytes : float
         That each gets from the L2 cache in a cycle while all do.
-    cached_bytes, memory_bytes : float
-        Of x, weight and y, each once, a multiprocessor's part in a cycle; and of what the L2 does not hold, on top.
+    read_bytes, written_bytes, memory_bytes : float
+        Of x and weight, and of y, each once, a multiprocessor's part in a cycle; and of what the L2 does not hold, on top.
     stage, turn : float
         Of a block, from a stage to the next at least, and from a tile to the next.
     ring : float
@@ -182,8 +195,10 @@ class SmallCosts:
     block: float
     loaded_bytes: float
     pixel: float
+    ragged: float
     shared_bytes: float
-    cached_bytes: float
+    read_bytes: float
+    written_bytes: float
     memory_bytes: float
     stage: float
     turn: float
@@ -193,18 +208,20 @@ class SmallCosts:
 
 
 SMALL_COSTS: Final = SmallCosts(
-    start=2511.0,
-    block=373.0,
-    loaded_bytes=97.5,
-    pixel=2.09,
-    shared_bytes=76.1,
-    cached_bytes=32.9,
-    memory_bytes=36.5,
-    stage=180.0,
-    turn=248.0,
-    ring=1111.0,
-    outputs=46.6,
-    filter=4.69,
+    start=1290.0,
+    block=1020.0,
+    loaded_bytes=72.9,
+    pixel=1.54,
+    ragged=3.47,
+    shared_bytes=67.6,
+    read_bytes=32.7,
+    written_bytes=35.1,
+    memory_bytes=47.5,
+    stage=179.0,
+    turn=607.0,
+    ring=1320.0,
+    outputs=73.0,
+    filter=7.68,
 )
 
 
@@ -311,7 +328,23 @@ def multiplied_bytes(problems: Problems) -> Any:
     if problems.dtype is DType.FLOAT32:
         return ROW_BYTES[1]
     half = row_bytes_of(problems) // 2
-    return problems.r * problems.s * ceil_div(problems.c * problems.dtype.itemsize_bytes, half) * half / stages_of(problems)
+    return (
+        problems.r
+        * problems.s
+        * ceil_div(problems.c * problems.dtype.itemsize_bytes, half)
+        * half
+        / stages_of(problems)
+    )
+
+
+def row_cycles(problems: Problems, pixel: float) -> tuple[Any, Any]:
+    """Cycles of a multiprocessor for a pixel and for a filter of a stage, in the mean of all stages; im2col mode: `pixel`."""
+    row_bytes, costs = row_bytes_of(problems), SMALL_COSTS
+    is_ragged = problems.c * problems.dtype.itemsize_bytes % row_bytes > 0
+    ragged = is_ragged * problems.r * problems.s / stages_of(problems)
+    whole = row_bytes / costs.loaded_bytes
+    of_pixel = np.where(is_dense(problems), whole, pixel)
+    return of_pixel + ragged * (costs.ragged - of_pixel), whole + ragged * (costs.ragged - whole)
 
 
 def tiles_for(dtype: DType) -> tuple[Tile, ...]:

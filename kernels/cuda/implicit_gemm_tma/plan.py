@@ -99,17 +99,22 @@ def expect(tile: Tile, cluster: Any, problems: Problems, device: Device) -> Any:
     device : Device
     """
     costs, row_bytes = menu.COSTS[problems.dtype], row_bytes_of(problems)
-    multiplied = tile.bp * tile.bf * menu.multiplied_bytes(problems) * tile.products / BYTES_OF_CYCLE
-    loaded = (tile.bp + tile.bf) * row_bytes / costs.loaded_bytes
-    summed = ceil_div(stages_of(problems), cluster) * (np.maximum(multiplied, loaded) + costs.stage)
+    x_bytes = menu.multiplied_bytes(problems)
+    multiplied = tile.bp * tile.bf * x_bytes * tile.products / BYTES_OF_CYCLE
+    shared = (tile.bp * x_bytes + tile.bf * row_bytes) / costs.loaded_bytes
+    of_pixel, of_filter = menu.row_cycles(problems, costs.pixel)
+    walked = tile.bp * of_pixel + np.minimum(tile.bf, problems.k) * of_filter
+    in_turn = small.side_by_side(multiplied, shared, walked) + costs.stage
+    summed = ceil_div(stages_of(problems), cluster) * in_turn
     stored = tile.boxes(problems.dtype, BOX) / cluster / np.where(tile.by_turns, 1, GROUPS) * costs.box
     turns = turns_of(tile, cluster, problems, device)
     by_turns = np.maximum(turns * (summed + costs.turn), turns / GROUPS * (summed + stored)) + stored
     pushed = costs.meeting + tile.bp * tile.bf * (1 - 1 / cluster) / 1024 * costs.push
     alone = costs.start + np.where(tile.by_turns, by_turns, turns * (summed + stored))
-    shared = turns * (costs.start + summed + pushed + stored)
-    of_tiles = np.where(np.greater(cluster, 1), shared, alone)
-    return small.side_by_side(of_tiles, small.memory_cycles(problems, device.processors or 1)) / CYCLES_OF_US
+    together = turns * (costs.start + summed + pushed + stored)
+    of_tiles = np.where(np.greater(cluster, 1), together, alone)
+    memory = small.memory_cycles(problems, device.processors or 1)
+    return np.hypot(of_tiles, memory) / CYCLES_OF_US
 
 
 def offers(problems: Shapes, device: Device) -> tuple[Offer[Any], ...]:

@@ -21,7 +21,7 @@ from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import (
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 from conv_advisor.kernels.cuda.parts.multiprocessor import HOPPER_SHARED_BYTES, RESERVED_BYTES
 from conv_advisor.kernels.cuda.parts.offers import Offer, choice_of, offered
-from conv_advisor.kernels.cuda.parts.shapes import Problems, Shapes, is_dense
+from conv_advisor.kernels.cuda.parts.shapes import Problems, Shapes
 from conv_advisor.kernels.cuda.parts.source import Defines, Source
 
 MOST_SLOTS: Final = 16
@@ -35,8 +35,10 @@ _GROUP_PIXELS: Final = 64
 """What a group of warps multiplies, of fewer pixels too."""
 
 
-_CACHED_BYTES: Final = 40e6
+_CACHED_BYTES: Final = 36e6
 """Of x, weight and y that the H200's L2 cache holds."""
+_DISPLACED: Final = 2.0
+"""Bytes that it does not find for each beyond those: what comes in turn after turn displaces what comes next."""
 _SHARPNESS: Final = 4
 """Of the sum of what passes side by side: the larger, the more is it the longest alone."""
 
@@ -73,7 +75,7 @@ class SmallTile:
 
 _SIZES: Final = (
     *((32, 32), (32, 64)),
-    *((64, 16), (64, 32), (64, 48), (64, 64), (64, 96), (64, 128), (64, 160), (64, 192)),
+    *((64, 16), (64, 32), (64, 48), (64, 64), (64, 96), (64, 128)),
     *((128, 16), (128, 32), (128, 48), (128, 64), (128, 96), (128, 128), (128, 160)),
 )
 TILES: Final = tuple(
@@ -146,32 +148,35 @@ def side_by_side(*cycles: Any) -> Any:
 
 def memory_cycles(problems: Problems, processors: int) -> Any:
     """Of x, weight and y, each moved once."""
+    costs, item = menu.SMALL_COSTS, problems.dtype.itemsize_bytes
     weight = problems.k * problems.c * problems.r * problems.s
-    outputs = problems.n * problems.p * problems.q * problems.k
-    values = problems.n * problems.h * problems.w * problems.c + weight + outputs
-    moved = values * problems.dtype.itemsize_bytes
-    uncached = np.maximum(0, moved - _CACHED_BYTES)
-    return (moved / menu.SMALL_COSTS.cached_bytes + uncached / menu.SMALL_COSTS.memory_bytes) / processors
+    read = (problems.n * problems.h * problems.w * problems.c + weight) * item
+    written = problems.n * problems.p * problems.q * problems.k * item
+    moved = read + written
+    uncached = np.minimum(moved, np.maximum(0, (moved - _CACHED_BYTES) * _DISPLACED))
+    return (read / costs.read_bytes + written / costs.written_bytes + uncached / costs.memory_bytes) / processors
 
 
 def expected_cycles(tile: SmallTile, problems: Problems, of: Arrangement, processors: int) -> Any:
     """Of the multiprocessor that has most to do: of what passes side by side most of all the longest."""
     costs, stages, row_bytes = menu.SMALL_COSTS, stages_of(problems), row_bytes_of(problems)
     tiles, pixels = of.turns * of.resident, problems.n * problems.p * problems.q
-    of_pixel = np.where(is_dense(problems), row_bytes / costs.loaded_bytes, costs.pixel)
-    of_weight = np.where(of.is_kept, of.resident, tiles) * of.filters * row_bytes / costs.loaded_bytes
+    of_pixel, of_filter = menu.row_cycles(problems, costs.pixel)
+    of_x, of_weight = tile.bp * of_pixel, of.filters * of_filter
+    products = np.maximum(tile.bp, _GROUP_PIXELS) * tile.bf * row_bytes / BYTES_OF_CYCLE
+    stored = tile.bf * costs.filter
+    of_stage = np.maximum(np.maximum(of_x, products), costs.stage)
     all_tiles, all_blocks = ceil_div(pixels, tile.bp) * of.columns, of.columns * of.rows
     all_rows = all_tiles * tile.bp + np.where(of.is_kept, all_blocks, all_tiles) * of.filters
     aside = (
-        stages * (tiles * tile.bp * of_pixel + of_weight),
+        stages * (tiles * of_x + np.where(of.is_kept, of.resident, tiles) * of_weight),
         stages * row_bytes * all_rows / processors / costs.shared_bytes,
         memory_cycles(problems, processors),
-        stages * tiles * np.maximum(tile.bp, _GROUP_PIXELS) * tile.bf * row_bytes / BYTES_OF_CYCLE,
-        of.turns * (stages * costs.stage + costs.turn),
+        tiles * (stages * products + tile.bp * tile.bf / 1024 * costs.outputs),
+        of.turns * (stages * of_stage + costs.turn + stored),
         np.where(of.recycles, of.turns * stages / of.slots * costs.ring, 0.0),
     )
-    stored = tiles * tile.bp * tile.bf / 1024 * costs.outputs + of.turns * tile.bf * costs.filter
-    return costs.start + of.resident * costs.block + side_by_side(*aside) + stored
+    return costs.start + of.resident * costs.block + side_by_side(*aside)
 
 
 def offers(problems: Shapes, device: Device) -> tuple[Offer[SmallTile], ...]:
