@@ -27,15 +27,6 @@ from conv_advisor.kernels.comparison import max_error
 from conv_advisor.kernels.runner import Operands, Runner
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Variant
 
-VARIANTS: Final = (
-    "cuda.pointwise",
-    "cuda.implicit_gemm",
-    "cuda.grouped",
-    "cuda.implicit_gemm_tma",
-    "cuda.winograd_nonfused_4x4_3x3",
-    "cuda.winograd_nonfused_4x4_5x5",
-)
-"""Those whose float32 is products of parts on tensor cores."""
 LAYERS: Final = tuple(
     ConvProblem.parse(layer, layout=layout)
     for layer in (
@@ -54,6 +45,21 @@ LAYERS: Final = tuple(
     for layout in ("nchw", "nhwc")
 )
 """As networks that classify have them, in batches of 1 and 32."""
+FIRST_LAYERS: Final = tuple(
+    ConvProblem.parse(layer, layout="nhwc")
+    for layer in ("224-1-3-64-3", "224-8-3-32-3-stride2", "224-8-7-64-3-stride2", "224-4-11-64-3-stride4-pad2")
+)
+"""As the same networks begin."""
+VARIANTS: Final = {
+    "cuda.pointwise": LAYERS,
+    "cuda.implicit_gemm": LAYERS,
+    "cuda.grouped": LAYERS,
+    "cuda.implicit_gemm_tma": LAYERS,
+    "cuda.few_inputs": FIRST_LAYERS,
+    "cuda.winograd_nonfused_4x4_3x3": LAYERS,
+    "cuda.winograd_nonfused_4x4_5x5": LAYERS,
+}
+"""Those whose float32 is products of parts on tensor cores, and the layers on which they are compared."""
 
 
 @dataclass(frozen=True)
@@ -120,8 +126,8 @@ def main() -> None:
     peer = open_peer(runner, device)
     print(f"{runner.device.name}; {peer.version}")
     print("| variant | layers | error | leaning | PyTorch's error | leaning |\n|---|---|---|---|---|---|")
-    for id_ in VARIANTS:
-        if found := distances(runner, peer, catalog.get(id_), LAYERS):
+    for id_, layers in VARIANTS.items():
+        if found := distances(runner, peer, catalog.get(id_), layers):
             print(row(f"`{id_}`", found), flush=True)
 
 

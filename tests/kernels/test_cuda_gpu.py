@@ -29,7 +29,7 @@ CASES = [(id_, p) for id_, variant in BY_ID.items() for p in EDGES if not varian
 LARGE_LAYERS = ("224-8-3-64-64", "56-32-1-64-256", "14-64-3-512-512", "27-32-5-256-96", "512-1-31-1-1", "7-1-1-32-832")
 LARGE = [ConvProblem.parse(layer, dtype=dtype) for layer in LARGE_LAYERS for dtype in DType]
 LARGE_CASES = [(id_, p) for p in LARGE for id_, variant in BY_ID.items() if not variant.why_not(p, ANY_GPU)]
-DEEP_LAYERS = ("14-2-1-2048-64", "14-2-3-512-64", "14-2-5-256-64", "14-2-3-512-64-groups4")
+DEEP_LAYERS = ("14-2-1-2048-64", "14-2-3-512-64", "14-2-5-256-64", "14-2-3-512-64-groups4", "56-2-11-64-4")
 CHUNKED = ("cuda.gemm", "cuda.winograd_nonfused", "cuda.winograd_nonfused_4x4_3x3", "cuda.fft")
 
 
@@ -152,8 +152,9 @@ def test_magnitudes_may_differ_by_any_factor_between_images_and_filters(gpu: Gpu
     assert errors.max() <= tolerance(problem)
 
 
-def test_float32_is_not_rounded_to_tf32(gpu: Gpu) -> None:
-    problem = ConvProblem.parse("14-8-3-64-64")
+@pytest.mark.parametrize(("layer", "layout"), [("14-8-3-64-64", Layout.NCHW), ("28-8-7-64-3", Layout.NHWC)])
+def test_float32_is_not_rounded_to_tf32(gpu: Gpu, layer: str, layout: Layout) -> None:
+    problem = ConvProblem.parse(layer, layout=layout)
     x, weight = reference.random_operands(problem, 0)
     expected = reference.convolve(problem, x, weight)
     for variant_id, variant in BY_ID.items():

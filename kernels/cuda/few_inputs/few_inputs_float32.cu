@@ -7,7 +7,7 @@
 //                tiles are four neighbours of y: it stores 16 bytes, four threads the 64 bytes of 16 filters
 //   versions     -DSPLIT=1: float32 in three products of tf32, whose sums begin at zero at each step and are added up in
 //                registers (fragments.cuh); -DSPLIT=0: tf32, both operands rounded to nearest. The tile: MT tiles of 16 pixels
-//                and NT of 8 filters of each of WARPS warps
+//                and NT of 8 filters of each of WARPS warps, which multiply by mma.sync
 //   weight       packed once a block as a warp's threads hold it, both parts of float32 side by side: 16 bytes a load
 //   stages       rows of x, halo and padding with them, copied as they are; the next tile's while this one's sums are stored
 //   grid, block  blocks stay and take tiles in turns; 32 WARPS threads, BLOCKS blocks' registers a multiprocessor; tiles are of

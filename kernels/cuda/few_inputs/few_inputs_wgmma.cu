@@ -5,15 +5,13 @@
 //   GEMM         gemm_k = R S C in the order in which the weight has it, in steps of 8. Rows of the products are pixels, 16
 //                neighbours of a row of y; columns are filters, FILTERS of them, in the order in which a thread's sums of two
 //                tiles are four neighbours of y: it stores 16 bytes, four threads the 64 bytes of 16 filters
-//   versions     -DSPLIT=1: float32 in three products of tf32, whose sums begin at zero at each step and are added up in
-//                registers (fragments.cuh); -DSPLIT=0: tf32, both operands rounded to nearest. The tile: MT tiles of 16 pixels
-//                and NT of 8 filters of each of WARPS warps
-//   weight       packed once a block as a warp's threads hold it, both parts of float32 side by side: 16 bytes a load
+//   versions     as of few_inputs_float32.cu, for wgmma: four warps multiply together, and sums begin at zero every two steps
+//   weight       packed once a block in core matrices, both parts of float32
 //   stages       rows of x, halo and padding with them, copied as they are; the next tile's while this one's sums are stored
 //   grid, block  blocks stay and take tiles in turns; 32 WARPS threads, BLOCKS blocks' registers a multiprocessor; tiles are of
 //                tile_p rows of tile_q pixels, chosen by plan.py
-//   limits       groups 1, dilation 1; float32: what is infinite becomes NaN; the same sums in the same order every time
-//   source       PTX ISA 8.0, mma; Ootomo and Yokota, arXiv:2203.03341
+//   limits       compute capability 9.0 (sm_90a); groups 1, dilation 1; float32: what is infinite becomes NaN; the same sums in the same order every time
+//   source       PTX ISA 8.0, wgmma; Ootomo and Yokota, arXiv:2203.03341
 
 #include "clusters.cuh"
 #include "asynchronous.cuh"
