@@ -10,7 +10,8 @@
 //   stages       rows of x, halo and padding with them, copied as they are; the next tile's while this one's sums are stored
 //   grid, block  blocks stay and take tiles in turns; 32 WARPS threads, BLOCKS blocks' registers a multiprocessor; tiles are of
 //                tile_p rows of tile_q pixels, chosen by plan.py
-//   limits       compute capability 9.0 (sm_90a); groups 1, dilation 1; float32: what is infinite becomes NaN; the same sums in the same order every time
+//   limits       compute capability 9.0 (sm_90a); groups 1, dilation 1; float32: what is infinite becomes NaN; the same sums in
+//                the same order every time
 //   source       PTX ISA 8.0, wgmma; Ootomo and Yokota, arXiv:2203.03341
 
 #include "clusters.cuh"
