@@ -83,7 +83,7 @@ class Products:
 
     def steps(self, problem: ConvProblem) -> int:
         """Of gemm_k, whole chains."""
-        return self.chain * ceil_div(problem.gemm_k, STEP * self.chain)
+        return self.chain * int(ceil_div(problem.gemm_k, STEP * self.chain))
 
     def shared_bytes(self, cut: Cut, problem: ConvProblem) -> int:
         """Shared memory of a block: its weight and the table, whole chains long, then what it stages of x."""
@@ -102,7 +102,7 @@ class Products:
         copied = stage.rows * stage.pitch / (4 if problem.w * problem.c % 4 == 0 else 1) * _COPY_CYCLES
         work = steps * (multiplied + read / _SHARED_BYTES_OF_CYCLE) + copied + moved * (1 + _SERIAL / beside)
         packed = ceil_div(STEP * steps * tile.filters, tile.threads) * _PACK_CYCLES
-        return _START_CYCLES + packed + turns * (_TURN_CYCLES + steps * _STEP_CYCLES + beside * work)
+        return float(_START_CYCLES + packed + turns * (_TURN_CYCLES + steps * _STEP_CYCLES + beside * work))
 
     def form(self, name: str, tiles: tuple[Tile, ...], architecture: str | None = None) -> Form:
         """The form of a source that asks for them so."""
