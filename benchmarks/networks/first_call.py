@@ -1,9 +1,9 @@
 """The first call of a network in a new process: eager, compiled and by ours, with nothing kept and with what that kept.
 
-Each is a process of its own, which has imported PyTorch and us and has the model on the GPU when the clock starts. What is kept are plans, kernels, and
-what Inductor compiled, each pair of processes in a folder of its own; whether Inductor found its graph there is said.
-Ours with a kept plan is asked to take at most 1.2 times what eager takes. Needs a GPU, PyTorch and torchvision, which
-this project does not install.
+Each is a process of its own, which has imported PyTorch and us and has the model on the GPU when the clock starts.
+What is kept are plans, kernels, and what Inductor compiled, each pair of processes in a folder of its own; whether
+Inductor found its graph there is said. Ours with a kept plan is asked to take at most 1.2 times what eager takes.
+Needs a GPU, PyTorch and torchvision, which this project does not install.
 """
 
 from __future__ import annotations
