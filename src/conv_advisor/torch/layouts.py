@@ -32,8 +32,9 @@ from conv_advisor.torch.nodes import (
 )
 from conv_advisor.torch.options import Options
 
-FAVOURED: Final = 0.8
-"""What a prediction may be off by: a layout that is chosen with its times times this is timed, and no other."""
+FAVOURED: Final = 0.9
+"""By how much predictions of a network may favour the wrong layout: one that is chosen where all its times are less by
+this factor is timed, and no other."""
 
 LAID_OUT: Final = "%d of %d convolutions run in another layout than they were given in, by %d copies"
 """What is logged of a graph."""
@@ -147,7 +148,7 @@ class _Flow:
 
     @property
     def name(self) -> str:
-        """What tells this flow from others: its problems, and what goes from where to where."""
+        """What tells this flow from others: its problems, and which hand what to which."""
         places = {name: place for place, name in enumerate(self.network.n_bytes)}
         said = [
             (
@@ -212,9 +213,7 @@ class _Flow:
                 if copy is None:
                     copy = _insert_copy(self._gm, read, wanted, before=node)
                     n_copies += 1
-                    if (
-                        memory_of(read) not in self._written
-                    ):  # what is written to may be another by the time of the next
+                    if memory_of(read) not in self._written:  # or the next reader may have to read something else
                         copies[read, wanted] = copy
                 node.replace_input_with(read, copy)
         return n_copies
