@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 
 import pyarrow as pa
@@ -25,7 +25,6 @@ from conv_advisor.models.judging import Result, Score, comparable, judge
 from conv_advisor.models.options import Options
 from conv_advisor.models.train import fit, train, trainable
 from conv_advisor.models.tree_file import TreeModel, with_card, with_scores
-from conv_advisor.models.walk import ON_CORES, Walk
 
 
 @dataclass(frozen=True)
@@ -68,13 +67,12 @@ def challenge(
     variants: Mapping[str, Variant] = VARIANTS,
     on_progress: Progress | None = None,
     n_threads: int = 1,
-    walk: Walk = ON_CORES,
 ) -> Challenge:
     """Train a challenger, and compare it with the champion on layers held out from both.
 
     Parameters
     ----------
-    table, device_id, options, n_threads, walk
+    table, device_id, options, n_threads
         As in `train`.
     champion : TreeModel or None
         The tree in use, be it one that the device borrows.
@@ -87,28 +85,28 @@ def challenge(
 
     Notes
     -----
-    A champion that has seen the held-out layers cannot be judged by them, so its recipe is: its seed and options, on
-    the rows of the table that are no newer than its data. Where the table does not have those, as of one that is
-    borrowed, the champion is judged as it is, in its own favour.
+    A champion that has seen the held-out layers cannot be judged by them, so its recipe is: its seed and those of its
+    options that training still has, on the rows of the table that are no newer than its data. Where the table does not
+    have those, as of one that is borrowed, the champion is judged as it is, in its own favour.
     """
     report = on_progress or (lambda _share: None)
     costs = from_table(table, device_id)
     known, unseen = hold_out(costs)
     device = device_of(table, device_id)
-    rehearsal = fit(known, device, options=options, n_threads=n_threads, walk=walk)
+    rehearsal = fit(known, device, options=options, n_threads=n_threads)
     results = _results(rehearsal, device, unseen, variants)
     confidence = calibrate(Advisor(rehearsal, variants=variants), unseen)
     report(0.35)
     changes: Changes | None = None
     against: tuple[str, ...] = ()
     if champion:
-        earlier = _results(_without(champion, table, unseen, n_threads, walk), device, unseen, variants)
+        earlier = _results(_without(champion, table, unseen, n_threads), device, unseen, variants)
         slowdown, champion_slowdown = _slowdowns(results, earlier)
         changes, against = changes_between(earlier, results), objections(earlier, results)
     else:
         (slowdown,), champion_slowdown = _slowdowns(results), math.nan
     report(0.65)
-    model = train(table, device_id=device_id, options=options, n_threads=n_threads, walk=walk)
+    model = train(table, device_id=device_id, options=options, n_threads=n_threads)
     scores = {"held_out_slowdown": slowdown, "held_out_layers": len({each.layer for each in unseen.problems})}
     report(1.0)
     model = with_card(with_scores(model, scores), confidence=confidence)
@@ -152,16 +150,16 @@ def _slowdowns(*trees: Sequence[Result]) -> list[float]:
     return [Score.of(results).geometric_mean for results in judged.values()]
 
 
-def _without(
-    champion: TreeModel, table: pa.Table, unseen: Costs, n_threads: int = 1, walk: Walk = ON_CORES
-) -> TreeModel:
+def _without(champion: TreeModel, table: pa.Table, unseen: Costs, n_threads: int = 1) -> TreeModel:
     """The champion's recipe on its data but for these layers, or the champion where its data is not there."""
     layers = {problem.layer for problem in unseen.problems}
     try:
         until = pa.scalar(datetime.fromisoformat(champion.card["data_until"]), table["measured_at"].type)
-        seed, options = champion.card["seed"], Options(**champion.card["options"])
+        known_options = {each.name for each in fields(Options)}
+        seed, its_options = champion.card["seed"], champion.card["options"].items()
+        options = Options(**{name: value for name, value in its_options if name in known_options})
         costs = from_table(table.filter(pc.less_equal(table["measured_at"], until)), champion.device.id)
         known, _ = split(costs, layers)
-        return fit(known, champion.device, seed=seed, options=options, n_threads=n_threads, walk=walk)
+        return fit(known, champion.device, seed=seed, options=options, n_threads=n_threads)
     except (NotEnoughData, KeyError, TypeError, ValueError):
         return champion

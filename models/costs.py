@@ -312,8 +312,8 @@ def device_of(table: pa.Table, device_id: str) -> Device:
 
     mine = table.select(["device", "measured_at"]).filter(is_of(table, device_id))
     if not mine.num_rows:
-        ids = {json.loads(text)["id"] for text in _strings(table["device"]).unique().to_pylist()}
-        raise UnknownDevice(device_id, sorted(ids))
+        texts, _ = _coded(table["device"])
+        raise UnknownDevice(device_id, sorted({json.loads(text)["id"] for text in texts.tolist()}))
     latest = mine.filter(pc.equal(mine["measured_at"], pc.max(mine["measured_at"])))
     return Device.from_json(latest["device"][-1].as_py())
 
@@ -350,28 +350,21 @@ def _knows_winners(costs: Costs, is_measured: np.ndarray, is_ruled_out: np.ndarr
     return found
 
 
-def is_of(table: pa.Table, device_id: str) -> pa.ChunkedArray:
+def is_of(table: pa.Table, device_id: str) -> pa.BooleanArray:
     """For each row of a table with a device column, whether it is of this device."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
-    devices = _strings(table["device"])
-    mine = [text for text in devices.unique().to_pylist() if json.loads(text)["id"] == device_id]
-    return pc.is_in(devices, value_set=pa.array(mine, pa.string()))
+    texts, places = _coded(table["device"])
+    is_mine = np.array([json.loads(text)["id"] == device_id for text in texts.tolist()], bool)
+    return pa.array(is_mine[places])
 
 
 def _coded(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
     """The different texts of a column in rising order, and for each row the place of its own."""
-    encoded = _strings(column).dictionary_encode().combine_chunks()
-    names, places = np.unique(np.array(encoded.dictionary.to_pylist(), dtype=str), return_inverse=True)
-    return names, places[encoded.indices.to_numpy()]
-
-
-def _strings(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    return pc.cast(column, pa.string())
+    encoded = column.dictionary_encode().combine_chunks()
+    used, places = np.unique(encoded.indices.to_numpy(), return_inverse=True)
+    names, order = np.unique(np.array(encoded.dictionary.take(used).to_pylist(), dtype=str), return_inverse=True)
+    return names, order[places]
 
 
 def _median_by(cells: np.ndarray, values: np.ndarray, shape: tuple[int, int]) -> np.ndarray:

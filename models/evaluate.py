@@ -41,7 +41,6 @@ from conv_advisor.models.report import OVERALL, Found, Judged, Part, Report
 from conv_advisor.models.train import trainable
 from conv_advisor.models.tree_file import TreeModel
 from conv_advisor.models.tuning import Worth, worth
-from conv_advisor.models.walk import ON_CORES, Walk
 
 Progress = Callable[[float], None]
 """Told the share that is done, from 0 to 1."""
@@ -73,7 +72,6 @@ def evaluate(
     options: Options | None = None,
     variants: Mapping[str, Variant] = VARIANTS,
     jobs: int | None = None,
-    walk: Walk = ON_CORES,
     on_progress: Progress | None = None,
 ) -> Report:
     """Hold out each network in turn: train on every layer that it does not have, choose for those it has.
@@ -98,8 +96,7 @@ def evaluate(
     variants : mapping of str to Variant
         The catalogue, whose rules mask the choices.
     jobs : int, optional
-    walk : Walk
-        As in `models.fits.fit_each`; what comes out does not depend on them.
+        As in `models.fits.fit_each`; what comes out does not depend on it.
     on_progress : callable
 
     Raises
@@ -121,7 +118,7 @@ def evaluate(
         fits = [(model if fold.is_never_trained else None, None) for fold in folds]
     else:
         asked = [part.problems for _, part in splits]
-        fits = fit_each(known, device, asked=asked, seed=seed, options=options, jobs=jobs, walk=walk)
+        fits = fit_each(known, device, asked=asked, seed=seed, options=options, jobs=jobs)
     for done, (fold, (tree, orders)) in enumerate(zip(folds, fits, strict=True)):
         found = never if fold.is_never_trained else left_out
         advisor = Advisor(tree, device, variants=variants) if tree else None

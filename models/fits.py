@@ -15,7 +15,6 @@ from conv_advisor.models.grow import Orders
 from conv_advisor.models.options import Options
 from conv_advisor.models.train import MOST_THREADS, fit_beside
 from conv_advisor.models.tree_file import TreeModel
-from conv_advisor.models.walk import ON_CORES, Walk
 
 
 def fit_each(
@@ -26,7 +25,6 @@ def fit_each(
     seed: int = 0,
     options: Options | None = None,
     jobs: int | None = None,
-    walk: Walk = ON_CORES,
 ) -> Iterator[tuple[TreeModel, Orders]]:
     """A tree of each part and what its teacher says, in their order, each as soon as it and those before it are there.
 
@@ -35,7 +33,7 @@ def fit_each(
     parts : sequence of Costs
     asked : sequence of sequence of ConvProblem
         What the teacher of each part is asked, as in `models.train.fit_beside`.
-    device, seed, options, walk
+    device, seed, options
         As in `models.train.fit`.
     jobs : int, optional
         Processes at once, or threads where there are fewer parts; by default one a core that this process may use.
@@ -52,12 +50,12 @@ def fit_each(
     n_threads = max(1, min(MOST_THREADS, jobs // max(1, len(parts))))
     if min(jobs, len(parts)) <= 1:
         for part, problems in zip(parts, asked, strict=True):
-            yield fit_beside(part, device, problems, seed=seed, options=options, n_threads=n_threads, walk=walk)
+            yield fit_beside(part, device, problems, seed=seed, options=options, n_threads=n_threads)
         return
     # Not forked: a child of a process whose threads hold locks may wait for them for ever.
     with ProcessPoolExecutor(min(jobs, len(parts)), multiprocessing.get_context("spawn")) as pool:
         futures = [
-            pool.submit(fit_beside, part, device, problems, seed=seed, options=options, n_threads=n_threads, walk=walk)
+            pool.submit(fit_beside, part, device, problems, seed=seed, options=options, n_threads=n_threads)
             for part, problems in zip(parts, asked, strict=True)
         ]
         yield from (future.result() for future in futures)

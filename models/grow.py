@@ -30,7 +30,6 @@ from conv_advisor.models.teacher import (
 )
 from conv_advisor.models.threads import Each
 from conv_advisor.models.tree_arrays import LEAF, RANKING, Arrays
-from conv_advisor.models.walk import Walk
 
 _MOST_SAMPLED: Final = 20
 """Made-up problems to one measured: a teacher of few layers knows no more than that."""
@@ -59,7 +58,7 @@ Orders = dict[ConvProblem, tuple[str, ...]]
 
 
 def grow_all(
-    costs: Costs, device: Device, asked: Sequence[ConvProblem], seed: int, options: Options, each: Each, walk: Walk
+    costs: Costs, device: Device, asked: Sequence[ConvProblem], seed: int, options: Options, each: Each
 ) -> tuple[dict[Group, Arrays], Orders]:
     """One tree for each dtype and layout, and one more for its grouped layers; and how the teachers rank what is asked.
 
@@ -69,7 +68,7 @@ def grow_all(
     is_grouped = np.array([problem.groups > 1 for problem in costs.problems])
     parts = [costs.take(np.flatnonzero(wanted)) for wanted in (~is_grouped, is_grouped)]
     if min(len(part.problems) for part in parts) < MIN_PROBLEMS:
-        trees, orders = _grow_part(costs, device, asked, seed, options, each, walk)
+        trees, orders = _grow_part(costs, device, asked, seed, options, each)
         return {(*kind, False): tree for kind, tree in trees.items()}, orders
     share = replace(
         options,
@@ -80,14 +79,14 @@ def grow_all(
     orders = {}
     for has_groups, part, its_options in zip((False, True), parts, (options, share), strict=True):
         mine = [problem for problem in asked if (problem.groups > 1) is has_groups]
-        trees, its_orders = _grow_part(part, device, mine, seed, its_options, each, walk)
+        trees, its_orders = _grow_part(part, device, mine, seed, its_options, each)
         found |= {(*kind, has_groups): tree for kind, tree in trees.items()}
         orders |= its_orders
     return found, orders
 
 
 def _grow_part(
-    costs: Costs, device: Device, asked: Sequence[ConvProblem], seed: int, options: Options, each: Each, walk: Walk
+    costs: Costs, device: Device, asked: Sequence[ConvProblem], seed: int, options: Options, each: Each
 ) -> tuple[dict[Kind, Arrays], Orders]:
     """One tree for each dtype and layout, all from one teacher; and how that ranks what is asked."""
     kinds = kinds_of(costs.problems)
@@ -96,12 +95,12 @@ def _grow_part(
         [roofline_ms(problem, rooflines[problem.dtype, problem.layout].tolist()) for problem in costs.problems]
     )
     x = feature_matrix(costs.problems)
-    off = unseen_error(costs, x, seed, options, each, walk)
+    off = unseen_error(costs, x, seed, options, each)
     n_sampled = min(options.n_sampled, _MOST_SAMPLED * len(costs.problems))
     sampled = sample_like(costs.problems, n_sampled, np.random.default_rng(seed))
     shapes, n_equal = np.unique(sampled, axis=0, return_counts=True)
     seen = _seen(x, hint_matrix(costs.problems, rooflines, device))
-    teacher = Teacher(costs, seen, log_roofline, seed, options, each, walk)
+    teacher = Teacher(costs, seen, log_roofline, seed, options, each)
 
     def grow(kind: Kind) -> _Grown:
         rows = kinds[kind]

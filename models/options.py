@@ -25,17 +25,15 @@ class Options:
         log of the best time over all problems.
     n_trees : int
         Randomised trees of the teacher.
-    n_rounds, n_rounds_for_best : int
-        Rounds of boosting the teacher: for the time of one variant, where 0 leaves all to the randomised trees, and for
-        the best time.
+    n_rounds : int
+        Rounds of boosting the teacher, for the time of each variant and for the best; 0 leaves all to randomised trees.
     """
 
-    n_sampled: int = 400_000
+    n_sampled: int = 200_000
     max_leaves: int = 1000
     min_samples_leaf: int = 3
     measured_weight: float = 3.0
     best_weight: float = 0.05
     least_gain: float = 1e-6
-    n_trees: int = 120
-    n_rounds: int = 150
-    n_rounds_for_best: int = 500
+    n_trees: int = 30
+    n_rounds: int = 100

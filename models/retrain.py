@@ -19,7 +19,6 @@ from conv_advisor.models.loan import lent_to
 from conv_advisor.models.registry import Registry
 from conv_advisor.models.shared import SharedModels
 from conv_advisor.models.tree_file import TreeModel
-from conv_advisor.models.walk import ON_CORES, Walk
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +54,6 @@ def retrain(
     *,
     is_forced: bool,
     on_progress: OnProgress | None = None,
-    walk: Walk = ON_CORES,
 ) -> dict[str, Any]:
     """Train, compare on layers held out from both, and change the tree in use if the new one is no worse.
 
@@ -69,8 +67,6 @@ def retrain(
     is_forced : bool
         Use the new tree whatever the comparison says.
     on_progress : callable (fraction, message)
-    walk : Walk
-        As in `models.train.train`.
 
     Returns
     -------
@@ -81,7 +77,7 @@ def retrain(
     ------
     NotEnoughData, UnknownDevice, StoreError
     """
-    found = train(store_url, home, device_id, is_forced=is_forced, on_progress=on_progress, walk=walk)
+    found = train(store_url, home, device_id, is_forced=is_forced, on_progress=on_progress)
     with Store(store_url) as store:
         models = SharedModels(Registry(home), store.engine)
         models.join()
@@ -96,7 +92,6 @@ def train(
     *,
     is_forced: bool,
     on_progress: OnProgress | None = None,
-    walk: Walk = ON_CORES,
 ) -> Trained:
     """What `retrain` does, but for keeping the tree: whoever asked does that, all of it or nothing.
 
@@ -125,7 +120,6 @@ def train(
         device_id=device_id,
         on_progress=lambda share: tell(0.05 + 0.85 * share, f"training on {counted(table.num_rows, 'measurement')}"),
         n_threads=max(1, min(MOST_THREADS, available_cores() // 2)),  # the others answer
-        walk=walk,
     )
     tell(0.95, "storing the tree")
     result = {

@@ -1,8 +1,8 @@
 """The ensemble that a tree learns from: smoother than one tree can be, and able to label layers never measured.
 
-A single tree trained on the measured layers alone generalises worse than boosted trees do. So boosted trees are
-trained first, and the tree is then trained on the measured problems together with many made-up ones, which the boosted
-trees label (Breiman and Shang, Born Again Trees, 1996), of one dtype and layout at a time. Only the tree is kept.
+A single tree trained on the measured layers alone generalises worse than an ensemble does. So an ensemble is trained
+first, and the tree is then trained on the measured problems together with many made-up ones, which the ensemble labels
+(Breiman and Shang, Born Again Trees, 1996), of one dtype and layout at a time. Only the tree is kept.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from conv_advisor.models.graft import mean_by
 from conv_advisor.models.leaf import MIN_SUPPORT
 from conv_advisor.models.options import Options
 from conv_advisor.models.threads import Each
-from conv_advisor.models.walk import ON_CORES, Boosted, Tree, Walk
 
 CAP: Final = 3.0
 """Largest log slowdown told apart, about 20x; what refusals count as."""
@@ -43,11 +42,16 @@ _BOOSTING: Final[Mapping[str, Any]] = MappingProxyType(
         "early_stopping": False,
     }
 )
-_FOR_BEST: Final = MappingProxyType({**_BOOSTING, "learning_rate": 0.06, "max_leaf_nodes": 31})
-"""The best time is predicted itself, not only compared with others: one target alone can bear finer steps."""
 
 _RANDOMISED_SHARE: Final = 2 / 3
 """Weight of what randomised trees say of a cost, against what follows from boosted times."""
+
+_BOOSTED_SHARE_OF_BEST: Final = 3 / 4
+"""Weight of what boosted trees say of the best time: that of randomised ones, whose splits heed the cost alone, is
+further off."""
+
+_BLOCK: Final = 2**14
+"""Rows walked at a time, down one tree after the other."""
 
 _FAR_COST: Final = 0.7
 """Cost by randomised trees, that of 1.5 times the best, from which boosted ones are not asked. They learn from times
@@ -125,8 +129,9 @@ class Teacher:
     """The ensemble, trained on the measured problems.
 
     The cost of contenders and the best time are predicted by boosted and by randomised trees: where one is far off the
-    other seldom is. Boosted trees learn the time of each contender, and its cost follows from those of all; randomised
-    ones learn the cost itself, and all else is the mean of their leaves. What these see far behind is that far behind.
+    other seldom is. Boosted trees learn the best time and that of each contender, whose cost follows from those of all;
+    randomised ones learn the cost itself, and all else is the mean of their leaves. What these see far behind is that
+    far behind.
 
     Parameters
     ----------
@@ -139,8 +144,6 @@ class Teacher:
         How many trees, and how many rounds of boosting.
     each : callable, optional
         As `map`, on several threads: `models.threads.threads`.
-    walk : Walk, optional
-        What walks the trees.
 
     Attributes
     ----------
@@ -156,21 +159,14 @@ class Teacher:
         seed: int,
         options: Options,
         each: Each = map,
-        walk: Walk = ON_CORES,
     ) -> None:
         self.measured = lesson_of(costs, log_roofline)
-        contenders = self.measured.contenders
-        learned = [self.measured.cost, self.measured.log_slowdown, self.measured.support, self.measured.workspace]
-        log_time = np.log(costs.time_ms[:, contenders]) - log_roofline[:, None]
-        self._walk = walk
-        self._randomised = _Randomised(x, learned, seed, options.n_trees, each, walk)
-        self._boosted: list[Boosted] = []
-        if options.n_rounds:
-            boosted = each(lambda times: _boosted(x, times, seed, options.n_rounds), log_time.T)
-            self._boosted = [walk.boosted(fitted) for fitted in boosted]
-        log_best = self.measured.log_best
-        randomised = _Randomised(x, [log_best[:, None]], seed, options.n_trees, each, walk)
-        self._best = randomised, walk.boosted(_boosted(x, log_best, seed, options.n_rounds_for_best, _FOR_BEST))
+        known = self.measured
+        learned = [known.cost, known.log_slowdown, known.support, known.workspace, known.log_best[:, None]]
+        self._randomised = _Randomised(x, learned, seed, options.n_trees, each)
+        log_time = np.log(costs.time_ms[:, known.contenders]) - log_roofline[:, None]
+        targets = [known.log_best, *log_time.T] if options.n_rounds else []
+        self._boosted = list(each(lambda y: _boosted(x, y, seed, options.n_rounds), targets))
 
     def label(self, x: np.ndarray) -> Lesson:
         """What it believes of problems with these features.
@@ -179,20 +175,20 @@ class Teacher:
         ----------
         x : float32 array of shape (n, n_features)
         """
-        held = self._walk.hold(x)
-        cost, log_slowdown, support, workspace = self._randomised.predict(held)
-        if self._boosted:
+        cost, log_slowdown, support, workspace, best = self._randomised.predict(x)
+        log_best = best[:, 0].astype(np.float64)
+        if self._boosted and len(x):
+            by_best, *by_time = self._boosted
             is_likely = support[:, self.measured.contenders] >= MIN_SUPPORT
             is_near = _is_near(cost, is_likely)
             times = np.full(is_near.shape, np.inf, np.float32)
-            for place, (boosted, near) in enumerate(zip(self._boosted, is_near.T, strict=True)):
-                rows = np.flatnonzero(near)
-                times[rows, place] = boosted(held, rows)
-            by_time = np.where(is_near | ~is_likely, _cost_by_time(times), cost)
+            for place, (boosted, near) in enumerate(zip(by_time, is_near.T, strict=True)):
+                if near.any():
+                    times[near, place] = boosted.predict(x[near])
+            cost_by_time = np.where(is_near | ~is_likely, _cost_by_time(times), cost)
             cost *= _RANDOMISED_SHARE
-            cost += (1 - _RANDOMISED_SHARE) * by_time
-        randomised, boosted = self._best
-        log_best = (randomised.predict(held)[0][:, 0] + boosted(held, np.arange(len(x)))) / 2
+            cost += (1 - _RANDOMISED_SHARE) * cost_by_time
+            log_best += _BOOSTED_SHARE_OF_BEST * (by_best.predict(x) - log_best)
         return Lesson(self.measured.contenders, cost, log_slowdown, support, workspace, log_best)
 
 
@@ -216,7 +212,6 @@ def unseen_error(
     seed: int,
     options: Options,
     each: Each = map,
-    walk: Walk = ON_CORES,
 ) -> np.ndarray:
     """How far predictions are off on layers that were not trained on: one of `_FOLDS` parts of them.
 
@@ -230,8 +225,8 @@ def unseen_error(
     truth = np.nan_to_num(costs.log_slowdown(CAP), nan=CAP)
     layers = [problem.layer.key for problem in costs.problems]
     known, unseen = next(GroupKFold(min(_FOLDS, len(set(layers)))).split(x, groups=layers))
-    forest = _Randomised(x[known], [truth[known]], seed, max(1, options.n_trees // _FOLDS), each, walk)
-    (guess,) = forest.predict(walk.hold(x[unseen]))
+    forest = _Randomised(x[known], [truth[known]], seed, max(1, options.n_trees // _FOLDS), each)
+    (guess,) = forest.predict(x[unseen])
     is_near = guess <= np.maximum(guess.min(axis=1, keepdims=True), CONTENDER_LOG_SLOWDOWN)
     squares = np.where(is_near, np.minimum(np.abs(guess - truth[unseen]), 1.0) ** 2, 0.0)
     off = np.full(len(truth), np.nan)
@@ -267,28 +262,20 @@ class _Randomised:
     """Extremely randomised trees; the first targets alone decide the splits.
 
     Where these are always the same, as with one variant that nobody comes near, all do. A leaf is the mean of its rows,
-    most often a single one, whose targets all trees share: of each tree there are only nodes in memory.
+    most often a single one, whose targets all trees share.
     """
 
-    def __init__(
-        self,
-        x: np.ndarray,
-        targets: Sequence[np.ndarray],
-        seed: int,
-        count: int,
-        each: Each = map,
-        walk: Walk = ON_CORES,
-    ) -> None:
+    def __init__(self, x: np.ndarray, targets: Sequence[np.ndarray], seed: int, count: int, each: Each = map) -> None:
         from sklearn.tree import ExtraTreeRegressor
 
         y = np.concatenate(targets, axis=1)
         deciding = targets[0] if np.ptp(targets[0], axis=0).any() else y
         self._ends = np.cumsum([values.shape[1] for values in targets])[:-1]
         values, n_values = [y], len(y)
-        self._trees: list[Tree] = []
+        self._trees: list[tuple[Any, np.ndarray]] = []  # nodes, and the row of the values for each of them
 
         def grow(place: int) -> tuple[Any, np.ndarray]:
-            tree = _bare(ExtraTreeRegressor(random_state=seed + place).fit(x, deciding).tree_)
+            tree = ExtraTreeRegressor(random_state=seed + place).fit(x, deciding).tree_
             return tree, tree.apply(x)
 
         for tree, leaf_of in each(grow, range(count)):
@@ -302,27 +289,25 @@ class _Randomised:
                 source[shared] = n_values + np.arange(len(shared))
                 n_values += len(shared)
             self._trees.append((tree, source))
-        self._mean = walk.mean(self._trees, np.concatenate(values).astype(np.float32))
+        self._values = np.concatenate(values).astype(np.float32)
 
-    def predict(self, held: Any) -> list[np.ndarray]:
-        """Each target of rows that the walk holds, float32 arrays of as many rows."""
-        return np.split(self._mean(held), self._ends, axis=1)
-
-
-def _bare(tree: Any) -> Any:
-    """The nodes of scikit-learn's tree with but the first value of each: of many targets they are most of it."""
-    make, (n_features, _, _), state = tree.__reduce__()
-    bare = make(n_features, np.ones(1, np.intp), 1)
-    bare.__setstate__(state | {"values": np.ascontiguousarray(state["values"][:, :1, :1])})
-    return bare
+    def predict(self, x: np.ndarray) -> list[np.ndarray]:
+        """Each target of rows, float32 arrays of as many."""
+        mean = np.zeros((len(x), self._values.shape[1]), np.float32)
+        for first in range(0, len(x), _BLOCK):
+            some, total = x[first : first + _BLOCK], mean[first : first + _BLOCK]
+            for tree, source in self._trees:
+                total += self._values[source[tree.apply(some)]]
+        mean /= np.float32(len(self._trees))
+        return np.split(mean, self._ends, axis=1)
 
 
-def _boosted(x: np.ndarray, y: np.ndarray, seed: int, n_rounds: int, how: Mapping[str, Any] = _BOOSTING) -> Any:
+def _boosted(x: np.ndarray, y: np.ndarray, seed: int, n_rounds: int) -> Any:
     """Gradient-boosted trees, trained where y is known."""
     from sklearn.ensemble import HistGradientBoostingRegressor
 
     known = np.isfinite(y)
-    return HistGradientBoostingRegressor(**how, max_iter=n_rounds, random_state=seed).fit(x[known], y[known])
+    return HistGradientBoostingRegressor(**_BOOSTING, max_iter=n_rounds, random_state=seed).fit(x[known], y[known])
 
 
 def _is_near(cost: np.ndarray, is_likely: np.ndarray) -> np.ndarray:

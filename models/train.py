@@ -31,7 +31,6 @@ from conv_advisor.models.options import Options
 from conv_advisor.models.threads import threads
 from conv_advisor.models.tree_arrays import DOMAIN
 from conv_advisor.models.tree_file import TreeModel, make, with_card
-from conv_advisor.models.walk import ON_CORES, Walk
 
 MOST_THREADS: Final = 4
 """That training is given where there are more cores: each labels a dtype and layout, which takes memory of its own."""
@@ -45,7 +44,6 @@ def train(
     options: Options | None = None,
     created: datetime | None = None,
     n_threads: int = 1,
-    walk: Walk = ON_CORES,
 ) -> TreeModel:
     """Train the tree of a device.
 
@@ -60,8 +58,7 @@ def train(
     created : datetime
         By default that of the newest measurement, so that the same data give the same card.
     n_threads : int
-    walk : Walk
-        These two decide how long it takes, and nothing else.
+        Decides how long it takes, and nothing else.
 
     Returns
     -------
@@ -83,7 +80,6 @@ def train(
         created=created,
         data_until=until,
         n_threads=n_threads,
-        walk=walk,
     )
     model = with_card(model, errors=learn_laws(table, device_id))
     endings = learn_endings(table, device_id)
@@ -99,7 +95,6 @@ def fit(
     created: datetime | None = None,
     data_until: datetime | None = None,
     n_threads: int = 1,
-    walk: Walk = ON_CORES,
 ) -> TreeModel:
     """Train from costs already gathered, the newest of which was measured at ``data_until``; see `train`."""
     tree, _ = fit_beside(
@@ -111,7 +106,6 @@ def fit(
         created=created,
         data_until=data_until,
         n_threads=n_threads,
-        walk=walk,
     )
     return tree
 
@@ -126,7 +120,6 @@ def fit_beside(
     created: datetime | None = None,
     data_until: datetime | None = None,
     n_threads: int = 1,
-    walk: Walk = ON_CORES,
 ) -> tuple[TreeModel, Orders]:
     """As `fit`, and beside the tree how its teacher ranks some problems, which neither has seen.
 
@@ -140,7 +133,7 @@ def fit_beside(
             f" {MIN_PROBLEMS}. {MEASURE_ALL}"
         )
     with threads(n_threads) as each:
-        trees, orders = grow_all(costs, device, asked, seed, options, each, walk)
+        trees, orders = grow_all(costs, device, asked, seed, options, each)
     card = {"created": _iso(created), "data_until": _iso(data_until or created)} | _card(costs, seed, options)
     sizes, domain = learn_domain(costs.problems)
     arrays = graft(trees) | {DOMAIN: sizes}

@@ -24,14 +24,10 @@ if TYPE_CHECKING:
     from conv_advisor.models.judging import Score
     from conv_advisor.models.report import Part, Report
     from conv_advisor.models.tree_file import TreeModel
-    from conv_advisor.models.walk import Walk
 
 log = logging.getLogger(__name__)
 
 TrainedDevice = Annotated[str, typer.Option(help="Device whose measurements to use.", autocompletion=devices_here)]
-Labeller = Annotated[
-    int | None, typer.Option(min=0, help="GPU that labels what trees learn from, as CUDA counts; else the processor.")
-]
 
 
 def train(
@@ -41,7 +37,6 @@ def train(
     ship: Annotated[
         bool, typer.Option("--ship", help="Only write the new tree, to where the project ships it, if it is no worse.")
     ] = False,
-    gpu: Labeller = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a tree on what was measured.
@@ -54,7 +49,7 @@ def train(
     from conv_advisor.models.retrain import retrain
 
     require("sklearn")
-    settings, walk = load_settings(), _walk(gpu)
+    settings = load_settings()
     if output and (force or ship):
         raise InvalidInput("--output", str(output), "neither --force nor --ship beside it")
     records = records_of(settings)
@@ -63,9 +58,7 @@ def train(
     check_enough(map(problem_of, records.measured_keys(device)), device)
     with progress_bar() as show:
         if folder:
-            result = _train_into(
-                folder, device, lambda share: show(share, 1, "training"), ship=ship, is_forced=force, walk=walk
-            )
+            result = _train_into(folder, device, lambda share: show(share, 1, "training"), ship=ship, is_forced=force)
         else:
             result = retrain(
                 settings.store_url,
@@ -73,7 +66,6 @@ def train(
                 device,
                 is_forced=force,
                 on_progress=lambda fraction, doing: show(fraction, 1, doing),
-                walk=walk,
             )
     if as_json:
         print_json(result)
@@ -87,7 +79,6 @@ def evaluate(
         str, typer.Option(help="Networks or groups judged all together by a tree that has none of their layers.")
     ] = HELD_OUT,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes; without it, one a processor.")] = None,
-    gpu: Labeller = None,
     is_training: Annotated[
         bool, typer.Option("--train/--no-train", help="Train trees, or judge the one in use as it is: in seconds.")
     ] = True,
@@ -100,13 +91,11 @@ def evaluate(
     require("sklearn")
     if not is_training and networks != HELD_OUT:
         raise InvalidInput("--networks", networks, f"{HELD_OUT}, beside --no-train: the tree in use knows the others")
-    records, walk = records_of(load_settings()), _walk(gpu)
+    records = records_of(load_settings())
     device = _measured(records, device)
     model = None if is_training else _tree_in_use(device)
     with progress_bar() as show:
-        report = _judge(
-            records, device, jobs, lambda share: show(share, 1, "leaving out networks"), walk, networks, model
-        )
+        report = _judge(records, device, jobs, lambda share: show(share, 1, "leaving out networks"), networks, model)
     if not report.trees and not (report.never_trained and report.never_trained.trees):
         raise NotEnoughData(f"device {device}: of the networks that trees are judged on no layer was measured there")
     if as_json:
@@ -140,20 +129,11 @@ def _tree_in_use(device: str) -> TreeModel:
     return Registry(load_settings().models_home).active(device)
 
 
-def _walk(gpu: int | None) -> Walk:
-    """What walks the teacher's trees."""
-    from conv_advisor.models.walk import ON_CORES
-    from conv_advisor.models.walk_gpu import OnGpu
-
-    return ON_CORES if gpu is None else OnGpu(gpu)
-
-
 def _judge(
     records: Records,
     device: str,
     jobs: int | None,
     on_progress: Callable[[float], None],
-    walk: Walk,
     names: str = HELD_OUT,
     model: TreeModel | None = None,
 ) -> Report:
@@ -172,7 +152,6 @@ def _judge(
         peers=read_peers(peers) if peers.exists() else None,
         model=model,
         jobs=jobs,
-        walk=walk,
         on_progress=on_progress,
     )
 
@@ -215,7 +194,7 @@ def _show_tuning(report: Report) -> None:
 
 
 def _train_into(
-    folder: Path, device: str, on_progress: Callable[[float], None], *, ship: bool, is_forced: bool, walk: Walk
+    folder: Path, device: str, on_progress: Callable[[float], None], *, ship: bool, is_forced: bool
 ) -> dict[str, Any]:
     """Train, and write the tree to a folder; what ships says on its card what it is worth on networks left out.
 
@@ -235,11 +214,10 @@ def _train_into(
         device_id=device,
         on_progress=lambda share: on_progress(share / 2),
         n_threads=min(MOST_THREADS, available_cores()),
-        walk=walk,
     )
     model, is_written = found.model, is_forced or found.is_no_worse
     if ship and is_written:
-        report = _judge(records, device, None, lambda share: on_progress(0.5 + share / 2), walk)
+        report = _judge(records, device, None, lambda share: on_progress(0.5 + share / 2))
         model = with_scores(model, scores_of(report))
     if is_written:
         write(folder, model)

@@ -13,7 +13,6 @@ import sys
 import time
 from contextlib import redirect_stdout
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -35,7 +34,6 @@ from tests.fakes import SMALL_DEVICE, small_measurements, small_tree
 from tests.processes import eventually, is_running
 
 COMMAND = Path(sys.executable).with_name("conv-advisor")
-NO_SUCH_GPU = "gpu is 1000; allowed: a GPU" if find_spec("cupy") else "cupy is not installed; the extra cuda has it"
 
 
 @pytest.fixture
@@ -296,8 +294,6 @@ def test_convolve_all_runs_every_variant_of_the_device(home):
             ("convolve", "8-1-3-4-3", "--measure", "if unsure", "--top", "2"),
             "--measure is 'if unsure'; allowed: nothing",
         ),
-        (("train", "--gpu", "1000"), NO_SUCH_GPU),
-        (("evaluate", "--gpu", "1000"), NO_SUCH_GPU),
         (("train", "--output", "x", "--force"), "--output is 'x'; allowed: neither --force nor --ship beside it"),
         (("advise", "8-1-3-4-3", "--max-slowdown", "2"), "--max-slowdown is 2.0; allowed: a finite number, with"),
         (("advise", "8-1-3-4-3", "--max-error", "1e-5"), "--max-error is 1e-05; allowed: a number above 0, with"),

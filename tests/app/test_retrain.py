@@ -9,13 +9,11 @@ from pathlib import Path
 import pytest
 
 from conv_advisor.app.cli import learn
-from conv_advisor.data.errors import NotEnoughData, UnknownDevice
+from conv_advisor.data.errors import UnknownDevice
 from conv_advisor.data.gpus import gpus
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.store import Store
 from conv_advisor.models import challenge as gate
-from conv_advisor.models import evaluate as evaluation
-from conv_advisor.models import walk_gpu
 from conv_advisor.models.challenge import Challenge
 from conv_advisor.models.changes import changes_between
 from conv_advisor.models.judging import Result
@@ -24,7 +22,6 @@ from conv_advisor.models.report import Report
 from conv_advisor.models.retrain import champion_of, retrain
 from conv_advisor.models.train import MOST_THREADS
 from conv_advisor.models.tree_file import read, write
-from conv_advisor.models.walk import ON_CORES, OnCores
 from tests.fakes import SMALL_DEVICE, small_measurements, small_tree
 
 DEVICE = SMALL_DEVICE
@@ -48,9 +45,8 @@ def challenged(monkeypatch, trees):
     """Trains nothing: the challenge ends as the test says."""
 
     def outcome(tree: int, slowdown: float, champion_slowdown: float = math.nan) -> None:
-        def challenge(table, _champion, *, device_id, on_progress, n_threads, walk):
+        def challenge(table, _champion, *, device_id, on_progress, n_threads):
             assert (table.num_rows, device_id) == (60, DEVICE.id)
-            assert walk is ON_CORES
             assert 1 <= n_threads <= MOST_THREADS
             on_progress(1.0)
             return Challenge(trees[tree], slowdown, champion_slowdown)
@@ -127,35 +123,9 @@ def test_what_ships_passes_the_same_gate(url, tmp_path, trees, monkeypatch, obje
     monkeypatch.setattr(gate, "challenge", lambda _table, _champion, **_options: found)
     folder = tmp_path / "shipped" / DEVICE.id
     write(folder, trees[0])
-    result = learn._train_into(folder, DEVICE.id, lambda _share: None, ship=True, is_forced=is_forced, walk=ON_CORES)
+    result = learn._train_into(folder, DEVICE.id, lambda _share: None, ship=True, is_forced=is_forced)
     assert (result["written"], result["forced"], result["reasons"]) == (is_written, is_forced, list(objections))
     assert read(folder).id == trees[is_written].id
-
-
-def test_what_walks_the_trees_is_what_was_asked_for(url, tmp_path, trees, monkeypatch):
-    given = []
-
-    def challenge(_table, _champion, *, walk, **_options):
-        given.append(walk)
-        return Challenge(trees[0], 1.1, math.nan)
-
-    def evaluate(_table, _picks, *, walk, **_options):
-        given.append(walk)
-        return Report({}, {}, {}, {}, {}, {}, {}, device_id=DEVICE.id)
-
-    walk = OnCores()
-    monkeypatch.setenv("CONV_ADVISOR_DATABASE_URL", url)
-    monkeypatch.setenv("CONV_ADVISOR_HOME", str(tmp_path))
-    monkeypatch.setattr(gate, "challenge", challenge)
-    monkeypatch.setattr(evaluation, "evaluate", evaluate)
-    monkeypatch.setattr(walk_gpu, "OnGpu", {3: walk}.__getitem__)
-    learn.train(DEVICE.id, gpu=3)
-    learn.train(DEVICE.id, output=tmp_path / "tree", gpu=3)
-    with pytest.raises(NotEnoughData):  # the report is of no layer
-        learn.evaluate(DEVICE.id, gpu=3, as_json=True)
-    assert [each is walk for each in given] == [True] * 3
-    learn._train_into(tmp_path / "shipped", DEVICE.id, lambda _share: None, ship=True, is_forced=True, walk=walk)
-    assert [each is walk for each in given] == [True] * 5
 
 
 def test_running_it_again_changes_nothing(url, tmp_path, challenged, trees):
@@ -181,7 +151,7 @@ def test_what_the_new_tree_changes_is_in_the_result(url, tmp_path, trees, monkey
         [Result(layer, slowdown, False, False, False, name)] for name, slowdown in (("a", 2.0), ("b", 1.0))
     )
 
-    def challenge(_table, _champion, *, device_id, on_progress, n_threads, walk):
+    def challenge(_table, _champion, *, device_id, on_progress, n_threads):
         return Challenge(trees[0], 1.0, 2.0, changes_between(before, after))
 
     monkeypatch.setattr(gate, "challenge", challenge)

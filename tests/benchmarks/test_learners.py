@@ -23,7 +23,7 @@ from conv_advisor.models.tree_file import TreeModel, make, walk
 from tests.models import synthetic
 
 KIND = (DType.FLOAT16, Layout.NHWC)
-QUICK = Options(n_trees=3, n_rounds=5, n_rounds_for_best=5)
+QUICK = Options(n_trees=3, n_rounds=5)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from conv_advisor.models.train import train
 from conv_advisor.models.tree_file import TreeModel
 from tests.models import synthetic
 
-QUICK = Options(n_sampled=400, max_leaves=60, n_trees=8, n_rounds=12, n_rounds_for_best=24)
+QUICK = Options(n_sampled=400, max_leaves=60, n_trees=8, n_rounds=12)
 CREATED = datetime(2026, 1, 2, tzinfo=UTC)
 
 

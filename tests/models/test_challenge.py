@@ -14,12 +14,10 @@ import pytest
 from conv_advisor.models import train as training
 from conv_advisor.models.challenge import Challenge, _results, _without, challenge, hold_out
 from conv_advisor.models.costs import from_table
-from conv_advisor.models.grow import grow_all
 from conv_advisor.models.options import Options
 from conv_advisor.models.threads import Each, threads
 from conv_advisor.models.train import train
 from conv_advisor.models.tree_file import TreeModel
-from conv_advisor.models.walk import OnCores, Walk
 from tests.models import synthetic
 
 DEVICE_ID = synthetic.DEVICE.id
@@ -42,32 +40,20 @@ class Watched:
 
     found: Challenge
     threads: list[int]
-    walks: list[Walk]
-
-
-WALK = OnCores()
 
 
 @pytest.fixture(scope="module")
 def watched(table: pa.Table, trained: TreeModel, quick: Options) -> Watched:
     counts: list[int] = []
-    walks: list[Walk] = []
 
     def counted(count: int) -> AbstractContextManager[Each]:
         counts.append(count)
         return threads(count)
 
-    def grown(*arguments: Any) -> Any:
-        walks.append(arguments[-1])
-        return grow_all(*arguments)
-
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(training, "threads", counted)
-        patched.setattr(training, "grow_all", grown)
-        found = challenge(
-            table, trained, device_id=DEVICE_ID, options=quick, variants=synthetic.CATALOGUE, n_threads=2, walk=WALK
-        )
-    return Watched(found, counts, walks)
+        found = challenge(table, trained, device_id=DEVICE_ID, options=quick, variants=synthetic.CATALOGUE, n_threads=2)
+    return Watched(found, counts)
 
 
 def test_a_challenger_on_the_same_data_is_no_worse(watched: Watched, trained: TreeModel) -> None:
@@ -79,9 +65,8 @@ def test_a_challenger_on_the_same_data_is_no_worse(watched: Watched, trained: Tr
     assert found.objections == ()
 
 
-def test_every_training_of_a_challenge_is_given_the_threads_and_the_walk(watched: Watched) -> None:
+def test_every_training_of_a_challenge_is_given_the_threads(watched: Watched) -> None:
     assert watched.threads == [2, 2, 2]
-    assert [each is WALK for each in watched.walks] == [True] * 3
 
 
 def test_a_challenger_with_more_data_beats_a_champion_with_little_and_says_how(quick: Options) -> None:
@@ -106,10 +91,12 @@ def test_a_champion_is_judged_without_the_layers_held_out(table: pa.Table, train
     rival = _without(trained, table, unseen)
     assert rival.card["n_layers"] == 24 - len({problem.layer for problem in unseen.problems})
     assert rival.card["options"] == trained.card["options"]
+    earlier = replace(trained, card=trained.card | {"options": trained.card["options"] | {"n_rounds_for_best": 500}})
+    assert _without(earlier, table, unseen).id == rival.id, "options that are gone are passed over"
 
 
 @pytest.mark.parametrize(
-    "changes", [{"data_until": "2000-01-01T00:00:00+00:00"}, {"data_until": "then"}, {"options": {"depth": 3}}]
+    "changes", [{"data_until": "2000-01-01T00:00:00+00:00"}, {"data_until": "then"}, {"options": {"n_trees": "many"}}]
 )
 def test_a_champion_that_cannot_be_trained_again_is_judged_as_it_is(
     table: pa.Table, trained: TreeModel, changes: dict[str, Any]

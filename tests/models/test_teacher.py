@@ -8,10 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
-from sklearn.tree import ExtraTreeRegressor
 from threadpoolctl import threadpool_limits
 
-from conv_advisor.models import teacher, walk
+from conv_advisor.models import teacher
 from conv_advisor.models.costs import Costs, from_table
 from conv_advisor.models.features import feature_matrix
 from conv_advisor.models.teacher import (
@@ -131,18 +130,8 @@ def test_rows_that_nothing_tells_apart_share_a_leaf_and_its_mean() -> None:
     assert _Randomised(x, [cost, beside], 0, 5).predict(x)[1].tolist() == [[3.0], [2.5], [2.5], [7.0]]
 
 
-def test_of_each_tree_only_the_nodes_are_kept_and_they_part_rows_as_before() -> None:
-    rng = np.random.default_rng(0)
-    x, y = rng.random((50, 3)).astype(np.float32), rng.random((50, 9))
-    whole = ExtraTreeRegressor(random_state=0).fit(x, y).tree_
-    ((bare, _),) = _Randomised(x, [y], 0, 1)._trees
-    assert whole.value.shape == (whole.node_count, 9, 1)
-    assert bare.value.shape == (whole.node_count, 1, 1)
-    assert np.array_equal(bare.apply(x), whole.apply(x))
-
-
 def test_problems_labelled_together_are_labelled_as_alone(costs: Costs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(walk, "_BLOCK", 7)
+    monkeypatch.setattr(teacher, "_BLOCK", 7)
     x = feature_matrix(costs.problems)
     with threadpool_limits(1):
         taught = Teacher(costs, x, np.log(costs.best_ms), 0, QUICK)
