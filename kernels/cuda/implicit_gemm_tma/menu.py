@@ -145,7 +145,7 @@ class Costs:
 
 
 _TF32: Final = Costs(
-    loaded_bytes=76.6, pixel=2.9, stage=0.0, box=601.0, turn=0.0, start=1200.0, meeting=6220.0, push=217.0
+    loaded_bytes=91.4, pixel=2.71, stage=0.0, box=599.0, turn=10.6, start=2420.0, meeting=5190.0, push=165.0
 )
 _HALF: Final = Costs(
     loaded_bytes=1320.0, pixel=2.35, stage=57.9, box=553.0, turn=0.0, start=3170.0, meeting=2010.0, push=301.0
