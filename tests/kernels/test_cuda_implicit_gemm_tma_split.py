@@ -18,7 +18,7 @@ from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.data.table import sizes_of
 from conv_advisor.kernels.cuda.implicit_gemm_tma import launch, plan, split
 from conv_advisor.kernels.cuda.implicit_gemm_tma.maps import pixels_of
-from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import stages_of
+from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import Tile, stages_of
 from conv_advisor.kernels.cuda.implicit_gemm_tma.split import SplitTile
 from conv_advisor.kernels.cuda.parts.offers import Cut
 from conv_advisor.kernels.cuda.parts.shapes import Shapes
@@ -130,5 +130,5 @@ def test_the_rule_takes_a_cut_about_as_fast_as_the_fastest(dtype: str, layers: i
 
 
 def name_of(cut: Cut[plan.AnyTile]) -> str:
-    is_large = not isinstance(cut.tile, SplitTile)
-    return f"{'large ' * is_large}{cut.tile.bp}x{cut.tile.bf} {cut.cluster}"
+    kind = ("by turns " if cut.tile.by_turns else "large ") if isinstance(cut.tile, Tile) else ""
+    return f"{kind}{cut.tile.bp}x{cut.tile.bf} {cut.cluster}"
