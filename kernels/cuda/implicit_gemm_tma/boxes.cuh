@@ -1,8 +1,9 @@
 // From sums in registers to y, and the residual on its way there: part of implicit_gemm_tma.cu, after its macros.
 
-// Boxes of BOX pixels and BOX_LINE_BYTES of filters on their way to y, in BOXES buffers of who fills them together, by turns. Where there is a residual its box
-// comes into a buffer first, and what is stored takes its place there: the first BOXES of a tile while it is multiplied,
-// each other one as soon as the buffer's box before has been read. Of a tile that blocks share only a block's own boxes count.
+// Boxes of BOX pixels and BOX_LINE_BYTES of filters on their way to y, in BOXES buffers of who fills them together, by turns.
+// Where there is a residual its box comes into a buffer first, and what is stored takes its place there: the first BOXES of a
+// tile while it is multiplied, each other one as soon as the buffer's box before has been read. Of a tile that blocks share
+// only a block's own boxes count.
 class Boxes {
    public:
     // `loaded` has a barrier for every buffer, which counts the residual's bytes.

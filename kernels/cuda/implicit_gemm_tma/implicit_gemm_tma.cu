@@ -10,7 +10,7 @@
 //                them by the tap; what it finds outside x is zeros, so padding costs nothing
 //   warps        a group of 128 threads loads, of which one thread is awake; two groups multiply by wgmma, m64, each half of
 //                a tile's pixels
-//   BY_TURNS     a group multiplies whole tiles, every other one of the block's: while one ends its sums, the other multiplies
+//   BY_TURNS     or whole tiles, every other one of the block's: while one group ends its sums, the other multiplies
 //   IS_SPLIT     a cluster of blocks shares each tile: a part of the stages is each one's, then a part of the boxes of y, whose
 //                sums the others push to it; for tiles that are fewer than multiprocessors
 //   ring         STAGES stages; `full` counts bytes, `empty` warps that have read

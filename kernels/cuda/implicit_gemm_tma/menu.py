@@ -49,7 +49,7 @@ class Tile:
     products : int
         Of tf32 that make one of float32: 3, and both parts of the weight are in shared memory; else 1.
     by_turns : bool
-        Whether the groups take such tiles by turns, and not a half of each: one ends its sums while the other multiplies.
+        Whether groups take such tiles by turns, not a half of each: one ends its sums while the other multiplies.
     """
 
     bp: int
@@ -180,7 +180,7 @@ class SmallCosts:
     shared_bytes : float
         That each gets from the L2 cache in a cycle while all do.
     read_bytes, written_bytes, memory_bytes : float
-        Of x and weight, and of y, each once, a multiprocessor's part in a cycle; and of what the L2 does not hold, on top.
+        Of x and weight, and of y, each once, a multiprocessor's part in a cycle; and on top of what L2 does not hold.
     stage, turn : float
         Of a block, from a stage to the next at least, and from a tile to the next.
     ring : float
@@ -338,7 +338,7 @@ def multiplied_bytes(problems: Problems) -> Any:
 
 
 def row_cycles(problems: Problems, pixel: float) -> tuple[Any, Any]:
-    """Cycles of a multiprocessor for a pixel and for a filter of a stage, in the mean of all stages; im2col mode: `pixel`."""
+    """Cycles of a multiprocessor for a pixel, `pixel` in im2col mode, and for a filter: in the mean of all stages."""
     row_bytes, costs = row_bytes_of(problems), SMALL_COSTS
     is_ragged = problems.c * problems.dtype.itemsize_bytes % row_bytes > 0
     ragged = is_ragged * problems.r * problems.s / stages_of(problems)
