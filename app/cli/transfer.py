@@ -63,7 +63,7 @@ def pack(
     ] = None,
     replace: Annotated[
         bool,
-        typer.Option("--replace", help="Drop what was known of their variants at their problems: a kernel was changed."),
+        typer.Option("--replace", help="Drop what was known of their variants at their problems."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
