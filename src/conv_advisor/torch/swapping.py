@@ -20,6 +20,7 @@ from conv_advisor.torch.choice import Choice, Chooser
 from conv_advisor.torch.choosing import choose_all, chooser_for
 from conv_advisor.torch.layers import is_autocast_on, is_tf32_allowed, problem_of
 from conv_advisor.torch.loaded import plan_name
+from conv_advisor.torch.log import remember_layer
 from conv_advisor.torch.modules import AdvisedConv2d, Kind, advise_module, geometry_of_module, kind_of, watched
 from conv_advisor.torch.options import MAX_ERROR_RATIO, Options
 from conv_advisor.torch.report import Layer, Report
@@ -153,7 +154,10 @@ def _watch(model: nn.Module, call: Call, kept_plan: _KeptPlan) -> list[_Site]:
 
 def _plan_of_call(site: _Site, kept_plan: _KeptPlan, module: Any, x: Any) -> str | None:
     problem = site.note(module, x)
-    return None if problem is None else kept_plan(problem)
+    plan = None if problem is None else kept_plan(problem)
+    if plan is not None:
+        remember_layer(plan, site.layer)
+    return plan
 
 
 def _kept_plan(chooser: Chooser | None, min_gain: float, options: Options, problem: ConvProblem) -> str | None:
