@@ -17,7 +17,6 @@ import pytest
 from conv_advisor.data.epilogue import Epilogue
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels import reference
-from conv_advisor.kernels.cuda import implicit_gemm_tma
 from conv_advisor.kernels.cuda.implicit_gemm_tma import encoding, launch, limits, maps, plan, split
 from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import (
     BOX,
@@ -342,10 +341,8 @@ def test_of_all_kinds_of_tiles_the_rule_takes_one_about_as_fast_as_the_fastest(d
         ("14-1-1-96-480", {}, True),
         ("28-128-3-512-512", {"dtype": DType.FLOAT32}, False),
         ("14-1-3-256-256", {"dtype": DType.FLOAT32}, True),
-        ("14-1-3-256-256", {"layout": Layout.NCHW}, False),
     ],
 )
 def test_small_tiles_are_for_few_outputs(layer: str, changes: dict[str, Any], is_small: bool) -> None:
     problem = ConvProblem.parse(layer, **{"dtype": DType.FLOAT16, "layout": Layout.NHWC, **changes})
-    assert implicit_gemm_tma.takes_a_small_tile(problem, GPU) is is_small
-    assert not implicit_gemm_tma.takes_a_small_tile(problem, replace(GPU, capability="10.0"))
+    assert isinstance(plan.plan_cut(problem, GPU).tile, Tile) is not is_small

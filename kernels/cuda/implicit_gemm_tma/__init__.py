@@ -17,16 +17,6 @@ def _has_maps(problem: ConvProblem, _device: Device) -> str | None:
     return limits.why_not(problem)
 
 
-def takes_a_small_tile(problem: ConvProblem, device: Device) -> bool:
-    """Whether it applies, and computes the problem by small tiles: the times of it that ship are older than these."""
-    from conv_advisor.kernels.cuda.implicit_gemm_tma import plan
-    from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import Tile
-
-    if FAMILY.variants[0].why_not(problem, device) is not None:
-        return False
-    return not isinstance(plan.plan_cut(problem, device).tile, Tile)
-
-
 def _kernel() -> Kernel:
     from conv_advisor.kernels.cuda.implicit_gemm_tma import launch, menu, plan, small, split
 
