@@ -115,25 +115,6 @@ def test_the_readme_has_the_contest_that_ships(contested: list[contest.Row]) -> 
         assert f"{line} {found.one_image:.2f}×{best} |" in README
 
 
-def test_the_later_sample_of_channels_last_is_said_with_its_size() -> None:
-    rows = [row for row in contest.read(RESULTS / "kernels-nhwc-nvidia-h200.parquet") if row.l2 is L2State.WARM]
-    page, found = " ".join(KERNELS.split()), {}
-    for dtype in ("float16", "bfloat16"):
-        mine = [row for row in rows if row.column == (dtype, "nhwc")]
-        found[dtype] = one = score(mine)
-        n_alone = sum(row.problem.n == 1 for row in mine)
-        line = f"| {dtype} NHWC, 26 November | {one.rows} | {100 * one.wins:.0f} % | {one.gain:.2f}× |"
-        assert f"{line} {one.one_image:.2f}×, on {n_alone} |" in README
-    half, brain = found["float16"], found["bfloat16"]
-    assert f"({half.rows} and {brain.rows} of the 602;" in page
-    assert (
-        f"{half.wins:.1%} and {brain.wins:.1%} wins and means of {half.gain:.2f} and {brain.gain:.2f}".replace(
-            "%", " %"
-        )
-        in page
-    )
-
-
 def test_what_the_sweep_says_of_channels_last_is_on_the_page_of_kernels() -> None:
     lines = dict(re.findall(r"^\| (\w+ nhwc) \| 602 \| (\d+ % \| [\d.]+) \|", KERNELS, re.MULTILINE))
     wins, means = zip(
