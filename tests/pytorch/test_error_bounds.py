@@ -11,6 +11,8 @@ import pytest
 
 pytest.importorskip("torch", reason="PyTorch is not installed")
 
+import torch
+
 from conv_advisor.data.epilogue import PLAIN, Activation, Epilogue
 from conv_advisor.data.errors import InvalidInput, RunError
 from conv_advisor.data.problem import ConvProblem, DType
@@ -149,6 +151,24 @@ def test_an_error_is_held_against_that_of_pytorchs_own() -> None:
     with pytest.raises(RunError, match="PyTorch's own shows"):
         operands.checked_error(Convolves(SMALL, 4e-6))
     assert Operands(SMALL, "cpu").checked_error(Convolves(SMALL, 4e-6)) > 3e-6
+
+
+class Cuts(Convolves):
+    """Cuts operands to tf32; or rounds them to the nearest."""
+
+    def run_into(self, x: Any, weight: Any, y: Any, *ends: Any) -> None:
+        half = 0 if self._off else 0x1000
+        operands = (((each.view(torch.int32) + half) & -0x2000).view(torch.float32) for each in (x, weight))
+        y.copy_(own_convolution(*operands, [1, 1], [1, 1], [1, 1], 1, self._problem.key))
+
+
+def test_errors_of_one_sign_are_not_borne_where_they_would_add_up() -> None:
+    problem = ConvProblem.parse("9-2-3-8-8", dtype="tf32", layout="nhwc")
+    operands = Operands(problem, "cpu", max_error_ratio=8)
+    assert operands.checked_error(Cuts(problem, 0.0)) < 2**-10
+    with pytest.raises(RunError, match=r"lean by -0\.0006"):
+        operands.checked_error(Cuts(problem, 1.0))
+    assert Operands(problem, "cpu").checked_error(Cuts(problem, 1.0)) < 2**-9
 
 
 def test_an_image_that_was_not_written_is_an_error() -> None:

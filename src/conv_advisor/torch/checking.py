@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from functools import cached_property
-from math import inf
-from typing import Any, Protocol
+from math import inf, isfinite
+from typing import Any, Final, Protocol
 
 import torch
 
 from conv_advisor.data.errors import RunError
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.models.accuracy import allowed_error
+from conv_advisor.models.accuracy import LEANINGS, allowed_error
 from conv_advisor.torch.layers import MEMORY_FORMATS, TORCH_DTYPES, geometry_of_problem
 from conv_advisor.torch.own import ACTIVATE, own_convolution, own_steps
+
+_LEAST_OUTPUTS: Final = 64
+"""Of fewer the roundings of results alone may lean."""
 
 
 class Runs(Protocol):
@@ -84,7 +87,8 @@ class Operands:
         Raises
         ------
         RunError
-            It is wrong, or further off than `allowed_error` says.
+            It is wrong, further off than `allowed_error` says, or its errors lean to one side by more than `LEANINGS`
+            says; unless there is no bound.
         """
         problem = self._problem
         y = self._empty(problem.n, problem.k, problem.p, problem.q).fill_(torch.nan)
@@ -93,7 +97,18 @@ class Operands:
         allowed = allowed_error(problem, self.own_error, self._max_error_ratio)
         if not error <= allowed or not bool(torch.isfinite(y).all()):
             raise RunError(f"max error {error:.3g}, allowed {allowed:.3g}; PyTorch's own shows {self.own_error:.3g}")
+        leaning, most = self._leaning(y), LEANINGS[problem.dtype]
+        if abs(leaning) > most and isfinite(self._max_error_ratio):
+            raise RunError(f"errors lean by {leaning:.3g} of y, allowed {most:.3g}: they add up from layer to layer")
         return error
+
+    def _leaning(self, y: Any) -> float:
+        """What the first image of y is too large by, in all, relative to the sum of its sizes."""
+        expected, _ = self._expected
+        if expected.numel() < _LEAST_OUTPUTS:
+            return 0.0
+        errors = (y[:1].double() - expected) * expected.sign()
+        return float(errors.sum() / expected.abs().sum())
 
     def _error(self, y: Any) -> float:
         expected, scale = self._expected
