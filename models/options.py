@@ -26,7 +26,7 @@ class Options:
     n_trees : int
         Randomised trees of the teacher.
     n_rounds : int
-        Rounds of boosting the teacher, for the time of each variant and for the best; 0 leaves all to randomised trees.
+        Rounds of boosting the teacher, for the time of each variant; 0 leaves all to the randomised trees.
     """
 
     n_sampled: int = 200_000

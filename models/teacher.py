@@ -46,10 +46,6 @@ _BOOSTING: Final[Mapping[str, Any]] = MappingProxyType(
 _RANDOMISED_SHARE: Final = 2 / 3
 """Weight of what randomised trees say of a cost, against what follows from boosted times."""
 
-_BOOSTED_SHARE_OF_BEST: Final = 3 / 4
-"""Weight of what boosted trees say of the best time: that of randomised ones, whose splits heed the cost alone, is
-further off."""
-
 _BLOCK: Final = 2**14
 """Rows walked at a time, down one tree after the other."""
 
@@ -128,10 +124,10 @@ def lesson_of(costs: Costs, log_roofline: np.ndarray) -> Lesson:
 class Teacher:
     """The ensemble, trained on the measured problems.
 
-    The cost of contenders and the best time are predicted by boosted and by randomised trees: where one is far off the
-    other seldom is. Boosted trees learn the best time and that of each contender, whose cost follows from those of all;
-    randomised ones learn the cost itself, and all else is the mean of their leaves. What these see far behind is that
-    far behind.
+    The cost of contenders is predicted by boosted and by randomised trees: where one is far off the other seldom is.
+    Boosted trees learn the time of each contender, and its cost follows from those of all; randomised ones learn the
+    cost itself, and all else is the mean of their leaves. What these see far behind is that far behind. The best time
+    has randomised trees of its own.
 
     Parameters
     ----------
@@ -162,11 +158,12 @@ class Teacher:
     ) -> None:
         self.measured = lesson_of(costs, log_roofline)
         known = self.measured
-        learned = [known.cost, known.log_slowdown, known.support, known.workspace, known.log_best[:, None]]
+        learned = [known.cost, known.log_slowdown, known.support, known.workspace]
         self._randomised = _Randomised(x, learned, seed, options.n_trees, each)
+        self._best = _Randomised(x, [known.log_best[:, None]], seed, options.n_trees, each)
         log_time = np.log(costs.time_ms[:, known.contenders]) - log_roofline[:, None]
-        targets = [known.log_best, *log_time.T] if options.n_rounds else []
-        self._boosted = list(each(lambda y: _boosted(x, y, seed, options.n_rounds), targets))
+        times = log_time.T if options.n_rounds else ()
+        self._boosted = list(each(lambda y: _boosted(x, y, seed, options.n_rounds), times))
 
     def label(self, x: np.ndarray) -> Lesson:
         """What it believes of problems with these features.
@@ -175,21 +172,20 @@ class Teacher:
         ----------
         x : float32 array of shape (n, n_features)
         """
-        cost, log_slowdown, support, workspace, best = self._randomised.predict(x)
-        log_best = best[:, 0].astype(np.float64)
-        if self._boosted and len(x):
-            by_best, *by_time = self._boosted
+        cost, log_slowdown, support, workspace = self._randomised.predict(x)
+        (log_best,) = self._best.predict(x)
+        if self._boosted:
             is_likely = support[:, self.measured.contenders] >= MIN_SUPPORT
             is_near = _is_near(cost, is_likely)
             times = np.full(is_near.shape, np.inf, np.float32)
-            for place, (boosted, near) in enumerate(zip(by_time, is_near.T, strict=True)):
+            for place, (boosted, near) in enumerate(zip(self._boosted, is_near.T, strict=True)):
                 if near.any():
                     times[near, place] = boosted.predict(x[near])
-            cost_by_time = np.where(is_near | ~is_likely, _cost_by_time(times), cost)
+            by_time = np.where(is_near | ~is_likely, _cost_by_time(times), cost)
             cost *= _RANDOMISED_SHARE
-            cost += (1 - _RANDOMISED_SHARE) * cost_by_time
-            log_best += _BOOSTED_SHARE_OF_BEST * (by_best.predict(x) - log_best)
-        return Lesson(self.measured.contenders, cost, log_slowdown, support, workspace, log_best)
+            cost += (1 - _RANDOMISED_SHARE) * by_time
+        best = log_best[:, 0].astype(np.float64)
+        return Lesson(self.measured.contenders, cost, log_slowdown, support, workspace, best)
 
 
 def orders_of(lesson: Lesson, variants: Sequence[str]) -> list[tuple[str, ...]]:
