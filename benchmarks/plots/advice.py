@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,7 +33,6 @@ OF_NETWORKS: Final = (TREE, "cudnn.graph.heuristic_a", SINGLE_BEST)
 NEVER: Final = "never trained"
 """The part that the README has too."""
 
-_MARK: Final = " †"
 """On a row that has a choice of another tree."""
 
 Scores = Mapping[str, Any]
@@ -69,7 +67,7 @@ def parts(report: Scores, standing: Scores, rows: list[Row]) -> dict[str, str]:
     layers = layers_of(rows)
     return standing_parts(standing) | {
         "teacher": teacher_table(report["never_trained"]["trees"]),
-        "left out": left_out_part(report["trees"], standing, report.get("substituted", [])),
+        "left out": left_out_part(report["trees"], standing),
         "slowdown beside PyTorch": slowdown_table(layers),
         "speedup over PyTorch": speedup_table(layers),
         "times beside PyTorch": prediction_table(layers),
@@ -111,7 +109,7 @@ def left_out_sentence(part: Scores) -> str:
     )
 
 
-def left_out_part(trees: Scores, standing: Scores, substituted: Sequence[Scores]) -> str:
+def left_out_part(trees: Scores, standing: Scores) -> str:
     """The tree on all problems, and what needs no training on those that all of it can be scored on.
 
     Parameters
@@ -120,37 +118,19 @@ def left_out_part(trees: Scores, standing: Scores, substituted: Sequence[Scores]
         Of the report: scores of trees that were trained without each network.
     standing : dict
         What is scored anew.
-    substituted : sequence of dict
-        Choices that are not of those trees: the ``part`` they count in, the ``problem``, the network that the tree in
-        their place was trained ``without``, and their ``slowdown``. Their rows are marked, and a line below says why.
     """
     head = ("", "problems", NAMES[TREE], "problems", *(NAMES[rule] for rule in OTHERS))
     named = dict([*_precisions(standing["by_precision"]), ("all", standing["overall"])])
     rows = dict([*_precisions(trees), ("all", trees["overall"])])
-    marked = {_precision_name(each["part"]) for each in substituted} | ({"all"} if substituted else set())
-    shown = table(
+    return table(
         head,
         [
             (
-                *(name, _count(rows[name]), _three(rows[name][TREE]) + (_MARK if name in marked else "")),
+                *(name, _count(rows[name]), _three(rows[name][TREE])),
                 *(_count(of), *(_three(of[rule]) for rule in OTHERS)),
             )
             for name, of in named.items()
         ],
-    )
-    return "\n\n".join([shown, *(_substitution(each, trees[each["part"]][TREE]) for each in substituted)])
-
-
-def _substitution(each: Scores, score: Scores) -> str:
-    """What is not of the same trees as the rest of its row, and the row's mean without it."""
-    n, slowdown = score["n_problems"], each["slowdown"]
-    rest = math.exp((n * math.log(score["geometric_mean"]) - math.log(slowdown)) / (n - 1))
-    where = f"{_precision_name(each['part'])}, on {each['problem']}"
-    return (
-        f"{_MARK.strip()} One of the {n} choices in {where}, is not of the tree that the others are of, since of what"
-        " that one chose no more than a first launch is known. It is of a tree that was trained anew without"
-        f" {each['without']}; it was sampled, and is {slowdown:.2f} times as slow as the fastest. Without it the mean"
-        f" of that row is {rest:.3f}."
     )
 
 

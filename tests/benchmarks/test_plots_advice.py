@@ -98,27 +98,6 @@ def test_every_score_is_on_its_page(written: tuple[str, str]) -> None:
     assert "2.00 (reached: 1.15)" in page, "advice over PyTorch's default"
 
 
-def test_a_choice_of_another_tree_is_marked_in_its_row_and_said_below() -> None:
-    report = part()
-    assert advice._MARK.strip() not in advice.left_out_part(report["trees"], report, [])
-    other = {"part": "float32/nhwc", "problem": "27-256-5-256-96", "without": "AlexNet", "slowdown": 5.9}
-    text = advice.left_out_part(report["trees"], report, [other])
-    marked = [line.split(" | ")[0] for line in text.splitlines() if " · 10.1 † |" in line]
-    assert marked == ["| float32 NHWC", "| all"]
-    assert "† One of the 1300 choices in float32 NHWC, on 27-256-5-256-96, is not of the tree" in text
-    assert text.endswith("Without it the mean of that row is 1.009.")
-
-
-def test_what_the_shipped_report_took_from_another_tree_is_marked_on_the_page() -> None:
-    report = json.loads((RESULTS / f"evaluation-{DEVICE}.json").read_text(encoding="utf-8"))
-    page = (DOCS / "advice.md").read_text(encoding="utf-8")
-    begin, end = map(page.index, pages.marks("left out"))
-    for each in report["substituted"]:
-        assert each["slowdown"] == report["trees"][each["part"]][TREE]["worst"]
-        assert f"on {each['problem']}, is not of the tree that the others are of" in page[begin:end]
-    assert page[begin:end].count(" † |") == 2 * len(report["substituted"])
-
-
 @pytest.fixture(scope="module")
 def measured() -> tuple[pa.Table, pa.Table]:
     records = Records()
