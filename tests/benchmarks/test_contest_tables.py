@@ -36,7 +36,7 @@ def test_the_target_stands_beside_what_is_reached() -> None:
         "9.00 (reached: 8.00)",
         "100.0 % (reached: 95.0 %)",
     ]
-    assert second == ["bfloat16 nhwc", "1 of 602", "0.0 %", "1.00", "-", "-", "-"]
+    assert second == ["bfloat16 nhwc", "1 of 602", "0.0 % (missed: 65.0 %)", "1.00 (missed: 1.20)", "-", "-", "-"]
 
 
 def test_the_breakdown_has_a_line_for_each_class() -> None:

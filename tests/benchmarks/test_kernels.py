@@ -56,7 +56,10 @@ def spoiled(variant: str, outcome: Outcome, problems: list[ConvProblem]) -> list
 @pytest.fixture
 def contest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Runs the benchmark on a recording, chosen from another; gives the status and the rows."""
-    monkeypatch.setattr(kernels, "problems", lambda *_, dtypes, **__: LAYERS if dtypes == ["float32"] else [])
+    asked = (["float32"], ["nchw"])
+    monkeypatch.setattr(
+        kernels, "problems", lambda *_, dtypes, layouts, **__: LAYERS if (dtypes, layouts) == asked else []
+    )
 
     def bench(
         recording: list[Measurement], *options: str, known: list[Measurement] | None = None
