@@ -123,7 +123,7 @@ def test_what_the_sweep_says_of_channels_last_is_on_the_page_of_kernels() -> Non
         *(lines[f"{dtype} nhwc"].split(" % | ") for dtype in ("float16", "bfloat16", "tf32", "float32")), strict=True
     )
     assert f"ours wins {wins[0]}, {wins[1]} and {wins[2]} % in float16, bfloat16 and tf32 NHWC" in README
-    assert f"the means are {means[0]}×, {means[1]}× and {means[2]}×; in\nfloat32 NHWC it wins {wins[3]} %" in README
+    assert f"the means are {means[0]}×, {means[1]}× and {means[2]}×; in float32 NHWC it wins {wins[3]} %" in README
     assert f"and the mean is {means[3]}×." in README
 
 
