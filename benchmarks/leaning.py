@@ -87,7 +87,7 @@ def distance(y: np.ndarray, expected: np.ndarray) -> Distance:
 def distances(
     runner: Runner, peer: Peer, variant: Variant, layers: Iterable[ConvProblem]
 ) -> list[tuple[Distance, Distance]]:
-    """Of a variant and of the peer, for each layer that the variant computes."""
+    """How far a variant and the peer are off, for each layer that the variant computes."""
     found = []
     for problem in layers:
         if variant.why_not(problem, runner.device):

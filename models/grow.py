@@ -124,7 +124,7 @@ def _grow_part(
 
 
 def _root_mean_square(errors: np.ndarray, of_all: np.ndarray) -> float:
-    """Of those that are known, or of all that are where none of these is."""
+    """The root mean square of the errors that are known, or of all where none of these is."""
     known = errors[~np.isnan(errors)]
     return math.sqrt(np.nanmean((known if len(known) else of_all) ** 2))
 

@@ -134,12 +134,6 @@ def left_out_part(trees: Scores, standing: Scores) -> str:
     )
 
 
-def _precision_name(part: str) -> str:
-    """A dtype and layout, as the pages name them."""
-    dtype, layout = part.split("/")
-    return f"{dtype} {layout.upper()}"
-
-
 def network_table(part: Scores) -> str:
     """A row a network, geometric means alone."""
     head = ("", "problems", *(NAMES[rule] for rule in OF_NETWORKS))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -38,3 +38,19 @@ def map_driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     monkeypatch.setattr(encoding, "_driver", lambda: fake)
     encoding._version.cache_clear()
     return fake
+
+
+@pytest.fixture
+def tma_launches(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Shape and options of what `cuda.implicit_gemm_tma` prepares, then the parameters of each run."""
+    from conv_advisor.kernels.cuda.implicit_gemm_tma import launch
+
+    started: list[Any] = []
+
+    def prepare_start(kernel: Any, *shape: Any, **options: Any) -> Any:
+        started.append((shape, options))
+        return lambda *parameters: started.append(parameters)
+
+    monkeypatch.setattr(launch, "prepare_start", prepare_start)
+    monkeypatch.setattr(launch, "load_kernel", lambda source, kernel, *_, **defines: (source, kernel, defines))
+    return started

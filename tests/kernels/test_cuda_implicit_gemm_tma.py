@@ -188,16 +188,8 @@ def test_a_launch_passes_a_map_of_each_tensor_and_what_follows(
     epilogue: str,
     tile: Tile,
     cluster: int,
-    monkeypatch: pytest.MonkeyPatch,
+    tma_launches: list[Any],
 ) -> None:
-    started: list[Any] = []
-
-    def prepare_start(kernel: Any, *shape: Any, **options: Any) -> Any:
-        started.append((shape, options))
-        return lambda *parameters: started.append(parameters)
-
-    monkeypatch.setattr(launch, "prepare_start", prepare_start)
-    monkeypatch.setattr(launch, "load_kernel", lambda *_, **defines: defines)
     ends = Epilogue.parse(epilogue) if epilogue else Epilogue()
     problem = replace(problem_of(SHAPES["same_3x3_tails"], dtype), epilogue=ends)
     x, weight, y, bias, residual = (SimpleNamespace(data=SimpleNamespace(ptr=4096 * place)) for place in range(1, 6))
@@ -210,9 +202,9 @@ def test_a_launch_passes_a_map_of_each_tensor_and_what_follows(
     assert [each[1] for each in map_driver.asked] == types[: len(mapped)], (
         "what is multiplied is rounded, what is added not"
     )
-    (grid, threads, shared_bytes, sizes), options = started[0]
-    assert started[1] == started[2]
-    assert started[1][len(mapped) :] == tuple(end.data.ptr for end in given if end)
+    (grid, threads, shared_bytes, sizes), options = tma_launches[0]
+    assert tma_launches[1] == tma_launches[2]
+    assert tma_launches[1][len(mapped) :] == tuple(end.data.ptr for end in given if end)
     tiles = sizes[-2] * sizes[-1]
     assert grid == (3 * tiles if cluster == 3 else min(tiles, GPU.processors), 1, 1)
     assert options == {"cluster": cluster, "is_structure": True, "overlaps": False}

@@ -60,22 +60,14 @@ def test_small_tiles_of_many_problems_are_expected_to_take_what_each_is() -> Non
         assert np.array_equal(alone.blocks[:, 0], together.blocks[:, column])
 
 
-def test_a_small_launch_says_what_the_kernel_reads(map_driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[Any] = []
-
-    def prepare_start(kernel: Any, *shape: Any, **options: Any) -> Any:
-        started.append((shape, options))
-        return lambda *parameters: started.append(parameters)
-
-    monkeypatch.setattr(launch, "prepare_start", prepare_start)
-    monkeypatch.setattr(launch, "load_kernel", lambda source, kernel, *_, **defines: (source, kernel, defines))
+def test_a_small_launch_says_what_the_kernel_reads(map_driver: FakeDriver, tma_launches: list[Any]) -> None:
     problem = replace(problem_of(SHAPES["dense_waves"]), epilogue=Epilogue.parse("bias-residual"))
     tile = SmallTile(64, 96, blocks=2)
     prepared = launch.launch(problem, GPU, Cut(tile, 1))
     prepared.run(*(SimpleNamespace(data=SimpleNamespace(ptr=4096 * place)) for place in range(1, 6)))
     assert [each[3].value for each in map_driver.asked] == [4096, 8192]
-    assert started[1][2:] == (12288, 16384, 20480), "y, bias and residual by their addresses"
-    (grid, threads, shared_bytes, sizes), options = started[0]
+    assert tma_launches[1][2:] == (12288, 16384, 20480), "y, bias and residual by their addresses"
+    (grid, threads, shared_bytes, sizes), options = tma_launches[0]
     of = small.arranged(tile, problem, 132)
     assert (grid, threads, shared_bytes) == ((3, of.rows, 1), 160, of.shared_bytes)
     assert sizes[-6:] == (1568, 88, 1, of.slots, True, True)

@@ -71,22 +71,14 @@ def test_split_tiles_of_many_problems_are_expected_to_take_what_each_is() -> Non
         assert np.array_equal(alone.blocks[:, 0], together.blocks[:, column])
 
 
-def test_a_split_launch_says_what_the_kernel_reads(map_driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[Any] = []
-
-    def prepare_start(kernel: Any, *shape: Any, **options: Any) -> Any:
-        started.append((shape, options))
-        return lambda *parameters: started.append(parameters)
-
-    monkeypatch.setattr(launch, "prepare_start", prepare_start)
-    monkeypatch.setattr(launch, "load_kernel", lambda source, kernel, *_, **defines: (source, kernel, defines))
+def test_a_split_launch_says_what_the_kernel_reads(map_driver: FakeDriver, tma_launches: list[Any]) -> None:
     problem = replace(problem_of(FOURS["same_3x3_fours"], DType.FLOAT32), epilogue=Epilogue.parse("bias-residual"))
     tile = SplitTile(64, 64, 2, 2, 2, blocks=2)
     prepared = launch.launch(problem, GPU, Cut(tile, 4))
     prepared.run(*(SimpleNamespace(data=SimpleNamespace(ptr=4096 * place)) for place in range(1, 6)))
     assert [each[3].value for each in map_driver.asked] == [4096, 8192]
-    assert started[1][2:] == (12288, 16384, 20480), "y, bias and residual by their addresses"
-    (grid, threads, shared_bytes, sizes), options = started[0]
+    assert tma_launches[1][2:] == (12288, 16384, 20480), "y, bias and residual by their addresses"
+    (grid, threads, shared_bytes, sizes), options = tma_launches[0]
     of = split.arranged(tile, 4, problem, 132)
     assert (grid, threads, shared_bytes) == ((16 * 4, 2, 1), 288, of.shared_bytes)
     # 68 filters are tiles of 40; 9 taps of two chunks of 32 channels are 4 stages a block, 5 for two of them.

@@ -12,7 +12,7 @@ from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 from conv_advisor.kernels.cuda.parts.source import Defines, Source
 
 STEP: Final = 8
-"""Of gemm_k, that an instruction multiplies."""
+"""How much of gemm_k an instruction multiplies."""
 
 # Fitted to times of 33 cuts of 17 layers in both precisions on an H200.
 _SHARED_BYTES_OF_CYCLE: Final = 176
@@ -23,7 +23,7 @@ _MOVED_BYTES_OF_CYCLE: Final = 25
 _SERIAL: Final = 0.25
 """How much longer that takes where no other block multiplies meanwhile."""
 _TURN_CYCLES: Final = 460
-"""Of a tile, whatever its size."""
+"""What a tile takes, whatever its size."""
 _STEP_CYCLES: Final = 115
 """What a warp waits at a step."""
 _START_CYCLES: Final = 3900
@@ -54,12 +54,12 @@ class Stage:
 
 
 def _products(problem: ConvProblem) -> int:
-    """Of tf32, for one of the problem's."""
+    """How many products of tf32 make one of the problem's."""
     return 3 if problem.dtype is DType.FLOAT32 else 1
 
 
 def _weight_bytes(problem: ConvProblem) -> int:
-    """Of an element in shared memory: one product needs one part of it, three need two."""
+    """Shared memory for an element: one product needs one part of it, three need two."""
     return 8 if _products(problem) == 3 else 4
 
 
@@ -82,7 +82,7 @@ class Products:
     reads_weight: bool
 
     def steps(self, problem: ConvProblem) -> int:
-        """Of gemm_k, whole chains."""
+        """Steps of gemm_k, in whole chains."""
         return self.chain * int(ceil_div(problem.gemm_k, STEP * self.chain))
 
     def shared_bytes(self, cut: Cut, problem: ConvProblem) -> int:

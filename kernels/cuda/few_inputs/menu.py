@@ -107,7 +107,7 @@ MMA_TILES: Final = (
     Tile(2, 2, warps=4, blocks=7),
     Tile(1, 2, warps=2, blocks=16),
 )
-"""Of float32 and tf32, each warp by itself."""
+"""Tiles for float32 and tf32 that each warp multiplies by itself."""
 WGMMA_TILES: Final = (
     Tile(1, 8, warps=4, blocks=4),
     Tile(1, 8, warps=8, blocks=2),
@@ -118,4 +118,4 @@ WGMMA_TILES: Final = (
     Tile(1, 2, warps=4, blocks=8),
     Tile(2, 2, warps=4, blocks=5),
 )
-"""Of float32 and tf32, four warps together."""
+"""Tiles for float32 and tf32 that four warps multiply together."""

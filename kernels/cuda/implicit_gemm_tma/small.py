@@ -30,17 +30,17 @@ _BARRIER_BYTES: Final = 2 * MOST_SLOTS * 8
 _FILTERS_UNIT: Final = 8
 """Rows of the swizzle."""
 _LEAST_SLOTS: Final = 4
-"""Of x beside weight that is kept."""
+"""Slots for x, beside weight that is kept."""
 _GROUP_PIXELS: Final = 64
 """What a group of warps multiplies, of fewer pixels too."""
 
 
 _CACHED_BYTES: Final = 36e6
-"""Of x, weight and y that the H200's L2 cache holds."""
+"""How much of x, weight and y the H200's L2 cache holds."""
 _DISPLACED: Final = 2.0
 """Bytes that it does not find for each beyond those: what comes in turn after turn displaces what comes next."""
 _SHARPNESS: Final = 4
-"""Of the sum of what passes side by side: the larger, the more is it the longest alone."""
+"""The power in the sum of what passes side by side: the larger, the more is it the longest alone."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def side_by_side(*cycles: Any) -> Any:
 
 
 def memory_cycles(problems: Problems, processors: int) -> Any:
-    """Of x, weight and y, each moved once."""
+    """What moving x, weight and y takes, each once."""
     costs, item = menu.SMALL_COSTS, problems.dtype.itemsize_bytes
     weight = problems.k * problems.c * problems.r * problems.s
     read = (problems.n * problems.h * problems.w * problems.c + weight) * item
@@ -158,7 +158,7 @@ def memory_cycles(problems: Problems, processors: int) -> Any:
 
 
 def expected_cycles(tile: SmallTile, problems: Problems, of: Arrangement, processors: int) -> Any:
-    """Of the multiprocessor that has most to do: of what passes side by side most of all the longest."""
+    """What the busiest multiprocessor takes: of what passes side by side most of all the longest."""
     costs, stages, row_bytes = menu.SMALL_COSTS, stages_of(problems), row_bytes_of(problems)
     tiles, pixels = of.turns * of.resident, problems.n * problems.p * problems.q
     of_pixel, of_filter = menu.row_cycles(problems, costs.pixel)

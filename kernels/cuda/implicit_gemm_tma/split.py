@@ -20,7 +20,7 @@ from conv_advisor.kernels.cuda.parts.shapes import Problems, Shapes, is_dense
 from conv_advisor.kernels.cuda.parts.source import Defines, Source
 
 ROW_BYTES: Final = 128
-"""Of a stage: layers with shorter rows have none of these tiles."""
+"""The row of a stage: layers with shorter ones have none of these tiles."""
 MOST_SLOTS: Final = 32
 """For which the source has barriers."""
 _BARRIER_BYTES: Final = (3 * MOST_SLOTS + 1) * 8
@@ -32,14 +32,14 @@ _LARGEST_CLUSTER: Final = 16
 _MOST_RESIDENT: Final = 4
 """Blocks of a multiprocessor, of any tile."""
 _MOST_COLUMNS: Final = 65_535
-"""Of the grid."""
+"""Blocks beside each other that a grid may have."""
 _GROUP_ROWS: Final = 64
-"""Of a product that four warps make together."""
+"""Rows of a product that four warps make together."""
 _GROUPS: Final = (18, 18, 16, 16, 16, 16, 16, 7)
 """Multiprocessors of an H200 that a cluster of more than two blocks lies within, as the times of cuts tell: of no more
 blocks than these, however many share a multiprocessor."""
 _PROCESSORS: Final = 132
-"""Of the device that these are of."""
+"""Multiprocessors of that device."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ TILES: Final[Mapping[DType, tuple[SplitTile, ...]]] = {
     DType.FLOAT32: (*_WARPS, *_GROUPS_OF_WARPS),
     DType.TF32: (*_WARPS, *_LARGER),
 }
-"""Of a precision; of two bytes an element there are none."""
+"""The tiles of each precision; for two bytes an element there are none."""
 
 
 _CHOICES: Final[Mapping[DType, Choice[SplitTile]]] = {
@@ -181,7 +181,7 @@ def sharing(blocks: Any, cluster: Any, most: Any, processors: int) -> Any:
 
 
 def expected_cycles(tile: SplitTile, cluster: Any, problems: Problems, of: Arrangement, processors: int) -> Any:
-    """Of the multiprocessor that has most to do: of what passes side by side most of all the longest."""
+    """What the busiest multiprocessor takes: of what passes side by side most of all the longest."""
     costs, products = menu.SPLIT_COSTS[problems.dtype], 3 if problems.dtype is DType.FLOAT32 else 1
     blocks = of.down * of.columns * cluster
     held = np.minimum(tile.blocks, HOPPER_SHARED_BYTES // (of.shared_bytes + RESERVED_BYTES))

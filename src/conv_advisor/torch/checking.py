@@ -15,7 +15,7 @@ from conv_advisor.torch.layers import MEMORY_FORMATS, TORCH_DTYPES, geometry_of_
 from conv_advisor.torch.own import ACTIVATE, own_convolution, own_steps
 
 _LEAST_OUTPUTS: Final = 64
-"""Of fewer the roundings of results alone may lean."""
+"""How many outputs tell of a leaning: the roundings of fewer may lean by chance."""
 
 
 class Runs(Protocol):
