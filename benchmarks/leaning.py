@@ -1,6 +1,6 @@
-"""Float32 of ours on tensor cores beside PyTorch's own: how far from float64, and to which side errors lean.
+"""Float32 and tf32 of ours on tensor cores beside PyTorch's own: how far from float64, and to which side errors lean.
 
-    python -m benchmarks.leaning [--device cuda:0]
+    python -m benchmarks.leaning [--dtype tf32] [--device cuda:0]
 
 Errors to either side cancel from layer to layer, and in averages over pixels; those to one side add up. A leaning is
 what all compared outputs are too large by, together, relative to the sum of their sizes: below zero, errors are towards
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp, log
 from statistics import fmean
 from typing import Any, Final
@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks.rivals.pytorch import Peer, open_peer
 from benchmarks.rivals.rows import DEFAULT
-from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels import catalog, reference
 from conv_advisor.kernels.bench import open_runner
 from conv_advisor.kernels.comparison import max_error
@@ -58,8 +58,11 @@ VARIANTS: Final = {
     "cuda.few_inputs": FIRST_LAYERS,
     "cuda.winograd_nonfused_4x4_3x3": LAYERS,
     "cuda.winograd_nonfused_4x4_5x5": LAYERS,
+    "cuda.implicit_gemm_nhwc": LAYERS,
+    "cuda.implicit_gemm_transposed": LAYERS,
+    "cudnn.implicit_precomp_gemm_tc": LAYERS,
 }
-"""Those whose float32 is products of parts on tensor cores, and the layers on which they are compared."""
+"""Those that use tensor cores in one of the two, and the layers on which they are compared."""
 
 
 @dataclass(frozen=True)
@@ -85,11 +88,12 @@ def distance(y: np.ndarray, expected: np.ndarray) -> Distance:
 
 
 def distances(
-    runner: Runner, peer: Peer, variant: Variant, layers: Iterable[ConvProblem]
+    runner: Runner, peer: Peer, variant: Variant, layers: Iterable[ConvProblem], dtype: DType = DType.FLOAT32
 ) -> list[tuple[Distance, Distance]]:
     """How far a variant and the peer are off, for each layer that the variant computes."""
     found = []
-    for problem in layers:
+    for layer in layers:
+        problem = replace(layer, dtype=dtype)
         if variant.why_not(problem, runner.device):
             continue
         operands = runner.make_operands(problem, seed=0)
@@ -120,14 +124,16 @@ def row(name: str, found: list[tuple[Distance, Distance]]) -> str:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dtype", choices=("float32", "tf32"), default="float32", help="(default: %(default)s)")
     parser.add_argument("--device", default="cuda:0", help="(default: %(default)s)")
-    device = parser.parse_args().device
+    chosen = parser.parse_args()
+    device = chosen.device
     runner = open_runner(device)
     peer = open_peer(runner, device)
     print(f"{runner.device.name}; {peer.version}")
     print("| variant | layers | error | leaning | PyTorch's error | leaning |\n|---|---|---|---|---|---|")
     for id_, layers in VARIANTS.items():
-        if found := distances(runner, peer, catalog.get(id_), layers):
+        if found := distances(runner, peer, catalog.get(id_), layers, DType(chosen.dtype)):
             print(row(f"`{id_}`", found), flush=True)
 
 

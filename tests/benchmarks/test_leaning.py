@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from benchmarks import leaning
 from benchmarks.leaning import Distance, distance, distances, row
 from conv_advisor.data.measurement import Device
-from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels import catalog
 from conv_advisor.kernels.bench import open_runner
 from tests.benchmarks.peers import FakePeer
@@ -43,4 +45,5 @@ def test_errors_are_averaged_as_ratios_and_leanings_as_they_are() -> None:
 
 @pytest.mark.parametrize("id_", leaning.VARIANTS)
 def test_every_variant_has_layers(id_: str) -> None:
-    assert sum(not catalog.get(id_).why_not(problem, HOPPER) for problem in leaning.VARIANTS[id_]) >= 2
+    asked = [replace(layer, dtype=dtype) for layer in leaning.VARIANTS[id_] for dtype in (DType.FLOAT32, DType.TF32)]
+    assert sum(not catalog.get(id_).why_not(problem, HOPPER) for problem in asked) >= 2
