@@ -285,6 +285,15 @@ class ConvProblem:
         return shapes
 
     @property
+    def is_alike_in_layouts(self) -> bool:
+        """Whether x, weight and y are the same bytes in either layout: one pixel, or one channel, in each."""
+        return (
+            (self.h == self.w == 1 or self.c == 1)
+            and (self.r == self.s == 1 or self.c == self.groups)
+            and (self.p == self.q == 1 or self.k == 1)
+        )
+
+    @property
     def gemm_m(self) -> int:
         """Rows of the implicit GEMM: output pixels of the batch."""
         return self.n * self.p * self.q

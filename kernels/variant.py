@@ -267,6 +267,18 @@ def layout_is(layout: Layout) -> Rule:
 
 
 @cache
+def bytes_as_in(layout: Layout) -> Rule:
+    """Applies to one layout, and to what has the same bytes in it."""
+    is_other = layout_is(layout)
+
+    def why_not(problem: ConvProblem, device: Device) -> str | None:
+        reason = is_other(problem, device)
+        return None if reason is None or problem.is_alike_in_layouts else reason
+
+    return why_not
+
+
+@cache
 def filter_is(*sizes: tuple[int, int]) -> Rule:
     """Applies to these filter sizes (r, s)."""
     allowed = " or ".join(f"{r}x{s}" for r, s in sizes)

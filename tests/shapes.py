@@ -26,6 +26,8 @@ EDGE_SHAPES: dict[str, dict[str, Any]] = {
     "rectangle_filter": {"n": 2, "c": 3, "h": 11, "w": 17, "k": 4, "r": 3, "s": 5, "pad_h": 1, "pad_w": 2},
     "one_row": {"n": 1, "c": 4, "h": 1, "w": 33, "k": 4, "r": 1, "s": 3, "pad_w": 1},
     "one_pixel_3x3": {"n": 3, "c": 8, "h": 1, "w": 1, "k": 8, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1},
+    "one_pixel": {"n": 3, "c": 8, "h": 1, "w": 1, "k": 16, "r": 1, "s": 1},
+    "one_pixel_many": {"n": 128, "c": 8, "h": 1, "w": 1, "k": 256, "r": 1, "s": 1},
     "wider_than_a_block": {"n": 1, "c": 2, "h": 5, "w": 300, "k": 2, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1},
     "batch": {"n": 37, "c": 5, "h": 6, "w": 6, "k": 7, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1},
     "first_layer": {"n": 1, "c": 3, "h": 64, "w": 64, "k": 16, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1},

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import fields
+from dataclasses import fields, replace
+from math import prod
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -231,3 +233,30 @@ def test_the_layer_of_a_problem_is_the_same_whatever_batch_dtype_and_layout() ->
     assert ConvProblem.parse("14-8-3-256-128", dtype="float16", layout="nhwc").layer == problem.layer
     assert ConvProblem.parse("14-1-3-255-128").layer != problem.layer
     assert problem.layer.layer == problem.layer
+
+
+@given(problem=problems())
+def test_layouts_are_alike_where_turning_the_channels_moves_no_element(problem: ConvProblem) -> None:
+    problem = replace(problem, layout=Layout.NCHW)
+    shapes = (problem.x_shape, problem.weight_shape, problem.y_shape)
+    tensors = [np.arange(prod(shape)).reshape(shape) for shape in shapes]
+    turned = [tensor.transpose(0, 2, 3, 1).ravel() for tensor in tensors]
+    is_alike = all((tensor.ravel() == other).all() for tensor, other in zip(tensors, turned, strict=True))
+    assert problem.is_alike_in_layouts == is_alike
+    assert replace(problem, layout=Layout.NHWC).is_alike_in_layouts == is_alike
+
+
+@pytest.mark.parametrize(
+    ("layer", "is_alike"),
+    [
+        ("1x1-8-1-16-32", True),
+        ("1x1-8-1-32-32-groups4", True),
+        ("1x1-8-3x3-16-32-pad1", False),
+        ("1x1-8-3x3-32-32-pad1-groups32", True),
+        ("1x1-8-1-16-32-pad1", False),
+        ("2x1-8-1-16-32", False),
+        ("14x14-8-3x3-1-1", True),
+    ],
+)
+def test_layers_of_one_pixel_are_alike_in_both_layouts(layer: str, is_alike: bool) -> None:
+    assert ConvProblem.parse(layer).is_alike_in_layouts is is_alike

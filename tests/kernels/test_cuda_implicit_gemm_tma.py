@@ -17,6 +17,7 @@ import pytest
 from conv_advisor.data.epilogue import Epilogue
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels import reference
+from conv_advisor.kernels.catalog import VARIANTS
 from conv_advisor.kernels.cuda.implicit_gemm_tma import encoding, launch, limits, maps, plan, split
 from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import (
     BOX,
@@ -150,6 +151,16 @@ def test_maps_keep_the_limits_of_the_driver(name: str, dtype: DType) -> None:
 def test_what_no_map_can_say_is_refused(sizes: dict[str, Any], words: str) -> None:
     smallest = {"n": 1, "c": 8, "h": 300, "w": 300, "k": 8, "r": 3, "s": 3, "dtype": DType.FLOAT16}
     assert words in (limits.why_not(ConvProblem(**{**smallest, **sizes}, layout=Layout.NHWC)) or "")
+
+
+def test_it_applies_in_channels_first_where_the_bytes_are_the_same() -> None:
+    variant = VARIANTS["cuda.implicit_gemm_tma"]
+    for dtype in DType:
+        one_pixel, row = (ConvProblem.parse(layer, dtype=dtype) for layer in ("1x1-8-1-16-32", "1x2-8-1-16-32"))
+        assert variant.why_not(one_pixel, GPU) is None
+        assert variant.why_not(row, GPU) == "layout is nchw, not nhwc"
+        cut = plan.plan_cut(one_pixel, GPU)
+        assert cut == plan.plan_cut(replace(one_pixel, layout=Layout.NHWC), GPU)
 
 
 def test_a_map_is_encoded_as_the_driver_takes_it(map_driver: FakeDriver) -> None:

@@ -20,7 +20,7 @@ def prepare(problem: ConvProblem, _device: Device, workspace_limit_bytes: int) -
     """As many images at a time as the workspace holds; 1×1 of stride 1 multiplies x itself."""
     plan = plans.plan_gemm(problem, workspace_limit_bytes)
     workspace = blas.new_workspace()
-    multiply = _multiply_nchw if problem.layout is Layout.NCHW else _multiply_nhwc
+    multiply = _multiply_apart if plans.is_apart(problem) else _multiply_together
     if plans.is_plain_gemm(problem):
         return Launch(
             lambda x, weight, y: multiply(problem, problem.n, x.data.ptr, weight.data.ptr, y.data.ptr, workspace),
@@ -50,7 +50,7 @@ def prepare(problem: ConvProblem, _device: Device, workspace_limit_bytes: int) -
     return Launch(run, plan.workspace_bytes, scratch=(columns, workspace), calls_blas=True)
 
 
-def _multiply_nchw(problem: ConvProblem, images: int, columns: int, weight: int, y: int, workspace: Scratch) -> None:
+def _multiply_apart(problem: ConvProblem, images: int, columns: int, weight: int, y: int, workspace: Scratch) -> None:
     """y[n] (K, P·Q) = weight (K, C·R·S) · columns[n] (C·R·S, P·Q), each group apart; row-major is the transpose.
 
     A call takes a batch of images of one group, or a batch of groups of one image: whichever are more.
@@ -78,7 +78,9 @@ def _multiply_nchw(problem: ConvProblem, images: int, columns: int, weight: int,
         blas.enqueue(gemm, columns + a, weight + b, y + c, workspace)
 
 
-def _multiply_nhwc(problem: ConvProblem, images: int, columns: int, weight: int, y: int, workspace: Scratch) -> None:
+def _multiply_together(
+    problem: ConvProblem, images: int, columns: int, weight: int, y: int, workspace: Scratch
+) -> None:
     """y (N·P·Q, K) = columns (N·P·Q, groups, R·S·C/groups) · weight (K, R·S·C/groups)^T, a batch of groups."""
     depth, filters = problem.gemm_k, problem.gemm_n
     gemm = Gemm(

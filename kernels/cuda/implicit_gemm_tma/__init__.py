@@ -8,7 +8,7 @@ from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, Layout
 from conv_advisor.kernels.cuda.family import Family, Kernel, Tuning, cuda_variant
 from conv_advisor.kernels.cuda.parts.rules import ANY, has_wgmma
-from conv_advisor.kernels.variant import Algorithm, all_of, groups_1, layout_is, no_workspace
+from conv_advisor.kernels.variant import Algorithm, all_of, bytes_as_in, groups_1, no_workspace
 
 
 def _has_maps(problem: ConvProblem, _device: Device) -> str | None:
@@ -34,7 +34,7 @@ FAMILY: Final = Family(
         cuda_variant(
             "cuda.implicit_gemm_tma",
             Algorithm.IMPLICIT_GEMM,
-            why_not=all_of(ANY, layout_is(Layout.NHWC), groups_1, _has_maps, has_wgmma),
+            why_not=all_of(ANY, bytes_as_in(Layout.NHWC), groups_1, _has_maps, has_wgmma),
             workspace_bytes=no_workspace,
             source="NVIDIA, PTX ISA 8.0: cp.async.bulk.tensor, wgmma; Chetlur et al., arXiv:1410.0759",
             kernel=_kernel,
