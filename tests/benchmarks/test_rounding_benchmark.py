@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -10,7 +11,8 @@ import numpy as np
 import pytest
 
 from benchmarks import rounding
-from benchmarks.rounding import cut_to_tf32, errors, fused, in_chains, nearest, nearest_tf32, truncated
+from benchmarks.rounding import LOST, ZEROS, cut_to_tf32, errors, fused, in_chains, nearest, nearest_tf32, truncated
+from conv_advisor.kernels.cuda.parts.source import PARTS
 
 
 def test_truncation_is_towards_zero_and_exact_values_stay() -> None:
@@ -30,6 +32,13 @@ def test_parts_multiply_what_is_exact_in_float32_exactly() -> None:
     weight, columns = (random.integers(-2048, 2048, shape).astype(np.float64) for shape in ((3, 20), (20, 5)))
     for multiply in (fused, partial(in_chains, chain=8), partial(in_chains, chain=16)):
         assert np.array_equal(multiply(weight / 64, columns), weight / 64 @ columns)
+
+
+@pytest.mark.parametrize("steps", LOST)
+def test_small_whole_numbers_stay_exact_where_sums_are_made_up_for(steps: int) -> None:
+    random = np.random.default_rng(0)
+    weight, columns = (random.integers(-64, 64, shape).astype(np.float64) for shape in ((3, 60), (60, 50)))
+    assert np.array_equal(in_chains(weight, columns, 8 * steps, is_restored=True), weight @ columns)
 
 
 def test_errors_of_one_sign_add_up_over_layers_and_no_average_takes_them_away() -> None:
@@ -54,6 +63,32 @@ def test_short_chains_of_rounded_parts_err_no_more_than_fused_products() -> None
     assert short.network < own.network
     assert short.averaged < long.averaged / 4
     assert short.averaged < unrounded.averaged / 4
+
+
+@pytest.mark.parametrize("steps", LOST)
+def test_sums_that_are_made_up_for_lean_to_neither_side(steps: int) -> None:
+    random = np.random.default_rng(0)
+    weight, columns = nearest(random.uniform(-1, 1, (32, 288))), nearest(random.uniform(0, 1, (288, 400)))
+    exact = weight @ columns
+    cut, restored = (
+        ((in_chains(weight, columns, 8 * steps, is_restored=each) - exact) * np.sign(exact)).sum() / np.abs(exact).sum()
+        for each in (False, True)
+    )
+    assert cut < -0.3 * 2.0**-23
+    assert abs(restored) < 0.1 * 2.0**-23
+
+
+def test_averages_of_a_network_gain_most_where_sums_are_made_up_for() -> None:
+    cut, restored = (errors(partial(in_chains, chain=32, is_restored=each)) for each in (False, True))
+    assert restored.network < cut.network
+    assert restored.averaged < cut.averaged / 4
+
+
+def test_the_kernels_make_up_for_what_is_emulated_here() -> None:
+    source = (PARTS / "tf32.cuh").read_text()
+    (shares,) = re.findall(r"lost = \(LENGTH == 1 \? (\S+)f : LENGTH == 2 \? (\S+)f : (\S+)f\) \* 0x1p-23f", source)
+    assert tuple(map(float, shares)) == tuple(LOST[steps] for steps in (1, 2, 4))
+    assert f"& {ZEROS:#x} ? fmaf(sum, lost, sum) : sum" in source
 
 
 def test_the_page_of_the_backend_says_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels import comparison, reference
 from conv_advisor.kernels.cuda.catalog import VARIANTS
 from conv_advisor.kernels.tolerance import tolerance
-from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES
+from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES, Algorithm
 from tests.shapes import EDGE_SHAPES, edge_problem
 
 pytestmark = pytest.mark.gpu
@@ -169,14 +169,42 @@ def test_float32_is_not_rounded_to_tf32(gpu: Gpu, layer: str, layout: Layout) ->
 def test_errors_of_deep_float32_sums_lean_to_neither_side(gpu: Gpu, layer: str, layout: Layout) -> None:
     """Sums of tensor cores, which truncate, would be too small by 1e-6 and more of themselves."""
     problem = ConvProblem.parse(layer, layout=layout)
+    assert leaning_by_more(gpu, problem, 2**-23) == {}
+
+
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("layer", ["14-2-1-256-64", "14-2-1-67-130", "14-2-3-128-64", "14-2-3-512-64-groups4"])
+def test_errors_in_tf32_lean_to_neither_side(gpu: Gpu, layer: str, layout: Layout) -> None:
+    """Operands that tensor cores cut would make y too small by 7e-4 of itself; of one of them, by half of that."""
+    assert leaning_by_more(gpu, ConvProblem.parse(layer, dtype=DType.TF32, layout=layout), 2**-14) == {}
+
+
+def leaning_by_more(gpu: Gpu, problem: ConvProblem, most: float) -> dict[str, float]:
+    """The variants whose outputs are too large or too small by more, all together, relative to their sizes."""
     x, weight = reference.random_operands(problem, 0)
     expected = reference.convolve(problem, x, weight)
     leanings = {}
     for variant_id, variant in BY_ID.items():
         if not variant.why_not(problem, gpu.device):
             launched, _, _ = gpu.results(variant_id, problem, x, weight, DEFAULT_WORKSPACE_LIMIT_BYTES)
-            leanings[variant_id] = ((launched - expected) * np.sign(expected)).sum() / np.abs(expected).sum()
-    assert {variant_id: lean for variant_id, lean in leanings.items() if not abs(lean) < 2**-22} == {}
+            leanings[variant_id] = float(((launched - expected) * np.sign(expected)).sum() / np.abs(expected).sum())
+    return {variant_id: lean for variant_id, lean in leanings.items() if not abs(lean) <= most}
+
+
+@pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.TF32])
+@pytest.mark.parametrize("layout", Layout)
+@pytest.mark.parametrize("layer", ["14-2-1-256-64", "14-2-3-128-64", "28-1-7-64-3", "14-2-3-64-64-groups4"])
+def test_small_whole_numbers_are_exact(gpu: Gpu, layer: str, layout: Layout, dtype: DType) -> None:
+    """What is made up for is of sums that were cut alone; transforms divide, and are left out."""
+    problem = ConvProblem.parse(layer, dtype=dtype, layout=layout)
+    random = np.random.default_rng(0)
+    x, weight = (random.integers(-4, 5, shape).astype(np.float32) for shape in (problem.x_shape, problem.weight_shape))
+    expected = reference.convolve(problem, x, weight)
+    for variant_id, variant in BY_ID.items():
+        if variant.why_not(problem, gpu.device) or variant.algorithm in (Algorithm.WINOGRAD, Algorithm.FFT):
+            continue
+        launched, _, _ = gpu.results(variant_id, problem, x, weight, DEFAULT_WORKSPACE_LIMIT_BYTES)
+        assert np.array_equal(launched, expected), variant_id
 
 
 def test_the_filter_sweep_ends_where_only_naive_and_fft_apply(gpu: Gpu) -> None:

@@ -20,6 +20,7 @@
 #include "epilogue.cuh"
 #include "overlap.cuh"
 #ifdef __CUDA_ARCH__
+#include "tf32.cuh"
 #include "fragments.cuh"
 #endif
 

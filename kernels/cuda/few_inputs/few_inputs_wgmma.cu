@@ -18,6 +18,7 @@
 #include "asynchronous.cuh"
 #include "epilogue.cuh"
 #include "overlap.cuh"
+#include "tf32.cuh"
 #include "fragments.cuh"
 
 #include "float32_windows.cuh"

@@ -78,6 +78,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         __syncthreads();
         float sum[MT][NT][4] = {};
         multiply_window(sum, window, 32 * stride_w * C, weights, offsets, steps);
+#if SPLIT
+        restore_cut<STEPS_OF_CHAIN>(sum);
+#endif
         __syncthreads();
         if (tile + blocks < tiles) stage_tile(tile + blocks);
 

@@ -50,6 +50,7 @@
 #include "clusters.cuh"
 #include "asynchronous.cuh"
 #ifdef __CUDA_ARCH__
+#include "tf32.cuh"
 #include "fragments.cuh"
 #endif
 #include "epilogue.cuh"
@@ -170,6 +171,9 @@ extern "C" __global__ void __launch_bounds__(32 * MOST_WARPS, MT * NT < 4 ? 3 : 
         if (++chunk == chunks) {
             chunk = 0;
             if (has_work) {
+#if SPLIT
+                restore_cut<1>(sum);
+#endif
                 const Tile at = tile_of(tile);
                 const auto pixel_at = [&](int pixel) {
                     const Place place = place_of(pixel, tile_p, tile_q, by_tile_pixels, by_tile_q);

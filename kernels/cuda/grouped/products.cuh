@@ -24,11 +24,6 @@ __device__ __forceinline__ int place_of_offset(int k) {
 }
 
 #ifdef __CUDA_ARCH__
-#if SPLIT
-#define multiply_step add_product
-#else
-#define multiply_step multiply_all  // reads the first 11 bits of a float32
-#endif
 __device__ __forceinline__ void load_matrices(unsigned (&to)[2], const void* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
                  : "=r"(to[0]), "=r"(to[1])
@@ -50,7 +45,7 @@ inline float part_of(unsigned word, int part) {
     return widen(values[part]);
 }
 template <int ROWS_A, int COLUMNS_B>
-void multiply_step(float (&sum)[ROWS_A][COLUMNS_B][4], unsigned (&a)[ROWS_A][4], unsigned (&b)[COLUMNS_B][2]) {
+void add_product(float (&sum)[ROWS_A][COLUMNS_B][4], unsigned (&a)[ROWS_A][4], unsigned (&b)[COLUMNS_B][2]) {
     static unsigned every_a[1024][ROWS_A][4], every_b[1024][COLUMNS_B][2];
     const int lane = threadIdx.x % 32, warp = threadIdx.x - lane;
     memcpy(every_a[threadIdx.x], a, sizeof a);
@@ -103,7 +98,7 @@ __device__ __forceinline__ void multiply_step_at(float (&sum)[MT][NT][4], const 
             load_matrices(b[j], row);
         }
     }
-    multiply_step(sum, a, b);
+    add_product(sum, a, b);
 }
 
 __device__ __forceinline__ void multiply(float (&sum)[MT][NT][4], const unsigned* slab, const unsigned* weights,

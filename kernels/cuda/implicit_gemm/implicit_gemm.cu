@@ -21,6 +21,7 @@
 #include "overlap.cuh"
 #include "asynchronous.cuh"
 #if TENSOR
+#include "tf32.cuh"
 #include "fragments.cuh"
 #endif
 

@@ -21,6 +21,7 @@
 
 #include "clusters.cuh"
 #include "asynchronous.cuh"
+#include "tf32.cuh"
 #include "fragments.cuh"
 #include "epilogue.cuh"
 #include "overlap.cuh"
@@ -194,6 +195,9 @@ __device__ __forceinline__ void store_y(Storage* __restrict__ y, const Epilogue&
             }
         }
         Storage* const target = y + (size_t)row * z.plane + pixel;
+#if SPLIT
+        restore_cut<1>(total);
+#endif
         epilogue.apply(total, first_k + row, target);
         Outputs<WIDTH> outputs;
 #pragma unroll
@@ -226,6 +230,9 @@ __device__ __forceinline__ void store_y(Storage* y, const Epilogue& epilogue, co
         for (int i = 0; i < 2 * TILES_M; ++i, target += (size_t)8 * z.plane) {
             float two[] = {sum[i / 2][j][i % 2 * 2], sum[i / 2][j][i % 2 * 2 + 1]};
             const bool is_there = m0 + 8 * i < rows && pixel < z.plane;
+#if SPLIT
+            restore_cut<1>(two);
+#endif
             if (HAS_EPILOGUE && is_there) epilogue.apply(two, first_k + m0 + 8 * i, target);
             const Outputs<2> pair = {{narrow(two[0]), narrow(two[1])}};
             if (is_there) *(Outputs<2>*)target = pair;

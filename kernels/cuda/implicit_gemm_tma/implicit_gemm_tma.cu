@@ -188,6 +188,7 @@ __device__ __forceinline__ void load_tiles(const TensorMap& x, const TensorMap& 
 #if PRODUCTS == 3
 #include "register_products.cuh"
 #endif
+#include "tf32.cuh"
 #include "three_products.cuh"
 
 // sum = the products of a group's part of a tile; by turns, all of it, and the turn `passes` as soon as the last are enqueued.
@@ -211,6 +212,7 @@ __device__ __forceinline__ void multiply_tile(float (&sum)[SUMS], const unsigned
             }
         }
     }
+    restore_cut<ROW_BYTES / 32>(sum);
 }
 #else
 __device__ __forceinline__ void multiply_tile(float (&sum)[SUMS], unsigned ring_bytes, unsigned full, unsigned empty, int group,

@@ -49,6 +49,7 @@ static_assert(WGMMA ? SPLIT && WARPS_M % 4 == 0 && TILES_M == 1 && WARPS_N == 1 
 #include "clusters.cuh"
 #include "asynchronous.cuh"
 #include "accelerator.cuh"
+#include "tf32.cuh"
 #include "fragments.cuh"
 #if WGMMA
 #define INSTRUCTION_N BN
@@ -282,6 +283,9 @@ __device__ __forceinline__ void multiply_stages(Sums& sum, const Ring& ring, int
         __syncwarp();
         if (threadIdx.x % 32 == 0) arrive(ring.empty + turn.slot * 8);
     }
+#if SPLIT
+    restore_cut<WGMMA ? STEPS / WARPS_K : 1>(sum);
+#endif
 }
 
 // All warps that multiply.

@@ -1,4 +1,5 @@
-// float32 in three products of tf32 by wgmma: part of implicit_gemm_tma.cu, after register_products.cuh.
+// float32 in three products of tf32 by wgmma: part of implicit_gemm_tma.cu, after tf32.cuh and
+// register_products.cuh.
 //
 //   parts        high is a value rounded to tf32, low what is left of it, of which wgmma reads the first 11 bits: high * high,
 //                high * low and low * high make a product that errs by 2^-22; what is infinite becomes NaN
@@ -12,10 +13,6 @@
 #define PART_THREADS 96
 static_assert(ROW_BYTES == 128, "the swizzle in which x is read here");
 
-__device__ __forceinline__ float round_to_tf32(float value) {
-    return __uint_as_float(__float_as_uint(value) + 0x1000u & 0xffffe000u);
-}
-
 // Threads 32 to 127, for as many stages as are loaded; `parted` counts warps.
 __device__ __forceinline__ void part_weights(unsigned char* ring, unsigned full, unsigned parted, const Sizes& sizes) {
     const Stages stages = stages_of(sizes);
@@ -28,9 +25,7 @@ __device__ __forceinline__ void part_weights(unsigned char* ring, unsigned full,
             float4* const high = (float4*)(ring + turn.stage * STAGE_BYTES + BP * ROW_BYTES);
 #pragma unroll 2
             for (int i = threadIdx.x - 32; i < BF * ROW_BYTES / 16; i += PART_THREADS) {
-                const float4 value = high[i];
-                const float4 first = make_float4(round_to_tf32(value.x), round_to_tf32(value.y), round_to_tf32(value.z),
-                                                 round_to_tf32(value.w));
+                const float4 value = high[i], first = high_part(value);
                 high[i] = first;
                 high[i + BF * ROW_BYTES / 16] =
                     make_float4(value.x - first.x, value.y - first.y, value.z - first.z, value.w - first.w);
@@ -54,7 +49,7 @@ __device__ __forceinline__ void multiply_parts(float (&sum)[SUMS], const unsigne
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
                 const unsigned char* const place = rows + (i * 64 + e % 2 * 8) * ROW_BYTES + ((k * 2 + e / 2) ^ row) * 16;
-                const float value = *(const float*)place, first = round_to_tf32(value);
+                const float value = *(const float*)place, first = high_part(value);
                 high[i][k][e] = __float_as_uint(first);
                 low[i][k][e] = __float_as_uint(value - first);
             }

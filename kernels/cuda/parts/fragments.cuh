@@ -1,6 +1,7 @@
 // Fragments of matrices in a warp's registers, and their products on tensor cores with float32 sums.
 //
-//   shapes       m16n8k16 for the two-byte types; m16n8k8 on float32 cut to tf32
+//   shapes       m16n8k16 for the two-byte types; m16n8k8 on float32 that is rounded to tf32 here
+//   needs        tf32.cuh
 //   SPLIT        float32 that keeps its accuracy: a value is the sum of two of tf32, the nearest and what is left of it, and
 //                a product that of three (the lows' own is below the last bit); what is infinite becomes NaN
 //   sums         tensor cores cut them to float32, always towards zero, and so would cutting a value do to what is left of it:
@@ -49,9 +50,7 @@ __device__ __forceinline__ void multiply_all(float (&sum)[ROWS_A][COLUMNS_B][4],
 
 #ifdef STORAGE_FLOAT32
 __device__ __forceinline__ unsigned round_to_tf32(unsigned bits) {
-    unsigned rounded;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "r"(bits));
-    return rounded;
+    return __float_as_uint(round_to_tf32(__uint_as_float(bits)));
 }
 template <int FRAGMENTS, int COUNT>
 __device__ __forceinline__ void round_all_to_tf32(unsigned (&bits)[FRAGMENTS][COUNT]) {
@@ -66,9 +65,9 @@ template <int COUNT>
 __device__ __forceinline__ void split(unsigned (&value)[COUNT], unsigned (&low)[COUNT]) {
 #pragma unroll
     for (int e = 0; e < COUNT; ++e) {
-        const unsigned high = value[e] + 0x1000u & 0xffffe000u;
-        low[e] = __float_as_uint(__uint_as_float(value[e]) - __uint_as_float(high));
-        value[e] = high;
+        const float whole = __uint_as_float(value[e]), high = high_part(whole);
+        low[e] = __float_as_uint(whole - high);
+        value[e] = __float_as_uint(high);
     }
 }
 #endif

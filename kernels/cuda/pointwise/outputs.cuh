@@ -3,11 +3,18 @@
 #define SUMS_ARE_FLOATS (SPLIT_C || ELEMENT == 4)
 #if SPLIT_C
 typedef float Sum;
-__device__ __forceinline__ Sum to_sum(float value) { return value; }
 #else
 typedef Storage Sum;
-__device__ __forceinline__ Sum to_sum(float value) { return narrow(value); }
 #endif
+__device__ __forceinline__ Sum to_sum(float value) {
+#if SPLIT
+    return restored<CHAIN>(value);
+#elif SPLIT_C
+    return value;
+#else
+    return narrow(value);
+#endif
+}
 #if COPIES_RESIDUAL
 // sums += the residual of filters [stage * BK, ...) of a tile, whose fragments are those that x would have there.
 __device__ __forceinline__ void add_residual(float (&sum)[SUMS], const Storage* copied, const Places& places, int stage) {
@@ -175,7 +182,7 @@ __device__ __forceinline__ void store_directly(Storage* __restrict__ y, const Ep
             if (first_k + n * 8 + t2 + e >= K) continue;
             float values[2 * TILES_P];
 #pragma unroll
-            for (int i = 0; i < 2 * TILES_P; ++i) values[i] = sum[i / 2][tile_n][at + i % 2 * 2];
+            for (int i = 0; i < 2 * TILES_P; ++i) values[i] = to_sum(sum[i / 2][tile_n][at + i % 2 * 2]);
             epilogue.apply(values, first_k + n * 8 + t2 + e, target + e * plane);
             if constexpr (TILES_P == 1)
                 __stcs((float2*)(target + e * plane), make_float2(values[0], values[1]));

@@ -4,9 +4,9 @@
 //   GEMM         y^T (N*H*W, K) = x^T (N*H*W, C) . weight^T (C, K): wgmma's m is 64 pixels, its n filters, its k channels.
 //                A wgmma takes float32 operands only with k contiguous: weight is so in memory and goes to shared memory;
 //                x is not, so its fragments are read element by element to registers, from rows of any alignment
-//   versions     -DSPLIT=0: one product, of two-byte elements or of float32 that the instruction cuts to tf32. -DSPLIT=1:
-//                float32 as 3xTF32: a factor is a tf32, rounded, and what is left, and all products but that of the two
-//                rests are summed. Tensor cores cut what they add, towards zero: the products of 16 channels are added up
+//   versions     -DSPLIT=0: one product, of two-byte elements or of float32 that is rounded to tf32 first: x in registers,
+//                weight where it lies in shared memory. -DSPLIT=1: float32 as 3xTF32: a factor is a tf32, rounded, and
+//                what is left, and all products but that of the two rests are summed. Tensor cores cut what they add, towards zero: the products of 16 channels are added up
 //                from zero, then to the sum in registers, to nearest; infinities become NaN
 //                -DRESIDENT=1: a block keeps the weight of its filters and walks over tiles of pixels, whose stages it
 //                fetches ahead across their borders. 0: weight streams as x does, and a block computes one tile
@@ -36,6 +36,7 @@
 #define DIRECT (ELEMENT == 4 && LOADING == VECTORS && !SPLIT_C)  // y goes from registers to memory
 #define BK (128 / ELEMENT)                                       // a stage's channels: a row of weight is one 128-byte swizzle
 #define VECTOR (16 / ELEMENT)  // elements of 16 bytes
+#define ROUNDS (ELEMENT == 4 && !SPLIT)  // to tf32
 #define STEPS (BK / STEP_K)
 #define THREADS (128 * WARPGROUPS)
 #define BP (64 * WARPGROUPS * TILES_P)
@@ -79,9 +80,6 @@ __device__ __forceinline__ float read_of(unsigned address, unsigned rank) {
     asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(address_in(address, rank)) : "memory");
     return value;
 }
-__device__ __forceinline__ float round_to_tf32(float value) {
-    return __uint_as_float(__float_as_uint(value) + 0x1000u & 0xffffe000u);
-}
 #else  // on a CPU: one block a cluster
 template <int BYTES>
 void copy_async(uintptr_t target, const void* source, int bytes) {
@@ -93,11 +91,11 @@ template <int COUNT>
 void wait_for_all_copies_but() {}
 inline void cluster_sync() { __syncthreads(); }
 inline float read_of(uintptr_t address, unsigned) { return *(const float*)address; }
-inline float round_to_tf32(float value) { return value; }
 template <class T>
 void __stcs(T* place, T value) { *place = value; }
 #endif
 
+#include "tf32.cuh"
 #include "epilogue.cuh"
 #include "overlap.cuh"
 #include "stages.cuh"
@@ -174,7 +172,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #if SPLIT
     if (LOADING == ELEMENTS) __syncthreads();
     for (int stage = 0; stage < count; ++stage) split_weight(ring + stage * WEIGHT_BYTES, low + stage * WEIGHT_BYTES);
+#elif ROUNDS
+    for (int stage = 0; stage < count; ++stage) round_weight(ring + stage * WEIGHT_BYTES);
 #endif
+#elif ROUNDS
+    wait_for_all_copies_but<STAGES - 2>();
+    round_weight(ring);
 #endif
     Places places = places_of(first_tile * BP, pixels, plane);
     float sum[SUMS];
@@ -214,6 +217,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                        places, (C - (begin + stage) * BK + STEP_K - 1) / STEP_K);
         read = read + 1 == STAGES ? 0 : read + 1;
         write = write + 1 == STAGES ? 0 : write + 1;
+#if ROUNDS && !RESIDENT
+        if (done + 1 < work) {  // while the tensor cores multiply
+            wait_for_all_copies_but<STAGES - 2>();
+            round_weight(ring + read * WEIGHT_BYTES);
+        }
+#endif
+        wait_for_products();
         if (++stage < count) continue;
 #if COPIES_RESIDUAL
         // A loop of its own: in one with the products, ptxas makes these wait for each other.

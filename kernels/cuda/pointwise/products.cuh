@@ -116,21 +116,22 @@ __device__ __forceinline__ void load_fragments(unsigned (&a)[TILES_P][4], const 
 #if DIRECT
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
-        __align__(16) unsigned values[2 * TILES_P];
+        __align__(16) float values[2 * TILES_P];
         const Storage* const from = x + places.at[0][0] + e * 4 * X_PITCH;
         if constexpr (TILES_P == 1)
             *(float2*)values = *(const float2*)from;
         else
             *(float4*)values = *(const float4*)from;
 #pragma unroll
-        for (int i = 0; i < 2 * TILES_P; ++i) a[i / 2][e * 2 + i % 2] = values[i];
+        for (int i = 0; i < 2 * TILES_P; ++i) a[i / 2][e * 2 + i % 2] = __float_as_uint(round_to_tf32(values[i]));
     }
 #else
 #pragma unroll
     for (int tile = 0; tile < TILES_P; ++tile) {
 #if ELEMENT == 4
 #pragma unroll
-        for (int e = 0; e < 4; ++e) a[tile][e] = __float_as_uint(x[places.at[tile][e % 2] + e / 2 * 4 * X_PITCH]);
+        for (int e = 0; e < 4; ++e)
+            a[tile][e] = __float_as_uint(round_to_tf32(x[places.at[tile][e % 2] + e / 2 * 4 * X_PITCH]));
 #else
 #if LOADING == VECTORS && defined(__CUDA_ARCH__)
         const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -154,8 +155,8 @@ __device__ __forceinline__ void load_fragments(unsigned (&a)[TILES_P][4], const 
 
 #define SUMS TILES_P][TILES_N][INST_N / 2
 
-#if SPLIT && defined(__CUDA_ARCH__)
 #define CHAIN 2  // steps whose products the tensor cores sum
+#if SPLIT && defined(__CUDA_ARCH__)
 #define IN_FLIGHT (BLOCKS == 1 && TILES_P == 1 ? 2 : 1)  // chains: where no other block multiplies while one is added
 static_assert(STEPS % CHAIN == 0, "whole chains in a stage");
 
@@ -164,7 +165,7 @@ __device__ __forceinline__ void load_parts(unsigned (&high)[4], unsigned (&small
                                            int tile) {
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-        const float value = x[places.at[tile][e % 2] + e / 2 * 4 * X_PITCH], rounded = round_to_tf32(value);
+        const float value = x[places.at[tile][e % 2] + e / 2 * 4 * X_PITCH], rounded = high_part(value);
         high[e] = __float_as_uint(rounded);
         small[e] = __float_as_uint(value - rounded);
     }
@@ -221,7 +222,7 @@ __device__ __forceinline__ void multiply_stage(float (&sum)[SUMS], const float* 
     if (IN_FLIGHT == 2) add_chain<0>(sum[TILES_P - 1][TILES_N - 1], part[(chains - 1) % IN_FLIGHT]);
 }
 #elif defined(__CUDA_ARCH__)
-// sums += a stage's products; `steps` of them.
+// Enqueues sums += a stage's products; `steps` of them.
 __device__ __forceinline__ void multiply_stage(float (&sum)[SUMS], const Storage* x, Address weight, Address,
                                                const Places& places, int steps) {
 #pragma unroll
@@ -238,7 +239,6 @@ __device__ __forceinline__ void multiply_stage(float (&sum)[SUMS], const Storage
         }
         asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
     }
-    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 }
 #else  // the fragments of a block pass through memory
 static unsigned fragments[THREADS][TILES_P][4];
@@ -271,3 +271,8 @@ inline void multiply_stage(float (&sum)[SUMS], const Storage* x, Address weight,
     }
 }
 #endif
+__device__ __forceinline__ void wait_for_products() {
+#ifdef __CUDA_ARCH__
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+#endif
+}

@@ -35,12 +35,21 @@ __device__ __forceinline__ void split_weight(unsigned char* stage, unsigned char
         if (BN * 8 % THREADS != 0 && index >= BN * 8) break;
         const int offset = m * 128 + ((j ^ m & 7) << 4);
         float4* const place = (float4*)(stage + offset);
-        const float4 value = *place;
-        const float4 high = make_float4(round_to_tf32(value.x), round_to_tf32(value.y), round_to_tf32(value.z),
-                                        round_to_tf32(value.w));
+        const float4 value = *place, high = high_part(value);
         *place = high;
         *(float4*)(low + offset) =
             make_float4(value.x - high.x, value.y - high.y, value.z - high.z, value.w - high.w);
+    }
+}
+#elif ROUNDS
+// Rounds what this thread copied of a stage.
+__device__ __forceinline__ void round_weight(unsigned char* stage) {
+#pragma unroll
+    for (int i = 0; i < WEIGHT_COPIES; ++i) {
+        const int index = threadIdx.x + i * THREADS, m = index / 8, j = index % 8;
+        if (BN * 8 % THREADS != 0 && index >= BN * 8) break;
+        float4* const place = (float4*)(stage + m * 128 + ((j ^ m & 7) << 4));
+        *place = round_to_tf32(*place);
     }
 }
 #endif

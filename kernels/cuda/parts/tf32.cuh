@@ -1,0 +1,43 @@
+// What tensor cores cut, towards zero: float32 operands to tf32, their first 19 bits, and sums to float32, as often as they add
+// to them. Errors of one sign add up over the layers of a network, so both are made up for here.
+
+#if defined(STORAGE_FLOAT32) && defined(__CUDA_ARCH__)
+// Half a unit of a tf32's last place more: what tensor cores then read is the nearest, ties away from zero. That is what
+// cvt.rna gives in twice as many instructions; infinities and NaN stay what they are.
+__device__ __forceinline__ float round_to_tf32(float value) {
+    return fmaf(__uint_as_float(__float_as_uint(value) & 0xff800000u), 0x1p-11f, value);
+}
+// The nearest tf32, and nothing else: finite values alone.
+__device__ __forceinline__ float high_part(float value) {
+    return __uint_as_float(__float_as_uint(value) + 0x1000u & 0xffffe000u);
+}
+#else  // on a CPU, products are of what is there
+__device__ __forceinline__ float round_to_tf32(float value) { return value; }
+__device__ __forceinline__ float high_part(float value) { return value; }
+#endif
+__device__ __forceinline__ float4 round_to_tf32(float4 value) {
+    return make_float4(round_to_tf32(value.x), round_to_tf32(value.y), round_to_tf32(value.z), round_to_tf32(value.w));
+}
+__device__ __forceinline__ float4 high_part(float4 value) {
+    return make_float4(high_part(value.x), high_part(value.y), high_part(value.z), high_part(value.w));
+}
+
+// Makes up for what was cut of a sum whose chains, each from zero, had so many steps of large products: on average a share that
+// benchmarks/rounding.py emulates, in units of 2^-23 and so that it is right after rounding. A sum that ends in zeros may be a
+// whole number, of which nothing was cut, and stays what it is.
+template <int LENGTH>
+__device__ __forceinline__ float restored(float sum) {
+    static_assert(LENGTH == 1 || LENGTH == 2 || LENGTH == 4, "chains that were emulated");
+    constexpr float lost = (LENGTH == 1 ? 0.375f : LENGTH == 2 ? 0.41f : 0.78f) * 0x1p-23f;
+#ifdef __CUDA_ARCH__
+    return __float_as_uint(sum) & 0x3f ? fmaf(sum, lost, sum) : sum;
+#else
+    return (void)lost, sum;
+#endif
+}
+template <int LENGTH, class Sums>
+__device__ __forceinline__ void restore_cut(Sums& sums) {
+    float* const each = (float*)sums;
+#pragma unroll
+    for (int i = 0; i < (int)(sizeof(Sums) / sizeof(float)); ++i) each[i] = restored<LENGTH>(each[i]);
+}
