@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ from cupy.cuda import MemoryPointer, UnownedMemory
 from platformdirs import user_data_path
 
 from conv_advisor.data.epilogue import Epilogue
-from conv_advisor.data.errors import ConvAdvisorError, InvalidInput, UnknownDevice
+from conv_advisor.data.errors import ConvAdvisorError, InvalidInput, ModelRejected, UnknownDevice
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.catalog import VARIANTS
@@ -42,6 +43,8 @@ from conv_advisor.torch.plans import PlanFile, basis_of, default_path
 from conv_advisor.torch.running import Prepared
 from conv_advisor.torch.timing import Timed, Trial
 
+STAYS: Final = "convolutions on cuda:%d stay PyTorch's own: %s"
+"""What is logged of a GPU that cannot be used."""
 SPENT: Final = "prepared %d variants in %.2f s, and tried those of %d problems in %.2f s"
 """What is logged of the first call."""
 
@@ -62,7 +65,7 @@ def open_gpu(device: int) -> Gpu | None:
                     raise UnknownDevice(f"cuda:{device}, in a process that has begun with another", others)
                 _opened[device] = Gpu(device)
             except (ConvAdvisorError, ImportError, OSError) as error:
-                log.warning("convolutions on cuda:%d stay PyTorch's own: %s", device, error)
+                log.warning(STAYS, device, error)
                 _opened[device] = None
         return _opened[device]
 
@@ -102,7 +105,7 @@ class Gpu:
     ------
     UnknownDevice
         There is no tree for a device like it.
-    ModelRejected, NotSupported
+    NotSupported
     """
 
     def __init__(self, index: int) -> None:
@@ -112,12 +115,24 @@ class Gpu:
             self.device = self._runner.device
             self._stream = torch.cuda.Stream(index)
         self._can_overlap = float(self.device.capability) >= LEAST_CAPABILITY
-        self._advisor = Advisor(_tree(self.device), self.device)
-        self._convert_ms = converter(self._advisor)
+        self._read_tree = _tree_of(self.device)
         self._basis = basis_of(self.device, torch.__version__)
         self._files: dict[Path, PlanFile] = {}
         self._loaded: dict[str, tuple[Choice, Run | None]] = {}
         self._lock = threading.RLock()
+
+    @cached_property
+    def _advisor(self) -> Advisor:
+        """By the tree of the device, read when something is asked that is not kept: who has a plan starts sooner."""
+        try:
+            return Advisor(self._read_tree(), self.device)
+        except ModelRejected as error:
+            log.warning(STAYS, self._index, error)
+            return Advisor(None, self.device)
+
+    @cached_property
+    def _convert_ms(self) -> Callable[[int], float]:
+        return converter(self._advisor)
 
     def choose(self, layers: Mapping[ConvProblem, str], options: Options) -> Mapping[ConvProblem, Choice]:
         """As `Chooser.choose` says; what is not kept yet is measured, and then kept."""
@@ -201,7 +216,8 @@ class Gpu:
         made = {problem: self._pick(problem, asked[problem], ready[problem], options) for problem in asked}
         spent_s = (prepared - begun, time.perf_counter() - prepared)
         log.info(SPENT, sum(map(len, ready.values())), spent_s[0], len(asked), spent_s[1])
-        torch.cuda.empty_cache()  # operands of every shape, which nobody needs again
+        if asked:
+            torch.cuda.empty_cache()  # operands of every shape, which nobody needs again
         choices = made | {
             problem: choice
             for problem, choice in kept.items()
@@ -210,7 +226,8 @@ class Gpu:
         for problem in layers.keys() - loaded:
             choice = choices.setdefault(problem, Choice(None, reason="what was kept of it cannot be prepared"))
             self._load(problem, plans[problem], choice, ready[problem].get(choice.variant or ""))
-        file.add({plans[problem]: choice for problem, choice in made.items()})
+        if made:
+            file.add({plans[problem]: choice for problem, choice in made.items()})
         return choices
 
     def _has_loaded(self, problem: ConvProblem, plan: str, choice: Choice) -> bool:
@@ -341,16 +358,16 @@ class Gpu:
                 yield choice.variant or "", prepared
 
 
-def _tree(device: Device) -> TreeModel:
-    """The tree of a device; else that of the nearest GPU that has one, whose times it will not have."""
+def _tree_of(device: Device) -> Callable[[], TreeModel]:
+    """What reads the tree of a device; else that of the nearest GPU that has one, whose times it will not have."""
     registry = Registry(Path(os.environ.get("CONV_ADVISOR_HOME") or user_data_path("conv-advisor")))
     if device.id in registry.devices():
-        return registry.active(device.id)
+        return partial(registry.active, device.id)
     model = lent_to(device, map(registry.active, registry.devices()), needs_times=False)
     if model is None:
         raise UnknownDevice(device.id, registry.devices())
     log.info("%s", Loan(model.device, device).reason)
-    return model
+    return partial(registry.active, model.device.id)
 
 
 @contextmanager
