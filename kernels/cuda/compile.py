@@ -110,7 +110,7 @@ def load_module(source: Source, dtype: DType, **defines: int) -> Any:
 
 @cache
 def _load_module(source: Source, storage: str, defines: tuple[tuple[str, int], ...]) -> Any:
-    import cupy
+    from conv_advisor.kernels.cuda.cubin import load_cubin
 
     options = (
         "-std=c++17",
@@ -118,11 +118,7 @@ def _load_module(source: Source, storage: str, defines: tuple[tuple[str, int], .
         f"-DSTORAGE_{storage}",
         *(f"-D{macro}={value}" for macro, value in defines),
     )
-    if source.architecture:
-        from conv_advisor.kernels.cuda.cubin import load_cubin
-
-        return load_cubin(source.text(), source.name, options, source.architecture)
-    return cupy.RawModule(code=source.text(), options=options)
+    return load_cubin(source.text(), source.name, options, source.architecture)
 
 
 @cache

@@ -1,6 +1,7 @@
-"""Modules for one exact architecture, which CuPy's own compile call cannot name: sm_90a has wgmma.
+"""Modules of our sources, for one exact architecture: CuPy's own compile call cannot name sm_90a, which has wgmma.
 
-What was compiled is kept where CuPy keeps what it compiles, and loaded from there by the next process.
+What was compiled is kept where CuPy keeps what it compiles, and loaded from there by the next process. That takes less
+than CuPy's own way, which compiles an empty source for every set of options to know what to look for.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 
-def load_cubin(source: str, name: str, options: tuple[str, ...], arch: str) -> Any:
+def load_cubin(source: str, name: str, options: tuple[str, ...], arch: str | None) -> Any:
     """Compile by NVRTC, unless that was done before, and load on the current device: a ``cupy.RawModule``.
 
     Parameters
@@ -23,8 +24,8 @@ def load_cubin(source: str, name: str, options: tuple[str, ...], arch: str) -> A
     name : str
         What messages call the source.
     options : tuple of str
-    arch : str
-        E.g. ``sm_90a``.
+    arch : str or None
+        E.g. ``sm_90a``; None: that of the current device.
 
     Raises
     ------
@@ -32,8 +33,20 @@ def load_cubin(source: str, name: str, options: tuple[str, ...], arch: str) -> A
     """
     import cupy
 
+    arch = arch or _own_architecture(int(cupy.cuda.Device().compute_capability))
+    if arch is None:
+        return cupy.RawModule(code=source, options=options)
     # CuPy opens the file again on every device.
     return cupy.RawModule(path=str(compiled(source, name, (*options, f"--gpu-architecture={arch}", "-ftz=true"))))
+
+
+@cache
+def _own_architecture(capability: int) -> str | None:
+    """The architecture of a device; None where this compiler is older than it, which CuPy gives PTX then."""
+    from cuda.bindings import nvrtc
+
+    _, known = nvrtc.nvrtcGetSupportedArchs()
+    return f"sm_{capability}" if capability in known else None
 
 
 def compiled(source: str, name: str, options: tuple[str, ...]) -> Path:

@@ -20,6 +20,11 @@ def cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cupy" / "conv-advisor"
 
 
+def test_a_device_that_the_compiler_does_not_know_has_no_architecture() -> None:
+    assert cubin._own_architecture(90) == "sm_90"
+    assert cubin._own_architecture(999) is None
+
+
 def test_what_was_compiled_is_not_compiled_again(cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = cubin.compiled(SOURCE, "kernel", OPTIONS)
     assert path.parent == cached

@@ -176,7 +176,7 @@ def test_errors_of_deep_float32_sums_lean_to_neither_side(gpu: Gpu, layer: str, 
 @pytest.mark.parametrize("layer", ["14-2-1-256-64", "14-2-1-67-130", "14-2-3-128-64", "14-2-3-512-64-groups4"])
 def test_errors_in_tf32_lean_to_neither_side(gpu: Gpu, layer: str, layout: Layout) -> None:
     """Operands that tensor cores cut would make y too small by 7e-4 of itself; of one of them, by half of that."""
-    assert leaning_by_more(gpu, ConvProblem.parse(layer, dtype=DType.TF32, layout=layout), 2**-14) == {}
+    assert leaning_by_more(gpu, ConvProblem.parse(layer, dtype=DType.TF32, layout=layout), 2**-13) == {}
 
 
 def leaning_by_more(gpu: Gpu, problem: ConvProblem, most: float) -> dict[str, float]:

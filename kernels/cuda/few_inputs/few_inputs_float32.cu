@@ -17,10 +17,10 @@
 
 #include "clusters.cuh"
 #include "asynchronous.cuh"
+#include "tf32.cuh"
 #include "epilogue.cuh"
 #include "overlap.cuh"
 #ifdef __CUDA_ARCH__
-#include "tf32.cuh"
 #include "fragments.cuh"
 #endif
 

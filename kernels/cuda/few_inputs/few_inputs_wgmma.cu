@@ -16,9 +16,9 @@
 
 #include "clusters.cuh"
 #include "asynchronous.cuh"
+#include "tf32.cuh"
 #include "epilogue.cuh"
 #include "overlap.cuh"
-#include "tf32.cuh"
 #include "fragments.cuh"
 
 #include "float32_windows.cuh"

@@ -49,8 +49,8 @@
 
 #include "clusters.cuh"
 #include "asynchronous.cuh"
-#ifdef __CUDA_ARCH__
 #include "tf32.cuh"
+#ifdef __CUDA_ARCH__
 #include "fragments.cuh"
 #endif
 #include "epilogue.cuh"

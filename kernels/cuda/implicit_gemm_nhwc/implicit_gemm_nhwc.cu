@@ -4,8 +4,8 @@
 //                -DIS_NHWC=0: x and weight may be packed copies of nchw tensors, see nhwc_pack.cu
 //   GEMM         gemm_k = R*S*C, channels fastest: 16 bytes of it lie in one tap. Tiles of BF filters and BP pixels; with
 //                -DPIXELS_M=1 the rows of the products (BM) are pixels and the columns (BN) filters, else the reverse
-//   versions     -DWGMMA=0: mma.sync m16n8k16, m16n8k8 on float32 rounded to tf32 in registers. -DWGMMA=1: wgmma m64, both
-//                operands from shared memory, float32 rounded there unless it was when it was packed. -DIS_POINTWISE: 1x1 without padding, no walk over taps
+//   versions     -DWGMMA=0: mma.sync m16n8k16, m16n8k8 on float32 rounded to tf32. -DWGMMA=1: wgmma m64, both operands from
+//                shared memory; float32, unless packed, is cut to tf32, and sums make up for it. -DIS_POINTWISE: 1x1 without padding, no walk over taps
 //   stages       128 bytes of gemm_k, BF rows of weight and BP of x, by cp.async; the 16 bytes c of row r lie at c ^ r % 8,
 //                the 128-byte swizzle of wgmma, which ldmatrix reads without conflicts too
 //   split        WARPS_K groups of a block's warps each take a part of every stage; the blocks of a cluster each take a part
@@ -36,7 +36,6 @@
 #endif
 #define THREADS (32 * WARPS_M * WARPS_N * WARPS_K)
 #define ROW_STEP (THREADS / CHUNKS)
-#define ROUNDS (WGMMA && IS_NHWC && ELEMENT == 4)  // what the tensor cores would cut
 #define STAGE_BYTES ((BF + BP) * ROW_BYTES)
 #define AHEAD (WGMMA && !DRAIN ? STAGES - 2 : STAGES - 1)  // stages fetched before they are multiplied
 
@@ -195,20 +194,6 @@ __device__ __forceinline__ void fetch_weight(Address target, const Storage* weig
     }
 }
 
-#if ROUNDS
-// Rounds what this thread copied of a stage to tf32.
-__device__ __forceinline__ void round_stage(unsigned char* weights, unsigned char* columns) {
-#pragma unroll
-    for (int i = 0; i < WEIGHT_ROWS + X_ROWS; ++i) {
-        const bool is_weight = i < WEIGHT_ROWS;
-        const int step = is_weight ? i : i - WEIGHT_ROWS, rows = is_weight ? BF : BP;
-        if (rows % ROW_STEP && threadIdx.x / CHUNKS + step * ROW_STEP >= rows) continue;
-        float4* const place = (float4*)((is_weight ? weights : columns) + step * ROW_STEP * ROW_BYTES);
-        *place = round_to_tf32(*place);
-    }
-}
-#endif
-
 #include "products.cuh"
 #include "pairs.cuh"
 #include "outputs.cuh"
@@ -282,14 +267,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 
     float sum[SUMS] = {};
     int read = 0, write = AHEAD;
-#if ROUNDS
-    const auto round_next = [&] {
-        wait_for_all_copies_but<AHEAD - 1>();
-        unsigned char* const mine = body + read * STAGE_BYTES + place;
-        round_stage(mine, mine + BF * ROW_BYTES);
-    };
-    round_next();
-#endif
 #pragma unroll 1
     for (int stage = begin; stage < end; ++stage) {
         wait_for_all_copies_but<AHEAD - 1>();
@@ -312,20 +289,19 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #endif
         commit_copies();
 #if WGMMA
-        read = read + 1 == STAGES ? 0 : read + 1;
-#if ROUNDS
-        if (stage + 1 < end) round_next();  // while the tensor cores multiply
-#endif
         // The products of the stage before are done: after the next barrier its place is free.
         wait_for_all_products_but<!DRAIN>(sum);
 #else
         multiply(sum, PIXELS_M ? points : filters, PIXELS_M ? filters : points);
-        read = read + 1 == STAGES ? 0 : read + 1;
 #endif
+        read = read + 1 == STAGES ? 0 : read + 1;
         write = write + 1 == STAGES ? 0 : write + 1;
     }
 #if WGMMA
     wait_for_all_products_but<0>(sum);
+#if IS_NHWC && ELEMENT == 4
+    restore_cut_operands(sum);
+#endif
 #endif
     wait_for_all_copies_but<0>();
     __syncthreads();

@@ -2,7 +2,8 @@
 //
 //   tensors      x (N,C,H,W), weight (K,C,R,S) as they are in nchw, to packed_x (N,H,W,CP) and packed_weight (K,R,S,CP);
 //                the channels from C to CP are zero. With -DIS_NHWC=1 x (N,H,W,C) and weight (K,R,S,C): they are only padded
-//   rounding     -DROUNDED=1: float32 to the nearest tf32, for wgmma cuts what a tf32 has no room for
+//   rounding     nchw: float32 to the nearest tf32, for wgmma cuts what a tf32 has no room for; nhwc: the products make up for
+//                that, packed or not
 //   grid, block  256 threads a tile of RUNS runs of 16 bytes of channels at 512 / RUNS positions, channels fastest; first
 //                the tiles of x, then those of weight, which is the same with filters for images and taps for pixels
 //   limits       memory-bound: a warp reads 32 neighbours of one channel; it writes 128 bytes of channels a position
@@ -22,7 +23,7 @@ struct __align__(16) Channels {
     Storage values[VECTOR];
 };
 
-#if ROUNDED && defined(STORAGE_FLOAT32) && defined(__CUDA_ARCH__)
+#if !IS_NHWC && defined(STORAGE_FLOAT32) && defined(__CUDA_ARCH__)
 __device__ __forceinline__ float rounded(float value) {
     unsigned bits;
     asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));

@@ -135,17 +135,12 @@ def pack_tiles(problem: ConvProblem, positions: int) -> int:
 
 def pack_defines(problem: ConvProblem) -> dict[str, int]:
     """What nhwc_pack.cu is compiled with."""
-    return {
-        "RUNS": pack_runs(problem),
-        "IS_NHWC": int(problem.layout is Layout.NHWC),
-        "ROUNDED": int(problem.dtype is DType.TF32),
-    }
+    return {"RUNS": pack_runs(problem), "IS_NHWC": int(problem.layout is Layout.NHWC)}
 
 
-def pack_definitions(dtype: DType) -> tuple[Defines, ...]:
+def pack_definitions(_dtype: DType) -> tuple[Defines, ...]:
     """What nhwc_pack.cu is compiled with for this precision."""
-    is_rounded = int(dtype is DType.TF32)
-    return tuple({"RUNS": runs, "IS_NHWC": is_nhwc, "ROUNDED": is_rounded} for runs in PACK_RUNS for is_nhwc in (0, 1))
+    return tuple({"RUNS": runs, "IS_NHWC": is_nhwc} for runs in PACK_RUNS for is_nhwc in (0, 1))
 
 
 PACK_SOURCE: Final = Source("nhwc_pack", pack_definitions)

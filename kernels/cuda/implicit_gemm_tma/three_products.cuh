@@ -25,7 +25,8 @@ __device__ __forceinline__ void part_weights(unsigned char* ring, unsigned full,
             float4* const high = (float4*)(ring + turn.stage * STAGE_BYTES + BP * ROW_BYTES);
 #pragma unroll 2
             for (int i = threadIdx.x - 32; i < BF * ROW_BYTES / 16; i += PART_THREADS) {
-                const float4 value = high[i], first = high_part(value);
+                const float4 value = high[i];
+                const float4 first = make_float4(high_part(value.x), high_part(value.y), high_part(value.z), high_part(value.w));
                 high[i] = first;
                 high[i + BF * ROW_BYTES / 16] =
                     make_float4(value.x - first.x, value.y - first.y, value.z - first.z, value.w - first.w);

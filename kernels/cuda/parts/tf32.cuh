@@ -1,5 +1,6 @@
 // What tensor cores cut, towards zero: float32 operands to tf32, their first 19 bits, and sums to float32, as often as they add
-// to them. Errors of one sign add up over the layers of a network, so both are made up for here.
+// to them. Errors of one sign add up over the layers of a network, so operands are rounded, or sums make up for what was cut on
+// average. A sum that ends in zeros may be a whole number, of which nothing was cut, and stays what it is.
 
 #if defined(STORAGE_FLOAT32) && defined(__CUDA_ARCH__)
 // Half a unit of a tf32's last place more: what tensor cores then read is the nearest, ties away from zero. That is what
@@ -22,15 +23,16 @@ __device__ __forceinline__ float4 high_part(float4 value) {
     return make_float4(high_part(value.x), high_part(value.y), high_part(value.z), high_part(value.w));
 }
 
-// Makes up for what was cut of a sum whose chains, each from zero, had so many steps of large products: on average a share that
-// benchmarks/rounding.py emulates, in units of 2^-23 and so that it is right after rounding. A sum that ends in zeros may be a
-// whole number, of which nothing was cut, and stays what it is.
+__device__ __forceinline__ bool ends_in_zeros(float sum) { return !(__float_as_uint(sum) & 0x3f); }
+
+// A sum whose chains, each from zero, had so many steps of large products: too small by a share that benchmarks/rounding.py
+// emulates, here in units of 2^-23 and so that it is right after rounding.
 template <int LENGTH>
 __device__ __forceinline__ float restored(float sum) {
     static_assert(LENGTH == 1 || LENGTH == 2 || LENGTH == 4, "chains that were emulated");
     constexpr float lost = (LENGTH == 1 ? 0.375f : LENGTH == 2 ? 0.41f : 0.78f) * 0x1p-23f;
 #ifdef __CUDA_ARCH__
-    return __float_as_uint(sum) & 0x3f ? fmaf(sum, lost, sum) : sum;
+    return ends_in_zeros(sum) ? sum : fmaf(sum, lost, sum);
 #else
     return (void)lost, sum;
 #endif
@@ -40,4 +42,17 @@ __device__ __forceinline__ void restore_cut(Sums& sums) {
     float* const each = (float*)sums;
 #pragma unroll
     for (int i = 0; i < (int)(sizeof(Sums) / sizeof(float)); ++i) each[i] = restored<LENGTH>(each[i]);
+}
+
+// Sums of products of operands that were both cut to tf32. Each loses half a unit of its last place on average, which is
+// 2^-11 / m of a value of mantissa m: 0.7213 * 2^-11 where mantissas are spread evenly by their logarithm.
+template <class Sums>
+__device__ __forceinline__ void restore_cut_operands(Sums& sums) {
+#ifdef __CUDA_ARCH__
+    float* const each = (float*)sums;
+#pragma unroll
+    for (int i = 0; i < (int)(sizeof(Sums) / sizeof(float)); ++i)
+        if (!ends_in_zeros(each[i])) each[i] *= 1.00070456f;
+#endif
+    (void)sums;
 }
