@@ -91,6 +91,20 @@ def test_the_kernels_make_up_for_what_is_emulated_here() -> None:
     assert f"& {ZEROS:#x})" in source
 
 
+@pytest.mark.parametrize("kind", ["normal", "uniform", "positive"])
+def test_sums_of_operands_that_were_cut_are_made_up_for_on_average(kind: str) -> None:
+    (factor,) = re.findall(r"each\[i\] \*= (\S+)f;", (PARTS / "tf32.cuh").read_text())
+    random = np.random.default_rng(0)
+    draw = random.uniform if kind == "uniform" else random.normal
+    weight, columns = nearest(draw(-1, 1, (64, 288))), nearest(draw(-1, 1, (288, 400)))
+    if kind == "positive":
+        columns = np.maximum(columns, 0)
+    exact, cut = weight @ columns, cut_to_tf32(weight) @ cut_to_tf32(columns)
+    leanings = [((y - exact) * np.sign(exact)).sum() / np.abs(exact).sum() for y in (cut, cut * float(factor))]
+    assert leanings[0] < -6e-4
+    assert abs(leanings[1]) < 1e-4
+
+
 def test_the_page_of_the_backend_says_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     rounding.main()
     page = (Path(__file__).parents[2] / "docs" / "torch.md").read_text()
