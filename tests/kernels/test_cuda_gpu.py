@@ -167,28 +167,30 @@ def test_float32_is_not_rounded_to_tf32(gpu: Gpu, layer: str, layout: Layout) ->
 @pytest.mark.parametrize("layout", Layout)
 @pytest.mark.parametrize("layer", DEEP_LAYERS)
 def test_errors_of_deep_float32_sums_lean_to_neither_side(gpu: Gpu, layer: str, layout: Layout) -> None:
-    """Sums of tensor cores, which truncate, would be too small by 1e-6 and more of themselves."""
+    """Sums of tensor cores, which truncate, would be too small by 1e-6 and more of themselves; cuFFT's are by 2e-7."""
     problem = ConvProblem.parse(layer, layout=layout)
-    assert leaning_by_more(gpu, problem, 2**-23) == {}
+    most = {id_: 2**-22 if variant.algorithm is Algorithm.FFT else 2**-23 for id_, variant in BY_ID.items()}
+    assert {id_: lean for id_, lean in leanings(gpu, problem).items() if not abs(lean) <= most[id_]} == {}
 
 
 @pytest.mark.parametrize("layout", Layout)
 @pytest.mark.parametrize("layer", ["14-2-1-256-64", "14-2-1-67-130", "14-2-3-128-64", "14-2-3-512-64-groups4"])
 def test_errors_in_tf32_lean_to_neither_side(gpu: Gpu, layer: str, layout: Layout) -> None:
     """Operands that tensor cores cut would make y too small by 7e-4 of itself; of one of them, by half of that."""
-    assert leaning_by_more(gpu, ConvProblem.parse(layer, dtype=DType.TF32, layout=layout), 2**-13) == {}
+    found = leanings(gpu, ConvProblem.parse(layer, dtype=DType.TF32, layout=layout))
+    assert {id_: lean for id_, lean in found.items() if not abs(lean) <= 2**-13} == {}
 
 
-def leaning_by_more(gpu: Gpu, problem: ConvProblem, most: float) -> dict[str, float]:
-    """The variants whose outputs are too large or too small by more, all together, relative to their sizes."""
+def leanings(gpu: Gpu, problem: ConvProblem) -> dict[str, float]:
+    """What each variant's outputs are too large by, all together, relative to their sizes."""
     x, weight = reference.random_operands(problem, 0)
     expected = reference.convolve(problem, x, weight)
-    leanings = {}
+    found = {}
     for variant_id, variant in BY_ID.items():
         if not variant.why_not(problem, gpu.device):
             launched, _, _ = gpu.results(variant_id, problem, x, weight, DEFAULT_WORKSPACE_LIMIT_BYTES)
-            leanings[variant_id] = float(((launched - expected) * np.sign(expected)).sum() / np.abs(expected).sum())
-    return {variant_id: lean for variant_id, lean in leanings.items() if not abs(lean) <= most}
+            found[variant_id] = float(((launched - expected) * np.sign(expected)).sum() / np.abs(expected).sum())
+    return found
 
 
 @pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.TF32])

@@ -208,7 +208,7 @@ __device__ __forceinline__ void multiply_tile(float (&sum)[SUMS], const unsigned
 #pragma unroll
             for (int j = 0; j < TILES_N; ++j) {
 #pragma unroll
-                for (int e = 0; e < 4; ++e) sum[i][j][e] = stage ? sum[i][j][e] + part[i][j][e] : part[i][j][e];
+                for (int e = 0; e < 4; ++e) sum[i][j][e] += part[i][j][e];
             }
         }
     }
@@ -301,10 +301,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 #endif
         Bias ahead;
         ahead.read(epilogue, part.filter, sizes);
-        float sum[SUMS];
 #if PRODUCTS == 3
+        float sum[SUMS] = {};  // here: to begin with the first stage's would take an instruction a sum in every stage
         multiply_tile(sum, ring_place, full, empty, parted, group, ring, stages.count());
 #else
+        float sum[SUMS];
         if (BY_TURNS && tile >= gridDim.x) wait_for_turn(group);
         multiply_tile(sum, ring_bytes, full, empty, group, ring, stages, BY_TURNS && tile + gridDim.x < tiles);
         if (BY_TURNS) ring.advance((unsigned)stages.end);
