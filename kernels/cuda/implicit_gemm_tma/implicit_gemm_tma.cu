@@ -16,8 +16,8 @@
 //   ring         STAGES stages; `full` counts bytes, `empty` warps that have read
 //   y            turned to rows in shared memory, stored by the accelerator in boxes of 64 pixels (16) and 128 bytes (64) of filters,
 //                which it clips to y; it loads the residual in the same boxes
-//   grid, block  as many blocks as multiprocessors, or tiles, or where it IS_SPLIT a cluster a tile; 384 threads. A block's tiles are grid blocks apart; RASTER
-//                tiles of pixels pass under one of filters, so that concurrent blocks share both in the L2 cache
+//   grid, block  as many blocks as multiprocessors, or tiles, or where it IS_SPLIT a cluster a tile; 384 threads. A block's tiles are grid blocks apart, and
+//                those of the same pixels come one after the other, so that concurrent blocks share both operands in the L2 cache
 //   limits       groups 1; compute capability 9.0 (sm_90a); the same sums in the same order every time
 //   source       PTX ISA 8.0, cp.async.bulk.tensor, mbarrier, wgmma; CUTLASS 3, "sm90 warp-specialised" (structure)
 
@@ -56,7 +56,6 @@
 #define REGISTERS 232
 #define LOADER_REGISTERS 40
 #endif
-#define RASTER 16
 #if IS_SPLIT
 #define FIRST_TILE cluster_index()  // and the only one
 #else
@@ -102,9 +101,8 @@ __device__ __forceinline__ bool is_in_y(const Part& box, const Sizes& sizes) {
 
 // Where a tile begins.
 __device__ __forceinline__ Part part_of(unsigned tile, const Sizes& sizes) {
-    const unsigned of_band = RASTER * sizes.tiles_f, band = tile / of_band, inner = tile - band * of_band;
-    const unsigned height = min((unsigned)RASTER, sizes.tiles_p - band * RASTER), f = inner / height;
-    return {(band * RASTER + inner - f * height) * BP, f * BF};
+    const unsigned p = tile / sizes.tiles_f;
+    return {p * BP, (tile - p * sizes.tiles_f) * BF};
 }
 
 // Which of a tile's stages are a block's, how many a tap has, and whether the second half of its last one is zeros.
