@@ -29,6 +29,7 @@ SHAPES: Final[dict[str, dict[str, Any]]] = {
     "same_3x3": {"n": 2, "c": 64, "h": 16, "w": 16, "k": 64, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1},
     "same_3x3_few": {"n": 2, "c": 8, "h": 13, "w": 13, "k": 8, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1},
     "same_3x3_c32": {"n": 2, "c": 32, "h": 28, "w": 28, "k": 64, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1},
+    "same_3x3_c96": {"n": 6, "c": 96, "h": 28, "w": 28, "k": 72, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1},
     "same_3x3_tails": {"n": 5, "c": 136, "h": 14, "w": 14, "k": 72, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1},
     "same_3x3_wide": {"n": 16, "c": 128, "h": 28, "w": 28, "k": 256, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1},
     "same_3x3_waves": {"n": 32, "c": 64, "h": 56, "w": 56, "k": 64, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1},
@@ -77,6 +78,7 @@ SHAPES: Final[dict[str, dict[str, Any]]] = {
 
 FOURS: Final[dict[str, dict[str, Any]]] = {
     "dense_fours": {"n": 3, "c": 60, "h": 13, "w": 11, "k": 132, "r": 1, "s": 1},
+    "same_3x3_c48": {"n": 6, "c": 48, "h": 28, "w": 28, "k": 72, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1},
     "dense_least": {"n": 1, "c": 4, "h": 3, "w": 3, "k": 4, "r": 1, "s": 1},
     "same_3x3_fours": {"n": 5, "c": 36, "h": 14, "w": 14, "k": 68, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1},
     "same_3x3_least": {"n": 2, "c": 4, "h": 13, "w": 13, "k": 4, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1},

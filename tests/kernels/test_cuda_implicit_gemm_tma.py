@@ -37,7 +37,7 @@ from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import (
 )
 from conv_advisor.kernels.cuda.implicit_gemm_tma.small import SmallTile
 from conv_advisor.kernels.cuda.parts.offers import Cut
-from conv_advisor.kernels.cuda.parts.shapes import is_dense
+from conv_advisor.kernels.cuda.parts.shapes import Shapes, is_dense
 from tests.kernels.accelerator import FOURS, GPU, SHAPES, FakeDriver, box_of, pixels_of, problem_of, shapes_of
 from tests.shapes import EDGE_SHAPES
 
@@ -275,6 +275,26 @@ def test_a_half_of_a_stage_without_channels_is_not_multiplied(
     problem = problem_of({**SHAPES["same_3x3"], "c": c}, dtype)
     assert row_bytes_of(problem) == row_bytes
     assert multiplied_bytes(problem) == pytest.approx(multiplied)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "row_bytes"),
+    [
+        ("same_3x3_c96", {}, 64),
+        ("same_3x3_c96", {"c": 64}, 128),
+        ("same_3x3_c96", {"c": 104}, 128),
+        ("same_3x3_c96", {"c": 160}, 64),
+        ("same_3x3_c96", {"c": 224}, 128),
+        ("same_3x3_c96", {"n": 5}, 128),
+        ("dense_waves", {"c": 96}, 128),
+        ("dense_waves", {"c": 32}, 64),
+    ],
+)
+def test_rows_are_halved_where_they_would_leave_a_half_empty_and_pixels_are_many(
+    name: str, changes: dict[str, int], row_bytes: int
+) -> None:
+    problem = problem_of({**SHAPES[name], **changes})
+    assert row_bytes_of(problem) == row_bytes_of(Shapes.of(problem))[0] == row_bytes
 
 
 @pytest.mark.parametrize("dtype", DType)

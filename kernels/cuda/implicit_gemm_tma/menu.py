@@ -33,6 +33,10 @@ BOXES_BYTES: Final = GROUPS * 2 * BOX * BOX_ROW_BYTES
 """Boxes of y in shared memory: two of each group."""
 SPLIT_ROW_BYTES: Final = 128
 """Bytes of a row where blocks share a tile: with fewer there is little to share."""
+LEAST_PIXELS: Final = 4096
+"""From which on rows are halved for what they would leave empty: with fewer, blocks or warps may share gemm_k."""
+MOST_HALVED_BYTES: Final = 320
+"""Up to which channels of a tap are: of more, what is empty is too small a part."""
 CLUSTERS: Final[Mapping[int, int]] = {2: 66, 3: 42, 4: 28, 5: 22, 6: 17, 7: 15, 8: 14}
 """Clusters of so many blocks, one a multiprocessor, that run at a time on the H200's 132: as the times of cuts tell."""
 
@@ -310,11 +314,16 @@ SPLIT_COSTS: Final[Mapping[DType, SplitCosts]] = {DType.FLOAT32: _SPLIT_FLOAT32,
 
 
 def row_bytes_of(problems: Problems) -> Any:
-    """Bytes of a row of a stage: those of all channels of a tap where these are few, but in float32."""
+    """Bytes of a row of a stage: but in float32 half as many where the channels of a tap are a half row, or one or two and a
+    half. These gain nothing where a filter is 1x1 and meets every pixel, or pixels are few.
+    """
     if problems.dtype is DType.FLOAT32:
         return ROW_BYTES[1]
-    is_short = problems.c * problems.dtype.itemsize_bytes <= ROW_BYTES[0]
-    return ROW_BYTES[1] - is_short * (ROW_BYTES[1] - ROW_BYTES[0])
+    of_tap = problems.c * problems.dtype.itemsize_bytes
+    leaves_half = (of_tap % ROW_BYTES[1] == ROW_BYTES[0]) & (of_tap <= MOST_HALVED_BYTES)
+    has_pixels = (problems.n * problems.p * problems.q >= LEAST_PIXELS) & (is_dense(problems) == 0)
+    is_half = (of_tap <= ROW_BYTES[0]) | (leaves_half & has_pixels)
+    return ROW_BYTES[1] - is_half * (ROW_BYTES[1] - ROW_BYTES[0])
 
 
 def stages_of(problems: Problems) -> Any:
@@ -338,12 +347,15 @@ def multiplied_bytes(problems: Problems) -> Any:
 
 
 def row_cycles(problems: Problems, pixel: float) -> tuple[Any, Any]:
-    """Cycles of a multiprocessor for a pixel, `pixel` in im2col mode, and for a filter: in the mean of all stages."""
-    row_bytes, costs = row_bytes_of(problems), SMALL_COSTS
+    """Cycles of a multiprocessor for a pixel, `pixel` in im2col mode, and for a filter: in the mean of all stages.
+
+    In im2col mode half a row takes about as long as a whole one.
+    """
+    row_bytes, dense, costs = row_bytes_of(problems), is_dense(problems), SMALL_COSTS
     is_ragged = problems.c * problems.dtype.itemsize_bytes % row_bytes > 0
     ragged = is_ragged * problems.r * problems.s / stages_of(problems)
-    whole = row_bytes / costs.loaded_bytes
-    of_pixel = np.where(is_dense(problems), whole, pixel)
+    whole = np.where(dense, row_bytes, ROW_BYTES[1]) / costs.loaded_bytes
+    of_pixel = np.where(dense, whole, np.where(row_bytes == ROW_BYTES[1], pixel, costs.pixel))
     return of_pixel + ragged * (costs.ragged - of_pixel), whole + ragged * (costs.ragged - whole)
 
 
