@@ -314,8 +314,10 @@ SPLIT_COSTS: Final[Mapping[DType, SplitCosts]] = {DType.FLOAT32: _SPLIT_FLOAT32,
 
 
 def row_bytes_of(problems: Problems) -> Any:
-    """Bytes of a row of a stage: but in float32 half as many where the channels of a tap are a half row, or one or two and a
-    half. These gain nothing where a filter is 1x1 and meets every pixel, or pixels are few.
+    """Bytes of a row of a stage.
+
+    But in float32 half as many where the channels of a tap fill half a row or less, or one row or two and a half; these
+    not where a 1x1 filter meets every pixel, or pixels are few: there it gains nothing.
     """
     if problems.dtype is DType.FLOAT32:
         return ROW_BYTES[1]
