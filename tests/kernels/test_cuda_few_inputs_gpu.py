@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -39,19 +40,18 @@ LAYERS = (
 )
 
 
-def problem_of(layer: str, dtype: DType = DType.FLOAT16, epilogue: Epilogue = PLAIN) -> ConvProblem:
-    return replace(ConvProblem.parse(layer, dtype=dtype, layout=Layout.NHWC), epilogue=epilogue)
+def problem_of(
+    layer: str, dtype: DType = DType.FLOAT16, epilogue: Epilogue = PLAIN, layout: Layout = Layout.NHWC
+) -> ConvProblem:
+    return replace(ConvProblem.parse(layer, dtype=dtype, layout=layout), epilogue=epilogue)
 
 
+FORMS = tuple(product((DType.FLOAT16, DType.FLOAT32), Layout))
 PROBLEMS = [
-    *(problem_of(layer, dtype) for dtype in (DType.FLOAT16, DType.FLOAT32, DType.TF32) for layer in LAYERS),
-    *(problem_of(layer, DType.BFLOAT16) for layer in LAYERS[:2]),
-    *(
-        problem_of(layer, dtype, ends)
-        for dtype in (DType.FLOAT16, DType.FLOAT32)
-        for layer in LAYERS[:2]
-        for ends in ENDS
-    ),
+    *(problem_of(layer, dtype, layout=layout) for dtype, layout in FORMS for layer in LAYERS),
+    *(problem_of(layer, DType.TF32, layout=layout) for layout in Layout for layer in LAYERS),
+    *(problem_of(layer, DType.BFLOAT16, layout=layout) for layout in Layout for layer in LAYERS[:2]),
+    *(problem_of(layer, dtype, ends, layout) for dtype, layout in FORMS for layer in LAYERS[:2] for ends in ENDS),
 ]
 
 
@@ -105,13 +105,13 @@ def test_every_cut_is_right(runner: Any, problem: ConvProblem) -> None:
         assert runner.first_run(problem, prepared, operands).max_error <= tolerance(problem), cut
 
 
-@pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.FLOAT32])
+@pytest.mark.parametrize(("dtype", "layout"), FORMS)
 @pytest.mark.parametrize("epilogue", [PLAIN, *ENDS], ids=str)
-def test_equal_inputs_give_equal_bits(runner: Any, dtype: DType, epilogue: Epilogue) -> None:
+def test_equal_inputs_give_equal_bits(runner: Any, dtype: DType, layout: Layout, epilogue: Epilogue) -> None:
     from conv_advisor.kernels.cuda.border import translated
     from conv_advisor.kernels.cuda.few_inputs.launch import launch
 
-    problem = problem_of(LAYERS[0], dtype, epilogue)
+    problem = problem_of(LAYERS[0], dtype, epilogue, layout)
     operands = runner.make_operands(problem, 0)
     with translated():
         prepared = launch(problem, runner.device, plans.plan_cut(problem, runner.device))

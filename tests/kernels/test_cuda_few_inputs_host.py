@@ -51,7 +51,9 @@ def cases_of(place: int) -> list[tuple[Cut, ConvProblem]]:
     """In one precision of two bytes and one of four, alone and with all that may follow."""
     halves, wide = (DType.FLOAT16, DType.BFLOAT16), (DType.FLOAT32, DType.TF32)
     problems = [
-        ConvProblem.parse(LAYERS[place], dtype=dtypes[place % 2], layout=Layout.NHWC) for dtypes in (halves, wide)
+        ConvProblem.parse(LAYERS[place], dtype=dtypes[place % 2], layout=layout)
+        for dtypes in (halves, wide)
+        for layout in Layout
     ]
     return [
         (cut, ended)
@@ -83,9 +85,10 @@ def error_of(cut: Cut, problem: ConvProblem) -> float:
 def spoilt_pixels(cut: Cut, problem: ConvProblem, column: int) -> list[int]:
     """Columns of y that are not finite where this column of x is infinite."""
     x, weight = reference.random_operands(problem, 0)
-    x[0, :, column] = np.inf
-    y = result_of(cut, problem, x, weight).astype(np.float32)
-    return [q for q in range(problem.q) if not np.isfinite(y[0, :, q]).all()]
+    columns = 2 if problem.layout is Layout.NHWC else 3
+    np.moveaxis(x, columns, 0)[column] = np.inf
+    y = np.moveaxis(result_of(cut, problem, x, weight).astype(np.float32), columns, 0)
+    return [q for q in range(problem.q) if not np.isfinite(y[q]).all()]
 
 
 @pytest.fixture(scope="module")
@@ -107,10 +110,11 @@ def test_a_cut_is_right(errors: list[Future[float]], place: int) -> None:
 
 
 @pytest.mark.parametrize("s", [3, 5])
+@pytest.mark.parametrize("layout", Layout)
 @pytest.mark.parametrize(("dtype", "tiles"), [(DType.FLOAT16, HALF_TILES), (DType.FLOAT32, MMA_TILES)])
 def test_what_is_infinite_spoils_the_windows_that_it_lies_in_alone(
-    pool: ProcessPoolExecutor, s: int, dtype: DType, tiles: tuple[Tile, ...]
+    pool: ProcessPoolExecutor, s: int, dtype: DType, layout: Layout, tiles: tuple[Tile, ...]
 ) -> None:
-    problem = ConvProblem(1, 3, 4, 40, 16, 3, s, dtype=dtype, layout=Layout.NHWC, epilogue=PLAIN)
+    problem = ConvProblem(1, 3, 4, 40, 16, 3, s, dtype=dtype, layout=layout, epilogue=PLAIN)
     spoilt = pool.submit(spoilt_pixels, Cut(tiles[-1], 16), problem, 20).result()
     assert spoilt == list(range(20 - s + 1, 21))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -28,8 +29,9 @@ STEM = problem_of("224-32-7-64-3-stride2")
 @pytest.mark.parametrize("dtype", DType)
 @pytest.mark.parametrize(("size", "stride"), list(product((1, 2, 3, 7, 8, 11), (1, 2, 3, 4))))
 def test_whatever_it_takes_has_a_cut_on_every_device(size: int, stride: int, dtype: DType) -> None:
-    problem = ConvProblem(2, 4, 64, 64, 96, size, size, stride, stride, size, size, dtype=dtype, layout=Layout.NHWC)
-    for device in (H200, SMALL):
+    nhwc = ConvProblem(2, 4, 64, 64, 96, size, size, stride, stride, size, size, dtype=dtype, layout=Layout.NHWC)
+    for device, layout in product((H200, SMALL), Layout):
+        problem = replace(nhwc, layout=layout)
         cut = plans.plan_cut(problem, device)
         assert plans.form_of(problem, device).shared_bytes(cut, problem) <= shared_memory_of(device) - 1024
         assert plans.blocks_of(cut, problem, device) % cut.tiles_of(problem)[2] == 0
@@ -60,9 +62,17 @@ def test_an_odd_stride_has_its_second_copy_in_other_banks() -> None:
 def test_what_a_block_stages_of_the_stem_in_float32_by_hand() -> None:
     # 69 pixels of three elements; the 9 of padding begin 3 behind a multiple of four; 147 of gemm_k are 19 steps.
     stem, cut = problem_of("224-32-7-64-3-stride2", DType.FLOAT32), Cut(Tile(2, 8, warps=8, blocks=2), 32)
-    assert float32.Stage.of(cut, stem) == float32.Stage(rows=21, pitch=212)
+    assert float32.Stage.of(cut, stem) == float32.Stage(planes=1, rows=21, pitch=212)
     assert float32.MMA.shared_bytes(cut, stem) == 152 * (64 * 2 * 4 + 4) + 21 * 212 * 4
     assert float32.WGMMA.shared_bytes(cut, stem) == 160 * (64 * 2 * 4 + 4) + 21 * 212 * 4
+
+
+def test_what_a_block_stages_of_planes_by_hand() -> None:
+    # 69 pixels of each of three planes; the 3 of padding begin one behind a multiple of four.
+    stem = ConvProblem.parse("224-32-7-64-3-stride2", dtype=DType.FLOAT32, layout=Layout.NCHW)
+    cut = Cut(Tile(2, 8, warps=8, blocks=2), 32)
+    assert float32.Stage.of(cut, stem) == float32.Stage(planes=3, rows=21, pitch=72)
+    assert float32.WGMMA.shared_bytes(cut, stem) == 160 * (64 * 2 * 4 + 4) + 3 * 21 * 72 * 4
 
 
 def test_float32_takes_three_products_and_both_parts_of_the_weight() -> None:

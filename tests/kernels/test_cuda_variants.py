@@ -96,7 +96,7 @@ def test_a_plain_3x3_layer_is_for_every_variant_but_one(variant_id: str, dtype: 
         *[
             ("cuda.few_inputs", layer, {"dtype": "float16", "layout": "nhwc", **change}, expected)
             for layer, change, expected in (
-                ("14-1-3-8-3", {"layout": "nchw"}, "layout is nchw"),
+                ("14-1-3-8-3", {"layout": "nchw"}, "applies"),
                 ("14-1-3-8-5", {}, "c is 5, above 4"),
                 ("14-1-3-12-3", {}, "k is 12, not a multiple of 8"),
                 ("14-1-3-8-2", {"groups": 2}, "groups is 2"),

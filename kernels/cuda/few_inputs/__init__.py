@@ -1,14 +1,14 @@
-"""The implicit GEMM of at most four input channels, channels last: how most networks begin."""
+"""The implicit GEMM of at most four input channels: how most networks begin."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from conv_advisor.data.measurement import Device
-from conv_advisor.data.problem import ConvProblem, Layout
+from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.cuda.family import Family, Kernel, cuda_variant
 from conv_advisor.kernels.cuda.parts.rules import ANY
-from conv_advisor.kernels.variant import Algorithm, all_of, dilation_1, groups_1, layout_is, no_workspace
+from conv_advisor.kernels.variant import Algorithm, all_of, dilation_1, groups_1, no_workspace
 
 MOST_CHANNELS: Final = 4
 MOST_TAPS: Final = 11
@@ -48,7 +48,6 @@ FAMILY: Final = Family(
             Algorithm.IMPLICIT_GEMM,
             why_not=all_of(
                 ANY,
-                layout_is(Layout.NHWC),
                 groups_1,
                 dilation_1,
                 _has_few_inputs,

@@ -1,10 +1,11 @@
-// Implicit GEMM of few input channels, channels innermost, on tensor cores: a window's row lies in shared memory as the
-// products read it, so nothing is gathered.
+// Implicit GEMM of few input channels on tensor cores: a window's row lies in shared memory as the products read it, so
+// nothing is gathered.
 //
-//   tensors      x (N,H,W,C) with C = CHANNELS of 1 to 4, weight (K,R,S,C) with S = COLUMNS and K a multiple of 8, y (N,P,Q,K)
+//   tensors      -DIS_NHWC=1: x (N,H,W,C) with C = CHANNELS of 1 to 4, weight (K,R,S,C) with S = COLUMNS and K a multiple of 8,
+//                y (N,P,Q,K); -DIS_NHWC=0: x (N,C,H,W), weight (K,C,R,S), y (N,K,P,Q)
 //   GEMM         gemm_k = R rows of CHUNKS chunks of 16 bytes: two pixels of four channels, zeros where C is less. Rows of the
 //                products are pixels, 16 neighbours of a row of y; columns are filters, FILTERS of them, in the order in which
-//                a thread's sums are 4 NT neighbours (8 at most) of y: it stores 16 bytes
+//                a thread's sums are of 4 NT neighbours (8 at most): in NHWC it stores 16 bytes
 //   stages       a tile's rows of x, halo and padding with them, eight bytes a pixel. A window begins at an even slot, so that
 //                ldmatrix reads it as it lies: rows overlap. Where the column stride is odd x lies twice, once one slot on
 //   versions     -DCHANNELS, -DCOLUMNS, and the tile: MT tiles of 16 pixels and NT of 8 filters of each of WARPS warps
@@ -26,8 +27,10 @@
 #define RUN 4                       // pixels that a thread stages at a time
 static_assert(NT % GROUP == 0 && NT % 2 == 0, "whole stores, and tiles of filters in pairs");
 
+#include "pixels.cuh"
 #include "products.cuh"
 #include "slots.cuh"
+#include "outputs.cuh"
 
 // Which filter of the block a column of the products is.
 __device__ __forceinline__ int filter_of(int column) {
@@ -45,9 +48,10 @@ __device__ __forceinline__ void pack_weight(unsigned char* to, const Storage* __
         const int filter = first_filter + filter_of(column);
         unsigned channels[CHANNELS] = {};
         if (filter < K && s < COLUMNS) {
-            const unsigned short* const from = (const unsigned short*)weight + ((size_t)(filter * R + r) * COLUMNS + s) * CHANNELS;
+            const int of_filter = IS_NHWC ? (r * COLUMNS + s) * CHANNELS : r * COLUMNS + s;
+            const unsigned short* const from = (const unsigned short*)weight + (size_t)filter * R * COLUMNS * CHANNELS + of_filter;
 #pragma unroll
-            for (int c = 0; c < CHANNELS; ++c) channels[c] = __ldg(from + c);
+            for (int c = 0; c < CHANNELS; ++c) channels[c] = __ldg(from + (IS_NHWC ? c : c * R * COLUMNS));
         }
         *(uint2*)(to + column * pitch + tap * 8) = pixel_of(channels);
     }
@@ -66,7 +70,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     Address window[MT];
 #pragma unroll
     for (int i = 0; i < MT; ++i) {
-        const int pixel = (warp * MT + i) * 16 + lane % 16, p = pixel / tile_q, column = (pixel - p * tile_q) * stride_w + lead;
+        const int pixel = (warp * MT + i) * 16 + pixel_of_row(lane % 16), p = pixel / tile_q, column = (pixel - p * tile_q) * stride_w + lead;
         window[i] = shared_address(staged) + p * stride_h * row_bytes + (column + column % 2) * 8 + column % 2 * copy_bytes;
     }
     const Address filters = shared_address(weights);
@@ -85,31 +89,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         multiply_window(sum, window, filters, R, row_bytes);
 
         const Epilogue epilogue = EPILOGUE_OF(y);
+        Storage* const outputs = y + (size_t)image * K * P * Q;
 #pragma unroll
         for (int i = 0; i < MT; ++i) {
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                const int pixel = (warp * MT + i) * 16 + half * 8 + lane / 4, row = pixel / tile_q;
-                const int p = p0 + row, q = q0 + pixel - row * tile_q;
-                if (p >= P || q >= Q) continue;
-                Storage* const outputs = y + ((size_t)(image * P + p) * Q + q) * K;
-#pragma unroll
-                for (int j = 0; j < NT; j += GROUP) {
-                    const int filter = first_filter + j * 8 + lane % 4 * VECTOR;
-                    if (filter >= K) continue;
-                    float values[VECTOR];
-#pragma unroll
-                    for (int e = 0; e < VECTOR; ++e) values[e] = sum[i][j + e / 2][half * 2 + e % 2];
-                    epilogue.apply<true>(values, filter, outputs + filter);
-                    __align__(16) unsigned pairs[GROUP];
-#pragma unroll
-                    for (int e = 0; e < GROUP; ++e) pairs[e] = narrow_pair(values[2 * e], values[2 * e + 1]);
-                    if constexpr (GROUP == 4)
-                        *(uint4*)(outputs + filter) = *(const uint4*)pairs;
-                    else
-                        *(uint2*)(outputs + filter) = *(const uint2*)pairs;
-                }
-            }
+            const int pixel = (warp * MT + i) * 16 + first_pixel(), row = pixel / tile_q;
+            store_pixels(epilogue, sum[i], outputs, first_filter, p0 + row, q0 + pixel - row * tile_q, K, P, Q);
         }
     }
 }

@@ -1,13 +1,15 @@
-// Implicit GEMM of few input channels, channels innermost, of float32 on tensor cores: a tile's rows of x lie in shared
-// memory as they lie in the image, and a table says where each element of a window is.
+// Implicit GEMM of few input channels of float32 on tensor cores: a tile's rows of x lie in shared memory as they lie in the
+// image, and a table says where each element of a window is.
 //
-//   tensors      x (N,H,W,C) with C of 1 to 4, weight (K,R,S,C) with K a multiple of 8, y (N,P,Q,K)
+//   tensors      -DIS_NHWC=1: x (N,H,W,C) with C of 1 to 4, weight (K,R,S,C) with K a multiple of 8, y (N,P,Q,K); -DIS_NHWC=0:
+//                x (N,C,H,W), weight (K,C,R,S), y (N,K,P,Q)
 //   GEMM         gemm_k = R S C in the order in which the weight has it, in steps of 8. Rows of the products are pixels, 16
 //                neighbours of a row of y; columns are filters, FILTERS of them, in the order in which a thread's sums of two
-//                tiles are four neighbours of y: it stores 16 bytes, four threads the 64 bytes of 16 filters
+//                tiles are four neighbours (float32_outputs.cuh)
 //   versions     as of few_inputs_float32.cu, for wgmma: four warps multiply together, and sums begin at zero every two steps
 //   weight       packed once a block in core matrices, both parts of float32
-//   stages       rows of x, halo and padding with them, copied as they are; the next tile's while this one's sums are stored
+//   stages       rows of x, halo and padding with them, of NCHW each plane's, copied as they are; the next tile's while this
+//                one's sums are stored
 //   grid, block  blocks stay and take tiles in turns; 32 WARPS threads, BLOCKS blocks' registers a multiprocessor; tiles are of
 //                tile_p rows of tile_q pixels, chosen by plan.py
 //   limits       compute capability 9.0 (sm_90a); groups 1, dilation 1; float32: what is infinite becomes NaN; the same sums in
@@ -21,6 +23,8 @@
 #include "overlap.cuh"
 #include "fragments.cuh"
 
+#include "pixels.cuh"
 #include "float32_windows.cuh"
 #include "wgmma_products.cuh"
+#include "float32_outputs.cuh"
 #include "float32_kernel.cuh"

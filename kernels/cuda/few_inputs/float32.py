@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from conv_advisor.data.problem import ConvProblem, DType
-from conv_advisor.kernels.cuda.few_inputs.form import Form
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels.cuda.few_inputs.form import LAYOUTS, Form, layout_defines
 from conv_advisor.kernels.cuda.few_inputs.menu import MMA_TILES, WGMMA_TILES, Cut, Tile, cuts_of
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 from conv_advisor.kernels.cuda.parts.source import Defines, Source
@@ -37,20 +37,35 @@ class Stage:
 
     Parameters
     ----------
+    planes : int
+        One where the channels of a pixel are neighbours.
     rows : int
+        Rows of a plane.
     pitch : int
         Elements of a row: a multiple of four, so that 16 bytes are copied where rows of x are of whole 16 bytes.
     """
 
+    planes: int
     rows: int
     pitch: int
 
     @classmethod
     def of(cls, cut: Cut, problem: ConvProblem) -> Stage:
         """For the tiles of a cut."""
+        inner = _inner(problem)
         rows = (cut.tile_p - 1) * problem.stride_h + problem.r
         pixels = (cut.tile_q - 1) * problem.stride_w + problem.s
-        return cls(rows, 4 * ceil_div(-problem.pad_w * problem.c % 4 + pixels * problem.c, 4))
+        return cls(problem.c // inner, rows, 4 * ceil_div(-problem.pad_w * inner % 4 + pixels * inner, 4))
+
+    @property
+    def elements(self) -> int:
+        """All that is staged."""
+        return self.planes * self.rows * self.pitch
+
+
+def _inner(problem: ConvProblem) -> int:
+    """Elements of a pixel that are neighbours."""
+    return problem.c if problem.layout is Layout.NHWC else 1
 
 
 def _products(problem: ConvProblem) -> int:
@@ -89,17 +104,16 @@ class Products:
         """Shared memory of a block: its weight and the table, whole chains long, then what it stages of x."""
         stage = Stage.of(cut, problem)
         row_bytes = cut.tile.filters * _weight_bytes(problem) + 4
-        return STEP * self.steps(problem) * row_bytes + 4 * stage.rows * stage.pitch
+        return STEP * self.steps(problem) * row_bytes + 4 * stage.elements
 
     def cycles(self, cut: Cut, problem: ConvProblem, turns: int, beside: int) -> float:
         """As `Form.cycles`: waits of a tile, and the work of all blocks of a multiprocessor, one after the other."""
         tile, stage, steps = cut.tile, Stage.of(cut, problem), self.steps(problem)
         multiplied = _products(problem) * STEP * tile.pixels * tile.filters / self.of_cycle
-        apart = problem.stride_w * problem.c
-        of_x = 64 * tile.mt * (2 if apart % 4 == 2 or apart % 8 == 0 else 1)
+        of_x = 64 * tile.mt * _turns_of_read(problem)
         read = tile.warps * STEP * (of_x + self.reads_weight * _weight_bytes(problem) * 8 * tile.nt)
-        moved = 4 * (tile.pixels * min(tile.filters, problem.k) + stage.rows * stage.pitch) / _MOVED_BYTES_OF_CYCLE
-        copied = stage.rows * stage.pitch / (4 if problem.w * problem.c % 4 == 0 else 1) * _COPY_CYCLES
+        moved = 4 * (tile.pixels * min(tile.filters, problem.k) + stage.elements) / _MOVED_BYTES_OF_CYCLE
+        copied = stage.elements / (4 if problem.w * _inner(problem) % 4 == 0 else 1) * _COPY_CYCLES
         work = steps * (multiplied + read / _SHARED_BYTES_OF_CYCLE) + copied + moved * (1 + _SERIAL / beside)
         packed = ceil_div(STEP * steps * tile.filters, tile.threads) * _PACK_CYCLES
         return float(_START_CYCLES + packed + turns * (_TURN_CYCLES + steps * _STEP_CYCLES + beside * work))
@@ -110,7 +124,7 @@ class Products:
             Source(name, lambda dtype: _definitions(dtype, tiles), architecture),
             "few_inputs_float32",
             cuts_of(tiles),
-            defines=lambda cut, problem: _defines(cut.tile, problem.dtype),
+            defines=lambda cut, problem: _defines(cut.tile, problem.dtype, layout_defines(problem)),
             sizes=_sizes,
             shared_bytes=self.shared_bytes,
             cycles=self.cycles,
@@ -122,14 +136,20 @@ def _sizes(cut: Cut, problem: ConvProblem) -> tuple[int, ...]:
     return (cut.tile_p, cut.tile_q.bit_length() - 1, *cut.tiles_of(problem), stage.rows, stage.pitch)
 
 
-def _defines(tile: Tile, dtype: DType) -> Defines:
-    return {"SPLIT": int(dtype is DType.FLOAT32), **tile.defines}
+def _turns_of_read(problem: ConvProblem) -> int:
+    """How often shared memory is read for an element of a warp's pixels: twice where two of them share a bank."""
+    apart = problem.stride_w * problem.c
+    return 1 + (problem.layout is Layout.NHWC and (apart % 4 == 2 or apart % 8 == 0))
+
+
+def _defines(tile: Tile, dtype: DType, layout: Defines) -> Defines:
+    return {"SPLIT": int(dtype is DType.FLOAT32), **layout, **tile.defines}
 
 
 def _definitions(dtype: DType, tiles: tuple[Tile, ...]) -> tuple[Defines, ...]:
     if dtype not in (DType.FLOAT32, DType.TF32):
         return ()
-    return tuple(_defines(tile, dtype) for tile in tiles)
+    return tuple(_defines(tile, dtype, layout) for layout in LAYOUTS for tile in tiles)
 
 
 MMA: Final = Products(chain=1, of_cycle=400, reads_weight=True).form("few_inputs_float32", MMA_TILES)

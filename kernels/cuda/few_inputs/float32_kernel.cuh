@@ -16,23 +16,25 @@ __device__ __forceinline__ void pack_weight(uint4* to, const float* __restrict__
 }
 
 // In bytes, where each element of a window lies behind its first: a thread's two of a step are neighbours.
-__device__ __forceinline__ void list_offsets(int* offsets, int gemm_k, int steps, int row_elements, int pitch) {
+__device__ __forceinline__ void list_offsets(int* offsets, int gemm_k, int steps, int row_elements, int R, int rows, int pitch) {
     for (int k = threadIdx.x; k < STEP * steps; k += THREADS) {
-        const int r = k < gemm_k ? k / row_elements : 0, rest = k < gemm_k ? k - r * row_elements : 0;
-        offsets[k / 8 * 8 + k % 4 * 2 + k / 4 % 2] = 4 * (r * pitch + rest);
+        const int row = k < gemm_k ? k / row_elements : 0, rest = k < gemm_k ? k - row * row_elements : 0;
+        offsets[k / 8 * 8 + k % 4 * 2 + k / 4 % 2] = 4 * ((row / R * rows + row % R) * pitch + rest);
     }
 }
 
-// Rows from h0 on, from element w0 on, COUNT elements a copy; zeros beside the image.
+// Rows from h0 on of each plane, from element w0 on, COUNT elements a copy; zeros beside the image.
 template <int COUNT>
-__device__ __forceinline__ void stage(float* staged, const float* __restrict__ image, int h0, int w0, int rows, int pitch, int H,
-                                      int width) {
+__device__ __forceinline__ void stage(float* staged, const float* __restrict__ image, int planes, int h0, int w0, int rows,
+                                      int pitch, int H, int width) {
     const int copies = pitch / COUNT;
 #pragma unroll 1
-    for (int i = threadIdx.x; i < rows * copies; i += THREADS) {
-        const int row = i / copies, at = (i - row * copies) * COUNT, h = h0 + row, w = w0 + at;
+    for (int i = threadIdx.x; i < planes * rows * copies; i += THREADS) {
+        const int row = i / copies, at = (i - row * copies) * COUNT, plane = IS_NHWC ? 0 : row / rows;
+        const int h = h0 + row - plane * rows, w = w0 + at;
         const bool is_in_image = is_inside(h, H) && is_inside(w, width);
-        copy_async<4 * COUNT>(staged + row * pitch + at, image + (is_in_image ? h * width + w : 0), is_in_image ? 4 * COUNT : 0);
+        copy_async<4 * COUNT>(staged + row * pitch + at, image + (is_in_image ? (plane * H + h) * width + w : 0),
+                              is_in_image ? 4 * COUNT : 0);
     }
 }
 
@@ -41,29 +43,30 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
                        int tile_p, int tile_q_bits, int tiles_p, int tiles_q, int tiles_f, int rows, int pitch) {
     extern __shared__ __align__(16) float memory[];
     const int gemm_k = R * S * C, chain = STEP * STEPS_OF_CHAIN, steps = (gemm_k + chain - 1) / chain * STEPS_OF_CHAIN;
+    const int inner = IS_NHWC ? C : 1, planes = IS_NHWC ? 1 : C;
     uint4* const weights = (uint4*)memory;
     int* const offsets = (int*)(weights + steps * LOADS_OF_STEP * 32);
     float* const staged = (float*)(offsets + STEP * steps);
     const int first_filter = blockIdx.x % tiles_f * FILTERS, blocks = gridDim.x / tiles_f, tiles = N * tiles_p * tiles_q;
-    const int tile_q = 1 << tile_q_bits, lane = threadIdx.x % 32, warp = threadIdx.x / 32, lead = -pad_w * C & 3;
+    const int tile_q = 1 << tile_q_bits, warp = threadIdx.x / 32, lead = -pad_w * inner & 3;
 
     // Where the window of the lane's first pixel of each tile of the warp begins.
     const char* window[MT];
 #pragma unroll
     for (int i = 0; i < MT; ++i) {
-        const int pixel = (warp * MT + i) * 16 + lane / 4, p = pixel >> tile_q_bits, q = pixel & tile_q - 1;
-        window[i] = (const char*)(staged + p * stride_h * pitch + q * stride_w * C + lead);
+        const int pixel = (warp * MT + i) * 16 + first_pixel(), p = pixel >> tile_q_bits, q = pixel & tile_q - 1;
+        window[i] = (const char*)(staged + p * stride_h * pitch + q * stride_w * inner + lead);
     }
 
     const auto stage_tile = [&](int tile) {
         const int line = tile / tiles_q, image = line / tiles_p;
         const int h = (line - image * tiles_p) * tile_p * stride_h - pad_h;
-        const int w = ((tile - line * tiles_q) * tile_q * stride_w - pad_w) * C - lead;
+        const int w = ((tile - line * tiles_q) * tile_q * stride_w - pad_w) * inner - lead;
         const float* const from = x + (size_t)image * H * W * C;
-        if (W * C % 4 == 0)
-            stage<4>(staged, from, h, w, rows, pitch, H, W * C);
+        if (W * inner % 4 == 0)
+            stage<4>(staged, from, planes, h, w, rows, pitch, H, W * inner);
         else
-            stage<1>(staged, from, h, w, rows, pitch, H, W * C);
+            stage<1>(staged, from, planes, h, w, rows, pitch, H, W * inner);
         commit_copies();
     };
 
@@ -72,12 +75,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     if (tile < tiles) stage_tile(tile);
     pack_weight(weights, weight, first_filter, K, gemm_k, steps);
     publish_weight();
-    list_offsets(offsets, gemm_k, steps, S * C, pitch);
+    list_offsets(offsets, gemm_k, steps, S * inner, R, rows, pitch);
     for (; tile < tiles; tile += blocks) {
         wait_for_all_copies_but<0>();
         __syncthreads();
         float sum[MT][NT][4] = {};
-        multiply_window(sum, window, 32 * stride_w * C, weights, offsets, steps);
+        multiply_window(sum, window, 4 * (SECOND_PIXEL * inner) * stride_w, weights, offsets, steps);
 #if SPLIT
         restore_cut<STEPS_OF_CHAIN>(sum);
 #endif
@@ -87,25 +90,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         const Epilogue epilogue = EPILOGUE_OF(y);
         const int line = tile / tiles_q, image = line / tiles_p;
         const int p0 = (line - image * tiles_p) * tile_p, q0 = (tile - line * tiles_q) * tile_q;
+        Storage* const outputs = y + (size_t)image * K * P * Q;
 #pragma unroll
         for (int i = 0; i < MT; ++i) {
-#pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                const int pixel = (warp * MT + i) * 16 + half * 8 + lane / 4, row = pixel >> tile_q_bits;
-                const int p = p0 + row, q = q0 + (pixel & tile_q - 1);
-                if (p >= P || q >= Q) continue;
-                Storage* const outputs = y + ((size_t)(image * P + p) * Q + q) * K;
-#pragma unroll
-                for (int j = 0; j < NT; j += 2) {
-                    const int filter = first_filter + j * 8 + lane % 4 * VECTOR;
-                    if (filter >= K) continue;
-                    __align__(16) float values[VECTOR];
-#pragma unroll
-                    for (int e = 0; e < VECTOR; ++e) values[e] = sum[i][j + e / 2][half * 2 + e % 2];
-                    epilogue.apply<true>(values, filter, outputs + filter);
-                    *(float4*)(outputs + filter) = *(const float4*)values;
-                }
-            }
+            const int pixel = (warp * MT + i) * 16 + first_pixel(), row = pixel >> tile_q_bits;
+            store_pixels(epilogue, sum[i], outputs, first_filter, p0 + row, q0 + (pixel & tile_q - 1), K, P, Q);
         }
     }
 }

@@ -83,14 +83,14 @@ __device__ __forceinline__ void keep_weight(uint4* weights, int column, int k, f
 
 __device__ __forceinline__ void publish_weight() {}
 
-// Windows begin where `window` says, and half_bytes further those of the eight pixels behind.
-__device__ __forceinline__ void multiply_window(float (&sum)[MT][NT][4], const char* const (&window)[MT], int half_bytes,
+// Windows begin where `window` says, and second_bytes further those of the second pixels.
+__device__ __forceinline__ void multiply_window(float (&sum)[MT][NT][4], const char* const (&window)[MT], int second_bytes,
                                                 const uint4* weights, const int* offsets, int steps) {
     const int lane = threadIdx.x % 32;
 #pragma unroll STEPS_AT_A_TIME
     for (int step = 0; step < steps; ++step) {
         unsigned a[MT][4];
-        load_windows(a, window, half_bytes, offsets + step * STEP);
+        load_windows(a, window, second_bytes, offsets + step * STEP);
         multiply_step(sum, a, weights + step * (LOADS_OF_STEP * 32) + lane);
     }
 }

@@ -3,7 +3,7 @@
 #define THREADS (32 * WARPS)
 #define FILTERS (8 * NT)
 #define STEP 8    // of gemm_k
-#define VECTOR 4  // filters of a store: of two tiles
+#define VECTOR 4  // neighbouring filters that a thread has of two tiles
 static_assert(NT % 2 == 0, "tiles of filters in pairs");
 
 #ifdef __CUDA_ARCH__
@@ -23,17 +23,17 @@ inline float float_of(unsigned bits) {
 inline void split_weight(unsigned (&)[1], unsigned (&low)[1]) { low[0] = 0; }
 #endif
 
-// A thread's elements of a step of its windows, which begin where `window` says, and half_bytes further those of the eight
-// pixels behind.
-__device__ __forceinline__ void load_windows(unsigned (&a)[MT][4], const char* const (&window)[MT], int half_bytes,
+// A thread's elements of a step of its windows, which begin where `window` says, and second_bytes further those of its second
+// pixels.
+__device__ __forceinline__ void load_windows(unsigned (&a)[MT][4], const char* const (&window)[MT], int second_bytes,
                                              const int* offsets) {
     const int2 offset = *(const int2*)(offsets + threadIdx.x % 4 * 2);
 #pragma unroll
     for (int i = 0; i < MT; ++i) {
         const char *const first = window[i] + offset.x, *const second = window[i] + offset.y;
         a[i][0] = *(const unsigned*)first;
-        a[i][1] = *(const unsigned*)(first + half_bytes);
+        a[i][1] = *(const unsigned*)(first + second_bytes);
         a[i][2] = *(const unsigned*)second;
-        a[i][3] = *(const unsigned*)(second + half_bytes);
+        a[i][3] = *(const unsigned*)(second + second_bytes);
     }
 }

@@ -4,10 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
-from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.problem import ConvProblem, Layout
 from conv_advisor.kernels.cuda.few_inputs.menu import Cut
 from conv_advisor.kernels.cuda.parts.source import Defines, Source
+
+LAYOUTS: Final[tuple[Defines, ...]] = (
+    {"IS_NHWC": 1, "IS_PAIR": 0},
+    {"IS_NHWC": 0, "IS_PAIR": 0},
+    {"IS_NHWC": 0, "IS_PAIR": 1},
+)
+"""What a source is compiled with for a layout."""
+_FARTHEST_PAIR: Final = 2
+"""Pixels of x between those that see neighbours of y, where a thread has both: farther ones share banks."""
+
+
+def layout_defines(problem: ConvProblem) -> Defines:
+    """That of a problem: in NCHW a thread stores two neighbours where it can."""
+    is_nhwc = problem.layout is Layout.NHWC
+    is_pair = not is_nhwc and problem.q % 2 == 0 and problem.stride_w <= _FARTHEST_PAIR
+    return {"IS_NHWC": int(is_nhwc), "IS_PAIR": int(is_pair)}
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from typing import Final
 
 from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels.cuda.few_inputs import MOST_CHANNELS, MOST_TAPS
-from conv_advisor.kernels.cuda.few_inputs.form import Form
+from conv_advisor.kernels.cuda.few_inputs.form import LAYOUTS, Form, layout_defines
 from conv_advisor.kernels.cuda.few_inputs.menu import HALF_TILES, Cut, Tile, cuts_of
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
-from conv_advisor.kernels.cuda.parts.source import Defines, Source
+from conv_advisor.kernels.cuda.parts.source import ARCHITECTURES, BorneSpill, Defines, Source
 
 RUN: Final = 4
 """Pixels of x that a thread stages at a time."""
@@ -100,8 +100,8 @@ def sizes(cut: Cut, problem: ConvProblem) -> tuple[int, ...]:
     return (cut.tile_p, cut.tile_q, *cut.tiles_of(problem), stage.rows, stage.slots, stage.copy_bytes)
 
 
-def _defines(tile: Tile, c: int, s: int) -> Defines:
-    return {"CHANNELS": c, "COLUMNS": s, **tile.defines}
+def _defines(tile: Tile, layout: Defines, c: int, s: int) -> Defines:
+    return {**layout, "CHANNELS": c, "COLUMNS": s, **tile.defines}
 
 
 def definitions(dtype: DType) -> tuple[Defines, ...]:
@@ -109,18 +109,25 @@ def definitions(dtype: DType) -> tuple[Defines, ...]:
     if dtype not in (DType.FLOAT16, DType.BFLOAT16):
         return ()
     return tuple(
-        _defines(tile, c, s)
+        _defines(tile, layout, c, s)
         for tile in HALF_TILES
+        for layout in LAYOUTS
         for c in range(1, MOST_CHANNELS + 1)
         for s in range(1, MOST_TAPS + 1)
     )
 
 
+_FULL: Final = "a size of a tile, stored before its products and loaded behind them: the sums leave no register"
+SPILLS: Final = tuple(
+    BorneSpill("few_inputs", architecture, 8, _FULL, defines=(("IS_NHWC", 0), ("MT", 2), ("NT", 8)))
+    for architecture in ARCHITECTURES
+)
+
 FORM: Final = Form(
-    Source("few_inputs", definitions),
+    Source("few_inputs", definitions, spills=SPILLS),
     "few_inputs",
     cuts_of(HALF_TILES),
-    defines=lambda cut, problem: _defines(cut.tile, problem.c, problem.s),
+    defines=lambda cut, problem: _defines(cut.tile, layout_defines(problem), problem.c, problem.s),
     sizes=sizes,
     shared_bytes=shared_bytes,
     cycles=cycles,

@@ -114,6 +114,7 @@ WGMMA_TILES: Final = (
     Tile(1, 8, warps=16, blocks=1),
     Tile(2, 8, warps=4, blocks=2),
     Tile(1, 4, warps=8, blocks=4),
+    Tile(1, 4, warps=16, blocks=2),
     Tile(2, 4, warps=4, blocks=3),
     Tile(1, 2, warps=4, blocks=8),
     Tile(2, 2, warps=4, blocks=5),

@@ -9,23 +9,34 @@ __device__ __forceinline__ uint2 pixel_of(const unsigned (&channels)[CHANNELS]) 
     return pixel;
 }
 
-// RUN pixels of a row from w on, zeros beside the image. Where rows are of whole runs one lies in the image or beside it.
-__device__ __forceinline__ void read_run(uint2 (&pixels)[RUN], const Storage* row, int w, int W, bool is_row) {
+// RUN pixels of a row from w on, of NCHW of all planes, zeros beside the image. Where rows are of whole runs one lies in the
+// image or beside it.
+__device__ __forceinline__ void read_run(uint2 (&pixels)[RUN], const Storage* row, int w, int W, int plane, bool is_row) {
+    constexpr int of_pixel = IS_NHWC ? CHANNELS : 1;
     unsigned halves[RUN][CHANNELS] = {};
     if (W % RUN == 0) {
         unsigned words[RUN * CHANNELS / 2] = {};
         if (is_row && is_inside(w, W)) {
 #pragma unroll
-            for (int i = 0; i < CHANNELS; ++i) ((uint2*)words)[i] = __ldg((const uint2*)(row + (size_t)w * CHANNELS) + i);
+            for (int i = 0; i < CHANNELS; ++i)
+                ((uint2*)words)[i] = __ldg((const uint2*)(row + (size_t)w * of_pixel + (IS_NHWC ? i * RUN : i * plane)));
         }
 #pragma unroll
-        for (int e = 0; e < RUN * CHANNELS; ++e)
-            halves[e / CHANNELS][e % CHANNELS] = e % 2 ? words[e / 2] >> 16 : words[e / 2] & 0xffff;
+        for (int e = 0; e < RUN * CHANNELS; ++e) {
+            const unsigned half = e % 2 ? words[e / 2] >> 16 : words[e / 2] & 0xffff;
+            if (IS_NHWC)
+                halves[e / CHANNELS][e % CHANNELS] = half;
+            else
+                halves[e % RUN][e / RUN] = half;
+        }
     } else {
 #pragma unroll
-        for (int e = 0; e < RUN * CHANNELS; ++e)
-            if (is_row && is_inside(w + e / CHANNELS, W))
-                halves[e / CHANNELS][e % CHANNELS] = __ldg((const unsigned short*)row + w * CHANNELS + e);
+        for (int i = 0; i < RUN; ++i) {
+            if (!is_row || !is_inside(w + i, W)) continue;
+#pragma unroll
+            for (int c = 0; c < CHANNELS; ++c)
+                halves[i][c] = __ldg((const unsigned short*)row + (w + i) * of_pixel + (IS_NHWC ? c : c * plane));
+        }
     }
 #pragma unroll
     for (int i = 0; i < RUN; ++i) pixels[i] = pixel_of(halves[i]);
@@ -44,7 +55,8 @@ __device__ __forceinline__ void stage(unsigned char* staged, const Storage* __re
     for (int i = threadIdx.x; i < rows * runs; i += THREADS) {
         const int row = i / runs, run = i - row * runs, h = h0 + row;
         uint2 pixels[RUN];
-        read_run(pixels, image + (size_t)(is_inside(h, H) ? h : 0) * W * CHANNELS, w0 + run * RUN, W, is_inside(h, H));
+        const Storage* const first = image + (size_t)(is_inside(h, H) ? h : 0) * W * (IS_NHWC ? CHANNELS : 1);
+        read_run(pixels, first, w0 + run * RUN, W, H * W, is_inside(h, H));
         unsigned char* const to = staged + (row * slots + run * RUN) * 8;
         if (has_both || !is_odd) {
             store_two(to, pixels[0], pixels[1]);

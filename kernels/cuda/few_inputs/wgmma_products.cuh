@@ -65,10 +65,10 @@ struct Fragments {
 #if SPLIT
     unsigned low[STEPS_OF_CHAIN][MT][4];
 #endif
-    __device__ __forceinline__ void load(const char* const (&window)[MT], int half_bytes, const int* offsets) {
+    __device__ __forceinline__ void load(const char* const (&window)[MT], int second_bytes, const int* offsets) {
 #pragma unroll
         for (int step = 0; step < STEPS_OF_CHAIN; ++step) {
-            load_windows(high[step], window, half_bytes, offsets + step * STEP);
+            load_windows(high[step], window, second_bytes, offsets + step * STEP);
 #if SPLIT
 #pragma unroll
             for (int i = 0; i < MT; ++i) split(high[step][i], low[step][i]);
@@ -105,14 +105,14 @@ __device__ __forceinline__ void wait_for_chain(float (&sum)[MT][NT][4]) {
     keep(sum);
 }
 
-// Windows begin where `window` says, and half_bytes further those of the eight pixels behind.
-__device__ __forceinline__ void multiply_window(float (&sum)[MT][NT][4], const char* const (&window)[MT], int half_bytes,
+// Windows begin where `window` says, and second_bytes further those of the second pixels.
+__device__ __forceinline__ void multiply_window(float (&sum)[MT][NT][4], const char* const (&window)[MT], int second_bytes,
                                                 const uint4* weights, const int* offsets, int steps) {
     unsigned long long weight = descriptor(shared_address(weights));
 #pragma unroll 1
     for (int step = 0; step < steps; step += STEPS_OF_CHAIN, weight += STEPS_OF_CHAIN * (PARTS * PART_BYTES / 16)) {
         Fragments a;
-        a.load(window, half_bytes, offsets + step * STEP);
+        a.load(window, second_bytes, offsets + step * STEP);
 #if SPLIT
         float part[MT][NT][4];
         multiply_chain(part, a, weight, false);
