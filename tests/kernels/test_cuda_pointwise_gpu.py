@@ -17,13 +17,18 @@ LAYERS = (
     *("1-2-1-8-64", "3-7-1-17-24", "7-9-1-300-40", "7-130-1-64-64", "7-1-1-33-832", "7-2-1-6-5", "8-2-1-32-64"),
     *("13-5-1-100-96", "14-3-1-130-520", "27-3-1-64-48", "28-3-1-256-32", "55-2-1-70-16", "56-16-1-64-64"),
 )
-PROBLEMS = [ConvProblem.parse(layer, dtype=dtype) for layer in LAYERS for dtype in DType]
+STRIDED = ("56x56-2-1x1-130-256-stride2x2", "27x29-9-1x1-33-17-stride2x3", "15x14-65-1x1-300-72-stride1x2")
+PROBLEMS = [ConvProblem.parse(layer, dtype=dtype) for layer in LAYERS for dtype in DType] + [
+    ConvProblem.parse(f"{layer}-pad0x0-dilation1x1-groups1", dtype=dtype)
+    for layer in STRIDED
+    for dtype in (DType.FLOAT32, DType.TF32)
+]
 
 ENDS = Epilogue(bias=True, residual=True, activation=Activation.RELU)
 ENDED = [
     ConvProblem.parse(layer, dtype=dtype, epilogue=ENDS)
     for layer in ("28-3-1-300-64", "14-5-1-136-520", "7-64-1-259-1024", "9-7-1-100-70")
-    for dtype in (DType.FLOAT16, DType.BFLOAT16)
+    for dtype in (DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32)
 ]
 """Planes of 16-byte rows; of others, with images of the residual that begin at 16 bytes, or anywhere; any channels."""
 

@@ -30,6 +30,10 @@ CASES = [
     ConvProblem.parse(layer, dtype=dtype)
     for layer in (*LAYERS, "28-2-1-130-16")
     for dtype in ("float32", "tf32", "bfloat16")
+] + [
+    ConvProblem.parse(f"{layer}-pad0x0-dilation1x1-groups1", dtype=dtype)
+    for layer in ("28x26-3-1x1-40-16-stride2x2", "27x29-2-1x1-33-17-stride2x3", "14x14-5-1x1-70-72-stride1x2")
+    for dtype in ("float32", "tf32")
 ]
 ENDS = Epilogue(bias=True, residual=True, activation=Activation.RELU)
 

@@ -38,6 +38,8 @@ problems = st.builds(
         ("7-8-1-64-64", "bfloat16", 128, Loading.CHUNKS),
         ("5-8-1-64-64", "bfloat16", 128, Loading.ELEMENTS),
         ("14-8-1-64-68", "float16", 128, Loading.ELEMENTS),
+        ("28-8-1-64-64-stride2", "float32", 128, Loading.WORDS),
+        ("28-8-1-64-66-stride2", "tf32", 128, Loading.ELEMENTS),
     ],
 )
 def test_x_is_copied_as_wide_as_its_alignment_allows(layer: str, dtype: str, bp: int, expected: Loading) -> None:

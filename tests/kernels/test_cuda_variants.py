@@ -149,7 +149,8 @@ def test_a_plain_3x3_layer_is_for_every_variant_but_one(variant_id: str, dtype: 
             )
         ],
         ("cuda.pointwise", "14-1-3-8-8", {}, "filter is 3x3, not 1x1"),
-        ("cuda.pointwise", "14-1-1-8-8", {"stride_w": 2}, "stride is 1x2"),
+        ("cuda.pointwise", "14-1-1-8-8", {"stride_w": 2, "dtype": "float16"}, "stride is 1x2"),
+        ("cuda.pointwise", "14-1-1-8-8", {"stride_w": 2, "dtype": "tf32"}, "applies"),
         ("cuda.pointwise", "14-1-1-8-8", {"pad_h": 1}, "padding is 1x0, not 0x0"),
         ("cuda.grouped", "14-1-3-8-8", {}, "groups is 1, with 8 of the 8 channels each"),
         ("cuda.grouped", "14-1-3-8-8", {"groups": 8}, "groups is 8, with 1 of the 8 channels each"),

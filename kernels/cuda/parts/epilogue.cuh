@@ -109,11 +109,19 @@ class Epilogue {
     // Of COUNT neighbours in y from `target` on: of one filter, or where IS_ACROSS of as many from this one on.
     template <bool IS_ACROSS = false, int COUNT>
     __device__ __forceinline__ void apply(float (&sums)[COUNT], int filter, const Storage* target) const {
-        float residual[COUNT] = {};
+        float residual[COUNT];
+        read_residual(residual, target);
+        apply_with<IS_ACROSS>(sums, filter, residual);
+    }
+    // That of COUNT neighbours in y from `target` on; zeros where there is none.
+    template <int COUNT>
+    __device__ __forceinline__ void read_residual(float (&residual)[COUNT], const Storage* target) const {
 #if RESIDUAL
         read_neighbours(residual, (const Storage*)((const char*)target + from_y_));
+#else
+#pragma unroll
+        for (int e = 0; e < COUNT; ++e) residual[e] = 0.0f;
 #endif
-        apply_with<IS_ACROSS>(sums, filter, residual);
         (void)target;
     }
     // The same for a kernel that has read the residual itself.

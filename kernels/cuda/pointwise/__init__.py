@@ -17,6 +17,10 @@ def _is_unpadded(problem: ConvProblem, _device: Device) -> str | None:
     return f"padding is {padding_of(problem)}, not 0x0"
 
 
+def _is_dense_in_halves(problem: ConvProblem, device: Device) -> str | None:
+    return None if problem.dtype.itemsize_bytes == 4 else stride_1(problem, device)
+
+
 def _kernel() -> Kernel:
     from conv_advisor.kernels.cuda.pointwise import launch, menu, plan
 
@@ -34,7 +38,7 @@ FAMILY: Final = Family(
         cuda_variant(
             "cuda.pointwise",
             Algorithm.IMPLICIT_GEMM,
-            why_not=all_of(NCHW, stride_1, groups_1, filter_is((1, 1)), _is_unpadded, has_wgmma),
+            why_not=all_of(NCHW, _is_dense_in_halves, groups_1, filter_is((1, 1)), _is_unpadded, has_wgmma),
             workspace_bytes=no_workspace,
             source="Ootomo, Yokota: Recovering single precision accuracy from Tensor Cores, arXiv:2203.03341",
             kernel=_kernel,

@@ -103,6 +103,22 @@ __device__ __forceinline__ void store_sums(Sum* tile, const float (&sum)[SUMS]) 
 #endif
 }
 
+// COUNT neighbours to y, which nobody here reads again.
+template <int COUNT>
+__device__ __forceinline__ void store_neighbours(Storage* target, const Storage (&values)[COUNT]) {
+    if constexpr (COUNT * ELEMENT == 16) {
+        __stcs((float4*)target, *(const float4*)values);
+    } else if constexpr (COUNT * ELEMENT == 8) {
+        __stcs((float2*)target, *(const float2*)values);
+    } else if constexpr (COUNT * ELEMENT == 4) {
+        __stcs((float*)target, *(const float*)values);
+    } else {
+        __stcs((unsigned short*)target, *(const unsigned short*)values);
+    }
+}
+
+// Where the blocks of a cluster share the channels: filters of a thread's pixels whose sums it asks them for before it waits.
+#define ROWS_AT_A_TIME (COUNT < 4 ? 8 : 4)
 template <int COUNT>
 __device__ __forceinline__ void store_y(Storage* __restrict__ y, const Epilogue& epilogue, const Sum* tile, int begin, int end,
                                         unsigned first, unsigned pixels, int first_k, int K, unsigned plane,
@@ -116,33 +132,37 @@ __device__ __forceinline__ void store_y(Storage* __restrict__ y, const Epilogue&
     const unsigned image = pixel / plane;
     int row = begin + threadIdx.x / columns;
     Storage* target = y + ((size_t)image * K + first_k + row) * plane + (pixel - image * plane);
+#if SPLIT_C
+    constexpr int rows = ROWS_AT_A_TIME;
+#pragma unroll 1
+    for (; row < end; row += rows * step) {
+        float totals[rows][COUNT] = {};
+        for (unsigned rank = 0; rank < blocks; ++rank) {
+#pragma unroll
+            for (int i = 0; i < rows; ++i)
+                if (row + i * step < end) add_of(totals[i], shared_address(tile + (row + i * step) * SUM_PITCH + column), rank);
+        }
+#pragma unroll
+        for (int i = 0; i < rows; ++i) {
+            if (row + i * step < end) {
+                __align__(16) Storage values[COUNT];
+#if COPIES_RESIDUAL
+                epilogue.end(totals[i], first_k + row + i * step);
+#else
+                epilogue.apply(totals[i], first_k + row + i * step, target);
+#endif
+#pragma unroll
+                for (int e = 0; e < COUNT; ++e) values[e] = narrow(totals[i][e]);
+                store_neighbours(target, values);
+            }
+            target += (size_t)step * plane;
+        }
+    }
+#else
 #pragma unroll 4
     for (; row < end; row += step) {
         __align__(16) Storage values[COUNT];
         const Sum* const from = tile + row * SUM_PITCH + column;
-#if HAS_EPILOGUE && SPLIT_C
-        float totals[COUNT];
-#endif
-#if SPLIT_C
-#pragma unroll
-        for (int e = 0; e < COUNT; ++e) {
-            float total = 0.0f;
-            for (unsigned rank = 0; rank < blocks; ++rank) total += read_of(shared_address(from + e), rank);
-#if HAS_EPILOGUE
-            totals[e] = total;
-        }
-#if COPIES_RESIDUAL
-        epilogue.end(totals, first_k + row);
-#else
-        epilogue.apply(totals, first_k + row, target);
-#endif
-#pragma unroll
-        for (int e = 0; e < COUNT; ++e) values[e] = narrow(totals[e]);
-#else
-            values[e] = narrow(total);
-        }
-#endif
-#else
         if constexpr (COUNT * ELEMENT == 16) {
             *(float4*)values = *(const float4*)from;
         } else {
@@ -152,45 +172,56 @@ __device__ __forceinline__ void store_y(Storage* __restrict__ y, const Epilogue&
 #if ELEMENT == 4
         epilogue.apply(values, first_k + row, target);
 #endif
-#endif
-        if constexpr (COUNT * ELEMENT == 16) {
-            __stcs((float4*)target, *(const float4*)values);
-        } else if constexpr (COUNT * ELEMENT == 8) {
-            __stcs((float2*)target, *(const float2*)values);
-        } else if constexpr (COUNT * ELEMENT == 4) {
-            __stcs((float*)target, *(const float*)values);
-        } else {
-            __stcs((unsigned short*)target, *(const unsigned short*)values);
-        }
+        store_neighbours(target, values);
         target += (size_t)step * plane;
     }
+#endif
 }
 
 #if DIRECT
+#define FILTERS_AT_A_TIME 8  // of a thread: it has read their residual before it stores the first
 // From registers to y, each thread its own neighbouring pixels.
 __device__ __forceinline__ void store_directly(Storage* __restrict__ y, const Epilogue& epilogue, const float (&sum)[SUMS],
                                                unsigned first, unsigned pixels, int first_k, int K, unsigned plane) {
-    const int t2 = threadIdx.x % 4 * 2;
     const unsigned pixel = first + column_in_tile(0, 0), image = pixel / plane;
     if (pixel >= pixels) return;
-    float* target = (float*)y + ((size_t)image * K + first_k + t2) * plane + (pixel - image * plane);
+    const int own = first_k + threadIdx.x % 4 * 2;
+    float* const target = (float*)y + ((size_t)image * K + own) * plane + (pixel - image * plane);
 #pragma unroll
-    for (int n = 0; n < BN / 8; ++n) {
+    for (int begin = 0; begin < BN / 4; begin += FILTERS_AT_A_TIME) {
+        float residual[FILTERS_AT_A_TIME][2 * TILES_P];
 #pragma unroll
-        for (int e = 0; e < 2; ++e) {
-            const int at = n % (INST_N / 8) * 4 + e, tile_n = n / (INST_N / 8);
-            if (first_k + n * 8 + t2 + e >= K) continue;
-            float values[2 * TILES_P];
-#pragma unroll
-            for (int i = 0; i < 2 * TILES_P; ++i) values[i] = to_sum(sum[i / 2][tile_n][at + i % 2 * 2]);
-            epilogue.apply(values, first_k + n * 8 + t2 + e, target + e * plane);
-            if constexpr (TILES_P == 1)
-                __stcs((float2*)(target + e * plane), make_float2(values[0], values[1]));
-            else
-                __stcs((float4*)(target + e * plane),
-                       make_float4(values[0], values[1], values[2 * TILES_P - 2], values[2 * TILES_P - 1]));
+        for (int i = 0; i < FILTERS_AT_A_TIME; ++i) {
+            const int filter = (begin + i) / 2 * 8 + i % 2;
+            if (begin + i < BN / 4 && own + filter < K) epilogue.read_residual(residual[i], target + filter * (size_t)plane);
         }
-        target += 8 * (size_t)plane;
+#pragma unroll
+        for (int i = 0; i < FILTERS_AT_A_TIME; ++i) {
+            const int n = (begin + i) / 2, filter = n * 8 + i % 2;
+            if (begin + i >= BN / 4 || own + filter >= K) continue;
+            __align__(16) float values[2 * TILES_P];
+#pragma unroll
+            for (int tile = 0; tile < TILES_P; ++tile) {
+#pragma unroll
+                for (int half = 0; half < 2; ++half)
+                    values[tile * 2 + half] = to_sum(sum[tile][n / (INST_N / 8)][n % (INST_N / 8) * 4 + half * 2 + i % 2]);
+            }
+            epilogue.apply_with(values, own + filter, residual[i]);
+            store_neighbours(target + filter * (size_t)plane, values);
+        }
+    }
+}
+#endif
+
+#if PREFETCHES_RESIDUAL
+// Has the residual of a tile's filters [begin, end) brought to L2 while its stages are multiplied.
+__device__ __forceinline__ void prefetch_residual(const Storage* residual, int begin, int end, unsigned first, unsigned pixels,
+                                                  int K, unsigned plane) {
+    constexpr int lines = BP * ELEMENT / 128;
+    for (int i = threadIdx.x; i < (min(end, K) - begin) * lines; i += THREADS) {
+        const unsigned pixel = first + i % lines * (128 / ELEMENT), image = pixel / plane;
+        if (pixel >= pixels) continue;
+        prefetch(residual + ((size_t)image * K + begin + i / lines) * plane + (pixel - image * plane));
     }
 }
 #endif

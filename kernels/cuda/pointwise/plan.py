@@ -13,7 +13,7 @@ from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 from conv_advisor.kernels.cuda.parts.fitted import fitted_on, tiles_of_every_device
 from conv_advisor.kernels.cuda.parts.multiprocessor import HOPPER_BLOCK_BYTES, HOPPER_SHARED_BYTES, RESERVED_BYTES
 from conv_advisor.kernels.cuda.parts.offers import Cut, Offer, cheapest, expected_of, offered
-from conv_advisor.kernels.cuda.parts.shapes import Problems, Shapes
+from conv_advisor.kernels.cuda.parts.shapes import Problems, Shapes, is_dense
 from conv_advisor.kernels.cuda.parts.source import BorneSpill, Defines, Source
 from conv_advisor.kernels.cuda.parts.waves import in_waves, stages_us
 from conv_advisor.kernels.cuda.pointwise import menu as menus
@@ -43,11 +43,11 @@ class Loading(IntEnum):
 def segments_of(problems: Problems, bp: Any) -> Any:
     """Images that the pixels of a tile may belong to, as the source provides for them; 0 where they are too many."""
     item = problems.dtype.itemsize_bytes
-    needed = ceil_div(bp - 1, problems.h * problems.w) + 1
+    needed = ceil_div(bp - 1, problems.p * problems.q) + 1
     segments = 0 * needed
     for count in reversed(SEGMENTS[item]):
         segments = np.where((needed <= count) & has_columns(bp, item, count), count, segments)
-    return segments
+    return np.where(is_dense(problems), segments, 0)
 
 
 def has_columns(bp: Any, item: int, segments: int) -> Any:
@@ -62,7 +62,8 @@ def loadings(problems: Problems, bp: Any, segments: Any = None) -> Any:
     vector = 16 // item
     rest = Loading.WORDS if item == 4 else Loading.ELEMENTS
     unaligned = np.where(segments > 0, int(Loading.CHUNKS), int(rest))
-    whole = np.where(problems.h * problems.w % vector == 0, int(Loading.VECTORS), unaligned)
+    is_whole = is_dense(problems) & (problems.p * problems.q % vector == 0)
+    whole = np.where(is_whole, int(Loading.VECTORS), unaligned)
     return np.where(problems.c % vector > 0, int(Loading.ELEMENTS), whole)
 
 
@@ -102,7 +103,7 @@ SOURCE: Final = Source(
     "pointwise",
     definitions,
     architecture="sm_90a",
-    spills=(BorneSpill("pointwise", "sm_90a", 16, _COPIES, defines=(("BN", 256), ("LOADING", 3))),),
+    spills=(BorneSpill("pointwise", "sm_90a", 28, _COPIES, defines=(("BN", 256), ("LOADING", 3))),),
 )
 
 
@@ -140,7 +141,7 @@ def residents(tile: Tile, problems: Problems) -> Any:
 
 def tiles_of(tile: Tile, problems: Problems) -> tuple[Any, Any]:
     """Tiles of filters and of pixels."""
-    return ceil_div(problems.k, tile.bn), ceil_div(problems.n * problems.h * problems.w, tile.bp)
+    return ceil_div(problems.k, tile.bn), ceil_div(problems.n * problems.p * problems.q, tile.bp)
 
 
 def blocks_for(cut: Cut[Tile], problem: ConvProblem, processors: int) -> int:
@@ -174,7 +175,7 @@ def expect(tile: Tile, cluster: Any, problems: Problems, fitting: Any, device: D
     """
     menu = fitted_on(device, menus.MENUS)[problems.dtype]
     item, c, k = problems.dtype.itemsize_bytes, problems.c, problems.k
-    loading, pixels = loadings(problems, tile.bp), problems.n * problems.h * problems.w
+    loading, pixels = loadings(problems, tile.bp), problems.n * problems.p * problems.q
     latency = tile.latency_us * np.array((1.0, *menu.latency_factors))[loading]
     busy = tile.busy_us * np.array((1.0, *menu.busy_factors))[loading]
     all_stages, processors = stages_of(problems), device.processors

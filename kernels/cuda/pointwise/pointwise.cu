@@ -1,13 +1,14 @@
 // 1x1 convolution in one launch: warpgroup products with x, as it lies in memory, as their register operand.
 //
-//   tensors      x (N,C,H,W), weight (K,C,1,1), y (N,K,H,W), all nchw as they are: no transform, no workspace
-//   GEMM         y^T (N*H*W, K) = x^T (N*H*W, C) . weight^T (C, K): wgmma's m is 64 pixels, its n filters, its k channels.
+//   tensors      x (N,C,H,W), weight (K,C,1,1), y (N,K,P,Q), all nchw as they are: no transform, no workspace
+//   GEMM         y^T (N*P*Q, K) = x^T (N*P*Q, C) . weight^T (C, K): wgmma's m is 64 pixels, its n filters, its k channels.
 //                A wgmma takes float32 operands only with k contiguous: weight is so in memory and goes to shared memory;
 //                x is not, so its fragments are read element by element to registers, from rows of any alignment
 //   versions     -DSPLIT=0: one product, of two-byte elements or of float32 that is rounded to tf32 first: x in registers,
 //                weight where it lies in shared memory. -DSPLIT=1: float32 as 3xTF32: a factor is a tf32, rounded, and
-//                what is left, and all products but that of the two rests are summed. Tensor cores cut what they add, towards zero: the products of 16 channels are added up
-//                from zero, then to the sum in registers, to nearest; infinities become NaN
+//                what is left, and all products but that of the two rests are summed. Tensor cores cut what they add,
+//                towards zero: the products of 16 channels are added up from zero, then to the sum in registers, to
+//                nearest; infinities become NaN
 //                -DRESIDENT=1: a block keeps the weight of its filters and walks over tiles of pixels, whose stages it
 //                fetches ahead across their borders. 0: weight streams as x does, and a block computes one tile
 //                -DLOADING: VECTORS 16 bytes at a copy, H*W a multiple of them; WORDS 4 bytes at a copy (float32);
@@ -16,8 +17,8 @@
 //   grid, block  a block a tile of BN filters x BP pixels (RESIDENT: several), filters fastest, pixels numbered over the
 //                batch; SPLIT_C: a cluster, whose blocks share the channels, each at least a stage of them, and sum
 //                their tiles through distributed shared memory; WARPGROUPS of 128 threads; chosen by plan.py
-//   limits       stride 1, no padding, groups 1; compute capability 9.0 alone; SEGMENTS images a tile in CHUNKS; the same
-//                sums in the same order every time
+//   limits       stride 1, with WORDS and with ELEMENTS of float32 any; no padding, groups 1; compute capability 9.0 alone;
+//                SEGMENTS images a tile in CHUNKS; the same sums in the same order every time
 //   files        stages.cuh fills shared memory, products.cuh multiplies, outputs.cuh stores
 //   source       PTX ISA, "Asynchronous warpgroup level matrix instructions"; 3xTF32: Ootomo, Yokota, arXiv:2203.03341
 
@@ -38,6 +39,7 @@
 #define VECTOR (16 / ELEMENT)  // elements of 16 bytes
 #define ROUNDS (ELEMENT == 4 && !SPLIT)  // to tf32
 #define STEPS (BK / STEP_K)
+#define IS_STRIDED (ELEMENT == 4 && (LOADING == WORDS || LOADING == ELEMENTS))  // or may be
 #define THREADS (128 * WARPGROUPS)
 #define BP (64 * WARPGROUPS * TILES_P)
 #define TILES_N (BN / INST_N)
@@ -52,6 +54,7 @@
 #define WEIGHT_BYTES (BN * 128)
 #define X_BYTES (BK * X_PITCH * ELEMENT)
 #define COPIES_RESIDUAL (RESIDUAL && ELEMENT == 2)
+#define PREFETCHES_RESIDUAL (RESIDUAL && ELEMENT == 4 && LOADING == VECTORS)  // elsewhere registers are short
 #define RESIDUAL_STAGES (COPIES_RESIDUAL ? (BN + BK - 1) / BK : 0)  // behind a tile's, in the same ring
 #define LOW_STAGES 2  // where weight streams, a stage's small parts are used up before the next but one
 #define SUM_PITCH (BP + (ELEMENT == 4 || SPLIT_C ? 4 : 8))
@@ -75,12 +78,31 @@ __device__ __forceinline__ void cluster_sync() {
     cluster_arrive();
     cluster_wait();
 }
-__device__ __forceinline__ float read_of(unsigned address, unsigned rank) {
-    float value;
-    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(address_in(address, rank)) : "memory");
-    return value;
+// Adds to the sums those that another block of the cluster has at the same place.
+template <int COUNT>
+__device__ __forceinline__ void add_of(float (&sums)[COUNT], unsigned address, unsigned rank) {
+    address = address_in(address, rank);
+    if constexpr (COUNT % 4 == 0) {
+#pragma unroll
+        for (int e = 0; e < COUNT; e += 4) {
+            float4 four;
+            asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                         : "=f"(four.x), "=f"(four.y), "=f"(four.z), "=f"(four.w)
+                         : "r"(address + 4 * e));
+            sums[e] += four.x, sums[e + 1] += four.y, sums[e + 2] += four.z, sums[e + 3] += four.w;
+        }
+    } else {
+#pragma unroll
+        for (int e = 0; e < COUNT; ++e) {
+            float value;
+            asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(address + 4 * e));
+            sums[e] += value;
+        }
+    }
 }
+__device__ __forceinline__ void prefetch(const void* place) { asm volatile("prefetch.global.L2 [%0];" ::"l"(place)); }
 #else  // on a CPU: one block a cluster
+inline void prefetch(const void*) {}
 template <int BYTES>
 void copy_async(uintptr_t target, const void* source, int bytes) {
     memset((void*)target, 0, BYTES);
@@ -90,7 +112,10 @@ inline void commit_copies() {}
 template <int COUNT>
 void wait_for_all_copies_but() {}
 inline void cluster_sync() { __syncthreads(); }
-inline float read_of(uintptr_t address, unsigned) { return *(const float*)address; }
+template <int COUNT>
+void add_of(float (&sums)[COUNT], uintptr_t address, unsigned) {
+    for (int e = 0; e < COUNT; ++e) sums[e] += ((const float*)address)[e];
+}
 template <class T>
 void __stcs(T* place, T value) { *place = value; }
 #endif
@@ -113,7 +138,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 #else
     const unsigned rank = 0, blocks = 1, block = blockIdx.x, clusters = gridDim.x;
 #endif
-    const unsigned tiles_k = (K + BN - 1) / BN, plane = (unsigned)H * W, pixels = plane * N;
+    const unsigned tiles_k = (K + BN - 1) / BN, plane = (unsigned)P * Q, pixels = plane * N;
+    const Strides strides = {IS_STRIDED ? (unsigned)H * W : plane, W, Q, stride_h, stride_w};
     const int first_k = block % tiles_k * BN;
     const unsigned tiles = (pixels + BP - 1) / BP, step = clusters / tiles_k, first_tile = block / tiles_k;
     const unsigned stages = (C + BK - 1) / BK;
@@ -141,7 +167,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     }
     unsigned fetched_tile = first_tile;
     int fetched = 0;  // stage of that tile
-    Column column = column_of(x, first_tile * BP, pixels, C, plane);
+    Column column = column_of(x, first_tile * BP, pixels, C, plane, strides);
     const auto fetch_next = [&](int stage) {
         Storage* const target = (Storage*)(x_ring + stage * X_BYTES);
         Column from = column;
@@ -155,11 +181,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
             if (!is_aligned) fetch_unaligned(target, residual, k0, end, fetched_tile * BP, pixels, K, plane);
         }
 #endif
-        if (is_aligned) fetch_x(target, x, from, k0, end, plane);
+        if (is_aligned) fetch_x(target, x, from, k0, end, strides.plane);
         if (++fetched == all && RESIDENT) {
             fetched = 0;
             fetched_tile += step;
-            column = column_of(x, fetched_tile * BP, pixels, C, plane);
+            column = column_of(x, fetched_tile * BP, pixels, C, plane, strides);
         }
     };
 #pragma unroll 1
@@ -179,6 +205,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     wait_for_all_copies_but<STAGES - 2>();
     round_weight(ring);
 #endif
+    // Filters that the block stores.
+    [[maybe_unused]] const int k_begin = BN * rank / blocks, k_end = BN * (rank + 1) / blocks;
+    const auto prefetch_ends = [&](unsigned tile) {
+#if PREFETCHES_RESIDUAL
+        prefetch_residual(residual, first_k + k_begin, first_k + k_end, tile * BP, pixels, K, plane);
+#endif
+        (void)tile;
+    };
+    prefetch_ends(first_tile);
     Places places = places_of(first_tile * BP, pixels, plane);
     float sum[SUMS];
 #pragma unroll
@@ -252,11 +287,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         end_sums(epilogue, sum, first_k, K);
 #endif
         store_sums(sums, sum);
-        int k_begin = 0, k_end = BN;
 #if SPLIT_C
         cluster_sync();
-        k_begin = BN * rank / blocks;
-        k_end = BN * (rank + 1) / blocks;
 #else
         __syncthreads();
 #endif
@@ -273,6 +305,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         if (!RESIDENT) break;
         stage = 0;
         tile += step;
+        prefetch_ends(tile);
         places = places_of(tile * BP, pixels, plane);
 #pragma unroll
         for (int i = 0; i < TILES_P; ++i) {

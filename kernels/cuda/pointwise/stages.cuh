@@ -91,7 +91,13 @@ struct Column {
     unsigned image;
 #endif
 };
-__device__ __forceinline__ Column column_of(const Storage* x, unsigned first, unsigned pixels, int C, unsigned plane) {
+// Where pixels of y lie in x: its plane, rows of x and of y, and how far apart in x those are that are neighbours in y.
+struct Strides {
+    unsigned plane;
+    int W, Q, h, w;
+};
+__device__ __forceinline__ Column column_of(const Storage* x, unsigned first, unsigned pixels, int C, unsigned plane,
+                                            const Strides& strides) {
     Column column;
     column.source = nullptr;
     column.first = column.last = column.jump = 0;
@@ -117,7 +123,12 @@ __device__ __forceinline__ Column column_of(const Storage* x, unsigned first, un
         const unsigned pixel = first + index * (WIDTH / ELEMENT > 0 && LOADING == VECTORS ? VECTOR : 1);
         if (pixel < pixels) {
             const unsigned image = pixel / plane;
-            column.source = x + (size_t)image * C * plane + (pixel - image * plane);
+            unsigned inside = pixel - image * plane;
+#if IS_STRIDED
+            const unsigned p = inside / strides.Q;
+            inside = p * strides.h * strides.W + (inside - p * strides.Q) * strides.w;
+#endif
+            column.source = x + (size_t)image * C * strides.plane + inside;
 #if COPIES_RESIDUAL
             column.image = image;
 #endif
