@@ -91,26 +91,28 @@ class HostKernel:
 
     def __init__(self, launch: Any) -> None:
         self._launch = launch
-        launch.argtypes = (*[ctypes.c_uint] * 3, ctypes.c_size_t, ctypes.c_void_p)
+        launch.argtypes = (*[ctypes.c_uint] * 4, ctypes.c_size_t, ctypes.c_void_p)
         self.kernel = self
         self.max_dynamic_shared_size_bytes = 48 * 1024
 
     def __call__(
         self, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...], shared_mem: int = 0
     ) -> None:
-        assert len(grid) == 1
-        assert 0 < grid[0] < 2**31
+        across, down = grid if len(grid) > 1 else (*grid, 1)
+        assert 0 < across * down < 2**31
         assert np.prod(block) <= 1024
         assert shared_mem <= self.max_dynamic_shared_size_bytes
         values = [_value(argument) for argument in args]
         pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
-        status = self._launch(grid[0], block[0], block[1] if len(block) > 1 else 1, shared_mem, pointers)
+        status = self._launch(across, down, block[0], block[1] if len(block) > 1 else 1, shared_mem, pointers)
         assert status == 0, "the kernel wrote beyond its dynamic shared memory"
 
 
 def _value(argument: Any) -> Any:
     if isinstance(argument, HostArray):
         return ctypes.c_void_p(argument.data.ptr)
+    if isinstance(argument, ctypes.Array):
+        return argument
     if type(argument) is int:
         return ctypes.c_longlong(argument)
     types = {np.int32: ctypes.c_int32, np.uint32: ctypes.c_uint32, np.float32: ctypes.c_float}
@@ -261,7 +263,7 @@ class HostProducts:
         assert shared_mem <= self.max_dynamic_shared_size_bytes
         assert block == (2 * bm,)
         assert rows_right % bn == 0
-        assert grid == (positions * -(-rows_left // bm) * (rows_right // bn),)
+        assert grid == (positions * -(-rows_left // bm) * (rows_right // bn), 1)
         lefts, rights = (
             _parts(address, (rows // 64, slices, positions, 2, 8, 2, 8, 8))
             for address, rows in ((left, -(-rows_left // bm) * bm), (right, rows_right))
@@ -288,14 +290,17 @@ def prepare_start(
     sizes: Sequence[int],
     *,
     cluster: int = 1,
-    **_attributes: bool,
+    overlaps: bool = False,
+    is_structure: bool = False,
 ) -> Callable[..., None]:
     """As that of `launching`, which needs a driver: kernels run one after the other, and a block is its own cluster."""
     assert cluster == 1
-    assert grid[1:] == (1, 1)
+    assert not overlaps
+    assert grid[2] == 1
     kernel.max_dynamic_shared_size_bytes = max(shared_bytes, kernel.max_dynamic_shared_size_bytes)
-    arguments = tuple(np.array(sizes, np.int64).astype(np.int32))
-    return lambda *addresses: kernel(grid[:1], (threads,), (*addresses, *arguments), shared_mem=shared_bytes)
+    words = [int(size) for size in sizes]
+    arguments = [(ctypes.c_int32 * len(words))(*words)] if is_structure else [*map(np.int32, words)]
+    return lambda *addresses: kernel(grid[:2], (threads,), (*addresses, *arguments), shared_mem=shared_bytes)
 
 
 def install() -> None:

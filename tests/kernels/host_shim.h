@@ -23,6 +23,7 @@
 #define __shared__ static
 #define __forceinline__ inline
 #define __launch_bounds__(...)
+#define __grid_constant__
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __syncthreads() host::sync_block()
 #define __syncwarp() host::yield()
@@ -44,6 +45,7 @@ struct int2 {
 struct uint2 {
     unsigned x, y;
 };
+inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 struct alignas(16) uint4 {
     unsigned x, y, z, w;
 };
@@ -253,17 +255,17 @@ static bool is_guard_intact(size_t bytes) {
     return true;
 }
 
-static int launch(void (*unpack)(void**), unsigned grid, unsigned block_x, unsigned block_y, size_t shared_bytes,
-                  void** values) {
+static int launch(void (*unpack)(void**), unsigned grid_x, unsigned grid_y, unsigned block_x, unsigned block_y,
+                  size_t shared_bytes, void** values) {
     body = unpack;
     arguments = values;
-    gridDim = {grid, 1, 1};
+    gridDim = {grid_x, grid_y, 1};
     blockDim = {block_x, block_y, 1};
     std::vector<Fibre> fibres(block_x * block_y);
     for (unsigned index = 0; index < fibres.size(); ++index)
         fibres[index].thread = {index % block_x, index / block_x, 0};
-    for (unsigned block = 0; block < grid; ++block) {
-        blockIdx = {block, 0, 0};
+    for (unsigned block = 0; block < grid_x * grid_y; ++block) {
+        blockIdx = {block % grid_x, block / grid_x, 0};
         fill_shared(shared_bytes);
         run_block(fibres);
         if (!is_guard_intact(shared_bytes)) return 1;
@@ -274,8 +276,8 @@ static int launch(void (*unpack)(void**), unsigned grid, unsigned block_x, unsig
 }  // namespace host
 
 #define LAUNCHER(kernel)                                                                                         \
-    extern "C" int launch_##kernel(unsigned grid, unsigned block_x, unsigned block_y, size_t shared_bytes,       \
-                                   void** values) {                                                              \
+    extern "C" int launch_##kernel(unsigned grid_x, unsigned grid_y, unsigned block_x, unsigned block_y,         \
+                                   size_t shared_bytes, void** values) {                                         \
         using Caller = decltype(host::caller_of(kernel));                                                        \
-        return host::launch(Caller::unpack<kernel>, grid, block_x, block_y, shared_bytes, values);               \
+        return host::launch(Caller::unpack<kernel>, grid_x, grid_y, block_x, block_y, shared_bytes, values);     \
     }

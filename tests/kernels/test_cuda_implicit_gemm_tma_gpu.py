@@ -15,11 +15,12 @@ from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.cpu.threads import available_cores
 from conv_advisor.kernels.cuda.implicit_gemm_tma import plan as plans
-from conv_advisor.kernels.cuda.implicit_gemm_tma import small, split
+from conv_advisor.kernels.cuda.implicit_gemm_tma import small, split, straight
 from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import Tile, tiles_for
 from conv_advisor.kernels.cuda.implicit_gemm_tma.plan import AnyTile
 from conv_advisor.kernels.cuda.implicit_gemm_tma.small import SmallTile
 from conv_advisor.kernels.cuda.implicit_gemm_tma.split import SplitTile
+from conv_advisor.kernels.cuda.implicit_gemm_tma.straight import StraightTile
 from conv_advisor.kernels.cuda.parts.epilogue import defines_of
 from conv_advisor.kernels.cuda.parts.offers import Cut
 from conv_advisor.kernels.cuda.parts.source import Defines, Source
@@ -53,7 +54,7 @@ PROBLEMS = [
     *[problem_of(name, dtype, ends) for dtype in MOST_DTYPES for name in ENDED for ends in ENDS],
 ]
 OF_SMALL = [problem for problem in PROBLEMS if problem.dtype.itemsize_bytes == 2]
-OF_SPLIT = [problem for problem in PROBLEMS if problem.dtype.itemsize_bytes == 4]
+OF_SPLIT = PROBLEMS
 
 
 @pytest.fixture(scope="module")
@@ -68,12 +69,14 @@ def runner(request: pytest.FixtureRequest) -> Any:
         for item in request.session.items
         if isinstance(item, pytest.Function) and hasattr(item, "callspec")
     ]
-    asked = {name: {params[name] for params in calls if name in params} for name in ("problem", "of_small", "of_split")}
-    problems, of_small, of_split = (set(PROBLEMS) & asked[name] for name in ("problem", "of_small", "of_split"))
+    names = ("problem", "of_small", "of_split", "of_straight")
+    asked = {name: {params[name] for params in calls if name in params} for name in names}
+    problems, of_small, of_split, of_straight = (set(PROBLEMS) & of_test for of_test in asked.values())
     compile_all(
         [(problem, cut) for problem in problems for cut in cuts_of(problem)]
         + [(problem, Cut(tile, 1)) for problem in of_small for tile in small.TILES]
         + [(problem, Cut(tile, 1)) for problem in of_split for tile in split.TILES[problem.dtype]]
+        + [(problem, Cut(tile, 1)) for problem in of_straight for tile in straight.TILES]
     )
     return opened
 
@@ -140,7 +143,16 @@ def test_every_split_tile_is_right(runner: Any, of_split: ConvProblem) -> None:
                 assert runner.first_run(of_split, launch, operands).max_error <= tolerance(of_split), (cut, processors)
 
 
-@pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.TF32])
+@pytest.mark.parametrize("of_straight", OF_SMALL, ids=lambda problem: problem.key)
+def test_every_straight_tile_is_right(runner: Any, of_straight: ConvProblem) -> None:
+    operands = runner.make_operands(of_straight, 0)
+    for cut in plans.expected(of_straight, runner.device):
+        if isinstance(cut.tile, StraightTile) and cut.cluster in SPLIT_CLUSTERS:
+            launch = prepare_cut(runner, of_straight, cut)
+            assert runner.first_run(of_straight, launch, operands).max_error <= tolerance(of_straight), cut
+
+
+@pytest.mark.parametrize("dtype", MOST_DTYPES)
 @pytest.mark.parametrize("cluster", [1, 5, 16])
 def test_equal_inputs_give_equal_bits_by_split_tiles(runner: Any, cluster: int, dtype: DType) -> None:
     of_split = problem_of("same_3x3", dtype)

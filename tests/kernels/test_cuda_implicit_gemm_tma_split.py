@@ -52,7 +52,6 @@ def test_blocks_have_every_tile_a_stage_each_and_fit_their_multiprocessors(name:
         assert of.shared_bytes <= 227 * 1024
         assert of.resident * (of.shared_bytes + 1024) <= 228 * 1024
     assert {cut.tile for cut in cuts} == set(split.TILES[DType.FLOAT32])
-    assert not split.offers(Shapes.of(replace(problem, dtype=DType.FLOAT16)), GPU)
 
 
 @pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.TF32])
@@ -102,7 +101,7 @@ def test_the_kernel_and_its_split_tiles_have_the_same_threads_and_places() -> No
     for dtype, tile in ((dtype, tile) for dtype, tiles in split.TILES.items() for tile in tiles):
         known = tile.defines(dtype, is_dense=False)
         assert value("THREADS", known) == tile.threads
-        assert value("(1 + WGMMA) * X_BYTES + WEIGHT_BYTES", known) == tile.stage_bytes
+        assert value("(1 + PARTED) * X_BYTES + WEIGHT_BYTES", known) == tile.stage_bytes
         assert value("WARPS_K * BP * SUM_PITCH * 4", known) == tile.sums_bytes
         assert value("MOST_SLOTS", known) == split.MOST_SLOTS
 

@@ -19,6 +19,7 @@ pytestmark = pytest.mark.gpu
 CHAINS = [
     (DType.FLOAT16, Layout.NHWC, "cuda.implicit_gemm_nhwc", 1),
     (DType.FLOAT16, Layout.NHWC, "cuda.implicit_gemm_nhwc", 3),
+    (DType.FLOAT16, Layout.NHWC, "cuda.implicit_gemm_tma", 1),
     (DType.BFLOAT16, Layout.NHWC, "cuda.implicit_gemm_tma", 3),
     (DType.TF32, Layout.NHWC, "cuda.implicit_gemm_tma", 3),
     (DType.FLOAT32, Layout.NHWC, "cuda.implicit_gemm_tma", 3),

@@ -18,10 +18,10 @@ def _has_maps(problem: ConvProblem, _device: Device) -> str | None:
 
 
 def _kernel() -> Kernel:
-    from conv_advisor.kernels.cuda.implicit_gemm_tma import launch, menu, plan, small, split
+    from conv_advisor.kernels.cuda.implicit_gemm_tma import launch, menu, plan, small, split, straight
 
     return Kernel(
-        sources=(plan.SOURCE, small.SOURCE, split.SOURCE),
+        sources=(plan.SOURCE, small.SOURCE, split.SOURCE, straight.SOURCE),
         prepare={"cuda.implicit_gemm_tma": launch.prepare},
         tuning=Tuning(plan.expected, launch.launch, constants=menu),
     )

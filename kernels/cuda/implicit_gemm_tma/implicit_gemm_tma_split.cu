@@ -1,14 +1,15 @@
 // Implicit GEMM with channels innermost, fed by the tensor memory accelerator, in small tiles whose gemm_k is shared by warps and blocks:
-// for layers of four-byte elements that begin and end soon.
+// for layers that begin and end soon.
 //
-//   tensors      x (N,H,W,C), weight (K,R,S,C), y (N,P,Q,K), of four-byte elements; C and K multiples of 4
+//   tensors      x (N,H,W,C), weight (K,R,S,C), y (N,P,Q,K); C and K multiples of 16 bytes
 //   GEMM         as in implicit_gemm_tma.cu: a block has one tile of BP pixels and BF filters, stages of 128 bytes of the channels
 //                of one tap
-//   types        -DSPLIT=1: float32 in three products of tf32 (fragments.cuh); -DSPLIT=0: tf32, which the accelerator rounds on its way
+//   types        -DSPLIT=1: float32 in three products of tf32 (fragments.cuh); -DSPLIT=0: tf32, which the accelerator rounds on its
+//                way, and two-byte types
 //   tiles        are all of one size, BP pixels and BF filters or somewhat fewer: the accelerator takes long for what does not exist.
 //                What rows and columns of a product that are not in a tile are made of is whatever lies there, and goes nowhere
-//   versions     -DWGMMA=0: mma.sync, rows are pixels, each warp cuts what it reads. -DWGMMA=1: wgmma m64 on float32, rows are
-//                filters and come from registers, where each warp cuts its own; of the pixels, the columns, three more warps write
+//   versions     -DWGMMA=0: mma.sync, rows are pixels, each warp cuts what it reads. -DWGMMA=1: wgmma m64, rows are filters. Those of
+//                float32 come from registers, where each warp cuts its own; of the pixels, the columns, three more warps write
 //                the low parts, and what has arrived is read as the high ones
 //   warps        WARPS_M * WARPS_N * WARPS_K multiply: parts of the pixels, of the filters and of each stage; one more loads, of
 //                which one thread is awake
@@ -22,10 +23,11 @@
 #include "epilogue.cuh"
 
 #define ROW_BYTES 128
-#define STEPS 4  // of eight channels in a stage
+#define STEPS 4  // of 32 bytes of channels in a stage
 #define WORKERS (32 * WARPS_M * WARPS_N * WARPS_K)
 #define LOADER (WORKERS / 32)  // the warp
-#define PARTERS (96 * WGMMA)  // threads behind it
+#define PARTED (WGMMA * SPLIT)
+#define PARTERS (96 * PARTED)  // threads behind it
 #define THREADS (WORKERS + 32 + PARTERS)
 #if WGMMA
 #define BM BF
@@ -38,22 +40,24 @@
 #define TILES_N (BN / WARPS_N / 8)
 #define X_BYTES (BP * ROW_BYTES)  // of a stage
 #define WEIGHT_BYTES (BF * ROW_BYTES)
-#define CHANNELS (ROW_BYTES / 4)
+#define CHANNELS (ROW_BYTES / (int)sizeof(Storage))
 #define MOST_SLOTS 32  // a lane starts the barriers of each
 #define BARRIER_BYTES ((3 * MOST_SLOTS + 1) * 8)
 #define SUM_PITCH (BF + 8 - 4 * WGMMA)
-#define COLUMNS (BF / 4)  // of 16 bytes in a pixel of y
 static_assert(BM % (16 * WARPS_M) == 0 && BN % (8 * WARPS_N) == 0 && STEPS % WARPS_K == 0, "whole fragments");
-static_assert(WGMMA ? SPLIT && WARPS_M % 4 == 0 && TILES_M == 1 && WARPS_N == 1 : TILES_N % 2 == 0, "whole groups");
+static_assert(WGMMA ? WARPS_M % 4 == 0 && TILES_M == 1 && WARPS_N * WARPS_K == 1 : TILES_N % 2 == 0, "whole groups");
 
 #include "clusters.cuh"
 #include "asynchronous.cuh"
 #include "accelerator.cuh"
 #include "tf32.cuh"
 #include "fragments.cuh"
+#include "pairs.cuh"
 #if WGMMA
 #define INSTRUCTION_N BN
 #include "warp_products.cuh"
+#endif
+#if PARTED
 #include "register_products.cuh"
 #endif
 #include "division.cuh"
@@ -163,7 +167,7 @@ __device__ __forceinline__ void load_matrices(unsigned& first, unsigned& second,
                  : "memory");
 }
 
-#if WGMMA
+#if PARTED
 // What is left of a value behind the first 11 bits, which are all that the tensor cores read: so much that when they cut it too it is
 // rounded to the nearest, ties to even.
 __device__ __forceinline__ unsigned rest_of(unsigned value) {
@@ -212,7 +216,7 @@ __device__ __forceinline__ Rows rows_of(const Ring& ring) {
     return rows;
 }
 
-#if WGMMA
+#if PARTED
 // Adds the products of a group's part of a stage: a chain from zero, the small ones first. Of the columns it is told where both
 // parts begin. Their high ones are cut, not rounded; the rows' low ones are of either sign, so what is left out leans nowhere.
 __device__ __forceinline__ void multiply_stage(Sums& sum, unsigned a, unsigned high_b, unsigned low_b) {
@@ -242,7 +246,7 @@ __device__ __forceinline__ void multiply_stage(Sums& sum, unsigned a, unsigned h
         for (int e = 0; e < 4; ++e) sum[0][j][e] += part[0][j][e];
     }
 }
-#else
+#elif !WGMMA
 // Adds the products of a warp's part of a stage.
 __device__ __forceinline__ void multiply_stage(Sums& sum, unsigned of_a, unsigned of_b) {
     const int first = threadIdx.x / (32 * WARPS_M * WARPS_N) * (STEPS / WARPS_K);
@@ -265,6 +269,25 @@ __device__ __forceinline__ void multiply_stage(Sums& sum, unsigned of_a, unsigne
 }
 #endif
 
+#if WGMMA && !PARTED
+// Filters by pixels, both from shared memory: the products of a stage are enqueued while those of the one before are made.
+__device__ __forceinline__ void multiply_stages(Sums& sum, const Ring& ring, int count, const Sizes& sizes) {
+    const bool arrives = count > sizes.slots && threadIdx.x % 32 == 0;
+    const unsigned a = operand_at(ring.weight + threadIdx.x / 128 * 64 * ROW_BYTES), b = operand_at(ring.x);
+    int read = 0;
+    Turn turn;
+#pragma unroll 1
+    for (int stage = 0; stage < count; ++stage, turn.advance(sizes.slots)) {
+        wait_for(ring.full + turn.slot * 8, turn.parity);
+        multiply(sum, a + turn.slot * (WEIGHT_BYTES / 16), b + turn.slot * (X_BYTES / 16), stage > 0);
+        wait_for_all_products_but<1>(sum);
+        if (stage > 0 && arrives) arrive(ring.empty + read * 8);
+        read = turn.slot;
+    }
+    wait_for_all_products_but<0>(sum);
+    if (arrives) arrive(ring.empty + read * 8);
+}
+#else
 __device__ __forceinline__ void multiply_stages(Sums& sum, const Ring& ring, int count, const Sizes& sizes) {
     const Rows rows = rows_of(ring);
     const bool recycles = count > sizes.slots;
@@ -273,7 +296,7 @@ __device__ __forceinline__ void multiply_stages(Sums& sum, const Ring& ring, int
     for (int stage = 0; stage < count; ++stage, turn.advance(sizes.slots)) {
         wait_for(ring.full + turn.slot * 8, turn.parity);
         const unsigned a = rows.a + turn.slot * (BM * ROW_BYTES), to_b = turn.slot * (BN * ROW_BYTES);
-#if WGMMA
+#if PARTED
         wait_for(ring.parted + turn.slot * 8, turn.parity);
         multiply_stage(sum, a, ring.x + to_b, ring.low + to_b);
 #else
@@ -287,87 +310,9 @@ __device__ __forceinline__ void multiply_stages(Sums& sum, const Ring& ring, int
     restore_cut<WGMMA ? STEPS / WARPS_K : 1>(sum);
 #endif
 }
-
-// All warps that multiply.
-__device__ __forceinline__ void meet() { asm volatile("bar.sync 2, %0;" ::"n"(WORKERS) : "memory"); }
-
-// sums (WARPS_K, BP, SUM_PITCH).
-__device__ __forceinline__ void store_sums(float* sums, const Sums& sum) {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int row = warp % WARPS_M * (BM / WARPS_M) + lane / 4, column = warp / WARPS_M % WARPS_N * (BN / WARPS_N) + lane % 4 * 2;
-    sums += warp / (WARPS_M * WARPS_N) * BP * SUM_PITCH + (WGMMA ? column * SUM_PITCH + row : row * SUM_PITCH + column);
-#pragma unroll
-    for (int i = 0; i < TILES_M; ++i) {
-#pragma unroll
-        for (int j = 0; j < TILES_N; ++j) {
-#if WGMMA
-#pragma unroll
-            for (int e = 0; e < 4; ++e) sums[(8 * j + e % 2) * SUM_PITCH + 16 * i + e / 2 * 8] = sum[i][j][e];
-#else
-            *(float2*)(sums + 16 * i * SUM_PITCH + 8 * j) = make_float2(sum[i][j][0], sum[i][j][1]);
-            *(float2*)(sums + (16 * i + 8) * SUM_PITCH + 8 * j) = make_float2(sum[i][j][2], sum[i][j][3]);
 #endif
-        }
-    }
-}
 
-// Which pixels and filters of a tile a thread adds up: 16 bytes of every ROW_STEP-th pixel. A few threads may have none.
-#define ROW_STEP (WORKERS / COLUMNS)
-__device__ __forceinline__ int first_row() { return threadIdx.x < ROW_STEP * COLUMNS ? threadIdx.x / COLUMNS : BP; }
-__device__ __forceinline__ int first_column() { return threadIdx.x % COLUMNS * 4; }
-
-// The sum of parts that lie `distance` floats apart.
-__device__ __forceinline__ float4 sum_of(const float* part, int count, int distance) {
-    float4 total = *(const float4*)part;
-#pragma unroll 4
-    for (int other = 1; other < count; ++other) {
-        const float4 more = *(const float4*)(part + other * distance);
-        total.x += more.x, total.y += more.y, total.z += more.z, total.w += more.w;
-    }
-    return total;
-}
-
-// The sums of every pixel to the block of the cluster that owns it: received (blocks, owned, BF).
-__device__ __forceinline__ void push_sums(float* received, const float* sums, int rows, int rank, const void* barrier,
-                                          const Sizes& sizes) {
-#pragma unroll 2
-    for (int row = first_row(); row < rows; row += ROW_STEP) {
-        const int owner = row * sizes.owned_magic16 >> 16, place = rank * sizes.owned + row - owner * sizes.owned;
-        const float4 total = sum_of(sums + row * SUM_PITCH + first_column(), WARPS_K, BP * SUM_PITCH);
-        push_counted(received + place * BF + first_column(), owner, total, barrier);
-    }
-}
-
-// Some pixels of y, and a tile's filters.
-struct Outputs {
-    unsigned pixel, filter;
-    int rows;
-};
-template <typename Visit>
-__device__ __forceinline__ void for_outputs(const Outputs& outputs, const Sizes& sizes, const Visit& visit) {
-    const unsigned filter = outputs.filter + first_column();
-    if (filter >= min(outputs.filter + sizes.filters, (unsigned)sizes.K)) return;
-#pragma unroll 1
-    for (int row = first_row(); row < outputs.rows; row += ROW_STEP)
-        visit(row, filter, (size_t)(outputs.pixel + row) * sizes.K + filter);
-}
-
-// Has memory brought near that is read much later.
-__device__ __forceinline__ void fetch(const Storage* place) {
-    [[maybe_unused]] unsigned unread;
-    asm volatile("ld.global.nc.b32 %0, [%1];" : "=r"(unread) : "l"(place));
-}
-
-// y, each output the sum of `count` parts that lie `distance` floats apart.
-__device__ __forceinline__ void store_y(Storage* y, const Epilogue& epilogue, const float* from, int pitch, int count, int distance,
-                                        const Outputs& outputs, const Sizes& sizes) {
-    for_outputs(outputs, sizes, [&](int row, unsigned filter, size_t at) {
-        const float4 total = sum_of(from + row * pitch + first_column(), count, distance);
-        float four[] = {total.x, total.y, total.z, total.w};
-        epilogue.apply<true>(four, filter, y + at);
-        *(float4*)(y + at) = make_float4(four[0], four[1], four[2], four[3]);
-    });
-}
+#include "parted_sums.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     implicit_gemm_tma_split(const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap weight_map,
@@ -394,7 +339,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         if (slot < sizes.slots) {
             start_barrier(ring.full + slot * 8, 1);
             if (count > sizes.slots) start_barrier(ring.empty + slot * 8, WORKERS / 32);
-            if (WGMMA) start_barrier(ring.parted + slot * 8, PARTERS / 32);
+            if (PARTED) start_barrier(ring.parted + slot * 8, PARTERS / 32);
             publish_to_accelerator();
         }
         if (is_elected()) {
@@ -416,7 +361,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         if (blocks > 1) cluster_wait();
         return;
     }
-#if WGMMA
+#if PARTED
     if (warp > LOADER) {
         asm volatile("bar.sync 1, %0;" ::"n"(THREADS) : "memory");
         part_pixels((const uint4*)body, (uint4*)(body + (ring.low - ring.x)), ring, count, sizes);
@@ -447,7 +392,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         store_y(y, epilogue, sums, SUM_PITCH, WARPS_K, BP * SUM_PITCH, outputs, sizes);
         return;
     }
-    const int ring_bytes = sizes.slots * ((1 + WGMMA) * X_BYTES + WEIGHT_BYTES), sums_bytes = WARPS_K * BP * SUM_PITCH * 4;
+    const int ring_bytes = sizes.slots * ((1 + PARTED) * X_BYTES + WEIGHT_BYTES), sums_bytes = WARPS_K * BP * SUM_PITCH * 4;
     float* const received = (float*)(body + max(ring_bytes, sums_bytes));
     cluster_wait();
     push_sums(received, sums, rows, rank, counter, sizes);

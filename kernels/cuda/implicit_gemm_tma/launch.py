@@ -9,17 +9,18 @@ from typing import Any, Final
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels.cuda.compile import load_kernel
-from conv_advisor.kernels.cuda.implicit_gemm_tma import maps, small, split
+from conv_advisor.kernels.cuda.implicit_gemm_tma import maps, small, split, straight
 from conv_advisor.kernels.cuda.implicit_gemm_tma import plan as plans
 from conv_advisor.kernels.cuda.implicit_gemm_tma.encoding import encoded
 from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import THREADS, Tile, row_bytes_of, stages_of
 from conv_advisor.kernels.cuda.implicit_gemm_tma.plan import AnyTile
 from conv_advisor.kernels.cuda.implicit_gemm_tma.small import SmallTile
 from conv_advisor.kernels.cuda.implicit_gemm_tma.split import SplitTile
+from conv_advisor.kernels.cuda.implicit_gemm_tma.straight import StraightTile
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 from conv_advisor.kernels.cuda.parts.division import divider, magic
 from conv_advisor.kernels.cuda.parts.epilogue import addresses, defines_of
-from conv_advisor.kernels.cuda.parts.launching import Start, prepare_start
+from conv_advisor.kernels.cuda.parts.launching import Start, launch_of, prepare_start
 from conv_advisor.kernels.cuda.parts.offers import Cut
 from conv_advisor.kernels.cuda.parts.overlap import overlaps
 from conv_advisor.kernels.variant import Launch
@@ -42,6 +43,8 @@ def launch(problem: ConvProblem, device: Device, cut: Cut[AnyTile]) -> Launch:
         return _launch_small(kernel, problem, device, cut.tile)
     if isinstance(cut.tile, SplitTile):
         return _launch_split(kernel, problem, device, Cut(cut.tile, cut.cluster))
+    if isinstance(cut.tile, StraightTile):
+        return _launch_straight(kernel, problem, Cut(cut.tile, cut.cluster))
     return _launch_large(kernel, problem, device, Cut(cut.tile, cut.cluster))
 
 
@@ -112,6 +115,28 @@ def _launch_split(kernel: Any, problem: ConvProblem, device: Device, cut: Cut[Sp
         is_structure=True,
     )
     return _storing_itself(start, problem, int(of.pixels), int(of.filters))
+
+
+def _launch_straight(kernel: Any, problem: ConvProblem, cut: Cut[StraightTile]) -> Launch:
+    tile, cluster = cut.tile, cut.cluster
+    of = straight.arranged(tile, cluster, problem)
+    divisors = (problem.p * problem.q, problem.q, problem.c // straight.PIECE, problem.s)
+    start = prepare_start(
+        kernel,
+        (int(of.down) * cluster, int(of.columns), 1),
+        tile.threads,
+        int(of.shared_bytes),
+        (
+            *(*_sizes(problem), problem.h, problem.w, of.pixels, of.filters),
+            *(*divmod(int(of.steps), cluster), straight.pieces_of(problem)),
+            *(of.owned, magic(int(of.owned), 16)),
+            *(each for divisor in divisors for each in (divisor, *divider(int(divisor)))),
+        ),
+        cluster=cluster,
+        overlaps=overlaps(straight.SOURCE),
+        is_structure=True,
+    )
+    return launch_of(start, problem.epilogue)
 
 
 def _storing_itself(start: Start, problem: ConvProblem, pixels: int, filters: int) -> Launch:

@@ -254,8 +254,8 @@ class SplitCosts:
         To and from shared memory in a cycle.
     stage : float
         Of a block, from a stage to the next at least.
-    parted_stage : float
-        The same where warps part the columns of wgmma's products.
+    group_stage : float
+        The same by wgmma, in float32 where warps part the columns.
     outputs : float
         Of 1024 sums that a block adds, or outputs.
     meeting, rank, push : float
@@ -271,7 +271,7 @@ class SplitCosts:
     lone: float
     local_bytes: float
     stage: float
-    parted_stage: float
+    group_stage: float
     outputs: float
     meeting: float
     rank: float
@@ -288,7 +288,7 @@ _SPLIT_FLOAT32: Final = SplitCosts(
     lone=13.6,
     local_bytes=102.0,
     stage=331.0,
-    parted_stage=737.0,
+    group_stage=737.0,
     outputs=194.0,
     meeting=917.0,
     rank=25.0,
@@ -304,13 +304,100 @@ _SPLIT_TF32: Final = SplitCosts(
     lone=15.2,
     local_bytes=128.0,
     stage=199.0,
-    parted_stage=0.0,
+    group_stage=0.0,
     outputs=75.6,
     meeting=601.0,
     rank=21.4,
     push=73.4,
 )
-SPLIT_COSTS: Final[Mapping[DType, SplitCosts]] = {DType.FLOAT32: _SPLIT_FLOAT32, DType.TF32: _SPLIT_TF32}
+_SPLIT_HALF: Final = SplitCosts(
+    start=3510.0,
+    block=6.1e-05,
+    loaded_bytes=77.4,
+    pixel=2.82,
+    shared_bytes=43.9,
+    products=22.2,
+    lone=13.4,
+    local_bytes=9070.0,
+    stage=223.0,
+    group_stage=0.531,
+    outputs=39.1,
+    meeting=664.0,
+    rank=0.0,
+    push=216.0,
+)
+SPLIT_COSTS: Final[Mapping[DType, SplitCosts]] = {
+    DType.FLOAT32: _SPLIT_FLOAT32,
+    DType.TF32: _SPLIT_TF32,
+    DType.FLOAT16: _SPLIT_HALF,
+    DType.BFLOAT16: _SPLIT_HALF,
+}
+
+
+@dataclass(frozen=True)
+class StraightCosts:
+    """What tiles take whose operands go straight to registers, in cycles of a multiprocessor.
+
+    Parameters
+    ----------
+    start : float
+        From a launch to the first loads, and from the last outputs to the end.
+    block : float
+        Of each block that comes to a multiprocessor.
+    read_bytes : float
+        Of weight that one multiprocessor gets in a cycle.
+    shared_bytes : float
+        Of weight that each gets from the L2 cache in a cycle while all do.
+    pixel, window : float
+        How much longer x takes than weight: where filters have one tap, and where its pixels are read for several.
+    load, product : float
+        Of a warp's load, and of a step of 16 pixels and 8 filters.
+    address : float
+        Of a load of x where filters have several taps.
+    ask : float
+        Of each load that a warp asks for before it multiplies.
+    turn : float
+        From asking to multiplying.
+    outputs : float
+        Of 1024 sums that a block adds, or outputs.
+    meeting, rank, push : float
+        Of a cluster, of each of its blocks, and of 1024 sums that one pushes to others.
+    """
+
+    start: float
+    block: float
+    read_bytes: float
+    shared_bytes: float
+    pixel: float
+    window: float
+    load: float
+    product: float
+    address: float
+    ask: float
+    turn: float
+    outputs: float
+    meeting: float
+    rank: float
+    push: float
+
+
+STRAIGHT_COSTS: Final = StraightCosts(
+    start=1740.0,
+    block=294.0,
+    read_bytes=83.4,
+    shared_bytes=31.3,
+    pixel=1.18,
+    window=0.621,
+    load=7.88,
+    product=0.0,
+    address=3.68,
+    ask=49.4,
+    turn=743.0,
+    outputs=87.2,
+    meeting=542.0,
+    rank=16.6,
+    push=221.0,
+)
 
 
 def row_bytes_of(problems: Problems) -> Any:

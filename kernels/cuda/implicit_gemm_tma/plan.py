@@ -9,7 +9,7 @@ import numpy as np
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType
-from conv_advisor.kernels.cuda.implicit_gemm_tma import menu, small, split
+from conv_advisor.kernels.cuda.implicit_gemm_tma import menu, small, split, straight
 from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import (
     BOX,
     BOX_ROW_BYTES,
@@ -27,6 +27,7 @@ from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import (
 )
 from conv_advisor.kernels.cuda.implicit_gemm_tma.small import SmallTile
 from conv_advisor.kernels.cuda.implicit_gemm_tma.split import SplitTile
+from conv_advisor.kernels.cuda.implicit_gemm_tma.straight import StraightTile
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 from conv_advisor.kernels.cuda.parts.offers import (
     Choice,
@@ -47,7 +48,7 @@ _AT_A_TIME: Final = np.array([0, _PROCESSORS, *CLUSTERS.values()])
 _CHOICES: Final[Mapping[DType, Choice[Tile]]] = {dtype: choice_of(tiles_for(dtype), max(CLUSTERS)) for dtype in DType}
 
 
-AnyTile = Tile | SmallTile | SplitTile
+AnyTile = Tile | SmallTile | SplitTile | StraightTile
 
 
 def tiles_of(tile: AnyTile, problems: Problems) -> tuple[Any, Any]:
@@ -60,7 +61,7 @@ def blocks_of(cut: Cut[Any], problem: ConvProblem, device: Device) -> int:
     if isinstance(cut.tile, SmallTile):
         of = small.arranged(cut.tile, problem, device.processors or 1)
         return int(of.columns * of.rows)
-    if isinstance(cut.tile, SplitTile):
+    if isinstance(cut.tile, SplitTile | StraightTile):
         across, down = tiles_of(cut.tile, problem)
         return int(across * down) * cut.cluster
     return int(_grid(cut.tile, cut.cluster, problem, device))
@@ -134,7 +135,7 @@ def offers(problems: Shapes, device: Device) -> tuple[Offer[Any], ...]:
     )
     us = np.where(is_shared | (cluster == 1), expect(tile, cluster, problems, device), np.inf)
     large = offered(choice, tile.bp * tile.bf, us, _grid(tile, cluster, problems, device))
-    return large, *small.offers(problems, device), *split.offers(problems, device)
+    return large, *small.offers(problems, device), *split.offers(problems, device), *straight.offers(problems, device)
 
 
 def expected(problem: ConvProblem, device: Device) -> dict[Cut[AnyTile], float]:
@@ -155,6 +156,8 @@ def build_of(cut: Cut[AnyTile], problem: ConvProblem) -> tuple[Source, Defines]:
         return small.SOURCE, cut.tile.defines(row_bytes, is_dense=dense)
     if isinstance(cut.tile, SplitTile):
         return split.SOURCE, cut.tile.defines(problem.dtype, is_dense=dense)
+    if isinstance(cut.tile, StraightTile):
+        return straight.SOURCE, cut.tile.defines(is_dense=dense, is_whole=bool(straight.is_whole(problem)))
     return SOURCE, cut.tile.defines(row_bytes, is_dense=dense, is_split=cut.cluster > 1)
 
 

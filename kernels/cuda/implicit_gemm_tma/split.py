@@ -1,4 +1,4 @@
-"""Small tiles of four-byte elements, whose gemm_k warps and blocks share: how they are launched, and their time."""
+"""Small tiles whose gemm_k warps and blocks share: how they are launched, and their time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ import numpy as np
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import DType
 from conv_advisor.kernels.cuda.implicit_gemm_tma import menu
-from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import ALIGNMENT, CYCLES_OF_US, row_bytes_of, stages_of
+from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import (
+    ALIGNMENT,
+    BYTES_OF_CYCLE,
+    CYCLES_OF_US,
+    row_bytes_of,
+    stages_of,
+)
 from conv_advisor.kernels.cuda.implicit_gemm_tma.small import memory_cycles, side_by_side
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 from conv_advisor.kernels.cuda.parts.multiprocessor import HOPPER_SHARED_BYTES, RESERVED_BYTES
@@ -31,7 +37,7 @@ _LEAST_SLOTS: Final = 3
 _LARGEST_CLUSTER: Final = 16
 _MOST_RESIDENT: Final = 4
 """Blocks of a multiprocessor, of any tile."""
-_MOST_COLUMNS: Final = 65_535
+MOST_COLUMNS: Final = 65_535
 """Blocks beside each other that a grid may have."""
 _GROUP_ROWS: Final = 64
 """Rows of a product that four warps make together."""
@@ -44,7 +50,7 @@ _PROCESSORS: Final = 132
 
 @dataclass(frozen=True)
 class SplitTile:
-    """What a block computes: `bf` filters of `bp` pixels, of four bytes an element.
+    """What a block computes: `bf` filters of `bp` pixels.
 
     Parameters
     ----------
@@ -54,7 +60,9 @@ class SplitTile:
     blocks : int
         That a multiprocessor's registers have room for.
     is_wgmma : bool
-        Whether four warps multiply together, filters by pixels, in float32; else each by mma.sync, pixels by filters.
+        Whether four warps multiply together, filters by pixels; else each by mma.sync, pixels by filters.
+    is_parted : bool
+        Whether three more warps then write the low parts of pixels in float32.
     """
 
     bp: int
@@ -64,11 +72,12 @@ class SplitTile:
     parts: int
     blocks: int
     is_wgmma: bool = False
+    is_parted: bool = False
 
     @property
     def threads(self) -> int:
-        """Warps that multiply, one that loads, and with wgmma three that part pixels."""
-        return 32 * (self.rows * self.columns * self.parts + 1 + 3 * self.is_wgmma)
+        """Warps that multiply, one that loads, and those that part pixels."""
+        return 32 * (self.rows * self.columns * self.parts + 1 + 3 * self.is_parted)
 
     def defines(self, dtype: DType, *, is_dense: bool) -> Defines:
         """What the source is compiled with."""
@@ -87,7 +96,7 @@ class SplitTile:
     @property
     def stage_bytes(self) -> Any:
         """Shared memory of a stage."""
-        return (self.bp * (1 + self.is_wgmma) + self.bf) * ROW_BYTES
+        return (self.bp * (1 + self.is_parted) + self.bf) * ROW_BYTES
 
     @property
     def sums_bytes(self) -> Any:
@@ -97,12 +106,17 @@ class SplitTile:
 
 _WARPS: Final = (SplitTile(32, 16, 1, 1, 4, blocks=4), SplitTile(32, 32, 1, 1, 4, blocks=4))
 _LARGER: Final = (SplitTile(64, 32, 2, 1, 4, blocks=2), SplitTile(32, 128, 1, 4, 2, blocks=2))
-_GROUPS_OF_WARPS: Final = tuple(SplitTile(bp, 64, 4, 1, 1, blocks=2, is_wgmma=True) for bp in (24, 40, 48, 56))
+_PARTED: Final = tuple(SplitTile(bp, 64, 4, 1, 1, blocks=2, is_wgmma=True, is_parted=True) for bp in (24, 40, 48, 56))
+_GROUPS_OF_WARPS: Final = tuple(
+    SplitTile(bp, bf, bf // 16, 1, 1, blocks=2, is_wgmma=True)
+    for bp, bf in ((56, 64), (64, 64), (112, 64), (56, 128), (112, 128))
+)
 TILES: Final[Mapping[DType, tuple[SplitTile, ...]]] = {
-    DType.FLOAT32: (*_WARPS, *_GROUPS_OF_WARPS),
+    DType.FLOAT32: (*_WARPS, *_PARTED),
     DType.TF32: (*_WARPS, *_LARGER),
+    **dict.fromkeys((DType.FLOAT16, DType.BFLOAT16), _GROUPS_OF_WARPS),
 }
-"""The tiles of each precision; for two bytes an element there are none."""
+"""The tiles of each precision."""
 
 
 _CHOICES: Final[Mapping[DType, Choice[SplitTile]]] = {
@@ -192,13 +206,14 @@ def expected_cycles(tile: SplitTile, cluster: Any, problems: Problems, of: Arran
     of_rows = of.pixels * of_pixel + of.filters * ROW_BYTES / costs.loaded_bytes
     warps = tile.rows * tile.columns * tile.parts
     by_mma = products / costs.products * (1 + costs.lone / (warps * np.minimum(held, tiles)))
+    by_wgmma = np.where(tile.is_parted, 0.0, ROW_BYTES / BYTES_OF_CYCLE)
     aside = (
         tiles * stages * of_rows,
         blocks * stages * (of.pixels + of.filters) * ROW_BYTES / processors / costs.shared_bytes,
         memory_cycles(problems, processors),
-        tiles * stages * tile.bp * tile.bf * np.where(tile.is_wgmma, 0.0, by_mma),
+        tiles * stages * tile.bp * tile.bf * np.where(tile.is_wgmma, by_wgmma, by_mma),
         tiles * stages * local_bytes(tile, of) / costs.local_bytes,
-        waves * stages * np.where(tile.is_wgmma, costs.parted_stage, costs.stage),
+        waves * stages * np.where(tile.is_wgmma, costs.group_stage, costs.stage),
     )
     summed = tiles * tile.bp * tile.bf / 1024 * costs.outputs * (1 + tile.parts / np.minimum(cluster, 2))
     shared = costs.meeting + costs.rank * cluster + tiles * tile.bp * tile.bf / 1024 * costs.push
@@ -207,14 +222,14 @@ def expected_cycles(tile: SplitTile, cluster: Any, problems: Problems, of: Arran
 
 
 def local_bytes(tile: SplitTile, of: Arrangement) -> Any:
-    """What a stage moves to and from shared memory: the accelerator, warps that part it, registers, wgmma thrice."""
-    by_wgmma = 2 * of.pixels + tile.bf + 3 * tile.bp * tile.bf / _GROUP_ROWS
+    """What a stage moves to and from shared memory: the accelerator, warps that part it, registers, wgmma."""
+    by_wgmma = tile.bf + (1 + 2 * tile.is_parted) * tile.bp * tile.bf / _GROUP_ROWS + 2 * of.pixels * tile.is_parted
     by_warps = tile.bp * tile.columns + tile.bf * tile.rows
     return ROW_BYTES * (of.pixels + of.filters + np.where(tile.is_wgmma, by_wgmma, by_warps))
 
 
 def offers(problems: Shapes, device: Device) -> tuple[Offer[SplitTile], ...]:
-    """Every tile of four-byte elements that has slots enough, with clusters whose blocks all have a stage.
+    """Every tile that has slots enough, with clusters whose blocks all have a stage.
 
     Parameters
     ----------
@@ -222,20 +237,18 @@ def offers(problems: Shapes, device: Device) -> tuple[Offer[SplitTile], ...]:
         Layers that the kernel computes.
     device : Device
     """
-    choice = _CHOICES.get(problems.dtype)
-    if choice is None:
-        return ()
+    choice = _CHOICES[problems.dtype]
     tile, cluster, processors = choice.tile, choice.cluster, device.processors or 1
     of = arranged(tile, cluster, problems, processors)
     is_possible = of.fits & (cluster <= stages_of(problems)) & (row_bytes_of(problems) == ROW_BYTES)
-    is_possible &= of.columns <= _MOST_COLUMNS
+    is_possible &= of.columns <= MOST_COLUMNS
     us = np.where(is_possible, expected_cycles(tile, cluster, problems, of, processors) / CYCLES_OF_US, np.inf)
     return (offered(choice, tile.bp * tile.bf, us, of.down * of.columns * cluster),)
 
 
 def definitions(dtype: DType) -> tuple[Defines, ...]:
     """What implicit_gemm_tma_split.cu is compiled with for this precision."""
-    return tuple(tile.defines(dtype, is_dense=is_dense) for tile in TILES.get(dtype, ()) for is_dense in (False, True))
+    return tuple(tile.defines(dtype, is_dense=is_dense) for tile in TILES[dtype] for is_dense in (False, True))
 
 
 SOURCE: Final = Source("implicit_gemm_tma_split", definitions, architecture="sm_90a")

@@ -18,6 +18,7 @@
 #define MMA "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"
 #endif
 
+#ifdef __CUDA_ARCH__
 __device__ __forceinline__ void load_matrices(unsigned (&to)[4], const void* row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
@@ -38,6 +39,27 @@ __device__ __forceinline__ void multiply_fragments(float (&sum)[4], const unsign
         : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
+#elif !defined(STORAGE_FLOAT32)  // on a CPU: what other lanes hold, by way of memory
+inline float element_of(unsigned pair, int place) {
+    Storage values[2];
+    memcpy(values, &pair, sizeof pair);
+    return widen(values[place]);
+}
+inline void multiply_fragments(float (&sum)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
+    static unsigned every_a[1024][4], every_b[1024][2];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x - lane;
+    memcpy(every_a[threadIdx.x], a, sizeof a);
+    every_b[threadIdx.x][0] = b0, every_b[threadIdx.x][1] = b1;
+    host::yield();
+    for (int e = 0; e < 4; ++e) {
+        const int of_row = warp + lane / 4 * 4, of_column = warp + (lane % 4 * 2 + e % 2) * 4;
+        for (int k = 0; k < MMA_K; ++k)
+            sum[e] += element_of(every_a[of_row + k % 8 / 2][e / 2 + k / 8 * 2], k % 2) *
+                      element_of(every_b[of_column + k % 8 / 2][k / 8], k % 2);
+    }
+    host::yield();
+}
+#endif
 template <int ROWS_A, int COLUMNS_B>
 __device__ __forceinline__ void multiply_all(float (&sum)[ROWS_A][COLUMNS_B][4], const unsigned (&a)[ROWS_A][4],
                                              const unsigned (&b)[COLUMNS_B][2]) {

@@ -1,0 +1,201 @@
+"""Tiles whose operands go from memory straight to registers: how they are launched, and their time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import DType
+from conv_advisor.kernels.cuda.implicit_gemm_tma import menu
+from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import CYCLES_OF_US
+from conv_advisor.kernels.cuda.implicit_gemm_tma.small import memory_cycles, side_by_side
+from conv_advisor.kernels.cuda.implicit_gemm_tma.split import MOST_COLUMNS, blocks_at_a_time
+from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
+from conv_advisor.kernels.cuda.parts.multiprocessor import HOPPER_BLOCK_BYTES, HOPPER_SHARED_BYTES, RESERVED_BYTES
+from conv_advisor.kernels.cuda.parts.offers import Offer, choice_of, offered
+from conv_advisor.kernels.cuda.parts.shapes import Problems, Shapes, is_dense
+from conv_advisor.kernels.cuda.parts.source import Defines, Source
+
+PIECE: Final = 8
+"""Channels that a thread reads at a time."""
+OF_STEP: Final = 4
+"""Pieces of a step of gemm_k: two products."""
+_COUNTER_BYTES: Final = 16
+_FILTERS_UNIT: Final = 8
+"""Columns of a product."""
+_LOAD_ROWS: Final = 8
+"""Pixels, or filters, of which a warp reads a step at a time."""
+_LARGEST_CLUSTER: Final = 16
+
+
+@dataclass(frozen=True)
+class StraightTile:
+    """What a block computes: `bf` filters of `bp` pixels, of two bytes an element.
+
+    Parameters
+    ----------
+    bp, bf : int
+    rows, columns, parts : int
+        Warps along the pixels, along the filters, and along gemm_k.
+    ahead : int
+        Steps that a warp asks for before it multiplies the first of them.
+    blocks : int
+        That a multiprocessor's registers have room for.
+    """
+
+    bp: int
+    bf: int
+    rows: int
+    columns: int
+    parts: int
+    ahead: int
+    blocks: int
+
+    @property
+    def threads(self) -> Any:
+        """All of them multiply."""
+        return 32 * self.rows * self.columns * self.parts
+
+    def defines(self, *, is_dense: bool, is_whole: bool) -> Defines:
+        """What the source is compiled with."""
+        return {
+            "BP": self.bp,
+            "BF": self.bf,
+            "WARPS_M": self.rows,
+            "WARPS_N": self.columns,
+            "WARPS_K": self.parts,
+            "AHEAD": self.ahead,
+            "BLOCKS": self.blocks,
+            "IS_DENSE": int(is_dense),
+            "IS_WHOLE": int(is_whole),
+        }
+
+    @property
+    def sums_bytes(self) -> Any:
+        """Shared memory of the sums of all warps, where several share gemm_k."""
+        return (self.parts > 1) * self.parts * self.bp * (self.bf + 8 + self.bf % 16) * 4
+
+
+TILES: Final = (
+    StraightTile(16, 8, 1, 1, 8, ahead=4, blocks=2),
+    StraightTile(16, 16, 1, 1, 8, ahead=4, blocks=2),
+    StraightTile(16, 32, 1, 1, 8, ahead=3, blocks=2),
+    StraightTile(32, 16, 1, 1, 8, ahead=3, blocks=2),
+    StraightTile(32, 32, 1, 1, 8, ahead=4, blocks=1),
+    StraightTile(64, 32, 2, 1, 4, ahead=3, blocks=1),
+    StraightTile(64, 32, 4, 2, 1, ahead=2, blocks=2),
+    StraightTile(64, 64, 2, 2, 1, ahead=2, blocks=2),
+)
+_CHOICE: Final = choice_of(TILES, _LARGEST_CLUSTER)
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """How a launch shares a problem out among blocks: of one problem and cut, or of many.
+
+    Parameters
+    ----------
+    down, columns : int
+        Tiles of pixels and of filters.
+    pixels, filters : int
+        Of a tile: of all the same.
+    owned : int
+        Pixels of a tile that a block of a cluster adds up and stores.
+    steps : int
+        Of gemm_k.
+    shared_bytes : int
+        Of a block.
+    """
+
+    down: Any
+    columns: Any
+    pixels: Any
+    filters: Any
+    owned: Any
+    steps: Any
+    shared_bytes: Any
+
+
+def pieces_of(problems: Problems) -> Any:
+    """Pieces of gemm_k."""
+    return problems.r * problems.s * ceil_div(problems.c, PIECE)
+
+
+def is_whole(problems: Problems) -> Any:
+    """Whether every pixel is one of y, and gemm_k of whole steps."""
+    return is_dense(problems) & (problems.c % (OF_STEP * PIECE) == 0)
+
+
+def arranged(tile: StraightTile, cluster: Any, problems: Problems) -> Arrangement:
+    """Tiles of one size."""
+    all_pixels = problems.n * problems.p * problems.q
+    down, columns = ceil_div(all_pixels, tile.bp), ceil_div(problems.k, tile.bf)
+    pixels = ceil_div(all_pixels, down)
+    filters = ceil_div(problems.k, columns * _FILTERS_UNIT) * _FILTERS_UNIT
+    owned = ceil_div(pixels, cluster)
+    received = np.where(np.greater(cluster, 1), cluster * owned * tile.bf * 4, 0)
+    steps = ceil_div(pieces_of(problems), OF_STEP)
+    return Arrangement(down, columns, pixels, filters, owned, steps, _COUNTER_BYTES + tile.sums_bytes + received)
+
+
+def expected_cycles(tile: StraightTile, cluster: Any, problems: Problems, of: Arrangement, processors: int) -> Any:
+    """What the busiest multiprocessor takes: of what passes side by side most of all the longest."""
+    costs = menu.STRAIGHT_COSTS
+    blocks = of.down * of.columns * cluster
+    held = np.minimum(tile.blocks, HOPPER_SHARED_BYTES // (of.shared_bytes + RESERVED_BYTES))
+    room = blocks_at_a_time(cluster, held, processors)
+    waves = ceil_div(blocks, room)
+    tiles = np.minimum(waves * held, ceil_div(blocks, processors))
+    steps = ceil_div(of.steps, cluster)
+    ratio = np.where(is_dense(problems), costs.pixel, costs.window)
+    step_bytes = (of.filters + of.pixels * ratio) * OF_STEP * PIECE * 2
+    loads = (tile.bp * tile.columns + tile.bf * tile.rows) / _LOAD_ROWS
+    found = tile.bp * tile.columns / _LOAD_ROWS * np.where(is_dense(problems), 0.0, costs.address)
+    products = tile.bp * tile.bf / (2 * _LOAD_ROWS * _LOAD_ROWS) * costs.product
+    turns = ceil_div(steps, tile.parts * tile.ahead)
+    aside = (
+        tiles * steps * step_bytes / costs.read_bytes,
+        blocks * steps * step_bytes / processors / costs.shared_bytes,
+        memory_cycles(problems, processors),
+        tiles * steps * (loads * costs.load + found + products),
+        waves * turns * costs.turn,
+    )
+    added = np.where(tile.parts > 1, 1 + tile.parts / np.minimum(cluster, 2), 0)
+    summed = tiles * tile.bp * tile.bf / 1024 * costs.outputs * added
+    shared = costs.meeting + costs.rank * cluster + tiles * tile.bp * tile.bf / 1024 * costs.push
+    asked = tile.ahead * (tile.bp / tile.rows + tile.bf / tile.columns) / _LOAD_ROWS * costs.ask
+    cycles = costs.start + asked + tiles * costs.block + side_by_side(*aside) + summed
+    return cycles + np.where(np.greater(cluster, 1), waves * shared, 0.0)
+
+
+def offers(problems: Shapes, device: Device) -> tuple[Offer[StraightTile], ...]:
+    """Every tile of two-byte elements, with clusters whose blocks all have a step.
+
+    Parameters
+    ----------
+    problems : Shapes
+        Layers that the kernel computes.
+    device : Device
+    """
+    if problems.dtype.itemsize_bytes != 2:
+        return ()
+    tile, cluster, processors = _CHOICE.tile, _CHOICE.cluster, device.processors or 1
+    of = arranged(tile, cluster, problems)
+    is_possible = (cluster <= np.where(tile.parts > 1, of.steps, 1)) & (of.columns <= MOST_COLUMNS)
+    is_possible &= of.shared_bytes <= HOPPER_BLOCK_BYTES
+    us = np.where(is_possible, expected_cycles(tile, cluster, problems, of, processors) / CYCLES_OF_US, np.inf)
+    return (offered(_CHOICE, tile.bp * tile.bf, us, of.down * of.columns * cluster),)
+
+
+def definitions(dtype: DType) -> tuple[Defines, ...]:
+    """What implicit_gemm_straight.cu is compiled with for this precision."""
+    if dtype.itemsize_bytes != 2:
+        return ()
+    forms = ((False, False), (True, False), (True, True))
+    return tuple(tile.defines(is_dense=is_dense, is_whole=is_whole) for tile in TILES for is_dense, is_whole in forms)
+
+
+SOURCE: Final = Source("implicit_gemm_straight", definitions, architecture="sm_90a")

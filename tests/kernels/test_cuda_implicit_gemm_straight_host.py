@@ -1,0 +1,68 @@
+"""Every tile whose operands go straight to registers, on a CPU.
+
+Products are made by loops, and no cluster has more than one block; no GPU is needed.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import Final
+
+import pytest
+
+from conv_advisor.data.epilogue import PLAIN, Activation, Epilogue
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels import comparison, reference
+from conv_advisor.kernels.cuda.implicit_gemm_tma import straight
+from conv_advisor.kernels.cuda.implicit_gemm_tma.straight import StraightTile
+from conv_advisor.kernels.cuda.parts.offers import Cut
+from conv_advisor.kernels.tolerance import tolerance
+from tests.kernels import host_cuda
+from tests.kernels.accelerator import GPU
+
+pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
+
+ENDS: Final = Epilogue(bias=True, residual=True, activation=Activation.RELU)
+LAYERS: Final = (
+    "7-2-1-40-200",
+    "3-1-1-8-8",
+    "13-1-3-24-40",
+    "9x7-2-3x5-72-16-stride2x1-pad1x2",
+    "5-3-3-136-48-dilation2x2",
+)
+"""Tiles that end behind the last pixel and filter; gemm_k that ends within a step, and within or behind the steps that
+are asked for ahead."""
+
+
+def problem_of(name: str, place: int) -> ConvProblem:
+    dtype = (DType.FLOAT16, DType.BFLOAT16)[place % 2]
+    return ConvProblem.parse(name, dtype=dtype, layout=Layout.NHWC, epilogue=(PLAIN, ENDS)[place // 2 % 2])
+
+
+CASES: Final = [(tile, problem_of(name, place)) for place, tile in enumerate(straight.TILES) for name in LAYERS]
+
+
+def error_of(tile: StraightTile, problem: ConvProblem) -> float:
+    """Run one cut on random operands from a y full of NaN, and compare with float64."""
+    from conv_advisor.kernels.cuda.implicit_gemm_tma.launch import launch
+
+    operands = (*reference.random_operands(problem, 0), *reference.random_ends(problem, 0))
+    y = host_cuda.result_of_launch(launch(problem, GPU, Cut(tile, 1)), problem, *operands)
+    given = comparison.given_outputs(problem, *operands[:2])
+    _, scale = reference.expected_at(problem, *operands[:2], given, *operands[2:])
+    return comparison.max_error(y, reference.convolve(problem, *operands), scale)
+
+
+@pytest.fixture(scope="module")
+def errors() -> Iterator[list[Future[float]]]:
+    """The error of every case, all asked for at once, from processes in which CuPy's name is taken by its stand-in."""
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn"), initializer=host_cuda.install) as pool:
+        yield [pool.submit(error_of, *case) for case in CASES]
+
+
+@pytest.mark.parametrize("place", range(len(CASES)), ids=lambda place: f"{CASES[place][0]}-{CASES[place][1].key}")
+def test_a_straight_tile_is_right(errors: list[Future[float]], place: int) -> None:
+    assert errors[place].result() <= tolerance(CASES[place][1])
