@@ -155,7 +155,8 @@ class _Grown:
         """Grow it."""
         from sklearn.tree import DecisionTreeRegressor
 
-        decisions, _ = decided(lesson)
+        decisions, log_slowdown = decided(lesson)
+        lesson = replace(lesson, log_slowdown=log_slowdown.astype(np.float32))
         tree = DecisionTreeRegressor(
             max_leaf_nodes=_MOST_TIMES * options.max_leaves,
             min_samples_leaf=options.min_samples_leaf,
@@ -169,10 +170,9 @@ class _Grown:
         x, lesson, weight = self.x, self.lesson, self.weight
         arrays = nodes_of(self.tree, n_leaves)
         leaf = arrays["place"][leaf_nodes(self.tree, x, n_leaves)]
-        _, log_slowdown = decided(lesson)
-        leaves = {"log_slowdown": log_slowdown, "support": lesson.support, "workspace": lesson.workspace}
+        leaves = {"log_slowdown": lesson.log_slowdown, "support": lesson.support, "workspace": lesson.workspace}
         mean = {name: mean_by(leaf, values, weight) for name, values in leaves.items()}
-        mean["spread"] = _spread_of_best(log_slowdown, mean["log_slowdown"], leaf, weight)
+        mean["spread"] = _spread_of_best(lesson.log_slowdown, mean["log_slowdown"], leaf, weight)
         mean["workspace"] = np.exp2(mean["workspace"]) - 1
         mean["support"] = np.clip(mean["support"], 0, 1)
         arrays, origin, leaf = _split_for_time(arrays, leaf, x, lesson.log_best, weight, seed, options)
@@ -238,6 +238,7 @@ def _split_for_time(
     leaf : int array of shape (n,)
         New leaf of each row.
     """
+    from sklearn import config_context
     from sklearn.tree import DecisionTreeRegressor
 
     parts, origin, moved = [{name: values.copy() for name, values in nodes.items()}], [], np.empty_like(leaf)
@@ -250,8 +251,11 @@ def _split_for_time(
             min_samples_leaf=options.min_samples_leaf,
             random_state=seed,
         )
-        below = nodes_of(tree.fit(x[rows], log_best[rows], sample_weight=weight[rows]))
-        moved[rows] = n_leaves + below["place"][tree.apply(x[rows])]
+        seen = x[rows]
+        with config_context(skip_parameter_validation=True):  # checks take as long as growing so small a tree
+            tree.fit(seen, log_best[rows, None], sample_weight=weight[rows], check_input=False)
+        below = nodes_of(tree)
+        moved[rows] = n_leaves + below["place"][tree.tree_.apply(seen)]
         hang(parts, int(node), below, n_nodes, n_leaves)
         grown = int((below["feature"] == LEAF).sum())
         origin += [place] * grown

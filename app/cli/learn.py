@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 from collections.abc import Callable
@@ -37,6 +38,9 @@ def train(
     ship: Annotated[
         bool, typer.Option("--ship", help="Only write the new tree, to where the project ships it, if it is no worse.")
     ] = False,
+    report: Annotated[
+        Path | None, typer.Option(help="With --ship: write how good such trees are to this JSON file too.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a tree on what was measured.
@@ -52,13 +56,22 @@ def train(
     settings = load_settings()
     if output and (force or ship):
         raise InvalidInput("--output", str(output), "neither --force nor --ship beside it")
+    if report and not ship:
+        raise InvalidInput("--report", str(report), "nothing without --ship, whose evaluation it is")
     records = records_of(settings)
     device = _measured(records, device)
     folder = SHIPPED / device if ship else output
     check_enough(map(problem_of, records.measured_keys(device)), device)
     with progress_bar() as show:
         if folder:
-            result = _train_into(folder, device, lambda share: show(share, 1, "training"), ship=ship, is_forced=force)
+            result = _train_into(
+                folder,
+                device,
+                lambda share: show(share, 1, "training"),
+                ship=ship,
+                is_forced=force,
+                report_file=report,
+            )
         else:
             result = retrain(
                 settings.store_url,
@@ -194,7 +207,13 @@ def _show_tuning(report: Report) -> None:
 
 
 def _train_into(
-    folder: Path, device: str, on_progress: Callable[[float], None], *, ship: bool, is_forced: bool
+    folder: Path,
+    device: str,
+    on_progress: Callable[[float], None],
+    *,
+    ship: bool,
+    is_forced: bool,
+    report_file: Path | None = None,
 ) -> dict[str, Any]:
     """Train, and write the tree to a folder; what ships says on its card what it is worth on networks left out.
 
@@ -219,6 +238,8 @@ def _train_into(
     if ship and is_written:
         report = _judge(records, device, None, lambda share: on_progress(0.5 + share / 2))
         model = with_scores(model, scores_of(report))
+        if report_file:
+            report_file.write_text(json.dumps(report.to_dict(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     if is_written:
         write(folder, model)
     changes = found.changes.to_dict() if found.changes else None

@@ -294,6 +294,7 @@ def test_convolve_all_runs_every_variant_of_the_device(home):
             ("convolve", "8-1-3-4-3", "--measure", "if unsure", "--top", "2"),
             "--measure is 'if unsure'; allowed: nothing",
         ),
+        (("train", "--report", "x"), "--report is 'x'; allowed: nothing without --ship"),
         (("train", "--output", "x", "--force"), "--output is 'x'; allowed: neither --force nor --ship beside it"),
         (("advise", "8-1-3-4-3", "--max-slowdown", "2"), "--max-slowdown is 2.0; allowed: a finite number, with"),
         (("advise", "8-1-3-4-3", "--max-error", "1e-5"), "--max-error is 1e-05; allowed: a number above 0, with"),

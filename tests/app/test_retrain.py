@@ -123,7 +123,12 @@ def test_what_ships_passes_the_same_gate(url, tmp_path, trees, monkeypatch, obje
     monkeypatch.setattr(gate, "challenge", lambda _table, _champion, **_options: found)
     folder = tmp_path / "shipped" / DEVICE.id
     write(folder, trees[0])
-    result = learn._train_into(folder, DEVICE.id, lambda _share: None, ship=True, is_forced=is_forced)
+    report = tmp_path / "evaluation.json"
+    result = learn._train_into(
+        folder, DEVICE.id, lambda _share: None, ship=True, is_forced=is_forced, report_file=report
+    )
+    assert report.exists() is is_written
+    assert not is_written or json.loads(report.read_text())["device_id"] == DEVICE.id
     assert (result["written"], result["forced"], result["reasons"]) == (is_written, is_forced, list(objections))
     assert read(folder).id == trees[is_written].id
 
