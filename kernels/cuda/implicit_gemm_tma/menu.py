@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from conv_advisor.data.problem import DType
+from conv_advisor.kernels.cuda.implicit_gemm_tma.costs import Costs, SmallCosts, SplitCosts, StraightCosts
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 from conv_advisor.kernels.cuda.parts.shapes import Problems, is_dense
 
@@ -114,40 +115,6 @@ TILES_OF_PARTS: Final = (Tile(128, 128, stages=4, products=3), Tile(128, 64, sta
 """Tiles for float32: a thread has registers for two sets of these tiles' sums."""
 
 
-@dataclass(frozen=True)
-class Costs:
-    """What a multiprocessor takes, in cycles.
-
-    Parameters
-    ----------
-    loaded_bytes : float
-        That it gets from the L2 cache in a cycle while all do.
-    pixel : float
-        Of a pixel of a stage that im2col mode loads.
-    stage : float
-        Of each stage besides its products or bytes.
-    box : float
-        Of a group of warps, of a box of y, or of as many outputs in smaller ones.
-    turn : float
-        From the last products of a group to the first of the other.
-    start : float
-        From a block's start to its first products.
-    meeting : float
-        Of the blocks of a cluster, before and after they exchange sums.
-    push : float
-        Of 1024 sums that a block gives to others.
-    """
-
-    loaded_bytes: float
-    pixel: float
-    stage: float
-    box: float
-    turn: float
-    start: float
-    meeting: float
-    push: float
-
-
 _TF32: Final = Costs(
     loaded_bytes=91.4, pixel=2.71, stage=0.0, box=599.0, turn=10.6, start=2420.0, meeting=5190.0, push=165.0
 )
@@ -163,52 +130,6 @@ COSTS: Final[Mapping[DType, Costs]] = {
     DType.FLOAT16: _HALF,
     DType.BFLOAT16: _HALF,
 }
-
-
-@dataclass(frozen=True)
-class SmallCosts:
-    """What small tiles take, in cycles of a multiprocessor.
-
-    Parameters
-    ----------
-    start : float
-        From a launch to the first products, and from the last outputs to the end.
-    block : float
-        Of each block that shares a multiprocessor.
-    loaded_bytes : float
-        That one multiprocessor gets in a cycle.
-    pixel : float
-        Of a pixel of a stage that im2col mode loads.
-    ragged : float
-        Of a pixel or filter of a stage of whose channels some do not exist.
-    shared_bytes : float
-        That each gets from the L2 cache in a cycle while all do.
-    read_bytes, written_bytes, memory_bytes : float
-        Of x and weight, and of y, each once, a multiprocessor's part in a cycle; and on top of what L2 does not hold.
-    stage, turn : float
-        Of a block, from a stage to the next at least, and from a tile to the next.
-    ring : float
-        From a load of a slot to the next one, where slots are for several stages.
-    outputs : float
-        Of 1024 outputs.
-    filter : float
-        Of a warp that ends a tile, for each filter.
-    """
-
-    start: float
-    block: float
-    loaded_bytes: float
-    pixel: float
-    ragged: float
-    shared_bytes: float
-    read_bytes: float
-    written_bytes: float
-    memory_bytes: float
-    stage: float
-    turn: float
-    ring: float
-    outputs: float
-    filter: float
 
 
 SMALL_COSTS: Final = SmallCosts(
@@ -227,55 +148,6 @@ SMALL_COSTS: Final = SmallCosts(
     outputs=73.0,
     filter=7.68,
 )
-
-
-@dataclass(frozen=True)
-class SplitCosts:
-    """What tiles whose gemm_k is shared take, in cycles of a multiprocessor.
-
-    Parameters
-    ----------
-    start : float
-        From a launch to the first products, and from the last outputs to the end.
-    block : float
-        Of each block that shares a multiprocessor.
-    loaded_bytes : float
-        That one multiprocessor gets in a cycle.
-    pixel : float
-        Of a pixel of a stage that im2col mode loads.
-    shared_bytes : float
-        That each gets from the L2 cache in a cycle while all do.
-    products : float
-        Of a pixel, a filter and a stage's channels, that a multiprocessor makes in a cycle by mma.sync; those of wgmma
-        take less than what they read.
-    lone : float
-        How much longer products take for one warp.
-    local_bytes : float
-        To and from shared memory in a cycle.
-    stage : float
-        Of a block, from a stage to the next at least.
-    group_stage : float
-        The same by wgmma, in float32 where warps part the columns.
-    outputs : float
-        Of 1024 sums that a block adds, or outputs.
-    meeting, rank, push : float
-        Of a cluster, of each of its blocks, and of 1024 sums that one pushes to others.
-    """
-
-    start: float
-    block: float
-    loaded_bytes: float
-    pixel: float
-    shared_bytes: float
-    products: float
-    lone: float
-    local_bytes: float
-    stage: float
-    group_stage: float
-    outputs: float
-    meeting: float
-    rank: float
-    push: float
 
 
 _SPLIT_FLOAT32: Final = SplitCosts(
@@ -312,7 +184,7 @@ _SPLIT_TF32: Final = SplitCosts(
 )
 _SPLIT_HALF: Final = SplitCosts(
     start=3510.0,
-    block=6.1e-05,
+    block=0.0,
     loaded_bytes=77.4,
     pixel=2.82,
     shared_bytes=43.9,
@@ -334,53 +206,6 @@ SPLIT_COSTS: Final[Mapping[DType, SplitCosts]] = {
 }
 
 
-@dataclass(frozen=True)
-class StraightCosts:
-    """What tiles take whose operands go straight to registers, in cycles of a multiprocessor.
-
-    Parameters
-    ----------
-    start : float
-        From a launch to the first loads, and from the last outputs to the end.
-    block : float
-        Of each block that comes to a multiprocessor.
-    read_bytes : float
-        Of weight that one multiprocessor gets in a cycle.
-    shared_bytes : float
-        Of weight that each gets from the L2 cache in a cycle while all do.
-    pixel, window : float
-        How much longer x takes than weight: where filters have one tap, and where its pixels are read for several.
-    load, product : float
-        Of a warp's load, and of a step of 16 pixels and 8 filters.
-    address : float
-        Of a load of x where filters have several taps.
-    ask : float
-        Of each load that a warp asks for before it multiplies.
-    turn : float
-        From asking to multiplying.
-    outputs : float
-        Of 1024 sums that a block adds, or outputs.
-    meeting, rank, push : float
-        Of a cluster, of each of its blocks, and of 1024 sums that one pushes to others.
-    """
-
-    start: float
-    block: float
-    read_bytes: float
-    shared_bytes: float
-    pixel: float
-    window: float
-    load: float
-    product: float
-    address: float
-    ask: float
-    turn: float
-    outputs: float
-    meeting: float
-    rank: float
-    push: float
-
-
 STRAIGHT_COSTS: Final = StraightCosts(
     start=1740.0,
     block=294.0,
@@ -389,7 +214,6 @@ STRAIGHT_COSTS: Final = StraightCosts(
     pixel=1.18,
     window=0.621,
     load=7.88,
-    product=0.0,
     address=3.68,
     ask=49.4,
     turn=743.0,

@@ -154,13 +154,12 @@ def expected_cycles(tile: StraightTile, cluster: Any, problems: Problems, of: Ar
     step_bytes = (of.filters + of.pixels * ratio) * OF_STEP * PIECE * 2
     loads = (tile.bp * tile.columns + tile.bf * tile.rows) / _LOAD_ROWS
     found = tile.bp * tile.columns / _LOAD_ROWS * np.where(is_dense(problems), 0.0, costs.address)
-    products = tile.bp * tile.bf / (2 * _LOAD_ROWS * _LOAD_ROWS) * costs.product
     turns = ceil_div(steps, tile.parts * tile.ahead)
     aside = (
         tiles * steps * step_bytes / costs.read_bytes,
         blocks * steps * step_bytes / processors / costs.shared_bytes,
         memory_cycles(problems, processors),
-        tiles * steps * (loads * costs.load + found + products),
+        tiles * steps * (loads * costs.load + found),
         waves * turns * costs.turn,
     )
     added = np.where(tile.parts > 1, 1 + tile.parts / np.minimum(cluster, 2), 0)
