@@ -164,6 +164,33 @@ def test_it_applies_in_channels_first_where_the_bytes_are_the_same() -> None:
         assert cut == plan.plan_cut(replace(one_pixel, layout=Layout.NHWC), GPU)
 
 
+@pytest.mark.parametrize(
+    ("layer", "dtype", "row"),
+    [
+        ("24-2-4-8-3-stride4-pad0", DType.TF32, (12, 4, 1)),
+        ("48-2-8-8-3-stride8-pad0", DType.FLOAT16, (24, 8, 1)),
+        ("64-2-16-8-3-stride16-pad0", DType.FLOAT16, (48, 8, 2)),
+        ("96-1-32-8-1-stride32-pad0", DType.BFLOAT16, (32, 8, 4)),
+        ("48-1-12-8-2-stride12-pad0", DType.FLOAT16, (24, 6, 2)),
+        ("36x30-1-3x2-8-4-stride2x2-pad1x0-dilation2x1", DType.FLOAT16, (8, 3, 1)),
+        ("24-2-4-8-8-stride4-pad0", DType.FLOAT16, (32, 4, 1)),
+        ("24-2-2-8-96-stride2-pad0", DType.FLOAT16, (192, 2, 1)),
+        ("24-2-2-8-64-stride2-pad0", DType.FLOAT16, (64, 2, 2)),
+    ],
+)
+def test_patches_are_the_same_layer_whose_rows_a_map_can_say(
+    layer: str, dtype: DType, row: tuple[int, int, int]
+) -> None:
+    problem = ConvProblem.parse(layer, dtype=dtype, layout=Layout.NHWC)
+    viewed = limits.by_patches(problem)
+    assert (viewed.c, viewed.r, viewed.s) == row
+    assert viewed.y_shape == problem.y_shape
+    assert limits.why_not(problem) is None
+    x, weight = reference.random_operands(problem, 0)
+    found = emulated(viewed, SMALLEST, x.reshape(viewed.x_shape), weight.reshape(viewed.weight_shape))
+    np.testing.assert_allclose(found.reshape(problem.y_shape), reference.convolve(problem, x, weight), atol=1e-9)
+
+
 def test_a_map_is_encoded_as_the_driver_takes_it(map_driver: FakeDriver) -> None:
     problem = problem_of(SHAPES["uneven_pad"], DType.BFLOAT16)
     encoding.encoded(maps.x_map(problem, SMALLEST.bp), problem.dtype, 4096)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import ceil
 from typing import Any, Final
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from conv_advisor.data.errors import WorkspaceExceeded
 from conv_advisor.data.problem import MAX_ELEMENTS, ConvProblem, DType, Layout
+from conv_advisor.kernels.cuda.parts import shapes
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 from conv_advisor.kernels.cuda.parts.shapes import Array, Problems, Shapes
 from conv_advisor.kernels.cuda.parts.source import Defines, Source
@@ -42,21 +42,11 @@ def is_packed(problems: Problems) -> Any:
 
 
 def by_patches(problem: ConvProblem) -> ConvProblem:
-    """The same layer with a patch's row of pixels as the channels of one, where patches lie side by side.
+    """The same layer by its patches where there is something to pad: that leaves less, or nothing.
 
-    Memory is the same, so y is too: in x (N, H, W, C) the S pixels of a filter's row follow each other, as they do in
-    the weight (K, R, S, C). That leaves less to pad, or nothing: three channels of 16 pixels are six runs.
+    Three channels of 16 pixels are six runs.
     """
-    # What few layers have is asked first: predictions ask this of most.
-    lies_side_by_side = (
-        1 < problem.s == problem.stride_w
-        and (problem.dilation_w, problem.w % problem.s) == (1, 0)
-        and problem.pad_w == problem.pad_w_end == 0
-        and problem.layout is Layout.NHWC
-    )
-    if not (lies_side_by_side and is_packed(problem)):
-        return problem
-    return replace(problem, c=problem.c * problem.s, w=problem.w // problem.s, s=1, stride_w=1)
+    return shapes.by_patches(problem) if is_packed(problem) else problem
 
 
 def weight_bytes(problems: Problems) -> Any:

@@ -12,6 +12,7 @@ from conv_advisor.kernels.cuda.compile import load_kernel
 from conv_advisor.kernels.cuda.implicit_gemm_tma import maps, small, split, straight
 from conv_advisor.kernels.cuda.implicit_gemm_tma import plan as plans
 from conv_advisor.kernels.cuda.implicit_gemm_tma.encoding import encoded
+from conv_advisor.kernels.cuda.implicit_gemm_tma.limits import by_patches
 from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import THREADS, Tile, row_bytes_of, stages_of
 from conv_advisor.kernels.cuda.implicit_gemm_tma.plan import AnyTile
 from conv_advisor.kernels.cuda.implicit_gemm_tma.small import SmallTile
@@ -32,11 +33,13 @@ too few, every launch would make its maps anew."""
 
 def prepare(problem: ConvProblem, device: Device, _workspace_limit_bytes: int) -> Launch:
     """One launch, with the cut of the kernel's own rule."""
+    problem = by_patches(problem)
     return launch(problem, device, plans.plan_cut(problem, device))
 
 
 def launch(problem: ConvProblem, device: Device, cut: Cut[AnyTile]) -> Launch:
     """One launch with this cut."""
+    problem = by_patches(problem)
     source, defines = plans.build_of(cut, problem)
     kernel = load_kernel(source, source.name, problem.dtype, **defines, **defines_of(problem.epilogue))
     if isinstance(cut.tile, SmallTile):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.kernels.cuda.parts.shapes import is_dense
+from conv_advisor.kernels.cuda.parts import shapes
 
 ROW_UNIT_BYTES: Final = 16
 """What the bytes of a pixel's channels and filters are multiples of."""
+STAGE_BYTES: Final = 128
+"""Most bytes of a tap's channels that are multiplied at a time."""
 MOST_OFFSET: Final = 255
 """How far a tap may lie from the first one, in rows or columns."""
 CORNERS: Final = range(-128, 128)
@@ -25,12 +28,34 @@ def upper_corner(problem: ConvProblem) -> tuple[int, int]:
     )
 
 
+def by_patches(problem: ConvProblem) -> ConvProblem:
+    """The same layer by its patches, where those fill more of a stage than single pixels do, or any.
+
+    Where patches are too high for a step, several rows of x are one, and the filter's rows in it are as many columns, a
+    row of patches apart: memory is still the same.
+    """
+    viewed = shapes.by_patches(problem)
+    item = problem.dtype.itemsize_bytes
+    if viewed == problem or viewed.s * _stages(viewed.c * item) >= problem.s * _stages(problem.c * item):
+        return problem
+    (r, h, w), is_stacked = (viewed.r, viewed.h, viewed.w), viewed.stride_h == viewed.r and viewed.dilation_h == 1
+    if r <= MOST_STEP or not is_stacked or viewed.pad_h or viewed.pad_h_end:
+        return viewed
+    rows = next((rows for rows in range(2, r + 1) if r % rows == h % rows == 0 and r // rows <= MOST_STEP), 1)
+    return replace(viewed, h=h // rows, w=w * rows, r=r // rows, s=rows, stride_h=r // rows, dilation_w=w)
+
+
+def _stages(channel_bytes: int) -> int:
+    """Stages of the channels of a tap."""
+    return -(-channel_bytes // STAGE_BYTES)
+
+
 def why_not(problem: ConvProblem) -> str | None:
     """Why no map can be made, as far as the maps' own limits say."""
-    unit = ROW_UNIT_BYTES // problem.dtype.itemsize_bytes
+    problem, unit = by_patches(problem), ROW_UNIT_BYTES // problem.dtype.itemsize_bytes
     if problem.c % unit or problem.k % unit:
         return f"c and k are {problem.c} and {problem.k}, not multiples of {unit}"
-    if is_dense(problem):
+    if shapes.is_dense(problem):
         return None
     offset = max((problem.r - 1) * problem.dilation_h, (problem.s - 1) * problem.dilation_w)
     if offset > MOST_OFFSET:

@@ -10,6 +10,7 @@ import numpy as np
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels.cuda.implicit_gemm_tma import menu, small, split, straight
+from conv_advisor.kernels.cuda.implicit_gemm_tma.limits import by_patches
 from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import (
     BOX,
     BOX_ROW_BYTES,
@@ -140,7 +141,7 @@ def offers(problems: Shapes, device: Device) -> tuple[Offer[Any], ...]:
 
 def expected(problem: ConvProblem, device: Device) -> dict[Cut[AnyTile], float]:
     """The cuts of one problem, and the time in us that each is expected to take."""
-    return expected_of(offers(Shapes.of(problem), device))
+    return expected_of(offers(Shapes.of(by_patches(problem)), device))
 
 
 def plan_cut(problem: ConvProblem, device: Device) -> Cut[AnyTile]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, Final
 
@@ -91,3 +91,25 @@ def is_pointwise(problems: Problems) -> Any:
 def is_dense(problems: Problems) -> Any:
     """Whether that tap sees every pixel."""
     return is_pointwise(problems) & (problems.stride_h == 1) & (problems.stride_w == 1)
+
+
+def has_patches(problem: ConvProblem) -> bool:
+    """Whether patches lie side by side in a row of x, with nothing between or beside them."""
+    # What few layers have is asked first: predictions ask this of most.
+    return (
+        1 < problem.s == problem.stride_w
+        and (problem.dilation_w, problem.w % problem.s) == (1, 0)
+        and problem.pad_w == problem.pad_w_end == 0
+        and problem.layout is Layout.NHWC
+    )
+
+
+def by_patches(problem: ConvProblem) -> ConvProblem:
+    """The same layer with a patch's row of pixels as the channels of one, where patches lie side by side.
+
+    Memory is the same, so y is too: in x (N, H, W, C) the S pixels of a filter's row follow each other, as they do in
+    the weight (K, R, S, C).
+    """
+    if not has_patches(problem):
+        return problem
+    return replace(problem, c=problem.c * problem.s, w=problem.w // problem.s, s=1, stride_w=1)
