@@ -30,6 +30,7 @@ EDGE_SHAPES: dict[str, dict[str, Any]] = {
     "one_pixel_many": {"n": 128, "c": 8, "h": 1, "w": 1, "k": 256, "r": 1, "s": 1},
     "wider_than_a_block": {"n": 1, "c": 2, "h": 5, "w": 300, "k": 2, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1},
     "batch": {"n": 37, "c": 5, "h": 6, "w": 6, "k": 7, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1},
+    "few_filters": {"n": 2, "c": 19, "h": 13, "w": 11, "k": 3, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1},
     "first_layer": {"n": 1, "c": 3, "h": 64, "w": 64, "k": 16, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1},
     "stride_2": {"n": 2, "c": 8, "h": 15, "w": 15, "k": 16, "r": 3, "s": 3, "pad_h": 1, "pad_w": 1}
     | {"stride_h": 2, "stride_w": 2},

@@ -87,7 +87,8 @@ def test_the_least_workspace_is_enough_and_means_one_image_at_a_time(
 @pytest.mark.parametrize("variant_id", sorted({id_ for id_, _ in cases()} - set(TRANSFORMING)))
 def test_infinities_and_nan_spread_as_they_should(pool: ProcessPoolExecutor, variant_id: str) -> None:
     names = {"cuda.grouped": "groups_odd", "cuda.depthwise": "depthwise", "cuda.few_inputs": "first_layer"}
-    layout = Layout.NHWC if variant_id == "cuda.few_inputs" else Layout.NCHW
+    names |= {"cuda.few_outputs": "few_filters"}
+    layout = Layout.NHWC if variant_id in ("cuda.few_inputs", "cuda.few_outputs") else Layout.NCHW
     problem = edge_problem(names.get(variant_id, "same_3x3"), DType.FLOAT32, layout)
     found = pool.submit(host_cuda.error_of, variant_id, problem, is_finite=False).result()
     assert found <= tolerance(problem)

@@ -1,0 +1,65 @@
+"""The implicit GEMM of at most eight filters, channels last: how decoders, flows and depths end."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem, Layout
+from conv_advisor.kernels.cuda.family import Family, Kernel, cuda_variant
+from conv_advisor.kernels.cuda.parts.rules import ANY
+from conv_advisor.kernels.variant import Algorithm, all_of, dilation_1, groups_1, layout_is, no_workspace, stride_1
+
+MOST_FILTERS: Final = 8
+LEAST_CHANNELS: Final = 8
+"""With fewer most of each product would be zeros: it was no faster than cuDNN."""
+MOST_TAPS: Final = 11
+"""Rows and columns of a filter."""
+MOST_ROW: Final = 40
+"""Taps in a row of all filters, which are multiplied at a time."""
+
+
+def _has_few_outputs(problem: ConvProblem, _device: Device) -> str | None:
+    if problem.k > MOST_FILTERS:
+        return f"k is {problem.k}, above {MOST_FILTERS}"
+    if problem.c < LEAST_CHANNELS:
+        return f"c is {problem.c}, below {LEAST_CHANNELS}"
+    return None
+
+
+def _fits_a_block(problem: ConvProblem, _device: Device) -> str | None:
+    if max(problem.r, problem.s) > MOST_TAPS:
+        return f"filter is {problem.r}x{problem.s}, above {MOST_TAPS}"
+    if problem.s * problem.k > MOST_ROW:
+        return f"{problem.k} filters have {problem.s * problem.k} taps in a row, above {MOST_ROW}"
+    return None
+
+
+def _kernel() -> Kernel:
+    from conv_advisor.kernels.cuda.few_outputs import launch, plan
+
+    return Kernel(sources=(plan.SOURCE,), prepare={"cuda.few_outputs": launch.prepare})
+
+
+FAMILY: Final = Family(
+    "few_outputs",
+    kernel=_kernel,
+    variants=(
+        cuda_variant(
+            "cuda.few_outputs",
+            Algorithm.IMPLICIT_GEMM,
+            why_not=all_of(
+                ANY,
+                layout_is(Layout.NHWC),
+                groups_1,
+                stride_1,
+                dilation_1,
+                _has_few_outputs,
+                _fits_a_block,
+            ),
+            workspace_bytes=no_workspace,
+            source="PTX ISA 8.0: mma; Vasudevan et al., arXiv:1704.04428",
+            kernel=_kernel,
+        ),
+    ),
+)

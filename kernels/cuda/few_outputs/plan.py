@@ -1,0 +1,184 @@
+"""How the implicit GEMM of few filters cuts a problem: a block's pixels, and how its warps share the channels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import product
+from math import gcd
+from typing import Final
+
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem, DType
+from conv_advisor.kernels.cuda.few_outputs import MOST_ROW
+from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
+from conv_advisor.kernels.cuda.parts.multiprocessor import RESERVED_BYTES, shared_memory_of
+from conv_advisor.kernels.cuda.parts.source import BorneSpill, Defines, Source
+
+LOAD_BYTES: Final = 16
+"""What a thread has of a pixel or a column at each step, four threads to each."""
+_COLUMNS: Final = {DType.FLOAT32: MOST_ROW, DType.TF32: 56, DType.FLOAT16: 56, DType.BFLOAT16: 56}
+"""Taps and filters that registers have room to multiply at a time."""
+_THREADS_OF_PROCESSOR: Final = 512
+"""What a multiprocessor's registers have room for, with 128 a thread."""
+
+# Fitted to times of 14 to 21 cuts of 20 layers, some of them in several precisions, on an H200.
+_START_CYCLES: Final = 1200
+_LATENCY_CYCLES: Final = 2300
+"""From a step's loads to its products; a warp asks for two steps at a time."""
+_MOVED_BYTES_OF_CYCLE: Final = 19
+"""A multiprocessor's share of memory's speed."""
+_TILE_CYCLES: Final = {DType.FLOAT32: 15.0, DType.TF32: 10.0, DType.FLOAT16: 2.2, DType.BFLOAT16: 2.2}
+"""What a multiprocessor takes for the products of 16 pixels and 8 columns with half a step's channels."""
+_LANES: Final = 32
+"""Sums that shared memory takes or gives in a cycle."""
+_SUM_CYCLES: Final = 64
+"""What a thread waits for each product that it adds up."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What a block computes, and with how many warps.
+
+    Parameters
+    ----------
+    tile_p, tile_q : int
+        Pixels of y: powers of two.
+    warps : int
+    splits : int
+        That share the channels, of as many warps each.
+    """
+
+    tile_p: int
+    tile_q: int
+    warps: int
+    splits: int
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 32 * self.warps
+
+    def tiles_of(self, problem: ConvProblem) -> tuple[int, int]:
+        """Tiles of rows and of columns of an image."""
+        return ceil_div(problem.p, self.tile_p), ceil_div(problem.q, self.tile_q)
+
+    def width(self, problem: ConvProblem) -> int:
+        """Pixels of x in a row that a tile sees."""
+        return self.tile_q + problem.s - 1
+
+    def pixels(self, problem: ConvProblem) -> int:
+        """Pixels of x that are multiplied at a time."""
+        return (self.tile_p + rows_at_once(problem) - 1) * self.width(problem)
+
+    def pitch(self, problem: ConvProblem) -> int:
+        """Products of a column: whole tiles of pixels, and so many more that a warp's lie in different banks."""
+        at_a_time = 16 * _tiles_at_a_time(problem)
+        return int(at_a_time * ceil_div(self.pixels(problem), at_a_time) + 4)
+
+    def shared_bytes(self, problem: ConvProblem) -> int:
+        """Shared memory of a block: products, and the sums that wait for a filter's other rows."""
+        kept = self.tile_p * self.tile_q * problem.k if rows_at_once(problem) < problem.r else 0
+        return 4 * (self.splits * columns_of(problem) * self.pitch(problem) + kept)
+
+
+def rows_at_once(problem: ConvProblem) -> int:
+    """Rows of the filters that are multiplied at a time: about as many each time."""
+    most = _COLUMNS[problem.dtype] // (problem.s * problem.k)
+    return int(ceil_div(problem.r, ceil_div(problem.r, most)))
+
+
+def columns_of(problem: ConvProblem) -> int:
+    """Columns of the products: taps of these rows, for each filter."""
+    return rows_at_once(problem) * problem.s * problem.k
+
+
+def _tiles_at_a_time(problem: ConvProblem) -> int:
+    """Tiles of 16 pixels that a warp multiplies at a time, as registers allow."""
+    return 1 if ceil_div(columns_of(problem), 8) > (2 if problem.dtype is DType.FLOAT32 else 5) else 2
+
+
+_TILES: Final = ((1, 8), (2, 8), (4, 8), (4, 16), (8, 16), (4, 32), (8, 32), (16, 32))
+_WARPS: Final = (4, 8, 16)
+CUTS: Final = tuple(
+    Cut(tile_p, tile_q, warps, splits)
+    for (tile_p, tile_q), warps, splits in product(_TILES, _WARPS, (1, 2, 4, 8, 16))
+    if splits <= warps
+)
+
+
+def residents(cut: Cut, problem: ConvProblem, device: Device) -> int:
+    """Blocks that a multiprocessor holds; 0 where not even one fits."""
+    fitting = shared_memory_of(device) // (cut.shared_bytes(problem) + RESERVED_BYTES)
+    return min(_THREADS_OF_PROCESSOR // cut.threads, fitting)
+
+
+def blocks_of(cut: Cut, problem: ConvProblem) -> int:
+    """A block for each tile."""
+    tiles_p, tiles_q = cut.tiles_of(problem)
+    return problem.n * tiles_p * tiles_q
+
+
+def expected_cycles(cut: Cut, problem: ConvProblem, device: Device) -> float:
+    """Cycles of the multiprocessor that has most to do: blocks one after the other, or the work of those beside it."""
+    processors, blocks = device.processors or 1, blocks_of(cut, problem)
+    resident = min(residents(cut, problem, device), ceil_div(blocks, processors))
+    item, mt = problem.dtype.itemsize_bytes, _tiles_at_a_time(problem)
+    passes = ceil_div(problem.r, rows_at_once(problem))
+    chunks = ceil_div(cut.pixels(problem), 16 * mt)
+    steps = ceil_div(problem.c * item, 4 * LOAD_BYTES)
+    turns = ceil_div(chunks, cut.warps // cut.splits) * ceil_div(steps, 2 * cut.splits)
+    summed = ceil_div(cut.tile_p * cut.tile_q * problem.k, cut.threads) * columns_of(problem) / problem.k * cut.splits
+    alone = _START_CYCLES + passes * (turns * _LATENCY_CYCLES + summed * _SUM_CYCLES)
+    moved = cut.pixels(problem) * problem.c * item / _MOVED_BYTES_OF_CYCLE
+    eights = ceil_div(columns_of(problem), 8)
+    multiplied = chunks * mt * steps * 2 * eights * _TILE_CYCLES[problem.dtype]
+    stored = cut.splits * columns_of(problem) * (cut.pitch(problem) + cut.tile_p * cut.tile_q) / _LANES
+    busy = passes * (max(moved, multiplied) + stored)
+    return float(ceil_div(blocks, processors * resident) * max(alone, resident * busy))
+
+
+def cuts_of(problem: ConvProblem, device: Device) -> tuple[Cut, ...]:
+    """Every cut whose block fits."""
+    return tuple(cut for cut in CUTS if residents(cut, problem, device))
+
+
+def plan_cut(problem: ConvProblem, device: Device) -> Cut:
+    """The cut that is expected to be fastest."""
+    return min(cuts_of(problem, device), key=lambda cut: expected_cycles(cut, problem, device))
+
+
+def defines_of(cut: Cut, problem: ConvProblem) -> Defines:
+    """What the source is compiled with for a cut."""
+    eights = int(ceil_div(columns_of(problem), 8))
+    align = gcd(problem.c * problem.dtype.itemsize_bytes, LOAD_BYTES)
+    return _defines(eights, cut.warps, align, problem.dtype)
+
+
+def _defines(eights: int, warps: int, align: int, dtype: DType) -> Defines:
+    return {"NT": eights, "WARPS": warps, "ALIGN": align, "SPLIT": int(dtype is DType.FLOAT32)}
+
+
+def definitions(dtype: DType) -> tuple[Defines, ...]:
+    """What few_outputs.cu is compiled with for this precision."""
+    aligns = [align for align in (16, 8, 4, 2) if align >= dtype.itemsize_bytes]
+    return tuple(
+        _defines(eights, warps, align, dtype)
+        for eights in range(1, _COLUMNS[dtype] // 8 + 1)
+        for warps in _WARPS
+        for align in aligns
+    )
+
+
+SOURCE: Final = Source(
+    "few_outputs",
+    definitions,
+    spills=(
+        BorneSpill(
+            "few_outputs",
+            "sm_80",
+            most_bytes=24,
+            reason="single elements of an odd number of channels: they wait for memory; tiles are sized for Hopper",
+            defines=(("ALIGN", 2),),
+        ),
+    ),
+)

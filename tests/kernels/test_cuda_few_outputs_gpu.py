@@ -1,0 +1,83 @@
+"""Cuts of the implicit GEMM of few filters on a real GPU, whatever the rule chooses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conv_advisor.data.epilogue import PLAIN, Activation, Epilogue
+from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.kernels.cuda.few_outputs import plan as plans
+from conv_advisor.kernels.tolerance import tolerance
+
+pytestmark = pytest.mark.gpu
+
+ENDS = (
+    Epilogue(residual=True),
+    Epilogue(bias=True, activation=Activation.RELU),
+    Epilogue(bias=True, residual=True, activation=Activation.GELU),
+)
+LAYERS = (
+    "67x61-2-3x3-3-64-stride1x1-pad1x1-dilation1x1-groups1",
+    "29x31-3-3x3-1-200-stride1x1-pad1x1-dilation1x1-groups1",
+    "32x40-1-5x5-4-36-stride1x1-pad2x2-dilation1x1-groups1",
+    "41x38-1-9x9-3-34-stride1x1-pad4x4-dilation1x1-groups1",
+    "33x29-2-4x4-1-43-stride1x1-pad1x1-dilation1x1-groups1",
+    "26x40-2-2x5-8-8-stride1x1-pad1x0-dilation1x1-groups1",
+    "5x7-300-1x1-4-11-stride1x1-pad2x3-dilation1x1-groups1",
+)
+EVERY_OTHER = 11
+"""Of a layer's cuts every so many are run, from another one on for each layer."""
+
+
+def problem_of(layer: str, dtype: DType, epilogue: Epilogue = PLAIN) -> ConvProblem:
+    return replace(ConvProblem.parse(layer, dtype=dtype, layout=Layout.NHWC), epilogue=epilogue)
+
+
+PROBLEMS = [
+    problem_of(layer, dtype, (PLAIN, *ENDS)[(place + turn) % 4])
+    for turn, dtype in enumerate(DType)
+    for place, layer in enumerate(LAYERS)
+]
+
+
+@pytest.fixture(scope="module")
+def runner() -> Any:
+    from conv_advisor.kernels.bench import open_runner
+
+    opened = open_runner("cuda:0")
+    if float(opened.device.capability) < 8.0:
+        pytest.skip(f"compute capability is {opened.device.capability}, below 8.0")
+    return opened
+
+
+@pytest.mark.parametrize("place", range(len(PROBLEMS)), ids=lambda place: PROBLEMS[place].key)
+def test_cuts_are_right(runner: Any, place: int) -> None:
+    from conv_advisor.kernels.cuda.border import translated
+    from conv_advisor.kernels.cuda.few_outputs.launch import launch
+
+    problem = PROBLEMS[place]
+    operands = runner.make_operands(problem, 0)
+    for cut in plans.cuts_of(problem, runner.device)[place % EVERY_OTHER :: EVERY_OTHER]:
+        with translated():
+            prepared = launch(problem, runner.device, cut)
+        assert runner.first_run(problem, prepared, operands).max_error <= tolerance(problem), cut
+
+
+@pytest.mark.parametrize("dtype", DType)
+def test_equal_inputs_give_equal_bits(runner: Any, dtype: DType) -> None:
+    from conv_advisor.kernels.cuda.border import translated
+    from conv_advisor.kernels.cuda.few_outputs.launch import launch
+
+    problem = problem_of(LAYERS[0], dtype, ENDS[2])
+    operands = runner.make_operands(problem, 0)
+    with translated():
+        prepared = launch(problem, runner.device, plans.plan_cut(problem, runner.device))
+    outputs = []
+    for _ in range(3):
+        runner.first_run(problem, prepared, operands)
+        outputs.append(operands.y.get())
+    assert all(np.array_equal(each, outputs[0]) for each in outputs[1:])
