@@ -40,6 +40,16 @@ LAYERS = (
 )
 
 
+NARROW_LAYERS = (
+    "112x112-2-3x3-40-16-stride2x2-pad1x1-dilation1x1-groups1",
+    "57x61-3-3x3-72-24-stride1x1-pad1x1-dilation1x1-groups1",
+    "40x44-2-5x5-24-12-stride1x1-pad2x2-dilation1x1-groups1",
+    "31x28-2-7x4-16-6-stride2x1-pad1x3-dilation1x1-groups1",
+    "33x70-2-3x3-64-64-stride1x1-pad1x1-dilation1x1-groups1",
+    "5x6-300-1x1-8-48-stride1x1-pad0x0-dilation1x1-groups1",
+)
+
+
 def problem_of(
     layer: str, dtype: DType = DType.FLOAT16, epilogue: Epilogue = PLAIN, layout: Layout = Layout.NHWC
 ) -> ConvProblem:
@@ -52,6 +62,8 @@ PROBLEMS = [
     *(problem_of(layer, DType.TF32, layout=layout) for layout in Layout for layer in LAYERS),
     *(problem_of(layer, DType.BFLOAT16, layout=layout) for layout in Layout for layer in LAYERS[:2]),
     *(problem_of(layer, dtype, ends, layout) for dtype, layout in FORMS for layer in LAYERS[:2] for ends in ENDS),
+    *(problem_of(layer, HALVES[place % 2]) for place, layer in enumerate(NARROW_LAYERS)),
+    *(problem_of(NARROW_LAYERS[1], DType.FLOAT16, ends) for ends in ENDS),
 ]
 
 

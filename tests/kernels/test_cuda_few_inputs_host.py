@@ -36,6 +36,18 @@ LAYERS: Final = (
     "2x3-2-3x5-8-3-stride1x1-pad3x7-dilation1x1-groups1",
 )
 """Widths that are whole runs of pixels and others, both copies of x and either alone, every chunk count's parity."""
+NARROW_LAYERS: Final = (
+    "19x40-2-3x3-16-16-stride1x1-pad1x1-dilation1x1-groups1",
+    "17x33-2-3x3-8-24-stride2x2-pad1x1-dilation1x1-groups1",
+    "9x35-3-5x5-24-8-stride1x1-pad2x2-dilation1x1-groups1",
+    "11x18-2-3x3-72-64-stride1x1-pad1x1-dilation1x1-groups1",
+    "14x20-2-7x7-40-16-stride2x1-pad3x2-dilation1x1-groups1",
+    "13x21-3-1x1-48-40-stride1x1-pad0x0-dilation1x1-groups1",
+    "5x6-2-2x3-8-8-stride1x1-pad2x4-dilation1x1-groups1",
+    "13x18-2-3x3-24-12-stride1x1-pad1x1-dilation1x1-groups1",
+    "15x12-2-5x3-8-6-stride2x2-pad2x1-dilation1x1-groups1",
+)
+"""Odd and even runs of channels, steps with and without a last chunk alone, every count of filters of a warp."""
 
 
 def cuts_of(place: int, problem: ConvProblem) -> list[Cut]:
@@ -50,10 +62,11 @@ def cuts_of(place: int, problem: ConvProblem) -> list[Cut]:
 def cases_of(place: int) -> list[tuple[Cut, ConvProblem]]:
     """In one precision of two bytes and one of four, alone and with all that may follow."""
     halves, wide = (DType.FLOAT16, DType.BFLOAT16), (DType.FLOAT32, DType.TF32)
+    layer = (*LAYERS, *NARROW_LAYERS)[place]
     problems = [
-        ConvProblem.parse(LAYERS[place], dtype=dtypes[place % 2], layout=layout)
-        for dtypes in (halves, wide)
-        for layout in Layout
+        ConvProblem.parse(layer, dtype=dtypes[place % 2], layout=layout)
+        for dtypes in ((halves, wide) if layer in LAYERS else (halves,))
+        for layout in (Layout if layer in LAYERS else (Layout.NHWC,))
     ]
     return [
         (cut, ended)
@@ -63,7 +76,7 @@ def cases_of(place: int) -> list[tuple[Cut, ConvProblem]]:
     ]
 
 
-CASES: Final = [case for place in range(len(LAYERS)) for case in cases_of(place)]
+CASES: Final = [case for place in range(len(LAYERS + NARROW_LAYERS)) for case in cases_of(place)]
 
 
 def result_of(cut: Cut, problem: ConvProblem, *operands: np.ndarray | None) -> np.ndarray:

@@ -9,9 +9,9 @@ import pytest
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.kernels.cuda.few_inputs import float32, halves
+from conv_advisor.kernels.cuda.few_inputs import MOST_NARROW_GEMM_K, float32, halves, narrow
 from conv_advisor.kernels.cuda.few_inputs import plan as plans
-from conv_advisor.kernels.cuda.few_inputs.menu import HALF_TILES, Cut, Tile
+from conv_advisor.kernels.cuda.few_inputs.menu import HALF_TILES, NARROW_TILES, Cut, Tile
 from conv_advisor.kernels.cuda.parts.multiprocessor import shared_memory_of
 
 H200 = Device(id="nvidia-h200", name="NVIDIA H200", kind="cuda", capability="9.0", processors=132)
@@ -37,7 +37,19 @@ def test_whatever_it_takes_has_a_cut_on_every_device(size: int, stride: int, dty
         assert plans.blocks_of(cut, problem, device) % cut.tiles_of(problem)[2] == 0
 
 
-@pytest.mark.parametrize("cut", [*halves.FORM.cuts, *float32.MMA.cuts, *float32.WGMMA.cuts], ids=str)
+@pytest.mark.parametrize("c", [6, 12, *range(8, 65, 8)])
+@pytest.mark.parametrize(("r", "s"), list(product((1, 2, 3, 5, 7), (1, 3, 4, 5, 7))))
+def test_so_has_whatever_it_takes_of_more_channels(r: int, s: int, c: int) -> None:
+    if r * s * -(-c // 8) * 8 > MOST_NARROW_GEMM_K:
+        pytest.skip("is not taken")
+    problem = ConvProblem(2, c, 64, 64, 40, r, s, 2, 2, r, s, dtype=DType.FLOAT16, layout=Layout.NHWC)
+    for device in (H200, SMALL):
+        cut = plans.plan_cut(problem, device)
+        assert plans.form_of(problem, device) is narrow.FORM
+        assert narrow.shared_bytes(cut, problem) <= shared_memory_of(device) - 1024
+
+
+@pytest.mark.parametrize("cut", [*halves.FORM.cuts, *narrow.FORM.cuts, *float32.MMA.cuts, *float32.WGMMA.cuts], ids=str)
 def test_tiles_are_whole_and_cover_y(cut: Cut) -> None:
     tiles_p, tiles_q, tiles_f = cut.tiles_of(STEM)
     assert cut.tile_p * cut.tile_q == cut.tile.pixels
@@ -50,7 +62,20 @@ def test_what_a_block_stages_of_the_stem_by_hand() -> None:
     # 8 rows of 32 pixels see 2 * 7 + 7 rows; 3 pixels of padding after one more make whole runs: 1 + 62 + 8 pixels.
     stage = halves.Stage.of(Cut(HALF_TILES[0], 32), STEM)
     assert (stage.rows, stage.slots, stage.copy_bytes) == (21, 74, 0)
-    assert halves.shared_bytes(Cut(HALF_TILES[0], 32), STEM) == 64 * 29 * 16 + 21 * 74 * 8
+    assert stage.asked_bytes(STEM) == 21 * 72 * 6
+    assert halves.shared_bytes(Cut(HALF_TILES[0], 32), STEM) == 64 * 29 * 16 + 21 * 74 * 8 + 21 * 72 * 6
+
+
+def test_rows_of_no_whole_runs_are_not_asked_for() -> None:
+    stage = halves.Stage.of(Cut(HALF_TILES[0], 32), problem_of("227-32-7-64-3-stride2"))
+    assert stage.asked_bytes(problem_of("227-32-7-64-3-stride2")) == 0
+
+
+def test_what_a_block_has_of_more_channels_by_hand() -> None:
+    # 16 channels are two chunks, three apart; 18 of a window are nine steps; ten rows of 34 pixels, twice.
+    problem, cut = problem_of("256-1-3-16-16"), Cut(NARROW_TILES[10], 32)
+    assert (cut.tile_p, cut.tile.filters) == (16, 16)
+    assert narrow.shared_bytes(cut, problem) == 16 * (16 * 19 + 1 + 2 * 18 * 34 * 3) + 72
 
 
 def test_an_odd_stride_has_its_second_copy_in_other_banks() -> None:

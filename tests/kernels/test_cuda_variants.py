@@ -30,10 +30,10 @@ BY_ID = {variant.id: variant for variant in VARIANTS}
 MIB = 2**20
 LARGE_TILES = ("cuda.winograd_nonfused_4x4_3x3", "cuda.winograd_nonfused_4x4_5x5")
 NHWC = (
-    *("cuda.gemm", "cuda.implicit_gemm_nhwc", "cuda.implicit_gemm_tma", "cuda.few_inputs"),
+    *("cuda.gemm", "cuda.implicit_gemm_nhwc", "cuda.implicit_gemm_tma", "cuda.few_inputs", "cuda.few_outputs"),
     *("cuda.grouped", "cuda.depthwise", *LARGE_TILES),
 )
-LAST = ("cuda.implicit_gemm_nhwc", "cuda.implicit_gemm_tma", "cuda.few_inputs")
+LAST = ("cuda.implicit_gemm_nhwc", "cuda.implicit_gemm_tma", "cuda.few_inputs", "cuda.few_outputs")
 """Channels last alone, without groups."""
 PACKED = ("cuda.implicit_gemm_nhwc", "cuda.implicit_gemm_transposed")
 
@@ -59,6 +59,7 @@ def test_the_ids_never_change() -> None:
         "cuda.implicit_gemm_transposed",
         "cuda.implicit_gemm_tma",
         "cuda.few_inputs",
+        "cuda.few_outputs",
         "cuda.fft",
         "cuda.winograd_fused",
         "cuda.winograd_nonfused",
@@ -77,6 +78,7 @@ def test_a_plain_3x3_layer_is_for_every_variant_but_one(variant_id: str, dtype: 
     size = 5 if variant_id.endswith("5x5") else 1 if variant_id == "cuda.pointwise" else 3
     layout = "nhwc" if variant_id in LAST else "nchw"
     channels = 3 if variant_id == "cuda.few_inputs" else 16
+    filters = 8 if variant_id == "cuda.few_outputs" else 32
     groups = 2 if variant_id == "cuda.grouped" else 1
     expected = "dtype is float32" if variant_id in PACKED and dtype is DType.FLOAT32 else "applies"
     if variant_id in LARGE_TILES and dtype is not DType.FLOAT32:
@@ -84,7 +86,7 @@ def test_a_plain_3x3_layer_is_for_every_variant_but_one(variant_id: str, dtype: 
     if variant_id == "cuda.depthwise":
         expected = f"groups is {groups}, with {16 // groups} of the 16 channels each"
     changes = {"dtype": dtype, "layout": layout, "groups": groups}
-    assert expected in (reason(variant_id, f"14-8-{size}-32-{channels}", **changes) or "applies")
+    assert expected in (reason(variant_id, f"14-8-{size}-{filters}-{channels}", **changes) or "applies")
 
 
 @pytest.mark.parametrize(
@@ -97,7 +99,13 @@ def test_a_plain_3x3_layer_is_for_every_variant_but_one(variant_id: str, dtype: 
             ("cuda.few_inputs", layer, {"dtype": "float16", "layout": "nhwc", **change}, expected)
             for layer, change, expected in (
                 ("14-1-3-8-3", {"layout": "nchw"}, "applies"),
-                ("14-1-3-8-5", {}, "c is 5, above 4"),
+                ("14-1-3-8-5", {}, "c is 5, above 4 and not even up to 64"),
+                ("14-1-3-8-72", {}, "c is 72, above 4 and not even up to 64"),
+                ("14-1-3-8-16", {"dtype": "tf32"}, "c is 16, above 4"),
+                ("14-1-3-8-16", {}, "applies"),
+                ("14-1-8-8-8", {}, "filter is 8x8, above 7"),
+                ("14-1-5-8-48", {}, "a filter has 1200 elements, above 1024"),
+                ("14-1-3-8-8", {"stride_h": 3}, "stride is 3x1, above 2"),
                 ("14-1-3-12-3", {}, "k is 12, not a multiple of 8"),
                 ("14-1-3-8-2", {"groups": 2}, "groups is 2"),
                 ("14-1-12-8-3", {}, "filter is 12x12, above 11"),
@@ -106,6 +114,20 @@ def test_a_plain_3x3_layer_is_for_every_variant_but_one(variant_id: str, dtype: 
                 ("14-1-3-8-3", {"pad_w_end": 0}, "applies"),
                 ("14-1-3-8-3", {"dtype": "float32"}, "applies"),
                 ("14-1-3-8-3", {"dtype": "tf32"}, "applies"),
+            )
+        ],
+        *[
+            ("cuda.few_outputs", layer, {"layout": "nhwc", **change}, expected)
+            for layer, change, expected in (
+                ("14-1-3-8-8", {"layout": "nchw"}, "layout is nchw"),
+                ("14-1-3-9-8", {}, "k is 9, above 8"),
+                ("14-1-3-4-8", {"groups": 2}, "groups is 2"),
+                ("14-1-12-1-8", {}, "filter is 12x12, above 11"),
+                ("14-1-6-8-8", {}, "8 filters have 48 taps in a row, above 40"),
+                ("14-1-3-4-8", {"stride_w": 2}, "stride is 1x2"),
+                ("14-1-3-4-8", {"dilation_h": 2}, "dilation is 2x1"),
+                ("14-1-3-4-7", {}, "c is 7, below 8"),
+                ("14-1-11-3-9", {}, "applies"),
             )
         ],
         *[
@@ -119,6 +141,8 @@ def test_a_plain_3x3_layer_is_for_every_variant_but_one(variant_id: str, dtype: 
                 ("14-1-3-12-4", {"dtype": "float32"}, "applies"),
                 ("14-1-3-12-2", {"dtype": "tf32"}, "c and k are 2 and 12, not multiples of 4"),
                 ("14-1-3-8-8", {"stride_w": 9}, "stride is 1x9, above 8"),
+                ("32-1-16-8-3-stride16-pad0", {}, "applies"),
+                ("28-1-14-8-3-stride14-pad0", {}, "c and k are 42 and 8, not multiples of 8"),
                 ("14-1-3-8-8", {"pad_w_end": 0}, "applies"),
             )
         ],

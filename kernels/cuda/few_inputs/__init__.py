@@ -1,11 +1,11 @@
-"""The implicit GEMM of at most four input channels: how most networks begin."""
+"""The implicit GEMM of few input channels: how most networks begin, and how those of images go on."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from conv_advisor.data.measurement import Device
-from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.cuda.family import Family, Kernel, cuda_variant
 from conv_advisor.kernels.cuda.parts.rules import ANY
 from conv_advisor.kernels.variant import Algorithm, all_of, dilation_1, groups_1, no_workspace
@@ -15,27 +15,43 @@ MOST_TAPS: Final = 11
 """Rows and columns of a filter."""
 MOST_STRIDE: Final = 4
 
+RUN: Final = 8
+"""Filters are multiples of this, and channels above `MOST_CHANNELS` padded to them."""
+MOST_NARROW_CHANNELS: Final = 64
+MOST_NARROW_TAPS: Final = 7
+MOST_NARROW_STRIDE: Final = 2
+MOST_NARROW_GEMM_K: Final = 1024
+
 
 def _has_few_inputs(problem: ConvProblem, _device: Device) -> str | None:
-    if problem.c > MOST_CHANNELS:
+    if problem.k % RUN:
+        return f"k is {problem.k}, not a multiple of {RUN}"
+    if problem.c <= MOST_CHANNELS:
+        return None
+    if problem.dtype not in (DType.FLOAT16, DType.BFLOAT16) or problem.layout is not Layout.NHWC:
         return f"c is {problem.c}, above {MOST_CHANNELS}"
-    if problem.k % 8:
-        return f"k is {problem.k}, not a multiple of 8"
+    if problem.c % 2 or problem.c > MOST_NARROW_CHANNELS:
+        return f"c is {problem.c}, above {MOST_CHANNELS} and not even up to {MOST_NARROW_CHANNELS}"
     return None
 
 
 def _fits_shared_memory(problem: ConvProblem, _device: Device) -> str | None:
-    if max(problem.r, problem.s) > MOST_TAPS:
-        return f"filter is {problem.r}x{problem.s}, above {MOST_TAPS}"
-    if max(problem.stride_h, problem.stride_w) > MOST_STRIDE:
-        return f"stride is {problem.stride_h}x{problem.stride_w}, above {MOST_STRIDE}"
+    is_narrow = problem.c > MOST_CHANNELS
+    taps, stride = (MOST_NARROW_TAPS, MOST_NARROW_STRIDE) if is_narrow else (MOST_TAPS, MOST_STRIDE)
+    if max(problem.r, problem.s) > taps:
+        return f"filter is {problem.r}x{problem.s}, above {taps}"
+    if max(problem.stride_h, problem.stride_w) > stride:
+        return f"stride is {problem.stride_h}x{problem.stride_w}, above {stride}"
+    padded = problem.r * problem.s * -(-problem.c // RUN) * RUN
+    if is_narrow and padded > MOST_NARROW_GEMM_K:
+        return f"a filter has {padded} elements, above {MOST_NARROW_GEMM_K}"
     return None
 
 
 def _kernel() -> Kernel:
-    from conv_advisor.kernels.cuda.few_inputs import float32, halves, launch
+    from conv_advisor.kernels.cuda.few_inputs import float32, halves, launch, narrow
 
-    sources = (halves.FORM.source, float32.MMA.source, float32.WGMMA.source)
+    sources = (halves.FORM.source, narrow.FORM.source, float32.MMA.source, float32.WGMMA.source)
     return Kernel(sources=sources, prepare={"cuda.few_inputs": launch.prepare})
 
 

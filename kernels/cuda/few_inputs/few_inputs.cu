@@ -15,6 +15,7 @@
 //   source       PTX ISA 8.0, ldmatrix and mma; Chetlur et al., arXiv:1410.0759
 
 #include "clusters.cuh"
+#include "asynchronous.cuh"
 #include "epilogue.cuh"
 #include "overlap.cuh"
 #include "pairs.cuh"
@@ -27,6 +28,7 @@
 #define RUN 4                       // pixels that a thread stages at a time
 static_assert(NT % GROUP == 0 && NT % 2 == 0, "whole stores, and tiles of filters in pairs");
 
+#include "half_fragments.cuh"
 #include "pixels.cuh"
 #include "products.cuh"
 #include "slots.cuh"
@@ -59,7 +61,8 @@ __device__ __forceinline__ void pack_weight(unsigned char* to, const Storage* __
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
     few_inputs(const Storage* __restrict__ x, const Storage* __restrict__ weight, Storage* __restrict__ y EPILOGUE, SHAPE,
-               int tile_p, int tile_q, int tiles_p, int tiles_q, int tiles_f, int rows, int slots, int copy_bytes) {
+               int tile_p, int tile_q, int tiles_p, int tiles_q, int tiles_f, int rows, int slots, int copy_bytes,
+               int asked_at) {
     extern __shared__ __align__(16) float memory[];
     unsigned char *const weights = (unsigned char*)memory, *const staged = weights + FILTERS * weight_pitch_of(R);
     const int first_filter = blockIdx.x % tiles_f * FILTERS, blocks = gridDim.x / tiles_f;
@@ -74,16 +77,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         window[i] = shared_address(staged) + p * stride_h * row_bytes + (column + column % 2) * 8 + column % 2 * copy_bytes;
     }
     const Address filters = shared_address(weights);
+    uint2* const asked = asked_at ? (uint2*)(staged + asked_at) : nullptr;
+    const auto ask = [&](int tile) {
+        const int line = tile / tiles_q, image = line / tiles_p;
+        ask_for_runs(asked, x + (size_t)image * H * W * CHANNELS, (line - image * tiles_p) * tile_p * stride_h - pad_h,
+                     (tile - line * tiles_q) * tile_q * stride_w - pad_w - lead, rows, slots, H, W);
+    };
 
     wait_for_kernel_ahead();
+    if (asked && blockIdx.x / tiles_f < tiles) ask(blockIdx.x / tiles_f);
     pack_weight(weights, weight, first_filter, K, R, weight_pitch_of(R));
     for (int tile = blockIdx.x / tiles_f; tile < tiles; tile += blocks) {
         const int line = tile / tiles_q, image = line / tiles_p;
         const int p0 = (line - image * tiles_p) * tile_p, q0 = (tile - line * tiles_q) * tile_q;
+        wait_for_all_copies_but<0>();
         __syncthreads();
-        stage(staged, x + (size_t)image * H * W * CHANNELS, p0 * stride_h - pad_h, q0 * stride_w - pad_w - lead, rows, slots, H,
-              W, lead % 2, stride_w % 2, copy_bytes);
+        stage(staged, asked, x + (size_t)image * H * W * CHANNELS, p0 * stride_h - pad_h, q0 * stride_w - pad_w - lead, rows, slots,
+              H, W, lead % 2, stride_w % 2, copy_bytes);
         __syncthreads();
+        if (asked && tile + blocks < tiles) ask(tile + blocks);
 
         float sum[MT][NT][4] = {};
         multiply_window(sum, window, filters, R, row_bytes);

@@ -15,20 +15,20 @@ from conv_advisor.kernels.cuda.parts.source import ARCHITECTURES, BorneSpill, De
 RUN: Final = 4
 """Pixels of x that a thread stages at a time."""
 
-# Reckoned from what the hardware is said to do; fitted to times of 27 cuts of 12 layers they chose no better.
-_PRODUCTS_OF_CYCLE: Final = 1280
+# Fitted to times of 12 to 18 cuts of 12 layers on an H200: what moves to and from memory is no limit of theirs.
+_PRODUCTS_OF_CYCLE: Final = 752
 """Multiplications that a multiprocessor's warps get from its tensor cores."""
-_SHARED_BYTES_OF_CYCLE: Final = 128
-_RUN_CYCLES: Final = 0.6
+_SHARED_BYTES_OF_CYCLE: Final = 102
+_RUN_CYCLES: Final = 2.17
 """What staging a run of pixels takes of a busy multiprocessor."""
-_MOVED_BYTES_OF_CYCLE: Final = 13
+_MOVED_BYTES_OF_CYCLE: Final = 133
 """A multiprocessor's share of memory's speed."""
-_TURN_CYCLES: Final = 1800
+_TURN_CYCLES: Final = 4790
 """From a tile's first load to its last store, beside its products."""
-_CHUNK_CYCLES: Final = 20
+_CHUNK_CYCLES: Final = 15.4
 """What the products of one chunk take, where a warp waits for them."""
-_START_CYCLES: Final = 2000
-_PACK_CYCLES: Final = 175
+_START_CYCLES: Final = 5810
+_PACK_CYCLES: Final = 113
 """What a thread takes to pack a tap of a filter."""
 
 
@@ -70,6 +70,10 @@ class Stage:
         """Both copies."""
         return self.copy_bytes + 8 * self.rows * self.slots
 
+    def asked_bytes(self, problem: ConvProblem) -> int:
+        """Runs that are asked for while the tile before is multiplied, where rows are of whole ones."""
+        return 8 * problem.c * self.runs if problem.w % RUN == 0 else 0
+
 
 def _chunks(problem: ConvProblem) -> int:
     """Pairs of pixels of a window's row."""
@@ -78,7 +82,9 @@ def _chunks(problem: ConvProblem) -> int:
 
 def shared_bytes(cut: Cut, problem: ConvProblem) -> int:
     """Shared memory of a block: its weight, rows an odd number of chunks long, then what it stages of x."""
-    return 16 * cut.tile.filters * (problem.r * _chunks(problem) | 1) + Stage.of(cut, problem).shared_bytes
+    stage = Stage.of(cut, problem)
+    weight_bytes = 16 * cut.tile.filters * (problem.r * _chunks(problem) | 1)
+    return weight_bytes + stage.shared_bytes + stage.asked_bytes(problem)
 
 
 def cycles(cut: Cut, problem: ConvProblem, turns: int, beside: int) -> float:
@@ -97,7 +103,8 @@ def cycles(cut: Cut, problem: ConvProblem, turns: int, beside: int) -> float:
 def sizes(cut: Cut, problem: ConvProblem) -> tuple[int, ...]:
     """The kernel's parameters behind the shape's."""
     stage = Stage.of(cut, problem)
-    return (cut.tile_p, cut.tile_q, *cut.tiles_of(problem), stage.rows, stage.slots, stage.copy_bytes)
+    asked_at = stage.shared_bytes if stage.asked_bytes(problem) else 0
+    return (cut.tile_p, cut.tile_q, *cut.tiles_of(problem), stage.rows, stage.slots, stage.copy_bytes, asked_at)
 
 
 def _defines(tile: Tile, layout: Defines, c: int, s: int) -> Defines:
@@ -119,8 +126,9 @@ def definitions(dtype: DType) -> tuple[Defines, ...]:
 
 _FULL: Final = "a size of a tile, stored before its products and loaded behind them: the sums leave no register"
 SPILLS: Final = tuple(
-    BorneSpill("few_inputs", architecture, 8, _FULL, defines=(("IS_NHWC", 0), ("MT", 2), ("NT", 8)))
+    BorneSpill("few_inputs", architecture, most_bytes, _FULL, defines=(("IS_NHWC", is_nhwc), ("MT", 2), ("NT", 8)))
     for architecture in ARCHITECTURES
+    for is_nhwc, most_bytes in ((0, 8), (1, 36))
 )
 
 FORM: Final = Form(

@@ -90,12 +90,33 @@ HALF_TILES: Final = (
     Tile(2, 8, warps=4, blocks=4),
     Tile(4, 8, warps=4, blocks=2),
     Tile(1, 8, warps=4, blocks=5),
+    Tile(2, 12, warps=4, blocks=2),
+    Tile(1, 12, warps=4, blocks=4),
     Tile(2, 4, warps=4, blocks=5),
     Tile(4, 4, warps=4, blocks=3),
     Tile(1, 4, warps=4, blocks=7),
     Tile(4, 2, warps=8, blocks=2),
     Tile(2, 2, warps=4, blocks=7),
 )
+NARROW_TILES: Final = (
+    Tile(2, 8, warps=8, blocks=2),
+    Tile(2, 8, warps=4, blocks=4),
+    Tile(4, 8, warps=4, blocks=2),
+    Tile(2, 6, warps=4, blocks=4),
+    Tile(4, 6, warps=4, blocks=3),
+    Tile(4, 4, warps=8, blocks=2),
+    Tile(4, 4, warps=4, blocks=4),
+    Tile(2, 4, warps=4, blocks=6),
+    Tile(4, 3, warps=4, blocks=4),
+    Tile(2, 3, warps=4, blocks=6),
+    Tile(4, 2, warps=8, blocks=3),
+    Tile(4, 2, warps=4, blocks=6),
+    Tile(2, 2, warps=4, blocks=8),
+    Tile(4, 1, warps=4, blocks=8),
+    Tile(2, 1, warps=4, blocks=8),
+    Tile(1, 1, warps=2, blocks=16),
+)
+"""Tiles for whole runs of channels."""
 MMA_TILES: Final = (
     Tile(2, 8, warps=4, blocks=2),
     Tile(1, 8, warps=8, blocks=3),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType
-from conv_advisor.kernels.cuda.few_inputs import float32, halves
+from conv_advisor.kernels.cuda.few_inputs import MOST_CHANNELS, float32, halves, narrow
 from conv_advisor.kernels.cuda.few_inputs.form import Form
 from conv_advisor.kernels.cuda.few_inputs.menu import Cut
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
@@ -14,7 +14,7 @@ from conv_advisor.kernels.cuda.parts.multiprocessor import RESERVED_BYTES, share
 def form_of(problem: ConvProblem, device: Device) -> Form:
     """The source for the problem's precision and the device, and how it runs."""
     if problem.dtype in (DType.FLOAT16, DType.BFLOAT16):
-        return halves.FORM
+        return halves.FORM if problem.c <= MOST_CHANNELS else narrow.FORM
     return float32.WGMMA if device.capability == "9.0" else float32.MMA
 
 

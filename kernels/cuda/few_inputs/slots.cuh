@@ -9,18 +9,32 @@ __device__ __forceinline__ uint2 pixel_of(const unsigned (&channels)[CHANNELS]) 
     return pixel;
 }
 
-// RUN pixels of a row from w on, of NCHW of all planes, zeros beside the image. Where rows are of whole runs one lies in the
-// image or beside it.
-__device__ __forceinline__ void read_run(uint2 (&pixels)[RUN], const Storage* row, int w, int W, int plane, bool is_row) {
+// Where rows are of whole runs, each of which lies in the image or beside it, a thread asks for its runs of the next tile while
+// this one is multiplied: CHANNELS times eight bytes each, of NCHW of all planes, zeros beside the image.
+__device__ __forceinline__ void ask_for_runs(uint2* asked, const Storage* __restrict__ image, int h0, int w0, int rows, int slots,
+                                             int H, int W) {
+    const int runs = (slots - 2) / RUN;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < rows * runs; i += THREADS) {
+        const int row = i / runs, h = h0 + row, w = w0 + (i - row * runs) * RUN;
+        const bool is_there = is_inside(h, H) && is_inside(w, W);
+        const Storage* const from = image + (is_there ? (h * W + w) * (IS_NHWC ? CHANNELS : 1) : 0);
+#pragma unroll
+        for (int c = 0; c < CHANNELS; ++c)
+            copy_async<8>(asked + i * CHANNELS + c, from + c * (IS_NHWC ? RUN : H * W), is_there ? 8 : 0);
+    }
+    commit_copies();
+}
+
+// RUN pixels of a row from w on, zeros beside the image: of those that were asked for, or where rows are of no whole runs.
+__device__ __forceinline__ void read_run(uint2 (&pixels)[RUN], const uint2* asked, const Storage* row, int w, int W, int plane,
+                                         bool is_row) {
     constexpr int of_pixel = IS_NHWC ? CHANNELS : 1;
     unsigned halves[RUN][CHANNELS] = {};
-    if (W % RUN == 0) {
-        unsigned words[RUN * CHANNELS / 2] = {};
-        if (is_row && is_inside(w, W)) {
+    if (asked) {
+        unsigned words[RUN * CHANNELS / 2];
 #pragma unroll
-            for (int i = 0; i < CHANNELS; ++i)
-                ((uint2*)words)[i] = __ldg((const uint2*)(row + (size_t)w * of_pixel + (IS_NHWC ? i * RUN : i * plane)));
-        }
+        for (int i = 0; i < CHANNELS; ++i) ((uint2*)words)[i] = asked[i];
 #pragma unroll
         for (int e = 0; e < RUN * CHANNELS; ++e) {
             const unsigned half = e % 2 ? words[e / 2] >> 16 : words[e / 2] & 0xffff;
@@ -48,15 +62,15 @@ __device__ __forceinline__ void store_two(unsigned char* to, uint2 first, uint2 
 
 // Rows from h0 on, from pixel w0 on: windows that begin at an even pixel read the first copy, where a pixel lies in its
 // slot, the others the second, where it lies in the next. is_odd: whether any begin so; has_both: whether the others do too.
-__device__ __forceinline__ void stage(unsigned char* staged, const Storage* __restrict__ image, int h0, int w0, int rows,
-                                      int slots, int H, int W, bool is_odd, bool has_both, int copy_bytes) {
+__device__ __forceinline__ void stage(unsigned char* staged, const uint2* asked, const Storage* __restrict__ image, int h0, int w0,
+                                      int rows, int slots, int H, int W, bool is_odd, bool has_both, int copy_bytes) {
     const int runs = (slots - 2) / RUN;
 #pragma unroll 2
     for (int i = threadIdx.x; i < rows * runs; i += THREADS) {
         const int row = i / runs, run = i - row * runs, h = h0 + row;
         uint2 pixels[RUN];
         const Storage* const first = image + (size_t)(is_inside(h, H) ? h : 0) * W * (IS_NHWC ? CHANNELS : 1);
-        read_run(pixels, first, w0 + run * RUN, W, H * W, is_inside(h, H));
+        read_run(pixels, asked ? asked + i * CHANNELS : asked, first, w0 + run * RUN, W, H * W, is_inside(h, H));
         unsigned char* const to = staged + (row * slots + run * RUN) * 8;
         if (has_both || !is_odd) {
             store_two(to, pixels[0], pixels[1]);
