@@ -28,6 +28,7 @@ LAYERS = (
     "33x29-2-4x4-1-43-stride1x1-pad1x1-dilation1x1-groups1",
     "26x40-2-2x5-8-8-stride1x1-pad1x0-dilation1x1-groups1",
     "5x7-300-1x1-4-11-stride1x1-pad2x3-dilation1x1-groups1",
+    "27x23-2-3x3-8-68-stride1x1-pad1x1-dilation1x1-groups1",
 )
 EVERY_OTHER = 11
 """Of a layer's cuts every so many are run, from another one on for each layer."""

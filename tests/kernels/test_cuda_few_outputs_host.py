@@ -33,6 +33,7 @@ LAYERS: Final = (
     "11x16-2-7x7-1-9-stride1x1-pad3x3-dilation1x1-groups1",
     "6x20-2-2x5-8-8-stride1x1-pad1x0-dilation1x1-groups1",
     "5x7-2-1x1-4-11-stride1x1-pad2x3-dilation1x1-groups1",
+    "9x14-1-3x3-8-68-stride1x1-pad1x1-dilation1x1-groups1",
 )
 """Every width of a load, filters that go in one piece and in several, tiles that end with y and behind it."""
 
