@@ -68,6 +68,7 @@ def evaluate(
     never_trained: Mapping[str, Iterable[ConvProblem]] | None = None,
     peers: Peers | None = None,
     model: TreeModel | None = None,
+    trains: bool | None = None,
     seed: int = 0,
     options: Options | None = None,
     variants: Mapping[str, Variant] = VARIANTS,
@@ -89,8 +90,10 @@ def evaluate(
     peers : Peers
         What other libraries cost, as `models.peers.read_peers` gives it.
     model : TreeModel
-        Judged on what no tree was trained on, as it is; nothing is then trained, and networks that are left out are
-        judged by the rules that need no tree. By default a tree is trained for each part.
+        Judged on what no tree was trained on, as it is. By default one is trained for that.
+    trains : bool, optional
+        Whether a tree is trained for each part, and a teacher; by default where there is no model. Else networks that
+        are left out are judged by the rules that need no tree.
     seed, options
         As in `train`.
     variants : mapping of str to Variant
@@ -113,14 +116,12 @@ def evaluate(
     known = [trainable(part) for part, _ in splits]
     chosen, peers = _picks(picks, device_id), peers or Peers()
     left_out, never = Found(), Found()
-    if model:
-        fits: Iterable[tuple[TreeModel | None, Orders | None]]
-        fits = [(model if fold.is_never_trained else None, None) for fold in folds]
-    else:
+    fits: Iterable[tuple[TreeModel | None, Orders | None]] = [(None, None)] * len(folds)
+    if trains or (not model and trains is None):
         asked = [part.problems for _, part in splits]
         fits = fit_each(known, device, asked=asked, seed=seed, options=options, jobs=jobs)
-    for done, (fold, (tree, orders)) in enumerate(zip(folds, fits, strict=True)):
-        found = never if fold.is_never_trained else left_out
+    for done, (fold, (trained, orders)) in enumerate(zip(folds, fits, strict=True)):
+        found, tree = (never, model or trained) if fold.is_never_trained else (left_out, trained)
         advisor = Advisor(tree, device, variants=variants) if tree else None
         teacher = None if orders is None else partial(_applicable, orders, variants, device)
         _judge_fold(found, fold, known[done], splits[done][1], advisor, teacher, chosen, peers)

@@ -149,6 +149,8 @@ def _judge(
     on_progress: Callable[[float], None],
     names: str = HELD_OUT,
     model: TreeModel | None = None,
+    *,
+    trains: bool | None = None,
 ) -> Report:
     from conv_advisor.data import networks
     from conv_advisor.models.evaluate import evaluate as judge
@@ -164,6 +166,7 @@ def _judge(
         never_trained=None if names == HELD_OUT else never_trained,
         peers=read_peers(peers) if peers.exists() else None,
         model=model,
+        trains=trains,
         jobs=jobs,
         on_progress=on_progress,
     )
@@ -236,7 +239,7 @@ def _train_into(
     )
     model, is_written = found.model, is_forced or found.is_no_worse
     if ship and is_written:
-        report = _judge(records, device, None, lambda share: on_progress(0.5 + share / 2))
+        report = _judge(records, device, None, lambda share: on_progress(0.5 + share / 2), model=model, trains=True)
         model = with_scores(model, scores_of(report))
         if report_file:
             report_file.write_text(json.dumps(report.to_dict(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
