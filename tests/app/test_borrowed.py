@@ -84,7 +84,7 @@ def test_library_server_and_command_line_answer_alike(server: Client, name: str,
 
 
 def test_what_ships_of_a_gpu_that_borrows_is_told_as_measured(server: Client) -> None:
-    asked = {"layer": "13-1-3-256-64", "dtype": "float16", "layout": "nhwc", "device": "h100"}
+    asked = {"layer": "13-1-3-384-256", "dtype": "float16", "layout": "nhwc", "device": "h100"}
     found = server.get("/v1/advice", params=asked).json()
     assert (found["device"], found["source"], found["ranking"][0]["source"]) == (H100, "measured", "measured")
     assert (found["trust"]["borrowed_from"], found["trust"]["confidence"]) == (None, 1.0)

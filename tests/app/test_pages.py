@@ -487,7 +487,7 @@ def test_what_a_retrained_tree_changes_is_shown_and_a_card_that_cannot_be_read_i
     found = shown(client.get("/models"))
     assert found.text.count("Against the tree before") == 2  # the shipped tree says so too
     assert "1 better, 0 worse of 9" in found.text
-    assert "470 better, 109 worse of 3,988" in found.text, "of the shipped tree"
+    assert "1,281 better, 445 worse of 8,301" in found.text, "of the shipped tree"
     assert "7-1-3-8-8-float32-nchw" in found.text
     assert "1.50×" in found.text
 

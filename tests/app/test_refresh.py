@@ -152,7 +152,7 @@ def test_the_tree_is_repaired_where_it_moved_and_nowhere_else(store, tree, regis
     assert done.model.device == NOW
     assert done.model.card["adapted_from"] == {"device": BEFORE.id, "model": tree.id}
     assert done.model.card[REFRESHED]["moved"] == list(done.found.moved)
-    problem = ConvProblem.parse("14-32-3-256-128", dtype="float16", layout="nhwc")
+    problem = ConvProblem.parse("14-32-1-1024-256", dtype="float16", layout="nhwc")
     before, after = times(Advisor(tree), problem), times(Advisor(done.model), problem)
     moved = {name: after[name] / before[name] for name in done.found.moved if name in before}
     others = [after[name] / before[name] for name in before if name not in moved]

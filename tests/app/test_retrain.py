@@ -118,7 +118,7 @@ def test_a_gpu_that_borrows_a_tree_has_that_for_its_champion(tmp_path):
 )
 def test_what_ships_passes_the_same_gate(url, tmp_path, trees, monkeypatch, objections, is_forced, is_written):
     monkeypatch.setenv("CONV_ADVISOR_DATABASE_URL", url)
-    monkeypatch.setattr(learn, "_judge", lambda *_: Report({}, {}, {}, {}, {}, {}, {}, device_id=DEVICE.id))
+    monkeypatch.setattr(learn, "_judge", lambda *_, **_options: Report({}, {}, {}, {}, {}, {}, {}, device_id=DEVICE.id))
     found = Challenge(trees[1], 1.1, 1.2, objections=objections)
     monkeypatch.setattr(gate, "challenge", lambda _table, _champion, **_options: found)
     folder = tmp_path / "shipped" / DEVICE.id

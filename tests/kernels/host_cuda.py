@@ -290,16 +290,15 @@ def prepare_start(
     sizes: Sequence[int],
     *,
     cluster: int = 1,
-    overlaps: bool = False,
     is_structure: bool = False,
+    **_attributes: bool,
 ) -> Callable[..., None]:
     """As that of `launching`, which needs a driver: kernels run one after the other, and a block is its own cluster."""
     assert cluster == 1
-    assert not overlaps
     assert grid[2] == 1
     kernel.max_dynamic_shared_size_bytes = max(shared_bytes, kernel.max_dynamic_shared_size_bytes)
-    words = [int(size) for size in sizes]
-    arguments = [(ctypes.c_int32 * len(words))(*words)] if is_structure else [*map(np.int32, words)]
+    words = np.array(sizes, np.int64).astype(np.int32)
+    arguments = [(ctypes.c_int32 * len(words))(*words.tolist())] if is_structure else [*words]
     return lambda *addresses: kernel(grid[:2], (threads,), (*addresses, *arguments), shared_mem=shared_bytes)
 
 
