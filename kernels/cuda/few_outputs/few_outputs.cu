@@ -121,7 +121,8 @@ __device__ __forceinline__ void multiply_pixels(float* products, const Storage* 
 }
 
 // Of one output and filter: what its window meets of `rows` rows of COLUMNS taps, planes of products `step` apart. Rows are
-// AT_A_TIME a turn, a power of two: three at a time, NVRTC 13.0 leaves out the rows that are left.
+// AT_A_TIME a turn, a power of two where their number is not known: of a loop within another, NVRTC 13.0 makes turns of three
+// with none for what is left.
 template <int COLUMNS, int AT_A_TIME>
 __device__ __forceinline__ float add_rows(float sum, const float* tap, int rows, int step, int width) {
 #pragma unroll AT_A_TIME
@@ -133,6 +134,7 @@ __device__ __forceinline__ float add_rows(float sum, const float* tap, int rows,
 }
 __device__ __forceinline__ float add_window(float sum, const float* tap, int rows, int S, int step, int width) {
     if (S == 1) return add_rows<1, 4>(sum, tap, rows, step, width);
+    if (sizeof(Storage) == 2 && S == 3 && rows == 3) return add_rows<3, 3>(sum, tap, 3, step, width);  // else it would spill
     if (S == 3) return add_rows<3, 2>(sum, tap, rows, step, width);
     if (S == 5) return add_rows<5, 2>(sum, tap, rows, step, width);
     for (int r = 0; r < rows; ++r, tap += S * step + width) {
