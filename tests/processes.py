@@ -1,7 +1,9 @@
-"""What tests ask about processes, and how they wait."""
+"""What tests ask about processes, how they wait, and the ports of what they start."""
 
 from __future__ import annotations
 
+import atexit
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +21,19 @@ def eventually(is_so: Callable[[], object], within_s: float = 300.0) -> bool:
             return False
         time.sleep(0.01)
     return True
+
+
+def free_port() -> int:
+    """A port of this host that is kept for whoever is told it, as long as this process lives.
+
+    It stays bound, without listening: servers ask to share such a port (``SO_REUSEADDR``), and nobody is given it by
+    chance, not even while one server has ended and the next has not begun.
+    """
+    kept = socket.socket()
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    kept.bind(("127.0.0.1", 0))
+    atexit.register(kept.close)
+    return int(kept.getsockname()[1])
 
 
 def slowness() -> float:

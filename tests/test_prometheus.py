@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ from conv_advisor.app.guard.tokens import entry_of, make_token
 from conv_advisor.app.wire.caller import Scope
 from conv_advisor.data.measurement import Device
 from tests.app.serving import keep_tree, small_tree
-from tests.processes import eventually
+from tests.processes import eventually, free_port
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy" / "prometheus"
@@ -109,12 +108,6 @@ class Query:
         assert answer["status"] == "success", (expression, answer)
         found: list[dict[str, Any]] = answer["data"]["result"]
         return found
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def answers(http: httpx.Client, path: str) -> bool:

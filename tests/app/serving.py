@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import socket
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
@@ -100,13 +99,6 @@ def keep_tree(home: Path, tree: tree_file.TreeModel) -> str:
     model_id = registry.add(tree)
     registry.activate(tree.device.id, model_id)
     return model_id
-
-
-def free_port() -> int:
-    """A port of this host that nobody listens on."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 class Client:

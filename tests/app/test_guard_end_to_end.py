@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import ssl
 import stat
 import subprocess
@@ -20,7 +19,7 @@ from playwright.sync_api import expect
 
 from tests.app.browser import PHONE, Visitor, chromium
 from tests.app.serving import TIMES_MS, keep_tree, small_tree
-from tests.processes import eventually
+from tests.processes import eventually, free_port
 
 COMMAND = Path(sys.executable).with_name("conv-advisor")
 LAYER = "14-1-3-256-128"
@@ -57,12 +56,6 @@ def _is_up(http: httpx.Client) -> bool:
         return http.get("/livez").status_code == 200
     except httpx.TransportError:
         return False
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 @pytest.fixture

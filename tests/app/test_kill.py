@@ -26,11 +26,11 @@ from conv_advisor.data.tables import ACTIVE_MODELS, JOBS, MEASUREMENTS, MODELS, 
 from conv_advisor.models.registry import Registry
 from conv_advisor.models.shared import SharedModels
 from tests.app.killable import Life, fork_server
-from tests.app.serving import FAST, GPU, SLOW, free_port, keep_tree, recording
+from tests.app.serving import FAST, GPU, SLOW, keep_tree, recording
 from tests.data import arrow
 from tests.databases import new_postgresql
 from tests.fakes import SMALL_DEVICE, small_tree
-from tests.processes import is_running
+from tests.processes import free_port, is_running
 
 pytestmark = pytest.mark.slow
 

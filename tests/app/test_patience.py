@@ -15,7 +15,7 @@ import uvicorn
 from conv_advisor.app.server import drain, patience
 from conv_advisor.app.server.patience import MOST_CONNECTIONS, MOST_UNSENT_BYTES, Patience, most_connections
 from conv_advisor.app.server.protocol import Protocol
-from tests.app.serving import free_port
+from tests.processes import free_port
 
 
 class Connection:

@@ -29,10 +29,10 @@ from conv_advisor.models.advisor import Advisor
 from conv_advisor.models.pareto import NO_BOUNDS
 from conv_advisor.models.tree_file import TreeModel
 from tests.app.killable import Life, fork_server
-from tests.app.serving import FAST, GPU, LEAN, SLOW, SMALL, free_port, keep_tree, recording, small_tree
+from tests.app.serving import FAST, GPU, LEAN, SLOW, SMALL, keep_tree, recording, small_tree
 from tests.data import arrow
 from tests.databases import new_postgresql
-from tests.processes import eventually, slowness
+from tests.processes import eventually, free_port, slowness
 
 LAYERS = ["8-2-3-6-4", "14-1-3-256-128", "7-1-1-32-832", "28-64-3-64-64", "56-128-1-64-256"]
 TREES = [
