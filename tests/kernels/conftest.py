@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ProcessPoolExecutor
+from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -27,6 +28,15 @@ def compiled(request: pytest.FixtureRequest) -> Iterator[Compiled]:
         started = start([each for each in compilations() if each.source in wanted], pool)
         yield started
         pool.shutdown(cancel_futures=True)
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[ProcessPoolExecutor]:
+    """Two processes in which CuPy's name is taken by its stand-in."""
+    from tests.kernels import host_cuda
+
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn"), initializer=host_cuda.install) as executor:
+        yield executor
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -393,6 +393,20 @@ def result_of_launch(
     assert all(array.is_guard_intact() for array in (*arrays, y) if array)
     result: np.ndarray = y.values.view(x.dtype).copy()
     return result
+
+
+def ended_error(problem: ConvProblem, run: Callable[..., np.ndarray]) -> float:
+    """The error against float64 of what `run` makes of random operands: x, weight, bias and residual."""
+    operands = (*reference.random_operands(problem, 0), *reference.random_ends(problem, 0))
+    y = run(*operands)
+    given = comparison.given_outputs(problem, *operands[:2])
+    _, scale = reference.expected_at(problem, *operands[:2], given, *operands[2:])
+    return comparison.max_error(y, reference.convolve(problem, *operands), scale)
+
+
+def launch_error(launch: Launch, problem: ConvProblem) -> float:
+    """The same of what was prepared, from a y full of NaN."""
+    return ended_error(problem, partial(result_of_launch, launch, problem))
 
 
 def _filled(values: np.ndarray, storage: Any) -> HostArray:

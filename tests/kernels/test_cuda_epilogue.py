@@ -6,10 +6,9 @@ import ctypes
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import replace
-from multiprocessing import get_context
 from typing import Final
 
 import numpy as np
@@ -19,7 +18,7 @@ from conv_advisor.data.epilogue import EVERY_EPILOGUE, Activation, Epilogue
 from conv_advisor.data.errors import WorkspaceExceeded
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.kernels import comparison, reference
+from conv_advisor.kernels import reference
 from conv_advisor.kernels.cuda import compile as compiling
 from conv_advisor.kernels.cuda.appended.launch import SOURCE as APPENDED
 from conv_advisor.kernels.cuda.catalog import FAMILIES, VARIANTS
@@ -186,19 +185,10 @@ def _runs_on_a_host(variant: CudaVariant, problem: ConvProblem) -> bool:
 
 def error_of(variant_id: str, problem: ConvProblem, workspace_limit_bytes: int = 2**30) -> float:
     """Run a variant with its epilogue on random operands, and compare with float64."""
-    operands = (*reference.random_operands(problem, 0), *reference.random_ends(problem, 0))
-    y = host_cuda.ended_result_of(variant_id, problem, operands, device_of(variant_id), workspace_limit_bytes)
-    _, scale = reference.expected_at(
-        problem, *operands[:2], comparison.given_outputs(problem, *operands[:2]), *operands[2:]
+    device = device_of(variant_id)
+    return host_cuda.ended_error(
+        problem, lambda *given: host_cuda.ended_result_of(variant_id, problem, given, device, workspace_limit_bytes)
     )
-    return comparison.max_error(y, reference.convolve(problem, *operands), scale)
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[ProcessPoolExecutor]:
-    """Two processes in which CuPy's name is taken by its stand-in."""
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn"), initializer=host_cuda.install) as executor:
-        yield executor
 
 
 @pytest.fixture(scope="module")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import replace
-from multiprocessing import get_context
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -14,7 +13,7 @@ import pytest
 
 from conv_advisor.data.epilogue import PLAIN, Activation, Epilogue
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.kernels import comparison, reference
+from conv_advisor.kernels import reference
 from conv_advisor.kernels.cuda.few_inputs import plan as plans
 from conv_advisor.kernels.cuda.few_inputs.menu import HALF_TILES, MMA_TILES, Cut, Tile
 from conv_advisor.kernels.tolerance import tolerance
@@ -88,11 +87,7 @@ def result_of(cut: Cut, problem: ConvProblem, *operands: np.ndarray | None) -> n
 
 def error_of(cut: Cut, problem: ConvProblem) -> float:
     """The error against float64, on random operands."""
-    operands = (*reference.random_operands(problem, 0), *reference.random_ends(problem, 0))
-    y = result_of(cut, problem, *operands)
-    given = comparison.given_outputs(problem, *operands[:2])
-    _, scale = reference.expected_at(problem, *operands[:2], given, *operands[2:])
-    return comparison.max_error(y, reference.convolve(problem, *operands), scale)
+    return host_cuda.ended_error(problem, partial(result_of, cut, problem))
 
 
 def spoilt_pixels(cut: Cut, problem: ConvProblem, column: int) -> list[int]:
@@ -102,13 +97,6 @@ def spoilt_pixels(cut: Cut, problem: ConvProblem, column: int) -> list[int]:
     np.moveaxis(x, columns, 0)[column] = np.inf
     y = np.moveaxis(result_of(cut, problem, x, weight).astype(np.float32), columns, 0)
     return [q for q in range(problem.q) if not np.isfinite(y[q]).all()]
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[ProcessPoolExecutor]:
-    """Processes in which CuPy's name is taken by its stand-in."""
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn"), initializer=host_cuda.install) as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import replace
-from multiprocessing import get_context
 from typing import Final
 
-import numpy as np
 import pytest
 
 from conv_advisor.data.epilogue import Activation, Epilogue
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.kernels import comparison, reference
 from conv_advisor.kernels.cuda.few_outputs import plan as plans
 from conv_advisor.kernels.cuda.few_outputs.plan import Cut
 from conv_advisor.kernels.tolerance import tolerance
@@ -54,27 +50,17 @@ def cases_of(place: int) -> list[tuple[Cut, ConvProblem]]:
 CASES: Final = [case for place in range(len(LAYERS)) for case in cases_of(place)]
 
 
-def result_of(cut: Cut, problem: ConvProblem, *operands: np.ndarray | None) -> np.ndarray:
-    """Run one cut from a y full of NaN, in a process in which CuPy's name is taken by its stand-in."""
+def error_of(cut: Cut, problem: ConvProblem) -> float:
+    """The error of one cut, in a process in which CuPy's name is taken by its stand-in."""
     from conv_advisor.kernels.cuda.few_outputs.launch import launch
 
-    return host_cuda.result_of_launch(launch(problem, host_cuda.DEVICE, cut), problem, *operands)
-
-
-def error_of(cut: Cut, problem: ConvProblem) -> float:
-    """The error against float64, on random operands."""
-    operands = (*reference.random_operands(problem, 0), *reference.random_ends(problem, 0))
-    y = result_of(cut, problem, *operands)
-    given = comparison.given_outputs(problem, *operands[:2])
-    _, scale = reference.expected_at(problem, *operands[:2], given, *operands[2:])
-    return comparison.max_error(y, reference.convolve(problem, *operands), scale)
+    return host_cuda.launch_error(launch(problem, host_cuda.DEVICE, cut), problem)
 
 
 @pytest.fixture(scope="module")
-def errors() -> Iterator[list[Future[float]]]:
+def errors(pool: ProcessPoolExecutor) -> list[Future[float]]:
     """The error of every case, all asked for at once."""
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn"), initializer=host_cuda.install) as pool:
-        yield [pool.submit(error_of, *case) for case in CASES]
+    return [pool.submit(error_of, *case) for case in CASES]
 
 
 @pytest.mark.parametrize("place", range(len(CASES)), ids=lambda place: f"{CASES[place][0]}-{CASES[place][1].key}")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import replace
-from multiprocessing import get_context
 
 import pytest
 
@@ -65,10 +63,9 @@ def errors_of(problem: ConvProblem) -> list[float]:
 
 
 @pytest.fixture(scope="module")
-def errors() -> Iterator[dict[ConvProblem, Future[list[float]]]]:
+def errors(pool: ProcessPoolExecutor) -> dict[ConvProblem, Future[list[float]]]:
     """The errors of every case, all asked for at once."""
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn"), initializer=host_cuda.install) as pool:
-        yield {case: pool.submit(errors_of, case) for case in CASES}
+    return {case: pool.submit(errors_of, case) for case in CASES}
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.key)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import replace
-from multiprocessing import get_context
 
 import pytest
 
@@ -46,13 +44,6 @@ def cases() -> list[Case]:
     problems += [edge_problem(name, DType.BFLOAT16, layout) for name in BFLOAT16_SHAPES for layout in Layout]
     found = [(id_, p) for id_, variant in BY_ID.items() for p in problems if not variant.why_not(p, host_cuda.DEVICE)]
     return [case for case in found if case[0] not in TENSOR_CORES or case[1].dtype is DType.FLOAT32]
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[ProcessPoolExecutor]:
-    """Two processes in which CuPy's name is taken by its stand-in."""
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn"), initializer=host_cuda.install) as executor:
-        yield executor
 
 
 @pytest.fixture(scope="module")

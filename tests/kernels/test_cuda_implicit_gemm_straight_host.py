@@ -6,16 +6,13 @@ Products are made by loops, and no cluster has more than one block; no GPU is ne
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
-from multiprocessing import get_context
 from typing import Final
 
 import pytest
 
 from conv_advisor.data.epilogue import PLAIN, Activation, Epilogue
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.kernels import comparison, reference
 from conv_advisor.kernels.cuda.implicit_gemm_tma import straight
 from conv_advisor.kernels.cuda.implicit_gemm_tma.straight import StraightTile
 from conv_advisor.kernels.cuda.parts.offers import Cut
@@ -49,18 +46,13 @@ def error_of(tile: StraightTile, problem: ConvProblem) -> float:
     """Run one cut on random operands from a y full of NaN, and compare with float64."""
     from conv_advisor.kernels.cuda.implicit_gemm_tma.launch import launch
 
-    operands = (*reference.random_operands(problem, 0), *reference.random_ends(problem, 0))
-    y = host_cuda.result_of_launch(launch(problem, GPU, Cut(tile, 1)), problem, *operands)
-    given = comparison.given_outputs(problem, *operands[:2])
-    _, scale = reference.expected_at(problem, *operands[:2], given, *operands[2:])
-    return comparison.max_error(y, reference.convolve(problem, *operands), scale)
+    return host_cuda.launch_error(launch(problem, GPU, Cut(tile, 1)), problem)
 
 
 @pytest.fixture(scope="module")
-def errors() -> Iterator[list[Future[float]]]:
-    """The error of every case, all asked for at once, from processes in which CuPy's name is taken by its stand-in."""
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn"), initializer=host_cuda.install) as pool:
-        yield [pool.submit(error_of, *case) for case in CASES]
+def errors(pool: ProcessPoolExecutor) -> list[Future[float]]:
+    """The error of every case, all asked for at once."""
+    return [pool.submit(error_of, *case) for case in CASES]
 
 
 @pytest.mark.parametrize("place", range(len(CASES)), ids=lambda place: f"{CASES[place][0]}-{CASES[place][1].key}")

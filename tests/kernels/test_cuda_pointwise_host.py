@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
-from multiprocessing import get_context
 
 import pytest
 
 from conv_advisor.data.epilogue import Activation, Epilogue
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType
-from conv_advisor.kernels import comparison, reference
 from conv_advisor.kernels.cuda.parts.fitted import tiles_of_every_device
 from conv_advisor.kernels.cuda.parts.offers import Cut
 from conv_advisor.kernels.cuda.pointwise import menu
@@ -63,18 +60,7 @@ def error_of_cut(tile: Tile, problem: ConvProblem) -> float:
     """Run one cut on random operands from a y full of NaN, and compare with float64."""
     from conv_advisor.kernels.cuda.pointwise.launch import launch
 
-    operands = (*reference.random_operands(problem, 0), *reference.random_ends(problem, 0))
-    y = host_cuda.result_of_launch(launch(problem, HOPPER, Cut(tile, 1)), problem, *operands)
-    given = comparison.given_outputs(problem, *operands[:2])
-    _, scale = reference.expected_at(problem, *operands[:2], given, *operands[2:])
-    return comparison.max_error(y, reference.convolve(problem, *operands), scale)
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[ProcessPoolExecutor]:
-    """Two processes in which CuPy's name is taken by its stand-in."""
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn"), initializer=host_cuda.install) as executor:
-        yield executor
+    return host_cuda.launch_error(launch(problem, HOPPER, Cut(tile, 1)), problem)
 
 
 @pytest.fixture(scope="module")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
-from multiprocessing import get_context
 
 import numpy as np
 import pytest
@@ -35,13 +33,6 @@ def cases() -> list[Case]:
     problems += [uneven_problem(name, DType.FLOAT32, layout) for name in UNEVEN_SHAPES for layout in Layout]
     problems += [ConvProblem.parse(layer, layout=layout) for layer in WIDTHS for layout in Layout]
     return [(variant.id, p) for variant in LARGE for p in problems if not variant.why_not(p, HOPPER)]
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[ProcessPoolExecutor]:
-    """Two processes in which CuPy's name is taken by its stand-in."""
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn"), initializer=host_cuda.install) as executor:
-        yield executor
 
 
 @pytest.fixture(scope="module")

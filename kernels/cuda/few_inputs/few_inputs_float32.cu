@@ -5,7 +5,7 @@
 //                x (N,C,H,W), weight (K,C,R,S), y (N,K,P,Q)
 //   GEMM         gemm_k = R S C in the order in which the weight has it, in steps of 8. Rows of the products are pixels, 16
 //                neighbours of a row of y; columns are filters, FILTERS of them, in the order in which a thread's sums of two
-//                tiles are four neighbours (float32_outputs.cuh)
+//                tiles are four neighbours (outputs.cuh)
 //   versions     -DSPLIT=1: float32 in three products of tf32, whose sums begin at zero at each step and are added up in
 //                registers (fragments.cuh); -DSPLIT=0: tf32, both operands rounded to nearest. The tile: MT tiles of 16 pixels
 //                and NT of 8 filters of each of WARPS warps, which multiply by mma.sync
@@ -29,5 +29,5 @@
 #include "pixels.cuh"
 #include "float32_windows.cuh"
 #include "float32_products.cuh"
-#include "float32_outputs.cuh"
+#include "outputs.cuh"
 #include "float32_kernel.cuh"

@@ -5,7 +5,7 @@
 //                x (N,C,H,W), weight (K,C,R,S), y (N,K,P,Q)
 //   GEMM         gemm_k = R S C in the order in which the weight has it, in steps of 8. Rows of the products are pixels, 16
 //                neighbours of a row of y; columns are filters, FILTERS of them, in the order in which a thread's sums of two
-//                tiles are four neighbours (float32_outputs.cuh)
+//                tiles are four neighbours (outputs.cuh)
 //   versions     as of few_inputs_float32.cu, for wgmma: four warps multiply together, and sums begin at zero every two steps
 //   weight       packed once a block in core matrices, both parts of float32
 //   stages       rows of x, halo and padding with them, of NCHW each plane's, copied as they are; the next tile's while this
@@ -26,5 +26,5 @@
 #include "pixels.cuh"
 #include "float32_windows.cuh"
 #include "wgmma_products.cuh"
-#include "float32_outputs.cuh"
+#include "outputs.cuh"
 #include "float32_kernel.cuh"

@@ -3,7 +3,8 @@
 #define THREADS (32 * WARPS)
 #define FILTERS (8 * NT)
 #define STEP 8    // of gemm_k
-#define VECTOR 4  // neighbouring filters that a thread has of two tiles
+#define GROUP 2   // tiles of filters whose sums a thread stores at once
+#define VECTOR 4  // neighbouring filters of them
 static_assert(NT % 2 == 0, "tiles of filters in pairs");
 
 #ifdef __CUDA_ARCH__

@@ -1,7 +1,30 @@
-// Of few_inputs.cu: how a thread ends and stores its sums of a tile of 16 pixels.
+// How a thread ends and stores its sums of a tile of 16 pixels: part of the sources of first layers.
 //
+//   before       GROUP, tiles of filters whose sums a thread stores at once; VECTOR, filters of a store; pixels.cuh
 //   NHWC         of either pixel VECTOR neighbouring filters at a time
-//   NCHW         of each filter both pixels: eight threads store 16 neighbouring bytes twice, or IS_PAIR 32
+//   NCHW         of each filter both pixels: eight threads store neighbouring elements twice, or IS_PAIR twice as many at once
+
+// Neighbours of y.
+__device__ __forceinline__ void store_filters(Storage* place, const float (&values)[VECTOR]) {
+#ifdef STORAGE_FLOAT32
+    *(float4*)place = *(const float4*)values;
+#else
+    __align__(16) unsigned pairs[GROUP];
+#pragma unroll
+    for (int e = 0; e < GROUP; ++e) pairs[e] = narrow_pair(values[2 * e], values[2 * e + 1]);
+    if constexpr (GROUP == 4)
+        *(uint4*)place = *(const uint4*)pairs;
+    else
+        *(uint2*)place = *(const uint2*)pairs;
+#endif
+}
+__device__ __forceinline__ void store_pair(Storage* place, const float (&pair)[2]) {
+#ifdef STORAGE_FLOAT32
+    *(float2*)place = make_float2(pair[0], pair[1]);
+#else
+    *(unsigned*)place = narrow_pair(pair[0], pair[1]);
+#endif
+}
 
 // `outputs` is the image's y; p and q are the thread's first pixel.
 __device__ __forceinline__ void store_pixels(const Epilogue& epilogue, const float (&sum)[NT][4], Storage* outputs,
@@ -17,21 +40,15 @@ __device__ __forceinline__ void store_pixels(const Epilogue& epilogue, const flo
         for (int j = 0; j < NT; j += GROUP) {
             const int filter = first + j * 8;
             if (filter >= K) continue;
-            float values[VECTOR];
+            __align__(16) float values[VECTOR];
 #pragma unroll
             for (int e = 0; e < VECTOR; ++e) values[e] = sum[j + e / 2][second * 2 + e % 2];
             epilogue.apply<true>(values, filter, pixel + filter);
-            __align__(16) unsigned pairs[GROUP];
-#pragma unroll
-            for (int e = 0; e < GROUP; ++e) pairs[e] = narrow_pair(values[2 * e], values[2 * e + 1]);
-            if constexpr (GROUP == 4)
-                *(uint4*)(pixel + filter) = *(const uint4*)pairs;
-            else
-                *(uint2*)(pixel + filter) = *(const uint2*)pairs;
+            store_filters(pixel + filter, values);
         }
     }
 #else
-#ifdef __CUDA_ARCH__
+#if defined(__CUDA_ARCH__) && !defined(STORAGE_FLOAT32)
     asm volatile("" : "+r"(Q));  // else what follows from it takes registers while tiles are multiplied
 #endif
     if (q >= Q) return;
@@ -47,7 +64,7 @@ __device__ __forceinline__ void store_pixels(const Epilogue& epilogue, const flo
 #if IS_PAIR
             float pair[2] = {sums[e % 2], sums[2 + e % 2]};
             epilogue.apply(pair, first + j * 8 + e, pixels);
-            *(unsigned*)pixels = narrow_pair(pair[0], pair[1]);
+            store_pair(pixels, pair);
 #else
 #pragma unroll
             for (int second = 0; second < 2; ++second) {

@@ -39,15 +39,6 @@ static_assert(!IS_DIRECT || 16 % (NEIGHBOURS * 2) == 0, "one store");
 #include "division.cuh"
 #include "overlap.cuh"
 
-// Everything that has to be divided by comes with its magic number and shift.
-struct Divisor {
-    unsigned value, magic, shift;
-
-    // value becomes the remainder.
-    __device__ __forceinline__ unsigned take_quotient(unsigned& dividend) const {
-        return ::take_quotient(dividend, value, magic, shift);
-    }
-};
 struct Sizes {
     int C, K, R, S;
     unsigned pixels, plane, Q;

@@ -63,15 +63,6 @@ static_assert(WGMMA ? WARPS_M % 4 == 0 && TILES_M == 1 && WARPS_N * WARPS_K == 1
 #include "division.cuh"
 #include "overlap.cuh"
 
-// Everything that has to be divided by comes with its magic number and shift.
-struct Divisor {
-    unsigned value, magic, shift;
-
-    // value becomes the remainder.
-    __device__ __forceinline__ unsigned take_quotient(unsigned& dividend) const {
-        return ::take_quotient(dividend, value, magic, shift);
-    }
-};
 struct Sizes {
     int C, K, R, S;
     unsigned pixels, plane, Q;

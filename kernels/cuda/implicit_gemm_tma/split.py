@@ -125,8 +125,8 @@ _CHOICES: Final[Mapping[DType, Choice[SplitTile]]] = {
 
 
 @dataclass(frozen=True)
-class Arrangement:
-    """How a launch shares a problem out among blocks, and what it gives each: of one problem and cut, or of many.
+class Tiling:
+    """How a launch shares a problem out among blocks: of one problem and cut, or of many.
 
     Parameters
     ----------
@@ -136,6 +136,35 @@ class Arrangement:
         Of a tile: of all the same.
     owned : int
         Pixels of a tile that a block of a cluster adds up and stores.
+    received_bytes : int
+        Shared memory of a block for the sums of the others of its cluster.
+    """
+
+    down: Any
+    columns: Any
+    pixels: Any
+    filters: Any
+    owned: Any
+    received_bytes: Any
+
+    @classmethod
+    def of(cls, bp: Any, bf: Any, cluster: Any, problems: Problems) -> Tiling:
+        """Tiles of one size, of so many pixels and filters at most."""
+        all_pixels = problems.n * problems.p * problems.q
+        down, columns = ceil_div(all_pixels, bp), ceil_div(problems.k, bf)
+        pixels = ceil_div(all_pixels, down)
+        filters = ceil_div(problems.k, columns * _FILTERS_UNIT) * _FILTERS_UNIT
+        owned = ceil_div(pixels, cluster)
+        received = np.where(np.greater(cluster, 1), cluster * owned * bf * 4, 0)
+        return cls(down, columns, pixels, filters, owned, received)
+
+
+@dataclass(frozen=True)
+class Arrangement(Tiling):
+    """A tiling, and what a launch gives each block.
+
+    Parameters
+    ----------
     resident : int
         Blocks of a multiprocessor.
     slots : int
@@ -144,11 +173,6 @@ class Arrangement:
         Of a block: of its stages or sums, and of all.
     """
 
-    down: Any
-    columns: Any
-    pixels: Any
-    filters: Any
-    owned: Any
     resident: Any
     slots: Any
     body_bytes: Any
@@ -162,21 +186,16 @@ class Arrangement:
 
 def arranged(tile: SplitTile, cluster: Any, problems: Problems, processors: int) -> Arrangement:
     """As many blocks of a multiprocessor as come to it and it holds; the shared memory that is left goes to stages."""
-    all_pixels = problems.n * problems.p * problems.q
-    down, columns = ceil_div(all_pixels, tile.bp), ceil_div(problems.k, tile.bf)
-    pixels = ceil_div(all_pixels, down)
-    filters = ceil_div(problems.k, columns * _FILTERS_UNIT) * _FILTERS_UNIT
-    owned = ceil_div(pixels, cluster)
-    resident = sharing(down * columns * cluster, cluster, tile.blocks, processors)
-    received = np.where(np.greater(cluster, 1), cluster * owned * tile.bf * 4, 0)
-    beside = _BARRIER_BYTES + ALIGNMENT + received
+    tiling = Tiling.of(tile.bp, tile.bf, cluster, problems)
+    resident = sharing(tiling.down * tiling.columns * cluster, cluster, tile.blocks, processors)
+    beside = _BARRIER_BYTES + ALIGNMENT + tiling.received_bytes
     room = HOPPER_SHARED_BYTES // resident - RESERVED_BYTES - beside
     of_block = ceil_div(stages_of(problems), cluster)
     fitting = np.minimum(room // tile.stage_bytes, MOST_SLOTS)
     is_enough = (fitting >= np.minimum(of_block, _LEAST_SLOTS)) & (tile.sums_bytes <= room)
     slots = np.where(is_enough, np.minimum(fitting, of_block), 0)
     body = np.maximum(slots * tile.stage_bytes, tile.sums_bytes)
-    return Arrangement(down, columns, pixels, filters, owned, resident, slots, body, beside + body)
+    return Arrangement(**vars(tiling), resident=resident, slots=slots, body_bytes=body, shared_bytes=beside + body)
 
 
 def blocks_at_a_time(cluster: Any, resident: Any, processors: int) -> Any:

@@ -12,7 +12,7 @@ from conv_advisor.data.problem import DType
 from conv_advisor.kernels.cuda.implicit_gemm_tma import menu
 from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import CYCLES_OF_US
 from conv_advisor.kernels.cuda.implicit_gemm_tma.small import memory_cycles, side_by_side
-from conv_advisor.kernels.cuda.implicit_gemm_tma.split import MOST_COLUMNS, blocks_at_a_time
+from conv_advisor.kernels.cuda.implicit_gemm_tma.split import MOST_COLUMNS, Tiling, blocks_at_a_time
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 from conv_advisor.kernels.cuda.parts.multiprocessor import HOPPER_BLOCK_BYTES, HOPPER_SHARED_BYTES, RESERVED_BYTES
 from conv_advisor.kernels.cuda.parts.offers import Offer, choice_of, offered
@@ -24,8 +24,6 @@ PIECE: Final = 8
 OF_STEP: Final = 4
 """Pieces of a step of gemm_k: two products."""
 _COUNTER_BYTES: Final = 16
-_FILTERS_UNIT: Final = 8
-"""Columns of a product."""
 _LOAD_ROWS: Final = 8
 """Pixels, or filters, of which a warp reads a step at a time."""
 _LARGEST_CLUSTER: Final = 16
@@ -93,28 +91,17 @@ _CHOICE: Final = choice_of(TILES, _LARGEST_CLUSTER)
 
 
 @dataclass(frozen=True)
-class Arrangement:
-    """How a launch shares a problem out among blocks: of one problem and cut, or of many.
+class Arrangement(Tiling):
+    """A tiling, and what a launch gives each block.
 
     Parameters
     ----------
-    down, columns : int
-        Tiles of pixels and of filters.
-    pixels, filters : int
-        Of a tile: of all the same.
-    owned : int
-        Pixels of a tile that a block of a cluster adds up and stores.
     steps : int
         Of gemm_k.
     shared_bytes : int
         Of a block.
     """
 
-    down: Any
-    columns: Any
-    pixels: Any
-    filters: Any
-    owned: Any
     steps: Any
     shared_bytes: Any
 
@@ -131,14 +118,9 @@ def is_whole(problems: Problems) -> Any:
 
 def arranged(tile: StraightTile, cluster: Any, problems: Problems) -> Arrangement:
     """Tiles of one size."""
-    all_pixels = problems.n * problems.p * problems.q
-    down, columns = ceil_div(all_pixels, tile.bp), ceil_div(problems.k, tile.bf)
-    pixels = ceil_div(all_pixels, down)
-    filters = ceil_div(problems.k, columns * _FILTERS_UNIT) * _FILTERS_UNIT
-    owned = ceil_div(pixels, cluster)
-    received = np.where(np.greater(cluster, 1), cluster * owned * tile.bf * 4, 0)
-    steps = ceil_div(pieces_of(problems), OF_STEP)
-    return Arrangement(down, columns, pixels, filters, owned, steps, _COUNTER_BYTES + tile.sums_bytes + received)
+    tiling = Tiling.of(tile.bp, tile.bf, cluster, problems)
+    shared_bytes = _COUNTER_BYTES + tile.sums_bytes + tiling.received_bytes
+    return Arrangement(**vars(tiling), steps=ceil_div(pieces_of(problems), OF_STEP), shared_bytes=shared_bytes)
 
 
 def expected_cycles(tile: StraightTile, cluster: Any, problems: Problems, of: Arrangement, processors: int) -> Any:

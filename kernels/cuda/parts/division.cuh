@@ -11,3 +11,13 @@ __device__ __forceinline__ unsigned take_quotient(unsigned& value, unsigned divi
     value -= quotient * divisor;
     return quotient;
 }
+
+// What is divided by, where it comes to the kernel in a structure.
+struct Divisor {
+    unsigned value, magic, shift;
+
+    // dividend becomes the remainder.
+    __device__ __forceinline__ unsigned take_quotient(unsigned& dividend) const {
+        return ::take_quotient(dividend, value, magic, shift);
+    }
+};
