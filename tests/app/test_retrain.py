@@ -118,7 +118,13 @@ def test_a_gpu_that_borrows_a_tree_has_that_for_its_champion(tmp_path):
 )
 def test_what_ships_passes_the_same_gate(url, tmp_path, trees, monkeypatch, objections, is_forced, is_written):
     monkeypatch.setenv("CONV_ADVISOR_DATABASE_URL", url)
-    monkeypatch.setattr(learn, "_judge", lambda *_, **_options: Report({}, {}, {}, {}, {}, {}, {}, device_id=DEVICE.id))
+    judged = []
+
+    def judge(*_, **options):
+        judged.append((options["model"].id, options["trains"]))
+        return Report({}, {}, {}, {}, {}, {}, {}, device_id=DEVICE.id)
+
+    monkeypatch.setattr(learn, "_judge", judge)
     found = Challenge(trees[1], 1.1, 1.2, objections=objections)
     monkeypatch.setattr(gate, "challenge", lambda _table, _champion, **_options: found)
     folder = tmp_path / "shipped" / DEVICE.id
@@ -127,6 +133,7 @@ def test_what_ships_passes_the_same_gate(url, tmp_path, trees, monkeypatch, obje
     result = learn._train_into(
         folder, DEVICE.id, lambda _share: None, ship=True, is_forced=is_forced, report_file=report
     )
+    assert judged == [(trees[1].id, True)] * is_written
     assert report.exists() is is_written
     assert not is_written or json.loads(report.read_text())["device_id"] == DEVICE.id
     assert (result["written"], result["forced"], result["reasons"]) == (is_written, is_forced, list(objections))

@@ -253,7 +253,9 @@ def test_leave_one_network_out(table: pa.Table, quick: Options, monkeypatch: pyt
     assert json.loads(json.dumps(report.to_dict()))["overall"]["tree"]["worst"] == scores["tree"].worst
 
 
-def never_trained_report(table: pa.Table, quick: Options, jobs: int, model: TreeModel | None = None) -> Report:
+def never_trained_report(
+    table: pa.Table, quick: Options, jobs: int, model: TreeModel | None = None, *, trains: bool | None = None
+) -> Report:
     """Judges networks left out and networks never trained on, the latter with two layers that both have."""
     named = {name: [ConvProblem.parse(layer) for layer in layers] for name, layers in synthetic.LAYERS.items()}
     problem = ConvProblem.parse("7-1-1-256-832", dtype="float16")
@@ -267,6 +269,7 @@ def never_trained_report(table: pa.Table, quick: Options, jobs: int, model: Tree
         never_trained={"odd": named["odd"], "odd and large": [*named["odd"][:2], *named["large"]]},
         peers=peers,
         model=model,
+        trains=trains,
         options=quick,
         variants=synthetic.CATALOGUE,
         jobs=jobs,
@@ -318,6 +321,22 @@ def test_a_tree_is_judged_as_it_is_and_nothing_is_trained(
     assert found.trees == {}
     assert found.overall[SINGLE_BEST] == report.overall[SINGLE_BEST]
     assert set(scores_of(found)) == {"never_trained"}
+
+
+def test_a_tree_that_ships_is_judged_itself_beside_the_trees_of_networks_left_out(
+    table: pa.Table, quick: Options, report: Report
+) -> None:
+    """A tree that knows two layers is worse than the one that was trained for the evaluation."""
+    two = {ConvProblem.parse(layer) for layer in synthetic.LAYERS["small"][:2]}
+    few = from_table(table, DEVICE_ID).where(lambda problem: problem.layer in two)
+    model = training.fit(few, synthetic.DEVICE, options=quick)
+    found, never = never_trained_report(table, quick, 1, model, trains=True), report.never_trained
+    assert (found.overall, found.trees) == (report.overall, report.trees)
+    assert found.never_trained is not None
+    assert never is not None
+    assert found.never_trained.overall[TREE].geometric_mean > never.overall[TREE].geometric_mean
+    assert found.never_trained.overall[TEACHER] == never.overall[TEACHER]
+    assert set(scores_of(found)) == set(scores_of(report))
 
 
 def test_nothing_is_trained_on_layers_that_judge_every_tree(table: pa.Table, quick: Options) -> None:
