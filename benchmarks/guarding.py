@@ -9,16 +9,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import http.client
-import os
 import shutil
-import socket
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, ExitStack, contextmanager
-from dataclasses import replace
+from http import HTTPStatus
 from itertools import islice
 from pathlib import Path
 from statistics import median, quantiles
@@ -28,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 from starlette.types import ASGIApp, Message
 
-from benchmarks.wrk import Load, Server, read_wrk
+from benchmarks.wrk import Server, run_wrk, served
 from conv_advisor.app.guard.tokens import entry_of, make_token
 from conv_advisor.app.main import create_app
 from conv_advisor.app.server.application import Application
@@ -38,14 +34,6 @@ from conv_advisor.data.networks import problems
 
 DEVICE: Final = "nvidia-h200"
 _PATHS: Final = [f"/v1/advice?layer={problem.short}&device={DEVICE}" for problem in problems("seeds")]
-_SCRIPT: Final = """
-local paths, asked, place = {{{paths}}}, {{}}, 0
-for _, path in ipairs(paths) do asked[#asked + 1] = wrk.format("GET", path, {{{headers}}}) end
-function request()
-  place = place % #asked + 1
-  return asked[place]
-end
-"""
 _TOKEN: Final = make_token()
 _HEADERS: Final = {"Host": "127.0.0.1", "Authorization": f"Bearer {_TOKEN}"}
 _TOKENS: Final = entry_of("benchmark", [Scope.READ], _TOKEN)
@@ -89,70 +77,25 @@ def main() -> None:
         for turn in range(arguments.rounds):
             names = list(servers)
             for name in names if turn % 2 else names[::-1]:
-                found[name].append(_load(servers[name], home, arguments.seconds).per_cpu_s)
+                load = run_wrk(servers[name], _PATHS, folder=home, seconds=arguments.seconds, headers=_HEADERS)
+                found[name].append(load.per_cpu_s)
     Console(width=100).print(_table(found))
     Console(width=100).print(_table_of_calls(asyncio.run(_called(arguments.rounds))))
 
 
 @contextmanager
 def _service(home: Path, more: dict[str, str]) -> Iterator[Server]:
-    """The service with these settings on a core of its own, ready, its answers kept."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-    ours = {"CONV_ADVISOR_HOME": str(home), "CONV_ADVISOR_DEVICE": "cpu", "CONV_ADVISOR_LOG_LEVEL": "warning"}
-    command = ["taskset", "-c", str(min(os.sched_getaffinity(0))), sys.executable, "-m", "benchmarks.serving_apps"]
-    command += ["service", str(port)]
-    process = subprocess.Popen(command, env=os.environ | ours | more, stderr=subprocess.DEVNULL)  # noqa: S603 - our own
-    try:
-        _warm_up(port, process)
-        yield Server(port, process.pid)
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def _warm_up(port: int, process: subprocess.Popen[bytes]) -> None:
-    """Wait until the service is ready, and ask for everything once."""
-    until = time.monotonic() + 120
-    while process.poll() is None and time.monotonic() < until:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-        try:
-            if _asked(connection, "/readyz") == 200:
-                failed = [path for path in _PATHS if _asked(connection, path) != 200]
-                if failed:
-                    raise RuntimeError(f"{failed[0]} gets no answer")
-                return
-        except OSError:
-            pass
-        finally:
-            connection.close()
-        time.sleep(0.2)
-    raise RuntimeError("the server does not start")
-
-
-def _asked(connection: http.client.HTTPConnection, path: str) -> int:
-    connection.request("GET", path, headers=_HEADERS)
-    response = connection.getresponse()
-    response.read()
-    return response.status
-
-
-def _load(server: Server, home: Path, seconds: int) -> Load:
-    script = home / "asked.lua"
-    paths = ", ".join(f'"{path}"' for path in _PATHS)
-    headers = ", ".join(f'["{name}"] = "{value}"' for name, value in _HEADERS.items())
-    script.write_text(_SCRIPT.format(paths=paths, headers=headers))
-    cores = os.sched_getaffinity(0)
-    others = ",".join(map(str, sorted(cores - {min(cores)} or cores)))
-    command = ["taskset", "-c", others, "wrk", "-t1", "-c16", f"-d{seconds}s", "--latency", "-s", str(script)]
-    before = server.cpu_s
-    command.append(f"http://127.0.0.1:{server.port}")
-    printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout  # noqa: S603 - our own words
-    load = replace(read_wrk(printed), cpu_s=server.cpu_s - before)
-    if load.failed:
-        raise RuntimeError(f"{load.failed} requests failed")
-    return load
+    """The service with these settings on a core of its own, its answers kept."""
+    with served("service", home, **more) as server:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+        for path in _PATHS:
+            connection.request("GET", path, headers=_HEADERS)
+            response = connection.getresponse()
+            response.read()
+            if response.status != HTTPStatus.OK:
+                raise RuntimeError(f"{path} gets no answer")
+        connection.close()
+        yield server
 
 
 async def _called(rounds: int) -> dict[str, list[float]]:

@@ -10,11 +10,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 CONNECTIONS: Final = 16
@@ -73,6 +74,7 @@ def run_wrk(
     folder: Path,
     seconds: int,
     bodies: Sequence[str] = (),
+    headers: Mapping[str, str] = MappingProxyType({}),
     half_of: float | None = None,
 ) -> Load:
     """Ask for the paths, or post the bodies to the first of them, one after the other and again from the start.
@@ -86,6 +88,8 @@ def run_wrk(
     seconds : int
     bodies : sequence of str
         JSON.
+    headers : mapping of str to str
+        Of each request, beside the host.
     half_of : float, optional
         Requests a second: each connection waits so long at random that the load is half of that.
 
@@ -106,7 +110,8 @@ def run_wrk(
         connections = HALF_LOAD_CONNECTIONS
         mean_ms = connections / (half_of / 2) * 1e3
         delay = f"function delay() return math.floor(math.random() * {2 * mean_ms:.6f} + 0.5) end\n"
-    script.write_text(_SCRIPT.format(lines=lines, asked=asked) + delay)
+    told = "\n".join(f'wrk.headers["{name}"] = "{value}"' for name, value in headers.items())
+    script.write_text(_SCRIPT.format(headers=told, lines=lines, asked=asked) + delay)
     command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "30s", "--latency", "-s", str(script)]
     command += [f"http://127.0.0.1:{server.port}"]
     cores = os.sched_getaffinity(0)
@@ -122,6 +127,7 @@ _NUMBERS: Final = count(1)
 
 _SCRIPT: Final = """
 wrk.headers["Host"] = "127.0.0.1"
+{headers}
 local asked = {{}}
 for line in io.lines("{lines}") do asked[#asked + 1] = {asked} end
 local place = 0
@@ -153,19 +159,15 @@ def read_wrk(printed: str) -> Load:
 
 
 @contextmanager
-def served(name: str, home: Path) -> Iterator[Server]:
-    """A server process on a core of its own."""
+def served(name: str, home: Path, **more: str) -> Iterator[Server]:
+    """A server process on a core of its own, ready; more of its environment may be given."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port: int = free.getsockname()[1]
-    environment = os.environ | {
-        "CONV_ADVISOR_HOME": str(home),
-        "CONV_ADVISOR_DEVICE": "cpu",
-        "CONV_ADVISOR_LOG_LEVEL": "warning",
-    }
+    ours = {"CONV_ADVISOR_HOME": str(home), "CONV_ADVISOR_DEVICE": "cpu", "CONV_ADVISOR_LOG_LEVEL": "warning"}
     command = [sys.executable, "-m", "benchmarks.serving_apps", name, str(port)]
     pinned = _on({min(os.sched_getaffinity(0))}, command)
-    process = subprocess.Popen(pinned, env=environment)  # noqa: S603 - our own words
+    process = subprocess.Popen(pinned, env=os.environ | ours | more)  # noqa: S603 - our own words
     try:
         _wait_until_ready(port, process)
         yield Server(port, process.pid)
