@@ -168,8 +168,8 @@ def _integers(node: Node, name: str, count: int, default: int) -> tuple[int, ...
     InvalidProblem
     """
     given = node.numbers.get(name, (default,) * count)
-    if len(given) != count or any(value != int(value) for value in given):
-        raise InvalidProblem(name, given, counted(count, "integer"))
+    if name in node.words or len(given) != count or not all(float(value).is_integer() for value in given):
+        raise InvalidProblem(name, node.words.get(name, given), counted(count, "integer"))
     return tuple(map(int, given))
 
 

@@ -1,7 +1,8 @@
 """Reads an ONNX model in a process of its own, whose memory and time are limited: a model may be anybody's.
 
 ``python -m conv_advisor.app.plans.onnx_reader`` takes a line of JSON (`Request`) and then the model on standard input,
-and answers with JSON (`Read`) on standard output. No file is opened: weights that lie outside the model stay there.
+and answers with MessagePack (`Read`), which unlike JSON has an infinity, on standard output. No file is opened: weights
+that lie outside the model stay there.
 """
 
 from __future__ import annotations
@@ -50,16 +51,24 @@ def main() -> None:
         answer = Read(fault=refused.fault)
     except (MemoryError, RecursionError) as error:
         answer = Read(fault=Fault("model", type(error).__name__, f"a model that is read within {room} bytes of memory"))
-    sys.stdout.buffer.write(msgspec.json.encode(answer))
+    sys.stdout.buffer.write(msgspec.msgpack.encode(answer))
 
 
 def limit(model_bytes: int) -> int:
-    """Limit this process; the address space that it may take from now on."""
+    """Limit this process, unless it is limited to less already; the address space that it may take from now on."""
+    _lower(resource.RLIMIT_CPU, CPU_S, CPU_S + 1)
+    _lower(resource.RLIMIT_CORE, 0, 0)
     room = MEMORY_BYTES + 4 * model_bytes
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S + 1))
-    resource.setrlimit(resource.RLIMIT_AS, (room, room))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    return room
+    return _lower(resource.RLIMIT_AS, room, room)
+
+
+def _lower(kind: int, soft: int, hard: int) -> int:
+    """Set a limit, no higher than the hard one that there is, which nobody may raise; the soft limit from now on."""
+    most = resource.getrlimit(kind)[1]
+    if most != resource.RLIM_INFINITY:
+        soft, hard = min(soft, most), min(hard, most)
+    resource.setrlimit(kind, (soft, hard))
+    return soft
 
 
 def outline_of(body: bytes, asked: Request) -> Outline:
@@ -192,6 +201,8 @@ def _fix_inputs(graph: Any, weights: dict[str, Dims], asked: Request) -> int | N
     """
     known, written = dict(asked.dims), None
     used: set[str] = set()
+    # Where a model is exported without its parameters, they are inputs, and begin with no batch.
+    parameters = {name for node in graph.node if node.op_type == "Conv" for name in node.input[1:]}
     inputs = [each for each in graph.input if each.name not in weights]
     for given in inputs:
         dims = given.type.tensor_type.shape.dim
@@ -200,15 +211,17 @@ def _fix_inputs(graph: Any, weights: dict[str, Dims], asked: Request) -> int | N
     for given in inputs:
         dims = given.type.tensor_type.shape.dim
         for place, dim in enumerate(dims):
+            is_batch = place == 0 and given.name not in parameters
             if dim.HasField("dim_value") and dim.dim_value > 0:
-                if place == 0 and len(dims) == _IMAGE_DIMS:
+                if is_batch and len(dims) == _IMAGE_DIMS:
                     written = dim.dim_value
                     dim.dim_value = asked.batch
                 continue
             used.add(dim.dim_param)
-            size = asked.batch if place == 0 else known.get(dim.dim_param)
+            size = asked.batch if is_batch else known.get(dim.dim_param)
             if size is None:
-                named = repr(dim.dim_param) if dim.dim_param else "without a name"
+                unnamed = f"of size {dim.dim_value}" if dim.HasField("dim_value") else "without a name"
+                named = repr(dim.dim_param) if dim.dim_param else unnamed
                 allowed = f"a size for it, such as {dim.dim_param or 'height'}=224"
                 if not dim.dim_param:
                     allowed = "a model whose dimensions have a size or a name"
@@ -235,8 +248,8 @@ def _scalars(graph: Any) -> Iterator[tuple[str, float]]:
         if all(size == 1 for size in tensor.dims) and not tensor.external_data:
             try:
                 yield name, float(numpy_helper.to_array(tensor).reshape(()))
-            except (TypeError, ValueError):
-                continue  # text, or a value that is not there: nothing follows from it
+            except (KeyError, TypeError, ValueError):
+                continue  # a type that nobody knows, text, or a value that is not there: nothing follows from it
 
 
 def _lighten(graph: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Final
 
 from pydantic import Field, field_validator
@@ -13,6 +14,7 @@ from conv_advisor.data.problem import DType
 
 MAX_BATCHES: Final = 8
 """Batches of one plan."""
+_NUMBER: Final = re.compile("[0-9]{1,9}")
 
 
 class PlanParameters(LimitParameters):
@@ -63,7 +65,7 @@ def batches_of(text: str) -> list[int]:
     InvalidInput
     """
     words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() and 1 <= int(word[:10]) <= MAX_BATCH for word in words) or len(words) > MAX_BATCHES:
+    if not all(_NUMBER.fullmatch(word) and 1 <= int(word) <= MAX_BATCH for word in words) or len(words) > MAX_BATCHES:
         raise InvalidInput("batches", text, f"at most {MAX_BATCHES} integers from 1 to {MAX_BATCH}, by commas")
     return list(dict.fromkeys(map(int, words)))
 
@@ -78,7 +80,7 @@ def dims_of(text: str) -> dict[str, int]:
     found = {}
     for word in filter(None, (part.strip() for part in text.split(","))):
         name, _, size = word.rpartition("=")
-        if not name or not size.isdecimal() or len(size) > 9 or not int(size):
+        if not name or not _NUMBER.fullmatch(size) or not int(size):
             raise InvalidInput("dims", word, "a name and a size, such as height=224")
         found[name] = int(size)
     return found

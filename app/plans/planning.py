@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from threading import BoundedSemaphore
+from typing import TYPE_CHECKING, Final
 
 from conv_advisor.app.advice.advise import Known, advise
 from conv_advisor.app.advice.limits import Limits
@@ -12,6 +13,8 @@ from conv_advisor.app.plans.known import known_network
 from conv_advisor.app.plans.onnx_network import network_of
 from conv_advisor.app.plans.parameters import NetworkParameters, PlanParameters, batches_of, dims_of
 from conv_advisor.app.plans.reading import read_outline
+from conv_advisor.data.counting import counted
+from conv_advisor.data.errors import InvalidInput, QueueFull
 from conv_advisor.models.planning.conversion import UNCOUNTED, converter
 from conv_advisor.models.planning.network import Network
 from conv_advisor.models.planning.plan import Plan, make_plan
@@ -21,6 +24,12 @@ if TYPE_CHECKING:
 
 Plans = dict[int, Plan]
 """Plans by batch."""
+
+AT_ONCE: Final = 2
+"""Models that one process reads and plans at the same time."""
+MAX_DIFFERENT: Final = 5000
+"""Different convolutions that a request may have planned, over all its batches: the largest networks have hundreds."""
+_PLANNERS: Final = BoundedSemaphore(AT_ONCE)
 
 
 def plan_network(known: Known, network: Network, limits: Limits) -> Plan:
@@ -63,13 +72,25 @@ def plan_model(service: Service, body: bytes, asked: PlanParameters) -> Plans:
     InvalidInput, NotInstalled, QueueFull, NoAdvice, UnknownDevice, ModelRejected, StoreError
     """
     dims = dims_of(asked.dims)
-    return _plans(
-        service,
-        asked,
-        lambda batch: network_of(read_outline(body, batch=batch, dims=dims), asked.name, asked.dtype),
-    )
+    if not _PLANNERS.acquire(blocking=False):
+        raise QueueFull(f"{AT_ONCE} models are being planned already")
+    try:
+        return _plans(
+            service,
+            asked,
+            lambda batch: network_of(read_outline(body, batch=batch, dims=dims), asked.name, asked.dtype),
+        )
+    finally:
+        _PLANNERS.release()
 
 
 def _plans(service: Service, asked: PlanParameters, network: Callable[[int], Network]) -> Plans:
-    limits = Limits.of(asked, service)
-    return {batch: plan_network(service, network(batch), limits) for batch in batches_of(asked.batches)}
+    limits, batches, plans = Limits.of(asked, service), batches_of(asked.batches), {}
+    for batch in batches:
+        whole = network(batch)
+        count = len({each.problem for each in whole.convolutions})
+        if count * len(batches) > MAX_DIFFERENT:
+            said = f"{count} different convolutions in {counted(len(batches), 'batch', 'batches')}"
+            raise InvalidInput("model", said, f"at most {MAX_DIFFERENT} over all batches")
+        plans[batch] = plan_network(service, whole, limits)
+    return plans

@@ -6,14 +6,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from threading import BoundedSemaphore
 from typing import Final
 
 import msgspec
 
 from conv_advisor.app.plans import onnx_reader
 from conv_advisor.app.plans.outline import Outline, Read, Request
-from conv_advisor.data.errors import InvalidInput, QueueFull
+from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.extras import require
 
 MAX_BATCH: Final = 2**16
@@ -22,9 +21,6 @@ MAX_MODEL_BYTES: Final = 2**30
 _PATIENCE_S: Final = 6 * onnx_reader.CPU_S
 """For a reader that gets its CPU time on a busy machine; it ends by itself when that is spent."""
 
-AT_ONCE: Final = 2
-"""Models that one process has read at the same time."""
-_READERS: Final = BoundedSemaphore(AT_ONCE)
 _NEEDED: Final = ("PATH", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "LANG")
 
 
@@ -44,8 +40,6 @@ def read_outline(body: bytes | memoryview, *, batch: int, dims: Mapping[str, int
     ------
     InvalidInput
         It is no model that can be read, or reading it takes too long or too much memory.
-    QueueFull
-        As many are being read as may be at once.
     NotInstalled
     """
     require("onnx")
@@ -54,12 +48,7 @@ def read_outline(body: bytes | memoryview, *, batch: int, dims: Mapping[str, int
     if not 1 <= batch <= MAX_BATCH:
         raise InvalidInput("batch", batch, f"an integer from 1 to {MAX_BATCH}")
     head = msgspec.json.encode(Request(batch, dict(dims or {}))) + b"\n"
-    if not _READERS.acquire(blocking=False):
-        raise QueueFull(f"{AT_ONCE} models are being read already")
-    try:
-        answer = _asked(head + bytes(body))
-    finally:
-        _READERS.release()
+    answer = _asked(head + bytes(body))
     if answer.fault is not None:
         raise InvalidInput(answer.fault.field, answer.fault.value, answer.fault.allowed)
     assert answer.outline is not None  # noqa: S101 - it answers one of both
@@ -78,7 +67,7 @@ def _asked(sent: bytes) -> Read:
         done = subprocess.run(  # noqa: S603 - our own words
             command, input=sent, capture_output=True, timeout=_PATIENCE_S, check=False, env=environment
         )
-        return msgspec.json.decode(done.stdout, type=Read)
+        return msgspec.msgpack.decode(done.stdout, type=Read)
     except subprocess.TimeoutExpired:
         raise InvalidInput("model", f"{len(sent)} bytes", allowed) from None
     except msgspec.MsgspecError:

@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 
 from conv_advisor.app.jobs.requests import RetrainJob
 from conv_advisor.app.plans.parameters import NetworkParameters, PlanParameters
-from conv_advisor.app.plans.planning import plan_known
+from conv_advisor.app.plans.planning import Plans, plan_known
 from conv_advisor.app.routes.plans import plans_of_body
 from conv_advisor.app.routes.submission import submit
 from conv_advisor.app.service.service import Service, service_of
@@ -193,12 +193,15 @@ async def show_plan(request: Request) -> Response:
 async def post_model(request: Request) -> Response:
     """A plan of the ONNX model that is sent."""
     try:
-        asked = planned.asked_of(PlanParameters, request.query_params)
-        views = planned.plan_views(await plans_of_body(request, asked))
+        plans = await plans_of_body(request, planned.asked_of(PlanParameters, request.query_params))
     except ConvAdvisorError as error:
         problem = problem_of(error)
         return page(request, "planned.html", {"views": [], "problem": problem, "same": None}, problem["status"])
-    return page(request, "planned.html", {"views": views, "problem": None, "same": None})
+    return await asyncio.to_thread(_planned, request, plans)
+
+
+def _planned(request: Request, plans: Plans) -> Response:
+    return page(request, "planned.html", {"views": planned.plan_views(plans), "problem": None, "same": None})
 
 
 @router.get("/map")

@@ -30,7 +30,7 @@ async def get_plan(request: Request, asked: Annotated[NetworkParameters, Query()
     Each convolution with how often it occurs, the advised variant, its time and its share; and what PyTorch's default,
     cuDNN's heuristic and the best of cuDNN take for the same.
     """
-    return JSONResponse(await asyncio.to_thread(lambda: plans_answer(plan_known(service_of(request), asked))))
+    return await asyncio.to_thread(lambda: JSONResponse(plans_answer(plan_known(service_of(request), asked))))
 
 
 @router.post(
@@ -44,7 +44,8 @@ async def post_plan(request: Request, asked: Annotated[PlanParameters, Query()])
     The body is the model (application/onnx or octet-stream). Weights beside it are never opened. Layouts are those of
     the least total time over the whole graph, conversions counted; what cannot be planned is listed with its reason.
     """
-    return JSONResponse(plans_answer(await plans_of_body(request, asked)))
+    plans = await plans_of_body(request, asked)
+    return await asyncio.to_thread(lambda: JSONResponse(plans_answer(plans)))
 
 
 async def plans_of_body(request: Request, asked: PlanParameters) -> Plans:

@@ -20,6 +20,8 @@ from conv_advisor.models.planning.network import Network, Operator
 
 Advise = Callable[[Sequence[ConvProblem]], Iterable[Advice | ConvAdvisorError]]
 """Advice on each problem, or why there is none."""
+_REASONS: Final = 5
+"""Of why nothing can be planned those that are said: of a file that means harm there are thousands."""
 
 
 class Rival(StrEnum):
@@ -211,8 +213,9 @@ def make_plan(network: Network, advise: Advise, convert_ms: Callable[[int], floa
     """
     known = _Known(network, advise)
     if not any(known.advised):
-        reason = "; ".join(sorted({each.reason for each in known.left_out})) or "it has no 2-D convolution"
-        raise NoAdvice(f"nothing in {network.name} can be planned: {reason}")
+        reasons = sorted({each.reason for each in known.left_out}) or ["it has no 2-D convolution"]
+        more = f"; and {len(reasons) - _REASONS:,} more" if len(reasons) > _REASONS else ""
+        raise NoAdvice(f"nothing in {network.name} can be planned: {'; '.join(reasons[:_REASONS])}{more}")
     layouts = choose_layouts(network, known.times(_own_ms), convert_ms)
     rivals = {rival: _total(rival, known, layouts, convert_ms) for rival in Rival}
     return known.plan(layouts, rivals)

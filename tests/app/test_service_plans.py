@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from conv_advisor.app.plans import reading
+from conv_advisor.app.plans import planning
 from conv_advisor.data.measurement import Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem
 from tests.app.serving import FAST, GPU, Client, is_problem, serving
@@ -90,8 +90,30 @@ def test_an_unknown_network_is_refused(client: Client) -> None:
     is_problem(client.get("/v1/plans?name=resnet51"), 404, "unknown-network")
 
 
-def test_more_models_than_are_read_at_once_come_back_later(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading._READERS, "acquire", lambda blocking: False)
+def test_more_than_can_be_planned_in_time_is_refused(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    build = Build(1, 64, 28, 28)
+    body = build.bytes(*(build.conv("x", k, 64) for k in (32, 64, 96)))
+    monkeypatch.setattr(planning, "MAX_DIFFERENT", 6)
+    assert client.post(f"/v1/plans?{FOR}&batches=1,2", content=body, headers=ONNX).status_code == 200
+    problem = is_problem(
+        client.post(f"/v1/plans?{FOR}&batches=1,2,4", content=body, headers=ONNX), 400, "invalid-input"
+    )
+    assert problem["field"] == "model"
+    assert "3 different convolutions in 3 batches" in problem["detail"]
+    assert "at most 6" in problem["allowed"]
+
+
+def test_a_model_has_its_place_until_it_is_planned(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = []
+    plan, places = planning.plan_network, planning._PLANNERS
+    monkeypatch.setattr(planning, "plan_network", lambda *given: free.append(places._value) or plan(*given))
+    assert client.post(f"/v1/plans?{FOR}", content=block(), headers=ONNX).status_code == 200
+    assert free == [planning.AT_ONCE - 1]
+    assert places._value == planning.AT_ONCE
+
+
+def test_more_models_than_are_planned_at_once_come_back_later(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning._PLANNERS, "acquire", lambda blocking: False)
     response = client.post(f"/v1/plans?{FOR}", content=block(), headers=ONNX)
     is_problem(response, 503, "queue-full")
     assert response.headers["retry-after"]
