@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 import httptools
 from starlette.types import Receive
@@ -26,8 +27,16 @@ LEAST_BYTES_PER_S: Final = 16 * 1024
 _LINGER_S: Final = 1.0
 """What still comes after a refusal is thrown away for so long: a close over unread bytes takes the answer with it."""
 
+_FRAMING: Final = (b"content-length", b"transfer-encoding")
 _END: Final = b"\r\n\r\n"
 """What every head ends with, and every body in chunks: llhttp takes no bare line feed."""
+
+
+class _Body(NamedTuple):
+    """What a parser calls that is given a body, and a head that nobody asked with."""
+
+    on_body: Callable[[bytes], None]
+    on_message_complete: Callable[[], None]
 
 
 class Protocol(HttpToolsProtocol):
@@ -51,6 +60,7 @@ class Protocol(HttpToolsProtocol):
         self._is_begun = False
         self._has_head = False
         self._is_timed = False
+        self._framing = b""
         self._is_refused = False
         self._has_ended = False
 
@@ -101,6 +111,8 @@ class Protocol(HttpToolsProtocol):
         self._has_head, self._bare_bytes = True, 0
         if not self.url.startswith(b"/") and b"://" in self.url:
             self._take_host_of_target()
+        if self.parser.should_upgrade():
+            self._framing = next((b"%b: %b\r\n\r\n" % each for each in self.headers if each[0] in _FRAMING), b"")
         super().on_headers_complete()
         cycle: Any = self.cycle
         cycle.receive = self._until_gone(cycle.receive)
@@ -137,6 +149,8 @@ class Protocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self._framing:  # the body is still to come
+            return
         self._is_begun, self._bare_bytes = False, 0
         if not (self.cycle.response_complete or self.flow.write_paused):
             self._patience.go_on(self)
@@ -236,13 +250,25 @@ class Protocol(HttpToolsProtocol):
         try:
             self.parser.feed_data(part)
         except httptools.HttpParserUpgrade:
-            self.cycle.keep_alive = False  # it is answered as if nothing else had been asked for, and is the last
+            self._stay()
         except httptools.HttpParserError as error:
             self._refuse(HTTPStatus.BAD_REQUEST, f"this is no HTTP/1.1: {error}")
-        else:
-            if self._is_begun and not self._is_timed:
-                self._is_timed = True
-                self._patience.wait(self, HEAD_S)
+            return
+        if self._is_begun and not self._is_timed:
+            self._is_timed = True
+            self._patience.wait(self, HEAD_S)
+
+    def _stay(self) -> None:
+        """Answer whoever would change to another protocol as if nothing had been said of it, and then end.
+
+        The parser takes all that follows such a head for the other protocol. A body is given to another one: clients
+        that would like HTTP/2, as Java's own does where it is not told otherwise, send one with their first request.
+        """
+        self.cycle.keep_alive = False
+        if self._framing:
+            head, self._framing = b"POST / HTTP/1.1\r\n" + self._framing, b""
+            self.parser = httptools.HttpRequestParser(_Body(self.on_body, self.on_message_complete))
+            self.parser.feed_data(head)
 
     def _refuse(self, status: HTTPStatus, detail: str) -> None:
         """Answer what HTTP itself refuses, and read no more."""

@@ -252,6 +252,26 @@ def test_nothing_is_read_after_the_last_request(server: Server, headers: dict[st
     assert [status for status, _ in answers(head_of("GET", "/livez", **headers) + GET * 2, server)] == [200]
 
 
+def test_a_body_is_read_though_its_client_would_change_to_another_protocol(server: Server) -> None:
+    """As Java's own client sends its first request; wherever it is cut."""
+    upgrade = {"Connection": "Upgrade, HTTP2-Settings", "Upgrade": "h2c", "HTTP2-Settings": "AAEAAEAAAAIAAAAB"}
+    head = ("POST", "/v1/advice", "application/json")
+    whole = head_of(*head, Content_Length=len(_LAYERS), **upgrade) + _LAYERS
+    chunked = head_of(*head, Transfer_Encoding="chunked", **upgrade)
+    chunked += b"7\r\n%b\r\n%x\r\n%b\r\n0\r\n\r\n" % (_LAYERS[:7], len(_LAYERS) - 7, _LAYERS[7:])
+    rng = random.Random(2)
+    for sent in (whole, chunked):
+        for number in (0, 1, 1, 4, 30):
+            cuts = tuple(sorted(rng.sample(range(1, len(sent)), number)))
+            ((status, body),) = answers(sent + GET, server, (*cuts, len(sent)))
+            assert status == 200, cuts
+            assert len(json.loads(body)["advice"]) == 3
+    empty = head_of(*head, Content_Length=0, **upgrade)
+    assert [status for status, _ in answers(empty + GET, server)] == [422]
+    ((status, body),) = answers(chunked.replace(b"\r\n7\r\n", b"\r\nno size\r\n"), server)
+    assert (status, "chunk" in json.loads(body)["detail"]) == (400, True)
+
+
 def test_who_sends_no_more_and_still_reads_is_answered(server: Server) -> None:
     """As `nc` does with a request from a file; the answers take threads, so that the end is there before them."""
     page = head_of("GET", "/?layer=8-2-3-6-4")
