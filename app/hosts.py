@@ -30,7 +30,7 @@ class Hosts:
     """
 
     def __init__(self, names: Iterable[str]) -> None:
-        allowed = [name.lower() for name in names]
+        allowed = list(dict.fromkeys(name.lower() for name in names))
         self.names = tuple(allowed)
         self._any = ANY in allowed
         self._whole = frozenset(allowed)

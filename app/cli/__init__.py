@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import io
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -99,8 +100,12 @@ while what is imported is there to stay."""
 
 
 def main() -> None:
-    """Run the command line; a known error is one line on standard error, and exit status 2 for what cannot be asked."""
+    """Run the command line; a known error is one line on standard error, and exit status 2 for what cannot be asked.
+
+    So is what the operating system refuses: a full disk, a file that may not be written, a folder that is not there.
+    """
     gc.set_threshold(_OBJECTS_AT_ONCE)
+    _open_what_is_closed()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show × or µ shows the rest
     try:
@@ -110,3 +115,15 @@ def main() -> None:
 
         write_error(f"conv-advisor: {error}")
         sys.exit(2 if isinstance(error, InvalidInput | Unknown | NotApplicable | NotInstalled) else 1)
+    except OSError as error:
+        from conv_advisor.app.cli.table import write_error
+
+        write_error(f"conv-advisor: {error}")
+        sys.exit(1)
+
+
+def _open_what_is_closed() -> None:
+    """Give a standard stream that was closed (``>&-``) to nobody: the next file to be opened would take its place."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115, PTH123 - it stays open

@@ -44,9 +44,9 @@ def entry_of(name: str, scopes: Iterable[Scope], token: str) -> str:
     ------
     InvalidInput
     """
-    line = f"{name} {','.join(dict.fromkeys(scopes))} sha256:{_digest(token).hex()}"
-    _parse_line(line, "name")
-    return line
+    if not _NAME.fullmatch(name):
+        raise InvalidInput("name", name, "1 to 64 letters without accents, digits and any of _ . @ -")
+    return f"{name} {','.join(dict.fromkeys(scopes))} sha256:{_digest(token).hex()}"
 
 
 class Keyring:

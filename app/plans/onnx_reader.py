@@ -126,6 +126,9 @@ def _check(model: Any) -> None:
             raise Refused("a sparse weight", "dense weights")
         for tensor in (*graph.initializer, *_attribute_tensors(graph)):
             _check_tensor(tensor)
+        for name in _names(graph):
+            if isinstance(name, bytes):
+                raise Refused(f"the name {name!r}", "names in UTF-8")
     _check_order(model.graph)
 
 
@@ -141,6 +144,17 @@ def _check_order(graph: Any) -> None:
             if name in made:
                 raise Refused(f"tensor {name!r}", "each tensor made once")
             made.add(name)
+
+
+def _names(graph: Any) -> Iterator[str | bytes]:
+    """The names in a graph; protobuf gives one that is no UTF-8 as bytes."""
+    for node in graph.node:
+        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+        yield from (attribute.name for attribute in node.attribute)
+    for each in (*graph.initializer, *graph.input, *graph.output):
+        yield each.name
+    for given in graph.input:
+        yield from (dim.dim_param for dim in given.type.tensor_type.shape.dim)
 
 
 def _attribute_tensors(graph: Any) -> Iterator[Any]:

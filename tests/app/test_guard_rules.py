@@ -106,6 +106,7 @@ def test_a_host_is_allowed_by_its_name_whatever_its_port() -> None:
     assert not hosts.allow(b"localhost@evil.example")
     assert not hosts.allow(b"\xff\xfe")
     assert Hosts((ANY,)).allow(b"evil.example")
+    assert Hosts((*LOOPBACK, "127.0.0.1")).names == LOOPBACK
 
 
 def test_hosts_that_are_remembered_are_bounded() -> None:

@@ -147,7 +147,7 @@ def test_names_are_not_given_twice_and_tokens_not_without_end() -> None:
 
 @pytest.mark.parametrize("name", ["", "a b", "x" * 65, "line\nbreak", "#comment!"])
 def test_a_name_that_a_line_cannot_have_is_refused(name: str) -> None:
-    with pytest.raises(InvalidInput):
+    with pytest.raises(InvalidInput, match="1 to 64 letters"):
         entry_of(name, [Scope.READ], make_token())
 
 

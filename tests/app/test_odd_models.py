@@ -71,6 +71,15 @@ def test_a_weight_of_a_type_that_nobody_knows_is_no_matter() -> None:
     assert len(network(model.SerializeToString()).convolutions) == 1
 
 
+@pytest.mark.parametrize("name", ["conv0", "w0", "Conv", "pads", "batch"])
+def test_a_name_that_is_no_text_is_refused(name: str) -> None:
+    build = Build()
+    build.conv("x", 8, 3)
+    body = build.bytes("conv0").replace(name.encode(), b"\xff" * len(name))
+    with pytest.raises(InvalidInput, match="allowed: names in UTF-8"):
+        read_outline(body, batch=1)
+
+
 @pytest.mark.parametrize("size", [0, -5])
 def test_a_size_that_is_none_is_said(size: int) -> None:
     build = Build(1, 3, size, 32)
