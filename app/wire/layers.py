@@ -252,5 +252,8 @@ def _named(layer: Layer) -> Named:
 
 
 def _fits(row: table.Row) -> bool:
-    """Whether an array of integers can hold it."""
-    return min(row) >= 0 and max(row) <= MAX_ELEMENTS
+    """Whether an array of integers can hold it, as it cannot where a pair is written as text or as a list."""
+    try:
+        return min(row) >= 0 and max(row) <= MAX_ELEMENTS
+    except TypeError:
+        return False

@@ -101,6 +101,26 @@ def test_a_layer_of_no_list_means_the_same(layer: dict[str, Any]) -> None:
         assert said(caught.value, expected) == expected
 
 
+@pytest.mark.parametrize("pair", [{"stride": "2x1"}, {"pad": [2, 1]}, {"dilation": "2,1", "dtype": "half"}])
+@pytest.mark.parametrize("layer", [{"layer": "9-1-3-4-4"}, dict.fromkeys("nchwkrs", 3) | {"h": 9, "w": 9}])
+def test_pairs_of_a_list_are_those_of_a_layer_alone(layer: dict[str, Any], pair: dict[str, Any]) -> None:
+    alone = problem_from(layer | pair)
+    for body in ({"layers": [layer | pair, "8-1-1-4-4"]}, {"layers": [layer, "8-1-1-4-4"]} | pair):
+        asked = parse_list(json.dumps(body).encode())
+        problems, sizes = problems_from(asked.layers, named(asked.common.given()))
+        assert problems[0] == alone
+        assert sizes.tolist() == [list(row_of(each)) for each in problems if isinstance(each, ConvProblem)]
+
+
+@pytest.mark.parametrize("value", ["x", "", "1x2x3", [], [1, 2, 3], "NaN", "\u0663"])
+def test_a_pair_that_is_none_says_so_in_its_place(value: Any) -> None:
+    asked = parse_list(json.dumps({"layers": [{"layer": "8-1-1-4-4", "stride": value}, "8-1-1-4-4"]}).encode())
+    (refused, problem), _ = problems_from(asked.layers, named(asked.common.given()))
+    assert isinstance(refused, InvalidInput)
+    assert refused.field.startswith("stride")
+    assert problem == ConvProblem.parse("8-1-1-4-4")
+
+
 @pytest.mark.parametrize("value", [True, "3", 3.0, None])
 def test_what_is_no_integer_is_no_size_of_a_layer(value: Any) -> None:
     sizes = dict.fromkeys("nchwkrs", 3) | {"k": value}
