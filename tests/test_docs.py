@@ -26,6 +26,7 @@ from PIL import Image
 from conv_advisor.app.cli import cli
 from conv_advisor.data.measurement import Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.schema import HEAD
 from conv_advisor.data.store import Store
 from conv_advisor.kernels.catalog import VARIANTS
 from conv_advisor.models.enough import ENOUGH_MEASURED
@@ -70,6 +71,11 @@ def commands(pages: tuple[str, ...] = PAGES) -> list[str]:
     ]
     lines = [line for block in blocks for line in re.sub(r"\\\n\s*", "", block).splitlines()]
     return [line for line in lines if line.strip() and not line.startswith("#")]  # what is answered is a comment
+
+
+def test_the_next_migration_is_numbered_as_the_next() -> None:
+    (number,) = re.findall(r"--rev-id (\d+)", (ROOT / "CONTRIBUTING.md").read_text())
+    assert int(number) == int(HEAD) + 1
 
 
 def asked_in_the_readme() -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from conv_advisor.data.errors import Refused, Unreachable
+from conv_advisor.data.errors import InvalidInput, Refused, Unreachable
 
 _AGAIN: Final = (429, 502, 503)
 """Statuses of what may succeed later."""
@@ -28,11 +28,16 @@ class Attempts:
     Parameters
     ----------
     deadline_s : float
-        For all of them together; infinity for none.
+        For all of them together, above 0; infinity for none.
     now : callable () -> float
         Seconds of a clock that no one sets.
     chance : callable () -> float
         From 0 to 1: many clients that were refused at once do not come back at once.
+
+    Raises
+    ------
+    InvalidInput
+        The deadline is none.
     """
 
     def __init__(
@@ -41,6 +46,8 @@ class Attempts:
         now: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,
     ) -> None:
+        if not (isinstance(deadline_s, int | float) and deadline_s > 0):
+            raise InvalidInput("deadline_s", deadline_s, "seconds above 0; infinity for no end")
         self._now, self._chance = now, chance
         self._until = now() + deadline_s
         self.begin_again()

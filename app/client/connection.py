@@ -39,10 +39,10 @@ def options(url: str, token: str | None) -> dict[str, Any]:
 
     try:
         address = httpx.URL(url)
-    except httpx.InvalidURL:
+    except (httpx.InvalidURL, TypeError):
         address = httpx.URL()
-    if address.scheme not in ("http", "https") or not address.host:
-        raise InvalidInput("url", url, f"http:// or https:// and a host, such as {DEFAULT_URL}")
+    if address.scheme not in ("http", "https") or not address.host or address.query or address.fragment:
+        raise InvalidInput("url", url, f"http:// or https:// and a host, such as {DEFAULT_URL}; no query")
     headers = {"user-agent": f"conv-advisor/{version()}"}
     if token is not None:
         if not re.fullmatch(r"[\x21-\x7e]+", token):

@@ -516,8 +516,9 @@ def test_a_jobs_name_is_one_part_of_a_path() -> None:
     [
         *(
             ({"url": url}, "url")
-            for url in ("server:8000", "file:///etc/passwd", "http://", "http://server:port", "http://[::1")
+            for url in ("server:8000", "file:///etc/passwd", "http://", "http://server:port", "http://[::1", None)
         ),
+        *(({"url": f"http://server/{more}"}, "url") for more in ("?layer=1", "#top")),
         ({"token": "two\r\nlines"}, "token"),
     ],
 )
@@ -548,6 +549,12 @@ def test_waits_double_and_are_no_shorter_than_is_asked_for() -> None:
     assert attempts.wait_s(Refused(FULL, 7.0)) == 12.0
     attempts.begin_again()
     assert attempts.wait_s(busy) == 0.1
+
+
+@pytest.mark.parametrize("deadline_s", [0, -1.0, math.nan, None, "60"])
+def test_a_deadline_that_is_none_is_refused(deadline_s: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"^deadline_s is .*; allowed: seconds above 0"):
+        Client(deadline_s=deadline_s).models()
 
 
 def test_no_attempt_is_made_after_the_deadline() -> None:
