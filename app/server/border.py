@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from conv_advisor.app.hosts import ANY, Hosts, foreign_origin
 from conv_advisor.app.observe.templates import Templates, method_of
 from conv_advisor.app.wire.body import MAX_JSON_BYTES, too_long
-from conv_advisor.app.wire.errors import refusal, unforeseen
+from conv_advisor.app.wire.errors import refusal, stopped, unforeseen
 from conv_advisor.app.wire.query import repeated_in
 
 if TYPE_CHECKING:
@@ -124,9 +124,11 @@ class Border:
             if not repeated and self._is_plain(scope, headers):
                 await self._app(scope, receive, send_marked)
             else:
-                limit = self._limit(headers)
-                refused = self._refusal(scope, headers, limit, repeated)
-                await (refused or self._app)(scope, _counted(receive, limit), send_marked)
+                await self._check(scope, headers, repeated, receive, send_marked)
+        except asyncio.CancelledError:  # only a server that ends gives up work that nothing else has ended
+            if status:
+                raise
+            await stopped(scope)(scope, receive, send_marked)
         except Exception:
             if not status:  # what is around this application answers too, but without what every answer is marked with
                 await unforeseen(scope)(scope, receive, send_marked)
@@ -138,6 +140,13 @@ class Border:
                 meter.count(scope, status, elapsed_s)
             if log.isEnabledFor(logging.INFO):
                 self._log(scope, status, elapsed_s * 1e3, request_id.decode())
+
+    async def _check(
+        self, scope: Scope, headers: dict[bytes, bytes], repeated: str, receive: Receive, send: Send
+    ) -> None:
+        limit = self._limit(headers)
+        refused = self._refusal(scope, headers, limit, repeated)
+        await (refused or self._app)(scope, _counted(receive, limit), send)
 
     def _log(self, scope: Scope, status: int, elapsed_ms: float, request_id: str) -> None:
         """One line: never a query, a header or a body, which may hold what is nobody else's business."""

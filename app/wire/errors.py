@@ -66,6 +66,12 @@ def unforeseen(scope: Scope) -> JSONResponse:
     return refusal(scope, HTTPStatus.INTERNAL_SERVER_ERROR, "an error that nobody foresaw; the log has it")
 
 
+def stopped(scope: Scope) -> JSONResponse:
+    """The answer to whoever still waits when the server ends."""
+    headers = {"Retry-After": "1", "Connection": "close"}
+    return refusal(scope, HTTPStatus.SERVICE_UNAVAILABLE, "the service is being stopped", headers)
+
+
 def install(app: FastAPI) -> None:
     """Answer every error as a problem document."""
     for kind, handler in _HANDLERS.items():

@@ -11,7 +11,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from fastapi import FastAPI
+from starlette.types import Message, Receive, Scope, Send
 
+from conv_advisor.app.observe.templates import Templates
+from conv_advisor.app.server.border import Border
 from tests.app.serving import LAYER
 from tests.reliability.faulty import FAST, HANGING
 from tests.reliability.scale import count
@@ -110,3 +114,31 @@ def test_what_does_not_end_in_time_is_told_so(tmp_path: Path) -> None:
         assert detail == "the service is being stopped"
         assert 4 < took < 30
         server.process.wait(timeout=30)
+
+
+def test_work_that_only_the_servers_end_ends_is_told_so() -> None:
+    """What computes on a thread, such as a plan, is nobody's to stop: uvicorn cancels who waits for it."""
+    sent: list[Message] = []
+
+    async def never(_scope: Scope, _receive: Receive, _send: Send) -> None:
+        await asyncio.sleep(3600)
+
+    async def receive() -> Message:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def ask_and_cancel() -> None:
+        scope = {"type": "http", "method": "GET", "path": "/v1/plans", "query_string": b"", "headers": []}
+        asked = asyncio.create_task(Border(never, 2**20, Templates(FastAPI()))(scope, receive, send))
+        await asyncio.sleep(0)
+        asked.cancel()
+        await asked
+
+    asyncio.run(ask_and_cancel())
+    start, body = sent
+    headers = dict(start["headers"])
+    assert (start["status"], headers[b"retry-after"], headers[b"connection"]) == (503, b"1", b"close")
+    assert headers[b"x-content-type-options"] == b"nosniff"
+    assert json.loads(body["body"])["detail"] == "the service is being stopped"
