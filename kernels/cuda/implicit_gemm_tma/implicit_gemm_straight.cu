@@ -53,6 +53,7 @@ struct Sizes {
 
 typedef float Sums[TILES_M][TILES_N][4];
 
+__device__ __forceinline__ float* received_at(float* sums, const Sizes&) { return sums + WARPS_K * BP * SUM_PITCH; }
 #include "parted_sums.cuh"
 
 // 16 bytes. Asked for here: else the compiler moves it to where it is used.
@@ -286,15 +287,6 @@ extern "C" __global__ void __launch_bounds__(WORKERS, BLOCKS)
     steps.multiply(sum);
     store_sums(sums, sum);
     meet();
-    const Epilogue epilogue = EPILOGUE_OF(y);
-    if (blocks == 1) {
-        store_y(y, epilogue, sums, SUM_PITCH, WARPS_K, BP * SUM_PITCH, outputs, sizes);
-        return;
-    }
-    float* const received = sums + WARPS_K * BP * SUM_PITCH;
-    cluster_wait();
-    push_sums(received, sums, rows, rank, shared, sizes);
-    wait_for_bytes(shared);
-    store_y(y, epilogue, received, BF, blocks, sizes.owned * BF, outputs, sizes);
+    end_tile(y, EPILOGUE_OF(y), sums, shared, rows, rank, blocks, outputs, sizes);
 #endif
 }

@@ -1,6 +1,17 @@
 // From sums in the registers of warps that share gemm_k, and of blocks that do, to y: part of the sources here whose tiles are small.
 //
-//   before       BP, BF, WARPS_M, WARPS_N, WARPS_K, TILES_M, TILES_N, WORKERS, SUM_PITCH, WGMMA; Sizes, Sums
+//   before       clusters.cuh, asynchronous.cuh; BP, BF, WARPS_M, WARPS_N, WARPS_K, TILES_M, TILES_N, WORKERS, SUM_PITCH, WGMMA;
+//                Sizes, Sums; received_at(sums, sizes), where what a block receives lies behind its sums
+//   exchange     each block pushes its sums to the shared memory of the blocks of its cluster that own the pixels (st.async), and
+//                each of these counts the bytes that arrive. Nobody reads what is not there, or writes to who is not:
+//   - begun      a block pushes when all have passed a barrier of the cluster. The one thread that starts a block's counter fences
+//                that (fence.mbarrier_init) before it arrives there, and all wait with acquire; the arrival need not release, for
+//                nothing else that is written before it is another block's to read
+//   - room       what is pushed comes to `received_at`, where neither stages nor sums lie: a block that still multiplies loses
+//                nothing. A block has one tile, so nobody pushes there again
+//   - arrived    st.async counts its bytes when they are there, and who waits for the count acquires for the cluster. The count
+//                cannot be complete too early: that takes the arrival by which the thread says how many bytes to expect
+//   - left       a block ends when it has all bytes that anyone sends it. One that owns no pixel expects none, and is sent none
 
 #define COLUMNS (BF / 4)  // of four filters in a pixel of y
 
@@ -97,4 +108,19 @@ __device__ __forceinline__ void store_y(Storage* y, const Epilogue& epilogue, co
         epilogue.apply<true>(four, filter, y + at);
         store_four(y + at, four);
     });
+}
+
+// y from the sums that a block's warps have stored, of all `rows` pixels of the tile: a block stores its own. Its threads have
+// arrived at the barrier of the cluster, if it has several blocks.
+__device__ __forceinline__ void end_tile(Storage* y, const Epilogue& epilogue, float* sums, const void* counter, int rows,
+                                         int rank, int blocks, const Outputs& own, const Sizes& sizes) {
+    if (blocks == 1) {
+        store_y(y, epilogue, sums, SUM_PITCH, WARPS_K, BP * SUM_PITCH, own, sizes);
+        return;
+    }
+    float* const received = received_at(sums, sizes);
+    cluster_wait();
+    push_sums(received, sums, rows, rank, counter, sizes);
+    wait_for_bytes(counter);
+    store_y(y, epilogue, received, BF, blocks, sizes.owned * BF, own, sizes);
 }
