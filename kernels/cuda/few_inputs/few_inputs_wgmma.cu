@@ -25,6 +25,8 @@
 
 #include "pixels.cuh"
 #include "float32_windows.cuh"
+#define INSTRUCTION_N FILTERS
+#include "wgmma.cuh"
 #include "wgmma_products.cuh"
 #include "outputs.cuh"
 #include "float32_kernel.cuh"

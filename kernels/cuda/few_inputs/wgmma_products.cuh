@@ -21,44 +21,6 @@ __device__ __forceinline__ void keep_weight(uint4* weights, int column, int k, f
 }
 __device__ __forceinline__ void publish_weight() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-#define FOUR(d, j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
-#define NAMES_16 "%0, %1, %2, %3, %4, %5, %6, %7"
-#define NAMES_32 NAMES_16 ", %8, %9, %10, %11, %12, %13, %14, %15"
-#define NAMES_64 \
-    NAMES_32 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define SUMS_16(d) FOUR(d, 0), FOUR(d, 1)
-#define SUMS_32(d) SUMS_16(d), FOUR(d, 2), FOUR(d, 3)
-#define SUMS_64(d) SUMS_32(d), FOUR(d, 4), FOUR(d, 5), FOUR(d, 6), FOUR(d, 7)
-#define INSTRUCTION(n, a0, a1, a2, a3, b, adds)                                                                             \
-    asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, %" #adds ", 0;\n"                                                  \
-                 "wgmma.mma_async.sync.aligned.m64n" #n "k8.f32.tf32.tf32 {" NAMES_##n "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 \
-                 "}, %" #b ", adds, 1, 1;\n}"                                                                               \
-                 : SUMS_##n(sum)                                                                                            \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b_at), "r"((int)is_added))
-__device__ __forceinline__ void multiply_add(float (&sum)[NT][4], const unsigned (&a)[4], unsigned long long b_at, bool is_added) {
-#if NT == 2
-    INSTRUCTION(16, 8, 9, 10, 11, 12, 13);
-#elif NT == 4
-    INSTRUCTION(32, 16, 17, 18, 19, 20, 21);
-#else
-    static_assert(NT == 8, "no such instruction here");
-    INSTRUCTION(64, 32, 33, 34, 35, 36, 37);
-#endif
-}
-__device__ __forceinline__ void keep(float (&sum)[MT][NT][4]) {
-#pragma unroll
-    for (int i = 0; i < MT; ++i) {
-#pragma unroll
-        for (int j = 0; j < NT; ++j) {
-#pragma unroll
-            for (int e = 0; e < 4; ++e) asm volatile("" : "+f"(sum[i][j][e])::"memory");
-        }
-    }
-}
-__device__ __forceinline__ unsigned long long descriptor(Address address) {
-    return (unsigned long long)((address & 0x3FFFF) >> 4) | (128ull >> 4) << 16 | (256ull >> 4) << 32;
-}
-
 // A chain's fragments of a tile of pixels, and what of float32 is left of them.
 struct Fragments {
     unsigned high[STEPS_OF_CHAIN][MT][4];
@@ -83,7 +45,7 @@ struct Fragments {
 __device__ __forceinline__ void multiply_chain(float (&sum)[MT][NT][4], const Fragments& a, unsigned long long weight,
                                                bool is_added) {
     keep(sum);
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+    begin_products();
 #pragma unroll
     for (int i = 0; i < MT; ++i) {
 #if SPLIT
@@ -98,17 +60,13 @@ __device__ __forceinline__ void multiply_chain(float (&sum)[MT][NT][4], const Fr
         for (int step = 0; step < STEPS_OF_CHAIN; ++step)
             multiply_add(sum[i], a.high[step][i], weight + step * (PARTS * PART_BYTES / 16), SPLIT || is_added || step > 0);
     }
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-__device__ __forceinline__ void wait_for_chain(float (&sum)[MT][NT][4]) {
-    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-    keep(sum);
+    commit_products();
 }
 
 // Windows begin where `window` says, and second_bytes further those of the second pixels.
 __device__ __forceinline__ void multiply_window(float (&sum)[MT][NT][4], const char* const (&window)[MT], int second_bytes,
                                                 const uint4* weights, const int* offsets, int steps) {
-    unsigned long long weight = descriptor(shared_address(weights));
+    unsigned long long weight = descriptor_of_matrices(shared_address(weights));
 #pragma unroll 1
     for (int step = 0; step < steps; step += STEPS_OF_CHAIN, weight += STEPS_OF_CHAIN * (PARTS * PART_BYTES / 16)) {
         Fragments a;
@@ -116,7 +74,7 @@ __device__ __forceinline__ void multiply_window(float (&sum)[MT][NT][4], const c
 #if SPLIT
         float part[MT][NT][4];
         multiply_chain(part, a, weight, false);
-        wait_for_chain(part);
+        wait_for_all_products_but<0>(part);
 #pragma unroll
         for (int i = 0; i < MT; ++i) {
 #pragma unroll
@@ -127,7 +85,7 @@ __device__ __forceinline__ void multiply_window(float (&sum)[MT][NT][4], const c
         }
 #else
         multiply_chain(sum, a, weight, true);
-        wait_for_chain(sum);
+        wait_for_all_products_but<0>(sum);
 #endif
     }
 }

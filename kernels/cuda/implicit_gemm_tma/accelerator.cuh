@@ -1,4 +1,4 @@
-// The tensor memory accelerator and the barriers that count its bytes: part of both sources here, after clusters.cuh.
+// The tensor memory accelerator and the barriers that count its bytes: after clusters.cuh.
 
 struct __align__(64) TensorMap {
     unsigned long long words[16];

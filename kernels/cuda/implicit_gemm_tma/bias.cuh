@@ -1,4 +1,5 @@
-// The bias of the filters whose sums a thread has, asked for before there are any, and how these end: part of both sources here.
+// The bias of the filters whose sums a thread has, asked for before there are any, and how these end: of
+// implicit_gemm_tma.cu and implicit_gemm_tma_small.cu, after their macros.
 
 // Columns lane % 4 * 2 and the next of every 8, from a filter on; of two-byte types, those of float32 are read with the sums.
 struct Bias {

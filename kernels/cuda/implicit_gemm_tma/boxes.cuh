@@ -33,7 +33,7 @@ class Boxes {
                 wait();
 #endif
                 fill(buffer, epilogue, bias, sum[i], j * (BOX_FILTERS / 8), at.filter, sizes);
-                asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+                publish_to_accelerator();
                 wait();
                 if (leads()) {
                     store_box(y, buffer, at.filter, at.pixel);

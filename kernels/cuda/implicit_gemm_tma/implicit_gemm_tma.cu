@@ -16,8 +16,9 @@
 //   ring         STAGES stages; `full` counts bytes, `empty` warps that have read
 //   y            turned to rows in shared memory, stored by the accelerator in boxes of 64 pixels (16) and 128 bytes (64) of filters,
 //                which it clips to y; it loads the residual in the same boxes
-//   grid, block  as many blocks as multiprocessors, or tiles, or where it IS_SPLIT a cluster a tile; 384 threads. A block's tiles are grid blocks apart, and
-//                those of the same pixels come one after the other, so that concurrent blocks share both operands in the L2 cache
+//   grid, block  as many blocks as multiprocessors, or tiles, or where it IS_SPLIT a cluster a tile; 384 threads. A block's tiles are
+//                grid blocks apart, and those of the same pixels come one after the other, so that concurrent blocks share both
+//                operands in the L2 cache
 //   limits       groups 1; compute capability 9.0 (sm_90a); the same sums in the same order every time
 //   source       PTX ISA 8.0, cp.async.bulk.tensor, mbarrier, wgmma; CUTLASS 3, "sm90 warp-specialised" (structure)
 
@@ -92,6 +93,9 @@ __device__ __forceinline__ bool is_in_y(const Part& box, const Sizes& sizes) {
 
 #include "clusters.cuh"
 #include "accelerator.cuh"
+#define INSTRUCTION_N BF
+#define SWIZZLE_BYTES ROW_BYTES
+#include "wgmma.cuh"
 #include "warp_products.cuh"
 #include "pairs.cuh"
 #include "shared_sums.cuh"
@@ -183,9 +187,6 @@ __device__ __forceinline__ void load_tiles(const TensorMap& x, const TensorMap& 
     }
 }
 
-#if PRODUCTS == 3
-#include "register_products.cuh"
-#endif
 #include "tf32.cuh"
 #include "three_products.cuh"
 

@@ -33,6 +33,9 @@ static_assert(BP % 16 == 0 && BF % 16 == 0 && (BP % 64 == 0 || (BP == 32 && BF >
 
 #include "clusters.cuh"
 #include "accelerator.cuh"
+#define INSTRUCTION_N BF
+#define SWIZZLE_BYTES ROW_BYTES
+#include "wgmma.cuh"
 #include "warp_products.cuh"
 #include "pairs.cuh"
 #include "overlap.cuh"

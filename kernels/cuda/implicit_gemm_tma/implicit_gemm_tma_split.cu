@@ -55,10 +55,8 @@ static_assert(WGMMA ? WARPS_M % 4 == 0 && TILES_M == 1 && WARPS_N * WARPS_K == 1
 #include "pairs.cuh"
 #if WGMMA
 #define INSTRUCTION_N BN
+#include "wgmma.cuh"
 #include "warp_products.cuh"
-#endif
-#if PARTED
-#include "register_products.cuh"
 #endif
 #include "division.cuh"
 #include "overlap.cuh"

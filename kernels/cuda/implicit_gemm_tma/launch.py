@@ -1,4 +1,4 @@
-"""Launcher of implicit_gemm_tma.cu."""
+"""Launcher of the sources here: of large tiles, small ones, such as share gemm_k, and such as go straight to registers."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def _storing_itself(start: Start, problem: ConvProblem, pixels: int, filters: in
 
 
 def _sizes(problem: ConvProblem) -> tuple[int, ...]:
-    """What `Sizes` in both sources begins with."""
+    """What `Sizes` of every source here begins with."""
     return (
         *(problem.c, problem.k, problem.r, problem.s),
         *(maps.pixels_of(problem), problem.p * problem.q, problem.q),

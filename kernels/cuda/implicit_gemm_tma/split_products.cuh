@@ -41,7 +41,7 @@ __device__ __forceinline__ void multiply_stage(Sums& sum, unsigned a, unsigned h
     const unsigned of_high = operand_at(high_b) + first * 2, of_low = operand_at(low_b) + first * 2;
     Sums part;
     keep(part);
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+    begin_products();
 #pragma unroll
     for (int k = 0; k < steps; ++k) {
         multiply_add(part[0], low[k], descriptor(of_high + k * 2), k > 0);
@@ -49,7 +49,7 @@ __device__ __forceinline__ void multiply_stage(Sums& sum, unsigned a, unsigned h
     }
 #pragma unroll
     for (int k = 0; k < steps; ++k) multiply_add(part[0], high[k], descriptor(of_high + k * 2), true);
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+    commit_products();
     wait_for_all_products_but<0>(part);
 #pragma unroll
     for (int j = 0; j < TILES_N; ++j) {

@@ -1,5 +1,4 @@
-// float32 in three products of tf32 by wgmma: part of implicit_gemm_tma.cu, after tf32.cuh and
-// register_products.cuh.
+// float32 in three products of tf32 by wgmma: part of implicit_gemm_tma.cu, after tf32.cuh and wgmma.cuh.
 //
 //   parts        high is a value rounded to tf32, low what is left of it, of which wgmma reads the first 11 bits: high * high,
 //                high * low and low * high make a product that errs by 2^-22; what is infinite becomes NaN
@@ -31,7 +30,7 @@ __device__ __forceinline__ void part_weights(unsigned char* ring, unsigned full,
                 high[i + BF * ROW_BYTES / 16] =
                     make_float4(value.x - first.x, value.y - first.y, value.z - first.z, value.w - first.w);
             }
-            asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+            publish_to_accelerator();
             __syncwarp();
             if (threadIdx.x % 32 == 0) arrive(parted + turn.stage * 8);
         }
@@ -57,7 +56,7 @@ __device__ __forceinline__ void multiply_parts(float (&sum)[SUMS], const unsigne
         }
     }
     keep(sum);
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+    begin_products();
 #pragma unroll
     for (int k = 0; k < ROW_BYTES / 32; ++k) {
         const unsigned long long of_high = descriptor(operand_at(weight) + k * 2);
@@ -73,7 +72,7 @@ __device__ __forceinline__ void multiply_parts(float (&sum)[SUMS], const unsigne
 #pragma unroll
         for (int i = 0; i < TILES_M; ++i) multiply_add(sum[i], high[i][k], descriptor(operand_at(weight) + k * 2), true);
     }
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+    commit_products();
     wait_for_all_products_but<0>(sum);
 }
 #endif
