@@ -194,6 +194,10 @@ __device__ __forceinline__ void fetch_weight(Address target, const Storage* weig
     }
 }
 
+#if WGMMA && defined(__CUDA_ARCH__)
+#define INSTRUCTION_N (BN / WARPS_N)
+#include "wgmma.cuh"
+#endif
 #include "products.cuh"
 #include "pairs.cuh"
 #include "outputs.cuh"

@@ -20,71 +20,6 @@ inline void multiply(float (&sum)[SUMS], Address a, Address b) {
 template <int COUNT>
 void wait_for_all_products_but(float (&)[SUMS]) {}
 #elif WGMMA
-#define INSTRUCTION_N (BN / WARPS_N)
-#ifdef STORAGE_FLOAT32
-#define TYPES "k8.f32.tf32.tf32 "
-#define SCALES ", 1, 1, 1;"
-#elif defined(STORAGE_FLOAT16)
-#define TYPES "k16.f32.f16.f16 "
-#define SCALES ", 1, 1, 1, 0, 0;"
-#else
-#define TYPES "k16.f32.bf16.bf16 "
-#define SCALES ", 1, 1, 1, 0, 0;"
-#endif
-#define FOUR(d, j) "+f"(d[j][0]), "+f"(d[j][1]), "+f"(d[j][2]), "+f"(d[j][3])
-// Sixteen sums for every 32 columns: their names in the instruction, then themselves, then the names of what follows.
-#define NAMES_1 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-#define NAMES_2 NAMES_1 ", " "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define NAMES_3 NAMES_2 ", " "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
-#define NAMES_4 NAMES_3 ", " "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define NAMES_5 NAMES_4 ", " "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
-#define NAMES_6 NAMES_5 ", " "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define NAMES_7 NAMES_6 ", " "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"
-#define NAMES_8 NAMES_7 ", " "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-#define SUMS_1(d) FOUR(d, 0), FOUR(d, 1), FOUR(d, 2), FOUR(d, 3)
-#define SUMS_2(d) SUMS_1(d), FOUR(d, 4), FOUR(d, 5), FOUR(d, 6), FOUR(d, 7)
-#define SUMS_3(d) SUMS_2(d), FOUR(d, 8), FOUR(d, 9), FOUR(d, 10), FOUR(d, 11)
-#define SUMS_4(d) SUMS_3(d), FOUR(d, 12), FOUR(d, 13), FOUR(d, 14), FOUR(d, 15)
-#define SUMS_5(d) SUMS_4(d), FOUR(d, 16), FOUR(d, 17), FOUR(d, 18), FOUR(d, 19)
-#define SUMS_6(d) SUMS_5(d), FOUR(d, 20), FOUR(d, 21), FOUR(d, 22), FOUR(d, 23)
-#define SUMS_7(d) SUMS_6(d), FOUR(d, 24), FOUR(d, 25), FOUR(d, 26), FOUR(d, 27)
-#define SUMS_8(d) SUMS_7(d), FOUR(d, 28), FOUR(d, 29), FOUR(d, 30), FOUR(d, 31)
-#define INSTRUCTION(n, list, a, b)                                                                       \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n" #n TYPES "{" NAMES_##list "}, %" #a ", %" #b SCALES \
-                 : SUMS_##list(d)                                                                        \
-                 : "l"(from_a), "l"(from_b))
-__device__ __forceinline__ void multiply_add(float (&d)[TILES_N][4], unsigned long long from_a, unsigned long long from_b) {
-#if INSTRUCTION_N == 32
-    INSTRUCTION(32, 1, 16, 17);
-#elif INSTRUCTION_N == 64
-    INSTRUCTION(64, 2, 32, 33);
-#elif INSTRUCTION_N == 96
-    INSTRUCTION(96, 3, 48, 49);
-#elif INSTRUCTION_N == 128
-    INSTRUCTION(128, 4, 64, 65);
-#elif INSTRUCTION_N == 160
-    INSTRUCTION(160, 5, 80, 81);
-#elif INSTRUCTION_N == 192
-    INSTRUCTION(192, 6, 96, 97);
-#elif INSTRUCTION_N == 256
-    INSTRUCTION(256, 8, 128, 129);
-#else
-#error "no such instruction here"
-#endif
-}
-__device__ __forceinline__ void keep(float (&sum)[SUMS]) {
-#pragma unroll
-    for (int j = 0; j < TILES_N; ++j) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) asm volatile("" : "+f"(sum[0][j][e])::"memory");
-    }
-}
-// The low half of a descriptor: where an operand begins, in units of 16 bytes, so that some on is an addition. The high half:
-// K-major, 128-byte swizzle, groups of eight rows 1024 bytes apart.
-__device__ __forceinline__ unsigned operand_at(unsigned address) { return (address & 0x3FFFF) >> 4 | 1u << 16; }
-__device__ __forceinline__ unsigned long long descriptor(unsigned operand) {
-    return (unsigned long long)(1024 / 16 | 1u << 30) << 32 | operand;
-}
 // Enqueues the products of a stage.
 __device__ __forceinline__ void multiply(float (&sum)[SUMS], unsigned a, unsigned b) {
     const int group = __shfl_sync(0xFFFFFFFF, threadIdx.x / 128, 0);
@@ -93,15 +28,11 @@ __device__ __forceinline__ void multiply(float (&sum)[SUMS], unsigned a, unsigne
     const int part = group / (WARPS_M / 4) / WARPS_N * (ROW_BYTES / WARPS_K);
     const unsigned from_a = operand_at(a + part), from_b = operand_at(b + part);
     keep(sum);
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+    begin_products();
 #pragma unroll
-    for (int k = 0; k < ROW_BYTES / WARPS_K / 16; k += 2) multiply_add(sum[0], descriptor(from_a + k), descriptor(from_b + k));
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-template <int COUNT>
-__device__ __forceinline__ void wait_for_all_products_but(float (&sum)[SUMS]) {
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(COUNT) : "memory");
-    keep(sum);
+    for (int k = 0; k < ROW_BYTES / WARPS_K / 16; k += 2)
+        multiply_add(sum[0], descriptor(from_a + k), descriptor(from_b + k), true);
+    commit_products();
 }
 #else
 #ifdef STORAGE_FLOAT32
