@@ -1,7 +1,8 @@
 // Products that four warps make together on Hopper's tensor cores (wgmma): 64 rows of a by INSTRUCTION_N columns of b.
 //
 //   before       INSTRUCTION_N, a number that the list below has; for capability 9.0 alone (sm_90a)
-//   types        the storage type's: two-byte operands, or float32 of which the instruction reads the tf32
+//   types        the storage type's: two-byte operands, or float32 of which the instruction reads the tf32; float16 with
+//                OPERANDS_ARE_HALVES
 //   operands     rows with gemm_k innermost, 32 bytes of them: b in shared memory, told by a descriptor; a too, or in registers, in
 //                the fragments of mma.sync
 //   sums         float32, in 16 x 8 fragments as mma.sync lays them out, 16 rows a warp; what is not added to them replaces them
@@ -9,10 +10,10 @@
 #ifndef SWIZZLE_BYTES
 #define SWIZZLE_BYTES 128  // of a row in shared memory; or 64
 #endif
-#if defined(STORAGE_FLOAT32)
+#if defined(STORAGE_FLOAT32) && !defined(OPERANDS_ARE_HALVES)
 #define TYPES "k8.f32.tf32.tf32 "
 #define AS_IT_LIES ""
-#elif defined(STORAGE_FLOAT16)
+#elif defined(STORAGE_FLOAT16) || defined(OPERANDS_ARE_HALVES)
 #define TYPES "k16.f32.f16.f16 "
 #define AS_IT_LIES ", 0"  // of a two-byte operand in shared memory, which dimension is innermost
 #else
@@ -84,18 +85,24 @@
 #else
 #error "no such instruction here"
 #endif
-#define OF_SHARED(n, a, b, adds, ...)                                                                     \
-    asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, %" #adds ", 0;\n"                                \
-                 "wgmma.mma_async.sync.aligned.m64n" #n TYPES "{" NAMES_##n "}, %" #a ", %" #b            \
-                 ", adds, 1, 1" AS_IT_LIES AS_IT_LIES ";\n}"                                        \
-                 : SUMS_##n(d)                                                                            \
+#define OF_SHARED(n, a, b, adds, ...)                                                                       \
+    asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, %" #adds ", 0;\n"                                  \
+                 "wgmma.mma_async.sync.aligned.m64n" #n TYPES "{" NAMES_##n "}, %" #a ", %" #b              \
+                 ", adds, 1, 1" AS_IT_LIES AS_IT_LIES ";\n}"                                                \
+                 : SUMS_##n(d)                                                                              \
                  : "l"(from_a), "l"(from_b), "r"((int)is_added))
-#define OF_REGISTERS(n, a0, a1, a2, a3, b, adds)                                                          \
-    asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, %" #adds ", 0;\n"                                \
+#define OF_REGISTERS(n, a0, a1, a2, a3, b, adds)                                                            \
+    asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, %" #adds ", 0;\n"                                  \
                  "wgmma.mma_async.sync.aligned.m64n" #n TYPES "{" NAMES_##n "}, {%" #a0 ", %" #a1 ", %" #a2 \
-                 ", %" #a3 "}, %" #b ", adds, 1, 1" AS_IT_LIES ";\n}"                                  \
-                 : SUMS_##n(d)                                                                            \
+                 ", %" #a3 "}, %" #b ", adds, 1, 1" AS_IT_LIES ";\n}"                                       \
+                 : SUMS_##n(d)                                                                              \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(from_b), "r"((int)is_added))
+// The same, always added: no predicate, for whose sake the compiler arranges some kernels otherwise.
+#define OF_REGISTERS_ADDED(n, a0, a1, a2, a3, b, adds)                                                      \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #n TYPES "{" NAMES_##n "}, {%" #a0 ", %" #a1 ", %" #a2 \
+                 ", %" #a3 "}, %" #b ", 1, 1, 1" AS_IT_LIES ";"                                             \
+                 : SUMS_##n(d)                                                                              \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(from_b))
 
 typedef float ProductSums[INSTRUCTION_N / 8][4];
 
@@ -104,6 +111,9 @@ __device__ __forceinline__ void multiply_add(ProductSums& d, unsigned long long 
 }
 __device__ __forceinline__ void multiply_add(ProductSums& d, const unsigned (&a)[4], unsigned long long from_b, bool is_added) {
     INSTRUCTION(OF_REGISTERS);
+}
+__device__ __forceinline__ void multiply_add(ProductSums& d, const unsigned (&a)[4], unsigned long long from_b) {
+    INSTRUCTION(OF_REGISTERS_ADDED);
 }
 
 // Nothing before reads or writes these sums behind this place, and nothing behind it before.

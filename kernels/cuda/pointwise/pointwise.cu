@@ -124,6 +124,10 @@ void __stcs(T* place, T value) { *place = value; }
 #include "epilogue.cuh"
 #include "overlap.cuh"
 #include "stages.cuh"
+#ifdef __CUDA_ARCH__
+#define INSTRUCTION_N INST_N
+#include "wgmma.cuh"
+#endif
 #include "products.cuh"
 #include "outputs.cuh"
 

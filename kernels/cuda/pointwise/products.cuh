@@ -4,63 +4,14 @@
 //   b            weight, by a descriptor
 //   on a CPU     the fragments pass through memory, so what a GPU would multiply is multiplied
 
-#define LIST_16 "%0, %1, %2, %3, %4, %5, %6, %7"
-#define LIST_32 LIST_16 ", %8, %9, %10, %11, %12, %13, %14, %15"
-#define LIST_48 LIST_32 ", %16, %17, %18, %19, %20, %21, %22, %23"
-#define LIST_64 LIST_48 ", %24, %25, %26, %27, %28, %29, %30, %31"
-#define LIST_80 LIST_64 ", %32, %33, %34, %35, %36, %37, %38, %39"
-#define LIST_96 LIST_80 ", %40, %41, %42, %43, %44, %45, %46, %47"
-#define LIST_112 LIST_96 ", %48, %49, %50, %51, %52, %53, %54, %55"
-#define LIST_128 LIST_112 ", %56, %57, %58, %59, %60, %61, %62, %63"
-#define EIGHT(d, i) \
-    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
-#define SUMS_16(d) EIGHT(d, 0)
-#define SUMS_32(d) SUMS_16(d), EIGHT(d, 8)
-#define SUMS_48(d) SUMS_32(d), EIGHT(d, 16)
-#define SUMS_64(d) SUMS_48(d), EIGHT(d, 24)
-#define SUMS_80(d) SUMS_64(d), EIGHT(d, 32)
-#define SUMS_96(d) SUMS_80(d), EIGHT(d, 40)
-#define SUMS_112(d) SUMS_96(d), EIGHT(d, 48)
-#define SUMS_128(d) SUMS_112(d), EIGHT(d, 56)
-#define TAIL_16 "{%8, %9, %10, %11}, %12"
-#define TAIL_32 "{%16, %17, %18, %19}, %20"
-#define TAIL_48 "{%24, %25, %26, %27}, %28"
-#define TAIL_64 "{%32, %33, %34, %35}, %36"
-#define TAIL_80 "{%40, %41, %42, %43}, %44"
-#define TAIL_96 "{%48, %49, %50, %51}, %52"
-#define TAIL_112 "{%56, %57, %58, %59}, %60"
-#define TAIL_128 "{%64, %65, %66, %67}, %68"
-#define JOIN_(a, b) a##b
-#define JOIN(a, b) JOIN_(a, b)
-#define TEXT_(a) #a
-#define TEXT(a) TEXT_(a)
-#ifdef STORAGE_FLOAT32
-#define WGMMA "wgmma.mma_async.sync.aligned.m64n" TEXT(INST_N) "k8.f32.tf32.tf32 {"
-#define WGMMA_END ", 1, 1, 1;"
-#define WGMMA_END_FROM_ZERO ", 0, 1, 1;"
-#elif defined(STORAGE_FLOAT16)
-#define WGMMA "wgmma.mma_async.sync.aligned.m64n" TEXT(INST_N) "k16.f32.f16.f16 {"
-#define WGMMA_END ", 1, 1, 1, 0;"
-#else
-#define WGMMA "wgmma.mma_async.sync.aligned.m64n" TEXT(INST_N) "k16.f32.bf16.bf16 {"
-#define WGMMA_END ", 1, 1, 1, 0;"
-#endif
 #ifdef __CUDA_ARCH__
+__device__ __forceinline__ unsigned long long descriptor_at(unsigned address) { return descriptor(operand_at(address)); }
+// sum += a . b of an instruction, in the order in which the kernel numbers a thread's sums.
 __device__ __forceinline__ void multiply(float (&sum)[INST_N / 2], const unsigned (&a)[4], unsigned long long b) {
-    asm volatile(WGMMA JOIN(LIST_, INST_N) "}, " JOIN(TAIL_, INST_N) WGMMA_END
-                 : JOIN(SUMS_, INST_N)(sum)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+    multiply_add((ProductSums&)sum, a, b);
 }
-#if SPLIT
 __device__ __forceinline__ void multiply_from_zero(float (&sum)[INST_N / 2], const unsigned (&a)[4], unsigned long long b) {
-    asm volatile(WGMMA JOIN(LIST_, INST_N) "}, " JOIN(TAIL_, INST_N) WGMMA_END_FROM_ZERO
-                 : JOIN(SUMS_, INST_N)(sum)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-#endif
-// Rows of 128 swizzled bytes, k contiguous; eight rows are 1024 bytes apart.
-__device__ __forceinline__ unsigned long long descriptor(unsigned address) {
-    return (unsigned long long)((address & 0x3FFFF) >> 4) | 1ull << 16 | 64ull << 32 | 1ull << 62;
+    multiply_add((ProductSums&)sum, a, b, false);
 }
 #endif
 
@@ -174,7 +125,7 @@ __device__ __forceinline__ void load_parts(unsigned (&high)[4], unsigned (&small
 // part = a chain's products, on their way: the small ones first.
 __device__ __forceinline__ void multiply_chain(float (&part)[INST_N / 2], const unsigned (&high)[CHAIN][4],
                                                const unsigned (&small)[CHAIN][4], unsigned long long b, unsigned long long b_low) {
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+    begin_products();
 #pragma unroll
     for (int i = 0; i < CHAIN; ++i) {
         if (i == 0)
@@ -185,7 +136,7 @@ __device__ __forceinline__ void multiply_chain(float (&part)[INST_N / 2], const 
     }
 #pragma unroll
     for (int i = 0; i < CHAIN; ++i) multiply(part, high[i], b + i * 2);
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+    commit_products();
 }
 // sum += part, which all but so many chains behind it are.
 template <int COUNT>
@@ -215,7 +166,7 @@ __device__ __forceinline__ void multiply_stage(float (&sum)[SUMS], const float* 
                 load_parts(high[i], small[i], x + (first + i) * STEP_K * X_PITCH, places, tile);
         }
         const int offset = n * INST_N * 128 + first * STEP_K * ELEMENT;
-        multiply_chain(part[chain % IN_FLIGHT], high, small, descriptor(weight + offset), descriptor(low + offset));
+        multiply_chain(part[chain % IN_FLIGHT], high, small, descriptor_at(weight + offset), descriptor_at(low + offset));
         const int done = chain + 1 - IN_FLIGHT;
         if (done >= 0) add_chain<IN_FLIGHT - 1>(sum[done / TILES_N % TILES_P][done % TILES_N], part[done % IN_FLIGHT]);
     }
@@ -230,14 +181,14 @@ __device__ __forceinline__ void multiply_stage(float (&sum)[SUMS], const Storage
         if (step >= steps) break;
         unsigned a[TILES_P][4];
         load_fragments(a, x + step * STEP_K * X_PITCH, places);
-        asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+        begin_products();
 #pragma unroll
         for (int tile = 0; tile < TILES_P; ++tile) {
 #pragma unroll
             for (int n = 0; n < TILES_N; ++n)
-                multiply(sum[tile][n], a[tile], descriptor(weight + n * INST_N * 128 + step * STEP_K * ELEMENT));
+                multiply(sum[tile][n], a[tile], descriptor_at(weight + n * INST_N * 128 + step * STEP_K * ELEMENT));
         }
-        asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+        commit_products();
     }
 }
 #else  // the fragments of a block pass through memory

@@ -76,51 +76,29 @@ __device__ __forceinline__ void copy_bulk(unsigned target, const void* source, u
                  : "memory");
 }
 
-// K-major without swizzle: core matrices of 128 bytes, 128 apart along channels, 256 along rows.
-__device__ __forceinline__ unsigned long long descriptor(unsigned address) {
-    return (unsigned long long)((address & 0x3FFFF) >> 4) | (128ull >> 4) << 16 | (256ull >> 4) << 32;
-}
+#define OPERANDS_ARE_HALVES
+#define INSTRUCTION_N STEP_N
+#include "wgmma.cuh"
 
-#define EIGHT(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
-    "+f"(d[i + 6]), "+f"(d[i + 7])
-#define THIRTY_TWO(d, i) EIGHT(d, i), EIGHT(d, i + 8), EIGHT(d, i + 16), EIGHT(d, i + 24)
-#if STEP_N == 64
-#define PRODUCT(is_added)                                                                                                   \
-    asm volatile(                                                                                                           \
-        "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 "                                                               \
-        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "   \
-        "%24, %25, %26, %27, %28, %29, %30, %31}, %32, %33, " #is_added ", 1, 1, 0, 0;"                                     \
-        : THIRTY_TWO(d, 0)                                                                                                  \
-        : "l"(a), "l"(b))
-#else
-#define PRODUCT(is_added)                                                                                                   \
-    asm volatile(                                                                                                           \
-        "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 "                                                              \
-        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, "   \
-        "%24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, "    \
-        "%46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, %64, %65, " #is_added   \
-        ", 1, 1, 0, 0;"                                                                                                     \
-        : THIRTY_TWO(d, 0), THIRTY_TWO(d, 32)                                                                               \
-        : "l"(a), "l"(b))
-#endif
-__device__ __forceinline__ void multiply(float (&d)[ACCUMULATORS], unsigned long long a, unsigned long long b) { PRODUCT(0); }
-__device__ __forceinline__ void multiply_add(float (&d)[ACCUMULATORS], unsigned long long a, unsigned long long b) { PRODUCT(1); }
+__device__ __forceinline__ void multiply(float (&d)[ACCUMULATORS], unsigned long long a, unsigned long long b, bool is_added = true) {
+    multiply_add((ProductSums&)d, a, b, is_added);
+}
 
 // The products of a stage, of one or two slices, from zero: the small ones first.
 __device__ __forceinline__ void multiply_stage(float (&part)[ACCUMULATORS], unsigned left, unsigned right, bool has_second) {
-    const unsigned long long high_left = descriptor(left), low_left = descriptor(left + LEFT_BYTES);
-    const unsigned long long high_right = descriptor(right), low_right = descriptor(right + RIGHT_BYTES);
+    const unsigned long long high_left = descriptor_of_matrices(left), low_left = descriptor_of_matrices(left + LEFT_BYTES);
+    const unsigned long long high_right = descriptor_of_matrices(right), low_right = descriptor_of_matrices(right + RIGHT_BYTES);
     constexpr int second = SLICE_BYTES / 16;  // in a descriptor
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-    multiply(part, low_left, high_right);
-    multiply_add(part, high_left, low_right);
+    begin_products();
+    multiply(part, low_left, high_right, false);
+    multiply(part, high_left, low_right);
     if (has_second) {
-        multiply_add(part, low_left + second, high_right + second);
-        multiply_add(part, high_left + second, low_right + second);
-        multiply_add(part, high_left + second, high_right + second);
+        multiply(part, low_left + second, high_right + second);
+        multiply(part, high_left + second, low_right + second);
+        multiply(part, high_left + second, high_right + second);
     }
-    multiply_add(part, high_left, high_right);
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+    multiply(part, high_left, high_right);
+    commit_products();
 }
 __device__ __forceinline__ void add_stage(float (&sum)[ACCUMULATORS], float (&part)[ACCUMULATORS]) {
     asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
