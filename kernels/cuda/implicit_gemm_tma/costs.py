@@ -40,67 +40,87 @@ class Costs:
 
 
 @dataclass(frozen=True)
-class SmallCosts:
-    """What small tiles take, in cycles of a multiprocessor.
+class BlockCosts:
+    """What tiles take of which several blocks may share a multiprocessor, in its cycles.
 
     Parameters
     ----------
     start : float
-        From a launch to the first products, and from the last outputs to the end.
+        From a launch to the first products, or to the first loads that go to registers; and from the last outputs to
+        the end.
     block : float
-        Of each block that shares a multiprocessor.
+        Of each block that comes to a multiprocessor.
+    shared_bytes : float
+        That each gets from the L2 cache in a cycle while all do.
+    outputs : float
+        Of 1024 outputs, or sums that a block adds.
+    """
+
+    start: float
+    block: float
+    shared_bytes: float
+    outputs: float
+
+
+@dataclass(frozen=True)
+class SmallCosts(BlockCosts):
+    """What small tiles take beside that.
+
+    Parameters
+    ----------
     loaded_bytes : float
         That one multiprocessor gets in a cycle.
     pixel : float
         Of a pixel of a stage that im2col mode loads.
     ragged : float
         Of a pixel or filter of a stage of whose channels some do not exist.
-    shared_bytes : float
-        That each gets from the L2 cache in a cycle while all do.
     read_bytes, written_bytes, memory_bytes : float
         Of x and weight, and of y, each once, a multiprocessor's part in a cycle; and on top of what L2 does not hold.
     stage, turn : float
         Of a block, from a stage to the next at least, and from a tile to the next.
     ring : float
         From a load of a slot to the next one, where slots are for several stages.
-    outputs : float
-        Of 1024 outputs.
     filter : float
         Of a warp that ends a tile, for each filter.
     """
 
-    start: float
-    block: float
     loaded_bytes: float
     pixel: float
     ragged: float
-    shared_bytes: float
     read_bytes: float
     written_bytes: float
     memory_bytes: float
     stage: float
     turn: float
     ring: float
-    outputs: float
     filter: float
 
 
 @dataclass(frozen=True)
-class SplitCosts:
-    """What tiles whose gemm_k is shared take, in cycles of a multiprocessor.
+class ClusterCosts(BlockCosts):
+    """What tiles take beside that whose gemm_k the blocks of a cluster may share.
 
     Parameters
     ----------
-    start : float
-        From a launch to the first products, and from the last outputs to the end.
-    block : float
-        Of each block that shares a multiprocessor.
+    meeting, rank, push : float
+        Of a cluster, of each of its blocks, and of 1024 sums that one pushes to others.
+    """
+
+    meeting: float
+    rank: float
+    push: float
+
+
+@dataclass(frozen=True)
+class SplitCosts(ClusterCosts):
+    """What such tiles take beside that where the accelerator loads them.
+
+    Parameters
+    ----------
     loaded_bytes : float
         That one multiprocessor gets in a cycle.
     pixel : float
         Of a pixel of a stage that im2col mode loads.
-    shared_bytes : float
-        That each gets from the L2 cache in a cycle while all do.
     products : float
         Of a pixel, a filter and a stage's channels, that a multiprocessor makes in a cycle by mma.sync; those of wgmma
         take less than what they read.
@@ -112,42 +132,25 @@ class SplitCosts:
         Of a block, from a stage to the next at least.
     group_stage : float
         The same by wgmma, in float32 where warps part the columns.
-    outputs : float
-        Of 1024 sums that a block adds, or outputs.
-    meeting, rank, push : float
-        Of a cluster, of each of its blocks, and of 1024 sums that one pushes to others.
     """
 
-    start: float
-    block: float
     loaded_bytes: float
     pixel: float
-    shared_bytes: float
     products: float
     lone: float
     local_bytes: float
     stage: float
     group_stage: float
-    outputs: float
-    meeting: float
-    rank: float
-    push: float
 
 
 @dataclass(frozen=True)
-class StraightCosts:
-    """What tiles take whose operands go straight to registers, in cycles of a multiprocessor.
+class StraightCosts(ClusterCosts):
+    """What such tiles take beside that whose operands go straight to registers.
 
     Parameters
     ----------
-    start : float
-        From a launch to the first loads, and from the last outputs to the end.
-    block : float
-        Of each block that comes to a multiprocessor.
     read_bytes : float
-        Of weight that one multiprocessor gets in a cycle.
-    shared_bytes : float
-        Of weight that each gets from the L2 cache in a cycle while all do.
+        Of weight that one multiprocessor gets in a cycle; `shared_bytes` are such too.
     pixel, window : float
         How much longer x takes than weight: where filters have one tap, and where its pixels are read for several.
     load : float
@@ -158,23 +161,12 @@ class StraightCosts:
         Of each load that a warp asks for before it multiplies.
     turn : float
         From asking to multiplying.
-    outputs : float
-        Of 1024 sums that a block adds, or outputs.
-    meeting, rank, push : float
-        Of a cluster, of each of its blocks, and of 1024 sums that one pushes to others.
     """
 
-    start: float
-    block: float
     read_bytes: float
-    shared_bytes: float
     pixel: float
     window: float
     load: float
     address: float
     ask: float
     turn: float
-    outputs: float
-    meeting: float
-    rank: float
-    push: float

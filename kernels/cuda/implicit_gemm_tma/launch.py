@@ -1,4 +1,4 @@
-"""Launcher of the sources here: of large tiles, small ones, such as share gemm_k, and such as go straight to registers."""
+"""Launcher of the four sources here, one for each kind of tile."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from conv_advisor.kernels.cuda.parts.epilogue import addresses, defines_of
 from conv_advisor.kernels.cuda.parts.launching import Start, launch_of, prepare_start
 from conv_advisor.kernels.cuda.parts.offers import Cut
 from conv_advisor.kernels.cuda.parts.overlap import overlaps
+from conv_advisor.kernels.cuda.parts.source import Source
 from conv_advisor.kernels.variant import Launch
 
 _KEPT: Final = 256
@@ -99,47 +100,47 @@ def _launch_small(kernel: Any, problem: ConvProblem, device: Device, tile: Small
 
 
 def _launch_split(kernel: Any, problem: ConvProblem, device: Device, cut: Cut[SplitTile]) -> Launch:
-    tile, cluster = cut.tile, cut.cluster
-    of = split.arranged(tile, cluster, problem, device.processors or 1)
+    of = split.arranged(cut.tile, cut.cluster, problem, device.processors or 1)
     chunks = ceil_div(problem.c * problem.dtype.itemsize_bytes, row_bytes_of(problem))
-    divisors = (problem.p * problem.q, problem.q, chunks, problem.s)
-    start = prepare_start(
-        kernel,
-        (int(of.down) * cluster, int(of.columns), 1),
-        tile.threads,
-        int(of.shared_bytes),
-        (
-            *(*_sizes(problem), of.pixels, of.filters, *divmod(stages_of(problem), cluster), of.slots),
-            *(of.owned, magic(int(of.owned), 16)),
-            *(each for divisor in divisors for each in (divisor, *divider(int(divisor)))),
-        ),
-        cluster=cluster,
-        overlaps=overlaps(split.SOURCE),
-        is_structure=True,
-    )
+    sizes = (*_sizes(problem), of.pixels, of.filters, *divmod(stages_of(problem), cut.cluster), of.slots)
+    start = _start_sharing(kernel, split.SOURCE, cut, of, (*sizes, *_shares(problem, of, chunks)))
     return _storing_itself(start, problem, int(of.pixels), int(of.filters))
 
 
 def _launch_straight(kernel: Any, problem: ConvProblem, cut: Cut[StraightTile]) -> Launch:
-    tile, cluster = cut.tile, cut.cluster
-    of = straight.arranged(tile, cluster, problem)
-    divisors = (problem.p * problem.q, problem.q, problem.c // straight.PIECE, problem.s)
-    start = prepare_start(
+    of = straight.arranged(cut.tile, cut.cluster, problem)
+    of_block = (*divmod(int(of.steps), cut.cluster), straight.pieces_of(problem))
+    sizes = (*_sizes(problem), problem.h, problem.w, of.pixels, of.filters, *of_block)
+    pieces = problem.c // straight.PIECE
+    start = _start_sharing(kernel, straight.SOURCE, cut, of, (*sizes, *_shares(problem, of, pieces)))
+    return launch_of(start, problem.epilogue)
+
+
+def _start_sharing(
+    kernel: Any,
+    source: Source,
+    cut: Cut[SplitTile] | Cut[StraightTile],
+    of: split.Arrangement | straight.Arrangement,
+    sizes: tuple[int, ...],
+) -> Start:
+    """Of a source whose blocks may share gemm_k: a cluster for every tile."""
+    return prepare_start(
         kernel,
-        (int(of.down) * cluster, int(of.columns), 1),
-        tile.threads,
+        (int(of.down) * cut.cluster, int(of.columns), 1),
+        cut.tile.threads,
         int(of.shared_bytes),
-        (
-            *(*_sizes(problem), problem.h, problem.w, of.pixels, of.filters),
-            *(*divmod(int(of.steps), cluster), straight.pieces_of(problem)),
-            *(of.owned, magic(int(of.owned), 16)),
-            *(each for divisor in divisors for each in (divisor, *divider(int(divisor)))),
-        ),
-        cluster=cluster,
-        overlaps=overlaps(straight.SOURCE),
+        sizes,
+        cluster=cut.cluster,
+        overlaps=overlaps(source),
         is_structure=True,
     )
-    return launch_of(start, problem.epilogue)
+
+
+def _shares(problem: ConvProblem, of: split.Tiling, of_tap: int) -> tuple[int, ...]:
+    """What `Sizes` of these ends with: a block's part of a tile, and divisors, what a tap has so many of among them."""
+    divisors = (problem.p * problem.q, problem.q, of_tap, problem.s)
+    of_divisors = (each for divisor in divisors for each in (divisor, *divider(int(divisor))))
+    return of.owned, magic(int(of.owned), 16), *of_divisors
 
 
 def _storing_itself(start: Start, problem: ConvProblem, pixels: int, filters: int) -> Launch:

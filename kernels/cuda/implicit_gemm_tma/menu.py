@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
-
 from conv_advisor.data.problem import DType
 from conv_advisor.kernels.cuda.implicit_gemm_tma.costs import Costs, SmallCosts, SplitCosts, StraightCosts
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
@@ -250,26 +248,8 @@ def multiplied_bytes(problems: Problems) -> Any:
     if problems.dtype is DType.FLOAT32:
         return ROW_BYTES[1]
     half = row_bytes_of(problems) // 2
-    return (
-        problems.r
-        * problems.s
-        * ceil_div(problems.c * problems.dtype.itemsize_bytes, half)
-        * half
-        / stages_of(problems)
-    )
-
-
-def row_cycles(problems: Problems, pixel: float) -> tuple[Any, Any]:
-    """Cycles of a multiprocessor for a pixel, `pixel` in im2col mode, and for a filter: in the mean of all stages.
-
-    In im2col mode half a row takes about as long as a whole one.
-    """
-    row_bytes, dense, costs = row_bytes_of(problems), is_dense(problems), SMALL_COSTS
-    is_ragged = problems.c * problems.dtype.itemsize_bytes % row_bytes > 0
-    ragged = is_ragged * problems.r * problems.s / stages_of(problems)
-    whole = np.where(dense, row_bytes, ROW_BYTES[1]) / costs.loaded_bytes
-    of_pixel = np.where(dense, whole, np.where(row_bytes == ROW_BYTES[1], pixel, costs.pixel))
-    return of_pixel + ragged * (costs.ragged - of_pixel), whole + ragged * (costs.ragged - whole)
+    halves = problems.r * problems.s * ceil_div(problems.c * problems.dtype.itemsize_bytes, half)
+    return halves * half / stages_of(problems)
 
 
 def tiles_for(dtype: DType) -> tuple[Tile, ...]:

@@ -10,6 +10,7 @@ import numpy as np
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels.cuda.implicit_gemm_tma import menu, small, split, straight
+from conv_advisor.kernels.cuda.implicit_gemm_tma.cycles import memory_cycles, row_cycles, side_by_side
 from conv_advisor.kernels.cuda.implicit_gemm_tma.limits import by_patches
 from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import (
     BOX,
@@ -47,7 +48,6 @@ _PROCESSORS: Final = 132
 _AT_A_TIME: Final = np.array([0, _PROCESSORS, *CLUSTERS.values()])
 """Clusters of so many blocks that run at a time on that device, and blocks alone."""
 _CHOICES: Final[Mapping[DType, Choice[Tile]]] = {dtype: choice_of(tiles_for(dtype), max(CLUSTERS)) for dtype in DType}
-
 
 AnyTile = Tile | SmallTile | SplitTile | StraightTile
 
@@ -104,9 +104,9 @@ def expect(tile: Tile, cluster: Any, problems: Problems, device: Device) -> Any:
     x_bytes = menu.multiplied_bytes(problems)
     multiplied = tile.bp * tile.bf * x_bytes * tile.products / BYTES_OF_CYCLE
     shared = (tile.bp * x_bytes + tile.bf * row_bytes) / costs.loaded_bytes
-    of_pixel, of_filter = menu.row_cycles(problems, costs.pixel)
+    of_pixel, of_filter = row_cycles(problems, costs.pixel)
     walked = tile.bp * of_pixel + np.minimum(tile.bf, problems.k) * of_filter
-    in_turn = small.side_by_side(multiplied, shared, walked) + costs.stage
+    in_turn = side_by_side(multiplied, shared, walked) + costs.stage
     summed = ceil_div(stages_of(problems), cluster) * in_turn
     stored = tile.boxes(problems.dtype, BOX) / cluster / np.where(tile.by_turns, 1, GROUPS) * costs.box
     turns = turns_of(tile, cluster, problems, device)
@@ -115,7 +115,7 @@ def expect(tile: Tile, cluster: Any, problems: Problems, device: Device) -> Any:
     alone = costs.start + np.where(tile.by_turns, by_turns, turns * (summed + stored))
     together = turns * (costs.start + summed + pushed + stored)
     of_tiles = np.where(np.greater(cluster, 1), together, alone)
-    memory = small.memory_cycles(problems, device.processors or 1)
+    memory = memory_cycles(problems, device.processors or 1)
     return np.hypot(of_tiles, memory) / CYCLES_OF_US
 
 

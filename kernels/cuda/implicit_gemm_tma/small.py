@@ -10,6 +10,7 @@ import numpy as np
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import DType
 from conv_advisor.kernels.cuda.implicit_gemm_tma import menu
+from conv_advisor.kernels.cuda.implicit_gemm_tma.cycles import memory_cycles, row_cycles, side_by_side
 from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import (
     ALIGNMENT,
     BYTES_OF_CYCLE,
@@ -33,14 +34,6 @@ _LEAST_SLOTS: Final = 4
 """Slots for x, beside weight that is kept."""
 _GROUP_PIXELS: Final = 64
 """What a group of warps multiplies, of fewer pixels too."""
-
-
-_CACHED_BYTES: Final = 36e6
-"""How much of x, weight and y the H200's L2 cache holds."""
-_DISPLACED: Final = 2.0
-"""Bytes that it does not find for each beyond those: what comes in turn after turn displaces what comes next."""
-_SHARPNESS: Final = 4
-"""The power in the sum of what passes side by side: the larger, the more is it the longest alone."""
 
 
 @dataclass(frozen=True)
@@ -141,27 +134,11 @@ def arranged(tile: SmallTile, problems: Problems, processors: int) -> Arrangemen
     return Arrangement(columns, rows, filters, turns, resident, slots, is_kept, slots < stages * turns, shared_bytes)
 
 
-def side_by_side(*cycles: Any) -> Any:
-    """What passes at a time: the longest, and more where others are about as long."""
-    return sum(each**_SHARPNESS for each in cycles) ** (1 / _SHARPNESS)
-
-
-def memory_cycles(problems: Problems, processors: int) -> Any:
-    """What moving x, weight and y takes, each once."""
-    costs, item = menu.SMALL_COSTS, problems.dtype.itemsize_bytes
-    weight = problems.k * problems.c * problems.r * problems.s
-    read = (problems.n * problems.h * problems.w * problems.c + weight) * item
-    written = problems.n * problems.p * problems.q * problems.k * item
-    moved = read + written
-    uncached = np.minimum(moved, np.maximum(0, (moved - _CACHED_BYTES) * _DISPLACED))
-    return (read / costs.read_bytes + written / costs.written_bytes + uncached / costs.memory_bytes) / processors
-
-
 def expected_cycles(tile: SmallTile, problems: Problems, of: Arrangement, processors: int) -> Any:
     """What the busiest multiprocessor takes: of what passes side by side most of all the longest."""
     costs, stages, row_bytes = menu.SMALL_COSTS, stages_of(problems), row_bytes_of(problems)
     tiles, pixels = of.turns * of.resident, problems.n * problems.p * problems.q
-    of_pixel, of_filter = menu.row_cycles(problems, costs.pixel)
+    of_pixel, of_filter = row_cycles(problems, costs.pixel)
     of_x, of_weight = tile.bp * of_pixel, of.filters * of_filter
     products = np.maximum(tile.bp, _GROUP_PIXELS) * tile.bf * row_bytes / BYTES_OF_CYCLE
     stored = tile.bf * costs.filter

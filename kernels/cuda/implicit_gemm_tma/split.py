@@ -11,6 +11,8 @@ import numpy as np
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import DType
 from conv_advisor.kernels.cuda.implicit_gemm_tma import menu
+from conv_advisor.kernels.cuda.implicit_gemm_tma.costs import ClusterCosts
+from conv_advisor.kernels.cuda.implicit_gemm_tma.cycles import memory_cycles, side_by_side
 from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import (
     ALIGNMENT,
     BYTES_OF_CYCLE,
@@ -18,7 +20,6 @@ from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import (
     row_bytes_of,
     stages_of,
 )
-from conv_advisor.kernels.cuda.implicit_gemm_tma.small import memory_cycles, side_by_side
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 from conv_advisor.kernels.cuda.parts.multiprocessor import HOPPER_SHARED_BYTES, RESERVED_BYTES
 from conv_advisor.kernels.cuda.parts.offers import Choice, Offer, choice_of, offered
@@ -117,8 +118,6 @@ TILES: Final[Mapping[DType, tuple[SplitTile, ...]]] = {
     **dict.fromkeys((DType.FLOAT16, DType.BFLOAT16), _GROUPS_OF_WARPS),
 }
 """The tiles of each precision."""
-
-
 _CHOICES: Final[Mapping[DType, Choice[SplitTile]]] = {
     dtype: choice_of(tiles, _LARGEST_CLUSTER) for dtype, tiles in TILES.items()
 }
@@ -235,9 +234,13 @@ def expected_cycles(tile: SplitTile, cluster: Any, problems: Problems, of: Arran
         waves * stages * np.where(tile.is_wgmma, costs.group_stage, costs.stage),
     )
     summed = tiles * tile.bp * tile.bf / 1024 * costs.outputs * (1 + tile.parts / np.minimum(cluster, 2))
-    shared = costs.meeting + costs.rank * cluster + tiles * tile.bp * tile.bf / 1024 * costs.push
     cycles = costs.start + np.minimum(held, tiles) * costs.block + side_by_side(*aside) + summed
-    return cycles + np.where(np.greater(cluster, 1), waves * shared, 0.0)
+    return cycles + waves * exchange_cycles(costs, cluster, tiles * tile.bp * tile.bf)
+
+
+def exchange_cycles(costs: ClusterCosts, cluster: Any, sums: Any) -> Any:
+    """What a cluster takes whose blocks push so many sums of a multiprocessor to each other; a block alone nothing."""
+    return np.where(np.greater(cluster, 1), costs.meeting + costs.rank * cluster + sums / 1024 * costs.push, 0.0)
 
 
 def local_bytes(tile: SplitTile, of: Arrangement) -> Any:

@@ -10,9 +10,9 @@ import numpy as np
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import DType
 from conv_advisor.kernels.cuda.implicit_gemm_tma import menu
+from conv_advisor.kernels.cuda.implicit_gemm_tma.cycles import memory_cycles, side_by_side
 from conv_advisor.kernels.cuda.implicit_gemm_tma.menu import CYCLES_OF_US
-from conv_advisor.kernels.cuda.implicit_gemm_tma.small import memory_cycles, side_by_side
-from conv_advisor.kernels.cuda.implicit_gemm_tma.split import MOST_COLUMNS, Tiling, blocks_at_a_time
+from conv_advisor.kernels.cuda.implicit_gemm_tma.split import MOST_COLUMNS, Tiling, blocks_at_a_time, exchange_cycles
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 from conv_advisor.kernels.cuda.parts.multiprocessor import HOPPER_BLOCK_BYTES, HOPPER_SHARED_BYTES, RESERVED_BYTES
 from conv_advisor.kernels.cuda.parts.offers import Offer, choice_of, offered
@@ -146,10 +146,9 @@ def expected_cycles(tile: StraightTile, cluster: Any, problems: Problems, of: Ar
     )
     added = np.where(tile.parts > 1, 1 + tile.parts / np.minimum(cluster, 2), 0)
     summed = tiles * tile.bp * tile.bf / 1024 * costs.outputs * added
-    shared = costs.meeting + costs.rank * cluster + tiles * tile.bp * tile.bf / 1024 * costs.push
     asked = tile.ahead * (tile.bp / tile.rows + tile.bf / tile.columns) / _LOAD_ROWS * costs.ask
     cycles = costs.start + asked + tiles * costs.block + side_by_side(*aside) + summed
-    return cycles + np.where(np.greater(cluster, 1), waves * shared, 0.0)
+    return cycles + waves * exchange_cycles(costs, cluster, tiles * tile.bp * tile.bf)
 
 
 def offers(problems: Shapes, device: Device) -> tuple[Offer[StraightTile], ...]:
