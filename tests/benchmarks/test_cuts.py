@@ -17,7 +17,7 @@ from benchmarks.cuts.__main__ import main
 from benchmarks.cuts.kernels import KERNELS, applies, name_of
 from conv_advisor.data.errors import NotSupported
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.kernels.cuda.grouped import cost as grouped_cost
+from conv_advisor.kernels.cuda.grouped import menu as grouped_menu
 from conv_advisor.kernels.cuda.implicit_gemm_nhwc import menu as nhwc
 from conv_advisor.kernels.runner import FirstRun, Operands, Samples
 from conv_advisor.kernels.variant import Launch
@@ -131,13 +131,13 @@ def test_the_constants_of_a_rule_are_found_whole_numbers_among_them_and_shared_o
     problem = edge_problem("groups_48", DType.FLOAT16, Layout.NHWC)
     assert applies("grouped", problem, H200)
     part = regret.Timed("grouped", problem, np.arange(5), np.arange(1.0, 6.0))
-    assert refit.holders(grouped_cost, part, H200) == ["COSTS"]
-    numbers = refit.numbers_of(grouped_cost.COSTS)
-    assert len(numbers) == 6 * len(fields(grouped_cost.Costs)), "float16 and bfloat16 share theirs"
-    changed = refit.with_numbers(grouped_cost.COSTS, iter([number + 1 for number in numbers]))["nvidia-h200"]
+    assert refit.holders(grouped_menu, part, H200) == ["COSTS"]
+    numbers = refit.numbers_of(grouped_menu.COSTS)
+    assert len(numbers) == 6 * len(fields(grouped_menu.Costs)), "float16 and bfloat16 share theirs"
+    changed = refit.with_numbers(grouped_menu.COSTS, iter([number + 1 for number in numbers]))["nvidia-h200"]
     assert changed[DType.FLOAT16] is changed[DType.BFLOAT16]
     for layout in Layout:
-        before, after = grouped_cost.H200[DType.FLOAT16][layout], changed[DType.FLOAT16][layout]
+        before, after = grouped_menu.H200[DType.FLOAT16][layout], changed[DType.FLOAT16][layout]
         assert after.block == before.block + 1
 
 

@@ -18,12 +18,12 @@ def _is_depthwise(problem: ConvProblem, _device: Device) -> str | None:
 
 
 def _kernel() -> Kernel:
-    from conv_advisor.kernels.cuda.depthwise import cost, launch, plan
+    from conv_advisor.kernels.cuda.depthwise import launch, menu, plan
 
     return Kernel(
         sources=plan.SOURCES,
         prepare={"cuda.depthwise": launch.prepare},
-        tuning=Tuning(plan.expected, launch.launch, constants=cost),
+        tuning=Tuning(plan.expected, launch.launch, constants=menu),
     )
 
 

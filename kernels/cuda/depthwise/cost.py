@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 
 from conv_advisor.data.measurement import Device
-from conv_advisor.kernels.cuda.depthwise.cut import Channels, Planes, Staged, Window, copy_of
+from conv_advisor.kernels.cuda.depthwise import menu
+from conv_advisor.kernels.cuda.depthwise.cut import Planes, Staged, Tiled, Window, copy_of
 from conv_advisor.kernels.cuda.parts.arithmetic import ceil_div
 from conv_advisor.kernels.cuda.parts.fitted import fitted_on
 from conv_advisor.kernels.cuda.parts.multiprocessor import RESERVED_BYTES, shared_memory_of
-from conv_advisor.kernels.cuda.parts.shapes import Array, Ints, Problems
+from conv_advisor.kernels.cuda.parts.shapes import Ints, Problems
 
 REGISTERS: Final = 65536
+"""Of a multiprocessor, of four bytes each."""
 SLOTS_PER_US: Final = 4 * 1750
-"""Instructions of warps that a multiprocessor issues."""
+"""Instructions of warps that a multiprocessor issues: four a cycle, at 1,750 MHz."""
 SECTOR_BYTES: Final = 32
-MOST_OUTPUTS: Final = 64
-"""Outputs of a thread's tile."""
+"""What memory moves at the least."""
 _REGISTERS_OF: Final = np.array((0, 200, 128, 80, 64))
 """Registers of a thread of nhwc's kernels, by the blocks that a multiprocessor's must have room for."""
-
-Tiled = Planes | Staged | Channels
 
 
 @dataclass(frozen=True)
@@ -58,51 +55,6 @@ class Work:
     copies: Ints
     bytes: Ints
     wasted_bytes: Any
-
-
-@dataclass(frozen=True)
-class Costs:
-    """Times of one kernel with one size of element.
-
-    Parameters
-    ----------
-    launch_us, block_us : float
-        Time of a launch, and of a block beside its instructions.
-    chain : float
-        How much longer than by its share of a busy multiprocessor's slots a thread takes alone.
-    bytes_per_us : float
-    blend : float
-        Exponent with which slots, latency and memory add up; infinite where the largest alone counts.
-    waste : float
-        What a wasted byte counts for.
-    slots, product, load, element, output, filter, copy : float
-        Instructions: of a thread, and of each of its counts.
-    factors : mapping from (int, int) to float
-        What the instructions are multiplied by, for outputs of a tile and what of them is staged.
-    """
-
-    launch_us: float
-    block_us: float
-    chain: float
-    bytes_per_us: float
-    blend: float
-    waste: float
-    slots: float
-    product: float
-    load: float
-    element: float
-    output: float
-    filter: float
-    copy: float
-    factors: Mapping[tuple[int, int], float]
-
-    @cached_property
-    def factor_table(self) -> Array:
-        """The factors by outputs of a tile and what of them is staged."""
-        table = np.ones((MOST_OUTPUTS + 1, 3))
-        for (outputs, staged), factor in self.factors.items():
-            table[outputs, staged] = factor
-        return table
 
 
 def _extent(window: Window, tp: Ints, tq: Ints) -> tuple[Ints, int, Ints]:
@@ -205,7 +157,7 @@ def expect(cut: Tiled, problems: Problems, window: Window, device: Device) -> An
     A multiprocessor issues the instructions of its warps; a block takes its own latency, once for every wave of blocks;
     memory moves the bytes. What is longest counts most.
     """
-    costs = fitted_on(device, COSTS)[type(cut), problems.dtype.itemsize_bytes]
+    costs = fitted_on(device, menu.COSTS)[type(cut), problems.dtype.itemsize_bytes]
     work = work_of(cut, problems, window, device)
     slots = costs.factor_table[cut.tp * cut.tq, cut.staged if isinstance(cut, Planes) else 0] * (
         costs.slots
@@ -223,146 +175,3 @@ def expect(cut: Tiled, problems: Problems, window: Window, device: Device) -> An
     longest = np.maximum(np.maximum(busy, latency), memory)
     shares = sum((part / longest) ** costs.blend for part in (busy, latency, memory))
     return costs.launch_us + longest * shares ** (1 / costs.blend)
-
-
-H200: Final[Mapping[tuple[type[Tiled], int], Costs]] = {
-    (Planes, 2): Costs(
-        launch_us=0.731,
-        block_us=0.216,
-        chain=2.36,
-        bytes_per_us=9.03e6,
-        blend=1.73,
-        waste=0.416,
-        slots=177,
-        product=0.962,
-        load=12.5,
-        element=1.4,
-        output=1.71,
-        filter=2.24,
-        copy=41,
-        factors={
-            (1, 0): 1.67,
-            (1, 1): 0.96,
-            (1, 2): 1.09,
-            (2, 1): 0.99,
-            (2, 2): 1.16,
-            (4, 0): 0.95,
-            (4, 1): 1.11,
-            (4, 2): 0.99,
-            (7, 1): 0.70,
-            (7, 2): 0.95,
-            (8, 0): 0.80,
-            (8, 1): 0.78,
-            (8, 2): 0.90,
-            (14, 1): 0.99,
-            (14, 2): 0.67,
-            (16, 1): 0.92,
-            (16, 2): 0.72,
-            (28, 1): 0.91,
-            (28, 2): 0.63,
-        },
-    ),
-    (Planes, 4): Costs(
-        launch_us=0.609,
-        block_us=0.202,
-        chain=2.77,
-        bytes_per_us=6.58e6,
-        blend=1.59,
-        waste=1.28,
-        slots=262,
-        product=1.43,
-        load=4.22,
-        element=1.8,
-        output=1.78,
-        filter=2.62,
-        copy=23.4,
-        factors={
-            (1, 0): 1.94,
-            (1, 1): 0.92,
-            (1, 2): 1.11,
-            (2, 1): 0.93,
-            (2, 2): 1.10,
-            (4, 0): 0.88,
-            (4, 1): 1.01,
-            (4, 2): 0.96,
-            (7, 1): 0.70,
-            (7, 2): 0.95,
-            (8, 0): 0.97,
-            (8, 1): 0.68,
-            (8, 2): 0.95,
-            (14, 1): 0.66,
-            (14, 2): 0.93,
-            (16, 1): 0.75,
-            (16, 2): 0.95,
-            (28, 1): 0.72,
-            (28, 2): 0.69,
-        },
-    ),
-    (Staged, 2): Costs(
-        launch_us=0.712,
-        block_us=0.198,
-        chain=2,
-        bytes_per_us=6.72e6,
-        blend=1.72,
-        waste=0.387,
-        slots=109,
-        product=0.744,
-        load=1.11,
-        element=1.44,
-        output=6.66,
-        filter=2.75,
-        copy=66,
-        factors={(1, 0): 1.58, (2, 0): 1.02, (4, 0): 1.21, (7, 0): 0.98, (8, 0): 1.00},
-    ),
-    (Channels, 2): Costs(
-        launch_us=0.674,
-        block_us=0.362,
-        chain=2.47,
-        bytes_per_us=6.07e6,
-        blend=1.98,
-        waste=1.25,
-        slots=204,
-        product=1.43,
-        load=13.9,
-        element=0.585,
-        output=1.16,
-        filter=1.14,
-        copy=13.1,
-        factors={(1, 0): 1.37, (2, 0): 0.97, (4, 0): 0.94, (7, 0): 0.59, (8, 0): 0.86},
-    ),
-    (Staged, 4): Costs(
-        launch_us=0.805,
-        block_us=0.217,
-        chain=2.49,
-        bytes_per_us=3.57e6,
-        blend=1.96,
-        waste=0.382,
-        slots=129,
-        product=0.901,
-        load=1.05,
-        element=1.95,
-        output=1.31,
-        filter=1.88,
-        copy=48.1,
-        factors={(1, 0): 1.42, (2, 0): 0.93, (4, 0): 1.08, (7, 0): 0.86, (8, 0): 1.03, (16, 0): 1.14},
-    ),
-    (Channels, 4): Costs(
-        launch_us=0.782,
-        block_us=0.26,
-        chain=2.17,
-        bytes_per_us=7.69e6,
-        blend=1.61,
-        waste=0.427,
-        slots=133,
-        product=0.924,
-        load=6.85,
-        element=1.42,
-        output=2.05,
-        filter=2.74,
-        copy=14.5,
-        factors={(1, 0): 1.41, (2, 0): 1.12, (4, 0): 1.09, (7, 0): 0.58, (8, 0): 1.46, (16, 0): 1.40},
-    ),
-}
-"""By kernel and size of an element."""
-COSTS: Final[Mapping[str, Mapping[tuple[type[Tiled], int], Costs]]] = {"nvidia-h200": H200}
-"""By the device that they were fitted on."""

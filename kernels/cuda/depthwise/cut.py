@@ -1,4 +1,4 @@
-"""How a depthwise convolution is cut: a thread's tile, a block's share, and what each is expected to take."""
+"""How a depthwise convolution is cut: a thread's tile, and a block's share."""
 
 from __future__ import annotations
 
@@ -272,7 +272,8 @@ class Plain:
     """One output a thread, whatever the problem."""
 
 
-Cut = Planes | Channels | Staged | Scale | Plain
+Tiled = Planes | Channels | Staged
+Cut = Tiled | Scale | Plain
 
 
 def _window_defines(window: Window) -> dict[str, int]:

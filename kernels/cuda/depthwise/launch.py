@@ -1,8 +1,9 @@
-"""The depthwise convolution of depthwise.cu, depthwise_nhwc.cu and depthwise_any.cu."""
+"""Launchers of depthwise.cu, depthwise_channels.cu, depthwise_nhwc.cu and depthwise_any.cu."""
 
 from __future__ import annotations
 
 from math import ceil, prod
+from typing import Final
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, Layout
@@ -15,7 +16,8 @@ from conv_advisor.kernels.cuda.parts.launching import Start, launch_of, prepare_
 from conv_advisor.kernels.cuda.parts.overlap import overlaps
 from conv_advisor.kernels.variant import Launch
 
-_THREADS = 256
+_THREADS: Final = 256
+"""Threads of a block of the untiled kernels."""
 
 
 def prepare(problem: ConvProblem, device: Device, _workspace_limit_bytes: int) -> Launch:

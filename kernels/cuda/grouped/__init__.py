@@ -26,12 +26,12 @@ def _fits_a_slab(problem: ConvProblem, _device: Device) -> str | None:
 
 
 def _kernel() -> Kernel:
-    from conv_advisor.kernels.cuda.grouped import cost, cut, launch, plan
+    from conv_advisor.kernels.cuda.grouped import cut, launch, menu, plan
 
     return Kernel(
         sources=(cut.SOURCE,),
         prepare={"cuda.grouped": launch.prepare},
-        tuning=Tuning(plan.expected, launch.launch, constants=cost),
+        tuning=Tuning(plan.expected, launch.launch, constants=menu),
     )
 
 
