@@ -6,14 +6,10 @@
 #define STEPS_OF_CHAIN 1
 #if SPLIT
 #define LOADS_OF_STEP NT
-#ifndef STEPS_AT_A_TIME
 #define STEPS_AT_A_TIME 1
-#endif
 #else
 #define LOADS_OF_STEP (NT / 2)
-#ifndef STEPS_AT_A_TIME
 #define STEPS_AT_A_TIME 2
-#endif
 #endif
 
 #ifdef __CUDA_ARCH__

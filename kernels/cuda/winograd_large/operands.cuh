@@ -11,9 +11,7 @@
 #define SPOILED (1 << 20)
 #define PARTS 2
 #define BLOCK_TILES 32  // or filters: that a block transforms
-#ifndef CHANNELS
 #define CHANNELS (TILE == 6 ? 2 : 1)  // of a thread
-#endif
 #define SLICE 16
 #define BLOCK_ROWS 64  // of u, v and m
 #define BLOCK_PAIRS (BLOCK_ROWS * SLICE / 2)

@@ -6,9 +6,6 @@
 //   G            row of a point: its powers over f, the product of its distances to the other points; last: the last tap
 //   A^T          column of a point: its powers; the last column ends in 1
 //   defines      TILE: rows and columns of an input tile, 6 or 8
-#ifndef TILE
-#define TILE 6
-#endif
 #define OUT 4
 #define TAPS (TILE - OUT + 1)
 #define POSITIONS (TILE * TILE)

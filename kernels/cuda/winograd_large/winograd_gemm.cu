@@ -17,12 +17,6 @@
 
 #include "overlap.cuh"
 
-#ifndef BM
-#define BM 128
-#define BN 128
-#define STAGES 3
-#define BLOCKS 2
-#endif
 #define PARTS 2
 
 #define GROUPS (BM / 64)
