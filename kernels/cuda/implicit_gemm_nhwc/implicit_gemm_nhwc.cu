@@ -5,7 +5,8 @@
 //   GEMM         gemm_k = R*S*C, channels fastest: 16 bytes of it lie in one tap. Tiles of BF filters and BP pixels; with
 //                -DPIXELS_M=1 the rows of the products (BM) are pixels and the columns (BN) filters, else the reverse
 //   versions     -DWGMMA=0: mma.sync m16n8k16, m16n8k8 on float32 rounded to tf32. -DWGMMA=1: wgmma m64, both operands from
-//                shared memory; float32, unless packed, is cut to tf32, and sums make up for it. -DIS_POINTWISE: 1x1 without padding, no walk over taps
+//                shared memory; float32, unless packed, is cut to tf32, and sums make up for it. -DIS_POINTWISE: 1x1 without
+//                padding, no walk over taps
 //   stages       128 bytes of gemm_k, BF rows of weight and BP of x, by cp.async; the 16 bytes c of row r lie at c ^ r % 8,
 //                the 128-byte swizzle of wgmma, which ldmatrix reads without conflicts too
 //   split        WARPS_K groups of a block's warps each take a part of every stage; the blocks of a cluster each take a part
@@ -71,17 +72,13 @@ static_assert(!COPIES_RESIDUAL || IS_STAGED || 2 * SUM_BYTES + STAGE_BYTES <= PI
 static_assert(WGMMA ? BM / WARPS_M == 16 && WARPS_M % 4 == 0 : TILES_N % 2 == 0, "whole fragments");
 
 #include "clusters.cuh"
+#include "asynchronous.cuh"
 #include "overlap.cuh"
 
 #ifdef __CUDA_ARCH__
 // 16 bytes, or zeros.
 __device__ __forceinline__ void copy_async(Address target, const Storage* source, bool is_read) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(target), "l"(source), "r"(is_read ? 16 : 0));
-}
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;"); }
-template <int COUNT>
-__device__ __forceinline__ void wait_for_all_copies_but() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(COUNT) : "memory");
 }
 __device__ __forceinline__ void publish_to_products() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 __device__ __forceinline__ void wait_for_launch_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
@@ -90,9 +87,6 @@ inline void copy_async(Address target, const Storage* source, bool is_read) {
     memset((void*)target, 0, 16);
     if (is_read) memcpy((void*)target, source, 16);
 }
-inline void commit_copies() {}
-template <int COUNT>
-void wait_for_all_copies_but() {}
 inline void publish_to_products() {}
 inline void wait_for_launch_before() {}
 #endif

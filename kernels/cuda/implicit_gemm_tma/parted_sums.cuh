@@ -1,4 +1,5 @@
-// From sums in the registers of warps that share gemm_k, and of blocks that do, to y: part of the sources here whose tiles are small.
+// From sums in the registers of warps that share gemm_k, and of blocks that do, to y: of implicit_gemm_tma_split.cu and
+// implicit_gemm_straight.cu.
 //
 //   before       clusters.cuh, asynchronous.cuh; BP, BF, WARPS_M, WARPS_N, WARPS_K, TILES_M, TILES_N, WORKERS, SUM_PITCH, WGMMA;
 //                Sizes, Sums; received_at(sums, sizes), where what a block receives lies behind its sums

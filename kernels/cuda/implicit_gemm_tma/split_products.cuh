@@ -1,8 +1,8 @@
 // Of implicit_gemm_tma_split.cu: the products of a block's stages, as they come.
 //
 //   mma.sync     a warp's part of the pixels, the filters and each stage, both operands by ldmatrix
-//   wgmma        a group's 64 filters by all pixels. Of two-byte types both operands come from shared memory, and a stage's products
-//                are enqueued while those of the one before are made; of float32 the filters come from registers
+//   wgmma        a group's 64 filters by all pixels. Of two-byte types both operands come from shared memory, and a stage's
+//                products are enqueued while those of the one before are made; of float32 the filters come from registers
 
 __device__ __forceinline__ void load_matrices(unsigned& first, unsigned& second, unsigned& third, unsigned& fourth,
                                               unsigned address) {

@@ -116,7 +116,7 @@ __device__ __forceinline__ void multiply_add(ProductSums& d, const unsigned (&a)
     INSTRUCTION(OF_REGISTERS_ADDED);
 }
 
-// Nothing before reads or writes these sums behind this place, and nothing behind it before.
+// The compiler moves no use of these sums across this place.
 template <int TILES>
 __device__ __forceinline__ void keep(float (&sums)[TILES][INSTRUCTION_N / 8][4]) {
 #pragma unroll
@@ -128,7 +128,7 @@ __device__ __forceinline__ void keep(float (&sums)[TILES][INSTRUCTION_N / 8][4])
         }
     }
 }
-// Registers and shared memory are as the products that follow need them.
+// Products that follow find in their registers what was written there before.
 __device__ __forceinline__ void begin_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 // Until the sums of all committed products but the last COUNT groups are there.
@@ -139,7 +139,8 @@ __device__ __forceinline__ void wait_for_all_products_but(float (&sums)[TILES][I
 }
 
 // The low half of a descriptor of swizzled rows: where an operand begins, in units of 16 bytes, so that some further on is an
-// addition. The high half says that it is swizzled by whole rows, of which eight are a group; 128-byte and 64-byte swizzle are 1 and 2.
+// addition. The high half says that it is swizzled by whole rows, of which eight are a group; 128-byte and 64-byte swizzle
+// are 1 and 2.
 __device__ __forceinline__ unsigned operand_at(unsigned address) { return (address & 0x3FFFF) >> 4 | 1u << 16; }
 __device__ __forceinline__ unsigned long long descriptor(unsigned operand) {
     const unsigned shape = 8 * SWIZZLE_BYTES / 16 | (SWIZZLE_BYTES == 128 ? 1u : 2u) << 30;

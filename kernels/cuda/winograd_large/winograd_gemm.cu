@@ -74,7 +74,8 @@ __device__ __forceinline__ void copy_bulk(unsigned target, const void* source, u
 #define INSTRUCTION_N STEP_N
 #include "wgmma.cuh"
 
-__device__ __forceinline__ void multiply(float (&d)[ACCUMULATORS], unsigned long long a, unsigned long long b, bool is_added = true) {
+__device__ __forceinline__ void multiply(float (&d)[ACCUMULATORS], unsigned long long a, unsigned long long b,
+                                         bool is_added = true) {
     multiply_add((ProductSums&)d, a, b, is_added);
 }
 
