@@ -1,10 +1,10 @@
-"""Float32 and tf32 of ours on tensor cores beside PyTorch's own: how far from float64, and to which side errors lean.
+"""Error and bias of our float32 and tf32 kernels on tensor cores, against float64 and beside PyTorch's own.
 
     python -m benchmarks.leaning [--dtype tf32] [--device cuda:0]
 
-Errors to either side cancel from layer to layer, and in averages over pixels; those to one side add up. A leaning is
-what all compared outputs are too large by, together, relative to the sum of their sizes: below zero, errors are towards
-zero, as those of sums that tensor cores truncate. It needs a GPU and PyTorch.
+Errors of either sign cancel from layer to layer and in averages over pixels; a bias accumulates. The bias (in the code,
+leaning) is the signed error of all compared outputs together, relative to the sum of their magnitudes. Below zero, errors
+are towards zero, as those of sums that tensor cores truncate. It needs a GPU and PyTorch.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def _distance(runner: Runner, problem: ConvProblem, operands: Operands) -> Dista
 
 
 def row(name: str, found: list[tuple[Distance, Distance]]) -> str:
-    """A line of the table: geometric means of errors, means of leanings."""
+    """A line of the table: geometric means of errors, means of biases."""
     cells = [name, str(len(found))]
     for side in zip(*found, strict=True):
         cells += [f"{exp(fmean(log(each.error) for each in side)):.1e}", f"{fmean(each.leaning for each in side):+.0e}"]
@@ -131,7 +131,7 @@ def main() -> None:
     runner = open_runner(device)
     peer = open_peer(runner, device)
     print(f"{runner.device.name}; {peer.version}")
-    print("| variant | layers | error | leaning | PyTorch's error | leaning |\n|---|---|---|---|---|---|")
+    print("| variant | layers | error | bias | PyTorch's error | its bias |\n|---|---|---|---|---|---|")
     for id_, layers in VARIANTS.items():
         if found := distances(runner, peer, catalog.get(id_), layers, DType(chosen.dtype)):
             print(row(f"`{id_}`", found), flush=True)

@@ -1,12 +1,11 @@
-"""What rounding of one layer means for a network: FFMA, and tensor cores that add chains of float32 products by parts.
+"""How the rounding of one layer affects a network: FFMA against 3xTF32 on tensor cores, emulated on the host.
 
     python -m benchmarks.rounding
 
-Tensor cores truncate as they add in float32, so that all their errors are towards zero. Our kernels let them add up a
-chain of products from zero, and add chains in registers, to the nearest; at the end they make up for what is cut on
-average. That and FFMA are emulated here on the host,
-in 3x3 convolutions one behind the other with ReLU, random weights, and an average over all pixels behind them, as
-classifiers have. Nothing of a GPU is measured.
+Tensor cores truncate as they accumulate in float32, so all their errors are towards zero. Our kernels let them
+accumulate a chain of products from zero, add the chains in registers with rounding to nearest, and at the end
+compensate what truncation removed on average. That and FFMA are emulated in a stack of 3x3 convolutions with ReLU and
+random weights, followed by an average over all pixels, as in classifiers. No GPU is involved.
 
 Source: Fasi, Higham, Mikaitis, Pranesh 2021, Numerical behavior of NVIDIA tensor cores; Ootomo, Yokota 2022,
 arXiv:2203.03341 (parts, and sums outside the tensor cores).
@@ -117,14 +116,14 @@ def in_chains(
 
 
 WAYS: Final[dict[str, Multiply]] = {
-    "FFMA, to nearest": fused,
-    "parts, all of gemm_k in a chain": partial(in_chains, chain=9 * CHANNELS),
-    **{f"parts, chains of {chain}": partial(in_chains, chain=chain) for chain in (32, 16, 8)},
+    "FFMA (round to nearest)": fused,
+    "3xTF32, one chain over gemm_k": partial(in_chains, chain=9 * CHANNELS),
+    **{f"3xTF32, chains of {chain}": partial(in_chains, chain=chain) for chain in (32, 16, 8)},
     **{
-        f"parts, chains of {chain}, made up for": partial(in_chains, chain=chain, is_restored=True)
+        f"3xTF32, chains of {chain}, compensated": partial(in_chains, chain=chain, is_restored=True)
         for chain in (32, 16, 8)
     },
-    "parts cut, chains of 8": partial(in_chains, chain=8, high=cut_to_tf32),
+    "3xTF32 of truncated parts, chains of 8": partial(in_chains, chain=8, high=cut_to_tf32),
 }
 
 
@@ -165,7 +164,7 @@ def _error(y: Floats, exact: Floats) -> float:
 
 def main() -> None:
     """Print a line for each way to add."""
-    print(f"| {LAYERS} layers | one layer | the last | averages |\n|---|---|---|---|")
+    print(f"| {LAYERS} layers | one layer | the last | its averages over pixels |\n|---|---|---|---|")
     for name, multiply in WAYS.items():
         print(f"| {name} | " + " | ".join(f"{each:.1e}" for each in errors(multiply)) + " |")
 

@@ -166,7 +166,7 @@ def test_errors_of_one_sign_are_not_borne_where_they_would_add_up() -> None:
     problem = ConvProblem.parse("9-2-3-8-8", dtype="tf32", layout="nhwc")
     operands = Operands(problem, "cpu", max_error_ratio=8)
     assert operands.checked_error(Cuts(problem, 0.0)) < 2**-10
-    with pytest.raises(RunError, match=r"lean by -0\.0006"):
+    with pytest.raises(RunError, match=r"bias of its errors is -0\.0006"):
         operands.checked_error(Cuts(problem, 1.0))
     assert Operands(problem, "cpu").checked_error(Cuts(problem, 1.0)) < 2**-9
 
