@@ -2,9 +2,9 @@
 
     python -m benchmarks.leaning [--dtype tf32] [--device cuda:0]
 
-Errors of either sign cancel from layer to layer and in averages over pixels; a bias accumulates. The bias (in the code,
-leaning) is the signed error of all compared outputs together, relative to the sum of their magnitudes. Below zero, errors
-are towards zero, as those of sums that tensor cores truncate. It needs a GPU and PyTorch.
+Errors of either sign cancel from layer to layer and in averages over pixels; a bias accumulates. The bias (in the
+code, leaning) is the signed error of all compared outputs together, relative to the sum of their magnitudes. Below
+zero, errors are towards zero, as those of sums that tensor cores truncate. It needs a GPU and PyTorch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How sure the shipped tree is of layers of networks that it was never trained on, and how often it is right.
+"""The confidence of the shipped tree on layers of networks it was never trained on, and how often it is right.
 
 The first table has its answers by the confidence that each is given: how many there are, how sure they are in the mean,
 how many take at most 5 % longer than the fastest variant that was measured, and what all cost. The second has what is
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def tables(found: Sequence[Answer], measuring_ms: float) -> dict[str, str]:
     """All three, by the names of their marks in docs/advice.md; measuring one variant takes so long."""
-    unsure = f"{unsure_table(found, measuring_ms)}\n\nMeasuring one variant took {measuring_ms:.0f} ms in the mean."
+    unsure = f"{unsure_table(found, measuring_ms)}\n\nMeasuring one variant took {measuring_ms:.0f} ms on average."
     return {"how sure": sure_table(found), "top": top_table(found), "unsure": unsure}
 
 
@@ -154,8 +154,8 @@ def sure_table(found: Sequence[Answer]) -> str:
         for high, low in pairwise(BANDS)
     ]
     rows += [("abstains", [each for each in counted if each[0].confidence is None]), ("all", counted)]
-    right = f"at most {percent(WITHIN)} off"
-    head = ("how sure", "answers", "sure in the mean", right, "mean · 95th percentile · worst")
+    right = f"within {percent(WITHIN)} of the fastest"
+    head = ("confidence", "answers", "mean confidence", right, "slowdown: mean · 95th percentile · worst")
     return table(head, [(name, *_row(part, len(found))) for name, part in rows if part])
 
 
@@ -165,7 +165,7 @@ def top_table(found: Sequence[Answer]) -> str:
         (f"{dtype} {layout.upper()}", [a for a in found if (a.problem.dtype, a.problem.layout) == (dtype, layout)])
         for dtype, layout in ALL_COLUMNS
     ]
-    head = ("", "problems", *("the first" if top == 1 else f"the best of the first {top}" for top in TOPS))
+    head = ("", "problems", *("first choice" if top == 1 else f"best of first {top}" for top in TOPS))
     named = [(name, part) for name, part in [*parts, ("all", list(found))] if part]
     return table(head, [(name, f"{len(part):,}", *_of_each_top(part)) for name, part in named])
 
@@ -191,7 +191,11 @@ def unsure_table(found: Sequence[Answer], measuring_ms: float) -> str:
             calls = f"{top * measuring_ms / gain_ms:,.0f}" if gain_ms else "-"
             cells += [_three(left.tolist(), weights), calls]
         rows.append((name, percent(float(np.average(is_asked, weights=weights))), *cells))
-    head = ("measured", "layers", *(cell for top in TOPS[1:] for cell in (f"the first {top}", "pays after calls")))
+    head = (
+        "measured where confidence is",
+        "layers",
+        *(c for top in TOPS[1:] for c in (f"first {top}", "pays after calls")),
+    )
     return table(head, rows)
 
 

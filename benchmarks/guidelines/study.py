@@ -161,7 +161,7 @@ GUIDELINES: Final = (
         _STUDY,
         "GEMM-impl-precomp performs better for a batch size greater than 1",
         many_images_1x1,
-        "1×1, batch > 1, but for the line above",
+        "1×1, batch > 1, except the line above",
     ),
     Guideline(_STUDY, "Winograd is able to attain high performance for batch size 1", one_image_3x3, "3×3, batch 1"),
     Guideline(_STUDY, "and Winograd non-fused otherwise", many_images_3x3, "3×3, batch > 1, size < 112"),
@@ -200,7 +200,7 @@ GUIDELINES: Final = (
         _STUDY,
         "and Winograd-TC for configurations with 3×3 filters",
         half_3x3,
-        "float16, 3×3, but for the line below",
+        "float16, 3×3, except the line below",
         _HALF,
     ),
     Guideline(

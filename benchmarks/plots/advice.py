@@ -102,10 +102,10 @@ def left_out_sentence(part: Scores) -> str:
     alone = part["trees"]["overall"][TREE]
     gone = alone["n_problems"] - part["overall"][TREE]["n_problems"]
     return (
-        "All rules are held to the same problems, and over all each precision and layout counts the same."
-        f" {gone:,} more problems were measured and are left out for everybody: of what one rule chooses there no more"
-        f" than a first launch is known, which scores nothing ({launched}), or it chooses nothing ({silent}). With them"
-        f" the tree is at {_three(alone)} on {alone['n_problems']:,}."
+        "All rules are scored on the same problems, and every precision and layout has the same weight in the total."
+        f" {gone:,} more measured problems are left out for every rule: there, one rule's choice was only launched"
+        f" once, which cannot be scored ({launched}), or a rule made no choice ({silent}). With these problems the tree is at"
+        f" {_three(alone)} on {alone['n_problems']:,}."
     )
 
 
@@ -166,7 +166,7 @@ def time_sentence(errors: Scores) -> str:
     medians = [error["median"] for name, error in errors.items() if name != "overall"]
     least, most = (f"{100 * value:.1f}" for value in (min(medians), max(medians)))
     return (
-        f"The median error of the predicted time of what is chosen is {100 * errors['overall']['median']:.1f} %"
+        f"The predicted time of the chosen variant has a median error of {100 * errors['overall']['median']:.1f} %"
         f" ({least} to {most} % by precision and layout)."
     )
 

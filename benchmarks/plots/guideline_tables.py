@@ -71,13 +71,13 @@ def _counted(verdicts: Sequence[Verdict]) -> str:
 
 def guideline_table(known: Known) -> str:
     """A line a guideline: where it speaks, what following it costs, and the verdict."""
-    head = ["source", "guideline", "where", "so many", "runs", "best", f"within {CLOSE_PERCENT}"]
-    head += ["slowdown", "of all", "fastest there", "verdict"]
+    head = ["source", "guideline", "where", "configurations", "runs", "best", f"within {CLOSE_PERCENT}"]
+    head += ["slowdown", "slowdown against all", "fastest there", "verdict"]
     text = (
-        f"A guideline holds where its choice is within {CLOSE_PERCENT} of the fastest of what it chooses among, in at"
-        f" least {percent(HOLDS_FROM)} of the configurations it speaks of, and in part from {percent(IN_PART_FROM)} on;"
-        " a choice that does not run is not within it. One that was given up on after its first launch is not either,"
-        " and has no slowdown."
+        f"A guideline holds if its choice is within {CLOSE_PERCENT} of the fastest candidate in at least"
+        f" {percent(HOLDS_FROM)} of the configurations it covers, and in part from {percent(IN_PART_FROM)} on. A choice"
+        " that does not run counts as not within it; so does one that was given up after its first launch, which also"
+        " has no slowdown."
     )
     return f"{text}\n\n{table(head, [_guideline_row(*each) for each in all_followed(known)])}"
 

@@ -115,7 +115,7 @@ def _cudnn_rules(known: Known) -> str:
     alone = of_some(known, CUDNN)
     fared = Fared.of([result for _, result in held_out(alone, (N_RULES,))[N_RULES]])
     text = (
-        f"On the layers of networks held out, such rules are {number(fared.slowdown)}× slower than the best of cuDNN"
+        f"On held-out networks, such rules take {number(fared.slowdown)} times as long as the best of cuDNN"
         f" (geometric mean; 95th percentile {number(fared.p95)}×), and within {CLOSE_PERCENT} of it in"
         f" {percent(fared.share_close)}."
     )

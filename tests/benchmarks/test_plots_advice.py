@@ -81,9 +81,9 @@ def test_every_score_is_on_its_page(written: tuple[str, str]) -> None:
         rows = [line for line in text.splitlines() if line.endswith(row)]
         names = [line.split(" | ")[0] for line in rows]
         assert names == ["| float32 NHWC", "| tf32 NCHW", "| all"]
-        assert "100 more problems were measured and are left out for everybody" in text
+        assert "100 more measured problems are left out for every rule" in text
         assert (
-            "(cuDNN heuristic v7 42, cuDNN graph heuristic A 2), or it chooses nothing (cuDNN graph heuristic A 14)"
+            "(cuDNN heuristic v7 42, cuDNN graph heuristic A 2), or a rule made no choice (cuDNN graph heuristic A 14)"
             in text
         )
     alone = "| all | 1,300 | 1.010 · 2.02 · 10.1 | 1,200 | 1.500 · 3.00 · 15.0 | 1.400 · 2.80 · 14.0 |"
@@ -93,7 +93,7 @@ def test_every_score_is_on_its_page(written: tuple[str, str]) -> None:
     ranked = re.findall(r"^\| ([^|]*) \| \d\.", page[begin:end], re.MULTILINE)
     assert ranked[:3] == ["its teacher", "this tree", "single best variant"]
     assert ranked[-2:] == ["PyTorch default", "PyTorch `benchmark=True`"]
-    assert "is 9.0 % (8.0 to 10.0 % by precision and layout)" in page
+    assert "error of 9.0 % (8.0 to 10.0 % by precision and layout)" in page
     assert "| float16 nhwc" in page
     assert "2.00 (reached: 1.15)" in page, "advice over PyTorch's default"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks.plots.pages import rewritten
@@ -20,11 +21,11 @@ from benchmarks.sureness import (
     unsure_table,
 )
 from conv_advisor.data.measurement import Outcome
-from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.data.shipped import TIMINGS
 from conv_advisor.models.advisor import Advisor
 from conv_advisor.models.costs import from_table
-from conv_advisor.models.judging import judge
+from conv_advisor.models.judging import even_weights, judge
 from conv_advisor.models.registry import SHIPPED
 from conv_advisor.models.tree_file import read
 from tests.data import arrow
@@ -114,7 +115,28 @@ def test_a_first_launch_is_no_answer() -> None:
 @pytest.mark.slow
 def test_the_page_says_how_sure_the_shipped_tree_is() -> None:
     page, timings = PAGE.read_text(encoding="utf-8"), TIMINGS / DEVICE
-    assert rewritten(page, tables(answers(timings, read(SHIPPED / DEVICE)), attempt_ms(timings))) == page
+    found = answers(timings, read(SHIPPED / DEVICE))
+    assert rewritten(page, tables(found, attempt_ms(timings))) == page
+    behind = [sum(each.slowdowns[0] > limit for each in found) for limit in (1.2, 1.4, 1.6)]
+    said = (
+        f"Of the {len(found):,} problems, {behind[0]} are more than 1.2 times behind the fastest, {behind[1]} more than"
+    )
+    assert behind[2] == 0
+    assert f"{said} 1.4 times, and none more than 1.6 times." in " ".join(page.split())
+    weights = even_weights([each.problem for each in found])
+    for is_of, mean in (
+        (lambda each: 0.008 <= each.best_ms < 0.016, "8 to 16 µs (geometric mean {:.3f};"),
+        (lambda each: each.best_ms < 0.004, "those under 4 µs are at {:.3f})"),
+        (lambda each: _is_grouped_half_nhwc(each.problem), "in half precision and NHWC ({:.3f}, but only 41 problems)"),
+    ):
+        among = np.array([is_of(each) for each in found])
+        logs = np.log([each.slowdowns[0] for each in found])
+        assert mean.format(np.exp(np.average(logs[among], weights=weights[among]))) in " ".join(page.split())
+
+
+def _is_grouped_half_nhwc(problem: ConvProblem) -> bool:
+    is_half_nhwc = problem.dtype in (DType.FLOAT16, DType.BFLOAT16) and problem.layout is Layout.NHWC
+    return is_half_nhwc and 1 < problem.groups < problem.c
 
 
 def test_without_measurements_there_is_no_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
