@@ -104,8 +104,8 @@ def left_out_sentence(part: Scores) -> str:
     return (
         "All rules are scored on the same problems, and every precision and layout has the same weight in the total."
         f" {gone:,} more measured problems are left out for every rule: there, one rule's choice was only launched"
-        f" once, which cannot be scored ({launched}), or a rule made no choice ({silent}). With these problems the tree is at"
-        f" {_three(alone)} on {alone['n_problems']:,}."
+        f" once, which cannot be scored ({launched}), or a rule made no choice ({silent}). With these problems the tree"
+        f" is at {_three(alone)} on {alone['n_problems']:,}."
     )
 
 

@@ -99,7 +99,9 @@ class Operands:
             raise RunError(f"max error {error:.3g}, allowed {allowed:.3g}; PyTorch's own shows {self.own_error:.3g}")
         leaning, most = self._leaning(y), LEANINGS[problem.dtype]
         if abs(leaning) > most and isfinite(self._max_error_ratio):
-            raise RunError(f"the bias of its errors is {leaning:.3g} of y, allowed {most:.3g}: a bias adds up from layer to layer")
+            raise RunError(
+                f"the bias of its errors is {leaning:.3g} of y, allowed {most:.3g}: a bias adds up from layer to layer"
+            )
         return error
 
     def _leaning(self, y: Any) -> float:
