@@ -11,7 +11,7 @@ ROOT = Path(__file__).parent.parent
 def threats() -> list[tuple[str, list[tuple[str, str]]]]:
     """Every threat with the tests named beside it: file and function."""
     text = (ROOT / "docs" / "threat-model.md").read_text()
-    table = text.partition("## Threats")[2].partition("## What is left")[0]
+    table = text.partition("## Threats")[2].partition("## Residual risks")[0]
     rows = [line.strip("|").split(" | ") for line in table.splitlines() if line.startswith("| ") and "**" not in line]
     return [(row[0].strip(), re.findall(r"`([\w/]+\.py)::(test_\w+)`", row[-1])) for row in rows[1:]]
 
