@@ -44,14 +44,16 @@ from conv_advisor.data.shipped import TIMINGS
 from conv_advisor.data.version import version
 
 _DESCRIPTION = """
-Which convolution algorithm is fastest for this layer on this GPU: measured, learned, served.
+Which convolution algorithm is fastest for a layer on a GPU: measured, learned, served.
 
-A layer is written `size-batch-filter-filters-depth`, such as `14-1-3-256-128`, with what is
-not as usual behind it, `56-1-3-128-64-stride2-pad0-dilation2-groups4-relu`, or by named parameters
+A layer is written `size-batch-filter-filters-depth`, such as `14-1-3-256-128`, followed by what differs from the
+default, `56-1-3-128-64-stride2-pad0-dilation2-groups4-relu`, or by named parameters
 (`n c h w k r s stride_h stride_w pad_h pad_w dilation_h dilation_w groups dtype layout`).
-Every error is a problem document (RFC 9457), whose type can be opened: 400 a value that is not allowed, 404 a name that
-nothing bears, 409 what cannot be done to this layer on this device, 413 and 415 a body that is too long or of the wrong
-kind, 422 a payload that cannot be read, 503 and 504 a worker that is busy, gone or too slow.
+
+Every error is a problem document (RFC 9457), whose `type` is an address that explains it: 400 for a value that is not
+allowed, 404 for an unknown name, 409 for what cannot be done with this layer on this device, 413 and 415 for a body
+that is too long or of the wrong type, 422 for a payload that cannot be parsed, 503 and 504 for a worker that is busy,
+gone or too slow.
 """
 
 

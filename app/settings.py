@@ -35,9 +35,9 @@ class Settings:
     A plain value: `load_settings` reads the environment, and checks what it says.
     """
 
-    home: Annotated[Path, Meta(description="Folder of everything that is written: the database, trained models.")] = (
-        field(default_factory=lambda: user_data_path("conv-advisor", appauthor=False))
-    )
+    home: Annotated[
+        Path, Meta(description="Folder for everything that is written: the database and trained models.")
+    ] = field(default_factory=lambda: user_data_path("conv-advisor", appauthor=False))
     database_url: Annotated[
         str, Meta(description="URL of the store, such as postgresql://user@host/name; empty: a SQLite file in home.")
     ] = field(default="", repr=False)
@@ -54,7 +54,7 @@ class Settings:
         Meta(
             pattern=r"^[A-Za-z0-9_.:-]{0,200}\Z",
             title="the id of a device",
-            description="Id of the device that advice is for where a request names none, such as nvidia-h200; empty: "
+            description="Default device of advice, such as nvidia-h200; empty: "
             "the worker's GPU, else the one with the most measurements of those that have a tree.",
         ),
     ] = ""
@@ -69,7 +69,7 @@ class Settings:
     scheduler_ca_file: Annotated[Path, Meta(description="Authority that signed the cluster's certificates.")] | None = (
         None
     )
-    scheduler_cert_file: Annotated[Path, Meta(description="Certificate to show in the cluster.")] | None = None
+    scheduler_cert_file: Annotated[Path, Meta(description="This process's certificate in the cluster.")] | None = None
     scheduler_key_file: Annotated[Path, Meta(description="Key of that certificate.")] | None = None
     scheduler_plain: Annotated[
         bool,
@@ -83,22 +83,22 @@ class Settings:
     tokens_file: (
         Annotated[
             Path,
-            Meta(description="File of the tokens that are let in, as `conv-advisor token` writes it; it may change."),
+            Meta(description="File of accepted tokens, as `conv-advisor token` writes it; changes apply at once."),
         ]
         | None
     ) = None
-    tokens: Annotated[str, Meta(description="The same lines, divided by ;")] = field(default="", repr=False)
+    tokens: Annotated[str, Meta(description="The same lines, separated by ;")] = field(default="", repr=False)
     allowed_hosts: Annotated[
         str,
         Meta(
-            description="Names that a Host header may bear, divided by commas: "
+            description="Host names that are accepted, separated by commas: "
             "*.example.org for all below one, * for any; empty: on loopback its own names, beyond it any."
         ),
     ] = ""
     trusted_proxies: Annotated[
-        str, Meta(description="Addresses whose X-Forwarded-For and -Proto are believed, divided by commas.")
+        str, Meta(description="Addresses whose X-Forwarded-For and -Proto are trusted, separated by commas.")
     ] = "127.0.0.1"
-    tls_certificate: Annotated[Path, Meta(description="PEM file to serve HTTPS with, with its chain.")] | None = None
+    tls_certificate: Annotated[Path, Meta(description="PEM file of the HTTPS certificate and its chain.")] | None = None
     tls_key: Annotated[Path, Meta(description="PEM file of its key.")] | None = None
     rate_limit_per_s: (
         Annotated[
@@ -106,13 +106,13 @@ class Settings:
             Meta(
                 ge=0,
                 le=1000000.0,
-                description="Requests a second of one token or address; 0: any; unset: any on loopback, 100 beyond it.",
+                description="Requests a second per token or address; 0: any; unset: any on loopback, 100 beyond it.",
             ),
         ]
         | None
     ) = None
     rate_limit_burst: Annotated[
-        int, Meta(ge=1, description="Requests at once after a pause, where there is a rate.")
+        int, Meta(ge=1, description="Burst of requests allowed after a pause, if there is a rate limit.")
     ] = 200
     metrics: Annotated[bool, Meta(description="Count requests, and answer GET /metrics.")] = True
     otlp_endpoint: Annotated[
@@ -125,20 +125,22 @@ class Settings:
     ] = ""
     port: Annotated[int, Meta(ge=0, le=65535, description="Port the service listens on; 0: any free one.")] = 8000
     log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], Meta(description="The least of what is logged.")
+        Literal["debug", "info", "warning", "error"], Meta(description="Lowest level that is logged.")
     ] = "info"
-    log_format: Annotated[Literal["text", "json"], Meta(description="json: one object a line.")] = "text"
-    max_body_bytes: Annotated[int, Meta(ge=1024, description="Longest request body.")] = 256 * 2**20
+    log_format: Annotated[Literal["text", "json"], Meta(description="json: one object per line.")] = "text"
+    max_body_bytes: Annotated[int, Meta(ge=1024, description="Largest request body.")] = 256 * 2**20
     max_queue: Annotated[int, Meta(ge=1, description="Jobs that may wait for one worker.")] = 64
-    convolution_deadline_s: Annotated[Seconds, Meta(description="A convolution that overruns it is killed.")] = 60.0
+    convolution_deadline_s: Annotated[Seconds, Meta(description="A convolution that takes longer is killed.")] = 60.0
     job_deadline_s: Annotated[
         Seconds,
-        Meta(description="An attempt of a background job that overruns it is killed; what a sweep has measured stays."),
+        Meta(
+            description="An attempt of a background job that takes longer is killed; what a sweep has measured stays."
+        ),
     ] = 21_600.0
     job_lease_s: Annotated[
-        float, Meta(ge=1, le=3600, description="A job whose server has not been heard of for so long is another's.")
+        float, Meta(ge=1, le=3600, description="Another server takes a job whose server has been silent for so long.")
     ] = 10.0
-    start_timeout_s: Annotated[Seconds, Meta(description="Longest start of a worker.")] = 60.0
+    start_timeout_s: Annotated[Seconds, Meta(description="Time limit for the start of a worker.")] = 60.0
     workspace_limit_bytes: Annotated[int, Meta(ge=0, description="Scratch memory a variant may use.")] = 2**30
 
     @property

@@ -132,7 +132,7 @@ class ParetoParameters(AdviceParameters):
     ] = None
     max_slowdown: Annotated[
         float | None,
-        Field(ge=1, allow_inf_nan=False, description="Times the time of the fastest within the other limits, at most."),
+        Field(ge=1, allow_inf_nan=False, description="Largest slowdown against the fastest within the other limits."),
     ] = None
 
     @property
@@ -144,7 +144,7 @@ class ParetoParameters(AdviceParameters):
 class NeighbourParameters(AdviceParameters):
     """A layer, and how many measured ones to set beside it."""
 
-    count: Annotated[int, Field(ge=1, le=MOST, description="Neighbours at most."), Whole] = 5
+    count: Annotated[int, Field(ge=1, le=MOST, description="Largest number of neighbours."), Whole] = 5
 
 
 class SnippetParameters(AdviceParameters):
@@ -155,7 +155,7 @@ class SnippetParameters(AdviceParameters):
     ] = None
     language: Annotated[
         Language | None,
-        Field(description="python; torch: on its tensors; c: cuDNN's legacy API. Default: what fits the variant."),
+        Field(description="python; torch (on torch tensors); c (cuDNN's legacy API). Default: what fits the variant."),
     ] = None
 
 

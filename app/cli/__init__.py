@@ -88,10 +88,10 @@ cli = typer.Typer(
 @cli.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", help="Say the version, and nothing else.", is_eager=True, callback=_say_version)
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_say_version)
     ] = False,
 ) -> None:
-    """Which convolution algorithm is fastest for this layer on this GPU: measured, learned, served."""
+    """Say which convolution algorithm is fastest for a layer on a GPU: measured, learned, served."""
 
 
 _OBJECTS_AT_ONCE: Final = 50_000

@@ -13,16 +13,16 @@ from conv_advisor.data.errors import InvalidInput
 
 
 def token(
-    name: Annotated[str, typer.Argument(help="Whom it is for; logs and metrics never say more of it.")],
+    name: Annotated[str, typer.Argument(help="Name of its owner; the only thing that logs and metrics show of it.")],
     scopes: Annotated[
         str,
-        typer.Option(help="What it is good for: read, measure, administer, divided by commas; none implies another."),
+        typer.Option(help="What it may do: read, measure, administer, separated by commas; none implies another."),
     ] = "read",
     file: Annotated[
         Path | None, typer.Option(help="Add its hash to this file; without one, the line to add is printed.")
     ] = None,
 ) -> None:
-    """Make an API token. It is shown this once, on standard output; what is kept of it is a hash."""
+    """Make an API token. It is printed once, on standard output; only its hash is kept."""
     from conv_advisor.app.guard.tokens import entry_of, make_token
     from conv_advisor.app.wire.caller import Scope
 

@@ -49,15 +49,15 @@ def advise(
     only: Only = None,
     all_: Annotated[bool, typer.Option("--all", help="Show the whole ranking.")] = False,
     pareto: Annotated[
-        bool, typer.Option("--pareto", help="Weigh time, workspace, error and determinism; and the other layout.")
+        bool, typer.Option("--pareto", help="Compare time, workspace, error and determinism, and the other layout.")
     ] = False,
     max_error: Annotated[
         float | None, typer.Option(min=0.0, max=1.0, help="With --pareto: largest error allowed.")
     ] = None,
     max_slowdown: Annotated[
-        float | None, typer.Option(min=1.0, help="With --pareto: times the fastest's time, at most.")
+        float | None, typer.Option(min=1.0, help="With --pareto: largest slowdown against the fastest.")
     ] = None,
-    neighbours: Annotated[int, typer.Option(min=0, max=50, help="Show so many of the nearest measured layers.")] = 0,
+    neighbours: Annotated[int, typer.Option(min=0, max=50, help="Number of nearest measured layers to show.")] = 0,
     snippet: Annotated[
         bool, typer.Option("--snippet", help="Print a program that runs the advised variant, and nothing else.")
     ] = False,
@@ -65,14 +65,14 @@ def advise(
         str | None, typer.Option(help="With --snippet: run this variant instead.", autocompletion=variants)
     ] = None,
     language: Annotated[
-        Language | None, typer.Option(help="With --snippet: what it is written in.  [default: what fits the variant]")
+        Language | None, typer.Option(help="With --snippet: its language.  [default: what fits the variant]")
     ] = None,
     as_json: AsJson = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Of many layers: print comma-separated values.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="For several layers: print comma-separated values.")] = False,
 ) -> None:
     """Say which variant is fastest for a layer, and how fast.
 
-    How sure that is, and what cuDNN and PyTorch would take, it says too.
+    The answer has a confidence, and the times of cuDNN and PyTorch for comparison.
     """
     import_numpy_alone()
     atexit.register(gc.freeze)  # what is there at the end goes with the process, and is not searched for circles before

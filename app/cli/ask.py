@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 def variants(
     layer: Annotated[
-        str | None, typer.Argument(help="Say of each whether it runs this layer, and if not, why.")
+        str | None, typer.Argument(help="A layer: say for each variant whether it runs it, and if not, why.")
     ] = None,
-    kind: Annotated[str, typer.Option(help="Only those of devices of this kind: cpu or cuda.")] = "",
+    kind: Annotated[str, typer.Option(help="Only variants for this kind of device: cpu or cuda.")] = "",
     dtype: OneDType = DType.FLOAT32,
     layout: OneLayout = Layout.NCHW,
     stride: given.Stride = None,
@@ -49,7 +49,7 @@ def variants(
 ) -> None:
     """List the variants; for a layer, say which of them run it.
 
-    And why the others do not, on which device.
+    It also says why the others do not.
     """
     from conv_advisor.kernels import catalog
 
@@ -98,13 +98,13 @@ def _show_applicable(problem: ConvProblem, device_id: str, asked: Sequence[Varia
 
 def networks(
     name: Annotated[
-        str | None, typer.Argument(help="Show every layer of this one.", autocompletion=networks_here)
+        str | None, typer.Argument(help="Show every layer of this network or experiment.", autocompletion=networks_here)
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the networks and experiments whose layers are known.
+    """List the known networks and experiments, or layers of one.
 
-    And the groups of them that a sweep takes; or of one of them every layer, with how often it runs.
+    The groups that a sweep accepts are listed too. Each layer of a network comes with how often it runs.
     """
     from conv_advisor.data import networks as catalogue
 
@@ -136,9 +136,9 @@ def _show_network(name: str, as_json: bool) -> None:
 
 
 def devices(as_json: AsJson = False) -> None:
-    """List the devices that were measured here or that have a model.
+    """List devices with measurements or a tree.
 
-    Then the GPUs that borrow one.
+    GPUs that borrow a tree follow.
     """
     from conv_advisor.app.advice.local import Local
     from conv_advisor.app.wire.answers.catalogue import published_answer

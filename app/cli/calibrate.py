@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 def calibrate(
     device: Annotated[str, typer.Option(help="cuda:0, cuda:1 ...; auto: cuda:0.")] = "auto",
-    minutes: Annotated[float, typer.Option(min=0.0, help="Begin no layer after so long.")] = 5.0,
-    seed: Annotated[int, typer.Option(min=0, help="Of the layers that are drawn, and of the random operands.")] = 0,
+    minutes: Annotated[float, typer.Option(min=0.0, help="Start no further layer after this time.")] = 5.0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the drawn layers and of the random operands.")] = 0,
     force: Annotated[bool, typer.Option("--force", help="Use the adapted tree even if it is worse.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a borrowed tree fit this GPU, by minutes of measuring.
+    """Adapt a borrowed tree to this GPU by measuring for minutes.
 
-    Interrupted, it adapts to what it has. Run again, it goes on where it ended.
+    Interrupted, it adapts to what it has measured. Run again, it resumes.
     """
     from conv_advisor.app.sweep import calibrate as calibrating
     from conv_advisor.app.workers import tasks

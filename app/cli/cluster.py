@@ -25,7 +25,7 @@ def scheduler(
 ) -> None:
     """Run the scheduler of a cluster.
 
-    With TLS where CONV_ADVISOR_SCHEDULER_{CA,CERT,KEY}_FILE are set.
+    It uses TLS if CONV_ADVISOR_SCHEDULER_{CA,CERT,KEY}_FILE are set.
     """
     from conv_advisor.app.workers.cluster.link import link_from
     from conv_advisor.app.workers.cluster.start import serve_scheduler
@@ -39,13 +39,13 @@ def worker(
     scheduler: SchedulerOption = None,
     device: Annotated[
         str,
-        typer.Option(help="cpu, cuda:0 ...; several, separated by commas: a worker each; auto: cuda:0 or else cpu."),
+        typer.Option(help="cpu, cuda:0 ...; several, separated by commas, get a worker each; auto: cuda:0, else cpu."),
     ] = "auto",
     host: Annotated[
         str | None, typer.Option(help="Address to listen on; without it, the one from which the scheduler is reached.")
     ] = None,
 ) -> None:
-    """Run workers of a cluster, one a device.
+    """Run workers of a cluster, one per device.
 
     Every machine that has GPUs runs this.
     """

@@ -8,7 +8,7 @@ from conv_advisor.app.cli.environment import load_settings
 from conv_advisor.app.cli.output import AsJson, print_json, print_table
 from conv_advisor.data.errors import StoreError
 
-database = typer.Typer(help="See the database's schema, and bring it up to date.", no_args_is_help=True)
+database = typer.Typer(help="Show and upgrade the database schema.", no_args_is_help=True)
 
 
 @database.command()
@@ -33,9 +33,9 @@ def revision(as_json: AsJson = False) -> None:
 
 @database.command()
 def upgrade(as_json: AsJson = False) -> None:
-    """Bring the schema up to date.
+    """Upgrade the database schema.
 
-    Servers do so too when they start. Several may at once.
+    Servers also do this when they start. Several may do so at once.
     """
     from conv_advisor.data import schema
     from conv_advisor.data.store import Store

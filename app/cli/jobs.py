@@ -16,14 +16,15 @@ if TYPE_CHECKING:
     from conv_advisor.app.jobs.job import Job
     from conv_advisor.app.jobs.table import Jobs
 
-jobs = typer.Typer(help="Look at background jobs, and stop them.", no_args_is_help=True)
+jobs = typer.Typer(help="List, show and cancel background jobs.", no_args_is_help=True)
 
-JobId = Annotated[str, typer.Argument(help="Of the job, as list shows it.")]
+JobId = Annotated[str, typer.Argument(help="Id of the job, as `jobs list` shows it.")]
 
 
 @jobs.command("list")
 def list_(
-    limit: Annotated[int, typer.Option(min=1, max=10_000, help="So many of the newest.")] = 20, as_json: AsJson = False
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="How many of the newest to show.")] = 20,
+    as_json: AsJson = False,
 ) -> None:
     """Show the newest jobs, newest first."""
     from conv_advisor.app.jobs.answers import job_answer
@@ -51,7 +52,7 @@ def show(job_id: JobId, as_json: AsJson = False) -> None:
 def cancel(job_id: JobId, as_json: AsJson = False) -> None:
     """Cancel a job, queued or running.
 
-    One that has ended stays as it is.
+    A job that has ended stays as it is.
     """
     with _opened() as opened:
         _print(opened.cancel(job_id), as_json)

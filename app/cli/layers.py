@@ -17,7 +17,7 @@ from conv_advisor.data.epilogue import Activation
 from conv_advisor.data.errors import InvalidInput, InvalidLayerName, InvalidProblem
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 
-Stride = Annotated[str | None, typer.Option(help="Of the layer: 2, or 2x1 for height and width.  [default: 1]")]
+Stride = Annotated[str | None, typer.Option(help="Stride: 2, or 2x1 for height and width.  [default: 1]")]
 Padding = Annotated[
     str | None,
     typer.Option(
@@ -25,13 +25,13 @@ Padding = Annotated[
         "[default: filter // 2]"
     ),
 ]
-Dilation = Annotated[str | None, typer.Option(help="Of the filter.  [default: 1]")]
-Groups = Annotated[int | None, typer.Option(min=1, help="Of channels and filters.  [default: 1]")]
-Bias = Annotated[bool, typer.Option("--bias", help="A bias of one value a filter is added.")]
-Residual = Annotated[bool, typer.Option("--residual", help="A residual of y's shape is added.")]
-OneActivation = Annotated[Activation, typer.Option("--activation", help="What y goes through before it is rounded.")]
+Dilation = Annotated[str | None, typer.Option(help="Dilation of the filter.  [default: 1]")]
+Groups = Annotated[int | None, typer.Option(min=1, help="Groups of channels and filters.  [default: 1]")]
+Bias = Annotated[bool, typer.Option("--bias", help="Add a bias, one value per filter.")]
+Residual = Annotated[bool, typer.Option("--residual", help="Add a residual of y's shape.")]
+OneActivation = Annotated[Activation, typer.Option("--activation", help="Activation, applied before y is rounded.")]
 Input = Annotated[
-    str | None, typer.Option("--input", help="Of a layer that is pasted as Conv2d(...): its input, such as 1x64x56x56.")
+    str | None, typer.Option("--input", help="Input shape of a layer given as Conv2d(...), such as 1x64x56x56.")
 ]
 
 STANDARD_INPUT: Final = "-"

@@ -34,18 +34,18 @@ TrainedDevice = Annotated[str, typer.Option(help="Device whose measurements to u
 def train(
     device: TrainedDevice = "nvidia-h200",
     force: Annotated[bool, typer.Option("--force", help="Use, or ship, the new tree even if it is worse.")] = False,
-    output: Annotated[Path | None, typer.Option(help="Only write the new tree, to this folder.")] = None,
+    output: Annotated[Path | None, typer.Option(help="Write the new tree to this folder and do not use it.")] = None,
     ship: Annotated[
-        bool, typer.Option("--ship", help="Only write the new tree, to where the project ships it, if it is no worse.")
+        bool, typer.Option("--ship", help="Write the new tree to where the project ships it, if it is no worse.")
     ] = False,
     report: Annotated[
-        Path | None, typer.Option(help="With --ship: write how good such trees are to this JSON file too.")
+        Path | None, typer.Option(help="With --ship: write the evaluation to this JSON file too.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a tree on what was measured.
 
-    It is used from then on if it is no worse on layers held out.
+    It is used from then on if it is no worse on held-out layers.
     """
     from conv_advisor.data.shipped import problem_of
     from conv_advisor.models.enough import check_enough
@@ -89,17 +89,18 @@ def train(
 def evaluate(
     device: TrainedDevice = "nvidia-h200",
     networks: Annotated[
-        str, typer.Option(help="Networks or groups judged all together by a tree that has none of their layers.")
+        str, typer.Option(help="Networks or groups to judge, together, a tree that has none of their layers.")
     ] = HELD_OUT,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Processes; without it, one a processor.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Number of processes; without it, one per processor.")] = None,
     is_training: Annotated[
-        bool, typer.Option("--train/--no-train", help="Train trees, or judge the one in use as it is: in seconds.")
+        bool,
+        typer.Option("--train/--no-train", help="Train trees to judge, or judge the one in use, which takes seconds."),
     ] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Judge trees on networks they were not trained on.
+    """Score trees on networks they were not trained on.
 
-    Beside them stand the single best variant, cuDNN and PyTorch.
+    The single best variant, cuDNN and PyTorch are scored beside them.
     """
     require("sklearn")
     if not is_training and networks != HELD_OUT:

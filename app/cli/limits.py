@@ -21,7 +21,7 @@ AdvisedDevice = Annotated[
     ),
 ]
 Deterministic = Annotated[
-    bool, typer.Option("--deterministic", help="Only variants whose equal inputs give equal bits.")
+    bool, typer.Option("--deterministic", help="Only variants that give equal bits for equal inputs.")
 ]
 Only = Annotated[Maker | None, typer.Option(help="Only variants of this maker.")]
 

@@ -52,17 +52,17 @@ def convolve(
     variant: Annotated[
         str,
         typer.Option(
-            help="Variants to run, separated by commas; without it, the advised one, or all if none is.",
+            help="Variants to run, separated by commas; by default the advised one, or all without advice.",
             autocompletion=variants_here,
         ),
     ] = "",
     all_: Annotated[bool, typer.Option("--all", help="Run every variant of the device.")] = False,
     top: Annotated[
         int | None,
-        typer.Option(min=1, help="Run so many of the ranking's first.  [default: 1, and 3 where the tree abstains]"),
+        typer.Option(min=1, help="Run the first so many of the ranking.  [default: 1, and 3 where the tree abstains]"),
     ] = None,
     measure: Annotated[
-        Measure | None, typer.Option(help="Run the ranking's first three where the tree is less than 90 % sure.")
+        Measure | None, typer.Option(help="Run the first three of the ranking where confidence is below 90 %.")
     ] = None,
     dtype: OneDType = DType.FLOAT32,
     layout: OneLayout = Layout.NCHW,
@@ -75,12 +75,12 @@ def convolve(
     activation: given.OneActivation = Activation.NONE,
     input_: given.Input = None,
     l2: L2Option = L2State.WARM,
-    seed: Annotated[int, typer.Option(min=0, help="Of the random operands.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random operands.")] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Run one convolution on random operands, and time it.
 
-    It is verified against float64 first.
+    The result is first verified against float64.
     """
     from conv_advisor.app.workers import tasks
     from conv_advisor.kernels import catalog

@@ -53,7 +53,7 @@ OneDType = Annotated[
 OneLayout = Annotated[
     Layout,
     typer.Option(
-        help="Memory order; channels_last is read too.",
+        help="Memory order; channels_last is accepted too.",
         parser=_member(Layout, layout_of),
         metavar=f"[{'|'.join(Layout)}]",
         autocompletion=lambda: list(Layout),

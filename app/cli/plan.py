@@ -21,8 +21,8 @@ def plan(
             help="An ONNX file, a network that `networks` lists, or torchvision:<name>.", autocompletion=models
         ),
     ],
-    batch: Annotated[int | None, typer.Option(min=1, help="Images at a time.  [default: 1]")] = None,
-    batches: Annotated[str | None, typer.Option(help="Several, such as 1,8,32: a line each.")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Batch size.  [default: 1]")] = None,
+    batches: Annotated[str | None, typer.Option(help="Several batch sizes, such as 1,8,32: a line each.")] = None,
     dtype: OneDType = DType.FLOAT32,
     dims: Annotated[
         str, typer.Option(help="Sizes of the model's symbolic dimensions, such as height=224,width=224.")
@@ -38,7 +38,7 @@ def plan(
 ) -> None:
     """Plan a network: a variant and a layout for each convolution.
 
-    What the whole takes, and what that gains over PyTorch and cuDNN.
+    The plan has the total time and the gain over PyTorch and cuDNN.
     """
     from conv_advisor.app.advice.local import Local
     from conv_advisor.app.cli import say_plan

@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 def refresh(
     device: Annotated[str, typer.Option(help="cuda:0, cuda:1 ...; cpu; auto: cuda:0, else cpu.")] = "auto",
-    minutes: Annotated[float, typer.Option(min=0.0, help="Begin no layer after so long.")] = 5.0,
+    minutes: Annotated[float, typer.Option(min=0.0, help="Start no further layer after this time.")] = 5.0,
     share: Annotated[
-        float | None, typer.Option(help="Of the times that are known, how many are measured again; at most 0.02.")
+        float | None, typer.Option(help="Share of the known times to measure again; at most 0.02.")
     ] = None,
-    most: Annotated[int, typer.Option(min=1, help="Layers that regressed of which are shown.")] = 20,
-    seed: Annotated[int, typer.Option(min=0, help="Of what is drawn, and of the random operands.")] = 0,
+    most: Annotated[int, typer.Option(min=1, help="Number of regressed layers to show.")] = 20,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of what is drawn and of the random operands.")] = 0,
     force: Annotated[bool, typer.Option("--force", help="Use the repaired tree even if it is no better.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what an upgrade changed, by a few measurements.
+    """Find what an upgrade changed, and repair the tree.
 
-    Of driver, cuDNN or kernels: it repairs the tree, and names the layers that became slower. Interrupted, it says what
-    it knows by then. Run again, it goes on where it ended.
+    A few measurements are enough, after an upgrade of driver, cuDNN or kernels. The command names the layers that
+    became slower. Interrupted, it reports what it knows. Run again, it resumes.
     """
     from conv_advisor.app.sweep import refresh as refreshing
     from conv_advisor.app.workers import tasks

@@ -19,12 +19,13 @@ def serve(
     port: Annotated[int | None, typer.Option(help="Port to listen on; 0: any free one.  [default: 8000]")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda:0, cuda:1 ...  [default: auto]")] = None,
     home: Annotated[
-        Path | None, typer.Option(help="Folder of what is written.  [default: the user's data folder]")
+        Path | None, typer.Option(help="Folder for the store and trained models.  [default: the user's data folder]")
     ] = None,
 ) -> None:
     """Serve advice, convolutions and the page over HTTP.
 
-    Beyond loopback with tokens only. Settings are CONV_ADVISOR_<NAME> in the environment too.
+    Listening beyond loopback needs tokens. Further settings are environment variables CONV_ADVISOR_<NAME>: see the
+    command settings.
     """
     settings = load_settings(host=host, port=port, device=device, home=home)
     if settings.scheduler:

@@ -15,13 +15,11 @@ _SECRET = "********"  # noqa: S105 - what is shown instead
 
 
 def settings(
-    json_schema: Annotated[
-        bool, typer.Option("--json-schema", help="Print what the variables may be, as JSON Schema.")
-    ] = False,
+    json_schema: Annotated[bool, typer.Option("--json-schema", help="Print the JSON Schema of the variables.")] = False,
 ) -> None:
-    """Show every setting: what it is for, and its value here.
+    """Show every setting with its purpose and its current value.
 
-    It reads as a file of variables.
+    The output is a valid file of environment variables.
     """
     schema = settings_schema()
     if json_schema:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 def sweep(
     device: Annotated[
-        str, typer.Option(help="cpu, cuda:0 ...; several GPUs, separated by commas; auto: cuda:0 or else cpu.")
+        str, typer.Option(help="cpu, cuda:0 ...; several GPUs, separated by commas; auto: cuda:0, else cpu.")
     ] = "auto",
     scheduler: SchedulerOption = None,
     networks: Annotated[
@@ -47,35 +47,44 @@ def sweep(
     dtypes: Annotated[str, typer.Option(help="Precisions, separated by commas.")] = "float32",
     layouts: Annotated[str, typer.Option(help="Memory orders, separated by commas.")] = "nchw",
     variants: Annotated[
-        str, typer.Option(help="Variants; without it, every one of the device.", autocompletion=variants_here)
+        str,
+        typer.Option(
+            help="Variants, separated by commas; without it, all of the device.", autocompletion=variants_here
+        ),
     ] = "",
-    batches: Annotated[str, typer.Option(help="Batch sizes; without it, those of the source.")] = "",
+    batches: Annotated[
+        str, typer.Option(help="Batch sizes, separated by commas; without it, those of the source.")
+    ] = "",
     epilogues: Annotated[
-        str, typer.Option(help="What follows each layer, separated by commas: none,bias-relu,bias-residual-relu ...")
+        str, typer.Option(help="Epilogues, separated by commas: none,bias-relu,bias-residual-relu ...")
     ] = "none",
-    without: Annotated[str, typer.Option(help="Networks whose layers are left out, separated by commas.")] = "",
+    without: Annotated[str, typer.Option(help="Networks whose layers to leave out, separated by commas.")] = "",
     at_most: Annotated[
-        int | None, typer.Option(min=1, help="So many of the networks' problems, drawn by the seed; else all.")
+        int | None, typer.Option(min=1, help="Measure a random sample of at most so many of the networks' problems.")
     ] = None,
     problems: Annotated[
-        Path | None, typer.Option(help="Text file of layers to add, a line each: layer, precision, memory order.")
+        Path | None, typer.Option(help="Text file of layers to add, one per line: layer, precision, memory order.")
     ] = None,
-    sampled: Annotated[int, typer.Option(min=0, help="Sampled layers to add to the networks'.")] = 0,
-    seed: Annotated[int, typer.Option(min=0, help="Of the sampled layers and of the random operands.")] = 0,
+    sampled: Annotated[int, typer.Option(min=0, help="Number of synthetic layers to add.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the sampled layers and of the random operands.")] = 0,
     l2: L2Option = L2State.WARM,
     run_id: Annotated[
-        str, typer.Option(help="Run to continue; without it, that of this device and these options.")
+        str, typer.Option(help="Run to continue; by default the one of this device and these options.")
     ] = "",
     shard: Annotated[str, typer.Option(help="INDEX/COUNT: only every COUNT-th problem, from INDEX on.")] = "0/1",
-    deadline_s: Annotated[float, typer.Option(min=0.1, help="For the variants of one problem together.")] = 120.0,
-    time_limit_s: Annotated[float | None, typer.Option(min=0.0, help="Begin no problem after this time.")] = None,
-    picks: Annotated[bool, typer.Option(help="Ask cuDNN's heuristics too, which may take longer than timing.")] = True,
+    deadline_s: Annotated[float, typer.Option(min=0.1, help="Time limit for all variants of one problem.")] = 120.0,
+    time_limit_s: Annotated[
+        float | None, typer.Option(min=0.0, help="Start no further problem after this time.")
+    ] = None,
+    picks: Annotated[
+        bool, typer.Option(help="Also record what cuDNN's heuristics choose; may take longer than timing.")
+    ] = True,
     output: Annotated[
-        Path | None, typer.Option(help="Write the run to this Parquet file, its picks beside it.")
+        Path | None, typer.Option(help="Write the run to this Parquet file, and heuristics' picks next to it.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure every variant on every layer. Run again, it goes on where it ended."""
+    """Measure every variant on every layer. Run again, it resumes."""
     from conv_advisor.app.sweep import sweep as sweeping
     from conv_advisor.app.workers import tasks
     from conv_advisor.data.shipped import Shipped

@@ -12,7 +12,7 @@ from conv_advisor.app.cli.output import AsJson, print_json, print_table, watched
 from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.extras import require
 
-data = typer.Typer(help="Carry measurements in and out, as Parquet.", no_args_is_help=True)
+data = typer.Typer(help="Import and export measurements as Parquet.", no_args_is_help=True)
 
 
 @data.command("import")
@@ -22,7 +22,7 @@ def import_(
 ) -> None:
     """Add the rows of Parquet files.
 
-    A file that was imported before adds nothing.
+    Importing a file twice adds nothing.
     """
     require("pyarrow")
     from conv_advisor.data.store import Store
@@ -37,7 +37,9 @@ def import_(
 
 @data.command("export")
 def export(
-    path: Annotated[Path, typer.Argument(help="File to write; picks go beside it, to <name>-picks.parquet.")],
+    path: Annotated[
+        Path, typer.Argument(help="File to write; heuristics' picks go to <name>-picks.parquet next to it.")
+    ],
     device: Annotated[str, typer.Option(help="Device whose rows to write, e.g. nvidia-h200.")],
     run_id: Annotated[str | None, typer.Option(help="Only the rows of this run.")] = None,
     as_json: AsJson = False,
@@ -63,13 +65,13 @@ def pack(
     ] = None,
     replace: Annotated[
         bool,
-        typer.Option("--replace", help="Drop what was known of their variants at their problems."),
+        typer.Option("--replace", help="Replace what is known of these variants on these problems."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Add Parquet files to the compact table that ships.
 
-    It is that of one device. A file that is in it already adds nothing.
+    Each device has one table. Packing a file twice adds nothing.
     """
     require("pyarrow")
     from conv_advisor.data import packing

@@ -35,12 +35,12 @@ DataSet = Annotated[str, typer.Argument(help="Parquet file, folder of them, id o
 def compare(
     before: DataSet,
     after: DataSet,
-    most: Annotated[int, typer.Option(min=1, help="Layers of each kind that are shown.")] = 20,
+    most: Annotated[int, typer.Option(min=1, help="Number of layers of each kind to show.")] = 20,
     as_json: AsJson = False,
 ) -> None:
     """Show what became slower or faster between two data sets.
 
-    Layers and variants whose times differ beyond noise: what an upgrade of the driver or of cuDNN has changed.
+    It lists layers and variants whose times differ beyond noise, for example after an upgrade of driver or cuDNN.
     """
     from conv_advisor.models.upgrade import compare as compare_costs
 

@@ -39,7 +39,7 @@ KeyHeader = Annotated[
     str | None,
     Header(
         alias=KEY_HEADER,
-        description=f"Up to {MAX_KEY_LENGTH} visible characters: the same request again is the same job.",
+        description=f"Up to {MAX_KEY_LENGTH} visible characters; sent again, the request returns the same job.",
     ),
 ]
 _RunId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]{1,100}$")]
@@ -63,19 +63,19 @@ class _MeasuringJob(BaseModel):
 
     device: Annotated[
         DeviceName | None,
-        Field(
-            description="Device, by any of its names; a server that has it runs the job. Default: this server's own."
-        ),
+        Field(description="Device, by any of its names; a server that has it runs the job. Default: this server's."),
     ] = None
-    variants: Annotated[_Variants | None, Field(description="Variant ids; default: every one of the device.")] = None
+    variants: Annotated[_Variants | None, Field(description="Variant ids; default: all of the device.")] = None
     l2: Annotated[L2State, Field(description="What the L2 cache holds when a timed launch starts.")] = L2State.WARM
-    seed: Annotated[int, Field(ge=0, le=2**63 - 1, description="Of the random operands and of sampled layers.")] = 0
+    seed: Annotated[
+        int, Field(ge=0, le=2**63 - 1, description="Seed of the random operands and of sampled layers.")
+    ] = 0
     max_workspace_bytes: Annotated[
         int | None, Field(ge=0, le=2**63 - 1, description="Scratch memory; never more than the service's own limit.")
     ] = None
     run_id: Annotated[
         _RunId | None,
-        Field(description="Run to go on with: what it has attempted is left out. Default: a run of the job's own."),
+        Field(description="Run to continue: what it has attempted is skipped. Default: a new run."),
     ] = None
 
 
@@ -84,7 +84,7 @@ class SweepJob(_MeasuringJob):
 
     kind: Literal["sweep"]
     networks: Annotated[list[Annotated[str, Field(max_length=200)]], Field(max_length=100)] = ["seeds"]
-    sampled: Annotated[int, Field(ge=0, le=10_000, description="Sampled layers to add to the networks'.")] = 0
+    sampled: Annotated[int, Field(ge=0, le=10_000, description="Number of synthetic layers to add.")] = 0
     batches: Annotated[
         list[Annotated[int, Field(ge=1, le=2**31 - 1)]] | None,
         Field(min_length=1, max_length=32, description="Batch sizes; default: those of the source."),
@@ -101,9 +101,11 @@ class MeasureJob(_MeasuringJob):
         list[Annotated[str, Field(max_length=200)] | LayerParameters],
         Field(min_length=1, max_length=MAX_MEASURED_LAYERS, description="Short forms, or objects of named parameters."),
     ]
-    dtype: Annotated[DType, Field(description="Of layers that do not name their own.")] = DType.FLOAT32
-    layout: Annotated[Layout, Field(description="Of layers that do not name their own.")] = Layout.NCHW
-    samples: Annotated[int, Field(ge=2, le=10_000, description="Of each variant, within 10 s of device time.")] = 100
+    dtype: Annotated[DType, Field(description="Default of layers that do not set their own.")] = DType.FLOAT32
+    layout: Annotated[Layout, Field(description="Default of layers that do not set their own.")] = Layout.NCHW
+    samples: Annotated[int, Field(ge=2, le=10_000, description="Samples per variant, within 10 s of device time.")] = (
+        100
+    )
 
 
 class CalibrateJob(BaseModel):
@@ -114,11 +116,11 @@ class CalibrateJob(BaseModel):
     kind: Literal["calibrate"]
     device: Annotated[
         DeviceName | None,
-        Field(description="GPU, by any of its names; a server that has it runs the job. Default: this server's own."),
+        Field(description="GPU, by any of its names; a server that has it runs the job. Default: this server's."),
     ] = None
-    minutes: Annotated[float, Field(gt=0, le=1440, description="No layer is begun after so long.")] = 5.0
-    seed: Annotated[int, Field(ge=0, le=2**63 - 1, description="Of the layers and of the random operands.")] = 0
-    force: Annotated[bool, Field(description="Put the adapted tree in charge even if it is worse.")] = False
+    minutes: Annotated[float, Field(gt=0, le=1440, description="No further layer is started after this time.")] = 5.0
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1, description="Seed of the layers and of the random operands.")] = 0
+    force: Annotated[bool, Field(description="Use the adapted tree even if it is worse.")] = False
 
 
 class RefreshJob(BaseModel):
@@ -129,16 +131,14 @@ class RefreshJob(BaseModel):
     kind: Literal["refresh"]
     device: Annotated[
         DeviceName | None,
-        Field(
-            description="Device, by any of its names; a server that has it runs the job. Default: this server's own."
-        ),
+        Field(description="Device, by any of its names; a server that has it runs the job. Default: this server's."),
     ] = None
-    minutes: Annotated[float, Field(gt=0, le=1440, description="No layer is begun after so long.")] = 5.0
-    share: Annotated[
-        float, Field(gt=0, le=MOST_SHARE, description="Of the times that are known, how many are measured again.")
-    ] = MOST_SHARE
-    seed: Annotated[int, Field(ge=0, le=2**63 - 1, description="Of what is drawn and of the random operands.")] = 0
-    force: Annotated[bool, Field(description="Put the repaired tree in charge even if it is no better.")] = False
+    minutes: Annotated[float, Field(gt=0, le=1440, description="No further layer is started after this time.")] = 5.0
+    share: Annotated[float, Field(gt=0, le=MOST_SHARE, description="Share of the known times to measure again.")] = (
+        MOST_SHARE
+    )
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1, description="Seed of what is drawn and of the random operands.")] = 0
+    force: Annotated[bool, Field(description="Use the repaired tree even if it is no better.")] = False
 
 
 AnyJob = RetrainJob | SweepJob | MeasureJob | CalibrateJob | RefreshJob

@@ -21,22 +21,20 @@ class PlanParameters(LimitParameters):
     """For which batches and which precision, and within which limits; a workspace is that of the whole network."""
 
     batches: Annotated[
-        str, Field(max_length=LONGEST_NAME, description="Images at a time; several by commas.", examples=["1,8,32"])
+        str, Field(max_length=LONGEST_NAME, description="Batch sizes, separated by commas.", examples=["1,8,32"])
     ] = "1"
-    dtype: Annotated[DType, Field(description="Which the network is run in, whatever it was written in.")] = (
+    dtype: Annotated[DType, Field(description="Precision to plan for, whatever the model is stored in.")] = (
         DType.FLOAT32
     )
     dims: Annotated[
         str,
         Field(
             max_length=1000,
-            description="Sizes of an ONNX model's symbolic dimensions but the batch, by name.",
+            description="Sizes of an ONNX model's symbolic dimensions other than the batch, by name.",
             examples=["height=224,width=224"],
         ),
     ] = ""
-    name: Annotated[str, Field(max_length=LONGEST_NAME, description="What the network is called in the answer.")] = (
-        "model"
-    )
+    name: Annotated[str, Field(max_length=LONGEST_NAME, description="Name of the network in the answer.")] = "model"
 
     @field_validator("batches")
     @classmethod
@@ -54,7 +52,9 @@ class PlanParameters(LimitParameters):
 class NetworkParameters(PlanParameters):
     """A network whose layers ship, and what is asked of its plan."""
 
-    name: Annotated[str, Field(max_length=LONGEST_NAME, description="As /v1/networks has it.", examples=["resnet50"])]
+    name: Annotated[
+        str, Field(max_length=LONGEST_NAME, description="A name that /v1/networks lists.", examples=["resnet50"])
+    ]
 
 
 def batches_of(text: str) -> list[int]:

@@ -136,9 +136,9 @@ _SAME: Final[dict[int | str, dict[str, object]]] = {304: {"description": "As If-
 async def get_advice(asked: Annotated[AdviceQuery, Query()]) -> None:
     """The best variant for a layer, and the whole ranking: time, slowdown, workspace, ties; why the others are out.
 
-    A time is measured where the store has it, else predicted by the device's tree, whose decisions are told. With
-    ``ranking=false`` the best variant alone, as in a list; ``baselines=true`` then adds what others would run. ETag
-    names the answer: with it in If-None-Match, 304 says that it is still the same.
+    Times are measured where the store has them, else predicted by the device's tree, whose decisions are part of the
+    answer. ``ranking=false`` returns the best variant only, as in a list, and ``baselines=true`` then adds the
+    alternatives. Send the ETag as If-None-Match to get 304 while the answer is unchanged.
     """
 
 
@@ -148,4 +148,4 @@ async def get_advice(asked: Annotated[AdviceQuery, Query()]) -> None:
     openapi_extra=body_of(BulkAdviceRequest),
 )
 async def post_advice() -> None:
-    """The best variant for each of up to 10,000 layers; a layer that has none says why in its place."""
+    """The best variant for each of up to 10,000 layers; a layer without one has its error in that place."""

@@ -48,7 +48,7 @@ async def list_variants(request: Request, asked: Annotated[VariantParameters, Qu
 
 @router.get("/v1/devices", responses=documented(503, answer=DevicesAnswer))
 async def list_devices(request: Request) -> JSONResponse:
-    """Every device that was measured, has a model, or is the worker's; apart from them, GPUs that borrow a model."""
+    """Every device that was measured, has a model, or is the worker's; and, separately, GPUs that borrow a model."""
     service = service_of(request)
     devices = await asyncio.to_thread(service.known.all)
     own, modelled = service.worker.device, service.registry.devices()

@@ -61,15 +61,16 @@ router = APIRouter(tags=["convolutions"])
 async def run_convolution(request: Request, held: Annotated[Hold, Depends(hold_tensors)]) -> Response:
     """Run the advised variant, a named one, or all of them; answer y, the time with every sample, and the error.
 
-    The body is safetensors (application/vnd.safetensors or octet-stream) with the tensors `x` and `weight` and the
-    parameters as metadata; or the two as .npy (application/x-npy), one after the other, with the parameters in the URL;
-    or small JSON. The tensors `bias` of shape (k,) and `residual` of y's shape are added to y where they are there,
-    before its activation; as .npy they follow in this order, and `bias=true` and `residual=true` say so.
-    Without tensors the convolution of random ones is
-    only measured. y comes back in the form that Accept asks for, else in that of the body; as .npy with the variant,
-    time and error in the header `Convolution`. What JSON lacks is written "NaN", "Infinity" and "-Infinity", and read
-    so too. max_error is relative to float64, over n_compared outputs. The measurement joins the
-    store; where that cannot be written, y is answered all the same, and is_stored is false.
+    The body is one of: safetensors (application/vnd.safetensors or octet-stream) with the tensors `x` and `weight` and
+    the parameters as metadata; both tensors as .npy (application/x-npy), one after the other, with the parameters in
+    the URL; or small JSON. Optional tensors `bias` of shape (k,) and `residual` of y's shape are added before the
+    activation; as .npy they follow in this order, with `bias=true` and `residual=true` in the URL. Without tensors,
+    random operands are measured, and y is not returned.
+
+    y comes back in the form that Accept asks for, else in that of the body; as .npy with the variant, time and error
+    in the header `Convolution`. JSON has "NaN", "Infinity" and "-Infinity" as strings, both ways. max_error is relative
+    to float64, over n_compared outputs. The measurement is stored; if the store cannot be written, y is answered all
+    the same, and is_stored is false.
     """
     service = service_of(request)
     media_type = require_media_type(request, JSON, *_BINARY)

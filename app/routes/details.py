@@ -29,21 +29,21 @@ router = APIRouter(tags=["advice"])
 async def get_pareto(request: Request, asked: Annotated[ParetoParameters, Query()]) -> JSONResponse:
     """Time against workspace, error and determinism: which variants are on the Pareto front, within limits on each.
 
-    Beside them the best variant in the other layout, with and without converting x and y.
+    The answer includes the best variant in the other layout, with and without the conversion of x and y.
     """
     return JSONResponse(await asyncio.to_thread(weigh_layer, service_of(request), asked))
 
 
 @router.get("/v1/neighbours", responses=documented(400, 404, 409, 503, answer=NeighboursAnswer))
 async def get_neighbours(request: Request, asked: Annotated[NeighbourParameters, Query()]) -> JSONResponse:
-    """The measured layers that are most like this one, what was fastest there, and how the advised variant did."""
+    """The nearest measured layers, what was fastest on each, and how the advised variant did there."""
     return JSONResponse(await asyncio.to_thread(neighbours_of_layer, service_of(request), asked))
 
 
 @router.get("/v1/snippets", responses=documented(400, 404, 409, 503, answer=SnippetAnswer))
 async def get_snippet(request: Request, asked: Annotated[SnippetParameters, Query()]) -> JSONResponse:
-    """A program that runs the advised variant, or a named one, on this layer, by the plan that was measured.
+    """A program that runs the advised variant, or a named one, on this layer, with the plan that was measured.
 
-    Where a graph engine was not measured on the layer, its knobs come from the rule that the answer tells.
+    If a graph engine was not measured on the layer, its knobs come from the rule that the answer states.
     """
     return JSONResponse(await asyncio.to_thread(snippet_of_layer, service_of(request), asked))

@@ -45,7 +45,7 @@ router = APIRouter(prefix="/v2", tags=["inference"])
 
 @router.get("", responses=documented(answer=ServerAnswer))
 async def describe_server() -> JSONResponse:
-    """Name, version, and the extensions of the protocol that are spoken."""
+    """Name, version, and the supported protocol extensions."""
     known = {"name": "conv-advisor", "version": running_version(), "extensions": ["binary_tensor_data"]}
     return JSONResponse(known)
 
@@ -58,16 +58,16 @@ async def is_server_live() -> JSONResponse:
 
 @router.get("/health/ready", responses=documented(503, answer=ReadyAnswer))
 async def is_server_ready(request: Request) -> Response:
-    """As /readyz."""
+    """The same check as /readyz."""
     return await readiness(request, {"ready": True})
 
 
 @router.get(_MODEL_PATHS[1], responses=documented(404, answer=ServedModelAnswer))
 @router.get(_MODEL_PATHS[0], responses=documented(404, answer=ServedModelAnswer))
 async def describe_model(model: str, version: str = VERSION) -> JSONResponse:
-    """The tensors that go in and come out; FP16 and BF16 are taken too, and y has the type of x.
+    """The input and output tensors; FP16 and BF16 are accepted too, and y has the type of x.
 
-    bias and residual may be left out; the parameters have activation.
+    bias and residual are optional; activation is a parameter of the request.
     """
     _check_name(model, version)
     x, weight, y = ({"name": name, "datatype": "FP32", "shape": _ANY_SIZES} for name in ("x", "weight", "y"))
@@ -81,7 +81,7 @@ async def describe_model(model: str, version: str = VERSION) -> JSONResponse:
 @router.get(f"{_MODEL_PATHS[1]}/ready", responses=documented(404, 503, answer=ReadyAnswer))
 @router.get(f"{_MODEL_PATHS[0]}/ready", responses=documented(404, 503, answer=ReadyAnswer))
 async def is_model_ready(request: Request, model: str, version: str = VERSION) -> Response:
-    """As /readyz."""
+    """The same check as /readyz."""
     _check_name(model, version)
     return await readiness(request, {"ready": True})
 
@@ -96,10 +96,9 @@ async def infer(
 ) -> Response:
     """Convolve the inputs x and weight; the parameters of the request are those of POST /v1/convolutions.
 
-    The inputs bias and residual are added where they are there.
-
-    Tensors are JSON, or bytes after it (the extension binary_tensor_data); y comes back as outputs, or the parameter
-    binary_data_output, ask for it. The answer's parameters have the variant, its time in ms and its error.
+    Optional inputs bias and residual are added. Tensors are JSON, or bytes after it (extension binary_tensor_data); y
+    comes back as outputs or the parameter binary_data_output request. The answer's parameters have the variant, its
+    time in ms and its error.
     """
     _check_name(model, version)
     service = service_of(request)

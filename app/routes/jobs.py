@@ -69,10 +69,9 @@ async def create_job(
 ) -> JSONResponse:
     """Queue a retraining, sweep, long measurement, calibration or refresh; 202 with the job, its address in Location.
 
-    A job that is answered with 202 is kept, whatever happens to the server. Where the answer is lost, the same request
-    with the same Idempotency-Key gives the same job; another request with that key is refused with 409. Keys are the
-    caller's own: another token's same key is another. What is measured joins the store as it comes, under the job's
-    run_id.
+    A job that is answered with 202 survives whatever happens to the server. If the answer is lost, send the same
+    request with the same Idempotency-Key to get the same job; another request with that key is refused with 409. Keys
+    are private to a token. Measurements are stored as they are made, under the job's run_id.
     """
     service = service_of(request)
     async with service.json_body(request) as body:
@@ -101,9 +100,9 @@ async def stream_job(
     job_id: str,
     last_event_id: Annotated[str | None, Header(description="The last event that was received.")] = None,
 ) -> Response:
-    """One job as server-sent events: as it is now, or since Last-Event-ID, then whenever it changes, until it ends.
+    """One job as server-sent events: its current state, unless Last-Event-ID has it, then every change until it ends.
 
-    An event is the whole job, so one who is slow or was away misses states in between, and never the last one.
+    Each event is the whole job, so a slow client may miss intermediate states, but never the last one.
     """
     service = service_of(request)
     seen = _revision(last_event_id)

@@ -24,7 +24,7 @@ router = APIRouter(tags=["models"])
 
 @router.get("/v1/models", responses=documented(answer=ModelsAnswer))
 async def list_models(request: Request) -> JSONResponse:
-    """Every tree of every device, those that cannot be used too, with its card: versions, data hash, scores."""
+    """Every tree of every device, unusable ones included, with its card: versions, data hash, scores."""
     entries = await asyncio.to_thread(service_of(request).registry.list)
     return JSONResponse({"models": [model_answer(entry) for entry in entries]})
 
@@ -38,8 +38,8 @@ async def list_models(request: Request) -> JSONResponse:
 async def retrain(request: Request, key: KeyHeader = None) -> JSONResponse:
     """Train a tree from the store's measurements in a worker; 202 with the job, whose address is in Location.
 
-    The new tree takes over at once if its held-out slowdown is no worse than that of the old one, or if it is forced.
-    It is what `POST /v1/jobs` with the kind `retrain` does, and an Idempotency-Key makes one job of both.
+    The new tree is promoted at once if its held-out slowdown is no worse than the old one's, or if force is set. This
+    is the same as `POST /v1/jobs` with the kind `retrain`, and shares its Idempotency-Key.
     """
     service = service_of(request)
     async with service.json_body(request) as body:
@@ -54,7 +54,7 @@ async def retrain(request: Request, key: KeyHeader = None) -> JSONResponse:
     openapi_extra=body_of(ActivateRequest),
 )
 async def activate(request: Request) -> JSONResponse:
-    """Put one of a device's trees in charge: an earlier one again, or one that was not good enough to take over."""
+    """Promote one of a device's trees: an earlier one, or one that was not good enough to be promoted by itself."""
     service = service_of(request)
     async with service.json_body(request) as body:
         asked = parse_json(ActivateRequest, body)

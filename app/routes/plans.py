@@ -25,10 +25,10 @@ router = APIRouter(tags=["plans"])
 
 @router.get("/v1/plans", responses=documented(400, 404, 409, 503, answer=PlansAnswer))
 async def get_plan(request: Request, asked: Annotated[NetworkParameters, Query()]) -> JSONResponse:
-    """A plan for a network whose layers ship, by its name; all of it in one layout.
+    """A plan for a network that ships, by name; all of it in one layout.
 
-    Each convolution with how often it occurs, the advised variant, its time and its share; and what PyTorch's default,
-    cuDNN's heuristic and the best of cuDNN take for the same.
+    It has each convolution with its count, the advised variant, its time and its share, and the time that PyTorch's
+    default, cuDNN's heuristic and the best of cuDNN take.
     """
     return await asyncio.to_thread(lambda: JSONResponse(plans_answer(plan_known(service_of(request), asked))))
 
@@ -41,8 +41,8 @@ async def get_plan(request: Request, asked: Annotated[NetworkParameters, Query()
 async def post_plan(request: Request, asked: Annotated[PlanParameters, Query()]) -> JSONResponse:
     """A plan for an ONNX model: each convolution with its epilogue, variant and layout, and what that gains.
 
-    The body is the model (application/onnx or octet-stream). Weights beside it are never opened. Layouts are those of
-    the least total time over the whole graph, conversions counted; what cannot be planned is listed with its reason.
+    The body is the model (application/onnx or octet-stream). External weights are never opened. Layouts are chosen for
+    the least total time of the whole graph, conversions included; what cannot be planned is listed with its reason.
     """
     plans = await plans_of_body(request, asked)
     return await asyncio.to_thread(lambda: JSONResponse(plans_answer(plans)))

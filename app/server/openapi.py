@@ -36,12 +36,15 @@ _MODELS: Final[tuple[type[BaseModel], ...]] = (
     InferenceRequest,
 )
 TAGS: Final = [
-    {"name": "advice", "description": "Which variant is fastest for a layer, how fast, how sure, and what else runs."},
-    {"name": "plans", "description": "A whole network: variant and layout of each convolution, and what that gains."},
+    {
+        "name": "advice",
+        "description": "Which variant is fastest for a layer, how fast, with what confidence, and the alternatives.",
+    },
+    {"name": "plans", "description": "A whole network: variant and layout of each convolution, and the gain."},
     {"name": "convolutions", "description": "A convolution, computed and timed on this server's device."},
     {"name": "inference", "description": "The same convolutions by the Open Inference Protocol of KServe and Triton."},
-    {"name": "models", "description": "The decision trees: which there are, which one answers, and training again."},
-    {"name": "jobs", "description": "Work in the background: retraining, sweeps and long measurements."},
+    {"name": "models", "description": "The decision trees: list, promote, retrain."},
+    {"name": "jobs", "description": "Background work: retraining, sweeps, long measurements, calibration."},
     {"name": "catalogue", "description": "The variants, devices and networks that are known."},
     {"name": "insight", "description": "Why the tree decides as it does, and how its answer changes with the layer."},
     {"name": "health", "description": "Probes, open to everybody."},

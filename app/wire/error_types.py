@@ -151,7 +151,7 @@ OF_ERROR: Final[dict[type[e.ConvAdvisorError], ErrorType]] = {
         "unreachable", "Unreachable", 504, "Another server was asked, and has not answered in time."
     ),
 }
-"""What each class in `data.errors` is to a client. A name in a parameter that nothing bears is 404 wherever it stands;
+"""What each class in `data.errors` is to a client. An unknown name in a parameter is 404 wherever it stands;
 422 is left to payloads that cannot be read."""
 
 OF_STATUS: Final[dict[int, ErrorType]] = {

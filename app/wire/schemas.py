@@ -87,7 +87,7 @@ DeviceName = Annotated[
 ]
 """It becomes an id before it becomes part of a path."""
 Baselines = Annotated[
-    bool, Field(description="Say what others would run even without the ranking, with which it is always said.")
+    bool, Field(description="Also answer the baselines when ranking is false; with the ranking they are always there.")
 ]
 
 
@@ -100,8 +100,8 @@ class LayerParameters(BaseModel):
         str | None,
         Field(
             max_length=LONGEST_NAME,
-            description="Short form size-batch-filter-filters-depth: stride 1, padding filter // 2. What is "
-            "otherwise follows, such as 56-1-3-128-64-stride2-groups4.",
+            description="Short form size-batch-filter-filters-depth, with stride 1 and padding filter // 2. Append "
+            "what differs, such as 56-1-3-128-64-stride2-groups4.",
             examples=[LAYER],
         ),
     ] = None
@@ -133,46 +133,46 @@ class LayerParameters(BaseModel):
     activation: Annotated[
         Name,
         _named(Activation),
-        Field(description="What y goes through before its one rounding; default none. leaky_relu has the slope 0.01."),
+        Field(description="Activation, applied before y is rounded; default none. leaky_relu has the slope 0.01."),
     ] = None
     dtype: Annotated[
         Name,
         Field(
             description="float32 (the default) means no tensor cores; accumulation is always in float32. "
-            "fp32, fp16, half and bf16 are read too.",
+            "fp32, fp16, half and bf16 are accepted too.",
             json_schema_extra={"examples": list(DType)},
         ),
     ] = None
     layout: Annotated[
         Name,
         Field(
-            description="Memory order; default nchw. channels_last and channels_first are read too.",
+            description="Memory order; default nchw. channels_last and channels_first are accepted too.",
             json_schema_extra={"examples": list(Layout)},
         ),
     ] = None
     input: Annotated[
         Name,
         Field(
-            description="Shape of x, n x c x h x w, beside a layer as PyTorch prints it: Conv2d(64, 128, ...).",
+            description="Shape of x, n x c x h x w, for a layer given as PyTorch prints it: Conv2d(64, 128, ...).",
             examples=["1x64x56x56"],
         ),
     ] = None
-    padding: Annotated[Numbers, Field(description="pad as PyTorch has it: a number, two, same or valid.")] = None
-    pads: Annotated[Numbers, Field(description="pad as ONNX has it: top, left, bottom, right.")] = None
+    padding: Annotated[Numbers, Field(description="PyTorch's spelling of pad: one number, two, same or valid.")] = None
+    pads: Annotated[Numbers, Field(description="ONNX's spelling of pad: top, left, bottom, right.")] = None
     auto_pad: Annotated[
-        Name, _named(AutoPad), Field(description="pad as ONNX has it; TensorFlow's same is SAME_UPPER.")
+        Name, _named(AutoPad), Field(description="ONNX's automatic padding; TensorFlow's same is SAME_UPPER.")
     ] = None
-    in_channels: Annotated[Size, Field(description="c as PyTorch calls it.")] = None
-    out_channels: Annotated[Size, Field(description="k as PyTorch calls it.")] = None
-    kernel_size: Annotated[Numbers, Field(description="r and s as PyTorch has them.", examples=["3x3"])] = None
-    kernel_shape: Annotated[Numbers, Field(description="r and s as ONNX has them.")] = None
-    strides: Annotated[Numbers, Field(description="Both strides as ONNX has them.")] = None
-    dilations: Annotated[Numbers, Field(description="Both dilations as ONNX has them.")] = None
-    group: Annotated[Size, Field(description="groups as ONNX calls it.")] = None
-    memory_format: Annotated[Name, Field(description="layout as PyTorch calls it: channels_last.")] = None
+    in_channels: Annotated[Size, Field(description="PyTorch's name for c.")] = None
+    out_channels: Annotated[Size, Field(description="PyTorch's name for k.")] = None
+    kernel_size: Annotated[Numbers, Field(description="PyTorch's name for r and s.", examples=["3x3"])] = None
+    kernel_shape: Annotated[Numbers, Field(description="ONNX's name for r and s.")] = None
+    strides: Annotated[Numbers, Field(description="ONNX's name for both strides.")] = None
+    dilations: Annotated[Numbers, Field(description="ONNX's name for both dilations.")] = None
+    group: Annotated[Size, Field(description="ONNX's name for groups.")] = None
+    memory_format: Annotated[Name, Field(description="PyTorch's name for layout: channels_last.")] = None
     length: Annotated[
         Size,
-        Field(description="Of a convolution in one dimension, which has one row: one number of a pair is then of it."),
+        Field(description="Input length of a 1-D convolution; stride, pad and the like then take one number."),
     ] = None
 
     def given(self) -> dict[str, Any]:
@@ -198,8 +198,8 @@ class LimitParameters(BaseModel):
     device: Annotated[
         DeviceName | None,
         Field(
-            description="Device, by its id or another name such as a100 or rtx 4090; default: as configured, else the "
-            "worker's GPU, else the one measured most."
+            description="Device, by its id or another name such as a100 or rtx 4090; default: the configured one, else "
+            "the worker's GPU, else the one with the most measurements."
         ),
     ] = None
     max_workspace_bytes: Annotated[
@@ -207,7 +207,7 @@ class LimitParameters(BaseModel):
         Field(ge=0, le=2**63 - 1, description="Scratch memory a variant may use; default 1 GiB."),
         Whole,
     ] = None
-    deterministic: Annotated[bool, Field(description="Only variants whose equal inputs give equal bits.")] = False
+    deterministic: Annotated[bool, Field(description="Only variants that give equal bits for equal inputs.")] = False
     only: Annotated[Maker | None, BeforeValidator(_maker), Field(description="Only variants of this maker.")] = None
 
 
@@ -218,27 +218,31 @@ class AdviceParameters(LimitParameters, LayerParameters):
 class AdviceQuery(AdviceParameters):
     """What GET asks of advice."""
 
-    ranking: Annotated[bool, Field(description="Beside the best variant the whole ranking, and how it was found.")] = (
-        True
-    )
+    ranking: Annotated[
+        bool, Field(description="Answer the whole ranking and how it was found, not only the best variant.")
+    ] = True
     baselines: Baselines = False
 
 
 class VariantParameters(LayerParameters):
     """A layer that variants are asked about; none is needed."""
 
-    device: Annotated[DeviceName | None, Field(description="Device, by any of its names; default as in advice.")] = None
+    device: Annotated[DeviceName | None, Field(description="Device, by any of its names; default as for advice.")] = (
+        None
+    )
 
 
 class BulkAdviceParameters(AdviceParameters):
     """What holds for a whole list of layers."""
 
-    ranking: Annotated[bool, Field(description="Answer each layer as GET does, not its best variant alone.")] = False
+    ranking: Annotated[
+        bool, Field(description="Answer each layer in full, as GET does, not only with its best variant.")
+    ] = False
     baselines: Baselines = False
 
 
 class BulkAdviceRequest(BulkAdviceParameters):
-    """Layers to be advised on; parameters beside them hold for every layer that does not name its own."""
+    """Layers to advise on; parameters beside them apply to every layer that does not set its own."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -269,26 +273,26 @@ class ConvolutionParameters(LayerParameters):
         Field(
             ge=1,
             le=100,
-            description="With advised: measure so many of the ranking's first, keep the fastest; "
+            description="With advised: measure the first so many of the ranking and keep the fastest; "
             "default: 1, and 3 where the tree abstains.",
         ),
         Whole,
     ] = None
     measure: Annotated[
         Literal["if unsure"] | None,
-        Field(description="With advised: measure the ranking's first three where the tree is less than 90 % sure."),
+        Field(description="With advised: measure the first three of the ranking if the confidence is below 90 %."),
     ] = None
-    seed: Annotated[int, Field(ge=0, le=2**63 - 1, description="Of random operands."), Whole] = 0
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1, description="Seed of random operands."), Whole] = 0
     max_workspace_bytes: Annotated[
         int | None,
         Field(ge=0, le=2**63 - 1, description="Scratch memory; never more than the service's own limit."),
         Whole,
     ] = None
-    deterministic: Annotated[bool, Field(description="Only variants whose equal inputs give equal bits.")] = False
+    deterministic: Annotated[bool, Field(description="Only variants that give equal bits for equal inputs.")] = False
 
 
 class ConvolutionRequest(ConvolutionParameters):
-    """A convolution of small tensors in JSON; or, without them, of random ones, which is only measured."""
+    """A convolution of small tensors in JSON; without tensors, random ones are measured and y is not returned."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -302,10 +306,10 @@ class ConvolutionRequest(ConvolutionParameters):
 
     x: Annotated[Any, Field(description="Nested lists in memory order; sizes are taken from them.")] = None
     weight: Annotated[Any, Field(description="Nested lists in memory order.")] = None
-    bias: Annotated[Any, Field(description="A list of k numbers that is added to y; without x, whether one is.")] = None
-    residual: Annotated[
-        Any, Field(description="Nested lists in y's shape that are added to y; without x, whether any are.")
-    ] = None
+    bias: Annotated[Any, Field(description="A list of k numbers to add to y; without x, true or false.")] = None
+    residual: Annotated[Any, Field(description="Nested lists in y's shape to add to y; without x, true or false.")] = (
+        None
+    )
 
 
 class RetrainRequest(BaseModel):
@@ -313,12 +317,14 @@ class RetrainRequest(BaseModel):
 
     model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"device": "nvidia-h200"}]})
 
-    device: Annotated[DeviceName | None, Field(description="Whose measurements; default as in advice.")] = None
-    force: Annotated[bool, Field(description="Put the new model in charge even if it is worse.")] = False
+    device: Annotated[
+        DeviceName | None, Field(description="Device whose measurements to use; default as for advice.")
+    ] = None
+    force: Annotated[bool, Field(description="Use the new model even if it is worse.")] = False
 
 
 class ActivateRequest(BaseModel):
-    """Which model shall answer for a device."""
+    """Which model is to answer for a device."""
 
     model_config = ConfigDict(
         extra="forbid", json_schema_extra={"examples": [{"device": "nvidia-h200", "model": "shipped"}]}
@@ -329,7 +335,7 @@ class ActivateRequest(BaseModel):
 
 
 class Problem(BaseModel):
-    """An error, as RFC 9457 has it; more fields say what is known of it."""
+    """An error, as in RFC 9457; further fields give its details."""
 
     model_config = ConfigDict(
         extra="allow",

@@ -44,11 +44,10 @@ class StepAnswer(TypedDict):
 
 
 class BaselineAnswer(TypedDict):
-    """What somebody else would run, and how many times as long it takes as the advised variant.
+    """An alternative to the advised variant, and how many times as long it takes.
 
-    source says whether the time is measured, of what is known to run on this very layer, or predicted; basis says how
-    that is known, or why it is not: all else is null then. PyTorch, where it was timed, does not say which variant it
-    runs.
+    source says whether its time was measured on this very layer or is predicted; basis says how that is known, or why
+    it is unknown: everything else is null then. Where PyTorch was timed, its variant is unknown.
     """
 
     variant: str | None
@@ -59,7 +58,7 @@ class BaselineAnswer(TypedDict):
 
 
 class BaselinesAnswer(TypedDict):
-    """What the advised variant is up against.
+    """The alternatives that the advised variant is compared with.
 
     cudnn_best is the fastest of cuDNN's variants within the limits, cudnn_heuristic what its heuristic A puts first,
     pytorch_default what torch's conv2d runs without cudnn.benchmark, pytorch_benchmark what it runs with that.
@@ -85,13 +84,13 @@ class BestAnswer(TypedDict):
 
 
 class TrustAnswer(TypedDict):
-    """How likely the advised variant takes at most the share `within` longer than the fastest, or why that is unknown.
+    """How far the ranking can be trusted.
 
-    A model abstains outside the domain it was trained on: the ranking is a guess, confidence is null, and reason says
-    which size is unlike all that was trained on. confidence is over the ranking; n_unknown more variants may run, and
-    nothing says how long they take. distance and limit are in octaves, factors of two. borrowed_from is the device
-    whose times, scaled, stand for the predicted ones where this device has no model; confidence is null then too, and
-    between architectures the model abstains.
+    confidence is the probability that the advised variant takes at most the share `within` longer than the fastest of
+    the ranking; n_unknown more variants may run, with unknown times. A model abstains outside the domain that it was
+    trained on: the ranking is then a guess, confidence is null, and reason says which size is unlike the training
+    data. distance and limit are in octaves, factors of two. borrowed_from is the device whose scaled times are used
+    where this device has no model; confidence is null then too, and between architectures the model abstains.
     """
 
     confidence: float | None
@@ -106,9 +105,9 @@ class TrustAnswer(TypedDict):
 
 
 class AdviceAnswer(TypedDict):
-    """The best variant, the whole ranking, and why the others are out; model is null where only measurements spoke.
+    """The best variant, the whole ranking, and why the others are out; model is null if only measurements were used.
 
-    epilogue_is_counted is there for a layer with an epilogue: false where all times are those of the convolution alone.
+    epilogue_is_counted is present for a layer with an epilogue: false if all times are of the convolution alone.
     """
 
     variant: str
@@ -132,7 +131,7 @@ class Lent(TypedDict):
 
 
 class BestAloneAnswer(Lent):
-    """The best variant for a layer, without the ranking; model is null where only measurements spoke."""
+    """The best variant for a layer, without the ranking; model is null if only measurements were used."""
 
     layer: str
     variant: str
@@ -145,7 +144,7 @@ class BestAloneAnswer(Lent):
 
 
 class BulkAdviceAnswer(Lent):
-    """Advice on each layer, in order; with ranking, each entry also has all that GET answers."""
+    """Advice on each layer, in order; with ranking, each entry has everything that GET answers."""
 
     device: str
     model: str | None

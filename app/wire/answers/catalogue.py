@@ -18,12 +18,11 @@ if TYPE_CHECKING:
 
 
 class VariantAnswer(TypedDict):
-    """One implementation; the last three say whether it runs the layer that was asked about, as advice has it.
+    """One implementation; the last three fields say whether it runs the layer that was asked about, as in advice.
 
-    ending says how it computes the layer's epilogue, or most: fused, library or appended; null where it refuses them.
-
-    It does not where its own rule says no, where the device refused it on this layer, or where the device's model
-    expects that it does.
+    A variant does not run a layer if its own rule excludes it, if the device refused it on this layer, or if the
+    device's model expects a refusal. ending says how it computes epilogues: fused, library or appended; null if it
+    refuses them.
     """
 
     id: str
@@ -69,9 +68,9 @@ class KnownDeviceAnswer(DeviceAnswer):
 
 
 class PublishedGpuAnswer(TypedDict):
-    """A GPU that nobody measured here: what its maker publishes of it, in which documents, and what it is called.
+    """A GPU that was not measured here: its published figures, their sources, and its names.
 
-    Peaks are dense and accumulate in float32; 0 stands for what it lacks, or what is not published.
+    Peaks are dense with float32 accumulation; 0 stands for a feature that it lacks or a figure that is not published.
     """
 
     id: str
@@ -91,7 +90,7 @@ class PublishedGpuAnswer(TypedDict):
 
 
 class DevicesAnswer(TypedDict):
-    """Every device that was measured, has a model, or is the worker's; apart from them, GPUs that borrow a model."""
+    """Every device that was measured, has a model, or is the worker's; and, separately, GPUs that borrow a model."""
 
     devices: list[KnownDeviceAnswer]
     published: list[PublishedGpuAnswer]

@@ -11,7 +11,7 @@ DATATYPES = Literal["FP32", "FP16", "BF16"]
 
 
 class ServerAnswer(TypedDict):
-    """Name, version, and the extensions of the protocol that are spoken."""
+    """Name, version, and the supported protocol extensions."""
 
     name: str
     version: str
@@ -25,7 +25,7 @@ class LiveAnswer(TypedDict):
 
 
 class ReadyAnswer(TypedDict):
-    """Whether it can do all it is for."""
+    """Whether the service can do all its work."""
 
     ready: bool
 
@@ -39,7 +39,7 @@ class TensorAnswer(TypedDict):
 
 
 class ServedModelAnswer(TypedDict):
-    """The one model: its tensors, and its versions."""
+    """The model, with its tensors and versions."""
 
     name: str
     versions: list[str]
@@ -49,7 +49,7 @@ class ServedModelAnswer(TypedDict):
 
 
 class OutputAnswer(TensorAnswer):
-    """y: its numbers, null for what JSON lacks, or how many bytes of it follow the JSON."""
+    """y: its numbers (null for those that JSON cannot express), or how many bytes of it follow the JSON."""
 
     data: NotRequired[list[float | None]]
     parameters: NotRequired[dict[str, Any]]
@@ -66,7 +66,7 @@ class InferenceAnswer(TypedDict):
 
 
 class InferenceInput(BaseModel):
-    """x or weight: as numbers, or as bytes after the JSON, of which binary_data_size says how many."""
+    """An input tensor: numbers, or bytes after the JSON, whose number is binary_data_size."""
 
     name: Literal["x", "weight"]
     shape: Annotated[list[Annotated[int, Field(ge=1, le=2**31 - 1)]], Field(min_length=4, max_length=4)]
@@ -76,7 +76,7 @@ class InferenceInput(BaseModel):
 
 
 class InferenceOutput(BaseModel):
-    """y; the parameter binary_data asks for it as bytes."""
+    """y; the parameter binary_data requests it as bytes."""
 
     name: Literal["y"]
     parameters: dict[str, Any] = {}
@@ -91,7 +91,7 @@ class InferenceRequest(BaseModel):
     parameters: Annotated[
         dict[str, Any],
         Field(
-            description="priority, timeout, sequence_id, sequence_start and sequence_end are taken and change nothing.",
+            description="priority, timeout, sequence_id, sequence_start and sequence_end are accepted and ignored.",
             examples=[{"pad": 1, "variant": "advised", "binary_data_output": True}],
         ),
     ] = {}

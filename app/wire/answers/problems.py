@@ -13,8 +13,8 @@ from conv_advisor.data.problem import FIELDS, ConvProblem
 class ProblemAnswer(TypedDict):
     """A layer: its short form, all fields, the output's size, and the operations of the direct algorithm.
 
-    pad_h_end and pad_w_end are there where opposite sides are padded differently; bias, residual and activation where
-    anything follows the convolution.
+    pad_h_end and pad_w_end are present if opposite sides are padded differently; bias, residual and activation if the
+    layer has an epilogue.
     """
 
     layer: str
