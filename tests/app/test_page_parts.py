@@ -170,7 +170,7 @@ def test_two_layers_stand_side_by_side(client: Client) -> None:
 def test_where_the_tree_parts_two_layers(client: Client) -> None:
     asked = {"layer": "8-64-3-6-4", "other_layer": "8-65-3-6-4", "device": GPU.id}
     assert (
-        "The tree parts them at decision 1: batch 64 ≤ 64 for the first, batch 65 > 64 for the second."
+        "The tree separates them at decision 1: batch 64 ≤ 64 for the first, batch 65 > 64 for the second."
         in shown(client.get("/compare", params=asked)).text
     )
     same = shown(client.get("/compare", params=asked | {"other_layer": "8-3-3-6-4"}))

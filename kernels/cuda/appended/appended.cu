@@ -1,9 +1,9 @@
-// What a convolution ends with, as a kernel of its own, behind one that cannot: y = activation(y + bias + residual).
+// The epilogue as a kernel of its own, for variants that cannot fuse it: y = activation(y + bias + residual).
 //
 //   tensors      y and residual (N,K,P,Q) or (N,P,Q,K), bias (K); y is read and written in place
 //   accuracy     y has been rounded once before, and is rounded again here
-//   work         a thread ends 16 bytes of y: where they are of one filter (nchw), or of neighbouring ones from a multiple
-//                of their number on (nhwc), with one vector of each tensor, else element by element
+//   work         a thread computes 16 bytes of y: with one vector of each tensor if they belong to one filter (nchw) or to
+//                aligned neighbouring filters (nhwc), else element by element
 //   grid, block  vectors of y in memory order, 256 a block
 //   limits       none
 //   source       epilogue.cuh

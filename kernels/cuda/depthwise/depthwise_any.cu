@@ -1,4 +1,4 @@
-// Depthwise convolution without a tile: for whatever has none, and for filters of one element.
+// Depthwise convolution without tiling: for geometries without a tiled kernel, and for 1x1 filters.
 //
 //   tensors      x (N,C,H,W), weight (K,1,R,S), y (N,K,P,Q); is_nhwc: x (N,H,W,C), y (N,P,Q,K)
 //   versions     depthwise_any    a thread computes one output from global memory

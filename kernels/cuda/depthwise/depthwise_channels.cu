@@ -1,4 +1,4 @@
-// Depthwise convolution of nhwc from global memory: for a depth that no copy to shared memory fits, and for K > C.
+// Depthwise convolution in nhwc from global memory: for channel counts that no shared-memory copy fits, and for K > C.
 //
 //   tensors      x (N,H,W,C), weight (K,R,S,1), y (N,P,Q,K)
 //   work         a thread computes TP x TQ outputs of VEC channels, `repeats` times below one another, and slides over their

@@ -1,17 +1,17 @@
-// Implicit GEMM of few input channels on tensor cores: a window's row lies in shared memory as the products read it, so
+// Implicit GEMM for few input channels on tensor cores: a window row is stored in shared memory as the products read it, so
 // nothing is gathered.
 //
 //   tensors      -DIS_NHWC=1: x (N,H,W,C) with C = CHANNELS of 1 to 4, weight (K,R,S,C) with S = COLUMNS and K a multiple of 8,
 //                y (N,P,Q,K); -DIS_NHWC=0: x (N,C,H,W), weight (K,C,R,S), y (N,K,P,Q)
-//   GEMM         gemm_k = R rows of CHUNKS chunks of 16 bytes: two pixels of four channels, zeros where C is less. Rows of the
-//                products are pixels, 16 neighbours of a row of y; columns are filters, FILTERS of them, in the order in which
-//                a thread's sums are of 4 NT neighbours (8 at most): in NHWC it stores 16 bytes
-//   stages       a tile's rows of x, halo and padding with them, eight bytes a pixel. A window begins at an even slot, so that
-//                ldmatrix reads it as it lies: rows overlap. Where the column stride is odd x lies twice, once one slot on
+//   GEMM         gemm_k = R rows of CHUNKS chunks of 16 bytes, each two pixels of four channels, zero-padded. GEMM rows are
+//                16 neighbouring pixels of a row of y; columns are FILTERS filters, ordered so that a thread's accumulators
+//                are 4 NT neighbours (8 at most): in NHWC it stores 16 bytes
+//   stages       a tile's rows of x with halo and padding, eight bytes per pixel. Windows overlap in memory and begin at even
+//                slots, so ldmatrix can read them in place. For an odd column stride x is stored twice, shifted by one slot
 //   versions     -DCHANNELS, -DCOLUMNS, and the tile: MT tiles of 16 pixels and NT of 8 filters of each of WARPS warps
-//   grid, block  blocks stay, keep their filters' weight in shared memory and take tiles in turns; 32 WARPS threads, BLOCKS
-//                blocks' registers a multiprocessor; tiles are of tile_p rows of tile_q pixels, chosen by plan.py
-//   limits       groups 1, dilation 1, float16 and bfloat16; the same sums in the same order every time
+//   grid, block  persistent blocks keep their filters' weight in shared memory and take tiles in turn; 32 WARPS threads,
+//                registers for BLOCKS blocks per multiprocessor; tiles of tile_p rows x tile_q pixels, chosen by plan.py
+//   limits       groups 1, dilation 1, float16 and bfloat16; deterministic
 //   source       PTX ISA 8.0, ldmatrix and mma; Chetlur et al., arXiv:1410.0759
 
 #include "clusters.cuh"

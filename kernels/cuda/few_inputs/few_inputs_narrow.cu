@@ -1,17 +1,17 @@
-// Implicit GEMM of some input channels, channels innermost, on tensor cores: a tile's rows of x lie in shared memory, each
+// Implicit GEMM for narrow layers, channels innermost, on tensor cores: a tile's rows of x are staged in shared memory, each
 // pixel once for all taps.
 //
 //   tensors      x (N,H,W,C) with C even, weight (K,R,S,C) with K a multiple of 8, y (N,P,Q,K)
-//   GEMM         gemm_k = R S C in the order in which the weight has it, in chunks of 16 bytes, two at a step: each tap's in
-//                `runs` chunks of 8 channels, zeros behind the last. Rows of the products are pixels, 16 neighbours of a row of
-//                y; columns are filters, FILTERS of them (narrow_outputs.cuh)
-//   stages       rows of x, halo and padding with them, a pixel an odd number of chunks apart, so that ldmatrix reads eight
-//                neighbours from different banks; the next tile's are on their way while this one is multiplied and stored.
-//                A table says how far behind a window's first chunk each other lies
+//   GEMM         gemm_k = R S C in the weight's order, in chunks of 16 bytes, two per step: a tap has `runs` chunks of 8
+//                channels, the last zero-padded. GEMM rows are 16 neighbouring pixels of a row of y; columns are FILTERS
+//                filters (narrow_outputs.cuh)
+//   stages       rows of x with halo and padding, at a pitch of an odd number of chunks per pixel, so ldmatrix reads eight
+//                neighbours without bank conflicts; double-buffered: the next tile loads while this one is multiplied and
+//                stored. A table has the offset of each chunk from a window's first
 //   versions     -DALIGN: bytes of a copy, as C allows; the tile: MT tiles of 16 pixels and NT of 8 filters of each of WARPS warps
-//   grid, block  blocks stay, keep their filters' weight in shared memory and take tiles in turns; 32 WARPS threads, BLOCKS
-//                blocks' registers a multiprocessor; tiles are of tile_p rows of tile_q pixels, chosen by plan.py
-//   limits       groups 1, dilation 1, float16 and bfloat16; the same sums in the same order every time
+//   grid, block  persistent blocks keep their filters' weight in shared memory and take tiles in turn; 32 WARPS threads,
+//                registers for BLOCKS blocks per multiprocessor; tiles of tile_p rows x tile_q pixels, chosen by plan.py
+//   limits       groups 1, dilation 1, float16 and bfloat16; deterministic
 //   source       PTX ISA 8.0, cp.async, ldmatrix and mma; Chetlur et al., arXiv:1410.0759
 
 #include "clusters.cuh"

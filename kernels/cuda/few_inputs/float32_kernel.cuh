@@ -1,4 +1,4 @@
-// Of few_inputs_float32.cu and few_inputs_wgmma.cu, which differ in their products: all else.
+// Shared by few_inputs_float32.cu and few_inputs_wgmma.cu: everything but their products.
 
 // Which filter of the block a column of the products is.
 __device__ __forceinline__ int filter_of(int column) {

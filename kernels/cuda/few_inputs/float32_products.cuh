@@ -1,4 +1,4 @@
-// Of few_inputs_float32.cu: the products of a warp's windows with the block's weight, a step of gemm_k at a time.
+// Part of few_inputs_float32.cu: the products of a warp's windows with the block's weight, a step of gemm_k at a time.
 //
 //   weight       what a thread holds of a step, 16 bytes a load: of a tile of filters both high parts, then both low ones; with
 //                one product of two tiles

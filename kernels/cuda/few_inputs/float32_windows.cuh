@@ -1,4 +1,4 @@
-// Of few_inputs_float32.cu and few_inputs_wgmma.cu: what a thread multiplies.
+// Part of few_inputs_float32.cu and few_inputs_wgmma.cu: what a thread multiplies.
 
 #define THREADS (32 * WARPS)
 #define FILTERS (8 * NT)

@@ -1,4 +1,4 @@
-// Of few_inputs.cu and few_inputs_narrow.cu: fragments of two-byte types, and their products.
+// Part of few_inputs.cu and few_inputs_narrow.cu: fragments of two-byte types, and their products.
 
 #ifdef __CUDA_ARCH__
 #ifdef STORAGE_FLOAT16

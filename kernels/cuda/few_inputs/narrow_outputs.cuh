@@ -1,4 +1,4 @@
-// Of few_inputs_narrow.cu: in which order the filters are multiplied, so that a thread's sums are
+// Part of few_inputs_narrow.cu: in which order the filters are multiplied, so that a thread's sums are
 // neighbours of y, and how it stores them.
 
 #define GROUP (NT % 4 == 0 ? 4 : NT % 2 == 0 ? 2 : 1)  // tiles of filters whose sums a thread stores at once

@@ -1,4 +1,4 @@
-// How a thread ends and stores its sums of a tile of 16 pixels: part of the sources of first layers.
+// Shared by the first-layer kernels: epilogue and stores of a thread's accumulators for a tile of 16 pixels.
 //
 //   before       GROUP, tiles of filters whose sums a thread stores at once; VECTOR, filters of a store; pixels.cuh
 //   NHWC         of either pixel VECTOR neighbouring filters at a time

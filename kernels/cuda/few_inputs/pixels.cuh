@@ -1,7 +1,7 @@
-// Of few_inputs.cu, few_inputs_float32.cu and few_inputs_wgmma.cu: how the 16 neighbouring pixels of a tile lie in the products.
+// Part of few_inputs.cu, few_inputs_float32.cu and few_inputs_wgmma.cu: how a tile's 16 neighbouring pixels map to GEMM rows.
 //
-//   layouts      -DIS_NHWC=1; 0: NCHW, and with -DIS_PAIR=1 a thread's two pixels are neighbours, which it stores together: rows of
-//                y are of whole pairs, and so near in x that no two threads read another row of a bank
+//   layouts      -DIS_NHWC=1; 0: NCHW, and with -DIS_PAIR=1 a thread's two pixels are neighbours, stored together: rows of y have
+//                even length, and the pixels are close enough in x to avoid bank conflicts
 
 #define SECOND_PIXEL (IS_PAIR ? 1 : 8)  // of a thread, behind the first
 __device__ __forceinline__ int first_pixel() { return threadIdx.x % 32 / 4 * (IS_PAIR ? 2 : 1); }

@@ -1,4 +1,4 @@
-// Of few_inputs.cu: the products of a warp's windows with the block's weight, one or two chunks at a time.
+// Part of few_inputs.cu: the products of a warp's windows with the block's weight, one or two chunks at a time.
 
 __device__ __forceinline__ int weight_pitch_of(int R) { return (R * CHUNKS | 1) * 16; }  // odd: rows in different banks
 

@@ -1,6 +1,6 @@
-// Of few_inputs.cu: rows of x in shared memory, a slot of eight bytes a pixel.
+// Part of few_inputs.cu: rows of x in shared memory, one 8-byte slot per pixel.
 
-// Four channels, of which those that there are not are zeros.
+// Four channels; missing ones are zero.
 __device__ __forceinline__ uint2 pixel_of(const unsigned (&channels)[CHANNELS]) {
     uint2 pixel = {channels[0], 0};
     if constexpr (CHANNELS > 1) pixel.x |= channels[1] << 16;

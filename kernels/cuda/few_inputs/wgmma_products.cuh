@@ -1,4 +1,4 @@
-// Of few_inputs_wgmma.cu: the products of four warps' windows with the block's weight by wgmma, a chain of steps at a time.
+// Part of few_inputs_wgmma.cu: the products of four warps' windows with the block's weight by wgmma, a chain of steps at a time.
 //
 //   x            in registers, its fragments those of mma.sync
 //   weight       in core matrices of 8 filters x 16 bytes, 128 bytes apart along gemm_k, 256 along filters; a step's high parts,

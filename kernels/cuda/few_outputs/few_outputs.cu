@@ -1,20 +1,20 @@
-// Implicit GEMM of few filters, channels innermost, on tensor cores: each pixel of x is multiplied once, by every tap of
-// every filter, and y adds up what its windows meet.
+// GEMM for few filters, channels innermost, on tensor cores: each pixel of x is multiplied once, by every tap of every
+// filter, and each output then sums the products of its window (kn2row).
 //
 //   tensors      x (N,H,W,C), weight (K,R,S,C) with K of 1 to 8, y (N,P,Q,K)
 //   GEMM         rows are pixels of x, gemm_k is C, columns are taps and filters, (r S + s) K + k: 27 of them for 3x3 and three
 //                filters, where an implicit GEMM of y would fill three of the eight columns of a product
-//   operands     come from memory as the products take them: of each 64 bytes of a pixel's channels, or of a tap's, a thread
-//                has 16. The sum over the channels takes them in any order, so it need not be theirs
-//   windows      products lie in shared memory, a plane of the tile's pixels for each column; a thread adds up R S of them.
-//                A filter of many columns goes by rows_at_once of its rows, the sums of each added to those before
-//   versions     -DNT: columns in eights; -DWARPS; -DALIGN: bytes of a load, as C allows; -DSPLIT=1: float32 in three products
-//                of tf32, -DSPLIT=0: tf32 rounded to nearest (fragments.cuh)
-//   grid, block  a block for each tile of tile_p x tile_q pixels of y, powers of two, chosen by plan.py; 32 WARPS threads;
-//                warps share the channels in `splits`, and the pixels among those of a part
-//   limits       groups 1, stride 1, dilation 1; float32: what is infinite becomes NaN; the same sums in the same order every time
+//   operands     are loaded straight into fragments: a thread has 16 of every 64 bytes of a pixel's channels, and of a tap's.
+//                The order of channels is free, because both operands use the same
+//   windows      products are stored in shared memory, a plane of the tile's pixels per column; a thread sums R S of them.
+//                Filters with many columns take several passes of rows_at_once rows, accumulated
+//   versions     -DNT: number of 8-column groups; -DWARPS; -DALIGN: bytes of a load, as C allows; -DSPLIT=1: 3xTF32,
+//                -DSPLIT=0: tf32 rounded to nearest (fragments.cuh)
+//   grid, block  a block per tile of tile_p x tile_q pixels of y, powers of two, chosen by plan.py; 32 WARPS threads; warps
+//                are divided over `splits` parts of the channels, and within a part over the pixels
+//   limits       groups 1, stride 1, dilation 1; float32: infinities become NaN; deterministic
 //   source       PTX ISA 8.0, mma; Vasudevan, Anderson, Gregg: Parallel Multi Channel Convolution using General Matrix
-//                Multiplication, arXiv:1704.04428, whose kn2row adds up products of taps so
+//                Multiplication, arXiv:1704.04428 (kn2row)
 
 #include "clusters.cuh"
 #include "epilogue.cuh"

@@ -1,4 +1,4 @@
-// Of few_outputs.cu: x, which is read once and not kept near, and products on a CPU.
+// Part of few_outputs.cu: loads of x that bypass L1, since it is read once, and products on a CPU.
 
 #ifdef __CUDA_ARCH__
 __device__ __forceinline__ uint4 read_once(const uint4* from) {

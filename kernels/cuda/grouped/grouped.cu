@@ -1,22 +1,22 @@
 // Grouped convolution: implicit GEMM of each group on tensor cores, from slabs of x in shared memory.
 //
 //   tensors      nchw: x (N,C,H,W), weight (K,C/groups,R,S), y (N,K,P,Q); nhwc: x (N,H,W,C), weight (K,R,S,C/groups)
-//   GEMM         of a group: gemm_m = output pixels, gemm_n = its filters, gemm_k = (tap, channel): its order is free, as long
-//                as x and weight agree, and is that of the weight in memory
+//   GEMM         per group: gemm_m = output pixels, gemm_n = its filters, gemm_k = (tap, channel), in the order of the
+//                weight in memory; x follows that order by a table
 //   work         a block takes a tile of pixels (images x rows x columns), block_groups consecutive groups and block_filters
-//                filters of each. It stages the pixels' windows of these groups, once, as a slab: every tap of every filter
-//                reads it there, by a table of offsets of gemm_k. The weight is staged beside it. A warp computes 16 MT
+//                filters of each. It stages the pixels' windows of these groups once, as a slab that every tap of every
+//                filter reads, by a table of gemm_k offsets. The weight is staged beside it. A warp computes 16 MT
 //                pixels x 8 NT filters of a group.
-//   words        shared memory holds words of four bytes: a channel of float32, two of the two-byte types; words of a pixel
-//                are neighbours (nhwc), or pixels of a word (nchw). Steps of stride and dilation that no tap reads are not
-//                staged; columns lie by their phase of the stride, so that neighbouring pixels are neighbouring words
+//   words        shared memory holds words of four bytes: one float32 channel or two half-precision ones. nhwc: the words of
+//                a pixel are adjacent; nchw: the pixels of a word are. What no tap reads (stride, dilation) is not
+//                staged; columns are stored by their phase of the stride, so neighbouring pixels are adjacent words
 //   stages       channels that do not fit come in chunks; with two stages the next is copied while one is multiplied.
 //                A block walks over every tile_blocks-th tile, and keeps its weight where there is one chunk
 //   versions     MODE NCHW | NHWC (words of channels in fours: ldmatrix) | NHWC_ODD
-//                SPLIT: float32 by three products of tf32 (fragments.cuh); else one of tf32 or of the two-byte type
-//   grid, block  tiles x groups x filters in x; one warp for each part of the tile, at most MOST_WARPS
-//   limits       any filter, stride, dilation, padding, groups of which a tile of one pixel fits shared memory;
-//                with SPLIT what is infinite becomes NaN
+//                SPLIT: float32 as 3xTF32 (fragments.cuh); else one product of tf32 or half precision
+//   grid, block  tiles x groups x filters in x; one warp per part of the tile, at most MOST_WARPS
+//   limits       any filter, stride, dilation, padding, as long as a one-pixel tile of a group fits in shared memory;
+//                SPLIT: infinities become NaN
 //   source       "cuDNN: Efficient Primitives for Deep Learning", arXiv:1410.0759; 3xTF32: arXiv:2203.03341
 
 #if !defined(MT) || !defined(NT) || !defined(MODE) || !defined(SPLIT)

@@ -1,4 +1,4 @@
-// Of grouped.cu: from a warp's sums to y.
+// Part of grouped.cu: from a warp's accumulators to y.
 
 // Where the first filter's output of a pixel lies, if there is one.
 struct Output {

@@ -1,4 +1,4 @@
-// Of grouped.cu: the products of a warp.
+// Part of grouped.cu: the products of a warp.
 //
 //   nhwc         ldmatrix: eight rows of four words, of a pixel's channels or of a filter; lanes 0-15 name rows of the first
 //                four words of a step of eight, lanes 16-31 of the others

@@ -1,4 +1,4 @@
-// Of grouped.cu: what comes to shared memory, and where it lies.
+// Part of grouped.cu: what is staged in shared memory, and its layout.
 
 struct Tile {
     int n0, p0, q0;

@@ -1,4 +1,4 @@
-// Of implicit_gemm.cu: two-byte elements of x, which are too narrow for asynchronous copies, through registers.
+// Part of implicit_gemm.cu: half-precision elements of x, too narrow for asynchronous copies, are loaded through registers.
 
 #define GROUP_STEP (THREADS / BN)
 #define GROUPS (BK / 8 / GROUP_STEP)

@@ -1,19 +1,19 @@
-// Implicit GEMM in one launch: the im2col matrix exists only as tiles in shared memory, and K is split where pixels are few.
+// Implicit GEMM in one launch: the im2col matrix exists only as tiles in shared memory, with split-K where pixels are few.
 //
 //   tensors      x (N,C,H,W), weight (K,C,R,S), y (N,K,P,Q), all nchw as they are: no transform, no workspace
 //   GEMM         y (K, N*P*Q) = weight (K, C*R*S) . columns (C*R*S, N*P*Q): gemm_m filters, gemm_n pixels, gemm_k = C*R*S
-//   versions     -DTENSOR=0: products by FFMA, TM x TN outputs a thread. -DTENSOR=1: mma.sync with float32 sums, m16n8k16
-//                for the two-byte types, m16n8k8 on float32 rounded to tf32
-//                -DLOADING: RUNS 1x1, 16 bytes of pixels at a copy; POINTS 1x1, 4 bytes at a copy; TAPS any filter, stride
-//                and dilation, by a table of taps; cp.async throughout, but two-byte TAPS pass through registers
+//   versions     -DTENSOR=0: products by FFMA, TM x TN outputs a thread. -DTENSOR=1: mma.sync with float32 accumulators,
+//                m16n8k16 for half precision, m16n8k8 on float32 rounded to tf32
+//                -DLOADING: RUNS: 1x1, copies of 16 bytes of pixels; POINTS: 1x1, copies of 4 bytes; TAPS: any filter, stride
+//                and dilation, by a table of taps; all by cp.async, except half-precision TAPS, through registers
 //   split        WARPS_K groups of a block's threads each take a part of every stage of BK; the blocks of a cluster each
-//                take a part of the stages. Partial sums meet in shared memory: every block pushes to each block of its
-//                cluster the slice that that one owns, then each adds its slices in the order of their ranks
-//   grid, block  a cluster a tile of BM filters x BN pixels, filters fastest; THREADS threads, BLOCKS blocks' registers a
-//                multiprocessor; tile, loading and cluster are chosen by plan.py
-//   limits       groups 1; at most 1024 taps, 57 where two-byte elements are gathered; clusters from compute capability
-//                9.0 on, elsewhere one block a tile; the same sums in the same order every time
-//   source       the idea of many K parts for small batches: cuConv, arXiv:2103.16234; distributed shared memory: CUDA
+//                take a part of the stages. Reduction in shared memory: every block pushes to each block of its
+//                cluster the slice which that block owns; each then adds its slices in rank order
+//   grid, block  a cluster per tile of BM filters x BN pixels, filters fastest; THREADS threads, registers for BLOCKS
+//                blocks per multiprocessor; tile, loading and cluster are chosen by plan.py
+//   limits       groups 1; at most 1024 taps, 57 where half-precision elements are gathered; clusters from compute capability
+//                9.0 on, elsewhere one block per tile; deterministic
+//   source       split-K for small batches: cuConv, arXiv:2103.16234; distributed shared memory: CUDA
 //                C++ Programming Guide, "Thread Block Clusters"
 
 #include "clusters.cuh"

@@ -1,19 +1,19 @@
-// Implicit GEMM with channels innermost, on tensor cores, K split where outputs are few: 16-byte copies whatever the filter.
+// Implicit GEMM with channels innermost, on tensor cores, with split-K where outputs are few: 16-byte copies for any filter.
 //
 //   tensors      x (N,H,W,C), weight (K,R,S,C) with C a multiple of VECTOR, 16 bytes; y (N,P,Q,K), or (N,K,P,Q) with
 //                -DIS_NHWC=0: x and weight may be packed copies of nchw tensors, see nhwc_pack.cu
-//   GEMM         gemm_k = R*S*C, channels fastest: 16 bytes of it lie in one tap. Tiles of BF filters and BP pixels; with
+//   GEMM         gemm_k = R*S*C, channels fastest, so 16 bytes of it belong to one tap. Tiles of BF filters and BP pixels; with
 //                -DPIXELS_M=1 the rows of the products (BM) are pixels and the columns (BN) filters, else the reverse
 //   versions     -DWGMMA=0: mma.sync m16n8k16, m16n8k8 on float32 rounded to tf32. -DWGMMA=1: wgmma m64, both operands from
-//                shared memory; float32, unless packed, is cut to tf32, and sums make up for it. -DIS_POINTWISE: 1x1 without
-//                padding, no walk over taps
+//                shared memory; unpacked float32 is truncated to tf32, and the sums are compensated for that.
+//                -DIS_POINTWISE: 1x1 without padding, no loop over taps
 //   stages       128 bytes of gemm_k, BF rows of weight and BP of x, by cp.async; the 16 bytes c of row r lie at c ^ r % 8,
 //                the 128-byte swizzle of wgmma, which ldmatrix reads without conflicts too
 //   split        WARPS_K groups of a block's warps each take a part of every stage; the blocks of a cluster each take a part
-//                of the stages. Partial sums meet in shared memory as in implicit_gemm.cu, in the order of their ranks
-//   grid, block  a cluster a tile, filters fastest; THREADS threads, BLOCKS blocks' registers a multiprocessor; tile and
-//                cluster are chosen by plan.py
-//   limits       groups 1; compute capability 9.0 (sm_90a); the same sums in the same order every time
+//                of the stages. Reduction in shared memory as in implicit_gemm.cu, in rank order
+//   grid, block  a cluster per tile, filters fastest; THREADS threads, registers for BLOCKS blocks per multiprocessor; tile
+//                and cluster are chosen by plan.py
+//   limits       groups 1; compute capability 9.0 (sm_90a); deterministic
 //   source       PTX ISA 8.0, wgmma and cp.async; CUDA C++ Programming Guide, "Thread Block Clusters"
 
 #include "tf32.cuh"

@@ -2,8 +2,8 @@
 //
 //   tensors      x (N,C,H,W), weight (K,C,R,S) as they are in nchw, to packed_x (N,H,W,CP) and packed_weight (K,R,S,CP);
 //                the channels from C to CP are zero. With -DIS_NHWC=1 x (N,H,W,C) and weight (K,R,S,C): they are only padded
-//   rounding     nchw: float32 to the nearest tf32, for wgmma cuts what a tf32 has no room for; nhwc: the products make up for
-//                that, packed or not
+//   rounding     nchw: float32 is rounded to the nearest tf32, because wgmma truncates; nhwc: not rounded, the products
+//                compensate for the truncation, packed or not
 //   grid, block  256 threads a tile of RUNS runs of 16 bytes of channels at 512 / RUNS positions, channels fastest; first
 //                the tiles of x, then those of weight, which is the same with filters for images and taps for pixels
 //   limits       memory-bound: a warp reads 32 neighbours of one channel; it writes 128 bytes of channels a position

@@ -1,11 +1,11 @@
-// From sums in registers to y: part of implicit_gemm_nhwc.cu, after its macros.
+// Part of implicit_gemm_nhwc.cu, after its macros: from accumulators in registers to y.
 //
-//   staged       without a split: narrowed to y's type, turned by stmatrix so that y's fastest dimension is innermost, then
-//                copied out by up to 16 bytes
-//   sums         with a split: float32 in shared memory, pushed to the block of the cluster that owns the rows, added there
-//   residual     of two-byte types: copied ahead, to stages that no fetch wants any more, while the last ones are
-//                multiplied; what is staged takes its place there. Where a cluster's sums of one part each leave no stage,
-//                behind these, while they are exchanged
+//   staged       without a split: narrowed to y's type, transposed by stmatrix so that y's fastest dimension is innermost, then
+//                copied out in pieces of up to 16 bytes
+//   sums         with split-K: float32 in shared memory, pushed to the block of the cluster that owns the rows, and added there
+//   residual     in half precision: prefetched while the last stages are multiplied, into stages that are no longer
+//                refilled; the staged outputs take its place. Where a cluster's partial sums leave no free stage, it is
+//                fetched after them, while they are exchanged
 
 #if COPIES_RESIDUAL
 template <int COUNT>

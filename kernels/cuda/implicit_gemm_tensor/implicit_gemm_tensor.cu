@@ -1,22 +1,22 @@
-// Implicit GEMM on tensor cores for small batches: every element of x comes to shared memory once, taps are places there.
+// Implicit GEMM on tensor cores for small batches: every element of x is loaded to shared memory once; taps are offsets into it.
 //
 //   tensors      x (N,C,H,W), weight (K,C,R,S), y (N,K,P,Q), all nchw as they are: no transform, no workspace
 //   GEMM         of one image: y (K, P*Q) = weight (K, C*R*S) . columns (C*R*S, P*Q): gemm_m filters, gemm_n pixels; the
-//                columns exist only as addresses: the element of (channel, tap, pixel) lies at the pixel's place in the
-//                stage plus that of (channel, tap), of which a table is in shared memory
-//   versions     fragments.cuh: float16, bfloat16 and tf32 as they are; -DSPLIT=1: float32 in three products
-//                -DLOADING: RUNS 1x1 on planes of whole vectors; ROWS 1x1 on any plane: each channel's pixels from the
-//                vector on that holds the first; WINDOWS any filter, stride and dilation: the part of the image that the
-//                tile's taps see, padded with zeros, UNIT elements a copy (where that is one of two bytes, through
-//                registers)
-//                -DCLUSTERED=1: the blocks of a cluster share gemm_k; -DWIDE_WEIGHT=0: rows of weight of any length
+//                columns exist only as addresses: the element of (channel, tap, pixel) is at the pixel's offset in the
+//                stage plus the offset of (channel, tap), from a table in shared memory
+//   versions     fragments.cuh: one product of float16, bfloat16 or tf32; -DSPLIT=1: float32 as 3xTF32
+//                -DLOADING: RUNS: 1x1 on planes of whole vectors; ROWS: 1x1 on any plane, copying each channel's pixels from
+//                the aligned vector that contains the first; WINDOWS: any filter, stride and dilation, staging the
+//                zero-padded part of the image that the tile's taps see, UNIT elements per copy (single half-precision
+//                elements go through registers)
+//                -DCLUSTERED=1: split-K over the blocks of a cluster; -DWIDE_WEIGHT=0: weight rows of any length
 //   split        WARPS_K groups of a block's warps each take steps of a stage; the blocks of a cluster each take stages.
-//                Every block pushes to each block of its cluster the sums of the filters that that one owns, and each adds
-//                what it received in the order of the ranks: the same sums in the same order every time
-//   grid, block  x: a cluster a tile of BN pixels, y: images, z: BM filters; THREADS threads; everything that has to be
-//                divided comes from cut.py: for a few pixels, instructions are what takes time
-//   limits       groups 1; at most 65,535 images; a window has at most 32 * LINES units; float32: not for infinities
-//   source       the idea of many K parts for small batches: cuConv, arXiv:2103.16234; distributed shared memory: CUDA
+//                Every block pushes to each block of its cluster the sums of the filters which that block owns; each
+//                adds what it received in rank order: deterministic
+//   grid, block  x: a cluster per tile of BN pixels, y: images, z: BM filters; THREADS threads; cut.py precomputes all
+//                divisions: with few pixels, instructions dominate
+//   limits       groups 1; at most 65,535 images; a window has at most 32 * LINES units; float32: infinities become NaN
+//   source       split-K for small batches: cuConv, arXiv:2103.16234; distributed shared memory: CUDA
 //                C++ Programming Guide; three products for float32: Ootomo, Yokota, arXiv:2203.03341
 
 #include "clusters.cuh"

@@ -1,4 +1,4 @@
-// Of implicit_gemm_tensor.cu: 1x1 filters, whose columns are the channels' pixels as they lie in x.
+// Part of implicit_gemm_tensor.cu: 1x1 filters, whose columns are the pixels of each channel, as in x.
 //
 //   a stage      BK channels of BN pixels. A plane of any size is copied by vectors: from the one that holds the tile's first
 //                pixel on, so that a channel's pixels start up to VECTOR - 1 elements into its row

@@ -1,4 +1,4 @@
-// Of implicit_gemm_tensor.cu: filters of any size, whose columns are found by place in a window of the image.
+// Part of implicit_gemm_tensor.cu: filters of any size; a column element is an offset into a window of the image.
 //
 //   a stage      CHANNELS channels of what the tile's taps see: rows of `pitch` elements from a multiple of UNIT columns on,
 //                zeros where the image has none. A tile goes through a strip of columns of y row by row

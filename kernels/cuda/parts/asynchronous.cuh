@@ -1,7 +1,7 @@
-// Copies to shared memory that a thread does not wait for; on a CPU, what stands for them. After clusters.cuh.
+// Asynchronous copies to shared memory, and their stand-ins on a CPU. Include after clusters.cuh.
 //
-//   copies       cp.async of 4, 8 or 16 bytes, of which some may be zeros instead; all kernels wait by groups
-//   counted      to another block of the cluster, which waits for so many bytes; from compute capability 9.0 on
+//   copies       cp.async of 4, 8 or 16 bytes, optionally zero-filled from some byte on; kernels wait by groups
+//   counted      to another block of the cluster, which waits for a number of bytes; from compute capability 9.0 on
 
 #ifdef __CUDA_ARCH__
 // Copies the first `bytes` of BYTES and fills the rest with zeros.

@@ -1,10 +1,10 @@
-// What a convolution ends with: y = activation(convolution + bias + residual), in float32 before the one rounding to y's type.
+// The epilogue: y = activation(convolution + bias + residual), in float32, before the one rounding to y's type.
 //
-//   defines      BIAS, RESIDUAL: 1 where there is one; ACTIVATION: one of ACTIVATION_*. Without them a kernel is what it is
-//                without this header: same parameters, same code
-//   tensors      bias (K); residual in the shape, the order and the type of y
-//   to use it    EPILOGUE among a kernel's parameters, behind y; then `const Epilogue epilogue = EPILOGUE_OF(y);`, and what
-//                is stored at `target`, in y, is epilogue.of(sum, filter, target)
+//   defines      BIAS, RESIDUAL: 1 if there is one; ACTIVATION: one of ACTIVATION_*. Without them a kernel has the same
+//                parameters and code as without this header
+//   tensors      bias (K); residual with the shape, layout and type of y
+//   to use it    put EPILOGUE after y in a kernel's parameters, declare `const Epilogue epilogue = EPILOGUE_OF(y);`, and
+//                store epilogue.of(sum, filter, target) at `target` in y
 //   accuracy     against float64, in units of the larger of 1 and |value|: 2e-7; tests/kernels/test_cuda_epilogue.py
 
 #define ACTIVATION_NONE 0

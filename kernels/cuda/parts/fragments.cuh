@@ -1,11 +1,11 @@
-// Fragments of matrices in a warp's registers, and their products on tensor cores with float32 sums.
+// Matrix fragments in a warp's registers, and their products on tensor cores with float32 accumulators.
 //
-//   shapes       m16n8k16 for the two-byte types; m16n8k8 on float32 that is rounded to tf32 here
+//   shapes       m16n8k16 for half precision; m16n8k8 for float32, rounded to tf32 here
 //   needs        tf32.cuh
-//   SPLIT        float32 that keeps its accuracy: a value is the sum of two of tf32, the nearest and what is left of it, and
-//                a product that of three (the lows' own is below the last bit); what is infinite becomes NaN
-//   sums         tensor cores cut them to float32, always towards zero, and so would cutting a value do to what is left of it:
-//                with SPLIT highs are rounded, and the products of a step are added up from zero, then to the sum, to nearest
+//   SPLIT        3xTF32, which keeps float32's accuracy: a value is the nearest tf32 plus a remainder (low part), and a
+//                product takes three (low x low is below the last bit); infinities become NaN
+//   sums         tensor cores truncate them towards zero, and truncated high parts would bias the remainders: with SPLIT the
+//                high parts are rounded, and each step accumulates from zero and is then added to the total, to nearest
 
 #ifdef STORAGE_FLOAT32
 #define MMA_K 8

@@ -1,9 +1,9 @@
-// A kernel that begins while the one ahead of it in the stream still runs: programmatic dependent launch, from compute
-// capability 9.0 on. Compiled with OVERLAPS; without it, and elsewhere, nothing of it is left.
+// Programmatic dependent launch: a kernel begins while the one ahead of it in the stream still runs, from compute capability 9.0
+// on. Compiled in with OVERLAPS; without it, and elsewhere, these functions are empty.
 //
-// Before the wait a kernel reads and writes no memory of the device, and no block ends: then whoever has waited for it
-// has waited for all that ran before it too. Only after its own wait does it let the next one begin. A prefetch may come
-// before: it reads nothing, and L2 sees what is written later.
+// Before its wait a kernel must not read or write device memory, and no block may exit: then whoever waits for it has also
+// waited for everything before it. It lets the next kernel begin only after its own wait. A prefetch to L2 may come earlier: it
+// reads nothing into the kernel, and L2 sees later writes.
 #if defined(OVERLAPS) && defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 __device__ __forceinline__ void wait_for_kernel_ahead() {
     asm volatile("griddepcontrol.wait;" ::: "memory");

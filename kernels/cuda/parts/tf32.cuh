@@ -1,10 +1,10 @@
-// What tensor cores cut, towards zero: float32 operands to tf32, their first 19 bits, and sums to float32, as often as they add
-// to them. Errors of one sign add up over the layers of a network, so operands are rounded, or sums make up for what was cut on
-// average. A sum that ends in zeros may be a whole number, of which nothing was cut, and stays what it is.
+// Compensation for the truncation of tensor cores. They truncate float32 operands to tf32 (the first 19 bits), and sums to float32
+// at every accumulation. Errors of one sign add up over the layers of a network, so operands are rounded first, or sums are scaled
+// by the average loss. A sum that ends in zero bits may be an integer, from which nothing was truncated, and is not changed.
 
 #if defined(STORAGE_FLOAT32) && defined(__CUDA_ARCH__)
-// Half a unit of a tf32's last place more: what tensor cores then read is the nearest, ties away from zero. That is what
-// cvt.rna gives in twice as many instructions; infinities and NaN stay what they are.
+// Adds half a unit in tf32's last place, so truncation then gives the nearest tf32, ties away from zero: the result of cvt.rna
+// in half the instructions. Infinities and NaN are unchanged.
 __device__ __forceinline__ float round_to_tf32(float value) {
     return fmaf(__uint_as_float(__float_as_uint(value) & 0xff800000u), 0x1p-11f, value);
 }

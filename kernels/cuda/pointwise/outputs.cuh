@@ -1,4 +1,4 @@
-// The 1x1 convolution's outputs: from a warpgroup's sums to y, through shared memory or from registers.
+// Part of pointwise.cu: outputs, from a warpgroup's accumulators to y, through shared memory or from registers.
 
 #define SUMS_ARE_FLOATS (SPLIT_C || ELEMENT == 4)
 #if SPLIT_C

@@ -1,24 +1,24 @@
-// 1x1 convolution in one launch: warpgroup products with x, as it lies in memory, as their register operand.
+// 1x1 convolution in one launch: warpgroup products whose register operand is x in its own layout.
 //
 //   tensors      x (N,C,H,W), weight (K,C,1,1), y (N,K,P,Q), all nchw as they are: no transform, no workspace
 //   GEMM         y^T (N*P*Q, K) = x^T (N*P*Q, C) . weight^T (C, K): wgmma's m is 64 pixels, its n filters, its k channels.
-//                A wgmma takes float32 operands only with k contiguous: weight is so in memory and goes to shared memory;
-//                x is not, so its fragments are read element by element to registers, from rows of any alignment
-//   versions     -DSPLIT=0: one product, of two-byte elements or of float32 that is rounded to tf32 first: x in registers,
-//                weight where it lies in shared memory. -DSPLIT=1: float32 as 3xTF32: a factor is a tf32, rounded, and
-//                what is left, and all products but that of the two rests are summed. Tensor cores cut what they add,
-//                towards zero: the products of 16 channels are added up from zero, then to the sum in registers, to
-//                nearest; infinities become NaN
+//                wgmma reads float32 from shared memory only with k contiguous. The weight is so, and goes to shared
+//                memory. x is not: its fragments are read into registers element by element, from rows of any alignment
+//   versions     -DSPLIT=0: one product, of half-precision elements or of float32 rounded to tf32: x in registers, the weight
+//                in shared memory. -DSPLIT=1: 3xTF32: an operand is split into a rounded tf32 and the remainder, and
+//                all products but remainder x remainder are accumulated. Tensor cores truncate as they accumulate, so
+//                the products of 16 channels are accumulated from zero and then added to the total in registers, with
+//                rounding to nearest; infinities become NaN
 //                -DRESIDENT=1: a block keeps the weight of its filters and walks over tiles of pixels, whose stages it
-//                fetches ahead across their borders. 0: weight streams as x does, and a block computes one tile
-//                -DLOADING: VECTORS 16 bytes at a copy, H*W a multiple of them; WORDS 4 bytes at a copy (float32);
-//                CHUNKS the aligned 16 bytes that hold a row's pixels, so a row starts anywhere in its first chunk;
-//                ELEMENTS one at a time, for channels that are no multiple of 16 bytes
-//   grid, block  a block a tile of BN filters x BP pixels (RESIDENT: several), filters fastest, pixels numbered over the
-//                batch; SPLIT_C: a cluster, whose blocks share the channels, each at least a stage of them, and sum
-//                their tiles through distributed shared memory; WARPGROUPS of 128 threads; chosen by plan.py
-//   limits       stride 1, with WORDS and with ELEMENTS of float32 any; no padding, groups 1; compute capability 9.0 alone;
-//                SEGMENTS images a tile in CHUNKS; the same sums in the same order every time
+//                prefetches across tile boundaries. 0: the weight is streamed like x, and a block computes one tile
+//                -DLOADING: VECTORS: copies of 16 bytes, H*W a multiple of that; WORDS: copies of 4 bytes (float32);
+//                CHUNKS: the aligned 16-byte chunks that contain a row's pixels, so a row starts anywhere in its first
+//                chunk; ELEMENTS: one element at a time, for channels that are not a multiple of 16 bytes
+//   grid, block  a block per tile of BN filters x BP pixels (RESIDENT: several), filters fastest, pixels numbered over
+//                the batch; SPLIT_C: a cluster whose blocks split the channels (split-K), at least a stage each, and
+//                reduce through distributed shared memory; WARPGROUPS of 128 threads; chosen by plan.py
+//   limits       stride 1 (any with WORDS, and with ELEMENTS of float32); no padding; groups 1; compute capability 9.0 only;
+//                CHUNKS: a tile spans at most SEGMENTS images; deterministic
 //   files        stages.cuh fills shared memory, products.cuh multiplies, outputs.cuh stores
 //   source       PTX ISA, "Asynchronous warpgroup level matrix instructions"; 3xTF32: Ootomo, Yokota, arXiv:2203.03341
 

@@ -1,4 +1,4 @@
-// The 1x1 convolution's products: sums (64 x INST_N) += a (64 x STEP_K, registers) . b (STEP_K x INST_N, shared memory).
+// Part of pointwise.cu: products, sums (64 x INST_N) += a (64 x STEP_K, registers) . b (STEP_K x INST_N, shared memory).
 //
 //   a            64 pixels of x, read from a stage by each thread; two-byte elements are paired by channel
 //   b            weight, by a descriptor

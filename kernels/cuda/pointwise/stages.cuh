@@ -1,4 +1,4 @@
-// The 1x1 convolution's stages in shared memory: which pixels they hold, and how weight and x get there.
+// Part of pointwise.cu: stages in shared memory, which pixels they hold, and how weight and x get there.
 //
 //   weight       (BN, 128 bytes of channels), each row's 16 bytes exchanged by the row's number, as wgmma wants them
 //   x            (BK, X_PITCH): rows as in memory. CHUNKS: the parts of several images one behind the other, each as the

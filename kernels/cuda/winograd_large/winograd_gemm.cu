@@ -8,8 +8,8 @@
 //   m            (right rows/64, left rows, positions, 64) float32, right rows padded to whole blocks
 //   method       the first warp copies stages of 32 channels by bulk copies into a ring; each group of four warps multiplies
 //                64 left rows by BN right ones with wgmma, both operands from shared memory, no swizzle
-//   sums         tensor cores cut theirs, always towards zero: those of a stage begin at zero, the small products first, and
-//                are added to the others in registers, to nearest. A warp that only copies would cost a quarter of these
+//   sums         tensor cores truncate as they accumulate: each stage accumulates from zero, small products first, and is
+//                added to the total in registers, to nearest. A warp that only copies would cost a quarter of these registers
 //   grid, block  left blocks fastest, then right blocks, then positions; 128 threads for every 64 left rows of BM
 //   limits       compute capability 9.0 alone (sm_90a)
 //   source       Markidis et al.: NVIDIA Tensor Core Programmability, arXiv:1803.04014 (splitting); PTX ISA 8.0, wgmma

@@ -1,12 +1,12 @@
-// Winograd with tiles of 4x4 outputs, F(4x4,3x3) and F(4x4,5x5): 36 or 64 multiplications for what takes 144 or 400.
+// Winograd with tiles of 4x4 outputs, F(4x4,3x3) and F(4x4,5x5): 36 or 64 multiplications instead of 144 or 400.
 //
 //   tensors      x (N,C,H,W), weight (K,C,R,R), y (N,K,P,Q), all nchw; tiles T = N * ceil(P/4) * ceil(Q/4)
 //   method       V = B^T d B of each input tile d (6x6 or 8x8), U = G g G^T of each filter g, M = sum over c of U * V at
 //                each position, y tile = A^T M A (points.cuh), from the points 0, +-11/16, +-11/8 and infinity, or
-//                0, +-1/2, +-1, +-2 and infinity: of all that were tried, those whose
-//                result errs the least (with 6x6 a quarter of what it errs with the usual +-1, +-2)
-//   GEMM         one a position: M (K,T) = U (K,C) . V (T,C)^T: winograd_gemm.cu
-//   u, v         kept as two float16 parts for it, high + low = value * scale: (rows/64, ceil(C/16), positions, PARTS, 8,
+//                0, +-1/2, +-1, +-2 and infinity: of all that were tried, those with the smallest error (for 6x6 a quarter
+//                of the error with the usual +-1, +-2)
+//   GEMM         one per position: M (K,T) = U (K,C) . V (T,C)^T: winograd_gemm.cu
+//   u, v         stored as two float16 parts, high + low = value * scale: (rows/64, ceil(C/16), positions, PARTS, 8,
 //                2, 8 rows, 8 channels), rows being filters or tiles; m (tiles/64, K, positions, 64)
 //   scales       powers of two, one of each image and one of each filter, from their largest |x| and |weight|: no transform
 //                overflows float16, and y is scaled back, so images and filters may differ by any factor. Within one the

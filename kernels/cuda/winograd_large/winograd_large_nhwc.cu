@@ -1,11 +1,11 @@
-// Winograd with tiles of 4x4 outputs in channels last: as winograd_large.cu, which says the method, the scales and the limits.
+// Winograd with tiles of 4x4 outputs in channels last: like winograd_large.cu, which describes method, scales and limits.
 //
 //   tensors      x (N,H,W,C), weight (K,R,R,C), y (N,P,Q,K), all nhwc; tiles T = N * ceil(P/4) * ceil(Q/4)
-//   GEMM         one a position: M (T,K) = V (T,C) . U (K,C)^T: winograd_gemm.cu, tiles on its left
+//   GEMM         one per position: M (T,K) = V (T,C) . U (K,C)^T: winograd_gemm.cu, tiles as its left operand
 //   u, v         operands.cuh; m (K/64, T, positions, 64), filters padded to whole blocks: neighbours in y are neighbours in m
 //   versions     one: winograd_maxima -> winograd_transform -> GEMM -> winograd_transform_y
-//   method       Neighbouring threads have neighbouring channels, so windows are read from x and outputs written to y as they
-//                lie, without shared memory; that tiles overlap, the first-level cache makes good
+//   method       Neighbouring threads have neighbouring channels, so windows are read from x and outputs written to y
+//                directly, without shared memory; overlapping tiles hit the L1 cache
 //   grid, block  maxima: a part of an image, or a filter, a block of 256; transform: 16 channels of 32 tiles (or filters) a
 //                block of 256, channels fastest; transform_y: 32 filters of a tile a warp, 4 warps a block, filters fastest
 #include <cuda_fp16.h>
