@@ -176,7 +176,7 @@ def test_where_the_tree_parts_two_layers(client: Client) -> None:
     same = shown(client.get("/compare", params=asked | {"other_layer": "8-3-3-6-4"}))
     assert "The tree takes both to the same leaf." in same.text
     two_trees = shown(client.get("/compare", params=asked | {"other_device": "nvidia-h200"}))
-    assert "tree parts them" not in two_trees.text
+    assert "tree separates them" not in two_trees.text
 
 
 def test_alone_a_layer_is_compared_with_itself_in_half_precision(client: Client) -> None:
