@@ -212,7 +212,7 @@ def _covered(lender: TreeModel, problems: Sequence[ConvProblem], device: Device)
     covered: np.ndarray = sizes[sizes[:, -1] > 0]
     if not len(covered):
         raise NotEnoughData(
-            f"device {device.id}: of no precision and layout were {LEAST_LAYERS} layers measured, as a tree needs"
+            f"device {device.id}: no precision and layout has the {LEAST_LAYERS} measured layers that a tree needs"
         )
     return covered
 

@@ -1,4 +1,4 @@
-"""How many leaves each of several trees keeps of what it was grown to: as many in all as they may have."""
+"""How a budget of leaves is divided over several trees."""
 
 from __future__ import annotations
 

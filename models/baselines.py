@@ -1,4 +1,4 @@
-"""What the advised variant is up against: cuDNN's best, cuDNN's own heuristic, and PyTorch as it comes and tuned."""
+"""The alternatives to the advised variant: cuDNN's best, cuDNN's heuristic, PyTorch's default and benchmark mode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a confidence comes true: measured on layers held out from training, and corrected by that."""
+"""Calibration of confidence: whether it comes true on held-out layers, and its correction."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def _slowdowns(*trees: Sequence[Result]) -> list[float]:
     """
     judged = comparable({str(place): results for place, results in enumerate(trees)})
     if not all(judged.values()):
-        raise NotEnoughData("of no choice on the layers held out more than its first launch is known")
+        raise NotEnoughData("no choice on the held-out layers was timed beyond its first launch")
     return [Score.of(results).geometric_mean for results in judged.values()]
 
 

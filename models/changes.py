@@ -1,4 +1,4 @@
-"""What a retrained tree does otherwise than the one before it: the layers that got better, and those that got worse."""
+"""How a retrained tree differs from the one before: the layers that got better, and those that got worse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several trees trained at once, each in a process of its own; what comes out does not depend on how many there are."""
+"""Training several trees in parallel processes; the result does not depend on their number."""
 
 from __future__ import annotations
 

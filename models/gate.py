@@ -1,4 +1,4 @@
-"""Whether a retrained tree may replace the one in use: no worse in all, and much worse nowhere."""
+"""The gate for retrained trees: one may replace the active tree if it is no worse overall, and much worse nowhere."""
 
 from __future__ import annotations
 

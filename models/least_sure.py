@@ -1,4 +1,4 @@
-"""Which layers to measure on a GPU that borrows a tree, and with which variants: where the loan is least sure."""
+"""Which layers and variants to measure first on a GPU that borrows a tree: those with the least confidence."""
 
 from __future__ import annotations
 

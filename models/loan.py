@@ -50,11 +50,11 @@ class Loan:
     @property
     def reason(self) -> str:
         """Why nobody knows how sure a ranking is."""
-        how = ", scaled by what is published of both" if self.is_scaled else " as they are"
+        how = ", scaled by the published figures of both" if self.is_scaled else " as they are"
         said = f"{self.borrower.name} has no tree of its own, and predicted times are those of {self.lender.name}{how}"
         if not self.is_far:
             return said
-        return f"{said}, whose compute capability is {self.lender.capability} and not {self.borrower.capability}"
+        return f"{said}, whose compute capability is {self.lender.capability}, not {self.borrower.capability}"
 
     @property
     def bandwidth_ratio(self) -> float:

@@ -1,4 +1,4 @@
-"""Layers made up of measured ones, for a teacher to label."""
+"""Synthetic layers, combined from measured ones, for the teacher to label."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plain decision tree: scikit-learn's own, on input size, batch, filter, filters, depth and precision, no more."""
+"""The plain decision tree: scikit-learn on input size, batch, filter, filters, depth and precision only."""
 
 from __future__ import annotations
 

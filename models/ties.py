@@ -1,4 +1,4 @@
-"""Times that cannot be told apart, put level, so that workspace, determinism and accuracy decide between them."""
+"""Ties: times that cannot be told apart are levelled, so workspace, determinism and accuracy decide."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When measuring a layer pays: where its tree says itself that it is not sure, the first few of the ranking."""
+"""When measuring a layer pays: the first few of the ranking where the confidence is low."""
 
 from __future__ import annotations
 

@@ -55,13 +55,13 @@ def trusted(trust: Trust, ranking: Sequence[Choice]) -> str:
         return f"The model abstains, and the ranking is a guess: {trust.reason}. Measure the layer to know."
     best = ranking[0].variant
     if trust.borrowed_from and ranking[0].source == "predicted":
-        return f"How sure {best} is, nobody knows: {trust.reason}. Measure the layer to know."
+        return f"The confidence in {best} is unknown: {trust.reason}. Measure the layer to know."
     if trust.confidence is None:
-        return f"{best} was measured, and the times of others are guesses: {trust.reason}. Measure them to know."
+        return f"{best} was measured, but the times of the others are guesses: {trust.reason}. Measure them to know."
     fastest = "the fastest that is known" if trust.n_unknown else "the fastest"
     said = f"{best} is {chance(trust.confidence)} likely to be within {chance(trust.within)} of {fastest}"
     if not trust.is_calibrated:
-        said += ", as far as the spread of predicted times tells"
+        said += ", judging by the spread of predicted times"
     return f"{said}.{_unknown(trust.n_unknown)}"
 
 
@@ -69,4 +69,4 @@ def _unknown(count: int) -> str:
     if not count:
         return ""
     others = "another variant that may run" if count == 1 else f"{count} more variants that may run"
-    return f" Of {others} nothing is known: measure the layer to know."
+    return f" Nothing is known about {others}: measure the layer to know."

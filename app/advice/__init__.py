@@ -1,1 +1,1 @@
-"""From a question to a tree's answer."""
+"""Advice: from a question about a layer to the tree's answer."""

@@ -134,5 +134,5 @@ def _problem_of(
     if not isinstance(layer, ConvProblem):
         raise InvalidInput("layer", layer, "a layer's name, such as '14-1-3-256-128', or a ConvProblem")
     for name, value in given.items():
-        raise InvalidProblem(name, value, "nothing beside a ConvProblem, which says it")
+        raise InvalidProblem(name, value, "not together with a ConvProblem, which has it")
     return layer

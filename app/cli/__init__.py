@@ -1,4 +1,4 @@
-"""The command line, ``conv-advisor``: a command is imported when it is named, with what it needs when it runs."""
+"""The command line, ``conv-advisor``. A command is imported only when it is named, its needs only when it runs."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def advise(
     if max_slowdown is not None and not (pareto and isfinite(max_slowdown)):
         raise InvalidInput("--max-slowdown", max_slowdown, "a finite number, with --pareto")
     if language and not snippet:
-        raise InvalidInput("--language", str(language), "nothing without --snippet")
+        raise InvalidInput("--language", str(language), "only with --snippet")
     ending = given.ending(bias=bias, residual=residual, activation=activation)
     how = given.written(dtype, layout, stride, padding, dilation, groups, input_, **ending)
     named = layer or []
@@ -128,7 +128,7 @@ def _check_options(
     if max_error is not None and not (pareto and max_error > 0):
         raise InvalidInput("--max-error", max_error, "a number above 0, with --pareto")
     if variant and not snippet:
-        raise InvalidInput("--variant", variant, "nothing without --snippet")
+        raise InvalidInput("--variant", variant, "only with --snippet")
 
 
 def _print_json(advice: Advice) -> None:

@@ -1,4 +1,4 @@
-"""Commands that answer from what is known already; none runs a convolution."""
+"""Commands that answer from what is already known, without running a convolution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command that measures a few layers on a GPU that borrows a tree, and makes it one that fits."""
+"""The command that adapts a borrowed tree to a GPU by measuring some layers there."""
 
 from __future__ import annotations
 

@@ -55,9 +55,9 @@ def train(
     require("sklearn")
     settings = load_settings()
     if output and (force or ship):
-        raise InvalidInput("--output", str(output), "neither --force nor --ship beside it")
+        raise InvalidInput("--output", str(output), "not together with --force or --ship")
     if report and not ship:
-        raise InvalidInput("--report", str(report), "nothing without --ship, whose evaluation it is")
+        raise InvalidInput("--report", str(report), "only with --ship")
     records = records_of(settings)
     device = _measured(records, device)
     folder = SHIPPED / device if ship else output
@@ -104,14 +104,16 @@ def evaluate(
     """
     require("sklearn")
     if not is_training and networks != HELD_OUT:
-        raise InvalidInput("--networks", networks, f"{HELD_OUT}, beside --no-train: the tree in use knows the others")
+        raise InvalidInput(
+            "--networks", networks, f"{HELD_OUT}, with --no-train: the tree in use was trained on the others"
+        )
     records = records_of(load_settings())
     device = _measured(records, device)
     model = None if is_training else _tree_in_use(device)
     with progress_bar() as show:
         report = _judge(records, device, jobs, lambda share: show(share, 1, "leaving out networks"), networks, model)
     if not report.trees and not (report.never_trained and report.never_trained.trees):
-        raise NotEnoughData(f"device {device}: of the networks that trees are judged on no layer was measured there")
+        raise NotEnoughData(f"device {device}: no layer of the networks that judge trees was measured there")
     if as_json:
         print_json(report.to_dict())
         return

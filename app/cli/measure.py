@@ -86,11 +86,11 @@ def convolve(
     from conv_advisor.kernels import catalog
 
     if all_ and variant:
-        raise InvalidInput("variant", variant, "nothing beside --all")
+        raise InvalidInput("variant", variant, "not together with --all")
     if (top or 1) > 1 and (all_ or variant):
-        raise InvalidInput("--top", top, "1 beside --all and --variant")
+        raise InvalidInput("--top", top, "not together with --all or --variant")
     if measure and (top or all_ or variant):
-        raise InvalidInput("--measure", str(measure), "nothing beside --all, --variant and --top")
+        raise InvalidInput("--measure", str(measure), "not together with --all, --variant or --top")
     ending = given.ending(bias=bias, residual=residual, activation=activation)
     problem = given.written(dtype, layout, stride, padding, dilation, groups, input_, **ending).read(layer)
     wanted = named_variants("variant", variant)

@@ -47,7 +47,7 @@ def plan(
     from conv_advisor.app.plans.planning import plan_network
 
     if batch is not None and batches is not None:
-        raise InvalidInput("--batch", batch, "nothing beside --batches")
+        raise InvalidInput("--batch", batch, "not together with --batches")
     counts = [batch or 1] if batches is None else batches_of(batches)
     sizes = dims_of(dims)
     local = Local(load_settings(), is_brief=True)

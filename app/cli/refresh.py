@@ -1,4 +1,4 @@
-"""The command that measures a little after an upgrade, and says what it changed."""
+"""The command that measures a little after an upgrade, and reports what changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an advice says to a person: the answer in one line, what it is up against, then the ranking."""
+"""How advice is printed for a person: a one-line answer, the alternatives, then the ranking."""
 
 from __future__ import annotations
 

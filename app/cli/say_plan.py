@@ -1,4 +1,4 @@
-"""What a plan says to a person: the answer in one line, what it is up against, then the layers."""
+"""How a plan is printed for a person: a one-line answer, the alternatives, then the layers."""
 
 from __future__ import annotations
 

@@ -98,7 +98,9 @@ def sweep(
     todo = sweeping.drawn(_network_problems(named, dtypes, layouts, batches, without), at_most, seed)
     todo += _listed_problems(problems, dtypes, layouts) + _sampled_problems(sampled, seed, dtypes, layouts)
     if not todo:
-        raise InvalidInput("--networks", networks, "layers that --without leaves some of; or --problems, or --sampled")
+        raise InvalidInput(
+            "--networks", networks, "networks with layers left after --without; or --problems, or --sampled"
+        )
     todo = sweeping.with_epilogues(todo, _epilogues(epilogues))
     todo = sweeping.shard_of(list(dict.fromkeys(todo)), *_read_shard(shard))
     wanted = named_variants("variants", variants)

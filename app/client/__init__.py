@@ -1,1 +1,1 @@
-"""How a Python program asks a server: every request as a method, typed, tried again where that helps."""
+"""The client: how a Python program asks a server, with a typed method per request, and retries."""

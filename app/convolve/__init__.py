@@ -1,1 +1,1 @@
-"""One convolution for a request."""
+"""Running one convolution for a request."""

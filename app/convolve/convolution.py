@@ -1,4 +1,4 @@
-"""One convolution on the worker's device: which variants to run, running them, and what came of it."""
+"""One convolution on the worker's device: choosing the variants to run, running them, and the outcome."""
 
 from __future__ import annotations
 

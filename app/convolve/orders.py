@@ -1,4 +1,4 @@
-"""From a request's tensors and parameters to what shall be run."""
+"""From a request's tensors and parameters to the order of what to run."""
 
 from __future__ import annotations
 

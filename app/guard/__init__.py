@@ -1,1 +1,1 @@
-"""Who may ask for what: tokens and their scopes, rates, and the names that the service answers to."""
+"""Access control: tokens and scopes, rate limits, and the host names that the service answers to."""

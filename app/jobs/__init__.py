@@ -1,1 +1,1 @@
-"""Work that outlives its request."""
+"""Background jobs: work that outlives its request."""

@@ -1,4 +1,4 @@
-"""Leases that nobody renews, told by a clock that nobody can set."""
+"""Expired leases of jobs, recognised by a monotonic clock, which cannot be set."""
 
 from __future__ import annotations
 

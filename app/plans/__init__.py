@@ -1,1 +1,1 @@
-"""From a model to a plan: ONNX files and known networks."""
+"""Plans of networks, from ONNX files or by name."""

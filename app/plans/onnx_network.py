@@ -156,7 +156,7 @@ def _pads(node: Node, sizes: Mapping[str, int]) -> dict[str, int]:
     if meant is None:
         return dict(zip(("pad_h", "pad_w", "pad_h_end", "pad_w_end"), given, strict=True))
     if any(given):
-        raise InvalidProblem("pads", given, f"nothing beside auto_pad={how}")
+        raise InvalidProblem("pads", given, f"not together with auto_pad={how}")
     return meant
 
 

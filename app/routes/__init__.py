@@ -1,1 +1,1 @@
-"""The routes, one module a resource: each parses, calls one function, and answers."""
+"""The HTTP routes, one module per resource. Each parses, calls one function, and answers."""

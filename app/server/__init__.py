@@ -1,1 +1,1 @@
-"""ASGI around the routes."""
+"""The ASGI layers around the routes."""

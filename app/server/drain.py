@@ -1,4 +1,4 @@
-"""uvicorn, but that it ends without dropping a request: what was accepted is answered, and nothing more accepted."""
+"""uvicorn with a shutdown that drops no request: it stops accepting, and answers what was accepted."""
 
 from __future__ import annotations
 

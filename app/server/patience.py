@@ -1,4 +1,4 @@
-"""For whom the server waits, for how long, and what it holds meanwhile: clients that are slow to send or to read."""
+"""Timeouts and memory limits for clients that are slow to send or to read."""
 
 from __future__ import annotations
 

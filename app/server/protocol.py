@@ -1,4 +1,4 @@
-"""uvicorn's HTTP/1.1, but that it reads one request at a time, no head without end, and waits for nobody for ever."""
+"""uvicorn's HTTP/1.1 protocol with limits: one request at a time, bounded heads, and timeouts everywhere."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a running service holds: the store, the models, the workers."""
+"""The state of a running service: the store, the models, the workers."""

@@ -1,4 +1,4 @@
-"""Encoded answers, kept for as long as they are what would be answered."""
+"""A cache of encoded answers, valid as long as they are what would be answered."""
 
 from __future__ import annotations
 

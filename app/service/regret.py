@@ -1,4 +1,4 @@
-"""What following a tree would have cost on what was measured last: the live regret, problem by problem."""
+"""The live regret, problem by problem: the cost of following a tree on what was measured last."""
 
 from __future__ import annotations
 

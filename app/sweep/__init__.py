@@ -1,1 +1,1 @@
-"""Many problems over many workers."""
+"""Sweeps: measuring many problems on many workers."""

@@ -1,4 +1,4 @@
-"""Minutes of measuring on a GPU that borrows a tree, for one that fits it: where it ends early, what it has counts."""
+"""Adapting a borrowed tree by minutes of measuring; if interrupted, it uses what it has."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ def lender_of(device: Device, registry: Registry) -> TreeModel:
     found = lent_to(device, [tree for tree in registry.in_use() if _is_own(tree)], needs_times=False)
     if found is None:
         raise NotEnoughData(
-            f"device {device.id}: nothing is published of it and no tree is of its architecture, so there is none to"
-            " adapt: conv-advisor sweep and train make one"
+            f"device {device.id}: no figures are published for it and no tree is of its architecture, so there is none"
+            " to adapt: conv-advisor sweep and train make one"
         )
     return _with_domain(found)
 
@@ -116,7 +116,7 @@ def _is_own(tree: TreeModel) -> bool:
 def _with_domain(tree: TreeModel) -> TreeModel:
     """The tree, if it says where it was trained: elsewhere an adapted one abstains."""
     if DOMAIN not in tree.arrays:
-        raise ModelRejected(f"tree {tree.id} of {tree.device.id} keeps no {DOMAIN}: trained again it does")
+        raise ModelRejected(f"tree {tree.id} of {tree.device.id} keeps no {DOMAIN}: train it again")
     return tree
 
 

@@ -282,7 +282,7 @@ def _repaired(
     if not found.moved:
         return None
     if DOMAIN not in tree.arrays:
-        raise ModelRejected(f"tree {tree.id} of {tree.device.id} keeps no {DOMAIN}: trained again it does")
+        raise ModelRejected(f"tree {tree.id} of {tree.device.id} keeps no {DOMAIN}: train it again")
     never = held_out_layers()
     costs = state.corrected(found.moved).where(lambda problem: problem.layer not in never)
     card: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Measure many problems with many variants: one row an attempt, resumable, spread over workers, ended by no failure."""
+"""Measure many problems with many variants: one row per attempt, resumable, spread over workers, robust to failures."""
 
 from __future__ import annotations
 
@@ -296,7 +296,7 @@ class _Losses:
         first = replace(layer[0].problem, n=1)
         self._by_layer[first] += 1
         if self._by_layer[first] >= MAX_LOST:
-            raise WorkerError(f"{first.key} has lost {MAX_LOST} workers, the last one so: {error}") from error
+            raise WorkerError(f"{first.key} has lost {MAX_LOST} workers, the last one by: {error}") from error
 
     def check_patience(self, n_places: int) -> None:
         """Give up where there has been no worker for too long."""

@@ -1,1 +1,1 @@
-"""The page: what people see in a browser, rendered here and nowhere else; no script of others, no build step."""
+"""The web page, rendered on the server: no third-party scripts from elsewhere, no build step."""

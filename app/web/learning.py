@@ -1,4 +1,4 @@
-"""How well a device's trees do: their scores over retrainings, and what following the one in charge costs now."""
+"""How good a device's trees are: their scores over retrainings, and the live regret of the active one."""
 
 from __future__ import annotations
 

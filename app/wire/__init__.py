@@ -1,1 +1,1 @@
-"""What crosses the border: bodies, tensors, answers, errors, who asks."""
+"""The wire format: request bodies, tensors, answers, errors, callers."""

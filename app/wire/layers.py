@@ -181,7 +181,7 @@ def _carefully(layer: Named, common: Named) -> ConvProblem:
         fields = called(written, shape, fields)
         written, auto_pad = None, fields.pop("auto_pad", auto_pad)
     elif shape is not None:
-        raise InvalidProblem("input", shape, "nothing but beside a layer as PyTorch prints it, Conv2d(...)")
+        raise InvalidProblem("input", shape, "only together with a layer as PyTorch prints it, Conv2d(...)")
     for name in SIZES:
         if written is None and name not in fields:
             raise InvalidProblem(name, None, f"an integer; or layer, such as {LAYER}")

@@ -1,1 +1,1 @@
-"""A process that owns a device, here or on a cluster."""
+"""Workers: processes that own a device, here or on a cluster."""

@@ -1,1 +1,1 @@
-"""How the database came to have the tables of `data.tables`, step by step: Alembic's migrations."""
+"""Alembic's migrations of the tables of `data.tables`, step by step."""

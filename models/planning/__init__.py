@@ -1,1 +1,1 @@
-"""A whole network: its convolutions, the layout of each, and what that gains."""
+"""Plans of whole networks: the convolutions, the layout of each, and the gain."""

@@ -1,4 +1,4 @@
-"""A least cut between two ends of a graph: the cheapest way to put each of many things on one of two sides."""
+"""Minimum cut: the cheapest way to put each of many things on one of two sides."""
 
 from __future__ import annotations
 

@@ -211,7 +211,7 @@ def test_a_precision_that_was_not_measured_is_abstained_from(tree, measured):
     assert trust.abstains
     assert trust.reason
     assert "precision and layout are bfloat16 nhwc; trained on" in trust.reason
-    with pytest.raises(NotEnoughData, match="of no precision and layout were 3 layers measured"):
+    with pytest.raises(NotEnoughData, match="no precision and layout has the 3 layers measured"):
         adapting.adapted(fit.on(fit.costs.take([0])))
 
 

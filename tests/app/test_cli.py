@@ -208,7 +208,7 @@ def test_an_evaluation_of_nothing_is_no_empty_table(home):
     for more in ((), ("--json",)):
         done = run(home, "evaluate", "--device", SMALL_DEVICE.id, *more)
         assert (done.returncode, done.stdout) == (1, ""), done.stdout
-        assert "of the networks that trees are judged on no layer was measured there" in done.stderr
+        assert "no layer of the networks that judge trees was measured there" in done.stderr
 
 
 def test_a_variant_that_is_named_twice_is_measured_once(home):
@@ -289,16 +289,16 @@ def test_convolve_all_runs_every_variant_of_the_device(home):
         (("advise", "8-1-3-4-3", "--device", "abacus"), "unknown device 'abacus'"),
         (("advise", "8-1-3-4-3", "--pareto", "--snippet"), "options is '--pareto --snippet'; allowed: one of --pareto"),
         (("convolve", "8-1-3-4-3", "--variant", "cpu.fft", "--top", "2"), "--top is 2; allowed: 1 beside --all and"),
-        (("convolve", "8-1-3-4-3", "--all", "--top", "2"), "--top is 2; allowed: 1 beside --all and --variant"),
+        (("convolve", "8-1-3-4-3", "--all", "--top", "2"), "--top is 2; allowed: not together with --all or --variant"),
         (
             ("convolve", "8-1-3-4-3", "--measure", "if unsure", "--top", "2"),
             "--measure is 'if unsure'; allowed: nothing",
         ),
         (("train", "--report", "x"), "--report is 'x'; allowed: nothing without --ship"),
-        (("train", "--output", "x", "--force"), "--output is 'x'; allowed: neither --force nor --ship beside it"),
+        (("train", "--output", "x", "--force"), "--output is 'x'; allowed: not together with --force or --ship"),
         (("advise", "8-1-3-4-3", "--max-slowdown", "2"), "--max-slowdown is 2.0; allowed: a finite number, with"),
         (("advise", "8-1-3-4-3", "--max-error", "1e-5"), "--max-error is 1e-05; allowed: a number above 0, with"),
-        (("advise", "8-1-3-4-3", "--language", "c"), "--language is 'c'; allowed: nothing without --snippet"),
+        (("advise", "8-1-3-4-3", "--language", "c"), "--language is 'c'; allowed: only with --snippet"),
         (
             ("convolve", "8-1-3-4-3", "--device", "cpu", "--variant", "cuda.gemm"),
             "cuda.gemm does not apply: it runs on cuda",

@@ -153,7 +153,7 @@ def spread(
 
 
 def test_a_layer_that_loses_one_worker_after_the_other_ends_the_sweep(monkeypatch, store):
-    with pytest.raises(WorkerError, match=rf"has lost {MAX_LOST} workers, the last one so: it ended"):
+    with pytest.raises(WorkerError, match=rf"has lost {MAX_LOST} workers, the last one by: it ended"):
         spread(monkeypatch, store, [DIED] * MAX_LOST)
     assert spread(monkeypatch, store, [DIED] * (MAX_LOST - 1)).is_complete
 

@@ -120,7 +120,7 @@ def test_of_a_precision_that_a_variant_came_to_take_after_the_training_nothing_i
     advisor = Advisor(with_card(hand_made.model(), errors=laws), variants=ours)
     advice = advisor.advise(MIDDLE)
     assert reasons(advice)["cuda.shy"] == "not measured on this layer, and the model does not know it"
-    assert "Of another variant that may run nothing is known" in advice.trusted
+    assert "Nothing is known about another variant that may run" in advice.trusted
     assert list(advisor.predict_order(MIDDLE)) == [choice.variant for choice in advice.ranking]
     assert advisor.advise(MIDDLE, measured=measured(shy=0.1, plain=1.0)).variant == "cuda.shy"
     laws["cuda.shy"]["float32"] = [-24.0, 0.5]

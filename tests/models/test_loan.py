@@ -124,15 +124,15 @@ def test_a_neighbour_is_never_sure_and_says_whose_times_they_are() -> None:
     assert (trust.confidence, trust.is_calibrated, trust.abstains) == (None, False, False)
     assert trust.borrowed_from == H200.id
     assert advice.trusted == (
-        f"How sure {advice.variant} is, nobody knows: NVIDIA H100 80GB HBM3 has no tree of its own, and predicted "
-        "times are those of NVIDIA H200, scaled by what is published of both. Measure the layer to know."
+        f"The confidence in {advice.variant} is unknown: NVIDIA H100 80GB HBM3 has no tree of its own, and predicted "
+        "times are those of NVIDIA H200, scaled by the published figures of both. Measure the layer to know."
     )
 
 
 def test_between_architectures_the_tree_abstains() -> None:
     advice = advisor(A100).advise(SMALL)
     assert (advice.trust.confidence, advice.trust.abstains) == (None, True)
-    assert "compute capability is 9.0 and not 8.0" in advice.trust.reason
+    assert "compute capability is 9.0, not 8.0" in advice.trust.reason
     assert advice.trusted.startswith("The model abstains, and the ranking is a guess: NVIDIA A100-SXM4-80GB has no")
 
 
@@ -143,7 +143,7 @@ def test_what_is_measured_there_is_not_borrowed() -> None:
     some = advisor(A100).advise(SMALL, measured=measured(big=1e-6))
     assert some.best.source is Source.MEASURED
     assert (some.trust.confidence, some.trust.abstains, some.trust.borrowed_from) == (None, False, H200.id)
-    assert some.trusted.startswith("cuda.big was measured, and the times of others are guesses: NVIDIA A100")
+    assert some.trusted.startswith("cuda.big was measured, but the times of the others are guesses: NVIDIA A100")
 
 
 def test_the_trees_own_device_borrows_nothing() -> None:

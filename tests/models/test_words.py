@@ -62,14 +62,14 @@ def test_each_state_of_trust_has_its_sentence() -> None:
     sure = "cuda.plain is 93 % likely to be within 5 % of the fastest"
     assert trusted(SURE, ranking) == f"{sure}."
     rough = replace(SURE, is_calibrated=False)
-    assert trusted(rough, ranking) == f"{sure}, as far as the spread of predicted times tells."
+    assert trusted(rough, ranking) == f"{sure}, judging by the spread of predicted times."
     partial = replace(SURE, n_unknown=2)
     assert trusted(partial, ranking) == (
-        f"{sure} that is known. Of 2 more variants that may run nothing is known: measure the layer to know."
+        f"{sure} that is known. Nothing is known about 2 more variants that may run: measure the layer to know."
     )
     mixed = Trust(None, 0.05, False, False, reason="batch is 9; trained on 1 alone")
     assert trusted(mixed, ranking) == (
-        "cuda.plain was measured, and the times of others are guesses: batch is 9; trained on 1 alone."
+        "cuda.plain was measured, but the times of the others are guesses: batch is 9; trained on 1 alone."
         " Measure them to know."
     )
     guess = replace(mixed, abstains=True)
@@ -80,7 +80,7 @@ def test_without_a_model_what_was_not_measured_is_unknown_and_may_be_faster() ->
     advisor = Advisor(None, hand_made.DEVICE, variants=CATALOGUE)
     one = advisor.advise(SMALL, measured=measured(plain=1.0))
     assert one.trust.n_unknown == len(CATALOGUE) - 1 == len(one.excluded)
-    assert "of the fastest that is known. Of 4 more variants that may run nothing is known" in one.trusted
+    assert "of the fastest that is known. Nothing is known about 4 more variants that may run" in one.trusted
     every = advisor.advise(SMALL, measured=measured(plain=1.0, big=2.0, only_3x3=2.0, loose=2.0, shy=None))
     assert every.trust.n_unknown == 0
     assert every.trusted == "cuda.plain is at least 99 % likely to be within 5 % of the fastest."

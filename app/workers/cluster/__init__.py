@@ -1,1 +1,1 @@
-"""Work spread over machines: Dask places and carries it, a supervised child in each of its workers does it."""
+"""Work on several machines: Dask places it, and a supervised child process in each Dask worker does it."""

@@ -1,1 +1,1 @@
-"""One module a migration, named by its revision."""
+"""The migrations, one module each, named by revision."""

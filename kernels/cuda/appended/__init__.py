@@ -1,4 +1,4 @@
-"""What a convolution ends with, as a kernel of its own: for variants that cannot do it in their own output stage."""
+"""The epilogue as a kernel of its own, for variants that cannot fuse it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The implicit GEMM of few input channels: how most networks begin, and how those of images go on."""
+"""Implicit GEMM for few input channels: the first layers of most networks, and narrow layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The implicit GEMM of at most eight filters, channels last: how decoders, flows and depths end."""
+"""GEMM for at most eight filters, channels last: the last layers of decoders, optical flow and depth."""
 
 from __future__ import annotations
 

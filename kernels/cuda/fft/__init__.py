@@ -1,4 +1,4 @@
-"""FFT by cuFFT around our own product."""
+"""FFT convolution: cuFFT around our own product kernel."""
 
 from __future__ import annotations
 

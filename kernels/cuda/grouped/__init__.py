@@ -1,4 +1,4 @@
-"""Groups of several channels on tensor cores, in one launch."""
+"""Grouped convolution with several channels per group, on tensor cores, in one launch."""
 
 from __future__ import annotations
 

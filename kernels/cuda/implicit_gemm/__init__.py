@@ -1,4 +1,4 @@
-"""The implicit GEMM in one launch; where that is expected to be faster, by the tensor cores' own kernel."""
+"""Implicit GEMM in one launch, by FFMA or, where that is expected to be faster, the tensor-core kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The implicit GEMM with channels innermost; where they are not, x and weight are packed so before."""
+"""Implicit GEMM with channels innermost; NCHW tensors are packed to that layout first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The implicit GEMM for small batches on tensor cores: ``cuda.implicit_gemm`` launches it where it is faster."""
+"""Implicit GEMM for small batches on tensor cores; ``cuda.implicit_gemm`` launches it where it is faster."""
 
 from __future__ import annotations
 

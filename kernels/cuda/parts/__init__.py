@@ -1,1 +1,1 @@
-"""What families share: launches, copies, clusters, fragments, GEMM by cuBLAS, arithmetic."""
+"""Code shared by kernel families: launches, copies, clusters, fragments, GEMM by cuBLAS, arithmetic."""

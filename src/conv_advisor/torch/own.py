@@ -1,4 +1,4 @@
-"""PyTorch's own convolution and what may follow it, in a plan's layout: what answers where no variant does."""
+"""PyTorch's own convolution and epilogue, in a plan's layout: the fallback where no variant runs."""
 
 from __future__ import annotations
 
