@@ -16,7 +16,7 @@ class Cut:
 
     Notes
     -----
-    Source: Greig, Porteous, Seheult 1989 (two labels as a least cut); Dinic 1970 (the flow that finds it).
+    Source: Greig, Porteous, Seheult 1989 (two labels as a minimum cut); Dinic 1970 (the flow that finds it).
     """
 
     def __init__(self) -> None:

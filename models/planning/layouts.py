@@ -63,7 +63,7 @@ def choose_layouts(network: Network, times: Sequence[Times | None], convert_ms: 
 
     Notes
     -----
-    A tensor that several read in the other layout is converted once. With two layouts this is a least cut of the
+    A tensor that several read in the other layout is converted once. With two layouts this is a minimum cut of the
     network's graph, which is exact whatever its shape: chain, tree, or with forks and joins. Where no convolution is
     faster in NHWC, nothing can be won by leaving NCHW, if the network was written in that.
     """
