@@ -49,7 +49,7 @@ def show_pareto(
     ]
     write(Marked(title(advice), Mark.HEAD))
     write_table(columns, rows, right=(1,))
-    write("On the front nothing else is as good in everything and better in something.")
+    write("front: on the Pareto front, where no other variant is as good in everything and better in something.")
     if other:
         write(_said_of(other))
     if advice.variant not in {point.variant for point in found.points}:
@@ -108,8 +108,9 @@ def _said_of(other: OtherLayout) -> str:
         said = f"{other.layout.upper()} would be {other.speedup:.2f}× as fast"
     else:
         said = f"{other.layout.upper()} would take {1 / other.speedup:.2f}× as long"
-    said += f" with x and y in it already: {other.variant}, {text.time(other.time_ms)}, {other.source}"
+    said += f" if x and y were in it already: {other.variant}, {text.time(other.time_ms)}, {other.source}"
     if other.least_conversion_ms is None or other.speedup_converted is None:
         return f"{said}."
-    converted = f"at most {other.speedup_converted:.2f}×" if other.speedup_converted >= 1 else "slower"
-    return f"{said}; converting them takes at least {text.time(other.least_conversion_ms)}, with that {converted}."
+    converted = f"at most {other.speedup_converted:.2f}× as fast" if other.speedup_converted >= 1 else "slower"
+    least = text.time(other.least_conversion_ms)
+    return f"{said}; converting them takes at least {least}, which makes it {converted}."

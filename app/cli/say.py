@@ -37,7 +37,7 @@ def show_advice(advice: Advice, *, is_all: bool) -> None:
         sys.stdout.write("\n")
         write_table(("out", "because"), [(each.variant, each.reason) for each in advice.excluded])
     elif not is_all and n_more + n_out:
-        write(Marked(f"{n_more} more, and why {n_out} are out, with --all.", Mark.FAINT))
+        write(Marked(f"{n_more} more variants, and why {n_out} do not apply: --all", Mark.FAINT))
 
 
 def headline(advice: Advice) -> str:

@@ -44,7 +44,7 @@ def known_network(name: str, *, batch: int, dtype: DType) -> Network:
         for at, layer in enumerate(layers)
         for place in range(layer.count)
     ]
-    remark = "of this network only the layers are known, not how they hang together: all run in one layout"
+    remark = "only the layers of this network are known, not their connections, so all are planned in one layout"
     return Network(name, (hub, *convolutions), {_EVERYTHING: _BOUNDLESS_BYTES}, remarks=(remark,))
 
 

@@ -130,7 +130,7 @@ def test_advice_is_what_the_service_answers(trained, tree):
     assert (found["variant"], found["source"], found["model"]) == ("cpu.direct", "predicted", tree.id)
     shown = run(trained, *arguments).stdout
     assert shown.startswith("cpu.direct, ")
-    assert "are out, with --all" in shown
+    assert "do not apply: --all" in shown
     assert "not measured on this layer" in run(trained, *arguments, "--all").stdout
     assert not (trained / "conv-advisor.db").exists()
 

@@ -162,7 +162,9 @@ def test_ten_variants_are_shown_unless_all_are_asked_for(run: Run) -> None:
     last = advice.ranking[-1].variant
     shown = run("advise", LAYER, "--device", DEVICE)
     assert last not in shown
-    assert f"{len(advice.ranking) - say.SHOWN} more, and why {len(advice.excluded)} are out, with --all" in shown
+    assert (
+        f"{len(advice.ranking) - say.SHOWN} more variants, and why {len(advice.excluded)} do not apply: --all" in shown
+    )
     whole = run("advise", LAYER, "--device", DEVICE, "--all")
     assert last in whole
     for each in advice.excluded:
