@@ -211,7 +211,7 @@ def test_a_precision_that_was_not_measured_is_abstained_from(tree, measured):
     assert trust.abstains
     assert trust.reason
     assert "precision and layout are bfloat16 nhwc; trained on" in trust.reason
-    with pytest.raises(NotEnoughData, match="no precision and layout has the 3 layers measured"):
+    with pytest.raises(NotEnoughData, match="no precision and layout has the 3 measured layers"):
         adapting.adapted(fit.on(fit.costs.take([0])))
 
 
@@ -225,7 +225,7 @@ def test_the_lender_is_the_nearest_and_never_one_that_was_adapted_itself(tree, c
     assert lender_of(tree.device, registry).id == tree.id
     with pytest.raises(InvalidInput, match="allowed: a GPU"):
         lender_of(Device("cpu", "A CPU", "cpu"), registry)
-    with pytest.raises(NotEnoughData, match="nothing is published of it"):
+    with pytest.raises(NotEnoughData, match="no figures are published for it"):
         lender_of(Device("gpu-of-mine", "Mine", "cuda", "5.0"), registry)
 
 
