@@ -125,7 +125,7 @@ def _order(asked: ConvolutionParameters, tensors: dict[str, np.ndarray] | None, 
         raise InvalidInput("top", asked.top, f"1 beside the variant {asked.variant!r}; more with {ADVISED!r} alone")
     if asked.measure and (asked.top is not None or asked.variant != ADVISED):
         beside = f"the variant {asked.variant!r}" + (f" and top {asked.top}" if asked.top else "")
-        allowed = f"nothing beside {beside}; it says itself how many"
+        allowed = f"not together with {beside}; it decides itself how many"
         raise InvalidInput("measure", asked.measure, allowed)
     given = asked.given()
     problem = problem_from(given) if tensors is None else _problem_of(tensors, given)

@@ -186,7 +186,7 @@ def _carefully(layer: Named, common: Named) -> ConvProblem:
         if written is None and name not in fields:
             raise InvalidProblem(name, None, f"an integer; or layer, such as {LAYER}")
         if written is not None and name in fields:
-            raise InvalidProblem(name, fields[name], "nothing beside layer, which says it")
+            raise InvalidProblem(name, fields[name], "not together with layer, which sets it")
     fields |= _epilogue_of(fields, written)
     if auto_pad is not None:
         fields |= _automatic_pads(auto_pad, fields, written)
@@ -200,7 +200,7 @@ def _epilogue_of(fields: dict[str, Any], written: str | None) -> dict[str, Epilo
         return {}
     if written is not None and (said := ConvProblem.parse(written).epilogue):
         name, value = next(iter(parts.items()))
-        raise InvalidProblem(name, value, f"nothing beside layer, which says {said}")
+        raise InvalidProblem(name, value, f"not together with layer, which sets {said}")
     return {"epilogue": Epilogue(**parts)}
 
 

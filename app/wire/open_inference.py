@@ -162,7 +162,7 @@ def _tensor(given: _Input, data: Bytes) -> tuple[np.ndarray, int]:
             raise InvalidTensor(f"{given.name}.data", f"{array.size} numbers", f"as many as {shape} has")
         return array.reshape(shape), 0
     if not isinstance(given.data, msgspec.UnsetType):
-        raise InvalidTensor(f"{given.name}.data", "a list", f"nothing beside {_SIZE}")
+        raise InvalidTensor(f"{given.name}.data", "a list", f"not together with {_SIZE}")
     size = given.parameters[_SIZE]
     if type(size) is not int or size != needed or size > len(data):
         allowed = f"{needed}, which {given.datatype} {shape} takes, and no more than the {len(data)} that follow"

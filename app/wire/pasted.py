@@ -54,7 +54,7 @@ def called(text: str, shape: str | None, beside: Mapping[str, Any]) -> dict[str,
     given, is_row = _parameters(text)
     for name, value in beside.items():
         if name not in _BESIDE:
-            raise InvalidProblem(name, value, "nothing beside Conv2d(...), which says it")
+            raise InvalidProblem(name, value, "not together with Conv2d(...), which sets it")
     if given.get("padding_mode", "zeros") != "zeros":
         raise InvalidInput("padding_mode", given["padding_mode"], "zeros: nothing else is measured")
     sizes = _sizes(shape, given["in_channels"], is_row=is_row)

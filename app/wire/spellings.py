@@ -90,7 +90,7 @@ def in_our_words(given: Mapping[str, Any]) -> dict[str, Any]:
             if field not in read:
                 read[field], said[field] = each, name
             elif name not in _PAIRS or said[field] != field:  # a pair yields to its sides, each said by itself
-                raise InvalidProblem(name, value, f"nothing beside {said[field]}, which says it")
+                raise InvalidProblem(name, value, f"not together with {said[field]}, which sets it")
     for begin, end in _ENDS.items():
         if begin in read:
             read.setdefault(end, read[begin])
