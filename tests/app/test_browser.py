@@ -210,7 +210,7 @@ def test_the_front_is_drawn_and_told(visitor: Visitor) -> None:
     page.get_by_text(re.compile("off the front")).click()
     before = off.count()
     page.get_by_text("Limits", exact=True).click()
-    page.get_by_label("Error at most, of trade-offs").fill("5e-4")
+    page.get_by_label("Error at most, for trade-offs").fill("5e-4")
     page.keyboard.press("Enter")
     expect(page).to_have_url(re.compile("max_error=5e-4"))
     page.get_by_text(re.compile("off the front")).click()

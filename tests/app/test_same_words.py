@@ -133,7 +133,7 @@ def assert_agrees_with_itself(advice: library.LayerAdvice) -> None:
     assert ("likely" in words) == (trust.confidence is not None)
     assert (trust.reason is not None and trust.reason in words) or trust.confidence is not None
     if trust.confidence is not None:
-        assert (f". Of {trust.n_unknown} more variants" in words) == (trust.n_unknown > 1)
+        assert (f"about {trust.n_unknown} more variants" in words) == (trust.n_unknown > 1)
     for said in re.findall(r"(\d+) % likely to be within", words):
         assert int(said) == min(floor(100 * trust.confidence + 1e-9), 99)
     for each in advice.excluded:
