@@ -94,6 +94,24 @@ def test_the_best_of_three_is_that_of_the_page_of_advice() -> None:
     assert f"on networks never trained on that takes {of_three} times as long as the fastest of all" in README
 
 
+def test_what_the_page_of_advice_says_in_short_is_in_its_tables(report: dict[str, Any]) -> None:
+    page = (ROOT / "docs" / "advice.md").read_text(encoding="utf-8")
+    tree, heuristic = (
+        f"{each['geometric_mean']:.3f} · {each['p95']:.2f} · {each['worst']:.1f}"
+        for each in (report["never_trained"]["overall"][rule] for rule in (TREE, "cudnn.graph.heuristic_a"))
+    )
+    said = " ".join(page.split())
+    assert (
+        f"In short: {tree} on networks that were never trained on, where cuDNN's best heuristic is at {heuristic};"
+        in said
+    )
+    (row,) = re.findall(r"^\| below 90 % \|(.*)\|$", page[page.index("<!-- unsure:") :], re.MULTILINE)
+    _, two, calls_of_two, three, calls_of_three, *_ = (cell.strip() for cell in row.split("|"))
+    two, three = (" · ".join(each.split(" · ")[:2]) for each in (two, three))
+    more = round(int(calls_of_three.replace(",", "")) - int(calls_of_two.replace(",", "")), -2)
+    assert f"two variants leave {two} and three {three}, which takes some {more:,} calls more" in said
+
+
 @pytest.fixture(scope="module")
 def contested() -> list[contest.Row]:
     return contest.read(RESULTS / "kernels-nvidia-h200.parquet")
