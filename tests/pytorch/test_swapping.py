@@ -6,6 +6,8 @@ import copy
 import logging
 import pickle
 from collections.abc import Callable, Iterator
+from math import isnan
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -136,6 +138,64 @@ def test_the_check_tells_a_wrong_variant(chooser: EverythingAdvised, monkeypatch
     assert wrong.now > 1e-3
 
 
+class Returning(nn.Module):
+    """Returns what a function makes of x and of its convolution of x."""
+
+    def __init__(self, returned: Callable[[Any, Any], Any]) -> None:
+        super().__init__()
+        self.conv, self.returned = nn.Conv2d(8, 8, 3), returned
+        self.eval()
+
+    def forward(self, x: Any) -> Any:
+        return self.returned(x, self.conv(x))
+
+
+def test_a_check_runs_on_what_it_was_given(chooser: EverythingAdvised) -> None:
+    network = Returning(lambda x, y: (x.mul_(2), y)[1])
+    errors = conv_advisor.torch.optimize(network, random(2, 8, 6, 6), check=True).errors
+    assert errors is not None
+    assert errors.now < 1e-5
+
+
+def test_a_check_tells_what_is_not_a_number(chooser: EverythingAdvised) -> None:
+    network = Returning(lambda _, y: (y, y / 0 - y / 0, y))
+    errors = conv_advisor.torch.optimize(network, random(2, 8, 6, 6), check=True).errors
+    assert errors is not None
+    assert isnan(errors.now)
+    assert isnan(errors.before)
+
+
+UNCHECKABLE: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
+    "no tensor": (lambda _, y: SimpleNamespace(y=y), "returns tensors of floats"),
+    "no floats": (lambda _, y: y.argmax(1), "returns tensors of floats"),
+    "one precision": (lambda _, y: y.flatten(1) @ torch.ones(128, 1), r"runs in float64 \(RuntimeError: "),
+}
+
+
+@pytest.mark.parametrize("name", UNCHECKABLE)
+def test_what_cannot_be_checked_is_said_and_left_as_it_was(name: str, chooser: EverythingAdvised) -> None:
+    returned, said = UNCHECKABLE[name]
+    network = Returning(returned)
+    with pytest.raises(InvalidInput, match=f"check is True; allowed: True for a model that {said}"):
+        conv_advisor.torch.optimize(network, random(2, 8, 6, 6), check=True)
+    assert swapped(network) == []
+    assert conv_advisor.torch.optimize(network, random(2, 8, 6, 6)).n_swapped == 1
+
+
+@pytest.mark.parametrize("is_scripted", [True, False])
+def test_what_is_no_module_is_refused_by_name(is_scripted: bool) -> None:
+    model = torch.jit.script(nn.Conv2d(8, 8, 3)) if is_scripted else torch.relu
+    x = random(2, 8, 6, 6)
+    for call in (conv_advisor.torch.optimize, conv_advisor.torch.plan):
+        with pytest.raises(InvalidInput, match=rf"model is '{type(model).__name__}'; allowed: a torch\.nn\.Module"):
+            call(model, x)
+
+
+def test_no_module_can_be_restored() -> None:
+    with pytest.raises(InvalidInput, match="model is 'int'"):
+        conv_advisor.torch.restore(3)
+
+
 class Twice(nn.Module):
     """One convolution on two shapes, and one that is never called."""
 
@@ -252,6 +312,32 @@ def test_an_exported_or_compiled_program_needs_nothing_of_ours(chooser: Everythi
     assert called == []
 
 
+def test_traced_or_scripted_programs_need_nothing_of_ours_either(chooser: EverythingAdvised, called: list[str]) -> None:
+    network, x = nn.Sequential(nn.Conv2d(8, 8, 3), nn.ReLU()).eval(), random(2, 8, 6, 6)
+    conv_advisor.torch.optimize(network, x)
+    with torch.no_grad():
+        expected = network(x)
+        called.clear()
+        assert_near(torch.jit.trace(network, x, check_trace=False)(x), expected)
+        assert called == []
+        with pytest.raises(InvalidInput, match=r"model is 'swapped by optimize'; allowed: what restore makes of it"):
+            torch.jit.script(network)
+        assert swapped(network)
+        assert_near(torch.jit.script(conv_advisor.torch.restore(network))(x), expected)
+
+
+def test_what_torch_compile_compiled_is_left_alone_and_told(chooser: EverythingAdvised) -> None:
+    network, x = network_of("squeezenet")
+    network[1].compile(backend="eager")
+    report = conv_advisor.torch.optimize(network, x)
+    reasons = {layer.name: layer.reason for layer in report.layers}
+    said = "torch.compile compiled what it is in, which leaves it PyTorch's own"
+    assert reasons == {"0": "", "1.squeeze": said, "1.left": said, "1.right": said}
+    assert swapped(network) == ["0"]
+    whole = torch.compile(network_of("squeezenet")[0], backend="eager")
+    assert {layer.reason for layer in conv_advisor.torch.optimize(whole, x).layers} == {said}
+
+
 class Wider(nn.Conv2d):
     """A convolution of somebody's own."""
 
@@ -259,7 +345,16 @@ class Wider(nn.Conv2d):
         return super().forward(x) * 2
 
 
+def with_forward_replaced() -> nn.Module:
+    """As libraries do that bring weights to a device when their layer is called."""
+    layer = nn.Conv2d(2, 2, 3)
+    before = layer.forward
+    layer.forward = lambda x: before(x) + 1
+    return layer
+
+
 DECLINED = {
+    "forward replaced": (with_forward_replaced(), (1, 2, 5, 5), "its forward was replaced"),
     "1-D": (nn.Conv1d(2, 2, 3), (1, 2, 9), "Conv1d is no convolution in two dimensions"),
     "3-D": (nn.Conv3d(2, 2, 3), (1, 2, 5, 5, 5), "Conv3d is no convolution in two dimensions"),
     "transposed": (nn.ConvTranspose2d(2, 2, 3), (1, 2, 5, 5), "ConvTranspose2d is no convolution in two dimensions"),
@@ -283,6 +378,13 @@ def test_what_is_none_of_ours_is_said_by_name(name: str, chooser: EverythingAdvi
     assert said in row.reason
     assert (row.name, row.is_swapped, swapped(network)) == ("0", False, [])
     assert said in str(conv_advisor.torch.optimize(network, random(*shape).to(next(layer.parameters()).dtype)))
+
+
+def test_a_lazy_layer_is_swapped_the_second_time(chooser: EverythingAdvised) -> None:
+    network, x = nn.Sequential(nn.LazyConv2d(8, 3)).eval(), random(2, 8, 6, 6)
+    (row,) = conv_advisor.torch.optimize(network, x).layers
+    assert row.reason == "its sizes were not known before it was called: optimize again"
+    assert conv_advisor.torch.optimize(network, x).n_swapped == 1
 
 
 def test_under_autocast_layers_are_left_alone_and_told(chooser: EverythingAdvised) -> None:

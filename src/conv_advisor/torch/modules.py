@@ -9,6 +9,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
+from conv_advisor.data.errors import InvalidInput
 from conv_advisor.torch.layers import Geometry, geometry_of, is_autocast_on, is_tf32_allowed
 from conv_advisor.torch.operator import conv2d, run_advised
 
@@ -25,8 +26,8 @@ class AdvisedConv2d(nn.Conv2d):  # type: ignore[misc]  # PyTorch is not followed
     """A ``Conv2d`` to which `advise_module` gave plans.
 
     It keeps parameters, buffers, hooks and names of the module that it was. Where gradients are recorded, under
-    autocast, while ``torch.compile``, ``torch.export`` or ``torch.fx`` look, and on any input that it has no plan for,
-    it is PyTorch's own.
+    autocast, while ``torch.compile``, ``torch.export``, ``torch.fx`` or ``torch.jit.trace`` look, and on any input that
+    it has no plan for, it is PyTorch's own.
     """
 
     def forward(self, input: Any) -> Any:  # noqa: A002 - callers may name it, and so PyTorch does
@@ -45,6 +46,10 @@ class AdvisedConv2d(nn.Conv2d):  # type: ignore[misc]  # PyTorch is not followed
                 y = conv2d(input, weight, *geometry, name)
         bias = self.bias
         return y if bias is None else y.add_(bias.reshape(1, -1, 1, 1))
+
+    def __prepare_scriptable__(self) -> Any:
+        """Tell ``torch.jit.script``, which asks each module so, that it cannot read this one."""
+        raise InvalidInput("model", "swapped by optimize", "what restore makes of it, which torch.jit.script can read")
 
 
 class _Watched(AdvisedConv2d):
@@ -81,7 +86,7 @@ def watched(module: nn.Conv2d, tell: Callable[[nn.Conv2d, Any], str | None]) -> 
 
 
 def _is_pytorchs(x: Any, weight: Any) -> bool:
-    if not isinstance(x, torch.Tensor) or torch.compiler.is_compiling():
+    if not isinstance(x, torch.Tensor) or torch.compiler.is_compiling() or torch._C._is_tracing():
         return True
     if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
         return True
@@ -153,7 +158,14 @@ def restore(model: nn.Module) -> nn.Module:
     -------
     model : Module
         The same.
+
+    Raises
+    ------
+    InvalidInput
+        It is no module.
     """
+    if not isinstance(model, nn.Module):
+        raise InvalidInput("model", type(model).__name__, "a torch.nn.Module")
     for module in model.modules():
         if type(module) is AdvisedConv2d:
             module.__class__ = nn.Conv2d

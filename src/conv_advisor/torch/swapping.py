@@ -24,7 +24,7 @@ from conv_advisor.torch.log import remember_layer
 from conv_advisor.torch.modules import AdvisedConv2d, Kind, advise_module, geometry_of_module, kind_of, watched
 from conv_advisor.torch.options import MAX_ERROR_RATIO, Options
 from conv_advisor.torch.report import Layer, Report
-from conv_advisor.torch.whole import Call, errors_of
+from conv_advisor.torch.whole import Call, Reference, check_model
 
 MIN_GAIN: Final = 1.05
 
@@ -66,7 +66,8 @@ def optimize(
     Raises
     ------
     InvalidInput
-        The model is in training, or an option is not allowed.
+        The model is in training, or compiled by ``torch.jit``; an option is not allowed; or there is nothing that
+        `check` could compare. The model is then as it was.
 
     Notes
     -----
@@ -75,8 +76,7 @@ def optimize(
     no batch norm and fuses nothing. Times are of convolutions alone on either side: a bias is added by an elementwise
     kernel of its own by eager PyTorch, and so it is behind a variant.
     """
-    if model.training:
-        raise InvalidInput("model.training", True, "False: call model.eval() first")
+    check_model(model)
     if type(min_gain) not in (int, float) or not min_gain >= 1:
         raise InvalidInput("min_gain", min_gain, "a number from 1 on")
     options = Options(
@@ -89,11 +89,13 @@ def optimize(
     )
     call = Call.of(example_inputs)
     with torch.no_grad():
+        apart = call.copied() if check else None  # a model may write into what it is called with
         chooser = chooser_for([*model.parameters(), *model.buffers(), *call.tensors()])
         sites = _watch(model, call, partial(_kept_plan, chooser, min_gain, options))
+        reference = None if apart is None else Reference.of(model, apart)
         choices = _choose(sites, chooser, options)
         layers = [layer for site in sites for layer in _settle(site, choices, min_gain, options)]
-        return Report(tuple(layers), errors_of(model, call) if check else None)
+        return Report(tuple(layers), reference.errors_of(model) if reference else None)
 
 
 _KeptPlan = Callable[[ConvProblem], str | None]
@@ -135,6 +137,7 @@ def _watch(model: nn.Module, call: Call, kept_plan: _KeptPlan) -> list[_Site]:
 
     What is kept runs already then: PyTorch's own convolutions would load cuDNN, which takes longer than all else.
     """
+    compiled = {inner for module in model.modules() if _is_compiled(module) for inner in module.modules()}
     sites = []
     with ExitStack() as watches:
         for layer, module in model.named_modules():
@@ -142,14 +145,30 @@ def _watch(model: nn.Module, call: Call, kept_plan: _KeptPlan) -> list[_Site]:
                 continue
             site = _Site(layer or type(module).__name__, module)
             sites.append(site)
-            if type(module) in (nn.Conv2d, AdvisedConv2d):
-                watches.enter_context(watched(module, partial(_plan_of_call, site, kept_plan)))
-            elif isinstance(module, nn.Conv2d):
-                site.reason = f"its class is {type(module).__name__}, which may convolve in a way of its own"
+            if module in compiled:
+                site.reason = "torch.compile compiled what it is in, which leaves it PyTorch's own"
+            elif reason := _why_not_swapped(module):
+                site.reason = reason
             else:
-                site.reason = f"{type(module).__name__.removeprefix('Lazy')} is no convolution in two dimensions"
+                watches.enter_context(watched(module, partial(_plan_of_call, site, kept_plan)))
         call.of_model(model)
     return sites
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    return "_orig_mod" in module._modules or getattr(module, "_compiled_call_impl", None) is not None
+
+
+def _why_not_swapped(module: nn.Module) -> str:
+    """Why a convolution module cannot be, whatever it is called with; empty where it can."""
+    name = type(module).__name__
+    if not isinstance(module, nn.Conv2d):
+        return f"{name.removeprefix('Lazy')} is no convolution in two dimensions"
+    if isinstance(module, nn.LazyConv2d):
+        return "its sizes were not known before it was called: optimize again"
+    if type(module) not in (nn.Conv2d, AdvisedConv2d):
+        return f"its class is {name}, which may convolve in a way of its own"
+    return "its forward was replaced, and may convolve in a way of its own" if "forward" in module.__dict__ else ""
 
 
 def _plan_of_call(site: _Site, kept_plan: _KeptPlan, module: Any, x: Any) -> str | None:

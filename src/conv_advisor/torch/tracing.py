@@ -18,7 +18,7 @@ from conv_advisor.torch.endings import ending_of
 from conv_advisor.torch.folding import is_norm_of
 from conv_advisor.torch.graph import CONVOLUTIONS, find_sites
 from conv_advisor.torch.nodes import EITHER, bytes_of, has_layout, kind_of, layer_of, value_of
-from conv_advisor.torch.whole import Call
+from conv_advisor.torch.whole import Call, check_model
 
 _aten: Final = torch.ops.aten
 _OTHER_CONVOLUTIONS: Final = {
@@ -46,8 +46,7 @@ def network_of(model: nn.Module, example_inputs: Any) -> Network:
     InvalidInput
         The model is in training, or what it computes depends on the values of its inputs.
     """
-    if model.training:
-        raise InvalidInput("model.training", True, "False: call model.eval() first")
+    check_model(model)
     call = Call.of(example_inputs)
     name = type(model).__name__
     try:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import isnan
 from typing import Any, NamedTuple
 
 import torch
@@ -13,6 +14,19 @@ from torch.utils import _pytree as pytree
 
 from conv_advisor.data.errors import InvalidInput
 from conv_advisor.torch.modules import restore
+
+
+def check_model(model: Any) -> None:
+    """Refuse what is no module in evaluation.
+
+    Raises
+    ------
+    InvalidInput
+    """
+    if not isinstance(model, nn.Module) or isinstance(model, torch.jit.ScriptModule):
+        raise InvalidInput("model", type(model).__name__, "a torch.nn.Module that torch.jit did not compile")
+    if model.training:
+        raise InvalidInput("model.training", True, "False: call model.eval() first")
 
 
 @dataclass(frozen=True)
@@ -42,14 +56,21 @@ class Call:
         """What a model returns."""
         return model(*self.args, **self.kwargs)
 
+    def floats_of(self, model: nn.Module) -> list[Any]:
+        """Every tensor of floats that a model returns; what it may write into are copies."""
+        return [tensor for tensor in _tensors(self.copied().of_model(model)) if tensor.is_floating_point()]
+
+    def copied(self) -> Call:
+        """The same with copies of its tensors."""
+        return Call(*pytree.tree_map_only(torch.Tensor, torch.clone, (self.args, dict(self.kwargs))))
+
     def tensors(self) -> list[Any]:
         """Every tensor in it."""
         return _tensors((self.args, dict(self.kwargs)))
 
     def in_float64(self) -> Call:
         """The same with every floating tensor in float64."""
-        args, kwargs = pytree.tree_map_only(torch.Tensor, _as_float64, (self.args, dict(self.kwargs)))
-        return Call(args, kwargs)
+        return Call(*pytree.tree_map_only(torch.Tensor, _as_float64, (self.args, dict(self.kwargs))))
 
 
 class Errors(NamedTuple):
@@ -59,30 +80,66 @@ class Errors(NamedTuple):
     before: float
 
 
-def errors_of(model: nn.Module, call: Call) -> Errors:
-    """How far a model is from float64, with the modules that `optimize` swapped and without.
+@dataclass(frozen=True)
+class Reference:
+    """What a model returns by PyTorch's own convolutions, and what it should.
 
     Parameters
     ----------
-    model : Module
-        Is copied, and called in float64 too.
     call : Call
+    own : list of tensor
+        By PyTorch's own convolutions.
+    exact : list of tensor
+        In float64.
     """
-    now = call.of_model(model)
-    own = restore(copy.deepcopy(model))
-    before = call.of_model(own)
-    exact = call.in_float64().of_model(own.double())
-    return Errors(_error(now, exact), _error(before, exact))
+
+    call: Call
+    own: list[Any]
+    exact: list[Any]
+
+    @classmethod
+    def of(cls, model: nn.Module, call: Call) -> Reference:
+        """The reference of a model that was called once, and is copied.
+
+        Raises
+        ------
+        InvalidInput
+            It cannot be: there is nothing that could be checked.
+        """
+        copied = _or_refuse("can be copied", lambda: restore(copy.deepcopy(model)))
+        own = call.floats_of(copied)
+        exact = _or_refuse("runs in float64", lambda: call.in_float64().floats_of(copied.double()))
+        if not own or len(own) != len(exact):
+            raise _no_check("returns tensors of floats, alone or in tuples, lists or dicts")
+        return cls(call, own, exact)
+
+    def errors_of(self, model: nn.Module) -> Errors:
+        """How far a model is from float64 as it is, and as it was."""
+        return Errors(self._error(self.call.floats_of(model)), self._error(self.own))
+
+    def _error(self, got: list[Any]) -> float:
+        """The largest of the outputs; not a number where one of them is none."""
+        return max((_distance(y, exact) for y, exact in zip(got, self.exact, strict=True)), key=_by_size)
 
 
-def _error(got: Any, exact: Any) -> float:
-    pairs = zip(_tensors(got), _tensors(exact), strict=True)
-    return max(
-        (_distance(y, wanted) for y, wanted in pairs if wanted.is_floating_point() and wanted.numel()), default=0
-    )
+def _or_refuse(what: str, run: Callable[[], Any]) -> Any:
+    try:
+        return run()
+    except Exception as error:  # of many kinds, as the model has them
+        raise _no_check(f"{what} ({type(error).__name__}: {' '.join(str(error).split())[:200]})") from error
+
+
+def _no_check(what: str) -> InvalidInput:
+    return InvalidInput("check", True, f"True for a model that {what}")
+
+
+def _by_size(error: float) -> tuple[bool, float]:
+    return isnan(error), error
 
 
 def _distance(y: Any, exact: Any) -> float:
+    if not exact.numel():
+        return 0.0
     scale = float(exact.abs().max())
     return float((y.double() - exact).abs().max()) / (scale or 1.0)
 
