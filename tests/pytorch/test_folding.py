@@ -13,10 +13,11 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 from torch import nn  # noqa: E402 - it needs PyTorch
 
 import conv_advisor.torch  # noqa: E402 - it needs PyTorch
+from conv_advisor.torch.folding import Folded, _all_foldings  # noqa: E402 - it needs PyTorch
 from conv_advisor.torch.nodes import writes_into_inputs  # noqa: E402 - it needs PyTorch
 from tests.pytorch.comparing import assert_near, compiled, random  # noqa: E402 - it needs PyTorch
 from tests.pytorch.conftest import EverythingAdvised  # noqa: E402 - it needs PyTorch
-from tests.pytorch.networks import every_kind, resnet, settle  # noqa: E402 - it needs PyTorch
+from tests.pytorch.networks import Residual, every_kind, resnet, settle  # noqa: E402 - it needs PyTorch
 
 NETWORKS = every_kind()
 pytestmark = [
@@ -70,17 +71,81 @@ def test_folded_weights_follow_their_sources(change: str, kind: str, chooser: Ev
         assert graphs == 1
 
 
-@pytest.mark.parametrize("change", ["in place", "data"])
-def test_weights_that_are_not_watched_need_refresh(change: str, chooser: EverythingAdvised, quick: Any) -> None:
+def test_weights_that_are_not_watched_need_refresh(chooser: EverythingAdvised, quick: Any) -> None:
     network = copy.deepcopy(NETWORKS["resnet"][0])
     x = random(2, 3, 33, 32)
     with torch.no_grad():
         call = compiled(network, options={"watch": False})
         before = call(x)
-        change_weights(network, change)
+        change_weights(network, "in place")
         assert torch.equal(call(x), before)
         conv_advisor.torch.refresh()
         assert_near(call(x), network(x))
+        change_weights(network, "data")  # that they lie elsewhere is seen even so
+        assert_near(call(x), network(x))
+
+
+class Writing(nn.Module):
+    """Its graph writes into what it is given, and must not run twice."""
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.block = block
+
+    def forward(self, x: Any) -> Any:
+        return self.block(x.mul_(1))
+
+
+@pytest.mark.parametrize("is_watched", [True, False])
+@pytest.mark.parametrize("is_writing", [True, False])
+def test_blocks_that_share_a_graph_keep_weights_of_their_own(
+    is_watched: bool, is_writing: bool, chooser: EverythingAdvised, quick: Any
+) -> None:
+    network = nn.Sequential(*(settle(Residual(8, 8), ()) for _ in range(3)))
+    if is_writing:
+        network = nn.Sequential(*map(Writing, network)).eval()
+    expected, x = copy.deepcopy(network), random(2, 8, 6, 6)
+    for block in network:
+        block.compile(backend=conv_advisor.torch.backend, options={"watch": is_watched})
+    with torch.no_grad():
+        for factor in (1, 1, 2, 1):
+            for each in (network, expected):
+                each[1].load_state_dict({key: factor * value for key, value in each[1].state_dict().items()})
+            if not is_watched:
+                conv_advisor.torch.refresh()
+            for _ in range(2):
+                assert_near(network(x.clone()), expected(x.clone()))
+    assert chooser.graphs == 1
+
+
+def test_a_block_in_its_turn_is_not_folded_anew(
+    chooser: EverythingAdvised, quick: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network, x = nn.Sequential(*(settle(Residual(8, 8), ()) for _ in range(3))), random(2, 8, 6, 6)
+    fold, folds = Folded.fold, list[Folded]()
+    monkeypatch.setattr(Folded, "fold", lambda self, inputs: (folds.append(self), fold(self, inputs)))
+    for block in network:
+        block.compile(backend=conv_advisor.torch.backend)
+    with torch.no_grad():
+        network(x)
+        assert len(folds) == 3 * 2
+        network(x)
+        network[1].bn1.running_mean.add_(1)
+        network(x)
+        assert len(folds) == 4 * 2
+
+
+def test_weights_that_were_replaced_are_not_kept(chooser: EverythingAdvised, quick: Any) -> None:
+    network, x = copy.deepcopy(NETWORKS["resnet"][0]), random(2, 3, 33, 32)
+    before = set(_all_foldings)
+    with torch.no_grad():
+        call = compiled(network)
+        for change in ("another parameter", "assign", "data", "in place"):
+            call(x)
+            change_weights(network, change)
+        assert_near(call(x), network(x))
+    (foldings,) = set(_all_foldings) - before
+    assert foldings._instances == {}
 
 
 def test_two_threads_that_meet_changed_weights_both_have_the_new_ones(chooser: EverythingAdvised, quick: Any) -> None:

@@ -86,20 +86,40 @@ class Folded:
         self.bias.copy_(shift)
 
 
+@dataclass
+class _Instance:
+    """What one of several modules that share a graph has folded, kept while others have their turn."""
+
+    sources: Sequence[weakref.ref[Any]]
+    versions: list[int] | None
+    tensors: list[Any]
+
+
 class Foldings:
-    """The folded convolutions of one graph, and what their sources were when they were folded last."""
+    """The folded convolutions of one graph, and what their sources were when they were folded last.
+
+    Modules of one class, such as the blocks of a model that are compiled one by one, share a graph, and what it reads
+    its weights from. So what each has folded is kept, and copied there when it is its turn.
+    """
 
     def __init__(self, folded: Sequence[Folded]) -> None:
         self._folded = folded
+        self._tensors = [tensor for each in folded for tensor in (each.weight, each.bias) if tensor is not None]
         self._sources = itemgetter(*sorted({place for each in folded for place in each.sources.places()}))
         self._seen: tuple[list[int], list[int]] | None = None
+        self._owner: Sequence[weakref.ref[Any]] = ()
+        self._instances: dict[tuple[int, ...], _Instance] = {}
+        self._stream: Any = None
         self._times = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         _all_foldings.add(self)
 
     def forget(self) -> None:
         """Fold anew at the next call."""
-        self._seen = None
+        with self._lock:
+            self._seen = None
+            for instance in self._instances.values():
+                instance.versions = None
 
     def update(self, inputs: Sequence[Any]) -> None:
         """Fold anew if a source is another tensor, lies elsewhere or was written to since."""
@@ -107,13 +127,37 @@ class Foldings:
         seen = [*map(_version, sources)], [*map(_address, sources)]
         if seen == self._seen:
             return
-        with self._lock, torch.inference_mode(False), torch.no_grad(), _without_autocast(inputs):
+        with self._lock, torch.inference_mode(False), torch.no_grad(), _without_autocast(sources):
             if seen == self._seen:  # another thread was sooner
                 return
-            for each in self._folded:
-                each.fold(inputs)
+            self._fold(inputs, sources, *seen)
             self._times += 1  # who ran meanwhile reads this behind the other
             self._seen = seen
+
+    def _fold(self, inputs: Sequence[Any], sources: Sequence[Any], versions: list[int], addresses: list[int]) -> None:
+        if self._seen is not None and self._seen[1] != addresses:
+            self._keep(*self._seen)
+        self._owner = [weakref.ref(source) for source in sources]
+        instance = self._instances.get(tuple(addresses))
+        if instance is not None and instance.versions == versions:
+            torch._foreach_copy_(self._tensors, instance.tensors)
+            return
+        for each in self._folded:
+            each.fold(inputs)
+        if instance is not None:  # a captured graph may go on reading there
+            torch._foreach_copy_(instance.tensors, self._tensors)
+            instance.versions = versions
+
+    def _keep(self, versions: list[int], addresses: list[int]) -> None:
+        """Keep what is folded if its sources still lie there: they were not replaced, but are another module's."""
+        alive = {key: each for key, each in self._instances.items() if _lie_at(each.sources, key)}
+        if tuple(addresses) not in alive and _lie_at(self._owner, addresses):
+            kept = [tensor.clone() for tensor in self._tensors]
+            alive[tuple(addresses)] = _Instance(self._owner, versions, kept)
+        self._instances = alive
+
+    def _has_moved(self, inputs: Sequence[Any]) -> bool:
+        return self._seen is None or [*map(_address, self._sources(inputs))] != self._seen[1]
 
     def around(self, compiled: Callable[..., Any], *, watch: bool, repeats: bool) -> Callable[..., Any]:
         """A compiled graph whose weights are folded anew where their sources changed.
@@ -122,17 +166,28 @@ class Foldings:
         ----------
         compiled : callable
         watch : bool
-            Whether each call looks at them; else what `refresh` says alone counts.
+            Whether each call looks at them; else what `refresh` says alone counts, and whose they are.
         repeats : bool
             Whether the graph may run twice, since it writes into nothing that it is given. A call then looks while the
             GPU works, and runs again in the rare case that there was a change.
         """
 
+        def call_in_turn(*inputs: Any) -> Any:
+            with self._lock:  # until all of it is enqueued: then another module's weights may take the place
+                self._wait_for_others(self._sources(inputs)[0].device)
+                if watch or self._has_moved(inputs):
+                    self.update(inputs)
+                return compiled(*inputs)
+
         def call_watched(*inputs: Any) -> Any:
+            if self._instances:
+                return call_in_turn(*inputs)
             self.update(inputs)
             return compiled(*inputs)
 
         def call_meanwhile(*inputs: Any) -> Any:
+            if self._instances:
+                return call_in_turn(*inputs)
             times = self._times
             y = compiled(*inputs)
             self.update(inputs)
@@ -142,13 +197,31 @@ class Foldings:
             return compiled(*inputs)
 
         def call_unwatched(*inputs: Any) -> Any:
-            if self._seen is None:
+            if self._instances:
+                return call_in_turn(*inputs)
+            if self._has_moved(inputs):
                 self.update(inputs)
             return compiled(*inputs)
 
         if not watch:
             return call_unwatched
         return call_meanwhile if repeats else call_watched
+
+    def _wait_for_others(self, device: Any) -> None:
+        """Let this stream wait for what was enqueued on another one by modules that had their turn before."""
+        if device.type != "cuda" or torch.cuda.is_current_stream_capturing():
+            return
+        stream = torch.cuda.current_stream(device)
+        if self._stream is not None and self._stream != stream:
+            stream.wait_stream(self._stream)
+        self._stream = stream
+
+
+def _lie_at(sources: Sequence[weakref.ref[Any]], addresses: Sequence[int]) -> bool:
+    tensors = [source() for source in sources]
+    return all(
+        tensor is not None and _address(tensor) == address for tensor, address in zip(tensors, addresses, strict=True)
+    )
 
 
 class Weights:
@@ -290,6 +363,5 @@ def _add_buffer(gm: GraphModule, site: Site, kind: str, tensor: Any) -> Node:
     return node
 
 
-def _without_autocast(inputs: Sequence[Any]) -> Any:
-    device = next(tensor.device.type for tensor in inputs if isinstance(tensor, torch.Tensor))
-    return torch.autocast(device, enabled=False)
+def _without_autocast(tensors: Sequence[Any]) -> Any:
+    return torch.autocast(tensors[0].device.type, enabled=False)
