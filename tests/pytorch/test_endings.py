@@ -91,6 +91,30 @@ def added_into_the_residual(x: Any) -> Any:
     return torch.relu(residual) * residual
 
 
+def added_into_what_nobody_else_reads(x: Any) -> Any:
+    y = functional.max_pool2d(x, 3, 1, 1)
+    y += CONV(x)
+    return torch.relu_(y)
+
+
+def added_into_what_has_a_view(x: Any) -> Any:
+    y = functional.max_pool2d(x, 3, 1, 1)
+    row = y[:, :, 0]
+    y += CONV(x)
+    return torch.relu(y) + row[:, :, None]
+
+
+def added_into_a_view_of_the_input(x: Any) -> Any:
+    y = x.view(2, 8, 6, 6)
+    y += CONV(x)
+    return torch.relu(y)
+
+
+def added_into_the_input(x: Any) -> Any:
+    x += CONV(x)
+    return torch.relu(x)
+
+
 def set_item_between(x: Any) -> Any:
     y = CONV(x)
     x[:, :4] = 0
@@ -116,6 +140,35 @@ def of_two_convolutions(x: Any) -> Any:
     return torch.relu(CONV(x) + functional.conv2d(x, WEIGHT, padding=1))
 
 
+def pooled_between(x: Any) -> Any:
+    y = CONV(x)
+    y += functional.conv2d(functional.avg_pool2d(x, 1, 1, 0, True, False), WEIGHT, padding=1)
+    return torch.relu(y)
+
+
+def gated(x: Any) -> Any:
+    y = CONV(x) + x
+    return y * torch.sigmoid(y)
+
+
+def gated_in_place(x: Any) -> Any:
+    y = CONV(x)
+    gate = functional.hardsigmoid(y)
+    return y.mul_(gate)
+
+
+def gate_read_twice(x: Any) -> Any:
+    y = CONV(x)
+    gate = torch.sigmoid(y)
+    return y * gate + gate
+
+
+def gate_of_what_follows(x: Any) -> Any:
+    y = CONV(x)
+    y = y * 2
+    return y * torch.sigmoid(CONV(x))
+
+
 CASES: dict[str, tuple[Callable[[Any], Any], list[str]]] = {
     "in place on what is its own": (lambda x: CONV(x).add_(x).relu_(), ["bias-residual-relu"]),
     "the residual first": (lambda x: functional.silu(x + CONV(x), inplace=True), ["bias-residual-silu"]),
@@ -138,10 +191,26 @@ CASES: dict[str, tuple[Callable[[Any], Any], list[str]]] = {
     "the input changes": (mutated_input, ["bias"]),
     "the input is written to": (set_item_between, ["bias"]),
     "the residual changes": (mutated_residual, ["bias-residual"]),
-    "into the residual": (added_into_the_residual, ["bias"]),
+    "into a residual of its own": (added_into_what_nobody_else_reads, ["bias-residual-relu"]),
+    "into a residual with a view": (added_into_what_has_a_view, ["bias"]),
+    "into a view of the input": (added_into_a_view_of_the_input, ["bias"]),
+    "into the input": (added_into_the_input, ["bias"]),
+    "into the residual": (added_into_the_residual, ["bias-residual"]),
     "two readers": (two_readers, ["bias"]),
     "added to itself": (added_to_itself, ["bias"]),
     "read after the sum": (read_after_the_sum, ["bias-residual"]),
+    "a pool that rounds up in between": (pooled_between, ["bias-residual-relu", ""]),
+    "times its sigmoid": (gated, ["bias-residual-silu"]),
+    "times its hard sigmoid": (gated_in_place, ["bias-hardswish"]),
+    "times a gate that others read": (gate_read_twice, ["bias"]),
+    "times another's gate": (gate_of_what_follows, ["bias", "bias-sigmoid"]),
+    "clamped from below": (lambda x: CONV(x).clamp(min=0), ["bias-relu"]),
+    "clamped in place": (lambda x: torch.clamp_(CONV(x), 0, 6), ["bias-relu6"]),
+    "clamped by its least": (lambda x: CONV(x).clamp_min_(0.0), ["bias-relu"]),
+    "clamped otherwise": (lambda x: CONV(x).clamp(-1, 1), ["bias"]),
+    "clamped by a tensor": (lambda x: torch.clamp(CONV(x), x), ["bias"]),
+    "leaky in place": (lambda x: functional.leaky_relu_(CONV(x)), ["bias-leaky_relu"]),
+    "by the name of its input": (lambda x: functional.relu(input=CONV(x)), ["bias-relu"]),
     "of two convolutions": (of_two_convolutions, ["bias-residual-relu", ""]),
 }
 
@@ -151,8 +220,10 @@ def test_what_ends_in_a_convolution(name: str, ending: EverythingAdvised, quick:
     function, wanted = CASES[name]
     x = random(2, 8, 6, 6)
     with torch.no_grad():
-        expected = function(x.clone())
-        got = compiled(function)(x.clone())
+        seen, given = x.clone(), x.clone()
+        expected = function(seen)
+        got = compiled(function)(given)
+    assert torch.allclose(given, seen, rtol=1e-4, atol=1e-5)
     assert epilogues(ending) == sorted(wanted)
     assert got.dtype == expected.dtype
     assert got.stride() == expected.stride()

@@ -18,7 +18,8 @@ from conv_advisor.torch.graph import Site, end, find_sites, replace
 from conv_advisor.torch.layouts import lay_out
 from conv_advisor.torch.loaded import plan_name
 from conv_advisor.torch.log import log, tell
-from conv_advisor.torch.nodes import writes_into_inputs
+from conv_advisor.torch.nodes import is_transformed, kind_of, writes_into_inputs
+from conv_advisor.torch.normal_form import normalize
 from conv_advisor.torch.operator import below_autograd, conv2d
 from conv_advisor.torch.options import Options, read_options
 
@@ -54,14 +55,17 @@ def backend(
 
     Notes
     -----
-    A graph that needs gradients, has no convolution, or is not on a GPU goes to Inductor as it is.
+    A graph that needs gradients, has no convolution, is not on a GPU or is transformed by ``torch.func`` goes to
+    Inductor as it is.
     """
     ours, inductors = read_options(mode, options)
-    chooser = None if _needs_gradients(inputs) else chooser_for(inputs)
+    is_left = _needs_gradients(gm, inputs) or is_transformed(gm.graph)
+    chooser = None if is_left else chooser_for(inputs)
     if chooser is None:
         return _compile(gm, inputs, ours, inductors)
     if ours.inductor:
         _start_compilers()
+    normalize(gm)
     sites, others = find_sites(gm)
     weights = Weights(gm, inputs)
     if ours.fold:
@@ -79,7 +83,7 @@ def backend(
         inductors = {"layout_optimization": False} | inductors
     gm.recompile()
     compiled = _compile(gm, inputs, ours, inductors)
-    if is_replaced and not _records_gradients(gm):
+    if is_replaced and not _turns_gradients_on(gm):
         compiled = below_autograd(compiled)
     if foldings is None:
         return compiled
@@ -104,15 +108,18 @@ def _choose(sites: Iterable[Site], chooser: Chooser, options: Options) -> dict[C
     return dict(choose_all(chooser, ((site.layer, site.problem) for site in sites), options))
 
 
-def _needs_gradients(inputs: Sequence[Any]) -> bool:
-    return torch.is_grad_enabled() and any(
+def _needs_gradients(gm: GraphModule, inputs: Sequence[Any]) -> bool:
+    return (torch.is_grad_enabled() or _turns_gradients_on(gm)) and any(
         isinstance(tensor, torch.Tensor) and tensor.requires_grad for tensor in inputs
     )
 
 
-def _records_gradients(gm: GraphModule) -> bool:
-    """Whether a graph turns gradients on itself."""
-    return any(node.target is torch._C._set_grad_enabled and node.args != (False,) for node in gm.graph.nodes)
+def _turns_gradients_on(gm: GraphModule) -> bool:
+    return any(
+        (node.target is torch._C._set_grad_enabled or kind_of(node) == "wrap_with_set_grad_enabled")
+        and node.args[0] is not False
+        for node in gm.graph.nodes
+    )
 
 
 def _compile(gm: GraphModule, inputs: Sequence[Any], options: Options, config: Mapping[str, Any]) -> Callable[..., Any]:

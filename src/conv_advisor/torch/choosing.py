@@ -35,10 +35,15 @@ def choose_all(
 
 
 def chooser_for(inputs: Sequence[Any]) -> Chooser | None:
-    """Who chooses variants for a graph or a model: the one GPU with all these tensors; None where there is none."""
+    """Who chooses variants for a graph or a model: the one GPU that has tensors of it; None where none is, or several.
+
+    Some may lie in the host's memory: numbers, or what is brought to the GPU in the model. Where a convolution runs
+    there our operators are PyTorch's own.
+    """
     devices = {tensor.device for tensor in inputs if isinstance(tensor, torch.Tensor)}
-    if len(devices) != 1 or next(iter(devices)).type != "cuda" or torch.version.cuda is None:
+    gpus = [device for device in devices if device.type == "cuda"]
+    if len(gpus) != 1 or torch.version.cuda is None:
         return None
     from conv_advisor.torch.gpu import open_gpu
 
-    return open_gpu(next(iter(devices)).index)
+    return open_gpu(gpus[0].index)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, Final
 
 import torch
 from torch.fx import Node
 
 from conv_advisor.data.epilogue import LEAKY_SLOPE, Activation, Epilogue
-from conv_advisor.torch.nodes import changes_something, value_of
+from conv_advisor.torch.nodes import changes_something, kind_of, memory_of, value_of
 
 _aten: Final = torch.ops.aten
 _functional: Final = torch.nn.functional
@@ -71,27 +72,42 @@ def ending_of(
     addition: tuple[Node, int] | None = None
     activation = Activation.NONE
     while activation is Activation.NONE:
-        user = next(iter(y.users)) if len(y.users) == 1 else None
+        gate, user = _next(y)
         if user is None or user in taken or not _is_in_place_of(user, conv) or _is_disturbed(y, user):
             break
         if not nodes and is_norm(user, y):
             has_bias = True
         elif addition is None and (place := _place_of_residual(user, y, conv)) is not None:
             addition = user, place
-        elif (activation := activation_of(user, y)) is Activation.NONE:
+        elif (activation := _GATED[kind_of(gate)] if gate else activation_of(user, y)) is Activation.NONE:
             break
-        nodes.append(user)
+        nodes += [gate, user] if gate else [user]
         y = user
     return Ending(Epilogue(has_bias, addition is not None, activation), tuple(nodes), addition)
+
+
+def _next(y: Node) -> tuple[Node | None, Node | None]:
+    """Who alone reads y, and the gate where that is y times a gate of y, which reads it too; else None."""
+    users = list(y.users)
+    if len(users) == 1:
+        return None, users[0]
+    for gate, product in (users, users[::-1]) if len(users) == 2 else ():
+        is_gate = kind_of(gate) in _GATED and gate.all_input_nodes == [y] and list(gate.users) == [product]
+        is_product = kind_of(product) == "mul" and set(product.args) == {y, gate} and not product.kwargs
+        if is_gate and is_product and not changes_something(gate):
+            return gate, product
+    return None, None
 
 
 def activation_of(node: Node, y: Node) -> Activation:
     """The activation that a node computes of y; none where it is another, or of something else."""
     read = _ACTIVATIONS.get(node.target)
-    if read is None or node.args[:1] != (y,):
+    named = dict(node.kwargs)
+    given = node.args[0] if node.args else named.pop("input", None)
+    if read is None or given is not y:
         return Activation.NONE
     try:
-        return read(*node.args[1:], **node.kwargs)
+        return read(*node.args[1:], **named)
     except TypeError:  # arguments that it is not known to take
         return Activation.NONE
 
@@ -107,14 +123,26 @@ def _is_disturbed(first: Node, last: Node) -> bool:
 
 
 def _place_of_residual(node: Node, y: Node, conv: Node) -> int | None:
-    """Which argument of a node is added to y; None where it does anything else, or adds in place to anything but y."""
+    """Which argument of a node is added to y; None where it does anything else, or writes where others may read."""
     if node.target not in _ADDITIONS or len(node.args) != 2 or any(value != 1 for value in node.kwargs.values()):
         return None
     place = 1 if node.args[0] is y else 0
     other = node.args[place]
     if not isinstance(other, Node) or other is y or not _is_alike(other, conv):
         return None
-    return None if place == 0 and changes_something(node) else place
+    return None if place == 0 and changes_something(node) and not _is_read_by_it_alone(other, node) else place
+
+
+def _is_read_by_it_alone(node: Node, writer: Node) -> bool:
+    """Whether nobody else sees what is written into the memory of a node, which then need not be written at all."""
+    memory = memory_of(node)
+    if memory is None or node.op in ("placeholder", "get_attr") or list(node.users) != [writer]:
+        return False
+    return not any(memory_of(each) == memory for each in _before(writer) if each is not node)
+
+
+def _before(node: Node) -> Iterator[Node]:
+    return takewhile(lambda each: each is not node, node.graph.nodes)
 
 
 def _is_alike(node: Node, conv: Node) -> bool:
@@ -150,6 +178,12 @@ def _leaky_relu(negative_slope: float = 0.01, inplace: bool = False) -> Activati
     return Activation.LEAKY_RELU if negative_slope == LEAKY_SLOPE else Activation.NONE
 
 
+def _clamp(min: float | None = None, max: float | None = None) -> Activation:  # noqa: A002 - PyTorch's names
+    if min != 0:
+        return Activation.NONE
+    return Activation.RELU if max is None else _hardtanh(0.0, max)
+
+
 def _hardtanh(min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Activation:
     return Activation.RELU6 if (min_val, max_val) == (0, 6) else Activation.NONE
 
@@ -167,8 +201,16 @@ _ACTIVATIONS: Final[dict[Any, Callable[..., Activation]]] = {
     **dict.fromkeys((_aten.sigmoid.default, _aten.sigmoid_.default), _sigmoid),
     **dict.fromkeys((_functional.hardswish, _aten.hardswish.default, _aten.hardswish_.default), _hardswish),
     _functional.relu6: _relu6,
-    **dict.fromkeys((_functional.hardtanh, _aten.hardtanh.default, _aten.hardtanh_.default), _hardtanh),
-    **dict.fromkeys((_functional.leaky_relu, _aten.leaky_relu.default, _aten.leaky_relu_.default), _leaky_relu),
+    **dict.fromkeys((_functional.hardtanh, _functional.hardtanh_), _hardtanh),
+    **dict.fromkeys((_aten.hardtanh.default, _aten.hardtanh_.default), _hardtanh),
+    **dict.fromkeys((_functional.leaky_relu, _functional.leaky_relu_), _leaky_relu),
+    **dict.fromkeys((_aten.leaky_relu.default, _aten.leaky_relu_.default), _leaky_relu),
+    **dict.fromkeys((torch.clamp, torch.clamp_, "clamp", "clamp_"), _clamp),
+    **dict.fromkeys((torch.clamp_min, torch.clamp_min_, "clamp_min", "clamp_min_"), _clamp),
+    **dict.fromkeys((_aten.clamp.default, _aten.clamp_.default, _aten.clamp_min.default), _clamp),
     **dict.fromkeys((_functional.gelu, _aten.gelu.default), _gelu),
 }
 """How the arguments behind y are read, by every way to call an activation that a graph may have."""
+
+_GATED: Final = {"sigmoid": Activation.SILU, "hardsigmoid": Activation.HARDSWISH}
+"""What y times a gate of y is, by the kind of the gate."""

@@ -21,6 +21,8 @@ from conv_advisor.torch.operator import conv2d
 
 CONVOLUTIONS: Final = (torch.conv2d, torch.ops.aten.conv2d.default, torch.ops.aten.conv2d.padding)
 """The targets of convolutions in two dimensions."""
+WRAPPED: Final = "it wraps a part of the model, which is not looked into"
+"""Why what an operator such as ``torch.cond`` runs is left alone."""
 _DEFAULTS: Final = {"bias": None, "stride": 1, "padding": 0, "dilation": 1, "groups": 1}
 _SIGNATURE: Final = Signature(
     [
@@ -90,6 +92,8 @@ def find_sites(gm: GraphModule) -> tuple[list[Site], list[tuple[str, str]]]:
                 others.append((layer_of(node), found))
             else:
                 sites.append(found)
+        elif isinstance(node.target, torch._ops.HigherOrderOperator):
+            others.append((layer_of(node), WRAPPED))
     return sites, others
 
 

@@ -24,6 +24,8 @@ _BY_PIXEL_OR_CHANNEL: Final = (
     *("batch_norm", "cat", "chunk", "instance_norm", "interpolate", "mean", "pad", "slice", "split"),
     *("split_with_sizes", "upsample_bilinear2d", "upsample_nearest2d"),
 )
+_READING: Final = frozenset((*_POOLS, "amax", "amin", "interpolate", "max", "mean", "min", "std", "sum", "var"))
+"""Kinds of operators to which True says something else than to write: to round sizes up, or to keep a dimension."""
 EITHER: Final = frozenset((*_POOLS, *_POINTWISE, *_BY_PIXEL_OR_CHANNEL, "getitem"))
 """Kinds of operators that run as fast in either layout: value by value, or on whole pixels or channels."""
 
@@ -106,6 +108,13 @@ def writes_into_inputs(graph: Graph) -> bool:
     return any(memory_of(read) in given | {None} for node in writers for read in node.all_input_nodes)
 
 
+def is_transformed(graph: Graph) -> bool:
+    """Whether a part of a graph is within a transform of ``torch.func``, whose tensors have no memory of their own."""
+    values = (value_of(node) for node in graph.nodes)
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor
+    return any(isinstance(value, torch.Tensor) and wrapped(value) for value in values)
+
+
 def memory_of(node: Node) -> int | None:
     """What tells the memory of a node's value from that of others: views share it; None where it is no tensor."""
     value = value_of(node)
@@ -116,7 +125,9 @@ def changes_something(node: Node) -> bool:
     """Whether a node may write into a tensor that it is given."""
     if node.op not in ("call_function", "call_method"):
         return bool(node.op == "call_module")
-    if node.kwargs.get("inplace") or node.kwargs.get("out") is not None or any(arg is True for arg in node.args):
+    if node.kwargs.get("inplace") or node.kwargs.get("out") is not None:
+        return True
+    if any(arg is True for arg in node.args) and kind_of(node) not in _READING:
         return True  # relu(x, True) has it by position
     if isinstance(node.target, torch._ops.OpOverload):
         return bool(node.target._schema.is_mutable)

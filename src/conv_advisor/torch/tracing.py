@@ -16,8 +16,9 @@ from conv_advisor.data.problem import Layout
 from conv_advisor.models.planning.network import Network, Operator
 from conv_advisor.torch.endings import ending_of
 from conv_advisor.torch.folding import is_norm_of
-from conv_advisor.torch.graph import CONVOLUTIONS, find_sites
+from conv_advisor.torch.graph import CONVOLUTIONS, WRAPPED, find_sites
 from conv_advisor.torch.nodes import EITHER, bytes_of, has_layout, kind_of, layer_of, value_of
+from conv_advisor.torch.normal_form import normalize
 from conv_advisor.torch.whole import Call, check_model
 
 _aten: Final = torch.ops.aten
@@ -63,6 +64,7 @@ class _Reader:
     """Reads the graph of an exported program."""
 
     def __init__(self, program: Any) -> None:
+        normalize(program.graph_module)
         self._nodes = list(program.graph.nodes)
         signature = program.graph_signature
         self._weights = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
@@ -109,7 +111,7 @@ class _Reader:
         if node.target in CONVOLUTIONS:
             return self._reasons[layer_of(node)]
         if isinstance(node.target, torch._ops.HigherOrderOperator):
-            return "it wraps a part of the model, which is not looked into"
+            return WRAPPED
         return _OTHER_CONVOLUTIONS.get(getattr(node.target, "overloadpacket", None), "")
 
 

@@ -1,0 +1,100 @@
+"""A graph in the form that all else reads: identities are gone, and what core ATen took apart is whole again."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, Final
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from conv_advisor.torch.nodes import kind_of, value_of
+
+_aten: Final = torch.ops.aten
+_DROPOUTS: Final = frozenset(
+    ("dropout", "dropout1d", "dropout2d", "dropout3d", "feature_dropout", "alpha_dropout", "feature_alpha_dropout")
+)
+"""Kinds of operators that take x, a probability, and whether to drop anything."""
+_WRAPPERS: Final = {"tag_activation_checkpoint": 0, "wrap_with_set_grad_enabled": 1}
+"""Operators that, where no gradients are recorded, do nothing but run a graph; and which argument that is."""
+
+
+def normalize(gm: GraphModule) -> None:
+    """Bring a graph of Dynamo, or of an exported program, into the form that all else reads, in place.
+
+    What is within a checkpoint, or within ``torch.no_grad``, stands where all else does: no gradients are recorded.
+    Dropout in evaluation returns what it is given, and would stand between a convolution and what follows it.
+    ``aten.convolution`` and the batch norm of core ATen, which ``run_decompositions`` leaves, become ``aten.conv2d``
+    and ``aten.batch_norm``.
+    """
+    _unwrap(gm)
+    for node in list(gm.graph.nodes):
+        if node.op != "call_function":
+            continue
+        if _is_idle_dropout(node):
+            _replace(gm, node, node.all_input_nodes[0])
+        elif node.target is _aten.convolution.default:
+            _make_conv2d(node)
+        elif node.target is operator.getitem and node.args[1] == 0:
+            _make_batch_norm(gm, node)
+
+
+def _unwrap(gm: GraphModule) -> None:
+    """Put what operators run that do nothing else in their places, the innermost first."""
+    for node in list(gm.graph.nodes):
+        place = _WRAPPERS.get(kind_of(node)) if isinstance(node.target, torch._ops.HigherOrderOperator) else None
+        if place is None or (place and node.args[0] is not False):
+            continue
+        inner = getattr(gm, str(node.args[place].target))
+        _unwrap(inner)
+        is_closed = all(each.op != "get_attr" for each in inner.graph.nodes)
+        if is_closed and all(taker.target is operator.getitem for taker in node.users):
+            _put_in_place(gm, node, place, inner.graph)
+
+
+def _put_in_place(gm: GraphModule, node: Node, place: int, inner: Graph) -> None:
+    given = [each for each in inner.nodes if each.op == "placeholder"]
+    body, *operands = node.args[place:]
+    values = dict(zip(given, operands, strict=True))
+    with gm.graph.inserting_before(node):
+        returned: Any = gm.graph.graph_copy(inner, values)
+    for taker in list(node.users):
+        _replace(gm, taker, returned[taker.args[1]])
+    gm.graph.erase_node(node)
+    if not body.users:
+        gm.graph.erase_node(body)
+
+
+def _is_idle_dropout(node: Node) -> bool:
+    """Whether a node is a dropout that is told to drop nothing."""
+    if kind_of(node) not in _DROPOUTS:
+        return False
+    told = node.args[2] if len(node.args) > 2 else node.kwargs.get("training", node.kwargs.get("train"))
+    return told is False
+
+
+def _make_conv2d(node: Node) -> None:
+    x, weight, bias, stride, padding, dilation, is_transposed, _, groups = node.args
+    if is_transposed is False and value_of(weight).dim() == 4:
+        node.target = _aten.conv2d.default
+        node.args = (x, weight, bias, stride, padding, dilation, groups)
+
+
+def _make_batch_norm(gm: GraphModule, first: Node) -> None:
+    """Let one operator return what is the first of three; the others are empty, and nobody reads them."""
+    norm = first.args[0]
+    if norm.target is not _aten._native_batch_norm_legit_no_training.default:
+        return
+    x, weight, bias, mean, variance, momentum, epsilon = norm.args
+    arguments: tuple[Any, ...] = (x, weight, bias, mean, variance, False, momentum, epsilon, True)
+    with gm.graph.inserting_before(first):
+        whole = gm.graph.call_function(_aten.batch_norm.default, arguments)
+    whole.meta = dict(first.meta)
+    _replace(gm, first, whole)
+    if not norm.users:
+        gm.graph.erase_node(norm)
+
+
+def _replace(gm: GraphModule, node: Node, other: Node) -> None:
+    node.replace_all_uses_with(other)
+    gm.graph.erase_node(node)
