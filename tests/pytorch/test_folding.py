@@ -122,6 +122,7 @@ def test_a_block_in_its_turn_is_not_folded_anew(
     chooser: EverythingAdvised, quick: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network, x = nn.Sequential(*(settle(Residual(8, 8), ()) for _ in range(3))), random(2, 8, 6, 6)
+    before = set(_all_foldings)
     fold, folds = Folded.fold, list[Folded]()
     monkeypatch.setattr(Folded, "fold", lambda self, inputs: (folds.append(self), fold(self, inputs)))
     for block in network:
@@ -129,6 +130,8 @@ def test_a_block_in_its_turn_is_not_folded_anew(
     with torch.no_grad():
         network(x)
         assert len(folds) == 3 * 2
+        (foldings,) = set(_all_foldings) - before
+        assert len(foldings._instances) == 3
         network(x)
         network[1].bn1.running_mean.add_(1)
         network(x)

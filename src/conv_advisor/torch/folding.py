@@ -136,7 +136,7 @@ class Foldings:
 
     def _fold(self, inputs: Sequence[Any], sources: Sequence[Any], versions: list[int], addresses: list[int]) -> None:
         if self._seen is not None and self._seen[1] != addresses:
-            self._keep(*self._seen)
+            self._keep_if_alive(*self._seen)
         self._owner = [weakref.ref(source) for source in sources]
         instance = self._instances.get(tuple(addresses))
         if instance is not None and instance.versions == versions:
@@ -147,14 +147,18 @@ class Foldings:
         if instance is not None:  # a captured graph may go on reading there
             torch._foreach_copy_(instance.tensors, self._tensors)
             instance.versions = versions
+        elif self._instances:  # at once: when its turn is over a graph may be captured, in which nothing is copied yet
+            self._keep(versions, addresses)
+
+    def _keep_if_alive(self, versions: list[int], addresses: list[int]) -> None:
+        """Keep what is folded if its sources still lie there: they were not replaced, but are another module's."""
+        self._instances = {key: each for key, each in self._instances.items() if _lie_at(each.sources, key)}
+        if tuple(addresses) not in self._instances and _lie_at(self._owner, addresses):
+            self._keep(versions, addresses)
 
     def _keep(self, versions: list[int], addresses: list[int]) -> None:
-        """Keep what is folded if its sources still lie there: they were not replaced, but are another module's."""
-        alive = {key: each for key, each in self._instances.items() if _lie_at(each.sources, key)}
-        if tuple(addresses) not in alive and _lie_at(self._owner, addresses):
-            kept = [tensor.clone() for tensor in self._tensors]
-            alive[tuple(addresses)] = _Instance(self._owner, versions, kept)
-        self._instances = alive
+        kept = [tensor.clone() for tensor in self._tensors]
+        self._instances[tuple(addresses)] = _Instance(self._owner, versions, kept)
 
     def _has_moved(self, inputs: Sequence[Any]) -> bool:
         return self._seen is None or [*map(_address, self._sources(inputs))] != self._seen[1]
