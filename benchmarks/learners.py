@@ -27,6 +27,7 @@ from conv_advisor.data.networks import held_out_layers
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.data.shipped import TIMINGS
 from conv_advisor.data.table import problem_of, sizes_of
+from conv_advisor.kernels.cuda.forecast import forecast
 from conv_advisor.models import judging
 from conv_advisor.models.challenge import hold_out
 from conv_advisor.models.costs import Costs, device_of, from_table, roofline_ms
@@ -130,10 +131,13 @@ class Ground:
     def look(self, problems: Sequence[ConvProblem], sees: str) -> np.ndarray:
         """What a tree or a teacher sees of problems, float32 array of shape (n, columns)."""
         sizes = sizes_of(problems)
-        x = Quantities(sizes, *code_of(*self.kind)).features()
+        quantities = Quantities(sizes, *code_of(*self.kind))
+        x = quantities.features()
         if sees == "asked":
             return x[:, [FEATURES.index(name) for name in ASKED]]
-        return np.concatenate([x, hints(sizes, *self.kind, self.roofline, self.device)], 1) if sees == "plans" else x
+        if sees != "plans":
+            return x
+        return np.concatenate([x, hints(quantities, self.roofline, forecast(sizes, *self.kind, self.device))], 1)
 
     @cached_property
     def made_up(self) -> list[ConvProblem]:

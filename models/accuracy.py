@@ -11,7 +11,7 @@ import numpy as np
 
 from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.kernels.tolerance import tolerance
-from conv_advisor.models.costs import is_of
+from conv_advisor.models.costs import coded, is_of
 from conv_advisor.models.tree_file import TreeModel
 
 if TYPE_CHECKING:
@@ -73,20 +73,21 @@ def learn_laws(table: pa.Table, device_id: str) -> Laws:
     """
     import pyarrow.compute as pc  # what only answers does without Arrow
 
-    table = table.filter(pc.and_(is_of(table, device_id), pc.is_finite(pc.fill_null(table["max_error"], math.nan))))
-    table = table.filter(pc.and_(pc.greater(table["max_error"], 0.0), pc.less(table["max_error"], 1.0)))
+    counts = pc.and_(pc.greater(table["max_error"], 0.0), pc.less(table["max_error"], 1.0))
+    counts = pc.and_(is_of(table, device_id), pc.fill_null(counts, False))
+    table = table.select(["variant", "dtype", "c", "groups", "r", "s", "max_error"]).filter(counts)
     error = np.log2(table["max_error"].to_numpy())
     c, groups, r, s = (table[name].to_numpy().astype(np.int64) for name in ("c", "groups", "r", "s"))
     length = np.log2(c // groups * r * s)
-    keys = np.array([table[name].to_pylist() for name in ("variant", "dtype")], dtype=str).T
+    variants, of_variant = coded(table["variant"])
+    dtypes, of_dtype = coded(table["dtype"])
+    kinds = of_variant * len(dtypes) + of_dtype
     laws: Laws = {}
-    if not len(keys):
-        return laws
-    kinds, rows = np.unique(keys, axis=0, return_inverse=True)
-    for place, (variant, dtype) in enumerate(kinds.tolist()):
-        mine = rows.ravel() == place
-        if np.count_nonzero(mine) >= LEAST_ERRORS:
-            laws.setdefault(variant, {})[dtype] = _law(length[mine], error[mine])
+    for kind in np.unique(kinds).tolist():
+        mine = np.flatnonzero(kinds == kind)
+        if len(mine) >= LEAST_ERRORS:
+            variant, dtype = divmod(kind, len(dtypes))
+            laws.setdefault(str(variants[variant]), {})[str(dtypes[dtype])] = _law(length[mine], error[mine])
     return laws
 
 

@@ -170,9 +170,9 @@ def from_table(table: pa.Table, device_id: str) -> Costs:
 
     table, n_unsteady = _steady(table, device_id)
     table, problems, rows = _plain(table)
-    variants, columns = _coded(table["variant"])
+    variants, columns = coded(table["variant"])
     shape = (len(problems), len(variants))
-    names, codes = _coded(table["outcome"])
+    names, codes = coded(table["outcome"])
     had = {outcome: np.isin(codes, np.flatnonzero(names == outcome)) for outcome in Outcome}
     row_ms, row_noise = times(table)
     cells = rows * len(variants) + columns
@@ -312,7 +312,7 @@ def device_of(table: pa.Table, device_id: str) -> Device:
 
     mine = table.select(["device", "measured_at"]).filter(is_of(table, device_id))
     if not mine.num_rows:
-        texts, _ = _coded(table["device"])
+        texts, _ = coded(table["device"])
         raise UnknownDevice(device_id, sorted({json.loads(text)["id"] for text in texts.tolist()}))
     latest = mine.filter(pc.equal(mine["measured_at"], pc.max(mine["measured_at"])))
     return Device.from_json(latest["device"][-1].as_py())
@@ -354,12 +354,12 @@ def is_of(table: pa.Table, device_id: str) -> pa.BooleanArray:
     """For each row of a table with a device column, whether it is of this device."""
     import pyarrow as pa
 
-    texts, places = _coded(table["device"])
+    texts, places = coded(table["device"])
     is_mine = np.array([json.loads(text)["id"] == device_id for text in texts.tolist()], bool)
     return pa.array(is_mine[places])
 
 
-def _coded(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
+def coded(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
     """The different texts of a column in rising order, and for each row the place of its own."""
     encoded = column.dictionary_encode().combine_chunks()
     used, places = np.unique(encoded.indices.to_numpy(), return_inverse=True)

@@ -11,6 +11,7 @@ import numpy as np
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.cuda.forecast import PLANNED_AS, forecast
 from conv_advisor.models.allot import allot, leaf_nodes
 from conv_advisor.models.costs import Costs, roofline_ms
 from conv_advisor.models.enough import MIN_PROBLEMS
@@ -41,7 +42,7 @@ On 345 held-out problems of several channels a group the tree was at 1.079 with 
 where its teacher was at 1.051.
 """
 
-_MOST_TIMES: Final = 4
+_MOST_TIMES: Final = 2
 """A tree of one dtype and layout may keep this many times as many leaves as they have in the mean."""
 
 _FAR: Final = 0.5
@@ -101,11 +102,15 @@ def _grow_part(
     shapes, n_equal = np.unique(sampled, axis=0, return_counts=True)
     seen = _seen(x, hint_matrix(costs.problems, rooflines, device))
     teacher = Teacher(costs, seen, log_roofline, seed, options, each)
+    plans = sorted({(PLANNED_AS[dtype], layout) for dtype, layout in kinds})
+    expected = dict(zip(plans, each(lambda plan: forecast(shapes, *plan, device), plans), strict=True))
 
     def grow(kind: Kind) -> _Grown:
-        rows = kinds[kind]
-        made_up = Quantities(shapes, *code_of(*kind)).features()
-        labelled = teacher.label(_seen(made_up, hints(shapes, *kind, rooflines[kind], device)))
+        rows, (dtype, layout) = kinds[kind], kind
+        quantities = Quantities(shapes, *code_of(*kind))
+        made_up = quantities.features()
+        hinted = hints(quantities, rooflines[kind], expected[PLANNED_AS[dtype], layout])
+        labelled = teacher.label(_seen(made_up, hinted))
         lesson = teacher.measured.take(rows).then(labelled)
         weight = np.append(np.full(len(rows), options.measured_weight), n_equal)
         return _Grown.of(np.concatenate([x[rows], made_up]), lesson, weight, seed, options)
@@ -156,7 +161,7 @@ class _Grown:
         from sklearn.tree import DecisionTreeRegressor
 
         decisions, log_slowdown = decided(lesson)
-        lesson = replace(lesson, log_slowdown=log_slowdown.astype(np.float32))
+        lesson = replace(lesson, log_slowdown=log_slowdown)
         tree = DecisionTreeRegressor(
             max_leaf_nodes=_MOST_TIMES * options.max_leaves,
             min_samples_leaf=options.min_samples_leaf,
@@ -198,9 +203,9 @@ def decided(lesson: Lesson) -> tuple[np.ndarray, np.ndarray]:
     Returns
     -------
     decisions : float64 array of shape (n, n_deciding)
-    log_slowdown : float64 array of shape (n, V)
+    log_slowdown : float32 array of shape (n, V)
     """
-    cost, log_slowdown = (values.astype(np.float64) for values in (lesson.cost, lesson.log_slowdown))
+    cost, log_slowdown = lesson.cost.astype(np.float64), lesson.log_slowdown.copy()
     near = np.minimum(-np.log1p(-np.minimum(cost, 1 - 1e-9)) / STEEPNESS, CAP)
     far = np.maximum(_FAR, log_slowdown[:, lesson.contenders])
     log_slowdown[:, lesson.contenders] = np.where(near < _FAR, near, far)

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from conv_advisor.data.measurement import Device
-from conv_advisor.data.problem import ConvProblem, DType, Layout
+from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.table import sizes_of
 from conv_advisor.kernels.cuda.forecast import KERNELS, forecast
 from conv_advisor.kernels.cuda.parts.offers import VALUES
@@ -51,29 +51,28 @@ def hint_matrix(problems: Sequence[ConvProblem], rooflines: Mapping[Kind, np.nda
     sizes = sizes_of(problems)
     found = np.empty((len(problems), len(HINTS)), np.float32)
     for kind, rows in kinds_of(problems).items():
-        found[rows] = hints(sizes[rows], *kind, rooflines.get(kind, _MILLISECOND), device)
+        expected = forecast(sizes[rows], *kind, device)
+        found[rows] = hints(Quantities(sizes[rows], *code_of(*kind)), rooflines.get(kind, _MILLISECOND), expected)
     return found
 
 
-def hints(sizes: np.ndarray, dtype: DType, layout: Layout, roofline: np.ndarray, device: Device) -> np.ndarray:
+def hints(quantities: Quantities, roofline: np.ndarray, expected: Mapping[str, np.ndarray]) -> np.ndarray:
     """`HINTS` of many problems on a device; of one that our kernels have no plans for all are the same.
 
     Parameters
     ----------
-    sizes : int64 array of shape (N, 16)
-        As in `data.table`.
-    dtype : DType
-    layout : Layout
+    quantities : Quantities
+        Of N problems.
     roofline : float array of shape (3,)
         As `models.costs.roofline_ms` takes it.
-    device : Device
+    expected : mapping of str to float64 array
+        As `kernels.cuda.forecast.forecast` gives it.
 
     Returns
     -------
     float32 array of shape (N, n_hints)
     """
-    quantities = Quantities(sizes, *code_of(dtype, layout))
-    cuts = [np.log2(values) for values in forecast(sizes, dtype, layout, device).values()]
+    cuts = [np.log2(values) for values in expected.values()]
     times = [values[:, 0] - log2(1000) for values in cuts]
     columns = [time - np.log2(quantities.roofline_ms(*roofline.tolist())) for time in times]
     columns += [one - other for one, other in combinations(times, 2)]

@@ -37,6 +37,9 @@ KERNELS: Final = tuple(_PLANS)
 """Whose plans are asked: packed is that of ``cuda.implicit_gemm_nhwc`` and ``cuda.implicit_gemm_transposed``,
 accelerated that of ``cuda.implicit_gemm_tma``."""
 
+PLANNED_AS: Final = {dtype: dtype for dtype in DType} | {DType.BFLOAT16: DType.FLOAT16}
+"""The dtype whose plans stand for those of each: what is expected of one half precision is expected of the other."""
+
 _AT_A_TIME: Final = 2**9
 """Problems whose arrays are in memory together."""
 

@@ -15,7 +15,7 @@ from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.data.table import sizes_of
 from conv_advisor.kernels.cuda.catalog import VARIANTS
-from conv_advisor.kernels.cuda.forecast import KERNELS, forecast
+from conv_advisor.kernels.cuda.forecast import KERNELS, PLANNED_AS, forecast
 from conv_advisor.kernels.cuda.implicit_gemm import plan as implicit_gemm_plan
 from conv_advisor.kernels.cuda.implicit_gemm.choice import choose_cut
 from conv_advisor.kernels.cuda.implicit_gemm_nhwc import packing
@@ -103,6 +103,19 @@ def test_each_is_what_its_plan_says_whatever_stands_beside_it(
             assert applies != np.isnan(values).all(), (kernel, problem.key)
             if applies:
                 assert tuple(values) == by_plan(kernel, problem, device), (kernel, problem.key)
+
+
+@settings(deadline=None, max_examples=60)
+@given(shapes=st.lists(problems(), min_size=1, max_size=4), layout=st.sampled_from(Layout))
+def test_plans_of_one_dtype_stand_for_those_of_another_that_has_the_same(
+    shapes: list[ConvProblem], layout: Layout
+) -> None:
+    for pair in ((dtype, other) for dtype, other in PLANNED_AS.items() if dtype is not other):
+        found, same = (
+            expected([replace(shape, dtype=dtype, layout=layout) for shape in shapes], H200) for dtype in pair
+        )
+        for kernel in KERNELS:
+            np.testing.assert_array_equal(found[kernel], same[kernel])
 
 
 @pytest.mark.parametrize("device", [CPU, replace(H200, processors=0)], ids=["cpu", "unknown"])

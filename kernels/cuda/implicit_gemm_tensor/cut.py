@@ -121,7 +121,8 @@ def _window(problem: ConvProblem, bn: int, columns: int) -> Window:
     rows_of_y = min(problem.p, (bn + strip - 2) // strip + 1)
     if strip % bn == 0 or bn % strip == 0:
         rows_of_y = min(problem.p, ceil(bn / strip))
-    leads = ((first * problem.stride_w - problem.pad_w) % unit for first in range(0, problem.q, strip))
+    firsts = range(0, min(problem.q, unit * strip), strip)  # strips further on lead as some of these do
+    leads = ((first * problem.stride_w - problem.pad_w) % unit for first in firsts)
     width = (strip - 1) * problem.stride_w + (problem.s - 1) * problem.dilation_w + 1
     units = ceil((max(leads) + width) / unit)
     rows = (rows_of_y - 1) * problem.stride_h + (problem.r - 1) * problem.dilation_h + 1
