@@ -102,15 +102,12 @@ def _grow_part(
     shapes, n_equal = np.unique(sampled, axis=0, return_counts=True)
     seen = _seen(x, hint_matrix(costs.problems, rooflines, device))
     teacher = Teacher(costs, seen, log_roofline, seed, options, each)
-    plans = sorted({(PLANNED_AS[dtype], layout) for dtype, layout in kinds})
-    expected = dict(zip(plans, each(lambda plan: forecast(shapes, *plan, device), plans), strict=True))
+    expected = _expected(shapes, list(kinds), device, each)
 
     def grow(kind: Kind) -> _Grown:
-        rows, (dtype, layout) = kinds[kind], kind
-        quantities = Quantities(shapes, *code_of(*kind))
+        rows, quantities = kinds[kind], Quantities(shapes, *code_of(*kind))
         made_up = quantities.features()
-        hinted = hints(quantities, rooflines[kind], expected[PLANNED_AS[dtype], layout])
-        labelled = teacher.label(_seen(made_up, hinted))
+        labelled = teacher.label(_seen(made_up, hints(quantities, rooflines[kind], expected[kind])))
         lesson = teacher.measured.take(rows).then(labelled)
         weight = np.append(np.full(len(rows), options.measured_weight), n_equal)
         return _Grown.of(np.concatenate([x[rows], made_up]), lesson, weight, seed, options)
@@ -126,6 +123,19 @@ def _grow_part(
     trees = dict(zip(kinds, each(finish, kinds, all_grown, counts), strict=True))
     believed = teacher.label(_seen(feature_matrix(asked), hint_matrix(asked, rooflines, device)))
     return trees, dict(zip(asked, orders_of(believed, costs.variants), strict=True))
+
+
+def _expected(
+    shapes: np.ndarray, kinds: Sequence[Kind], device: Device, each: Each
+) -> dict[Kind, dict[str, np.ndarray]]:
+    """What plans expect of the same sizes in each dtype and layout; of dtypes that are planned alike one is asked."""
+    plans = sorted({(PLANNED_AS[dtype], layout) for dtype, layout in kinds})
+
+    def ask(plan: Kind) -> dict[str, np.ndarray]:
+        return forecast(shapes, *plan, device)
+
+    found = dict(zip(plans, each(ask, plans), strict=True))
+    return {(dtype, layout): found[PLANNED_AS[dtype], layout] for dtype, layout in kinds}
 
 
 def _root_mean_square(errors: np.ndarray, of_all: np.ndarray) -> float:
