@@ -17,6 +17,8 @@ from typing import Final, TextIO
 _GAP: Final = "  "
 _PARTS: Final = re.compile(r"[^_.-]+[_.-]*|[_.-]+")
 _LEAST_LINE: Final = 20
+_CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
+"""What acts on a terminal, written out: names come from models, which may be anybody's."""
 _LEAST_TEXT: Final = 12
 """Columns of text are folded down to so many characters before a table is given up for a list."""
 
@@ -53,7 +55,7 @@ def write(text: str) -> None:
     """Write lines of text, each folded between words to the terminal's width."""
     for line in text.splitlines():
         mark = text.mark if isinstance(text, Marked) else None
-        for part in _folded(line, width()):
+        for part in _folded(line.translate(_CONTROLS), width()):
             sys.stdout.write(_painted(part, mark) + "\n")
 
 
@@ -61,7 +63,7 @@ def write_error(text: str) -> None:
     """Write lines to standard error, each folded between words where that is a terminal."""
     most = max(shutil.get_terminal_size().columns, _LEAST_LINE) if sys.stderr.isatty() else None
     for line in text.splitlines():
-        sys.stderr.write("\n".join(_folded(line, most)) + "\n")
+        sys.stderr.write("\n".join(_folded(line.translate(_CONTROLS), most)) + "\n")
 
 
 def write_table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Iterable[int] = ()) -> None:
@@ -76,7 +78,7 @@ def write_table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: It
     right : iterable of int
         Columns that are set flush right and never folded but for their names: numbers.
     """
-    cells = [tuple(row) for row in rows]
+    cells = [tuple(map(_harmless, row)) for row in rows]
     flush = set(right)
     natural = [max([len(name), *(len(row[place]) for row in cells)]) for place, name in enumerate(columns)]
     folded = {place: max([*map(len, columns[place].split()), *(len(row[place]) for row in cells)]) for place in flush}
@@ -128,6 +130,14 @@ def _lined(
                 _padded(piece, size, place in flush, row[place])
                 for place, (piece, size) in enumerate(zip(pieces, widths, strict=True))
             )
+
+
+def _harmless(cell: str) -> str:
+    """A cell that does nothing but stand there."""
+    if cell.isprintable():
+        return cell
+    text = cell.translate(_CONTROLS)
+    return Marked(text, cell.mark) if isinstance(cell, Marked) else text
 
 
 def _stacked(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> Iterator[str]:

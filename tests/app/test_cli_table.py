@@ -84,6 +84,22 @@ def test_names_of_numbers_are_folded_before_a_table_becomes_a_list(monkeypatch: 
     assert lines == ["n  against", "       the", "   default", "a     1.5×", "b      12×"]
 
 
+def test_what_would_act_on_a_terminal_is_written_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A model that anybody wrote names its layers; a title that it sets, or a colour, is none of its business."""
+    monkeypatch.setenv("NO_COLOR", "1")
+    name = "conv\x1b]0;mine\x07\n\x9b31m\x7f"
+    table.write_table(("name", "time"), [(name, "1"), (Marked("\x1b[2J", Mark.HEAD), "2")])
+    table.write(f"{name} × µ")
+    table.write_error(name)
+    said = capsys.readouterr()
+    assert "conv\\x1b]0;mine\\x07\\x0a\\x9b31m\\x7f" in said.out
+    assert "\\x1b[2J" in said.out
+    assert "× µ" in said.out
+    assert all(each.isprintable() for each in (said.out + said.err).split("\n"))
+
+
 def test_numbers_are_flush_right(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [PAINT.sub("", line) for line in shown(monkeypatch, 200)]
     assert len({line.index("µs") for line in lines[1:]}) == 1
