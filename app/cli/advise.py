@@ -85,6 +85,8 @@ def advise(
         raise InvalidInput("--max-slowdown", max_slowdown, "a finite number, with --pareto")
     if language and not snippet:
         raise InvalidInput("--language", str(language), "only with --snippet")
+    if as_json and as_csv:
+        raise InvalidInput("--csv", "given", "not together with --json")
     ending = given.ending(bias=bias, residual=residual, activation=activation)
     how = given.written(dtype, layout, stride, padding, dilation, groups, input_, **ending)
     named = layer or []

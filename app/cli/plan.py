@@ -48,6 +48,8 @@ def plan(
 
     if batch is not None and batches is not None:
         raise InvalidInput("--batch", batch, "not together with --batches")
+    if as_json and as_csv:
+        raise InvalidInput("--csv", "given", "not together with --json")
     counts = [batch or 1] if batches is None else batches_of(batches)
     sizes = dims_of(dims)
     local = Local(load_settings(), is_brief=True)

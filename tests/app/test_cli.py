@@ -301,6 +301,11 @@ def test_convolve_all_runs_every_variant_of_the_device(home):
             "--measure is 'if unsure'; allowed: not together",
         ),
         (("train", "--report", "x"), "--report is 'x'; allowed: only with --ship"),
+        (
+            ("advise", "8-1-3-4-3", "8-1-3-4-5", "--json", "--csv"),
+            "--csv is 'given'; allowed: not together with --json",
+        ),
+        (("plan", "resnet50", "--json", "--csv"), "--csv is 'given'; allowed: not together with --json"),
         (("train", "--output", "x", "--force"), "--output is 'x'; allowed: not together with --force or --ship"),
         (("advise", "8-1-3-4-3", "--max-slowdown", "2"), "--max-slowdown is 2.0; allowed: a finite number, with"),
         (("advise", "8-1-3-4-3", "--max-error", "1e-5"), "--max-error is 1e-05; allowed: a number above 0, with"),
