@@ -135,7 +135,7 @@ def test_a_job_for_a_device_that_is_elsewhere_waits_for_it(client: Client) -> No
         (MEASURE | {"unheard": "of"}, 422, "unprocessable-entity", "unheard"),
         (MEASURE | {"run_id": "a b"}, 422, "unprocessable-entity", "run_id"),
         (MEASURE | {"layers": ["fourteen"]}, 400, "invalid-layer-name", "size-batch-filter-filters-depth"),
-        (MEASURE | {"layers": [{"layer": LAYER, "k": 3}]}, 400, "invalid-problem", "beside layer"),
+        (MEASURE | {"layers": [{"layer": LAYER, "k": 3}]}, 400, "invalid-problem", "not together with layer"),
         (MEASURE | {"variants": ["cuda.nobody"]}, 404, "unknown-variant", "cuda.nobody"),
         (MEASURE | {"device": "abacus"}, 404, "unknown-device", "abacus"),
         ({"kind": "sweep", "networks": ["lenet"]}, 404, "unknown-network", "lenet"),
