@@ -13,7 +13,6 @@ import argparse
 import os
 import resource
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
+
+from benchmarks.wrk import kept_port
 
 COMMAND: Final = (sys.executable, "-P", "-c", "from conv_advisor.app.cli import main; main()")
 ADVISE: Final = ("advise", "14-1-3-256-128", "--dtype", "float16", "--layout", "nhwc")
@@ -85,16 +86,14 @@ def _server(home: Path, device: str) -> dict[str, str]:
 @contextmanager
 def serving(home: Path, device: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """A server on a free port with a home of its own: its process and its address; it ends with the block."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = (*COMMAND, "serve", "--port", str(port), "--device", device)
-    process = subprocess.Popen(command, env=_environment(home), stderr=subprocess.DEVNULL)  # noqa: S603 - our own command
-    try:
-        yield process, f"http://127.0.0.1:{port}"
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(_LONGEST_START_S)
+    with kept_port() as port:
+        command = (*COMMAND, "serve", "--port", str(port), "--device", device)
+        process = subprocess.Popen(command, env=_environment(home), stderr=subprocess.DEVNULL)  # noqa: S603 - our own command
+        try:
+            yield process, f"http://127.0.0.1:{port}"
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(_LONGEST_START_S)
 
 
 def _environment(home: Path) -> dict[str, str]:

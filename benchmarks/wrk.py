@@ -161,19 +161,26 @@ def read_wrk(printed: str) -> Load:
 @contextmanager
 def served(name: str, home: Path, **more: str) -> Iterator[Server]:
     """A server process on a core of its own, ready; more of its environment may be given."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
     ours = {"CONV_ADVISOR_HOME": str(home), "CONV_ADVISOR_DEVICE": "cpu", "CONV_ADVISOR_LOG_LEVEL": "warning"}
-    command = [sys.executable, "-m", "benchmarks.serving_apps", name, str(port)]
-    pinned = _on({min(os.sched_getaffinity(0))}, command)
-    process = subprocess.Popen(pinned, env=os.environ | ours | more)  # noqa: S603 - our own words
-    try:
-        _wait_until_ready(port, process)
-        yield Server(port, process.pid)
-    finally:
-        process.terminate()
-        process.wait()
+    with kept_port() as port:
+        command = [sys.executable, "-m", "benchmarks.serving_apps", name, str(port)]
+        pinned = _on({min(os.sched_getaffinity(0))}, command)
+        process = subprocess.Popen(pinned, env=os.environ | ours | more)  # noqa: S603 - our own words
+        try:
+            _wait_until_ready(port, process)
+            yield Server(port, process.pid)
+        finally:
+            process.terminate()
+            process.wait()
+
+
+@contextmanager
+def kept_port() -> Iterator[int]:
+    """A free port that no other process is given within the block; servers share it by ``SO_REUSEADDR``."""
+    with socket.socket() as kept:
+        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        kept.bind(("127.0.0.1", 0))
+        yield int(kept.getsockname()[1])
 
 
 def _wait_until_ready(port: int, process: subprocess.Popen[bytes]) -> None:

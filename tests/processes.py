@@ -46,6 +46,31 @@ def slowness() -> float:
     return max(1.0, (time.perf_counter() - began) / _USUAL_S)
 
 
+def children(pid: int) -> list[int]:
+    """The processes that any thread of this one has started and not collected.
+
+    Each process is asked for its parent: the lists that threads have of their own go with a thread that ends.
+    """
+    others = (int(folder.name) for folder in Path("/proc").glob("[0-9]*"))
+    return [other for other in others if parent_of(other) == pid]
+
+
+def parent_of(pid: int) -> int | None:
+    """The process that started this one; None where it has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def command_of(pid: int) -> bytes:
+    """The command line of a process, NUL between its words; empty where it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
 def is_running(pid: int) -> bool:
     """Whether the process has not ended; one that nobody has collected yet has.
 

@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -30,6 +29,7 @@ from conv_advisor.data.schema import HEAD
 from conv_advisor.data.store import Store
 from conv_advisor.kernels.catalog import VARIANTS
 from conv_advisor.models.enough import ENOUGH_MEASURED
+from tests.processes import free_port
 
 ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
@@ -100,9 +100,7 @@ def test_the_explanation_names_every_variant_whose_method_is_known() -> None:
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """A folder and a running server for the commands."""
     folder = tmp_path_factory.mktemp("commands")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     environment = os.environ | {
         "CONV_ADVISOR_HOME": str(folder / "home"),
         "CONV_ADVISOR_PORT": str(port),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import subprocess
 import sys
 import tomllib
@@ -16,7 +15,7 @@ import pytest
 
 from conv_advisor.data.errors import NotInstalled
 from conv_advisor.data.extras import EXTRA_OF, require
-from tests.processes import eventually
+from tests.processes import eventually, free_port
 
 ROOT = Path(__file__).parent.parent
 COMMAND = Path(sys.executable).with_name("conv-advisor")
@@ -82,9 +81,7 @@ def test_the_base_installation_advises(base: dict[str, str]) -> None:
 @pytest.fixture(scope="module")
 def service(base: dict[str, str]) -> Iterator[httpx.Client]:
     """A service of the base installation."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     log = Path(base["CONV_ADVISOR_HOME"] + ".log")
     with log.open("wb") as file:
         process = subprocess.Popen([COMMAND, "serve", "--port", port], env=base, stdout=file, stderr=file)

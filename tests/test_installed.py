@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -20,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.processes import eventually
+from tests.processes import eventually, free_port
 
 pytestmark = pytest.mark.slow
 
@@ -145,9 +144,7 @@ def request_to_convolve(url: str) -> urllib.request.Request:
 @contextmanager
 def served(environment: Environment) -> Iterator[str]:
     """A server that the wheel's command runs, once it is ready."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
+    port = str(free_port())
     log = environment.project / "log"
     with log.open("wb") as file:
         process = subprocess.Popen(

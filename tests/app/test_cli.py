@@ -31,7 +31,7 @@ from conv_advisor.models.registry import Registry
 from conv_advisor.models.tree_file import TreeModel
 from tests.data import arrow
 from tests.fakes import SMALL_DEVICE, small_measurements, small_tree
-from tests.processes import eventually, is_running
+from tests.processes import children, eventually, is_running
 
 COMMAND = Path(sys.executable).with_name("conv-advisor")
 
@@ -533,8 +533,8 @@ def heard_interrupts():
 def test_an_interrupted_sweep_leaves_no_worker_and_keeps_its_rows(home):
     sweep = start(home, "sweep", "--device", "cpu", "--networks", "seeds")
     database = home / "conv-advisor.db"
-    assert eventually(lambda: database.exists() and children_of(sweep.pid))
-    workers = children_of(sweep.pid)
+    assert eventually(lambda: database.exists() and children(sweep.pid))
+    workers = children(sweep.pid)
     time.sleep(0.5)
     sweep.send_signal(signal.SIGINT)
     try:
@@ -545,18 +545,6 @@ def test_an_interrupted_sweep_leaves_no_worker_and_keeps_its_rows(home):
     assert output == ""
     assert "Traceback" not in errors
     assert eventually(lambda: not any(map(is_running, workers)))
-
-
-def children_of(pid: int) -> list[int]:
-    """The processes that a process has started."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            if int(entry.read_text().rpartition(")")[2].split()[1]) == pid:
-                found.append(int(entry.parent.name))
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    return found
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from conv_advisor.kernels import comparison, reference
 from conv_advisor.kernels.tolerance import tolerance
 from tests.app.serving import FAST, GPU, TIMES_MS, is_problem, keep_tree, small_tree
 from tests.fakes import SMALL_DEVICE, small_measurements
-from tests.processes import eventually, is_running
+from tests.processes import children, command_of, eventually, free_port, is_running
 
 COMMAND = Path(sys.executable).with_name("conv-advisor")
 SAFETENSORS = {"content-type": "application/vnd.safetensors"}
@@ -50,9 +50,7 @@ class Server:
 
 @contextmanager
 def server(home: Path) -> Iterator[Server]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     environment = os.environ | {"CONV_ADVISOR_HOME": str(home), "CONV_ADVISOR_MAX_BODY_BYTES": str(2**24)}
     with (home / "server.log").open("ab") as log:
         process = subprocess.Popen(
@@ -72,19 +70,6 @@ def is_up(http: httpx.Client) -> bool:
         return http.get("/livez").status_code == 200
     except httpx.TransportError:
         return False
-
-
-def children(pid: int) -> list[int]:
-    """Every process started by this one, by whichever of its threads."""
-    found = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for file in found for child in file.read_text().split()]
-
-
-def command_of(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
 
 
 def cpu_ticks(pid: int) -> int:

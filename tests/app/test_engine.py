@@ -20,7 +20,7 @@ from conv_advisor.app.workers.child import WorkerKilled
 from conv_advisor.app.workers.engine import NO_DEVICE, Engine, resolve_device
 from conv_advisor.data.errors import DeadlineExceeded, LaunchFailed, NotSupported, QueueFull, WorkerDied, WorkerError
 from tests import fakes
-from tests.processes import eventually, is_running, read_pid
+from tests.processes import children, eventually, is_running, read_pid
 
 OPENER = "tests.fakes:open_nothing"
 
@@ -292,13 +292,13 @@ def test_children_die_with_a_killed_parent(tmp_path):
     parent = subprocess.Popen([sys.executable, "-c", program, str(tmp_path / "pid")])
     try:
         pid = read_pid(tmp_path / "pid")
-        children = [int(entry.name) for entry in Path("/proc").glob("[0-9]*") if parent_of(entry) == parent.pid]
-        assert pid in children
-        assert len(children) == 2  # the spare too
+        workers = children(parent.pid)
+        assert pid in workers
+        assert len(workers) == 2  # the spare too
     finally:
         parent.kill()
         parent.wait()
-    assert eventually(lambda: not any(map(is_running, children))), "the task would have gone on for an hour"
+    assert eventually(lambda: not any(map(is_running, workers))), "the task would have gone on for an hour"
 
 
 def test_a_worker_ignores_what_lies_in_the_folder_it_is_started_in(tmp_path, monkeypatch):
@@ -307,13 +307,6 @@ def test_a_worker_ignores_what_lies_in_the_folder_it_is_started_in(tmp_path, mon
     monkeypatch.chdir(tmp_path)
     with Engine("cpu", opener=OPENER, has_spare=False) as engine:
         assert engine.run(fakes.add, 1, 2, deadline_s=30) == 3
-
-
-def parent_of(entry: Path) -> int:
-    try:
-        return int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
 
 
 @pytest.mark.parametrize("task", [fakes.total, fakes.refuse])

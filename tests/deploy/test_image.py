@@ -27,8 +27,8 @@ from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.reference import convolve
 from deploy.image import trial
 from deploy.image.buildah import Buildah
-from deploy.image.container import USER, Container, children, mounted, stop
-from tests.processes import eventually
+from deploy.image.container import USER, Container, mounted, stop
+from tests.processes import children, eventually, free_port
 
 IMAGE = os.environ.get("IMAGE", "")
 INSIDE = Path(__file__).resolve().parents[2] / "deploy" / "image" / "inside.py"
@@ -80,9 +80,7 @@ def container(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
 
 @contextmanager
 def _serving(container: Container, log: Path, **variables: str) -> Iterator[Served]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     with log.open("w") as output, container.start(output, CONV_ADVISOR_PORT=str(port), **variables) as process:
         try:
             assert eventually(lambda: process.poll() is not None or _is_ready(port), 240), log.read_text()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -20,7 +19,7 @@ from conv_advisor.app.settings import PREFIX
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.models.tree_file import TreeModel
 from tests.app.serving import LARGE, SMALL, TIMES_MS, keep_tree, small_tree
-from tests.processes import eventually
+from tests.processes import children, command_of, eventually, free_port
 from tests.reliability.faulty import HASTE, PACE, write_recording
 
 _START_S = 300.0
@@ -44,9 +43,7 @@ class Server:
 
     def workers(self) -> list[int]:
         """The processes that own the device, or stand by."""
-        children = Path(f"/proc/{self.process.pid}/task").glob("*/children")
-        pids = [int(pid) for file in children for pid in file.read_text().split()]
-        return [pid for pid in pids if str(self.recording).encode() in _command(pid)]
+        return [pid for pid in children(self.process.pid) if str(self.recording).encode() in command_of(pid)]
 
     def kill_workers(self) -> None:
         """What a driver or the kernel may do to them."""
@@ -87,9 +84,7 @@ def running(
     write_recording(home / "recording.parquet", SMALL, LARGE, *problems)
     if model:
         keep_tree(home, model)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     settings = {"start_timeout_s": _START_S, "log_level": "warning"} | settings
     given = {f"{PREFIX}{name.upper()}": str(value) for name, value in settings.items()}
     environment = os.environ | {f"{PREFIX}HOME": str(home), PACE: str(pace_s), HASTE: str(haste)} | given
@@ -175,10 +170,3 @@ def _missing(server: Server) -> list[str] | None:
     except httpx.TransportError:
         return None
     return list(said.get("missing", ()))
-
-
-def _command(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
