@@ -16,8 +16,8 @@ from statistics import geometric_mean
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.shipped import SUFFIX, TIMINGS, ShippedTable
 from conv_advisor.data.summary import Attempt
-from conv_advisor.models.accuracy import allowed_error
-from conv_advisor.models.habits import HEURISTIC
+from conv_advisor.models.advice.habits import HEURISTIC
+from conv_advisor.models.ranking.accuracy import allowed_error
 
 RATIOS = (1.0, 2.0, 4.0, 8.0, 16.0)
 

@@ -33,8 +33,8 @@ from conv_advisor.data.problem import DType, Layout
 from conv_advisor.data.problem_file import read_problems
 from conv_advisor.data.shipped import TIMINGS
 from conv_advisor.kernels.stopping import StopRule
-from conv_advisor.models.tree_file import TreeModel
-from conv_advisor.models.tree_file import read as read_tree
+from conv_advisor.models.tree.file import TreeModel
+from conv_advisor.models.tree.file import read as read_tree
 
 PEER_OPENER: Final = "benchmarks.rivals.pytorch:open_peer"
 SHIPPED_TREE: Final = TIMINGS.parent.parent / "models" / "trained" / "nvidia-h200"

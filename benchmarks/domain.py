@@ -23,12 +23,12 @@ from conv_advisor.data.measurement import Device
 from conv_advisor.data.packing import attempts_in
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.data.shipped import TIMINGS
-from conv_advisor.models.advisor import Advisor
+from conv_advisor.models.advice.advisor import Advisor
 from conv_advisor.models.costs import Costs, device_of, from_table
-from conv_advisor.models.domain import domain_of
-from conv_advisor.models.judging import Result, judge, single_best_order
-from conv_advisor.models.options import Options
-from conv_advisor.models.train import fit
+from conv_advisor.models.evaluation.judging import Result, judge, single_best_order
+from conv_advisor.models.training.options import Options
+from conv_advisor.models.training.train import fit
+from conv_advisor.models.tree.domain import domain_of
 
 KINDS: Final[dict[str, Callable[[ConvProblem], bool]]] = {
     "filter 5": lambda problem: problem.r == 5,

@@ -26,11 +26,12 @@ from benchmarks.options import say
 from conv_advisor.data.errors import ConvAdvisorError, UnknownDevice
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.records import Records
-from conv_advisor.models import endings, registry
-from conv_advisor.models.endings import Endings
-from conv_advisor.models.loan import lent_to
-from conv_advisor.models.tree_file import CARD_FILE, TreeModel
-from conv_advisor.models.tree_file import read as read_tree
+from conv_advisor.models.ranking import endings
+from conv_advisor.models.ranking.endings import Endings
+from conv_advisor.models.registry import on_disk as registry
+from conv_advisor.models.tree.file import CARD_FILE, TreeModel
+from conv_advisor.models.tree.file import read as read_tree
+from conv_advisor.models.tree.loan import lent_to
 
 TARGET = 1.03
 """Time of what is advised over that of the fastest, at most, in the geometric mean."""

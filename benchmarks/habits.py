@@ -23,11 +23,12 @@ import pyarrow.parquet as pq
 from conv_advisor.data.packing import attempts_in
 from conv_advisor.data.problem import FIELDS, ConvProblem
 from conv_advisor.data.shipped import SUFFIX, TIMINGS, ShippedTable, problem_of
-from conv_advisor.models import habits, peers
-from conv_advisor.models.baselines import CUDNN, ENGINE, has_kernel_of_pytorch
+from conv_advisor.models.advice import habits
+from conv_advisor.models.advice.baselines import CUDNN, ENGINE, has_kernel_of_pytorch
+from conv_advisor.models.advice.habits import FORMAT, HEURISTIC, Habits
 from conv_advisor.models.costs import from_table
-from conv_advisor.models.features import FEATURES, feature_matrix
-from conv_advisor.models.habits import FORMAT, HEURISTIC, Habits
+from conv_advisor.models.evaluation import peers
+from conv_advisor.models.tree.features import FEATURES, feature_matrix
 
 LEAVES: Final = 200
 """With 1,000 the choice on layers held out is right in 82 %, with 3,000 in 81 %."""

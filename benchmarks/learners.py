@@ -28,19 +28,19 @@ from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.data.shipped import TIMINGS
 from conv_advisor.data.table import problem_of, sizes_of
 from conv_advisor.kernels.cuda.forecast import forecast
-from conv_advisor.models import judging
-from conv_advisor.models.challenge import hold_out
 from conv_advisor.models.costs import Costs, device_of, from_table, roofline_ms
-from conv_advisor.models.features import FEATURES, Kind, Quantities, code_of
-from conv_advisor.models.graft import mean_by
-from conv_advisor.models.grow import decided, roofline_of
-from conv_advisor.models.hints import hints
-from conv_advisor.models.judging import even_weights, judge
-from conv_advisor.models.made_up import sample_like
-from conv_advisor.models.options import Options
-from conv_advisor.models.teacher import Lesson, Teacher, lesson_of, orders_of
-from conv_advisor.models.train import training_set
-from conv_advisor.models.trust import WITHIN
+from conv_advisor.models.evaluation import judging
+from conv_advisor.models.evaluation.judging import even_weights, judge
+from conv_advisor.models.ranking.trust import WITHIN
+from conv_advisor.models.retraining.challenge import hold_out
+from conv_advisor.models.training.graft import mean_by
+from conv_advisor.models.training.grow import decided, roofline_of
+from conv_advisor.models.training.hints import hints
+from conv_advisor.models.training.made_up import sample_like
+from conv_advisor.models.training.options import Options
+from conv_advisor.models.training.teacher import Lesson, Teacher, lesson_of, orders_of
+from conv_advisor.models.training.train import training_set
+from conv_advisor.models.tree.features import FEATURES, Kind, Quantities, code_of
 
 KINDS: Final = ((DType.TF32, Layout.NCHW), (DType.FLOAT16, Layout.NHWC))
 """Those that decision 4 compares recipes on: where trees are the furthest behind their teachers."""

@@ -27,10 +27,10 @@ from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.data.sampling import sample_problems
 from conv_advisor.data.table import Row, problem_of, row_of, table
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES
-from conv_advisor.models.advisor import Advisor
-from conv_advisor.models.batch import predict_many
-from conv_advisor.models.registry import SHIPPED
-from conv_advisor.models.tree_file import read
+from conv_advisor.models.advice.advisor import Advisor
+from conv_advisor.models.ranking.batch import predict_many
+from conv_advisor.models.registry.on_disk import SHIPPED
+from conv_advisor.models.tree.file import read
 
 TREE: Final = SHIPPED / "nvidia-h200"
 ROUNDS: Final = 5

@@ -25,16 +25,16 @@ from conv_advisor.data import parquet
 from conv_advisor.data.measurement import Device, Outcome
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.records import Records
-from conv_advisor.models.adapt import adapted
-from conv_advisor.models.advisor import Advisor
-from conv_advisor.models.correction import Fit
+from conv_advisor.models.adapting.adapt import adapted
+from conv_advisor.models.adapting.correction import Fit
+from conv_advisor.models.advice.advisor import Advisor
 from conv_advisor.models.costs import Costs, from_table
-from conv_advisor.models.judging import Score, judge
-from conv_advisor.models.moves import REGRESSED
-from conv_advisor.models.refresh import MOST_SHARE, Findings, Refresh, has_moved
-from conv_advisor.models.registry import SHIPPED
-from conv_advisor.models.tree_file import TreeModel, read
-from conv_advisor.models.upgrade import compare
+from conv_advisor.models.evaluation.judging import Score, judge
+from conv_advisor.models.registry.on_disk import SHIPPED
+from conv_advisor.models.tree.file import TreeModel, read
+from conv_advisor.models.upgrades.compare import compare
+from conv_advisor.models.upgrades.moves import REGRESSED
+from conv_advisor.models.upgrades.refresh import MOST_SHARE, Findings, Refresh, has_moved
 
 _SUCCESSOR = "nvidia-h100-80gb-hbm3"
 _LINE = "{:>5} {:>9} {:>7} {:>9} {:>15} {:>17} {:>9} {:>6} {:>7} {:>9} {:>15} {:>17}\n"

@@ -22,12 +22,12 @@ from conv_advisor.data.networks import held_out_layers
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.shipped import TIMINGS
 from conv_advisor.models.costs import Costs, from_table
-from conv_advisor.models.features import FEATURES, features
-from conv_advisor.models.grow import GROUPED_SHARE
-from conv_advisor.models.registry import SHIPPED
-from conv_advisor.models.teacher import Lesson
-from conv_advisor.models.tree_arrays import LEAF
-from conv_advisor.models.tree_file import TreeModel, path_nodes, read
+from conv_advisor.models.registry.on_disk import SHIPPED
+from conv_advisor.models.training.grow import GROUPED_SHARE
+from conv_advisor.models.training.teacher import Lesson
+from conv_advisor.models.tree.arrays import LEAF
+from conv_advisor.models.tree.features import FEATURES, features
+from conv_advisor.models.tree.file import TreeModel, path_nodes, read
 
 LEAVES: Final = (30, 100, 300, 600, 1000)
 """That rank, of one dtype and layout."""

@@ -26,12 +26,12 @@ from conv_advisor.data.errors import NotEnoughData
 from conv_advisor.data.networks import HELD_OUT, held_out_layers
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.shipped import SUFFIX, TIMINGS, ShippedTable
-from conv_advisor.models.advisor import Advisor
+from conv_advisor.models.advice.advisor import Advisor
 from conv_advisor.models.costs import Costs, from_table
-from conv_advisor.models.judging import even_weights, quantile
-from conv_advisor.models.registry import SHIPPED
-from conv_advisor.models.tree_file import TreeModel, read
-from conv_advisor.models.trust import WITHIN
+from conv_advisor.models.evaluation.judging import even_weights, quantile
+from conv_advisor.models.ranking.trust import WITHIN
+from conv_advisor.models.registry.on_disk import SHIPPED
+from conv_advisor.models.tree.file import TreeModel, read
 
 BANDS: Final = (1.0, 0.95, 0.9, 0.8, 0.0)
 """Confidences between which answers are counted together, from certainty down."""

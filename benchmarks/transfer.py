@@ -16,14 +16,14 @@ import numpy as np
 
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.records import Records
-from conv_advisor.models.adapt import adapted
-from conv_advisor.models.advisor import Advisor
-from conv_advisor.models.correction import Fit
+from conv_advisor.models.adapting.adapt import adapted
+from conv_advisor.models.adapting.correction import Fit
+from conv_advisor.models.adapting.least_sure import FIRST
+from conv_advisor.models.advice.advisor import Advisor
 from conv_advisor.models.costs import Costs, from_table, split
-from conv_advisor.models.judging import Score, TimeError, judge, time_errors
-from conv_advisor.models.least_sure import FIRST
-from conv_advisor.models.registry import SHIPPED
-from conv_advisor.models.tree_file import TreeModel, read
+from conv_advisor.models.evaluation.judging import Score, TimeError, judge, time_errors
+from conv_advisor.models.registry.on_disk import SHIPPED
+from conv_advisor.models.tree.file import TreeModel, read
 
 _LINE = "{:>8}  {:>8}  {:>6}  {:>6}  {:>6}  {:>9}  {:>9}"
 

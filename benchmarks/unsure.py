@@ -28,10 +28,10 @@ from conv_advisor.data.problem_file import read_problems
 from conv_advisor.data.shipped import TIMINGS
 from conv_advisor.data.table import problem_of
 from conv_advisor.models.costs import Costs, from_table
-from conv_advisor.models.features import feature_matrix
-from conv_advisor.models.made_up import sample_like
-from conv_advisor.models.teacher import CAP, saturate
-from conv_advisor.models.train import training_set
+from conv_advisor.models.training.made_up import sample_like
+from conv_advisor.models.training.teacher import CAP, saturate
+from conv_advisor.models.training.train import training_set
+from conv_advisor.models.tree.features import feature_matrix
 
 BATCHES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 MOST_FLOPS: Final = 6e11

@@ -33,8 +33,8 @@ from conv_advisor.kernels.variant import Launch, Variant
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from conv_advisor.models.retrain import Trained
-    from conv_advisor.models.tree_file import TreeModel
+    from conv_advisor.models.retraining.retrain import Trained
+    from conv_advisor.models.tree.file import TreeModel
 
 
 def add(a: int, b: int) -> int:
@@ -321,9 +321,9 @@ def small_measurements(scale_ms: float) -> list[Measurement]:
 
 def small_tree(best_ms: float) -> TreeModel:
     """A stump for the same CPU, made by hand: ``cpu.direct`` up to batch 3, ``cpu.gemm`` above, one twice the other."""
-    from conv_advisor.models.features import FEATURES
-    from conv_advisor.models.tree_arrays import LEAF
-    from conv_advisor.models.tree_file import make
+    from conv_advisor.models.tree.arrays import LEAF
+    from conv_advisor.models.tree.features import FEATURES
+    from conv_advisor.models.tree.file import make
 
     arrays = {
         "feature": np.array([FEATURES.index("log2_n"), LEAF, LEAF], np.int32),
@@ -344,7 +344,7 @@ def small_tree(best_ms: float) -> TreeModel:
 
 def train_quickly(_store_url: str, _home: Path, request: dict[str, Any]) -> Trained:
     """What training gives, at once: a tree that is to be put in charge."""
-    from conv_advisor.models.retrain import Trained
+    from conv_advisor.models.retraining.retrain import Trained
 
     tree = small_tree(0.02)
     return Trained(tree, {"device": request["device"], "model": tree.id, "promoted": True, "forced": True})

@@ -28,7 +28,7 @@ from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.schema import HEAD
 from conv_advisor.data.store import Store
 from conv_advisor.kernels.catalog import VARIANTS
-from conv_advisor.models.enough import ENOUGH_MEASURED
+from conv_advisor.models.training.enough import ENOUGH_MEASURED
 from tests.processes import free_port
 
 ROOT = Path(__file__).parent.parent

@@ -12,11 +12,11 @@ from conv_advisor.app.advice.limits import Limits
 from conv_advisor.data.epilogue import PLAIN
 from conv_advisor.data.errors import ConvAdvisorError
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.models.advice import Advice
-from conv_advisor.models.advisor import Advisor
-from conv_advisor.models.baselines import Baselines
-from conv_advisor.models.batch import predict_many
-from conv_advisor.models.candidates import Source
+from conv_advisor.models.advice.advice import Advice
+from conv_advisor.models.advice.advisor import Advisor
+from conv_advisor.models.advice.baselines import Baselines
+from conv_advisor.models.ranking.batch import predict_many
+from conv_advisor.models.ranking.candidates import Source
 
 if TYPE_CHECKING:
     from conv_advisor.app.service.recall import Recall

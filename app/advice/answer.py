@@ -6,9 +6,9 @@ from html import escape
 from typing import TYPE_CHECKING, Final
 
 from conv_advisor.data.counting import counted
-from conv_advisor.models.advice import Advice
-from conv_advisor.models.baselines import NAMES, Baseline
-from conv_advisor.models.candidates import Choice, Source
+from conv_advisor.models.advice.advice import Advice
+from conv_advisor.models.advice.baselines import NAMES, Baseline
+from conv_advisor.models.ranking.candidates import Choice, Source
 
 if TYPE_CHECKING:
     from conv_advisor.app.wire.answers.advice import AdviceAnswer

@@ -19,8 +19,8 @@ from conv_advisor.app.wire.errors import problem_of
 from conv_advisor.app.wire.layers import Layer, Named, named, problems_from
 from conv_advisor.data.errors import ConvAdvisorError, InvalidInput
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.models.advice import Advice
-from conv_advisor.models.advisor import Advisor
+from conv_advisor.models.advice.advice import Advice
+from conv_advisor.models.advice.advisor import Advisor
 
 Answer = TypeVar("Answer")
 

@@ -19,15 +19,15 @@ from conv_advisor.app.wire.layers import problem_from
 from conv_advisor.app.wire.schemas import AdviceParameters, Whole
 from conv_advisor.data.errors import NotApplicable, NotSupported
 from conv_advisor.kernels import catalog
-from conv_advisor.models.neighbours import MOST
-from conv_advisor.models.pareto import Bounds, OtherLayout, Pareto, in_other_layout, other_layout, weigh
+from conv_advisor.models.advice.neighbours import MOST
+from conv_advisor.models.advice.pareto import Bounds, OtherLayout, Pareto, in_other_layout, other_layout, weigh
 
 if TYPE_CHECKING:
     from conv_advisor.app.service.recall import Recall
     from conv_advisor.app.service.service import Service
-    from conv_advisor.models.advice import Advice
-    from conv_advisor.models.advisor import Advisor
-    from conv_advisor.models.neighbours import Neighbour
+    from conv_advisor.models.advice.advice import Advice
+    from conv_advisor.models.advice.advisor import Advisor
+    from conv_advisor.models.advice.neighbours import Neighbour
 
 
 class PointAnswer(TypedDict):

@@ -15,10 +15,10 @@ from conv_advisor.app.wire.answers.problems import ProblemAnswer, problem_answer
 from conv_advisor.app.wire.layers import problem_from
 from conv_advisor.app.wire.schemas import AdviceParameters
 from conv_advisor.data.errors import NoAdvice
-from conv_advisor.models.advisor import Advisor
-from conv_advisor.models.explain import Branch, Decision, explain
-from conv_advisor.models.landscape import Axis, Landscape, survey
-from conv_advisor.models.tree_file import TreeModel
+from conv_advisor.models.advice.advisor import Advisor
+from conv_advisor.models.advice.landscape import Axis, Landscape, survey
+from conv_advisor.models.tree.explain import Branch, Decision, explain
+from conv_advisor.models.tree.file import TreeModel
 
 _survey = lru_cache(maxsize=32)(survey)
 """A map takes a thousand walks; people come back to one, and an advisor never changes its mind."""

@@ -10,9 +10,9 @@ from conv_advisor.app.advice.limits import Limits
 from conv_advisor.app.service.devices import KnownDevices
 from conv_advisor.app.service.known import records_of
 from conv_advisor.app.service.recall import Recall
-from conv_advisor.models.advice import Advice
-from conv_advisor.models.advisor import Advisor
-from conv_advisor.models.registry import Registry
+from conv_advisor.models.advice.advice import Advice
+from conv_advisor.models.advice.advisor import Advisor
+from conv_advisor.models.registry.on_disk import Registry
 
 if TYPE_CHECKING:
     from conv_advisor.app.settings import Settings

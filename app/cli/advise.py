@@ -20,7 +20,7 @@ from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.problem import DType, Layout
 
 if TYPE_CHECKING:
-    from conv_advisor.models.advice import Advice
+    from conv_advisor.models.advice.advice import Advice
 
 
 def advise(
@@ -106,7 +106,7 @@ def advise(
         return
     advice = advise_one(local, problems[0], limits)
     if pareto:
-        from conv_advisor.models.pareto import Bounds
+        from conv_advisor.models.advice.pareto import Bounds
 
         bounds = Bounds(max_error, max_slowdown)
         details.show_pareto(local.advisor(limits.device_id).only(only), local.recall, advice, limits, bounds, as_json)

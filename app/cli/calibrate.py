@@ -33,8 +33,8 @@ def calibrate(
     from conv_advisor.app.workers.engine import Engine
     from conv_advisor.data.store import Store
     from conv_advisor.kernels.bench import BenchOptions
-    from conv_advisor.models.registry import Registry
-    from conv_advisor.models.shared import SharedModels
+    from conv_advisor.models.registry.on_disk import Registry
+    from conv_advisor.models.registry.shared import SharedModels
 
     settings = load_settings()
     devices = resolve_devices(device, settings)

@@ -10,7 +10,7 @@ def devices(incomplete: str) -> list[str]:
     from conv_advisor.app.cli.environment import load_settings
     from conv_advisor.data.gpus import listed
     from conv_advisor.data.shipped import Shipped
-    from conv_advisor.models.registry import Registry
+    from conv_advisor.models.registry.on_disk import Registry
 
     known = {*Shipped().device_ids, *Registry(load_settings().models_home).devices()}
     return _beginning(incomplete, (name for name in listed(known) if " " not in name))

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from conv_advisor.app.advice.limits import Limits
     from conv_advisor.app.service.recall import Recall
     from conv_advisor.data.records import Records
-    from conv_advisor.models.advice import Advice
-    from conv_advisor.models.advisor import Advisor
-    from conv_advisor.models.pareto import Bounds, OtherLayout
+    from conv_advisor.models.advice.advice import Advice
+    from conv_advisor.models.advice.advisor import Advisor
+    from conv_advisor.models.advice.pareto import Bounds, OtherLayout
 
 
 def show_pareto(
@@ -67,7 +67,7 @@ def show_neighbours(records: Records, advice: Advice, count: int, as_json: bool)
     """
     from conv_advisor.app.advice.details import neighbours_answer
     from conv_advisor.data.problem import ConvProblem
-    from conv_advisor.models.neighbours import Neighbourhood, describe
+    from conv_advisor.models.advice.neighbours import Neighbourhood, describe
 
     nearest = Neighbourhood(records.measured_keys(advice.device_id)).nearest(advice.problem, count)
     known = records.summaries([problem for problem, _ in nearest], advice.device_id)

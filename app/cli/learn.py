@@ -22,9 +22,9 @@ from conv_advisor.data.networks import HELD_OUT
 
 if TYPE_CHECKING:
     from conv_advisor.data.records import Records
-    from conv_advisor.models.judging import Score
-    from conv_advisor.models.report import Part, Report
-    from conv_advisor.models.tree_file import TreeModel
+    from conv_advisor.models.evaluation.judging import Score
+    from conv_advisor.models.evaluation.report import Part, Report
+    from conv_advisor.models.tree.file import TreeModel
 
 log = logging.getLogger(__name__)
 
@@ -48,9 +48,9 @@ def train(
     It is used from then on if it is no worse on held-out layers.
     """
     from conv_advisor.data.shipped import problem_of
-    from conv_advisor.models.enough import check_enough
-    from conv_advisor.models.registry import SHIPPED
-    from conv_advisor.models.retrain import retrain
+    from conv_advisor.models.registry.on_disk import SHIPPED
+    from conv_advisor.models.retraining.retrain import retrain
+    from conv_advisor.models.training.enough import check_enough
 
     require("sklearn")
     settings = load_settings()
@@ -140,7 +140,7 @@ def _measured(records: Records, device: str) -> str:
 
 
 def _tree_in_use(device: str) -> TreeModel:
-    from conv_advisor.models.registry import Registry
+    from conv_advisor.models.registry.on_disk import Registry
 
     return Registry(load_settings().models_home).active(device)
 
@@ -156,8 +156,8 @@ def _judge(
     trains: bool | None = None,
 ) -> Report:
     from conv_advisor.data import networks
-    from conv_advisor.models.evaluate import evaluate as judge
-    from conv_advisor.models.peers import PEERS, read_peers
+    from conv_advisor.models.evaluation.evaluate import evaluate as judge
+    from conv_advisor.models.evaluation.peers import PEERS, read_peers
 
     members = [each for name in split_words("networks", names) for each in networks.GROUPS.get(name, (name,))]
     never_trained = {name: [layer.problem for layer in networks.layers(name)] for name in members}
@@ -226,10 +226,10 @@ def _train_into(
     What would ship in the place of a better tree is not written, unless that is forced.
     """
     from conv_advisor.kernels.cpu.threads import available_cores
-    from conv_advisor.models.challenge import challenge
-    from conv_advisor.models.report import scores_of
-    from conv_advisor.models.train import MOST_THREADS
-    from conv_advisor.models.tree_file import with_scores, write
+    from conv_advisor.models.evaluation.report import scores_of
+    from conv_advisor.models.retraining.challenge import challenge
+    from conv_advisor.models.training.train import MOST_THREADS
+    from conv_advisor.models.tree.file import with_scores, write
 
     records = records_of(load_settings())
     champion = _shipped_tree(folder) if ship else None
@@ -264,7 +264,7 @@ def _train_into(
 
 def _shipped_tree(folder: Path) -> TreeModel | None:
     """The tree that ships now; None where there is none, or none that can be read: a new one is then the way out."""
-    from conv_advisor.models.tree_file import read
+    from conv_advisor.models.tree.file import read
 
     try:
         return read(folder)

@@ -16,14 +16,14 @@ from conv_advisor.app.cli.table import Mark, Marked, write, write_table
 from conv_advisor.app.web import text
 from conv_advisor.data.counting import counted
 from conv_advisor.data.errors import NoAdvice
-from conv_advisor.models.advice import Advice
-from conv_advisor.models.baselines import NAMES
+from conv_advisor.models.advice.advice import Advice
+from conv_advisor.models.advice.baselines import NAMES
 
 if TYPE_CHECKING:
     from conv_advisor.app.advice.limits import Limits
     from conv_advisor.app.advice.local import Local
     from conv_advisor.data.problem import ConvProblem
-    from conv_advisor.models.loan import Loan
+    from conv_advisor.models.tree.loan import Loan
 
 _COLUMNS: Final = (
     *("layer", "dtype", "layout", "device", "variant", "time_ms", "source", "workspace_bytes", "confidence"),

@@ -30,7 +30,7 @@ from conv_advisor.data.epilogue import Activation
 from conv_advisor.data.errors import InvalidInput, NoAdvice, NotApplicable, RunError, UnknownDevice
 from conv_advisor.data.measurement import Device, L2State, Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.models.unsure import Measure, how_many
+from conv_advisor.models.advice.unsure import Measure, how_many
 
 if TYPE_CHECKING:
     from conv_advisor.app.settings import Settings

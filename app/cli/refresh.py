@@ -17,7 +17,7 @@ from conv_advisor.data.extras import require
 
 if TYPE_CHECKING:
     from conv_advisor.app.sweep.refresh import Refreshed
-    from conv_advisor.models.refresh import Findings
+    from conv_advisor.models.upgrades.refresh import Findings
 
 
 def refresh(
@@ -41,9 +41,9 @@ def refresh(
     from conv_advisor.app.workers.engine import Engine
     from conv_advisor.data.store import Store
     from conv_advisor.kernels.bench import BenchOptions
-    from conv_advisor.models.refresh import MOST_SHARE
-    from conv_advisor.models.registry import Registry
-    from conv_advisor.models.shared import SharedModels
+    from conv_advisor.models.registry.on_disk import Registry
+    from conv_advisor.models.registry.shared import SharedModels
+    from conv_advisor.models.upgrades.refresh import MOST_SHARE
 
     require("sklearn")
     settings = load_settings()

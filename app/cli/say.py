@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 from conv_advisor.app.cli.table import Mark, Marked, write, write_table
 from conv_advisor.app.web import text
-from conv_advisor.models.baselines import NAMES
-from conv_advisor.models.candidates import Choice, Source
+from conv_advisor.models.advice.baselines import NAMES
+from conv_advisor.models.ranking.candidates import Choice, Source
 
 if TYPE_CHECKING:
-    from conv_advisor.models.advice import Advice
-    from conv_advisor.models.baselines import Baseline
+    from conv_advisor.models.advice.advice import Advice
+    from conv_advisor.models.advice.baselines import Baseline
 
 SHOWN: Final = 10
 """Variants of a ranking that are shown unless all are asked for."""

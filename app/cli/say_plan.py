@@ -13,8 +13,8 @@ from conv_advisor.app.plans.answers import plan_csv, plans_answer
 from conv_advisor.app.web import text
 from conv_advisor.data.counting import counted
 from conv_advisor.data.problem import DType
-from conv_advisor.models.candidates import Choice, Source
 from conv_advisor.models.planning.plan import RIVAL_NAMES, Plan, Rival, Total
+from conv_advisor.models.ranking.candidates import Choice, Source
 
 _PREDICTED: Final = "≈ "
 """Before a time that is predicted."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from conv_advisor.data.records import Records
-    from conv_advisor.models.upgrade import Line
+    from conv_advisor.models.upgrades.compare import Line
 
 _FINGERPRINT = re.compile(r"[0-9a-f]{16}")
 _STEPS: Final = 5
@@ -42,7 +42,7 @@ def compare(
 
     It lists layers and variants whose times differ beyond noise, for example after an upgrade of driver or cuDNN.
     """
-    from conv_advisor.models.upgrade import compare as compare_costs
+    from conv_advisor.models.upgrades.compare import compare as compare_costs
 
     if before == after:
         raise InvalidInput("AFTER", after, "another data set than BEFORE")

@@ -19,11 +19,11 @@ from conv_advisor.app.wire.safetensors import read_safetensors
 from conv_advisor.data.epilogue import PLAIN
 from conv_advisor.data.errors import InvalidInput, InvalidTensor
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.models.advice import Exclusion
-from conv_advisor.models.baselines import Baselines
-from conv_advisor.models.candidates import Choice
-from conv_advisor.models.tree_file import Step
-from conv_advisor.models.trust import Trust
+from conv_advisor.models.advice.advice import Exclusion
+from conv_advisor.models.advice.baselines import Baselines
+from conv_advisor.models.ranking.candidates import Choice
+from conv_advisor.models.ranking.trust import Trust
+from conv_advisor.models.tree.file import Step
 
 if TYPE_CHECKING:
     from os import PathLike

@@ -29,7 +29,7 @@ from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels import catalog
 from conv_advisor.kernels.bench import BenchOptions
 from conv_advisor.kernels.variant import Variant, why_not
-from conv_advisor.models.unsure import Measure, how_many
+from conv_advisor.models.advice.unsure import Measure, how_many
 
 Run = Callable[..., Awaitable[Any]]
 """Runs a task in the worker: takes the task and its arguments."""

@@ -21,7 +21,7 @@ from conv_advisor.data.errors import InvalidInput, InvalidProblem, InvalidTensor
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.bench import BenchOptions
 from conv_advisor.kernels.reference import HOST_DTYPE
-from conv_advisor.models.unsure import Measure
+from conv_advisor.models.advice.unsure import Measure
 
 MAX_JSON_ELEMENTS: Final = 2**20
 """Elements of a y that is answered in JSON; a larger one goes as safetensors."""

@@ -18,8 +18,8 @@ from conv_advisor.app.workers.engine import Engine
 from conv_advisor.data.errors import ConvAdvisorError, QueueFull
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.store import Store
-from conv_advisor.models.registry import Registry
-from conv_advisor.models.shared import SharedModels
+from conv_advisor.models.registry.on_disk import Registry
+from conv_advisor.models.registry.shared import SharedModels
 
 log = logging.getLogger(__name__)
 

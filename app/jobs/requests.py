@@ -24,7 +24,7 @@ from conv_advisor.data.sampling import sample_problems
 from conv_advisor.kernels import catalog
 from conv_advisor.kernels.bench import BenchOptions
 from conv_advisor.kernels.stopping import StopRule
-from conv_advisor.models.refresh import MOST_SHARE
+from conv_advisor.models.upgrades.refresh import MOST_SHARE
 
 KEY_HEADER: Final = "Idempotency-Key"
 MAX_KEY_LENGTH: Final = 255

@@ -21,9 +21,9 @@ from conv_advisor.data.measurement import Device
 from conv_advisor.data.store import Store
 from conv_advisor.kernels import catalog
 from conv_advisor.kernels.bench import BenchOptions
-from conv_advisor.models.registry import Registry
-from conv_advisor.models.retrain import Trained
-from conv_advisor.models.shared import SharedModels
+from conv_advisor.models.registry.on_disk import Registry
+from conv_advisor.models.registry.shared import SharedModels
+from conv_advisor.models.retraining.retrain import Trained
 
 _MOST_NAMED: Final = 1_000
 """Layers that regressed, of which a job's result names no more: those that are slower by most."""

@@ -40,7 +40,7 @@ from conv_advisor.app.wire.caller import caller_name
 from conv_advisor.app.wire.errors import problem_of, refusal
 from conv_advisor.data.errors import ConvAdvisorError
 from conv_advisor.kernels.bench import BenchOptions
-from conv_advisor.models.landscape import Axis
+from conv_advisor.models.advice.landscape import Axis
 
 BEST: Final = 5
 """Variants that are measured where only the best are asked for."""

@@ -56,7 +56,7 @@ async def _device_of(service: Service, asked: AnyJob) -> Device:
 
 
 def _check_enough(service: Service, device_id: str) -> None:
-    from conv_advisor.models.enough import check_enough  # what trains is loaded where somebody wants to train
+    from conv_advisor.models.training.enough import check_enough  # what trains is loaded where somebody wants to train
 
     check_enough(map(problem_of, service.records.measured_keys(device_id)), device_id)
 

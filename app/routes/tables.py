@@ -27,7 +27,7 @@ from conv_advisor.app.web.tables import Table
 from conv_advisor.app.web.tradeoffs import details_view
 from conv_advisor.app.web.views import AdviceView, advice_view
 from conv_advisor.data.errors import InvalidInput, NoAdvice, Unknown
-from conv_advisor.models.landscape import Axis
+from conv_advisor.models.advice.landscape import Axis
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 

@@ -12,14 +12,14 @@ from conv_advisor.app.workers.visible import visible_gpus
 from conv_advisor.data.counting import counted
 from conv_advisor.data.errors import UnknownDevice
 from conv_advisor.data.gpus import device_id_of, gpus, listed, named
-from conv_advisor.models.advisor import Advisor
-from conv_advisor.models.loan import lent_to
+from conv_advisor.models.advice.advisor import Advisor
+from conv_advisor.models.tree.loan import lent_to
 
 if TYPE_CHECKING:
     from conv_advisor.data.measurement import Device
     from conv_advisor.data.records import Records
-    from conv_advisor.models.registry import Registry
-    from conv_advisor.models.tree_file import TreeModel
+    from conv_advisor.models.registry.on_disk import Registry
+    from conv_advisor.models.tree.file import TreeModel
 
 _HERE: Final = re.compile(r"cuda(?::(\d{1,3}))?")
 _LOOK_AGAIN_S: Final = 0.1

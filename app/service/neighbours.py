@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from conv_advisor.models.neighbours import Neighbour, Neighbourhood, describe
+from conv_advisor.models.advice.neighbours import Neighbour, Neighbourhood, describe
 
 if TYPE_CHECKING:
     from conv_advisor.data.problem import ConvProblem

@@ -29,8 +29,8 @@ from conv_advisor.data.measurement import Measurement
 from conv_advisor.data.records import Records
 from conv_advisor.data.shipped import Shipped
 from conv_advisor.data.store import Store
-from conv_advisor.models.advisor import Advisor
-from conv_advisor.models.registry import Registry
+from conv_advisor.models.advice.advisor import Advisor
+from conv_advisor.models.registry.on_disk import Registry
 
 if TYPE_CHECKING:
     from starlette.requests import Request

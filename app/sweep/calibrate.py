@@ -17,18 +17,18 @@ from conv_advisor.data.records import Records
 from conv_advisor.data.shipped import problem_of
 from conv_advisor.data.summary import summarise
 from conv_advisor.kernels.bench import BenchOptions
-from conv_advisor.models.adapt import Adaptation, adapt, adapted, held_back, known_costs
-from conv_advisor.models.advisor import Advisor
-from conv_advisor.models.correction import Fit
-from conv_advisor.models.least_sure import least_sure, to_measure
-from conv_advisor.models.loan import lent_to
-from conv_advisor.models.tree_arrays import DOMAIN
-from conv_advisor.models.tree_file import TreeModel
+from conv_advisor.models.adapting.adapt import Adaptation, adapt, adapted, held_back, known_costs
+from conv_advisor.models.adapting.correction import Fit
+from conv_advisor.models.adapting.least_sure import least_sure, to_measure
+from conv_advisor.models.advice.advisor import Advisor
+from conv_advisor.models.tree.arrays import DOMAIN
+from conv_advisor.models.tree.file import TreeModel
+from conv_advisor.models.tree.loan import lent_to
 
 if TYPE_CHECKING:
     from conv_advisor.data.store import Store
     from conv_advisor.models.costs import Costs
-    from conv_advisor.models.registry import Registry
+    from conv_advisor.models.registry.on_disk import Registry
 
 _MEASURING: Final = 0.85
 """Share of the time for layers; in the rest, what the adapted tree chooses is measured where it was not yet."""

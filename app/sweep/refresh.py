@@ -21,18 +21,18 @@ from conv_advisor.data.shipped import problem_of
 from conv_advisor.data.summary import Attempt, summary_of
 from conv_advisor.kernels.bench import BenchOptions
 from conv_advisor.kernels.sources import sources_digest
-from conv_advisor.models.adapt import adapted
-from conv_advisor.models.correction import Fit
+from conv_advisor.models.adapting.adapt import adapted
+from conv_advisor.models.adapting.correction import Fit
 from conv_advisor.models.costs import Costs
-from conv_advisor.models.moves import say
-from conv_advisor.models.refresh import LEAST_MEASURED, MOST_SHARE, Asked, Findings, Refresh
-from conv_advisor.models.tree_arrays import DOMAIN
+from conv_advisor.models.tree.arrays import DOMAIN
+from conv_advisor.models.upgrades.moves import say
+from conv_advisor.models.upgrades.refresh import LEAST_MEASURED, MOST_SHARE, Asked, Findings, Refresh
 
 if TYPE_CHECKING:
     from conv_advisor.data.problem import ConvProblem
     from conv_advisor.data.store import Store
-    from conv_advisor.models.registry import Registry
-    from conv_advisor.models.tree_file import TreeModel
+    from conv_advisor.models.registry.on_disk import Registry
+    from conv_advisor.models.tree.file import TreeModel
 
 _LOST: Final = (
     *(Outcome.NOT_APPLICABLE, Outcome.NOT_SUPPORTED, Outcome.WORKSPACE_EXCEEDED),

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from conv_advisor.models.advice import Advice
-from conv_advisor.models.baselines import NAMES, Baseline
-from conv_advisor.models.candidates import Source
+from conv_advisor.models.advice.advice import Advice
+from conv_advisor.models.advice.baselines import NAMES, Baseline
+from conv_advisor.models.ranking.candidates import Source
 
 ORDER: Final = ("pytorch_default", "pytorch_benchmark", "cudnn_heuristic", "cudnn_best")
 """Fields of `Baselines`, what people use most first."""

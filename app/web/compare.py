@@ -12,9 +12,9 @@ from conv_advisor.app.web.forms import LIMITS, LayerForm, layer_form
 from conv_advisor.app.web.views import AdviceView, DrawnDecision, advice_view
 from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.problem import DType
-from conv_advisor.models.baselines import Baseline
-from conv_advisor.models.candidates import Choice, Source
-from conv_advisor.models.words import chance
+from conv_advisor.models.advice.baselines import Baseline
+from conv_advisor.models.ranking.candidates import Choice, Source
+from conv_advisor.models.ranking.words import chance
 
 OTHER: Final = "other_"
 """What stands before the names of the second layer's fields."""

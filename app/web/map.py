@@ -12,9 +12,9 @@ from conv_advisor.app.service.service import Service
 from conv_advisor.app.web import text
 from conv_advisor.app.web.forms import LIMITS, LayerForm, member
 from conv_advisor.data.errors import InvalidProblem
-from conv_advisor.models.explain import favourites
-from conv_advisor.models.landscape import Axis, Landscape
-from conv_advisor.models.loan import Loan
+from conv_advisor.models.advice.landscape import Axis, Landscape
+from conv_advisor.models.tree.explain import favourites
+from conv_advisor.models.tree.loan import Loan
 
 COLOURS: Final = 10
 """Variants that have a colour of their own; the others share one."""

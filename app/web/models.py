@@ -11,9 +11,9 @@ import msgspec
 
 from conv_advisor.app.service.service import Service
 from conv_advisor.data.errors import ModelRejected
-from conv_advisor.models.changes import Changes
-from conv_advisor.models.first_levels import Kind, first_levels
-from conv_advisor.models.registry import Entry
+from conv_advisor.models.registry.on_disk import Entry
+from conv_advisor.models.retraining.changes import Changes
+from conv_advisor.models.tree.first_levels import Kind, first_levels
 
 JUDGED_ON: Final = {
     "never_trained": "On networks never trained on",

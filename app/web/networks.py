@@ -16,8 +16,8 @@ from conv_advisor.app.web.forms import address, member
 from conv_advisor.data import networks
 from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.models.advice import Advice
-from conv_advisor.models.loan import Loan
+from conv_advisor.models.advice.advice import Advice
+from conv_advisor.models.tree.loan import Loan
 
 BATCHES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 

@@ -24,8 +24,8 @@ from conv_advisor.app.web.networks import NetworkView
 from conv_advisor.app.web.search import SearchView
 from conv_advisor.app.web.tradeoffs import TradeoffsView
 from conv_advisor.app.web.views import AdviceView
-from conv_advisor.models.advice import Advice
-from conv_advisor.models.neighbours import Neighbour
+from conv_advisor.models.advice.advice import Advice
+from conv_advisor.models.advice.neighbours import Neighbour
 from conv_advisor.models.planning.plan import Plan
 
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")

@@ -15,11 +15,11 @@ from conv_advisor.app.web.charts import MARGIN, Axis, Label, axis_of, place_labe
 from conv_advisor.app.web.forms import LayerForm
 from conv_advisor.app.wire.errors import problem_of
 from conv_advisor.data.errors import ConvAdvisorError, NoAdvice
-from conv_advisor.models.advice import Advice
-from conv_advisor.models.advisor import Advisor
-from conv_advisor.models.candidates import Source
-from conv_advisor.models.neighbours import Neighbour
-from conv_advisor.models.pareto import Bounds, OtherLayout, Pareto, Point
+from conv_advisor.models.advice.advice import Advice
+from conv_advisor.models.advice.advisor import Advisor
+from conv_advisor.models.advice.neighbours import Neighbour
+from conv_advisor.models.advice.pareto import Bounds, OtherLayout, Pareto, Point
+from conv_advisor.models.ranking.candidates import Source
 
 NEIGHBOURS: Final = 5
 SHOWN: Final = 8

@@ -22,12 +22,12 @@ from conv_advisor.data.problem import ConvProblem, Layout
 from conv_advisor.data.summary import Summary
 from conv_advisor.kernels.catalog import VARIANTS
 from conv_advisor.kernels.variant import Algorithm, Backend
-from conv_advisor.models.accuracy import ErrorSource, error_of, laws_of
-from conv_advisor.models.advice import Advice, Exclusion
-from conv_advisor.models.advisor import Advisor
-from conv_advisor.models.candidates import Choice, Source
-from conv_advisor.models.explain import QUANTITIES, Decision, decisive, explain
-from conv_advisor.models.features import DTYPES
+from conv_advisor.models.advice.advice import Advice, Exclusion
+from conv_advisor.models.advice.advisor import Advisor
+from conv_advisor.models.ranking.accuracy import ErrorSource, error_of, laws_of
+from conv_advisor.models.ranking.candidates import Choice, Source
+from conv_advisor.models.tree.explain import QUANTITIES, Decision, decisive, explain
+from conv_advisor.models.tree.features import DTYPES
 
 SHOWN: Final = 8
 """Variants of a ranking that are shown at once."""

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from conv_advisor.kernels.bench import BenchOptions
     from conv_advisor.kernels.runner import Runner
-    from conv_advisor.models.moves import Question, Said
-    from conv_advisor.models.retrain import Trained
+    from conv_advisor.models.retraining.retrain import Trained
+    from conv_advisor.models.upgrades.moves import Question, Said
 
 _PR_SET_PDEATHSIG = 1
 
@@ -132,14 +132,14 @@ def train(store_url: str, home: Path, request: dict[str, Any]) -> Trained:
     request : dict
         ``device``: whose measurements; ``force``: replace the champion whatever the scores.
     """
-    from conv_advisor.models import retrain as training
+    from conv_advisor.models.retraining import retrain as training
 
     return training.train(store_url, home, request["device"], is_forced=request["force"], on_progress=report_progress)
 
 
 def say_moves(question: Question) -> Said:
     """What times that were measured again say of the others; see `models.moves.say`."""
-    from conv_advisor.models import moves
+    from conv_advisor.models.upgrades import moves
 
     return moves.say(question)
 

@@ -14,11 +14,11 @@ from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.data.summary import Summary
 from conv_advisor.kernels.catalog import VARIANTS
 from conv_advisor.kernels.variant import Ending
-from conv_advisor.models import endings
-from conv_advisor.models.advisor import Advisor
-from conv_advisor.models.ending_fit import Pair, errors, fit, pair_of
-from conv_advisor.models.endings import Endings, eager_work, kind_of, work_of
-from conv_advisor.models.tree_file import TreeModel
+from conv_advisor.models.advice.advisor import Advisor
+from conv_advisor.models.ranking import endings
+from conv_advisor.models.ranking.endings import Endings, eager_work, kind_of, work_of
+from conv_advisor.models.training.ending_fit import Pair, errors, fit, pair_of
+from conv_advisor.models.tree.file import TreeModel
 
 NEAR: Final = 3.0
 """Variants more times behind the fastest of a layer teach nothing: nobody runs them."""

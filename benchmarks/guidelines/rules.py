@@ -13,8 +13,8 @@ from benchmarks.measured import Known
 from conv_advisor.data.networks import GROUPS, layers
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.models.costs import Costs
-from conv_advisor.models.judging import Result, judge
-from conv_advisor.models.teacher import CAP
+from conv_advisor.models.evaluation.judging import Result, judge
+from conv_advisor.models.training.teacher import CAP
 
 N_RULES: Final = 8
 """As many as a person remembers."""

@@ -18,9 +18,9 @@ from conv_advisor.data.errors import NotEnoughData
 from conv_advisor.data.records import Records
 from conv_advisor.data.shipped import Shipped
 from conv_advisor.models.costs import Costs, from_table
-from conv_advisor.models.evaluate import evaluate
-from conv_advisor.models.peers import PEERS, read_peers
-from conv_advisor.models.tree_file import read
+from conv_advisor.models.evaluation.evaluate import evaluate
+from conv_advisor.models.evaluation.peers import PEERS, read_peers
+from conv_advisor.models.tree.file import read
 
 ROOT: Final = Path(__file__).parent.parent.parent
 DOCS: Final = ROOT / "docs"

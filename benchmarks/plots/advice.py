@@ -12,7 +12,7 @@ from benchmarks.rivals.rows import DEFAULT, TUNED, Row, read
 from benchmarks.rivals.scores import layers_of
 from benchmarks.rivals.tables import prediction_table, slowdown_table, speedup_table, worth_table
 from conv_advisor.data.problem import DType, Layout
-from conv_advisor.models.judging import ORACLE, SINGLE_BEST, TEACHER, TREE
+from conv_advisor.models.evaluation.judging import ORACLE, SINGLE_BEST, TEACHER, TREE
 
 NAMES: Final = {
     TREE: "this tree",

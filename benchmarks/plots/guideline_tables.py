@@ -27,7 +27,7 @@ from benchmarks.guidelines.study import (
 from benchmarks.measured import FILTERS, LEGACY, Column, Known, fastest_ms, is_where, only
 from benchmarks.plots.pages import number, percent, table
 from conv_advisor.models.costs import Costs
-from conv_advisor.models.judging import Result, judge
+from conv_advisor.models.evaluation.judging import Result, judge
 
 CLOSE_PERCENT: Final = percent(CLOSE - 1)
 MIB: Final = 2**20

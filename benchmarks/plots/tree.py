@@ -9,13 +9,13 @@ from typing import Final
 from benchmarks.plots.pages import number, percent, rewritten, table
 from conv_advisor.data.networks import held_out_layers
 from conv_advisor.data.problem import Layout
-from conv_advisor.models.advisor import Advisor
+from conv_advisor.models.advice.advisor import Advisor
 from conv_advisor.models.costs import Costs, split
-from conv_advisor.models.first_levels import Kind, Side, first_levels
-from conv_advisor.models.judging import Score, comparable, even_weights, judge
-from conv_advisor.models.plain import PlainTree, covers, plain_tree
-from conv_advisor.models.tree_file import TreeModel
-from conv_advisor.models.trust import WITHIN
+from conv_advisor.models.evaluation.judging import Score, comparable, even_weights, judge
+from conv_advisor.models.ranking.trust import WITHIN
+from conv_advisor.models.training.plain import PlainTree, covers, plain_tree
+from conv_advisor.models.tree.file import TreeModel
+from conv_advisor.models.tree.first_levels import Kind, Side, first_levels
 
 PAGE: Final = "tree.md"
 LEAVES: Final = (30, 100, 300, 1000)

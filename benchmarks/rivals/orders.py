@@ -18,10 +18,10 @@ from conv_advisor.data import networks
 from conv_advisor.data.errors import NoAdvice
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.kernels.stopping import StopRule
-from conv_advisor.models.advisor import Advisor
+from conv_advisor.models.advice.advisor import Advisor
 from conv_advisor.models.costs import from_table
-from conv_advisor.models.judging import single_best_order
-from conv_advisor.models.tree_file import TreeModel
+from conv_advisor.models.evaluation.judging import single_best_order
+from conv_advisor.models.tree.file import TreeModel
 
 MOST_STAND_INS: Final = 5
 """Choices of advice that are tried where the first does not run."""

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from conv_advisor.data import parquet
 from conv_advisor.data.measurement import relative_noise
 from conv_advisor.data.problem import FIELDS, ConvProblem
-from conv_advisor.models import peers
+from conv_advisor.models.evaluation import peers
 
 ADVICE: Final = peers.ADVICE
 ORACLE: Final = "oracle"

@@ -12,8 +12,8 @@ import numpy as np
 from benchmarks.contest.scores import geometric_mean
 from benchmarks.rivals.rows import ADVICE, DEFAULT, ORACLE, TUNED, Row
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.models import tuning
-from conv_advisor.models.tuning import Trial, Worth
+from conv_advisor.models.evaluation import tuning
+from conv_advisor.models.evaluation.tuning import Trial, Worth
 
 MUCH_SLOWER: Final = 1.05
 """Layers so many times slower than PyTorch's default are counted."""

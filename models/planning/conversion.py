@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from conv_advisor.models.advisor import Advisor
+from conv_advisor.models.advice.advisor import Advisor
 
 UNCOUNTED: Final = "conversions between layouts are not counted: without a tree nothing is known of what they take"
 

@@ -12,11 +12,11 @@ from typing import Final
 from conv_advisor.data.counting import counted
 from conv_advisor.data.errors import ConvAdvisorError, NoAdvice
 from conv_advisor.data.problem import ConvProblem, Layout
-from conv_advisor.models.advice import Advice
-from conv_advisor.models.baselines import NAMES, Baseline
-from conv_advisor.models.candidates import Source
+from conv_advisor.models.advice.advice import Advice
+from conv_advisor.models.advice.baselines import NAMES, Baseline
 from conv_advisor.models.planning.layouts import Conversion, Layouts, choose_layouts
 from conv_advisor.models.planning.network import Network, Operator
+from conv_advisor.models.ranking.candidates import Source
 
 Advise = Callable[[Sequence[ConvProblem]], Iterable[Advice | ConvAdvisorError]]
 """Advice on each problem, or why there is none."""

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from conv_advisor.models import endings
-from conv_advisor.models.endings import EAGER, FORMAT, Cost, Endings
+from conv_advisor.models.ranking import endings
+from conv_advisor.models.ranking.endings import EAGER, FORMAT, Cost, Endings
 
 FACTOR = 1.25
 """How many times as long a variant takes that fuses; exact in binary, as all numbers here."""

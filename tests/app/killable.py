@@ -33,7 +33,7 @@ from conv_advisor.app.settings import Settings
 from conv_advisor.app.workers import tasks
 from conv_advisor.app.workers.any_engine import EngineState
 from conv_advisor.app.workers.engine import Engine
-from conv_advisor.models import enough
+from conv_advisor.models.training import enough
 from tests import fakes
 
 assert alembic.ddl.postgresql

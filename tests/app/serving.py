@@ -22,10 +22,10 @@ from conv_advisor.data import parquet
 from conv_advisor.data.measurement import Device, Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels import catalog
-from conv_advisor.models import tree_file
-from conv_advisor.models.enough import ENOUGH_MEASURED
-from conv_advisor.models.features import FEATURES
-from conv_advisor.models.registry import Registry
+from conv_advisor.models.registry.on_disk import Registry
+from conv_advisor.models.training.enough import ENOUGH_MEASURED
+from conv_advisor.models.tree import file as tree_file
+from conv_advisor.models.tree.features import FEATURES
 from tests.data import arrow
 from tests.fakes import REPLAY
 

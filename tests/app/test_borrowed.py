@@ -27,8 +27,8 @@ from conv_advisor.data.errors import UnknownDevice, WorkerError
 from conv_advisor.data.gpus import gpus
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.records import Records
-from conv_advisor.models.registry import Registry
-from conv_advisor.models.unsure import Measure
+from conv_advisor.models.advice.unsure import Measure
+from conv_advisor.models.registry.on_disk import Registry
 from tests.app.serving import GPU, LAYER, TIMES_MS, Client, serving, small_tree
 from tests.processes import eventually
 

@@ -15,7 +15,7 @@ from PIL import Image
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from conv_advisor.data.store import Store
-from conv_advisor.models.registry import Registry
+from conv_advisor.models.registry.on_disk import Registry
 from tests.app import picture
 from tests.app.browser import DESKTOP, PHONE, Visitor, chromium
 from tests.app.serving import FAST, LEAN, SLOW, TIMES_MS, enough_measured, keep_tree, small_tree

@@ -19,12 +19,12 @@ from conv_advisor.data.gpus import gpus
 from conv_advisor.data.measurement import Device, Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.store import Store
-from conv_advisor.models import adapt as adapting
-from conv_advisor.models.advisor import Advisor
-from conv_advisor.models.correction import family_of
-from conv_advisor.models.least_sure import FIRST, least_sure, to_measure
-from conv_advisor.models.registry import Registry
-from conv_advisor.models.tree_file import TreeModel
+from conv_advisor.models.adapting import adapt as adapting
+from conv_advisor.models.adapting.correction import family_of
+from conv_advisor.models.adapting.least_sure import FIRST, least_sure, to_measure
+from conv_advisor.models.advice.advisor import Advisor
+from conv_advisor.models.registry.on_disk import Registry
+from conv_advisor.models.tree.file import TreeModel
 
 H100 = gpus()["nvidia-h100-80gb-hbm3"].device
 

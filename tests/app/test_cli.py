@@ -26,9 +26,9 @@ from conv_advisor.data import parquet
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.store import Store
 from conv_advisor.kernels import catalog
-from conv_advisor.models.advisor import Advisor
-from conv_advisor.models.registry import Registry
-from conv_advisor.models.tree_file import TreeModel
+from conv_advisor.models.advice.advisor import Advisor
+from conv_advisor.models.registry.on_disk import Registry
+from conv_advisor.models.tree.file import TreeModel
 from tests.data import arrow
 from tests.fakes import SMALL_DEVICE, small_measurements, small_tree
 from tests.processes import children, eventually, is_running

@@ -23,10 +23,10 @@ from conv_advisor.app.main import create_app
 from conv_advisor.app.settings import Settings
 from conv_advisor.data import networks
 from conv_advisor.data.errors import NoAdvice
-from conv_advisor.models.advice import Advice
-from conv_advisor.models.baselines import Baseline, Baselines
-from conv_advisor.models.candidates import Choice, Source
-from conv_advisor.models.trust import Trust
+from conv_advisor.models.advice.advice import Advice
+from conv_advisor.models.advice.baselines import Baseline, Baselines
+from conv_advisor.models.ranking.candidates import Choice, Source
+from conv_advisor.models.ranking.trust import Trust
 from tests.app.ending_costs import give
 from tests.app.serving import Client
 from tests.app.test_same_answers import refuse

@@ -22,7 +22,7 @@ from conv_advisor.app.workers.engine import Engine
 from conv_advisor.data.errors import InvalidInput, UnknownDevice
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.store import Store
-from conv_advisor.models.registry import Registry
+from conv_advisor.models.registry.on_disk import Registry
 from tests.app.serving import GPU, LAYER, SMALL, TIMES_MS, Client, keep_tree, recording, serving, small_tree
 
 FEW, MANY = replace(GPU, id="a-gpu"), replace(GPU, id="b-gpu", name="The other GPU")

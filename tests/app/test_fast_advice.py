@@ -24,9 +24,9 @@ from conv_advisor.data.errors import ConvAdvisorError, UnknownDevice
 from conv_advisor.data.gpus import listed
 from conv_advisor.data.problem import DType, Layout
 from conv_advisor.data.sampling import sample_problems
-from conv_advisor.models.advisor import Advisor
-from conv_advisor.models.registry import SHIPPED
-from conv_advisor.models.tree_file import read
+from conv_advisor.models.advice.advisor import Advisor
+from conv_advisor.models.registry.on_disk import SHIPPED
+from conv_advisor.models.tree.file import read
 from tests.app.serving import LAYER, Client, is_problem, serving
 
 MODEL = read(SHIPPED / "nvidia-h200")

@@ -24,8 +24,8 @@ from conv_advisor.app.workers.engine import NO_DEVICE, Engine
 from conv_advisor.data.errors import KeyReused, NotEnoughData, StoreError, UnknownDevice, UnknownJob, WorkerDied
 from conv_advisor.data.store import Store
 from conv_advisor.data.tables import IMPORTS, JOBS
-from conv_advisor.models.registry import Registry
-from conv_advisor.models.shared import SharedModels
+from conv_advisor.models.registry.on_disk import Registry
+from conv_advisor.models.registry.shared import SharedModels
 from tests import fakes
 from tests.models import hand_made
 from tests.processes import eventually, is_running, read_pid
@@ -497,8 +497,8 @@ from conv_advisor.app.jobs.job import JobKind
 from conv_advisor.app.jobs.table import Jobs
 from conv_advisor.app.jobs.runner import Done, JobRunner
 from conv_advisor.data.store import Store
-from conv_advisor.models.registry import Registry
-from conv_advisor.models.shared import SharedModels
+from conv_advisor.models.registry.on_disk import Registry
+from conv_advisor.models.registry.shared import SharedModels
 from tests import fakes
 from tests.models import hand_made
 

@@ -18,7 +18,7 @@ from conv_advisor.data.measurement import Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.records import Records
 from conv_advisor.data.store import Store
-from conv_advisor.models.registry import Registry
+from conv_advisor.models.registry.on_disk import Registry
 from tests.app.serving import FAST, GPU, LEAN, SLOW, Client, keep_tree, serving, small_tree
 
 PROBLEM = ConvProblem.parse("21-2-3-6-4")

@@ -23,8 +23,8 @@ from conv_advisor.data import parquet
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.store import Store
 from conv_advisor.data.tables import ACTIVE_MODELS, JOBS, MEASUREMENTS, MODELS, PICKS
-from conv_advisor.models.registry import Registry
-from conv_advisor.models.shared import SharedModels
+from conv_advisor.models.registry.on_disk import Registry
+from conv_advisor.models.registry.shared import SharedModels
 from tests.app.killable import Life, fork_server
 from tests.app.serving import FAST, GPU, SLOW, keep_tree, recording
 from tests.data import arrow

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from conv_advisor.models.tree_file import TreeModel
+from conv_advisor.models.tree.file import TreeModel
 from tests.app.serving import FAST, GPU, LEAN, SLOW, TIMES_MS, Client, serving, small_tree
 from tests.processes import eventually
 

@@ -34,7 +34,7 @@ from conv_advisor.app.web.compressed import takes_gzip
 from conv_advisor.app.wire.caller import Scope
 from conv_advisor.data import networks
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.models.words import chance
+from conv_advisor.models.ranking.words import chance
 from tests.app.serving import FAST, GPU, LEAN, SLOW, TIMES_MS, Client, serving, small_tree
 from tests.app.test_pages import HTMX, Found, shown
 from tests.processes import eventually

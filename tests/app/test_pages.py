@@ -29,8 +29,8 @@ from conv_advisor.data.errors import StoreError, WorkerError
 from conv_advisor.data.measurement import Outcome
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.catalog import VARIANTS
-from conv_advisor.models.advisor import Advisor
-from conv_advisor.models.registry import SHIPPED
+from conv_advisor.models.advice.advisor import Advisor
+from conv_advisor.models.registry.on_disk import SHIPPED
 from tests.app.serving import (
     CRASHING,
     FAST,

@@ -29,9 +29,9 @@ from conv_advisor.app.settings import load_settings
 from conv_advisor.data.epilogue import EVERY_EPILOGUE
 from conv_advisor.data.errors import ConvAdvisorError, InvalidInput, NoAdvice
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.models.candidates import Source
 from conv_advisor.models.planning.network import Network
 from conv_advisor.models.planning.plan import Rival
+from conv_advisor.models.ranking.candidates import Source
 from tests.app.ending_costs import give
 from tests.onnx_models import Build, block
 

@@ -22,11 +22,11 @@ from conv_advisor.data.networks import held_out_layers
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.records import Records
 from conv_advisor.data.store import Store
-from conv_advisor.models import moves
-from conv_advisor.models.advisor import Advisor
-from conv_advisor.models.least_sure import least_sure
-from conv_advisor.models.registry import Registry
-from conv_advisor.models.tree_file import TreeModel, with_card
+from conv_advisor.models.adapting.least_sure import least_sure
+from conv_advisor.models.advice.advisor import Advisor
+from conv_advisor.models.registry.on_disk import Registry
+from conv_advisor.models.tree.file import TreeModel, with_card
+from conv_advisor.models.upgrades import moves
 
 BEFORE = Device("gpu-of-mine", "A GPU of mine", "cuda", "9.0", 132, versions={"driver": "580.1", "cudnn": "9.19.0"})
 NOW = replace(BEFORE, versions={"driver": "590.2", "cudnn": "9.19.0"})

@@ -13,15 +13,15 @@ from conv_advisor.data.errors import UnknownDevice
 from conv_advisor.data.gpus import gpus
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.store import Store
-from conv_advisor.models import challenge as gate
-from conv_advisor.models.challenge import Challenge
-from conv_advisor.models.changes import changes_between
-from conv_advisor.models.judging import Result
-from conv_advisor.models.registry import Registry
-from conv_advisor.models.report import Report
-from conv_advisor.models.retrain import champion_of, retrain
-from conv_advisor.models.train import MOST_THREADS
-from conv_advisor.models.tree_file import read, write
+from conv_advisor.models.evaluation.judging import Result
+from conv_advisor.models.evaluation.report import Report
+from conv_advisor.models.registry.on_disk import Registry
+from conv_advisor.models.retraining import challenge as gate
+from conv_advisor.models.retraining.challenge import Challenge
+from conv_advisor.models.retraining.changes import changes_between
+from conv_advisor.models.retraining.retrain import champion_of, retrain
+from conv_advisor.models.training.train import MOST_THREADS
+from conv_advisor.models.tree.file import read, write
 from tests.fakes import SMALL_DEVICE, small_measurements, small_tree
 
 DEVICE = SMALL_DEVICE

@@ -25,9 +25,9 @@ from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.records import Records
 from conv_advisor.data.shipped import Shipped
 from conv_advisor.kernels.variant import DEFAULT_WORKSPACE_LIMIT_BYTES
-from conv_advisor.models.advisor import Advisor
-from conv_advisor.models.pareto import NO_BOUNDS
-from conv_advisor.models.tree_file import TreeModel
+from conv_advisor.models.advice.advisor import Advisor
+from conv_advisor.models.advice.pareto import NO_BOUNDS
+from conv_advisor.models.tree.file import TreeModel
 from tests.app.killable import Life, fork_server
 from tests.app.serving import FAST, GPU, LEAN, SLOW, SMALL, keep_tree, recording, small_tree
 from tests.data import arrow

@@ -28,8 +28,8 @@ from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.data.records import Records
 from conv_advisor.data.transfer import measurements_table
 from conv_advisor.kernels import catalog, reference
+from conv_advisor.models.advice.unsure import SURE_ENOUGH
 from conv_advisor.models.costs import from_table
-from conv_advisor.models.unsure import SURE_ENOUGH
 from tests.app.serving import (
     CRASHING,
     FAST,

@@ -16,9 +16,9 @@ from conv_advisor.data.records import Records
 from conv_advisor.data.store import Store
 from conv_advisor.kernels import comparison, reference
 from conv_advisor.kernels.tolerance import tolerance
-from conv_advisor.models.domain import learn_domain
-from conv_advisor.models.tree_arrays import DOMAIN
-from conv_advisor.models.tree_file import TreeModel, with_card
+from conv_advisor.models.tree.arrays import DOMAIN
+from conv_advisor.models.tree.domain import learn_domain
+from conv_advisor.models.tree.file import TreeModel, with_card
 from tests.app.serving import FAST, GPU, LEAN, SLOW, TIMES_MS, Client, is_problem, keep_tree, serving, small_tree
 from tests.app.test_snippets import run
 from tests.fakes import SMALL_DEVICE

@@ -11,9 +11,9 @@ import pytest
 
 from conv_advisor.app.jobs.answers import JobAnswer
 from conv_advisor.app.service.service import PROMOTED_S
-from conv_advisor.models.enough import ENOUGH_MEASURED
-from conv_advisor.models.registry import Registry
-from conv_advisor.models.tree_file import TREE_FILE
+from conv_advisor.models.registry.on_disk import Registry
+from conv_advisor.models.training.enough import ENOUGH_MEASURED
+from conv_advisor.models.tree.file import TREE_FILE
 from tests.app.serving import (
     FAST,
     GPU,

@@ -138,7 +138,7 @@ def test_progress_outside_a_worker_goes_nowhere():
 
 
 def test_what_moved_is_said_in_a_process_that_may_load_scikit_learn() -> None:
-    from conv_advisor.models.moves import Question
+    from conv_advisor.models.upgrades.moves import Question
 
     x = np.arange(40, dtype=np.float32)[:, None]
     nothing = np.full(40, np.nan)

@@ -13,7 +13,7 @@ from conv_advisor.app.service.devices import KnownDevices
 from conv_advisor.app.workers import visible
 from conv_advisor.data.errors import UnknownDevice
 from conv_advisor.data.records import Records
-from conv_advisor.models.registry import Registry
+from conv_advisor.models.registry.on_disk import Registry
 
 _DRIVER = r"""
 #include <cstdio>

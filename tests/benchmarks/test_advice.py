@@ -15,9 +15,9 @@ from benchmarks.rivals.rows import ADVICE, DEFAULT, ORACLE, SINGLE_BEST, TUNED, 
 from conv_advisor.data import parquet
 from conv_advisor.data.measurement import Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.models.features import FEATURES
-from conv_advisor.models.tree_arrays import LEAF
-from conv_advisor.models.tree_file import make, write
+from conv_advisor.models.tree.arrays import LEAF
+from conv_advisor.models.tree.features import FEATURES
+from conv_advisor.models.tree.file import make, write
 from tests import fakes
 from tests.benchmarks import peers
 from tests.benchmarks.made_up import GPU

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.domain import KINDS, report
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.models.judging import Result
+from conv_advisor.models.evaluation.judging import Result
 
 PROBLEM = ConvProblem.parse("14-1-3-256-128")
 

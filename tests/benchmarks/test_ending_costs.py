@@ -15,9 +15,9 @@ from benchmarks.endings.rows import CUDNN, EAGER, EAGER_PLAIN, OURS, PLAIN, POOL
 from conv_advisor.data.measurement import Outcome
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.summary import Summary
-from conv_advisor.models import endings
-from conv_advisor.models.ending_fit import Pair
-from conv_advisor.models.endings import Work
+from conv_advisor.models.ranking import endings
+from conv_advisor.models.ranking.endings import Work
+from conv_advisor.models.training.ending_fit import Pair
 from tests.app.serving import GPU, small_tree
 
 FUSED, APPENDED, LIBRARY = "cuda.direct_naive", "cuda.gemm", "cudnn.graph.eng0"

@@ -13,13 +13,13 @@ from benchmarks.learners import Ground, Recipe, report
 from benchmarks.shortened import report as report_sizes
 from benchmarks.shortened import shortened
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.models import grow, train
 from conv_advisor.models.costs import Costs, from_table, roofline_ms
-from conv_advisor.models.features import feature_matrix, features, kinds_of
-from conv_advisor.models.graft import graft
-from conv_advisor.models.options import Options
-from conv_advisor.models.teacher import lesson_of, orders_of
-from conv_advisor.models.tree_file import TreeModel, make, walk
+from conv_advisor.models.training import grow, train
+from conv_advisor.models.training.graft import graft
+from conv_advisor.models.training.options import Options
+from conv_advisor.models.training.teacher import lesson_of, orders_of
+from conv_advisor.models.tree.features import feature_matrix, features, kinds_of
+from conv_advisor.models.tree.file import TreeModel, make, walk
 from tests.models import synthetic
 
 KIND = (DType.FLOAT16, Layout.NHWC)

@@ -22,12 +22,12 @@ from conv_advisor.data.measurement import Outcome
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.records import Records
 from conv_advisor.models.costs import from_table
-from conv_advisor.models.evaluate import evaluate
-from conv_advisor.models.judging import SINGLE_BEST, TEACHER, TREE
-from conv_advisor.models.peers import PEERS, read_peers
-from conv_advisor.models.registry import SHIPPED
-from conv_advisor.models.train import training_set
-from conv_advisor.models.tree_file import read
+from conv_advisor.models.evaluation.evaluate import evaluate
+from conv_advisor.models.evaluation.judging import SINGLE_BEST, TEACHER, TREE
+from conv_advisor.models.evaluation.peers import PEERS, read_peers
+from conv_advisor.models.registry.on_disk import SHIPPED
+from conv_advisor.models.training.train import training_set
+from conv_advisor.models.tree.file import read
 
 DEVICE = "nvidia-h200"
 RULES = {TREE: 1.01, TEACHER: 1.005, "cudnn.heuristic_v7": 1.5, "cudnn.graph.heuristic_a": 1.4, SINGLE_BEST: 1.3}

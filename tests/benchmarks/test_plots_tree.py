@@ -10,9 +10,9 @@ from benchmarks.plots import tree as page
 from benchmarks.plots.__main__ import DOCS
 from conv_advisor.data.records import Records
 from conv_advisor.models.costs import from_table
-from conv_advisor.models.first_levels import first_levels
-from conv_advisor.models.registry import SHIPPED
-from conv_advisor.models.tree_file import read
+from conv_advisor.models.registry.on_disk import SHIPPED
+from conv_advisor.models.tree.file import read
+from conv_advisor.models.tree.first_levels import first_levels
 
 
 @pytest.mark.slow

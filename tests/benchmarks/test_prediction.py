@@ -8,7 +8,7 @@ from benchmarks import prediction
 from conv_advisor.data.networks import held_out_layers
 from conv_advisor.data.problem import DType, Layout
 from conv_advisor.data.table import is_sound, table
-from conv_advisor.models.advisor import Advisor
+from conv_advisor.models.advice.advisor import Advisor
 from tests.models import hand_made
 
 

@@ -21,12 +21,12 @@ from conv_advisor.data.networks import BEYOND_HELD_OUT, GROUPS, HELD_OUT, held_o
 from conv_advisor.data.networks import layers as layers_of_network
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.records import Records
-from conv_advisor.models.advisor import Advisor
+from conv_advisor.models.advice.advisor import Advisor
 from conv_advisor.models.costs import from_table
-from conv_advisor.models.judging import TREE, Score, TimeError, judge, time_errors
-from conv_advisor.models.peers import PEERS
-from conv_advisor.models.registry import SHIPPED
-from conv_advisor.models.tree_file import read as read_tree
+from conv_advisor.models.evaluation.judging import TREE, Score, TimeError, judge, time_errors
+from conv_advisor.models.evaluation.peers import PEERS
+from conv_advisor.models.registry.on_disk import SHIPPED
+from conv_advisor.models.tree.file import read as read_tree
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"

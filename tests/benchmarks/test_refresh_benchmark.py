@@ -13,8 +13,8 @@ from benchmarks.refresh import alike, scored, versions
 from conv_advisor.data.measurement import Measurement, Outcome
 from conv_advisor.data.records import Records
 from conv_advisor.models.costs import Costs, from_table
-from conv_advisor.models.registry import SHIPPED
-from conv_advisor.models.tree_file import read
+from conv_advisor.models.registry.on_disk import SHIPPED
+from conv_advisor.models.tree.file import read
 from tests.data import arrow
 from tests.fakes import SMALL_DEVICE
 

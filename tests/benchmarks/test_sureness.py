@@ -23,11 +23,11 @@ from benchmarks.sureness import (
 from conv_advisor.data.measurement import Outcome
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.data.shipped import TIMINGS
-from conv_advisor.models.advisor import Advisor
+from conv_advisor.models.advice.advisor import Advisor
 from conv_advisor.models.costs import from_table
-from conv_advisor.models.judging import even_weights, judge
-from conv_advisor.models.registry import SHIPPED
-from conv_advisor.models.tree_file import read
+from conv_advisor.models.evaluation.judging import even_weights, judge
+from conv_advisor.models.registry.on_disk import SHIPPED
+from conv_advisor.models.tree.file import read
 from tests.data import arrow
 from tests.fakes import SMALL_DEVICE, small_measurements, small_tree
 

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-from conv_advisor.models.options import Options
-from conv_advisor.models.train import train
-from conv_advisor.models.tree_file import TreeModel
+from conv_advisor.models.training.options import Options
+from conv_advisor.models.training.train import train
+from conv_advisor.models.tree.file import TreeModel
 from tests.models import synthetic
 
 QUICK = Options(n_sampled=400, max_leaves=60, n_trees=8, n_rounds=12)

@@ -13,9 +13,9 @@ from safetensors.numpy import save
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.variant import Algorithm, Backend, Rule, Variant, all_of, filter_is
-from conv_advisor.models.features import FEATURES
-from conv_advisor.models.tree_arrays import LEAF, RANKING_ARRAYS, packed
-from conv_advisor.models.tree_file import TreeModel, decode, make
+from conv_advisor.models.tree.arrays import LEAF, RANKING_ARRAYS, packed
+from conv_advisor.models.tree.features import FEATURES
+from conv_advisor.models.tree.file import TreeModel, decode, make
 
 DEVICE = Device(id="toy-gpu", name="Toy GPU", kind="cuda", capability="9.0")
 

@@ -11,7 +11,7 @@ import pytest
 from conv_advisor.data.measurement import Device, Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.tolerance import tolerance
-from conv_advisor.models.accuracy import (
+from conv_advisor.models.ranking.accuracy import (
     COVERED,
     LEAST_ERRORS,
     ROUNDINGS,
@@ -20,8 +20,8 @@ from conv_advisor.models.accuracy import (
     expected_error,
     learn_laws,
 )
-from conv_advisor.models.registry import SHIPPED
-from conv_advisor.models.tree_file import read
+from conv_advisor.models.registry.on_disk import SHIPPED
+from conv_advisor.models.tree.file import read
 from tests.data.arrow import measurements_to_table
 
 DEVICE = Device(id="toy-gpu", name="Toy GPU", kind="cuda", capability="9.0")

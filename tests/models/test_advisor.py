@@ -14,10 +14,10 @@ from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.summary import Summary
 from conv_advisor.kernels.catalog import VARIANTS
 from conv_advisor.kernels.variant import Backend, Maker, Variant, unknown_workspace
-from conv_advisor.models.advice import Advice
-from conv_advisor.models.advisor import Advisor
-from conv_advisor.models.candidates import Source
-from conv_advisor.models.tree_file import with_card
+from conv_advisor.models.advice.advice import Advice
+from conv_advisor.models.advice.advisor import Advisor
+from conv_advisor.models.ranking.candidates import Source
+from conv_advisor.models.tree.file import with_card
 from tests.models import hand_made
 from tests.models.hand_made import CATALOGUE, LARGE, LEAST_MS, MIDDLE, POINTWISE, SMALL
 from tests.models.synthetic import MEASURED_AT

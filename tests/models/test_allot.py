@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from sklearn.tree import DecisionTreeRegressor
 
-from conv_advisor.models.allot import allot, gains_of, leaf_nodes
-from conv_advisor.models.graft import nodes_of
+from conv_advisor.models.training.allot import allot, gains_of, leaf_nodes
+from conv_advisor.models.training.graft import nodes_of
 
 RNG = np.random.default_rng(0)
 X = RNG.random((400, 3)).astype(np.float32)

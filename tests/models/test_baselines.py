@@ -13,12 +13,12 @@ from benchmarks import habits as benchmark
 from conv_advisor.data.errors import ModelRejected
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.data.shipped import Shipped, problem_of
-from conv_advisor.models import habits
-from conv_advisor.models.advice import Exclusion
-from conv_advisor.models.baselines import Baselines, Rivals
-from conv_advisor.models.candidates import Choice, Source
-from conv_advisor.models.features import FEATURES, features
-from conv_advisor.models.habits import HEURISTIC, Habits, habits_of
+from conv_advisor.models.advice import habits
+from conv_advisor.models.advice.advice import Exclusion
+from conv_advisor.models.advice.baselines import Baselines, Rivals
+from conv_advisor.models.advice.habits import HEURISTIC, Habits, habits_of
+from conv_advisor.models.ranking.candidates import Choice, Source
+from conv_advisor.models.tree.features import FEATURES, features
 from tests.fakes import SMALL_DEVICE
 
 GPU = replace(SMALL_DEVICE, id="made-up", kind="cuda")

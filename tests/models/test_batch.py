@@ -14,11 +14,11 @@ from conv_advisor.data.errors import InvalidProblem, NoAdvice
 from conv_advisor.data.problem import MAX_ELEMENTS, ConvProblem, DType, Layout
 from conv_advisor.data.sampling import sample_problems
 from conv_advisor.data.table import SIZES, is_sound, problem_of, row_of, row_of_short, sizes_of, table
-from conv_advisor.models.advisor import Advisor
-from conv_advisor.models.batch import predict_many, walk_many
-from conv_advisor.models.features import feature_matrix, features
-from conv_advisor.models.registry import SHIPPED
-from conv_advisor.models.tree_file import read, walk
+from conv_advisor.models.advice.advisor import Advisor
+from conv_advisor.models.ranking.batch import predict_many, walk_many
+from conv_advisor.models.registry.on_disk import SHIPPED
+from conv_advisor.models.tree.features import feature_matrix, features
+from conv_advisor.models.tree.file import read, walk
 
 LIMITS = [(2**30, False), (2**20, False), (0, True), (2**40, True)]
 SIZE = st.one_of(st.integers(-1, 12), st.sampled_from([2**10, 2**16, 2**20, MAX_ELEMENTS, MAX_ELEMENTS + 1, 2**40]))

@@ -11,13 +11,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from conv_advisor.models import train as training
-from conv_advisor.models.challenge import Challenge, _results, _without, challenge, hold_out
 from conv_advisor.models.costs import from_table
-from conv_advisor.models.options import Options
-from conv_advisor.models.threads import Each, threads
-from conv_advisor.models.train import train
-from conv_advisor.models.tree_file import TreeModel
+from conv_advisor.models.retraining.challenge import Challenge, _results, _without, challenge, hold_out
+from conv_advisor.models.training import train as training
+from conv_advisor.models.training.options import Options
+from conv_advisor.models.training.threads import Each, threads
+from conv_advisor.models.training.train import train
+from conv_advisor.models.tree.file import TreeModel
 from tests.models import synthetic
 
 DEVICE_ID = synthetic.DEVICE.id

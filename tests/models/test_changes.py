@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.models.changes import MOST_SHOWN, Changes, changes_between
-from conv_advisor.models.judging import Result
+from conv_advisor.models.evaluation.judging import Result
+from conv_advisor.models.retraining.changes import MOST_SHOWN, Changes, changes_between
 
 
 def result(size: int, variant: str, slowdown: float) -> Result:

@@ -15,13 +15,13 @@ from conv_advisor.data.measurement import Outcome
 from conv_advisor.data.table import sizes_of
 from conv_advisor.kernels.catalog import VARIANTS
 from conv_advisor.kernels.variant import Ending, Maker
-from conv_advisor.models import endings as module
-from conv_advisor.models.advice import Advice
-from conv_advisor.models.advisor import Advisor
-from conv_advisor.models.baselines import Baseline, Baselines, with_ending
-from conv_advisor.models.batch import predict_many
-from conv_advisor.models.candidates import Source
-from conv_advisor.models.endings import (
+from conv_advisor.models.advice.advice import Advice
+from conv_advisor.models.advice.advisor import Advisor
+from conv_advisor.models.advice.baselines import Baseline, Baselines, with_ending
+from conv_advisor.models.ranking import endings as module
+from conv_advisor.models.ranking.batch import predict_many
+from conv_advisor.models.ranking.candidates import Source
+from conv_advisor.models.ranking.endings import (
     EAGER,
     FORMAT,
     KINDS,

@@ -14,10 +14,10 @@ from conv_advisor.data import networks
 from conv_advisor.data.errors import ModelRejected
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.data.table import sizes_of
-from conv_advisor.models.domain import COLUMNS, LEAST_LIMIT, WEIGHTS, Domain, coordinates, domain_of, learn_domain
-from conv_advisor.models.registry import SHIPPED
-from conv_advisor.models.tree_arrays import DOMAIN
-from conv_advisor.models.tree_file import CARD_FILE, TREE_FILE, TreeModel, read, with_card, write
+from conv_advisor.models.registry.on_disk import SHIPPED
+from conv_advisor.models.tree.arrays import DOMAIN
+from conv_advisor.models.tree.domain import COLUMNS, LEAST_LIMIT, WEIGHTS, Domain, coordinates, domain_of, learn_domain
+from conv_advisor.models.tree.file import CARD_FILE, TREE_FILE, TreeModel, read, with_card, write
 from tests.models import hand_made
 
 LAYERS = ("14-1-3-256-128", "28-1-3-128-64", "56-1-1-64-256", "7-1-1-512-832", "28-1-5-32-16")

@@ -16,11 +16,11 @@ from conv_advisor.data.errors import ModelRejected
 from conv_advisor.data.measurement import Device, Measurement, Outcome
 from conv_advisor.data.networks import held_out_layers
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.models import endings
-from conv_advisor.models.advisor import Advisor
-from conv_advisor.models.ending_fit import LEAST_TIMES, Pair, errors, fit, learn
-from conv_advisor.models.endings import FORMAT, Cost, Endings, Work, endings_of
-from conv_advisor.models.tree_file import with_card
+from conv_advisor.models.advice.advisor import Advisor
+from conv_advisor.models.ranking import endings
+from conv_advisor.models.ranking.endings import FORMAT, Cost, Endings, Work, endings_of
+from conv_advisor.models.training.ending_fit import LEAST_TIMES, Pair, errors, fit, learn
+from conv_advisor.models.tree.file import with_card
 from tests.data import arrow
 from tests.models import hand_made
 

@@ -13,9 +13,9 @@ from conv_advisor.data.errors import NotEnoughData
 from conv_advisor.data.measurement import Measurement, Outcome
 from conv_advisor.data.networks import held_out_layers
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.models.challenge import hold_out
 from conv_advisor.models.costs import from_table
-from conv_advisor.models.enough import ENOUGH_MEASURED, MIN_PROBLEMS, check_enough, held_out_of, teaches
+from conv_advisor.models.retraining.challenge import hold_out
+from conv_advisor.models.training.enough import ENOUGH_MEASURED, MIN_PROBLEMS, check_enough, held_out_of, teaches
 from tests.data.arrow import measurements_to_table
 from tests.models import synthetic
 

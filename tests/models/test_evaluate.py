@@ -14,14 +14,10 @@ from conv_advisor.data import networks
 from conv_advisor.data.errors import InvalidInput, NotEnoughData
 from conv_advisor.data.measurement import Measurement, Outcome, Pick
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.models import evaluate as evaluation
-from conv_advisor.models import fits
-from conv_advisor.models import train as training
-from conv_advisor.models.challenge import hold_out
 from conv_advisor.models.costs import Costs, from_table
-from conv_advisor.models.evaluate import evaluate
-from conv_advisor.models.grow import Orders
-from conv_advisor.models.judging import (
+from conv_advisor.models.evaluation import evaluate as evaluation
+from conv_advisor.models.evaluation.evaluate import evaluate
+from conv_advisor.models.evaluation.judging import (
     ORACLE,
     SINGLE_BEST,
     TEACHER,
@@ -37,12 +33,16 @@ from conv_advisor.models.judging import (
     single_best_order,
     time_errors,
 )
-from conv_advisor.models.options import Options
-from conv_advisor.models.peers import Peers
-from conv_advisor.models.report import Found, Report, scores_of
-from conv_advisor.models.train import train
-from conv_advisor.models.tree_file import TreeModel
-from conv_advisor.models.tuning import Trial, Worth
+from conv_advisor.models.evaluation.peers import Peers
+from conv_advisor.models.evaluation.report import Found, Report, scores_of
+from conv_advisor.models.evaluation.tuning import Trial, Worth
+from conv_advisor.models.retraining.challenge import hold_out
+from conv_advisor.models.training import fits
+from conv_advisor.models.training import train as training
+from conv_advisor.models.training.grow import Orders
+from conv_advisor.models.training.options import Options
+from conv_advisor.models.training.train import train
+from conv_advisor.models.tree.file import TreeModel
 from tests.data.arrow import measurements_to_table, picks_to_table
 from tests.models import synthetic
 

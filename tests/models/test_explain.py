@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.models.explain import QUANTITIES, Branch, decisive, explain, favourites
-from conv_advisor.models.features import FEATURES, features
-from conv_advisor.models.registry import Registry
-from conv_advisor.models.tree_file import TreeModel, path, walk
+from conv_advisor.models.registry.on_disk import Registry
+from conv_advisor.models.tree.explain import QUANTITIES, Branch, decisive, explain, favourites
+from conv_advisor.models.tree.features import FEATURES, features
+from conv_advisor.models.tree.file import TreeModel, path, walk
 from tests.models import hand_made
 
 

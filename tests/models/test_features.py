@@ -10,7 +10,7 @@ import pytest
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.data.table import sizes_of
 from conv_advisor.models.costs import roofline_ms
-from conv_advisor.models.features import DTYPES, FEATURES, Quantities, code_of, feature_matrix, features
+from conv_advisor.models.tree.features import DTYPES, FEATURES, Quantities, code_of, feature_matrix, features
 from tests.shapes import EDGE_SHAPES, edge_problem
 
 

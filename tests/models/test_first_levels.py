@@ -11,14 +11,14 @@ import pytest
 from conv_advisor.data import networks
 from conv_advisor.data.errors import InvalidInput, NotEnoughData
 from conv_advisor.data.problem import ConvProblem, DType, Layout
-from conv_advisor.models.advisor import Advisor
+from conv_advisor.models.advice.advisor import Advisor
 from conv_advisor.models.costs import Costs
-from conv_advisor.models.domain import GROUPS
-from conv_advisor.models.first_levels import DEPTH, Side, first_levels
-from conv_advisor.models.plain import look, plain_tree
-from conv_advisor.models.registry import SHIPPED
-from conv_advisor.models.tree_arrays import DOMAIN
-from conv_advisor.models.tree_file import TreeModel, read
+from conv_advisor.models.registry.on_disk import SHIPPED
+from conv_advisor.models.training.plain import look, plain_tree
+from conv_advisor.models.tree.arrays import DOMAIN
+from conv_advisor.models.tree.domain import GROUPS
+from conv_advisor.models.tree.file import TreeModel, read
+from conv_advisor.models.tree.first_levels import DEPTH, Side, first_levels
 
 
 @pytest.fixture(scope="module")

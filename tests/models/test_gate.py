@@ -6,8 +6,8 @@ import math
 from dataclasses import replace
 
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.models.gate import LEAST_PROBLEMS, objections
-from conv_advisor.models.judging import Result
+from conv_advisor.models.evaluation.judging import Result
+from conv_advisor.models.retraining.gate import LEAST_PROBLEMS, objections
 
 LAYER = ConvProblem.parse("7-1-3-8-8")
 

@@ -10,14 +10,14 @@ import pyarrow as pa
 import pytest
 
 from conv_advisor.data.problem import DType, Layout
-from conv_advisor.models import grow
 from conv_advisor.models.costs import Costs, from_table
-from conv_advisor.models.features import FEATURES, features
-from conv_advisor.models.hints import HINTS
-from conv_advisor.models.options import Options
-from conv_advisor.models.teacher import Lesson, Teacher
-from conv_advisor.models.train import fit_beside
-from conv_advisor.models.tree_file import TreeModel, walk
+from conv_advisor.models.training import grow
+from conv_advisor.models.training.hints import HINTS
+from conv_advisor.models.training.options import Options
+from conv_advisor.models.training.teacher import Lesson, Teacher
+from conv_advisor.models.training.train import fit_beside
+from conv_advisor.models.tree.features import FEATURES, features
+from conv_advisor.models.tree.file import TreeModel, walk
 from tests.models import hand_made, synthetic
 
 

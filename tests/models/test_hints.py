@@ -11,7 +11,7 @@ from conv_advisor.kernels.cuda.implicit_gemm.choice import choose_cut
 from conv_advisor.kernels.cuda.implicit_gemm_tensor import plan as tensor
 from conv_advisor.kernels.cuda.implicit_gemm_tensor.menu import Tile
 from conv_advisor.models.costs import roofline_ms
-from conv_advisor.models.hints import HINTS, hint_matrix
+from conv_advisor.models.training.hints import HINTS, hint_matrix
 
 H200 = Device(id="nvidia-h200", name="NVIDIA H200", kind="cuda", capability="9.0", processors=132)
 CPU = Device(id="cpu", name="CPU", kind="cpu", processors=8)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from conv_advisor.models.in_place import arrays_in, read_whole
+from conv_advisor.models.tree.in_place import arrays_in, read_whole
 
 ARRAYS = {
     "halves": np.arange(6, dtype=np.float16).reshape(2, 3),

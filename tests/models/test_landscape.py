@@ -9,9 +9,9 @@ import pytest
 
 from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.models.advisor import Advisor
-from conv_advisor.models.landscape import Axis, survey
-from conv_advisor.models.registry import Registry
+from conv_advisor.models.advice.advisor import Advisor
+from conv_advisor.models.advice.landscape import Axis, survey
+from conv_advisor.models.registry.on_disk import Registry
 from tests.models import hand_made
 
 LAYER = ConvProblem.parse("14-1-3-256-128")

@@ -12,14 +12,14 @@ from conv_advisor.data.gpus import gpus
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem, DType
 from conv_advisor.data.table import sizes_of
-from conv_advisor.models import endings
-from conv_advisor.models.advisor import Advisor
-from conv_advisor.models.batch import predict_many
-from conv_advisor.models.candidates import Source
-from conv_advisor.models.endings import FORMAT, Cost, Endings
-from conv_advisor.models.loan import Loan, lent_to
-from conv_advisor.models.pareto import in_other_layout, other_layout
+from conv_advisor.models.advice.advisor import Advisor
+from conv_advisor.models.advice.pareto import in_other_layout, other_layout
 from conv_advisor.models.planning.conversion import converter
+from conv_advisor.models.ranking import endings
+from conv_advisor.models.ranking.batch import predict_many
+from conv_advisor.models.ranking.candidates import Source
+from conv_advisor.models.ranking.endings import FORMAT, Cost, Endings
+from conv_advisor.models.tree.loan import Loan, lent_to
 from tests.models import hand_made
 from tests.models.hand_made import CATALOGUE, MIDDLE, SMALL
 from tests.models.test_advisor import measured

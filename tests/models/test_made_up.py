@@ -9,7 +9,7 @@ import pytest
 
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.data.table import SIZES, problem_of
-from conv_advisor.models.made_up import sample_like
+from conv_advisor.models.training.made_up import sample_like
 from tests.models import synthetic
 
 

@@ -11,9 +11,9 @@ from conv_advisor.data import networks
 from conv_advisor.data.errors import InvalidInput
 from conv_advisor.data.problem import DType, Layout
 from conv_advisor.models.costs import Costs
-from conv_advisor.models.moves import REGRESSED
-from conv_advisor.models.refresh import Findings, Refresh, has_moved
-from conv_advisor.models.upgrade import Line
+from conv_advisor.models.upgrades.compare import Line
+from conv_advisor.models.upgrades.moves import REGRESSED
+from conv_advisor.models.upgrades.refresh import Findings, Refresh, has_moved
 
 VARIANTS = ("cuda.gemm", "cudnn.gemm", "cudnn.graph.eng1", "cudnn.implicit_gemm")
 MOVED = "cudnn.gemm"

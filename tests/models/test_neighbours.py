@@ -10,7 +10,7 @@ import pytest
 from conv_advisor.data.epilogue import Epilogue
 from conv_advisor.data.measurement import Outcome
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.models.neighbours import Neighbourhood, describe
+from conv_advisor.models.advice.neighbours import Neighbourhood, describe
 from tests.models.test_advisor import summary
 
 LAYERS = ("14-1-3-256-128", "14-1-3-128-128", "14-2-3-256-128", "14-1-5-256-128", "14-1-3-256-16")

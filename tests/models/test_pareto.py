@@ -17,12 +17,9 @@ from conv_advisor.data.measurement import Outcome
 from conv_advisor.data.problem import ConvProblem, Layout
 from conv_advisor.data.summary import Summary
 from conv_advisor.kernels.tolerance import tolerance
-from conv_advisor.models.accuracy import ErrorSource
-from conv_advisor.models.advice import Exclusion
-from conv_advisor.models.advisor import Advisor
-from conv_advisor.models.candidates import Source
-from conv_advisor.models.features import FEATURES
-from conv_advisor.models.pareto import (
+from conv_advisor.models.advice.advice import Exclusion
+from conv_advisor.models.advice.advisor import Advisor
+from conv_advisor.models.advice.pareto import (
     SAME_ERROR,
     Bounds,
     Point,
@@ -32,7 +29,10 @@ from conv_advisor.models.pareto import (
     other_layout,
     weigh,
 )
-from conv_advisor.models.tree_file import with_card
+from conv_advisor.models.ranking.accuracy import ErrorSource
+from conv_advisor.models.ranking.candidates import Source
+from conv_advisor.models.tree.features import FEATURES
+from conv_advisor.models.tree.file import with_card
 from tests.models import hand_made
 from tests.models.hand_made import CATALOGUE, LEAST_MS, MIDDLE, POINTWISE, SMALL
 from tests.models.test_advisor import measured, summary

@@ -12,8 +12,8 @@ from benchmarks.rivals.rows import ADVICE, DEFAULT, ORACLE, TUNED, Row, write
 from conv_advisor.data import parquet
 from conv_advisor.data.errors import StoreError
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.models.peers import PEERS, RULES, read_peers
-from conv_advisor.models.tuning import Trial
+from conv_advisor.models.evaluation.peers import PEERS, RULES, read_peers
+from conv_advisor.models.evaluation.tuning import Trial
 
 PROBLEM = ConvProblem.parse("7-1-3-8-8", dtype="float16", layout="nhwc")
 HEURISTIC_B = "cudnn.graph.heuristic_b"

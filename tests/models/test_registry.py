@@ -9,8 +9,8 @@ import pytest
 
 from conv_advisor.data.errors import ModelRejected, UnknownDevice, UnknownModel
 from conv_advisor.data.measurement import Device
-from conv_advisor.models.registry import POINTER_FILE, Registry
-from conv_advisor.models.tree_file import TREE_FILE, TreeModel, write
+from conv_advisor.models.registry.on_disk import POINTER_FILE, Registry
+from conv_advisor.models.tree.file import TREE_FILE, TreeModel, write
 from tests.models import hand_made
 
 ID = hand_made.DEVICE.id

@@ -19,8 +19,8 @@ from conv_advisor.kernels.variant import (
     no_workspace,
     parts_of,
 )
-from conv_advisor.models import rules as rules_module
-from conv_advisor.models.rules import Rules
+from conv_advisor.models.ranking import rules as rules_module
+from conv_advisor.models.ranking.rules import Rules
 from tests.shapes import EDGE_SHAPES
 
 DEVICES = [

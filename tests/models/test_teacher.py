@@ -10,10 +10,9 @@ import pyarrow as pa
 import pytest
 from threadpoolctl import threadpool_limits
 
-from conv_advisor.models import teacher
 from conv_advisor.models.costs import Costs, from_table
-from conv_advisor.models.features import feature_matrix
-from conv_advisor.models.teacher import (
+from conv_advisor.models.training import teacher
+from conv_advisor.models.training.teacher import (
     CAP,
     Teacher,
     _cost_by_time,
@@ -24,7 +23,8 @@ from conv_advisor.models.teacher import (
     saturate,
     unseen_error,
 )
-from conv_advisor.models.train import training_set
+from conv_advisor.models.training.train import training_set
+from conv_advisor.models.tree.features import feature_matrix
 from tests.models import synthetic
 from tests.models.conftest import QUICK
 

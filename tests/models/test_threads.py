@@ -8,7 +8,7 @@ import time
 import pytest
 from threadpoolctl import threadpool_info
 
-from conv_advisor.models.threads import threads
+from conv_advisor.models.training.threads import threads
 
 
 def test_what_comes_out_is_in_the_order_of_what_goes_in() -> None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conv_advisor.models.advisor import Advisor
-from conv_advisor.models.ties import SHARE_OF_SPREAD, level, level_ms
+from conv_advisor.models.advice.advisor import Advisor
+from conv_advisor.models.ranking.ties import SHARE_OF_SPREAD, level, level_ms
 from tests.models import hand_made
 from tests.models.hand_made import CATALOGUE, SMALL
 

@@ -13,16 +13,16 @@ from threadpoolctl import threadpool_limits
 
 from conv_advisor.data.errors import NotEnoughData, UnknownDevice
 from conv_advisor.data.problem import DType, Layout
-from conv_advisor.models.advisor import Advisor
+from conv_advisor.models.advice.advisor import Advisor
 from conv_advisor.models.costs import from_table
-from conv_advisor.models.features import Quantities, features
-from conv_advisor.models.graft import nodes_of
-from conv_advisor.models.judging import Score, judge
-from conv_advisor.models.made_up import sample_like
-from conv_advisor.models.options import Options
-from conv_advisor.models.teacher import saturate
-from conv_advisor.models.train import data_digest, fit_beside, train, training_set
-from conv_advisor.models.tree_file import CARD_FILE, TREE_FILE, TreeModel, read, walk, write
+from conv_advisor.models.evaluation.judging import Score, judge
+from conv_advisor.models.training.graft import nodes_of
+from conv_advisor.models.training.made_up import sample_like
+from conv_advisor.models.training.options import Options
+from conv_advisor.models.training.teacher import saturate
+from conv_advisor.models.training.train import data_digest, fit_beside, train, training_set
+from conv_advisor.models.tree.features import Quantities, features
+from conv_advisor.models.tree.file import CARD_FILE, TREE_FILE, TreeModel, read, walk, write
 from tests.data.arrow import measurements_to_table, table_to_measurements
 from tests.models import hand_made, synthetic
 from tests.models.conftest import CREATED, QUICK

@@ -17,11 +17,11 @@ from safetensors.numpy import load_file, save
 
 from conv_advisor.data.errors import ModelRejected
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.models.advisor import Advisor
-from conv_advisor.models.features import features
-from conv_advisor.models.registry import SHIPPED
-from conv_advisor.models.tree_arrays import DOMAIN, RANKING_ARRAYS, packed
-from conv_advisor.models.tree_file import (
+from conv_advisor.models.advice.advisor import Advisor
+from conv_advisor.models.registry.on_disk import SHIPPED
+from conv_advisor.models.tree.arrays import DOMAIN, RANKING_ARRAYS, packed
+from conv_advisor.models.tree.features import features
+from conv_advisor.models.tree.file import (
     CARD_FILE,
     TREE_FILE,
     TreeModel,

@@ -11,17 +11,17 @@ from msgspec.structs import replace
 
 from conv_advisor.data.measurement import Outcome
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.models.advisor import Advisor
-from conv_advisor.models.calibration import Outcomes, calibrate, calibration, calibration_error, outcomes
-from conv_advisor.models.candidates import Choice, Source
-from conv_advisor.models.challenge import hold_out
+from conv_advisor.models.advice.advisor import Advisor
 from conv_advisor.models.costs import from_table
-from conv_advisor.models.domain import learn_domain
-from conv_advisor.models.registry import SHIPPED
-from conv_advisor.models.train import fit
-from conv_advisor.models.tree_arrays import DOMAIN
-from conv_advisor.models.tree_file import read, with_card
-from conv_advisor.models.trust import WITHIN, chance_of_best, trust_in
+from conv_advisor.models.evaluation.confidence import Outcomes, calibrate, calibration, calibration_error, outcomes
+from conv_advisor.models.ranking.candidates import Choice, Source
+from conv_advisor.models.ranking.trust import WITHIN, chance_of_best, trust_in
+from conv_advisor.models.registry.on_disk import SHIPPED
+from conv_advisor.models.retraining.challenge import hold_out
+from conv_advisor.models.training.train import fit
+from conv_advisor.models.tree.arrays import DOMAIN
+from conv_advisor.models.tree.domain import learn_domain
+from conv_advisor.models.tree.file import read, with_card
 from tests.models import hand_made, synthetic
 from tests.models.hand_made import CATALOGUE, LARGE, SMALL
 from tests.models.test_advisor import measured, summary

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from conv_advisor.data.gpus import gpus
-from conv_advisor.models.advisor import Advisor
-from conv_advisor.models.unsure import FIRST, SURE_ENOUGH, Measure, how_many, worth_measuring
+from conv_advisor.models.advice.advisor import Advisor
+from conv_advisor.models.advice.unsure import FIRST, SURE_ENOUGH, Measure, how_many, worth_measuring
 from tests.models import hand_made
 from tests.models.hand_made import CATALOGUE, LARGE, SMALL
 from tests.models.test_advisor import measured

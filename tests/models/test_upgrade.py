@@ -10,7 +10,7 @@ import pytest
 from conv_advisor.data.measurement import Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.models.costs import Costs, from_table
-from conv_advisor.models.upgrade import BEST, Shift, compare
+from conv_advisor.models.upgrades.compare import BEST, Shift, compare
 from tests.data.arrow import measurements_to_table
 from tests.models import synthetic
 

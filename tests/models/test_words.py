@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from conv_advisor.models.advisor import Advisor
-from conv_advisor.models.candidates import Choice, Source
-from conv_advisor.models.leaf import too_seldom
-from conv_advisor.models.pareto import Bounds, weigh
-from conv_advisor.models.trust import Trust
-from conv_advisor.models.words import above, chance, trusted
+from conv_advisor.models.advice.advisor import Advisor
+from conv_advisor.models.advice.pareto import Bounds, weigh
+from conv_advisor.models.ranking.candidates import Choice, Source
+from conv_advisor.models.ranking.leaf import too_seldom
+from conv_advisor.models.ranking.trust import Trust
+from conv_advisor.models.ranking.words import above, chance, trusted
 from tests.models import hand_made
 from tests.models.hand_made import CATALOGUE, SMALL
 from tests.models.test_advisor import measured

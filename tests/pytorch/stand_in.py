@@ -23,10 +23,10 @@ import torch
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels import reference
 from conv_advisor.kernels.variant import Launch, Variant
-from conv_advisor.models.advisor import Advisor
+from conv_advisor.models.advice.advisor import Advisor
 from conv_advisor.models.planning.conversion import converter
-from conv_advisor.models.registry import SHIPPED
-from conv_advisor.models.tree_file import read
+from conv_advisor.models.registry.on_disk import SHIPPED
+from conv_advisor.models.tree.file import read
 from conv_advisor.torch import ending_operator, gpu, loaded, log, operator, running, timing
 from conv_advisor.torch.plans import Basis
 

@@ -16,11 +16,11 @@ import torch
 from conv_advisor.data.epilogue import PLAIN, Activation, Epilogue
 from conv_advisor.data.errors import InvalidInput, RunError
 from conv_advisor.data.problem import ConvProblem, DType
-from conv_advisor.models.accuracy import expected_error, laws_of
-from conv_advisor.models.advisor import Advisor
-from conv_advisor.models.pareto import SAME_ERROR
-from conv_advisor.models.registry import SHIPPED
-from conv_advisor.models.tree_file import read
+from conv_advisor.models.advice.advisor import Advisor
+from conv_advisor.models.advice.pareto import SAME_ERROR
+from conv_advisor.models.ranking.accuracy import expected_error, laws_of
+from conv_advisor.models.registry.on_disk import SHIPPED
+from conv_advisor.models.tree.file import read
 from conv_advisor.torch.candidates import MOST_SLOWDOWN, ONLY_ENDED, candidates
 from conv_advisor.torch.checking import Operands
 from conv_advisor.torch.options import Options

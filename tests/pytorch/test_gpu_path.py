@@ -23,9 +23,9 @@ from conv_advisor.data.epilogue import EVERY_EPILOGUE, Activation, Epilogue  # n
 from conv_advisor.data.problem import ConvProblem  # noqa: E402 - it needs PyTorch
 from conv_advisor.kernels.catalog import VARIANTS  # noqa: E402 - it needs PyTorch
 from conv_advisor.kernels.variant import Ending, why_not  # noqa: E402 - it needs PyTorch
-from conv_advisor.models.advisor import Advisor  # noqa: E402 - it needs PyTorch
-from conv_advisor.models.registry import SHIPPED  # noqa: E402 - it needs PyTorch
-from conv_advisor.models.tree_file import read  # noqa: E402 - it needs PyTorch
+from conv_advisor.models.advice.advisor import Advisor  # noqa: E402 - it needs PyTorch
+from conv_advisor.models.registry.on_disk import SHIPPED  # noqa: E402 - it needs PyTorch
+from conv_advisor.models.tree.file import read  # noqa: E402 - it needs PyTorch
 from conv_advisor.torch import loaded, running, timing  # noqa: E402 - it needs PyTorch
 from conv_advisor.torch.candidates import candidates  # noqa: E402 - it needs PyTorch
 from conv_advisor.torch.checking import Operands  # noqa: E402 - it needs PyTorch
@@ -349,7 +349,7 @@ ENDED = ConvProblem.parse("56-1-3-64-64-bias-residual-relu", dtype="float32", la
 @pytest.fixture
 def uncounting(monkeypatch: pytest.MonkeyPatch) -> Advisor:
     """An advisor that knows not what epilogues add."""
-    monkeypatch.setattr("conv_advisor.models.predictor.endings_of", lambda *_: None)
+    monkeypatch.setattr("conv_advisor.models.ranking.predictor.endings_of", lambda *_: None)
     return Advisor(read(SHIPPED / "nvidia-h200"))
 
 

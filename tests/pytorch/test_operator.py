@@ -81,7 +81,7 @@ SERVICE = ("fastapi", "pydantic", "sqlalchemy", "numba", "scipy", "sklearn", "uv
 def test_it_imports_without_the_service_and_without_a_gpu() -> None:
     code = (
         f"import sys\nfor name in {(*SERVICE, 'cupy', 'cudnn', 'pynvml')!r}: sys.modules[name] = None\n"
-        "import conv_advisor.torch.plans, conv_advisor.models.advisor, conv_advisor.models.registry\n"
+        "import conv_advisor.torch.plans, conv_advisor.models.advice.advisor, conv_advisor.models.registry.on_disk\n"
     )
     finished = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert finished.returncode == 0, finished.stderr

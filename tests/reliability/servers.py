@@ -17,7 +17,7 @@ import httpx
 
 from conv_advisor.app.settings import PREFIX
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.models.tree_file import TreeModel
+from conv_advisor.models.tree.file import TreeModel
 from tests.app.serving import LARGE, SMALL, TIMES_MS, keep_tree, small_tree
 from tests.processes import children, command_of, eventually, free_port
 from tests.reliability.faulty import HASTE, PACE, write_recording

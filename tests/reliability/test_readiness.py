@@ -20,8 +20,8 @@ from conv_advisor.app.service.ready import LONGEST_S, Readiness
 from conv_advisor.data.errors import StoreError
 from conv_advisor.data.presence import Presence
 from conv_advisor.data.store import Store
-from conv_advisor.models.registry import Registry
-from conv_advisor.models.shared import SharedModels
+from conv_advisor.models.registry.on_disk import Registry
+from conv_advisor.models.registry.shared import SharedModels
 from tests.app.serving import GPU, LAYER, TIMES_MS, small_tree
 from tests.databases import new_postgresql
 from tests.processes import eventually, is_running

@@ -15,11 +15,11 @@ import pytest
 from conv_advisor.app.wire.answers.advice import advice_json
 from conv_advisor.app.wire.answers.models import model_answer
 from conv_advisor.data.errors import ModelRejected, NoAdvice
-from conv_advisor.models.advisor import Advisor
-from conv_advisor.models.features import features
-from conv_advisor.models.registry import Entry
-from conv_advisor.models.tree_arrays import LEAF
-from conv_advisor.models.tree_file import TreeModel, path_nodes, read, walk
+from conv_advisor.models.advice.advisor import Advisor
+from conv_advisor.models.registry.on_disk import Entry
+from conv_advisor.models.tree.arrays import LEAF
+from conv_advisor.models.tree.features import features
+from conv_advisor.models.tree.file import TreeModel, path_nodes, read, walk
 from tests.app.serving import GPU, LARGE, SMALL, TIMES_MS, small_tree
 from tests.models import hand_made
 from tests.reliability.scale import count

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save
 
-from conv_advisor.models.tree_file import CARD_FILE, TREE_FILE, TreeModel
+from conv_advisor.models.tree.file import CARD_FILE, TREE_FILE, TreeModel
 from tests.reliability.mutation import mutated
 
 Arrays = dict[str, np.ndarray]

@@ -10,7 +10,7 @@ from typing_extensions import TypedDict
 from conv_advisor.app.wire.answers.problems import ProblemAnswer, problem_answer
 
 if TYPE_CHECKING:
-    from conv_advisor.models.advice import Advice
+    from conv_advisor.models.advice.advice import Advice
 
 
 class ChoiceAnswer(TypedDict):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import TypedDict
 
 if TYPE_CHECKING:
-    from conv_advisor.models.registry import Entry
+    from conv_advisor.models.registry.on_disk import Entry
 
 
 class ModelAnswer(TypedDict):

@@ -11,11 +11,11 @@ from conv_advisor.data.problem import ConvProblem
 from conv_advisor.kernels.catalog import VARIANTS
 from conv_advisor.kernels.cudnn.variants import ENGINE_PREFIX, FUSED_PRODUCTS
 from conv_advisor.kernels.variant import Ending, Maker, why_not
-from conv_advisor.models.accuracy import allowed_error, expected_error, laws_of
-from conv_advisor.models.advice import Advice
-from conv_advisor.models.advisor import Advisor
-from conv_advisor.models.pareto import SAME_ERROR
+from conv_advisor.models.advice.advice import Advice
+from conv_advisor.models.advice.advisor import Advisor
+from conv_advisor.models.advice.pareto import SAME_ERROR
 from conv_advisor.models.planning.conversion import converter
+from conv_advisor.models.ranking.accuracy import allowed_error, expected_error, laws_of
 from conv_advisor.torch.choice import Choice
 from conv_advisor.torch.options import Options
 

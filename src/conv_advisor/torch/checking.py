@@ -10,7 +10,7 @@ import torch
 
 from conv_advisor.data.errors import RunError
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.models.accuracy import LEANINGS, allowed_error
+from conv_advisor.models.ranking.accuracy import LEANINGS, allowed_error
 from conv_advisor.torch.layers import MEMORY_FORMATS, TORCH_DTYPES, geometry_of_problem
 from conv_advisor.torch.own import ACTIVATE, own_convolution, own_steps
 

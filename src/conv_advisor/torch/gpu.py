@@ -27,11 +27,11 @@ from conv_advisor.kernels.cpu.threads import available_cores
 from conv_advisor.kernels.cuda.parts.overlap import LEAST_CAPABILITY, overlapping
 from conv_advisor.kernels.cuda.runner import CudaRunner
 from conv_advisor.kernels.variant import Backend
-from conv_advisor.models.advisor import Advisor
-from conv_advisor.models.loan import Loan, lent_to
+from conv_advisor.models.advice.advisor import Advisor
 from conv_advisor.models.planning.conversion import converter
-from conv_advisor.models.registry import Registry
-from conv_advisor.models.tree_file import TreeModel
+from conv_advisor.models.registry.on_disk import Registry
+from conv_advisor.models.tree.file import TreeModel
+from conv_advisor.models.tree.loan import Loan, lent_to
 from conv_advisor.torch.candidates import MOST_SLOWDOWN, candidates, substitutes
 from conv_advisor.torch.choice import Choice
 from conv_advisor.torch.fastest import elementwise_ms, fastest

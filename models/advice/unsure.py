@@ -1,0 +1,47 @@
+"""When measuring a layer pays: the first few of the ranking where the confidence is low."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from conv_advisor.models.advice.advice import Advice
+
+
+class Measure(StrEnum):
+    """When the first of a ranking are measured."""
+
+    IF_UNSURE = "if unsure"
+
+
+SURE_ENOUGH: Final = 0.9
+"""Below this confidence, and with `FIRST` of the ranking, measuring has paid after the fewest calls: of those tried in
+docs/advice.md, "Is measuring worth it" (`python -m benchmarks.sureness`)."""
+
+FIRST: Final = 3
+
+
+def how_many(advice: Advice, top: int | None, measure: Measure | None) -> int:
+    """How many of a ranking's first to run, the fastest of which answers.
+
+    Parameters
+    ----------
+    advice : Advice
+    top : int or None
+        So many, whatever the advice says.
+    measure : Measure or None
+        Without a number, when more than one; None: where the model abstains, whose ranking is a guess.
+    """
+    if top is not None:
+        return top
+    return worth_measuring(advice) if measure or advice.trust.abstains else 1
+
+
+def worth_measuring(advice: Advice) -> int:
+    """How many of the ranking's first to measure: `FIRST` where the best is predicted and not surely the best, else 1.
+
+    A best that was measured is kept, whatever is predicted of others: measuring them again would gain nothing.
+    """
+    is_sure = advice.trust.confidence is not None and advice.trust.confidence >= SURE_ENOUGH
+    return 1 if is_sure or advice.best.source == "measured" else FIRST

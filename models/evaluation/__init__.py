@@ -1,0 +1,1 @@
+"""How good advice is, beside simpler rules and what other libraries do."""

@@ -1,0 +1,148 @@
+"""Calibration of confidence: whether it comes true on held-out layers, and its correction."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from conv_advisor.data.errors import NoAdvice
+from conv_advisor.models.advice.advisor import Advisor
+from conv_advisor.models.costs import Costs
+from conv_advisor.models.ranking.trust import WITHIN, chance_of_best
+
+_BINS: Final = 10
+_LEAST_RESULTS: Final = 200
+"""Fewer held-out problems calibrate nothing."""
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """How sure advice was, and whether it was right, on P problems that its model was not trained on.
+
+    Parameters
+    ----------
+    chances : float64 array of shape (P,)
+        As `models.trust.chance_of_best` gives them.
+    is_right : bool array of shape (P,)
+        Whether the first variant that ran took at most `WITHIN` longer than the fastest.
+    half : int64 array of shape (P,)
+        0 or 1, the same for all problems of a layer.
+    """
+
+    chances: np.ndarray
+    is_right: np.ndarray
+    half: np.ndarray
+
+    def take(self, wanted: np.ndarray) -> Outcomes:
+        """Only these."""
+        return Outcomes(self.chances[wanted], self.is_right[wanted], self.half[wanted])
+
+
+def outcomes(advisor: Advisor, unseen: Costs) -> Outcomes:
+    """Ask for advice on problems that its model was not trained on, and compare; those outside its domain are left out.
+
+    Parameters
+    ----------
+    advisor : Advisor
+    unseen : Costs
+    """
+    column = {name: place for place, name in enumerate(unseen.variants)}
+    best_ms = unseen.best_ms
+    found = []
+    for row, problem in enumerate(unseen.problems):
+        try:
+            advice = advisor.advise(problem)
+        except NoAdvice:
+            continue
+        times = [unseen.time_ms[row, column[each.variant]] for each in advice.ranking if each.variant in column]
+        ran = [time for time in times if np.isfinite(time)]
+        if ran and not advice.trust.abstains:
+            is_right = ran[0] <= (1 + WITHIN) * best_ms[row]
+            half = hashlib.sha256(problem.layer.key.encode()).digest()[-1] % 2
+            found.append((chance_of_best(advice.ranking), is_right, half))
+    chances, right, halves = zip(*found, strict=True) if found else ((), (), ())
+    return Outcomes(np.array(chances, float), np.array(right, bool), np.array(halves, int))
+
+
+def calibrate(advisor: Advisor, unseen: Costs) -> dict[str, Any] | None:
+    """What turns a model's chances into confidences that come true.
+
+    Parameters
+    ----------
+    advisor : Advisor
+        The advisor of a model trained without these problems.
+    unseen : Costs
+
+    Returns
+    -------
+    dict or None
+        What `calibration` gives; beside it ``error``, the calibration error of confidences where one half of the layers
+        calibrates the other, and ``error_uncalibrated``. None where there are too few problems.
+    """
+    found = outcomes(advisor, unseen)
+    table = calibration(found)
+    if table is None:
+        return None
+    halves = [(found.take(found.half == half), calibration(found.take(found.half != half))) for half in (0, 1)]
+    errors = [calibration_error(mine, other) for mine, other in halves]
+    return table | {
+        "error": round(float(np.mean(errors)), 4),
+        "error_uncalibrated": round(calibration_error(found, None), 4),
+    }
+
+
+def calibration(found: Outcomes) -> dict[str, Any] | None:
+    """What share of advice came true, by the chance that it was given.
+
+    Parameters
+    ----------
+    found : Outcomes
+
+    Returns
+    -------
+    dict or None
+        ``raw``, rising: mean chances of bins of equally many problems; ``observed``, never falling: the share that came
+        true; ``n_results``. None where there are too few.
+
+    Notes
+    -----
+    Neighbouring bins that fall are pooled (isotonic regression); in between, lines.
+    """
+    if len(found.chances) < _LEAST_RESULTS:
+        return None
+    order = np.argsort(found.chances, kind="stable")
+    pooled: list[tuple[float, float, int]] = []
+    for part in np.array_split(order, _BINS):
+        pooled.append((float(found.chances[part].mean()), float(found.is_right[part].mean()), len(part)))
+        while len(pooled) > 1 and pooled[-2][1] >= pooled[-1][1]:
+            pooled[-2:] = [_pool(*pooled[-2:])]
+    return {
+        "raw": [round(raw, 4) for raw, _, _ in pooled],
+        "observed": [round(observed, 4) for _, observed, _ in pooled],
+        "n_results": len(found.chances),
+    }
+
+
+def calibration_error(found: Outcomes, table: Mapping[str, Any] | None) -> float:
+    """Mean distance between the confidence that is given and the share that comes true, over bins of equal size.
+
+    Parameters
+    ----------
+    found : Outcomes
+    table : dict or None
+        As `calibration` makes it; without it the chances count as they are.
+    """
+    given = np.interp(found.chances, table["raw"], table["observed"]) if table else found.chances
+    parts = [part for part in np.array_split(np.argsort(given, kind="stable"), _BINS) if len(part)]
+    off = [len(part) * abs(given[part].mean() - found.is_right[part].mean()) for part in parts]
+    return float(sum(off) / len(given))
+
+
+def _pool(one: tuple[float, float, int], other: tuple[float, float, int]) -> tuple[float, float, int]:
+    count = one[2] + other[2]
+    raw, observed = ((one[place] * one[2] + other[place] * other[2]) / count for place in (0, 1))
+    return raw, observed, count

@@ -1,0 +1,77 @@
+"""From advice on a convolution alone to what is known of it with its epilogue, variant by variant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import hypot
+from typing import TYPE_CHECKING
+
+from conv_advisor.data.measurement import Device
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.kernels.variant import Ending, Variant
+from conv_advisor.models.ranking.candidates import Candidate, consider, scale
+from conv_advisor.models.ranking.endings import Way
+
+if TYPE_CHECKING:
+    from conv_advisor.data.summary import Summary
+
+
+def ended(
+    problem: ConvProblem,
+    alone: Mapping[str, Candidate],
+    ways: Mapping[Ending, Way],
+    device: Device,
+    offered: Iterable[tuple[Variant, str | None]],
+    measured: Mapping[str, Summary],
+    max_workspace_bytes: int,
+    is_deterministic: bool,
+) -> tuple[list[Candidate], dict[str, str]]:
+    """The variants that may run a problem with its epilogue, with their times, and why others are out.
+
+    Parameters
+    ----------
+    problem : ConvProblem
+    alone : mapping of variant to Candidate
+        What may run the convolution alone.
+    ways : mapping of Ending to Way
+        What each way to end takes, for this problem.
+    device : Device
+    offered : iterable of (Variant, str or None)
+        The pool, and why the rule of each refuses the problem.
+    measured : mapping of variant to Summary
+        What is known of the problem itself: it counts before what is predicted.
+    max_workspace_bytes : int
+    is_deterministic : bool
+    """
+    candidates: list[Candidate] = []
+    out: dict[str, str] = {}
+    predicted_ms: dict[str, float] = {}
+    for variant, refused in offered:
+        if refused:
+            out[variant.id] = refused
+            continue
+        predicted = _predicted(alone.get(variant.id), ways)
+        if isinstance(predicted, Candidate):
+            predicted_ms[variant.id] = predicted.time_ms
+        known = measured.get(variant.id)
+        found = known and consider(variant, problem, device, None, known, max_workspace_bytes, is_deterministic)
+        found = found or predicted
+        if isinstance(found, Candidate):
+            candidates.append(found)
+        elif found:
+            out[variant.id] = found
+    if predicted_ms:
+        scale(candidates, predicted_ms, min(predicted_ms.values()))
+    return candidates, out
+
+
+def _predicted(alone: Candidate | None, ways: Mapping[Ending, Way]) -> Candidate | str | None:
+    """A variant with what it takes by what it takes alone, why it is out, or None: it is out of what is known alone."""
+    if alone is None or alone.variant.ending is None:
+        return None
+    # Also where a library's call computes the epilogue: nobody has timed such calls.
+    way = ways[alone.variant.ending]
+    if way.doubt:
+        return way.doubt
+    uncertainty = hypot(alone.uncertainty, way.cost.spread)
+    return Candidate(alone.variant, alone.workspace_bytes, None, way.time_ms(alone.time_ms), uncertainty)

@@ -1,0 +1,255 @@
+"""What it takes to end a convolution with bias, residual and activation, beside what it takes alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from conv_advisor import data
+from conv_advisor.data.epilogue import Activation
+from conv_advisor.data.errors import ModelRejected
+from conv_advisor.data.problem import ConvProblem, DType
+from conv_advisor.kernels.variant import Ending
+from conv_advisor.models.ranking.checked import read_checked
+from conv_advisor.models.ranking.words import chance
+
+if TYPE_CHECKING:
+    from conv_advisor.models.tree.file import TreeModel
+    from conv_advisor.models.tree.loan import Loan
+
+FOLDER: Final = Path(data.__file__).parent / "endings"
+"""One file a device, ``<device>.json``, as ``benchmarks.ending_costs`` writes it."""
+
+FORMAT: Final = 1
+
+CARD: Final = "endings"
+"""The field of a tree's card that has what training learned."""
+
+EAGER: Final = "eager"
+"""PyTorch without a compiler: a kernel each for bias, residual and activation."""
+
+KINDS: Final = (
+    *("fused", "fused-residual", "appended", EAGER),
+    *("library", "library-residual", "library-float32", "library-residual-float32"),
+)
+"""Ways to end that have a `Cost`: of variants, of which those that fuse do so with a residual in another way than
+without; PyTorch's; and that of cuDNN's fastest fused plan beside its fastest without, which other engines may be."""
+
+LEAST_SHARE: Final = 0.5
+"""A library whose plans end so in fewer of the layers that they compute alone is not expected to."""
+
+
+class Work(NamedTuple):
+    """What an epilogue adds to a convolution: kernels after it, and bytes that they, or it, read and write beside."""
+
+    kernels: int
+    n_bytes: int
+
+
+class Cost(msgspec.Struct, frozen=True):
+    """What one way to end takes on a device: the time alone by `factor`, and `Work` at these prices.
+
+    Attributes
+    ----------
+    factor : float
+        At least 1.
+    kernel_ms, byte_ms : float
+        For each kernel and each byte.
+    spread : float
+        Standard deviation of the log of times over what this gives.
+    share : float
+        How many of the variants that compute a layer alone end it so too. cuDNN's fused plans are of few engines.
+    n_times : int
+        Times that it was fitted to.
+    """
+
+    factor: float
+    kernel_ms: float
+    byte_ms: float
+    spread: float
+    share: float
+    n_times: int
+
+    def time_ms(self, alone_ms: float, work: Work) -> float:
+        """The time with the epilogue, from that of the convolution alone."""
+        return self.factor * alone_ms + self.kernel_ms * work.kernels + self.byte_ms * work.n_bytes
+
+
+_UNKNOWN: Final = Cost(1.0, 0.0, 0.0, 0.0, 0.0, 0)
+
+
+class Way(NamedTuple):
+    """One way to end one problem.
+
+    Parameters
+    ----------
+    cost : Cost
+    work : Work
+    doubt : str or None
+        Why no variant that ends so is expected to run, though its rule allows the problem.
+    """
+
+    cost: Cost
+    work: Work
+    doubt: str | None
+
+    def time_ms(self, alone_ms: float) -> float:
+        """What a variant takes, from what it takes for the convolution alone."""
+        return self.cost.time_ms(alone_ms, self.work)
+
+
+class Endings(msgspec.Struct, frozen=True):
+    """The costs of a device, by kind.
+
+    Attributes
+    ----------
+    format : int
+    device_id, software : str
+        Where they were measured, and under what; empty where the measurements do not say.
+    n_layers : int
+        With how many layers and epilogues.
+    costs : dict of str to Cost
+        Some of `KINDS`: those that were measured.
+    """
+
+    format: int
+    device_id: str
+    software: str
+    n_layers: int
+    costs: dict[str, Cost]
+
+    def count(self, problem: ConvProblem) -> bool:
+        """Whether enough is known of the epilogue of a problem: of variants that fuse it, and of those that append."""
+        return all(kind_of(ending, problem) in self.costs for ending in (Ending.FUSED, Ending.APPENDED))
+
+    def ways(self, problem: ConvProblem) -> Mapping[Ending, Way]:
+        """What each way to end a problem takes."""
+        return {ending: self._way(ending, problem) for ending in Ending}
+
+    def _way(self, ending: Ending, problem: ConvProblem) -> Way:
+        cost, doubt = self.costs.get(kind_of(ending, problem)), None
+        if cost is None:
+            doubt = f"not measured with {problem.epilogue}, and what that adds to the convolution is unknown"
+        elif cost.share < LEAST_SHARE:
+            doubt = f"predicted as not supported with {problem.epilogue}: {chance(cost.share)} of such plans were"
+        return Way(cost or _UNKNOWN, work_of(ending, problem), doubt)
+
+    def eager_ms(self, alone_ms: float, problem: ConvProblem) -> float | None:
+        """What PyTorch without a compiler takes, from what it takes for the convolution; None where unknown."""
+        cost = self.costs.get(EAGER)
+        return None if cost is None else cost.time_ms(alone_ms, eager_work(problem))
+
+
+def kind_of(ending: Ending, problem: ConvProblem) -> str:
+    """Under which of `KINDS` a variant's costs are."""
+    if ending is Ending.APPENDED:
+        return "appended"
+    is_float32 = ending is Ending.LIBRARY and problem.dtype is DType.FLOAT32
+    return f"{ending}{'-residual' * problem.epilogue.residual}{'-float32' * is_float32}"
+
+
+def work_of(ending: Ending, problem: ConvProblem) -> Work:
+    """What a variant does beside the convolution: read the residual, and where a kernel follows, y once more."""
+    residual_bytes = problem.y_bytes * problem.epilogue.residual
+    if ending is Ending.APPENDED:
+        return Work(1, 2 * problem.y_bytes + residual_bytes)
+    return Work(0, residual_bytes)
+
+
+def eager_work(problem: ConvProblem) -> Work:
+    """What eager PyTorch does: each step reads y and writes it, and that of the residual reads the residual too.
+
+    Notes
+    -----
+    Source: PyTorch, aten/src/ATen/native/Convolution.cpp, where cuDNN's convolution is followed by an addition of the
+    bias.
+    """
+    epilogue = problem.epilogue
+    kernels = epilogue.bias + epilogue.residual + (epilogue.activation is not Activation.NONE)
+    return Work(kernels, (2 * kernels + epilogue.residual) * problem.y_bytes)
+
+
+@cache
+def _files() -> Mapping[str, Path]:
+    """What ships, by device: an id is looked up, and never made part of a path."""
+    return {path.stem: path for path in FOLDER.glob("*.json")}
+
+
+def endings_of(device_id: str, model: TreeModel | None = None) -> Endings | None:
+    """What is known of a device; None where nobody measured there.
+
+    Parameters
+    ----------
+    device_id : str
+    model : TreeModel, optional
+        What its card has, as training learned it, counts before what ships.
+
+    Raises
+    ------
+    ModelRejected
+        The file or the card is not what was written.
+    """
+    path = _files().get(device_id)
+    shipped = None if path is None else read(path)
+    if model is None or CARD not in model.card:
+        return shipped
+    try:
+        learned = msgspec.convert(model.card[CARD], Endings)
+    except msgspec.ValidationError as error:
+        raise ModelRejected(f"{CARD}: {error}") from error
+    if reason := _fault(learned):
+        raise ModelRejected(f"{CARD}: {reason}")
+    return msgspec.structs.replace(learned, costs=(shipped.costs if shipped else {}) | learned.costs)
+
+
+def lent_endings(loan: Loan, model: TreeModel) -> Endings | None:
+    """What is known of a device that borrows a model: its own, else the lender's, whose bytes take as long as here."""
+    own, lent = endings_of(loan.borrower.id), endings_of(loan.lender.id, model)
+    if own is not None or lent is None:
+        return own
+    costs = {
+        kind: msgspec.structs.replace(cost, byte_ms=cost.byte_ms / loan.bandwidth_ratio)
+        for kind, cost in lent.costs.items()
+    }
+    return msgspec.structs.replace(lent, costs=costs)
+
+
+@cache
+def read(path: Path) -> Endings:
+    """Read and check a file.
+
+    Raises
+    ------
+    ModelRejected
+    """
+    return read_checked(path, Endings, _fault)
+
+
+def write(found: Endings, path: Path) -> None:
+    """Write a file that `read` takes; what it would refuse is not written.
+
+    Raises
+    ------
+    ModelRejected
+    """
+    if reason := _fault(found):
+        raise ModelRejected(f"{path}: {reason}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(found)) + b"\n")
+
+
+def _fault(found: Endings) -> str | None:
+    """What is wrong: a format or kind that nobody knows, or a cost that makes a convolution faster than alone."""
+    if found.format != FORMAT:
+        return f"its format is {found.format}; allowed: {FORMAT}"
+    for kind, cost in found.costs.items():
+        if kind not in KINDS:
+            return f"its kind {kind!r} is none of {', '.join(KINDS)}"
+        least = (cost.factor - 1, cost.kernel_ms, cost.byte_ms, cost.spread, cost.share)
+        if not all(0 <= value < float("inf") for value in least):
+            return f"its costs of {kind} make a convolution faster than it is alone, or are no numbers"
+    return None

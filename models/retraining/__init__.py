@@ -1,0 +1,1 @@
+"""A newly trained tree against the one in use."""

@@ -1,0 +1,1 @@
+"""From measurements to one decision tree, by way of a teacher."""

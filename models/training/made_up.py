@@ -1,0 +1,87 @@
+"""Synthetic layers, combined from measured ones, for the teacher to label."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from conv_advisor.data.problem import ConvProblem
+from conv_advisor.data.table import SIZES, is_sound, sizes_of
+from conv_advisor.models.tree.features import Quantities, codes_of
+
+_TRIES: Final = 50
+_JITTER_OCTAVES: Final = 0.6
+_AS_MEASURED: Final = 0.8
+"""Share of the sizes of made-up layers that stay as they were measured: what a tree tells apart it tells apart where it
+has many examples, and networks share their sizes."""
+
+_STEPS: Final = np.array([8, 8, 8, 4, 2, 1])
+"""What channels are multiples of, each as likely: for half of them eight, which decides what tensor cores can do."""
+_LEAST_STEPPED: Final = 24
+"""Fewer channels are multiples of nothing."""
+
+_N, _C, _H, _W, _K, _GROUPS = (SIZES.index(name) for name in ("n", "c", "h", "w", "k", "groups"))
+
+
+def sample_like(problems: Sequence[ConvProblem], count: int, rng: np.random.Generator) -> np.ndarray:
+    """Make up layers like these: their sizes recombined and jittered, no larger than the largest.
+
+    Parameters
+    ----------
+    problems : sequence of ConvProblem
+    count : int
+        How many at most; fewer where too few recombinations are valid.
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    int64 array of shape (n, 16)
+        As in `data.table`.
+    """
+    sizes, codes = sizes_of(problems), codes_of(problems)
+    measured = Quantities(sizes, *codes)
+    most_flops, most_bytes = measured.flops.max(), measured.bytes.max()
+    made = np.empty((0, len(SIZES)), np.int64)
+    for _ in range(_TRIES):
+        if len(made) == count:
+            break
+        planes, channels, batches = rng.integers(len(problems), size=(3, count - len(made)))
+        layers = _recombined(sizes[planes], sizes[channels], sizes[batches], rng)
+        sound = np.flatnonzero(is_sound(layers))
+        quantities = Quantities(layers[sound], *(code[planes[sound]] for code in codes))
+        fits = (quantities.flops <= most_flops) & (quantities.bytes <= most_bytes)
+        made = np.concatenate([made, layers[sound[fits]]])
+    return made
+
+
+def _recombined(planes: np.ndarray, channels: np.ndarray, batches: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Planes and filters of some layers, channels of others or the same, batches of third ones; some are no layers.
+
+    Groups keep their size, and their number varies.
+    """
+    layers = planes.copy()
+    channels = np.where(rng.random(len(planes))[:, None] < 0.5, planes, channels)
+    layers[:, _N] = batches[:, _N]
+    layers[:, [_H, _W]] = np.maximum(1, np.rint(planes[:, [_H, _W]] * _jitter(len(planes), rng)[:, None]))
+    columns = [_C, _K, _GROUPS]
+    c, k, groups = (_stepped(channels[:, column] * _jitter(len(planes), rng), rng) for column in columns)
+    was = channels[:, _GROUPS]
+    of_groups = [groups * channels[:, column] // was for column in (_C, _K)]
+    is_grouped = (was > 1)[:, None]
+    layers[:, columns] = np.where(is_grouped, np.stack((*of_groups, groups), 1), np.stack((c, k, was), 1))
+    return layers
+
+
+def _jitter(count: int, rng: np.random.Generator) -> np.ndarray:
+    """Factors, most of them 1."""
+    octaves = rng.uniform(-_JITTER_OCTAVES, _JITTER_OCTAVES, count)
+    return np.where(rng.random(count) < _AS_MEASURED, 1.0, np.exp2(octaves))
+
+
+def _stepped(counts: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Whole numbers, and from `_LEAST_STEPPED` multiples of one of `_STEPS`, as the channels of networks are."""
+    steps = np.where(counts < _LEAST_STEPPED, 1, rng.choice(_STEPS, len(counts)))
+    whole: np.ndarray = np.maximum(1, steps * np.rint(counts / steps)).astype(np.int64)
+    return whole

@@ -1,0 +1,1 @@
+"""What a change of driver, library or kernels made slower or faster."""
