@@ -11,20 +11,20 @@ from typing import Any, Final, Self
 from sqlalchemy import Select, func, make_url, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from conv_advisor.data import rows
-from conv_advisor.data.addition import Addition, Guard, add
-from conv_advisor.data.connections import Connections, close
-from conv_advisor.data.database import AnyRow, in_lists, open_engine
+from conv_advisor.data.database import rows
+from conv_advisor.data.database.addition import Addition, Guard, add
+from conv_advisor.data.database.connections import Connections, close
+from conv_advisor.data.database.opening import AnyRow, in_lists, open_engine
+from conv_advisor.data.database.presence import Presence, check_writable
+from conv_advisor.data.database.schema import upgrade
+from conv_advisor.data.database.tables import DEVICES, MEASUREMENTS, PICKS, PROBLEMS, VERSIONS
+from conv_advisor.data.database.waiting import waiting_at_most
 from conv_advisor.data.errors import InvalidProblem, StoreError
 from conv_advisor.data.gpus import named
 from conv_advisor.data.measurement import Device, L2State, Measurement, Outcome, Pick
-from conv_advisor.data.presence import Presence, check_writable
-from conv_advisor.data.schema import upgrade
 from conv_advisor.data.shipped import Shipped
 from conv_advisor.data.steadiness import LEAST_ROWS, refuse_unsteady
 from conv_advisor.data.summary import Attempt
-from conv_advisor.data.tables import DEVICES, MEASUREMENTS, PICKS, PROBLEMS, VERSIONS
-from conv_advisor.data.waiting import waiting_at_most
 
 _OF_AN_ATTEMPT: Final = [
     MEASUREMENTS.c[name]
@@ -50,7 +50,7 @@ class Store:
     Attributes
     ----------
     engine : sqlalchemy.Engine
-        For the tables of `data.tables` that are not the store's.
+        For the tables of `data.database.tables` that are not the store's.
     presence : Presence
         Watches over its files.
 

@@ -10,12 +10,13 @@ import pyarrow.compute as pc
 from sqlalchemy import Table, select
 from sqlalchemy.exc import IntegrityError
 
-from conv_advisor.data import columns, parquet
-from conv_advisor.data.database import ROWS_AT_ONCE, AnyRow, in_lists
+from conv_advisor.data import parquet
+from conv_advisor.data.database import columns
+from conv_advisor.data.database.opening import ROWS_AT_ONCE, AnyRow, in_lists
+from conv_advisor.data.database.tables import DEVICES, IMPORTS, MEASUREMENTS, PICKS, PROBLEMS
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.steadiness import refuse_unsteady_rows
 from conv_advisor.data.store import Store, border
-from conv_advisor.data.tables import DEVICES, IMPORTS, MEASUREMENTS, PICKS, PROBLEMS
 
 
 def import_file(store: Store, path: Path) -> int:

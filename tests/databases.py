@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url
 
-from conv_advisor.data.database import open_engine
+from conv_advisor.data.database.opening import open_engine
 
 POSTGRESQL_URL = "TEST_POSTGRESQL_URL"
 """Environment variable: URL of a database whose user may create others; `.ci/run` starts such a server."""

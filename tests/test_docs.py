@@ -23,9 +23,9 @@ import typer
 from PIL import Image
 
 from conv_advisor.app.cli import cli
+from conv_advisor.data.database.schema import HEAD
 from conv_advisor.data.measurement import Measurement, Outcome
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.data.schema import HEAD
 from conv_advisor.data.store import Store
 from conv_advisor.kernels.catalog import VARIANTS
 from conv_advisor.models.training.enough import ENOUGH_MEASURED

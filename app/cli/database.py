@@ -19,8 +19,8 @@ def revision(as_json: AsJson = False) -> None:
     """
     from sqlalchemy.exc import SQLAlchemyError
 
-    from conv_advisor.data import schema
-    from conv_advisor.data.database import open_engine
+    from conv_advisor.data.database import schema
+    from conv_advisor.data.database.opening import open_engine
 
     try:
         engine = open_engine(load_settings().store_url)
@@ -37,7 +37,7 @@ def upgrade(as_json: AsJson = False) -> None:
 
     Servers also do this when they start. Several may do so at once.
     """
-    from conv_advisor.data import schema
+    from conv_advisor.data.database import schema
     from conv_advisor.data.store import Store
 
     with Store(load_settings().store_url) as store:

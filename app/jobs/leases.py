@@ -9,7 +9,7 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, and_, select
 from sqlalchemy.engine import Connection
 
-from conv_advisor.data.tables import JOBS
+from conv_advisor.data.database.tables import JOBS
 
 BEAT_S: Final = 1.0
 """How often, at least, whoever runs a job renews its lease."""

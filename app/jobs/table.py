@@ -18,10 +18,10 @@ from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from conv_advisor.app.jobs.job import Job, JobKind, JobLost, JobState, Key
 from conv_advisor.app.jobs.leases import Leases
 from conv_advisor.data.counting import counted
-from conv_advisor.data.database import now_s
+from conv_advisor.data.database.opening import now_s
+from conv_advisor.data.database.tables import JOBS
 from conv_advisor.data.errors import ConvAdvisorError, KeyReused, StoreError, UnknownJob, WorkerDied
 from conv_advisor.data.store import Store
-from conv_advisor.data.tables import JOBS
 
 MAX_ATTEMPTS: Final = 3
 """Attempts that may break off by themselves since one has kept something."""

@@ -12,7 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from conv_advisor.app.jobs.job import JobState
 from conv_advisor.app.workers.any_engine import EngineState
-from conv_advisor.data.tables import JOBS
+from conv_advisor.data.database.tables import JOBS
 
 if TYPE_CHECKING:
     from conv_advisor.app.guard.tokens import Keyring

@@ -16,10 +16,10 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from conv_advisor.app.service.regret import COLUMNS, times_of
+from conv_advisor.data.database.tables import MEASUREMENTS, PROBLEMS
 from conv_advisor.data.errors import ConvAdvisorError
 from conv_advisor.data.measurement import L2State, Outcome
 from conv_advisor.data.problem import ConvProblem, of_columns
-from conv_advisor.data.tables import MEASUREMENTS, PROBLEMS
 
 if TYPE_CHECKING:
     from conv_advisor.app.service.service import Service

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 from sqlalchemy import distinct, func, select
 from sqlalchemy.exc import SQLAlchemyError
 
+from conv_advisor.data.database.tables import MEASUREMENTS, PROBLEMS
 from conv_advisor.data.errors import ConvAdvisorError, StoreError
 from conv_advisor.data.measurement import L2State, Outcome
 from conv_advisor.data.problem import COLUMNS as PROBLEM_COLUMNS
 from conv_advisor.data.problem import ConvProblem, of_columns
-from conv_advisor.data.tables import MEASUREMENTS, PROBLEMS
 
 if TYPE_CHECKING:
     from conv_advisor.app.service.service import Service

@@ -11,8 +11,8 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Table, select
 from sqlalchemy.exc import SQLAlchemyError
 
+from conv_advisor.data.database.tables import ACTIVE_MODELS, MODELS
 from conv_advisor.data.errors import ConvAdvisorError, ModelRejected, StoreError
-from conv_advisor.data.tables import ACTIVE_MODELS, MODELS
 from conv_advisor.models.registry.on_disk import Registry
 from conv_advisor.models.tree.file import TreeModel, decode, encode
 

@@ -20,9 +20,9 @@ from conv_advisor.app.guard.tokens import entry_of, make_token
 from conv_advisor.app.main import create_app
 from conv_advisor.app.settings import Settings
 from conv_advisor.app.wire.caller import Scope
+from conv_advisor.data.database.tables import DEVICES
 from conv_advisor.data.errors import InvalidInput, StoreError, WorkerError
 from conv_advisor.data.store import Store
-from conv_advisor.data.tables import DEVICES
 from tests.app.serving import GPU, LAYER, Client, is_problem, measure_enough, serving
 from tests.processes import eventually
 

@@ -21,9 +21,9 @@ from conv_advisor.app.jobs.leases import BEAT_S
 from conv_advisor.app.jobs.runner import Done, JobRunner, Work
 from conv_advisor.app.jobs.table import MAX_ATTEMPTS, Jobs
 from conv_advisor.app.workers.engine import NO_DEVICE, Engine
+from conv_advisor.data.database.tables import IMPORTS, JOBS
 from conv_advisor.data.errors import KeyReused, NotEnoughData, StoreError, UnknownDevice, UnknownJob, WorkerDied
 from conv_advisor.data.store import Store
-from conv_advisor.data.tables import IMPORTS, JOBS
 from conv_advisor.models.registry.on_disk import Registry
 from conv_advisor.models.registry.shared import SharedModels
 from tests import fakes

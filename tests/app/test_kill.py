@@ -20,9 +20,9 @@ import pytest
 from sqlalchemy import func, select
 
 from conv_advisor.data import parquet
+from conv_advisor.data.database.tables import ACTIVE_MODELS, JOBS, MEASUREMENTS, MODELS, PICKS
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.store import Store
-from conv_advisor.data.tables import ACTIVE_MODELS, JOBS, MEASUREMENTS, MODELS, PICKS
 from conv_advisor.models.registry.on_disk import Registry
 from conv_advisor.models.registry.shared import SharedModels
 from tests.app.killable import Life, fork_server

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conv_advisor.data import columns, rows
-from conv_advisor.data.addition import Addition
+from conv_advisor.data.database import columns, rows
+from conv_advisor.data.database.addition import Addition
+from conv_advisor.data.database.tables import MEASUREMENTS, PICKS
 from conv_advisor.data.errors import InvalidProblem, StoreError
 from conv_advisor.data.measurement import Device, L2State, Measurement, Outcome, Pick
 from conv_advisor.data.problem import ConvProblem, DType, Layout
 from conv_advisor.data.table import problem_of
-from conv_advisor.data.tables import MEASUREMENTS, PICKS
 from tests.data import arrow
 
 DEVICES = (Device("nvidia-h200", "NVIDIA H200", "cuda", versions={"cudnn": "9.19.0"}), Device("cpu", "a CPU", "cpu"))

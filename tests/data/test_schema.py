@@ -17,18 +17,18 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, column, insert, inspect, select, table
 from sqlalchemy.exc import IntegrityError
 
-from conv_advisor.data import addition, schema
-from conv_advisor.data.addition import add
-from conv_advisor.data.database import open_engine, problem_row
+from conv_advisor.data.database import addition, schema
+from conv_advisor.data.database.addition import add
+from conv_advisor.data.database.opening import open_engine, problem_row
+from conv_advisor.data.database.rows import of_measurements, of_picks
+from conv_advisor.data.database.schema import HEAD, MIGRATIONS, revision, upgrade
+from conv_advisor.data.database.tables import JOBS, MEASUREMENTS, METADATA
 from conv_advisor.data.epilogue import Epilogue
 from conv_advisor.data.errors import StoreError
 from conv_advisor.data.measurement import Pick
 from conv_advisor.data.problem import ENDINGS, ConvProblem
-from conv_advisor.data.rows import of_measurements, of_picks
-from conv_advisor.data.schema import HEAD, MIGRATIONS, revision, upgrade
 from conv_advisor.data.shipped import Shipped
 from conv_advisor.data.store import Store
-from conv_advisor.data.tables import JOBS, MEASUREMENTS, METADATA
 from conv_advisor.data.transfer import measurements_table, picks_table
 from tests.data.stored import LAYER, MEASURED
 from tests.data.stored import MEASUREMENTS as SOME

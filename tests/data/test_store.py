@@ -19,7 +19,9 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError, StatementError
 
 from conv_advisor.data import networks, parquet
-from conv_advisor.data.database import bulk_insert
+from conv_advisor.data.database.opening import bulk_insert
+from conv_advisor.data.database.tables import DEVICES, METADATA, PICKS, PROBLEMS
+from conv_advisor.data.database.tables import MEASUREMENTS as ROWS
 from conv_advisor.data.errors import StoreError, UnknownDevice
 from conv_advisor.data.measurement import L2State, Measurement, Outcome, Pick
 from conv_advisor.data.problem import ConvProblem, DType, Layout
@@ -27,8 +29,6 @@ from conv_advisor.data.records import Records
 from conv_advisor.data.shipped import SUFFIX, TIMINGS, Shipped, ShippedTable, problem_of
 from conv_advisor.data.store import Store
 from conv_advisor.data.summary import Summary
-from conv_advisor.data.tables import DEVICES, METADATA, PICKS, PROBLEMS
-from conv_advisor.data.tables import MEASUREMENTS as ROWS
 from conv_advisor.data.transfer import export_files, import_file, measurements_table, picks_table
 from tests.data import arrow
 from tests.data.stored import (

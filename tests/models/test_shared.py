@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from sqlalchemy import insert, select, update
 
+from conv_advisor.data.database.tables import ACTIVE_MODELS, MODELS
 from conv_advisor.data.errors import StoreError, UnknownDevice, UnknownModel
 from conv_advisor.data.store import Store
-from conv_advisor.data.tables import ACTIVE_MODELS, MODELS
 from conv_advisor.models.registry.on_disk import POINTER_FILE, Registry
 from conv_advisor.models.registry.shared import SharedModels
 from conv_advisor.models.tree.file import PROTOCOL, TREE_FILE, TreeModel, write

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from conv_advisor.app.service.ready import LONGEST_S, Readiness
+from conv_advisor.data.database.presence import Presence
 from conv_advisor.data.errors import StoreError
-from conv_advisor.data.presence import Presence
 from conv_advisor.data.store import Store
 from conv_advisor.models.registry.on_disk import Registry
 from conv_advisor.models.registry.shared import SharedModels

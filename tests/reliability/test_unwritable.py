@@ -19,8 +19,8 @@ from safetensors.numpy import save
 from sqlalchemy import text
 
 from conv_advisor.app.wire.open_inference import LENGTH_HEADER
-from conv_advisor.data import database
-from conv_advisor.data.database import open_engine
+from conv_advisor.data.database import opening as database
+from conv_advisor.data.database.opening import open_engine
 from conv_advisor.data.errors import StoreError
 from conv_advisor.data.problem import ConvProblem
 from conv_advisor.data.store import Store

@@ -1,4 +1,4 @@
-"""Every table of the database; what changes here needs a migration, in `data/migrations`."""
+"""Every table of the database; what changes here needs a migration, in `data/database/migrations`."""
 
 from __future__ import annotations
 

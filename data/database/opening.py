@@ -14,11 +14,11 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.pool import PoolProxiedConnection, QueuePool
 from sqlalchemy.sql.functions import GenericFunction
 
+from conv_advisor.data.database.privacy import close_to_others, keep_to_the_point, make_file, make_folder
+from conv_advisor.data.database.waiting import LONGEST_WAIT_S, limit_waiting
 from conv_advisor.data.extras import require
 from conv_advisor.data.measurement import Device
-from conv_advisor.data.privacy import close_to_others, keep_to_the_point, make_file, make_folder
 from conv_advisor.data.problem import COLUMNS, ConvProblem, to_columns
-from conv_advisor.data.waiting import LONGEST_WAIT_S, limit_waiting
 
 AnyRow = Row[*tuple[Any, ...]]
 

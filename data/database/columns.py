@@ -13,11 +13,11 @@ import pyarrow.compute as pc
 from sqlalchemy import Table
 
 from conv_advisor.data import parquet
-from conv_advisor.data.addition import Addition, Columns
-from conv_advisor.data.database import ROWS_AT_ONCE, AnyRow
+from conv_advisor.data.database.addition import Addition, Columns
+from conv_advisor.data.database.opening import ROWS_AT_ONCE, AnyRow
+from conv_advisor.data.database.tables import PROBLEMS
 from conv_advisor.data.measurement import Device, relative_noise
 from conv_advisor.data.problem import COLUMNS, ConvProblem
-from conv_advisor.data.tables import PROBLEMS
 
 
 def addition_of(target: Table, table: pa.Table) -> Addition:

@@ -10,8 +10,8 @@ from typing import Final
 from sqlalchemy import Connection, Engine, func, inspect, select, text
 from sqlalchemy.exc import OperationalError
 
+from conv_advisor.data.database.tables import METADATA
 from conv_advisor.data.errors import StoreError
-from conv_advisor.data.tables import METADATA
 
 HEAD: Final = "0005"
 """The revision that this version works with: the newest of `MIGRATIONS`."""

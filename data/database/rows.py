@@ -15,11 +15,11 @@ from typing import Any, Final
 
 from sqlalchemy import Table
 
-from conv_advisor.data.addition import Addition
+from conv_advisor.data.database.addition import Addition
+from conv_advisor.data.database.tables import MEASUREMENTS, PICKS
 from conv_advisor.data.errors import StoreError
 from conv_advisor.data.measurement import Device, L2State, Measurement, Outcome, Pick, relative_noise
 from conv_advisor.data.problem import of_columns, to_columns
-from conv_advisor.data.tables import MEASUREMENTS, PICKS
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 

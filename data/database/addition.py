@@ -9,10 +9,10 @@ from typing import Any, Final
 from sqlalchemy import Column, Connection, Engine, Table, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from conv_advisor.data.database import bulk_insert, device_row, in_lists, problem_row
+from conv_advisor.data.database.opening import bulk_insert, device_row, in_lists, problem_row
+from conv_advisor.data.database.tables import DEVICES, IMPORTS, MEASUREMENTS, PROBLEMS, VERSIONS
 from conv_advisor.data.measurement import Device
 from conv_advisor.data.problem import ConvProblem
-from conv_advisor.data.tables import DEVICES, IMPORTS, MEASUREMENTS, PROBLEMS, VERSIONS
 
 Guard = Callable[[Connection], None]
 """Called first in the transaction of every addition; what it raises undoes the addition."""

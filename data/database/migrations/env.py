@@ -1,16 +1,16 @@
-"""What Alembic runs to migrate: on the connection that `data.schema` holds, or on the URL of ``alembic -x url=...``."""
+"""What Alembic runs to migrate: on the connection that `schema` holds, or on the URL of ``alembic -x url=...``."""
 
 from __future__ import annotations
 
 from alembic import context
 from sqlalchemy import Connection
 
-from conv_advisor.data.database import open_engine
-from conv_advisor.data.tables import METADATA
+from conv_advisor.data.database.opening import open_engine
+from conv_advisor.data.database.tables import METADATA
 
 
 def migrate(connection: Connection) -> None:
-    """Run the migrations that the connection's database lacks, or compare its tables with those of `data.tables`."""
+    """Run the migrations that the connection's database lacks, or compare it with `data.database.tables`."""
     context.configure(connection=connection, target_metadata=METADATA, render_as_batch=True)
     with context.begin_transaction():
         context.run_migrations()

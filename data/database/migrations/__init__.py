@@ -1,0 +1,1 @@
+"""Alembic's migrations of the tables of `data.database.tables`, step by step."""

@@ -1,1 +1,0 @@
-"""Alembic's migrations of the tables of `data.tables`, step by step."""
