@@ -8,7 +8,7 @@ JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: serve test test-all lint docs lock images clean
+.PHONY: serve test test-all test-pytorch lint docs lock images clean
 
 .venv/.base: constraints/serve.txt pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "conv-advisor needs Python 3.11 or newer; set PYTHON=")'
@@ -32,7 +32,7 @@ serve: .venv/.base $(if $(GPU),.venv/.cuda)
 	.venv/bin/conv-advisor serve --host $(HOST) --port $(PORT) $(if $(GPU),--device cuda:0)
 
 # Bytecode is kept whatever the environment says: half of a start is compiling it again.
-serve test test-all: export PYTHONDONTWRITEBYTECODE =
+serve test test-all test-pytorch: export PYTHONDONTWRITEBYTECODE =
 
 # What every change should pass, in a few minutes, and what it must before it lands.
 test: .venv/.dev
@@ -40,6 +40,18 @@ test: .venv/.dev
 
 test-all: .venv/.dev
 	.venv/bin/python -m pytest -n $(JOBS) --durations 25 --durations-min 5
+
+# The backend of PyTorch, in an environment beside .venv that has all of .venv's packages too. PyTorch's build for the CPU alone
+# is on an index of its own, of which pip must know (PIP_EXTRA_INDEX_URL); the usual one brings gigabytes of CUDA.
+test-pytorch: .venv-pytorch/.made
+	.venv-pytorch/bin/python -m pytest -n $(JOBS) -m "not gpu" tests/pytorch
+
+.venv-pytorch/.made: .venv/.dev constraints/pytorch.txt
+	$(PYTHON) -m venv .venv-pytorch
+	.venv-pytorch/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r constraints/pytorch.txt
+	.venv/bin/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
+		>"$$(.venv-pytorch/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/dev.pth"
+	touch $@
 
 lint: .venv/.dev
 	.venv/bin/ruff check .
@@ -62,4 +74,4 @@ images: .venv/.dev
 	IMAGE=localhost/conv-advisor:gpu .venv/bin/python -m pytest tests/deploy/test_image.py
 
 clean:
-	rm -rf .venv
+	rm -rf .venv .venv-pytorch

@@ -92,4 +92,4 @@ def test_a_list_pins_all_that_its_extras_name(name: str, extras: tuple[str, ...]
 
 
 def test_there_is_no_other_list() -> None:
-    assert {path.stem for path in (ROOT / "constraints").glob("*.txt")} == set(LISTS)
+    assert {path.stem for path in (ROOT / "constraints").glob("*.txt")} == {*LISTS, "pytorch"}
