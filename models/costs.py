@@ -30,11 +30,11 @@ TIE_STANDARD_ERRORS: Final = 2.0
 MIN_SHARE_KNOWN: Final = 0.5
 """A problem teaches which variant is fastest if at least this share of the variants has an outcome there.
 
-Of those that apply: what measures on demand leaves the others out, which a sweep records with their reason.
+Only variants that apply count: measuring on demand leaves the others out, a sweep records them with a reason.
 """
 
 MIN_WINS_KNOWN: Final = 0.95
-"""Or if those that have one are the fastest on this share of such problems: others are seldom missed."""
+"""A problem also teaches if variants with an outcome win on this share of such problems: others are seldom missed."""
 
 BROAD: Final = "at least half of the variants that apply"
 MEASURE_ALL: Final = (
@@ -47,7 +47,7 @@ _FARTHEST_BEHIND: Final = 1000.0
 """A first launch beyond both was not the device's time: the host was busy, or a library loaded."""
 
 _LEAST_SUCH: Final = 100
-"""Problems of a dtype and layout that tell which variants are the fastest there."""
+"""Least number of broadly measured problems of a dtype and layout that show which variants win there."""
 
 
 def is_tied(time_ms: float, noise: float, other_ms: float, other_noise: float) -> bool:
@@ -63,7 +63,7 @@ def is_tied(time_ms: float, noise: float, other_ms: float, other_noise: float) -
 
 
 def roofline_ms(problem: ConvProblem, roofline: Sequence[float]) -> float:
-    """Least time by the flops a ms, bytes a ms and least ms that a device is known to reach."""
+    """Least time by the flops per ms, bytes per ms and least ms that a device is known to reach."""
     flops_per_ms, bytes_per_ms, least_ms = roofline
     return max(problem.flops / flops_per_ms, problem.bytes / bytes_per_ms, least_ms)
 
@@ -134,13 +134,13 @@ class Costs:
 
 
 def split(costs: Costs, layers: Collection[ConvProblem]) -> tuple[Costs, Costs]:
-    """The problems of other layers, and those of these."""
+    """The problems of all other layers, and the problems of these layers."""
     is_held = [problem.layer in layers for problem in costs.problems]
     return costs.take(np.flatnonzero(~np.array(is_held))), costs.take(np.flatnonzero(is_held))
 
 
 def from_table(table: pa.Table, device_id: str) -> Costs:
-    """Gather the measurements of one device, warm ones only; of several attempts at one thing a success counts.
+    """Gather the warm measurements of one device; of several attempts at a variant of a problem a success counts.
 
     Parameters
     ----------
@@ -152,18 +152,18 @@ def from_table(table: pa.Table, device_id: str) -> Costs:
     -------
     Costs
         Problems and variants in sorted order, whatever the order of rows. Where a variant was timed several times the
-        median counts; a pruned one without a sample is as far behind as at a smaller batch. One whose launch took
-        longer than a larger batch does, or than any kernel would, is unknown, since the host was busy, and so is one
-        left out behind nothing else. What a variant did where its rule has come to say no does not count, and neither
-        does that it did not apply where its rule has come to say yes. Problems with too few outcomes to tell the best
-        are left out, and those with an epilogue.
+        median counts; a pruned one without a sample is as far behind as at a smaller batch. A variant is unknown where
+        its launch took longer than at a larger batch, or than any kernel would (the host was busy), and where it was
+        left out with no slow launch before. An outcome does not count where the variant's rule now says no, nor does
+        "not applicable" where the rule now says yes. Problems with too few outcomes to tell the best are left out, and
+        so are those with an epilogue.
 
     Raises
     ------
     NotEnoughData
         No problem is left.
     """
-    import pyarrow as pa  # what only answers does without Arrow
+    import pyarrow as pa  # advice alone does without Arrow
     import pyarrow.compute as pc
 
     from conv_advisor.data.parquet import times
@@ -189,7 +189,7 @@ def from_table(table: pa.Table, device_id: str) -> Costs:
     time_ms = np.where(is_false, np.nan, time_ms)
     time_ms = np.where(is_pruned & np.isnan(time_ms), LEAST_UNLAUNCHED_SLOWDOWN * best_ms, time_ms)
     workspace = pc.fill_null(pc.cast(table["workspace_bytes"], pa.float64()), math.nan).to_numpy()
-    said = np.isfinite(workspace)
+    has_workspace = np.isfinite(workspace)
     costs = Costs(
         variants=tuple(variants.tolist()),
         problems=tuple(problems),
@@ -200,7 +200,7 @@ def from_table(table: pa.Table, device_id: str) -> Costs:
         & np.isnan(time_ms)
         & ~is_ruled_out,
         is_known=_any_by(cells[~had[Outcome.NOT_APPLICABLE] | is_ruled_out.ravel()[cells]], shape) & ~is_false,
-        workspace_bytes=_median_by(cells[said], workspace[said], shape),
+        workspace_bytes=_median_by(cells[has_workspace], workspace[has_workspace], shape),
         n_unsteady=n_unsteady,
     )
     unseen = [variant.id for variant in for_device_kind(device.kind) if variant.id not in costs.variants]
@@ -209,7 +209,7 @@ def from_table(table: pa.Table, device_id: str) -> Costs:
 
 
 def _steady(table: pa.Table, device_id: str) -> tuple[pa.Table, int]:
-    """The warm attempts on a device without times that are not to be relied on, and how many those are.
+    """The warm attempts on a device without its unreliable times, and the number of those.
 
     Raises
     ------
@@ -233,7 +233,7 @@ def _steady(table: pa.Table, device_id: str) -> tuple[pa.Table, int]:
 
 
 def _plain(table: pa.Table) -> tuple[pa.Table, list[ConvProblem], np.ndarray]:
-    """The rows without an epilogue, which no feature tells, and what `distinct_problems` gives of them."""
+    """The rows without an epilogue, which no feature describes, and their `distinct_problems`."""
     import pyarrow as pa
 
     from conv_advisor.data.parquet import distinct_problems
@@ -247,7 +247,7 @@ def _plain(table: pa.Table) -> tuple[pa.Table, list[ConvProblem], np.ndarray]:
 
 
 def _ruled_out(problems: Sequence[ConvProblem], variants: Sequence[str], device: Device) -> np.ndarray:
-    """Where a variant's own rule says no, bool array of shape (P, V); one that is not in the catalogue has none."""
+    """Where a variant's own rule says no, bool array of shape (P, V); one outside the catalogue has no rule."""
     is_ruled_out = np.zeros((len(problems), len(variants)), dtype=bool)
     refused: dict[Rule, np.ndarray] = {}  # many variants share their rules
     for column, name in enumerate(variants):
@@ -269,7 +269,7 @@ def _false_pruning(
     is_measured: np.ndarray,
     is_pruned: np.ndarray,
 ) -> np.ndarray:
-    """Where a pruned variant's launch says nothing of it, and where it was left out behind no other launch.
+    """Where the launch of a pruned variant is not its own time, or it was left out with no slow launch before.
 
     Parameters
     ----------
@@ -321,9 +321,9 @@ def device_of(table: pa.Table, device_id: str) -> Device:
 def _sorted_and_usable(
     costs: Costs, is_measured: np.ndarray, is_ruled_out: np.ndarray, n_unseen: np.ndarray, device_id: str
 ) -> Costs:
-    """The problems that teach which variant is fastest; `n_unseen`, of shape (P,), apply and were tried nowhere."""
+    """The problems that teach which variant is fastest; `n_unseen`, shape (P,): applicable variants never tried."""
     n_known, n_asked = costs.is_known.sum(axis=1), (costs.is_known | ~is_ruled_out).sum(axis=1)
-    is_alone = (n_known == 1) & (n_asked + n_unseen > 1)  # the fastest of itself, in a store that knows no other
+    is_alone = (n_known == 1) & (n_asked + n_unseen > 1)  # the fastest only of itself, in a store with no other
     is_broad = is_measured.any(axis=1) & (n_known >= MIN_SHARE_KNOWN * n_asked) & ~is_alone
     is_usable = is_broad | (is_measured.any(axis=1) & _knows_winners(costs, is_measured, is_ruled_out, is_broad))
     rows = sorted(np.flatnonzero(is_usable).tolist(), key=lambda row: costs.problems[row].key)
@@ -341,13 +341,13 @@ def _knows_winners(costs: Costs, is_measured: np.ndarray, is_ruled_out: np.ndarr
     for row, problem in enumerate(costs.problems):
         kinds.setdefault((problem.dtype, problem.layout, problem.groups > 1), []).append(row)
     fastest = np.where(is_measured, costs.time_ms, np.inf).argmin(axis=1)
-    found = np.zeros(len(costs.problems), dtype=bool)
+    knows_winners = np.zeros(len(costs.problems), dtype=bool)
     for rows in kinds.values():
         wins = np.bincount(fastest[rows][is_broad[rows]], minlength=len(costs.variants))
         if wins.sum() >= _LEAST_SUCH:
             is_settled = costs.is_known[rows] | is_ruled_out[rows]
-            found[rows] = is_settled @ wins >= MIN_WINS_KNOWN * wins.sum()
-    return found
+            knows_winners[rows] = is_settled @ wins >= MIN_WINS_KNOWN * wins.sum()
+    return knows_winners
 
 
 def is_of(table: pa.Table, device_id: str) -> pa.BooleanArray:
@@ -360,7 +360,7 @@ def is_of(table: pa.Table, device_id: str) -> pa.BooleanArray:
 
 
 def coded(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
-    """The different texts of a column in rising order, and for each row the place of its own."""
+    """The distinct texts of a column in rising order, and for each row the index of its text among them."""
     encoded = column.dictionary_encode().combine_chunks()
     used, places = np.unique(encoded.indices.to_numpy(), return_inverse=True)
     names, order = np.unique(np.array(encoded.dictionary.take(used).to_pylist(), dtype=str), return_inverse=True)
@@ -371,8 +371,8 @@ def _median_by(cells: np.ndarray, values: np.ndarray, shape: tuple[int, int]) ->
     """Median of the values of each cell; NaN where there are none."""
     out = np.full(math.prod(shape), np.nan)
     ordered = values[np.lexsort((values, cells))]
-    found, starts, counts = np.unique(np.sort(cells), return_index=True, return_counts=True)
-    out[found] = (ordered[starts + (counts - 1) // 2] + ordered[starts + counts // 2]) / 2
+    occupied, starts, counts = np.unique(np.sort(cells), return_index=True, return_counts=True)
+    out[occupied] = (ordered[starts + (counts - 1) // 2] + ordered[starts + counts // 2]) / 2
     return out.reshape(shape)
 
 

@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 LEAST_PROBLEMS: Final = 20
 """Fewer measured problems adapt nothing."""
 LEAST_JUDGED: Final = 5
-"""Problems held back from adapting, fewer of which say nothing of what it gains."""
+"""Fewer problems held back from adapting say nothing of what it gains."""
 LEAST_LAYERS: Final = 3
-"""Measured layers of a dtype and layout below which the tree abstains there."""
+"""Fewer measured layers of a dtype and layout make the tree abstain there."""
 
 
 @dataclass(frozen=True, slots=True)
 class Worth:
-    """What a tree's choices cost on problems that it was not adapted by, against the fastest that was measured there.
+    """What a tree's choices cost on problems that it was not adapted by, against the fastest measured variant.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class Worth:
     slowdown, p95, worst : float
         Geometric mean, 95th percentile and worst of the slowdown.
     time_error : float or None
-        Median of how far predicted times are off; None where no predicted time was measured.
+        Median error of predicted times; None where no predicted time was measured.
     """
 
     n_problems: int
@@ -66,11 +66,11 @@ class Adaptation:
     Parameters
     ----------
     model : TreeModel
-        Adapted by all that was measured.
+        Adapted by all measurements.
     before, after : Worth
-        Of the tree as it was, and of one adapted without the layers that are held back.
+        Worth of the tree as it was, and of one adapted without the layers that are held back.
     objections : tuple of str
-        What speaks against it, as `models.gate` says it.
+        What speaks against the adapted tree, in the words of `models.gate`.
     """
 
     model: TreeModel
@@ -80,7 +80,7 @@ class Adaptation:
 
 
 def adapt(fit: Fit) -> Adaptation:
-    """Adapt a tree to what was measured, and judge that on a fifth of the layers, which are held back for it.
+    """Adapt a tree to what was measured, and judge it on a fifth of the layers, which are held back for that.
 
     Raises
     ------
@@ -93,14 +93,17 @@ def adapt(fit: Fit) -> Adaptation:
     shared = comparable(dict(zip(("before", "after"), results, strict=True)))
     if not shared["before"]:
         raise NotEnoughData(f"device {fit.device.id}: no choice on the layers held back was timed to the end")
-    before, after = (_worth(found, unseen, advisor) for found, advisor in zip(shared.values(), advisors, strict=True))
-    scores = {"held_out_slowdown": after.slowdown, "held_out_layers": len({each.layer for each in unseen.problems})}
+    before, after = (_worth(judged, unseen, advisor) for judged, advisor in zip(shared.values(), advisors, strict=True))
+    scores = {
+        "held_out_slowdown": after.slowdown,
+        "held_out_layers": len({problem.layer for problem in unseen.problems}),
+    }
     model = adapted(fit, more_spread=without.more_spread(unseen), scores=scores)
     return Adaptation(model, before, after, objections(*results))
 
 
 def held_back(device: Device, costs: Costs) -> tuple[Costs, Costs]:
-    """The problems to adapt by, and those to judge by: of the layers that judge retrained trees too.
+    """The problems to adapt by, and those to judge by: problems of the layers that judge retrained trees too.
 
     Raises
     ------
@@ -125,34 +128,34 @@ def _worth(results: Sequence[Result], unseen: Costs, advisor: Advisor) -> Worth:
 
 
 def known_costs(problems: Sequence[ConvProblem], known: Mapping[str, Mapping[str, Summary]]) -> Costs:
-    """What is known of problems, by their keys, on which only some variants were tried.
+    """The summaries of problems, by their keys, as costs; only some variants need have been tried.
 
     Layers that judge every tree are left out, and so are problems on which nothing was timed, and epilogues.
     """
     never = held_out_layers()
     timed = {
-        problem: found
+        problem: summaries
         for problem in sorted(problems, key=lambda problem: problem.key)
-        if (found := known.get(problem.key))
+        if (summaries := known.get(problem.key))
         and problem.layer not in never
         and not problem.epilogue
-        and any(each.outcome is Outcome.MEASURED and each.time_ms for each in found.values())
+        and any(summary.outcome is Outcome.MEASURED and summary.time_ms for summary in summaries.values())
     }
-    variants = sorted({name for found in timed.values() for name in found})
+    variants = sorted({name for summaries in timed.values() for name in summaries})
     column = {name: place for place, name in enumerate(variants)}
     shape = (len(timed), len(variants))
     time_ms, noise, workspace = (np.full(shape, np.nan) for _ in range(3))
     is_pruned, is_refused, is_known = (np.zeros(shape, bool) for _ in range(3))
-    for row, found in enumerate(timed.values()):
-        for name, each in found.items():
+    for row, summaries in enumerate(timed.values()):
+        for name, summary in summaries.items():
             at = row, column[name]
-            is_known[at] = each.outcome is not Outcome.UNSTEADY
-            is_refused[at] = each.outcome in REFUSALS
-            is_pruned[at] = each.outcome is Outcome.PRUNED
-            if each.time_ms is not None:
-                time_ms[at], noise[at] = each.time_ms, each.noise or 0.0
-            if each.workspace_bytes is not None:
-                workspace[at] = each.workspace_bytes
+            is_known[at] = summary.outcome is not Outcome.UNSTEADY
+            is_refused[at] = summary.outcome in REFUSALS
+            is_pruned[at] = summary.outcome is Outcome.PRUNED
+            if summary.time_ms is not None:
+                time_ms[at], noise[at] = summary.time_ms, summary.noise or 0.0
+            if summary.workspace_bytes is not None:
+                workspace[at] = summary.workspace_bytes
     return Costs(tuple(variants), tuple(timed), time_ms, noise, is_pruned, is_refused, is_known, workspace)
 
 
@@ -164,10 +167,10 @@ def adapted(fit: Fit, *, more_spread: float = 0.0, created: datetime | None = No
     fit : Fit
         Of a tree that keeps its domain.
     more_spread : float
-        What log slowdowns err by on this device beside what they do on the lender's, as `Fit.more_spread` says it.
+        Error of log slowdowns on this device beyond that on the lender's, as `Fit.more_spread` gives it.
     created : datetime, optional
     **card
-        Further fields of its card.
+        Further fields of the tree's card.
 
     Raises
     ------
@@ -197,7 +200,7 @@ def adapted(fit: Fit, *, more_spread: float = 0.0, created: datetime | None = No
 
 
 def _covered(lender: TreeModel, problems: Sequence[ConvProblem], device: Device) -> np.ndarray:
-    """The lender's domain in those dtypes and layouts of which enough layers were measured.
+    """The lender's domain, cut to the dtypes and layouts with enough measured layers.
 
     Raises
     ------
@@ -206,7 +209,7 @@ def _covered(lender: TreeModel, problems: Sequence[ConvProblem], device: Device)
     layers: dict[tuple[DType, Layout], set[ConvProblem]] = {}
     for problem in problems:
         layers.setdefault((problem.dtype, problem.layout), set()).add(problem.layer)
-    bits = sum(GROUPS[each] for each, found in layers.items() if len(found) >= LEAST_LAYERS)
+    bits = sum(GROUPS[kind] for kind, measured in layers.items() if len(measured) >= LEAST_LAYERS)
     sizes = lender.arrays[DOMAIN].astype(np.int32)
     sizes[:, -1] &= bits
     covered: np.ndarray = sizes[sizes[:, -1] > 0]
@@ -239,7 +242,7 @@ def _grown(fit: Fit, domain: np.ndarray, more_spread: float) -> Arrays:
     return {
         "feature": feature.astype(np.int32),
         "threshold": np.where(is_leaf, 0.0, value),
-        **{name: np.where(is_leaf, LEAF, each).astype(np.int32) for name, each in inner.items()},
+        **{name: np.where(is_leaf, LEAF, child).astype(np.int32) for name, child in inner.items()},
         "place": np.where(is_leaf, np.cumsum(is_leaf) - 1, LEAF).astype(np.int32),
         "log_best": value[leaves] + scale[leaves] + least[ranking],
         "spread": np.hypot(arrays["spread"][following[leaves]], more_spread),

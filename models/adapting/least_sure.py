@@ -25,7 +25,7 @@ FIRST: Final = 6
 _FARTHEST: Final = 2.0
 """A family's first variant is measured too where it is predicted within this factor of the best."""
 _DRAWN: Final = 4
-"""Layers of a kind that are looked at for one that is measured."""
+"""Layers of a kind that are looked at for each one that is measured."""
 _BATCHES: Final = (1, 8, 32, 128)
 _NETWORKS: Final = ("seeds", "more-networks")
 
@@ -33,8 +33,8 @@ _NETWORKS: Final = ("seeds", "more-networks")
 def least_sure(advisor: Advisor, seed: int) -> Iterator[Advice]:
     """Layers of networks to measure, kinds in turn: of a few drawn of a kind, the one that is least sure comes first.
 
-    A kind is a dtype and layout, and whether layers are plain, strided or grouped. Unsure is where variants are close,
-    and where what bounds the layer is scaled most.
+    A kind is a dtype and layout, and whether layers are plain, strided or grouped. Advice is unsure where variants are
+    close, and where what bounds the layer is scaled most.
 
     Parameters
     ----------
@@ -55,9 +55,9 @@ def least_sure(advisor: Advisor, seed: int) -> Iterator[Advice]:
     drawn.shuffle(pools)
     while pools := [pool for pool in pools if pool]:
         for pool in pools:
-            found = [advice for problem in pool[:_DRAWN] if (advice := _advice(advisor, problem))]
-            if found:
-                best = min(found, key=lambda advice: _sureness(advisor, advice))
+            drawn_advice = [advice for problem in pool[:_DRAWN] if (advice := _advice(advisor, problem))]
+            if drawn_advice:
+                best = min(drawn_advice, key=lambda advice: _sureness(advisor, advice))
                 pool.remove(best.problem)
                 yield best
             else:
@@ -65,7 +65,7 @@ def least_sure(advisor: Advisor, seed: int) -> Iterator[Advice]:
 
 
 def to_measure(advice: Advice) -> tuple[str, ...]:
-    """The first of a ranking, and the first of each other family that is near: by one of them all are corrected."""
+    """The first of a ranking, and the first of each other family that is near: one of a family corrects all of it."""
     names = [choice.variant for choice in advice.ranking[:FIRST]]
     families = {family_of(name) for name in names}
     for choice in advice.ranking[FIRST:]:

@@ -37,9 +37,9 @@ class Outcomes:
     is_right: np.ndarray
     half: np.ndarray
 
-    def take(self, wanted: np.ndarray) -> Outcomes:
-        """Only these."""
-        return Outcomes(self.chances[wanted], self.is_right[wanted], self.half[wanted])
+    def take(self, is_taken: np.ndarray) -> Outcomes:
+        """Only the problems where the mask holds."""
+        return Outcomes(self.chances[is_taken], self.is_right[is_taken], self.half[is_taken])
 
 
 def outcomes(advisor: Advisor, unseen: Costs) -> Outcomes:
@@ -52,19 +52,19 @@ def outcomes(advisor: Advisor, unseen: Costs) -> Outcomes:
     """
     column = {name: place for place, name in enumerate(unseen.variants)}
     best_ms = unseen.best_ms
-    found = []
+    rows = []
     for row, problem in enumerate(unseen.problems):
         try:
             advice = advisor.advise(problem)
         except NoAdvice:
             continue
-        times = [unseen.time_ms[row, column[each.variant]] for each in advice.ranking if each.variant in column]
+        times = [unseen.time_ms[row, column[choice.variant]] for choice in advice.ranking if choice.variant in column]
         ran = [time for time in times if np.isfinite(time)]
         if ran and not advice.trust.abstains:
             is_right = ran[0] <= (1 + WITHIN) * best_ms[row]
             half = hashlib.sha256(problem.layer.key.encode()).digest()[-1] % 2
-            found.append((chance_of_best(advice.ranking), is_right, half))
-    chances, right, halves = zip(*found, strict=True) if found else ((), (), ())
+            rows.append((chance_of_best(advice.ranking), is_right, half))
+    chances, right, halves = zip(*rows, strict=True) if rows else ((), (), ())
     return Outcomes(np.array(chances, float), np.array(right, bool), np.array(halves, int))
 
 
@@ -83,24 +83,24 @@ def calibrate(advisor: Advisor, unseen: Costs) -> dict[str, Any] | None:
         What `calibration` gives; beside it ``error``, the calibration error of confidences where one half of the layers
         calibrates the other, and ``error_uncalibrated``. None where there are too few problems.
     """
-    found = outcomes(advisor, unseen)
-    table = calibration(found)
+    results = outcomes(advisor, unseen)
+    table = calibration(results)
     if table is None:
         return None
-    halves = [(found.take(found.half == half), calibration(found.take(found.half != half))) for half in (0, 1)]
+    halves = [(results.take(results.half == half), calibration(results.take(results.half != half))) for half in (0, 1)]
     errors = [calibration_error(mine, other) for mine, other in halves]
     return table | {
         "error": round(float(np.mean(errors)), 4),
-        "error_uncalibrated": round(calibration_error(found, None), 4),
+        "error_uncalibrated": round(calibration_error(results, None), 4),
     }
 
 
-def calibration(found: Outcomes) -> dict[str, Any] | None:
+def calibration(results: Outcomes) -> dict[str, Any] | None:
     """What share of advice came true, by the chance that it was given.
 
     Parameters
     ----------
-    found : Outcomes
+    results : Outcomes
 
     Returns
     -------
@@ -112,34 +112,34 @@ def calibration(found: Outcomes) -> dict[str, Any] | None:
     -----
     Neighbouring bins that fall are pooled (isotonic regression); in between, lines.
     """
-    if len(found.chances) < _LEAST_RESULTS:
+    if len(results.chances) < _LEAST_RESULTS:
         return None
-    order = np.argsort(found.chances, kind="stable")
+    order = np.argsort(results.chances, kind="stable")
     pooled: list[tuple[float, float, int]] = []
     for part in np.array_split(order, _BINS):
-        pooled.append((float(found.chances[part].mean()), float(found.is_right[part].mean()), len(part)))
+        pooled.append((float(results.chances[part].mean()), float(results.is_right[part].mean()), len(part)))
         while len(pooled) > 1 and pooled[-2][1] >= pooled[-1][1]:
             pooled[-2:] = [_pool(*pooled[-2:])]
     return {
         "raw": [round(raw, 4) for raw, _, _ in pooled],
         "observed": [round(observed, 4) for _, observed, _ in pooled],
-        "n_results": len(found.chances),
+        "n_results": len(results.chances),
     }
 
 
-def calibration_error(found: Outcomes, table: Mapping[str, Any] | None) -> float:
+def calibration_error(results: Outcomes, table: Mapping[str, Any] | None) -> float:
     """Mean distance between the confidence that is given and the share that comes true, over bins of equal size.
 
     Parameters
     ----------
-    found : Outcomes
+    results : Outcomes
     table : dict or None
         As `calibration` makes it; without it the chances count as they are.
     """
-    given = np.interp(found.chances, table["raw"], table["observed"]) if table else found.chances
-    parts = [part for part in np.array_split(np.argsort(given, kind="stable"), _BINS) if len(part)]
-    off = [len(part) * abs(given[part].mean() - found.is_right[part].mean()) for part in parts]
-    return float(sum(off) / len(given))
+    confidences = np.interp(results.chances, table["raw"], table["observed"]) if table else results.chances
+    parts = [part for part in np.array_split(np.argsort(confidences, kind="stable"), _BINS) if len(part)]
+    off = [len(part) * abs(confidences[part].mean() - results.is_right[part].mean()) for part in parts]
+    return float(sum(off) / len(confidences))
 
 
 def _pool(one: tuple[float, float, int], other: tuple[float, float, int]) -> tuple[float, float, int]:

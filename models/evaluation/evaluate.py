@@ -43,7 +43,7 @@ from conv_advisor.models.training.train import trainable
 from conv_advisor.models.tree.file import TreeModel
 
 Progress = Callable[[float], None]
-"""Told the share that is done, from 0 to 1."""
+"""Receives the share that is done, from 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -85,15 +85,15 @@ def evaluate(
     network_layers : mapping of name to layers
         Left out one network at a time; by default the seed networks. Batch, dtype and layout of a layer do not matter.
     never_trained : mapping of name to layers
-        Judged all together by one tree that has none of them; by default what no tree has: `held_out_layers`, by the
-        networks of `data.networks.HELD_OUT`.
+        Judged together by one tree that is trained on none of them; by default the layers no tree is trained on:
+        `held_out_layers`, by the networks of `data.networks.HELD_OUT`.
     peers : Peers
         What other libraries cost, as `models.peers.read_peers` gives it.
     model : TreeModel
-        Judged on what no tree was trained on, as it is. By default one is trained for that.
+        Judged as it is on the layers no tree was trained on. By default a tree is trained for that.
     trains : bool, optional
-        Whether a tree is trained for each part, and a teacher; by default where there is no model. Else networks that
-        are left out are judged by the rules that need no tree.
+        Whether a tree and a teacher are trained for each part; by default where there is no model. Otherwise the
+        networks that are left out are judged by the rules that need no tree.
     seed, options
         As in `train`.
     variants : mapping of str to Variant
@@ -118,17 +118,17 @@ def evaluate(
     left_out, never = Found(), Found()
     fits: Iterable[tuple[TreeModel | None, Orders | None]] = [(None, None)] * len(folds)
     if trains or (not model and trains is None):
-        asked = [part.problems for _, part in splits]
-        fits = fit_each(known, device, asked=asked, seed=seed, options=options, jobs=jobs)
+        unseen = [part.problems for _, part in splits]
+        fits = fit_each(known, device, asked=unseen, seed=seed, options=options, jobs=jobs)
     for done, (fold, (trained, orders)) in enumerate(zip(folds, fits, strict=True)):
-        found, tree = (never, model or trained) if fold.is_never_trained else (left_out, trained)
+        results, tree = (never, model or trained) if fold.is_never_trained else (left_out, trained)
         advisor = Advisor(tree, device, variants=variants) if tree else None
         teacher = None if orders is None else partial(_applicable, orders, variants, device)
-        _judge_fold(found, fold, known[done], splits[done][1], advisor, teacher, chosen, peers)
+        _judge_fold(results, fold, known[done], splits[done][1], advisor, teacher, chosen, peers)
         if on_progress:
             on_progress((done + 1) / len(folds))
     return Report(
-        **{each.name: getattr(left_out.part(), each.name) for each in fields(Part)},
+        **{field.name: getattr(left_out.part(), field.name) for field in fields(Part)},
         device_id=device_id,
         never_trained=never.part() if never.folds else None,
         tuning=_tuning(peers, left_out.problems | never.problems),
@@ -137,13 +137,13 @@ def evaluate(
 
 
 def _tuning(peers: Peers, judged: Collection[ConvProblem]) -> dict[str, Worth]:
-    mine = [problem for problem in peers.trials if problem in judged]
-    parts = {OVERALL: mine} | {
-        key: [problem for problem in mine if precision_of(problem) == key]
-        for key in sorted({precision_of(problem) for problem in mine})
+    timed = [problem for problem in peers.trials if problem in judged]
+    parts = {OVERALL: timed} | {
+        key: [problem for problem in timed if precision_of(problem) == key]
+        for key in sorted({precision_of(problem) for problem in timed})
     }
-    found = {key: worth(peers.trials[problem] for problem in part) for key, part in parts.items()}
-    return {key: each for key, each in found.items() if each}
+    worths = {key: worth(peers.trials[problem] for problem in part) for key, part in parts.items()}
+    return {key: tuning_worth for key, tuning_worth in worths.items() if tuning_worth}
 
 
 def _folds(
@@ -151,17 +151,17 @@ def _folds(
     left_out: Mapping[str, Iterable[ConvProblem]],
     never_trained: Mapping[str, Iterable[ConvProblem]],
 ) -> list[_Fold]:
-    """One fold a network that is left out, and one of all that are never trained on; those alone that were measured."""
-    each, together = (
+    """One fold per network that is left out, and one of all that are never trained on; only of measured layers."""
+    one_by_one, together = (
         {name: {problem.layer for problem in layers} & set(measured) for name, layers in named.items()}
         for named in (left_out, never_trained)
     )
-    folds = [_Fold({name: layers}) for name, layers in each.items() if layers]
+    folds = [_Fold({name: layers}) for name, layers in one_by_one.items() if layers]
     return [*folds, _Fold(together, is_never_trained=True)] if any(together.values()) else folds
 
 
 def _judge_fold(
-    found: Found,
+    results: Found,
     fold: _Fold,
     known: Costs,
     unseen: Costs,
@@ -170,7 +170,7 @@ def _judge_fold(
     picks: Mapping[str, Mapping[ConvProblem, str]],
     peers: Peers,
 ) -> None:
-    """Add what every rule makes of the layers that a tree has not seen."""
+    """Add the results of every rule on the layers that a tree has not seen."""
     known_parts = _by_precision(known)
     for precision, part in _by_precision(unseen).items():
         order = single_best_order(known_parts.get(precision, known))
@@ -182,9 +182,9 @@ def _judge_fold(
             ORACLE: oracle(part),
         }
         judged = {rule: judge(part, ranker) for rule, ranker in rankers.items() if ranker}
-        found.folds.append((fold.networks, judged))
-        found.common += _in_common(part, {rule: each for rule, each in rankers.items() if each}, judged, peers)
-        found.errors += time_errors(part, advisor) if advisor else ()
+        results.folds.append((fold.networks, judged))
+        results.common += _in_common(part, {rule: ranker for rule, ranker in rankers.items() if ranker}, judged, peers)
+        results.errors += time_errors(part, advisor) if advisor else ()
 
 
 def _applicable(orders: Orders, variants: Mapping[str, Variant], device: Device, problem: ConvProblem) -> list[str]:
@@ -193,16 +193,16 @@ def _applicable(orders: Orders, variants: Mapping[str, Variant], device: Device,
 
 
 def _in_common(costs: Costs, rankers: Mapping[str, Ranker], judged: Judged, peers: Peers) -> list[tuple[str, Result]]:
-    """Every rule on the problems that all can be scored on, each against the variant that was the oracle of the peers.
+    """Results of every rule on the problems where all have a score, against the variant that was the peers' oracle.
 
-    A slowdown is a ratio within one run: of the peers to that variant's time in theirs, of the others to its time in
-    the measurements. It may be below 1, where the measurements have a faster one.
+    A slowdown is a ratio within one run: a peer's time over that variant's time in the peers' run, and any other
+    rule's over its time in the measurements. It may be below 1, where the measurements have a faster variant.
     """
     against = {problem: peers.oracle[problem] for problem in costs.problems if problem in peers.oracle}
-    stands = [each for each in judge(costs, _only(against)) if each.variant == against[each.problem]]
-    theirs = {rule: [of[each] for each in costs.problems if each in of] for rule, of in peers.results.items()}
+    stands = [result for result in judge(costs, _only(against)) if result.variant == against[result.problem]]
+    theirs = {rule: [of[problem] for problem in costs.problems if problem in of] for rule, of in peers.results.items()}
     everyone = {rule: results for rule, results in ({**judged, **theirs}).items() if results}
-    shared = {each.problem for each in comparable(everyone | {ORACLE: stands})[ORACLE]}
+    shared = {result.problem for result in comparable(everyone | {ORACLE: stands})[ORACLE]}
     part = costs.where(shared.__contains__)
     again = {rule: judge(part, ranker, against) for rule, ranker in rankers.items() if rule not in peers.results}
     again |= {ORACLE: judge(part, _only(against), against)}

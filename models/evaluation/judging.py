@@ -33,8 +33,8 @@ class Result:
     ----------
     problem : ConvProblem
     slowdown : float
-        Time of the choice against the oracle's; of a refused choice, that of the next one. NaN where no more is known
-        of it than its first launch, which has the host's time in it and scores nothing.
+        Time of the choice over the oracle's; where the choice was refused, the next one's. NaN where only its first
+        launch was timed, which includes the host's time and gives no score.
     is_tied : bool
         Whether choice and oracle are closer than the noise.
     is_refused : bool
@@ -60,7 +60,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What the choices of one rule cost: slowdown against the oracle over so many problems."""
+    """What the choices of one rule cost: slowdown against the oracle over `n_problems` problems."""
 
     n_problems: int
     geometric_mean: float
@@ -79,12 +79,12 @@ class Score:
         ----------
         results : sequence of Result
         weights : float64 array of shape (len(results),), optional
-            What each counts; by default all the same.
+            Weight of each result; by default all the same.
 
         Raises
         ------
         ValueError
-            No more than a launch is known of one choice: `comparable` leaves such problems out.
+            Only a first launch is known of one choice: `comparable` leaves such problems out.
         """
         slowdowns = np.array([result.slowdown for result in results])
         if not np.isfinite(slowdowns).all():
@@ -132,7 +132,7 @@ def even_weights(problems: Sequence[ConvProblem]) -> np.ndarray:
 
 
 def quantile(values: Sequence[float] | np.ndarray, share: float, weights: np.ndarray | None = None) -> float:
-    """A quantile of weighted values, linear in between; of equal weights what `numpy.quantile` gives."""
+    """A quantile of weighted values, linear in between; with equal weights what `numpy.quantile` gives."""
     values = np.asarray(values, dtype=np.float64)
     weights = np.ones(len(values)) if weights is None else weights
     order = np.argsort(values, kind="stable")
@@ -143,7 +143,7 @@ def quantile(values: Sequence[float] | np.ndarray, share: float, weights: np.nda
 
 
 def judge(costs: Costs, ranker: Ranker, against: Mapping[ConvProblem, str] | None = None) -> list[Result]:
-    """What a rule's choices cost where it makes any.
+    """What a rule's choices cost on the problems where it makes one.
 
     A choice that was never tried is passed over. Where the device refuses every choice, the slowest that was timed
     counts. A choice that was given up on after its first launch has no slowdown.
@@ -167,11 +167,11 @@ def judge(costs: Costs, ranker: Ranker, against: Mapping[ConvProblem, str] | Non
 def comparable(judged: Mapping[str, Sequence[Result]]) -> dict[str, list[Result]]:
     """The results of each rule on the problems where every rule has a choice that was timed to the end.
 
-    What one rule cannot be scored on leaves the comparison for everybody, so that all are held to the same problems.
+    A problem where one rule has no score leaves the comparison for all, so that all are held to the same problems.
     """
     timed = [{result.problem for result in results if result.is_timed} for results in judged.values()]
     shared = set.intersection(*timed) if timed else set()
-    return {rule: [each for each in results if each.problem in shared] for rule, results in judged.items()}
+    return {rule: [result for result in results if result.problem in shared] for rule, results in judged.items()}
 
 
 def single_best_order(costs: Costs) -> list[str]:
@@ -200,17 +200,17 @@ def _judge_row(costs: Costs, row: int, ranked: Sequence[int], fastest: int) -> R
 
 
 def time_errors(costs: Costs, advisor: Advisor) -> list[tuple[ConvProblem, float]]:
-    """How far the predicted time of each first choice is off; nothing where that was not timed in full."""
+    """Error of the predicted time of each first choice; nothing where that was not timed in full."""
     column = {name: place for place, name in enumerate(costs.variants)}
     errors = []
     for row, problem in enumerate(costs.problems):
-        found = advisor.predict(problem)
-        place = column.get(found[0]) if found else None
-        if found is None or place is None or costs.is_pruned[row, place]:
+        prediction = advisor.predict(problem)
+        place = column.get(prediction[0]) if prediction else None
+        if prediction is None or place is None or costs.is_pruned[row, place]:
             continue
         measured_ms = costs.time_ms[row, place]
         if np.isfinite(measured_ms):
-            errors.append((problem, abs(found[1] / float(measured_ms) - 1)))
+            errors.append((problem, abs(prediction[1] / float(measured_ms) - 1)))
     return errors
 
 

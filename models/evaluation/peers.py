@@ -25,7 +25,7 @@ ADVICE: Final = "advice"
 DEFAULT: Final = "pytorch.default"
 TUNED: Final = "pytorch.benchmark"
 RULES: Final = ("cudnn.graph.heuristic_b", DEFAULT, TUNED)
-"""Those that are read: the picks of the others ship, and are judged by the measurements."""
+"""Rules that are read: the picks of the other rules ship, and are judged by the measurements."""
 
 _COLUMNS: Final = (*FIELDS, "rule", "variant", "failure", "tree", "time_ms", "samples_ms", "first_call_s")
 
@@ -89,7 +89,7 @@ def read_peers(path: Path) -> Peers:
 
 def _result(problem: ConvProblem, record: dict[str, Any], oracle: dict[str, Any]) -> Result:
     time_ms, noise, oracle_ms, oracle_noise = (
-        value for each in (record, oracle) for value in (each["time_ms"], relative_noise(each["samples_ms"]))
+        value for row in (record, oracle) for value in (row["time_ms"], relative_noise(row["samples_ms"]))
     )
     return Result(
         problem=problem,

@@ -28,7 +28,7 @@ OVERALL: Final = "overall"
 class Part:
     """Scores of every rule on the same problems: over all, by dtype and layout, and by network.
 
-    What is over all weighs dtypes and layouts equally, however many problems of each were measured.
+    The overall scores weigh dtypes and layouts equally, however many problems of each were measured.
 
     Parameters
     ----------
@@ -40,13 +40,13 @@ class Part:
     trees : dict of ``overall`` or ``dtype/layout`` to dict of rule to Score
         The tree and its ensemble alone, on the problems that the comparison leaves out too.
     n_left_out : dict of rule to int
-        Problems that nobody is scored on, since this rule chooses what was given up on after its first launch.
+        Problems that no rule is scored on, since this one chooses a variant given up after its first launch.
     n_silent : dict of rule to int
-        Problems that nobody is scored on, since this rule says nothing there.
+        Problems that no rule is scored on, since this one makes no choice there.
     time_error : dict of ``overall`` or ``dtype/layout`` to TimeError
         Error of the time that the tree predicts of its choice.
     in_common : dict of ``overall`` or ``dtype/layout`` to dict of rule to Score
-        Over the problems alone that other libraries were timed on too, against one oracle: the variant that was
+        Only over problems that other libraries were timed on too, against one oracle: the variant that was
         fastest in the run that timed them. Empty without such a run.
     """
 
@@ -94,18 +94,18 @@ class Found:
     """Results of every rule and errors of predicted times, of all folds of a part."""
 
     folds: list[tuple[Mapping[str, Collection[ConvProblem]], Judged]] = field(default_factory=list)
-    """The layers of the networks of each, and what every rule makes of them."""
+    """For each fold its layers by network, and the results by rule."""
     common: list[tuple[str, Result]] = field(default_factory=list)
     """By rule, on the problems that other libraries were timed on too, against one oracle."""
     errors: list[tuple[ConvProblem, float]] = field(default_factory=list)
 
     @property
     def problems(self) -> set[ConvProblem]:
-        """All that some rule was asked for."""
-        return {each.problem for _, judged in self.folds for results in judged.values() for each in results}
+        """All problems that some rule was asked about."""
+        return {result.problem for _, judged in self.folds for results in judged.values() for result in results}
 
     def part(self) -> Part:
-        """The scores of it all."""
+        """The scores of all these results."""
         rules = dict.fromkeys(rule for _, judged in self.folds for rule, results in judged.items() if results)
         everyone = [(names, {rule: judged.get(rule, ()) for rule in rules}) for names, judged in self.folds]
         compared = [(names, comparable(judged)) for names, judged in everyone]
@@ -142,17 +142,17 @@ def _counts(folds: Iterable[Judged]) -> dict[str, dict[str, int]]:
 def _by_network(
     compared: Iterable[tuple[Mapping[str, Collection[ConvProblem]], Judged]],
 ) -> dict[str, dict[str, Score]]:
-    found: dict[str, list[tuple[str, Result]]] = {}
+    rows_of: dict[str, list[tuple[str, Result]]] = {}
     for networks, judged in compared:
         for name, layers in networks.items():
-            found.setdefault(name, []).extend(row for row in _rows(judged) if row[1].problem.layer in layers)
-    return {name: _scores(rows) for name, rows in found.items() if rows}
+            rows_of.setdefault(name, []).extend(row for row in _rows(judged) if row[1].problem.layer in layers)
+    return {name: _scores(rows) for name, rows in rows_of.items() if rows}
 
 
 def _by_precision_and_all(rows: Sequence[tuple[str, Result]]) -> dict[str, dict[str, Score]]:
     precisions = sorted({precision_of(result.problem) for _, result in rows})
-    found = {OVERALL: _scores(rows)} if rows else {}
-    return found | {
+    overall = {OVERALL: _scores(rows)} if rows else {}
+    return overall | {
         precision: _scores([row for row in rows if precision_of(row[1].problem) == precision])
         for precision in precisions
     }
@@ -187,7 +187,7 @@ def scores_of(report: Report) -> dict[str, Any]:
 def _tree_scores(part: Part) -> dict[str, dict[str, float]]:
     shown = ("geometric_mean", "p95", "worst", "share_tied", "share_refused")
     return {
-        name: {each: round(getattr(scores[TREE], each), 4) for each in shown}
+        name: {score: round(getattr(scores[TREE], score), 4) for score in shown}
         | ({"median_time_error": round(part.time_error[name].median, 4)} if name in part.time_error else {})
         for name, scores in part.trees.items()
     }

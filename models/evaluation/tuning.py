@@ -17,7 +17,7 @@ class Trial:
     advised_ms, untuned_ms, tuned_ms : float
         Device time of a call.
     untuned_call_s, tuned_call_s : float
-        Wall time of the first call; of one that is tuned, the tuning is in it.
+        Wall time of the first call; that of the tuned one includes the tuning.
     """
 
     advised_ms: float
@@ -28,12 +28,12 @@ class Trial:
 
     @property
     def tuning_s(self) -> float:
-        """What the first call took beyond a later one, where it is tuned."""
+        """Seconds that the tuned first call took beyond a later call."""
         return max(0.0, self.tuned_call_s - self.tuned_ms / 1e3)
 
     @property
     def untuned_s(self) -> float:
-        """What it took where nothing is tuned."""
+        """Seconds that the untuned first call took beyond a later call."""
         return max(0.0, self.untuned_call_s - self.untuned_ms / 1e3)
 
     @property
@@ -51,15 +51,15 @@ class Worth:
     ----------
     n_layers : int
     share_never : float
-        Layers on which what was tuned is no faster than what was advised.
+        Share of the layers on which the tuned choice is no faster than the advised one.
     calls : float or None
         Calls after which tuning has paid, median over the other layers; None where there are none.
     tuning_s : float
-        Median of the tuning of one layer: the first call of one whose plan is tuned, less one later call.
+        Median over the layers of the first call that tunes, less one later call.
     total_s : float
         What tuning takes on all layers.
     untuned_s : float
-        Median of the first call where nothing is tuned, less one later call: what tuning_s holds beside the tuning.
+        Median of the untuned first call, less one later call: what tuning_s includes beside the tuning.
     """
 
     n_layers: int

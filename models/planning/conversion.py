@@ -1,4 +1,4 @@
-"""What it takes to bring a tensor from one layout into the other: an estimate, until somebody has measured it."""
+"""Time to convert a tensor from one layout to the other: an estimate, until somebody has measured it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ UNCOUNTED: Final = "conversions between layouts are not counted: without a tree 
 
 
 def converter(advisor: Advisor) -> Callable[[int], float]:
-    """What a conversion takes in ms, by the bytes of the tensor.
+    """Time in ms of a conversion, by the bytes of the tensor.
 
     A launch, and each byte read once and written once at the rate that the fastest variants of every precision and
     layout reach: the lowest of their highest rates, since those beyond it were helped by the cache. On an H200 that is
     1.8 us and 4.8 TB/s; copies that PyTorch's compiler made, of float32, took 2.3 us for 0.4 MB (1.9 by this), 2.8 for
-    3.2 MB (3.1) and 51 for 103 MB (45). Without a model nothing is known of that, and conversions count nothing, which
+    3.2 MB (3.1) and 51 for 103 MB (45). Without a model these rates are unknown, and conversions count nothing, which
     `UNCOUNTED` says.
 
     Parameters

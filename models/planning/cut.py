@@ -25,10 +25,10 @@ class Cut:
         self._arcs: list[list[int]] = [[], []]
 
     def add(self, first: int = 0, second: int = 0) -> int:
-        """Add a thing that costs so much on the first side, and so much on the second; its number."""
+        """Add a thing with its cost on the first side and on the second; returns its number."""
         place = len(self._arcs)
         self._arcs.append([])
-        if first > second:  # what it costs on either side decides nothing
+        if first > second:  # a cost that both sides share decides nothing
             self._join(place, _SINK, first - second, 0)
         elif second > first:
             self._join(_SOURCE, place, second - first, 0)
@@ -40,7 +40,7 @@ class Cut:
             self._join(first, second, cost, back)
 
     def solve(self) -> list[bool]:
-        """Whether each thing is on the second side where all of it costs the least, by its number.
+        """Whether each thing, by its number, is on the second side where the total cost is least.
 
         The first two entries are the sides themselves.
         """
@@ -71,7 +71,7 @@ class Cut:
         return levels
 
     def _fill(self, levels: list[int]) -> None:
-        """Send along the levels as much as there is room for; no recursion, since a chain is as long as its network."""
+        """Send as much as there is room for along the levels; no recursion, since a chain is as long as its network."""
         following = [0] * len(self._arcs)
         way: list[int] = []
         place = _SOURCE

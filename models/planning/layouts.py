@@ -20,7 +20,7 @@ Times = Mapping[Layout, float]
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """A tensor that is wanted in another layout than it is made in.
+    """A tensor that an operator reads in another layout than the one it was written in.
 
     Parameters
     ----------
@@ -57,9 +57,9 @@ def choose_layouts(network: Network, times: Sequence[Times | None], convert_ms: 
     ----------
     network : Network
     times : sequence of Times or None
-        What each operator takes that is a convolution; None for the others.
+        Times of each operator that is a convolution; None for the others.
     convert_ms : callable (n_bytes) -> float
-        What it takes to bring a tensor of so many bytes into the other layout.
+        Time in ms to convert a tensor of so many bytes to the other layout.
 
     Notes
     -----
@@ -71,7 +71,7 @@ def choose_layouts(network: Network, times: Sequence[Times | None], convert_ms: 
         return Layouts((Layout.NCHW,) * len(times), ())
     cut = Cut()
     places = [cut.add(*_costs(operator, own)) for operator, own in zip(network.operators, times, strict=True)]
-    in_nchw, in_nhwc = cut.add(second=NEVER), cut.add(first=NEVER)  # who gives inputs and takes outputs
+    in_nchw, in_nhwc = cut.add(second=NEVER), cut.add(first=NEVER)  # what gives inputs and takes outputs
     outside = {tensor: in_nhwc if tensor in network.in_nhwc else in_nchw for tensor in network.n_bytes}
     maker = outside | {tensor: place for operator, place in _with(network, places) for tensor in operator.writes}
     readers: dict[str, list[int]] = {
@@ -86,9 +86,9 @@ def choose_layouts(network: Network, times: Sequence[Times | None], convert_ms: 
     is_second = cut.solve()
     sides = {place: Layout.NHWC if is_second[place] else Layout.NCHW for place in (*places, in_nchw, in_nhwc)}
     conversions = [
-        Conversion(tensor, wanted.pop(), n_bytes, convert_ms(n_bytes))
+        Conversion(tensor, other_layouts.pop(), n_bytes, convert_ms(n_bytes))
         for tensor, n_bytes in network.n_bytes.items()
-        if (wanted := {sides[place] for place in readers[tensor]} - {sides[maker[tensor]]})
+        if (other_layouts := {sides[place] for place in readers[tensor]} - {sides[maker[tensor]]})
     ]
     return Layouts(tuple(sides[place] for place in places), tuple(conversions))
 

@@ -12,23 +12,23 @@ from conv_advisor.data.problem import ConvProblem
 class Operator:
     """One operator of a network, with what is fused into it.
 
-    Parameters
+    As the model names it.
     ----------
     name : str
         As the model has it.
     kind : str
         What the model's language calls it, such as ``Conv`` or ``MaxPool``.
     reads, writes : tuple of str
-        Tensors that other operators made, and those that it makes; weights are not among them.
+        Tensors made by other operators, and tensors that it makes; weights are not among them.
     problem : ConvProblem or None
         The convolution that it is, in NCHW.
     weight : str
-        The convolution's weight: that of several is shared.
+        The convolution's weight: several operators may share one.
     takes_either : bool
-        Whether it runs as fast in either layout: what works value by value, pools, joins channels. All others but
-        convolutions take and give tensors as the model was written, in NCHW.
+        Whether it runs as fast in either layout: elementwise operators, pools, concatenations of channels. All others
+        but convolutions read and write tensors as the model was written, in NCHW.
     left_out : str
-        Why a convolution, or what is like one, has no problem; empty otherwise.
+        Why a convolution, or an operator like one, has no problem; empty otherwise.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Operator:
 
     @property
     def is_other(self) -> bool:
-        """Whether it computes something that is neither a convolution nor like one."""
+        """Whether it computes something other than a convolution or the like."""
         return self.problem is None and not self.left_out and bool(self.reads)
 
 
@@ -54,15 +54,15 @@ class Network:
     ----------
     name : str
     operators : tuple of Operator
-        Each after those that make what it reads.
+        Each after the operators that make what it reads.
     n_bytes : mapping of str to int
-        What each tensor takes that has a layout: those of four dimensions that are not the same in both.
+        Bytes of each tensor that has a layout: tensors of four dimensions that differ between the two.
     outputs : frozenset of str
-        Tensors that leave the network, whoever else reads them.
+        Tensors that leave the network, even where operators read them too.
     remarks : tuple of str
-        What the reader of the model has to say of it.
+        Remarks of the reader of the model.
     in_nhwc : frozenset of str
-        Of the tensors that come from outside or leave those that are in NHWC there; all others are in NCHW.
+        Tensors that enter or leave the network in NHWC; all others enter and leave it in NCHW.
     """
 
     name: str
@@ -75,4 +75,4 @@ class Network:
     @property
     def convolutions(self) -> list[Operator]:
         """The operators that are convolutions which can be advised on."""
-        return [each for each in self.operators if each.problem is not None]
+        return [operator for operator in self.operators if operator.problem is not None]

@@ -21,11 +21,11 @@ from conv_advisor.models.ranking.candidates import Source
 Advise = Callable[[Sequence[ConvProblem]], Iterable[Advice | ConvAdvisorError]]
 """Advice on each problem, or why there is none."""
 _REASONS: Final = 5
-"""Of why nothing can be planned those that are said: of a file that means harm there are thousands."""
+"""Reasons why nothing can be planned that an error lists: a malicious file has thousands."""
 
 
 class Rival(StrEnum):
-    """Who a plan is held against."""
+    """What a plan is compared with."""
 
     PYTORCH_DEFAULT = "pytorch_default"
     PYTORCH_BENCHMARK = "pytorch_benchmark"
@@ -56,16 +56,16 @@ class Layer:
     problem : ConvProblem
         With its epilogue, in the layout that the plan runs it in.
     advice : Advice
-        Its epilogue counts, for everybody, where it is known what that takes; else ``uncounted`` has it.
+        Its times include the epilogue, for all rivals alike, where its cost is known; else ``uncounted`` has it.
     default : Baseline or None
-        PyTorch's default on it in NCHW, as PyTorch runs a network that is told nothing else; None where nothing is
-        known to run it there.
+        PyTorch's default for it in NCHW, the layout in which PyTorch runs a network unless told otherwise; None where
+        no variant is known to run it in NCHW.
     names : tuple of str
         The operators.
     n_weights : int
-        How many weights they have: fewer than operators where some share one.
+        Number of weights of these operators: smaller than that of operators where some share one.
     share : float
-        Of the plan's time, all of them together.
+        Share of the plan's time that all of them take together.
     """
 
     problem: ConvProblem
@@ -82,23 +82,23 @@ class Layer:
 
     @property
     def total_ms(self) -> float:
-        """What all of them take."""
+        """Time of all of them."""
         return self.count * self.advice.best.time_ms
 
     @property
     def default_ms(self) -> float | None:
-        """What all of them take as PyTorch runs them by default; None where that is unknown."""
+        """Time of all of them under PyTorch's default; None where that is unknown."""
         return None if self.default is None or self.default.time_ms is None else self.count * self.default.time_ms
 
     @property
     def speedup(self) -> float | None:
-        """How many times as fast they become against that; None where it is unknown."""
+        """PyTorch's default time over the plan's, for all of them; None where it is unknown."""
         return None if self.default_ms is None else self.default_ms / self.total_ms
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """An operator that the plan's times lack, and why."""
+    """An operator that the plan's times leave out, and why."""
 
     name: str
     kind: str
@@ -107,14 +107,14 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """What somebody takes for all convolutions of a network, in the layouts that suit them best.
+    """What a rival takes for all convolutions of a network, in the layouts that suit it best.
 
     Parameters
     ----------
     time_ms : float or None
-        Of those convolutions whose time is known; None where none is.
+        Time of the convolutions whose time is known; None where none is.
     speedup : float or None
-        That time over what the plan takes for the same convolutions; conversions count on both sides.
+        ``time_ms`` over the plan's time for the same convolutions; conversions count on both sides.
     n_measured, n_predicted, n_unknown : int
         Convolutions by how their time is known.
     """
@@ -157,11 +157,11 @@ class Plan:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What its times take for granted, or lack."""
+        """What the plan's times assume, or leave out."""
         return (*self.network.remarks, *self._uncounted())
 
     def _uncounted(self) -> Iterator[str]:
-        others = Counter(each.kind for each in self.network.operators if each.is_other)
+        others = Counter(operator.kind for operator in self.network.operators if operator.is_other)
         if others:
             kinds = ", ".join(kind for kind, _ in others.most_common(_MOST_KINDS)) + ", …" * (len(others) > _MOST_KINDS)
             yield f"{counted(others.total(), 'other operator')} of the network count for nobody: {kinds}"
@@ -178,7 +178,7 @@ class Plan:
     @property
     def conversions_ms(self) -> float:
         """What the conversions between layouts take."""
-        return sum(each.time_ms for each in self.conversions)
+        return sum(conversion.time_ms for conversion in self.conversions)
 
     @property
     def time_ms(self) -> float:
@@ -187,9 +187,9 @@ class Plan:
 
     @property
     def workspace_bytes(self) -> int | None:
-        """Scratch memory that serves every layer, since they run one after another; None where one is unknown."""
+        """Scratch memory that serves every layer, since they run one after another; None where a layer's is unknown."""
         needed = [layer.advice.best.workspace_bytes for layer in self.layers]
-        known = [each for each in needed if each is not None]
+        known = [n_bytes for n_bytes in needed if n_bytes is not None]
         return max(known, default=0) if len(known) == len(needed) else None
 
 
@@ -204,35 +204,39 @@ def make_plan(network: Network, advise: Advise, convert_ms: Callable[[int], floa
         after another, so that the network needs as much as the layer that needs the most, and the best choice of each
         layer under the limit is the best choice of all of them.
     convert_ms : callable (n_bytes) -> float
-        What it takes to bring a tensor of so many bytes into the other layout.
+        Time in ms to convert a tensor of so many bytes to the other layout.
 
     Raises
     ------
     NoAdvice
-        There is none on any convolution, or there is no convolution.
+        There is no advice on any convolution, or there is no convolution.
     """
     known = _Known(network, advise)
     if not any(known.advised):
-        reasons = sorted({each.reason for each in known.left_out}) or ["it has no 2-D convolution"]
-        more = f"; and {len(reasons) - _REASONS:,} more" if len(reasons) > _REASONS else ""
-        raise NoAdvice(f"nothing in {network.name} can be planned: {'; '.join(reasons[:_REASONS])}{more}")
+        reasons = sorted({operator.reason for operator in known.left_out}) or ["it has no 2-D convolution"]
+        unlisted = f"; and {len(reasons) - _REASONS:,} more" if len(reasons) > _REASONS else ""
+        raise NoAdvice(f"nothing in {network.name} can be planned: {'; '.join(reasons[:_REASONS])}{unlisted}")
     layouts = choose_layouts(network, known.times(_own_ms), convert_ms)
     rivals = {rival: _total(rival, known, layouts, convert_ms) for rival in Rival}
     return known.plan(layouts, rivals)
 
 
 class _Known:
-    """The advice on each operator of a network by layout, each problem asked once; nothing where there is none."""
+    """The advice on each operator of a network by layout, empty where there is none; each problem is asked once."""
 
     def __init__(self, network: Network, advise: Advise) -> None:
         self.network = network
-        self.left_out = [LeftOut(each.name, each.kind, each.left_out) for each in network.operators if each.left_out]
-        problems = [each.problem for each in network.operators]
-        distinct = list(dict.fromkeys(each for each in problems if each is not None))
-        asked = [replace(problem, layout=layout) for problem in distinct for layout in Layout]
-        answers: dict[ConvProblem, dict[Layout, Advice | ConvAdvisorError]] = {each: {} for each in distinct}
-        for place, answer in enumerate(advise(asked)):
-            answers[distinct[place // len(Layout)]][asked[place].layout] = answer
+        self.left_out = [
+            LeftOut(operator.name, operator.kind, operator.left_out)
+            for operator in network.operators
+            if operator.left_out
+        ]
+        problems = [operator.problem for operator in network.operators]
+        distinct = list(dict.fromkeys(problem for problem in problems if problem is not None))
+        in_both_layouts = [replace(problem, layout=layout) for problem in distinct for layout in Layout]
+        answers: dict[ConvProblem, dict[Layout, Advice | ConvAdvisorError]] = {problem: {} for problem in distinct}
+        for place, answer in enumerate(advise(in_both_layouts)):
+            answers[distinct[place // len(Layout)]][in_both_layouts[place].layout] = answer
         self._distinct = [
             {layout: answer for layout, answer in answers[problem].items() if isinstance(answer, Advice)}
             for problem in distinct
@@ -240,18 +244,18 @@ class _Known:
         place_of = {problem: place for place, problem in enumerate(distinct)}
         self._places = [None if problem is None else place_of[problem] for problem in problems]
         self.advised = [{} if place is None else self._distinct[place] for place in self._places]
-        for operator, problem, found in zip(network.operators, problems, self.advised, strict=True):
-            if problem is not None and not found:
+        for operator, problem, by_layout in zip(network.operators, problems, self.advised, strict=True):
+            if problem is not None and not by_layout:
                 reason = _reason(answers[problem][problem.layout])
                 self.left_out.append(LeftOut(operator.name, operator.kind, reason))
 
     def times(self, time_ms: Callable[[Advice], float | None]) -> list[dict[Layout, float] | None]:
-        """What each convolution takes by layout, as somebody runs it; infinite where that is unknown."""
-        found = []
+        """Time in ms of each convolution by layout, as one rival runs it; infinite where that is unknown."""
+        distinct_ms = []
         for advised in self._distinct:
             own = {layout: time_ms(advice) for layout, advice in advised.items()}
-            found.append({layout: inf if (ms := own.get(layout)) is None else ms for layout in Layout})
-        return [None if place is None else found[place] for place in self._places]
+            distinct_ms.append({layout: inf if (ms := own.get(layout)) is None else ms for layout in Layout})
+        return [None if place is None else distinct_ms[place] for place in self._places]
 
     def plan(self, layouts: Layouts, rivals: Mapping[Rival, Total]) -> Plan:
         """The plan of these layouts."""
@@ -264,14 +268,16 @@ class _Known:
                 problem=advised[layout].asked,
                 advice=advised[layout],
                 default=advised[Layout.NCHW].baselines.pytorch_default if Layout.NCHW in advised else None,
-                names=tuple(each.name for each in same),
-                n_weights=len({each.weight for each in same}),
+                names=tuple(operator.name for operator in same),
+                n_weights=len({operator.weight for operator in same}),
                 share=0.0,
             )
             for (place, layout), same in grouped.items()
             for advised in (self._distinct[place],)
         ]
-        total_ms = sum(layer.total_ms for layer in layers) + sum(each.time_ms for each in layouts.conversions)
+        total_ms = sum(layer.total_ms for layer in layers) + sum(
+            conversion.time_ms for conversion in layouts.conversions
+        )
         first = layers[0].advice
         return Plan(
             network=self.network,
@@ -296,7 +302,7 @@ unless it is told otherwise, with ``channels_last``."""
 
 
 def _total(rival: Rival, known: _Known, layouts: Layouts, convert_ms: Callable[[int], float]) -> Total:
-    """What a rival takes for a network, beside the plan that was made."""
+    """What a rival takes for a network, compared with the plan that was made."""
     _, allowed = _RIVALS[rival]
 
     def rivals_ms(advice: Advice) -> float | None:
@@ -315,7 +321,7 @@ def _total(rival: Rival, known: _Known, layouts: Layouts, convert_ms: Callable[[
         sources.append(baseline.source)
         time_ms += baseline.time_ms
         beside_ms += advised[own].best.time_ms
-    n_known = sum(each is not None for each in sources)
+    n_known = sum(source is not None for source in sources)
     return Total(
         time_ms=time_ms if n_known else None,
         speedup=time_ms / beside_ms if n_known else None,
@@ -326,12 +332,12 @@ def _total(rival: Rival, known: _Known, layouts: Layouts, convert_ms: Callable[[
 
 
 def _baseline(rival: Rival, advice: Advice) -> Baseline:
-    found: Baseline = getattr(advice.baselines, _RIVALS[rival][0])
-    return found
+    baseline: Baseline = getattr(advice.baselines, _RIVALS[rival][0])
+    return baseline
 
 
 def _conversions_ms(layouts: Layouts) -> float:
-    return sum(each.time_ms for each in layouts.conversions)
+    return sum(conversion.time_ms for conversion in layouts.conversions)
 
 
 def _own_ms(advice: Advice) -> float | None:
@@ -339,6 +345,6 @@ def _own_ms(advice: Advice) -> float | None:
 
 
 def _reason(error: Advice | ConvAdvisorError) -> str:
-    """Why nothing runs a problem: what speaks against most variants, where that is known."""
+    """Why no variant runs a problem: the reason that excludes most variants, where that is known."""
     reasons = Counter(error.reasons.values()) if isinstance(error, NoAdvice) else Counter()
     return f"no variant runs it: {reasons.most_common(1)[0][0]}" if reasons else str(error)

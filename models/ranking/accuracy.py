@@ -30,11 +30,11 @@ LEAST_ERRORS: Final = 40
 """Fewer measured errors make no law."""
 
 ROUNDINGS: Final = {DType.FLOAT32: 2.0**-22, DType.TF32: 2.0**-10, DType.FLOAT16: 2.0**-11, DType.BFLOAT16: 2.0**-8}
-"""Errors below count as these: roundings of operands and results alone come to as much. So PyTorch's own convolution in
+"""Smaller errors count as these: roundings of operands and results alone come to as much. So PyTorch's convolution in
 float32 is no measure for tf32, where its layer happens to run without rounding."""
 
 LEANINGS: Final = {DType.FLOAT32: 2.0**-22, DType.TF32: 2.0**-11, DType.FLOAT16: 2.0**-12, DType.BFLOAT16: 2.0**-9}
-"""How far errors may lean to one side, relative to the sum of what they are errors of: what leans adds up from layer to
+"""How far errors may lean to one side, relative to the sum of the exact values: a leaning adds up from layer to
 layer. Operands that are cut to tf32, not rounded, lean by 1.3 times 2^-11."""
 
 Laws = dict[str, dict[str, list[float]]]
@@ -68,10 +68,10 @@ def learn_laws(table: pa.Table, device_id: str) -> Laws:
 
     Notes
     -----
-    The one of `SLOPES` whose residuals have the least median size counts: some variants round on some layers what they
-    do not on others, and least squares follows those few.
+    The slope is the one of `SLOPES` whose residuals have the least median size: some variants round on some layers and
+    not on others, and least squares follows those few.
     """
-    import pyarrow.compute as pc  # what only answers does without Arrow
+    import pyarrow.compute as pc  # advice alone does without Arrow
 
     counts = pc.and_(pc.greater(table["max_error"], 0.0), pc.less(table["max_error"], 1.0))
     counts = pc.and_(is_of(table, device_id), pc.fill_null(counts, False))
@@ -93,8 +93,8 @@ def learn_laws(table: pa.Table, device_id: str) -> Laws:
 
 def laws_of(model: TreeModel | None) -> Mapping[str, Mapping[str, Any]]:
     """The laws on a tree's card; none where it was trained before there were any."""
-    found: Mapping[str, Mapping[str, Any]] = model.card.get("errors", {}) if model else {}
-    return found
+    laws: Mapping[str, Mapping[str, Any]] = model.card.get("errors", {}) if model else {}
+    return laws
 
 
 def expected_error(

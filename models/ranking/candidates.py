@@ -26,7 +26,7 @@ _NO_REFUSAL: Final = (
 """Outcomes that leave it to the rule, the workspace and the model whether the variant can run."""
 
 _COMPARABLE: Final = math.e
-"""Predictions of variants that are more times behind are too rough to scale the others by."""
+"""Variants predicted more than this many times behind are too rough to scale the others by."""
 
 
 class Source(StrEnum):
@@ -47,7 +47,7 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
     slowdown : float
         Time against that of the fastest choice.
     uncertainty : float
-        Standard error of a measured time, relative; of a predicted one that of its slowdown, on layers never trained
+        Relative standard error of a measured time; of a predicted one, that of its slowdown on layers never trained
         on.
     is_tied : bool
         Its time counts as the best one's (`models.ties`): something else decided between them.
@@ -89,9 +89,9 @@ def consider(
     max_workspace_bytes: int,
     is_deterministic: bool,
 ) -> Candidate | str | None:
-    """A variant whose rule allows a problem, with its time and workspace; why it is out; or None: its time is unknown.
+    """The candidate for a variant whose rule allows a problem; or why it is out; or None where its time is unknown.
 
-    That it does not run counts before the workspace it would take, which the model makes up where it never ran.
+    A reason not to run counts before the workspace, which the model makes up where the variant never ran.
     """
     if is_deterministic and not variant.is_deterministic:
         return "not deterministic"
@@ -105,8 +105,8 @@ def consider(
     if workspace is None and leaf:
         workspace = leaf.workspace_bytes(variant.id)
     if workspace is not None and workspace > max_workspace_bytes:
-        said = "predicted as " if is_predicted else ""
-        return f"workspace is {said}{workspace} bytes, above the limit of {max_workspace_bytes}"
+        prefix = "predicted as " if is_predicted else ""
+        return f"workspace is {prefix}{workspace} bytes, above the limit of {max_workspace_bytes}"
     if summary and summary.time_ms is not None:
         return Candidate(variant, workspace, summary, summary.time_ms, summary.noise or 0.0)
     if leaf is None or variant.id not in leaf.row.column:
@@ -115,7 +115,7 @@ def consider(
 
 
 def doubt(variant: Variant, leaf: Leaf | None, summary: Summary | None) -> str | None:
-    """Why a variant will not run that its rule allows: the device refused it on this layer, or it seldom ran nearby."""
+    """Why a variant that its rule allows will not run: the device refused it on this layer, or it seldom ran nearby."""
     if summary and summary.outcome is not Outcome.NOT_APPLICABLE:
         return refusal(summary)
     column = leaf.row.column.get(variant.id) if leaf else None
@@ -128,8 +128,8 @@ def refusal(summary: Summary) -> str | None:
     """Why a variant that was tried did not run; None where nothing speaks against it."""
     if summary.outcome in _NO_REFUSAL:
         return None
-    said = summary.outcome.replace("_", " ")
-    return f"{said}: {summary.detail}" if summary.detail else said
+    outcome = summary.outcome.replace("_", " ")
+    return f"{outcome}: {summary.detail}" if summary.detail else outcome
 
 
 def scale(candidates: list[Candidate], predicted_ms: Mapping[str, float], best_ms: float) -> None:
@@ -139,25 +139,25 @@ def scale(candidates: list[Candidate], predicted_ms: Mapping[str, float], best_m
     ----------
     candidates : list of Candidate
     predicted_ms : mapping of variant to float
-        What is predicted of those that were measured; without those that nothing is predicted of.
+        Predicted times of the measured variants, where there is a prediction.
     best_ms : float
-        What is predicted of the fastest there is.
+        Predicted time of the fastest variant.
     """
-    known = [each for each in candidates if each.timed and each.variant.id in predicted_ms]
+    known = [candidate for candidate in candidates if candidate.timed and candidate.variant.id in predicted_ms]
     if not known:
         return
-    near = [each for each in known if predicted_ms[each.variant.id] < _COMPARABLE * best_ms]
-    factor = median(each.time_ms / predicted_ms[each.variant.id] for each in near or known)
-    least_ms = min(each.time_ms for each in candidates if each.timed)
-    for each in candidates:
-        if each.timed is None:
-            each.time_ms *= factor
-            if each.time_ms < least_ms <= each.time_ms * math.exp(each.uncertainty):
-                each.time_ms = least_ms
+    near = [candidate for candidate in known if predicted_ms[candidate.variant.id] < _COMPARABLE * best_ms]
+    factor = median(candidate.time_ms / predicted_ms[candidate.variant.id] for candidate in near or known)
+    least_ms = min(candidate.time_ms for candidate in candidates if candidate.timed)
+    for candidate in candidates:
+        if candidate.timed is None:
+            candidate.time_ms *= factor
+            if candidate.time_ms < least_ms <= candidate.time_ms * math.exp(candidate.uncertainty):
+                candidate.time_ms = least_ms
 
 
 def ranking(candidates: Sequence[Candidate], error_of: Callable[[str], float]) -> tuple[Choice, ...]:
-    """The candidates in order: by the time that each counts as, then as `rank` says.
+    """The candidates in order: by the time that each counts as (`models.ties`), then by `rank`.
 
     Parameters
     ----------
@@ -166,29 +166,31 @@ def ranking(candidates: Sequence[Candidate], error_of: Callable[[str], float]) -
     error_of : callable (variant) -> float
         How far the y of the variant of this id is from float64.
     """
-    levels = level_ms([(each.time_ms, each.uncertainty if each.timed else None) for each in candidates])
+    levels = level_ms(
+        [(candidate.time_ms, candidate.uncertainty if candidate.timed else None) for candidate in candidates]
+    )
     ranked = sorted(zip(levels, candidates, strict=True), key=lambda pair: (pair[0], *rank(pair[1], error_of)))
     least_ms = ranked[0][0]
     return tuple(
         [
             Choice(
-                each.variant.id,
-                each.time_ms,
-                Source.MEASURED if each.timed else Source.PREDICTED,
-                each.time_ms / least_ms,
-                each.uncertainty,
+                candidate.variant.id,
+                candidate.time_ms,
+                Source.MEASURED if candidate.timed else Source.PREDICTED,
+                candidate.time_ms / least_ms,
+                candidate.uncertainty,
                 level == least_ms,
-                each.workspace_bytes,
-                each.variant.is_deterministic,
-                each.timed.plan if each.timed else None,
+                candidate.workspace_bytes,
+                candidate.variant.is_deterministic,
+                candidate.timed.plan if candidate.timed else None,
             )
-            for level, each in ranked
+            for level, candidate in ranked
         ]
     )
 
 
-def rank(each: Candidate, error_of: Callable[[str], float]) -> tuple[bool, float, bool, float, str]:
-    """What ranks candidates of one time: measured before predicted, less workspace, deterministic, accuracy, name."""
-    variant, workspace = each.variant, each.workspace_bytes
+def rank(candidate: Candidate, error_of: Callable[[str], float]) -> tuple[bool, float, bool, float, str]:
+    """Sort key of candidates of one time: measured before predicted, less workspace, deterministic, accuracy, name."""
+    variant, workspace = candidate.variant, candidate.workspace_bytes
     least_last = math.inf if workspace is None else workspace
-    return each.timed is None, least_last, not variant.is_deterministic, error_of(variant.id), variant.id
+    return candidate.timed is None, least_last, not variant.is_deterministic, error_of(variant.id), variant.id

@@ -1,4 +1,4 @@
-"""Small JSON files that ship with the data or are fitted to it: read as what they are said to be, or refused."""
+"""Small JSON files that ship with the data or are fitted to it: read with checked types, or refused."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def read_checked(path: Path, kind: type[T], fault: Callable[[T], str | None]) ->
         Naming the file and the reason.
     """
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=kind)
+        content = msgspec.json.decode(path.read_bytes(), type=kind)
     except (OSError, msgspec.MsgspecError) as error:
         raise ModelRejected(f"{path}: {error}") from error
-    reason = fault(found)
+    reason = fault(content)
     if reason:
         raise ModelRejected(f"{path}: {reason}")
-    return found
+    return content

@@ -54,19 +54,19 @@ def ended(
         if isinstance(predicted, Candidate):
             predicted_ms[variant.id] = predicted.time_ms
         known = measured.get(variant.id)
-        found = known and consider(variant, problem, device, None, known, max_workspace_bytes, is_deterministic)
-        found = found or predicted
-        if isinstance(found, Candidate):
-            candidates.append(found)
-        elif found:
-            out[variant.id] = found
+        verdict = known and consider(variant, problem, device, None, known, max_workspace_bytes, is_deterministic)
+        verdict = verdict or predicted
+        if isinstance(verdict, Candidate):
+            candidates.append(verdict)
+        elif verdict:
+            out[variant.id] = verdict
     if predicted_ms:
         scale(candidates, predicted_ms, min(predicted_ms.values()))
     return candidates, out
 
 
 def _predicted(alone: Candidate | None, ways: Mapping[Ending, Way]) -> Candidate | str | None:
-    """A variant with what it takes by what it takes alone, why it is out, or None: it is out of what is known alone."""
+    """A candidate whose time follows from its time alone, or why it is out; None where it does not run alone."""
     if alone is None or alone.variant.ending is None:
         return None
     # Also where a library's call computes the epilogue: nobody has timed such calls.

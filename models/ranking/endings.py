@@ -36,22 +36,22 @@ KINDS: Final = (
     *("fused", "fused-residual", "appended", EAGER),
     *("library", "library-residual", "library-float32", "library-residual-float32"),
 )
-"""Ways to end that have a `Cost`: of variants, of which those that fuse do so with a residual in another way than
-without; PyTorch's; and that of cuDNN's fastest fused plan beside its fastest without, which other engines may be."""
+"""Ways to end that have a `Cost`: those of variants, which fuse with a residual in another way than
+without; PyTorch's; and cuDNN's fastest fused plan against its fastest plain one, perhaps of another engine."""
 
 LEAST_SHARE: Final = 0.5
-"""A library whose plans end so in fewer of the layers that they compute alone is not expected to."""
+"""A library is not expected to end a layer so if its plans do in less than this share of those they compute alone."""
 
 
 class Work(NamedTuple):
-    """What an epilogue adds to a convolution: kernels after it, and bytes that they, or it, read and write beside."""
+    """What an epilogue adds to a convolution: kernels after it, and bytes that are read and written in addition."""
 
     kernels: int
     n_bytes: int
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """What one way to end takes on a device: the time alone by `factor`, and `Work` at these prices.
+    """Cost of one way to end on a device: the time alone times `factor`, plus `Work` at these prices.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class Cost(msgspec.Struct, frozen=True):
     spread : float
         Standard deviation of the log of times over what this gives.
     share : float
-        How many of the variants that compute a layer alone end it so too. cuDNN's fused plans are of few engines.
+        Share of the variants that compute a layer alone that end it so too. Few engines of cuDNN have fused plans.
     n_times : int
         Times that it was fitted to.
     """
@@ -111,7 +111,7 @@ class Endings(msgspec.Struct, frozen=True):
     device_id, software : str
         Where they were measured, and under what; empty where the measurements do not say.
     n_layers : int
-        With how many layers and epilogues.
+        Number of combinations of layer and epilogue that were measured.
     costs : dict of str to Cost
         Some of `KINDS`: those that were measured.
     """
@@ -145,7 +145,7 @@ class Endings(msgspec.Struct, frozen=True):
 
 
 def kind_of(ending: Ending, problem: ConvProblem) -> str:
-    """Under which of `KINDS` a variant's costs are."""
+    """The one of `KINDS` that has a variant's costs."""
     if ending is Ending.APPENDED:
         return "appended"
     is_float32 = ending is Ending.LIBRARY and problem.dtype is DType.FLOAT32
@@ -175,18 +175,18 @@ def eager_work(problem: ConvProblem) -> Work:
 
 @cache
 def _files() -> Mapping[str, Path]:
-    """What ships, by device: an id is looked up, and never made part of a path."""
+    """The files that ship, by device: an id is looked up, and never made part of a path."""
     return {path.stem: path for path in FOLDER.glob("*.json")}
 
 
 def endings_of(device_id: str, model: TreeModel | None = None) -> Endings | None:
-    """What is known of a device; None where nobody measured there.
+    """The costs of a device; None where nobody measured there.
 
     Parameters
     ----------
     device_id : str
     model : TreeModel, optional
-        What its card has, as training learned it, counts before what ships.
+        The costs on its card, which training learned, count before those that ship.
 
     Raises
     ------
@@ -207,7 +207,7 @@ def endings_of(device_id: str, model: TreeModel | None = None) -> Endings | None
 
 
 def lent_endings(loan: Loan, model: TreeModel) -> Endings | None:
-    """What is known of a device that borrows a model: its own, else the lender's, whose bytes take as long as here."""
+    """The costs of a device that borrows a model: its own, else the lender's with bytes priced at this bandwidth."""
     own, lent = endings_of(loan.borrower.id), endings_of(loan.lender.id, model)
     if own is not None or lent is None:
         return own
@@ -229,24 +229,24 @@ def read(path: Path) -> Endings:
     return read_checked(path, Endings, _fault)
 
 
-def write(found: Endings, path: Path) -> None:
+def write(endings: Endings, path: Path) -> None:
     """Write a file that `read` takes; what it would refuse is not written.
 
     Raises
     ------
     ModelRejected
     """
-    if reason := _fault(found):
+    if reason := _fault(endings):
         raise ModelRejected(f"{path}: {reason}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(found)) + b"\n")
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(endings)) + b"\n")
 
 
-def _fault(found: Endings) -> str | None:
+def _fault(endings: Endings) -> str | None:
     """What is wrong: a format or kind that nobody knows, or a cost that makes a convolution faster than alone."""
-    if found.format != FORMAT:
-        return f"its format is {found.format}; allowed: {FORMAT}"
-    for kind, cost in found.costs.items():
+    if endings.format != FORMAT:
+        return f"its format is {endings.format}; allowed: {FORMAT}"
+    for kind, cost in endings.costs.items():
         if kind not in KINDS:
             return f"its kind {kind!r} is none of {', '.join(KINDS)}"
         least = (cost.factor - 1, cost.kernel_ms, cost.byte_ms, cost.spread, cost.share)

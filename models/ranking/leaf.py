@@ -18,7 +18,7 @@ from conv_advisor.models.tree.arrays import RANKING_ARRAYS
 from conv_advisor.models.tree.file import TreeModel
 
 MIN_SUPPORT: Final = 0.5
-"""A variant that is less likely to run than this is not advised, unless it was measured or its own rule says all."""
+"""A variant less likely to run than this is not advised, unless it was measured or its backend's rules are complete."""
 
 _SURELY_ABOVE: Final = 1.25
 """A workspace predicted this many times above the limit of measurements is above it; below that, whether the variant is
@@ -31,7 +31,7 @@ _ANY_PROBLEM: Final = ConvProblem(1, 1, 1, 1, 1, 1, 1)
 
 @dataclass(frozen=True, slots=True)
 class Try:
-    """A variant, and what has to be asked of each problem before it is advised: its rules, but for the device's own."""
+    """A variant, and the rules to ask about each problem before it is advised; the device's own are settled."""
 
     variant: Variant
     rules: tuple[Rule, ...]
@@ -39,12 +39,12 @@ class Try:
 
 
 Level = tuple[tuple[str, ...], Try | None, float]
-"""Variants of one predicted time that are likely to run; what to ask where it is one; their slowdown."""
+"""Variants of one predicted time that are likely to run; what to ask where there is only one; their slowdown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A leaf of the tree, whatever the problem: what the advisor reads of its arrays, once."""
+    """A leaf of the tree, whatever the problem: what the advisor reads from its arrays, once."""
 
     column: Mapping[str, int]
     order: tuple[Level, ...]
@@ -65,11 +65,11 @@ class Leaf:
     n_bytes: int
 
     def time_ms(self, variant: str) -> float:
-        """As predicted."""
+        """The predicted time."""
         return self.best_ms * math.exp(self.row.log_slowdown[self.row.column[variant]])
 
     def workspace_bytes(self, variant: str) -> int | None:
-        """As predicted; a little above the limit of measurements, where the prediction may err, as that limit."""
+        """The predicted workspace; a little above the limit of measurements, where predictions may err, that limit."""
         column = self.row.column.get(variant)
         if column is None:
             return None
@@ -92,27 +92,27 @@ class Rows(dict[int, Row]):
     def __init__(self, model: TreeModel, pool: Mapping[str, Variant], device: Device) -> None:
         super().__init__()
         self._model, self._pool = model, pool
-        self._tries = {name: each for name, variant in pool.items() if (each := _try_of(variant, device, model))}
+        self._tries = {name: attempt for name, variant in pool.items() if (attempt := _try_of(variant, device, model))}
         self._column = {name: column for column, name in enumerate(model.variants)}
 
     def __missing__(self, node: int) -> Row:
         model = self._model
-        kept = model.arrays["next"][node]
-        log_slowdown, support, workspace = (model.ranked(name, kept).tolist() for name in RANKING_ARRAYS)
-        spread = float(model.arrays["spread"][kept])
+        ranking = model.arrays["next"][node]
+        log_slowdown, support, workspace = (model.ranked(name, ranking).tolist() for name in RANKING_ARRAYS)
+        spread = float(model.arrays["spread"][ranking])
         expected: dict[float, list[str]] = {}
         levelled = log_slowdown.copy()
-        for column, each in levels(log_slowdown, spread):
-            levelled[column] = each
+        for column, leader in levels(log_slowdown, spread):
+            levelled[column] = leader
             name = model.variants[column]
             if name in self._tries and is_expected(self._pool[name], support[column]):
-                expected.setdefault(each, []).append(name)
+                expected.setdefault(leader, []).append(name)
         row = self[node] = Row(
             column=self._column,
             order=tuple(
                 [
-                    (tuple(names), self._tries[names[0]] if len(names) == 1 else None, math.exp(each))
-                    for each, names in expected.items()
+                    (tuple(names), self._tries[names[0]] if len(names) == 1 else None, math.exp(leader))
+                    for leader, names in expected.items()
                 ]
             ),
             log_slowdown=levelled,
@@ -139,8 +139,8 @@ def _try_of(variant: Variant, device: Device, model: TreeModel) -> Try | None:
 def learned_by(model: TreeModel, variant: Variant) -> frozenset[DType]:
     """The precisions in which a model saw a variant run, as its law of errors tells; of others it knows no time.
 
-    All of them where not the rule alone says that a variant runs: only such a one may come to take another after the
-    training without a word from the model.
+    All dtypes where the rules of the backend are not complete: only a variant with complete rules can accept another
+    dtype after the training without the model being asked.
     """
     laws = laws_of(model).get(variant.id) if variant.backend.has_complete_rules else None
     return frozenset(dtype for dtype in DType if laws is None or dtype.value in laws)
@@ -148,18 +148,18 @@ def learned_by(model: TreeModel, variant: Variant) -> frozenset[DType]:
 
 @lru_cache(maxsize=4096)
 def is_expected(variant: Variant, support: float) -> bool:
-    """Whether a variant whose rule allows a problem is expected to run, where it so often ran nearby."""
+    """Whether a variant whose rule allows a problem is expected to run, given how often it ran nearby."""
     return support >= MIN_SUPPORT or variant.backend.has_complete_rules
 
 
 @lru_cache(maxsize=4096)
 def too_seldom(support: float) -> str:
-    """Why a variant that so often ran nearby is out."""
+    """Why a variant is out that ran so seldom nearby."""
     return f"predicted as not supported: it is {chance(support)} likely to run"
 
 
 def least_ms(row: Row, flops: float, n_bytes: int) -> float:
-    """`models.costs.roofline_ms`, of what is computed already."""
+    """`models.costs.roofline_ms`, from flops and bytes that are computed already."""
     flops_per_ms, bytes_per_ms, longest_ms = row.roofline
     # Two comparisons take half the time of `max`.
     if (computing_ms := flops / flops_per_ms) > longest_ms:

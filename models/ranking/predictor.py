@@ -83,7 +83,7 @@ class Predictor:
 
     @property
     def bandwidth_ratio(self) -> float:
-        """How many times as many bytes a second the device's memory moves as that of the device that has the model."""
+        """Memory bandwidth of the device over that of the device that the model was trained on."""
         return self.loan.bandwidth_ratio if self.loan else 1.0
 
     def counts(self, problem: ConvProblem) -> bool:
@@ -199,14 +199,14 @@ class Predictor:
         for names, _, slowdown in leaf.row.order:
             if leaf.best_ms * slowdown > least_ms:
                 break
-            for each in self._tied(names, problem, leaf, max_workspace_bytes, is_deterministic):
-                way = ways.get(each.variant.ending) if each.variant.ending else None
+            for candidate in self._tied(names, problem, leaf, max_workspace_bytes, is_deterministic):
+                way = ways.get(candidate.variant.ending) if candidate.variant.ending else None
                 if way and not way.doubt:
-                    each.time_ms = way.time_ms(each.time_ms)
-                    least_ms = min(least_ms, each.time_ms)
-                    candidates.append(each)
+                    candidate.time_ms = way.time_ms(candidate.time_ms)
+                    least_ms = min(least_ms, candidate.time_ms)
+                    candidates.append(candidate)
         errors = self._error_of(problem, {})
-        best = min(candidates, key=lambda each: (each.time_ms, *rank(each, errors)), default=None)
+        best = min(candidates, key=lambda candidate: (candidate.time_ms, *rank(candidate, errors)), default=None)
         return None if best is None else (best.variant.id, best.time_ms)
 
     def _tied(
@@ -225,7 +225,7 @@ class Predictor:
         ]
         limits = max_workspace_bytes, is_deterministic
         weighed = [consider(variant, problem, self.device, leaf, None, *limits) for variant in variants]
-        candidates = [each for each in weighed if isinstance(each, Candidate)]
+        candidates = [candidate for candidate in weighed if isinstance(candidate, Candidate)]
         if len(candidates) > 1:
             errors = self._error_of(problem, {})
             candidates.sort(key=lambda candidate: rank(candidate, errors))

@@ -36,14 +36,14 @@ class Rules:
     def reasons(self, problem: ConvProblem) -> Reasons:
         """Why each variant, in the order of the pool, does not apply; None where it does: as its own rule says."""
         device = self._device
-        said = [part(problem, device) or None for part in self._parts]
-        pattern = tuple([reason is None for reason in said])
+        reasons = [part(problem, device) or None for part in self._parts]
+        pattern = tuple([reason is None for reason in reasons])
         pick = self._picks.get(pattern) or self._pick(pattern)
-        said.append(None)
-        return pick(said)
+        reasons.append(None)
+        return pick(reasons)
 
     def _pick(self, pattern: tuple[bool, ...]) -> Callable[[Any], Reasons]:
-        """What takes each variant's reason from those of all parts and, after them, None."""
+        """A getter of each variant's reason from the reasons of all parts followed by None."""
         if len(self._picks) >= _MOST_PATTERNS:
             self._picks.clear()
         last = len(pattern)

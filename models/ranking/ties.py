@@ -59,7 +59,7 @@ def level_ms(times: Sequence[tuple[float, float | None]]) -> list[float]:
     Returns
     -------
     list of float
-        In the same order. Equal where two are tied, which is so of any two of one group: so ties break no order.
+        In the same order; equal for any two variants of one group, so ties break no order.
     """
     levelled = [time_ms for time_ms, _ in times]
     measured = [(time_ms, noise, place) for place, (time_ms, noise) in enumerate(times) if noise is not None]

@@ -36,8 +36,8 @@ class Trust(msgspec.Struct, frozen=True):
     within : float
     is_calibrated : bool
         Whether the probability was turned into what came true on layers held out from training, or needs no such thing:
-        everything in the ranking was measured. Where the best is measured and a rival only predicted it is neither, and
-        false, as where there is no probability.
+        everything in the ranking was measured. False where the best is measured and a rival only predicted, and where
+        there is no probability.
     abstains : bool
         The best time is predicted, and the layer is outside the domain that the model was trained on, or the model is
         that of another architecture: the ranking is a guess. Measure it.
@@ -47,8 +47,8 @@ class Trust(msgspec.Struct, frozen=True):
         Variants that may run and are not in the ranking, since nothing says how long they take: none was measured on
         this layer, and the model does not know them. They may be faster.
     distance, limit : float or None
-        To the nearest layer trained on, and within which the model counts as trained, in octaves; None where the model
-        was trained before it kept its domain.
+        Distance to the nearest layer trained on, and up to which the model counts as trained, in octaves; None where
+        the model was trained before it kept its domain.
     borrowed_from : str or None
         The device whose times stand for those that are predicted, since this one has no model of its own.
     """
@@ -93,7 +93,7 @@ def trust_in(
     Raises
     ------
     ModelRejected
-        The card says of the domain what does not fit.
+        The domain on the model's card is malformed.
     """
     is_predicted = [choice.source == "predicted" for choice in ranking]
     domain = domain_of(model) if model else None

@@ -59,10 +59,10 @@ def trusted(trust: Trust, ranking: Sequence[Choice]) -> str:
     if trust.confidence is None:
         return f"{best} was measured, but the times of the others are guesses: {trust.reason}. Measure them to know."
     fastest = "the fastest that is known" if trust.n_unknown else "the fastest"
-    said = f"{best} is {chance(trust.confidence)} likely to be within {chance(trust.within)} of {fastest}"
+    sentence = f"{best} is {chance(trust.confidence)} likely to be within {chance(trust.within)} of {fastest}"
     if not trust.is_calibrated:
-        said += ", judging by the spread of predicted times"
-    return f"{said}.{_unknown(trust.n_unknown)}"
+        sentence += ", judging by the spread of predicted times"
+    return f"{sentence}.{_unknown(trust.n_unknown)}"
 
 
 def _unknown(count: int) -> str:

@@ -23,13 +23,13 @@ def allot(trees: Sequence[Any], n_leaves: int) -> list[int]:
     # A split is made only after those before it, so it is worth no more than they are.
     gains = [np.minimum.accumulate(gains_of(tree)) for tree in trees]
     order = np.argsort(-np.concatenate(gains), kind="stable")[: max(0, n_leaves - len(trees))]
-    owner = np.repeat(np.arange(len(trees)), [len(each) for each in gains])
+    owner = np.repeat(np.arange(len(trees)), [len(tree_gains) for tree_gains in gains])
     counts: list[int] = (1 + np.bincount(owner[order], minlength=len(trees))).tolist()
     return counts
 
 
 def gains_of(tree: Any) -> np.ndarray:
-    """What each split takes off the squared error of a row, over all targets, in the order in which they were made."""
+    """What each split takes off the squared error of a row, over all targets, in the order of the splits."""
     inner = tree.tree_
     error = inner.weighted_n_node_samples * inner.impurity * inner.n_outputs / inner.weighted_n_node_samples[0]
     splits = _splits_of(inner)
@@ -44,10 +44,10 @@ def leaf_nodes(tree: Any, x: np.ndarray, n_leaves: int) -> np.ndarray:
     splits = _splits_of(inner)
     parent[inner.children_left[splits]] = parent[inner.children_right[splits]] = splits
     # A split's children come right behind all nodes that there are: the first splits are the first nodes.
-    kept = np.arange(inner.node_count)
+    ancestor = np.arange(inner.node_count)
     for node in range(2 * n_leaves - 1, inner.node_count):
-        kept[node] = kept[parent[node]]
-    nodes: np.ndarray = kept[inner.apply(x)]
+        ancestor[node] = ancestor[parent[node]]
+    nodes: np.ndarray = ancestor[inner.apply(x)]
     return nodes
 
 

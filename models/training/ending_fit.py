@@ -38,7 +38,7 @@ class Pair:
     work : Work
         What the epilogue adds.
     alone_ms : float or None
-        The time without it; None where all that is known is that it runs with it too.
+        The time without it; None where all that is known is whether it runs with it.
     ended_ms : float or None
         The time with it; None where it does not run so.
     """
@@ -54,11 +54,11 @@ def fit(pairs: Iterable[Pair]) -> dict[str, Cost]:
     by_kind: dict[str, list[Pair]] = {kind: [] for kind in KINDS}
     for pair in pairs:
         by_kind[pair.kind].append(pair)
-    return {kind: cost for kind, mine in by_kind.items() if (cost := _cost(mine))}
+    return {kind: cost for kind, of_kind in by_kind.items() if (cost := _cost(of_kind))}
 
 
 def pair_of(variant: str, problem: ConvProblem, alone_ms: float | None, ended_ms: float | None) -> Pair | None:
-    """What times of a variant without an epilogue and with it teach; None where it ends nothing."""
+    """The pair of a variant's times without an epilogue and with it; None where the variant computes no epilogue."""
     known = VARIANTS.get(variant)
     if known is None or known.ending is None:
         return None
@@ -90,14 +90,14 @@ def learn(table: pa.Table, device_id: str) -> Endings | None:
     problems, rows = distinct_problems(table)
     never = held_out_layers()
     ended = {problem for problem in problems if problem.epilogue and problem.plain.layer not in never}
-    wanted = ended | {problem.plain for problem in ended}
-    known = _known(table, [problem if problem in wanted else None for problem in problems], rows)
+    compared = ended | {problem.plain for problem in ended}
+    known = _known(table, [problem if problem in compared else None for problem in problems], rows)
     pairs = {
         problem: list(_pairs(problem, known[problem], known.get(problem.plain, {})))
         for problem in problems
         if problem in ended and problem in known
     }
-    costs = fit(pair for found in pairs.values() for pair in found)
+    costs = fit(pair for problem_pairs in pairs.values() for pair in problem_pairs)
     return Endings(FORMAT, device_id, _software(table), sum(map(bool, pairs.values())), costs) if costs else None
 
 
@@ -112,7 +112,7 @@ def _software(table: pa.Table) -> str:
 def _known(
     table: pa.Table, problems: Sequence[ConvProblem | None], rows: np.ndarray
 ) -> dict[ConvProblem, dict[str, float | None]]:
-    """The time of each variant on those of the problems that count; None where it was refused."""
+    """The time of each variant on each problem that counts; None where it was refused."""
     from conv_advisor.data.parquet import times
 
     counts = np.array([problem is not None for problem in problems])[rows]
@@ -125,12 +125,12 @@ def _known(
             samples.setdefault(cell, []).append(ms[row])
         elif outcomes[row] in REFUSALS:
             refused[cell] = None
-    found: dict[ConvProblem, dict[str, float | None]] = {}
-    for (place, variant), time_ms in (refused | {cell: median(each) for cell, each in samples.items()}).items():
+    by_problem: dict[ConvProblem, dict[str, float | None]] = {}
+    for (place, variant), time_ms in (refused | {cell: median(cell_ms) for cell, cell_ms in samples.items()}).items():
         problem = problems[place]
         assert problem is not None  # noqa: S101 - its rows count
-        found.setdefault(problem, {})[variant] = time_ms
-    return found
+        by_problem.setdefault(problem, {})[variant] = time_ms
+    return by_problem
 
 
 def _pairs(
@@ -144,16 +144,16 @@ def _pairs(
 
 def errors(pairs: Iterable[Pair], costs: Mapping[str, Cost]) -> dict[str, list[float]]:
     """log(time predicted / time with the epilogue), by kind."""
-    found: dict[str, list[float]] = {}
+    by_kind: dict[str, list[float]] = {}
     for pair in pairs:
         if pair.ended_ms is not None and pair.alone_ms is not None and pair.kind in costs:
             predicted_ms = costs[pair.kind].time_ms(pair.alone_ms, pair.work)
-            found.setdefault(pair.kind, []).append(float(np.log(predicted_ms / pair.ended_ms)))
-    return found
+            by_kind.setdefault(pair.kind, []).append(float(np.log(predicted_ms / pair.ended_ms)))
+    return by_kind
 
 
 def _cost(pairs: Sequence[Pair]) -> Cost | None:
-    """The cost of one kind; of one that never ran so, that it does not."""
+    """The cost of one kind; of one that hardly ever runs so, its share alone."""
     timed = [pair for pair in pairs if pair.ended_ms is not None and pair.alone_ms is not None]
     if len(pairs) < LEAST_TIMES:
         return None
@@ -180,7 +180,7 @@ def _off(columns: np.ndarray, ended_ms: np.ndarray, prices: np.ndarray) -> np.nd
 def _prices(columns: np.ndarray, ended_ms: np.ndarray) -> np.ndarray:
     """Prices of the columns, none negative, by least squares of relative errors of what the first column lacks.
 
-    With three columns every set of those that cost anything is tried, so the best there is is found.
+    With three columns every subset of them is tried, so the result is the best there is.
     """
     matrix = columns / ended_ms[:, None]
     target = 1.0 - columns[:, 0] / ended_ms

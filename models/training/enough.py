@@ -1,4 +1,4 @@
-"""Whether enough was measured on a device to train its tree: what a request for one is told before any work is done."""
+"""Whether enough was measured on a device to train its tree: checked on a request for one, before any work is done."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOLD_OUT_PARTS: Final = 5
 MIN_PROBLEMS: Final = 20
 """Fewer measured problems make no tree."""
 ENOUGH_MEASURED: Final = 40
-"""Measured problems of as many layers, of which enough are nearly always left to train on: what people are told."""
+"""Measured problems, each of another layer, that nearly always leave enough to train on: the number people are told."""
 
 
 def check_enough(measured: Iterable[ConvProblem], device_id: str) -> None:
@@ -26,7 +26,7 @@ def check_enough(measured: Iterable[ConvProblem], device_id: str) -> None:
     Parameters
     ----------
     measured : iterable of ConvProblem
-        All that were measured on the device, as its user counts them; taken until they are enough.
+        All problems that were measured on the device, as its user counts them; read until they are enough.
     device_id : str
 
     Raises
@@ -35,9 +35,9 @@ def check_enough(measured: Iterable[ConvProblem], device_id: str) -> None:
     """
     never, n_measured, layers = held_out_layers(), 0, list[ConvProblem]()
     rest = iter(measured)
-    while some := list(islice(rest, ENOUGH_MEASURED)):
-        n_measured += len(some)
-        layers += [layer for problem in some if (layer := problem.layer) not in never]
+    while chunk := list(islice(rest, ENOUGH_MEASURED)):
+        n_measured += len(chunk)
+        layers += [layer for problem in chunk if (layer := problem.layer) not in never]
         if _n_left(layers) >= MIN_PROBLEMS:
             return
     raise NotEnoughData(
@@ -48,7 +48,7 @@ def check_enough(measured: Iterable[ConvProblem], device_id: str) -> None:
 
 
 def _n_left(layers: Collection[ConvProblem]) -> int:
-    """How many are left to train on beside the layers that judge; never fewer where there are more layers."""
+    """How many layers are left to train on beside those that judge; never fewer where there are more layers."""
     held_out = held_out_of(layers) if layers else set()
     return sum(layer not in held_out and teaches(layer) for layer in layers)
 
@@ -57,7 +57,7 @@ def teaches(problem: ConvProblem) -> bool:
     """Whether a layer is of a kind that networks have.
 
     One filter over a whole plane, as in the experiments on FFT, is not: there FFT and the plainest kernels win, and a
-    tree that learned so advised them for the first layers of networks, up to 28 times too slow.
+    tree trained on such layers advised them for the first layers of networks, up to 28 times too slow.
     """
     return problem.gemm_n > 1 or problem.groups > 1
 

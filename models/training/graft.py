@@ -18,7 +18,7 @@ Group = tuple[DType, Layout, bool]
 def nodes_of(tree: Any, n_leaves: int | None = None) -> Arrays:
     """The node arrays of a fitted scikit-learn tree, its leaves numbered in order.
 
-    Of one that was grown best first, only so many leaves may be wanted: its first splits are its first nodes.
+    A tree that was grown best first can be cut to its first `n_leaves` leaves: its first splits are its first nodes.
     """
     inner = tree.tree_
     n_nodes = 2 * n_leaves - 1 if n_leaves else inner.node_count
@@ -43,7 +43,7 @@ def mean_by(leaf: np.ndarray, values: np.ndarray, weight: np.ndarray) -> np.ndar
 
 
 def hang(parts: list[Arrays], node: int, below: Arrays, n_nodes: int, n_leaves: int) -> None:
-    """Put the root of a tree in a leaf's place, and its other nodes behind all that there are."""
+    """Put the root of a tree in place of a leaf, and its other nodes behind all existing ones."""
     offset = n_nodes - 1
     placed = {
         "feature": below["feature"],
@@ -76,12 +76,12 @@ def graft(trees: dict[Group, Arrays]) -> Arrays:
 
 
 def _join_any(feature: str, below: Arrays | None, above: Arrays | None) -> Arrays | None:
-    """Both joined at a half, or the one that there is."""
+    """Both trees joined at a threshold of a half, or the one that there is."""
     return _join(feature, 0.5, below, above) if below and above else below or above
 
 
 def _join(feature: str, threshold: float, below: Arrays, above: Arrays) -> Arrays:
-    """One tree whose root sends values up to the threshold below."""
+    """One tree whose root sends values up to the threshold to the tree `below`."""
     n_below, n_leaves = len(below["feature"]), len(below["log_best"])
     joined = {name: np.concatenate([below[name], above[name]]) for name in below}
     joined[RANKING] = np.concatenate([below[RANKING], above[RANKING] + len(below["log_slowdown"])]).astype(np.int32)

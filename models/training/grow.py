@@ -59,35 +59,35 @@ Orders = dict[ConvProblem, tuple[str, ...]]
 
 
 def grow_all(
-    costs: Costs, device: Device, asked: Sequence[ConvProblem], seed: int, options: Options, each: Each
+    costs: Costs, device: Device, asked: Sequence[ConvProblem], seed: int, options: Options, thread_map: Each
 ) -> tuple[dict[Group, Arrays], Orders]:
     """One tree for each dtype and layout, and one more for its grouped layers; and how the teachers rank what is asked.
 
-    Grouped layers are few, and with them other variants win, by far: among all layers no tree takes heed of them. They
+    Grouped layers are few, and other variants win on them, by far: a tree of all layers takes no heed of them. They
     have a teacher and trees of their own, unless they are too few for that.
     """
     is_grouped = np.array([problem.groups > 1 for problem in costs.problems])
-    parts = [costs.take(np.flatnonzero(wanted)) for wanted in (~is_grouped, is_grouped)]
+    parts = [costs.take(np.flatnonzero(mask)) for mask in (~is_grouped, is_grouped)]
     if min(len(part.problems) for part in parts) < MIN_PROBLEMS:
-        trees, orders = _grow_part(costs, device, asked, seed, options, each)
+        trees, orders = _grow_part(costs, device, asked, seed, options, thread_map)
         return {(*kind, False): tree for kind, tree in trees.items()}, orders
     share = replace(
         options,
         n_sampled=round(options.n_sampled * GROUPED_SHARE),
         max_leaves=max(2, round(options.max_leaves * GROUPED_SHARE)),
     )
-    found: dict[Group, Arrays] = {}
+    all_trees: dict[Group, Arrays] = {}
     orders = {}
     for has_groups, part, its_options in zip((False, True), parts, (options, share), strict=True):
-        mine = [problem for problem in asked if (problem.groups > 1) is has_groups]
-        trees, its_orders = _grow_part(part, device, mine, seed, its_options, each)
-        found |= {(*kind, has_groups): tree for kind, tree in trees.items()}
+        its_problems = [problem for problem in asked if (problem.groups > 1) is has_groups]
+        trees, its_orders = _grow_part(part, device, its_problems, seed, its_options, thread_map)
+        all_trees |= {(*kind, has_groups): tree for kind, tree in trees.items()}
         orders |= its_orders
-    return found, orders
+    return all_trees, orders
 
 
 def _grow_part(
-    costs: Costs, device: Device, asked: Sequence[ConvProblem], seed: int, options: Options, each: Each
+    costs: Costs, device: Device, asked: Sequence[ConvProblem], seed: int, options: Options, thread_map: Each
 ) -> tuple[dict[Kind, Arrays], Orders]:
     """One tree for each dtype and layout, all from one teacher; and how that ranks what is asked."""
     kinds = kinds_of(costs.problems)
@@ -96,13 +96,13 @@ def _grow_part(
         [roofline_ms(problem, rooflines[problem.dtype, problem.layout].tolist()) for problem in costs.problems]
     )
     x = feature_matrix(costs.problems)
-    off = unseen_error(costs, x, seed, options, each)
+    off = unseen_error(costs, x, seed, options, thread_map)
     n_sampled = min(options.n_sampled, _MOST_SAMPLED * len(costs.problems))
     sampled = sample_like(costs.problems, n_sampled, np.random.default_rng(seed))
     shapes, n_equal = np.unique(sampled, axis=0, return_counts=True)
     seen = _seen(x, hint_matrix(costs.problems, rooflines, device))
-    teacher = Teacher(costs, seen, log_roofline, seed, options, each)
-    expected = _expected(shapes, list(kinds), device, each)
+    teacher = Teacher(costs, seen, log_roofline, seed, options, thread_map)
+    expected = _expected(shapes, list(kinds), device, thread_map)
 
     def grow(kind: Kind) -> _Grown:
         rows, quantities = kinds[kind], Quantities(shapes, *code_of(*kind))
@@ -118,24 +118,24 @@ def _grow_part(
         tree["roofline"] = np.tile(rooflines[kind], (len(tree["log_best"]), 1))
         return tree
 
-    all_grown = list(each(grow, kinds))
+    all_grown = list(thread_map(grow, kinds))
     counts = allot([grown.tree for grown in all_grown], options.max_leaves * len(kinds))
-    trees = dict(zip(kinds, each(finish, kinds, all_grown, counts), strict=True))
+    trees = dict(zip(kinds, thread_map(finish, kinds, all_grown, counts), strict=True))
     believed = teacher.label(_seen(feature_matrix(asked), hint_matrix(asked, rooflines, device)))
     return trees, dict(zip(asked, orders_of(believed, costs.variants), strict=True))
 
 
 def _expected(
-    shapes: np.ndarray, kinds: Sequence[Kind], device: Device, each: Each
+    shapes: np.ndarray, kinds: Sequence[Kind], device: Device, thread_map: Each
 ) -> dict[Kind, dict[str, np.ndarray]]:
-    """What plans expect of the same sizes in each dtype and layout; of dtypes that are planned alike one is asked."""
+    """What plans expect of the same sizes in each dtype and layout; dtypes that are planned alike are asked once."""
     plans = sorted({(PLANNED_AS[dtype], layout) for dtype, layout in kinds})
 
     def ask(plan: Kind) -> dict[str, np.ndarray]:
         return forecast(shapes, *plan, device)
 
-    found = dict(zip(plans, each(ask, plans), strict=True))
-    return {(dtype, layout): found[PLANNED_AS[dtype], layout] for dtype, layout in kinds}
+    forecasts = dict(zip(plans, thread_map(ask, plans), strict=True))
+    return {(dtype, layout): forecasts[PLANNED_AS[dtype], layout] for dtype, layout in kinds}
 
 
 def _root_mean_square(errors: np.ndarray, of_all: np.ndarray) -> float:
@@ -193,12 +193,12 @@ class _Grown:
         arrays, origin, leaf = _split_for_time(arrays, leaf, x, lesson.log_best, weight, seed, options)
         mean["spread"] = mean["spread"][origin]
         mean["log_best"] = mean_by(leaf, lesson.log_best[:, None], weight)[:, 0]
-        kept = {name: values.astype(np.float32) for name, values in mean.items()}
-        return arrays | kept | {RANKING: origin}
+        leaf_means = {name: values.astype(np.float32) for name, values in mean.items()}
+        return arrays | leaf_means | {RANKING: origin}
 
 
 def _spread_of_best(log_slowdown: np.ndarray, mean: np.ndarray, leaf: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Standard deviation, over the rows of each leaf, of the variant that is the best in their mean."""
+    """Standard deviation over the rows of each leaf of the log slowdown of the variant with the best mean."""
     best = mean.argmin(axis=1)
     off = log_slowdown[np.arange(len(leaf)), best[leaf]] - mean.min(axis=1)[leaf]
     spread: np.ndarray = np.sqrt(mean_by(leaf, off[:, None] ** 2, weight)[:, 0])
@@ -206,9 +206,9 @@ def _spread_of_best(log_slowdown: np.ndarray, mean: np.ndarray, leaf: np.ndarray
 
 
 def decided(lesson: Lesson) -> tuple[np.ndarray, np.ndarray]:
-    """What the splits of a tree tell apart of a lesson's rows, and the log slowdowns that its leaves keep the mean of.
+    """What the splits tell apart of a lesson's rows, and the log slowdowns that the leaves keep the mean of.
 
-    Near the best a contender's slowdown is what its cost says, further behind what the randomised trees learned.
+    Near the best a contender's slowdown follows from its cost, further behind from what the randomised trees learned.
 
     Returns
     -------
@@ -225,8 +225,8 @@ def decided(lesson: Lesson) -> tuple[np.ndarray, np.ndarray]:
 def _decisions(near: np.ndarray) -> np.ndarray:
     """What the splits of a tree tell apart: how far each variant is behind the best of its row, steeply saturated.
 
-    Where all are slower than they might be, they are so alike; and a variant that is nowhere near the best of these
-    rows has no part in any decision.
+    A slowdown that all variants of a row share cancels. A variant that is nowhere near the best of these rows has no
+    part in any decision.
     """
     behind = near - near.min(axis=1, keepdims=True)
     decides = (behind < CONTENDER_LOG_SLOWDOWN).mean(axis=0) > _LEAST_SHARE

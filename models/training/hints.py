@@ -1,7 +1,7 @@
 """What a teacher looks at beside a problem's features: what the plans of our own kernels expect of it.
 
-How a kernel cuts a problem decides its time by leaps, which sizes alone show only to whoever has seen many neighbours.
-A tree does without: to ask the plans takes a thousand times as long as a walk down its branches.
+A kernel's cut of a problem changes its time by leaps, which sizes alone show only to a model that has seen many
+neighbours. A tree does without hints: asking the plans takes a thousand times as long as a walk down its branches.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HINTS: Final = (
 """Names in order: a kernel's expected time against the roofline and against another's, then what its cut is."""
 
 _ABSENT: Final = -9.0
-"""Where a kernel does not apply: below all that is."""
+"""Value where a kernel does not apply: below every other."""
 
 _MILLISECOND: Final = np.array([np.inf, np.inf, 1.0])
 """A roofline that is always 1 ms."""
@@ -49,15 +49,15 @@ def hint_matrix(problems: Sequence[ConvProblem], rooflines: Mapping[Kind, np.nda
     float32 array of shape (n_problems, n_hints)
     """
     sizes = sizes_of(problems)
-    found = np.empty((len(problems), len(HINTS)), np.float32)
+    matrix = np.empty((len(problems), len(HINTS)), np.float32)
     for kind, rows in kinds_of(problems).items():
         expected = forecast(sizes[rows], *kind, device)
-        found[rows] = hints(Quantities(sizes[rows], *code_of(*kind)), rooflines.get(kind, _MILLISECOND), expected)
-    return found
+        matrix[rows] = hints(Quantities(sizes[rows], *code_of(*kind)), rooflines.get(kind, _MILLISECOND), expected)
+    return matrix
 
 
 def hints(quantities: Quantities, roofline: np.ndarray, expected: Mapping[str, np.ndarray]) -> np.ndarray:
-    """`HINTS` of many problems on a device; of one that our kernels have no plans for all are the same.
+    """`HINTS` of many problems on a device; all the same on a device that our kernels have no plans for.
 
     Parameters
     ----------
@@ -77,5 +77,5 @@ def hints(quantities: Quantities, roofline: np.ndarray, expected: Mapping[str, n
     columns = [time - np.log2(quantities.roofline_ms(*roofline.tolist())) for time in times]
     columns += [one - other for one, other in combinations(times, 2)]
     columns += [values[:, place] for values in cuts for place in range(1, len(VALUES))]
-    found = np.stack(columns, axis=1)
-    return np.where(np.isfinite(found), found, _ABSENT).astype(np.float32)
+    matrix = np.stack(columns, axis=1)
+    return np.where(np.isfinite(matrix), matrix, _ABSENT).astype(np.float32)

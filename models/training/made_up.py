@@ -14,8 +14,8 @@ from conv_advisor.models.tree.features import Quantities, codes_of
 _TRIES: Final = 50
 _JITTER_OCTAVES: Final = 0.6
 _AS_MEASURED: Final = 0.8
-"""Share of the sizes of made-up layers that stay as they were measured: what a tree tells apart it tells apart where it
-has many examples, and networks share their sizes."""
+"""Share of the sizes of made-up layers that stay as they were measured: a tree tells layers apart where it has many
+examples, and networks share their sizes."""
 
 _STEPS: Final = np.array([8, 8, 8, 4, 2, 1])
 """What channels are multiples of, each as likely: for half of them eight, which decides what tensor cores can do."""
@@ -43,21 +43,21 @@ def sample_like(problems: Sequence[ConvProblem], count: int, rng: np.random.Gene
     sizes, codes = sizes_of(problems), codes_of(problems)
     measured = Quantities(sizes, *codes)
     most_flops, most_bytes = measured.flops.max(), measured.bytes.max()
-    made = np.empty((0, len(SIZES)), np.int64)
+    made_up = np.empty((0, len(SIZES)), np.int64)
     for _ in range(_TRIES):
-        if len(made) == count:
+        if len(made_up) == count:
             break
-        planes, channels, batches = rng.integers(len(problems), size=(3, count - len(made)))
+        planes, channels, batches = rng.integers(len(problems), size=(3, count - len(made_up)))
         layers = _recombined(sizes[planes], sizes[channels], sizes[batches], rng)
         sound = np.flatnonzero(is_sound(layers))
         quantities = Quantities(layers[sound], *(code[planes[sound]] for code in codes))
         fits = (quantities.flops <= most_flops) & (quantities.bytes <= most_bytes)
-        made = np.concatenate([made, layers[sound[fits]]])
-    return made
+        made_up = np.concatenate([made_up, layers[sound[fits]]])
+    return made_up
 
 
 def _recombined(planes: np.ndarray, channels: np.ndarray, batches: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Planes and filters of some layers, channels of others or the same, batches of third ones; some are no layers.
+    """Planes and filters of some layers, channels of others or the same, batches of third ones; some are invalid.
 
     Groups keep their size, and their number varies.
     """
@@ -67,10 +67,10 @@ def _recombined(planes: np.ndarray, channels: np.ndarray, batches: np.ndarray, r
     layers[:, [_H, _W]] = np.maximum(1, np.rint(planes[:, [_H, _W]] * _jitter(len(planes), rng)[:, None]))
     columns = [_C, _K, _GROUPS]
     c, k, groups = (_stepped(channels[:, column] * _jitter(len(planes), rng), rng) for column in columns)
-    was = channels[:, _GROUPS]
-    of_groups = [groups * channels[:, column] // was for column in (_C, _K)]
-    is_grouped = (was > 1)[:, None]
-    layers[:, columns] = np.where(is_grouped, np.stack((*of_groups, groups), 1), np.stack((c, k, was), 1))
+    n_groups = channels[:, _GROUPS]
+    of_groups = [groups * channels[:, column] // n_groups for column in (_C, _K)]
+    is_grouped = (n_groups > 1)[:, None]
+    layers[:, columns] = np.where(is_grouped, np.stack((*of_groups, groups), 1), np.stack((c, k, n_groups), 1))
     return layers
 
 

@@ -7,22 +7,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Options:
-    """What training takes its time for, and how large a tree it grows; the defaults are those of the trees that ship.
+    """How much work training does, and how large a tree it grows; the defaults are those of the trees that ship.
 
     Parameters
     ----------
     n_sampled : int
         Made-up problems for each dtype and layout, at the most.
     max_leaves : int
-        Leaves for each dtype and layout, in the mean: those have more where splits gain more.
+        Mean number of leaves of a dtype and layout: those where splits gain more have more.
     min_samples_leaf : int
     measured_weight : float
         What a measured problem counts, against 1 for a made-up one.
     best_weight : float
         What the spread of the best times counts in choosing a split, against 1 for the cost of one variant.
     least_gain : float
-        A leaf of the ranking is split further, for the time alone, where that takes this much off the variance of the
-        log of the best time over all problems.
+        A leaf of the ranking is split further, for the time alone, where a split takes this much off the variance of
+        the log of the best time over all problems.
     n_trees : int
         Randomised trees of the teacher.
     n_rounds : int

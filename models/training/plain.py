@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from conv_advisor.models.costs import Costs
 
 ASKED: Final = ("input size", "batch", "filter", "filters", "depth", "precision")
-"""What it sees; a precision is its place in `models.features.DTYPES`."""
+"""What the tree sees; a precision is its place in `models.features.DTYPES`."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,11 @@ class PlainTree:
     tree: Any
 
     def order(self, problem: ConvProblem) -> list[str] | None:
-        """The variants by what they are expected to cost, least first; None of a layer that it is not for."""
+        """The variants by what they are expected to cost, least first; None for a layer that it does not cover."""
         return self.orders([problem])[0] if covers(problem, self.layout) else None
 
     def orders(self, problems: Sequence[ConvProblem]) -> list[list[str]]:
-        """The same of many problems that it is for."""
+        """The order of each of many problems that the tree covers."""
         costs = self.tree.predict(look(problems)).reshape(len(problems), -1)
         return [[self.variants[place] for place in row] for row in np.argsort(costs, axis=1, kind="stable")]
 
@@ -61,8 +61,8 @@ class PlainTree:
             sides = _precisions(tree, node, dtypes) if is_precision else (dtypes, dtypes)
             words = [" or ".join(side) for side in sides] if is_precision else _words(tree, node)
             children = tree.children_left[node], tree.children_right[node]
-            for said, child, side in zip(words, children, sides, strict=True):
-                lines.append(f"{'    ' * level}{said}:")
+            for condition, child, side in zip(words, children, sides, strict=True):
+                lines.append(f"{'    ' * level}{condition}:")
                 tell(int(child), level + 1, side)
 
         tell(0, 0, tuple(map(str, DTYPES)))
@@ -70,7 +70,7 @@ class PlainTree:
 
 
 def plain_tree(costs: Costs, layout: Layout, leaves: int) -> PlainTree:
-    """Train one.
+    """Train the plain tree of a layout.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ def plain_tree(costs: Costs, layout: Layout, leaves: int) -> PlainTree:
     layout : Layout
         Whose ungrouped layers teach it.
     leaves : int
-        At most so many; at least 2.
+        At most so many leaves; at least 2.
 
     Raises
     ------
@@ -89,13 +89,13 @@ def plain_tree(costs: Costs, layout: Layout, leaves: int) -> PlainTree:
     require("sklearn")
     from sklearn.tree import DecisionTreeRegressor
 
-    mine = costs.where(lambda problem: covers(problem, layout))
-    if not mine.problems:
+    covered = costs.where(lambda problem: covers(problem, layout))
+    if not covered.problems:
         raise NotEnoughData(f"no ungrouped layer in {layout} was measured")
-    logs = np.nan_to_num(mine.log_slowdown(CAP), nan=CAP)
+    logs = np.nan_to_num(covered.log_slowdown(CAP), nan=CAP)
     tree = DecisionTreeRegressor(max_leaf_nodes=leaves, min_samples_leaf=3, random_state=0)
-    tree.fit(look(mine.problems), 1 - np.exp(-STEEPNESS * logs))
-    return PlainTree(layout, mine.variants, tree)
+    tree.fit(look(covered.problems), 1 - np.exp(-STEEPNESS * logs))
+    return PlainTree(layout, covered.variants, tree)
 
 
 def covers(problem: ConvProblem, layout: Layout) -> bool:
@@ -106,17 +106,18 @@ def covers(problem: ConvProblem, layout: Layout) -> bool:
 def look(problems: Sequence[ConvProblem]) -> np.ndarray:
     """What the tree sees of problems: `ASKED`, float32 array of shape (n, 6)."""
     return np.array(
-        [(each.h, each.n, each.r, each.k, each.c, DTYPES.index(each.dtype)) for each in problems], np.float32
+        [(problem.h, problem.n, problem.r, problem.k, problem.c, DTYPES.index(problem.dtype)) for problem in problems],
+        np.float32,
     )
 
 
 def _words(tree: Any, node: int) -> tuple[str, str]:
-    """What is said of both sides of a decision."""
+    """Words for both sides of a decision."""
     name, limit = ASKED[tree.feature[node]], int(tree.threshold[node])
     return f"{name} at most {limit:,}", f"{name} above {limit:,}"
 
 
 def _precisions(tree: Any, node: int, dtypes: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Which of the precisions that come by go to either side."""
-    below = {str(each) for each in DTYPES[: int(tree.threshold[node]) + 1]}
-    return tuple(each for each in dtypes if each in below), tuple(each for each in dtypes if each not in below)
+    """The precisions that reach a node, by the side that they go to."""
+    below = {str(dtype) for dtype in DTYPES[: int(tree.threshold[node]) + 1]}
+    return tuple(dtype for dtype in dtypes if dtype in below), tuple(dtype for dtype in dtypes if dtype not in below)

@@ -50,9 +50,9 @@ _BLOCK: Final = 2**13
 """Rows walked at a time, down one tree after the other: with their features they stay in a core's cache."""
 
 _FAR_COST: Final = 0.7
-"""Cost by randomised trees, that of 1.5 times the best, from which boosted ones are not asked. They learn from times
-alone, and a variant is not timed where it is far behind: there they think too well of it. On 7,500 problems held out
-the teacher is at 1.019 so, and was at 1.020 when it asked them of all."""
+"""Cost by randomised trees, that of 1.5 times the best, from which boosted ones are not asked. Boosted trees learn from
+times alone, and a variant is not timed where it is far behind: there they rate it too well. On 7,500 problems held out
+the teacher is at 1.019 so, and was at 1.020 when it asked boosted trees about all."""
 
 
 def saturate(log_slowdown: np.ndarray) -> np.ndarray:
@@ -96,11 +96,11 @@ class Lesson:
         return Lesson(self.contenders, *joined)
 
 
-_BELIEVED: Final = tuple(each.name for each in fields(Lesson) if each.name != "contenders")
+_BELIEVED: Final = tuple(field.name for field in fields(Lesson) if field.name != "contenders")
 
 
 def lesson_of(costs: Costs, log_roofline: np.ndarray) -> Lesson:
-    """What was measured of some problems. What was left out counts as usual, what did not run as the largest.
+    """What was measured of some problems. A variant left out counts as usual, one that did not run as the slowest.
 
     Parameters
     ----------
@@ -125,20 +125,20 @@ class Teacher:
     """The ensemble, trained on the measured problems.
 
     The cost of contenders is predicted by boosted and by randomised trees: where one is far off the other seldom is.
-    Boosted trees learn the time of each contender, and its cost follows from those of all; randomised ones learn the
-    cost itself, and all else is the mean of their leaves. What these see far behind is that far behind. The best time
-    has randomised trees of its own.
+    Boosted trees learn the time of each contender, and its cost follows from the times of all; randomised trees learn
+    the cost itself, and all else is the mean of their leaves. A contender that these see far behind counts as that far
+    behind. The best time has randomised trees of its own.
 
     Parameters
     ----------
     costs : Costs
     x : float32 array of shape (P, n_features)
     log_roofline : float64 array of shape (P,)
-        log(ms) of the roofline, which times are learned against.
+        log(ms) of the roofline; times are learned against it.
     seed : int
     options : Options
         How many trees, and how many rounds of boosting.
-    each : callable, optional
+    thread_map : callable, optional
         As `map`, on several threads: `models.threads.threads`.
 
     Attributes
@@ -154,16 +154,16 @@ class Teacher:
         log_roofline: np.ndarray,
         seed: int,
         options: Options,
-        each: Each = map,
+        thread_map: Each = map,
     ) -> None:
         self.measured = lesson_of(costs, log_roofline)
         known = self.measured
         learned = [known.cost, known.log_slowdown, known.support, known.workspace]
-        self._randomised = _Randomised(x, learned, seed, options.n_trees, each)
-        self._best = _Randomised(x, [known.log_best[:, None]], seed, options.n_trees, each)
+        self._randomised = _Randomised(x, learned, seed, options.n_trees, thread_map)
+        self._best = _Randomised(x, [known.log_best[:, None]], seed, options.n_trees, thread_map)
         log_time = np.log(costs.time_ms[:, known.contenders]) - log_roofline[:, None]
         times = log_time.T if options.n_rounds else ()
-        self._boosted = list(each(lambda y: _boosted(x, y, seed, options.n_rounds), times))
+        self._boosted = list(thread_map(lambda y: _boosted(x, y, seed, options.n_rounds), times))
 
     def label(self, x: np.ndarray) -> Lesson:
         """What it believes of problems with these features.
@@ -180,7 +180,7 @@ class Teacher:
             times = np.full(is_near.shape, np.inf, np.float32)
             for place, (boosted, near) in enumerate(zip(self._boosted, is_near.T, strict=True)):
                 if near.any():
-                    times[near, place] = np.concatenate([boosted.predict(some) for some in _blocks(x[near])])
+                    times[near, place] = np.concatenate([boosted.predict(block) for block in _blocks(x[near])])
             by_time = np.where(is_near | ~is_likely, _cost_by_time(times), cost)
             cost *= _RANDOMISED_SHARE
             cost += (1 - _RANDOMISED_SHARE) * by_time
@@ -207,7 +207,7 @@ def unseen_error(
     x: np.ndarray,
     seed: int,
     options: Options,
-    each: Each = map,
+    thread_map: Each = map,
 ) -> np.ndarray:
     """How far predictions are off on layers that were not trained on: one of `_FOLDS` parts of them.
 
@@ -221,7 +221,7 @@ def unseen_error(
     truth = np.nan_to_num(costs.log_slowdown(CAP), nan=CAP)
     layers = [problem.layer.key for problem in costs.problems]
     known, unseen = next(GroupKFold(min(_FOLDS, len(set(layers)))).split(x, groups=layers))
-    forest = _Randomised(x[known], [truth[known]], seed, max(1, options.n_trees // 2), each)
+    forest = _Randomised(x[known], [truth[known]], seed, max(1, options.n_trees // 2), thread_map)
     (guess,) = forest.predict(x[unseen])
     is_near = guess <= np.maximum(guess.min(axis=1, keepdims=True), CONTENDER_LOG_SLOWDOWN)
     squares = np.where(is_near, np.minimum(np.abs(guess - truth[unseen]), 1.0) ** 2, 0.0)
@@ -257,11 +257,13 @@ def _untried_as_usual(costs: Costs, values: np.ndarray) -> np.ndarray:
 class _Randomised:
     """Extremely randomised trees; the first targets alone decide the splits.
 
-    Where these are always the same, as with one variant that nobody comes near, all do. A leaf is the mean of its rows,
-    most often a single one, whose targets all trees share.
+    Where these are constant, as with one variant that no other comes near, all targets do. A leaf is the mean of its
+    rows, most often a single one, whose targets all trees share.
     """
 
-    def __init__(self, x: np.ndarray, targets: Sequence[np.ndarray], seed: int, count: int, each: Each = map) -> None:
+    def __init__(
+        self, x: np.ndarray, targets: Sequence[np.ndarray], seed: int, count: int, thread_map: Each = map
+    ) -> None:
         from sklearn.tree import ExtraTreeRegressor
 
         y = np.concatenate(targets, axis=1)
@@ -274,7 +276,7 @@ class _Randomised:
             tree = ExtraTreeRegressor(random_state=seed + place).fit(x, deciding).tree_
             return tree, tree.apply(x)
 
-        for tree, leaf_of in each(grow, range(count)):
+        for tree, leaf_of in thread_map(grow, range(count)):
             leaves, rows, counts = np.unique(leaf_of, return_index=True, return_counts=True)
             source = np.zeros(tree.node_count, np.int32)
             source[leaves] = rows
@@ -288,11 +290,11 @@ class _Randomised:
         self._values = np.concatenate(values).astype(np.float32)
 
     def predict(self, x: np.ndarray) -> list[np.ndarray]:
-        """Each target of rows, float32 arrays of as many."""
+        """Each target for these rows, float32 arrays with a row for each."""
         mean = np.zeros((len(x), self._values.shape[1]), np.float32)
-        for some, total in zip(_blocks(x), _blocks(mean), strict=True):
+        for block, total in zip(_blocks(x), _blocks(mean), strict=True):
             for tree, source in self._trees:
-                np.add(total, self._values[source[tree.apply(some)]], out=total)
+                np.add(total, self._values[source[tree.apply(block)]], out=total)
         mean /= np.float32(len(self._trees))
         return np.split(mean, self._ends, axis=1)
 
@@ -317,7 +319,7 @@ def _is_near(cost: np.ndarray, is_likely: np.ndarray) -> np.ndarray:
 
 
 def _cost_by_time(log_times: np.ndarray) -> np.ndarray:
-    """The saturated slowdown of each time against the least of its row; 1 of those without an end."""
+    """The saturated slowdown of each time against the least of its row; 1 for infinite times."""
     least = log_times.min(axis=1, keepdims=True)
     cost: np.ndarray = saturate(log_times - np.where(np.isfinite(least), least, 0.0))
     return cost

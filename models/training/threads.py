@@ -1,4 +1,4 @@
-"""Training on several threads: scikit-learn lets others run while a tree grows, or is walked by many rows."""
+"""Training on several threads: scikit-learn lets other threads run while a tree grows, or is walked by many rows."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 from conv_advisor.data.extras import require
 
 Each = Callable[..., Iterator[Any]]
-"""As `map`: what comes out is in the order of what goes in."""
+"""Like `map`: results come in the order of the inputs."""
 
 
 @contextmanager
 def threads(count: int) -> Iterator[Each]:
-    """A `map` that works on so many threads, each of which keeps the libraries it calls to itself.
+    """A `map` that works on so many threads; the libraries that one of them calls use no further threads.
 
     Raises
     ------
@@ -24,8 +24,8 @@ def threads(count: int) -> Iterator[Each]:
 
     Notes
     -----
-    Threads of OpenMP that wait for a busy core spin: beside other work, two took ten times as long as one. Their limit
-    is a thread's own, and only libraries that are loaded already are limited.
+    Threads of OpenMP that wait for a busy core spin: beside other work, two took ten times as long as one. The limit on
+    libraries is a thread's own, and only libraries that are loaded already are limited.
     """
     require("sklearn", "threadpoolctl")
     importlib.import_module("sklearn.ensemble")

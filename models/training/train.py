@@ -33,7 +33,7 @@ from conv_advisor.models.tree.domain import learn_domain
 from conv_advisor.models.tree.file import TreeModel, make, with_card
 
 MOST_THREADS: Final = 4
-"""That training is given where there are more cores: each labels a dtype and layout, which takes memory of its own."""
+"""Most threads that training gets: each labels a dtype and layout, which takes memory of its own."""
 
 
 def train(
@@ -132,8 +132,8 @@ def fit_beside(
             f"device {device.id}: {counted(len(costs.problems), 'problem')} to train on with {BROAD}; allowed: at least"
             f" {MIN_PROBLEMS}. {MEASURE_ALL}"
         )
-    with threads(n_threads) as each:
-        trees, orders = grow_all(costs, device, asked, seed, options, each)
+    with threads(n_threads) as thread_map:
+        trees, orders = grow_all(costs, device, asked, seed, options, thread_map)
     card = {"created": _iso(created), "data_until": _iso(data_until or created)} | _card(costs, seed, options)
     sizes, domain = learn_domain(costs.problems)
     arrays = graft(trees) | {DOMAIN: sizes}
