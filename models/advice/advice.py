@@ -36,14 +36,14 @@ class Advice:
         By time; of those that are tied, closer than they can be told apart (`models.ties`), the measured first, then
         the one with less workspace, then a deterministic one, then the more accurate.
     excluded : tuple of Exclusion
-        In the order of the catalogue; those that were not asked for last.
+        In the order of the catalogue, then those that were not asked for.
     path : tuple of Step
         The comparisons that led to the predictions.
     trust : Trust
     baselines : Baselines
-        What others would run, and how much faster the best is.
+        What other libraries would run, and how much faster the best is.
     uncounted : Epilogue
-        What was asked for beside the problem and is in none of the times.
+        The part of the epilogue that was asked for and is in none of the times.
     """
 
     problem: ConvProblem
@@ -73,6 +73,6 @@ class Advice:
 
     @property
     def trusted(self) -> str:
-        """How far it can be trusted, in words: the same on the page, on the command line and in a notebook."""
-        said = trusted(self.trust, self.ranking)
-        return f"{not_counted(self.uncounted)} {said}" if self.uncounted else said
+        """How far the advice can be trusted, in words: the same on the page, on the command line and in a notebook."""
+        words = trusted(self.trust, self.ranking)
+        return f"{not_counted(self.uncounted)} {words}" if self.uncounted else words

@@ -1,4 +1,4 @@
-"""Who gives advice: from a problem, by a model and what was measured, to the ranking of every variant that applies."""
+"""The advisor: from a problem, by a model and measurements, to the ranking of every variant that applies."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from conv_advisor.data.summary import Summary
 
 Limits = tuple[int, bool]
-"""The most bytes of workspace, and whether only deterministic variants will do."""
+"""The most bytes of workspace, and whether only deterministic variants may run."""
 
 
 class Weighed(NamedTuple):
-    """The variants that may run a problem, why the others are out, and what the tree looks at."""
+    """The variants that may run a problem, why the others are out, and the features that the tree looks at."""
 
     candidates: list[Candidate]
     excluded: list[Exclusion]
@@ -48,7 +48,7 @@ class Weighed(NamedTuple):
 
 
 class Advisor(Predictor):
-    """Advice for one device, from its model, from measurements, or from both; arguments as those of `Predictor`.
+    """Advice for one device, from its model, from measurements, or from both; arguments as for `Predictor`.
 
     Raises
     ------
@@ -79,7 +79,7 @@ class Advisor(Predictor):
         self._unknown = f"not measured on this layer, and {missing}"
 
     def only(self, maker: Maker | None) -> Advisor:
-        """The advisor that knows the same and advises the variants of one maker alone; of None, this one."""
+        """The advisor that knows the same and advises only the variants of one maker; for None, this one."""
         if maker in (None, self._maker):
             return self
         if maker not in self._only:
@@ -100,33 +100,33 @@ class Advisor(Predictor):
     ) -> Advice:
         """Rank every variant that applies within the limits.
 
-        An epilogue counts where it is known what it adds on the device, or a time of the problem with it was measured;
-        else the advice is that on the convolution alone, and says so by ``uncounted``.
+        An epilogue counts where its cost on the device is known, or a time of the problem with it was measured; else
+        the advice is on the convolution alone, and says so by ``uncounted``.
 
         Parameters
         ----------
         problem : ConvProblem
         max_workspace_bytes : int
         is_deterministic : bool
-            Whether only deterministic variants will do.
+            Whether only deterministic variants may run.
         measured : mapping of variant to Summary
             What is known of this problem on this device. A measured time stands in for the predicted one, a measured
             refusal excludes. The measured times also scale the predicted ones, and a prediction that is ahead of the
             best measured time by less than its own uncertainty is put level with it.
         alone : mapping of variant to Summary
-            The same of the convolution without its epilogue, where it has one.
+            Measurements of the convolution without its epilogue, where it has one.
         picked : mapping of heuristic to variant
-            What cuDNN's heuristics chose for the convolution without an epilogue on this device, where they were asked.
+            What cuDNN's heuristics chose for the convolution without an epilogue on this device, where cuDNN was asked.
 
         Raises
         ------
         NoAdvice
-            Nothing is left.
+            No variant is left.
         """
         limits, measured, picked = (max_workspace_bytes, is_deterministic), measured or {}, picked or {}
         if problem.epilogue is PLAIN or not problem.epilogue:
             return self._ranked(problem, self._weigh(problem, limits, measured), measured, picked)
-        has_time = any(each.time_ms is not None for each in measured.values())
+        has_time = any(summary.time_ms is not None for summary in measured.values())
         if has_time and not self.counts(problem):
             return self._ranked(problem, self._weigh(problem, limits, measured), measured, picked)
         plain, alone = problem.plain, alone or {}
@@ -140,7 +140,7 @@ class Advisor(Predictor):
         return ended_advice or replace(self._ranked(plain, weighed, alone, picked), uncounted=problem.epilogue)
 
     def _weigh(self, problem: ConvProblem, limits: Limits, measured: Mapping[str, Summary]) -> Weighed:
-        """Which variants may run a problem, where what the tree predicts are times of this very problem.
+        """Which variants may run a problem, where the tree predicts times of this very problem.
 
         Raises
         ------
@@ -175,18 +175,18 @@ class Advisor(Predictor):
         measured: Mapping[str, Summary],
         picked: Mapping[str, str],
     ) -> Advice | None:
-        """Advice on a problem with its epilogue from that without; None where nothing is known to end it."""
+        """Advice on a problem with its epilogue, from that on it alone; None where no way to end it is known."""
         if self._endings is None or not self._endings.count(problem):
             return None
         offered = zip(self._pool.values(), self._rules.reasons(problem), strict=False)
-        alone = {each.variant.id: each for each in plain.candidates}
+        alone = {candidate.variant.id: candidate for candidate in plain.candidates}
         ways = self._endings.ways(problem)
         candidates, out = ended(problem, alone, ways, self.device, offered, measured, *limits)
         if not candidates:
             return None
-        known = {each.variant.id for each in candidates}
-        reasons = {each.variant: each.reason for each in plain.excluded} | out
-        pool = (*self._pool, *(each.variant for each in self._left_out))
+        known = {candidate.variant.id for candidate in candidates}
+        reasons = {exclusion.variant: exclusion.reason for exclusion in plain.excluded} | out
+        pool = (*self._pool, *(exclusion.variant for exclusion in self._left_out))
         excluded = [Exclusion(name, reasons[name]) for name in pool if name not in known]
         advice = self._ranked(problem, plain._replace(candidates=candidates, excluded=excluded), measured, picked)
         ranked = ranking(plain.candidates, self._error_of(problem.plain, {}))
@@ -215,7 +215,7 @@ class Advisor(Predictor):
                 self.model,
                 problem,
                 ranked,
-                sum(each.reason is self._unknown for each in excluded),
+                sum(exclusion.reason is self._unknown for exclusion in excluded),
                 has_record=self._maker is None and not problem.epilogue,
                 loan=self.loan,
             ),
@@ -223,7 +223,7 @@ class Advisor(Predictor):
         )
 
     def doubts(self, problem: ConvProblem, measured: Mapping[str, Summary] | None = None) -> dict[str, str]:
-        """Why variants of the device will not run though their rules allow the problem; those alone that will not.
+        """Why variants of the device will not run though their rules allow the problem; only of those that will not.
 
         Parameters
         ----------
@@ -236,7 +236,7 @@ class Advisor(Predictor):
         return {name: reason for name, reason in reasons.items() if reason}
 
     def _nothing_left(self, problem: ConvProblem, excluded: Sequence[Exclusion]) -> NoAdvice:
-        reasons = {each.variant: each.reason for each in excluded}
+        reasons = {exclusion.variant: exclusion.reason for exclusion in excluded}
         n_unknown = sum(reason is self._unknown for reason in reasons.values())
         if not n_unknown:
             return self._none_runs(problem, reasons)

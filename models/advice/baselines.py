@@ -21,26 +21,26 @@ if TYPE_CHECKING:
 CUDNN: Final = "cudnn."
 """How the ids of cuDNN's variants begin."""
 ENGINE: Final = "cudnn.graph."
-"""How those of its graph API's engines begin, among which PyTorch chooses."""
+"""How the ids of the engines of its graph API begin, among which PyTorch chooses."""
 
 _FAR_BEHIND: Final = "after its first launch it was too far behind to be timed"
 
 
 class Baseline(msgspec.Struct, frozen=True, gc=False):
-    """What somebody else would run, and how much faster the advised variant is.
+    """What another library would run, and how much faster the advised variant is.
 
     Attributes
     ----------
     variant : str or None
-        None where it is unknown, and of PyTorch where it was timed: it does not say what it runs.
+        None where it is unknown, and for PyTorch where it was timed: PyTorch does not say what it runs.
     time_ms : float or None
-        None where it is unknown; the rest is too, then.
+        None where it is unknown; then the rest is unknown too.
     source : Source or None
-        Measured: of what is known to run on this very layer. Predicted: the choice, its time, or both.
+        Measured: a time of what is known to run on this very layer. Predicted: the choice, its time, or both.
     speedup : float or None
-        Its time against that of the advised variant; below 1 where it is faster than that.
+        Its time over that of the advised variant; below 1 where it is faster than that.
     basis : str
-        How this is known, or why it is not.
+        How its choice and time are known, or why they are not.
     """
 
     variant: str | None
@@ -51,7 +51,7 @@ class Baseline(msgspec.Struct, frozen=True, gc=False):
 
 
 class Baselines(msgspec.Struct, frozen=True, gc=False):
-    """Those that every advice is held against.
+    """The baselines that every advice is compared with.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class Baselines(msgspec.Struct, frozen=True, gc=False):
     pytorch_default : Baseline
         ``torch.nn.functional.conv2d`` as it comes, without ``cudnn.benchmark``.
     pytorch_benchmark : Baseline
-        The same with ``cudnn.benchmark``, once it has tuned.
+        The same with ``cudnn.benchmark``, after its tuning.
     """
 
     cudnn_best: Baseline
@@ -78,17 +78,17 @@ NAMES: Final = {
     "pytorch_default": "PyTorch's default",
     "pytorch_benchmark": "PyTorch's benchmark mode",
 }
-"""What each is called, by its field of `Baselines`."""
+"""The name that people read, by field of `Baselines`."""
 
 
 class Rivals:
-    """Holds advice on one device against what others run there.
+    """Compares advice on one device with what other libraries run there.
 
     Parameters
     ----------
     device : Device
     habits : Habits or None
-        None where nobody looked at what others run on the device.
+        None where nobody looked at what other libraries run on the device.
     """
 
     def __init__(self, device: Device, habits: Habits | None) -> None:
@@ -119,7 +119,7 @@ class Rivals:
         values: Sequence[float],
         picked: Mapping[str, str],
     ) -> Baselines:
-        """What others would run on a problem.
+        """What other libraries would run on a problem.
 
         Parameters
         ----------
@@ -129,21 +129,23 @@ class Rivals:
         excluded : iterable of Exclusion
             Why the others are out.
         values : sequence of float
-            Of `models.features.FEATURES`.
+            Values of `models.features.FEATURES`.
         picked : mapping of str to str
             The variant that each heuristic chose for this very problem, by the heuristic's name.
         """
         if self._none:
             return Baselines(self._none, self._none, self._none, self._none)
         advised_ms = ranking[0].time_ms
-        cudnn = {each.variant: each for each in ranking if each.variant.startswith(CUDNN) and not _is_launch(each)}
+        cudnn = {
+            choice.variant: choice for choice in ranking if choice.variant.startswith(CUDNN) and not _is_launch(choice)
+        }
         chosen = picked.get(HEURISTIC)
         if chosen is None:
             heuristic = self._predicted(cudnn, values, advised_ms)
         elif chosen in cudnn:
             heuristic = _baseline(cudnn[chosen], advised_ms, cudnn[chosen].source, self._asked)
         else:
-            reasons = {each.variant: each.reason for each in excluded}
+            reasons = {exclusion.variant: exclusion.reason for exclusion in excluded}
             heuristic = _unknown(f"it chooses {chosen}, whose time is unknown: {reasons.get(chosen, _FAR_BEHIND)}")
         default, tuned = self._default(problem, heuristic, advised_ms), self._benchmark(problem, cudnn, advised_ms)
         return Baselines(_best(cudnn, advised_ms), heuristic, default, tuned)
@@ -174,7 +176,7 @@ class Rivals:
         known = self._pytorchs(problem, None if self._habits is None else self._habits.tuned_ms, advised_ms)
         if known is not None:
             return known
-        engines = [each for variant, each in cudnn.items() if variant.startswith(ENGINE)]
+        engines = [engine for variant, engine in cudnn.items() if variant.startswith(ENGINE)]
         if not engines:
             return _unknown("no engine of cuDNN is known to run this layer within the limits")
         return _baseline(min(engines, key=_time_ms), advised_ms, Source.PREDICTED, self._tuned)
@@ -182,7 +184,7 @@ class Rivals:
     def _pytorchs(
         self, problem: ConvProblem, timed_ms: Mapping[str, float] | None, advised_ms: float
     ) -> Baseline | None:
-        """PyTorch where it was timed, or where it cannot be predicted; None elsewhere."""
+        """PyTorch's baseline where it was timed, or where it cannot be predicted; None elsewhere."""
         if timed_ms is None:
             return _unknown("PyTorch was not timed on this device")
         time_ms = timed_ms.get(problem.key)
@@ -194,32 +196,36 @@ class Rivals:
 
 
 def with_ending(
-    found: Baselines, alone: Baselines, problem: ConvProblem, endings: Endings, advised_ms: float
+    counted_baselines: Baselines, alone: Baselines, problem: ConvProblem, endings: Endings, advised_ms: float
 ) -> Baselines:
-    """Baselines on a problem with its epilogue: what others would do to end the convolution that they run alone.
+    """Baselines on a problem with its epilogue: how other libraries would end the convolution that they run alone.
 
     Parameters
     ----------
-    found : Baselines
-        Of a ranking whose times count the epilogue.
+    counted_baselines : Baselines
+        Baselines of a ranking whose times count the epilogue.
     alone : Baselines
-        On the convolution alone.
+        Baselines on the convolution alone.
     problem : ConvProblem
     endings : Endings
     advised_ms : float
     """
     way = endings.ways(problem)[Ending.LIBRARY]
-    best, heuristic = (_fused(each, way, problem, advised_ms) for each in (alone.cudnn_best, alone.cudnn_heuristic))
+    best, heuristic = (
+        _fused(baseline, way, problem, advised_ms) for baseline in (alone.cudnn_best, alone.cudnn_heuristic)
+    )
     return Baselines(
-        cudnn_best=_faster(_adding(found.cudnn_best, problem), best),
-        cudnn_heuristic=_adding(found.cudnn_heuristic, problem) if heuristic is None else heuristic,
-        pytorch_default=_eager(found.pytorch_default, alone.pytorch_default, problem, endings, advised_ms),
-        pytorch_benchmark=_eager(found.pytorch_benchmark, alone.pytorch_benchmark, problem, endings, advised_ms),
+        cudnn_best=_faster(_adding(counted_baselines.cudnn_best, problem), best),
+        cudnn_heuristic=_adding(counted_baselines.cudnn_heuristic, problem) if heuristic is None else heuristic,
+        pytorch_default=_eager(counted_baselines.pytorch_default, alone.pytorch_default, problem, endings, advised_ms),
+        pytorch_benchmark=_eager(
+            counted_baselines.pytorch_benchmark, alone.pytorch_benchmark, problem, endings, advised_ms
+        ),
     )
 
 
 def _fused(alone: Baseline, way: Way, problem: ConvProblem, advised_ms: float) -> Baseline | None:
-    """cuDNN's fused plan where its choice alone is known; which of its engines that is, is not."""
+    """cuDNN's fused plan where its choice alone is known; which engine runs the fused plan is not known."""
     if alone.time_ms is None or not way.cost.n_times:
         return None
     time_ms = way.time_ms(alone.time_ms)
@@ -234,10 +240,10 @@ def _faster(one: Baseline, other: Baseline | None) -> Baseline:
     return one if one.time_ms is not None and one.time_ms <= other.time_ms else other
 
 
-def _eager(found: Baseline, alone: Baseline, problem: ConvProblem, endings: Endings, advised_ms: float) -> Baseline:
-    """PyTorch with a kernel for each step of the epilogue, where it was not timed with it."""
-    if found.source is Source.MEASURED:
-        return found
+def _eager(baseline: Baseline, alone: Baseline, problem: ConvProblem, endings: Endings, advised_ms: float) -> Baseline:
+    """PyTorch with a kernel for each step of the epilogue, unless it was timed with the epilogue."""
+    if baseline.source is Source.MEASURED:
+        return baseline
     time_ms = None if alone.time_ms is None else endings.eager_ms(alone.time_ms, problem)
     if time_ms is None:
         known = f"what {problem.epilogue} adds was not timed on this device"
@@ -248,7 +254,7 @@ def _eager(found: Baseline, alone: Baseline, problem: ConvProblem, endings: Endi
 
 
 def _adding(baseline: Baseline, problem: ConvProblem) -> Baseline:
-    """Where a time is predicted, so is what the epilogue adds, and it says so."""
+    """The baseline, whose basis says that the epilogue's cost is predicted where its time is predicted."""
     if baseline.source is not Source.PREDICTED:
         return baseline
     return msgspec.structs.replace(baseline, basis=f"{baseline.basis}; what {problem.epilogue} adds is predicted")
@@ -259,7 +265,7 @@ def has_kernel_of_pytorch(problem: ConvProblem) -> bool:
 
     Notes
     -----
-    Its times on these are up to four times those of cuDNN's heuristic A; on all others they are the same.
+    PyTorch's times on these are up to four times those of cuDNN's heuristic A; on all others they are the same.
     Source: PyTorch, aten/src/ATen/native/Convolution.cpp, ``use_cudnn_depthwise``.
     """
     return problem.layout is Layout.NCHW and problem.groups == problem.c > 1

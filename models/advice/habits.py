@@ -1,4 +1,4 @@
-"""What others run by habit on a device: the choice of cuDNN's heuristic A as a small tree, and PyTorch's modes."""
+"""What other libraries run by habit on a device: cuDNN's heuristic A as a small tree, and PyTorch's modes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FOLDER: Final = Path(data.__file__).parent / "peers"
 """One file a device, ``<device>.json``, as ``benchmarks.habits`` writes it."""
 
 HEURISTIC: Final = "cudnn.graph.heuristic_a"
-"""Where picks are kept, the name of the heuristic that is followed: its first plan is what PyTorch's default runs."""
+"""Name, in stored picks, of the heuristic that is followed: its first plan is what PyTorch's default runs."""
 
 FORMAT: Final = 2
 
@@ -25,7 +25,7 @@ _LEAF: Final = -1
 
 
 class Habits(msgspec.Struct, frozen=True):
-    """What cuDNN's heuristic A and PyTorch, as it comes and tuned, run on a device, where they are not asked.
+    """What cuDNN's heuristic A and PyTorch, untuned and tuned, run on a device, where they are not asked.
 
     Attributes
     ----------
@@ -33,30 +33,30 @@ class Habits(msgspec.Struct, frozen=True):
     device_id : str
     software : str
         Under which both were asked.
-    features : list of str
+    Software under which both were asked.
         `models.features.FEATURES`, or the tree is of other features.
-    variants : list of str
+    `models.features.FEATURES`; with other features the file is refused.
     feature, threshold, left, right : lists
         The tree's nodes; the feature of a leaf is -1.
     choices : list of list of int
-        By node: at a leaf the variants that the heuristic chose there, the most frequent first.
+        By node: at a leaf, the variants that the heuristic chose there, the most frequent first.
     n_asked : int
         Problems that the heuristic was asked about.
     share_right, share_near : float
-        Of problems whose layers were held out: where the tree names the heuristic's choice, and where what it names
-        takes within 5 % as long.
+        Shares of problems whose layers were held out: where the tree names the heuristic's choice, and where the named
+        variant takes within 5 % as long.
     n_beside : int
-        Problems that PyTorch was timed on beside the heuristic's choice, without those of its own depthwise kernel.
+        Problems that PyTorch was timed on beside the heuristic's choice, without those with its own depthwise kernel.
     share_beside : float
-        Of these: where PyTorch took within 5 % as long.
+        Share of these where PyTorch took within 5 % as long.
     n_tuned : int
         Problems that PyTorch was timed on with ``cudnn.benchmark``, and cuDNN's engines too.
     share_tuned : float
-        Of these: where the fastest engine, each by the first plan that the heuristics offer, took within 5 % as long.
+        Share of these where the fastest engine, each by the heuristics' first plan for it, took within 5 % as long.
     tuned_ratio : float
-        What PyTorch took over what that engine took, the geometric mean.
+        Time of PyTorch over that of this engine, geometric mean.
     default_ms, tuned_ms : dict of str to float
-        What PyTorch's default took, and PyTorch with ``cudnn.benchmark``, by problem key.
+        Times of PyTorch's default, and of PyTorch with ``cudnn.benchmark``, by problem key.
 
     Notes
     -----
@@ -91,7 +91,7 @@ class Habits(msgspec.Struct, frozen=True):
         Parameters
         ----------
         values : sequence of float
-            Of `FEATURES`.
+            Values of `FEATURES`.
         """
         node = 0
         while (tested := self.feature[node]) != _LEAF:
@@ -101,7 +101,7 @@ class Habits(msgspec.Struct, frozen=True):
 
 @cache
 def _files() -> dict[str, Path]:
-    """What ships, by device: an id is looked up, and never made part of a path."""
+    """The files that ship, by device: an id is looked up, and never made part of a path."""
     return {path.stem: path for path in FOLDER.glob("*.json")}
 
 
@@ -128,17 +128,21 @@ def read(path: Path) -> Habits:
     return read_checked(path, Habits, _fault)
 
 
-def _fault(found: Habits) -> str | None:
-    """What keeps a walk from ending at a choice, or a choice from being one."""
-    size = len(found.feature)
-    if found.format != FORMAT or found.features != list(FEATURES):
-        return f"its format is {found.format} with {len(found.features)} features; allowed: {FORMAT}, today's features"
-    if not size or {len(part) for part in (found.threshold, found.left, found.right, found.choices)} != {size}:
+def _fault(habits: Habits) -> str | None:
+    """Why a walk may not end at a choice, or a choice is no variant; None where neither is so."""
+    size = len(habits.feature)
+    if habits.format != FORMAT or habits.features != list(FEATURES):
+        return (
+            f"its format is {habits.format} with {len(habits.features)} features; allowed: {FORMAT}, today's features"
+        )
+    if not size or {len(part) for part in (habits.threshold, habits.left, habits.right, habits.choices)} != {size}:
         return "its nodes have parts of several lengths"
-    for node, tested in enumerate(found.feature):
-        children = (found.left[node], found.right[node])
+    for node, tested in enumerate(habits.feature):
+        children = (habits.left[node], habits.right[node])
         is_inner = 0 <= tested < len(FEATURES) and all(node < child < size for child in children)
-        is_leaf = tested == _LEAF and found.choices[node] and set(found.choices[node]) <= {*range(len(found.variants))}
+        is_leaf = (
+            tested == _LEAF and habits.choices[node] and set(habits.choices[node]) <= {*range(len(habits.variants))}
+        )
         if not (is_inner or is_leaf):
             return f"its node {node} leads nowhere"
     return None

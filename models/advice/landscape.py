@@ -1,4 +1,4 @@
-"""Which variant is predicted fastest over two sizes of a layer, everything else as it is."""
+"""Which variant is predicted fastest over two sizes of a layer, the other sizes unchanged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from conv_advisor.models.advice.advisor import Advisor
 
 
 class Axis(StrEnum):
-    """What may vary; a closed list."""
+    """Sizes that may vary; a closed list."""
 
     SIZE = "size"
     """h and w."""
@@ -23,12 +23,12 @@ class Axis(StrEnum):
     DEPTH = "depth"
 
     def of(self, problem: ConvProblem) -> int:
-        """Where a problem lies on it."""
+        """The value of a problem on this axis."""
         value: int = getattr(problem, _FIELDS[self][0])
         return value
 
     def put(self, problem: ConvProblem, value: int) -> ConvProblem:
-        """The problem elsewhere on it.
+        """The problem with another value on this axis.
 
         Raises
         ------
@@ -40,7 +40,7 @@ class Axis(StrEnum):
 
 _FIELDS: Final = {Axis.SIZE: ("h", "w"), Axis.BATCH: ("n",), Axis.FILTERS: ("k",), Axis.DEPTH: ("c",)}
 _RANGES: Final = {Axis.SIZE: (7, 224), Axis.BATCH: (1, 256), Axis.FILTERS: (8, 2048), Axis.DEPTH: (3, 2048)}
-"""Where the shipped measurements lie."""
+"""Ranges of the shipped measurements."""
 
 _QUARTERS: Final = (4, 5, 6, 7)
 
@@ -52,14 +52,14 @@ class Landscape:
     Parameters
     ----------
     problem : ConvProblem
-        It lies on the grid.
+        The problem at the centre; it lies on the grid.
     x, y : Axis
     x_values, y_values : tuple of int
         Rising.
     variants : tuple of str
-        Those that win anywhere, that of most cells first.
+        Variants that win in any cell, those that win most cells first.
     winners : tuple of tuple of int or None
-        One row for each value of y: places in `variants`; None where no variant is predicted to run, or there is no
+        One row for each value of y: indices into `variants`; None where no variant is predicted to run, or there is no
         such layer.
     """
 
@@ -81,7 +81,7 @@ def survey(
     max_workspace_bytes: int = DEFAULT_WORKSPACE_LIMIT_BYTES,
     is_deterministic: bool = False,
 ) -> Landscape:
-    """Ask the tree over the range of two axes, at four values an octave and at the problem's own.
+    """Ask the tree over the ranges of two axes, at four values an octave and at the problem's own.
 
     Raises
     ------
@@ -92,10 +92,10 @@ def survey(
         raise InvalidInput("y", str(y), f"another axis than x: {', '.join(axis for axis in Axis if axis is not x)}")
 
     def winner(problem: ConvProblem) -> str | None:
-        wanted = advisor.predict_order(
+        order = advisor.predict_order(
             problem, max_workspace_bytes=max_workspace_bytes, is_deterministic=is_deterministic
         )
-        return next(wanted, None)
+        return next(order, None)
 
     x_values, y_values = _values(x, problem), _values(y, problem)
     names = [[_at(winner, problem, {x: x_value, y: y_value}) for x_value in x_values] for y_value in y_values]
@@ -107,10 +107,10 @@ def survey(
 
 
 def _values(axis: Axis, problem: ConvProblem) -> tuple[int, ...]:
-    """Values of the form 4, 5, 6 or 7 times a power of two, which are what networks have; and the problem's own."""
+    """Values of the form 4, 5, 6 or 7 times a power of two, which networks have; and the problem's own."""
     least, most = _RANGES[axis]
-    found = {quarter << octave >> 2 for octave in range(12) for quarter in _QUARTERS if (quarter << octave) % 4 == 0}
-    return tuple(sorted({value for value in found if least <= value <= most} | {axis.of(problem)}))
+    quarters = {quarter << octave >> 2 for octave in range(12) for quarter in _QUARTERS if (quarter << octave) % 4 == 0}
+    return tuple(sorted({value for value in quarters if least <= value <= most} | {axis.of(problem)}))
 
 
 def _at(winner: Callable[[ConvProblem], str | None], problem: ConvProblem, place: dict[Axis, int]) -> str | None:

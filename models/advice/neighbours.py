@@ -1,4 +1,4 @@
-"""The measured layers that are most like one that was not."""
+"""The measured layers that are most like a layer that was not measured."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from conv_advisor.data.summary import Summary
 
 MOST: Final = 50
-"""Neighbours that may be asked for."""
+"""Most neighbours that may be asked for."""
 
 
 class Neighbour(msgspec.Struct, frozen=True):
@@ -32,16 +32,16 @@ class Neighbour(msgspec.Struct, frozen=True):
     layer : str
         Its short form.
     distance : float
-        In octaves, as `models.domain` weighs sizes, and those of padding against what keeps the size: 0 is the layer
-        itself.
+        In octaves, by the weights of `models.domain` for sizes, and with paddings against those that keep the size: 0
+        is the layer itself.
     variant : str
-        The fastest of those measured on it.
+        The fastest variant measured on it.
     time_ms : float
         Its measured time.
     n_measured : int
         Variants that were timed on it.
     advised_slowdown : float or None
-        Time there, against the fastest, of the variant that is advised here; None where it was not timed there.
+        Time there, over the fastest's, of the variant that is advised here; None where it was not timed there.
     """
 
     layer: str
@@ -60,7 +60,7 @@ class _Group:
 
 
 class Neighbourhood:
-    """The layers that were measured on one device; those of one dtype and layout are placed when they are asked for.
+    """The layers that were measured on one device; those of a dtype and layout get their points on first use.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class Neighbourhood:
         self._groups: dict[tuple[str, str], _Group] = {}
 
     def nearest(self, problem: ConvProblem, count: int) -> list[tuple[ConvProblem, float]]:
-        """The nearest layers in the same dtype and layout but for the layer itself, and their distances in octaves."""
+        """The nearest layers in the same dtype and layout, without the layer itself, and their distances in octaves."""
         kind = (problem.dtype, problem.layout)
         if kind not in self._shorts:
             return []
@@ -85,11 +85,11 @@ class Neighbourhood:
             return []
         own = _points(sizes_of([problem]))[0]
         squares = group.squares - 2 * (group.points @ own)  # less own @ own, which is the same for all
-        some = min(count + 1, len(squares))
-        chosen = np.argpartition(squares, some - 1)[:some].tolist()
-        found = [(group.shorts[row], float(np.linalg.norm(group.points[row] - own))) for row in chosen]
+        n_chosen = min(count + 1, len(squares))
+        chosen = np.argpartition(squares, n_chosen - 1)[:n_chosen].tolist()
+        distances = [(group.shorts[row], float(np.linalg.norm(group.points[row] - own))) for row in chosen]
         own_short = problem.plain.short
-        others = sorted((pair for pair in found if pair[0] != own_short), key=lambda pair: (pair[1], pair[0]))
+        others = sorted((pair for pair in distances if pair[0] != own_short), key=lambda pair: (pair[1], pair[0]))
         return [
             (ConvProblem.parse(short, dtype=problem.dtype, layout=problem.layout), distance)
             for short, distance in others[:count]
@@ -114,7 +114,7 @@ def describe(
     list of Neighbour
         Without layers on which nothing was timed in full.
     """
-    found = []
+    neighbours = []
     for problem, distance in nearest:
         timed = {
             name: summary.time_ms
@@ -124,8 +124,8 @@ def describe(
         if timed:
             best = min(timed, key=lambda name: (timed[name], name))
             slowdown = timed[advised] / timed[best] if advised in timed else None
-            found.append(Neighbour(problem.short, distance, best, timed[best], len(timed), slowdown))
-    return found
+            neighbours.append(Neighbour(problem.short, distance, best, timed[best], len(timed), slowdown))
+    return neighbours
 
 
 def _group(shorts: Sequence[str]) -> _Group:
@@ -140,12 +140,12 @@ def _group(shorts: Sequence[str]) -> _Group:
 
 
 def _is_plain(problem: ConvProblem) -> bool:
-    """Whether others can be told from its times: those with an epilogue and with uneven padding are set aside."""
+    """Whether a layer's times tell about others: layers with an epilogue or with uneven padding are set aside."""
     return not problem.epilogue and not problem.has_uneven_padding
 
 
 def _points(sizes: np.ndarray) -> np.ndarray:
-    """Where problems lie: as in `coordinates`, and by two more columns that are 0 where padding keeps the size."""
+    """Points of problems: as in `coordinates`, with two more columns that are 0 where padding keeps the size."""
     column = dict(zip(SIZES, sizes.T, strict=True))
     excess = [
         np.log2((1 + column[f"pad_{axis}"]) / (1 + column[f"dilation_{axis}"] * (column[taps] - 1) / 2))

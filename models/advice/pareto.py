@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 SAME_ERROR: Final = 2.0
 """Errors closer than this factor are level: one variant's own errors scatter about its law by a factor of 1.2 (standard
-deviation of log2: 0.3), so that two of equal accuracy differ by up to 1.8."""
+deviation of log2: 0.3), so that two variants of equal accuracy differ by up to 1.8."""
 
 
 class Point(msgspec.Struct, frozen=True):
-    """One variant that may be run, with all that it costs.
+    """One variant that may be run, with everything that it costs.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class Point(msgspec.Struct, frozen=True):
     source : Source
         Where the time comes from.
     slowdown : float
-        Against the fastest within the limits.
+        Time over that of the fastest within the limits.
     uncertainty : float
         As in `Choice`.
     workspace_bytes : int or None
@@ -50,7 +50,7 @@ class Point(msgspec.Struct, frozen=True):
     is_deterministic : bool
     is_on_front : bool
         No other variant is at least as good in everything and better in something, beyond what can be told apart. The
-        advised one always is.
+        advised variant always is on the front.
     """
 
     variant: str
@@ -67,13 +67,13 @@ class Point(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a variant may cost beside what limits the advice.
+    """Limits of a variant's costs beside those of the advice.
 
     Parameters
     ----------
     max_error : float or None
     max_slowdown : float or None
-        Against the fastest of those that keep every other limit; at least 1.
+        Time over that of the fastest that keeps every other limit; at least 1.
     """
 
     max_error: float | None = None
@@ -93,12 +93,12 @@ class OtherLayout(msgspec.Struct, frozen=True):
     time_ms : float
     source : Source
     speedup : float
-        Time in the layout that was asked for over this one, operands already there; above 1 this one is faster.
+        Time in the layout that was asked for over this one, operands already converted; above 1 this one is faster.
     least_conversion_ms : float or None
-        What converting x before and y after takes at the least: each read and written once, at the most bytes a ms that
-        any variant reached on the device. The weight counts as converted beforehand. None without a model.
+        Least time to convert x before and y after: each read and written once, at the most bytes a ms that any variant
+        reached on the device. The weight counts as converted beforehand. None without a model.
     speedup_converted : float or None
-        As speedup, with that conversion added to this layout's time: at the most.
+        As speedup, with that conversion added to this layout's time: an upper bound.
     """
 
     layout: Layout
@@ -112,7 +112,7 @@ class OtherLayout(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Pareto:
-    """What to weigh for one problem.
+    """The trade-offs of one problem's variants.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ def weigh(
     measured: Mapping[str, Summary] | None = None,
     bounds: Bounds = NO_BOUNDS,
 ) -> Pareto:
-    """Put everything that the variants of an advice cost beside their times.
+    """Set everything that the variants of an advice cost beside their times.
 
     Parameters
     ----------
@@ -148,14 +148,14 @@ def weigh(
     advice : Advice
         Its limits of workspace and determinism hold here too.
     measured : mapping of variant to Summary
-        What the advice was made from.
+        Measurements that the advice was made from.
     bounds : Bounds
-        Variants that may err more, or are slower, are out.
+        Variants that err more, or are slower, are excluded.
 
     Raises
     ------
     NoAdvice
-        Nothing is left.
+        No variant is left.
     """
     laws = laws_of(advisor.model)
     points, excluded = [], list(advice.excluded)
@@ -178,9 +178,11 @@ def weigh(
 
 def counted_ms(choices: Sequence[Choice | Point]) -> dict[str, float]:
     """The time that each variant counts as, by its id: equal where two are tied (`models.ties`), as in a ranking."""
-    is_measured = [each.source is Source.MEASURED for each in choices]
-    times = [(each.time_ms, each.uncertainty if own else None) for each, own in zip(choices, is_measured, strict=True)]
-    return dict(zip([each.variant for each in choices], level_ms(times), strict=True))
+    is_measured = [choice.source is Source.MEASURED for choice in choices]
+    times = [
+        (choice.time_ms, choice.uncertainty if own else None) for choice, own in zip(choices, is_measured, strict=True)
+    ]
+    return dict(zip([choice.variant for choice in choices], level_ms(times), strict=True))
 
 
 def dominates(one: Point, other: Point, time_ms: Mapping[str, float]) -> bool:
@@ -190,10 +192,10 @@ def dominates(one: Point, other: Point, time_ms: Mapping[str, float]) -> bool:
     ----------
     one, other : Point
     time_ms : mapping of variant to float
-        What `counted_ms` gives. Of two that count as equally fast a guess is never as good as a measured one: so what a
-        ranking puts first, nothing dominates.
+        As `counted_ms` gives it. Of two variants that count as equally fast a guess is never as good as a measured one:
+        so nothing dominates what a ranking puts first.
     """
-    workspace, others = (inf if each.workspace_bytes is None else each.workspace_bytes for each in (one, other))
+    workspace, others = (inf if point.workspace_bytes is None else point.workspace_bytes for point in (one, other))
     if workspace > others or one.is_deterministic < other.is_deterministic:
         return False
     time, other_time = time_ms[one.variant], time_ms[other.variant]
@@ -221,13 +223,13 @@ def other_layout(
     ----------
     advisor : Advisor
     advice : Advice
-        On the layout that was asked for.
+        Advice in the layout that was asked for.
     max_workspace_bytes : int
     is_deterministic : bool
     measured : mapping of variant to Summary
         Measurements of the layer in the other layout.
     alone : mapping of variant to Summary
-        The same without its epilogue, where it has one.
+        Measurements in the other layout without the epilogue, where the layer has one.
     """
     problem = in_other_layout(advice.problem)
     try:
@@ -283,16 +285,16 @@ def _point(choice: Choice, error: float, source: ErrorSource) -> Point:
 def _fast_enough(points: Sequence[Point], max_slowdown: float) -> tuple[list[Point], list[Exclusion]]:
     best_ms = min(point.time_ms for point in points)
     slow = {point.variant: ratio for point in points if (ratio := point.time_ms / best_ms) > max_slowdown}
-    said = {name: above(ratio, max_slowdown) for name, ratio in slow.items()}
+    texts = {name: above(ratio, max_slowdown) for name, ratio in slow.items()}
     excluded = [
         Exclusion(name, f"takes {shown} times the fastest's time, above the limit of {allowed}")
-        for name, (shown, allowed) in said.items()
+        for name, (shown, allowed) in texts.items()
     ]
     return [point for point in points if point.variant not in slow], excluded
 
 
 def _marked(points: Sequence[Point], time_ms: Mapping[str, float]) -> tuple[Point, ...]:
-    """The points by time, with those on the front marked, and slowdowns against the fastest of them."""
+    """The points by time, with those on the front marked, and slowdowns relative to the fastest of them."""
     best_ms = min(point.time_ms for point in points)
     return tuple(
         msgspec.structs.replace(
@@ -309,7 +311,7 @@ def _is_guess(point: Point) -> bool:
 
 
 def _is_faster(one: Point, other: Point) -> bool:
-    """Whether one is faster by more than the noise of measurements, or than a prediction errs."""
+    """Whether one is faster by more than the noise of measurements, or than the error of a prediction."""
     spreads = [_spread(point) for point in (one, other)]
     predicted = [spread for spread, point in zip(spreads, (one, other), strict=True) if _is_guess(point)]
     reach = max(predicted) if predicted else TIE_STANDARD_ERRORS * hypot(*spreads)

@@ -16,22 +16,22 @@ class Measure(StrEnum):
 
 
 SURE_ENOUGH: Final = 0.9
-"""Below this confidence, and with `FIRST` of the ranking, measuring has paid after the fewest calls: of those tried in
+"""Measuring below this confidence, with `FIRST` of the ranking, pays after the fewest calls, of those tried in
 docs/advice.md, "Is measuring worth it" (`python -m benchmarks.sureness`)."""
 
 FIRST: Final = 3
 
 
 def how_many(advice: Advice, top: int | None, measure: Measure | None) -> int:
-    """How many of a ranking's first to run, the fastest of which answers.
+    """How many of the ranking's first variants to run, the fastest of which answers.
 
     Parameters
     ----------
     advice : Advice
     top : int or None
-        So many, whatever the advice says.
+        A fixed number, whatever the advice says.
     measure : Measure or None
-        Without a number, when more than one; None: where the model abstains, whose ranking is a guess.
+        Without a number, when more than one is run; None: only where the model abstains and the ranking is a guess.
     """
     if top is not None:
         return top
@@ -41,7 +41,7 @@ def how_many(advice: Advice, top: int | None, measure: Measure | None) -> int:
 def worth_measuring(advice: Advice) -> int:
     """How many of the ranking's first to measure: `FIRST` where the best is predicted and not surely the best, else 1.
 
-    A best that was measured is kept, whatever is predicted of others: measuring them again would gain nothing.
+    A best that was measured is kept, whatever is predicted for others: measuring them again would gain nothing.
     """
     is_sure = advice.trust.confidence is not None and advice.trust.confidence >= SURE_ENOUGH
     return 1 if is_sure or advice.best.source == "measured" else FIRST

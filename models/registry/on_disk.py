@@ -1,4 +1,4 @@
-"""The trained trees of every device: those that ship with the project and those trained here, and which is in use."""
+"""The trained trees of every device, those that ship and those trained here, and which of them is in use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHIPPED: Final = Path(__file__).parent.parent / "trained"
 POINTER_FILE: Final = "active.json"
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]*")
-"""What a device's folder may be called."""
+"""Names that a device's folder may have."""
 
 _Stamp = tuple[int, int, int] | None
 
@@ -90,25 +90,25 @@ class Registry:
 
     def devices(self) -> list[str]:
         """The ids of the devices that have a tree, shipped or trained here."""
-        found = {folder.parent.name for folder in self._shipped.glob(f"*/{CARD_FILE}")}
-        found |= {card.parent.parent.name for card in self._home.glob(f"*/*/{CARD_FILE}")}
-        return sorted(name for name in found if _NAME.fullmatch(name))
+        names = {folder.parent.name for folder in self._shipped.glob(f"*/{CARD_FILE}")}
+        names |= {card.parent.parent.name for card in self._home.glob(f"*/*/{CARD_FILE}")}
+        return sorted(name for name in names if _NAME.fullmatch(name))
 
     def list(self, device_id: str | None = None) -> Sequence[Entry]:
-        """Every tree, those that cannot be used too, by device; the shipped one first, then by age."""
-        return [entry for each in self.devices() if device_id in (None, each) for entry in self._entries(each)]
+        """Every tree by device, unusable ones too; the shipped one first, then by age."""
+        return [entry for name in self.devices() if device_id in (None, name) for entry in self._entries(name)]
 
     def active(self, device_id: str) -> TreeModel:
         """The tree in use.
 
-        Where the one that was chosen cannot be used, the shipped one; `problem` then says why.
+        Where the chosen tree cannot be used, the shipped one; `problem` then says why.
 
         Raises
         ------
         UnknownDevice
-            It has no tree.
+            The device has no tree.
         ModelRejected
-            No tree of it can be used.
+            No tree of the device can be used.
         """
         loaded = self._loaded.get(device_id)
         pointer, card = loaded.files if loaded else self._files(device_id)
@@ -130,13 +130,13 @@ class Registry:
         return self._loaded[device_id].problem
 
     def activate(self, device_id: str, model_id: str, *, activation: int | None = None) -> TreeModel:
-        """Make a tree the one in use, from the next call of `active` in any process with this home on.
+        """Put a tree in use, from the next call of `active` on in any process with this home.
 
         Parameters
         ----------
         activation : int, optional
-            How often a tree of the device has been put in charge of all processes, this time included
-            (`models.shared`); without it, what `activation` says stays.
+            Number of times that a tree of the device has been put in charge of all processes, this time included
+            (`models.shared`); by default the number stays as it is.
 
         Raises
         ------
@@ -177,7 +177,7 @@ class Registry:
             return 0
 
     def trained(self) -> set[tuple[str, str]]:
-        """Device and model id of every tree that is kept here beside those that ship."""
+        """Device and model id of every tree that was trained here, without those that ship."""
         cards = self._home.glob(f"*/[!.]*/{CARD_FILE}")
         return {(card.parent.parent.name, card.parent.name) for card in cards}
 
@@ -229,10 +229,10 @@ class Registry:
                 return read(shipped), problem
         if problem:
             raise ModelRejected(problem)
-        raise UnknownDevice(device_id, [each for each in self.devices() if each != device_id])
+        raise UnknownDevice(device_id, [name for name in self.devices() if name != device_id])
 
     def _read(self, folder: Path, device_id: str) -> TreeModel:
-        """A tree that was trained here; one of another device, put where it does not belong, is refused.
+        """A tree that was trained here; a tree of another device, put into the wrong folder, is refused.
 
         Raises
         ------
@@ -244,7 +244,7 @@ class Registry:
         return model
 
     def _files(self, device_id: str) -> tuple[str, str]:
-        """What says which tree is in use: as strings, which are looked at faster than paths."""
+        """The files that say which tree is in use: as strings, which are faster to stat than paths."""
         return str(self._pointer(device_id)), str(self._shipped / device_id / CARD_FILE)
 
     def _entries(self, device_id: str) -> Sequence[Entry]:
@@ -253,13 +253,13 @@ class Registry:
         except (ModelRejected, UnknownDevice):
             active = ""
         folders = sorted(card.parent for card in (self._home / device_id).glob(f"[!.]*/{CARD_FILE}"))
-        kept = [_entry(folder, device_id, active) for folder in folders]
-        kept.sort(key=lambda entry: str(entry.card.get("created", "")))
+        trained = [_entry(folder, device_id, active) for folder in folders]
+        trained.sort(key=lambda entry: str(entry.card.get("created", "")))
         shipped = self._shipped / device_id
         if not (shipped / CARD_FILE).exists():
-            return kept
+            return trained
         first = _entry(shipped, device_id, active, is_shipped=True)
-        return [first, *(entry for entry in kept if entry.id != first.id)]
+        return [first, *(entry for entry in trained if entry.id != first.id)]
 
     def _folder(self, device_id: str, model_id: str) -> Path:
         entries = self._entries_by_id(device_id)
@@ -270,12 +270,12 @@ class Registry:
     def _entries_by_id(self, device_id: str) -> dict[str, Path]:
         if device_id not in self.devices():
             raise UnknownDevice(device_id, self.devices())
-        found = {card.parent.name: card.parent for card in (self._home / device_id).glob(f"[!.]*/{CARD_FILE}")}
+        trained = {card.parent.name: card.parent for card in (self._home / device_id).glob(f"[!.]*/{CARD_FILE}")}
         shipped = self._shipped / device_id
-        return found | ({_model_id(shipped): shipped} if (shipped / CARD_FILE).exists() else {})
+        return trained | ({_model_id(shipped): shipped} if (shipped / CARD_FILE).exists() else {})
 
     def _pointer(self, device_id: str) -> Path:
-        if not _NAME.fullmatch(device_id):  # it may come from a request, and names a folder here
+        if not _NAME.fullmatch(device_id):  # an id may come from a request, and names a folder here
             raise UnknownDevice(device_id, self.devices())
         return self._home / device_id / POINTER_FILE
 
@@ -296,7 +296,7 @@ def _model_id(folder: Path) -> str:
 
 
 def _stamp(file: str) -> _Stamp:
-    """Changes whenever the file is replaced; None where there is none."""
+    """A value that changes whenever the file is replaced; None where there is none."""
     try:
         stat = os.stat(file)  # noqa: PTH116 - half the time of Path.stat, on the way to every answer
     except OSError:

@@ -1,4 +1,4 @@
-"""The trained trees of all processes on one database: it says which is in charge; each keeps them on disk to read."""
+"""The trained trees of all processes on one database, which says which tree is in charge; each process keeps copies."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ log = logging.getLogger(__name__)
 
 
 class SharedModels:
-    """The trees of a database, and the copies of them in one registry.
+    """The trees of a database, and their copies in one registry.
 
     Parameters
     ----------
     registry : Registry
-        What this process reads trees from; processes of one host may share its home.
+        Where this process reads trees; processes of one host may share its home.
     engine : sqlalchemy.Engine
-        The database's.
+        The engine of the database.
 
     Notes
     -----
-    Whoever puts a tree in charge says so in the database first, with the next number of the device, and the tree is
-    there before or with it. `follow` copies what is missing, audited as any file is, and moves the registry's pointer
+    A process that puts a tree in charge first says so in the database, with the next number of the device; the tree is
+    there before or with it. `follow` copies what is missing, audited like any file, and moves the registry's pointer
     to a higher number, never to a lower one. So a process that is killed in between is behind, not wrong.
     """
 
@@ -44,7 +44,7 @@ class SharedModels:
         self._lock = threading.Lock()
 
     def join(self) -> None:
-        """Give the database what only this home has, from before there was a database for it; then follow.
+        """Give the database the trees that only this home has, from before there was a database; then follow it.
 
         Raises
         ------
@@ -61,7 +61,7 @@ class SharedModels:
         self._follow(lambda mine, shared: mine != shared)
 
     def follow(self) -> None:
-        """Bring the registry to what the database says; a tree that fails its audit is left out, with a warning.
+        """Bring the registry up to the database; a tree that fails its audit is left out, with a warning.
 
         Raises
         ------
@@ -83,7 +83,7 @@ class SharedModels:
                     self._point(device_id, model_id, activation)
 
     def keep(self, connection: Connection, model: TreeModel, *, in_charge: bool) -> None:
-        """Put a tree into the database, in a transaction of somebody's, and in charge if it is to be."""
+        """Put a tree into the database, in the caller's transaction, and in charge if asked."""
         card, content = encode(model)
         values = {"device_id": model.device.id, "model_id": model.id, "card": card, "tree": content}
         connection.execute(_insert(connection, MODELS).values(**values).on_conflict_do_nothing())
@@ -91,7 +91,7 @@ class SharedModels:
             _put_in_charge(connection, model.device.id, model.id)
 
     def activate(self, device_id: str, model_id: str) -> TreeModel:
-        """Put one of a device's trees in charge, here at once and elsewhere when others follow.
+        """Put one of a device's trees in charge, here at once and in other processes when they follow.
 
         Raises
         ------
@@ -105,7 +105,7 @@ class SharedModels:
         return model
 
     def add(self, model: TreeModel, *, in_charge: bool) -> None:
-        """Keep a tree, and put it in charge if it is to be.
+        """Keep a tree, and put it in charge if asked.
 
         Raises
         ------
@@ -116,12 +116,12 @@ class SharedModels:
         self.follow()
 
     def _offer(self, device_id: str, model_id: str | None) -> None:
-        """Put a tree of this home into the database; without an id the chosen one, in charge unless another is."""
+        """Put a tree of this home into the database; without an id the chosen tree, in charge unless another one is."""
         try:
-            wanted = model_id or self._registry.chosen(device_id)
-            if wanted is None:
+            chosen_id = model_id or self._registry.chosen(device_id)
+            if chosen_id is None:
                 return
-            model = self._registry.get(device_id, wanted)
+            model = self._registry.get(device_id, chosen_id)
         except ConvAdvisorError as error:
             log.warning("a tree of this home is not shared: %s", error)
             return
@@ -132,11 +132,11 @@ class SharedModels:
                 connection.execute(_insert(connection, ACTIVE_MODELS).values(**values).on_conflict_do_nothing())
 
     def _copy(self, device_id: str, model_id: str) -> None:
-        wanted = select(MODELS.c.card, MODELS.c.tree).where(
+        query = select(MODELS.c.card, MODELS.c.tree).where(
             MODELS.c.device_id == device_id, MODELS.c.model_id == model_id
         )
         with self._begin() as connection:
-            card, content = connection.execute(wanted).one()
+            card, content = connection.execute(query).one()
         try:
             model = decode(card, content)
             if (model.device.id, model.id) != (device_id, model_id):
@@ -146,7 +146,7 @@ class SharedModels:
             log.warning("tree %s of %s in the database is refused: %s", model_id, device_id, error)
         except OSError as error:
             raise StoreError(f"tree {model_id} of {device_id} cannot be kept in this home: {error}") from error
-        self._known.add((device_id, model_id))  # one that is refused now is refused for good
+        self._known.add((device_id, model_id))  # a tree that is refused now is refused for good
 
     def _point(self, device_id: str, model_id: str, activation: int) -> None:
         try:
@@ -175,7 +175,7 @@ def _put_in_charge(connection: Connection, device_id: str, model_id: str) -> Non
 
 
 def _insert(connection: Connection, table: Table) -> Any:
-    """An INSERT that can say what to do on a conflict, which each database has a form of its own for."""
+    """An INSERT that can say what to do on a conflict; each database has its own form of it."""
     if connection.dialect.name == "postgresql":
         from sqlalchemy.dialects import postgresql  # drivers and types by the dozen, which SQLite does without
 

@@ -36,14 +36,14 @@ class Challenge:
     model : TreeModel
         The challenger, trained on everything.
     slowdown : float
-        Geometric mean over the held-out layers of a tree trained like the challenger, but without them.
+        Geometric mean over the held-out layers of a tree that is trained like the challenger, but without them.
     champion_slowdown : float
-        The same of a tree trained like the champion, on what was measured when the champion was made; NaN where there
-        is no champion.
+        The same of a tree that is trained like the champion, on what was measured when the champion was made; NaN where
+        there is no champion.
     changes : Changes or None
-        What the one does otherwise than the other on these layers; None where there is no champion.
+        How the choices of the two differ on these layers; None where there is no champion.
     objections : tuple of str
-        What speaks against the challenger, as `models.gate` says it; empty where there is no champion.
+        What speaks against the challenger, in the words of `models.gate`; empty where there is no champion.
     """
 
     model: TreeModel
@@ -75,7 +75,7 @@ def challenge(
     table, device_id, options, n_threads
         As in `train`.
     champion : TreeModel or None
-        The tree in use, be it one that the device borrows.
+        The tree in use, even a borrowed one.
     variants, on_progress
         As in `evaluate`.
 
@@ -85,9 +85,9 @@ def challenge(
 
     Notes
     -----
-    A champion that has seen the held-out layers cannot be judged by them, so its recipe is: its seed and those of its
-    options that training still has, on the rows of the table that are no newer than its data. Where the table does not
-    have those, as of one that is borrowed, the champion is judged as it is, in its own favour.
+    A champion that has seen the held-out layers cannot be judged by them, so its recipe is judged: its seed and those
+    of its options that training still has, on the rows of the table that are no newer than its data. Where the table
+    lacks that data, as for a borrowed champion, the champion is judged as it is, in its own favour.
     """
     report = on_progress or (lambda _share: None)
     costs = from_table(table, device_id)
@@ -107,7 +107,7 @@ def challenge(
         (slowdown,), champion_slowdown = _slowdowns(results), math.nan
     report(0.65)
     model = train(table, device_id=device_id, options=options, n_threads=n_threads)
-    scores = {"held_out_slowdown": slowdown, "held_out_layers": len({each.layer for each in unseen.problems})}
+    scores = {"held_out_slowdown": slowdown, "held_out_layers": len({problem.layer for problem in unseen.problems})}
     report(1.0)
     model = with_card(with_scores(model, scores), confidence=confidence)
     if changes and champion:
@@ -118,8 +118,8 @@ def challenge(
 def hold_out(costs: Costs) -> tuple[Costs, Costs]:
     """The rows to train on and the rows to judge by: the layers of `models.enough.held_out_of`.
 
-    A layer is on the same side in every table, and with it all its batches, dtypes and layouts. Layers that nothing is
-    trained on judge no retrained tree either, since what is chosen by them is tuned on them: they are on neither side.
+    A layer is on the same side in every table, and with it all its batches, dtypes and layouts. Layers that no tree is
+    trained on are on neither side: they judge no retrained tree, since a tree chosen by them is tuned on them.
 
     Raises
     ------
@@ -137,12 +137,12 @@ def _results(model: TreeModel, device: Device, costs: Costs, variants: Mapping[s
 
 
 def _slowdowns(*trees: Sequence[Result]) -> list[float]:
-    """Geometric mean of each on the problems where the choice of every one was timed to the end.
+    """Geometric mean of each tree on the problems where every tree's choice was timed to the end.
 
     Raises
     ------
     NotEnoughData
-        There is none.
+        There is no such problem.
     """
     judged = comparable({str(place): results for place, results in enumerate(trees)})
     if not all(judged.values()):
@@ -151,11 +151,11 @@ def _slowdowns(*trees: Sequence[Result]) -> list[float]:
 
 
 def _without(champion: TreeModel, table: pa.Table, unseen: Costs, n_threads: int = 1) -> TreeModel:
-    """The champion's recipe on its data but for these layers, or the champion where its data is not there."""
+    """The champion's recipe on its data without these layers, or the champion where its data is missing."""
     layers = {problem.layer for problem in unseen.problems}
     try:
         until = pa.scalar(datetime.fromisoformat(champion.card["data_until"]), table["measured_at"].type)
-        known_options = {each.name for each in fields(Options)}
+        known_options = {option.name for option in fields(Options)}
         seed, its_options = champion.card["seed"], champion.card["options"].items()
         options = Options(**{name: value for name, value in its_options if name in known_options})
         costs = from_table(table.filter(pc.less_equal(table["measured_at"], until)), champion.device.id)

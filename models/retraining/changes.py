@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     from conv_advisor.models.evaluation.judging import Result
 
 MOST_SHOWN: Final = 20
-"""Problems of each kind, those that changed most first."""
+"""Most problems of each kind, those that changed most first."""
 LEAST_CHANGE: Final = 0.01
-"""A slowdown that changes by a smaller share is told apart by noise alone."""
+"""A slowdown that changes by a smaller share changed by noise alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One problem for which another variant is chosen, to another effect.
+    """One problem for which the new tree chooses another variant, with another slowdown.
 
     Parameters
     ----------
@@ -43,16 +43,16 @@ class Change:
 
 @dataclass(frozen=True)
 class Changes:
-    """A tree against the one before it, on layers that neither was trained on.
+    """A tree compared with the one before it, on layers that neither was trained on.
 
     Parameters
     ----------
     n_problems : int
-        Judged.
+        Problems judged.
     n_other : int
-        For which another variant is chosen.
+        Problems for which another variant is chosen.
     n_better, n_worse : int
-        How many of these are faster and slower for it by more than `LEAST_CHANGE`.
+        How many of these become faster and slower by more than `LEAST_CHANGE`.
     better, worse : tuple of Change
         At most `MOST_SHOWN` of each, those that changed most first.
     """
@@ -66,7 +66,7 @@ class Changes:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON takes it."""
-        return asdict(self) | {name: [asdict(each) for each in getattr(self, name)] for name in ("better", "worse")}
+        return asdict(self) | {name: [asdict(change) for change in getattr(self, name)] for name in ("better", "worse")}
 
 
 def changes_between(before: Sequence[Result], after: Sequence[Result]) -> Changes:
@@ -75,7 +75,7 @@ def changes_between(before: Sequence[Result], after: Sequence[Result]) -> Change
     Parameters
     ----------
     before, after : sequence of Result
-        Results of the same problems, in whatever order; what only one of them has a slowdown of is left out.
+        Results of the same problems, in whatever order; a problem without a slowdown in one of them is left out.
     """
     earlier = {result.problem: result for result in before if result.is_timed}
     pairs = [(earlier[result.problem], result) for result in after if result.is_timed and result.problem in earlier]
@@ -84,8 +84,8 @@ def changes_between(before: Sequence[Result], after: Sequence[Result]) -> Change
         for old, new in pairs
         if old.variant != new.variant
     ]
-    better = sorted((each for each in changed if each.ratio < 1 - LEAST_CHANGE), key=lambda each: each.ratio)
-    worse = sorted((each for each in changed if each.ratio > 1 + LEAST_CHANGE), key=lambda each: -each.ratio)
+    better = sorted((change for change in changed if change.ratio < 1 - LEAST_CHANGE), key=lambda change: change.ratio)
+    worse = sorted((change for change in changed if change.ratio > 1 + LEAST_CHANGE), key=lambda change: -change.ratio)
     return Changes(
         n_problems=len(pairs),
         n_other=len(changed),

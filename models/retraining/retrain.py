@@ -63,7 +63,7 @@ def retrain(
     home : Path
         The registry's folder.
     device_id : str
-        Whose measurements.
+        The device whose measurements are used.
     is_forced : bool
         Use the new tree whatever the comparison says.
     on_progress : callable (fraction, message)
@@ -77,12 +77,12 @@ def retrain(
     ------
     NotEnoughData, UnknownDevice, StoreError
     """
-    found = train(store_url, home, device_id, is_forced=is_forced, on_progress=on_progress)
+    trained = train(store_url, home, device_id, is_forced=is_forced, on_progress=on_progress)
     with Store(store_url) as store:
         models = SharedModels(Registry(home), store.engine)
         models.join()
-        models.add(found.model, in_charge=found.is_promoted)
-    return found.result
+        models.add(trained.model, in_charge=trained.is_promoted)
+    return trained.result
 
 
 def train(
@@ -93,7 +93,7 @@ def train(
     is_forced: bool,
     on_progress: OnProgress | None = None,
 ) -> Trained:
-    """What `retrain` does, but for keeping the tree: whoever asked does that, all of it or nothing.
+    """Train and compare like `retrain`, without keeping the tree: the caller keeps it, all of it or nothing.
 
     Raises
     ------
@@ -101,7 +101,7 @@ def train(
 
     Notes
     -----
-    Killed at any point and run again, it ends the same: the store only grows, and the same measurements give the same
+    Killed at any point and run again, it gives the same: the store only grows, and the same measurements give the same
     tree.
     """
     from conv_advisor.models.retraining.challenge import (
@@ -116,32 +116,32 @@ def train(
         device = records.device(device_id)
         table = records.table(device.id)
     champion = champion_of(Registry(home), device)
-    found = challenge(
+    challenged = challenge(
         table,
         champion,
         device_id=device_id,
         on_progress=lambda share: tell(0.05 + 0.85 * share, f"training on {counted(table.num_rows, 'measurement')}"),
-        n_threads=max(1, min(MOST_THREADS, available_cores() // 2)),  # the others answer
+        n_threads=max(1, min(MOST_THREADS, available_cores() // 2)),  # the other cores answer
     )
     tell(0.95, "storing the tree")
     result = {
         "device": device_id,
-        "model": found.model.id,
+        "model": challenged.model.id,
         "champion": champion.id if champion else None,
-        "slowdown": found.slowdown,
-        "champion_slowdown": None if math.isnan(found.champion_slowdown) else found.champion_slowdown,
-        "promoted": is_forced or found.is_no_worse,
+        "slowdown": challenged.slowdown,
+        "champion_slowdown": None if math.isnan(challenged.champion_slowdown) else challenged.champion_slowdown,
+        "promoted": is_forced or challenged.is_no_worse,
         "forced": is_forced,
-        "reasons": list(found.objections),
-        "changes": found.changes.to_dict() if found.changes else None,
+        "reasons": list(challenged.objections),
+        "changes": challenged.changes.to_dict() if challenged.changes else None,
     }
-    return Trained(found.model, result)
+    return Trained(challenged.model, result)
 
 
 def champion_of(registry: Registry, device: Device) -> TreeModel | None:
     """The tree in use: the device's own, else the one that it borrows.
 
-    None where there is neither, or its own cannot be used: a new one is then the way out.
+    None where there is neither, or its own cannot be used: a new tree then replaces it.
     """
     try:
         return registry.active(device.id)

@@ -17,22 +17,22 @@ LEAF: Final = -1
 """Feature of a leaf; in a tree that grows also its left and right, and the place of an inner node."""
 
 NODE_ARRAYS: Final = {"feature": np.int8, "value": np.float32, "next": np.int32}
-"""An element a node; `models.tree_file.TreeModel` says what they are."""
+"""One element per node; `models.tree_file.TreeModel` says what they are."""
 RANKING_ARRAYS: Final = ("log_slowdown", "support", "workspace")
-"""A row a ranking, a column a variant, a byte each."""
+"""One row per ranking, one column per variant, one byte each."""
 SCALE: Final = "scale"
-"""What each byte of `RANKING_ARRAYS` stands for: a row an array, in their order."""
+"""The values that the bytes of `RANKING_ARRAYS` stand for: one row per array, in their order."""
 DOMAIN: Final = "domain"
-"""An array that a tree may lack: those trained before it was kept still load."""
+"""An array that a tree may lack: trees trained before it was kept still load."""
 RANKING: Final = "ranking"
-"""The row of each leaf's ranking in a tree that grows; without it each leaf has a row of its own."""
+"""The row of each leaf's ranking in a tree that grows; without this array each leaf has a row of its own."""
 
 _N_CODES: Final = 256
 _MOST_FEATURES: Final = np.iinfo(np.int8).max
 _MAX_LOG: Final = 100.0
-"""Largest log of a ratio of times: e to the hundredth is beyond any, and a product of a few is still a number."""
+"""Largest log of a ratio of times: no ratio reaches e to the hundredth, and a product of a few is still finite."""
 _FINEST_WORKSPACE: Final = 0.01
-"""Share of a problem's bytes below which the steps of workspaces are even, and above which they grow with it."""
+"""Share of a problem's bytes below which the steps of workspaces are even, and above which they grow with the share."""
 
 _EVEN: Final[dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]]] = {
     "log_slowdown": (np.sqrt, np.square),
@@ -42,11 +42,11 @@ _EVEN: Final[dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]]] = {
         lambda even: np.expm1(even) * _FINEST_WORKSPACE,
     ),
 }
-"""In what the values of each are evenly spaced, and back: slowdowns are to be finest near the best variant."""
+"""Scales on which the values of each array are evenly spaced, and back: slowdowns are finest near the best variant."""
 
 
 def packed(grown: Arrays) -> Arrays:
-    """A tree that has grown, as its file has it.
+    """A grown tree, as its file has it.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def packed(grown: Arrays) -> Arrays:
     Raises
     ------
     ModelRejected
-        They are no tree.
+        The arrays are no tree.
     """
     try:
         with np.errstate(over="ignore", invalid="ignore"):
@@ -71,7 +71,7 @@ def packed(grown: Arrays) -> Arrays:
 
 
 def ranked(arrays: Arrays, name: str, rows: Any = slice(None)) -> np.ndarray:
-    """What the bytes of rankings stand for, float32 array of the shape of the rows.
+    """The values that the bytes of rankings stand for, float32 array of the shape of the rows.
 
     Parameters
     ----------
@@ -104,15 +104,15 @@ def _nodes(grown: Arrays) -> Arrays:
 def _rankings(grown: Arrays) -> Arrays:
     rows, leaf_of_each = np.unique(_rows_of_leaves(grown), return_index=True)
     check(np.array_equal(rows, np.arange(len(grown["log_slowdown"]))), f"{RANKING} leaves rows out, or is out of range")
-    found = {name: grown[name][leaf_of_each].astype(np.float32) for name in ("roofline", "spread")}
+    packed_rankings = {name: grown[name][leaf_of_each].astype(np.float32) for name in ("roofline", "spread")}
     scales = []
     for name in RANKING_ARRAYS:
-        found[name], scale = _coded(name, grown[name].astype(np.float32))
+        packed_rankings[name], scale = _coded(name, grown[name].astype(np.float32))
         scales.append(scale)
-    found[SCALE] = np.stack(scales)
+    packed_rankings[SCALE] = np.stack(scales)
     if DOMAIN in grown:
-        found[DOMAIN] = _narrow(grown[DOMAIN])
-    return found
+        packed_rankings[DOMAIN] = _narrow(grown[DOMAIN])
+    return packed_rankings
 
 
 def _rows_of_leaves(grown: Arrays) -> np.ndarray:
@@ -120,7 +120,7 @@ def _rows_of_leaves(grown: Arrays) -> np.ndarray:
 
 
 def _rounded_down(threshold: np.ndarray) -> np.ndarray:
-    """As float32, which features are: none is between a threshold and the float32 just below it."""
+    """The threshold as float32, as features are: no feature lies between a threshold and the float32 just below it."""
     nearest = threshold.astype(np.float32)
     return np.where(nearest > threshold, np.nextafter(nearest, np.float32(-np.inf)), nearest)
 
@@ -140,7 +140,7 @@ def _coded(name: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _narrow(sizes: np.ndarray) -> np.ndarray:
-    """In two bytes where that is enough."""
+    """The sizes in two bytes each where that is enough."""
     is_small = sizes.dtype == np.int32 and (not sizes.size or sizes.max() <= np.iinfo(np.int16).max)
     return sizes.astype(np.int16) if is_small and (sizes >= 0).all() else sizes
 
@@ -209,7 +209,7 @@ def _check_array(name: str, array: np.ndarray, dtypes: tuple[Any, ...], shape: t
 
 
 def check(is_right: bool, reason: str) -> None:
-    """Refuse a tree for this reason, unless it is right.
+    """Refuse a tree for this reason, unless the condition is right.
 
     Raises
     ------

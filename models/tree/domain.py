@@ -23,11 +23,11 @@ COLUMNS: Final = ("n", "c", "h", "w", "k", "r", "s", "stride_h", "stride_w", "di
 _PLACES: Final = [SIZES.index(name) for name in COLUMNS]
 
 WEIGHTS: Final = (0.5, 1.0, sqrt(0.5), sqrt(0.5), 1.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0)
-"""What a factor of two in each of `COLUMNS` counts.
+"""What a factor of two in each of `COLUMNS` counts in a distance.
 
 Height and width together count as one size. Filter, stride, dilation and groups change which variants run at all and
-what they do. Times are nearly proportional to the batch. Halving its weight and tripling theirs told apart best, of
-those tried, where a tree that had not seen one kind of layer erred: see docs/decisions/0015.
+what they do. Times are nearly proportional to the batch. Halving its weight and tripling those of filter to groups
+told apart best, of those tried, where a tree that had not seen a kind of layer erred: see docs/decisions/0015.
 """
 
 LEAST_LIMIT: Final = 1.5
@@ -38,7 +38,7 @@ _OWN_SHARE: Final = 0.95
 """Share of the trained layers that have another one within the limit."""
 
 _NEAREST: Final = 64
-"""Problems that are looked at for one of another layer: more than a layer has batches."""
+"""Neighbours searched for one of another layer: more than a layer has batches."""
 
 _LABELS: Final = {
     "n": "batch",
@@ -68,9 +68,9 @@ class Place:
     distance : float
         To the nearest layer trained on, in octaves: factors of two, weighted by `WEIGHTS`. Padding does not count.
     limit : float
-        What is further away is outside; so is what is padded wider than its dilated filter less one.
+        A layer further away is outside; so is one padded wider than its dilated filter less one.
     reason : str or None
-        Why it is outside, naming the size, its value and what was trained on; None inside.
+        Why the layer is outside, naming the size, its value and what was trained on; None inside.
     """
 
     distance: float
@@ -111,7 +111,7 @@ class Domain:
     def locate(self, problem: ConvProblem) -> Place:
         """How far a problem is from what was trained on in its dtype and layout."""
         group = (problem.dtype, problem.layout)
-        if group not in self._known:  # those that nobody asks about are not worked out
+        if group not in self._known:  # groups that nobody asks about are not worked out
             self._known[group] = self._known_of(GROUPS[group])
         known = self._known[group]
         if known is None:
@@ -172,9 +172,9 @@ def learn_domain(problems: Sequence[ConvProblem]) -> tuple[np.ndarray, dict[str,
         bits[row] = bits.get(row, 0) | GROUPS[problem.dtype, problem.layout]
     sizes = np.array([(*row, mask) for row, mask in sorted(bits.items())], np.int32)
     limits = {
-        f"{dtype}/{layout}": round(max(LEAST_LIMIT, _own_distance(mine)), 3)
+        f"{dtype}/{layout}": round(max(LEAST_LIMIT, _own_distance(of_kind)), 3)
         for dtype, layout in GROUPS
-        if (mine := [each for each in problems if (each.dtype, each.layout) == (dtype, layout)])
+        if (of_kind := [problem for problem in problems if (problem.dtype, problem.layout) == (dtype, layout)])
     }
     return sizes, {"columns": list(COLUMNS), "weights": [round(weight, 4) for weight in WEIGHTS], "limits": limits}
 
@@ -186,16 +186,16 @@ def domain_of(model: TreeModel) -> Domain | None:
     Raises
     ------
     ModelRejected
-        Its card says of the domain what does not fit the array.
+        The domain on its card does not fit the array.
     """
     sizes = model.arrays.get(DOMAIN)
     if sizes is None:
         return None
     try:
-        found = model.card["domain"]
-        limits = {str(name): float(limit) for name, limit in found["limits"].items()}
-        weights = [float(weight) for weight in found["weights"]]
-        named = tuple(found["columns"])
+        domain = model.card["domain"]
+        limits = {str(name): float(limit) for name, limit in domain["limits"].items()}
+        weights = [float(weight) for weight in domain["weights"]]
+        named = tuple(domain["columns"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ModelRejected(f"domain: {error!r}") from None
     if named != COLUMNS or sizes.shape[1] != len(COLUMNS) + 1 or len(weights) != len(COLUMNS):
@@ -211,7 +211,7 @@ def domain_of(model: TreeModel) -> Domain | None:
 
 
 def _own_distance(problems: Sequence[ConvProblem]) -> float:
-    """Within which most problems have one of another layer; 0 where there is only one layer."""
+    """Distance within which most problems have one of another layer; 0 where there is only one layer."""
     from scipy.spatial import cKDTree
 
     points = coordinates(sizes_of(problems))

@@ -111,13 +111,13 @@ class Decision:
     label, unit : str
         What the feature means: see `Quantity`.
     actual, limit : str or float
-        Value and threshold as people say them: a number in that unit, or the names of precisions or layouts.
+        Value and threshold as people read them: a number in that unit, or the names of precisions or layouts.
     taken, other : Branch
         What lies below the side that is taken, and below the other.
     leaf : str or None
         The variant that the leaf predicts as the fastest, at the end of all decisions.
     share_before, share_after : float
-        The leaves that predict that variant, as a share of those below the decision and of those on the side taken.
+        Share of the leaves that predict that variant, below the decision and on the side taken.
     """
 
     feature: str
@@ -136,7 +136,7 @@ class Decision:
 
     @property
     def weight_bits(self) -> float:
-        """How much the decision made the leaf's variant the one to expect; those of a path add up to all that did."""
+        """Bits by which the decision made the leaf's variant the one to expect; those of a path add up to the whole."""
         return log2(self.share_after / self.share_before)
 
 
@@ -148,11 +148,11 @@ def decisive(decisions: Sequence[Decision], count: int) -> list[Decision]:
     decisions : sequence of Decision
         A whole path.
     count : int
-        At most so many; those that singled out nothing are left out, unless nothing else is there.
+        At most so many; decisions that singled out nothing are left out, unless there is nothing else.
     """
     heaviest = sorted(decisions, key=lambda decision: -decision.weight_bits)[:count]
-    kept = [decision for decision in heaviest if decision.weight_bits > 0] or heaviest
-    return [decision for decision in decisions if decision in kept]
+    telling = [decision for decision in heaviest if decision.weight_bits > 0] or heaviest
+    return [decision for decision in decisions if decision in telling]
 
 
 def explain(model: TreeModel, problem: ConvProblem) -> list[Decision]:
@@ -168,13 +168,13 @@ def explain(model: TreeModel, problem: ConvProblem) -> list[Decision]:
     winners = _winners(model)
     *path, end = path_nodes(model, values)
     winner = int(winners.below(end).argmax())
-    found = []
+    decisions = []
     for node, following in zip(path, [*path[1:], end], strict=True):
         name, value, threshold = FEATURES[tested[node]], values[tested[node]], thresholds[node]
         is_below = value <= threshold
         low, high = (_branch(winners.below(child), model.variants) for child in (left[node], left[node] + 1))
         quantity = QUANTITIES[name]
-        found.append(
+        decisions.append(
             Decision(
                 name,
                 value,
@@ -186,10 +186,10 @@ def explain(model: TreeModel, problem: ConvProblem) -> list[Decision]:
                 limit_of(name, threshold, is_below),
                 *((low, high) if is_below else (high, low)),
                 model.variants[winner] if winner < len(model.variants) else None,
-                *(_share(winners.below(at), winner) for at in (node, following)),
+                *(_share(winners.below(ancestor), winner) for ancestor in (node, following)),
             )
         )
-    return found
+    return decisions
 
 
 def favourites(model: TreeModel, dtype: DType, layout: Layout) -> list[str]:
@@ -231,7 +231,7 @@ def _branch(counts: np.ndarray, variants: tuple[str, ...]) -> Branch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Winners:
-    """What the L leaves of a tree of N nodes predict as the fastest, in an order that has those below a node together.
+    """The variant that each of the L leaves of a tree of N nodes predicts as the fastest; leaves below a node adjoin.
 
     Parameters
     ----------
@@ -276,19 +276,19 @@ def _said(name: str, value: float) -> str | float:
     if name in _NAMES:
         return _NAMES[name](lambda code: code == value)
     quantity = QUANTITIES[name]
-    said = 2.0**value if quantity.is_log2 else value
-    return float(round(said)) if quantity.is_whole else said
+    shown = 2.0**value if quantity.is_log2 else value
+    return float(round(shown)) if quantity.is_whole else shown
 
 
 def limit_of(name: str, threshold: float, is_below: bool = True) -> str | float:
-    """The threshold; of precisions and layouts, those on the side that is taken."""
+    """The threshold as people read it; for precisions and layouts, the names on the side that is taken."""
     if name in _NAMES:
         return _NAMES[name](lambda code: (code <= threshold) == is_below)
     quantity = QUANTITIES[name]
     if name.startswith("aligned_"):
         return 2.0 ** floor(threshold)
-    said = 2.0**threshold if quantity.is_log2 else threshold
-    return float(floor(said)) if quantity.is_whole else said
+    shown = 2.0**threshold if quantity.is_log2 else threshold
+    return float(floor(shown)) if quantity.is_whole else shown
 
 
 def _named(names: tuple[str, ...]) -> Callable[[Callable[[int], bool]], str]:
@@ -296,4 +296,4 @@ def _named(names: tuple[str, ...]) -> Callable[[Callable[[int], bool]], str]:
 
 
 _NAMES: Final = {"dtype": _named(DTYPES), "is_nhwc": _named((Layout.NCHW, Layout.NHWC))}
-"""Features that are codes: the names of the codes that a predicate wants."""
+"""Features that are codes: the names of the codes for which a predicate holds."""

@@ -1,4 +1,4 @@
-"""What the tree looks at: numbers computed from a problem alone."""
+"""The features that a tree looks at: numbers computed from a problem alone."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ DTYPES: Final = (DType.FLOAT32, DType.TF32, DType.FLOAT16, DType.BFLOAT16)
 Kind = tuple[DType, Layout]
 
 _DTYPE_CODES: Final = {dtype: (float(code), dtype.itemsize_bytes) for code, dtype in enumerate(DTYPES)}
-"""Floats, as the table of alignments: in a walk a float is compared with another in half the time of an integer."""
+"""As floats, like the table of alignments: a walk compares a float in half the time of an integer."""
 _NHWC: Final = Layout.NHWC  # before Python 3.12 a class's member is looked up as slowly as two logarithms are taken
 _FLOAT32: Final = Struct(f"{len(FEATURES)}f")
 MOST_ALIGNED: Final = 64
-"""Larger powers of two that divide a size are not told apart."""
+"""Larger powers of two that divide a size count as this one."""
 
 _ALIGNMENT: Final = tuple(float((size & -size).bit_length() - 1) for size in (MOST_ALIGNED, *range(1, MOST_ALIGNED)))
-"""log2 of the largest power of two up to `MOST_ALIGNED` that divides, by the size modulo that."""
+"""log2 of the largest power of two up to `MOST_ALIGNED` that divides a size, by the size modulo `MOST_ALIGNED`."""
 _ALIGNMENTS: Final = np.array(_ALIGNMENT)
 _ITEMSIZES: Final = np.array([dtype.itemsize_bytes for dtype in DTYPES])
 
@@ -99,21 +99,21 @@ def describe(problem: ConvProblem) -> tuple[tuple[float, ...], float, int]:
 
 
 def _larger(one: int, other: int) -> int:
-    """`max` of two, in half its time."""
+    """The larger of two numbers, in half the time of `max`."""
     return one if one > other else other
 
 
 def _described(
     of: Any, code: Any, itemsize: Any, is_nhwc: Any, log2: Any, larger: Any, alignment: Any
 ) -> tuple[tuple[Any, ...], Any, Any]:
-    """`describe`, of one problem or of many whose sizes are arrays, with the functions that take either.
+    """`describe` for one problem, or for many whose sizes are arrays, with the functions that take either.
 
-    Operations are a float, since these products overflow arrays of integers: exact below 2**53, and above it rounded as
+    Operations are a float, since these products overflow arrays of integers: exact below 2**53, and rounded above it as
     Python rounds where it divides integers or takes logarithms.
 
     Notes
     -----
-    One body without calls but of these: advice on a layer that nobody has asked for spends a third of its time here.
+    One body that calls only these functions: advice on a layer that is not cached spends a third of its time here.
     """
     n, c, h, w, k, r, s, p, q, groups = of.n, of.c, of.h, of.w, of.k, of.r, of.s, of.p, of.q, of.groups
     pixels = p * q
@@ -176,15 +176,15 @@ def feature_matrix(problems: Sequence[ConvProblem]) -> np.ndarray:
 
 
 def kinds_of(problems: Sequence[ConvProblem]) -> dict[Kind, np.ndarray]:
-    """The places of the problems of each dtype and layout, in the order of their names."""
-    found: dict[Kind, list[int]] = {}
+    """Indices of the problems of each dtype and layout, in the order of their names."""
+    by_kind: dict[Kind, list[int]] = {}
     for place, problem in enumerate(problems):
-        found.setdefault((problem.dtype, problem.layout), []).append(place)
-    return {kind: np.array(places) for kind, places in sorted(found.items())}
+        by_kind.setdefault((problem.dtype, problem.layout), []).append(place)
+    return {kind: np.array(places) for kind, places in sorted(by_kind.items())}
 
 
 def code_of(dtype: DType, layout: Layout) -> tuple[int, bool]:
-    """Its place in `DTYPES`, and whether it is NHWC."""
+    """The dtype's place in `DTYPES`, and whether the layout is NHWC."""
     return DTYPES.index(dtype), layout is Layout.NHWC
 
 
@@ -221,7 +221,7 @@ class Quantities:
     def roofline_ms(
         self, flops_per_ms: float | np.ndarray, bytes_per_ms: float | np.ndarray, least_ms: float | np.ndarray
     ) -> np.ndarray:
-        """`models.costs.roofline_ms` of every problem, by one roofline or each by its own."""
+        """`models.costs.roofline_ms` of every problem, by one roofline for all or one for each."""
         longest: np.ndarray = np.maximum(np.maximum(self.flops / flops_per_ms, self.bytes / bytes_per_ms), least_ms)
         return longest
 

@@ -25,9 +25,9 @@ from conv_advisor.models.tree.features import FEATURES
 from conv_advisor.models.tree.in_place import arrays_in, read_whole
 
 PROTOCOL: Final = 2
-"""Number of the format that is written."""
+"""Number of the format that `write` writes."""
 _READ: Final = (1, PROTOCOL)
-"""A reader refuses any other. Trees of the first are packed as they are read."""
+"""Protocols that `read` takes; trees of the first are packed as they are read."""
 
 TREE_FILE: Final = "tree.safetensors"
 CARD_FILE: Final = "card.json"
@@ -37,7 +37,7 @@ MAX_CARD_BYTES: Final = 2**24
 
 
 Test = tuple[int, float, int, int]
-"""What a node asks: a feature, the largest value that goes left, and where it goes on, left and right (`next`)."""
+"""The test of a node: a feature, the largest value that goes left, and where a walk goes on left and right (`next`)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,19 +47,19 @@ class TreeModel:
     Parameters
     ----------
     card : dict
-        What it was made of; `read` and `make` see to its fields.
+        Origin and format of the tree; `read` and `make` audit its fields.
     arrays : dict of str to array
-        ``feature`` int8 (N,): what a node compares; -1 of a leaf. ``value`` float32 (N,): go left where the feature, as
-        float32, is at most that; of a leaf, the log of the best time to the roofline. ``next`` int32 (N,): the left
-        child, behind which is the right one; of a leaf, the row of its ranking, which leaves that differ in their time
+        ``feature`` int8 (N,): what a node compares; -1 in a leaf. ``value`` float32 (N,): go left where the feature, as
+        float32, is at most that; in a leaf, the log of the best time over the roofline. ``next`` int32 (N,): the left
+        child, followed by the right one; in a leaf, the row of its ranking, which leaves that differ in their time
         alone share. By ranking: ``roofline`` float32 (A, 3): flops a ms, bytes a ms, and least ms that were reached.
         ``spread`` float32 (A,): standard error of the log slowdown of variants near the best, on layers never trained
-        on. uint8 (A, V): ``log_slowdown``, log of a variant's time to the best's; ``support``, how likely it runs at
+        on. uint8 (A, V): ``log_slowdown``, log of a variant's time over the best's; ``support``, how likely it runs at
         all; ``workspace``, scratch memory expected, as a share of the problem's bytes. ``scale`` float32 (3, 256): what
         a byte of each of these stands for. ``domain`` int16 or int32 (P, columns), where there is one: the layers it
         was trained on (`models.domain`).
     stored : dict of str to array, optional
-        What its file has, where that is of an older protocol.
+        The arrays of its file, where that is of an older protocol.
     """
 
     card: dict[str, Any]
@@ -85,21 +85,21 @@ class TreeModel:
     def nodes(self) -> tuple[memoryview, memoryview, memoryview]:
         """feature, value and next, by node.
 
-        As views, whose elements are plain numbers: of an array's they are objects of NumPy's, and slow.
+        As views, whose elements are plain numbers: elements of an array are NumPy objects, which are slow.
         """
         feature, value, following = (self.arrays[name].data for name in NODE_ARRAYS)
         return feature, value, following
 
     @cached_property
     def bounds(self) -> memoryview:
-        """The largest number that is at most the value of each node once it is rounded to float32.
+        """The largest number that rounds to a float32 of at most the value of each node.
 
-        So values need not be rounded to be compared, which takes as long as the walk itself.
+        So a walk need not round values before it compares them, which takes as long as the walk itself.
         """
         value = self.arrays["value"]
         with np.errstate(over="ignore"):
             above = np.nextafter(value, np.float32(np.inf))
-        middle = (value.astype(np.float64) + above) / 2  # a tie goes to the even one
+        middle = (value.astype(np.float64) + above) / 2  # a tie rounds to the even one
         np.nextafter(middle, -np.inf, out=middle, where=(value.view(np.int32) & 1) != 0)
         return middle.data
 
@@ -109,28 +109,28 @@ class TreeModel:
 
     def roofline(self, leaf: Any) -> np.ndarray:
         """Flops a ms, bytes a ms and least ms of a leaf, or of many: float32 array of shape (3,) or (n, 3)."""
-        found: np.ndarray = self.arrays["roofline"][self.arrays["next"][leaf]]
-        return found
+        rooflines: np.ndarray = self.arrays["roofline"][self.arrays["next"][leaf]]
+        return rooflines
 
     @cached_property
     def tests(self) -> list[Test | None]:
-        """The test of each node that a walk has come by; None elsewhere.
+        """The test of each node that a walk has passed; None elsewhere.
 
-        Plain tuples are walked in half the time of views, but all of them take 25 ms and 36 MB to make.
+        Plain tuples are walked in half the time of views, but making all of them takes 25 ms and 36 MB.
         """
         return [None] * len(self.arrays["feature"])
 
     @cached_property
     def root(self) -> int:
-        """Where a walk begins, as `next` says it."""
+        """Where a walk begins, in the terms of `next`."""
         return self.next(0)
 
     def test(self, node: int) -> Test:
         """Make the test of an inner node, and keep it."""
         feature, _, following = self.nodes
         below = following[node]
-        made = self.tests[node] = feature[node], self.bounds[node], self.next(below), self.next(below + 1)
-        return made
+        test = self.tests[node] = feature[node], self.bounds[node], self.next(below), self.next(below + 1)
+        return test
 
     def next(self, node: int) -> int:
         """Where a walk goes on: an inner node, or the complement of a leaf, which is below 0."""
@@ -178,7 +178,7 @@ def path_nodes(model: TreeModel, values: Sequence[float]) -> list[int]:
 
 
 def make(grown: Arrays, *, variants: Sequence[str], device: Device, card: dict[str, Any]) -> TreeModel:
-    """Pack what has grown, put it together with what is known of its origin, and audit the result.
+    """Pack a grown tree, add what is known of its origin, and audit the result.
 
     Parameters
     ----------
@@ -231,7 +231,7 @@ def encode(model: TreeModel) -> tuple[str, bytes]:
 
 
 def read(folder: Path) -> TreeModel:
-    """Read both files, and refuse whatever could mislead or crash.
+    """Read both files; content that could mislead or crash is refused.
 
     Raises
     ------
@@ -249,7 +249,7 @@ def read(folder: Path) -> TreeModel:
 
 
 def decode(card_json: str | bytes, content: bytes | memoryview) -> TreeModel:
-    """The tree of a card and of arrays, wherever they were kept; refuses whatever could mislead or crash.
+    """The tree of a card and of arrays, wherever they were kept; content that could mislead or crash is refused.
 
     Raises
     ------
@@ -258,7 +258,7 @@ def decode(card_json: str | bytes, content: bytes | memoryview) -> TreeModel:
     """
     try:
         card = json.loads(card_json)
-        json.dumps(card, ensure_ascii=False).encode()  # no half of a surrogate pair, which no answer could hold
+        json.dumps(card, ensure_ascii=False).encode()  # refuses half a surrogate pair, which no answer could hold
         _audit_card(card)
         digest = hashlib.sha256(content).hexdigest()
         check(digest == card["sha256"], f"sha256 is {digest}, the card says {card['sha256']}")

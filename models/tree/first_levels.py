@@ -1,4 +1,4 @@
-"""The first decisions of a tree, as a person reads them: what is asked, and who wins on either side."""
+"""The first decisions of a tree, as a person reads them: what is asked, and which variant wins on either side."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from conv_advisor.models.tree.file import TreeModel
 DEPTH: Final = 3
 """Decisions from the first that differs among the layers of a kind."""
 _WINNERS: Final = 2
-"""Variants that are named of a side."""
+"""Number of variants that are named for a side."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """What lies on one side of a decision, or at its head.
+    """What lies on one side of a decision, or at the head of them all.
 
     Parameters
     ----------
     said : str
-        What is asked of a layer to be here; of the head, nothing.
+        The condition on a layer to be on this side; empty at the head.
     share : float
-        Of the layers of the kind.
+        Share of the layers of the kind.
     winners : sequence of (str, float)
-        The variants that most of these layers are advised, and the share that is.
+        The variants advised most often on these layers, and the share of the layers that each is advised on.
     below : sequence of Side
         The two sides of the next decision, where it is shown.
     """
@@ -54,7 +54,7 @@ class Kind:
     dtype : DType
     layout : Layout
     n_layers : int
-        Trained on, each batch counting as one.
+        Number of layers trained on, each batch counting as one.
     head : Side
     """
 
@@ -66,7 +66,7 @@ class Kind:
 
 @lru_cache(maxsize=8)
 def first_levels(model: TreeModel) -> tuple[Kind, ...]:
-    """The first `DEPTH` decisions by which a tree tells the layers apart that it was trained on.
+    """The first `DEPTH` decisions by which a tree tells apart the layers that it was trained on.
 
     Parameters
     ----------
@@ -75,34 +75,34 @@ def first_levels(model: TreeModel) -> tuple[Kind, ...]:
     Returns
     -------
     tuple of Kind
-        One a precision and layout; none where the tree does not keep its layers. Padding is not kept: it counts as what
-        leaves the plane as large as the stride does.
+        One per precision and layout; none where the tree does not keep its layers. Padding is not kept: layers count as
+        padded so that stride 1 leaves the plane as large.
     """
     if DOMAIN not in model.arrays:
         return ()
-    winner, found = _winner(model), []
+    winner, kinds = _winner(model), []
     layers = model.arrays[DOMAIN].astype(np.int64)
     for (dtype, layout), bit in GROUPS.items():
         sizes = _sizes(layers[(layers[:, -1] & bit) > 0, :-1])
         if len(sizes):
             x = Quantities(sizes, *code_of(dtype, layout)).features()
             wins = winner[_leaves(model, x)]
-            found.append(Kind(dtype, layout, len(x), _Reader(model, x, wins).side("", np.arange(len(x)), 0, DEPTH)))
-    return tuple(found)
+            kinds.append(Kind(dtype, layout, len(x), _Reader(model, x, wins).side("", np.arange(len(x)), 0, DEPTH)))
+    return tuple(kinds)
 
 
 @dataclass(frozen=True)
 class _Reader:
-    """The layers of a kind, and what each is advised."""
+    """The layers of a kind, and the variant that each is advised."""
 
     model: TreeModel
     x: np.ndarray
     wins: np.ndarray
 
-    def side(self, said: str, rows: np.ndarray, node: int, depth: int) -> Side:
+    def side(self, condition: str, rows: np.ndarray, node: int, depth: int) -> Side:
         """What lies below a node that these layers pass."""
         feature, threshold, left = self.model.nodes
-        while (tested := feature[node]) >= 0:  # what all of them answer alike is not worth a line
+        while (tested := feature[node]) >= 0:  # a test that all layers answer alike is not worth a line
             is_below = self.x[rows, tested] <= threshold[node]
             if is_below.any() and not is_below.all():
                 break
@@ -113,21 +113,21 @@ class _Reader:
         below: list[Side] = []
         if tested >= 0 and depth:
             words = _words(FEATURES[tested], threshold[node])
-            for text, some, child in zip(words, (is_below, ~is_below), (left[node], left[node] + 1), strict=True):
-                below.append(self.side(text, rows[some], child, depth - 1))
-        return Side(said, len(rows) / len(self.x), winners, below)
+            for text, on_side, child in zip(words, (is_below, ~is_below), (left[node], left[node] + 1), strict=True):
+                below.append(self.side(text, rows[on_side], child, depth - 1))
+        return Side(condition, len(rows) / len(self.x), winners, below)
 
 
 def _words(feature: str, threshold: float) -> tuple[str, str]:
-    """What is said of both sides of a decision."""
+    """Words for both sides of a decision."""
     quantity, limit = QUANTITIES[feature], limit_of(feature, threshold)
-    if isinstance(limit, str):  # a precision or a layout, where all are looked at together
+    if isinstance(limit, str):  # a precision or a layout, in a tree that looks at all of them together
         return limit, str(limit_of(feature, threshold, is_below=False))
     if quantity.is_whole and feature in ("stride", "dilation", "log2_groups") and limit == 1:
         return f"{quantity.label} 1", f"{quantity.label} above 1"
-    said = f"{limit:,.0f}" if quantity.is_whole or limit >= 100 else f"{limit:.2g}"
+    shown = f"{limit:,.0f}" if quantity.is_whole or limit >= 100 else f"{limit:.2g}"
     unit = f" {quantity.unit}" if quantity.unit == "flop" else ""
-    return f"{quantity.label} at most {said}{unit}", f"{quantity.label} above {said}{unit}"
+    return f"{quantity.label} at most {shown}{unit}", f"{quantity.label} above {shown}{unit}"
 
 
 def _sizes(layers: np.ndarray) -> np.ndarray:
@@ -157,5 +157,5 @@ def _winner(model: TreeModel) -> np.ndarray:
     slowdown = np.where(model.ranked("support") >= LEAST_SUPPORT, model.ranked("log_slowdown"), np.inf)
     fastest = np.where(np.isfinite(slowdown).any(axis=1), slowdown.argmin(axis=1), len(model.variants))
     is_leaf = model.arrays["feature"] < 0
-    found: np.ndarray = fastest[np.where(is_leaf, model.arrays["next"], 0)]
-    return found
+    winners: np.ndarray = fastest[np.where(is_leaf, model.arrays["next"], 0)]
+    return winners

@@ -1,4 +1,4 @@
-"""Arrays of a safetensors file where they lie in its content, which is read once and never copied."""
+"""Arrays of a safetensors file as views of its content, which is read once and never copied."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ORDERED: Final = {
     "I64": "<i8",
     "U8": "<u1",
 }
-"""Element types by their name in safetensors: those of trees, and what NumPy makes where none is said."""
+"""Element types by their name in safetensors: those of trees, and those that NumPy makes by default."""
 
 
 class _Entry(msgspec.Struct, frozen=True):
@@ -32,7 +32,7 @@ class _Entry(msgspec.Struct, frozen=True):
 
 
 def read_whole(file: Path) -> memoryview:
-    """The content of a file, in memory of its own: whatever becomes of the file, it stays.
+    """The content of a file, in memory of its own: it stays whatever becomes of the file.
 
     Raises
     ------
@@ -40,7 +40,7 @@ def read_whole(file: Path) -> memoryview:
     """
     with file.open("rb", buffering=0) as opened:
         size = os.fstat(opened.fileno()).st_size
-        # Large pages where there are any: small ones take twice as long to come by as their content to read.
+        # Large pages where there are any: mapping small ones takes twice as long as reading their content.
         pages = mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         if hasattr(mmap, "MADV_HUGEPAGE"):
             pages.madvise(mmap.MADV_HUGEPAGE)
@@ -50,12 +50,12 @@ def read_whole(file: Path) -> memoryview:
 
 
 def arrays_in(content: bytes | memoryview) -> dict[str, np.ndarray]:
-    """The arrays of a safetensors file, each a view of its content that nobody can write to.
+    """The arrays of a safetensors file, each a read-only view of its content.
 
     Raises
     ------
     ValueError
-        It is none, or a type is not one of a tree's.
+        The content is no such file, or has a type that is not one of a tree's.
     """
     start = 8 + int.from_bytes(content[:8], "little")
     if start > len(content):

@@ -1,7 +1,7 @@
 """The tree of one GPU, lent to another that has none: its ranking, and its times scaled by the two rooflines.
 
 Arithmetic is scaled by the published peak of the precision, bytes by the bandwidth of the memory, or by processors and
-clock where the L2 caches hold them, and the least time of a launch stays. How far a problem is from its roofline counts
+clock where the L2 caches hold them, and the least time of a launch stays. A problem's distance from its roofline counts
 as the same on both, which nobody has measured.
 """
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from conv_advisor.models.tree.file import TreeModel
 
 _BYTES_PER_MS: Final = 1e6
-"""What one GB/s is."""
+"""Bytes a ms of one GB/s."""
 
 
 @dataclass(frozen=True)
 class Loan:
-    """What one GPU's tree says of another.
+    """What one GPU's tree says about another GPU.
 
     Parameters
     ----------
@@ -39,26 +39,28 @@ class Loan:
 
     @property
     def is_far(self) -> bool:
-        """Whether the architectures differ: what the ranking then costs, nobody knows."""
+        """Whether the architectures differ: nobody knows what the ranking costs then."""
         return self.lender.capability != self.borrower.capability
 
     @property
     def is_scaled(self) -> bool:
-        """Whether enough is published of both to scale times; else they are the lender's as they are."""
+        """Whether enough is published of both to scale times; otherwise times are the lender's, unscaled."""
         return self._facts is not None
 
     @property
     def reason(self) -> str:
-        """Why nobody knows how sure a ranking is."""
+        """Why the confidence in a ranking is unknown."""
         how = ", scaled by the published figures of both" if self.is_scaled else " as they are"
-        said = f"{self.borrower.name} has no tree of its own, and predicted times are those of {self.lender.name}{how}"
+        lent_times = (
+            f"{self.borrower.name} has no tree of its own, and predicted times are those of {self.lender.name}{how}"
+        )
         if not self.is_far:
-            return said
-        return f"{said}, whose compute capability is {self.lender.capability}, not {self.borrower.capability}"
+            return lent_times
+        return f"{lent_times}, whose compute capability is {self.lender.capability}, not {self.borrower.capability}"
 
     @property
     def bandwidth_ratio(self) -> float:
-        """How many times as many bytes a second the borrower's memory moves."""
+        """Memory bandwidth of the borrower over that of the lender."""
         facts = self._facts
         return facts[1].bandwidth_gb_s / facts[0].bandwidth_gb_s if facts else 1.0
 
@@ -82,14 +84,14 @@ class Loan:
         return max(flops_ms, bytes_ms, least_ms) / lent_ms
 
     def _bytes_per_ms(self, problem_bytes: int, lent: float) -> float:
-        """What the borrower moves in a ms where the lender reaches so many bytes."""
+        """Bytes a ms that the borrower reaches where the lender reaches `lent`."""
         assert self._facts is not None  # noqa: S101 - or nothing is scaled
         lender, borrower = self._facts
         from_cache = lent * borrower.processors * borrower.boost_mhz / (lender.processors * lender.boost_mhz)
         lent_cache = self.lender.l2_bytes
         if problem_bytes <= min(lent_cache, self.borrower.l2_bytes or lent_cache):
             return from_cache
-        if problem_bytes <= lent_cache:  # there its cache helped, and here none does
+        if problem_bytes <= lent_cache:  # the lender's cache holds the problem, the borrower's does not
             return min(from_cache, borrower.bandwidth_gb_s * _BYTES_PER_MS)
         return lent * self.bandwidth_ratio
 
@@ -113,7 +115,7 @@ def lent_to(borrower: Device, models: Iterable[TreeModel], *, needs_times: bool 
     borrower : Device
     models : iterable of TreeModel
     needs_times : bool
-        Else a ranking will do, and a GPU of which nothing is published borrows from its own architecture.
+        False where a ranking is enough: then a GPU without published figures borrows from its own architecture.
     """
     loans = {model: Loan(model.device, borrower) for model in models if model.device.kind == borrower.kind == "cuda"}
     near = [model for model, loan in loans.items() if loan.is_scaled or not (needs_times or loan.is_far)]

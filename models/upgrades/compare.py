@@ -12,7 +12,7 @@ import numpy as np
 from conv_advisor.models.costs import Costs, is_tied
 
 LEAST_CHANGE: Final = 0.03
-"""Share by which a time must change, beside being further apart than its noise: repeated sweeps agree within 0.3 % in
+"""Share by which a time must change, beside exceeding its noise: repeated sweeps agree within 0.3 % in
 the median, and a clock that differs by a step of 15 MHz makes 0.8 %."""
 
 
@@ -24,7 +24,7 @@ class Shift:
     ----------
     problem : str
         Its key.
-    before, after : str
+    The variant: the same one twice, or in `BEST` the fastest in each.
         The variant: the same one, or of the best, the fastest in each.
     before_ms, after_ms : float
     """
@@ -50,13 +50,13 @@ class Line:
     name : str
         A variant, or `BEST`.
     n_problems : int
-        Timed in both.
+        Problems timed in both.
     geometric_mean : float
         Mean of time after over time before; not a number where nothing was timed in both.
     n_regressed, n_improved : int
-        Slower and faster by more than noise and `LEAST_CHANGE`.
+        Problems slower and faster by more than noise and `LEAST_CHANGE`.
     n_lost, n_gained : int
-        Timed before alone, where it was tried after too; timed after alone, where it had been tried before.
+        Problems timed only before and tried after too; timed only after and tried before too.
     regressed, improved : tuple of Shift
         Those that changed most first.
     """
@@ -82,9 +82,9 @@ class Upgrade:
     Parameters
     ----------
     n_problems : int
-        In both.
+        Problems in both.
     n_only_before, n_only_after : int
-        Problems that one alone has.
+        Problems that only one of them has.
     best : Line
         The fastest variant of each problem.
     variants : tuple of Line
@@ -98,12 +98,12 @@ class Upgrade:
     variants: tuple[Line, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON takes it: null for what is not a number."""
-        found = asdict(self)
-        for line in (found["best"], *found["variants"]):
+        """As JSON takes it: null in place of not a number."""
+        content = asdict(self)
+        for line in (content["best"], *content["variants"]):
             if math.isnan(line["geometric_mean"]):
                 line["geometric_mean"] = None
-        return found
+        return content
 
 
 def compare(before: Costs, after: Costs, *, most: int = 20) -> Upgrade:
@@ -114,7 +114,7 @@ def compare(before: Costs, after: Costs, *, most: int = 20) -> Upgrade:
     before, after : Costs
         As `models.costs.from_table` gives them.
     most : int
-        Shifts of each kind that a line holds.
+        Most shifts of each kind in a line.
     """
     rows = _common(before.problems, after.problems)
     columns = _common(before.variants, after.variants)
@@ -131,9 +131,9 @@ def compare(before: Costs, after: Costs, *, most: int = 20) -> Upgrade:
 
 
 def _common(before: Sequence[Any], after: Sequence[Any]) -> list[tuple[int, int]]:
-    """Where each thing that both have is in the one and in the other, in the order of the first."""
-    place = {each: index for index, each in enumerate(after)}
-    return [(index, place[each]) for index, each in enumerate(before) if each in place]
+    """The indices in both sequences of each thing that both have, in the order of the first."""
+    place = {thing: index for index, thing in enumerate(after)}
+    return [(index, place[thing]) for index, thing in enumerate(before) if thing in place]
 
 
 def _fastest(costs: Costs) -> np.ndarray:
@@ -142,7 +142,7 @@ def _fastest(costs: Costs) -> np.ndarray:
 
 
 def _line(name: str, before: Costs, after: Costs, i: np.ndarray, j: np.ndarray, most: int) -> Line:
-    """The shifts where problem by problem variant i of the one stands beside variant j of the other."""
+    """The shifts between variant i of one and variant j of the other, problem by problem."""
     rows = np.arange(len(before.problems))
     a, b = (
         np.where(costs.is_pruned[rows, place], np.nan, costs.time_ms[rows, place])
@@ -152,8 +152,8 @@ def _line(name: str, before: Costs, after: Costs, i: np.ndarray, j: np.ndarray, 
     is_pruned = before.is_pruned[rows, i] | after.is_pruned[rows, j]
     both = np.flatnonzero(np.isfinite(a) & np.isfinite(b))
     shifts = list(_shifts(before, after, i, j, both))
-    regressed = sorted((each for each in shifts if each.ratio > 1), key=lambda each: -each.ratio)
-    improved = sorted((each for each in shifts if each.ratio < 1), key=lambda each: each.ratio)
+    regressed = sorted((shift for shift in shifts if shift.ratio > 1), key=lambda shift: -shift.ratio)
+    improved = sorted((shift for shift in shifts if shift.ratio < 1), key=lambda shift: shift.ratio)
     only = is_tried & ~is_pruned
     return Line(
         name=name,

@@ -17,31 +17,31 @@ from conv_advisor.models.upgrades.compare import LEAST_CHANGE, Line, compare
 from conv_advisor.models.upgrades.moves import Cells, Known, Question, Said, say
 
 MOST_SHARE: Final = 0.02
-"""Share of the times that are known that is measured again at the most."""
+"""Most of the known times that are measured again, as a share."""
 MOVED: Final = 0.1
 """A variant has moved where it is slower, faster or lost beyond noise on this share of its layers..."""
 _LEAST_MOVED: Final = 2
 """...and on so many..."""
 _PREDICTED: Final = 0.2
-"""...or on one, where others say the same of this share of its layers."""
+"""...or on one, where the trees predict the same for this share of its layers."""
 LEAST_MEASURED: Final = 20
-"""Times measured again, fewer of which say nothing."""
+"""Fewer times measured again say nothing."""
 HELD: Final = 0.95
-"""Named are the likeliest layers that together hold this share of the regressions that are expected."""
+"""The layers that are named are the likeliest that together hold this share of the expected regressions."""
 
 _LEAST_CHANCE: Final = 0.1
-"""A layer that is less likely to have regressed is not named."""
+"""A layer less likely to have regressed than this is not named."""
 _NEAR: Final = 1.6
-"""A variant that was further behind the best decides no layer."""
+"""A variant further behind the best than this factor decides no layer."""
 _OF_VARIANT: Final = 5
-"""Times of each variant, wherever it was near the best, that say whether it moved."""
+"""Times of each variant, where it was near the best, that decide whether it moved."""
 _ROUNDS: Final = 4
-"""The first is drawn at random; the others go where the verdict is least sure."""
+"""The first round is drawn at random; the others go where the verdict is least sure."""
 _DRAWN_FROM: Final = 3
-"""Times as many layers as are measured, of which they are drawn: those least sure are much alike."""
+"""Layers are drawn from this many times as many candidates: the least sure ones are much alike."""
 
 Asked = Callable[[Question], Said]
-"""Answers as `models.moves.say` does, in this process or in one that may load scikit-learn."""
+"""Answers like `models.moves.say`, in this process or in one that may load scikit-learn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +53,13 @@ class Regressed:
     problem : str
         Its key.
     variant : str
-        That was the fastest.
+        The variant that was the fastest.
     before_ms, now_ms : float
         Time of the fastest variant; now predicted, unless `is_measured`.
     chance : float
-        That it is slower by more than `models.moves.REGRESSED`.
+        Probability that it is slower by more than `models.moves.REGRESSED`.
     is_measured : bool
-        Whether what was the fastest was measured again.
+        Whether the variant that was the fastest was measured again.
     """
 
     problem: str
@@ -72,23 +72,23 @@ class Regressed:
 
 @dataclass(frozen=True)
 class Findings:
-    """What was found after so many times.
+    """What is known after so many new measurements.
 
     Parameters
     ----------
     n_known, n_measured : int
-        Times that are known from before, and of these, those that were measured again.
+        Times known from before, and how many of these were measured again.
     variants : tuple of Line
-        What became of each variant where it was measured again.
+        Comparison of each variant where it was measured again.
     moved : tuple of str
-        Those that moved.
+        Variants that moved.
     regressed : tuple of Regressed
-        Those that are slower by most first.
+        Layers that regressed, those that are slower by most first.
     expected : float
-        How many layers are expected to have regressed, whichever they are.
+        Expected number of layers that regressed, named or not.
     off_before, off_after : float
-        By how much times differ from those known before, and from what other layers say of those that moved: geometric
-        means over the times that were measured again.
+        Error of the times from before, and of those that other layers predict for variants that moved: geometric means
+        over the times that were measured again.
     """
 
     n_known: int
@@ -102,11 +102,11 @@ class Findings:
 
     @property
     def share(self) -> float:
-        """Share of what is known that was measured again."""
+        """Share of the known times that was measured again."""
         return self.n_measured / self.n_known
 
     def to_dict(self, most: int | None = None) -> dict[str, Any]:
-        """As JSON takes it, with so many of the layers that regressed."""
+        """As JSON takes it, with at most so many of the layers that regressed."""
         lines = [
             {"variant": line.name, "measured": line.n_problems, "slower": line.n_regressed}
             | {"faster": line.n_improved, "lost": line.n_lost}
@@ -120,24 +120,24 @@ class Findings:
             "variants": lines,
             "expected_regressed": self.expected,
             "n_regressed": len(self.regressed),
-            "regressed": [asdict(each) for each in self.regressed[:most]],
+            "regressed": [asdict(layer) for layer in self.regressed[:most]],
             "off_before": self.off_before,
             "off_after": self.off_after,
         }
 
 
 class Refresh:
-    """What is known of a device from before, and what was measured there again.
+    """Known times of a device, and what was measured there again.
 
     Parameters
     ----------
     known : Costs
-        From before; each problem has a time.
+        Times from before; each problem has one.
     share : float
-        Of the times, how many may be measured again.
+        Share of the times that may be measured again.
     seed : int
     never : collection of ConvProblem
-        Layers that are not measured again, since they judge every tree; of them, too, it is said how they are now.
+        Layers that are not measured again, since they judge every tree; their times now are predicted too.
     asked : callable
         As `Asked`.
 
@@ -182,9 +182,9 @@ class Refresh:
         return int(np.isfinite(self._time_ms).sum())
 
     def take(self, problem: ConvProblem, variant: str, time_ms: float | None, noise: float = 0.0) -> None:
-        """What became of a variant that was timed before: its time now, or none where it does not run any more.
+        """Take the new time of a variant that was timed before, or None where it no longer runs.
 
-        What was not timed before is passed over.
+        A variant that was not timed before is passed over.
         """
         row, column = self._row.get(problem), self._column.get(variant)
         if row is None or column is None or np.isnan(self._known.time_ms[row, column]):
@@ -194,7 +194,7 @@ class Refresh:
             self._time_ms[row, column], self._noise[row, column] = time_ms, noise
 
     def rounds(self) -> Iterator[list[tuple[ConvProblem, str]]]:
-        """What to measure, a round at a time: the next one follows from what was taken of those before it."""
+        """What to measure, a round at a time: each round follows from what was taken in those before it."""
         yield self._named(self._of_variants())
         for left in range(_ROUNDS, 0, -1):
             count = (self.budget - self.n_measured) // left
@@ -203,9 +203,9 @@ class Refresh:
             yield self._named(self._fastest(count) if left == _ROUNDS else self._least_sure(count))
 
     def findings(self) -> Findings:
-        """What the measurements say, however few they are beyond `LEAST_MEASURED`."""
-        lines, said = self._lines(), self._said()
-        predicted = self._shares_moved(said)
+        """What the measurements say, even where they are fewer than `LEAST_MEASURED`."""
+        lines, answer = self._lines(), self._said()
+        predicted = self._shares_moved(answer)
         moved = tuple(line.name for line in lines if has_moved(line, predicted.get(line.name, 0.0)))
         off_before, off_after = self._errors(moved)
         return Findings(
@@ -213,22 +213,22 @@ class Refresh:
             n_measured=self.n_measured,
             variants=lines,
             moved=moved,
-            regressed=self._regressed(said) if moved else (),
-            expected=float(said.chance.sum()),
+            regressed=self._regressed(answer) if moved else (),
+            expected=float(answer.chance.sum()),
             off_before=off_before,
             off_after=off_after,
         )
 
     def corrected(self, moved: tuple[str, ...]) -> Costs:
-        """The times of today: as measured, else as before times what is predicted of a variant that moved.
+        """The times of today: as measured, else as before times the predicted ratio of a variant that moved.
 
         Parameters
         ----------
         moved : tuple of str
         """
-        costs, said = self._known.costs, self._said()
+        costs, answer = self._known.costs, self._said()
         logs = np.zeros(costs.time_ms.shape)
-        logs[self._near] = np.where(self._is_among(moved)[self._near[1]] & np.isfinite(said.mean), said.mean, 0.0)
+        logs[self._near] = np.where(self._is_among(moved)[self._near[1]] & np.isfinite(answer.mean), answer.mean, 0.0)
         time_ms = np.where(np.isfinite(self._time_ms), self._time_ms, self._known.time_ms * np.exp(logs))
         return replace(costs, time_ms=np.where(self._is_lost, np.nan, time_ms))
 
@@ -239,28 +239,28 @@ class Refresh:
         """Some cells of each variant, where it was near the best if it ever was."""
         n_variants = int(np.isfinite(self._known.time_ms).any(axis=0).sum())
         count = max(1, min(_OF_VARIANT, self.budget // (2 * n_variants)))
-        found: list[tuple[int, int]] = []
+        cells: list[tuple[int, int]] = []
         for column in range(len(self._column)):
             times = np.where(self._is_free, self._known.time_ms[:, column], np.nan)
             near = np.flatnonzero(times < _NEAR * self._known.best_ms)
             rows = near if len(near) >= count else np.flatnonzero(np.isfinite(times))
-            found += [(row, column) for row in self._some(rows, count)]
-        self._drawn.shuffle(found)
-        return [cell for cell in found if not self._is_tried[cell]][: max(0, self.budget - self.n_measured)]
+            cells += [(row, column) for row in self._some(rows, count)]
+        self._drawn.shuffle(cells)
+        return [cell for cell in cells if not self._is_tried[cell]][: max(0, self.budget - self.n_measured)]
 
     def _fastest(self, count: int) -> list[tuple[int, int]]:
-        """What was the fastest, of some problems."""
+        """The fastest variant of some problems, as cells."""
         columns = np.nanargmin(self._known.time_ms, axis=1)
         rows = np.flatnonzero(self._is_free & ~self._is_tried[np.arange(len(columns)), columns])
         return [(row, int(columns[row])) for row in self._some(rows, count)]
 
     def _least_sure(self, count: int) -> list[tuple[int, int]]:
-        """What is now taken for the fastest, of problems of which nobody knows whether they have regressed."""
+        """The variant now believed the fastest, on problems where it is least known whether they have regressed."""
         if not np.isfinite(self._time_ms).any():
             return self._fastest(count)
-        said = self._said()
-        columns = self._best_columns(said)
-        doubt = np.minimum(said.chance, 1 - said.chance)
+        answer = self._said()
+        columns = self._best_columns(answer)
+        doubt = np.minimum(answer.chance, 1 - answer.chance)
         doubt[self._is_tried[np.arange(len(columns)), columns] | ~self._is_free] = -1.0
         rows = np.argsort(-doubt, kind="stable")[: _DRAWN_FROM * count]
         return [(row, int(columns[row])) for row in self._some(rows[doubt[rows] >= 0], count)]
@@ -288,12 +288,12 @@ class Refresh:
             exact=np.where(self._is_lost, np.inf, logs)[self._near],
         )
 
-    def _best_columns(self, said: Said) -> np.ndarray:
+    def _best_columns(self, answer: Said) -> np.ndarray:
         """The variant of each problem that is predicted to be the fastest now."""
         now = np.full(self._time_ms.shape, np.inf)
-        now[self._near] = np.log(self._known.time_ms[self._near]) + said.mean
-        found: np.ndarray = now.argmin(axis=1)
-        return found
+        now[self._near] = np.log(self._known.time_ms[self._near]) + answer.mean
+        columns: np.ndarray = now.argmin(axis=1)
+        return columns
 
     def _lines(self) -> tuple[Line, ...]:
         """What became of each variant on the problems where it was tried again."""
@@ -307,61 +307,64 @@ class Refresh:
         )
         return compare(before, replace(before, time_ms=self._time_ms, noise=self._noise)).variants
 
-    def _shares_moved(self, said: Said) -> dict[str, float]:
+    def _shares_moved(self, answer: Said) -> dict[str, float]:
         """The share of each variant's layers on which it is predicted to have moved by more than `LEAST_CHANGE`."""
         columns = self._near[1]
-        is_moved = np.abs(said.mean) > np.log1p(LEAST_CHANGE)
+        is_moved = np.abs(answer.mean) > np.log1p(LEAST_CHANGE)
         counts, moved = np.bincount(columns), np.bincount(columns, weights=is_moved)
-        return {self._known.costs.variants[at]: float(moved[at] / counts[at]) for at in np.flatnonzero(counts).tolist()}
+        return {
+            self._known.costs.variants[column]: float(moved[column] / counts[column])
+            for column in np.flatnonzero(counts).tolist()
+        }
 
     def _errors(self, moved: Collection[str]) -> tuple[float, float]:
-        """How far times now are from those before, and from what the other half of the problems says of them."""
+        """Error of the times from before, and of those predicted from the other half of the problems."""
         rows, columns = np.nonzero(np.isfinite(self._time_ms))
         logs = np.log(self._time_ms / self._known.time_ms)[rows, columns]
-        left, has_moved = np.empty(len(rows)), self._is_among(moved)
+        remaining, has_moved = np.empty(len(rows)), self._is_among(moved)
         for half in (0, 1):
             is_here = rows % 2 == half
             if is_here.all() or not is_here.any():
-                left[is_here] = logs[is_here]
+                remaining[is_here] = logs[is_here]
                 continue
             here, other = (rows[is_here], columns[is_here]), (rows[~is_here], columns[~is_here])
             nothing = np.full(int(is_here.sum()), np.nan)
             question = Question(
                 self._known.describe(other), logs[~is_here], self._known.describe(here), here[0], nothing, nothing
             )
-            left[is_here] = logs[is_here] - np.where(has_moved[here[1]], self._asked(question).mean, 0.0)
-        before, after = (float(np.expm1(np.abs(each).mean())) for each in (logs, left))
+            remaining[is_here] = logs[is_here] - np.where(has_moved[here[1]], self._asked(question).mean, 0.0)
+        before, after = (float(np.expm1(np.abs(errors).mean())) for errors in (logs, remaining))
         return before, after
 
-    def _regressed(self, said: Said) -> tuple[Regressed, ...]:
-        order = np.argsort(-said.chance, kind="stable")
-        held = np.cumsum(said.chance[order])
+    def _regressed(self, answer: Said) -> tuple[Regressed, ...]:
+        order = np.argsort(-answer.chance, kind="stable")
+        held = np.cumsum(answer.chance[order])
         count = int(np.searchsorted(held, HELD * held[-1])) + 1
-        rows = [row for row in order[:count].tolist() if said.chance[row] >= _LEAST_CHANCE]
+        rows = [row for row in order[:count].tolist() if answer.chance[row] >= _LEAST_CHANCE]
         fastest = np.nanargmin(self._known.time_ms[rows], axis=1).tolist() if rows else []
-        found = [
+        layers = [
             Regressed(
                 problem=self._known.costs.problems[row].key,
                 variant=self._known.costs.variants[column],
                 before_ms=float(self._known.best_ms[row]),
-                now_ms=float(self._known.best_ms[row]) * exp(said.best[row]),
-                chance=float(said.chance[row]),
+                now_ms=float(self._known.best_ms[row]) * exp(answer.best[row]),
+                chance=float(answer.chance[row]),
                 is_measured=bool(np.isfinite(self._time_ms[row, column])),
             )
             for row, column in zip(rows, fastest, strict=True)
         ]
-        return tuple(sorted(found, key=lambda each: each.before_ms / each.now_ms))
+        return tuple(sorted(layers, key=lambda layer: layer.before_ms / layer.now_ms))
 
 
 def has_moved(line: Line, predicted: float = 0.0) -> bool:
-    """Whether a variant has moved: on more of its measured layers than a few, or on one as it is predicted for many.
+    """Whether a variant has moved: on several of its measured layers, or on one where it is predicted for many.
 
     Parameters
     ----------
     line : Line
-        What was measured.
+        What was measured again.
     predicted : float
-        The share of all its layers on which it is predicted to have.
+        The share of all its layers on which it is predicted to have moved.
     """
     n_moved = line.n_regressed + line.n_improved + line.n_lost
     is_seen = n_moved >= max(_LEAST_MOVED, MOVED * (line.n_problems + line.n_lost))
